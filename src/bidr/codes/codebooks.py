@@ -1,0 +1,98 @@
+"""Plain-array codebooks: what a few bytes per document mean."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from bidr.errors import ConfigError, ModelError
+
+Floats = npt.NDArray[np.float32]
+Codes = npt.NDArray[np.uint8]
+
+ENCODE_ROWS = 16_384
+
+
+class Codebooks(NamedTuple):
+    """A rotation and M books of P codewords each; a document is M codeword numbers.
+
+    rotation:  (rotated_dim, dim); vectors are rotated as ``x @ rotation.T``, the convention of Faiss.
+    centroids: (M, P, rotated_dim / M).
+    """
+
+    rotation: Floats
+    centroids: Floats
+
+    @property
+    def books(self) -> int:
+        return int(self.centroids.shape[0])
+
+    @property
+    def words(self) -> int:
+        return int(self.centroids.shape[1])
+
+    @property
+    def dim(self) -> int:
+        return int(self.rotation.shape[1])
+
+    @property
+    def bits(self) -> int:
+        """Bits per codeword number."""
+        return self.words.bit_length() - 1
+
+    @property
+    def bytes_per_doc(self) -> int:
+        return self.books * self.bits // 8
+
+    def rotate(self, vectors: Floats) -> Floats:
+        return np.asarray(vectors, dtype=np.float32) @ self.rotation.T
+
+    def encode(self, vectors: Floats) -> Codes:
+        """Number of the nearest codeword (Euclidean) in every book: (n, M) uint8."""
+        norms = np.square(self.centroids).sum(axis=2)
+        codes = np.empty((len(vectors), self.books), dtype=np.uint8)
+        for start in range(0, len(vectors), ENCODE_ROWS):
+            block = self.rotate(vectors[start : start + ENCODE_ROWS]).reshape(-1, self.books, self.centroids.shape[2])
+            for book in range(self.books):
+                distances = norms[book] - 2 * block[:, book] @ self.centroids[book].T
+                codes[start : start + len(block), book] = distances.argmin(axis=1)
+        return codes
+
+    def decode(self, codes: Codes) -> Floats:
+        """The chosen codewords side by side, in rotated space: (n, rotated_dim)."""
+        return self.centroids[np.arange(self.books), codes].reshape(len(codes), -1)
+
+    def scores(self, queries: Floats, codes: Codes) -> Floats:
+        """Inner product of every unquantized query with every quantized document: (queries, n)."""
+        return self.rotate(queries) @ self.decode(codes).T
+
+    def save(self, path: Path) -> None:
+        from safetensors.numpy import save_file
+
+        arrays = {"rotation": self.rotation, "centroids": self.centroids}
+        save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, path)
+
+    @classmethod
+    def load(cls, path: Path) -> "Codebooks":
+        from safetensors import SafetensorError
+        from safetensors.numpy import load_file
+
+        try:
+            arrays = load_file(path)
+            return cls(arrays["rotation"], arrays["centroids"])
+        except (OSError, KeyError, SafetensorError) as error:
+            raise ModelError(f"{path}: not a codebook file ({error}); build or train it again") from error
+
+
+def check_shape(dim: int, books: int, words: int) -> None:
+    """Refuse shapes that no code can have, before anything is computed."""
+    if words not in (16, 256):
+        raise ConfigError(f"codewords per book: given {words}, expected 256 (8 bits) or 16 (4 bits)")
+    if books < 1 or dim % books:
+        divisors = [m for m in range(1, dim + 1) if dim % m == 0]
+        near = sorted(divisors, key=lambda m: abs(m - books))[:3]
+        raise ConfigError(
+            f"the number of codebooks must divide the dimension: given {books} for {dim} dimensions; "
+            f"choose one of {', '.join(map(str, sorted(near)))}"
+        )

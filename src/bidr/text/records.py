@@ -1,0 +1,26 @@
+"""The small tuples that pass between the parts."""
+
+from typing import NamedTuple
+
+
+class Document(NamedTuple):
+    """One thing that can be found."""
+
+    id: str
+    title: str
+    text: str
+
+
+class Query(NamedTuple):
+    """One question."""
+
+    id: str
+    text: str
+
+
+class Qrel(NamedTuple):
+    """One judgement: how well a document answers a query (0: not at all)."""
+
+    query_id: str
+    doc_id: str
+    score: int
