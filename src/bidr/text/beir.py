@@ -1,0 +1,104 @@
+"""The BEIR layout: corpus.jsonl, queries.jsonl and qrels/{split}.tsv, each plain or compressed."""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from bidr.errors import DataError
+from bidr.files import storage_errors
+from bidr.text import streams
+from bidr.text.records import Document, Qrel, Query
+from bidr.text.tables import Source, SplitTables, Table, columns, file_table, objects, score
+
+LOOKED_FOR = f"{streams.variants('corpus.jsonl')} (BEIR)"
+_HEADER = ["query-id", "corpus-id", "score"]
+_HEADER_SCORES = ("score", "relevance", "label", "rel")
+
+
+def detect(folder: Path) -> Source | None:
+    """The data set in a folder of this layout, or None when there is no corpus.jsonl."""
+    corpus = streams.find(folder, "corpus.jsonl")
+    if corpus is None:
+        return None
+    queries = file_table(streams.find(folder, "queries.jsonl") or folder / "queries.jsonl", read_queries)
+    splits = {name: SplitTables(queries, table) for name, table in _judgement_files(folder / "qrels")}
+    return Source(folder.resolve().name, file_table(corpus, read_documents), splits)
+
+
+def _judgement_files(folder: Path) -> Iterator[tuple[str, Table[Qrel]]]:
+    for path in sorted(folder.glob("*.tsv*")):
+        name = streams.plain_name(path)
+        if name.endswith(".tsv"):
+            yield name.removesuffix(".tsv"), file_table(path, read_judgements)
+
+
+def read_documents(path: Path) -> Iterator[tuple[int, Document]]:
+    """The documents of a corpus.jsonl; `title` may be absent or null, `_id` and `text` may not."""
+    for number, value in objects(path):
+        place = f"{path} line {number}"
+        title = _string(value, "title", place) if value.get("title") is not None else ""
+        yield number, Document(_identifier(value, place), title, _string(value, "text", place))
+
+
+def read_queries(path: Path) -> Iterator[tuple[int, Query]]:
+    """The queries of a queries.jsonl."""
+    for number, value in objects(path):
+        place = f"{path} line {number}"
+        yield number, Query(_identifier(value, place), _string(value, "text", place))
+
+
+def read_judgements(path: Path) -> Iterator[tuple[int, Qrel]]:
+    """The judgements of a qrels .tsv, with or without its header line."""
+    for number, (query, document, given) in columns(path, (3,), "query-id, corpus-id, score"):
+        if number == 1 and given.lower() in _HEADER_SCORES:
+            continue
+        yield number, Qrel(query, document, score(given, f"{path} line {number}"))
+
+
+def _identifier(value: dict[str, Any], place: str) -> str:
+    identifier = value.get("_id")
+    # Some data sets number their documents without quotes.
+    if isinstance(identifier, int) and not isinstance(identifier, bool):
+        return str(identifier)
+    if not isinstance(identifier, str) or not identifier:
+        raise DataError(f"{place}: field '_id' is missing, empty or not a string; give every record an id")
+    return identifier
+
+
+def _string(value: dict[str, Any], field: str, place: str) -> str:
+    text = value.get(field)
+    if not isinstance(text, str):
+        raise DataError(
+            f"{place}: field '{field}' is missing or not a string; every record needs one (it may be empty)"
+        )
+    # JSON can spell half of a surrogate pair, which no encoder downstream accepts.
+    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
+
+
+def write_beir(
+    folder: Path,
+    documents: Iterable[Document],
+    queries: Iterable[Query],
+    qrels_by_split: Mapping[str, Mapping[str, Mapping[str, int]]],
+) -> None:
+    """Write a data set in this layout. The corpus is written last, so a folder is either whole or not recognised."""
+    with storage_errors(folder):
+        (folder / "qrels").mkdir(parents=True, exist_ok=True)
+        for split, qrels in qrels_by_split.items():
+            rows = [_HEADER, *([q, d, str(s)] for q, found in qrels.items() for d, s in found.items())]
+            _write_lines(folder / "qrels" / f"{split}.tsv", ("\t".join(row) for row in rows))
+        _write_lines(folder / "queries.jsonl", (_json({"_id": query.id, "text": query.text}) for query in queries))
+        corpus = ({"_id": document.id, "title": document.title, "text": document.text} for document in documents)
+        _write_lines(folder / "corpus.jsonl", map(_json, corpus))
+
+
+def _json(value: dict[str, str]) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _write_lines(path: Path, content: Iterable[str]) -> None:
+    aside = path.with_name(f".{path.name}.new")
+    with aside.open("w", encoding="utf-8", newline="\n") as out:
+        out.writelines(f"{line}\n" for line in content)
+    aside.replace(path)

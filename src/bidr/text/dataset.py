@@ -1,0 +1,217 @@
+"""A data set to train on, search and measure: documents that stream, and splits of judged queries."""
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Literal, TypeVar
+
+import xxhash
+
+from bidr.errors import ConfigError, DataError
+from bidr.text import beir, irds, msmarco, parquet
+from bidr.text.ids import Ids
+from bidr.text.records import Document, Qrel, Query
+from bidr.text.tables import Source, SplitTables, Table
+from bidr.text.trec import Qrels
+
+Titles = Literal["prepend", "ignore"]
+Record = TypeVar("Record")
+
+_FOLDERS: tuple[tuple[Callable[[Path], Source | None], str], ...] = (
+    (beir.detect, beir.LOOKED_FOR),
+    (msmarco.detect, msmarco.LOOKED_FOR),
+    (parquet.detect, parquet.LOOKED_FOR),
+)
+
+
+def document_text(document: Document, titles: Titles) -> str:
+    """What an encoder reads of a document: title and text ("prepend"), or the text alone ("ignore")."""
+    if titles == "prepend":
+        return f"{document.title} {document.text}" if document.title else document.text
+    if titles == "ignore":
+        return document.text
+    raise ConfigError(f"titles={titles!r} is not known; choose 'prepend' or 'ignore'")
+
+
+class Corpus:
+    """Documents that can be iterated again and again; each time they stream from where they are kept."""
+
+    def __init__(self, table: Table[Document]) -> None:
+        self.table = table
+        self._count: int | None = None
+
+    def __iter__(self) -> Iterator[Document]:
+        count = 0
+        for _, document in self.table:
+            count += 1
+            yield document
+        if not count:
+            raise DataError(f"{self.table.where} has no documents; expected at least one")
+        self._count = count
+
+    def count(self) -> int:
+        """The number of documents. The first call reads them all, unless they have been read to the end before."""
+        if self._count is None:
+            for _ in self:
+                pass
+        assert self._count is not None
+        return self._count
+
+    def texts(self, titles: Titles) -> Iterator[str]:
+        """What an encoder reads of each document, in order."""
+        return (document_text(document, titles) for document in self)
+
+    def fingerprint(self) -> str:
+        """Changes when the files do (by name, size and time of change); costs no reading."""
+        digest = xxhash.xxh3_128(self.table.where.encode())
+        for path in self.table.files:
+            state = path.stat()
+            digest.update(f"{path.name} {state.st_size} {state.st_mtime_ns}".encode())
+        return digest.hexdigest()
+
+
+@dataclass(frozen=True)
+class Split:
+    """Queries that have at least one relevant document, in the order of their file, and all judgements of them."""
+
+    name: str
+    queries: list[Query]
+    qrels: Qrels
+
+
+class Dataset:
+    """A corpus and its splits. Nothing is read before it is asked for."""
+
+    def __init__(self, source: Source) -> None:
+        self.name = source.name
+        self.corpus = Corpus(source.documents)
+        self.tables = source.splits
+
+    def splits(self) -> list[str]:
+        """The names of the splits that have judgements."""
+        return list(self.tables)
+
+    def split(self, name: str) -> Split:
+        """Read the queries and judgements of a split, checking that each judgement is of a known query."""
+        if name not in self.tables:
+            known = ", ".join(self.tables) or "none"
+            raise DataError(f"data set {self.name!r} has no split {name!r}; its splits with judgements: {known}")
+        tables = self.tables[name]
+        qrels = _read_judgements(tables.judgements)
+        relevant = {query for query, found in qrels.items() if max(found.values()) > 0}
+        queries = _read_queries(tables, relevant, qrels)
+        if not queries:
+            raise DataError(f"{tables.judgements.where} has no judgement with a score above 0; split {name!r} is empty")
+        return Split(name, queries, {query.id: qrels[query.id] for query in queries})
+
+    @classmethod
+    def from_records(
+        cls,
+        name: str,
+        documents: Sequence[Document],
+        queries: Sequence[Query] = (),
+        qrels_by_split: Mapping[str, Mapping[str, Mapping[str, int]]] | None = None,
+    ) -> "Dataset":
+        """A data set held in memory."""
+        query_table = Table(f"{name} queries", partial(_numbered, queries), "number")
+        splits = {}
+        for split, qrels in (qrels_by_split or {}).items():
+            judgements = [Qrel(query, doc, score) for query, found in qrels.items() for doc, score in found.items()]
+            table = Table(f"{name} qrels {split}", partial(_numbered, judgements), "number")
+            splits[split] = SplitTables(query_table, table)
+        return cls(Source(name, Table(f"{name} documents", partial(_numbered, documents), "number"), splits))
+
+
+def _numbered(records: Iterable[Record]) -> Iterator[tuple[int, Record]]:
+    return enumerate(records, start=1)
+
+
+def _read_judgements(table: Table[Qrel]) -> Qrels:
+    qrels: Qrels = {}
+    for number, (query, document, score) in table:
+        found = qrels.setdefault(query, {})
+        if found.setdefault(document, score) != score:
+            raise DataError(
+                f"{table.place(number)}: query {query!r} and document {document!r} were judged "
+                f"{found[document]} before and {score} here; keep one"
+            )
+    if not qrels:
+        raise DataError(f"{table.where} has no judgements; expected at least one")
+    return qrels
+
+
+def _read_queries(tables: SplitTables, wanted: set[str], judged: Collection[str]) -> list[Query]:
+    seen: set[str] = set()
+    queries = []
+    for number, query in tables.queries:
+        if query.id in seen:
+            raise DataError(f"{tables.queries.place(number)}: query id {query.id!r} occurs twice; make the ids unique")
+        seen.add(query.id)
+        if query.id in wanted:
+            queries.append(query)
+    if not seen:
+        raise DataError(f"{tables.queries.where} has no queries; expected at least one")
+    if not seen.issuperset(judged):
+        _raise_unknown(tables.judgements, lambda judgement: judgement.query_id not in seen, tables.queries.where)
+    return queries
+
+
+def _raise_unknown(table: Table[Qrel], unknown: Callable[[Qrel], bool], where: str) -> None:
+    """Name the first judgement that refers to nothing; the file is read again to find its line."""
+    number, judgement = next((number, judgement) for number, judgement in table if unknown(judgement))
+    raise DataError(
+        f"{table.place(number)}: the judgement of query {judgement.query_id!r} and document {judgement.doc_id!r} "
+        f"refers to an id that is not in {where}; remove the line or complete the file"
+    )
+
+
+def load(source: str | Path) -> Dataset:
+    """Open a data set: a folder (BEIR, MS MARCO or parquet, recognised by its files) or an "irds:" id.
+
+    Only names are looked at here; files are read and checked when documents or splits are asked for, or by `check`.
+    """
+    if isinstance(source, str) and source.startswith(irds.PREFIX):
+        return Dataset(irds.detect(source))
+    folder = Path(source)
+    if folder.is_file():
+        raise DataError(f"{folder} is a file; give the folder that holds the corpus, the queries and the qrels")
+    if not folder.is_dir():
+        raise DataError(f"{folder} does not exist; give a folder, or an ir_datasets id as 'irds:NAME'")
+    for detect, _ in _FOLDERS:
+        found = detect(folder)
+        if found is not None:
+            return Dataset(found)
+    looked_for = "; ".join(name for _, name in _FOLDERS)
+    raise DataError(f"{folder} is no data set that can be read; looked in it for {looked_for}")
+
+
+def check(dataset: Dataset, splits: Iterable[str] | None = None) -> Ids:
+    """Read everything once: raise DataError at the first fault, or return the ids of the documents in order.
+
+    Finds what streaming alone cannot: duplicate document ids, and judgements of unknown documents in the splits named
+    (all of them when None). The memory needed is that of the ids, about 16 bytes a document above their own length.
+    """
+    ids = Ids(document.id for document in dataset.corpus)
+    repeated = ids.repeated()
+    table = dataset.corpus.table
+    if repeated is not None:
+        first, second = (table.place(_number_of(table, row)) for row in repeated)
+        raise DataError(f"{second}: document id {ids[repeated[0]]!r} is that of {first}; make the ids unique")
+    for name in dataset.splits() if splits is None else splits:
+        check_split(dataset, dataset.split(name), ids)
+    return ids
+
+
+def check_split(dataset: Dataset, split: Split, ids: Collection[str]) -> None:
+    """Raise DataError when a judgement of the split is of a document that is not among these ids."""
+    judged = {document for found in split.qrels.values() for document in found}
+    unknown = {document for document in judged if document not in ids}
+    if unknown:
+        table = dataset.tables[split.name].judgements
+        _raise_unknown(table, lambda judgement: judgement.doc_id in unknown, dataset.corpus.table.where)
+
+
+def _number_of(table: Table[Document], row: int) -> int:
+    """The line on which a record stands: blank lines are not records. Reads the table again."""
+    return next(number for at, (number, _) in enumerate(table) if at == row)

@@ -1,0 +1,79 @@
+"""Data sets by their ir_datasets id, such as "irds:msmarco-passage/train"."""
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+from bidr.errors import DataError, MissingExtra
+from bidr.text.records import Document, Qrel, Query
+from bidr.text.tables import Source, SplitTables, Table, score
+
+PREFIX = "irds:"
+_OWN_SPLIT = "test"
+
+
+def detect(identifier: str) -> Source:
+    """The data set of an id, with or without the prefix "irds:".
+
+    The documents are those of the id; the splits are all judged sets over the same documents, named by what follows
+    the id of the documents: "train" and "dev/small" for msmarco-passage. Judgements of the bare id are split "test".
+    """
+    identifier = identifier.removeprefix(PREFIX)
+    package = _package()
+    documents = package.docs_parent_id(_load(identifier).dataset_id()) or identifier
+    if not _load(documents).has_docs():
+        raise DataError(f"{PREFIX}{identifier} has no documents; choose an id that has some")
+    splits = {}
+    for name in sorted({identifier, documents, *_below(package, documents)}):
+        dataset = _load(name)
+        if dataset.has_queries() and dataset.has_qrels() and package.docs_parent_id(name) == documents:
+            split = name.removeprefix(documents).removeprefix("/") or _OWN_SPLIT
+            queries = Table(f"{PREFIX}{name} queries", partial(read_queries, name), "number")
+            splits[split] = SplitTables(
+                queries, Table(f"{PREFIX}{name} qrels", partial(read_judgements, name), "number")
+            )
+    table = Table(f"{PREFIX}{documents} documents", partial(read_documents, documents), "number")
+    return Source(identifier, table, splits)
+
+
+def _package() -> Any:
+    try:
+        import ir_datasets
+    except ImportError as error:
+        raise MissingExtra("an irds: data set", "ir_datasets", extra="data") from error
+    return ir_datasets
+
+
+def _below(package: Any, identifier: str) -> Iterator[str]:
+    return (name for name in package.registry if name.startswith(f"{identifier}/"))
+
+
+def _load(identifier: str) -> Any:
+    try:
+        return _package().load(identifier)
+    except KeyError as error:
+        raise DataError(f"ir_datasets has no data set {identifier!r}; its ids are on ir-datasets.com") from error
+
+
+def read_documents(identifier: str) -> Iterator[tuple[int, Document]]:
+    """The documents; a record without a text or body field gives its default text."""
+    for number, record in enumerate(_load(identifier).docs_iter(), start=1):
+        text = getattr(record, "text", None) or getattr(record, "body", None)
+        title = getattr(record, "title", None) or ""
+        if text is None:
+            title, text = "", record.default_text()
+        yield number, Document(record.doc_id, title, text)
+
+
+def read_queries(identifier: str) -> Iterator[tuple[int, Query]]:
+    """The queries, by the text that ir_datasets searches with."""
+    for number, record in enumerate(_load(identifier).queries_iter(), start=1):
+        text = getattr(record, "text", None)
+        yield number, Query(record.query_id, record.default_text() if text is None else text)
+
+
+def read_judgements(identifier: str) -> Iterator[tuple[int, Qrel]]:
+    """The judgements."""
+    for number, record in enumerate(_load(identifier).qrels_iter(), start=1):
+        place = f"{PREFIX}{identifier} qrels number {number}"
+        yield number, Qrel(record.query_id, record.doc_id, score(record.relevance, place))

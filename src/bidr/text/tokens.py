@@ -1,0 +1,233 @@
+"""The tokenised corpus on disk that training and encoding share, and ragged batches of it."""
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from itertools import chain, islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from bidr.errors import ConfigError, DataError
+from bidr.files import storage_errors, sync_file, sync_folder, write_json
+from bidr.progress import Advance, bar
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+FORMAT = 1
+_BLOCK = 1024
+_CHARACTERS_PER_TOKEN = 8
+
+
+class Tokens(NamedTuple):
+    """Token ids of several texts end to end: text i is ids[offsets[i]:offsets[i + 1]], never empty."""
+
+    ids: NDArray[np.int32]
+    offsets: NDArray[np.int64]
+
+
+class TokenStore:
+    """The tokens of a corpus, memory mapped: a row a text, in the order of the texts. Every row has a token or more.
+
+    `TokenStore.open(folder)` opens one that `tokenise` made.
+    """
+
+    def __init__(self, folder: Path, meta: dict[str, Any]) -> None:
+        self.folder, self.meta = folder, meta
+        self._offsets = np.load(folder / "offsets.npy", mmap_mode="r")
+        self._ids = np.memmap(folder / "tokens.bin", dtype=meta["dtype"], mode="r")
+
+    @classmethod
+    def open(cls, folder: str | Path) -> "TokenStore":
+        """Open a folder; DataError when it holds no tokens or only a part of them."""
+        folder = Path(folder)
+        try:
+            meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
+            store = cls(folder, meta)
+            whole = meta["format"] == FORMAT and len(store) == meta["count"] and len(store._ids) == store._offsets[-1]
+        except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
+            raise DataError(f"{folder} holds no readable tokens ({error}); delete it and tokenise again") from error
+        if not whole:
+            raise DataError(f"{folder} is damaged or of another version; delete it and tokenise again")
+        return store
+
+    def __len__(self) -> int:
+        return len(self._offsets) - 1
+
+    def lengths(self) -> NDArray[np.int64]:
+        """The number of tokens of every row."""
+        offsets: NDArray[np.int64] = np.asarray(self._offsets)
+        return offsets[1:] - offsets[:-1]
+
+    def batch(self, rows: NDArray[np.integer[Any]] | Sequence[int], max_length: int | None = None) -> Tokens:
+        """The tokens of these rows, in this order. `max_length` cuts as the tokenizer would: closing tokens stay."""
+        rows = np.asarray(rows, dtype=np.int64)
+        if rows.size and not 0 <= rows.min() <= rows.max() < len(self):
+            raise IndexError(f"rows {rows.min()} to {rows.max()} of {len(self)}")
+        starts = np.asarray(self._offsets[rows])
+        whole = np.asarray(self._offsets[rows + 1]) - starts
+        closing = int(self.meta["closing"])
+        kept = whole if max_length is None else np.minimum(whole, max(max_length, closing + 1))
+        offsets = np.zeros(len(rows) + 1, dtype=np.int64)
+        np.cumsum(kept, out=offsets[1:])
+        source = np.repeat(starts - offsets[:-1], kept) + np.arange(offsets[-1])
+        if max_length is not None and closing:
+            closes = (offsets[1:, None] - np.arange(1, closing + 1)).ravel()
+            source[closes] += np.repeat(whole - kept, closing)
+        return Tokens(self._ids[source].astype(np.int32), offsets)
+
+
+def fingerprint(tokenizer: "Tokenizer") -> str:
+    """Tells tokenizers apart by what they make of a text; the truncation and padding they carry do not count."""
+    return xxhash.xxh3_128_hexdigest(_plain_copy(tokenizer).to_str().encode())
+
+
+def tokenise_texts(texts: Sequence[str], tokenizer: "Tokenizer", max_length: int) -> Tokens:
+    """Tokenise in memory, with special tokens, cut at `max_length`.
+
+    A text of which nothing is left gives one token: the tokenizer's unknown token, or id 0 when it has none.
+    """
+    blocks = list(_Encoder(tokenizer, max_length).blocks(texts))
+    lengths = np.fromiter(chain([0], *(block.lengths for block in blocks)), dtype=np.int64)
+    ids = np.concatenate([block.ids for block in blocks]) if blocks else np.empty(0, dtype=np.int32)
+    return Tokens(ids, np.cumsum(lengths))
+
+
+def tokenise(
+    texts: Iterable[str],
+    tokenizer: "Tokenizer",
+    folder: str | Path,
+    *,
+    max_length: int,
+    source: str,
+    total: int | None = None,
+) -> TokenStore:
+    """Tokenise a stream of texts into a folder, or open the folder when it holds just that already.
+
+    `source` says where the texts come from and how they were made (corpus.fingerprint() and the title policy, say): it
+    decides, with the tokenizer and `max_length`, whether what the folder holds can be used. Truncation and padding that
+    the tokenizer carries are ignored, and the tokenizer is not changed. `total` gives the progress bar its length.
+    """
+    folder, encoder = Path(folder), _Encoder(tokenizer, max_length)
+    wanted = {
+        "format": FORMAT,
+        "tokenizer": fingerprint(tokenizer),
+        "max_length": max_length,
+        "source": source,
+        "closing": encoder.closing,
+        "dtype": "uint16" if encoder.largest_id < 1 << 16 else "uint32",
+    }
+    if (folder / "meta.json").exists():
+        store = _reusable(folder, wanted)
+        if store is not None:
+            return store
+    elif folder.exists() and any(folder.iterdir()):
+        raise ConfigError(f"{folder} holds something other than tokens; choose an empty or new folder for them")
+    aside = folder.with_name(f".{folder.name}.{os.getpid()}.new")
+    with storage_errors(folder):
+        try:
+            aside.mkdir(parents=True)
+            with bar("tokenise", total, "texts") if total else _silent() as advance:
+                _write(encoder.blocks(texts), aside, wanted, advance)
+            shutil.rmtree(folder, ignore_errors=True)
+            aside.rename(folder)
+            sync_folder(folder.parent)
+        finally:
+            shutil.rmtree(aside, ignore_errors=True)
+    return TokenStore.open(folder)
+
+
+def _silent() -> AbstractContextManager[Advance]:
+    def advance(done: int = 1, note: str = "") -> None:
+        pass
+
+    return nullcontext(advance)
+
+
+def _reusable(folder: Path, wanted: dict[str, Any]) -> TokenStore | None:
+    try:
+        store = TokenStore.open(folder)
+    except DataError:
+        return None
+    return store if wanted.items() <= store.meta.items() else None
+
+
+class _Block(NamedTuple):
+    ids: NDArray[np.int32]
+    lengths: list[int]
+
+
+def _write(blocks: Iterator[_Block], folder: Path, meta: dict[str, Any], advance: Advance) -> None:
+    lengths = []
+    with (folder / "tokens.bin").open("wb") as out:
+        for block in blocks:
+            out.write(block.ids.astype(meta["dtype"]).tobytes())
+            lengths.append(np.array(block.lengths, dtype=np.int64))
+            advance(len(block.lengths))
+    if not lengths:
+        raise DataError(f"there is no text to tokenise for {folder.name}; expected at least one")
+    offsets = np.concatenate([np.zeros(1, dtype=np.int64), *lengths]).cumsum()
+    np.save(folder / "offsets.npy", offsets)
+    write_json(folder / "meta.json", {**meta, "count": len(offsets) - 1, "tokens": int(offsets[-1])})
+    sync_file(folder / "tokens.bin")
+    sync_file(folder / "offsets.npy")
+
+
+def _plain_copy(tokenizer: "Tokenizer") -> "Tokenizer":
+    from tokenizers import Tokenizer
+
+    copy: Tokenizer = Tokenizer.from_str(tokenizer.to_str())
+    copy.no_truncation()
+    copy.no_padding()
+    return copy
+
+
+class _Encoder:
+    """A tokenizer set up for one length, fed in blocks."""
+
+    def __init__(self, tokenizer: "Tokenizer", max_length: int) -> None:
+        special = tokenizer.num_special_tokens_to_add(False)
+        if max_length <= special:
+            raise ConfigError(f"max_length={max_length} leaves no room for text; expected more than {special}")
+        self.tokenizer, self.max_length = _plain_copy(tokenizer), max_length
+        mask = self.tokenizer.encode("a").special_tokens_mask
+        self.closing = mask[::-1].index(0) if 0 in mask else 0
+        self.tokenizer.enable_truncation(max_length)
+        self.largest_id = max(self.tokenizer.get_vocab().values(), default=0)
+        unknown = getattr(self.tokenizer.model, "unk_token", None)
+        self.filler = (self.tokenizer.token_to_id(unknown) if unknown else None) or 0
+
+    def blocks(self, texts: Iterable[str]) -> Iterator[_Block]:
+        stream = iter(texts)
+        while block := list(islice(stream, _BLOCK)):
+            rows = self._encode(block)
+            yield _Block(np.fromiter(chain.from_iterable(rows), dtype=np.int32), [len(row) for row in rows])
+
+    def _encode(self, texts: list[str]) -> list[list[int]]:
+        """Long texts are cut at white space first, since all but their beginning would be tokenised for nothing.
+
+        The few whose beginning was not enough to fill a row are tokenised again whole, so the result is the same.
+        """
+        beginnings = [self._beginning(text) for text in texts]
+        rows = self._ids(beginnings)
+        short = [i for i, row in enumerate(rows) if len(row) < self.max_length and beginnings[i] is not texts[i]]
+        for i, row in zip(short, self._ids([texts[i] for i in short]), strict=True):
+            rows[i] = row
+        return [row or [self.filler] for row in rows]
+
+    def _beginning(self, text: str) -> str:
+        limit = self.max_length * _CHARACTERS_PER_TOKEN
+        if len(text) <= limit:
+            return text
+        space = text.rfind(" ", 0, limit)
+        return text[:space] if space > 0 else text
+
+    def _ids(self, texts: list[str]) -> list[list[int]]:
+        encode: Callable[[list[str]], list[Any]] = self.tokenizer.encode_batch_fast
+        return [encoding.ids for encoding in encode(texts)]
