@@ -1,0 +1,127 @@
+"""Candidate engines: which documents a query should look at, from the codes in RAM alone."""
+
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from bidr.codes.codebooks import Codebooks, Floats
+from bidr.errors import ConfigError
+from bidr.index.faissfile import code_storage, faiss_module, import_codebooks, read_faiss
+
+Rows = npt.NDArray[np.int64]
+
+# Up to here a scan of 16-byte codes takes some 2 ms on one core, about what reading the vectors takes anyway. It misses
+# nothing, and it saves the links of the graph: 145 bytes a document beside 16 of code.
+AUTO_SCAN_DOCUMENTS = 200_000
+EF_SEARCH = 200
+# A graph asked for more than this share of the documents visits nearly all of them, in a slower order than a scan.
+SCAN_SHARE = 0.1
+ENGINES = ("auto", "scan", "hnsw")
+
+
+class Candidates(Protocol):
+    """Finds documents by inner product of the query with their codes."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def count(self) -> int: ...
+
+    @property
+    def ram_bytes(self) -> dict[str, int]:
+        """Bytes held in RAM for the documents, by what they are."""
+
+    def search(self, queries: Floats, k: int, ef: int | None = None) -> tuple[Floats, Rows]:
+        """Scores and rows of k documents a query, best first: (queries, k) each. `k` is at most `count`."""
+
+
+class Scan:
+    """Compares the query with the code of every document: misses nothing."""
+
+    name = "scan"
+
+    def __init__(self, index: Any) -> None:
+        self.index = index
+        self._storage = code_storage(_inner(index))
+
+    @property
+    def count(self) -> int:
+        return int(self.index.ntotal)
+
+    @property
+    def ram_bytes(self) -> dict[str, int]:
+        return {"codes": int(self._storage.codes.size())}
+
+    def search(self, queries: Floats, k: int, ef: int | None = None) -> tuple[Floats, Rows]:
+        scores, rows = self.index.search(_as_queries(queries), k)
+        return scores, rows
+
+
+class Graph:
+    """Walks a graph (HNSW) over the codes: faster than a scan of many documents, and may miss a few."""
+
+    name = "hnsw"
+
+    def __init__(self, index: Any, ef: int = EF_SEARCH) -> None:
+        self.index, self.ef = index, ef
+        self._graph = _inner(index)
+        self._storage = code_storage(self._graph)
+
+    @property
+    def count(self) -> int:
+        return int(self.index.ntotal)
+
+    @property
+    def ram_bytes(self) -> dict[str, int]:
+        links = self._graph.hnsw
+        return {
+            "codes": int(self._storage.codes.size()),
+            "links": 4 * int(links.neighbors.size()) + 8 * int(links.offsets.size()) + 4 * int(links.levels.size()),
+        }
+
+    def search(self, queries: Floats, k: int, ef: int | None = None) -> tuple[Floats, Rows]:
+        faiss = faiss_module()
+        queries = _as_queries(queries)
+        if k > SCAN_SHARE * self.count:
+            return self._scan(queries, k)
+        width = faiss.SearchParametersHNSW(efSearch=max(ef or self.ef, k))
+        scores, rows = self.index.search(queries, k, params=faiss.SearchParametersPreTransform(index_params=width))
+        # Rows of -1: the part of the graph that the walk could reach was smaller than k.
+        if len(short := np.flatnonzero(rows[:, -1] < 0)):
+            scores[short], rows[short] = self._scan(queries[short], k)
+        return scores, rows
+
+    def _scan(self, queries: Floats, k: int) -> tuple[Floats, Rows]:
+        scores, rows = self._storage.search(self.index.chain.at(0).apply(queries), k)
+        return scores, rows
+
+
+def choose_engine(engine: str, count: int) -> str:
+    """The engine that "auto" stands for, or the one that was named."""
+    if engine not in ENGINES:
+        raise ConfigError(f"engine: given {engine!r}, expected one of {', '.join(ENGINES)}")
+    if engine == "auto":
+        return "scan" if count <= AUTO_SCAN_DOCUMENTS else "hnsw"
+    return engine
+
+
+def load_candidates(path: Path, engine: str, ef: int = EF_SEARCH) -> Scan | Graph:
+    """An engine from a Faiss file of which the checksum was found right."""
+    index = read_faiss(path)
+    return Scan(index) if engine == "scan" else Graph(index, ef)
+
+
+def codebooks_of(engine: Scan | Graph) -> Codebooks:
+    """Rotation and codewords as the Faiss file holds them."""
+    return import_codebooks(engine.index)[0]
+
+
+def _inner(index: Any) -> Any:
+    return faiss_module().downcast_index(index.index)
+
+
+def _as_queries(queries: Floats) -> Floats:
+    return np.ascontiguousarray(queries, dtype=np.float32)

@@ -1,0 +1,215 @@
+"""Codes as a plain Faiss index, and back: a file that any user of Faiss can read and search by inner product."""
+
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from bidr.codes.codebooks import Codebooks, Codes
+from bidr.errors import ConfigError, DataError, IndexFolderError
+from bidr.index.folder import REBUILD
+from bidr.index.generation import HashedFile
+
+LINKS = 16
+EF_CONSTRUCTION = 200
+ADD_ROWS = 16_384
+PIECE_BYTES = 1 << 20
+SUPPORTED = "IndexPQ, IndexHNSWPQ, or IndexPreTransform with one linear transform over either"
+
+
+def faiss_module() -> Any:
+    """Faiss, imported where it is used, and untyped: the stubs that come with it lag behind what it exports."""
+    return import_module("faiss")
+
+
+def export_faiss(
+    codebooks: Codebooks,
+    codes: Codes,
+    *,
+    engine: str = "scan",
+    ef_construction: int = EF_CONSTRUCTION,
+    advance: Callable[[int], None] = lambda rows: None,
+) -> Any:
+    """A `faiss.IndexPreTransform` over `IndexPQ` (engine "scan") or `IndexHNSWPQ` ("hnsw"), by inner product.
+
+    Searching it needs nothing of bidr. Do not add to a graph that was read from a file: Faiss then links new
+    documents by Euclidean distance (see `_fill_graph`).
+    """
+    faiss = faiss_module()
+    if engine not in ("scan", "hnsw"):
+        raise ConfigError(f"engine: given {engine!r}, expected 'scan' or 'hnsw'")
+    check_codes(codebooks, codes)
+    rotated_dim, shape = codebooks.rotation.shape[0], (codebooks.books, codebooks.bits)
+    if engine == "scan":
+        inner = faiss.IndexPQ(rotated_dim, *shape, faiss.METRIC_INNER_PRODUCT)
+    else:
+        inner = faiss.IndexHNSWPQ(rotated_dim, shape[0], LINKS, shape[1], faiss.METRIC_INNER_PRODUCT)
+        inner.hnsw.efConstruction = ef_construction
+    storage = code_storage(inner)
+    faiss.copy_array_to_vector(
+        np.ascontiguousarray(codebooks.centroids, dtype=np.float32).ravel(), storage.pq.centroids
+    )
+    storage.is_trained = inner.is_trained = True
+    (_fill_scan if engine == "scan" else _fill_graph)(inner, codebooks, codes, advance)
+    return _rotated(inner, codebooks)
+
+
+def import_faiss(index: Any) -> tuple[Codebooks, Codes]:
+    """Codebooks and codes (n, M) of a Faiss index over product-quantized codes."""
+    codebooks, storage = import_codebooks(index)
+    return codebooks, unpack(stored_codes(storage).copy(), codebooks.books, codebooks.bits)
+
+
+def import_codebooks(index: Any) -> tuple[Codebooks, Any]:
+    """Codebooks of a Faiss index, and the `IndexPQ` that holds its codes."""
+    faiss = faiss_module()
+    index = faiss.downcast_index(index)
+    rotation = np.eye(index.d, dtype=np.float32)
+    inner = index
+    if isinstance(index, faiss.IndexPreTransform):
+        rotation = _rotation_of(index)
+        inner = faiss.downcast_index(index.index)
+    if not isinstance(inner, faiss.IndexPQ | faiss.IndexHNSWPQ):
+        raise DataError(f"a Faiss {type(inner).__name__} holds no plain codes: expected {SUPPORTED}")
+    storage = code_storage(inner)
+    quantizer = storage.pq
+    if quantizer.nbits not in (4, 8):
+        raise DataError(f"a Faiss index with {quantizer.nbits} bits a code: expected 8 or 4; train it again with those")
+    shape = (quantizer.M, quantizer.ksub, quantizer.dsub)
+    return Codebooks(rotation, faiss.vector_to_array(quantizer.centroids).reshape(shape)), storage
+
+
+def code_storage(inner: Any) -> Any:
+    """The `IndexPQ` that holds the codes of a scan or of a graph."""
+    faiss = faiss_module()
+    return faiss.downcast_index(inner.storage) if hasattr(inner, "storage") else inner
+
+
+def stored_codes(storage: Any) -> Codes:
+    """The codes in Faiss's own memory, as packed there: valid as long as the index is."""
+    faiss = faiss_module()
+    view: Codes = faiss.rev_swig_ptr(storage.codes.data(), storage.ntotal * storage.code_size)
+    return view.reshape(storage.ntotal, storage.code_size)
+
+
+def pack(codes: Codes, bits: int) -> Codes:
+    """Faiss's layout: 8-bit codes as they are, two 4-bit codes a byte with the first one low."""
+    if bits == 8:
+        return np.ascontiguousarray(codes)
+    even = np.pad(codes, ((0, 0), (0, codes.shape[1] % 2)))
+    return np.ascontiguousarray(even[:, 0::2] | (even[:, 1::2] << 4))
+
+
+def unpack(packed: Codes, books: int, bits: int) -> Codes:
+    """One code a byte again: (n, M)."""
+    if bits == 8:
+        return packed
+    return np.stack((packed & 15, packed >> 4), axis=2).reshape(len(packed), -1)[:, :books].copy()
+
+
+def check_codes(codebooks: Codebooks, codes: Codes) -> None:
+    """Refuse codes that do not belong to the codebooks, before anything is built."""
+    if codebooks.words not in (16, 256):
+        raise ConfigError(f"codewords per book: given {codebooks.words}, expected 256 (8 bits) or 16 (4 bits)")
+    if codes.dtype != np.uint8 or codes.ndim != 2 or codes.shape[1] != codebooks.books:
+        raise DataError(
+            f"codes: given {codes.dtype} of shape {codes.shape}, expected uint8 of (documents, {codebooks.books}); "
+            "encode them with the same codebooks"
+        )
+    if len(codes) == 0:
+        raise DataError("codes: given none, expected at least one document")
+    for start in range(0, len(codes), ADD_ROWS):
+        largest = int(codes[start : start + ADD_ROWS].max())
+        if largest >= codebooks.words:
+            raise DataError(f"codes: codeword number {largest} given, expected numbers below {codebooks.words}")
+
+
+def write_faiss(index: Any, out: HashedFile) -> None:
+    """Write an index through a file of ours, so that what the disk refuses keeps its error number."""
+    faiss = faiss_module()
+    failures: list[OSError] = []
+
+    def write(piece: bytes) -> int:
+        try:
+            return out.write(piece)
+        except OSError as error:
+            failures.append(error)
+            raise
+
+    try:
+        faiss.write_index(index, faiss.PyCallbackIOWriter(write, PIECE_BYTES))
+    except Exception:
+        if failures:
+            raise failures[0] from None
+        raise
+
+
+def read_faiss(path: Path) -> Any:
+    """Read an index of which size and checksum were found right."""
+    faiss = faiss_module()
+    try:
+        return faiss.read_index(str(path), faiss.IO_FLAG_PQ_SKIP_SDC_TABLE)
+    except RuntimeError as error:
+        reason = str(error).splitlines()[-1]
+        raise IndexFolderError(f"{path}: Faiss {faiss.__version__} cannot read it ({reason}); {REBUILD}") from error
+
+
+def inner_product_table(centroids: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """Inner product of every two codewords of a book, book by book: what a graph by inner product is built with."""
+    return np.ascontiguousarray(np.matmul(centroids, centroids.transpose(0, 2, 1)), dtype=np.float32)
+
+
+def _fill_scan(inner: Any, codebooks: Codebooks, codes: Codes, advance: Callable[[int], None]) -> None:
+    inner.codes.resize(len(codes) * inner.code_size)
+    inner.ntotal = len(codes)
+    stored = stored_codes(inner)
+    for start in range(0, len(codes), ADD_ROWS):
+        block = pack(codes[start : start + ADD_ROWS], codebooks.bits)
+        stored[start : start + len(block)] = block
+        advance(len(block))
+
+
+def _fill_graph(inner: Any, codebooks: Codebooks, codes: Codes, advance: Callable[[int], None]) -> None:
+    """Add documents block by block, as their decoded codes.
+
+    Faiss chooses links with a table of distances between codewords, and that table is Euclidean whatever the metric:
+    the graph then finds about half of what a scan finds. With inner products in it, it finds 98 to 99 %.
+    """
+    faiss = faiss_module()
+    storage = code_storage(inner)
+    faiss.copy_array_to_vector(inner_product_table(codebooks.centroids).ravel(), storage.pq.sdc_table)
+    for start in range(0, len(codes), ADD_ROWS):
+        block = np.ascontiguousarray(codes[start : start + ADD_ROWS])
+        inner.add(codebooks.decode(block))
+        # Faiss encoded the block again; where two codewords are equal it may have chosen the other one.
+        stored_codes(storage)[start:] = pack(block, codebooks.bits)
+        advance(len(block))
+    storage.pq.sdc_table.resize(0)
+
+
+def _rotated(inner: Any, codebooks: Codebooks) -> Any:
+    faiss = faiss_module()
+    transform = faiss.LinearTransform(codebooks.dim, codebooks.rotation.shape[0], False)
+    matrix = np.ascontiguousarray(codebooks.rotation, dtype=np.float32)
+    faiss.copy_array_to_vector(matrix.ravel(), transform.A)
+    transform.is_trained = True
+    transform.set_is_orthonormal()
+    index = faiss.IndexPreTransform(transform, inner)
+    index.own_fields = True
+    inner.this.disown()
+    transform.this.disown()
+    index.ntotal, index.is_trained = inner.ntotal, True
+    return index
+
+
+def _rotation_of(index: Any) -> npt.NDArray[np.float32]:
+    faiss = faiss_module()
+    chain = [faiss.downcast_VectorTransform(index.chain.at(number)) for number in range(index.chain.size())]
+    if len(chain) != 1 or not isinstance(chain[0], faiss.LinearTransform) or chain[0].have_bias:
+        names = ", ".join(type(transform).__name__ for transform in chain) or "none"
+        raise DataError(f"a Faiss index with transforms {names}: expected {SUPPORTED}, without a bias")
+    matrix: npt.NDArray[np.float32] = faiss.vector_to_array(chain[0].A)
+    return matrix.reshape(chain[0].d_out, chain[0].d_in)

@@ -1,0 +1,194 @@
+"""The index folder as a reader sees it: CURRENT names a generation, its manifest names and checks every file.
+
+INDEX/CURRENT                "000007 <xxh3 of the manifest>": the generation in force
+INDEX/000007/manifest.json   what the index is, and the size and checksum of every file; it checks itself
+INDEX/000007/...             files that never change
+"""
+
+import json
+import re
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from bidr.errors import IndexFolderError
+
+FORMAT = 1
+METRIC = "inner product"
+CURRENT = "CURRENT"
+MANIFEST = "manifest.json"
+GENERATION = re.compile(r"\d{6}")
+BARE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+CHECKSUM = re.compile(r"[0-9a-f]{32}")
+HASH_BYTES = 1 << 22
+REBUILD = "build the index again, or restore the folder from a copy"
+
+
+class FileEntry(NamedTuple):
+    """What a file of the index must be: its size in bytes and its xxh3 (128 bit) as hex."""
+
+    size: int
+    xxh3: str
+
+
+class ModelStamp(NamedTuple):
+    """The model that made the vectors and codes, and where its folder was at the time."""
+
+    fingerprint: str
+    folder: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """What an index is. `dim` is that of the vectors on disk, `code_dim` that of what the codes were made from."""
+
+    count: int
+    dim: int
+    code_dim: int
+    books: int
+    words: int
+    engine: str
+    ef_construction: int
+    model: ModelStamp | None
+    files: dict[str, FileEntry]
+    metric: str = METRIC
+    format: int = FORMAT
+
+
+def checksum(content: bytes) -> str:
+    from xxhash import xxh3_128_hexdigest
+
+    return xxh3_128_hexdigest(content)
+
+
+def file_checksum(path: Path) -> str:
+    """xxh3 of a whole file, read in pieces."""
+    from xxhash import xxh3_128
+
+    digest = xxh3_128()
+    with path.open("rb") as content:
+        while piece := content.read(HASH_BYTES):
+            digest.update(piece)
+    return digest.hexdigest()
+
+
+def render(manifest: Manifest) -> bytes:
+    """The one way a manifest is written, so that any other byte shows."""
+    fields = asdict(manifest)
+    fields["model"] = manifest.model._asdict() if manifest.model else None
+    fields["files"] = {name: entry._asdict() for name, entry in sorted(manifest.files.items())}
+    return _render(fields)
+
+
+def _render(fields: dict[str, Any]) -> bytes:
+    body = json.dumps(fields, sort_keys=True).encode()
+    whole = {"manifest": fields, "xxh3": checksum(body)}
+    return (json.dumps(whole, indent=2, sort_keys=True) + "\n").encode()
+
+
+def parse(content: bytes, path: Path) -> Manifest:
+    """A manifest from its bytes; any damage, and any format but ours, is an error that says so."""
+    try:
+        fields = json.loads(content)["manifest"]
+        version = fields["format"]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise IndexFolderError(f"{path}: damaged, it is no manifest of an index; {REBUILD}") from error
+    if version != FORMAT:
+        raise IndexFolderError(
+            f"{path}: index format {version!r}, this version of bidr reads format {FORMAT}; "
+            "build the index again, or install the version of bidr that made it"
+        )
+    if _render(fields) != content:
+        raise IndexFolderError(f"{path}: damaged, its checksum does not match its content; {REBUILD}")
+    try:
+        return _from_fields(fields)
+    except (KeyError, TypeError, ValueError) as error:
+        raise IndexFolderError(f"{path}: not a manifest that bidr wrote ({error}); {REBUILD}") from error
+
+
+def _from_fields(fields: dict[str, Any]) -> Manifest:
+    files = {name: FileEntry(int(entry["size"]), str(entry["xxh3"])) for name, entry in fields["files"].items()}
+    for name in files:
+        if not BARE_NAME.fullmatch(name):
+            raise ValueError(f"file name {name!r}, expected a bare name without folders")
+    model = ModelStamp(**fields["model"]) if fields["model"] else None
+    manifest = Manifest(**{**fields, "files": files, "model": model})
+    numbers = (manifest.count, manifest.dim, manifest.code_dim, manifest.books, manifest.words)
+    if not all(isinstance(number, int) and number > 0 for number in numbers):
+        raise ValueError(f"counts and dimensions {numbers}, expected numbers above 0")
+    if manifest.metric != METRIC:
+        raise ValueError(f"metric {manifest.metric!r}, expected {METRIC!r}")
+    return manifest
+
+
+def current_generation(folder: Path) -> tuple[str, str]:
+    """Name of the generation in force and the checksum of its manifest."""
+    path = folder / CURRENT
+    try:
+        content = path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise IndexFolderError(f"{folder}: no index here (no file {CURRENT}); build one, or check the path") from error
+    except OSError as error:
+        raise IndexFolderError(f"{path}: cannot be read ({error.strerror}); check the path and its rights") from error
+    name, _, digest = content.decode("ascii", "replace").partition(" ")
+    if not (GENERATION.fullmatch(name) and digest.endswith("\n") and CHECKSUM.fullmatch(digest[:-1])):
+        raise IndexFolderError(f"{path}: damaged, it holds {content[:60]!r}; {REBUILD}")
+    return name, digest[:-1]
+
+
+def open_generation(folder: Path) -> tuple[Path, Manifest]:
+    """The generation in force, its manifest checked and the size of every file compared."""
+    while True:
+        name, digest = current_generation(folder)
+        try:
+            return folder / name, _open_named(folder, name, digest)
+        except IndexFolderError:
+            if current_generation(folder) == (name, digest):
+                raise
+            # A writer committed and removed the generation between our two reads: open the new one.
+
+
+def _open_named(folder: Path, name: str, digest: str) -> Manifest:
+    path = folder / name / MANIFEST
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise IndexFolderError(
+            f"{path}: cannot be read ({error.strerror}), though {CURRENT} names generation {name}; {REBUILD}"
+        ) from error
+    manifest = parse(content, path)
+    if checksum(content) != digest:
+        raise IndexFolderError(
+            f"{path}: not the manifest that {folder / CURRENT} names; one of them is damaged; {REBUILD}"
+        )
+    check_sizes(folder / name, manifest)
+    return manifest
+
+
+def check_sizes(generation: Path, manifest: Manifest) -> None:
+    """Refuse missing, truncated and grown files before any of them is used."""
+    for name, entry in manifest.files.items():
+        path = generation / name
+        try:
+            size = path.stat().st_size
+        except OSError as error:
+            raise IndexFolderError(
+                f"{path}: missing ({error.strerror}), expected {entry.size:,} bytes; {REBUILD}"
+            ) from error
+        if size != entry.size:
+            raise IndexFolderError(f"{path}: {size:,} bytes, expected {entry.size:,}: truncated or changed; {REBUILD}")
+
+
+def check_content(generation: Path, manifest: Manifest, name: str) -> None:
+    """Refuse a file of which any byte differs from what was written."""
+    path = generation / name
+    if name not in manifest.files:
+        raise IndexFolderError(f"{path}: not named in {MANIFEST}, expected it there; {REBUILD}")
+    try:
+        found = file_checksum(path)
+    except OSError as error:
+        raise IndexFolderError(f"{path}: cannot be read ({error.strerror}); {REBUILD}") from error
+    if found != manifest.files[name].xxh3:
+        raise IndexFolderError(
+            f"{path}: damaged, checksum {found} found, {manifest.files[name].xxh3} expected; {REBUILD}"
+        )

@@ -1,0 +1,138 @@
+"""An index, opened: codes in RAM, vectors and documents on disk."""
+
+from functools import cached_property
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+from bidr.codes.codebooks import Codebooks
+from bidr.errors import IndexFolderError
+from bidr.index.build import CODES_FILE, VECTORS_FILE
+from bidr.index.candidates import EF_SEARCH, Graph, Scan, codebooks_of, load_candidates
+from bidr.index.documents import DOCUMENTS, IDS, DocumentFile
+from bidr.index.folder import REBUILD, Manifest, check_content, current_generation, open_generation
+from bidr.index.vectors import VectorFile
+
+# What is read into RAM is checked whole when the index is opened; the rest by `verify`.
+IN_RAM = (CODES_FILE,)
+
+
+class Parts(NamedTuple):
+    """What an index is made of, opened."""
+
+    candidates: Scan | Graph
+    vectors: VectorFile
+    documents: DocumentFile
+
+
+class IndexReader:
+    """One generation of an index. It stays whole and readable while newer ones are written."""
+
+    def __init__(self, folder: Path, generation: Path, manifest: Manifest, parts: Parts) -> None:
+        self.folder, self.generation, self.manifest = folder, generation, manifest
+        self.candidates, self.vectors, self.documents = parts
+
+    @classmethod
+    def open(cls, folder: Path | str, expect_model: str | None = None, ef: int = EF_SEARCH) -> Self:
+        """Open the generation in force.
+
+        expect_model: fingerprint of the model that will encode the queries; an index of another model is refused.
+        ef:           how widely a graph is searched; a scan does not use it.
+        """
+        folder = Path(folder)
+        while True:
+            generation, manifest = open_generation(folder)
+            _check_model(folder, manifest, expect_model)
+            try:
+                return cls(folder, generation, manifest, _open_parts(generation, manifest, ef))
+            except IndexFolderError:
+                if current_generation(folder)[0] == generation.name:
+                    raise
+                # A writer put a newer generation in force and removed this one while it was being opened.
+
+    @property
+    def count(self) -> int:
+        return self.manifest.count
+
+    @cached_property
+    def codebooks(self) -> Codebooks:
+        return codebooks_of(self.candidates)
+
+    @property
+    def ram_bytes_per_doc(self) -> float:
+        """Bytes of RAM that one more document takes: its code, its links and their bookkeeping."""
+        return sum(self.candidates.ram_bytes.values()) / self.count
+
+    def describe(self) -> dict[str, Any]:
+        """What is in RAM, what is on disk, and what each part takes a document."""
+        manifest = self.manifest
+        ram = {name: round(size / self.count, 2) for name, size in self.candidates.ram_bytes.items()}
+        return {
+            "folder": str(self.folder),
+            "generation": self.generation.name,
+            "format": manifest.format,
+            "documents": self.count,
+            "engine": manifest.engine,
+            "metric": manifest.metric,
+            "dimensions": {"vectors": manifest.dim, "codes": manifest.code_dim},
+            "codes": {"books": manifest.books, "codewords": manifest.words},
+            "ids": f"{IDS}.blob" in manifest.files,
+            "text": self.documents.has_text,
+            "model": manifest.model._asdict() if manifest.model else None,
+            "ram_bytes_per_document": {**ram, "total": round(self.ram_bytes_per_doc, 2)},
+            "disk_bytes": {name: entry.size for name, entry in sorted(manifest.files.items())},
+            "disk_bytes_per_document": {
+                name: round(entry.size / self.count, 2) for name, entry in sorted(manifest.files.items())
+            },
+        }
+
+    def verify(self) -> None:
+        """Check every byte of every file against the manifest."""
+        for name in self.manifest.files:
+            check_content(self.generation, self.manifest, name)
+
+    def close(self) -> None:
+        self.vectors.close()
+        self.documents.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+
+def _open_parts(generation: Path, manifest: Manifest, ef: int) -> Parts:
+    for name in IN_RAM:
+        check_content(generation, manifest, name)
+    vectors = VectorFile.open(generation / VECTORS_FILE)
+    documents = DocumentFile.open(
+        generation,
+        manifest.count,
+        ids=f"{IDS}.blob" in manifest.files,
+        documents=f"{DOCUMENTS}.blob" in manifest.files,
+    )
+    candidates = load_candidates(generation / CODES_FILE, manifest.engine, ef)
+    found = (candidates.count, vectors.count, vectors.dim, candidates.index.d)
+    expected = (manifest.count, manifest.count, manifest.dim, manifest.code_dim)
+    if found != expected:
+        raise IndexFolderError(
+            f"{generation}: codes, vectors and dimensions are {found}, the manifest says {expected}; {REBUILD}"
+        )
+    return Parts(candidates, vectors, documents)
+
+
+def _check_model(folder: Path, manifest: Manifest, expected: str | None) -> None:
+    if expected is None:
+        return
+    made_by = manifest.model
+    if made_by is None:
+        raise IndexFolderError(
+            f"{folder}: made from vectors without a model, but queries come from model {expected}; "
+            "search it with vectors, or build it with that model"
+        )
+    if made_by.fingerprint != expected:
+        raise IndexFolderError(
+            f"{folder}: made by model {made_by.fingerprint} ({made_by.folder}), "
+            f"but queries come from model {expected}; open it with the model that made it, or build it again"
+        )
