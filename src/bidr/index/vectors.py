@@ -130,7 +130,7 @@ def inner_products(vectors: Floats, query: Floats) -> Floats:
 
     A matrix product would sum in another order at the edges of its blocks.
     """
-    scores: Floats = np.einsum("ij,j->i", vectors, np.ascontiguousarray(query, dtype=np.float32))
+    scores: Floats = np.vecdot(vectors, np.ascontiguousarray(query, dtype=np.float32))
     return scores
 
 

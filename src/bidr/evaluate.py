@@ -1,0 +1,214 @@
+"""How good the answers are: measures as trec_eval defines them, what the codes lose, significance, time and memory."""
+
+import json
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from bidr.errors import ConfigError, DataError
+from bidr.search import STEPS, Ranking, Searcher, Timings
+from bidr.text.records import Query
+from bidr.text.trec import Run
+
+MEASURES = ("R@10", "R@100", "RR@10", "nDCG@10")
+BATCH = 64
+TIMED_QUERIES = 200
+RESAMPLES = 10_000
+# Resamples are drawn some at a time: 10,000 resamples of 10,000 queries at once would take 800 MB.
+RESAMPLE_NUMBERS = 4_000_000
+
+PerQuery = Mapping[str, float]
+Qrels = Mapping[str, Mapping[str, int]]
+
+
+class Scores(NamedTuple):
+    """Measures by name: the mean over the judged queries, and each query's own value."""
+
+    mean: dict[str, float]
+    per_query: dict[str, dict[str, float]]
+
+
+class Comparison(NamedTuple):
+    """a minus b over the same queries: mean, 95 % interval (paired bootstrap), p value (paired randomisation)."""
+
+    difference: float
+    low: float
+    high: float
+    p: float
+    queries: int
+
+
+class Judged(Protocol):
+    """Queries and their judgements, as a split of a data set has them."""
+
+    @property
+    def queries(self) -> Sequence[Query]: ...
+
+    @property
+    def qrels(self) -> Qrels: ...
+
+
+def evaluate_run(run: Mapping[str, Mapping[str, float]], qrels: Qrels, measures: Sequence[str] = MEASURES) -> Scores:
+    """Measures of a run: scores by query and document id.
+
+    The mean is over all queries in `qrels`; one without answers counts as 0. Documents with equal scores are ordered by
+    their ids, as trec_eval does: give scores that differ (see `rank_run`) where the order is known.
+    """
+    import ir_measures
+
+    parsed = [_parse(name) for name in measures]
+    if not qrels:
+        raise DataError("no judgements given, expected at least one judged query; check the split")
+    judged = [ir_measures.Qrel(query, doc, score) for query, found in qrels.items() for doc, score in found.items()]
+    scored = [ir_measures.ScoredDoc(query, doc, score) for query, found in run.items() for doc, score in found.items()]
+    per_query: dict[str, dict[str, float]] = {name: dict.fromkeys(qrels, 0.0) for name in measures}
+    names = {str(measure): name for measure, name in zip(parsed, measures, strict=True)}
+    for metric in ir_measures.iter_calc(parsed, judged, scored):
+        per_query[names[str(metric.measure)]][metric.query_id] = float(metric.value)
+    return Scores({name: float(np.mean(list(values.values()))) for name, values in per_query.items()}, per_query)
+
+
+def rank_run(found: Mapping[str, Sequence[str]]) -> Run:
+    """A run from ordered ids: scores fall by one a rank, so no tie lets another order in."""
+    return {query: {doc: float(len(docs) - rank) for rank, doc in enumerate(docs)} for query, docs in found.items()}
+
+
+def candidate_recall(candidates: Mapping[str, Collection[str]], qrels: Qrels) -> float:
+    """Share of the relevant documents that are among the candidates, mean over queries: what no ranking can exceed."""
+    shares = []
+    for query, judged in qrels.items():
+        relevant = {doc for doc, score in judged.items() if score > 0}
+        if relevant:
+            shares.append(len(relevant.intersection(candidates.get(query, ()))) / len(relevant))
+    if not shares:
+        raise DataError("no query has a relevant document (score above 0), expected at least one; check the judgements")
+    return float(np.mean(shares))
+
+
+def paired(a: PerQuery, b: PerQuery, *, resamples: int = RESAMPLES, seed: int = 0) -> Comparison:
+    """Whether a differs from b, by the values each gave the same queries."""
+    if not a or a.keys() != b.keys():
+        only = sorted(a.keys() ^ b.keys())[:3]
+        raise DataError(f"{len(a)} and {len(b)} queries to compare, expected the same ones; only in one: {only}")
+    differences = np.array([a[query] - b[query] for query in a])
+    random = np.random.default_rng(seed)
+    count, observed = len(differences), abs(differences.mean())
+    means, as_large, done = [], 0, 0
+    while done < resamples:
+        rows = min(resamples - done, max(1, RESAMPLE_NUMBERS // count))
+        means.append(differences[random.integers(0, count, (rows, count))].mean(axis=1))
+        signs = random.integers(0, 2, (rows, count), dtype=np.int8) * 2 - 1
+        # Rounding must not make a shuffle that only reorders the same numbers look smaller than what was observed.
+        as_large += int((np.abs((signs * differences).mean(axis=1)) >= observed * (1 - 1e-12)).sum())
+        done += rows
+    low, high = np.quantile(np.concatenate(means), [0.025, 0.975])
+    return Comparison(float(differences.mean()), float(low), float(high), (as_large + 1) / (resamples + 1), count)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """What `evaluate_searcher` found. Times are milliseconds a query; `single` is one query at a time."""
+
+    measures: dict[str, float]
+    candidate_recall: float
+    candidates: int
+    queries: int
+    documents: int
+    engine: str
+    ram_bytes_per_doc: float
+    single_median_ms: dict[str, float]
+    single_mean_ms: dict[str, float]
+    timed_queries: int
+    batch_queries_per_second: float
+    per_query: dict[str, dict[str, float]]
+
+    def json(self) -> str:
+        """Everything but the value of each query, for another program."""
+        return json.dumps({name: value for name, value in asdict(self).items() if name != "per_query"}, indent=2)
+
+    def table(self) -> str:
+        """The same for a person."""
+        rows = [(name, f"{value:.4f}") for name, value in self.measures.items()]
+        rows.append((f"relevant among {self.candidates} candidates", f"{self.candidate_recall:.4f}"))
+        rows += [
+            (f"ms a query, {step}", f"{self.single_median_ms[step]:.2f} median, {self.single_mean_ms[step]:.2f} mean")
+            for step in (*STEPS, "total")
+        ]
+        rows.append(("queries a second, in batches", f"{self.batch_queries_per_second:,.0f}"))
+        rows.append(("RAM, bytes a document", f"{self.ram_bytes_per_doc:.1f} ({self.engine})"))
+        rows.append(("queries, documents", f"{self.queries:,}, {self.documents:,}"))
+        width = max(len(name) for name, _ in rows)
+        return "\n".join(f"{name:<{width}}  {value}" for name, value in rows)
+
+
+def evaluate_searcher(
+    searcher: Searcher, split: Judged, measures: Sequence[str] = MEASURES, k: int = 100, candidates: int = 200
+) -> Report:
+    """Measure answers, candidates, time and memory over the judged queries of a split."""
+    for name in measures:
+        _parse(name)
+    queries = [query for query in split.queries if query.id in split.qrels]
+    if not queries:
+        raise DataError("the split has no judged queries, expected at least one; check queries and judgements")
+    qrels = {query.id: split.qrels[query.id] for query in queries}
+    started = time.perf_counter()
+    rankings = [
+        _answer(searcher, [query.text for query in queries[start : start + BATCH]], k, candidates)
+        for start in range(0, len(queries), BATCH)
+    ]
+    seconds = time.perf_counter() - started
+    scores = evaluate_run(rank_run(_ids(searcher, queries, [found.rows for found in rankings])), qrels, measures)
+    depths = _ids(searcher, queries, [found.candidate_rows for found in rankings])
+    singles = time_queries(searcher, [query.text for query in queries[:TIMED_QUERIES]], k, candidates)
+    return Report(
+        measures=scores.mean,
+        candidate_recall=candidate_recall(depths, qrels),
+        candidates=rankings[0].candidate_rows.shape[1],
+        queries=len(queries),
+        documents=searcher.reader.count,
+        engine=searcher.reader.candidates.name,
+        ram_bytes_per_doc=searcher.reader.ram_bytes_per_doc,
+        single_median_ms=_by_step(np.median(singles, axis=0).tolist()),
+        single_mean_ms=_by_step(np.mean(singles, axis=0).tolist()),
+        timed_queries=len(singles),
+        batch_queries_per_second=len(queries) / seconds,
+        per_query=scores.per_query,
+    )
+
+
+def time_queries(searcher: Searcher, texts: Sequence[str], k: int, candidates: int) -> list[tuple[float, ...]]:
+    """Milliseconds of each step and their sum, one query at a time; one more query warms up first."""
+    _answer(searcher, texts[:1], k, candidates)
+    timings: list[Timings] = [_answer(searcher, [text], k, candidates).timings for text in texts]
+    return [(*steps, steps.total) for steps in timings]
+
+
+def _answer(searcher: Searcher, texts: Sequence[str], k: int, candidates: int) -> Ranking:
+    queries, milliseconds = searcher.encode(texts)
+    ranking = searcher.search_vectors(queries, k, candidates)
+    return ranking._replace(timings=ranking.timings._replace(encode=milliseconds))
+
+
+def _ids(searcher: Searcher, queries: Sequence[Query], rows: Sequence[Any]) -> dict[str, list[str]]:
+    every = (found for batch in rows for found in batch)
+    return {
+        query.id: searcher.reader.documents.ids(found.tolist()) for query, found in zip(queries, every, strict=True)
+    }
+
+
+def _by_step(values: Sequence[float]) -> dict[str, float]:
+    return {step: round(float(value), 4) for step, value in zip((*STEPS, "total"), values, strict=True)}
+
+
+def _parse(name: str) -> Any:
+    import ir_measures
+
+    try:
+        return ir_measures.parse_measure(name)
+    except (NameError, ValueError, TypeError, SyntaxError) as error:
+        raise ConfigError(
+            f"measure {name!r} is not known ({error}); use names such as {', '.join(MEASURES)}"
+        ) from error

@@ -1,0 +1,214 @@
+"""Search: candidates from the codes in RAM, their vectors read from disk, and the ranking those decide."""
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple, Protocol, overload
+
+import numpy as np
+
+from bidr.codes.codebooks import Floats
+from bidr.errors import ConfigError, DataError
+from bidr.index.candidates import Rows
+from bidr.index.reader import IndexReader
+from bidr.index.vectors import inner_products, to_floats
+from bidr.text.records import Document
+
+CANDIDATES = 200
+READ_ROWS = 16_384
+Texts = list[str] | tuple[str, ...]
+STEPS = ("encode", "candidates", "reads", "ranking")
+
+
+class QueryVectors(NamedTuple):
+    """Queries as each side sees them; the same array twice where one encoder serves both."""
+
+    codes: Floats
+    vectors: Floats
+
+
+class QueryEncoder(Protocol):
+    """Turns questions into vectors."""
+
+    def __call__(self, texts: Sequence[str]) -> QueryVectors: ...
+
+
+class Timings(NamedTuple):
+    """Milliseconds of each step."""
+
+    encode: float = 0.0
+    candidates: float = 0.0
+    reads: float = 0.0
+    ranking: float = 0.0
+
+    @property
+    def total(self) -> float:
+        return sum(self)
+
+
+class Answer(NamedTuple):
+    """One document that was found, and where the codes alone had put it (ranks start at 1)."""
+
+    rank: int
+    id: str
+    score: float
+    candidate_rank: int
+    candidate_score: float
+    document: Document | None
+
+
+class Answers(list[Answer]):
+    """The answers to one query, best first. `timings` are milliseconds, for one query out of a batch its share."""
+
+    def __init__(self, answers: Sequence[Answer], timings: Timings) -> None:
+        super().__init__(answers)
+        self.timings = timings
+
+
+class Ranking(NamedTuple):
+    """Answers to many queries as arrays: (queries, k) each, and (queries, candidates) for what the codes found."""
+
+    rows: Rows
+    scores: Floats
+    candidate_ranks: Rows
+    candidate_scores: Floats
+    candidate_rows: Rows
+    timings: Timings
+
+
+class Searcher:
+    """Answers queries from an open index.
+
+    encoder:    needed to search by text; without it search by vectors.
+    candidates: how many documents are read from disk for a query: more cost time and find more.
+    fuse:       how much of the codes' score is added to the vectors' score (0: the vectors decide alone).
+    """
+
+    def __init__(
+        self,
+        reader: IndexReader,
+        encoder: QueryEncoder | None = None,
+        candidates: int = CANDIDATES,
+        *,
+        fuse: float = 0.0,
+    ) -> None:
+        _check_number("candidates", candidates)
+        if not np.isfinite(fuse):
+            raise ConfigError(f"fuse: given {fuse}, expected a finite weight; 0 leaves the ranking to the vectors")
+        self.reader, self.encoder, self.candidates, self.fuse = reader, encoder, candidates, fuse
+
+    @overload
+    def search(self, query: str, k: int = 10, candidates: int | None = None) -> Answers: ...
+
+    @overload
+    def search(self, query: Texts, k: int = 10, candidates: int | None = None) -> list[Answers]: ...
+
+    def search(self, query: str | Texts, k: int = 10, candidates: int | None = None) -> Answers | list[Answers]:
+        """The k best documents for a question, or for each of many."""
+        texts = [query] if isinstance(query, str) else list(query)
+        queries, milliseconds = self.encode(texts)
+        ranking = self.search_vectors(queries, k, candidates)
+        ranking = ranking._replace(timings=ranking.timings._replace(encode=milliseconds))
+        found = self.answers(ranking)
+        return found[0] if isinstance(query, str) else found
+
+    def encode(self, texts: Sequence[str]) -> tuple[QueryVectors, float]:
+        """Queries as vectors, and the milliseconds that took."""
+        if self.encoder is None:
+            raise ConfigError("search by text needs a query encoder, none was given; open the index with its model")
+        if not texts:
+            empty = np.empty((0, self.reader.manifest.code_dim), dtype=np.float32)
+            return QueryVectors(empty, np.empty((0, self.reader.manifest.dim), dtype=np.float32)), 0.0
+        started = time.perf_counter()
+        queries = self.encoder(texts)
+        return queries, 1000 * (time.perf_counter() - started)
+
+    def search_vectors(self, queries: QueryVectors, k: int = 10, candidates: int | None = None) -> Ranking:
+        """The k best documents for each query, as arrays.
+
+        `k` and `candidates` beyond the number of documents mean all of them; fewer candidates than k are k.
+        """
+        _check_number("k", k)
+        depth = self.candidates if candidates is None else candidates
+        _check_number("candidates", depth)
+        depth = min(max(depth, k), self.reader.count)
+        codes, vectors = self._checked(queries)
+        clock = _Clock()
+        with clock("candidates"):
+            code_scores, rows = self.reader.candidates.search(codes, depth)
+        order = np.empty((len(rows), min(k, depth)), dtype=np.int64)
+        scores = np.empty(order.shape, dtype=np.float32)
+        for number in range(len(rows)):
+            all_scores = self._score(rows[number], vectors[number], clock)
+            with clock("ranking"):
+                if self.fuse:
+                    all_scores += np.float32(self.fuse) * code_scores[number]
+                order[number] = np.lexsort((rows[number], -all_scores))[: order.shape[1]]
+                scores[number] = all_scores[order[number]]
+        found = np.take_along_axis(rows, order, axis=1)
+        return Ranking(found, scores, order + 1, np.take_along_axis(code_scores, order, axis=1), rows, clock.timings())
+
+    def answers(self, ranking: Ranking) -> list[Answers]:
+        """Ids and texts for rows: reads them from disk, so only for answers that somebody looks at."""
+        timings = Timings(*(step / max(len(ranking.rows), 1) for step in ranking.timings))
+        return [Answers(self._answers_to(ranking, number), timings) for number in range(len(ranking.rows))]
+
+    def _answers_to(self, ranking: Ranking, number: int) -> list[Answer]:
+        documents = self.reader.documents
+        columns = (ranking.rows, ranking.scores, ranking.candidate_ranks, ranking.candidate_scores)
+        found = zip(*(column[number].tolist() for column in columns), strict=True)
+        return [
+            Answer(rank, documents.id(row), score, candidate_rank, candidate_score, documents.document(row))
+            for rank, (row, score, candidate_rank, candidate_score) in enumerate(found, start=1)
+        ]
+
+    def _score(self, rows: Rows, query: Floats, clock: "_Clock") -> Floats:
+        scores = np.empty(len(rows), dtype=np.float32)
+        for start in range(0, len(rows), READ_ROWS):
+            with clock("reads"):
+                halves = self.reader.vectors.read_halves(rows[start : start + READ_ROWS])
+            with clock("ranking"):
+                scores[start : start + READ_ROWS] = inner_products(to_floats(halves), query)
+        return scores
+
+    def _checked(self, queries: QueryVectors) -> QueryVectors:
+        manifest = self.reader.manifest
+        codes = _as_matrix("queries for the codes", queries.codes, manifest.code_dim)
+        vectors = _as_matrix("queries for the vectors", queries.vectors, manifest.dim)
+        if len(codes) != len(vectors):
+            raise DataError(
+                f"{len(codes)} queries for the codes, {len(vectors)} for the vectors: expected as many of both"
+            )
+        return QueryVectors(codes, vectors)
+
+
+class _Clock:
+    """Adds up what each step took."""
+
+    def __init__(self) -> None:
+        self.seconds = dict.fromkeys(STEPS, 0.0)
+
+    @contextmanager
+    def __call__(self, step: str) -> Iterator[None]:
+        started = time.perf_counter()
+        yield
+        self.seconds[step] += time.perf_counter() - started
+
+    def timings(self) -> Timings:
+        return Timings(**{step: 1000 * seconds for step, seconds in self.seconds.items()})
+
+
+def _check_number(name: str, value: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
+        raise ConfigError(f"{name}: given {value!r}, expected a whole number of 1 or more")
+
+
+def _as_matrix(name: str, given: Floats, dim: int) -> Floats:
+    with np.errstate(over="ignore"):
+        matrix = np.ascontiguousarray(given, dtype=np.float32)
+    if matrix.ndim != 2 or matrix.shape[1] != dim:
+        raise DataError(f"{name}: given shape {matrix.shape}, expected (queries, {dim}); use the model of this index")
+    bad = ~np.isfinite(matrix).all(axis=1)
+    if bad.any():
+        raise DataError(f"{name}: query {int(bad.argmax())} holds NaN or infinity, expected finite numbers")
+    return matrix
