@@ -7,8 +7,9 @@ import numpy as np
 import numpy.typing as npt
 
 from bidr.codes.codebooks import Codebooks, Floats
-from bidr.errors import ConfigError
+from bidr.errors import ConfigError, IndexFolderError
 from bidr.index.faissfile import code_storage, faiss_module, import_codebooks, read_faiss
+from bidr.index.folder import REBUILD
 
 Rows = npt.NDArray[np.int64]
 
@@ -18,6 +19,7 @@ AUTO_SCAN_DOCUMENTS = 200_000
 EF_SEARCH = 200
 # A graph asked for more than this share of the documents visits nearly all of them, in a slower order than a scan.
 SCAN_SHARE = 0.1
+FAISS_TYPES = {"scan": "IndexPQ", "hnsw": "IndexHNSWPQ"}
 ENGINES = ("auto", "scan", "hnsw")
 
 
@@ -111,6 +113,9 @@ def choose_engine(engine: str, count: int) -> str:
 def load_candidates(path: Path, engine: str, ef: int = EF_SEARCH) -> Scan | Graph:
     """An engine from a Faiss file of which the checksum was found right."""
     index = read_faiss(path)
+    found = type(_inner(index)).__name__
+    if found != FAISS_TYPES.get(engine):
+        raise IndexFolderError(f"{path}: a Faiss {found}, but the manifest names the engine {engine!r}; {REBUILD}")
     return Scan(index) if engine == "scan" else Graph(index, ef)
 
 

@@ -107,6 +107,8 @@ def parse(content: bytes, path: Path) -> Manifest:
 
 
 def _from_fields(fields: dict[str, Any]) -> Manifest:
+    if not isinstance(fields["files"], dict):
+        raise ValueError(f"files {fields['files']!r}, expected names with size and checksum")
     files = {name: FileEntry(int(entry["size"]), str(entry["xxh3"])) for name, entry in fields["files"].items()}
     for name in files:
         if not BARE_NAME.fullmatch(name):

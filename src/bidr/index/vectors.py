@@ -1,7 +1,9 @@
 """Vectors on disk: a plain fp16 .npy file, written in one stream, read many random rows at a time."""
 
+import math
 import mmap
 import os
+import re
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
@@ -19,6 +21,12 @@ from bidr.index.folder import REBUILD
 Halves = npt.NDArray[np.float16]
 
 WRITE_ROWS = 8_192
+HEADER_BYTES = 256
+NPY_HEADER = re.compile(
+    rb"\x93NUMPY\x01\x00..\{'descr': '(?P<descr>[<>|]\w+)', "
+    rb"'fortran_order': False, 'shape': \((?P<shape>[\d, ]+)\), \} *\n",
+    re.DOTALL,
+)
 HALF_MAX = 65_504.0
 
 
@@ -147,24 +155,23 @@ def write_npy_header(out: Out, dtype: np.dtype[Any], shape: tuple[int, ...]) -> 
 
 
 def read_npy_header(path: Path, dtype: np.dtype[Any], dimensions: int) -> tuple[tuple[int, ...], int]:
-    """Shape of an .npy file and where its content starts, with type, order and size checked."""
+    """Shape of an .npy file and where its content starts, with type, order and size checked.
+
+    Not by numpy: its parser evaluates the header as Python and fails on a damaged one in many ways.
+    """
     try:
         with path.open("rb") as opened:
-            if np.lib.format.read_magic(opened) != (1, 0):
-                raise ValueError("not version 1.0 of the format")
-            shape, fortran, found = np.lib.format.read_array_header_1_0(opened)
-            start = opened.tell()
-        size = path.stat().st_size
-    except (OSError, ValueError) as error:
-        raise IndexFolderError(f"{path}: not an .npy file that can be read ({error}); {REBUILD}") from error
-    if found != dtype or fortran or len(shape) != dimensions or 0 in shape:
-        raise IndexFolderError(
-            f"{path}: {found} of shape {shape}, expected {dtype} in {dimensions} dimensions, row by row; {REBUILD}"
-        )
-    expected = start + int(np.prod(shape, dtype=object)) * dtype.itemsize
-    if size != expected:
-        raise IndexFolderError(f"{path}: {size:,} bytes, expected {expected:,}: truncated or changed; {REBUILD}")
-    return shape, start
+            head, size = opened.read(HEADER_BYTES), os.fstat(opened.fileno()).st_size
+    except OSError as error:
+        raise IndexFolderError(f"{path}: cannot be read ({error.strerror}); {REBUILD}") from error
+    match = NPY_HEADER.match(head)
+    if match is None or match["descr"].decode() != dtype.str:
+        raise IndexFolderError(f"{path}: not an .npy file of {dtype} in rows, it begins with {head[:70]!r}; {REBUILD}")
+    shape = tuple(int(number) for number in match["shape"].split(b",") if number.strip())
+    expected = match.end() + math.prod(shape) * dtype.itemsize
+    if len(shape) != dimensions or 0 in shape or size != expected:
+        raise IndexFolderError(f"{path}: {size:,} bytes for the shape {shape}, expected {expected:,}; {REBUILD}")
+    return shape, match.end()
 
 
 @cache
