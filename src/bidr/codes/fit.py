@@ -1,0 +1,98 @@
+"""Codebooks from vectors alone: k-means in every subspace (PQ), with a learned rotation (OPQ). Runs on CPU or GPU."""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bidr.codes.codebooks import Codebooks, Floats, check_shape
+from bidr.errors import DataError
+
+FIT_ROWS = 20_000
+CHUNK_ROWS = 4_096
+
+
+def fit(
+    vectors: Floats,
+    books: int,
+    words: int = 256,
+    *,
+    rotate: bool = True,
+    iterations: int = 20,
+    seed: int = 0,
+    device: str = "cpu",
+) -> Codebooks:
+    """Codebooks that reconstruct the vectors well (Euclidean).
+
+    rotate=True alternates codewords and an orthonormal rotation (OPQ); False leaves the axes as they are (PQ).
+    At most FIT_ROWS vectors, drawn with the seed, are looked at.
+    """
+    check_shape(vectors.shape[1], books, words)
+    if len(vectors) < words:
+        raise DataError(f"fitting {words} codewords needs at least {words} vectors: given {len(vectors)}")
+    generator = np.random.default_rng(seed)
+    rows = np.sort(generator.choice(len(vectors), min(FIT_ROWS, len(vectors)), replace=False))
+    sample = torch.as_tensor(np.asarray(vectors[rows], dtype=np.float32), device=device)
+    random = torch.Generator().manual_seed(seed)
+    dim = sample.shape[1]
+    rotation = _random_rotation(dim, random).to(device) if rotate else torch.eye(dim, device=device)
+    centroids = _first_centroids(sample @ rotation.T, books, words, random)
+    if rotate:
+        for _ in range(iterations):
+            rotated = sample @ rotation.T
+            codes, centroids = _kmeans_step(rotated, centroids, random)
+            rotation = _best_rotation(sample, _lookup(centroids, codes))
+    rotated = sample @ rotation.T
+    for _ in range(iterations):
+        _, centroids = _kmeans_step(rotated, centroids, random)
+    return Codebooks(rotation.cpu().numpy(), centroids.cpu().numpy())
+
+
+def assign(vectors: Tensor, centroids: Tensor) -> Tensor:
+    """Nearest codeword in every book for vectors that are rotated already: (n, M) int64."""
+    books, _, width = centroids.shape
+    norms = centroids.square().sum(2)
+    parts = []
+    for start in range(0, len(vectors), CHUNK_ROWS):
+        chunk = vectors[start : start + CHUNK_ROWS]
+        dots = torch.einsum("nmd,mpd->nmp", chunk.view(-1, books, width), centroids)
+        parts.append((norms - 2 * dots).argmin(2))
+    return torch.cat(parts)
+
+
+def _lookup(centroids: Tensor, codes: Tensor) -> Tensor:
+    decoded: Tensor = centroids[torch.arange(len(centroids), device=codes.device), codes].flatten(1)
+    return decoded
+
+
+def _random_rotation(dim: int, random: torch.Generator) -> Tensor:
+    return torch.linalg.qr(torch.randn(dim, dim, generator=random))[0]
+
+
+def _first_centroids(rotated: Tensor, books: int, words: int, random: torch.Generator) -> Tensor:
+    rows = torch.randperm(len(rotated), generator=random)[:words]
+    return rotated[rows.to(rotated.device)].view(words, books, -1).transpose(0, 1).contiguous()
+
+
+def _kmeans_step(rotated: Tensor, centroids: Tensor, random: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Assign, then move every codeword to the mean of its vectors; an unused one splits a crowded one."""
+    books, words, width = centroids.shape
+    codes = assign(rotated, centroids)
+    slots = codes + torch.arange(books, device=codes.device) * words
+    sums = torch.zeros(books * words, width, device=rotated.device)
+    sums.index_add_(0, slots.flatten(), rotated.reshape(-1, width))
+    counts = torch.bincount(slots.flatten(), minlength=books * words).view(books, words)
+    moved = sums.view(books, words, width) / counts.clamp(min=1).unsqueeze(2)
+    for book, word in (counts == 0).nonzero().tolist():
+        crowded = int(counts[book].argmax())
+        noise = torch.randn(width, generator=random).to(moved.device) * 1e-3 * moved[book, crowded].abs().mean()
+        moved[book, word] = moved[book, crowded] + noise
+        counts[book, word] = counts[book, crowded] // 2
+        counts[book, crowded] -= counts[book, word]
+    return codes, moved
+
+
+def _best_rotation(sample: Tensor, decoded: Tensor) -> Tensor:
+    """The orthonormal R that brings sample @ R.T closest to what the codes say (Procrustes)."""
+    left, _, right = torch.linalg.svd(decoded.T @ sample)
+    rotation: Tensor = left @ right
+    return rotation

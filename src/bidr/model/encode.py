@@ -1,0 +1,132 @@
+"""Many texts to vectors: batches of like length, streamed to disk, resumable."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import xxhash
+
+from bidr.files import storage_errors, sync_file, write_json
+from bidr.model.encoder import Encoder
+from bidr.progress import bar
+from bidr.text.tokens import Tokens, tokenise_texts
+
+TOKENS_AT_ONCE = {"cpu": 16_384, "cuda": 262_144}
+ROWS_AT_ONCE = 4_096
+BLOCK_ROWS = 16_384
+
+
+class TokenSource(Protocol):
+    """Rows of tokens, in memory or on disk."""
+
+    def __len__(self) -> int: ...
+    def lengths(self) -> npt.NDArray[np.int64]: ...
+    def batch(self, rows: npt.NDArray[np.int64]) -> Tokens: ...
+
+
+class TokenRows:
+    """Tokens in memory as a source of rows."""
+
+    def __init__(self, tokens: Tokens) -> None:
+        self.tokens = tokens
+
+    def __len__(self) -> int:
+        return len(self.tokens.offsets) - 1
+
+    def lengths(self) -> npt.NDArray[np.int64]:
+        return np.diff(self.tokens.offsets)
+
+    def batch(self, rows: npt.NDArray[np.int64]) -> Tokens:
+        starts, kept = self.tokens.offsets[rows], self.tokens.offsets[rows + 1] - self.tokens.offsets[rows]
+        offsets = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(kept)])
+        source = np.repeat(starts - offsets[:-1], kept) + np.arange(offsets[-1])
+        return Tokens(self.tokens.ids[source], offsets)
+
+
+def encode_texts(encoder: Encoder, texts: list[str], *, prompt: str, max_length: int) -> npt.NDArray[np.float32]:
+    """Vectors of a few texts, in memory."""
+    length = min(max_length, encoder.max_length)
+    tokens = tokenise_texts([prompt + text for text in texts], encoder.tokenizer, length)
+    return encode_rows(encoder, TokenRows(tokens))
+
+
+def encode_rows(
+    encoder: Encoder, source: TokenSource, rows: npt.NDArray[np.int64] | None = None, dtype: Any = np.float32
+) -> npt.NDArray[Any]:
+    """Vectors of some rows (all by default), in their order, in memory."""
+    rows = np.arange(len(source)) if rows is None else rows
+    out = np.empty((len(rows), encoder.dim), dtype=dtype)
+    lengths = source.lengths()[rows]
+    with torch.inference_mode():
+        training = encoder.training
+        encoder.eval()
+        for places in _like_lengths(lengths, TOKENS_AT_ONCE[encoder.device.type]):
+            out[places] = encoder.encode(source.batch(rows[places])).float().cpu().numpy()
+        encoder.train(training)
+    return out
+
+
+def encode_corpus(
+    encoder: Encoder, source: TokenSource, path: Path, *, dtype: str = "float16", label: str = "encode documents"
+) -> npt.NDArray[Any]:
+    """Vectors of the whole corpus in a .npy file, memory mapped; a call that was cut off is continued.
+
+    What is there already is kept only if it came from the same encoder and the same tokens.
+    """
+    stamp = {
+        "encoder": fingerprint(encoder),
+        "rows": len(source),
+        "tokens": int(source.lengths().sum()),
+        "dtype": dtype,
+    }
+    state = path.with_suffix(".progress.json")
+    done = _rows_done(path, state, stamp)
+    shape = (len(source), encoder.dim)
+    with storage_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        out = np.lib.format.open_memmap(path, mode="r+" if done else "w+", dtype=np.dtype(dtype), shape=shape)
+        with bar(label, len(source), "documents") as advance:
+            advance(done)
+            for start in range(done, len(source), BLOCK_ROWS):
+                rows = np.arange(start, min(start + BLOCK_ROWS, len(source)))
+                out[rows[0] : rows[-1] + 1] = encode_rows(encoder, source, rows)
+                out.flush()
+                write_json(state, {**stamp, "done": int(rows[-1]) + 1})
+                advance(len(rows))
+        sync_file(path)
+    vectors: npt.NDArray[Any] = np.load(path, mmap_mode="r")
+    return vectors
+
+
+def fingerprint(encoder: Encoder) -> str:
+    """Tells encoders apart by their weights."""
+    digest = xxhash.xxh3_128()
+    for name, value in sorted(encoder.state_dict().items()):
+        digest.update(name.encode())
+        digest.update(value.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _rows_done(path: Path, state: Path, stamp: dict[str, Any]) -> int:
+    import json
+
+    try:
+        found = json.loads(state.read_text())
+    except (OSError, ValueError):
+        return 0
+    done = found.pop("done", 0)
+    return int(done) if found == stamp and path.exists() else 0
+
+
+def _like_lengths(lengths: npt.NDArray[np.int64], tokens_at_once: int) -> Iterator[npt.NDArray[np.int64]]:
+    """Places of rows in batches of like length, each within the limit once padded; the longest first."""
+    order = np.argsort(-lengths, kind="stable")
+    start = 0
+    while start < len(order):
+        longest = max(int(lengths[order[start]]), 1)
+        count = min(max(tokens_at_once // longest, 1), ROWS_AT_ONCE)
+        yield order[start : start + count]
+        start += count

@@ -1,0 +1,45 @@
+"""What every encoder offers: tokens in, vectors out, saved in the layout that sentence-transformers reads."""
+
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import NamedTuple, cast
+
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor, nn
+
+from bidr.text.tokens import Tokens
+
+
+class Prompts(NamedTuple):
+    """Text put before a query or a document, as the model was trained with."""
+
+    query: str = ""
+    document: str = ""
+
+
+class Encoder(nn.Module, ABC):
+    """Turns ragged batches of tokens into vectors."""
+
+    tokenizer: Tokenizer
+    prompts: Prompts
+    max_length: int
+    """The most tokens the model can read."""
+    dim: int
+    normalised: bool
+    """Whether vectors have length 1; the scale of the scores depends on it."""
+
+    @abstractmethod
+    def forward(self, tokens: Tokens) -> Tensor:
+        """One vector a text: (n, dim) float32."""
+
+    @abstractmethod
+    def save(self, folder: Path) -> None:
+        """Write a folder that `load_encoder` and `SentenceTransformer(...)` both read."""
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.parameters()).device
+
+    def encode(self, tokens: Tokens) -> Tensor:
+        return cast(Tensor, self(tokens))

@@ -1,0 +1,129 @@
+"""Any Hugging Face or sentence-transformers model: its own pooling, prompts, normalisation and length, or yours."""
+
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bidr.errors import MissingExtra, ModelError
+from bidr.model.encoder import Encoder, Prompts
+from bidr.text.tokens import Tokens
+
+Pooling = Literal["mean", "cls", "max", "lasttoken"]
+
+DEFAULT_MAX_LENGTH = 512
+PAD_TO = 8
+
+
+class TransformerEncoder(Encoder):
+    """A SentenceTransformer that reads ragged batches."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model
+        self.tokenizer = _fast_tokenizer(model)
+        self.pad_id = int(model.tokenizer.pad_token_id or 0)
+        stored = model.prompts or {}
+        self.prompts = Prompts(
+            stored.get("query") or "", stored.get("document") or stored.get("passage") or stored.get("corpus") or ""
+        )
+        limit = model.max_seq_length or DEFAULT_MAX_LENGTH
+        self.max_length = int(min(limit, 1_000_000))
+        self.dim = int(_dimension(model))
+        self.normalised = type(model[-1]).__name__ == "Normalize"
+
+    @classmethod
+    def open(
+        cls,
+        name: str,
+        *,
+        pooling: Pooling | None = None,
+        projection: int | None = None,
+        normalise: bool | None = None,
+        query_prompt: str | None = None,
+        document_prompt: str | None = None,
+        seed: int = 0,
+    ) -> "TransformerEncoder":
+        """Load a folder or a hub id; what is not given is read from the model itself."""
+        try:
+            from sentence_transformers import SentenceTransformer
+        except ImportError as error:
+            raise MissingExtra("a transformer encoder", "sentence-transformers", "transformers") from error
+        try:
+            model = SentenceTransformer(name, device="cpu", trust_remote_code=False)
+        except Exception as error:  # the loaders raise many kinds
+            reason = (str(error).splitlines() or [type(error).__name__])[0]
+            raise ModelError(
+                f"cannot load the encoder {name!r}: {reason}; give a folder or an id in the "
+                "Hugging Face or sentence-transformers layout, or 'built-in'"
+            ) from error
+        model = _adapt(model.float(), pooling, projection, normalise, seed)
+        for role, prompt in (("query", query_prompt), ("document", document_prompt)):
+            if prompt is not None:
+                model.prompts[role] = prompt
+        return cls(model)
+
+    def forward(self, tokens: Tokens) -> Tensor:
+        ids, mask = pad(tokens, self.pad_id, self.device)
+        with torch.autocast("cuda", dtype=torch.bfloat16, enabled=ids.is_cuda):
+            out = self.model({"input_ids": ids, "attention_mask": mask})
+        return cast(Tensor, out["sentence_embedding"].float())
+
+    def save(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.model.save_pretrained(str(folder), create_model_card=False)
+
+
+def pad(tokens: Tokens, pad_id: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Ragged rows as a rectangle, and the mask of what is real."""
+    lengths = np.diff(tokens.offsets)
+    width = max(int(lengths.max(initial=1)), 1)
+    width = -(-width // PAD_TO) * PAD_TO
+    mask = np.arange(width) < lengths[:, None]
+    ids = np.full(mask.shape, pad_id, dtype=np.int64)
+    ids[mask] = tokens.ids
+    ids_tensor, mask_tensor = torch.from_numpy(ids), torch.from_numpy(mask.astype(np.int64))
+    if device.type == "cuda":
+        ids_tensor, mask_tensor = ids_tensor.pin_memory(), mask_tensor.pin_memory()
+    return ids_tensor.to(device, non_blocking=True), mask_tensor.to(device, non_blocking=True)
+
+
+def _adapt(model: Any, pooling: str | None, projection: int | None, normalise: bool | None, seed: int) -> Any:
+    """Express every override as modules of the model, so that the saved folder says all of it."""
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import Dense, Normalize
+    from sentence_transformers.sentence_transformer.modules import Pooling as PoolingModule
+
+    modules = list(model)
+    ends_normalised = type(modules[-1]).__name__ == "Normalize"
+    if ends_normalised:
+        modules.pop()
+    if pooling:
+        place = next((i for i, m in enumerate(modules) if type(m).__name__ == "Pooling"), None)
+        if place is None:
+            raise ModelError(f"pooling {pooling!r} was asked for, but the model has no pooling step; leave it out")
+        modules[place] = PoolingModule(model[0].get_embedding_dimension(), pooling_mode=pooling)
+    if projection:
+        torch.manual_seed(seed)
+        width = _dimension(SentenceTransformer(modules=modules, device="cpu"))
+        modules.append(Dense(width, projection, bias=False, activation_function=torch.nn.Identity()))
+    if ends_normalised if normalise is None else normalise:
+        modules.append(Normalize())
+    return SentenceTransformer(modules=modules, device="cpu", prompts=model.prompts)
+
+
+def _dimension(model: Any) -> int:
+    named = getattr(model, "get_embedding_dimension", None) or model.get_sentence_embedding_dimension
+    return int(named())
+
+
+def _fast_tokenizer(model: Any) -> Any:
+    backend = getattr(model.tokenizer, "backend_tokenizer", None)
+    if backend is None:
+        raise ModelError(
+            f"the tokenizer {type(model.tokenizer).__name__} has no fast version; "
+            "save the model with a tokenizer.json first"
+        )
+    return backend

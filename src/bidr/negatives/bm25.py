@@ -1,0 +1,53 @@
+"""Lexical search: the BM25 baseline, and the lexically similar negatives of the first stage."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from bidr.codes.exact import TopK
+from bidr.progress import bar
+
+QUERIES_AT_ONCE = 4_096
+WORD = r"(?u)[^\W_]+"
+
+
+class Bm25:
+    """BM25 over a corpus, in memory: English stemming and stop words, k1 and b as Anserini sets them."""
+
+    def __init__(self, texts: Iterable[str], k1: float = 0.9, b: float = 0.4) -> None:
+        import bm25s
+
+        tokens = _words(list(texts), as_numbers=True)
+        self._retriever: Any = bm25s.BM25(k1=k1, b=b, backend="numba")
+        self._retriever.index(tokens, show_progress=False)
+        self._count: int = int(self._retriever.scores["num_docs"])
+
+    def search(self, queries: Sequence[str], k: int) -> TopK:
+        """The k best documents of every query; -1 where fewer share a word with it."""
+        k = min(k, self._count)
+        rows = np.full((len(queries), k), -1, dtype=np.int64)
+        scores = np.full((len(queries), k), -np.inf, dtype=np.float32)
+        with bar("BM25 search", len(queries), "queries") as advance:
+            for start in range(0, len(queries), QUERIES_AT_ONCE):
+                part = list(queries[start : start + QUERIES_AT_ONCE])
+                found, values = self._retriever.retrieve(_words(part), k=k, show_progress=False)
+                shared = values > 0
+                rows[start : start + len(part)] = np.where(shared, found, -1)
+                scores[start : start + len(part)] = np.where(shared, values, -np.inf)
+                advance(len(part))
+        return TopK(scores, rows)
+
+
+def _words(texts: list[str], as_numbers: bool = False) -> Any:
+    import bm25s
+    import Stemmer
+
+    return bm25s.tokenize(
+        texts,
+        stopwords="en",
+        token_pattern=WORD,
+        stemmer=Stemmer.Stemmer("english"),
+        return_ids=as_numbers,
+        show_progress=False,
+    )

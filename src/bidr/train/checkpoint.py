@@ -1,0 +1,86 @@
+"""A stage's state on disk, whole or not at all, and stopping at a step's end when asked to."""
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bidr.errors import BidrError, ModelError
+from bidr.files import storage_errors, sync_file, sync_folder
+
+
+class Stopped(BidrError):
+    """The user or the system asked to stop; the work done so far is kept."""
+
+
+def save(path: Path, state: dict[str, Any]) -> None:
+    """Replace the checkpoint; a crash leaves the one before."""
+    aside = path.with_name(f".{path.name}.new")
+    with storage_errors(path):
+        try:
+            torch.save(state, aside)
+            sync_file(aside)
+            os.replace(aside, path)
+            sync_folder(path.parent)
+        finally:
+            aside.unlink(missing_ok=True)
+
+
+def load(path: Path) -> dict[str, Any] | None:
+    """The checkpoint, or None where there is none. Only tensors and plain values are read."""
+    if not path.exists():
+        return None
+    try:
+        state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:
+        raise ModelError(
+            f"{path}: the checkpoint cannot be read ({error}); delete it to begin the stage anew"
+        ) from error
+    return state
+
+
+def random_state() -> dict[str, Tensor]:
+    """The state of every generator that a step may draw from."""
+    state = {"cpu": torch.get_rng_state()}
+    if torch.cuda.is_available():
+        state["cuda"] = torch.cuda.get_rng_state()
+    return state
+
+
+def restore_random_state(state: dict[str, Tensor]) -> None:
+    torch.set_rng_state(state["cpu"])
+    if "cuda" in state and torch.cuda.is_available():
+        torch.cuda.set_rng_state(state["cuda"])
+
+
+class StopSignal:
+    """Whether a stop was asked for since the block began."""
+
+    def __init__(self) -> None:
+        self.asked = False
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        if self.asked:
+            raise KeyboardInterrupt
+        self.asked = True
+
+
+@contextmanager
+def stop_signals() -> Iterator[StopSignal]:
+    """Ctrl-C and SIGTERM wait for the step's end; a second one does not wait."""
+    asked = StopSignal()
+    try:
+        before = {number: signal.signal(number, asked) for number in (signal.SIGINT, signal.SIGTERM)}
+    except ValueError:  # not the main thread: whoever runs it there stops it
+        before = {}
+    try:
+        yield asked
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,157 @@
+"""What can be set for a run. Each field is a key of the TOML file and a flag of `bidr train`."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from bidr.errors import ConfigError
+from bidr.text import Titles
+
+BUILT_IN = "built-in"
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncoderConfig:
+    """What turns text into vectors."""
+
+    backbone: str = BUILT_IN
+    """'built-in' (a bag of word pieces, no download), or a folder or id in the Hugging Face or
+    sentence-transformers layout."""
+    dim: int = 256
+    """Dimensions of the built-in encoder."""
+    vocabulary: int = 30_000
+    """Word pieces of the built-in encoder."""
+    projection: int | None = None
+    """Learn a linear projection to this many dimensions (the paper: 768 to 64)."""
+    pooling: Literal["mean", "cls", "max", "lasttoken"] | None = None
+    """How token vectors become one; None: as the model says."""
+    normalise: bool | None = None
+    """Vectors of length 1; None: as the model says."""
+    scale: float | None = None
+    """What scores are multiplied by in the loss; None: 20 for vectors of length 1, else 1."""
+    query_prompt: str | None = None
+    """Text before each query; None: as the model says."""
+    document_prompt: str | None = None
+    """Text before each document; None: as the model says."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextConfig:
+    """What of the text is read."""
+
+    titles: Titles = "prepend"
+    """'prepend': title and text; 'ignore': text alone."""
+    query_length: int = 64
+    """Most tokens of a query."""
+    document_length: int = 256
+    """Most tokens of a document."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WarmupConfig:
+    """The first stage: one encoder, before there are codes."""
+
+    epochs: int = 2
+    negatives: Literal["in-batch", "bm25"] = "bm25"
+    """Others' positives only, or one lexically similar document for each query besides."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SparseConfig:
+    """The second stage: the codes, with the quantizer in the loop."""
+
+    epochs: int = 2
+    loss: Literal["quantized", "joint"] = "joint"
+    """'quantized': the paper's equation 3; 'joint': with the same loss on the unquantized vectors, as its code."""
+    negatives: Literal["in-batch", "bm25"] = "bm25"
+    temperature: float = 0.01
+    """Of the softmax behind the straight-through choice of codewords, for vectors of length 1."""
+    codebook_rate: float | None = None
+    """Learning rate of the codewords as a multiple of the encoder's; None: 20 for transformers, 1 for built-in."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DenseConfig:
+    """The third stage: the vectors, on the candidates that the codes bring up."""
+
+    epochs: int = 2
+    sampler: Literal["random-walk", "snowball", "mined", "in-batch"] = "random-walk"
+    """Batches on local patches of the proximity graph, or random ones with a candidate as negative, or plain."""
+    start: Literal["backbone", "warmup", "sparse"] = "sparse"
+    """Which encoder the stage begins with."""
+    depth: int = 200
+    """Candidates of each query in the proximity graph."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnifyConfig:
+    """The last stage: one query encoder for both sides."""
+
+    epochs: int = 1
+    """0: keep two query encoders."""
+    pool: int = 100_000
+    """Documents whose codes the sparse term compares with; the whole corpus when it has no more."""
+    own: int = 64
+    """Of the query's candidates, how many the dense term compares with at a step."""
+    others: int = 4_096
+    """Random documents that the dense term compares with besides."""
+    dense_weight: float = 1.0
+    """Weight of the dense term; the sparse one has 1."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig:
+    """A whole run."""
+
+    method: Literal["bidr", "conventional"] = "bidr"
+    """'bidr': codes first, vectors on their candidates; 'conventional': one encoder with mined negatives for as many
+    steps, then OPQ codes of its vectors."""
+    bytes_per_doc: int = 16
+    """Bytes of codes that a document takes in RAM."""
+    codewords: Literal[256, 16] = 256
+    """Codewords in a book: 256 (8 bits each) or 16 (4 bits each, twice the books)."""
+    batch_size: int = 512
+    learning_rate: float | None = None
+    """None: 0.01 for the built-in encoder, 5e-5 for transformers."""
+    weight_decay: float | None = None
+    """None: 0 for the built-in encoder, 0.01 for transformers."""
+    warmup_share: float = 0.1
+    """Share of a stage's steps over which the learning rate rises."""
+    clip: float = 1.0
+    """Largest norm of the gradient."""
+    candidates: int = 200
+    """N: how many candidates the codes bring up, when dev is measured and by default when searching."""
+    dev_queries: int = 1_000
+    """Most dev queries to choose on."""
+    dev_documents: int = 200_000
+    """Dev is measured on the whole corpus up to this size, else on a random part with all dev positives in it."""
+    seed: int = 0
+    device: str = "auto"
+    """'auto' takes a GPU if there is one; or 'cpu', 'cuda', 'cuda:1'."""
+    checkpoint_minutes: float = 5.0
+    encoder: EncoderConfig = field(default_factory=EncoderConfig)
+    text: TextConfig = field(default_factory=TextConfig)
+    warmup: WarmupConfig = field(default_factory=WarmupConfig)
+    sparse: SparseConfig = field(default_factory=SparseConfig)
+    dense: DenseConfig = field(default_factory=DenseConfig)
+    unify: UnifyConfig = field(default_factory=UnifyConfig)
+
+    def __post_init__(self) -> None:
+        for name in ("bytes_per_doc", "batch_size", "candidates", "dev_queries", "dev_documents"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name}: given {getattr(self, name)}, expected 1 or more")
+        for stage in (self.warmup, self.sparse, self.dense, self.unify):
+            least = 0 if stage is self.unify else 1
+            if stage.epochs < least:
+                name = type(stage).__name__.removesuffix("Config").lower()
+                raise ConfigError(f"{name}.epochs: given {stage.epochs}, expected {least} or more")
+        if self.batch_size == 1:
+            raise ConfigError("batch_size: given 1, expected 2 or more: the others in a batch are the negatives")
+
+    @property
+    def books(self) -> int:
+        """Number of codebooks that the bytes hold."""
+        return self.bytes_per_doc * (1 if self.codewords == 256 else 2)
+
+    @property
+    def built_in(self) -> bool:
+        return self.encoder.backbone == BUILT_IN

@@ -1,0 +1,163 @@
+"""The one training loop: steps over an epoch's plan, validation after each epoch, the best kept, resumable."""
+
+import copy
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from bidr.errors import BidrError
+from bidr.negatives.samplers import Plan, Sampler
+from bidr.progress import bar, say
+from bidr.train import checkpoint
+from bidr.train.objectives import Objective
+
+MOST_SKIPPED = 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoopSettings:
+    """How a stage is stepped through."""
+
+    epochs: int
+    rate: float
+    decay: float
+    warmup_share: float
+    clip: float
+    seed: int
+    checkpoint_seconds: float
+
+
+class Training:
+    """One stage while it runs. What can be resumed is exactly what `state` returns."""
+
+    def __init__(self, name: str, objective: Objective, settings: LoopSettings, measure: str) -> None:
+        self.name, self.objective, self.settings, self.measure = name, objective, settings, measure
+        self.optimizer = torch.optim.AdamW(objective.groups(settings.rate, settings.decay), fused=True)
+        self.bases = [float(group["lr"]) for group in self.optimizer.param_groups]
+        self.epoch = self.step = self.skipped = 0
+        self.best, self.total = -math.inf, 0.0
+        self.best_state: dict[str, torch.Tensor] = {}
+        self.history: list[dict[str, float]] = []
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "objective": self.objective.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "best_state": self.best_state,
+            "best": self.best,
+            "epoch": self.epoch,
+            "step": self.step,
+            "skipped": self.skipped,
+            "total": self.total,
+            "history": self.history,
+            "random": checkpoint.random_state(),
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self.objective.load_state_dict(state["objective"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        for name in ("best_state", "best", "epoch", "step", "skipped", "total", "history"):
+            setattr(self, name, state[name])
+        checkpoint.restore_random_state(state["random"])
+
+    def train_step(self, plan: Plan) -> float:
+        """One update; a loss that is not finite is skipped and counted."""
+        settings = self.settings
+        done = self.epoch * plan.steps + self.step
+        for group, base in zip(self.optimizer.param_groups, self.bases, strict=True):
+            group["lr"] = base * schedule(done, settings.epochs * plan.steps, settings.warmup_share)
+        random = np.random.default_rng((settings.seed, self.epoch, self.step))
+        loss = self.objective.loss(plan.batch(self.step), random)
+        value = float(loss.detach())
+        if math.isfinite(value):
+            self.optimizer.zero_grad(set_to_none=True)
+            loss.backward()  # type: ignore[no-untyped-call]
+            torch.nn.utils.clip_grad_norm_(self.objective.parameters(), settings.clip)
+            self.optimizer.step()
+            self.total += value
+        else:
+            self._skip(value)
+        self.step += 1
+        return value
+
+    def _skip(self, value: float) -> None:
+        self.skipped += 1
+        if self.skipped > MOST_SKIPPED:
+            raise BidrError(
+                f"{self.name}: the loss was {value} in {self.skipped} steps, the last one step {self.step} of epoch "
+                f"{self.epoch + 1}; lower the learning rate or look at that batch's texts"
+            )
+
+    def close_epoch(self, value: float) -> None:
+        """Count the epoch, and keep the weights if dev says that they are the best so far."""
+        self.epoch, self.step, self.total = self.epoch + 1, 0, 0.0
+        if value > self.best:
+            self.best = value
+            self.best_state = copy.deepcopy(self.objective.state_dict())
+
+
+def schedule(step: int, total: int, warmup_share: float) -> float:
+    """Linear up, then linear down to nothing."""
+    warmup = max(1, int(total * warmup_share))
+    return min((step + 1) / warmup, max(0.0, (total - step) / max(1, total - warmup)))
+
+
+def run(
+    training: Training,
+    sampler: Sampler,
+    validate: Callable[[], float],
+    folder: Path,
+    observe: Callable[[int, Plan], dict[str, float]] = lambda epoch, plan: {},
+) -> None:
+    """Train to the end and load the best weights; continues from the folder's checkpoint if there is one.
+
+    observe: called with each epoch's plan; what it returns is logged beside the loss.
+    """
+    path = folder / "checkpoint.pt"
+    saved = checkpoint.load(path)
+    if saved:
+        training.restore(saved)
+        say(f"{training.name}: resumed in epoch {training.epoch + 1} at step {training.step}")
+    training.objective.train()
+    with checkpoint.stop_signals() as stop:
+        while training.epoch < training.settings.epochs:
+            plan = sampler.plan(training.epoch)
+            notes = observe(training.epoch, plan)
+            seconds = _epoch(training, plan, path, stop)
+            loss, value = training.total / plan.steps, validate()
+            training.history.append({"epoch": training.epoch + 1, "loss": loss, training.measure: value, **notes})
+            training.close_epoch(value)
+            checkpoint.save(path, training.state())
+            extra = "".join(f", {name} {number:.4g}" for name, number in notes.items())
+            say(
+                f"{training.name}: epoch {training.epoch}/{training.settings.epochs}, loss {loss:.4f}, "
+                f"dev {training.measure} {value:.4f}, {seconds:.1f} s{extra}"
+            )
+    training.objective.load_state_dict(training.best_state)
+
+
+def _epoch(training: Training, plan: Plan, path: Path, stop: checkpoint.StopSignal) -> float:
+    """The steps that are left of an epoch; the seconds they took."""
+    saved = started = time.monotonic()
+    label = f"{training.name} {training.epoch + 1}/{training.settings.epochs}"
+    with bar(label, plan.steps) as advance:
+        advance(training.step)
+        while training.step < plan.steps:
+            value = training.train_step(plan)
+            advance(1, f"loss {value:.3f}")
+            now = time.monotonic()
+            if stop.asked or now - saved > training.settings.checkpoint_seconds:
+                checkpoint.save(path, training.state())
+                saved = now
+            if stop.asked:
+                raise checkpoint.Stopped(
+                    f"stopped in stage {training.name!r}, epoch {training.epoch + 1}, step {training.step}; the "
+                    "checkpoint is kept: run the same command again to go on from there"
+                )
+    return time.monotonic() - started

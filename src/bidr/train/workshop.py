@@ -1,0 +1,193 @@
+"""What all stages of a run share: the prepared material, its folder with what is finished, and how a stage is run."""
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from bidr.codes import Codebooks, check_shape
+from bidr.codes.fit import FIT_ROWS, fit
+from bidr.errors import ConfigError
+from bidr.files import storage_errors, write_json
+from bidr.model.bag import BagEncoder
+from bidr.model.encode import encode_rows
+from bidr.model.encoder import Encoder
+from bidr.model.load import load_encoder
+from bidr.negatives.bm25 import Bm25
+from bidr.negatives.pairs import Rows, without_positives
+from bidr.negatives.samplers import Plan, RandomBatches, Sampler
+from bidr.progress import say
+from bidr.text import Dataset, document_text, train_wordpieces
+from bidr.train.config import TrainConfig
+from bidr.train.loop import LoopSettings, Training, run
+from bidr.train.material import prepare, read_splits
+from bidr.train.objectives import Objective, Quantized
+from bidr.train.probe import make_probe
+
+BM25_DEPTH = 20
+DONE = "done.json"
+
+Observe = Callable[[int, Plan], dict[str, float]]
+
+
+class Workshop:
+    """A run's folder and everything in it. A stage that is finished there is not run again."""
+
+    def __init__(self, dataset: Dataset, config: TrainConfig, folder: Path) -> None:
+        self.dataset, self.config, self.folder = dataset, config, folder
+        self.device = pick_device(config.device)
+        splits = read_splits(dataset, config.dev_queries, config.seed)
+        with storage_errors(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+        self._first = first = self._first_encoder()
+        check_shape(first.dim, config.books, config.codewords)
+        text = config.text
+        self.material = prepare(
+            dataset,
+            splits,
+            first,
+            folder / "tokens",
+            titles=text.titles,
+            query_length=text.query_length,
+            document_length=text.document_length,
+        )
+        self.scale = config.encoder.scale or (20.0 if first.normalised else 1.0)
+        self.probe = make_probe(self.material, config.dev_documents, config.seed, self.device)
+
+    def backbone(self) -> Encoder:
+        """The encoder before any training."""
+        folder = self.folder / "backbone"
+        if not folder.exists():
+            first = self._first
+            if isinstance(first, BagEncoder):
+                dim, seed = self.config.encoder.dim, self.config.seed
+                first = BagEncoder.create(first.tokenizer, self.material.documents, dim, seed)
+            save_whole(first, folder)
+        return self.open(folder)
+
+    def open(self, folder: Path) -> Encoder:
+        return load_encoder(folder).to(self.device)
+
+    def encoder(self, stage: str) -> Encoder:
+        """The encoder that a finished stage left."""
+        return self.open(self.folder / stage / "encoder")
+
+    def finished(self, stage: str) -> bool:
+        return (self.folder / stage / DONE).exists()
+
+    def history(self, stage: str) -> list[dict[str, float]]:
+        """What each epoch of a finished stage showed."""
+        found: list[dict[str, float]] = json.loads((self.folder / stage / DONE).read_text())["history"]
+        return found
+
+    def run(
+        self,
+        stage: str,
+        objective: Objective,
+        sampler: Sampler,
+        epochs: int,
+        validate: Callable[[], float],
+        measure: str = "R@10",
+        observe: Observe = lambda epoch, plan: {},
+    ) -> None:
+        """Run a stage to its end, from its checkpoint if it has one, and keep what it learned."""
+        config, folder = self.config, self.folder / stage
+        folder.mkdir(parents=True, exist_ok=True)
+        torch.manual_seed(config.seed)
+        settings = LoopSettings(
+            epochs=epochs,
+            rate=config.learning_rate or (1e-2 if config.built_in else 5e-5),
+            decay=(0.0 if config.built_in else 0.01) if config.weight_decay is None else config.weight_decay,
+            warmup_share=config.warmup_share,
+            clip=config.clip,
+            seed=config.seed,
+            checkpoint_seconds=60 * config.checkpoint_minutes,
+        )
+        training = Training(stage, objective, settings, measure)
+        run(training, sampler, validate, folder, observe)
+        if isinstance(objective, Quantized):
+            objective.quantizer.codebooks().save(folder / "codebooks.safetensors")
+        save_whole(objective.encoder, folder / "encoder")
+        write_json(folder / DONE, {"stage": stage, "best": training.best, "history": training.history})
+        (folder / "checkpoint.pt").unlink(missing_ok=True)
+
+    def random_batches(self, negatives: str) -> RandomBatches:
+        """Random batches, with one lexically similar document for each query where "bm25" is asked for."""
+        pool = self.kept("bm25", self._mine_bm25) if negatives == "bm25" else None
+        return self.pool_batches(pool)
+
+    def pool_batches(self, pool: Rows | None) -> RandomBatches:
+        pairs, config = self.material.train.pairs, self.config
+        return RandomBatches(pairs, len(self.material.documents), config.batch_size, config.seed, pool)
+
+    def fit_codebooks(self, encoder: Encoder) -> Codebooks:
+        """OPQ codebooks of the encoder's vectors of the corpus (of a sample where it is large)."""
+        rows = np.random.default_rng(self.config.seed).permutation(len(self.material.documents))[:FIT_ROWS]
+        vectors = encode_rows(encoder, self.material.documents, np.sort(rows))
+        say(f"fit {self.config.books} codebooks of {self.config.codewords} codewords to {len(rows):,} vectors (OPQ)")
+        return fit(vectors, self.config.books, self.config.codewords, seed=self.config.seed, device=self.device)
+
+    def kept(self, name: str, make: Callable[[], npt.NDArray[Any]]) -> npt.NDArray[Any]:
+        """An array that is computed once a run and kept in its folder."""
+        path = self.folder / "mined" / f"{name}.npy"
+        if not path.exists():
+            values = make()
+            with storage_errors(path):
+                path.parent.mkdir(exist_ok=True)
+                aside = path.with_name(f".{name}.new.npy")
+                np.save(aside, values)
+                os.replace(aside, path)
+        found: npt.NDArray[Any] = np.load(path, mmap_mode="r")
+        return found
+
+    def _mine_bm25(self) -> npt.NDArray[Any]:
+        say("BM25 index for lexical negatives")
+        texts = (document_text(document, self.config.text.titles) for document in self.dataset.corpus)
+        found = Bm25(texts).search(self.material.train.texts, BM25_DEPTH).rows
+        return without_positives(found, self.material.train.pairs).astype(np.int32)
+
+    def _first_encoder(self) -> Encoder:
+        """The backbone as it comes; of the built-in one only the tokenizer, since its weights need the tokens."""
+        if (self.folder / "backbone").exists():
+            return load_encoder(self.folder / "backbone")
+        config = self.config.encoder
+        if self.config.built_in:
+            say("learn word pieces from the corpus")
+            tokenizer = train_wordpieces(self.dataset.corpus.texts(self.config.text.titles), config.vocabulary)
+            return BagEncoder(tokenizer, torch.zeros(1, config.dim))
+        from bidr.model.transformer import TransformerEncoder
+
+        return TransformerEncoder.open(
+            config.backbone,
+            pooling=config.pooling,
+            projection=config.projection,
+            normalise=config.normalise,
+            query_prompt=config.query_prompt,
+            document_prompt=config.document_prompt,
+            seed=self.config.seed,
+        )
+
+
+def save_whole(encoder: Encoder, folder: Path) -> None:
+    """Write an encoder's folder so that it appears whole or not at all."""
+    aside = folder.with_name(f".{folder.name}.new")
+    with storage_errors(folder):
+        shutil.rmtree(aside, ignore_errors=True)
+        encoder.save(aside)
+        shutil.rmtree(folder, ignore_errors=True)
+        aside.rename(folder)
+
+
+def pick_device(name: str) -> str:
+    """'auto' is a GPU where there is one."""
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if name.startswith("cuda") and not torch.cuda.is_available():
+        raise ConfigError(f"device {name!r} was asked for, but no CUDA GPU is available; use 'cpu' or 'auto'")
+    return name
