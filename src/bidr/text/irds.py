@@ -20,9 +20,9 @@ def detect(identifier: str) -> Source:
     """
     identifier = identifier.removeprefix(PREFIX)
     package = _package()
-    documents = package.docs_parent_id(_load(identifier).dataset_id()) or identifier
-    if not _load(documents).has_docs():
+    if not _load(identifier).has_docs():
         raise DataError(f"{PREFIX}{identifier} has no documents; choose an id that has some")
+    documents = package.docs_parent_id(identifier)
     splits = {}
     for name in sorted({identifier, documents, *_below(package, documents)}):
         dataset = _load(name)
@@ -55,9 +55,19 @@ def _load(identifier: str) -> Any:
         raise DataError(f"ir_datasets has no data set {identifier!r}; its ids are on ir-datasets.com") from error
 
 
+def _records(identifier: str, kind: str) -> Iterator[tuple[int, Any]]:
+    """Records by number; what ir_datasets reports when a download fails or has to be made by hand becomes DataError."""
+    dataset = _load(identifier)
+    try:
+        yield from enumerate(getattr(dataset, f"{kind}_iter")(), start=1)
+    except (OSError, RuntimeError, ValueError) as error:
+        reason = " ".join(str(error).split())
+        raise DataError(f"ir_datasets cannot give the {kind} of {identifier!r}: {reason}") from error
+
+
 def read_documents(identifier: str) -> Iterator[tuple[int, Document]]:
     """The documents; a record without a text or body field gives its default text."""
-    for number, record in enumerate(_load(identifier).docs_iter(), start=1):
+    for number, record in _records(identifier, "docs"):
         text = getattr(record, "text", None) or getattr(record, "body", None)
         title = getattr(record, "title", None) or ""
         if text is None:
@@ -67,13 +77,13 @@ def read_documents(identifier: str) -> Iterator[tuple[int, Document]]:
 
 def read_queries(identifier: str) -> Iterator[tuple[int, Query]]:
     """The queries, by the text that ir_datasets searches with."""
-    for number, record in enumerate(_load(identifier).queries_iter(), start=1):
+    for number, record in _records(identifier, "queries"):
         text = getattr(record, "text", None)
         yield number, Query(record.query_id, record.default_text() if text is None else text)
 
 
 def read_judgements(identifier: str) -> Iterator[tuple[int, Qrel]]:
     """The judgements."""
-    for number, record in enumerate(_load(identifier).qrels_iter(), start=1):
+    for number, record in _records(identifier, "qrels"):
         place = f"{PREFIX}{identifier} qrels number {number}"
         yield number, Qrel(record.query_id, record.doc_id, score(record.relevance, place))
