@@ -58,8 +58,7 @@ class Scan:
         return {"codes": int(self._storage.codes.size())}
 
     def search(self, queries: Floats, k: int, ef: int | None = None) -> tuple[Floats, Rows]:
-        scores, rows = self.index.search(_as_queries(queries), k)
-        return scores, rows
+        return _ordered(*self.index.search(_as_queries(queries), k))
 
 
 class Graph:
@@ -94,11 +93,10 @@ class Graph:
         # Rows of -1: the part of the graph that the walk could reach was smaller than k.
         if len(short := np.flatnonzero(rows[:, -1] < 0)):
             scores[short], rows[short] = self._scan(queries[short], k)
-        return scores, rows
+        return _ordered(scores, rows)
 
     def _scan(self, queries: Floats, k: int) -> tuple[Floats, Rows]:
-        scores, rows = self._storage.search(self.index.chain.at(0).apply(queries), k)
-        return scores, rows
+        return _ordered(*self._storage.search(self.index.chain.at(0).apply(queries), k))
 
 
 def choose_engine(engine: str, count: int) -> str:
@@ -126,6 +124,12 @@ def codebooks_of(engine: Scan | Graph) -> Codebooks:
 
 def _inner(index: Any) -> Any:
     return faiss_module().downcast_index(index.index)
+
+
+def _ordered(scores: Floats, rows: Rows) -> tuple[Floats, Rows]:
+    """Equal scores by row: documents with the same code come out of Faiss in an order of its own."""
+    order = np.lexsort((rows, -scores), axis=1)
+    return np.take_along_axis(scores, order, axis=1), np.take_along_axis(rows, order, axis=1)
 
 
 def _as_queries(queries: Floats) -> Floats:
