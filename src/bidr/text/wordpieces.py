@@ -16,9 +16,10 @@ _SAMPLE_CHARACTERS = 24_000_000
 _ALPHABET = 1_000
 
 # Case has to be looked at before it is lowered: parseHTTPResponse is parse http response, and URLs stays urls.
-_CASE_BOUNDARIES = (r"(?<=[\p{Ll}\p{N}])(?=\p{Lu})", r"(?<=\p{Lu})(?=\p{Lu}\p{Ll}{2})")
-# Words, numbers and the few signs that mean something by themselves; other punctuation is left out.
-_UNITS = r"[\p{L}\p{M}]+|\p{N}+|[+#%&@$€£]"
+_CASE_BOUNDARY = r"(?<=[\p{Ll}\p{N}])(?=\p{Lu})|(?<=\p{Lu})(?=\p{Lu}\p{Ll}{2})"
+# Words, numbers (long ones in parts, or each would become a piece of its own), and the few signs that mean something by
+# themselves; other punctuation is left out.
+_UNITS = r"[\p{L}\p{M}]+|\p{N}{1,4}|[+#%&@$€£]"
 
 
 def train_wordpieces(texts: Iterable[str], size: int = 30_000) -> "Tokenizer":
@@ -35,7 +36,7 @@ def train_wordpieces(texts: Iterable[str], size: int = 30_000) -> "Tokenizer":
         [
             normalizers.NFKD(),
             normalizers.StripAccents(),
-            *(normalizers.Replace(Regex(boundary), " ") for boundary in _CASE_BOUNDARIES),
+            normalizers.Replace(Regex(_CASE_BOUNDARY), " "),
             normalizers.Lowercase(),
         ]
     )
