@@ -123,12 +123,9 @@ def tokenise(
         "closing": encoder.closing,
         "dtype": "uint16" if encoder.largest_id < 1 << 16 else "uint32",
     }
-    if (folder / "meta.json").exists():
-        store = _reusable(folder, wanted)
-        if store is not None:
-            return store
-    elif folder.exists() and any(folder.iterdir()):
-        raise ConfigError(f"{folder} holds something other than tokens; choose an empty or new folder for them")
+    store = _reusable(folder, wanted)
+    if store is not None:
+        return store
     aside = folder.with_name(f".{folder.name}.{os.getpid()}.new")
     with storage_errors(folder):
         try:
@@ -151,6 +148,11 @@ def _silent() -> AbstractContextManager[Advance]:
 
 
 def _reusable(folder: Path, wanted: dict[str, Any]) -> TokenStore | None:
+    """The store in the folder when it is the one wanted; ConfigError when what is there is not ours to replace."""
+    if not (folder / "meta.json").exists():
+        if folder.exists() and any(folder.iterdir()):
+            raise ConfigError(f"{folder} holds something other than tokens; choose an empty or new folder for them")
+        return None
     try:
         store = TokenStore.open(folder)
     except DataError:
