@@ -1,4 +1,4 @@
-"""Many document ids in little memory: their bytes end to end, and 16 bytes each to look them up."""
+"""Many document ids in little memory: their bytes end to end, and 24 bytes each to find them by row and by id."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import overload
