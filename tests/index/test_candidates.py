@@ -25,7 +25,7 @@ def corpus():
 
 def test_the_graph_finds_98_percent_of_what_a_scan_finds(corpus):
     codebooks, codes, queries = corpus
-    graph, scan = Graph(export_faiss(codebooks, codes, engine="hnsw")), Scan(export_faiss(codebooks, codes))
+    graph, scan = Graph(export_faiss(codebooks, codes, engine="hnsw"), ef=200), Scan(export_faiss(codebooks, codes))
     assert share_found(graph, scan, queries) >= 0.98
 
 
@@ -34,14 +34,14 @@ def test_without_inner_products_in_the_table_the_graph_is_broken(corpus, monkeyp
     codebooks, codes, queries = corpus
     codes = codes[:10_000]
     scan = Scan(export_faiss(codebooks, codes))
-    corrected = share_found(Graph(export_faiss(codebooks, codes, engine="hnsw")), scan, queries)
+    corrected = share_found(Graph(export_faiss(codebooks, codes, engine="hnsw"), ef=200), scan, queries)
 
     def euclidean(centroids):
         squares = np.square(centroids).sum(axis=2)
         return squares[:, :, None] + squares[:, None] - 2 * np.matmul(centroids, centroids.transpose(0, 2, 1))
 
     monkeypatch.setattr(faissfile, "inner_product_table", euclidean)
-    as_it_comes = share_found(Graph(export_faiss(codebooks, codes, engine="hnsw")), scan, queries)
+    as_it_comes = share_found(Graph(export_faiss(codebooks, codes, engine="hnsw"), ef=200), scan, queries)
     assert corrected >= 0.98
     assert as_it_comes < 0.9
 
@@ -117,9 +117,18 @@ def test_a_graph_in_pieces_still_gives_k_rows():
     codebooks = random_codebooks(16, 4)
     codes = np.zeros((4_000, 4), dtype=np.uint8)
     codes[2_000:] = 7
-    graph = Graph(export_faiss(codebooks, codes, engine="hnsw"))
+    graph = Graph(export_faiss(codebooks, codes, engine="hnsw"), ef=200)
     rows = graph.search(clustered(10, 16), 390)[1]
     assert rows.min() >= 0
+
+
+@pytest.mark.parametrize("engine", ["scan", "hnsw"])
+def test_a_search_leaves_the_number_of_threads_alone(engine):
+    codebooks = random_codebooks(16, 4)
+    index = export_faiss(codebooks, codebooks.encode(clustered(300, 16)), engine=engine)
+    before = faiss.omp_get_max_threads()
+    (Scan(index) if engine == "scan" else Graph(index)).search(clustered(1, 16), 5)
+    assert faiss.omp_get_max_threads() == before
 
 
 def test_engine_names():

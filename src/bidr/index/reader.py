@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Self
 from bidr.codes.codebooks import Codebooks
 from bidr.errors import IndexFolderError
 from bidr.index.build import CODES_FILE, VECTORS_FILE
-from bidr.index.candidates import EF_SEARCH, Graph, Scan, codebooks_of, load_candidates
+from bidr.index.candidates import Graph, Scan, codebooks_of, load_candidates
 from bidr.index.documents import DOCUMENTS, IDS, DocumentFile
 from bidr.index.folder import REBUILD, Manifest, check_content, current_generation, open_generation
 from bidr.index.vectors import VectorFile
@@ -33,11 +33,11 @@ class IndexReader:
         self.candidates, self.vectors, self.documents = parts
 
     @classmethod
-    def open(cls, folder: Path | str, expect_model: str | None = None, ef: int = EF_SEARCH) -> Self:
+    def open(cls, folder: Path | str, expect_model: str | None = None, ef: int | None = None) -> Self:
         """Open the generation in force.
 
         expect_model: fingerprint of the model that will encode the queries; an index of another model is refused.
-        ef:           how widely a graph is searched; a scan does not use it.
+        ef:           how widely a graph is searched (default: 5 documents visited for one found); a scan ignores it.
         """
         folder = Path(folder)
         while True:
@@ -102,7 +102,7 @@ class IndexReader:
         self.close()
 
 
-def _open_parts(generation: Path, manifest: Manifest, ef: int) -> Parts:
+def _open_parts(generation: Path, manifest: Manifest, ef: int | None) -> Parts:
     for name in IN_RAM:
         check_content(generation, manifest, name)
     vectors = VectorFile.open(generation / VECTORS_FILE)

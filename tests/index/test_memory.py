@@ -1,0 +1,45 @@
+"""What an index takes in RAM, measured on real processes."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROBE = Path(__file__).with_name("memory_probe.py")
+GIB = 1 << 30
+
+
+def probe(*arguments: object) -> list[float]:
+    command = [sys.executable, str(PROBE), *map(str, arguments)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    return [float(number) for number in done.stdout.split()]
+
+
+def slope(folder: Path, engine: str, few: int, many: int) -> tuple[float, float, float]:
+    """Anonymous bytes a document takes when searched, the same as computed, and the peak of the larger build."""
+    sizes, peak, computed = [], 0.0, 0.0
+    for count in (few, many):
+        index = folder / f"{engine}{count}"
+        (peak,) = probe("build", index, count, engine)
+        anonymous, computed = probe("search", index)
+        sizes.append(anonymous)
+    return (sizes[1] - sizes[0]) / (many - few), computed, peak
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("engine", "limit"), [("scan", 20), ("hnsw", 200)])
+def test_memory_at_200_000_documents_of_384_dimensions(tmp_path, engine, limit):
+    measured, computed, peak = slope(tmp_path, engine, 50_000, 200_000)
+    print(
+        f"{engine}: {measured:.1f} bytes a document measured, {computed:.1f} computed, build peak {peak / GIB:.2f} GiB"
+    )
+    assert measured <= limit
+    assert measured == pytest.approx(computed, abs=8)
+    assert peak < 1.5 * GIB
+
+
+def test_memory_of_a_scan_grows_by_little_more_than_the_code(tmp_path):
+    measured, computed, _ = slope(tmp_path, "scan", 20_000, 80_000)
+    assert computed == 16
+    assert measured <= 30
