@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bidr.errors import ConfigError, DataError
+from bidr.index import candidates
 from bidr.index.build import build_index
 from bidr.index.reader import IndexReader
 from bidr.search import Answers, QueryVectors, Searcher
@@ -29,6 +30,14 @@ def exact(vectors: np.ndarray, queries: np.ndarray, k: int) -> tuple[np.ndarray,
     scores = queries.astype(np.float64) @ vectors.astype(np.float16).astype(np.float64).T
     rows = np.argsort(-scores, axis=1, kind="stable")[:, :k]
     return rows, np.take_along_axis(scores, rows, axis=1)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def always_walk():
+    """On so few documents a graph would scan instead, and its faults would not show."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(candidates, "SCANNED_PER_VISIT", 0)
+        yield
 
 
 class Words:

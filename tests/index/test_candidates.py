@@ -4,9 +4,15 @@ import pytest
 from made_index import clustered, fitted, random_codebooks
 
 from bidr.errors import ConfigError, DataError
-from bidr.index import faissfile
-from bidr.index.candidates import AUTO_SCAN_DOCUMENTS, Graph, Scan, choose_engine
+from bidr.index import candidates, faissfile
+from bidr.index.candidates import AUTO_SCAN_DOCUMENTS, Graph, Scan, choose_engine, default_width
 from bidr.index.faissfile import export_faiss, import_faiss, pack, unpack
+
+
+@pytest.fixture(autouse=True)
+def always_walk(monkeypatch):
+    """On so few documents a graph would scan instead, and its faults would not show."""
+    monkeypatch.setattr(candidates, "SCANNED_PER_VISIT", 0)
 
 
 def share_found(graph: Graph, scan: Scan, queries: np.ndarray) -> float:
@@ -129,6 +135,20 @@ def test_a_search_leaves_the_number_of_threads_alone(engine):
     before = faiss.omp_get_max_threads()
     (Scan(index) if engine == "scan" else Graph(index)).search(clustered(1, 16), 5)
     assert faiss.omp_get_max_threads() == before
+
+
+def test_a_graph_of_few_documents_answers_as_a_scan_does(monkeypatch):
+    monkeypatch.undo()
+    codebooks, vectors = random_codebooks(16, 4), clustered(500, 16)
+    codes = codebooks.encode(vectors)
+    graph, scan = Graph(export_faiss(codebooks, codes, engine="hnsw"), ef=1), Scan(export_faiss(codebooks, codes))
+    for k in (4, 50, 500):
+        for found, expected in zip(graph.search(vectors, k), scan.search(vectors, k), strict=True):
+            np.testing.assert_array_equal(found, expected)
+
+
+def test_width_grows_with_what_is_wanted():
+    assert [default_width(k) for k in (1, 10, 200, 400, 1_000)] == [200, 200, 1_000, 1_000, 2_000]
 
 
 def test_engine_names():

@@ -15,15 +15,15 @@ from bidr.index.folder import REBUILD
 
 Rows = npt.NDArray[np.int64]
 
-# Measured on MiniLM articles, 16-byte codes, one core, 200 candidates: a scan takes 0.4, 1.2 and 2.3 ms at 20,000, 50,000
-# and 193,000 documents, a graph that finds 99 % of the same takes 1.2 to 2 ms. Up to here the graph saves next to no time
-# and costs 145 bytes of links a document beside 16 of code.
+# The numbers below were measured on 193,000 MiniLM articles with 16-byte codes, 300 queries, one query at a time.
+# A scan takes 0.4, 1.2 and 2.2 ms at 20,000, 50,000 and 193,000 documents, a graph that finds 99 % of the same 200
+# candidates 1.2 to 1.4 ms. Up to here the graph saves about 1 ms and costs 145 bytes a document beside 16 of code.
 AUTO_SCAN_DOCUMENTS = 200_000
-EF_SEARCH = 200
-# Of the 200 candidates that a scan of the same 193,000 found, a graph found 91, 96 and 99 % at 1, 2 and 5 times 200.
-EF_PER_CANDIDATE = 5
-# A graph asked for more than this share of the documents visits nearly all of them, in a slower order than a scan.
-SCAN_SHARE = 0.1
+# Visited documents for one candidate: a graph found 91, 96 and 99 % of 200 candidates at 1, 2 and 5. Its time grows
+# faster than the number visited, so beyond WIDE it is only 2 (98 % of 1,000 candidates).
+EF_PER_CANDIDATE, EF_PER_CANDIDATE_WIDE, NARROW, WIDE = 5, 2, 200, 1_000
+# Visiting one document in a graph takes as long as scanning this many: 110 to 180 for 200 to 2,000 visited.
+SCANNED_PER_VISIT = 130
 FAISS_TYPES = {"scan": "IndexPQ", "hnsw": "IndexHNSWPQ"}
 ENGINES = ("auto", "scan", "hnsw")
 
@@ -71,7 +71,10 @@ class Scan:
 
 
 class Graph:
-    """Walks a graph (HNSW) over the codes: faster than a scan of many documents, and may miss a few."""
+    """Walks a graph (HNSW) over the codes: faster than a scan of many documents, and may miss a few.
+
+    Where a scan is the faster of the two, because many candidates of few documents are wanted, it scans.
+    """
 
     name = "hnsw"
 
@@ -95,11 +98,12 @@ class Graph:
     def search(self, queries: Floats, k: int, ef: int | None = None) -> tuple[Floats, Rows]:
         faiss = faiss_module()
         queries = _as_queries(queries)
-        if k > SCAN_SHARE * self.count:
+        width = max(ef or self.ef or default_width(k), k)
+        if self.count < SCANNED_PER_VISIT * width:
             return self._scan(queries, k)
-        width = faiss.SearchParametersHNSW(efSearch=max(ef or self.ef or max(EF_SEARCH, EF_PER_CANDIDATE * k), k))
+        visits = faiss.SearchParametersHNSW(efSearch=width)
         with _threads_for(queries):
-            scores, rows = self.index.search(queries, k, params=faiss.SearchParametersPreTransform(index_params=width))
+            scores, rows = self.index.search(queries, k, params=faiss.SearchParametersPreTransform(index_params=visits))
         # Rows of -1: the part of the graph that the walk could reach was smaller than k.
         if len(short := np.flatnonzero(rows[:, -1] < 0)):
             scores[short], rows[short] = self._scan(queries[short], k)
@@ -108,6 +112,11 @@ class Graph:
     def _scan(self, queries: Floats, k: int) -> tuple[Floats, Rows]:
         with _threads_for(queries):
             return _ordered(*self._storage.search(self.index.chain.at(0).apply(queries), k))
+
+
+def default_width(k: int) -> int:
+    """How many documents a graph visits (efSearch) to find k of them."""
+    return max(NARROW, min(EF_PER_CANDIDATE * k, max(WIDE, EF_PER_CANDIDATE_WIDE * k)))
 
 
 def choose_engine(engine: str, count: int) -> str:

@@ -37,7 +37,7 @@ class IndexReader:
         """Open the generation in force.
 
         expect_model: fingerprint of the model that will encode the queries; an index of another model is refused.
-        ef:           how widely a graph is searched (default: 5 documents visited for one found); a scan ignores it.
+        ef:           how many documents a graph visits (default: by how many are wanted); a scan ignores it.
         """
         folder = Path(folder)
         while True:
