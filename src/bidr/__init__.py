@@ -1,1 +1,25 @@
-"""Bi-granular document representation: codes in RAM find candidates, vectors on disk decide among them."""
+"""Bi-granular document representation: codes in RAM find candidates, vectors on disk decide among them.
+
+data = bidr.load("path/to/beir-folder")
+model = bidr.train(data, "runs/a", bytes_per_doc=16)
+bidr.build(data, model, "runs/a/index")
+with bidr.open_index("runs/a/index") as searcher:
+    print(searcher.search("who painted the night watch", k=10))
+    print(bidr.evaluate(searcher, data.split("test")).table())
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from bidr.api import OpenIndex, TrainConfig, build, evaluate, load, open_index, train
+
+__version__ = "0.1.0"
+__all__ = ["OpenIndex", "TrainConfig", "build", "evaluate", "load", "open_index", "train"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module 'bidr' has no attribute {name!r}")
+    from bidr import api
+
+    return getattr(api, name)

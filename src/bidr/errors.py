@@ -1,4 +1,4 @@
-"""The errors a user can cause. Each message is one line: what is wrong, what was given, what was expected, what to do."""
+"""The errors a user can cause: one line each, saying what is wrong, what was given and expected, what to do."""
 
 
 class BidrError(Exception):

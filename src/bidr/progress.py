@@ -73,7 +73,8 @@ def bar(label: str, total: int, unit: str = "steps") -> Iterator[Advance]:
             nonlocal count
             count += done
             speed = f"{count / max(time.monotonic() - started, 1e-9):,.0f} {unit}/s"
-            progress.update(task, advance=done, speed=speed, **({"note": note} if note else {}))
+            shown = note or progress.tasks[0].fields["note"]
+            progress.update(task, advance=done, speed=speed, note=shown)
 
         yield advance
 

@@ -25,7 +25,7 @@ def top_k(queries: Floats, vectors: Floats, k: int, *, device: str = "cpu") -> T
     """The k rows with the largest inner product, by looking at all of them."""
 
     def block(start: int, stop: int) -> Tensor:
-        return torch.as_tensor(np.asarray(vectors[start:stop]), device=device).float()
+        return torch.as_tensor(vectors[start:stop].astype(np.float32), device=device)
 
     return _search(queries, block, len(vectors), k, device)
 
@@ -36,7 +36,7 @@ def top_k_codes(queries: Floats, codebooks: Codebooks, codes: Codes, k: int, *, 
     books = torch.arange(codebooks.books, device=device)
 
     def block(start: int, stop: int) -> Tensor:
-        numbers = torch.as_tensor(np.asarray(codes[start:stop]), device=device).long()
+        numbers = torch.as_tensor(codes[start:stop].astype(np.int64), device=device)
         return centroids[books, numbers].flatten(1)
 
     return _search(codebooks.rotate(queries), block, len(codes), k, device)

@@ -51,7 +51,7 @@ def assign(vectors: Tensor, centroids: Tensor) -> Tensor:
     """Nearest codeword in every book for vectors that are rotated already: (n, M) int64."""
     books, _, width = centroids.shape
     norms = centroids.square().sum(2)
-    parts = []
+    parts: list[Tensor] = []
     for start in range(0, len(vectors), CHUNK_ROWS):
         chunk = vectors[start : start + CHUNK_ROWS]
         dots = torch.einsum("nmd,mpd->nmp", chunk.view(-1, books, width), centroids)
@@ -65,7 +65,8 @@ def _lookup(centroids: Tensor, codes: Tensor) -> Tensor:
 
 
 def _random_rotation(dim: int, random: torch.Generator) -> Tensor:
-    return torch.linalg.qr(torch.randn(dim, dim, generator=random))[0]
+    rotation: Tensor = torch.linalg.qr(torch.randn(dim, dim, generator=random))[0]
+    return rotation
 
 
 def _first_centroids(rotated: Tensor, books: int, words: int, random: torch.Generator) -> Tensor:

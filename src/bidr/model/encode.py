@@ -1,5 +1,6 @@
 """Many texts to vectors: batches of like length, streamed to disk, resumable."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Protocol
@@ -9,6 +10,7 @@ import numpy.typing as npt
 import torch
 import xxhash
 
+from bidr.codes import Codebooks
 from bidr.files import storage_errors, sync_file, write_json
 from bidr.model.encoder import Encoder
 from bidr.progress import bar
@@ -70,21 +72,23 @@ def encode_rows(
 
 
 def encode_corpus(
-    encoder: Encoder, source: TokenSource, path: Path, *, dtype: str = "float16", label: str = "encode documents"
+    encoder: Encoder,
+    source: TokenSource,
+    path: Path,
+    *,
+    codebooks: Codebooks | None = None,
+    label: str = "encode documents",
 ) -> npt.NDArray[Any]:
-    """Vectors of the whole corpus in a .npy file, memory mapped; a call that was cut off is continued.
+    """Vectors of the whole corpus (fp16), or with codebooks their codes, in a .npy file, memory mapped.
 
-    What is there already is kept only if it came from the same encoder and the same tokens.
+    A call that was cut off is continued; what is there is kept only if it came from the same encoder and tokens.
+    `discard` removes the file again.
     """
-    stamp = {
-        "encoder": fingerprint(encoder),
-        "rows": len(source),
-        "tokens": int(source.lengths().sum()),
-        "dtype": dtype,
-    }
+    stamp = {"encoder": fingerprint(encoder), "rows": len(source), "tokens": int(source.lengths().sum())}
+    width, dtype = (codebooks.books, "uint8") if codebooks else (encoder.dim, "float16")
     state = path.with_suffix(".progress.json")
     done = _rows_done(path, state, stamp)
-    shape = (len(source), encoder.dim)
+    shape = (len(source), width)
     with storage_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         out = np.lib.format.open_memmap(path, mode="r+" if done else "w+", dtype=np.dtype(dtype), shape=shape)
@@ -92,13 +96,20 @@ def encode_corpus(
             advance(done)
             for start in range(done, len(source), BLOCK_ROWS):
                 rows = np.arange(start, min(start + BLOCK_ROWS, len(source)))
-                out[rows[0] : rows[-1] + 1] = encode_rows(encoder, source, rows)
+                vectors = encode_rows(encoder, source, rows)
+                out[rows[0] : rows[-1] + 1] = codebooks.encode(vectors) if codebooks else vectors
                 out.flush()
                 write_json(state, {**stamp, "done": int(rows[-1]) + 1})
                 advance(len(rows))
         sync_file(path)
-    vectors: npt.NDArray[Any] = np.load(path, mmap_mode="r")
-    return vectors
+    encoded: npt.NDArray[Any] = np.load(path, mmap_mode="r")
+    return encoded
+
+
+def discard(path: Path) -> None:
+    """Remove what `encode_corpus` wrote."""
+    path.unlink(missing_ok=True)
+    path.with_suffix(".progress.json").unlink(missing_ok=True)
 
 
 def fingerprint(encoder: Encoder) -> str:
@@ -111,8 +122,6 @@ def fingerprint(encoder: Encoder) -> str:
 
 
 def _rows_done(path: Path, state: Path, stamp: dict[str, Any]) -> int:
-    import json
-
     try:
         found = json.loads(state.read_text())
     except (OSError, ValueError):

@@ -76,17 +76,21 @@ class LocalBatches:
 
     strategy "random-walk" hops from query to candidate to another of that candidate's queries; "snowball" visits all
     (at most SNOWBALL_FANOUT, sampled, so that hubs do not fill batches alone) queries of a candidate before going on.
+    hops: hop only through a query's best so many candidates. The negative is drawn from all of them.
     """
 
-    def __init__(self, graph: ProximityGraph, pairs: Pairs, size: int, seed: int, strategy: str) -> None:
+    def __init__(
+        self, graph: ProximityGraph, pairs: Pairs, size: int, seed: int, strategy: str, hops: int | None = None
+    ) -> None:
         self.graph, self.pairs, self.size, self.seed = graph, pairs, size, seed
+        self.hops = hops or graph.forward.shape[1]
         self.fill: Callable[[_Walk, int], list[tuple[int, int]]] = {"random-walk": _walk, "snowball": _snowball}[
             strategy
         ]
 
     def plan(self, epoch: int) -> Plan:
         random = np.random.default_rng((self.seed, epoch))
-        walk = _Walk(self.graph, random)
+        walk = _Walk(self.graph, random, self.hops)
         visits: list[tuple[int, int]] = []
         while len(visits) < len(self.pairs):
             visits += self.fill(walk, self.size)
@@ -101,8 +105,8 @@ class LocalBatches:
 class _Walk:
     """What is still unvisited in an epoch, and constant-time draws from it."""
 
-    def __init__(self, graph: ProximityGraph, random: np.random.Generator) -> None:
-        self.graph = graph
+    def __init__(self, graph: ProximityGraph, random: np.random.Generator, hops: int) -> None:
+        self.graph, self.hops = graph, hops
         self.visited = np.zeros(len(graph.forward), dtype=bool)
         self.restarts = 0
         self._entries = iter(random.permutation(len(graph.forward)).tolist())
@@ -118,10 +122,14 @@ class _Walk:
         """A random unvisited query; None when all are visited."""
         return next((query for query in self._entries if not self.visited[query]), None)
 
-    def candidate(self, query: int) -> int:
-        """A random candidate of the query: its negative."""
-        degree = int(self.graph.degrees[query])
+    def candidate(self, query: int, most: int | None = None) -> int:
+        """A random candidate of the query, or of its best so many."""
+        degree = min(int(self.graph.degrees[query]), most or len(self.graph.forward[query]))
         return int(self.graph.forward[query, self.below(degree)]) if degree else NOBODY
+
+    def bridge(self, query: int, negative: int) -> int:
+        """The candidate to hop through: the negative itself, unless hops are kept to the best ones."""
+        return negative if self.hops >= self.graph.forward.shape[1] else self.candidate(query, self.hops)
 
     def unvisited(self, document: int, most: int) -> list[int]:
         """Up to `most` distinct unvisited queries of a document, drawn uniformly."""
@@ -160,15 +168,15 @@ def _walk(walk: _Walk, size: int) -> list[tuple[int, int]]:
 
 
 def _hop(walk: _Walk, query: int, negative: int) -> int | None:
-    """An unvisited query behind the negative, or behind another candidate when that one has none left."""
-    document = negative
+    """An unvisited query behind a candidate, or behind another one when that has none left."""
+    document = walk.bridge(query, negative)
     for _ in range(HOP_ATTEMPTS):
         if document == NOBODY:
             return None
         following = walk.unvisited(document, 1)
         if following:
             return following[0]
-        document = walk.candidate(query)
+        document = walk.candidate(query, walk.hops)
     return None
 
 
@@ -188,7 +196,7 @@ def _snowball(walk: _Walk, size: int) -> list[tuple[int, int]]:
         negative = walk.candidate(query)
         visits.append((query, negative))
         if negative != NOBODY and len(queue) < size:
-            queue.extend(walk.unvisited(negative, SNOWBALL_FANOUT))
+            queue.extend(walk.unvisited(walk.bridge(query, negative), SNOWBALL_FANOUT))
     return visits
 
 

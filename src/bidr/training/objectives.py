@@ -13,8 +13,8 @@ from bidr.model.quantizer import Quantizer
 from bidr.negatives.pairs import Rows
 from bidr.negatives.samplers import Batch
 from bidr.text import TokenStore
-from bidr.train.loss import Contrast, contrast, info_nce
-from bidr.train.material import Questions
+from bidr.training.loss import Contrast, contrast, info_nce
+from bidr.training.material import Questions
 
 SparseLoss = Literal["quantized", "joint"]
 

@@ -24,11 +24,11 @@ from bidr.negatives.pairs import Rows, without_positives
 from bidr.negatives.samplers import Plan, RandomBatches, Sampler
 from bidr.progress import say
 from bidr.text import Dataset, document_text, train_wordpieces
-from bidr.train.config import TrainConfig
-from bidr.train.loop import LoopSettings, Training, run
-from bidr.train.material import prepare, read_splits
-from bidr.train.objectives import Objective, Quantized
-from bidr.train.probe import make_probe
+from bidr.training.config import TrainConfig
+from bidr.training.loop import LoopSettings, Training, run
+from bidr.training.material import prepare, read_splits
+from bidr.training.objectives import Objective, Quantized
+from bidr.training.probe import make_probe
 
 BM25_DEPTH = 20
 DONE = "done.json"
@@ -95,6 +95,7 @@ class Workshop:
         validate: Callable[[], float],
         measure: str = "R@10",
         observe: Observe = lambda epoch, plan: {},
+        rate: float = 1.0,
     ) -> None:
         """Run a stage to its end, from its checkpoint if it has one, and keep what it learned."""
         config, folder = self.config, self.folder / stage
@@ -102,7 +103,7 @@ class Workshop:
         torch.manual_seed(config.seed)
         settings = LoopSettings(
             epochs=epochs,
-            rate=config.learning_rate or (1e-2 if config.built_in else 5e-5),
+            rate=rate * (config.learning_rate or (2e-2 if config.built_in else 5e-5)),
             decay=(0.0 if config.built_in else 0.01) if config.weight_decay is None else config.weight_decay,
             warmup_share=config.warmup_share,
             clip=config.clip,
@@ -124,7 +125,7 @@ class Workshop:
 
     def pool_batches(self, pool: Rows | None) -> RandomBatches:
         pairs, config = self.material.train.pairs, self.config
-        return RandomBatches(pairs, len(self.material.documents), config.batch_size, config.seed, pool)
+        return RandomBatches(pairs, len(self.material.documents), config.queries_in_batch, config.seed, pool)
 
     def fit_codebooks(self, encoder: Encoder) -> Codebooks:
         """OPQ codebooks of the encoder's vectors of the corpus (of a sample where it is large)."""

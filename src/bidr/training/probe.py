@@ -10,7 +10,7 @@ from bidr.codes.exact import top_k, top_k_codes
 from bidr.model.encode import encode_rows
 from bidr.model.encoder import Encoder
 from bidr.negatives.pairs import Pairs, Rows
-from bidr.train.material import Material
+from bidr.training.material import Material
 
 ANSWERS = 10
 

@@ -79,7 +79,12 @@ class DenseConfig:
     start: Literal["backbone", "warmup", "sparse"] = "sparse"
     """Which encoder the stage begins with."""
     depth: int = 200
-    """Candidates of each query in the proximity graph."""
+    """Candidates of each query in the proximity graph: the negatives are drawn from them."""
+    hops: int | None = None
+    """Walk only over edges to a query's best so many candidates; None: over all. Where the corpus is small, all of
+    the top 200 are not near, and fewer keep batches local."""
+    batch_size: int | None = None
+    """Queries in a batch of this stage; None: as in the others."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,6 +101,8 @@ class UnifyConfig:
     """Random documents that the dense term compares with besides."""
     dense_weight: float = 1.0
     """Weight of the dense term; the sparse one has 1."""
+    rate: float = 0.1
+    """Learning rate as a multiple of the other stages': the encoder is fitted to documents that do not move."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,9 +116,10 @@ class TrainConfig:
     """Bytes of codes that a document takes in RAM."""
     codewords: Literal[256, 16] = 256
     """Codewords in a book: 256 (8 bits each) or 16 (4 bits each, twice the books)."""
-    batch_size: int = 512
+    batch_size: int | None = None
+    """Queries in a batch; None: 2,048 for the built-in encoder, 512 for transformers."""
     learning_rate: float | None = None
-    """None: 0.01 for the built-in encoder, 5e-5 for transformers."""
+    """None: 0.02 for the built-in encoder, 5e-5 for transformers."""
     weight_decay: float | None = None
     """None: 0 for the built-in encoder, 0.01 for transformers."""
     warmup_share: float = 0.1
@@ -136,7 +144,7 @@ class TrainConfig:
     unify: UnifyConfig = field(default_factory=UnifyConfig)
 
     def __post_init__(self) -> None:
-        for name in ("bytes_per_doc", "batch_size", "candidates", "dev_queries", "dev_documents"):
+        for name in ("bytes_per_doc", "candidates", "dev_queries", "dev_documents"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name}: given {getattr(self, name)}, expected 1 or more")
         for stage in (self.warmup, self.sparse, self.dense, self.unify):
@@ -144,13 +152,19 @@ class TrainConfig:
             if stage.epochs < least:
                 name = type(stage).__name__.removesuffix("Config").lower()
                 raise ConfigError(f"{name}.epochs: given {stage.epochs}, expected {least} or more")
-        if self.batch_size == 1:
-            raise ConfigError("batch_size: given 1, expected 2 or more: the others in a batch are the negatives")
+        if self.batch_size is not None and self.batch_size < 2:
+            raise ConfigError(
+                f"batch_size: given {self.batch_size}, expected 2 or more: others' positives are negatives"
+            )
 
     @property
     def books(self) -> int:
         """Number of codebooks that the bytes hold."""
         return self.bytes_per_doc * (1 if self.codewords == 256 else 2)
+
+    @property
+    def queries_in_batch(self) -> int:
+        return self.batch_size or (2_048 if self.built_in else 512)
 
     @property
     def built_in(self) -> bool:

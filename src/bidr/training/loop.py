@@ -14,8 +14,8 @@ import torch
 from bidr.errors import BidrError
 from bidr.negatives.samplers import Plan, Sampler
 from bidr.progress import bar, say
-from bidr.train import checkpoint
-from bidr.train.objectives import Objective
+from bidr.training import checkpoint
+from bidr.training.objectives import Objective
 
 MOST_SKIPPED = 20
 

@@ -8,15 +8,15 @@ import numpy.typing as npt
 
 from bidr.codes import Codebooks
 from bidr.codes.exact import top_k, top_k_codes
-from bidr.model.encode import encode_corpus, encode_rows
+from bidr.model.encode import discard, encode_corpus, encode_rows
 from bidr.model.encoder import Encoder
 from bidr.model.quantizer import Quantizer
 from bidr.negatives.graph import ProximityGraph, build_graph
 from bidr.negatives.pairs import Rows, without_positives
 from bidr.negatives.samplers import LocalBatches, Plan, Sampler, locality
 from bidr.progress import say
-from bidr.train.objectives import FixedDocuments, Matching, Quantized, Unified
-from bidr.train.workshop import Observe, Workshop
+from bidr.training.objectives import FixedDocuments, Matching, Quantized, Unified
+from bidr.training.workshop import Observe, Workshop
 
 CODEBOOKS = "codebooks.safetensors"
 
@@ -121,8 +121,8 @@ def unify(shop: Workshop, sampler: str) -> Encoder:
             found = top_k_codes(queries, side.codebooks, codes[probe.rows], candidates, device=shop.device).rows
             return probe.rank_vectors(queries, vectors, probe.rows[found], found)
 
-        shop.run(stage, objective, shop.random_batches("in-batch"), config.epochs, validate)
-        path.unlink()
+        shop.run(stage, objective, shop.random_batches("in-batch"), config.epochs, validate, rate=config.rate)
+        discard(path)
     return shop.encoder(stage)
 
 
@@ -146,11 +146,10 @@ def corpus_codes(shop: Workshop, side: Sparse) -> npt.NDArray[Any]:
     """The codes of the whole corpus."""
 
     def make() -> npt.NDArray[Any]:
-        path = shop.folder / "mined" / "vectors.npy"
-        vectors = encode_corpus(side.encoder, shop.material.documents, path, label="encode for codes")
-        codes = side.codebooks.encode(vectors)
-        path.unlink()
-        return codes
+        path = shop.folder / "sparse" / "codes.npy"
+        return encode_corpus(
+            side.encoder, shop.material.documents, path, codebooks=side.codebooks, label="encode into codes"
+        )
 
     return np.asarray(shop.kept("codes", make))
 
@@ -181,9 +180,9 @@ def dense_batches(shop: Workshop, side: Sparse, sampler: str) -> tuple[Sampler, 
     found, pairs = train_candidates(shop, side), shop.material.train.pairs
     if sampler == "mined":
         return shop.pool_batches(found), lambda epoch, plan: {}
-    graph = build_graph(found, pairs, len(shop.material.documents))
-    config = shop.config
-    batches = LocalBatches(graph, pairs, config.batch_size, config.seed, sampler)
+    config, size = shop.config.dense, shop.config.dense.batch_size or shop.config.queries_in_batch
+    graph = build_graph(found, pairs, len(shop.material.documents), backward=(0, config.hops or config.depth))
+    batches = LocalBatches(graph, pairs, size, shop.config.seed, sampler, config.hops)
     return batches, lambda epoch, plan: _locality(plan, graph)
 
 
@@ -205,5 +204,5 @@ def _mine(shop: Workshop, encoder: Encoder) -> npt.NDArray[Any]:
     vectors = encode_corpus(encoder, shop.material.documents, path, label="encode for mining")
     queries = encode_rows(encoder, shop.material.train.tokens)
     found = top_k(queries, vectors, shop.config.dense.depth, device=shop.device).rows
-    path.unlink()
+    discard(path)
     return without_positives(found, shop.material.train.pairs).astype(np.int32)

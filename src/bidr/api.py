@@ -1,0 +1,107 @@
+"""The public face: load, train, build, open, evaluate, each one call."""
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Self
+
+from bidr.evaluate import MEASURES, Report, evaluate_searcher
+from bidr.files import storage_errors
+from bidr.index.build import build_index
+from bidr.index.folder import ModelStamp, open_generation
+from bidr.index.reader import IndexReader
+from bidr.model.encode import encode_corpus
+from bidr.model.folder import Model
+from bidr.search import QueryVectors, Searcher
+from bidr.text import Dataset, Split, check, load
+from bidr.training.config import TrainConfig
+from bidr.training.material import tokenise_documents
+from bidr.training.recipe import train as train_run
+from bidr.training.workshop import pick_device
+
+__all__ = ["OpenIndex", "TrainConfig", "build", "evaluate", "load", "open_index", "train"]
+
+
+def train(data: Dataset, out: Path | str, config: TrainConfig | None = None, **settings: Any) -> Model:
+    """Learn both representations from a data set's train pairs, choosing on its dev pairs.
+
+    `settings` replace fields of the configuration: ``bidr.train(data, "runs/a", bytes_per_doc=8)``. A run that was cut
+    off in the same folder with the same settings is continued.
+    """
+    return train_run(data, replace(config or TrainConfig(), **settings), out)
+
+
+def build(
+    data: Dataset,
+    model: Model | Path | str,
+    out: Path | str,
+    *,
+    engine: str = "auto",
+    tokens: Path | None = None,
+    device: str = "auto",
+) -> Path:
+    """Encode a corpus and put an index of it in force; a build that was cut off is continued.
+
+    tokens: a folder of the tokenised corpus to share; by default one beside the index, removed in the end.
+    """
+    model = model if isinstance(model, Model) else Model(model, pick_device(device))
+    out = Path(out)
+    work = out / ".work"
+    check(data, splits=[])
+    with storage_errors(out):
+        work.mkdir(parents=True, exist_ok=True)
+    source, text = tokens or work / "tokens", model.text
+    limits: dict[str, Any] = {"titles": text.titles, "max_length": text.document_length}
+    documents = tokenise_documents(data, model.sparse, source, **limits)
+    codes = encode_corpus(
+        model.sparse, documents, work / "codes.npy", codebooks=model.codebooks, label="encode into codes"
+    )
+    documents = tokenise_documents(data, model.dense, source, **limits)
+    vectors = encode_corpus(model.dense, documents, work / "vectors.npy", label="encode into vectors")
+    build_index(
+        out,
+        codebooks=model.codebooks,
+        codes=codes,
+        vectors=vectors,
+        documents=data.corpus,
+        model=ModelStamp(model.fingerprint, str(model.folder.resolve())),
+        engine=engine,
+    )
+    shutil.rmtree(work)
+    return out
+
+
+class OpenIndex(Searcher):
+    """An index with the model that made it, ready for questions in words. Use it in a `with` block."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.reader.close()
+
+
+def open_index(folder: Path | str, model: Path | str | None = None, *, candidates: int | None = None) -> OpenIndex:
+    """Open an index for searching.
+
+    model: its model folder, if that is no longer where it was when the index was built.
+    """
+    stamp = open_generation(Path(folder))[1].model
+    if model is None and stamp is None:
+        return OpenIndex(IndexReader.open(folder))
+    where = model if model is not None else stamp.folder if stamp else ""
+    opened = Model(where)
+    reader = IndexReader.open(folder, expect_model=opened.fingerprint)
+
+    def encode(texts: Sequence[str]) -> QueryVectors:
+        return QueryVectors(*opened.encode_queries(list(texts)))
+
+    return OpenIndex(reader, encode, candidates or opened.candidates)
+
+
+def evaluate(
+    searcher: Searcher, split: Split, measures: Sequence[str] = MEASURES, *, candidates: int | None = None
+) -> Report:
+    """Measure an open index on the judged questions of a split."""
+    return evaluate_searcher(searcher, split, measures, candidates=candidates or searcher.candidates)

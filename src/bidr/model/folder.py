@@ -1,0 +1,149 @@
+"""The saved model: two encoders, the codebooks, perhaps one query encoder for both, and what text they expect.
+
+model.json   what it is, its fingerprint, how it was trained
+sparse/      encoder of the codes, and quantizer.safetensors (rotation, codebooks)
+dense/       encoder of the vectors
+query/       the unified query encoder (absent where each side has its own)
+"""
+
+import json
+import shutil
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import xxhash
+
+from bidr.codes import Codebooks
+from bidr.errors import ModelError
+from bidr.files import storage_errors, write_json
+from bidr.model.encode import encode_texts
+from bidr.model.encoder import Encoder
+from bidr.model.load import load_encoder
+from bidr.text import Titles
+
+FORMAT = 1
+QUANTIZER = "quantizer.safetensors"
+Floats = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextSettings:
+    """What of a text the model reads."""
+
+    titles: Titles
+    query_length: int
+    document_length: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelParts:
+    """Where the parts of a new model are: folders of saved encoders, and the codebooks."""
+
+    sparse: Path
+    dense: Path
+    query: Path | None
+    codebooks: Codebooks
+
+
+class Model:
+    """A model folder that is open. Encoders are loaded when they are first used."""
+
+    def __init__(self, folder: Path | str, device: str = "cpu") -> None:
+        self.folder, self.device = Path(folder), device
+        path = self.folder / "model.json"
+        try:
+            about = json.loads(path.read_text(encoding="utf-8"))
+            version = about["format"]
+            self.text = TextSettings(**about["text"])
+            self.fingerprint: str = about["fingerprint"]
+            self.candidates: int = about["candidates"]
+            self.unified: bool = about["unified"]
+            self.training: dict[str, Any] = about["training"]
+        except FileNotFoundError as error:
+            raise ModelError(
+                f"{self.folder} has no model.json; give a folder in which `bidr train` finished"
+            ) from error
+        except (OSError, ValueError, LookupError, TypeError) as error:
+            raise ModelError(f"{path} cannot be read ({error}); train the model again or restore the file") from error
+        if version != FORMAT:
+            raise ModelError(f"{path}: format {version}, expected {FORMAT}; use the version of bidr that wrote it")
+        found = weights_fingerprint(self.folder, self.text)
+        if found != self.fingerprint:
+            raise ModelError(
+                f"{self.folder}: files of fingerprint {found}, model.json says {self.fingerprint}; restore them"
+            )
+
+    @cached_property
+    def codebooks(self) -> Codebooks:
+        return Codebooks.load(self.folder / "sparse" / QUANTIZER)
+
+    @cached_property
+    def sparse(self) -> Encoder:
+        return self._open("sparse")
+
+    @cached_property
+    def dense(self) -> Encoder:
+        return self._open("dense")
+
+    @cached_property
+    def query(self) -> Encoder | None:
+        return self._open("query") if self.unified else None
+
+    def encode_queries(self, texts: list[str]) -> tuple[Floats, Floats]:
+        """Queries as the codes see them and as the vectors see them; one encoding serves both where unified."""
+        if self.query is not None:
+            vectors = self._encode(self.query, texts)
+            return vectors, vectors
+        return self._encode(self.sparse, texts), self._encode(self.dense, texts)
+
+    def _encode(self, encoder: Encoder, texts: list[str]) -> Floats:
+        return encode_texts(encoder, texts, prompt=encoder.prompts.query, max_length=self.text.query_length)
+
+    def _open(self, part: str) -> Encoder:
+        return load_encoder(self.folder / part).to(self.device)
+
+
+def save_model(
+    folder: Path, parts: ModelParts, text: TextSettings, *, candidates: int, training: dict[str, Any]
+) -> Model:
+    """Put the parts into the folder. model.json goes first and comes back last: without it there is no model."""
+    aside = folder / ".new"
+    sources = {"sparse": parts.sparse, "dense": parts.dense, "query": parts.query}
+    with storage_errors(folder):
+        shutil.rmtree(aside, ignore_errors=True)
+        for name, source in sources.items():
+            if source:
+                shutil.copytree(source, aside / name)
+        parts.codebooks.save(aside / "sparse" / QUANTIZER)
+        about = {
+            "format": FORMAT,
+            "fingerprint": weights_fingerprint(aside, text),
+            "unified": parts.query is not None,
+            "candidates": candidates,
+            "text": asdict(text),
+            "codes": {"books": parts.codebooks.books, "words": parts.codebooks.words},
+            "training": training,
+        }
+        (folder / "model.json").unlink(missing_ok=True)
+        for name in sources:
+            shutil.rmtree(folder / name, ignore_errors=True)
+            if (aside / name).exists():
+                (aside / name).rename(folder / name)
+        write_json(folder / "model.json", about)
+        aside.rmdir()
+    return Model(folder)
+
+
+def weights_fingerprint(folder: Path, text: TextSettings) -> str:
+    """Tells models apart by everything that changes a vector or a code."""
+    digest = xxhash.xxh3_128(json.dumps(asdict(text), sort_keys=True).encode())
+    for part in ("sparse", "dense", "query"):
+        for path in sorted((folder / part).rglob("*")):
+            if path.suffix in {".safetensors", ".json", ".txt", ".model"}:
+                digest.update(str(path.relative_to(folder)).encode())
+                digest.update(path.read_bytes())
+    return digest.hexdigest()

@@ -1,0 +1,102 @@
+"""A run from data to model folder: which stages, in which order."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+from bidr.errors import ConfigError
+from bidr.files import storage_errors, write_json
+from bidr.model.folder import Model, ModelParts, TextSettings, save_model
+from bidr.text import Dataset
+from bidr.training import stages
+from bidr.training.config import TrainConfig
+from bidr.training.workshop import Workshop
+
+WORK = "work"
+RUN = "run.json"
+
+
+def train(dataset: Dataset, config: TrainConfig, out: Path | str) -> Model:
+    """Train a model and leave it in a folder; a run that was cut off there is continued.
+
+    The folder's `work` holds what the stages left: it may be deleted when the model is there.
+    """
+    shop = open_workshop(dataset, config, Path(out))
+    if config.method == "conventional":
+        return conventional_model(shop, Path(out))
+    return bidr_model(shop, config.dense.sampler, Path(out), unified=config.unify.epochs > 0)
+
+
+def open_workshop(dataset: Dataset, config: TrainConfig, out: Path) -> Workshop:
+    """The run's folder, after checking that nothing else is in it."""
+    settings = {"data": dataset.name, "documents": dataset.corpus.fingerprint(), "config": dataclasses.asdict(config)}
+    path = out / WORK / RUN
+    if path.exists():
+        _refuse_other_run(json.loads(path.read_text()), settings, out)
+    elif out.exists() and any(out.iterdir()):
+        raise ConfigError(f"{out} holds something else already; choose another folder or empty it")
+    shop = Workshop(dataset, config, out / WORK)
+    with storage_errors(path):
+        write_json(path, settings)
+    return shop
+
+
+def bidr_model(shop: Workshop, sampler: str, out: Path, *, unified: bool) -> Model:
+    """The method: codes first, then vectors on the candidates that the codes bring up, then one query encoder."""
+    side = stages.sparse(shop)
+    stages.dense(shop, sampler)
+    names = ["warmup", "sparse", f"dense-{sampler}"]
+    query = None
+    if unified:
+        stages.unify(shop, sampler)
+        names.append(f"unify-{sampler}")
+        query = shop.folder / names[-1] / "encoder"
+    parts = ModelParts(
+        sparse=shop.folder / "sparse" / "encoder",
+        dense=shop.folder / f"dense-{sampler}" / "encoder",
+        query=query,
+        codebooks=side.codebooks,
+    )
+    return _save(shop, parts, out, names)
+
+
+def conventional_model(shop: Workshop, out: Path) -> Model:
+    """The conventional way: one encoder, OPQ codes of its vectors, the same vectors ranked again."""
+    side = stages.conventional(shop)
+    encoder = shop.folder / "conventional" / "encoder"
+    parts = ModelParts(sparse=encoder, dense=encoder, query=encoder, codebooks=side.codebooks)
+    return _save(shop, parts, out, ["warmup", "conventional"])
+
+
+def _save(shop: Workshop, parts: ModelParts, out: Path, names: list[str]) -> Model:
+    config = shop.config
+    text = TextSettings(
+        titles=config.text.titles,
+        query_length=config.text.query_length,
+        document_length=config.text.document_length,
+    )
+    training: dict[str, Any] = {
+        "data": shop.dataset.name,
+        "documents": len(shop.material.documents),
+        "train_queries": len(shop.material.train.texts),
+        "config": dataclasses.asdict(config),
+        "stages": {name: shop.history(name) for name in names},
+    }
+    return save_model(out, parts, text, candidates=config.candidates, training=training)
+
+
+def _refuse_other_run(found: dict[str, Any], wanted: dict[str, Any], out: Path) -> None:
+    for name in _differences(found, json.loads(json.dumps(wanted))):
+        raise ConfigError(f"{out} holds a run with another {name}; choose another folder, or delete it to begin anew")
+
+
+def _differences(found: dict[str, Any], wanted: dict[str, Any], prefix: str = "") -> list[str]:
+    names: list[str] = []
+    for key, new in wanted.items():
+        old = found.get(key)
+        if isinstance(new, dict) and isinstance(old, dict):
+            names += _differences(old, new, f"{prefix}{key}.")
+        elif old != new:
+            names.append(f"{prefix}{key} ({old!r} there, {new!r} asked for)")
+    return names
