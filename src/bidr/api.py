@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
-from bidr.evaluate import MEASURES, Report, evaluate_searcher
+from bidr.evaluation import MEASURES, Report, evaluate_searcher
 from bidr.files import storage_errors
 from bidr.index.build import build_index
 from bidr.index.folder import ModelStamp, open_generation

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bidr.errors import ConfigError, DataError
-from bidr.evaluate import candidate_recall, evaluate_run, evaluate_searcher, paired, rank_run
+from bidr.evaluation import candidate_recall, evaluate_run, evaluate_searcher, paired, rank_run
 from bidr.index.build import build_index
 from bidr.index.reader import IndexReader
 from bidr.search import QueryVectors, Searcher
