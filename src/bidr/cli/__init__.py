@@ -1,0 +1,83 @@
+"""The command `bidr`: results on standard output, progress and errors on standard error, one line an error.
+
+Exit codes: 0 done; 2 something to put right; 130 stopped; 1 a fault of bidr itself.
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+
+from bidr.errors import BidrError, ConfigError
+
+STOPPED, TO_PUT_RIGHT, OUR_FAULT, PIPE_CLOSED = 130, 2, 1, 141
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one verb; returns the exit code."""
+    args = list(sys.argv[1:] if argv is None else argv)
+    debug = _take_debug(args)
+    try:
+        _run(args)
+        sys.stdout.flush()
+    except SystemExit as stop:  # --help, which has printed what was asked for
+        return int(stop.code or 0)
+    except BrokenPipeError:
+        # Whoever read our output has enough; the interpreter must not try to flush the rest.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return PIPE_CLOSED
+    except (Exception, KeyboardInterrupt) as error:
+        if debug:
+            raise
+        code, message = explain(error)
+        print("bidr:", " ".join(message.split()), file=sys.stderr)
+        return code
+    return 0
+
+
+def explain(error: BaseException) -> tuple[int, str]:
+    """The exit code for an error, and what to tell the person who caused it."""
+    if isinstance(error, BidrError):
+        # By name: its module needs torch, which most commands do not load.
+        return (STOPPED if type(error).__name__ == "Stopped" else TO_PUT_RIGHT), str(error)
+    if isinstance(error, KeyboardInterrupt):
+        return STOPPED, "stopped"
+    if isinstance(error, OSError):
+        return TO_PUT_RIGHT, f"{error.filename}: {error.strerror}" if error.filename else str(error)
+    if isinstance(error, MemoryError):
+        return TO_PUT_RIGHT, f"not enough memory ({error}); use fewer documents or a machine with more"
+    return OUR_FAULT, f"unexpected {type(error).__name__}: {error}; run it again with --debug and report what it shows"
+
+
+def _take_debug(args: list[str]) -> bool:
+    """Whether tracebacks are wanted; the flag is valid with every verb and is taken out here."""
+    end = args.index("--") if "--" in args else len(args)
+    if "--debug" in args[:end]:
+        args.remove("--debug")
+        return True
+    return os.environ.get("BIDR_DEBUG", "0") not in ("", "0")
+
+
+def _run(args: list[str]) -> None:
+    from bidr.cli import options
+    from bidr.cli.shown import check_outputs
+    from bidr.cli.verbs import VERBS, overview
+    from bidr.files import write_json
+
+    if not args or args[0] in ("-h", "--help", "help"):
+        print(overview())
+        return
+    if args[0] == "--version":
+        from bidr import __version__
+
+        print(f"bidr {__version__}")
+        return
+    name, *flags = args
+    if name not in VERBS:
+        raise ConfigError(f"unknown verb {name!r}{options.nearest(name, VERBS) or ';'} verbs are {', '.join(VERBS)}")
+    kind = VERBS[name]
+    verb = options.parse(kind, flags, f"bidr {name}", kind.defaults(flags))
+    check_outputs(verb.outputs())
+    shown = verb.run()
+    print(shown.text)
+    if verb.json:
+        write_json(verb.json, shown.value)

@@ -1,0 +1,83 @@
+"""Models and indexes in words."""
+
+from typing import Any
+
+from bidr.cli.shown import Shown, columns
+
+
+def describe_model(model: Any) -> Shown:
+    """What a model is and how it was trained."""
+    training, text = model.training, model.text
+    config = training["config"]
+    books = model.codebooks
+    value = {
+        "folder": str(model.folder),
+        "fingerprint": model.fingerprint,
+        "unified": model.unified,
+        "candidates": model.candidates,
+        "text": {
+            "titles": text.titles,
+            "query_length": text.query_length,
+            "document_length": text.document_length,
+        },
+        "codes": {"books": books.books, "codewords": books.words, "bytes_per_document": books.bytes_per_doc},
+        "dimensions": books.dim,
+        "training": training,
+    }
+    rows = [
+        ("model", str(model.folder)),
+        ("fingerprint", model.fingerprint),
+        ("method", config["method"]),
+        ("encoder", f"{config['encoder']['backbone']}, {books.dim} dimensions"),
+        ("codes", f"{books.bytes_per_doc} bytes a document ({books.books} books of {books.words} codewords)"),
+        ("query encoders", "one for both sides" if model.unified else "one for each side"),
+        ("candidates", f"{model.candidates} by default"),
+        ("text", f"titles: {text.titles}; most tokens: query {text.query_length}, document {text.document_length}"),
+        (
+            "trained on",
+            f"{training['data']}: {training['documents']:,} documents, {training['train_queries']:,} queries",
+        ),
+        *((f"stage {name}", stage_line(epochs)) for name, epochs in training["stages"].items()),
+    ]
+    return Shown(columns(rows), value)
+
+
+def stage_line(epochs: list[dict[str, float]]) -> str:
+    """How a stage went: its epochs, its last loss, and the best of what was measured on dev."""
+    if not epochs:
+        return "no epochs"
+    measure = list(epochs[-1])[2]
+    best = max(epoch[measure] for epoch in epochs)
+    return f"{len(epochs)} epochs, loss {epochs[-1]['loss']:.4f}, best dev {measure} {best:.4f}"
+
+
+def describe_index(about: dict[str, Any]) -> Shown:
+    """What of an index is in RAM and on disk, from `IndexReader.describe`."""
+    ram, disk, count = about["ram_bytes_per_document"], about["disk_bytes"], about["documents"]
+    each = about["disk_bytes_per_document"]
+    model = about["model"]
+    rows = [
+        ("index", f"{about['folder']} (generation {about['generation']}, format {about['format']})"),
+        ("documents", f"{count:,}, {'with' if about['text'] else 'without'} their text"),
+        ("engine", f"{about['engine']} over the codes, {about['metric']}"),
+        ("codes", f"{about['codes']['books']} books of {about['codes']['codewords']} codewords"),
+        (
+            "dimensions",
+            f"{about['dimensions']['codes']} for the codes, {about['dimensions']['vectors']} for the vectors",
+        ),
+        ("model", f"{model['fingerprint']} ({model['folder']})" if model else "none: made from vectors"),
+        ("in RAM", f"{ram['total']:,.1f} bytes a document, {size(ram['total'] * count)} in all"),
+        *((f"  {name}", f"{value:,.1f} bytes a document") for name, value in ram.items() if name != "total"),
+        ("on disk", f"{sum(each.values()):,.1f} bytes a document, {size(sum(disk.values()))} in all"),
+        *((f"  {name}", f"{each[name]:,.1f} bytes a document, {size(disk[name])}") for name in disk),
+    ]
+    return Shown(columns(rows), about)
+
+
+def size(count: float) -> str:
+    """Bytes as a person reads them."""
+    for unit in ("bytes", "KB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:,.0f} {unit}" if unit == "bytes" else f"{count:,.1f} {unit}"
+        count /= 1000
+    return f"{count:,.1f} TB"

@@ -1,0 +1,55 @@
+"""bidr demo and bidr compare: the method beside the conventional ones, on your machine or your data."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from bidr.cli.shown import Data, Folder, Shown, Verb
+from bidr.cli.state import remember
+from bidr.cli.train import WithSettings
+from bidr.errors import ConfigError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Demo(Verb):
+    """See it work in minutes: search this machine's Python documentation.
+
+    Reads the documentation of the installed packages, trains, builds an index that `bidr search` then uses, and
+    measures it beside the conventional way. Downloads nothing.
+    """
+
+    out: Folder = Path("runs/demo")
+    """Folder for the corpus, the models and the index."""
+    documents: int = 30_000
+    """Most documents to take."""
+
+    def run(self) -> Shown:
+        from bidr.compare import report, table
+        from bidr.demo import CONFIG, EXAMPLE, demo, searchable
+
+        if self.documents < 1:
+            raise ConfigError(f"documents: given {self.documents}, expected 1 or more")
+        rows = demo(self.out, documents=self.documents, config=CONFIG)
+        remember(searchable(self.out))
+        return Shown(f"{table(rows)}\nnext: bidr search {EXAMPLE}", report(rows))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compare(WithSettings):
+    """Compare the method with the conventional ones on a data set, at the same bytes in RAM."""
+
+    data: Data
+    """Folder in BEIR, MS MARCO or parquet layout, or 'irds:' and an id of ir_datasets."""
+    out: Folder
+    """Folder for the models and indexes."""
+    split: str = "test"
+    """Judged questions to measure on."""
+    engine: Literal["auto", "scan", "hnsw"] = "auto"
+    """How candidates are found among the codes; 'auto': by the number of documents."""
+
+    def run(self) -> Shown:
+        from bidr.api import load
+        from bidr.compare import compare, report, table
+
+        rows = compare(load(self.data), self.out, self.settings, engine=self.engine, split=self.split)
+        return Shown(table(rows), report(rows))

@@ -1,0 +1,124 @@
+"""bidr evaluate: how good and how fast the answers are, and whether they differ from another run's."""
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import tyro
+
+from bidr.cli.shown import Data, OptionalFile, OptionalFolder, OptionalNumber, Shown, Verb
+from bidr.cli.state import recall
+from bidr.errors import ConfigError, DataError, IndexFolderError
+
+if TYPE_CHECKING:
+    from bidr.evaluation import Comparison
+    from bidr.search import Searcher
+    from bidr.text import Run, Split
+
+DEPTH = 100
+BATCH = 64
+RunFile = Annotated[Path | None, tyro.conf.arg(name="run", metavar="FILE", help_behavior_hint="(optional)")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluate(Verb):
+    """Measure an index on the judged questions of a data set."""
+
+    data: Data
+    """Folder in BEIR, MS MARCO or parquet layout, or 'irds:' and an id of ir_datasets."""
+    index: OptionalFolder = None
+    """Folder of the index; by default the one made last."""
+    model: OptionalFolder = None
+    """Folder of its model, if that is no longer where it was when the index was built."""
+    split: str = "test"
+    """Which of the data set's judged questions."""
+    measures: tuple[str, ...] = ("R@10", "R@100", "RR@10", "nDCG@10")
+    """Measures as ir_measures names them."""
+    candidates: OptionalNumber = None
+    """How many documents the codes bring up to be ranked; by default as the model was trained."""
+    run_file: RunFile = None
+    """Write the rankings to this file, in TREC's format."""
+    compare: OptionalFile = None
+    """A TREC run to compare with: the difference, its 95 % interval (paired bootstrap), and p (paired
+    randomisation)."""
+
+    def outputs(self) -> list[Path]:
+        return [path for path in (self.json, self.run_file) if path]
+
+    def run(self) -> Shown:
+        from bidr.api import load, open_index
+        from bidr.evaluation import evaluate_searcher
+        from bidr.text import read_run, write_run
+
+        if self.candidates is not None and self.candidates < 1:
+            raise ConfigError(f"candidates: given {self.candidates}, expected 1 or more")
+        index = self.index or recall()
+        split = load(self.data).split(self.split)
+        other = read_run(self.compare) if self.compare else None
+        with open_index(index, self.model) as searcher:
+            candidates = self.candidates or searcher.candidates
+            _refuse_other_corpus(searcher, split, index)
+            depth = min(depth_of(self.measures), candidates)
+            report = evaluate_searcher(searcher, split, self.measures, depth, candidates)
+            if self.run_file:
+                write_run(self.run_file, rankings(searcher, split, depth, candidates))
+        value = {"index": str(index), "data": self.data, "split": self.split, **json.loads(report.json())}
+        text = report.table()
+        if other is not None and self.compare:
+            found = compared(report.per_query, other, split, self.compare)
+            value["compared_with"] = {"run": str(self.compare), **{name: one._asdict() for name, one in found.items()}}
+            text += "\n" + comparison_table(found, self.compare)
+        return Shown(text, value)
+
+
+def depth_of(measures: tuple[str, ...]) -> int:
+    """How deep the rankings must go for the measures to mean what they say."""
+    return max([DEPTH, *(int(cutoff) for name in measures for cutoff in re.findall(r"@(\d+)", name))])
+
+
+def rankings(searcher: "Searcher", split: "Split", depth: int, candidates: int) -> "Run":
+    """What was found for each query, scored so that whoever reads the file ranks it the same."""
+    from bidr.evaluation import rank_run
+
+    found: dict[str, list[str]] = {}
+    for start in range(0, len(split.queries), BATCH):
+        queries = split.queries[start : start + BATCH]
+        vectors, _ = searcher.encode([query.text for query in queries])
+        rows = searcher.search_vectors(vectors, depth, candidates).rows
+        found |= {query.id: searcher.reader.documents.ids(row) for query, row in zip(queries, rows, strict=True)}
+    return rank_run(found)
+
+
+def compared(ours: dict[str, dict[str, float]], other: "Run", split: "Split", path: Path) -> dict[str, "Comparison"]:
+    """Ours minus the other's, measure by measure."""
+    from bidr.evaluation import evaluate_run, paired
+
+    if not other.keys() & split.qrels.keys():
+        raise DataError(f"{path} has no query of split {split.name!r}; give a run over the same questions")
+    theirs = evaluate_run(other, split.qrels, list(ours)).per_query
+    return {name: paired(values, theirs[name]) for name, values in ours.items()}
+
+
+def comparison_table(found: dict[str, "Comparison"], path: Path) -> str:
+    width = max(map(len, found))
+    lines = [
+        f"{name:<{width}}  {one.difference:+.4f}  [{one.low:+.4f}, {one.high:+.4f}]  p {one.p:.4f}"
+        for name, one in found.items()
+    ]
+    return "\n".join([f"difference to {path}, its 95 % interval, p:", *lines])
+
+
+def _refuse_other_corpus(searcher: "Searcher", split: "Split", index: Path) -> None:
+    """Judged documents that the index does not have would count as not found: a wrong number, not a bad one."""
+    from bidr.text import Ids
+
+    ids = Ids(searcher.reader.documents.id(row) for row in range(searcher.reader.count))
+    for query, judged in split.qrels.items():
+        for document, score in judged.items():
+            if score > 0 and document not in ids:
+                raise IndexFolderError(
+                    f"{index}: document {document!r}, the answer to query {query!r} of split {split.name!r}, is not in "
+                    "the index; evaluate it with the data that it was built from"
+                )

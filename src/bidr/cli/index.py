@@ -1,0 +1,124 @@
+"""bidr build, inspect and verify: making an index folder and looking into it."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+
+from bidr.cli.shown import Data, Folder, Shown, Verb, columns
+from bidr.cli.state import remember
+from bidr.errors import ConfigError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Build(Verb):
+    """Encode a corpus with a model and make an index of it.
+
+    A build that was cut off is continued; an index that is there already serves until the new one is whole.
+    """
+
+    data: Data
+    """Folder in BEIR, MS MARCO or parquet layout, or 'irds:' and an id of ir_datasets. Only its corpus is used."""
+    model: Folder
+    """What `bidr train` left."""
+    out: Folder
+    """Folder for the index."""
+    engine: Literal["auto", "scan", "hnsw"] = "auto"
+    """How candidates are found among the codes: compare with all, or walk a graph; 'auto': by the number of
+    documents."""
+    device: str = "auto"
+    """'auto' takes a GPU if there is one; or 'cpu', 'cuda', 'cuda:1'."""
+
+    def run(self) -> Shown:
+        from bidr.api import build, load
+        from bidr.cli.about import describe_index
+        from bidr.index.reader import IndexReader
+
+        refuse_other_content(self.out)
+        build(load(self.data), self.model, self.out, engine=self.engine, device=self.device)
+        remember(self.out)
+        with IndexReader.open(self.out) as reader:
+            shown = describe_index(reader.describe())
+        return Shown(f"{shown.text}\nnext: bidr search --index {self.out} WORDS ...", shown.value)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inspect(Verb):
+    """Show what is in an index (in RAM, on disk, by which model) or in a model (how it was trained)."""
+
+    folder: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FOLDER")]
+    """An index, or the folder of a training run."""
+
+    def run(self) -> Shown:
+        from bidr.cli.about import describe_index, describe_model
+
+        if (self.folder / "CURRENT").exists():
+            from bidr.index.reader import IndexReader
+
+            with IndexReader.open(self.folder) as reader:
+                return describe_index(reader.describe())
+        if (self.folder / "model.json").exists():
+            from bidr.model.folder import Model
+
+            return describe_model(Model(self.folder))
+        if (self.folder / "work" / "run.json").exists():
+            return describe_unfinished(self.folder)
+        raise ConfigError(
+            f"{self.folder} is neither an index (no file CURRENT) nor a model (no file model.json); "
+            "give the folder that `bidr build` or `bidr train` wrote"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verify(Verb):
+    """Check every byte of an index against the checksums that were written with it."""
+
+    index: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="INDEX")]
+    """Folder of an index."""
+
+    def run(self) -> Shown:
+        from bidr.cli.about import size
+        from bidr.index.folder import check_content
+        from bidr.index.reader import IndexReader
+        from bidr.progress import bar
+
+        with IndexReader.open(self.index) as reader:
+            files = reader.manifest.files
+            whole = sum(entry.size for entry in files.values())
+            with bar("verify", whole, "bytes") as advance:
+                for name, entry in files.items():
+                    check_content(reader.generation, reader.manifest, name)
+                    advance(entry.size, name)
+            value = {
+                "index": str(self.index),
+                "generation": reader.generation.name,
+                "files": len(files),
+                "bytes": whole,
+            }
+        return Shown(f"{self.index}: {len(files)} files, {size(whole)}, every byte as it was written", value)
+
+
+def refuse_other_content(out: Path) -> None:
+    """An index goes into a folder of its own: a mistyped --out must not fill another one."""
+    if out.is_file():
+        raise ConfigError(f"{out} is a file; give a folder for the index")
+    ours = ("CURRENT", ".work")
+    if out.is_dir() and any(out.iterdir()) and not any((out / name).exists() for name in ours):
+        raise ConfigError(f"{out} holds something else already; choose another folder or empty it")
+
+
+def describe_unfinished(folder: Path) -> Shown:
+    """A run that was stopped: which stages are done."""
+    run: dict[str, Any] = json.loads((folder / "work" / "run.json").read_text(encoding="utf-8"))
+    done = sorted(path.parent.name for path in (folder / "work").glob("*/done.json"))
+    going = sorted(path.parent.name for path in (folder / "work").glob("*/checkpoint.pt"))
+    value = {"folder": str(folder), "data": run["data"], "finished": done, "begun": going, "config": run["config"]}
+    rows = [
+        ("training run", f"{folder}, not finished: run the same `bidr train` again to go on"),
+        ("data", str(run["data"])),
+        ("stages finished", ", ".join(done) or "none"),
+        ("stages begun", ", ".join(going) or "none"),
+    ]
+    return Shown(columns(rows), value)

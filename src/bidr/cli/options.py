@@ -1,0 +1,137 @@
+"""Settings from a TOML file and from flags: a flag overrides a key, and both are checked against the dataclass."""
+
+import contextlib
+import dataclasses
+import difflib
+import io
+import re
+import sys
+import tomllib
+import types
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+import tyro
+
+from bidr.errors import ConfigError
+
+T = TypeVar("T")
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+_WORDS = {int: "a whole number", float: "a number", str: "a string", bool: "true or false"}
+
+
+def parse(kind: type[T], args: Sequence[str], prog: str, default: T | None = None) -> T:
+    """An instance of a dataclass from flags. What is wrong with them is one ConfigError; --help prints and exits."""
+    told = io.StringIO()
+    given: dict[str, Any] = {} if default is None else {"default": default}
+    try:
+        with contextlib.redirect_stderr(told):
+            made: T = tyro.cli(kind, args=list(args), prog=prog, **given)
+    except SystemExit as stop:
+        if stop.code:
+            raise ConfigError(f"{_first_fault(told.getvalue())}; see {prog} --help") from None
+        raise
+    sys.stderr.write(told.getvalue())
+    return made
+
+
+def _first_fault(box: str) -> str:
+    """The one sentence out of the frame that tyro draws around an error, and the flag that it thinks was meant."""
+    lines = [line.strip("│ ") for line in _COLOUR.sub("", box).splitlines() if line.startswith("│")]
+    parts: list[list[str]] = [[]]
+    for line in lines:
+        if line and not line.strip("─"):
+            parts.append([])
+        else:
+            parts[-1].append(line)
+    fault = " ".join(parts[0]).rstrip(".") or "the flags cannot be read"
+    meant = next((part[1] for part in parts if part and part[0].startswith("Perhaps you meant") and part[1:]), "")
+    return f"{fault}; did you mean {meant.split()[0]}?" if meant else fault
+
+
+def file_named(args: Sequence[str], flag: str) -> Path | None:
+    """The value of a flag that must be known before the others are read."""
+    for place, word in enumerate(args):
+        if word == "--":
+            break
+        if word.startswith(f"{flag}="):
+            return Path(word.partition("=")[2])
+        if word == flag and place + 1 < len(args):
+            return Path(args[place + 1])
+    return None
+
+
+def from_toml(kind: type[T], path: Path) -> T:
+    """A dataclass whose fields are the keys of the file; nested ones are its tables."""
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read ({error.strerror}); give a TOML file with --config") from error
+    except ValueError as error:
+        raise ConfigError(f"{path} is not TOML: {error}; fix the file") from error
+    try:
+        made = _from_table(kind, table, "")
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from error
+    assert isinstance(made, kind)
+    return made
+
+
+def _from_table(kind: Any, table: dict[str, Any], prefix: str) -> Any:
+    hints = get_type_hints(kind)
+    values: dict[str, Any] = {}
+    for key, value in table.items():
+        if key not in hints:
+            raise ConfigError(_unknown(kind, prefix, key))
+        name, hint = f"{prefix}{key}", hints[key]
+        if not dataclasses.is_dataclass(hint):
+            values[key] = _checked(name, value, hint)
+        elif isinstance(value, dict):
+            values[key] = _from_table(hint, value, f"{name}.")
+        else:
+            raise ConfigError(f"key {name!r} is {value!r}, expected a table: [{name}] with keys under it")
+    return kind(**values)
+
+
+def nearest(given: str, known: Iterable[str]) -> str:
+    """The end of an error about a name: what was probably meant, or nothing."""
+    near = difflib.get_close_matches(given, list(known), n=1)
+    return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def _unknown(kind: Any, prefix: str, key: str) -> str:
+    """Name the nearest known key: beside this one, or of the same name in another table."""
+    beside = {field.name: f"{prefix}{field.name}" for field in dataclasses.fields(kind)}
+    elsewhere = {
+        below.name: f"{prefix}{table}.{below.name}"
+        for table, hint in get_type_hints(kind).items()
+        if dataclasses.is_dataclass(hint)
+        for below in dataclasses.fields(hint)
+    }
+    for known in (beside, elsewhere):
+        near = difflib.get_close_matches(key, known, n=1)
+        if near:
+            return f"unknown key {prefix + key!r}; did you mean {known[near[0]]!r}?"
+    return f"unknown key {prefix + key!r}; known are {', '.join(beside.values())}"
+
+
+def _checked(name: str, value: Any, hint: Any) -> Any:
+    choices = _choices(hint)
+    # By type, not isinstance: true is an int to Python, and not to a person.
+    if type(value) is int and float in choices:
+        return float(value)
+    if type(value) in choices or any(value == choice and type(value) is type(choice) for choice in choices):
+        return value
+    expected = " or ".join(_WORDS.get(choice) or repr(choice) for choice in choices)
+    meant = nearest(str(value), [choice for choice in choices if isinstance(choice, str)])
+    raise ConfigError(f"key {name!r} is {value!r}, expected {expected}{meant}")
+
+
+def _choices(hint: Any) -> list[Any]:
+    """The types and constants that a value may have. None is left out: in TOML it is an absent key."""
+    if get_origin(hint) in (Union, types.UnionType):
+        return [choice for part in get_args(hint) for choice in _choices(part)]
+    if get_origin(hint) is Literal:
+        return list(get_args(hint))
+    return [] if hint is type(None) else [hint]

@@ -1,0 +1,82 @@
+"""bidr search: answers to a question in words."""
+
+import shutil
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import tyro
+
+from bidr.cli.shown import OptionalFolder, OptionalNumber, Shown, Verb
+from bidr.cli.state import recall
+from bidr.errors import ConfigError
+
+if TYPE_CHECKING:
+    from bidr.search import Answer, Answers
+
+NARROWEST = 40
+HEAD = "rank   score  candidate  document"
+INDENT = " " * HEAD.index("document")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Search(Verb):
+    """Answer a question from an index."""
+
+    words: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="WORDS ...")]
+    """The question, with or without quotes."""
+    index: OptionalFolder = None
+    """Folder of the index; by default the one made last."""
+    model: OptionalFolder = None
+    """Folder of its model, if that is no longer where it was when the index was built."""
+    k: int = 10
+    """How many answers to show."""
+    candidates: OptionalNumber = None
+    """How many documents the codes bring up to be ranked; by default as the model was trained."""
+
+    def run(self) -> Shown:
+        query = " ".join(self.words).strip()
+        if not query:
+            raise ConfigError('no question given; put it after the flags, such as: bidr search "parse a date"')
+        index = self.index or recall()
+        from bidr.api import open_index
+
+        with open_index(index, self.model) as searcher:
+            found = searcher.search(query, self.k, self.candidates)
+            depth = min(max(self.candidates or searcher.candidates, self.k), searcher.reader.count)
+            told = f"{depth:,} candidates out of {searcher.reader.count:,} documents"
+        width = max(NARROWEST, shutil.get_terminal_size((100, 24)).columns)
+        text = "\n".join([HEAD, *(line for answer in found for line in _lines(answer, width)), _timings(found, told)])
+        return Shown(text, {"query": query, "index": str(index), **_value(found)})
+
+
+def _lines(answer: "Answer", width: int) -> list[str]:
+    """Two lines an answer: its place and title, and how its text begins."""
+    document, room = answer.document, width - len(INDENT)
+    start = f"{answer.rank:>4}  {answer.score:6.3f}  {answer.candidate_rank:>9}  "
+    name = clean(document.title, room) if document else ""
+    first = start + (name or clean(answer.id, room))
+    text = clean(document.text, room) if document else ""
+    return [first, INDENT + text] if text else [first]
+
+
+def clean(text: str, width: int) -> str:
+    """The beginning of a text on one line, without characters that would move a terminal's cursor."""
+    words = " ".join("".join(letter if letter.isprintable() else " " for letter in text[: 4 * width]).split())
+    return words if len(words) <= width else words[: width - 1].rstrip() + "…"
+
+
+def _timings(found: "Answers", told: str) -> str:
+    steps = ", ".join(f"{name} {value:.1f}" for name, value in found.timings._asdict().items())
+    return f"{found.timings.total:.1f} ms: {steps}; {told}"
+
+
+def _value(found: "Answers") -> dict[str, Any]:
+    answers = [
+        {
+            **{name: value for name, value in answer._asdict().items() if name != "document"},
+            "title": answer.document.title if answer.document else None,
+            "text": answer.document.text if answer.document else None,
+        }
+        for answer in found
+    ]
+    return {"answers": answers, "milliseconds": {**found.timings._asdict(), "total": found.timings.total}}

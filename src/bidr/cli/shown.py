@@ -1,0 +1,59 @@
+"""What every verb is and returns: the same content for a person and for a program."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple, Self
+
+import tyro
+
+from bidr.errors import StorageError
+
+_NONE = "(optional)"
+OptionalFile = Annotated[Path | None, tyro.conf.arg(metavar="FILE", help_behavior_hint=_NONE)]
+OptionalFolder = Annotated[Path | None, tyro.conf.arg(metavar="FOLDER", help_behavior_hint=_NONE)]
+OptionalNumber = Annotated[int | None, tyro.conf.arg(metavar="N", help_behavior_hint=_NONE)]
+Folder = Annotated[Path, tyro.conf.arg(metavar="FOLDER")]
+Data = Annotated[str, tyro.conf.arg(metavar="FOLDER")]
+
+
+class Shown(NamedTuple):
+    """A result: `text` goes to standard output, `value` to the file that --json names."""
+
+    text: str
+    value: Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verb:
+    """What one word after `bidr` does. Its fields are its flags."""
+
+    json: OptionalFile = None
+    """Write the result to this file too, as JSON for another program."""
+
+    @classmethod
+    def defaults(cls, flags: Sequence[str]) -> Self | None:
+        """What holds where no flag says otherwise, if that depends on the flags; None: the fields' own defaults."""
+        return None
+
+    def outputs(self) -> list[Path]:
+        """Files that are written at the end, and so must be known to be writable at the start."""
+        return [self.json] if self.json else []
+
+    def run(self) -> Shown:
+        raise NotImplementedError
+
+
+def check_outputs(paths: list[Path]) -> None:
+    """Refuse what could not be written later, before any work is done for it."""
+    for path in paths:
+        if path.is_dir():
+            raise StorageError(f"cannot write {path}: it is a folder; give the name of a file")
+        if not path.parent.is_dir():
+            raise StorageError(f"cannot write {path}: the folder {path.parent} does not exist; create it first")
+
+
+def columns(rows: list[tuple[str, str]]) -> str:
+    """Names and values, one pair a line, the values under each other."""
+    width = max(len(name) for name, _ in rows)
+    return "\n".join(f"{name:<{width}}  {value}" for name, value in rows)

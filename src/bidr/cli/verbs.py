@@ -1,0 +1,45 @@
+"""The verbs of the command line, and the page that lists them."""
+
+from bidr.cli.demo import Compare, Demo
+from bidr.cli.evaluate import Evaluate
+from bidr.cli.index import Build, Inspect, Verify
+from bidr.cli.search import Search
+from bidr.cli.shown import Verb
+from bidr.cli.train import Train
+
+VERBS: dict[str, type[Verb]] = {
+    "demo": Demo,
+    "train": Train,
+    "build": Build,
+    "search": Search,
+    "evaluate": Evaluate,
+    "inspect": Inspect,
+    "verify": Verify,
+    "compare": Compare,
+}
+
+EXAMPLES = """\
+  bidr demo
+  bidr train --data FOLDER --out runs/a --bytes-per-doc 16
+  bidr search --index runs/a/index who painted the night watch"""
+
+
+def overview() -> str:
+    """What `bidr --help` shows."""
+    width = max(map(len, VERBS))
+    lines = [f"  {name:<{width}}  {(verb.__doc__ or '').splitlines()[0]}" for name, verb in VERBS.items()]
+    return "\n".join(
+        [
+            "usage: bidr VERB [FLAGS]",
+            "",
+            "Search in which codes in RAM find candidates and vectors on disk decide.",
+            "",
+            "verbs:",
+            *lines,
+            "",
+            "examples:",
+            EXAMPLES,
+            "",
+            "bidr VERB --help shows the flags of a verb. With --debug (or BIDR_DEBUG=1) an error shows its traceback.",
+        ]
+    )
