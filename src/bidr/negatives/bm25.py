@@ -1,6 +1,7 @@
 """Lexical search: the BM25 baseline, and the lexically similar negatives of the first stage."""
 
 from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -23,12 +24,12 @@ class Bm25:
         self._retriever.index(tokens, show_progress=False)
         self._count: int = int(self._retriever.scores["num_docs"])
 
-    def search(self, queries: Sequence[str], k: int) -> TopK:
+    def search(self, queries: Sequence[str], k: int, *, quiet: bool = False) -> TopK:
         """The k best documents of every query; -1 where fewer share a word with it."""
         k = min(k, self._count)
         rows = np.full((len(queries), k), -1, dtype=np.int64)
         scores = np.full((len(queries), k), -np.inf, dtype=np.float32)
-        with bar("BM25 search", len(queries), "queries") as advance:
+        with nullcontext(_nothing) if quiet else bar("BM25 search", len(queries), "queries") as advance:
             for start in range(0, len(queries), QUERIES_AT_ONCE):
                 part = list(queries[start : start + QUERIES_AT_ONCE])
                 found, values = self._retriever.retrieve(_words(part), k=k, show_progress=False)
@@ -37,6 +38,10 @@ class Bm25:
                 scores[start : start + len(part)] = np.where(shared, values, -np.inf)
                 advance(len(part))
         return TopK(scores, rows)
+
+
+def _nothing(done: int = 1, note: str = "") -> None:
+    pass
 
 
 def _words(texts: list[str], as_numbers: bool = False) -> Any:

@@ -7,6 +7,7 @@ from bidr.errors import ConfigError
 from bidr.text import Titles
 
 BUILT_IN = "built-in"
+Negatives = Literal["in-batch", "bm25"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,9 +51,10 @@ class TextConfig:
 class WarmupConfig:
     """The first stage: one encoder, before there are codes."""
 
-    epochs: int = 2
-    negatives: Literal["in-batch", "bm25"] = "bm25"
-    """Others' positives only, or one lexically similar document for each query besides."""
+    epochs: int = 3
+    negatives: Negatives | None = None
+    """'in-batch': others' positives; 'bm25': one lexically similar document for each query besides. None: 'bm25' for
+    transformers, as in the paper, 'in-batch' for the built-in encoder, which lexical negatives made worse."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,11 +64,14 @@ class SparseConfig:
     epochs: int = 2
     loss: Literal["quantized", "joint"] = "joint"
     """'quantized': the paper's equation 3; 'joint': with the same loss on the unquantized vectors, as its code."""
-    negatives: Literal["in-batch", "bm25"] = "bm25"
+    negatives: Negatives | None = None
+    """As in the warm-up."""
     temperature: float = 0.01
     """Of the softmax behind the straight-through choice of codewords, for vectors of length 1."""
     codebook_rate: float | None = None
     """Learning rate of the codewords as a multiple of the encoder's; None: 20 for transformers, 1 for built-in."""
+    rate: float = 1.0
+    """Learning rate as a multiple of the run's."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +83,8 @@ class DenseConfig:
     """Batches on local patches of the proximity graph, or random ones with a candidate as negative, or plain."""
     start: Literal["backbone", "warmup", "sparse"] = "sparse"
     """Which encoder the stage begins with."""
+    rate: float = 1.0
+    """Learning rate as a multiple of the run's."""
     depth: int = 200
     """Candidates of each query in the proximity graph: the negatives are drawn from them."""
     hops: int | None = None
@@ -116,8 +123,8 @@ class TrainConfig:
     """Bytes of codes that a document takes in RAM."""
     codewords: Literal[256, 16] = 256
     """Codewords in a book: 256 (8 bits each) or 16 (4 bits each, twice the books)."""
-    batch_size: int | None = None
-    """Queries in a batch; None: 2,048 for the built-in encoder, 512 for transformers."""
+    batch_size: int = 512
+    """Queries in a batch."""
     learning_rate: float | None = None
     """None: 0.02 for the built-in encoder, 5e-5 for transformers."""
     weight_decay: float | None = None
@@ -152,7 +159,7 @@ class TrainConfig:
             if stage.epochs < least:
                 name = type(stage).__name__.removesuffix("Config").lower()
                 raise ConfigError(f"{name}.epochs: given {stage.epochs}, expected {least} or more")
-        if self.batch_size is not None and self.batch_size < 2:
+        if self.batch_size < 2:
             raise ConfigError(
                 f"batch_size: given {self.batch_size}, expected 2 or more: others' positives are negatives"
             )
@@ -161,10 +168,6 @@ class TrainConfig:
     def books(self) -> int:
         """Number of codebooks that the bytes hold."""
         return self.bytes_per_doc * (1 if self.codewords == 256 else 2)
-
-    @property
-    def queries_in_batch(self) -> int:
-        return self.batch_size or (2_048 if self.built_in else 512)
 
     @property
     def built_in(self) -> bool:

@@ -65,6 +65,7 @@ def sparse(shop: Workshop) -> Sparse:
             config.epochs,
             lambda: shop.probe.coded(encoder, quantizer.codebooks(), shop.config.candidates),
             f"candidates' R@{shop.config.candidates}",
+            rate=config.rate,
         )
     return Sparse(shop.encoder("sparse"), Codebooks.load(shop.folder / "sparse" / CODEBOOKS))
 
@@ -90,6 +91,7 @@ def dense(shop: Workshop, sampler: str) -> Encoder:
             shop.config.dense.epochs,
             lambda: shop.probe.ranked(encoder, candidates),
             observe=observe,
+            rate=shop.config.dense.rate,
         )
     return shop.encoder(stage)
 
@@ -180,7 +182,7 @@ def dense_batches(shop: Workshop, side: Sparse, sampler: str) -> tuple[Sampler, 
     found, pairs = train_candidates(shop, side), shop.material.train.pairs
     if sampler == "mined":
         return shop.pool_batches(found), lambda epoch, plan: {}
-    config, size = shop.config.dense, shop.config.dense.batch_size or shop.config.queries_in_batch
+    config, size = shop.config.dense, shop.config.dense.batch_size or shop.config.batch_size
     graph = build_graph(found, pairs, len(shop.material.documents), backward=(0, config.hops or config.depth))
     batches = LocalBatches(graph, pairs, size, shop.config.seed, sampler, config.hops)
     return batches, lambda epoch, plan: _locality(plan, graph)

@@ -24,7 +24,7 @@ from bidr.negatives.pairs import Rows, without_positives
 from bidr.negatives.samplers import Plan, RandomBatches, Sampler
 from bidr.progress import say
 from bidr.text import Dataset, document_text, train_wordpieces
-from bidr.training.config import TrainConfig
+from bidr.training.config import Negatives, TrainConfig
 from bidr.training.loop import LoopSettings, Training, run
 from bidr.training.material import prepare, read_splits
 from bidr.training.objectives import Objective, Quantized
@@ -118,14 +118,15 @@ class Workshop:
         write_json(folder / DONE, {"stage": stage, "best": training.best, "history": training.history})
         (folder / "checkpoint.pt").unlink(missing_ok=True)
 
-    def random_batches(self, negatives: str) -> RandomBatches:
+    def random_batches(self, negatives: Negatives | None) -> RandomBatches:
         """Random batches, with one lexically similar document for each query where "bm25" is asked for."""
+        negatives = negatives or ("in-batch" if self.config.built_in else "bm25")
         pool = self.kept("bm25", self._mine_bm25) if negatives == "bm25" else None
         return self.pool_batches(pool)
 
     def pool_batches(self, pool: Rows | None) -> RandomBatches:
         pairs, config = self.material.train.pairs, self.config
-        return RandomBatches(pairs, len(self.material.documents), config.queries_in_batch, config.seed, pool)
+        return RandomBatches(pairs, len(self.material.documents), config.batch_size, config.seed, pool)
 
     def fit_codebooks(self, encoder: Encoder) -> Codebooks:
         """OPQ codebooks of the encoder's vectors of the corpus (of a sample where it is large)."""

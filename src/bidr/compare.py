@@ -1,0 +1,154 @@
+"""The method side by side with BM25 and with the conventional way, on one data set, at the same bytes and candidates.
+
+bidr compare --data FOLDER --out DIR --bytes-per-doc 8
+"""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from bidr.api import build, open_index
+from bidr.errors import ConfigError
+from bidr.evaluation import candidate_recall, evaluate_run, evaluate_searcher, paired, rank_run
+from bidr.files import write_json
+from bidr.model.folder import Model
+from bidr.negatives.bm25 import Bm25
+from bidr.progress import say
+from bidr.text import Dataset, Split
+from bidr.training.config import TrainConfig
+from bidr.training.recipe import bidr_model, conventional_model, open_workshop
+from bidr.training.workshop import Workshop
+
+SAMPLERS = ("random-walk", "snowball")
+MEASURES = ("R@10", "R@100")
+TIMED_QUERIES = 100
+
+
+class Row(NamedTuple):
+    """One way to search, measured on the judged questions."""
+
+    method: str
+    r10: float
+    r100: float
+    candidate_recall: float
+    ram_bytes_per_doc: float | None
+    ms_per_query: float
+    per_query: dict[str, dict[str, float]]
+
+    def values(self) -> dict[str, Any]:
+        """What a machine reads of it."""
+        return {
+            "method": self.method,
+            "R@10": self.r10,
+            "R@100": self.r100,
+            "candidate_recall": self.candidate_recall,
+            "ram_bytes_per_doc": self.ram_bytes_per_doc,
+            "ms_per_query": self.ms_per_query,
+        }
+
+
+def compare(data: Dataset, out: Path, config: TrainConfig, *, engine: str = "auto", split: str = "test") -> list[Row]:
+    """Train, build and measure every way; what an earlier call in the same folder finished is not done again.
+
+    All share the warm-up, the text policy, the bytes a document and the number of candidates; the conventional way
+    trains on for as many steps as the method's stages together.
+    """
+    if config.unify.epochs < 1:
+        raise ConfigError("unify.epochs: given 0, expected 1 or more: the comparison has a unified row")
+    judged = data.split(split)
+    shop = open_workshop(data, config, out)
+    rows = [_bm25(data, judged, config)]
+    for method, make in _ways(shop, out):
+        rows.append(_measure(method, make, shop, out, judged, engine))
+    write_json(out / "comparison.json", report(rows))
+    return rows
+
+
+def _ways(shop: Workshop, out: Path) -> list[tuple[str, Callable[[Path], Model]]]:
+    def local(sampler: str) -> Callable[[Path], Model]:
+        return lambda folder: bidr_model(shop, sampler, folder, unified=False)
+
+    ways: list[tuple[str, Callable[[Path], Model]]] = [
+        ("conventional", lambda folder: conventional_model(shop, folder)),
+        *((f"bidr {sampler}", local(sampler)) for sampler in SAMPLERS),
+    ]
+    return [*ways, ("bidr unified", lambda folder: bidr_model(shop, better_sampler(shop), folder, unified=True))]
+
+
+def better_sampler(shop: Workshop) -> str:
+    """The sampler whose vectors dev liked best: the one worth unifying."""
+    return max(SAMPLERS, key=lambda sampler: max(epoch["R@10"] for epoch in shop.history(f"dense-{sampler}")))
+
+
+def _bm25(data: Dataset, judged: Split, config: TrainConfig) -> Row:
+    ids = [document.id for document in data.corpus]
+    engine = Bm25(data.corpus.texts(config.text.titles))
+    texts = [query.text for query in judged.queries]
+    found = engine.search(texts, max(config.candidates, 100)).rows
+    ranked = {
+        query.id: [ids[row] for row in rows if row >= 0]
+        for query, rows in zip(judged.queries, found.tolist(), strict=True)
+    }
+    scores = evaluate_run(rank_run({query: docs[:100] for query, docs in ranked.items()}), judged.qrels, MEASURES)
+    started = time.perf_counter()
+    for text in texts[:TIMED_QUERIES]:
+        engine.search([text], 100, quiet=True)
+    milliseconds = 1000 * (time.perf_counter() - started) / len(texts[:TIMED_QUERIES])
+    depth = {query: docs[: config.candidates] for query, docs in ranked.items()}
+    return Row(
+        "BM25",
+        scores.mean["R@10"],
+        scores.mean["R@100"],
+        candidate_recall(depth, judged.qrels),
+        None,
+        milliseconds,
+        scores.per_query,
+    )
+
+
+def _measure(method: str, make: Callable[[Path], Model], shop: Workshop, out: Path, judged: Split, engine: str) -> Row:
+    folder = out / method.replace(" ", "-")
+    folder.mkdir(parents=True, exist_ok=True)
+    model = make(folder)
+    index = build(shop.dataset, model, folder / "index", engine=engine, tokens=shop.folder / "tokens")
+    with open_index(index) as searcher:
+        found = evaluate_searcher(searcher, judged, MEASURES, k=100, candidates=shop.config.candidates)
+    say(f"{method}: R@10 {found.measures['R@10']:.4f}, R@100 {found.measures['R@100']:.4f}")
+    return Row(
+        method,
+        found.measures["R@10"],
+        found.measures["R@100"],
+        found.candidate_recall,
+        found.ram_bytes_per_doc,
+        found.single_median_ms["total"],
+        found.per_query,
+    )
+
+
+def report(rows: list[Row]) -> dict[str, Any]:
+    """Rows for machines, and each one's difference to the conventional way with its interval."""
+    base = next(row for row in rows if row.method == "conventional")
+    differences = {
+        row.method: {name: paired(row.per_query[name], base.per_query[name])._asdict() for name in MEASURES}
+        for row in rows
+        if row is not base
+    }
+    return {"rows": [row.values() for row in rows], "against_conventional": differences}
+
+
+def table(rows: list[Row]) -> str:
+    """Rows for a person, with each one's difference to the conventional way in R@10 and its 95 % interval."""
+    against = report(rows)["against_conventional"]
+    names = ("method", "R@10", "R@100", "candidates", "RAM bytes/doc", "ms/query", "R@10 against conventional")
+    cells = [names]
+    for row in rows:
+        difference = ""
+        if row.method in against:
+            found = against[row.method]["R@10"]
+            difference = f"{found['difference']:+.4f} [{found['low']:+.4f}, {found['high']:+.4f}]"
+        ram = "-" if row.ram_bytes_per_doc is None else f"{row.ram_bytes_per_doc:.1f}"
+        recalls = (f"{value:.4f}" for value in (row.r10, row.r100, row.candidate_recall))
+        cells.append((row.method, *recalls, ram, f"{row.ms_per_query:.2f}", difference))
+    widths = [max(len(cell) for cell in column) for column in zip(*cells, strict=True)]
+    return "\n".join("  ".join(f"{cell:<{w}}" for cell, w in zip(line, widths, strict=True)).rstrip() for line in cells)
