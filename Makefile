@@ -1,0 +1,31 @@
+# Two commands from nothing: `make demo` (or `make test`), then `bidr search ...` from .venv/bin.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: demo test test-slow check docs
+
+demo: $(STAMP)  ## search this machine's Python documentation, minutes
+	$(BIN)/bidr demo
+
+test: check  ## everything that must pass before a commit
+	$(BIN)/pytest
+
+test-slow: $(STAMP)  ## what takes minutes
+	$(BIN)/pytest -m slow
+
+check: $(STAMP)  ## style and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+docs: $(STAMP)  ## the site, into site/
+	$(BIN)/pip install -q -c constraints.txt -e '.[docs]'
+	$(BIN)/mkdocs build --strict
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit("bidr needs Python 3.11 or newer, this is %d.%d; try: make PYTHON=python3.11" % sys.version_info[:2] if sys.version_info < (3, 11) else 0)'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -c constraints.txt -e '.[dev]'
+	touch $@
