@@ -61,7 +61,7 @@ class Codebooks(NamedTuple):
 
     def decode(self, codes: Codes) -> Floats:
         """The chosen codewords side by side, in rotated space: (n, rotated_dim)."""
-        return self.centroids[np.arange(self.books), codes].reshape(len(codes), -1)
+        return self.centroids[np.arange(self.books), codes].reshape(len(codes), len(self.rotation))
 
     def scores(self, queries: Floats, codes: Codes) -> Floats:
         """Inner product of every unquantized query with every quantized document: (queries, n)."""
