@@ -2,9 +2,11 @@
 
 import dataclasses
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
+from bidr.codes import check_shape
 from bidr.errors import ConfigError
 from bidr.files import storage_errors, write_json
 from bidr.model.folder import Model, ModelParts, TextSettings, save_model
@@ -29,17 +31,35 @@ def train(dataset: Dataset, config: TrainConfig, out: Path | str) -> Model:
 
 
 def open_workshop(dataset: Dataset, config: TrainConfig, out: Path) -> Workshop:
-    """The run's folder, after checking that nothing else is in it."""
+    """The run's folder, after checking that nothing else is in it. Where a new run cannot begin, none is left."""
     settings = {"data": dataset.name, "documents": dataset.corpus.fingerprint(), "config": dataclasses.asdict(config)}
     path = out / WORK / RUN
     if path.exists():
         _refuse_other_run(json.loads(path.read_text()), settings, out)
     elif out.exists() and any(out.iterdir()):
         raise ConfigError(f"{out} holds something else already; choose another folder or empty it")
-    shop = Workshop(dataset, config, out / WORK)
-    with storage_errors(path):
-        write_json(path, settings)
+    if config.built_in:
+        check_shape(config.encoder.dim, config.books, config.codewords)
+    begun, there = path.exists(), out.exists()
+    try:
+        with storage_errors(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_json(path, settings)
+        shop = Workshop(dataset, config, out / WORK)
+        _refuse_few_documents(len(shop.material.documents), config)
+    except Exception:
+        if not begun:
+            shutil.rmtree(out / WORK if there else out, ignore_errors=True)
+        raise
     return shop
+
+
+def _refuse_few_documents(count: int, config: TrainConfig) -> None:
+    if count < config.codewords:
+        raise ConfigError(
+            f"codewords: given {config.codewords} for a corpus of {count:,} documents, too few to learn them from; "
+            + ("use 16" if config.codewords > 16 and count >= 16 else "add documents")
+        )
 
 
 def bidr_model(shop: Workshop, sampler: str, out: Path, *, unified: bool) -> Model:
