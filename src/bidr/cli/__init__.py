@@ -41,11 +41,21 @@ def explain(error: BaseException) -> tuple[int, str]:
         return (STOPPED if type(error).__name__ == "Stopped" else TO_PUT_RIGHT), str(error)
     if isinstance(error, KeyboardInterrupt):
         return STOPPED, "stopped"
-    if isinstance(error, OSError):
-        return TO_PUT_RIGHT, f"{error.filename}: {error.strerror}" if error.filename else str(error)
+    refused = refusal(error)
+    if refused:
+        return TO_PUT_RIGHT, refused
     if isinstance(error, MemoryError):
         return TO_PUT_RIGHT, f"not enough memory ({error}); use fewer documents or a machine with more"
     return OUR_FAULT, f"unexpected {type(error).__name__}: {error}; run it again with --debug and report what it shows"
+
+
+def refusal(error: BaseException) -> str | None:
+    """What the disk refused, also where a library in another language reports it in its own kind of error."""
+    if isinstance(error, OSError):
+        return f"{error.filename}: {error.strerror}" if error.filename else str(error)
+    if "(os error " in str(error) or "PytorchStreamWriter" in str(error) or "inline_container" in str(error):
+        return f"a file could not be written ({error}); free some space on the disk or choose another folder"
+    return None
 
 
 def _take_debug(args: list[str]) -> bool:
