@@ -47,10 +47,9 @@ def without_positives(found: npt.NDArray[np.integer], pairs: Pairs) -> Rows:
     cleaned = np.array(found, dtype=np.int64)
     width = int(max(cleaned.max(initial=0), pairs.rows.max(initial=0))) + 2
     places, rows = pairs.edges(np.arange(len(cleaned)))
-    own = np.sort(places * width + rows)
+    own = np.append(np.sort(places * width + rows), np.iinfo(np.int64).max)
     keys = np.arange(len(cleaned))[:, None] * width + cleaned
-    spots = np.searchsorted(own, keys).clip(max=max(len(own) - 1, 0))
-    bad = (cleaned < 0) | (own[spots] == keys)
+    bad = (cleaned < 0) | (own[np.searchsorted(own, keys)] == keys)
     cleaned[bad] = -1
     order = np.argsort(bad, axis=1, kind="stable")
     return np.take_along_axis(cleaned, order, axis=1)

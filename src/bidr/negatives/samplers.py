@@ -185,13 +185,13 @@ def _snowball(walk: _Walk, size: int) -> list[tuple[int, int]]:
     visits: list[tuple[int, int]] = []
     queue: deque[int] = deque()
     while len(visits) < size:
-        query = queue.popleft() if queue else walk.entry()
+        anew = not queue
+        query = walk.entry() if anew else queue.popleft()
         if query is None:
             break
         if walk.visited[query]:
             continue
-        if not queue and visits:
-            walk.restarts += 1
+        walk.restarts += bool(anew and visits)
         walk.visited[query] = True
         negative = walk.candidate(query)
         visits.append((query, negative))
