@@ -14,7 +14,7 @@ from bidr.codes import Codebooks
 from bidr.files import storage_errors, sync_file, write_json
 from bidr.model.encoder import Encoder
 from bidr.progress import bar
-from bidr.text.tokens import Tokens, tokenise_texts
+from bidr.text.tokens import Tokens, TokenStore, tokenise_texts
 
 TOKENS_AT_ONCE = {"cpu": 16_384, "cuda": 262_144}
 ROWS_AT_ONCE = 4_096
@@ -81,10 +81,12 @@ def encode_corpus(
 ) -> npt.NDArray[Any]:
     """Vectors of the whole corpus (fp16), or with codebooks their codes, in a .npy file, memory mapped.
 
-    A call that was cut off is continued; what is there is kept only if it came from the same encoder and tokens.
-    `discard` removes the file again.
+    A call that was cut off is continued; what is there is kept only if it came from the same encoder, codebooks and
+    tokens. `discard` removes the file again.
     """
-    stamp = {"encoder": fingerprint(encoder), "rows": len(source), "tokens": int(source.lengths().sum())}
+    stamp = {"encoder": fingerprint(encoder), "tokens": _tokens_fingerprint(source)}
+    if codebooks:
+        stamp["codebooks"] = xxhash.xxh3_128_hexdigest(codebooks.rotation.tobytes() + codebooks.centroids.tobytes())
     width, dtype = (codebooks.books, "uint8") if codebooks else (encoder.dim, "float16")
     state = path.with_suffix(".progress.json")
     done = _rows_done(path, state, stamp)
@@ -117,8 +119,16 @@ def fingerprint(encoder: Encoder) -> str:
     digest = xxhash.xxh3_128()
     for name, value in sorted(encoder.state_dict().items()):
         digest.update(name.encode())
-        digest.update(value.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+        digest.update(value.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
+
+
+def _tokens_fingerprint(source: TokenSource) -> str:
+    """Tells sources apart: a store by what it says of itself, others by their tokens."""
+    if isinstance(source, TokenStore):
+        return xxhash.xxh3_128_hexdigest(json.dumps(source.meta, sort_keys=True).encode())
+    tokens = source.batch(np.arange(len(source)))
+    return xxhash.xxh3_128_hexdigest(tokens.ids.tobytes() + tokens.offsets.tobytes())
 
 
 def _rows_done(path: Path, state: Path, stamp: dict[str, Any]) -> int:

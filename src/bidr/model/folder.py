@@ -57,7 +57,10 @@ class Model:
         path = self.folder / "model.json"
         try:
             about = json.loads(path.read_text(encoding="utf-8"))
-            version = about["format"]
+            if about["format"] != FORMAT:
+                raise ModelError(
+                    f"{path}: format {about['format']}, expected {FORMAT}; use the version of bidr that wrote it"
+                )
             self.text = TextSettings(**about["text"])
             self.fingerprint: str = about["fingerprint"]
             self.candidates: int = about["candidates"]
@@ -69,8 +72,6 @@ class Model:
             ) from error
         except (OSError, ValueError, LookupError, TypeError) as error:
             raise ModelError(f"{path} cannot be read ({error}); train the model again or restore the file") from error
-        if version != FORMAT:
-            raise ModelError(f"{path}: format {version}, expected {FORMAT}; use the version of bidr that wrote it")
         found = weights_fingerprint(self.folder, self.text)
         if found != self.fingerprint:
             raise ModelError(

@@ -6,6 +6,7 @@ from typing import Any, Literal, cast
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from bidr.errors import MissingExtra, ModelError
 from bidr.model.encoder import Encoder, Prompts
@@ -14,7 +15,10 @@ from bidr.text.tokens import Tokens
 Pooling = Literal["mean", "cls", "max", "lasttoken"]
 
 DEFAULT_MAX_LENGTH = 512
+# Not cuDNN's: it plans anew for every shape of batch, and the plans' memory is never given back.
+ATTENTION = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 PAD_TO = 8
+DOCUMENT_PROMPTS = ("document", "passage", "corpus")
 
 
 class TransformerEncoder(Encoder):
@@ -27,7 +31,7 @@ class TransformerEncoder(Encoder):
         self.pad_id = int(model.tokenizer.pad_token_id or 0)
         stored = model.prompts or {}
         self.prompts = Prompts(
-            stored.get("query") or "", stored.get("document") or stored.get("passage") or stored.get("corpus") or ""
+            stored.get("query") or "", next((stored[name] for name in DOCUMENT_PROMPTS if stored.get(name)), "")
         )
         limit = model.max_seq_length or DEFAULT_MAX_LENGTH
         self.max_length = int(min(limit, 1_000_000))
@@ -60,14 +64,13 @@ class TransformerEncoder(Encoder):
                 "Hugging Face or sentence-transformers layout, or 'built-in'"
             ) from error
         model = _adapt(model.float(), pooling, projection, normalise, seed)
-        for role, prompt in (("query", query_prompt), ("document", document_prompt)):
-            if prompt is not None:
-                model.prompts[role] = prompt
+        given = {"query": query_prompt, **dict.fromkeys(DOCUMENT_PROMPTS, document_prompt)}
+        model.prompts.update({role: prompt for role, prompt in given.items() if prompt is not None})
         return cls(model)
 
     def forward(self, tokens: Tokens) -> Tensor:
         ids, mask = pad(tokens, self.pad_id, self.device)
-        with torch.autocast("cuda", dtype=torch.bfloat16, enabled=ids.is_cuda):
+        with torch.autocast("cuda", dtype=torch.bfloat16, enabled=ids.is_cuda), sdpa_kernel(ATTENTION):
             out = self.model({"input_ids": ids, "attention_mask": mask})
         return cast(Tensor, out["sentence_embedding"].float())
 
