@@ -38,8 +38,7 @@ def open_workshop(dataset: Dataset, config: TrainConfig, out: Path) -> Workshop:
         _refuse_other_run(json.loads(path.read_text()), settings, out)
     elif out.exists() and any(out.iterdir()):
         raise ConfigError(f"{out} holds something else already; choose another folder or empty it")
-    if config.built_in:
-        check_shape(config.encoder.dim, config.books, config.codewords)
+    _refuse_shape(config)
     begun, there = path.exists(), out.exists()
     try:
         with storage_errors(path):
@@ -52,6 +51,19 @@ def open_workshop(dataset: Dataset, config: TrainConfig, out: Path) -> Workshop:
             shutil.rmtree(out / WORK if there else out, ignore_errors=True)
         raise
     return shop
+
+
+def _refuse_shape(config: TrainConfig) -> None:
+    """Where the dimension is known already, say at once that the bytes do not fit it."""
+    if not config.built_in:
+        return
+    try:
+        check_shape(config.encoder.dim, config.books, config.codewords)
+    except ConfigError as error:
+        raise ConfigError(
+            f"bytes_per_doc: given {config.bytes_per_doc}, that is {config.books} codebooks of {config.codewords} "
+            f"codewords; {error}"
+        ) from error
 
 
 def _refuse_few_documents(count: int, config: TrainConfig) -> None:
