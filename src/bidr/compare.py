@@ -141,7 +141,7 @@ def table(rows: list[Row]) -> str:
     """Rows for a person, with each one's difference to the conventional way in R@10 and its 95 % interval."""
     against = report(rows)["against_conventional"]
     names = ("method", "R@10", "R@100", "candidates", "RAM bytes/doc", "ms/query", "R@10 against conventional")
-    cells = [names]
+    cells: list[tuple[str, ...]] = [names]
     for row in rows:
         difference = ""
         if row.method in against:

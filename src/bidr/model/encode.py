@@ -29,25 +29,6 @@ class TokenSource(Protocol):
     def batch(self, rows: npt.NDArray[np.int64]) -> Tokens: ...
 
 
-class TokenRows:
-    """Tokens in memory as a source of rows."""
-
-    def __init__(self, tokens: Tokens) -> None:
-        self.tokens = tokens
-
-    def __len__(self) -> int:
-        return len(self.tokens.offsets) - 1
-
-    def lengths(self) -> npt.NDArray[np.int64]:
-        return np.diff(self.tokens.offsets)
-
-    def batch(self, rows: npt.NDArray[np.int64]) -> Tokens:
-        starts, kept = self.tokens.offsets[rows], self.tokens.offsets[rows + 1] - self.tokens.offsets[rows]
-        offsets = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(kept)])
-        source = np.repeat(starts - offsets[:-1], kept) + np.arange(offsets[-1])
-        return Tokens(self.tokens.ids[source], offsets)
-
-
 def encode_texts(encoder: Encoder, texts: list[str], *, prompt: str, max_length: int) -> npt.NDArray[np.float32]:
     """Vectors of a few texts, in memory."""
     length = min(max_length, encoder.max_length)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,9 @@ class Bm25:
         import bm25s
 
         tokens = _words(list(texts), as_numbers=True)
-        self._retriever: Any = bm25s.BM25(k1=k1, b=b, backend="numba")
+        # Without numba the same results take longer.
+        backend = "numba" if find_spec("numba") else "numpy"
+        self._retriever: Any = bm25s.BM25(k1=k1, b=b, backend=backend)
         self._retriever.index(tokens, show_progress=False)
         self._count: int = int(self._retriever.scores["num_docs"])
 

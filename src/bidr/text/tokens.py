@@ -83,6 +83,25 @@ class TokenStore:
         return Tokens(self._ids[source].astype(np.int32), offsets)
 
 
+class TokenRows:
+    """Tokens in memory as a source of rows."""
+
+    def __init__(self, tokens: Tokens) -> None:
+        self.tokens = tokens
+
+    def __len__(self) -> int:
+        return len(self.tokens.offsets) - 1
+
+    def lengths(self) -> NDArray[np.int64]:
+        return np.diff(self.tokens.offsets)
+
+    def batch(self, rows: NDArray[np.int64]) -> Tokens:
+        starts, kept = self.tokens.offsets[rows], self.tokens.offsets[rows + 1] - self.tokens.offsets[rows]
+        offsets = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(kept)])
+        source = np.repeat(starts - offsets[:-1], kept) + np.arange(offsets[-1])
+        return Tokens(self.tokens.ids[source], offsets)
+
+
 def fingerprint(tokenizer: "Tokenizer") -> str:
     """Tells tokenizers apart by what they make of a text; the truncation and padding they carry do not count."""
     return xxhash.xxh3_128_hexdigest(_plain_copy(tokenizer).to_str().encode())

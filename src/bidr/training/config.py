@@ -70,8 +70,9 @@ class SparseConfig:
     """Of the softmax behind the straight-through choice of codewords, for vectors of length 1."""
     codebook_rate: float | None = None
     """Learning rate of the codewords as a multiple of the encoder's; None: 20 for transformers, 1 for built-in."""
-    rate: float = 1.0
-    """Learning rate as a multiple of the run's."""
+    rate: float | None = None
+    """Learning rate as a multiple of the warm-up's; None: 1 for transformers, 0.1 for the built-in encoder, whose
+    warm-up begins from random vectors."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,10 +82,11 @@ class DenseConfig:
     epochs: int = 2
     sampler: Literal["random-walk", "snowball", "mined", "in-batch"] = "random-walk"
     """Batches on local patches of the proximity graph, or random ones with a candidate as negative, or plain."""
-    start: Literal["backbone", "warmup", "sparse"] = "sparse"
+    start: Literal["backbone", "warmup", "sparse"] = "warmup"
     """Which encoder the stage begins with."""
-    rate: float = 1.0
-    """Learning rate as a multiple of the run's."""
+    rate: float | None = None
+    """Learning rate as a multiple of the warm-up's; None: 1 for transformers, 0.1 for the built-in encoder, whose
+    warm-up begins from random vectors."""
     depth: int = 200
     """Candidates of each query in the proximity graph: the negatives are drawn from them."""
     hops: int | None = None

@@ -67,7 +67,7 @@ class Training:
         checkpoint.restore_random_state(state["random"])
 
     def train_step(self, plan: Plan) -> float:
-        """One update; a loss that is not finite is skipped and counted."""
+        """One update; one whose loss or gradient is not finite is skipped and counted."""
         settings = self.settings
         done = self.epoch * plan.steps + self.step
         for group, base in zip(self.optimizer.param_groups, self.bases, strict=True):
@@ -75,10 +75,12 @@ class Training:
         random = np.random.default_rng((settings.seed, self.epoch, self.step))
         loss = self.objective.loss(plan.batch(self.step), random)
         value = float(loss.detach())
+        norm = math.nan
         if math.isfinite(value):
             self.optimizer.zero_grad(set_to_none=True)
             loss.backward()  # type: ignore[no-untyped-call]
-            torch.nn.utils.clip_grad_norm_(self.objective.parameters(), settings.clip)
+            norm = float(torch.nn.utils.clip_grad_norm_(self.objective.parameters(), settings.clip))
+        if math.isfinite(norm):
             self.optimizer.step()
             self.total += value
         else:
@@ -90,8 +92,8 @@ class Training:
         self.skipped += 1
         if self.skipped > MOST_SKIPPED:
             raise BidrError(
-                f"{self.name}: the loss was {value} in {self.skipped} steps, the last one step {self.step} of epoch "
-                f"{self.epoch + 1}; lower the learning rate or look at that batch's texts"
+                f"{self.name}: loss or gradient was not finite in {self.skipped} steps, the last one step {self.step} "
+                f"of epoch {self.epoch + 1} (loss {value}); lower the learning rate or look at that batch's texts"
             )
 
     def close_epoch(self, value: float) -> None:
@@ -139,6 +141,8 @@ def run(
                 f"{training.name}: epoch {training.epoch}/{training.settings.epochs}, loss {loss:.4f}, "
                 f"dev {training.measure} {value:.4f}, {seconds:.1f} s{extra}"
             )
+            if stop.asked:
+                raise _stopped(training)
     training.objective.load_state_dict(training.best_state)
 
 
@@ -156,8 +160,12 @@ def _epoch(training: Training, plan: Plan, path: Path, stop: checkpoint.StopSign
                 checkpoint.save(path, training.state())
                 saved = now
             if stop.asked:
-                raise checkpoint.Stopped(
-                    f"stopped in stage {training.name!r}, epoch {training.epoch + 1}, step {training.step}; the "
-                    "checkpoint is kept: run the same command again to go on from there"
-                )
+                raise _stopped(training)
     return time.monotonic() - started
+
+
+def _stopped(training: Training) -> checkpoint.Stopped:
+    return checkpoint.Stopped(
+        f"stopped in stage {training.name!r}, epoch {training.epoch + 1}, step {training.step}; the "
+        "checkpoint is kept: run the same command again to go on from there"
+    )

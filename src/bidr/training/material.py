@@ -6,11 +6,11 @@ from typing import NamedTuple
 import numpy as np
 
 from bidr.errors import ConfigError
-from bidr.model.encode import TokenRows
 from bidr.model.encoder import Encoder
 from bidr.negatives.pairs import Pairs, pairs_from
 from bidr.progress import say
 from bidr.text import Dataset, Ids, Query, Split, Titles, TokenStore, check, check_split, tokenise, tokenise_texts
+from bidr.text.tokens import TokenRows
 
 DEV_SHARE, DEV_MOST = 0.05, 1_000
 

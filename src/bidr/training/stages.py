@@ -39,6 +39,7 @@ def warmup(shop: Workshop) -> Encoder:
             shop.random_batches(config.negatives),
             config.epochs,
             lambda: shop.probe.exact(encoder),
+            rate=1.0,
         )
     return shop.encoder("warmup")
 
@@ -137,7 +138,8 @@ def conventional(shop: Workshop) -> Sparse:
         pool = shop.kept("warmup-neighbours", lambda: _mine(shop, encoder))
         objective = Matching(encoder, shop.material.documents, shop.material.train, shop.scale)
         epochs = config.sparse.epochs + config.dense.epochs + config.unify.epochs
-        shop.run(stage, objective, shop.pool_batches(pool), epochs, lambda: shop.probe.exact(encoder))
+        batches = shop.pool_batches(pool)
+        shop.run(stage, objective, batches, epochs, lambda: shop.probe.exact(encoder), rate=config.dense.rate)
     encoder, path = shop.encoder(stage), shop.folder / stage / CODEBOOKS
     if not path.exists():
         shop.fit_codebooks(encoder).save(path)

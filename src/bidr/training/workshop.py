@@ -95,15 +95,19 @@ class Workshop:
         validate: Callable[[], float],
         measure: str = "R@10",
         observe: Observe = lambda epoch, plan: {},
-        rate: float = 1.0,
+        rate: float | None = None,
     ) -> None:
-        """Run a stage to its end, from its checkpoint if it has one, and keep what it learned."""
+        """Run a stage to its end, from its checkpoint if it has one, and keep what it learned.
+
+        rate: the learning rate as a multiple of the warm-up's; None: what suits a trained encoder of this kind.
+        """
         config, folder = self.config, self.folder / stage
+        multiple = rate or (0.1 if config.built_in else 1.0)
         folder.mkdir(parents=True, exist_ok=True)
         torch.manual_seed(config.seed)
         settings = LoopSettings(
             epochs=epochs,
-            rate=rate * (config.learning_rate or (2e-2 if config.built_in else 5e-5)),
+            rate=multiple * (config.learning_rate or (2e-2 if config.built_in else 5e-5)),
             decay=(0.0 if config.built_in else 0.01) if config.weight_decay is None else config.weight_decay,
             warmup_share=config.warmup_share,
             clip=config.clip,
@@ -188,6 +192,8 @@ def save_whole(encoder: Encoder, folder: Path) -> None:
 
 def pick_device(name: str) -> str:
     """'auto' is a GPU where there is one."""
+    # Batches differ in shape: without this the allocator's leftovers fill a large card within an epoch.
+    os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     if name.startswith("cuda") and not torch.cuda.is_available():
