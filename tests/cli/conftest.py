@@ -48,6 +48,7 @@ class Run:
 def _state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BIDR_STATE", str(tmp_path / "state"))
     monkeypatch.delenv("BIDR_DEBUG", raising=False)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # of subprocesses: their steps are too small to share
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from bidr.codes import Codebooks
 from bidr.files import storage_errors, sync_file, write_json
 from bidr.model.encoder import Encoder
 from bidr.progress import bar
-from bidr.text.tokens import Tokens, TokenStore, tokenise_texts
+from bidr.text.tokens import TokenRows, Tokens, TokenStore, tokenise_texts
 
 TOKENS_AT_ONCE = {"cpu": 16_384, "cuda": 262_144}
 ROWS_AT_ONCE = 4_096
