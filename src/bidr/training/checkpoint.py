@@ -40,7 +40,7 @@ def load(path: Path) -> dict[str, Any] | None:
         state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
         raise ModelError(
-            f"{path}: the checkpoint cannot be read ({error}); delete it to begin the stage anew"
+            f"{path}: the checkpoint cannot be read ({type(error).__name__}); delete it to begin the stage anew"
         ) from error
     return state
 

@@ -50,6 +50,7 @@ def sparse(shop: Workshop) -> Sparse:
     if not shop.finished("sparse"):
         encoder = warmup(shop)
         quantizer = Quantizer(shop.fit_codebooks(encoder), config.temperature).to(shop.device)
+        usual = 1.0 if shop.config.built_in else 20.0
         objective = Quantized(
             encoder,
             quantizer,
@@ -57,7 +58,7 @@ def sparse(shop: Workshop) -> Sparse:
             shop.material.train,
             shop.scale,
             kind=config.loss,
-            codebook_rate=config.codebook_rate or (1.0 if shop.config.built_in else 20.0),
+            codebook_rate=usual if config.codebook_rate is None else config.codebook_rate,
         )
         shop.run(
             "sparse",

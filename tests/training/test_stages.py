@@ -1,0 +1,293 @@
+import signal
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from made_training import CONFIG, DOCUMENTS, TRAIN, dataset, files, with_settings
+
+from bidr.codes import Codebooks
+from bidr.errors import ConfigError
+from bidr.model.encode import encode_rows, fingerprint
+from bidr.negatives.pairs import Pairs
+from bidr.negatives.samplers import LocalBatches, RandomBatches
+from bidr.training import stages
+from bidr.training.checkpoint import Stopped
+from bidr.training.loop import Training
+from bidr.training.objectives import Matching
+from bidr.training.probe import make_probe, recall
+from bidr.training.recipe import train
+from bidr.training.workshop import Workshop
+
+ALL = ["warmup", "sparse", "dense-random-walk", "unify-random-walk"]
+STEPS = -(-TRAIN // CONFIG.batch_size)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A run of all stages, and how many steps each took."""
+    out = tmp_path_factory.mktemp("whole") / "run"
+    taken = []
+    with pytest.MonkeyPatch.context() as patch:
+        real = Training.train_step
+        patch.setattr(Training, "train_step", lambda self, plan: taken.append(self.name) or real(self, plan))
+        train(dataset(), CONFIG, out)
+    return out, taken
+
+
+def test_all_stages_run_in_order_and_leave_a_model(whole):
+    out, taken = whole
+    assert taken == [stage for stage in ALL for _ in range(2 * STEPS)]
+    assert {"model.json", "sparse", "dense", "query"} <= {path.name for path in out.iterdir()}
+    assert not list(out.rglob("checkpoint.pt"))
+    assert not list(out.rglob("vectors.npy")), "what unification encoded is not needed any more"
+
+
+def test_the_same_seed_gives_the_same_bytes(whole, tmp_path):
+    train(dataset(), CONFIG, tmp_path / "again")
+    assert files(tmp_path / "again") == files(whole[0])
+
+
+def test_another_seed_gives_another_model(whole, tmp_path):
+    train(dataset(), replace(CONFIG, seed=1, unify=replace(CONFIG.unify, epochs=0)), tmp_path / "other")
+    name = "sparse/0_StaticEmbedding/model.safetensors"
+    assert files(tmp_path / "other")[name] != files(whole[0])[name]
+
+
+@pytest.mark.parametrize("sampler", ["random-walk", "snowball"])
+def test_a_run_that_is_stopped_again_and_again_ends_with_the_same_bytes(whole, tmp_path, monkeypatch, sampler):
+    """Stopped at seven places in four stages: within epochs, at their ends, at stages' ends."""
+    config = with_settings(dense={"sampler": sampler})
+    expected = whole[0]
+    if sampler != "random-walk":
+        train(dataset(), config, tmp_path / "straight")
+        expected = tmp_path / "straight"
+    stops = {1, 2 * STEPS, 2 * STEPS + 1, 3 * STEPS, 4 * STEPS + 3, 6 * STEPS, 7 * STEPS + 2}
+    taken, real = [], Training.train_step
+
+    def watched(self, plan):
+        value = real(self, plan)
+        taken.append(self.name)
+        if len(taken) in stops:
+            signal.raise_signal(signal.SIGTERM)
+        return value
+
+    monkeypatch.setattr(Training, "train_step", watched)
+    stopped = 0
+    for _ in range(10):
+        try:
+            train(dataset(), config, tmp_path / "cut")
+            break
+        except Stopped:
+            stopped += 1
+    assert stopped == len(stops)
+    assert len(taken) == 8 * STEPS, "no step may be taken twice"
+    assert files(tmp_path / "cut") == files(expected)
+
+
+def test_a_finished_run_is_not_trained_again(whole, monkeypatch):
+    before = files(whole[0])
+    monkeypatch.setattr(Training, "train_step", lambda self, plan: pytest.fail("trained again"))
+    train(dataset(), CONFIG, whole[0])
+    assert files(whole[0]) == before
+
+
+@pytest.mark.parametrize(
+    ("config", "name"),
+    [
+        (replace(CONFIG, seed=3), r"seed \(0 there, 3 asked for\)"),
+        (replace(CONFIG, bytes_per_doc=4), "bytes_per_doc"),
+        (with_settings(dense={"start": "warmup"}), r"dense\.start"),
+        (with_settings(encoder={"dim": 32}), r"encoder\.dim"),
+        (with_settings(text={"titles": "ignore"}), r"text\.titles"),
+    ],
+)
+def test_another_setting_in_the_same_folder_is_refused_by_name(whole, config, name):
+    before = files(whole[0])
+    with pytest.raises(ConfigError, match=name):
+        train(dataset(), config, whole[0])
+    assert files(whole[0]) == before
+
+
+def test_other_data_and_foreign_folders_are_refused(whole, tmp_path):
+    with pytest.raises(ConfigError, match="data"):
+        train(dataset("others"), CONFIG, whole[0])
+    (tmp_path / "letter.txt").write_text("dear reader")
+    with pytest.raises(ConfigError, match="something else"):
+        train(dataset(), CONFIG, tmp_path)
+
+
+def test_a_setting_that_cannot_work_leaves_the_folder_free(tmp_path):
+    with pytest.raises(ConfigError, match="must divide"):
+        train(dataset(), replace(CONFIG, bytes_per_doc=3), tmp_path / "run")
+    one_epoch = with_settings(warmup={"epochs": 1}, sparse={"epochs": 1}, dense={"epochs": 1}, unify={"epochs": 0})
+    assert not train(dataset(), one_epoch, tmp_path / "run").unified
+
+
+# what the stages learn from and change
+
+
+def test_unification_changes_the_query_encoder_and_nothing_else(whole):
+    work = whole[0] / "work"
+    kept, model = files(work), files(whole[0])
+    for part, stage in (("sparse", "sparse"), ("dense", "dense-random-walk"), ("query", "unify-random-walk")):
+        name = "0_StaticEmbedding/model.safetensors"
+        assert model[f"{part}/{name}"] == kept[f"{stage}/encoder/{name}"]
+    tables = [model[f"{part}/0_StaticEmbedding/model.safetensors"] for part in ("sparse", "dense", "query")]
+    assert len(set(tables)) == 3
+    assert model["sparse/quantizer.safetensors"] == kept["sparse/codebooks.safetensors"]
+
+
+def test_the_sparse_stage_moves_codewords_and_not_the_rotation(whole):
+    shop = Workshop(dataset(), CONFIG, whole[0] / "work")
+    first, learned = shop.fit_codebooks(shop.encoder("warmup")), stages.sparse(shop).codebooks
+    assert np.array_equal(first.rotation, learned.rotation)
+    assert not np.allclose(first.centroids, learned.centroids, atol=1e-3)
+
+
+def test_candidates_are_what_the_codes_bring_up_without_positives(whole):
+    shop = Workshop(dataset(), CONFIG, whole[0] / "work")
+    side, pairs = stages.sparse(shop), shop.material.train.pairs
+    codes = side.codebooks.encode(encode_rows(side.encoder, shop.material.documents))
+    assert np.array_equal(stages.corpus_codes(shop, side), codes)
+    scores = side.codebooks.scores(encode_rows(side.encoder, shop.material.train.tokens), codes)
+    found = stages.train_candidates(shop, side)
+    for query, padded in enumerate(found.tolist()):
+        rows = [row for row in padded if row >= 0]
+        best = np.sort(scores[query])[::-1][: CONFIG.dense.depth]
+        assert len(rows) >= CONFIG.dense.depth - 2
+        assert not set(rows) & set(pairs.of(query).tolist())
+        assert (scores[query, rows] >= best[-1] - 1e-5).all()
+        assert all(a >= b - 1e-5 for a, b in pairwise(scores[query, rows]))
+
+
+def test_locality_is_logged_for_each_epoch_of_local_batches(whole):
+    history = Workshop(dataset(), CONFIG, whole[0] / "work").history("dense-random-walk")
+    assert len(history) == 2
+    assert all(0 < epoch["locality_last_quarter"] <= 1 and epoch["restarts"] >= 0 for epoch in history)
+
+
+@pytest.fixture
+def trained_sparse(whole, tmp_path):
+    """A workshop in which all but the sparse stage and what comes before it is still to be done."""
+    import shutil
+
+    def make(config) -> Workshop:
+        folder = tmp_path / f"work{len(list(tmp_path.iterdir()))}"
+        shutil.copytree(whole[0] / "work", folder)
+        for stage in (ALL[2], ALL[3]):
+            shutil.rmtree(folder / stage)
+        return Workshop(dataset(), config, folder)
+
+    return make
+
+
+@pytest.mark.parametrize("start", ["backbone", "warmup", "sparse"])
+def test_the_dense_stage_begins_where_it_was_told_to(trained_sparse, monkeypatch, start):
+    shop = trained_sparse(with_settings(dense={"start": start}))
+    begun = []
+    monkeypatch.setattr(shop, "run", lambda stage, objective, *_, **__: begun.append(fingerprint(objective.encoder)))
+    monkeypatch.setattr(shop, "encoder", lambda stage, real=shop.encoder: real(stage) if stage in ALL[:2] else None)
+    stages.dense(shop, "random-walk")
+    expected = {"backbone": shop.backbone(), "warmup": shop.encoder("warmup"), "sparse": shop.encoder("sparse")}
+    assert begun == [fingerprint(expected[start])]
+
+
+def test_each_sampler_makes_its_own_batches(trained_sparse):
+    shop = trained_sparse(with_settings(dense={"hops": 4, "batch_size": 7}))
+    side = stages.sparse(shop)
+    found = stages.train_candidates(shop, side)
+    for sampler, kind in (("random-walk", LocalBatches), ("snowball", LocalBatches), ("mined", RandomBatches)):
+        batches, _ = stages.dense_batches(shop, side, sampler)
+        assert isinstance(batches, kind)
+        plan = batches.plan(0)
+        assert all(plan.negatives[place] in found[query] for place, query in enumerate(plan.queries))
+    assert len(stages.dense_batches(shop, side, "in-batch")[0].plan(0).negatives) == 0
+    assert stages.dense_batches(shop, side, "random-walk")[0].plan(0).size == 7
+
+
+def test_the_conventional_way_takes_as_many_steps_as_the_method(tmp_path, monkeypatch, whole):
+    taken, real = [], Training.train_step
+    monkeypatch.setattr(Training, "train_step", lambda self, plan: taken.append(self.name) or real(self, plan))
+    model = train(dataset(), replace(CONFIG, method="conventional"), tmp_path / "run")
+    assert taken.count("conventional") == sum(name != "warmup" for name in whole[1])
+    assert taken.count("warmup") == whole[1].count("warmup")
+    assert model.unified
+    assert fingerprint(model.sparse) == fingerprint(model.dense) == fingerprint(model.query)
+    shop = Workshop(dataset(), replace(CONFIG, method="conventional"), tmp_path / "run" / "work")
+    expected = shop.fit_codebooks(shop.encoder("conventional"))
+    assert np.array_equal(model.codebooks.centroids, expected.centroids)
+
+
+def test_no_codebook_rate_at_all_leaves_the_codewords_alone(whole, tmp_path):
+    config = with_settings(sparse={"codebook_rate": 0.0, "epochs": 1}, warmup={"epochs": 1})
+    shop = Workshop(dataset(), config, tmp_path / "work")
+    first = shop.fit_codebooks(stages.warmup(shop))
+    assert np.array_equal(stages.sparse(shop).codebooks.centroids, first.centroids)
+
+
+def test_lexical_negatives_are_drawn_where_they_are_asked_for(tmp_path):
+    shop = Workshop(dataset(), with_settings(warmup={"negatives": "bm25"}), tmp_path / "work")
+    plan = shop.random_batches("bm25").plan(0)
+    pairs = shop.material.train.pairs
+    texts = [set(document.text.split()) for document in shop.dataset.corpus]
+    shared = 0
+    for query, negative in zip(plan.queries.tolist(), plan.negatives.tolist(), strict=True):
+        assert negative not in pairs.of(query)
+        shared += bool(texts[negative] & set(shop.material.train.texts[query].split()))
+    assert shared > 0.9 * TRAIN
+    assert len(shop.random_batches("in-batch").plan(0).negatives) == 0
+
+
+# dev
+
+
+def test_recall_is_the_mean_share_of_positives_found():
+    pairs = Pairs(np.array([0, 1, 3, 5]), np.array([4, 1, 2, 7, 8]))
+    found = np.array([[4, -1], [2, 9], [0, 3]])
+    assert recall(found, pairs) == pytest.approx((1 + 0.5 + 0) / 3)
+
+
+@pytest.fixture(scope="module")
+def probed(whole):
+    return Workshop(dataset(), CONFIG, whole[0] / "work")
+
+
+def test_dev_is_asked_of_the_whole_corpus_or_of_a_part_with_all_positives(probed):
+    material = probed.material
+    assert len(make_probe(material, DOCUMENTS, 0, "cpu").rows) == DOCUMENTS
+    part = make_probe(material, 30, 0, "cpu")
+    assert 30 <= len(part.rows) <= 30 + len(material.dev.pairs.rows)
+    assert np.array_equal(part.rows[part.pairs.rows], material.dev.pairs.rows)
+
+
+@pytest.mark.parametrize("most", [30, DOCUMENTS])
+def test_what_dev_says_is_what_a_sort_says(probed, most):
+    probe, encoder = make_probe(probed.material, most, 0, "cpu"), probed.encoder("sparse")
+    codebooks = Codebooks.load(probed.folder / "sparse" / "codebooks.safetensors")
+    queries = encode_rows(encoder, probed.material.dev.tokens)
+    vectors = encode_rows(encoder, probed.material.documents)[probe.rows]
+    exact = np.argsort(-(queries @ vectors.T), axis=1)
+    coded = np.argsort(-codebooks.scores(queries, codebooks.encode(vectors)), axis=1, kind="stable")[:, :12]
+    assert probe.exact(encoder) == pytest.approx(recall(exact[:, :10], probe.pairs))
+    assert probe.coded(encoder, codebooks, 12) == pytest.approx(recall(coded, probe.pairs), abs=0.07)
+    ranked = np.array([[row for row in order if row in kept][:10] for order, kept in zip(exact, coded, strict=True)])
+    assert probe.ranked(encoder, coded) == pytest.approx(recall(ranked, probe.pairs))
+    fewer = np.where(np.arange(12) < 4, coded, -1)
+    ranked = np.array([[row for row in order if row in kept[:4]] for order, kept in zip(exact, coded, strict=True)])
+    assert probe.ranked(encoder, fewer) == pytest.approx(recall(ranked, probe.pairs))
+
+
+def test_the_best_dev_epoch_is_what_a_stage_leaves(tmp_path):
+    """Dev is made to prefer the first of two epochs; a run of that one alone, at the same rates, leaves the same."""
+    shop = Workshop(dataset(), CONFIG, tmp_path / "work")
+    encoder, values, seen = shop.backbone(), iter([0.9, 0.1]), []
+
+    def validate() -> float:
+        seen.append(encode_rows(encoder, shop.material.documents))
+        return next(values)
+
+    objective = Matching(encoder, shop.material.documents, shop.material.train, shop.scale)
+    shop.run("made", objective, shop.random_batches("in-batch"), 2, validate)
+    assert np.allclose(encode_rows(shop.encoder("made"), shop.material.documents), seen[0], atol=1e-5)
+    assert not np.allclose(seen[0], seen[1], atol=1e-4)
