@@ -30,10 +30,12 @@ def faiss_error(vectors: np.ndarray, books: int, words: int, *, rotate: bool) ->
 @pytest.mark.parametrize(("words", "books"), [(256, 4), (16, 4)])
 def test_the_error_is_that_of_faiss(words, books):
     vectors = correlated(2_500, 16)
-    opq, pq = fit(vectors, books, words), fit(vectors, books, words, rotate=False)
-    assert error(opq, vectors) <= 1.03 * faiss_error(vectors, books, words, rotate=True)
-    assert error(pq, vectors) <= 1.03 * faiss_error(vectors, books, words, rotate=False)
-    assert error(opq, vectors) < 0.9 * error(pq, vectors)
+    pq = error(fit(vectors, books, words, rotate=False), vectors)
+    # where a rotation ends up depends on where it began, by a few per cent; Faiss' does too
+    opq = np.mean([error(fit(vectors, books, words, seed=seed), vectors) for seed in range(3)])
+    assert opq <= 1.03 * faiss_error(vectors, books, words, rotate=True)
+    assert pq <= 1.03 * faiss_error(vectors, books, words, rotate=False)
+    assert opq < 0.9 * pq
 
 
 def test_the_rotation_is_orthonormal_and_none_without_rotate():
@@ -46,10 +48,18 @@ def test_the_rotation_is_orthonormal_and_none_without_rotate():
 
 @pytest.mark.parametrize("rotate", [True, False])
 def test_clusters_leave_no_codeword_idle(rotate):
-    """Most of 40 tight clusters' first codewords fall into few of them: idle ones have to be moved."""
     vectors = clustered(3_000, 16, 40, spread=0.01)
     books = fit(vectors, 4, rotate=rotate)
     assert usage(books.encode(vectors), 256).used > 0.99
+
+
+@pytest.mark.parametrize("rotate", [True, False])
+def test_many_copies_of_one_vector_leave_no_codeword_idle(rotate):
+    """As empty documents are: most first codewords are that one vector, and all but one of them have to move."""
+    vectors = np.ones((3_000, 8), dtype=np.float32)
+    vectors[::10] = correlated(300, 8)
+    books = fit(vectors, 2, 16, rotate=rotate)
+    assert usage(books.encode(vectors), 16).used == 1.0
 
 
 def test_the_same_seed_gives_the_same_codebooks_and_another_does_not():

@@ -75,7 +75,10 @@ def _first_centroids(rotated: Tensor, books: int, words: int, random: torch.Gene
 
 
 def _kmeans_step(rotated: Tensor, centroids: Tensor, random: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Assign, then move every codeword to the mean of its vectors; an unused one splits a crowded one."""
+    """Assign, then move every codeword to the mean of its vectors, an unused one to a vector that is far from its own.
+
+    Not to where most vectors are: those may be copies of one text, which no second codeword tells apart.
+    """
     books, words, width = centroids.shape
     codes = assign(rotated, centroids)
     slots = codes + torch.arange(books, device=codes.device) * words
@@ -83,12 +86,13 @@ def _kmeans_step(rotated: Tensor, centroids: Tensor, random: torch.Generator) ->
     sums.index_add_(0, slots.flatten(), rotated.reshape(-1, width))
     counts = torch.bincount(slots.flatten(), minlength=books * words).view(books, words)
     moved = sums.view(books, words, width) / counts.clamp(min=1).unsqueeze(2)
-    for book, word in (counts == 0).nonzero().tolist():
-        crowded = int(counts[book].argmax())
-        noise = torch.randn(width, generator=random).to(moved.device) * 1e-3 * moved[book, crowded].abs().mean()
-        moved[book, word] = moved[book, crowded] + noise
-        counts[book, word] = counts[book, crowded] // 2
-        counts[book, crowded] -= counts[book, word]
+    for book in (counts == 0).any(1).nonzero().flatten().tolist():
+        idle, part = (counts[book] == 0).nonzero().flatten(), rotated.view(-1, books, width)[:, book]
+        errors = (part - moved[book, codes[:, book]]).square().sum(1).cpu()
+        count = min(len(idle), int((errors > 0).sum()))
+        if count:
+            rows = torch.multinomial(errors, count, generator=random).to(part.device)
+            moved[book, idle[:count]] = part[rows]
     return codes, moved
 
 
