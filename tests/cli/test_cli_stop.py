@@ -3,12 +3,14 @@
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 from cli_data import TINY
 from conftest import Made, Run
 
-LONG = [*TINY, "--warmup.epochs", "16", "--dense.epochs", "16"]
+LONG = [*TINY, "--warmup.epochs", "16", "--dense.epochs", "16", "--batch-size", "4"]
+INTO_AN_EPOCH = 0.05  # seconds; an epoch has 60 steps of a few milliseconds
 
 
 def start(data: Path, out: Path) -> subprocess.Popen[str]:
@@ -21,6 +23,7 @@ def stop_at(process: subprocess.Popen[str], sign: str, number: signal.Signals) -
     assert process.stderr is not None
     for line in process.stderr:
         if line.startswith(sign):
+            time.sleep(INTO_AN_EPOCH)
             process.send_signal(number)
             break
     _, rest = process.communicate(timeout=60)
