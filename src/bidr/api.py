@@ -82,16 +82,19 @@ class OpenIndex(Searcher):
         self.reader.close()
 
 
-def open_index(folder: Path | str, model: Path | str | None = None, *, candidates: int | None = None) -> OpenIndex:
+def open_index(
+    folder: Path | str, model: Path | str | None = None, *, candidates: int | None = None, device: str = "cpu"
+) -> OpenIndex:
     """Open an index for searching.
 
-    model: its model folder, if that is no longer where it was when the index was built.
+    model:  its model folder, if that is no longer where it was when the index was built.
+    device: where queries are encoded.
     """
     stamp = open_generation(Path(folder))[1].model
     if model is None and stamp is None:
         return OpenIndex(IndexReader.open(folder))
     where = model if model is not None else stamp.folder if stamp else ""
-    opened = Model(where)
+    opened = Model(where, pick_device(device))
     reader = IndexReader.open(folder, expect_model=opened.fingerprint)
 
     def encode(texts: Sequence[str]) -> QueryVectors:

@@ -112,7 +112,7 @@ def _measure(method: str, make: Callable[[Path], Model], shop: Workshop, out: Pa
     folder.mkdir(parents=True, exist_ok=True)
     model = make(folder)
     index = build(shop.dataset, model, folder / "index", engine=engine, tokens=shop.folder / "tokens")
-    with open_index(index) as searcher:
+    with open_index(index, device=shop.device) as searcher:
         found = evaluate_searcher(searcher, judged, MEASURES, k=100, candidates=shop.config.candidates)
     say(f"{method}: R@10 {found.measures['R@10']:.4f}, R@100 {found.measures['R@100']:.4f}")
     return Row(

@@ -109,7 +109,13 @@ class Model:
 
 
 def save_model(
-    folder: Path, parts: ModelParts, text: TextSettings, *, candidates: int, training: dict[str, Any]
+    folder: Path,
+    parts: ModelParts,
+    text: TextSettings,
+    *,
+    candidates: int,
+    training: dict[str, Any],
+    device: str = "cpu",
 ) -> Model:
     """Put the parts into the folder. model.json goes first and comes back last: without it there is no model."""
     aside = folder / ".new"
@@ -136,7 +142,7 @@ def save_model(
                 (aside / name).rename(folder / name)
         write_json(folder / "model.json", about)
         aside.rmdir()
-    return Model(folder)
+    return Model(folder, device)
 
 
 def weights_fingerprint(folder: Path, text: TextSettings) -> str:

@@ -110,8 +110,8 @@ class UnifyConfig:
     """Random documents that the dense term compares with besides."""
     dense_weight: float = 1.0
     """Weight of the dense term; the sparse one has 1."""
-    rate: float = 0.1
-    """Learning rate as a multiple of the other stages': the encoder is fitted to documents that do not move."""
+    rate: float | None = None
+    """Learning rate, as in the sparse stage."""
 
 
 @dataclass(frozen=True, kw_only=True)

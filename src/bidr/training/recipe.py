@@ -115,7 +115,7 @@ def _save(shop: Workshop, parts: ModelParts, out: Path, names: list[str]) -> Mod
         "config": dataclasses.asdict(config),
         "stages": {name: shop.history(name) for name in names},
     }
-    return save_model(out, parts, text, candidates=config.candidates, training=training)
+    return save_model(out, parts, text, candidates=config.candidates, training=training, device=shop.device)
 
 
 def _refuse_other_run(found: dict[str, Any], wanted: dict[str, Any], out: Path) -> None:
