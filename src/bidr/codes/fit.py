@@ -8,7 +8,8 @@ from bidr.codes.codebooks import Codebooks, Floats, check_shape
 from bidr.errors import DataError
 
 FIT_ROWS = 20_000
-CHUNK_ROWS = 4_096
+# On a CPU, tables of distances that fit the cache take half the time.
+CHUNK_ROWS = {"cpu": 512, "cuda": 4_096}
 
 
 def fit(
@@ -52,8 +53,9 @@ def assign(vectors: Tensor, centroids: Tensor) -> Tensor:
     books, _, width = centroids.shape
     norms = centroids.square().sum(2)
     parts: list[Tensor] = []
-    for start in range(0, len(vectors), CHUNK_ROWS):
-        chunk = vectors[start : start + CHUNK_ROWS]
+    rows = CHUNK_ROWS[vectors.device.type]
+    for start in range(0, len(vectors), rows):
+        chunk = vectors[start : start + rows]
         dots = torch.einsum("nmd,mpd->nmp", chunk.view(-1, books, width), centroids)
         parts.append((norms - 2 * dots).argmin(2))
     return torch.cat(parts)
