@@ -57,7 +57,7 @@ def test_clusters_leave_no_codeword_idle(rotate):
 def test_many_copies_of_one_vector_leave_no_codeword_idle(rotate):
     """As empty documents are: most first codewords are that one vector, and all but one of them have to move."""
     vectors = np.ones((3_000, 8), dtype=np.float32)
-    vectors[::10] = correlated(300, 8)
+    vectors[::10] = correlated(300, 8) + 5
     books = fit(vectors, 2, 16, rotate=rotate)
     assert usage(books.encode(vectors), 16).used == 1.0
 

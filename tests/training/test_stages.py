@@ -15,7 +15,7 @@ from bidr.training import stages
 from bidr.training.checkpoint import Stopped
 from bidr.training.loop import Training
 from bidr.training.objectives import Matching
-from bidr.training.probe import make_probe, recall
+from bidr.training.probe import Probe, make_probe, recall
 from bidr.training.recipe import train
 from bidr.training.workshop import Workshop
 
@@ -276,6 +276,14 @@ def test_what_dev_says_is_what_a_sort_says(probed, most):
     fewer = np.where(np.arange(12) < 4, coded, -1)
     ranked = np.array([[row for row in order if row in kept[:4]] for order, kept in zip(exact, coded, strict=True)])
     assert probe.ranked(encoder, fewer) == pytest.approx(recall(ranked, probe.pairs))
+
+
+def test_missing_candidates_take_no_ones_place():
+    """Whatever stands in for them scores best here."""
+    probe = Probe(None, np.arange(3), Pairs(np.array([0, 1]), np.array([1])), "cpu")
+    candidates = np.array([[1, *[-1] * 12, 2]])
+    vectors, queries = np.array([[9.0], [1.0], [2.0]], dtype=np.float32), np.ones((1, 1), dtype=np.float32)
+    assert probe.rank_vectors(queries, vectors, np.maximum(candidates, 0), candidates) == 1.0
 
 
 def test_the_best_dev_epoch_is_what_a_stage_leaves(tmp_path):
