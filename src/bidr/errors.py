@@ -30,3 +30,7 @@ class MissingExtra(BidrError):
 
     def __init__(self, feature: str, package: str, extra: str) -> None:
         super().__init__(f"{feature} needs the package {package!r}; install it with: pip install 'bidr[{extra}]'")
+
+
+class Stopped(BidrError):
+    """The user or the system asked to stop; the work done so far is kept."""

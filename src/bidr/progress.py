@@ -81,4 +81,4 @@ def bar(label: str, total: int, unit: str = "steps") -> Iterator[Advance]:
 
 def say(message: str) -> None:
     """One line for the person who waits."""
-    console.print(message, markup=False)
+    console.print(message, markup=False, soft_wrap=True)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from bidr.errors import BidrError, ModelError
+from bidr.errors import BidrError, ModelError, Stopped
 from bidr.negatives.samplers import Plan
 from bidr.training import checkpoint, loop
 from bidr.training.loop import LoopSettings, Training, run, schedule
@@ -77,7 +77,7 @@ def test_a_stage_that_was_stopped_goes_on_as_if_it_had_not_been(tmp_path, stop, 
     run(whole, Numbers(), iter(values).__next__, tmp_path / "a")
     rest = iter(values)
     stop(steps)
-    with pytest.raises(checkpoint.Stopped, match="run the same command again"):
+    with pytest.raises(Stopped, match="run the same command again"):
         run(start(), Numbers(), rest.__next__, tmp_path)
     torch.manual_seed(12345)
     resumed = start()
@@ -98,7 +98,7 @@ def test_a_stop_during_the_last_validation_is_not_lost(tmp_path):
             signal.raise_signal(signal.SIGTERM)
         return value
 
-    with pytest.raises(checkpoint.Stopped):
+    with pytest.raises(Stopped):
         run(start(), Numbers(), validate, tmp_path)
     finished = start()
     run(finished, Numbers(), lambda: pytest.fail("all epochs are done"), tmp_path)
@@ -185,7 +185,7 @@ def test_skips_are_counted_over_an_interruption(tmp_path, stop):
     first = start()
     first.objective.values = {2: math.nan}
     stop(4)
-    with pytest.raises(checkpoint.Stopped):
+    with pytest.raises(Stopped):
         run(first, Numbers(), lambda: 0.5, tmp_path)
     again = start(epochs=1)
     run(again, Numbers(), lambda: 0.5, tmp_path)

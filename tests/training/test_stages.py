@@ -7,12 +7,11 @@ import pytest
 from made_training import CONFIG, DOCUMENTS, TRAIN, dataset, files, with_settings
 
 from bidr.codes import Codebooks
-from bidr.errors import ConfigError
+from bidr.errors import ConfigError, Stopped
 from bidr.model.encode import encode_rows, fingerprint
 from bidr.negatives.pairs import Pairs
 from bidr.negatives.samplers import LocalBatches, RandomBatches
 from bidr.training import stages
-from bidr.training.checkpoint import Stopped
 from bidr.training.loop import Training
 from bidr.training.objectives import Matching
 from bidr.training.probe import Probe, make_probe, recall

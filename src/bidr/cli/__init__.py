@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from bidr.errors import BidrError, ConfigError
+from bidr.errors import BidrError, ConfigError, Stopped
 
 STOPPED, TO_PUT_RIGHT, OUR_FAULT, PIPE_CLOSED = 130, 2, 1, 141
 
@@ -37,8 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def explain(error: BaseException) -> tuple[int, str]:
     """The exit code for an error, and what to tell the person who caused it."""
     if isinstance(error, BidrError):
-        # By name: its module needs torch, which most commands do not load.
-        return (STOPPED if type(error).__name__ == "Stopped" else TO_PUT_RIGHT), str(error)
+        return (STOPPED if isinstance(error, Stopped) else TO_PUT_RIGHT), str(error)
     if isinstance(error, KeyboardInterrupt):
         return STOPPED, "stopped"
     refused = refusal(error)

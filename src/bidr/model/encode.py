@@ -14,7 +14,7 @@ from bidr.codes import Codebooks
 from bidr.files import storage_errors, sync_file, write_json
 from bidr.model.encoder import Encoder
 from bidr.progress import bar
-from bidr.text.tokens import TokenRows, Tokens, TokenStore, tokenise_texts
+from bidr.text.tokens import TokenRows, Tokens, TokenStore
 
 TOKENS_AT_ONCE = {"cpu": 16_384, "cuda": 262_144}
 ROWS_AT_ONCE = 4_096
@@ -31,8 +31,7 @@ class TokenSource(Protocol):
 
 def encode_texts(encoder: Encoder, texts: list[str], *, prompt: str, max_length: int) -> npt.NDArray[np.float32]:
     """Vectors of a few texts, in memory."""
-    length = min(max_length, encoder.max_length)
-    tokens = tokenise_texts([prompt + text for text in texts], encoder.tokenizer, length)
+    tokens = encoder.tokeniser(max_length)([prompt + text for text in texts])
     return encode_rows(encoder, TokenRows(tokens))
 
 

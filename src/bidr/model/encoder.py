@@ -8,7 +8,7 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
-from bidr.text.tokens import Tokens
+from bidr.text.tokens import Tokeniser, Tokens
 
 
 class Prompts(NamedTuple):
@@ -40,6 +40,14 @@ class Encoder(nn.Module, ABC):
     @property
     def device(self) -> torch.device:
         return next(self.parameters()).device
+
+    def tokeniser(self, max_length: int) -> Tokeniser:
+        """What cuts texts into this encoder's tokens; made once for each length."""
+        length = min(max_length, self.max_length)
+        made: dict[int, Tokeniser] = self.__dict__.setdefault("_tokenisers", {})
+        if length not in made:
+            made[length] = Tokeniser(self.tokenizer, length)
+        return made[length]
 
     def encode(self, tokens: Tokens) -> Tensor:
         return cast(Tensor, self(tokens))

@@ -112,7 +112,10 @@ def tokenise_texts(texts: Sequence[str], tokenizer: "Tokenizer", max_length: int
 
     A text of which nothing is left gives one token: the tokenizer's unknown token, or id 0 when it has none.
     """
-    blocks = list(_Encoder(tokenizer, max_length).blocks(texts))
+    return Tokeniser(tokenizer, max_length)(texts)
+
+
+def _joined(blocks: "list[_Block]") -> Tokens:
     lengths = np.fromiter(chain([0], *(block.lengths for block in blocks)), dtype=np.int64)
     ids = np.concatenate([block.ids for block in blocks]) if blocks else np.empty(0, dtype=np.int32)
     return Tokens(ids, np.cumsum(lengths))
@@ -133,7 +136,7 @@ def tokenise(
     decides, with the tokenizer and `max_length`, whether what the folder holds can be used. Truncation and padding that
     the tokenizer carries are ignored, and the tokenizer is not changed. `total` gives the progress bar its length.
     """
-    folder, encoder = Path(folder), _Encoder(tokenizer, max_length)
+    folder, encoder = Path(folder), Tokeniser(tokenizer, max_length)
     wanted = {
         "format": FORMAT,
         "tokenizer": fingerprint(tokenizer),
@@ -209,8 +212,8 @@ def _plain_copy(tokenizer: "Tokenizer") -> "Tokenizer":
     return copy
 
 
-class _Encoder:
-    """A tokenizer set up for one length, fed in blocks."""
+class Tokeniser:
+    """A tokenizer set up for one length. Setting up copies the tokenizer, so keep one where queries come singly."""
 
     def __init__(self, tokenizer: "Tokenizer", max_length: int) -> None:
         special = tokenizer.num_special_tokens_to_add(False)
@@ -223,6 +226,10 @@ class _Encoder:
         self.largest_id = max(self.tokenizer.get_vocab().values(), default=0)
         unknown = getattr(self.tokenizer.model, "unk_token", None)
         self.filler = (self.tokenizer.token_to_id(unknown) if unknown else None) or 0
+
+    def __call__(self, texts: Sequence[str]) -> Tokens:
+        """Ragged rows, one a text."""
+        return _joined(list(self.blocks(texts)))
 
     def blocks(self, texts: Iterable[str]) -> Iterator[_Block]:
         stream = iter(texts)

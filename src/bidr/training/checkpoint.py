@@ -11,12 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bidr.errors import BidrError, ModelError
+from bidr.errors import ModelError
 from bidr.files import storage_errors, sync_file, sync_folder
-
-
-class Stopped(BidrError):
-    """The user or the system asked to stop; the work done so far is kept."""
 
 
 def save(path: Path, state: dict[str, Any]) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from bidr.errors import BidrError
+from bidr.errors import BidrError, Stopped
 from bidr.negatives.samplers import Plan, Sampler
 from bidr.progress import bar, say
 from bidr.training import checkpoint
@@ -164,8 +164,8 @@ def _epoch(training: Training, plan: Plan, path: Path, stop: checkpoint.StopSign
     return time.monotonic() - started
 
 
-def _stopped(training: Training) -> checkpoint.Stopped:
-    return checkpoint.Stopped(
+def _stopped(training: Training) -> Stopped:
+    return Stopped(
         f"stopped in stage {training.name!r}, epoch {training.epoch + 1}, step {training.step}; the "
         "checkpoint is kept: run the same command again to go on from there"
     )
