@@ -15,7 +15,7 @@ from bidr.files import write_json
 from bidr.model.folder import Model
 from bidr.negatives.bm25 import Bm25
 from bidr.progress import say
-from bidr.text import Dataset, Split
+from bidr.text import Dataset, Split, check
 from bidr.training.config import TrainConfig
 from bidr.training.recipe import bidr_model, conventional_model, open_workshop
 from bidr.training.workshop import Workshop
@@ -57,6 +57,7 @@ def compare(data: Dataset, out: Path, config: TrainConfig, *, engine: str = "aut
     if config.unify.epochs < 1:
         raise ConfigError("unify.epochs: given 0, expected 1 or more: the comparison has a unified row")
     judged = data.split(split)
+    check(data, [split])
     shop = open_workshop(data, config, out)
     rows = [_bm25(data, judged, config)]
     for method, make in _ways(shop, out):

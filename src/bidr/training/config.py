@@ -90,8 +90,8 @@ class DenseConfig:
     depth: int = 200
     """Candidates of each query in the proximity graph: the negatives are drawn from them."""
     hops: int | None = None
-    """Walk only over edges to a query's best so many candidates; None: over all. Where the corpus is small, all of
-    the top 200 are not near, and fewer keep batches local."""
+    """Walk only over edges to a query's best so many candidates. None: over all where the corpus is large; below
+    400,000 documents over fewer, in proportion, since the top 200 of a small corpus are not near."""
     batch_size: int | None = None
     """Queries in a batch of this stage; None: as in the others."""
 

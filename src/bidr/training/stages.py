@@ -19,6 +19,7 @@ from bidr.training.objectives import FixedDocuments, Matching, Quantized, Unifie
 from bidr.training.workshop import Observe, Workshop
 
 CODEBOOKS = "codebooks.safetensors"
+DOCUMENTS_PER_HOP, LEAST_HOPS = 2_000, 10
 
 
 class Sparse(NamedTuple):
@@ -186,8 +187,10 @@ def dense_batches(shop: Workshop, side: Sparse, sampler: str) -> tuple[Sampler, 
     if sampler == "mined":
         return shop.pool_batches(found), lambda epoch, plan: {}
     config, size = shop.config.dense, shop.config.dense.batch_size or shop.config.batch_size
-    graph = build_graph(found, pairs, len(shop.material.documents), backward=(0, config.hops or config.depth))
-    batches = LocalBatches(graph, pairs, size, shop.config.seed, sampler, config.hops)
+    documents = len(shop.material.documents)
+    hops = config.hops or min(config.depth, max(LEAST_HOPS, documents // DOCUMENTS_PER_HOP))
+    graph = build_graph(found, pairs, documents, backward=(0, hops))
+    batches = LocalBatches(graph, pairs, size, shop.config.seed, sampler, hops)
     return batches, lambda epoch, plan: _locality(plan, graph)
 
 
