@@ -107,4 +107,4 @@ def evaluate(
     searcher: Searcher, split: Split, measures: Sequence[str] = MEASURES, *, candidates: int | None = None
 ) -> Report:
     """Measure an open index on the judged questions of a split."""
-    return evaluate_searcher(searcher, split, measures, candidates=candidates or searcher.candidates)
+    return evaluate_searcher(searcher, split, measures, candidates=candidates)

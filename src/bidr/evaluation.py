@@ -1,9 +1,10 @@
 """How good the answers are: measures as trec_eval defines them, what the codes lose, significance, time and memory."""
 
 import json
+import re
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -14,6 +15,8 @@ from bidr.text.records import Query
 from bidr.text.trec import Run
 
 MEASURES = ("R@10", "R@100", "RR@10", "nDCG@10")
+DEPTH = 100
+BY_QUERY = ("per_query", "run")
 BATCH = 64
 TIMED_QUERIES = 200
 RESAMPLES = 10_000
@@ -124,10 +127,12 @@ class Report:
     timed_queries: int
     batch_queries_per_second: float
     per_query: dict[str, dict[str, float]]
+    run: Run
+    """What was found for each query, scored so that whoever reads it ranks it the same."""
 
     def json(self) -> str:
-        """Everything but the value of each query, for another program."""
-        return json.dumps({name: value for name, value in asdict(self).items() if name != "per_query"}, indent=2)
+        """Everything but the values and rankings of each query, for another program."""
+        return json.dumps({name: value for name, value in vars(self).items() if name not in BY_QUERY}, indent=2)
 
     def table(self) -> str:
         """The same for a person."""
@@ -144,12 +149,26 @@ class Report:
         return "\n".join(f"{name:<{width}}  {value}" for name, value in rows)
 
 
+def depth_of(measures: Sequence[str]) -> int:
+    """How deep rankings must go for the measures to mean what they say."""
+    return max([DEPTH, *(int(cutoff) for name in measures for cutoff in re.findall(r"@(\d+)", name))])
+
+
 def evaluate_searcher(
-    searcher: Searcher, split: Judged, measures: Sequence[str] = MEASURES, k: int = 100, candidates: int = 200
+    searcher: Searcher,
+    split: Judged,
+    measures: Sequence[str] = MEASURES,
+    k: int | None = None,
+    candidates: int | None = None,
 ) -> Report:
-    """Measure answers, candidates, time and memory over the judged queries of a split."""
+    """Measure answers, candidates, time and memory over the judged queries of a split.
+
+    k: how many answers are ranked; None: as many as the measures need, at most the candidates.
+    """
     for name in measures:
         _parse(name)
+    candidates = searcher.candidates if candidates is None else candidates
+    k = min(depth_of(measures), candidates) if k is None else k
     queries = [query for query in split.queries if query.id in split.qrels]
     if not queries:
         raise DataError("the split has no judged queries, expected at least one; check queries and judgements")
@@ -160,7 +179,8 @@ def evaluate_searcher(
         for start in range(0, len(queries), BATCH)
     ]
     seconds = time.perf_counter() - started
-    scores = evaluate_run(rank_run(_ids(searcher, queries, [found.rows for found in rankings])), qrels, measures)
+    run = rank_run(_ids(searcher, queries, [found.rows for found in rankings]))
+    scores = evaluate_run(run, qrels, measures)
     depths = _ids(searcher, queries, [found.candidate_rows for found in rankings])
     singles = time_queries(searcher, [query.text for query in queries[:TIMED_QUERIES]], k, candidates)
     return Report(
@@ -176,6 +196,7 @@ def evaluate_searcher(
         timed_queries=len(singles),
         batch_queries_per_second=len(queries) / seconds,
         per_query=scores.per_query,
+        run=run,
     )
 
 

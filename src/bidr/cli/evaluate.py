@@ -1,7 +1,6 @@
 """bidr evaluate: how good and how fast the answers are, and whether they differ from another run's."""
 
 import json
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -17,8 +16,6 @@ if TYPE_CHECKING:
     from bidr.search import Searcher
     from bidr.text import Run, Split
 
-DEPTH = 100
-BATCH = 64
 RunFile = Annotated[Path | None, tyro.conf.arg(name="run", metavar="FILE", help_behavior_hint="(optional)")]
 
 
@@ -58,12 +55,10 @@ class Evaluate(Verb):
         split = load(self.data).split(self.split)
         other = read_run(self.compare) if self.compare else None
         with open_index(index, self.model) as searcher:
-            candidates = self.candidates or searcher.candidates
             _refuse_other_corpus(searcher, split, index)
-            depth = min(depth_of(self.measures), candidates)
-            report = evaluate_searcher(searcher, split, self.measures, depth, candidates)
-            if self.run_file:
-                write_run(self.run_file, rankings(searcher, split, depth, candidates))
+            report = evaluate_searcher(searcher, split, self.measures, candidates=self.candidates)
+        if self.run_file:
+            write_run(self.run_file, report.run)
         value = {"index": str(index), "data": self.data, "split": self.split, **json.loads(report.json())}
         text = report.table()
         if other is not None and self.compare:
@@ -71,24 +66,6 @@ class Evaluate(Verb):
             value["compared_with"] = {"run": str(self.compare), **{name: one._asdict() for name, one in found.items()}}
             text += "\n" + comparison_table(found, self.compare)
         return Shown(text, value)
-
-
-def depth_of(measures: tuple[str, ...]) -> int:
-    """How deep the rankings must go for the measures to mean what they say."""
-    return max([DEPTH, *(int(cutoff) for name in measures for cutoff in re.findall(r"@(\d+)", name))])
-
-
-def rankings(searcher: "Searcher", split: "Split", depth: int, candidates: int) -> "Run":
-    """What was found for each query, scored so that whoever reads the file ranks it the same."""
-    from bidr.evaluation import rank_run
-
-    found: dict[str, list[str]] = {}
-    for start in range(0, len(split.queries), BATCH):
-        queries = split.queries[start : start + BATCH]
-        vectors, _ = searcher.encode([query.text for query in queries])
-        rows = searcher.search_vectors(vectors, depth, candidates).rows
-        found |= {query.id: searcher.reader.documents.ids(row) for query, row in zip(queries, rows, strict=True)}
-    return rank_run(found)
 
 
 def compared(ours: dict[str, dict[str, float]], other: "Run", split: "Split", path: Path) -> dict[str, "Comparison"]:
