@@ -2,7 +2,11 @@
 
 import random
 from pathlib import Path
+from typing import NamedTuple
 
+import pytest
+
+from bidr.cli import main
 from bidr.text import Document, Query, write_beir
 
 COUNT = 320
@@ -28,3 +32,37 @@ def beir_folder(folder: Path, count: int = COUNT, seed: int = 0) -> Path:
         qrels[split][f"q{row}"] = {f"d{row}": 1}
     write_beir(folder, documents, queries, qrels)
     return folder
+
+
+class Made(NamedTuple):
+    """Where things are; nobody may change them."""
+
+    data: Path
+    model: Path
+    index: Path
+
+
+class Ran(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+class Run:
+    """Runs `bidr` in this process."""
+
+    def __init__(self, capfd: pytest.CaptureFixture[str]) -> None:
+        self.capfd = capfd
+
+    def __call__(self, *args: object) -> Ran:
+        self.capfd.readouterr()
+        code = main([str(arg) for arg in args])
+        return Ran(code, *self.capfd.readouterr())
+
+    def refused(self, *args: object) -> str:
+        """The one line that bad input gives; what went before it was progress of work that had to be done first."""
+        code, out, err = self(*args)
+        lines = err.splitlines()
+        assert (code, out, len(lines)) == (2, "", 1), err
+        assert lines[0].startswith("bidr: ")
+        return lines[0]

@@ -3,8 +3,7 @@
 import json
 from pathlib import Path
 
-from cli_data import TINY
-from conftest import Made, Run
+from cli_data import TINY, Made, Run
 
 ROWS = ["BM25", "conventional", "bidr random-walk", "bidr snowball", "bidr unified"]
 

@@ -9,8 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from cli_data import TINY, beir_folder
-from conftest import Made, Run
+from cli_data import TINY, Made, Run, beir_folder
 
 from bidr.cli import explain, main
 from bidr.errors import DataError

@@ -7,8 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from cli_data import COUNT
-from conftest import Made, Run
+from cli_data import COUNT, Made, Run
 
 from bidr.cli.search import clean
 from bidr.text import read_run

@@ -6,8 +6,7 @@ import sys
 import time
 from pathlib import Path
 
-from cli_data import TINY
-from conftest import Made, Run
+from cli_data import TINY, Made, Run
 
 LONG = [*TINY, "--warmup.epochs", "16", "--dense.epochs", "16", "--batch-size", "4"]
 INTO_AN_EPOCH = 0.05  # seconds; an epoch has 60 steps of a few milliseconds
