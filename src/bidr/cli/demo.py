@@ -1,7 +1,9 @@
 """bidr demo and bidr compare: the method beside the conventional ones, on your machine or your data."""
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
+from shutil import which
 from typing import Literal
 
 from bidr.cli.shown import Data, Folder, Shown, Verb
@@ -31,7 +33,8 @@ class Demo(Verb):
             raise ConfigError(f"documents: given {self.documents}, expected 1 or more")
         rows = demo(self.out, documents=self.documents, config=CONFIG)
         remember(searchable(self.out))
-        return Shown(f"{table(rows)}\nnext: bidr search {EXAMPLE}", report(rows))
+        command = "bidr" if which("bidr") else sys.argv[0]
+        return Shown(f"{table(rows)}\nnext: {command} search {EXAMPLE}", report(rows))
 
 
 @dataclass(frozen=True, kw_only=True)
