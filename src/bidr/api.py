@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
+from bidr.errors import ModelError
 from bidr.evaluation import MEASURES, Report, evaluate_searcher
 from bidr.files import storage_errors
 from bidr.index.build import build_index
@@ -94,7 +95,15 @@ def open_index(
     if model is None and stamp is None:
         return OpenIndex(IndexReader.open(folder))
     where = model if model is not None else stamp.folder if stamp else ""
-    opened = Model(where, pick_device(device))
+    try:
+        opened = Model(where, pick_device(device))
+    except ModelError as error:
+        if model is not None:
+            raise
+        raise ModelError(
+            f"{folder} was built with the model in {where}, which cannot be opened there any more ({error}); "
+            "say where it is now with --model, or model=... in Python"
+        ) from error
     reader = IndexReader.open(folder, expect_model=opened.fingerprint)
 
     def encode(texts: Sequence[str]) -> QueryVectors:

@@ -6,6 +6,7 @@ bidr compare --data FOLDER --out DIR --bytes-per-doc 8
 import time
 from collections.abc import Callable
 from pathlib import Path
+from statistics import median
 from typing import Any, NamedTuple
 
 from bidr.api import build, open_index
@@ -49,7 +50,7 @@ class Row(NamedTuple):
 
 
 def compare(data: Dataset, out: Path, config: TrainConfig, *, engine: str = "auto", split: str = "test") -> list[Row]:
-    """Train, build and measure every way; what an earlier call in the same folder finished is not done again.
+    """Train, build and measure every way; a stage that an earlier call in the same folder finished is not run again.
 
     All share the warm-up, the text policy, the bytes a document and the number of candidates; the conventional way
     trains on for as many steps as the method's stages together.
@@ -86,16 +87,17 @@ def _bm25(data: Dataset, judged: Split, config: TrainConfig) -> Row:
     ids = [document.id for document in data.corpus]
     engine = Bm25(data.corpus.texts(config.text.titles))
     texts = [query.text for query in judged.queries]
-    found = engine.search(texts, max(config.candidates, 100)).rows
+    found = engine.search(texts, config.candidates).rows
     ranked = {
         query.id: [ids[row] for row in rows if row >= 0]
         for query, rows in zip(judged.queries, found.tolist(), strict=True)
     }
     scores = evaluate_run(rank_run({query: docs[:100] for query, docs in ranked.items()}), judged.qrels, MEASURES)
-    started = time.perf_counter()
+    times = []
     for text in texts[:TIMED_QUERIES]:
-        engine.search([text], 100, quiet=True)
-    milliseconds = 1000 * (time.perf_counter() - started) / len(texts[:TIMED_QUERIES])
+        started = time.perf_counter()
+        engine.search([text], config.candidates, quiet=True)
+        times.append(1000 * (time.perf_counter() - started))
     depth = {query: docs[: config.candidates] for query, docs in ranked.items()}
     return Row(
         "BM25",
@@ -103,7 +105,7 @@ def _bm25(data: Dataset, judged: Split, config: TrainConfig) -> Row:
         scores.mean["R@100"],
         candidate_recall(depth, judged.qrels),
         None,
-        milliseconds,
+        median(times),
         scores.per_query,
     )
 
@@ -114,7 +116,7 @@ def _measure(method: str, make: Callable[[Path], Model], shop: Workshop, out: Pa
     model = make(folder)
     index = build(shop.dataset, model, folder / "index", engine=engine, tokens=shop.folder / "tokens")
     with open_index(index, device=shop.device) as searcher:
-        found = evaluate_searcher(searcher, judged, MEASURES, k=100, candidates=shop.config.candidates)
+        found = evaluate_searcher(searcher, judged, MEASURES)
     say(f"{method}: R@10 {found.measures['R@10']:.4f}, R@100 {found.measures['R@100']:.4f}")
     return Row(
         method,

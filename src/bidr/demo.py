@@ -1,8 +1,12 @@
 """The embedded default: a search engine for the documentation of the Python packages installed on this machine."""
 
+import json
+import shutil
 from pathlib import Path
 
 from bidr.compare import Row, compare
+from bidr.errors import ConfigError
+from bidr.files import write_json
 from bidr.progress import say
 from bidr.text import load
 from bidr.text.python_docs import write
@@ -18,11 +22,17 @@ def demo(out: Path, *, documents: int = DOCUMENTS, config: TrainConfig = CONFIG)
 
     A call that was cut off is continued in the same folder.
     """
-    say("collect, train five ways, build and measure: about four minutes on two cores, all of it kept in " + str(out))
-    data = out / "data"
-    if not data.exists():
+    if documents < config.codewords:
+        raise ConfigError(f"documents: given {documents}, expected {config.codewords} or more: as many as codewords")
+    data, made = out / "data", out / "data.json"
+    if made.exists() and json.loads(made.read_text())["documents"] != documents:
+        raise ConfigError(f"{out} holds a demo of another number of documents than {documents}; choose another --out")
+    say(f"collect, train, build and measure four ways: about four minutes on two cores, all of it kept in {out}")
+    if not made.exists():
         say("read the sources of the installed Python packages: summaries are questions, the rest is the answer")
+        shutil.rmtree(data, ignore_errors=True)
         write(data, documents)
+        write_json(made, {"documents": documents})
     return compare(load(data), out / "comparison", config)
 
 

@@ -14,16 +14,20 @@ from typing import NamedTuple
 
 import pytest
 
-from bidr.text import Dataset
+from bidr.negatives.pairs import pairs_from
+from bidr.text import Dataset, Split, tokenise_texts
 from bidr.text.python_docs import collect
+from bidr.text.tokens import TokenRows
 from bidr.training import stages
 from bidr.training.config import EncoderConfig, SparseConfig, TrainConfig, WarmupConfig
+from bidr.training.material import Questions
 from bidr.training.objectives import Matching
+from bidr.training.probe import make_probe
 from bidr.training.stages import Sparse
 from bidr.training.workshop import Workshop
 
 PACKAGES = ("numpy", "scipy", "sklearn", "torch")
-JUDGED = 2_600
+JUDGED, CHOSEN_ON = 2_600, 600
 CANDIDATES = 20
 CONFIG = TrainConfig(
     bytes_per_doc=8,
@@ -40,11 +44,12 @@ CONFIG = TrainConfig(
 
 @pytest.fixture(scope="session")
 def documentation() -> Dataset:
-    """8,000 documented objects of installed packages; a third of the questions is kept to judge by."""
+    """8,000 documented objects of installed packages; 600 questions to choose epochs on, 2,600 others to judge by."""
     origins = [spec.origin for spec in map(find_spec, PACKAGES) if spec and spec.origin]
     docs = collect(8_000, [Path(origin).parent for origin in origins])
     judged = [pair for split in ("dev", "test", "train") for pair in docs.qrels_by_split[split].items()]
-    splits = {"dev": dict(judged[:JUDGED]), "train": dict(judged[JUDGED:])}
+    seen = JUDGED + CHOSEN_ON
+    splits = {"test": dict(judged[:JUDGED]), "dev": dict(judged[JUDGED:seen]), "train": dict(judged[seen:])}
     return Dataset.from_records("documentation", docs.documents, docs.queries, splits)
 
 
@@ -62,12 +67,13 @@ def measure(data: Dataset, folder: Path, seed: int) -> Recalls:
     shop = Workshop(data, config, folder / "learned")
     stages.warmup(shop)
     shutil.copytree(folder / "learned", folder / "held")
+    judge = make_probe(shop.material._replace(dev=questions(shop, data.split("test"))), 10_000, seed, "cpu")
     learned = stages.sparse(shop)
     still = Workshop(data, replace(config, sparse=replace(config.sparse, codebook_rate=0.0)), folder / "held")
     longer = train_longer(shop)
 
     def recall(side: Sparse) -> float:
-        return shop.probe.coded(side.encoder, side.codebooks, CANDIDATES)
+        return judge.coded(side.encoder, side.codebooks, CANDIDATES)
 
     return Recalls(
         recall(learned),
@@ -75,6 +81,14 @@ def measure(data: Dataset, folder: Path, seed: int) -> Recalls:
         recall(Sparse(longer, shop.fit_codebooks(longer))),
         recall(stages.sparse(still)),
     )
+
+
+def questions(shop: Workshop, split: Split) -> Questions:
+    """Judged questions as the shop's encoder reads them."""
+    texts = [query.text for query in split.queries]
+    tokens = tokenise_texts(texts, shop.backbone().tokenizer, shop.config.text.query_length)
+    ids = {document.id: row for row, document in enumerate(shop.dataset.corpus)}
+    return Questions(texts, TokenRows(tokens), pairs_from([query.id for query in split.queries], split.qrels, ids))
 
 
 def train_longer(shop: Workshop):

@@ -39,7 +39,7 @@ def explain(error: BaseException) -> tuple[int, str]:
     if isinstance(error, BidrError):
         return (STOPPED if isinstance(error, Stopped) else TO_PUT_RIGHT), str(error)
     if isinstance(error, KeyboardInterrupt):
-        return STOPPED, "stopped"
+        return STOPPED, "stopped; what was finished is kept: run the same command again to go on from there"
     refused = refusal(error)
     if refused:
         return TO_PUT_RIGHT, refused

@@ -71,7 +71,9 @@ class Codebooks(NamedTuple):
         from safetensors.numpy import save_file
 
         arrays = {"rotation": self.rotation, "centroids": self.centroids}
-        save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, path)
+        aside = path.with_name(f".{path.name}.new")
+        save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, aside)
+        aside.replace(path)
 
     @classmethod
     def load(cls, path: Path) -> "Codebooks":

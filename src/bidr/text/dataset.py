@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import xxhash
 
@@ -64,11 +64,7 @@ class Corpus:
 
     def fingerprint(self) -> str:
         """Changes when the files do (by name, size and time of change); costs no reading."""
-        digest = xxhash.xxh3_128(self.table.where.encode())
-        for path in self.table.files:
-            state = path.stat()
-            digest.update(f"{path.name} {state.st_size} {state.st_mtime_ns}".encode())
-        return digest.hexdigest()
+        return _fingerprint([self.table])
 
 
 @dataclass(frozen=True)
@@ -105,6 +101,10 @@ class Dataset:
             raise DataError(f"{tables.judgements.where} has no judgement with a score above 0; split {name!r} is empty")
         return Split(name, queries, {query.id: qrels[query.id] for query in queries})
 
+    def fingerprint(self, splits: Iterable[str]) -> str:
+        """Changes when the files of these splits do, as far as they are there."""
+        return _fingerprint([table for name in splits for table in self.tables.get(name, ())])
+
     @classmethod
     def from_records(
         cls,
@@ -121,6 +121,16 @@ class Dataset:
             table = Table(f"{name} qrels {split}", partial(_numbered, judgements), "number")
             splits[split] = SplitTables(query_table, table)
         return cls(Source(name, Table(f"{name} documents", partial(_numbered, documents), "number"), splits))
+
+
+def _fingerprint(tables: Sequence[Table[Any]]) -> str:
+    digest = xxhash.xxh3_128()
+    for table in tables:
+        digest.update((table.where if not table.files else "").encode())
+        for path in table.files:
+            state = path.stat()
+            digest.update(f"{path.name} {state.st_size} {state.st_mtime_ns}".encode())
+    return digest.hexdigest()
 
 
 def _numbered(records: Iterable[Record]) -> Iterator[tuple[int, Record]]:

@@ -52,6 +52,7 @@ class WarmupConfig:
     """The first stage: one encoder, before there are codes."""
 
     epochs: int = 3
+    """Times that every train query is visited."""
     negatives: Negatives | None = None
     """'in-batch': others' positives; 'bm25': one lexically similar document for each query besides. None: 'bm25' for
     transformers, as in the paper, 'in-batch' for the built-in encoder, which lexical negatives made worse."""
@@ -62,6 +63,7 @@ class SparseConfig:
     """The second stage: the codes, with the quantizer in the loop."""
 
     epochs: int = 2
+    """Times that every train query is visited."""
     loss: Literal["quantized", "joint"] = "joint"
     """'quantized': the paper's equation 3; 'joint': with the same loss on the unquantized vectors, as its code."""
     negatives: Negatives | None = None
@@ -80,6 +82,7 @@ class DenseConfig:
     """The third stage: the vectors, on the candidates that the codes bring up."""
 
     epochs: int = 2
+    """Times that every train query is visited."""
     sampler: Literal["random-walk", "snowball", "mined", "in-batch"] = "random-walk"
     """Batches on local patches of the proximity graph, or random ones with a candidate as negative, or plain."""
     start: Literal["backbone", "warmup", "sparse"] = "warmup"
@@ -142,9 +145,11 @@ class TrainConfig:
     dev_documents: int = 200_000
     """Dev is measured on the whole corpus up to this size, else on a random part with all dev positives in it."""
     seed: int = 0
+    """Of everything drawn at random: the same seed gives the same model on the same machine."""
     device: str = "auto"
     """'auto' takes a GPU if there is one; or 'cpu', 'cuda', 'cuda:1'."""
     checkpoint_minutes: float = 5.0
+    """Minutes between checkpoints within an epoch; one is written at each epoch's end and when stopped."""
     encoder: EncoderConfig = field(default_factory=EncoderConfig)
     text: TextConfig = field(default_factory=TextConfig)
     warmup: WarmupConfig = field(default_factory=WarmupConfig)
@@ -153,18 +158,18 @@ class TrainConfig:
     unify: UnifyConfig = field(default_factory=UnifyConfig)
 
     def __post_init__(self) -> None:
-        for name in ("bytes_per_doc", "candidates", "dev_queries", "dev_documents"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name}: given {getattr(self, name)}, expected 1 or more")
-        for stage in (self.warmup, self.sparse, self.dense, self.unify):
-            least = 0 if stage is self.unify else 1
-            if stage.epochs < least:
-                name = type(stage).__name__.removesuffix("Config").lower()
-                raise ConfigError(f"{name}.epochs: given {stage.epochs}, expected {least} or more")
-        if self.batch_size < 2:
-            raise ConfigError(
-                f"batch_size: given {self.batch_size}, expected 2 or more: others' positives are negatives"
-            )
+        _at_least(1, self, "bytes_per_doc", "candidates", "dev_queries", "dev_documents")
+        _at_least(2, self, "batch_size")  # others' positives are the negatives
+        _at_least(1, self.encoder, "dim", "vocabulary", "projection", prefix="encoder.")
+        _at_least(1, self.text, "query_length", "document_length", prefix="text.")
+        _at_least(1, self.warmup, "epochs", prefix="warmup.")
+        _at_least(1, self.sparse, "epochs", prefix="sparse.")
+        _at_least(1, self.dense, "epochs", "depth", "hops", prefix="dense.")
+        _at_least(2, self.dense, "batch_size", prefix="dense.")
+        _at_least(0, self.unify, "epochs", prefix="unify.")
+        _at_least(1, self.unify, "pool", "own", "others", prefix="unify.")
+        if self.sparse.temperature <= 0:
+            raise ConfigError(f"sparse.temperature: given {self.sparse.temperature}, expected more than 0")
 
     @property
     def books(self) -> int:
@@ -174,3 +179,10 @@ class TrainConfig:
     @property
     def built_in(self) -> bool:
         return self.encoder.backbone == BUILT_IN
+
+
+def _at_least(least: int, config: object, *names: str, prefix: str = "") -> None:
+    for name in names:
+        value = getattr(config, name)
+        if value is not None and value < least:
+            raise ConfigError(f"{prefix}{name}: given {value}, expected {least} or more")

@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bidr.codes import Codebooks
+from bidr.codes.codebooks import Codes
 from bidr.codes.exact import top_k, top_k_codes
 from bidr.model.encode import encode_rows
 from bidr.model.encoder import Encoder
@@ -32,9 +33,12 @@ class Probe(NamedTuple):
         vectors = encode_rows(encoder, self.material.documents, self.rows)
         return recall(top_k(self.queries(encoder), vectors, ANSWERS, device=self.device).rows, self.pairs)
 
+    def codes(self, encoder: Encoder, codebooks: Codebooks) -> Codes:
+        return codebooks.encode(encode_rows(encoder, self.material.documents, self.rows))
+
     def coded(self, encoder: Encoder, codebooks: Codebooks, candidates: int) -> float:
         """Recall of the candidates by the codes of the encoder's vectors."""
-        codes = codebooks.encode(encode_rows(encoder, self.material.documents, self.rows))
+        codes = self.codes(encoder, codebooks)
         found = top_k_codes(self.queries(encoder), codebooks, codes, candidates, device=self.device)
         return recall(found.rows, self.pairs)
 

@@ -32,7 +32,12 @@ def train(dataset: Dataset, config: TrainConfig, out: Path | str) -> Model:
 
 def open_workshop(dataset: Dataset, config: TrainConfig, out: Path) -> Workshop:
     """The run's folder, after checking that nothing else is in it. Where a new run cannot begin, none is left."""
-    settings = {"data": dataset.name, "documents": dataset.corpus.fingerprint(), "config": dataclasses.asdict(config)}
+    settings = {
+        "data": dataset.name,
+        "state of the corpus' files": dataset.corpus.fingerprint(),
+        "state of the train and dev files": dataset.fingerprint(["train", "dev"]),
+        "config": dataclasses.asdict(config),
+    }
     path = out / WORK / RUN
     if path.exists():
         _refuse_other_run(json.loads(path.read_text()), settings, out)
@@ -114,6 +119,7 @@ def _save(shop: Workshop, parts: ModelParts, out: Path, names: list[str]) -> Mod
         "train_queries": len(shop.material.train.texts),
         "config": dataclasses.asdict(config),
         "stages": {name: shop.history(name) for name in names},
+        "codewords": shop.usage(),
     }
     return save_model(out, parts, text, candidates=config.candidates, training=training, device=shop.device)
 

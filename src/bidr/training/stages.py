@@ -6,8 +6,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from bidr.codes import Codebooks
+from bidr.codes import Codebooks, usage
 from bidr.codes.exact import top_k, top_k_codes
+from bidr.files import write_json
 from bidr.model.encode import discard, encode_corpus, encode_rows
 from bidr.model.encoder import Encoder
 from bidr.model.quantizer import Quantizer
@@ -16,9 +17,8 @@ from bidr.negatives.pairs import Rows, without_positives
 from bidr.negatives.samplers import LocalBatches, Plan, Sampler, locality
 from bidr.progress import say
 from bidr.training.objectives import FixedDocuments, Matching, Quantized, Unified
-from bidr.training.workshop import Observe, Workshop
+from bidr.training.workshop import CODEBOOKS, Observe, Workshop
 
-CODEBOOKS = "codebooks.safetensors"
 DOCUMENTS_PER_HOP, LEAST_HOPS = 2_000, 10
 
 
@@ -70,6 +70,7 @@ def sparse(shop: Workshop) -> Sparse:
             f"candidates' R@{shop.config.candidates}",
             rate=config.rate,
         )
+        _say_usage(shop, encoder, quantizer.codebooks())
     return Sparse(shop.encoder("sparse"), Codebooks.load(shop.folder / "sparse" / CODEBOOKS))
 
 
@@ -139,13 +140,20 @@ def conventional(shop: Workshop) -> Sparse:
         encoder = warmup(shop)
         pool = shop.kept("warmup-neighbours", lambda: _mine(shop, encoder))
         objective = Matching(encoder, shop.material.documents, shop.material.train, shop.scale)
-        epochs = config.sparse.epochs + config.dense.epochs + config.unify.epochs
+        epochs = config.sparse.epochs + config.unify.epochs + dense_epochs(shop)
         batches = shop.pool_batches(pool)
         shop.run(stage, objective, batches, epochs, lambda: shop.probe.exact(encoder), rate=config.dense.rate)
     encoder, path = shop.encoder(stage), shop.folder / stage / CODEBOOKS
     if not path.exists():
         shop.fit_codebooks(encoder).save(path)
     return Sparse(encoder, Codebooks.load(path))
+
+
+def dense_epochs(shop: Workshop) -> int:
+    """The dense stage's steps as epochs of batches as large as the other stages'."""
+    config, size, queries = shop.config, shop.config.batch_size, len(shop.material.train.pairs)
+    steps = config.dense.epochs * -(-queries // (config.dense.batch_size or size))
+    return round(steps / -(-queries // size))
 
 
 def corpus_codes(shop: Workshop, side: Sparse) -> npt.NDArray[Any]:
@@ -192,6 +200,16 @@ def dense_batches(shop: Workshop, side: Sparse, sampler: str) -> tuple[Sampler, 
     graph = build_graph(found, pairs, documents, backward=(0, hops))
     batches = LocalBatches(graph, pairs, size, shop.config.seed, sampler, hops)
     return batches, lambda epoch, plan: _locality(plan, graph)
+
+
+def _say_usage(shop: Workshop, encoder: Encoder, codebooks: Codebooks) -> None:
+    """Codewords that lie idle are bytes that say nothing: a run should show how many do."""
+    found = usage(shop.probe.codes(encoder, codebooks), codebooks.words)
+    write_json(shop.folder / "sparse" / "usage.json", found._asdict())
+    say(
+        f"sparse: {found.used:.1%} of the codewords used, entropy {found.entropy_bits:.2f} of {codebooks.bits} bits, "
+        f"{found.least_entropy_bits:.2f} in the worst book"
+    )
 
 
 def _locality(plan: Plan, graph: ProximityGraph) -> dict[str, float]:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -32,6 +33,7 @@ from bidr.training.probe import make_probe
 
 BM25_DEPTH = 20
 DONE = "done.json"
+CODEBOOKS = "codebooks.safetensors"
 
 Observe = Callable[[int, Plan], dict[str, float]]
 
@@ -57,7 +59,7 @@ class Workshop:
             query_length=text.query_length,
             document_length=text.document_length,
         )
-        self.scale = config.encoder.scale or (20.0 if first.normalised else 1.0)
+        self.scale = given(config.encoder.scale, 20.0 if first.normalised else 1.0)
         self.probe = make_probe(self.material, config.dev_documents, config.seed, self.device)
 
     def backbone(self) -> Encoder:
@@ -86,6 +88,12 @@ class Workshop:
         found: list[dict[str, float]] = json.loads((self.folder / stage / DONE).read_text())["history"]
         return found
 
+    def usage(self) -> dict[str, float] | None:
+        """How well the learned codewords are used; None where none were learned."""
+        path = self.folder / "sparse" / "usage.json"
+        found: dict[str, float] | None = json.loads(path.read_text()) if path.exists() else None
+        return found
+
     def run(
         self,
         stage: str,
@@ -102,13 +110,13 @@ class Workshop:
         rate: the learning rate as a multiple of the warm-up's; None: what suits a trained encoder of this kind.
         """
         config, folder = self.config, self.folder / stage
-        multiple = rate or (0.1 if config.built_in else 1.0)
+        usual_rate, usual_multiple, usual_decay = (2e-2, 0.1, 0.0) if config.built_in else (5e-5, 1.0, 0.01)
         folder.mkdir(parents=True, exist_ok=True)
         torch.manual_seed(config.seed)
         settings = LoopSettings(
             epochs=epochs,
-            rate=multiple * (config.learning_rate or (2e-2 if config.built_in else 5e-5)),
-            decay=(0.0 if config.built_in else 0.01) if config.weight_decay is None else config.weight_decay,
+            rate=given(rate, usual_multiple) * given(config.learning_rate, usual_rate),
+            decay=given(config.weight_decay, usual_decay),
             warmup_share=config.warmup_share,
             clip=config.clip,
             seed=config.seed,
@@ -117,7 +125,7 @@ class Workshop:
         training = Training(stage, objective, settings, measure)
         run(training, sampler, validate, folder, observe)
         if isinstance(objective, Quantized):
-            objective.quantizer.codebooks().save(folder / "codebooks.safetensors")
+            objective.quantizer.codebooks().save(folder / CODEBOOKS)
         save_whole(objective.encoder, folder / "encoder")
         write_json(folder / DONE, {"stage": stage, "best": training.best, "history": training.history})
         (folder / "checkpoint.pt").unlink(missing_ok=True)
@@ -190,8 +198,14 @@ def save_whole(encoder: Encoder, folder: Path) -> None:
         aside.rename(folder)
 
 
+def given(value: float | None, usual: float) -> float:
+    return usual if value is None else value
+
+
 def pick_device(name: str) -> str:
     """'auto' is a GPU where there is one."""
+    if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", name):
+        raise ConfigError(f"device: given {name!r}, expected 'auto', 'cpu', 'cuda' or 'cuda:1'")
     # Batches differ in shape: without this the allocator's leftovers fill a large card within an epoch.
     os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
     if name == "auto":
