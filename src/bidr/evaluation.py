@@ -173,12 +173,7 @@ def evaluate_searcher(
     if not queries:
         raise DataError("the split has no judged queries, expected at least one; check queries and judgements")
     qrels = {query.id: split.qrels[query.id] for query in queries}
-    started = time.perf_counter()
-    rankings = [
-        _answer(searcher, [query.text for query in queries[start : start + BATCH]], k, candidates)
-        for start in range(0, len(queries), BATCH)
-    ]
-    seconds = time.perf_counter() - started
+    rankings, seconds = _answer_all(searcher, queries, k, candidates)
     run = rank_run(_ids(searcher, queries, [found.rows for found in rankings]))
     scores = evaluate_run(run, qrels, measures)
     depths = _ids(searcher, queries, [found.candidate_rows for found in rankings])
@@ -211,6 +206,16 @@ def _answer(searcher: Searcher, texts: Sequence[str], k: int, candidates: int) -
     queries, milliseconds = searcher.encode(texts)
     ranking = searcher.search_vectors(queries, k, candidates)
     return ranking._replace(timings=ranking.timings._replace(encode=milliseconds))
+
+
+def _answer_all(searcher: Searcher, queries: Sequence[Query], k: int, candidates: int) -> tuple[list[Ranking], float]:
+    """Rankings batch by batch, and the seconds they took."""
+    started = time.perf_counter()
+    rankings = [
+        _answer(searcher, [query.text for query in queries[start : start + BATCH]], k, candidates)
+        for start in range(0, len(queries), BATCH)
+    ]
+    return rankings, time.perf_counter() - started
 
 
 def _ids(searcher: Searcher, queries: Sequence[Query], rows: Sequence[Any]) -> dict[str, list[str]]:
