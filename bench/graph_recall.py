@@ -7,23 +7,23 @@ from pathlib import Path
 
 import numpy as np
 import tyro
+from tyro.conf import Positional
 
 from bidr.codes.fit import fit
 from bidr.index import candidates
 from bidr.index.faissfile import export_faiss
 
 
-def main(documents_file: Path, queries_file: Path, books: int = 16, documents: int = 40_000) -> None:
+def main(vectors: Positional[Path], queries: Positional[Path], books: int = 16, documents: int = 40_000) -> None:
     """Rows of both files are made unit vectors; OPQ codes; efSearch 100, 200, 400."""
-    vectors, queries = (_unit(np.load(path)) for path in (documents_file, queries_file))
-    vectors = vectors[:documents]
-    codebooks = fit(vectors, books)
-    codes = codebooks.encode(vectors)
+    corpus, asked = _unit(np.load(vectors)[:documents]), _unit(np.load(queries))
+    codebooks = fit(corpus, books)
+    codes = codebooks.encode(corpus)
     candidates.SCANNED_PER_VISIT = 0  # a graph that falls back to scanning would show nothing
-    wanted = candidates.Scan(export_faiss(codebooks, codes)).search(queries, 100)[1]
+    wanted = candidates.Scan(export_faiss(codebooks, codes)).search(asked, 100)[1]
     graph = export_faiss(codebooks, codes, engine="hnsw")
     for width in (100, 200, 400):
-        found = candidates.Graph(graph, ef=width).search(queries, 100)[1]
+        found = candidates.Graph(graph, ef=width).search(asked, 100)[1]
         share = np.mean([len(np.intersect1d(a, b)) / 100 for a, b in zip(wanted, found, strict=True)])
         print(f"efSearch {width}: {share:.4f} of the scan's top 100", flush=True)
 
