@@ -9,8 +9,8 @@ from torch import nn
 from bidr.errors import BidrError, ModelError, Stopped
 from bidr.negatives.samplers import Plan
 from bidr.training import checkpoint, loop
-from bidr.training.loop import LoopSettings, Training, run, schedule
-from bidr.training.objectives import Objective
+from bidr.training.loop import LoopSettings, Training, prepare_ahead, run, schedule
+from bidr.training.objectives import Objective, Prepared
 
 SETTINGS = LoopSettings(epochs=3, rate=0.05, decay=0.01, warmup_share=0.2, clip=1.0, seed=0, checkpoint_seconds=1e9)
 
@@ -25,11 +25,14 @@ class Noisy(Objective):
         self.values: dict[int, float] = {}
         self.steps = 0
 
-    def loss(self, batch, random):
+    def prepare(self, batch, random):
+        return Prepared(batch.queries, (), torch.from_numpy(random.standard_normal((3, 4))).float())
+
+    def losses(self, prepared):
         self.steps += 1
-        inputs = torch.randn(3, 4) + torch.from_numpy(random.standard_normal((3, 4))).float()
-        loss = self.encoder(inputs + float(batch.queries.mean())).square().mean()
-        return loss * self.values.get(self.steps, 1.0)
+        inputs = torch.randn(3, 4) + prepared.given
+        loss = self.encoder(inputs + float(prepared.queries.mean())).square().mean()
+        return {"made": loss * self.values.get(self.steps, 1.0)}
 
 
 class Numbers:
@@ -45,6 +48,12 @@ def start(**changes) -> Training:
     return Training("made", Noisy(), LoopSettings(**{**vars(SETTINGS), **changes}), "R@10")
 
 
+def step_once(training: Training) -> None:
+    plan = Numbers().plan(training.epoch)
+    training.train_step(next(prepare_ahead(training, plan)), plan.steps)
+    training.settle()
+
+
 def weights(training: Training) -> list[float]:
     return nn.utils.parameters_to_vector(training.objective.parameters()).tolist()
 
@@ -57,8 +66,8 @@ def stop(monkeypatch):
     def after(steps: int) -> None:
         left = [steps]
 
-        def watched(self, plan):
-            value = real(self, plan)
+        def watched(self, *given):
+            value = real(self, *given)
             left[0] -= 1
             if left[0] == 0:
                 signal.raise_signal(signal.SIGINT)
@@ -154,12 +163,11 @@ def test_what_is_observed_of_a_plan_is_logged(tmp_path):
 def test_a_loss_that_is_not_finite_is_skipped_and_counted(value):
     training = start()
     training.objective.values = {2: value}
-    plan = Numbers().plan(0)
-    training.train_step(plan)
+    step_once(training)
     before = weights(training)
-    training.train_step(plan)
+    step_once(training)
     assert (weights(training), training.skipped, training.step) == (before, 1, 2)
-    training.train_step(plan)
+    step_once(training)
     assert weights(training) != before
     assert math.isfinite(training.total)
 
@@ -167,9 +175,9 @@ def test_a_loss_that_is_not_finite_is_skipped_and_counted(value):
 def test_a_gradient_that_is_not_finite_is_skipped_too():
     """The root of nothing has a loss of nothing and an endless gradient: one step with it would end the run."""
     training = start()
-    training.objective.loss = lambda batch, random: (0 * training.objective.encoder.weight).sum().sqrt()
+    training.objective.losses = lambda prepared: {"made": (0 * training.objective.encoder.weight).sum().sqrt()}
     before = weights(training)
-    training.train_step(Numbers().plan(0))
+    step_once(training)
     assert (weights(training), training.skipped) == (before, 1)
 
 
@@ -177,7 +185,7 @@ def test_too_many_skipped_steps_end_the_stage(tmp_path, monkeypatch):
     monkeypatch.setattr(loop, "MOST_SKIPPED", 3)
     training = start()
     training.objective.values = dict.fromkeys(range(2, 50), math.nan)
-    with pytest.raises(BidrError, match=r"made: .*not finite in 4 steps.*step 4 of epoch 1"):
+    with pytest.raises(BidrError, match=r"made: .*not finite in 4 steps.*step 5 of epoch 1 .*queries number 6, 10"):
         run(training, Numbers(), lambda: 0.5, tmp_path)
 
 
@@ -212,7 +220,7 @@ def test_groups_keep_their_own_rates():
             ]
 
     training = Training("made", Two(), SETTINGS, "R@10")
-    training.train_step(Numbers().plan(0))
+    step_once(training)
     one, other = (group["lr"] for group in training.optimizer.param_groups)
     assert other == pytest.approx(3 * one)
     assert one == pytest.approx(0.05 * schedule(0, 18, 0.2))

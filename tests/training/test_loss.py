@@ -71,6 +71,10 @@ def batch(shop):
     return shop.random_batches("in-batch").plan(0).batch(0)
 
 
+def loss_of(objective, batch, seed=0):
+    return sum(objective.losses(objective.prepare(batch, np.random.default_rng(seed))).values())
+
+
 def own_positives(shop) -> list[set[int]]:
     pairs = shop.material.train.pairs
     return [set(pairs.of(query).tolist()) for query in range(len(pairs))]
@@ -86,7 +90,7 @@ def test_matching_is_infonce_over_the_batchs_documents(shop, sides, batch):
     objective = Matching(shop.backbone(), shop.material.documents, shop.material.train, 20.0)
     for each in (batch, with_negatives):
         expected = naive(20 * queries @ documents.T, *arguments(shop, each, each.negatives.tolist()))
-        assert float(objective.loss(each, np.random.default_rng(0)).detach()) == pytest.approx(expected, rel=1e-4)
+        assert float(loss_of(objective, each).detach()) == pytest.approx(expected, rel=1e-4)
 
 
 @pytest.mark.parametrize("kind", ["quantized", "joint"])
@@ -108,7 +112,7 @@ def test_the_sparse_loss_is_that_of_the_codes_scores(shop, sides, batch, kind):
     expected = naive(20 * codebooks.scores(queries, codebooks.encode(documents)), *arguments(shop, batch))
     if kind == "joint":
         expected += naive(20 * queries @ documents.T, *arguments(shop, batch))
-    loss = objective.loss(batch, np.random.default_rng(0))
+    loss = loss_of(objective, batch)
     assert float(loss.detach()) == pytest.approx(expected, rel=1e-4)
     loss.backward()
     assert objective.quantizer.centroids.grad.abs().sum() > 0
@@ -140,7 +144,7 @@ def test_unification_compares_with_the_whole_corpus_where_it_is_small(shop, side
     rows, fixed = range(len(documents)), objective.fixed
     by_codes = naive(20 * fixed.codebooks.scores(queries, fixed.codes), *arguments(shop, batch, rows))
     by_vectors = naive(20 * queries @ fixed.vectors.T.astype(np.float32), *arguments(shop, batch, rows))
-    found = float(objective.loss(batch, np.random.default_rng(0)).detach())
+    found = float(loss_of(objective, batch).detach())
     assert found == pytest.approx(by_codes + weight * by_vectors, rel=1e-4)
 
 
@@ -158,15 +162,14 @@ def test_unification_on_parts_of_the_corpus(shop, sides, batch, seed):
     for query, positive in zip(batch.queries.tolist(), batch.positives.tolist(), strict=True):
         seen = others | set(batch.positives.tolist()) | {row for row in fixed.candidates[query].tolist() if row >= 0}
         by_vectors.append(naive(scores, [query], [positive], seen, own))
-    found = float(objective.loss(batch, np.random.default_rng(seed)).detach())
+    found = float(loss_of(objective, batch, seed).detach())
     assert found == pytest.approx(by_codes + np.mean(by_vectors), rel=1e-4)
 
 
 def test_only_some_of_a_querys_own_candidates_are_looked_at_in_a_step(shop, sides, batch):
     objective = unified(shop, sides, own=3, others=1)
-    queries = objective.encoder.encode(shop.material.train.tokens.batch(batch.queries))
-    scores = objective._own_scores(batch, queries, np.array([0]), np.random.default_rng(0))
-    assert scores.shape == (len(batch.queries), 3)
+    given = objective.prepare(batch, np.random.default_rng(0)).given
+    assert given.own.shape == (len(batch.queries), 3)
 
 
 def test_unification_learns_the_query_encoder_only(shop, sides):

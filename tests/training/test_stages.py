@@ -29,7 +29,7 @@ def whole(tmp_path_factory):
     taken = []
     with pytest.MonkeyPatch.context() as patch:
         real = Training.train_step
-        patch.setattr(Training, "train_step", lambda self, plan: taken.append(self.name) or real(self, plan))
+        patch.setattr(Training, "train_step", lambda self, *given: taken.append(self.name) or real(self, *given))
         train(dataset(), CONFIG, out)
     return out, taken
 
@@ -64,8 +64,8 @@ def test_a_run_that_is_stopped_again_and_again_ends_with_the_same_bytes(whole, t
     stops = {1, 2 * STEPS, 2 * STEPS + 1, 3 * STEPS, 4 * STEPS + 3, 6 * STEPS, 7 * STEPS + 2}
     taken, real = [], Training.train_step
 
-    def watched(self, plan):
-        value = real(self, plan)
+    def watched(self, *given):
+        value = real(self, *given)
         taken.append(self.name)
         if len(taken) in stops:
             signal.raise_signal(signal.SIGTERM)
@@ -86,7 +86,7 @@ def test_a_run_that_is_stopped_again_and_again_ends_with_the_same_bytes(whole, t
 
 def test_a_finished_run_is_not_trained_again(whole, monkeypatch):
     before = files(whole[0])
-    monkeypatch.setattr(Training, "train_step", lambda self, plan: pytest.fail("trained again"))
+    monkeypatch.setattr(Training, "train_step", lambda self, *given: pytest.fail("trained again"))
     train(dataset(), CONFIG, whole[0])
     assert files(whole[0]) == before
 
@@ -207,7 +207,7 @@ def test_each_sampler_makes_its_own_batches(trained_sparse):
 
 def test_the_conventional_way_takes_as_many_steps_as_the_method(tmp_path, monkeypatch, whole):
     taken, real = [], Training.train_step
-    monkeypatch.setattr(Training, "train_step", lambda self, plan: taken.append(self.name) or real(self, plan))
+    monkeypatch.setattr(Training, "train_step", lambda self, *given: taken.append(self.name) or real(self, *given))
     model = train(dataset(), replace(CONFIG, method="conventional"), tmp_path / "run")
     assert taken.count("conventional") == sum(name != "warmup" for name in whole[1])
     assert taken.count("warmup") == whole[1].count("warmup")

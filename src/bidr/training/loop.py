@@ -3,19 +3,22 @@
 import copy
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from bidr.errors import BidrError, Stopped
 from bidr.negatives.samplers import Plan, Sampler
 from bidr.progress import bar, say
 from bidr.training import checkpoint
-from bidr.training.objectives import Objective
+from bidr.training.objectives import Objective, Prepared
 
 MOST_SKIPPED = 20
 
@@ -33,6 +36,16 @@ class LoopSettings:
     checkpoint_seconds: float
 
 
+class Launched(NamedTuple):
+    """A step that the device may still be at."""
+
+    number: int
+    queries: list[int]
+    outcome: Tensor
+    """Loss, and whether it and the gradient are finite; on the host once `arrived` has happened."""
+    arrived: torch.cuda.Event | None
+
+
 class Training:
     """One stage while it runs. What can be resumed is exactly what `state` returns."""
 
@@ -44,8 +57,10 @@ class Training:
         self.best, self.total = -math.inf, 0.0
         self.best_state: dict[str, torch.Tensor] = {}
         self.history: list[dict[str, float]] = []
+        self._launched: Launched | None = None
 
     def state(self) -> dict[str, Any]:
+        self.settle()
         return {
             "objective": self.objective.state_dict(),
             "optimizer": self.optimizer.state_dict(),
@@ -66,42 +81,66 @@ class Training:
             setattr(self, name, state[name])
         checkpoint.restore_random_state(state["random"])
 
-    def train_step(self, plan: Plan) -> float:
-        """One update; one whose loss or gradient is not finite is skipped and counted."""
+    def train_step(self, prepared: Prepared, steps: int) -> float:
+        """Launch one update of an epoch of so many; the loss of the one before, so that no step waits for its own."""
         settings = self.settings
-        done = self.epoch * plan.steps + self.step
+        share = schedule(self.epoch * steps + self.step, settings.epochs * steps, settings.warmup_share)
         for group, base in zip(self.optimizer.param_groups, self.bases, strict=True):
-            group["lr"] = base * schedule(done, settings.epochs * plan.steps, settings.warmup_share)
-        random = np.random.default_rng((settings.seed, self.epoch, self.step))
-        loss = self.objective.loss(plan.batch(self.step), random)
-        value = float(loss.detach())
-        norm = math.nan
-        if math.isfinite(value):
-            self.optimizer.zero_grad(set_to_none=True)
-            loss.backward()  # type: ignore[no-untyped-call]
-            norm = float(torch.nn.utils.clip_grad_norm_(self.objective.parameters(), settings.clip))
-        if math.isfinite(norm):
-            self.optimizer.step()
+            group["lr"] = base * share
+        self.optimizer.zero_grad(set_to_none=True)
+        loss = torch.stack(list(self.objective.losses(prepared).values())).sum()
+        loss.backward()  # type: ignore[no-untyped-call]
+        norm = torch.nn.utils.clip_grad_norm_(self.objective.parameters(), settings.clip)
+        finite = loss.detach().isfinite() & norm.isfinite()
+        # The fused optimizer leaves everything as it is where this says so, on the device.
+        self.optimizer.found_inf = (~finite).float()  # type: ignore[attr-defined]
+        self.optimizer.step()
+        before = self.settle()
+        outcome = torch.stack([loss.detach().float(), finite.float()])
+        self._launched = Launched(self.step, prepared.queries[:5].tolist(), *_to_host(outcome))
+        self.step += 1
+        return before
+
+    def settle(self) -> float:
+        """Wait for the last launched step and count it; one whose loss or gradient was not finite changed nothing."""
+        launched, self._launched = self._launched, None
+        if launched is None:
+            return math.nan
+        if launched.arrived:
+            launched.arrived.synchronize()
+        value, finite = launched.outcome.tolist()
+        if finite:
             self.total += value
         else:
-            self._skip(value)
-        self.step += 1
-        return value
+            self._skip(launched, value)
+        return float(value)
 
-    def _skip(self, value: float) -> None:
+    def _skip(self, launched: Launched, value: float) -> None:
         self.skipped += 1
         if self.skipped > MOST_SKIPPED:
             raise BidrError(
-                f"{self.name}: loss or gradient was not finite in {self.skipped} steps, the last one step {self.step} "
-                f"of epoch {self.epoch + 1} (loss {value}); lower the learning rate or look at that batch's texts"
+                f"{self.name}: loss or gradient was not finite in {self.skipped} steps, the last one step "
+                f"{launched.number + 1} of epoch {self.epoch + 1} (loss {value}; train queries number "
+                f"{', '.join(map(str, launched.queries))}, ...); lower the learning rate or look at that batch's texts"
             )
 
     def close_epoch(self, value: float) -> None:
         """Count the epoch, and keep the weights if dev says that they are the best so far."""
+        self.settle()
         self.epoch, self.step, self.total = self.epoch + 1, 0, 0.0
         if value > self.best:
             self.best = value
             self.best_state = copy.deepcopy(self.objective.state_dict())
+
+
+def _to_host(values: Tensor) -> tuple[Tensor, torch.cuda.Event | None]:
+    """Send values on their way to the host, without waiting for them or for what is launched after them."""
+    if not values.is_cuda:
+        return values, None
+    copied = torch.empty_like(values, device="cpu", pin_memory=True).copy_(values, non_blocking=True)
+    arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
+    arrived.record()
+    return copied, arrived
 
 
 def schedule(step: int, total: int, warmup_share: float) -> float:
@@ -132,6 +171,7 @@ def run(
             plan = sampler.plan(training.epoch)
             notes = observe(training.epoch, plan)
             seconds = _epoch(training, plan, path, stop)
+            training.settle()
             loss, value = training.total / plan.steps, validate()
             training.history.append({"epoch": training.epoch + 1, "loss": loss, training.measure: value, **notes})
             training.close_epoch(value)
@@ -152,9 +192,9 @@ def _epoch(training: Training, plan: Plan, path: Path, stop: checkpoint.StopSign
     label = f"{training.name} {training.epoch + 1}/{training.settings.epochs}"
     with bar(label, plan.steps) as advance:
         advance(training.step)
-        while training.step < plan.steps:
-            value = training.train_step(plan)
-            advance(1, f"loss {value:.3f}")
+        for prepared in prepare_ahead(training, plan):
+            value = training.train_step(prepared, plan.steps)
+            advance(1, f"loss {value:.3f}" if math.isfinite(value) else "")
             now = time.monotonic()
             if stop.asked or now - saved > training.settings.checkpoint_seconds:
                 checkpoint.save(path, training.state())
@@ -162,6 +202,21 @@ def _epoch(training: Training, plan: Plan, path: Path, stop: checkpoint.StopSign
             if stop.asked:
                 raise _stopped(training)
     return time.monotonic() - started
+
+
+def prepare_ahead(training: Training, plan: Plan) -> Iterator[Prepared]:
+    """The batches that are left of an epoch, each prepared while the device is at the one before."""
+
+    def prepare(step: int) -> Prepared:
+        random = np.random.default_rng((training.settings.seed, training.epoch, step))
+        return training.objective.prepare(plan.batch(step), random)
+
+    with ThreadPoolExecutor(1, "prepare") as thread:
+        following = None
+        for step in chain(range(training.step, plan.steps), [None]):
+            ready, following = following, None if step is None else thread.submit(prepare, step)
+            if ready is not None:
+                yield ready.result()
 
 
 def _stopped(training: Training) -> Stopped:

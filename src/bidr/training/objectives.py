@@ -1,6 +1,12 @@
-"""What each stage minimises: modules that hold what learns and turn a batch into a loss."""
+"""What each stage minimises: modules that hold what learns and turn a batch into losses.
 
-from typing import Literal, NamedTuple, cast
+A step has three parts, so that they can be shared out. `prepare` collects what a batch compares: arrays only, made
+ahead of the device. The texts it names are encoded, by one process or several, at once or in parts. `terms` compares
+the vectors.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -13,19 +19,42 @@ from bidr.model.quantizer import Quantizer
 from bidr.negatives.pairs import Rows
 from bidr.negatives.samplers import Batch
 from bidr.text import TokenStore
+from bidr.text.tokens import Tokens
 from bidr.training.loss import Contrast, contrast, info_nce
 from bidr.training.material import Questions
 
 SparseLoss = Literal["quantized", "joint"]
 
 
+class Prepared(NamedTuple):
+    """A batch before the device sees it.
+
+    queries: the rows that name the batch.
+    texts:   what is to be encoded, one vector a text.
+    given:   what `terms` needs besides the vectors.
+    """
+
+    queries: Rows
+    texts: tuple[Tokens, ...]
+    given: Any
+
+
 class Objective(nn.Module):
-    """A stage's learning parts. `loss` is called once a step; groups say what learns how fast."""
+    """A stage's learning parts; groups say what learns how fast."""
 
     encoder: Encoder
 
-    def loss(self, batch: Batch, random: np.random.Generator) -> Tensor:
+    def prepare(self, batch: Batch, random: np.random.Generator) -> Prepared:
+        """Collect what a batch compares. Called from another thread: nothing that learns may be looked at."""
         raise NotImplementedError
+
+    def terms(self, vectors: Sequence[Tensor], given: Any) -> dict[str, Tensor]:
+        """The losses by name, from a matrix of vectors for each of the batch's texts; their sum is minimised."""
+        raise NotImplementedError
+
+    def losses(self, prepared: Prepared) -> dict[str, Tensor]:
+        """Encode, then compare."""
+        return self.terms([self.encoder.encode(tokens) for tokens in prepared.texts], prepared.given)
 
     def groups(self, rate: float, decay: float) -> list[dict[str, object]]:
         return [{"params": list(self.encoder.parameters()), "lr": rate, "weight_decay": decay}]
@@ -38,11 +67,14 @@ class Matching(Objective):
         super().__init__()
         self.encoder, self.documents, self.questions, self.scale = encoder, documents, questions, scale
 
-    def loss(self, batch: Batch, random: np.random.Generator) -> Tensor:
+    def prepare(self, batch: Batch, random: np.random.Generator) -> Prepared:
         compared = contrast(batch, self.questions.pairs)
-        queries = self.encoder.encode(self.questions.tokens.batch(batch.queries))
-        documents = self.encoder.encode(self.documents.batch(compared.documents))
-        return info_nce(self.scale * queries @ documents.T, compared.targets, compared.hidden)
+        texts = (self.questions.tokens.batch(batch.queries), self.documents.batch(compared.documents))
+        return Prepared(batch.queries, texts, compared)
+
+    def terms(self, vectors: Sequence[Tensor], given: Contrast) -> dict[str, Tensor]:
+        queries, documents = vectors
+        return {"dense": info_nce(self.scale * queries @ documents.T, given.targets, given.hidden)}
 
 
 class Quantized(Matching):
@@ -66,16 +98,12 @@ class Quantized(Matching):
         super().__init__(encoder, documents, questions, scale)
         self.quantizer, self.kind, self.codebook_rate = quantizer, kind, codebook_rate
 
-    def loss(self, batch: Batch, random: np.random.Generator) -> Tensor:
-        compared = contrast(batch, self.questions.pairs)
-        queries = self.encoder.encode(self.questions.tokens.batch(batch.queries))
-        documents = self.encoder.encode(self.documents.batch(compared.documents))
+    def terms(self, vectors: Sequence[Tensor], given: Contrast) -> dict[str, Tensor]:
+        queries, documents = vectors
         coded = cast(Tensor, self.quantizer(documents))
-        rotated = self.quantizer.rotate(queries)
-        total = info_nce(self.scale * rotated @ coded.T, compared.targets, compared.hidden)
-        if self.kind == "joint":
-            total = total + info_nce(self.scale * queries @ documents.T, compared.targets, compared.hidden)
-        return total
+        scores = self.scale * self.quantizer.rotate(queries) @ coded.T
+        found = {"codes": info_nce(scores, given.targets, given.hidden)}
+        return {**found, **super().terms(vectors, given)} if self.kind == "joint" else found
 
     def groups(self, rate: float, decay: float) -> list[dict[str, object]]:
         codewords = {"params": [self.quantizer.centroids], "lr": rate * self.codebook_rate, "weight_decay": 0.0}
@@ -92,6 +120,14 @@ class FixedDocuments(NamedTuple):
     codes: npt.NDArray[np.uint8]
     vectors: npt.NDArray[np.floating]
     candidates: Rows
+
+
+class UnifyGiven(NamedTuple):
+    """What one step of unification compares: documents by their codes, documents by their vectors, own candidates."""
+
+    sparse: Contrast
+    dense: Contrast
+    own: Rows
 
 
 class Unified(Objective):
@@ -120,20 +156,22 @@ class Unified(Objective):
         self._centroids = torch.as_tensor(fixed.codebooks.centroids, device=encoder.device)
         self._all_coded = self._decode(np.arange(len(fixed.codes))) if len(fixed.codes) <= pool else None
 
-    def loss(self, batch: Batch, random: np.random.Generator) -> Tensor:
-        queries = self.encoder.encode(self.questions.tokens.batch(batch.queries))
-        return self._sparse(batch, queries, random) + self.dense_weight * self._dense(batch, queries, random)
+    def prepare(self, batch: Batch, random: np.random.Generator) -> Prepared:
+        sparse = self._with_random(batch, self.pool, random)
+        dense = self._with_random(batch, self.others, random)
+        given = UnifyGiven(sparse, dense, self._own(batch, dense.documents, random))
+        return Prepared(batch.queries, (self.questions.tokens.batch(batch.queries),), given)
 
-    def _sparse(self, batch: Batch, queries: Tensor, random: np.random.Generator) -> Tensor:
-        compared = self._with_random(batch, self.pool, random)
-        coded = self._decode(compared.documents) if self._all_coded is None else self._all_coded
-        return info_nce(self.scale * (queries @ self._rotation.T) @ coded.T, compared.targets, compared.hidden)
-
-    def _dense(self, batch: Batch, queries: Tensor, random: np.random.Generator) -> Tensor:
-        compared = self._with_random(batch, self.others, random)
-        shared = queries @ self._vectors(compared.documents).T
-        own = self._own_scores(batch, queries, compared.documents, random)
-        return info_nce(self.scale * torch.cat([shared, own], 1), compared.targets, compared.hidden)
+    def terms(self, vectors: Sequence[Tensor], given: UnifyGiven) -> dict[str, Tensor]:
+        (queries,) = vectors
+        codes, dense = given.sparse, given.dense
+        coded = self._decode(codes.documents) if self._all_coded is None else self._all_coded
+        by_codes = (queries @ self._rotation.T) @ coded.T
+        by_vectors = torch.cat([queries @ self._vectors(dense.documents).T, self._own_scores(queries, given.own)], 1)
+        return {
+            "codes": info_nce(self.scale * by_codes, codes.targets, codes.hidden),
+            "dense": self.dense_weight * info_nce(self.scale * by_vectors, dense.targets, dense.hidden),
+        }
 
     def _with_random(self, batch: Batch, most: int, random: np.random.Generator) -> Contrast:
         count = len(self.fixed.codes)
@@ -148,11 +186,14 @@ class Unified(Objective):
     def _vectors(self, rows: Rows) -> Tensor:
         return torch.as_tensor(np.asarray(self.fixed.vectors[rows]), device=self._centroids.device).float()
 
-    def _own_scores(self, batch: Batch, queries: Tensor, shared: Rows, random: np.random.Generator) -> Tensor:
-        """Scores of each query with some of its own candidates; those among the shared documents count there."""
+    def _own(self, batch: Batch, shared: Rows, random: np.random.Generator) -> Rows:
+        """Some of each query's own candidates, -1 for none; those among the shared documents count there."""
         found = self.fixed.candidates[batch.queries]
-        chosen = found[:, random.permutation(found.shape[1])[: self.own]]
+        chosen: Rows = found[:, random.permutation(found.shape[1])[: self.own]].astype(np.int64)
+        twice = shared[np.searchsorted(shared, chosen).clip(max=len(shared) - 1)] == chosen
+        return np.where(twice, -1, chosen)
+
+    def _own_scores(self, queries: Tensor, chosen: Rows) -> Tensor:
         vectors = self._vectors(np.maximum(chosen, 0).ravel()).view(*chosen.shape, -1)
         scores = torch.einsum("qd,qnd->qn", queries, vectors)
-        twice = shared[np.searchsorted(shared, chosen).clip(max=len(shared) - 1)] == chosen
-        return scores.masked_fill(torch.as_tensor((chosen < 0) | twice, device=scores.device), -torch.inf)
+        return scores.masked_fill(torch.as_tensor(chosen < 0, device=scores.device), -torch.inf)
