@@ -111,7 +111,8 @@ class BagGraph(nn.Module):
         self.register_buffer("filler", table[Tokeniser(encoder.tokenizer, encoder.max_length).filler].clone())
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        sums = (self.table[input_ids] * attention_mask.unsqueeze(2).to(self.table.dtype)).sum(1)
+        pieces = functional.embedding(input_ids, self.table)
+        sums = (pieces * attention_mask.unsqueeze(2).to(pieces.dtype)).sum(1)
         empty = attention_mask.sum(1, keepdim=True) == 0
         return functional.normalize(torch.where(empty, self.filler, sums), dim=1)
 
