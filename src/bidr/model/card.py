@@ -60,14 +60,14 @@ def write_card(model: Model, changed: dict[str, Any]) -> Path:
 
 def card(model: Model, changed: dict[str, Any]) -> str:
     """The text of the card."""
-    training, name = model.training, model.folder.resolve().name
+    training = model.training
     about = "\n".join(f"| {key} | {value} |" for key, value in _about(model))
-    settings = "\n".join(f"{key} = {json.dumps(public(value))}" for key, value in changed.items())
+    settings = "\n".join(f"{key} = {json.dumps(public(value))}" for key, value in changed.items() if value is not None)
     stages = "\n\n".join(f"### {stage}\n\n{_epochs(epochs)}" for stage, epochs in training.get("stages", {}).items())
     return "\n\n".join(
         [
             _front_matter(model),
-            f"# {name}",
+            f"# Codes and vectors for {public(training['data'])}",
             "A bidr model. It gives every document two representations: a few bytes of codes that stay in RAM and find "
             "candidates, and a vector on disk that decides among them.",
             f"| | |\n|---|---|\n{about}",
