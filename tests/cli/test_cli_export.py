@@ -6,8 +6,13 @@ import shlex
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 from cli_data import COUNT, Made, Run
+
+import bidr as bidr_api
+from bidr.model.encode import encode_texts
+from bidr.model.folder import Model
 
 pytest.importorskip("onnxruntime", reason="the extra 'onnx' is not installed")
 
@@ -39,9 +44,28 @@ def test_what_the_card_says_to_do_can_be_done(
         done = bidr(*words)
         assert done.code == 0, done.err
     assert json.loads((tmp_path / "figures.json").read_text())["measures"]["R@10"] > 0.6
-    names: dict = {}
-    for block in re.findall(r"```python\n(.*?)```", card, re.DOTALL):
-        exec(block, names)
+    names = python_in(card)
     assert names["scores"].shape == (1, 1)
     assert names["codes"].ntotal == len(names["vectors"]) == COUNT
-    assert names["codes"].search(names["questions"], 3)[1].shape == (1, 3)
+    check_docs_page(Model("RUN"))
+
+
+def check_docs_page(model: Model) -> None:
+    """docs/models.md names the same folders."""
+    names = python_in((Path(__file__).parents[2] / "docs" / "models.md").read_text())
+    question = model.encode_queries(["words of a question"])[1][0]
+    assert np.allclose(names["questions"][0], question, atol=1e-5)
+    assert np.allclose(names["encoded"][0], question, atol=1e-5)
+    with bidr_api.open_index("INDEX", "RUN") as searcher:
+        wanted = [int(answer.id.removeprefix("d")) for answer in searcher.search("words of a question", k=10)]
+    assert names["best"].tolist() == wanted
+    vectors = encode_texts(model.sparse, ["a document"], prompt="", max_length=256)
+    assert names["codes"].tolist() == model.codebooks.encode(vectors)[0].tolist()
+
+
+def python_in(page: str) -> dict:
+    """What the page's Python leaves."""
+    names: dict = {}
+    for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
+        exec(block, names)
+    return names

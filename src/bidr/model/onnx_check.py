@@ -48,10 +48,13 @@ class Checked(NamedTuple):
 class OnnxEncoder:
     """A file with the tokenizer beside it; numpy, tokenizers and onnxruntime are all it needs."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, threads: int = 0) -> None:
+        """threads: 0 takes one for each core."""
         import onnxruntime
 
-        self.session: Any = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = threads
+        self.session: Any = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
         self.tokenizer: Tokenizer = Tokenizer.from_file(str(path.parent / "tokenizer.json"))
 
     def encode(self, texts: list[str], prompt: str, max_length: int) -> Floats:
