@@ -11,7 +11,7 @@ from bidr.errors import ConfigError, MissingExtra, ModelError
 from bidr.model import onnx_check
 from bidr.model.encode import encode_texts
 from bidr.model.folder import Model, ModelParts, TextSettings, save_model
-from bidr.model.onnx import export_onnx
+from bidr.model.onnx import BagGraph, export_onnx
 from bidr.model.transformer import TransformerEncoder
 
 pytest.importorskip("onnxruntime", reason="the extra 'onnx' is not installed")
@@ -106,6 +106,7 @@ def test_a_transformer_is_the_same_without_bidr(tmp_path, options):
     model = one_transformer(tmp_path, **options)
     done = export_onnx(model, tmp_path / "onnx", int8=True)
     assert_same_as_the_model(model, done.folder)
+    assert json.loads((done.folder / "sparse" / "tokenizer.json").read_text())["truncation"] is None
     how = done.about["queries"]["vectors"]
     assert how == {"encoder": "sparse", "prompt": "query: ", "max_length": TEXT.query_length}
     assert done.about["encoders"]["sparse"]["normalised"] is options.get("normalise", False)
@@ -114,6 +115,31 @@ def test_a_transformer_is_the_same_without_bidr(tmp_path, options):
     assert small.bytes < whole.bytes
     assert 0.9 < small.cosine < 1 - 1e-7, "8 bits show, and do not hurt much"
     assert done.about["encoders"]["sparse"]["files"]["model_int8.onnx"]["cosine"] == small.cosine
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", ["Roberta", "MPNet", "ModernBert", "Qwen3"])
+def test_other_families_are_the_same_without_bidr(tmp_path, family):
+    """Positions counted from the padding, relative or rotated; attention to what went before alone."""
+    import transformers
+
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
+    sizes |= {"num_key_value_heads": 4, "head_dim": 8} if family == "Qwen3" else {}
+    special = {"pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3}
+    config = getattr(transformers, f"{family}Config")(vocab_size=40, max_position_embeddings=40, **sizes, **special)
+    folder = bert(tmp_path / "other")
+    getattr(transformers, f"{family}Model")(config).save_pretrained(folder)
+    TransformerEncoder.open(str(folder), pooling="lasttoken").save(tmp_path / "encoder")
+    model = saved(tmp_path, *[tmp_path / "encoder"] * 3, 32)
+    assert_same_as_the_model(model, export_onnx(model, tmp_path / "onnx").folder)
+
+
+def test_an_encoder_that_cannot_be_exported_says_why(bags, tmp_path, monkeypatch):
+    monkeypatch.setattr(BagGraph, "forward", lambda self, input_ids, attention_mask: attention_mask.nonzero().item())
+    with pytest.raises(ModelError, match="the encoder sparse cannot be exported to ONNX by torch") as error:
+        export_onnx(bags, tmp_path / "onnx")
+    assert "\x1b" not in str(error.value)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_file_that_differs_is_refused_and_nothing_is_left(bags, tmp_path, monkeypatch):

@@ -48,9 +48,10 @@ def export_onnx(model: Model, out: Path | str, *, int8: bool = False) -> Exporte
     int8: smaller and faster files besides, with 8-bit weights; how near they come is in the result, and not bounded.
     """
     _need_packages()
-    out = Path(out)
+    out = Path(out).absolute()
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ConfigError(f"{out} holds something already; choose another folder or empty it")
+    model = model if model.device == "cpu" else Model(model.folder)
     encoders, names = _distinct(model)
     roles = _roles(model, names)
     aside = out.with_name(f".{out.name}.new")
@@ -147,7 +148,8 @@ def _trace(graph: nn.Module, path: Path, name: str) -> None:
                 verbose=False,
             )
     except torch.onnx.errors.OnnxExporterError as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        cause = error.__cause__ or error  # the exporter's own words are advice in colours
+        reason = (str(cause).splitlines() or [type(cause).__name__])[0]
         raise ModelError(
             f"the encoder {name} cannot be exported to ONNX by torch {torch.__version__}: {reason}"
         ) from error
@@ -169,9 +171,9 @@ def _quantise(source: Path, target: Path) -> None:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """The exporters warn of packages that are not needed and of names that they change back."""
+    """The exporters log packages that are not needed, names that they change back, and what they raise anyway."""
     before = logging.root.manager.disable
-    logging.disable(logging.WARNING)
+    logging.disable(logging.ERROR)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
