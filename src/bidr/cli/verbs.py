@@ -2,6 +2,7 @@
 
 from bidr.cli.demo import Compare, Demo
 from bidr.cli.evaluate import Evaluate
+from bidr.cli.export import Export
 from bidr.cli.index import Build, Inspect, Verify
 from bidr.cli.search import Search
 from bidr.cli.shown import Verb
@@ -16,6 +17,7 @@ VERBS: dict[str, type[Verb]] = {
     "inspect": Inspect,
     "verify": Verify,
     "compare": Compare,
+    "export": Export,
 }
 
 EXAMPLES = """\
