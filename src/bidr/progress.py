@@ -36,6 +36,8 @@ class _Lines:
 
     def say(self) -> None:
         self.spoke = time.monotonic()
+        if console.quiet:
+            return
         seconds = self.spoke - self.started
         rate = self.done / max(seconds, 1e-9)
         left = (self.total - self.done) / max(rate, 1e-9)
@@ -82,3 +84,13 @@ def bar(label: str, total: int, unit: str = "steps") -> Iterator[Advance]:
 def say(message: str) -> None:
     """One line for the person who waits."""
     console.print(message, markup=False, soft_wrap=True)
+
+
+@contextmanager
+def silent() -> Iterator[None]:
+    """Show nothing within: another process shows the same."""
+    before, console.quiet = console.quiet, True
+    try:
+        yield
+    finally:
+        console.quiet = before

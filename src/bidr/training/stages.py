@@ -70,7 +70,7 @@ def sparse(shop: Workshop) -> Sparse:
             f"candidates' R@{shop.config.candidates}",
             rate=config.rate,
         )
-        _say_usage(shop, encoder, quantizer.codebooks())
+        shop.group.once(lambda: _say_usage(shop, encoder, quantizer.codebooks()))
     return Sparse(shop.encoder("sparse"), Codebooks.load(shop.folder / "sparse" / CODEBOOKS))
 
 
@@ -106,7 +106,8 @@ def unify(shop: Workshop, sampler: str) -> Encoder:
     if not shop.finished(stage):
         side, encoder = sparse(shop), dense(shop, sampler)
         path = shop.folder / stage / "vectors.npy"
-        vectors = encode_corpus(encoder, shop.material.documents, path, label="encode for unification")
+        with shop.group.turn():
+            vectors = encode_corpus(encoder, shop.material.documents, path, label="encode for unification")
         codes = corpus_codes(shop, side)
         fixed = FixedDocuments(side.codebooks, codes, vectors, train_candidates(shop, side))
         objective = Unified(
@@ -144,8 +145,9 @@ def conventional(shop: Workshop) -> Sparse:
         batches = shop.pool_batches(pool)
         shop.run(stage, objective, batches, epochs, lambda: shop.probe.exact(encoder), rate=config.dense.rate)
     encoder, path = shop.encoder(stage), shop.folder / stage / CODEBOOKS
-    if not path.exists():
-        shop.fit_codebooks(encoder).save(path)
+    with shop.group.turn():
+        if not path.exists():
+            shop.fit_codebooks(encoder).save(path)
     return Sparse(encoder, Codebooks.load(path))
 
 
