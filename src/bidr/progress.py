@@ -1,5 +1,6 @@
 """Progress a person can watch: a bar on a terminal, a line now and then elsewhere. All of it goes to standard error."""
 
+import os
 import sys
 import time
 from collections.abc import Iterator
@@ -84,6 +85,11 @@ def bar(label: str, total: int, unit: str = "steps") -> Iterator[Advance]:
 def say(message: str) -> None:
     """One line for the person who waits."""
     console.print(message, markup=False, soft_wrap=True)
+
+
+def peer() -> bool:
+    """Whether torchrun started this process beside a first one, which says what there is to say."""
+    return os.environ.get("WORLD_SIZE", "1") != "1" and os.environ.get("RANK", "0") != "0"
 
 
 @contextmanager

@@ -203,13 +203,14 @@ def run(
             measured = found if isinstance(found, dict) else {training.measure: found}
             loss = training.total / plan.steps
             training.history.append({"epoch": training.epoch + 1, "loss": loss, **measured, **notes})
-            training.logs.epoch(training.taken, training.epoch + 1, {"epoch_loss": loss, **measured, **notes})
+            on_dev = {f"dev/{name}": value for name, value in measured.items()}
+            training.logs.epoch(training.taken, training.epoch + 1, {"epoch_loss": loss, **on_dev, **notes})
             training.close_epoch(measured[training.measure])
             _save(training, path)
-            shown = {f"dev {name}": value for name, value in measured.items()} | notes
+            extra = "".join(f", {name} {number:.4g}" for name, number in notes.items())
             say(
                 f"{training.name}: epoch {training.epoch}/{training.settings.epochs}, loss {loss:.4f}, "
-                f"{seconds:.1f} s, " + ", ".join(f"{name} {value:.4g}" for name, value in shown.items())
+                f"dev {training.measure} {measured[training.measure]:.4f}, {seconds:.1f} s{extra}"
             )
             if group.any(stop.asked):
                 raise _stopped(training)

@@ -17,6 +17,7 @@ from bidr.negatives.pairs import Rows, without_positives
 from bidr.negatives.samplers import LocalBatches, Plan, Sampler, locality
 from bidr.progress import say
 from bidr.training.objectives import FixedDocuments, Matching, Quantized, Unified
+from bidr.training.probe import ANSWERS_MEASURE, candidates_measure, recall
 from bidr.training.workshop import CODEBOOKS, Observe, Workshop
 
 DOCUMENTS_PER_HOP, LEAST_HOPS = 2_000, 10
@@ -66,8 +67,8 @@ def sparse(shop: Workshop) -> Sparse:
             objective,
             shop.random_batches(config.negatives),
             config.epochs,
-            lambda: shop.probe.coded(encoder, quantizer.codebooks(), shop.config.candidates),
-            f"candidates' R@{shop.config.candidates}",
+            lambda: shop.probe.both(encoder, quantizer.codebooks(), shop.config.candidates),
+            candidates_measure(shop.config.candidates),
             rate=config.rate,
         )
         shop.group.once(lambda: _say_usage(shop, encoder, quantizer.codebooks()))
@@ -122,11 +123,14 @@ def unify(shop: Workshop, sampler: str) -> Encoder:
         )
         probe = shop.probe
 
-        def validate() -> float:
+        def validate() -> dict[str, float]:
             queries = probe.queries(encoder)
             candidates = shop.config.candidates
             found = top_k_codes(queries, side.codebooks, codes[probe.rows], candidates, device=shop.device).rows
-            return probe.rank_vectors(queries, vectors, probe.rows[found], found)
+            return {
+                ANSWERS_MEASURE: probe.rank_vectors(queries, vectors, probe.rows[found], found),
+                candidates_measure(candidates): recall(found, probe.pairs),
+            }
 
         shop.run(stage, objective, shop.random_batches("in-batch"), config.epochs, validate, rate=config.rate)
         discard(path)
