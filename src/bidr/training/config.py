@@ -106,7 +106,8 @@ class UnifyConfig:
     epochs: int = 1
     """0: keep two query encoders."""
     pool: int = 100_000
-    """Documents whose codes the sparse term compares with; the whole corpus when it has no more."""
+    """Documents whose codes the sparse term compares with; the whole corpus when it has no more. 0: the whole corpus
+    whatever its size, a block at a time, in memory for its codes alone."""
     own: int = 64
     """Of the query's candidates, how many the dense term compares with at a step."""
     others: int = 4_096
@@ -173,7 +174,8 @@ class TrainConfig:
         _at_least(1, self.dense, "epochs", "depth", "hops", prefix="dense.")
         _at_least(2, self.dense, "batch_size", prefix="dense.")
         _at_least(0, self.unify, "epochs", prefix="unify.")
-        _at_least(1, self.unify, "pool", "own", "others", prefix="unify.")
+        _at_least(0, self.unify, "pool", prefix="unify.")
+        _at_least(1, self.unify, "own", "others", prefix="unify.")
         if self.sparse.temperature <= 0:
             raise ConfigError(f"sparse.temperature: given {self.sparse.temperature}, expected more than 0")
 
