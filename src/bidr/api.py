@@ -18,6 +18,7 @@ from bidr.search import QueryVectors, Searcher
 from bidr.text import Dataset, Split, check, load
 from bidr.training.config import TrainConfig
 from bidr.training.material import tokenise_documents
+from bidr.training.recipe import Resume
 from bidr.training.recipe import train as train_run
 from bidr.training.workshop import pick_device
 
@@ -27,13 +28,16 @@ if TYPE_CHECKING:
 __all__ = ["OpenIndex", "TrainConfig", "build", "evaluate", "export_onnx", "load", "open_index", "train"]
 
 
-def train(data: Dataset, out: Path | str, config: TrainConfig | None = None, **settings: Any) -> Model:
+def train(
+    data: Dataset, out: Path | str, config: TrainConfig | None = None, *, resume: Resume = "auto", **settings: Any
+) -> Model:
     """Learn both representations from a data set's train pairs, choosing on its dev pairs.
 
     `settings` replace fields of the configuration: ``bidr.train(data, "runs/a", bytes_per_doc=8)``. A run that was cut
-    off in the same folder with the same settings is continued.
+    off in the same folder with the same settings is continued; resume="never" refuses a folder with a run in it,
+    "must" one without.
     """
-    return train_run(data, replace(config or TrainConfig(), **settings), out)
+    return train_run(data, replace(config or TrainConfig(), **settings), out, resume)
 
 
 def build(

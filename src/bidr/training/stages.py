@@ -17,6 +17,7 @@ from bidr.negatives.pairs import Rows, without_positives
 from bidr.negatives.samplers import LocalBatches, Plan, Sampler, locality
 from bidr.progress import say
 from bidr.training.objectives import FixedDocuments, Matching, Quantized, Unified
+from bidr.training.probe import ANSWERS_MEASURE, candidates_measure, recall
 from bidr.training.workshop import CODEBOOKS, Observe, Workshop
 
 DOCUMENTS_PER_HOP, LEAST_HOPS = 2_000, 10
@@ -66,11 +67,11 @@ def sparse(shop: Workshop) -> Sparse:
             objective,
             shop.random_batches(config.negatives),
             config.epochs,
-            lambda: shop.probe.coded(encoder, quantizer.codebooks(), shop.config.candidates),
-            f"candidates' R@{shop.config.candidates}",
+            lambda: shop.probe.both(encoder, quantizer.codebooks(), shop.config.candidates),
+            candidates_measure(shop.config.candidates),
             rate=config.rate,
         )
-        _say_usage(shop, encoder, quantizer.codebooks())
+        shop.group.once(lambda: _say_usage(shop, encoder, quantizer.codebooks()))
     return Sparse(shop.encoder("sparse"), Codebooks.load(shop.folder / "sparse" / CODEBOOKS))
 
 
@@ -106,7 +107,8 @@ def unify(shop: Workshop, sampler: str) -> Encoder:
     if not shop.finished(stage):
         side, encoder = sparse(shop), dense(shop, sampler)
         path = shop.folder / stage / "vectors.npy"
-        vectors = encode_corpus(encoder, shop.material.documents, path, label="encode for unification")
+        with shop.group.turn():
+            vectors = encode_corpus(encoder, shop.material.documents, path, label="encode for unification")
         codes = corpus_codes(shop, side)
         fixed = FixedDocuments(side.codebooks, codes, vectors, train_candidates(shop, side))
         objective = Unified(
@@ -121,11 +123,14 @@ def unify(shop: Workshop, sampler: str) -> Encoder:
         )
         probe = shop.probe
 
-        def validate() -> float:
+        def validate() -> dict[str, float]:
             queries = probe.queries(encoder)
             candidates = shop.config.candidates
             found = top_k_codes(queries, side.codebooks, codes[probe.rows], candidates, device=shop.device).rows
-            return probe.rank_vectors(queries, vectors, probe.rows[found], found)
+            return {
+                ANSWERS_MEASURE: probe.rank_vectors(queries, vectors, probe.rows[found], found),
+                candidates_measure(candidates): recall(found, probe.pairs),
+            }
 
         shop.run(stage, objective, shop.random_batches("in-batch"), config.epochs, validate, rate=config.rate)
         discard(path)
@@ -144,8 +149,9 @@ def conventional(shop: Workshop) -> Sparse:
         batches = shop.pool_batches(pool)
         shop.run(stage, objective, batches, epochs, lambda: shop.probe.exact(encoder), rate=config.dense.rate)
     encoder, path = shop.encoder(stage), shop.folder / stage / CODEBOOKS
-    if not path.exists():
-        shop.fit_codebooks(encoder).save(path)
+    with shop.group.turn():
+        if not path.exists():
+            shop.fit_codebooks(encoder).save(path)
     return Sparse(encoder, Codebooks.load(path))
 
 
