@@ -5,7 +5,7 @@ from bidr.cli.evaluate import Evaluate
 from bidr.cli.index import Build, Inspect, Verify
 from bidr.cli.search import Search
 from bidr.cli.shown import Verb
-from bidr.cli.train import Train
+from bidr.cli.train import Recipes, Train
 
 VERBS: dict[str, type[Verb]] = {
     "demo": Demo,
@@ -16,6 +16,7 @@ VERBS: dict[str, type[Verb]] = {
     "inspect": Inspect,
     "verify": Verify,
     "compare": Compare,
+    "recipes": Recipes,
 }
 
 EXAMPLES = """\
