@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_negatives import Found, large_corpus, searches
 
+from bidr.negatives import walks
 from bidr.negatives.graph import build_graph
 from bidr.negatives.pairs import without_positives
 from bidr.negatives.samplers import LocalBatches, Plan, RandomBatches, Sampler, locality
@@ -146,6 +147,15 @@ def test_a_document_that_every_query_brings_up_does_not_slow_the_plan(strategy):
     plan = sampler.plan(0)
     assert time.process_time() - started < 2
     assert len(np.unique(plan.queries)) == 20_000
+
+
+@pytest.mark.parametrize("strategy", LOCAL)
+def test_without_the_compiler_the_plan_is_the_same(strategy, monkeypatch):
+    found = large_corpus(300, 2_000, 10, depth=20)
+    compiled = make(strategy, found, 32, hops=10).plan(0)
+    for name in ("_candidate", "_unvisited", "_bridge", "random_walk", "snowball"):
+        monkeypatch.setattr(walks, name, getattr(walks, name).py_func)
+    assert same(compiled, make(strategy, found, 32, hops=10).plan(0))
 
 
 @pytest.mark.parametrize("strategy", LOCAL)

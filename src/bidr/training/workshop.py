@@ -137,6 +137,7 @@ class Workshop:
             seed=config.seed,
             checkpoint_seconds=60 * config.checkpoint_minutes,
         )
+        objective.encoder.expect_steps(epochs * -(-len(self.material.train.pairs) // config.batch_size))
         training = Training(stage, objective, settings, measure)
         run(training, sampler, validate, folder, observe)
         codebooks = objective.codebooks()
