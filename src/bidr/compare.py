@@ -17,6 +17,8 @@ from bidr.evaluation import candidate_recall, evaluate_run, evaluate_searcher, p
 from bidr.files import write_json
 from bidr.negatives.bm25 import Bm25
 from bidr.progress import say
+from bidr.search import Searcher
+from bidr.shrunk import shrunk
 from bidr.text import Dataset, Split, check
 from bidr.training.config import SamplerName, TrainConfig
 from bidr.training.recipe import model_of, open_workshop
@@ -38,6 +40,8 @@ class Row(NamedTuple):
     ram_bytes_per_doc: float | None
     ms_per_query: float
     per_query: dict[str, dict[str, float]]
+    train_seconds: float = 0.0
+    """Of the stages that no row before had trained already."""
 
     def values(self) -> dict[str, Any]:
         """What a machine reads of it."""
@@ -48,6 +52,7 @@ class Row(NamedTuple):
             "candidate_recall": self.candidate_recall,
             "ram_bytes_per_doc": self.ram_bytes_per_doc,
             "ms_per_query": self.ms_per_query,
+            "train_seconds": self.train_seconds,
         }
 
 
@@ -59,12 +64,15 @@ def compare(
     engine: str = "auto",
     split: str = "test",
     recipes: Sequence[str] = DEFAULT,
+    shrink: Sequence[int] = (),
 ) -> list[Row]:
     """Train, build and measure BM25 and each recipe; what is finished in the folder is not trained again.
 
     All share the text policy, the bytes a document, the number of candidates and every stage in which their settings
     agree; a recipe with one encoder trains it for as many steps as the method's stages together. What is measured
     stands in comparison.json after each row.
+
+    shrink: measure every recipe also with its vectors as int8 and cut off after so many dimensions.
     """
     ways = [recipe(name) for name in recipes]
     if "bidr-unified" in recipes and config.unify.epochs < 1:
@@ -78,7 +86,7 @@ def compare(
         own = shop.under(settings)
         if name == "bidr-unified":
             own = shop.under(replace(settings, dense=replace(settings.dense, sampler=better_sampler(own))))
-        rows.append(_measure(name, own, out, judged, engine))
+        rows += _measure(name, own, out, judged, engine, settings.dense.prefixes or shrink)
         write_json(out / "comparison.json", report(rows))
     return rows
 
@@ -120,13 +128,23 @@ def _bm25(data: Dataset, judged: Split, config: TrainConfig) -> Row:
     )
 
 
-def _measure(name: str, shop: Workshop, out: Path, judged: Split, engine: str) -> Row:
+def _measure(name: str, shop: Workshop, out: Path, judged: Split, engine: str, shrink: Sequence[int]) -> list[Row]:
+    """A recipe's row, and one for each way of making its vectors smaller."""
     folder, method = out / name, re.sub("^bidr-", "bidr ", name)
     folder.mkdir(parents=True, exist_ok=True)
+    started = time.monotonic()
     model = model_of(shop, folder)
+    seconds = time.monotonic() - started
     index = build(shop.dataset, model, folder / "index", engine=engine, tokens=shop.folder / "tokens")
     with open_index(index, device=shop.device) as searcher:
-        found = evaluate_searcher(searcher, judged, MEASURES)
+        rows = [_row(method, searcher, judged, seconds)]
+        for how, smaller in shrunk(searcher, shrink).items() if shrink else ():
+            rows.append(_row(f"{method}, {how}", smaller, judged, 0.0))
+    return rows
+
+
+def _row(method: str, searcher: Searcher, judged: Split, seconds: float) -> Row:
+    found = evaluate_searcher(searcher, judged, MEASURES)
     say(f"{method}: R@10 {found.measures['R@10']:.4f}, R@100 {found.measures['R@100']:.4f}")
     return Row(
         method,
@@ -136,6 +154,7 @@ def _measure(name: str, shop: Workshop, out: Path, judged: Split, engine: str) -
         found.ram_bytes_per_doc,
         found.single_median_ms["total"],
         found.per_query,
+        seconds,
     )
 
 

@@ -52,12 +52,20 @@ class Compare(WithSettings):
     """How candidates are found among the codes; 'auto': by the number of documents."""
     recipes: tuple[str, ...] = DEFAULT
     """Which ways to compare, by name; `bidr recipes` lists them. The flags below say what they have in common."""
+    shrink: tuple[int, ...] = ()
+    """Measure every one also with its vectors as int8 and cut off after so many dimensions."""
 
     def run(self) -> Shown:
         from bidr.api import load
         from bidr.compare import compare, report, table
 
         rows = compare(
-            load(self.data), self.out, self.settings, engine=self.engine, split=self.split, recipes=self.recipes
+            load(self.data),
+            self.out,
+            self.settings,
+            engine=self.engine,
+            split=self.split,
+            recipes=self.recipes,
+            shrink=self.shrink,
         )
         return Shown(table(rows), report(rows))

@@ -25,7 +25,8 @@ def without_doubtful(found: Rows, judged: Judged, pairs: Pairs, margin: float) -
     """The found documents that score at most the query's lowest positive minus the margin: kept ones to the left, -1
     behind them. What the judge did not score goes."""
     lowest = np.full(len(pairs), np.inf, dtype=np.float32)
-    np.minimum.at(lowest, np.repeat(np.arange(len(pairs)), np.diff(pairs.starts)), judged.positives)
+    with np.errstate(invalid="ignore"):  # a positive that the judge did not score leaves nothing sure
+        np.minimum.at(lowest, np.repeat(np.arange(len(pairs)), np.diff(pairs.starts)), judged.positives)
     bad = (found < 0) | ~(judged.found <= lowest[:, None] - margin)
     order = np.argsort(bad, axis=1, kind="stable")
     return np.take_along_axis(np.where(bad, -1, found), order, axis=1)

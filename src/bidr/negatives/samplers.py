@@ -4,6 +4,7 @@ An epoch's plan is a function of the seed and the epoch's number alone, so that 
 and a resumed run continues where it stopped.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 import numpy as np
