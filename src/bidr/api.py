@@ -20,6 +20,7 @@ from bidr.training.config import TrainConfig
 from bidr.training.material import tokenise_documents
 from bidr.training.recipe import Resume
 from bidr.training.recipe import train as train_run
+from bidr.training.recipes import with_recipe
 from bidr.training.workshop import pick_device
 
 if TYPE_CHECKING:
@@ -29,15 +30,22 @@ __all__ = ["OpenIndex", "TrainConfig", "build", "evaluate", "export_onnx", "load
 
 
 def train(
-    data: Dataset, out: Path | str, config: TrainConfig | None = None, *, resume: Resume = "auto", **settings: Any
+    data: Dataset,
+    out: Path | str,
+    config: TrainConfig | None = None,
+    *,
+    recipe: str | None = None,
+    resume: Resume = "auto",
+    **settings: Any,
 ) -> Model:
     """Learn both representations from a data set's train pairs, choosing on its dev pairs.
 
-    `settings` replace fields of the configuration: ``bidr.train(data, "runs/a", bytes_per_doc=8)``. A run that was cut
-    off in the same folder with the same settings is continued; resume="never" refuses a folder with a run in it,
-    "must" one without.
+    `recipe` names settings to begin with (`bidr recipes` lists them), `settings` replace fields of the configuration:
+    ``bidr.train(data, "runs/a", recipe="star-opq", bytes_per_doc=8)``. A run that was cut off in the same folder with
+    the same settings is continued; resume="never" refuses a folder with a run in it, "must" one without.
     """
-    return train_run(data, replace(config or TrainConfig(), **settings), out, resume)
+    chosen = config or TrainConfig()
+    return train_run(data, replace(with_recipe(chosen, recipe) if recipe else chosen, **settings), out, resume)
 
 
 def build(

@@ -11,7 +11,7 @@ from bidr.negatives import walks
 from bidr.negatives.graph import build_graph
 from bidr.negatives.pairs import without_positives
 from bidr.negatives.samplers import LocalBatches, Plan, RandomBatches, Sampler, locality
-from bidr.training.stages import _locality
+from bidr.training.mining import locality_of
 
 LOCAL = ["random-walk", "snowball"]
 STRATEGIES = ["in-batch", "mined", *LOCAL]
@@ -124,7 +124,7 @@ def test_local_batches_are_ten_times_as_local_as_random_ones(large, strategy, ho
     quarter = len(shares) // 4
     assert shares[:quarter].mean() >= 10 * locality(make("in-batch", large, 64).plan(0), graph).mean()
     assert others_share(plan, large) >= 10 * others_share(make("mined", large, 64).plan(0), large)
-    logged = _locality(plan, graph)
+    logged = locality_of(plan, graph)
     assert logged["locality_first_quarter"] == shares[:quarter].mean()
     assert logged["locality_last_quarter"] == shares[-quarter:].mean()
     assert logged["locality_last_quarter"] < logged["locality_first_quarter"]

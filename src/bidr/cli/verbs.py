@@ -6,7 +6,7 @@ from bidr.cli.export import Export
 from bidr.cli.index import Build, Inspect, Verify
 from bidr.cli.search import Search
 from bidr.cli.shown import Verb
-from bidr.cli.train import Train
+from bidr.cli.train import Recipes, Train
 
 VERBS: dict[str, type[Verb]] = {
     "demo": Demo,
@@ -18,6 +18,7 @@ VERBS: dict[str, type[Verb]] = {
     "verify": Verify,
     "compare": Compare,
     "export": Export,
+    "recipes": Recipes,
 }
 
 EXAMPLES = """\

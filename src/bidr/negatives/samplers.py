@@ -4,6 +4,7 @@ An epoch's plan is a function of the seed and the epoch's number alone, so that 
 and a resumed run continues where it stopped.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -15,7 +16,7 @@ from bidr.negatives.pairs import Pairs, Rows
 
 
 class Batch(NamedTuple):
-    """Rows of queries, one positive each, and one extra negative each (an empty array when there are none)."""
+    """Rows of queries, one positive each, and extra negatives of their own: (n,) or (n, each), (0,) for none."""
 
     queries: Rows
     positives: Rows
@@ -48,13 +49,17 @@ class Sampler(Protocol):
 
 
 class RandomBatches:
-    """Queries in random order; others' positives are the negatives, and one drawn from a pool of mined ones if given.
+    """Queries in random order; others' positives are the negatives, and some drawn from a pool of mined ones if given.
 
     pool: (queries, k) document rows, -1 where there are fewer, without the queries' positives.
+    each: how many are drawn for a query.
     """
 
-    def __init__(self, pairs: Pairs, documents: int, size: int, seed: int, pool: Rows | None = None) -> None:
-        self.pairs, self.documents, self.size, self.seed, self.pool = pairs, documents, size, seed, pool
+    def __init__(
+        self, pairs: Pairs, documents: int, size: int, seed: int, pool: Rows | None = None, each: int = 1
+    ) -> None:
+        self.pairs, self.documents, self.size, self.seed = pairs, documents, size, seed
+        self.pool, self.each = pool, each
 
     def plan(self, epoch: int) -> Plan:
         random = np.random.default_rng((self.seed, epoch))
@@ -62,8 +67,23 @@ class RandomBatches:
         positives = self.pairs.draw(queries, random)
         negatives = np.empty(0, dtype=np.int64)
         if self.pool is not None:
-            negatives = draw_negatives(queries, self.pool, self.pairs, self.documents, random)
+            drawn = [draw_negatives(queries, self.pool, self.pairs, self.documents, random) for _ in range(self.each)]
+            negatives = drawn[0] if self.each == 1 else np.stack(drawn, axis=1)
         return Plan(queries, positives, negatives, self.size)
+
+
+class Refreshed:
+    """Random batches whose pool is mined again every so many epochs, by the encoder as it is then (ANCE).
+
+    mine: the pool of a round of epochs. What it mined it must keep: a resumed run asks again, with an encoder that has
+    learned on.
+    """
+
+    def __init__(self, batches: Callable[[Rows], RandomBatches], mine: Callable[[int], Rows], every: int = 1) -> None:
+        self.batches, self.mine, self.every = batches, mine, every
+
+    def plan(self, epoch: int) -> Plan:
+        return self.batches(self.mine(epoch // self.every)).plan(epoch)
 
 
 class LocalBatches:

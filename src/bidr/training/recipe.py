@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -32,10 +33,14 @@ def train(dataset: Dataset, config: TrainConfig, out: Path | str, resume: Resume
     processes train the one model together.
     """
     with joined(config.device) as group:
-        shop = open_workshop(dataset, config, Path(out), resume, group)
-        if config.method == "conventional":
-            return conventional_model(shop, Path(out))
-        return bidr_model(shop, config.dense.sampler, Path(out), unified=config.unify.epochs > 0)
+        return model_of(open_workshop(dataset, config, Path(out), resume, group), Path(out))
+
+
+def model_of(shop: Workshop, out: Path) -> Model:
+    """The model that the workshop's settings ask for."""
+    if shop.config.method == "conventional":
+        return conventional_model(shop, out)
+    return bidr_model(shop, shop.config.dense.sampler, out, unified=shop.config.unify.epochs > 0)
 
 
 def open_workshop(
@@ -107,27 +112,33 @@ def bidr_model(shop: Workshop, sampler: str, out: Path, *, unified: bool) -> Mod
     """The method: codes first, then vectors on the candidates that the codes bring up, then one query encoder."""
     side = stages.sparse(shop)
     stages.dense(shop, sampler)
-    names = ["warmup", "sparse", f"dense-{sampler}"]
-    query = None
+    names = [shop.name("warmup"), side.name, shop.name(f"dense-{sampler}")]
+    codebooks, query = side.codebooks, None
     if unified:
-        stages.unify(shop, sampler)
-        names.append(f"unify-{sampler}")
-        query = shop.folder / names[-1] / "encoder"
+        fitted = stages.unify(shop, sampler)
+        names.append(fitted.name)
+        codebooks, query = fitted.codebooks, shop.folder / fitted.name / "encoder"
     parts = ModelParts(
-        sparse=shop.folder / "sparse" / "encoder",
-        dense=shop.folder / f"dense-{sampler}" / "encoder",
+        sparse=shop.folder / side.name / "encoder",
+        dense=shop.folder / names[2] / "encoder",
         query=query,
-        codebooks=side.codebooks,
+        codebooks=codebooks,
     )
     return _save(shop, parts, out, names)
 
 
 def conventional_model(shop: Workshop, out: Path) -> Model:
-    """The conventional way: one encoder, OPQ codes of its vectors, the same vectors ranked again."""
-    side = stages.conventional(shop)
-    encoder = shop.folder / "conventional" / "encoder"
+    """The conventional way: one encoder, codes of its vectors, the same vectors ranked again."""
+    codes = shop.config.conventional.codes
+    side = {"learned": stages.sparse, "jpq": stages.jpq}.get(codes, stages.fitted)(shop)
+    name = shop.name("conventional")
+    encoder, names = shop.folder / name / "encoder", [shop.name("warmup"), name]
     parts = ModelParts(sparse=encoder, dense=encoder, query=encoder, codebooks=side.codebooks)
-    return _save(shop, parts, out, ["warmup", "conventional"])
+    if codes == "learned":
+        parts, names = replace(parts, sparse=shop.folder / side.name / "encoder", query=None), [*names, side.name]
+    elif codes == "jpq":
+        parts, names = replace(parts, query=shop.folder / side.name / "encoder"), [*names, side.name]
+    return _save(shop, parts, out, names)
 
 
 def _save(shop: Workshop, parts: ModelParts, out: Path, names: list[str]) -> Model:
