@@ -204,6 +204,7 @@ class Workshop:
             pooling=config.pooling,
             projection=config.projection,
             normalise=config.normalise,
+            dropout=config.dropout,
             query_prompt=config.query_prompt,
             document_prompt=config.document_prompt,
             seed=self.config.seed,
