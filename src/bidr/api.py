@@ -19,7 +19,7 @@ from bidr.model.encode import encode_corpus
 from bidr.model.folder import Model
 from bidr.model.frozen import FrozenModel, open_model
 from bidr.progress import bar
-from bidr.search import QueryVectors, Ranking, Searcher
+from bidr.search import QueryEncoder, QueryVectors, Ranking, Searcher
 from bidr.text import Dataset, Split, check, load
 from bidr.text.labels import label_rows, read_ids, read_judgements
 from bidr.text.trec import Qrels
@@ -172,6 +172,16 @@ class OpenIndex(Searcher):
         """The k best documents for each query, as arrays. `queries` may be the vectors of the users' own model."""
         asked = queries if isinstance(queries, QueryVectors) else self.query_vectors(queries)
         return super().search_vectors(asked, k, candidates)
+
+    def by_vectors(self, vectors: Vectors, rows: dict[str, int]) -> QueryEncoder:
+        """An encoder that looks names up: what `evaluate` asks with where questions are rows of vectors."""
+        asked = self.query_vectors(vectors)
+
+        def encode(texts: Sequence[str]) -> QueryVectors:
+            places = [rows[name] for name in texts]
+            return QueryVectors(asked.codes[places], asked.vectors[places])
+
+        return encode
 
     def query_vectors(self, vectors: Vectors) -> QueryVectors:
         """Questions' vectors as each side of the index takes them."""

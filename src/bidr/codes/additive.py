@@ -66,13 +66,11 @@ class Additive(NamedTuple):
 
     def place(self, vectors: Floats) -> Floats:
         """Documents in the space of the codewords."""
-        placed: Floats = (vectors - self.centre) @ self.document.T
-        return placed
+        return np.asarray((vectors - self.centre) @ self.document.T, dtype=np.float32)
 
     def adapt(self, queries: Floats) -> Floats:
         """Queries as the codes see them: (n, width)."""
-        adapted: Floats = queries @ self.query.T
-        return adapted
+        return np.asarray(queries @ self.query.T, dtype=np.float32)
 
     def codebooks(self) -> Codebooks:
         """The same as product codes in a wider space, which holds one copy of its slice for every book.
