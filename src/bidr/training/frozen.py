@@ -59,9 +59,14 @@ def train_frozen(
     labels:    for rows of `questions`, rows of `documents` that answer them.
     """
     _check(documents, questions, config)
-    work = _open_run(out, documents, questions, config, labels or {})
+    asked = _identity(documents, questions, config, labels or {})
+    _refuse_other_run(out, asked)
     started = time.monotonic()
     prepared = prepare(documents, questions, labels or {}, config)
+    work = out / WORK
+    with storage_errors(out):
+        work.mkdir(parents=True, exist_ok=True)
+        write_json(work / RUN, asked)
     say(f"fitting {config.bytes_per_doc} books of {WORDS} codewords")
     start = fit_additive(prepared.lessons.documents, config.bytes_per_doc, seed=config.seed)
     additive, history = learn(start, prepared, config, work)
@@ -263,28 +268,27 @@ def _check(documents: VectorRows, questions: VectorRows | None, config: TrainCon
         )
 
 
-def _open_run(
-    out: Path, documents: VectorRows, questions: VectorRows | None, config: TrainConfig, labels: Labels
-) -> Path:
-    """The run's work folder, after checking that nothing else is in it."""
-    asked = {
+def _identity(
+    documents: VectorRows, questions: VectorRows | None, config: TrainConfig, labels: Labels
+) -> dict[str, Any]:
+    """What a run must have in common with the one it continues."""
+    identity = {
         "documents": documents.stamp(),
         "questions": questions.stamp() if questions else None,
         "labels": sorted([row, sorted(found)] for row, found in labels.items()),
         "config": dataclasses.asdict(config),
     }
-    asked = json.loads(json.dumps(asked))
-    work = out / WORK
-    if (work / RUN).exists():
-        found = json.loads((work / RUN).read_text())
-        for name, value in asked.items():
-            if found.get(name) != value:
-                raise ConfigError(
-                    f"{out} holds a run with other {name}; choose another folder, or delete it to begin anew"
-                )
-    elif out.exists() and any(out.iterdir()):
-        raise ConfigError(f"{out} holds something else already; choose another folder or empty it")
-    with storage_errors(out):
-        work.mkdir(parents=True, exist_ok=True)
-        write_json(work / RUN, asked)
-    return work
+    plain: dict[str, Any] = json.loads(json.dumps(identity))
+    return plain
+
+
+def _refuse_other_run(out: Path, asked: dict[str, Any]) -> None:
+    path = out / WORK / RUN
+    if not path.exists():
+        if out.exists() and (out.is_file() or any(out.iterdir())):
+            raise ConfigError(f"{out} holds something else already; choose another folder or empty it")
+        return
+    found = json.loads(path.read_text())
+    for name, value in asked.items():
+        if found.get(name) != value:
+            raise ConfigError(f"{out} holds a run with other {name}; choose another folder, or delete it to begin anew")
