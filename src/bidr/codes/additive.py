@@ -18,7 +18,7 @@ from bidr.codes.vectors import VectorRows
 from bidr.errors import ConfigError, DataError, ModelError
 
 WORDS = 256
-FIT_ROWS, FIT_BEAM = 20_000, 4
+FIT_ROWS, FIT_BEAM = 60_000, 4
 ENCODE_ROWS, ENCODE_BEAM = 16_384, 8
 GROUP_BOOKS = 16
 WIDEST = 512

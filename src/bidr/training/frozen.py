@@ -25,6 +25,8 @@ WORK, RUN, CHECKPOINT = "work", "run.json", "checkpoint.pt"
 WIDTH_OF_RATES = 384
 TOP = 10
 SPREAD_QUESTIONS, SPREAD_DOCUMENTS = 256, 4_096
+# Of very wide vectors fewer documents are learned from: the sample stays within 1 GiB.
+SAMPLE_NUMBERS = 1 << 28
 Labels = dict[int, list[int]]
 History = list[dict[str, Any]]
 
@@ -88,7 +90,8 @@ def train_frozen(
 def prepare(documents: VectorRows, questions: VectorRows | None, labels: Labels, config: TrainConfig) -> Prepared:
     """Sample what is too much, rank the sample by full vectors, hold some questions out."""
     frozen, random = config.frozen, np.random.default_rng(config.seed)
-    rows = _sample_rows(documents, labels, frozen.sample, random)
+    most = max(WORDS, min(frozen.sample, SAMPLE_NUMBERS // documents.dim))
+    rows = _sample_rows(documents, labels, most, random)
     sample = documents[rows]
     asked = np.sort(random.permutation(len(questions))[: frozen.questions]) if questions else _stand_ins(rows, config)
     vectors = questions[asked] if questions else sample[asked]
