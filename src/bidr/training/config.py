@@ -184,6 +184,39 @@ class DistilConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class FrozenConfig:
+    """Codes for vectors that already exist (`bidr train --vectors`); of the other settings only bytes_per_doc,
+    candidates, seed and checkpoint_minutes count there."""
+
+    steps: int = 400
+    """Updates of codewords and query adapter; 0: codes that only reconstruct."""
+    batch_size: int = 256
+    """Questions in a step."""
+    questions: int = 10_000
+    """Most questions to learn from; where none are given, as many documents stand in."""
+    sample: int = 200_000
+    """Most documents to learn from; of more, a random part with every labelled one."""
+    depth: int = 64
+    """How many of a question's best documents by full vectors are learned from."""
+    own: int = 16
+    """How many of these come into a step's pool, for every question."""
+    others: int = 2_048
+    """Random documents in a step's pool."""
+    temperature: float = 0.6
+    """Of the distributions that are compared, as a multiple of the standard deviation of a question's scores."""
+    rate: float = 1e-3
+    """Learning rate of the codewords, for vectors of length 1 and 384 dimensions."""
+    adapter_rate: float = 0.1
+    """Learning rate of the query adapter as a multiple of the codewords'."""
+    label_weight: float = 0.2
+    """Weight of the labels beside the full vectors' ranking; 0: labels are not looked at."""
+    dev_questions: int = 500
+    """Most questions to hold out and choose on; never more than a tenth."""
+    measured: int = 4
+    """How often the held-out questions are measured."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class TrainConfig:
     """A whole run."""
 
@@ -230,6 +263,7 @@ class TrainConfig:
     conventional: ConventionalConfig = field(default_factory=ConventionalConfig)
     negatives: NegativesConfig = field(default_factory=NegativesConfig)
     distil: DistilConfig = field(default_factory=DistilConfig)
+    frozen: FrozenConfig = field(default_factory=FrozenConfig)
 
     def __post_init__(self) -> None:
         _check_choices(self)
@@ -248,8 +282,12 @@ class TrainConfig:
         _at_least(1, self.conventional, "refresh", prefix="conventional.")
         _at_least(1, self.negatives, "each", prefix="negatives.")
         _at_least(1, self.distil, "depth", prefix="distil.")
-        if self.sparse.temperature <= 0:
-            raise ConfigError(f"sparse.temperature: given {self.sparse.temperature}, expected more than 0")
+        _at_least(0, self.frozen, "steps", "label_weight", "dev_questions", prefix="frozen.")
+        _at_least(1, self.frozen, "questions", "sample", "depth", "own", "others", "measured", prefix="frozen.")
+        _at_least(2, self.frozen, "batch_size", prefix="frozen.")
+        for name, value in (("sparse", self.sparse.temperature), ("frozen", self.frozen.temperature)):
+            if value <= 0:
+                raise ConfigError(f"{name}.temperature: given {value}, expected more than 0")
         if any(prefix < 1 for prefix in self.dense.prefixes):
             raise ConfigError(f"dense.prefixes: given {self.dense.prefixes}, expected numbers of 1 or more")
 
