@@ -38,6 +38,11 @@ def info_nce(scores: Tensor, targets: Rows, hidden: tuple[Rows, Rows]) -> Tensor
     """Cross-entropy of the positive among all documents of the batch that are not hidden from the query."""
     if len(hidden[0]):
         mask = torch.zeros_like(scores, dtype=torch.bool)
-        mask[torch.from_numpy(hidden[0]), torch.from_numpy(hidden[1])] = True
+        mask[_on(scores, hidden[0]), _on(scores, hidden[1])] = True
         scores = scores.masked_fill(mask, -torch.inf)
-    return functional.cross_entropy(scores, torch.from_numpy(targets).to(scores.device))
+    return functional.cross_entropy(scores, _on(scores, targets))
+
+
+def _on(scores: Tensor, rows: Rows) -> Tensor:
+    """Beside the scores, without waiting until the device has come that far."""
+    return torch.from_numpy(rows).to(scores.device, non_blocking=True)
