@@ -16,10 +16,9 @@ from processes import (
     TRANSFORMER_BATCH,
     batch_of,
     compute,
+    everything,
     gradients,
-    gradients_of_all,
     objective,
-    runs,
     spawn,
     with_dropout,
 )
@@ -39,13 +38,14 @@ def folder(tmp_path_factory):
 
     folder = tmp_path_factory.mktemp("processes")
     bert(folder / "bert")
+    with_dropout(folder)  # tokenises, once for all
     return folder
 
 
 @pytest.fixture(scope="module")
 def two(folder):
     """What each of two processes found."""
-    spawn(gradients_of_all, folder)
+    spawn(everything, folder)
     return [torch.load(folder / f"found{rank}.pt", weights_only=True) for rank in range(2)]
 
 
@@ -121,6 +121,18 @@ def test_dropout_is_at_work(one, folder):
     assert not torch.allclose(*weights, rtol=0.01)
 
 
+def test_the_corpus_is_encoded_by_all_into_one_file(two, folder):
+    shop = workshop(folder)
+    expected = shop.encode_corpus(shop.backbone(), folder / "alone.npy", "encode")
+    assert np.array_equal(np.load(folder / "encoded" / "vectors.npy"), expected)
+    assert {path.name for path in (folder / "encoded").iterdir()} == {"vectors.npy", "vectors.progress.json"}
+
+
+def test_what_the_first_process_cannot_do_ends_the_others_too(two, folder):
+    assert (folder / "failed0").read_text() == "no such luck\nno such luck"
+    assert (folder / "failed1").read_text().splitlines() == ["the first process failed: no such luck"] * 2
+
+
 def test_texts_are_shared_out_by_their_tokens():
     tokens = Tokens(np.arange(30, dtype=np.int32), np.array([0, 10, 12, 14, 16, 18, 20, 30]))
     bounds = shares(tokens, 3)
@@ -139,10 +151,9 @@ def test_parts_stay_within_the_limit_and_hold_every_text_once():
     assert len(list(like_lengths(lengths, None))) == 1
 
 
-def test_whole_runs_of_two_processes_stay_together_and_can_be_stopped_by_either(tmp_path):
-    spawn(runs, tmp_path)
-    first, second = (torch.load(tmp_path / f"ran{rank}.pt", weights_only=True) for rank in range(2))
+def test_whole_runs_of_two_processes_stay_together_and_can_be_stopped_by_either(two, folder):
+    first, second = (torch.load(folder / f"ran{rank}.pt", weights_only=True) for rank in range(2))
     assert first == second, "the same weights in both after every step"
     assert first["stops"] == len(STOPS)
     assert first["stopped"] == first["whole"], "no step lost or taken twice"
-    assert files(tmp_path / "stopped") == files(tmp_path / "whole")
+    assert files(folder / "stopped") == files(folder / "whole")

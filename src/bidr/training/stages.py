@@ -107,8 +107,7 @@ def unify(shop: Workshop, sampler: str) -> Encoder:
     if not shop.finished(stage):
         side, encoder = sparse(shop), dense(shop, sampler)
         path = shop.folder / stage / "vectors.npy"
-        with shop.group.turn():
-            vectors = encode_corpus(encoder, shop.material.documents, path, label="encode for unification")
+        vectors = shop.encode_corpus(encoder, path, "encode for unification")
         codes = corpus_codes(shop, side)
         fixed = FixedDocuments(side.codebooks, codes, vectors, train_candidates(shop, side))
         objective = Unified(
@@ -164,24 +163,19 @@ def dense_epochs(shop: Workshop) -> int:
 
 def corpus_codes(shop: Workshop, side: Sparse) -> npt.NDArray[Any]:
     """The codes of the whole corpus."""
-
-    def make() -> npt.NDArray[Any]:
-        path = shop.folder / "sparse" / "codes.npy"
-        return encode_corpus(
-            side.encoder, shop.material.documents, path, codebooks=side.codebooks, label="encode into codes"
-        )
-
-    return np.asarray(shop.kept("codes", make))
+    path = shop.folder / "sparse" / "codes.npy"
+    return np.asarray(shop.encode_corpus(side.encoder, path, "encode into codes", side.codebooks))
 
 
 def train_candidates(shop: Workshop, side: Sparse) -> Rows:
     """What the codes bring up for every train query, its positives left out."""
+    codes = corpus_codes(shop, side)
 
     def make() -> npt.NDArray[Any]:
         say("candidates of the train queries by the codes")
         queries = encode_rows(side.encoder, shop.material.train.tokens)
         depth = shop.config.dense.depth
-        found = top_k_codes(queries, side.codebooks, corpus_codes(shop, side), depth, device=shop.device).rows
+        found = top_k_codes(queries, side.codebooks, codes, depth, device=shop.device).rows
         return without_positives(found, shop.material.train.pairs).astype(np.int32)
 
     return shop.kept("candidates", make)
