@@ -3,6 +3,7 @@
 import os
 import signal
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -177,3 +178,6 @@ def runs(rank: int, folder: Path) -> None:
         except Stopped:
             stopped += 1
     torch.save({"whole": whole, "stopped": weights, "stops": stopped}, folder / f"ran{rank}.pt")
+    weights[:] = []
+    with suppress(Stopped):
+        train(dataset(), CONFIG, folder / "left")

@@ -22,10 +22,12 @@ from processes import (
     spawn,
     with_dropout,
 )
+from safetensors.torch import load_file
 
 from bidr.text.tokens import TokenRows, Tokens
 from bidr.training.gradients import cut, like_lengths, shares
 from bidr.training.parallel import Group
+from bidr.training.recipe import train
 from bidr.training.workshop import Workshop
 
 sys.path.append(str(Path(__file__).parents[1] / "model"))
@@ -131,6 +133,17 @@ def test_the_corpus_is_encoded_by_all_into_one_file(two, folder):
 def test_what_the_first_process_cannot_do_ends_the_others_too(two, folder):
     assert (folder / "failed0").read_text() == "no such luck\nno such luck"
     assert (folder / "failed1").read_text().splitlines() == ["the first process failed: no such luck"] * 2
+
+
+def test_one_process_goes_on_with_what_two_began(two, folder):
+    """Without dropout only the order of sums is another."""
+    assert (folder / "left" / "work" / "warmup" / "checkpoint.pt").exists()
+    train(dataset(), CONFIG, folder / "left", "must")
+    tables = [
+        load_file(folder / run / "work/warmup/encoder/0_StaticEmbedding/model.safetensors")["embedding.weight"]
+        for run in ("left", "whole")
+    ]
+    assert torch.allclose(*tables, atol=1e-3)
 
 
 def test_texts_are_shared_out_by_their_tokens():
