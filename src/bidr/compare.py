@@ -3,8 +3,10 @@
 bidr compare --data FOLDER --out DIR --bytes-per-doc 8
 """
 
+import re
 import time
-from collections.abc import Callable
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -13,15 +15,17 @@ from bidr.api import build, open_index
 from bidr.errors import ConfigError
 from bidr.evaluation import candidate_recall, evaluate_run, evaluate_searcher, paired, rank_run
 from bidr.files import write_json
-from bidr.model.folder import Model
 from bidr.negatives.bm25 import Bm25
 from bidr.progress import say
+from bidr.search import Searcher
+from bidr.shrunk import shrunk
 from bidr.text import Dataset, Split, check
-from bidr.training.config import TrainConfig
-from bidr.training.recipe import bidr_model, conventional_model, open_workshop
+from bidr.training.config import SamplerName, TrainConfig
+from bidr.training.recipe import model_of, open_workshop
+from bidr.training.recipes import DEFAULT, recipe, with_recipe
 from bidr.training.workshop import Workshop
 
-SAMPLERS = ("random-walk", "snowball")
+SAMPLERS: tuple[SamplerName, ...] = ("random-walk", "snowball")
 MEASURES = ("R@10", "R@100")
 TIMED_QUERIES = 100
 
@@ -36,6 +40,8 @@ class Row(NamedTuple):
     ram_bytes_per_doc: float | None
     ms_per_query: float
     per_query: dict[str, dict[str, float]]
+    train_seconds: float = 0.0
+    """Of the stages that no row before had trained already."""
 
     def values(self) -> dict[str, Any]:
         """What a machine reads of it."""
@@ -46,41 +52,53 @@ class Row(NamedTuple):
             "candidate_recall": self.candidate_recall,
             "ram_bytes_per_doc": self.ram_bytes_per_doc,
             "ms_per_query": self.ms_per_query,
+            "train_seconds": self.train_seconds,
         }
 
 
-def compare(data: Dataset, out: Path, config: TrainConfig, *, engine: str = "auto", split: str = "test") -> list[Row]:
-    """Train, build and measure every way; a stage that an earlier call in the same folder finished is not run again.
+def compare(
+    data: Dataset,
+    out: Path,
+    config: TrainConfig,
+    *,
+    engine: str = "auto",
+    split: str = "test",
+    recipes: Sequence[str] = DEFAULT,
+    shrink: Sequence[int] = (),
+) -> list[Row]:
+    """Train, build and measure BM25 and each recipe; what is finished in the folder is not trained again.
 
-    All share the warm-up, the text policy, the bytes a document and the number of candidates; the conventional way
-    trains on for as many steps as the method's stages together.
+    All share the text policy, the bytes a document, the number of candidates and every stage in which their settings
+    agree; a recipe with one encoder trains it for as many steps as the method's stages together. What is measured
+    stands in comparison.json after each row.
+
+    shrink: measure every recipe also with its vectors as int8 and cut off after so many dimensions.
     """
-    if config.unify.epochs < 1:
+    ways = [recipe(name) for name in recipes]
+    if "bidr-unified" in recipes and config.unify.epochs < 1:
         raise ConfigError("unify.epochs: given 0, expected 1 or more: the comparison has a unified row")
+    configs = {way.name: with_recipe(config, way.name) for way in ways}
     judged = data.split(split)
     check(data, [split])
     shop = open_workshop(data, config, out)
     rows = [_bm25(data, judged, config)]
-    for method, make in _ways(shop, out):
-        rows.append(_measure(method, make, shop, out, judged, engine))
-    write_json(out / "comparison.json", report(rows))
+    for name, settings in configs.items():
+        own = shop.under(settings)
+        if name == "bidr-unified":
+            own = shop.under(replace(settings, dense=replace(settings.dense, sampler=better_sampler(own))))
+        rows += _measure(name, own, out, judged, engine, settings.dense.prefixes or shrink)
+        write_json(out / "comparison.json", report(rows))
     return rows
 
 
-def _ways(shop: Workshop, out: Path) -> list[tuple[str, Callable[[Path], Model]]]:
-    def local(sampler: str) -> Callable[[Path], Model]:
-        return lambda folder: bidr_model(shop, sampler, folder, unified=False)
+def better_sampler(shop: Workshop) -> SamplerName:
+    """The sampler whose vectors dev liked best, of those trained here: the one worth unifying."""
+    trained = [sampler for sampler in SAMPLERS if shop.finished(shop.name(f"dense-{sampler}"))]
 
-    ways: list[tuple[str, Callable[[Path], Model]]] = [
-        ("conventional", lambda folder: conventional_model(shop, folder)),
-        *((f"bidr {sampler}", local(sampler)) for sampler in SAMPLERS),
-    ]
-    return [*ways, ("bidr unified", lambda folder: bidr_model(shop, better_sampler(shop), folder, unified=True))]
+    def best(sampler: SamplerName) -> float:
+        return max(epoch["R@10"] for epoch in shop.history(shop.name(f"dense-{sampler}")))
 
-
-def better_sampler(shop: Workshop) -> str:
-    """The sampler whose vectors dev liked best: the one worth unifying."""
-    return max(SAMPLERS, key=lambda sampler: max(epoch["R@10"] for epoch in shop.history(f"dense-{sampler}")))
+    return max(trained, key=best) if trained else shop.config.dense.sampler
 
 
 def _bm25(data: Dataset, judged: Split, config: TrainConfig) -> Row:
@@ -110,13 +128,23 @@ def _bm25(data: Dataset, judged: Split, config: TrainConfig) -> Row:
     )
 
 
-def _measure(method: str, make: Callable[[Path], Model], shop: Workshop, out: Path, judged: Split, engine: str) -> Row:
-    folder = out / method.replace(" ", "-")
+def _measure(name: str, shop: Workshop, out: Path, judged: Split, engine: str, shrink: Sequence[int]) -> list[Row]:
+    """A recipe's row, and one for each way of making its vectors smaller."""
+    folder, method = out / name, re.sub("^bidr-", "bidr ", name)
     folder.mkdir(parents=True, exist_ok=True)
-    model = make(folder)
+    started = time.monotonic()
+    model = model_of(shop, folder)
+    seconds = time.monotonic() - started
     index = build(shop.dataset, model, folder / "index", engine=engine, tokens=shop.folder / "tokens")
     with open_index(index, device=shop.device) as searcher:
-        found = evaluate_searcher(searcher, judged, MEASURES)
+        rows = [_row(method, searcher, judged, seconds)]
+        for how, smaller in shrunk(searcher, shrink).items() if shrink else ():
+            rows.append(_row(f"{method}, {how}", smaller, judged, 0.0))
+    return rows
+
+
+def _row(method: str, searcher: Searcher, judged: Split, seconds: float) -> Row:
+    found = evaluate_searcher(searcher, judged, MEASURES)
     say(f"{method}: R@10 {found.measures['R@10']:.4f}, R@100 {found.measures['R@100']:.4f}")
     return Row(
         method,
@@ -126,24 +154,32 @@ def _measure(method: str, make: Callable[[Path], Model], shop: Workshop, out: Pa
         found.ram_bytes_per_doc,
         found.single_median_ms["total"],
         found.per_query,
+        seconds,
     )
 
 
 def report(rows: list[Row]) -> dict[str, Any]:
     """Rows for machines, and each one's difference to the conventional way with its interval."""
-    base = next(row for row in rows if row.method == "conventional")
+    base = _base(rows)
     differences = {
         row.method: {name: paired(row.per_query[name], base.per_query[name])._asdict() for name in MEASURES}
         for row in rows
         if row is not base
     }
-    return {"rows": [row.values() for row in rows], "against_conventional": differences}
+    return {"rows": [row.values() for row in rows], f"against_{base.method}": differences}
+
+
+def _base(rows: list[Row]) -> Row:
+    """What the others are compared with: the conventional way if it is there, else the first that was trained."""
+    named = {row.method: row for row in rows}
+    return named.get("conventional") or named.get("star-opq") or rows[min(1, len(rows) - 1)]
 
 
 def table(rows: list[Row]) -> str:
     """Rows for a person, with each one's difference to the conventional way in R@10 and its 95 % interval."""
-    against = report(rows)["against_conventional"]
-    names = ("method", "R@10", "R@100", "candidates", "RAM bytes/doc", "ms/query", "R@10 against conventional")
+    base = _base(rows).method
+    against = report(rows)[f"against_{base}"]
+    names = ("method", "R@10", "R@100", "candidates", "RAM bytes/doc", "ms/query", f"R@10 against {base}")
     cells: list[tuple[str, ...]] = [names]
     for row in rows:
         difference = ""

@@ -1,8 +1,10 @@
 """The comparison: every row there, equal terms for all, nothing done twice."""
 
 import json
+import re
 from pathlib import Path
 
+import pytest
 from cli_data import TINY, Made, Run
 
 ROWS = ["BM25", "conventional", "bidr random-walk", "bidr snowball", "bidr unified"]
@@ -30,3 +32,58 @@ def test_compare_measures_every_way_on_equal_terms(bidr: Run, made: Made, tmp_pa
     assert code == 0, err
     assert before == {path: path.stat().st_mtime_ns for path in before}, "a finished stage was run again"
     assert [row["R@10"] for row in json.loads(report.read_text())["rows"]] == [row["R@10"] for row in rows]
+
+
+def test_chosen_recipes_are_rows_on_the_split_that_was_asked_for(bidr: Run, made: Made, tmp_path: Path) -> None:
+    out, report = tmp_path / "out", tmp_path / "report.json"
+    wanted = ["dpr-opq", "star-pq", "bidr-ann"]
+    short = ["--warmup.epochs", "1", "--sparse.epochs", "1", "--dense.epochs", "1"]
+    flags = ["--data", made.data, "--out", out, "--split", "dev", "--json", report, *TINY, *short]
+    code, shown, err = bidr("compare", "--recipes", *wanted, *flags)
+    assert code == 0, err
+    found = json.loads(report.read_text())
+    assert [row["method"] for row in found["rows"]] == ["BM25", "dpr-opq", "star-pq", "bidr ann"]
+    assert set(found["against_dpr-opq"]) == {"BM25", "star-pq", "bidr ann"}
+    assert "R@10 against dpr-opq" in shown
+
+    assert "did you mean 'star-opq'" in bidr.refused("compare", "--recipes", "star-oqp", *flags)
+
+
+def test_finished_rows_are_on_disk_before_the_next_one_is_trained(
+    bidr: Run, made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from bidr import compare
+    from bidr.errors import ConfigError
+
+    real = compare.model_of
+
+    def cut_off(shop, folder):  # type: ignore[no-untyped-def]
+        if folder.name == "star-pq":
+            raise ConfigError("cut off")
+        return real(shop, folder)
+
+    monkeypatch.setattr(compare, "model_of", cut_off)
+    code, _, _ = bidr("compare", "--recipes", "star-opq", "star-pq", "--data", made.data, "--out", tmp_path, *TINY)
+    assert code == 2
+    rows = json.loads((tmp_path / "comparison.json").read_text())["rows"]
+    assert [row["method"] for row in rows] == ["BM25", "star-opq"]
+
+
+def test_a_recipe_is_a_preset_that_a_file_and_flags_override(tmp_path: Path) -> None:
+    from bidr.cli.options import parse
+    from bidr.cli.train import Train
+
+    (tmp_path / "a.toml").write_text('[conventional]\nrefresh = 3\ncodes = "pq"\n[dense]\nprefixes = [4, 8]\n')
+    flags = ["--recipe", "ance-opq", "--config", str(tmp_path / "a.toml"), "--data", "x", "--out", "y"]
+    flags += ["--conventional.refresh", "5"]
+    found = parse(Train, flags, "bidr train", Train.defaults(flags)).settings
+    assert (found.method, found.conventional.negatives) == ("conventional", "refreshed-alone")
+    assert (found.conventional.codes, found.conventional.refresh, found.dense.prefixes) == ("pq", 5, (4, 8))
+
+
+def test_recipes_are_listed_with_a_line_each(bidr: Run) -> None:
+    code, shown, _ = bidr("recipes")
+    assert code == 0
+    lines = shown.splitlines()
+    assert len(lines) > 20
+    assert all(re.match(r"  [\w-]+ +\S.{10}", line) and len(line) < 100 for line in lines)

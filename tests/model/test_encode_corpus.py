@@ -16,7 +16,7 @@ class Killed(BaseException):
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch):
-    monkeypatch.setattr(encode, "BLOCK_ROWS", 4)
+    monkeypatch.setitem(encode.BLOCK_ROWS, "cpu", 4)
 
 
 @pytest.fixture

@@ -7,10 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_negatives import Found, large_corpus, searches
 
+from bidr.negatives import walks
 from bidr.negatives.graph import build_graph
 from bidr.negatives.pairs import without_positives
 from bidr.negatives.samplers import LocalBatches, Plan, RandomBatches, Sampler, locality
-from bidr.training.stages import _locality
+from bidr.training.mining import locality_of
 
 LOCAL = ["random-walk", "snowball"]
 STRATEGIES = ["in-batch", "mined", *LOCAL]
@@ -123,7 +124,7 @@ def test_local_batches_are_ten_times_as_local_as_random_ones(large, strategy, ho
     quarter = len(shares) // 4
     assert shares[:quarter].mean() >= 10 * locality(make("in-batch", large, 64).plan(0), graph).mean()
     assert others_share(plan, large) >= 10 * others_share(make("mined", large, 64).plan(0), large)
-    logged = _locality(plan, graph)
+    logged = locality_of(plan, graph)
     assert logged["locality_first_quarter"] == shares[:quarter].mean()
     assert logged["locality_last_quarter"] == shares[-quarter:].mean()
     assert logged["locality_last_quarter"] < logged["locality_first_quarter"]
@@ -146,6 +147,15 @@ def test_a_document_that_every_query_brings_up_does_not_slow_the_plan(strategy):
     plan = sampler.plan(0)
     assert time.process_time() - started < 2
     assert len(np.unique(plan.queries)) == 20_000
+
+
+@pytest.mark.parametrize("strategy", LOCAL)
+def test_without_the_compiler_the_plan_is_the_same(strategy, monkeypatch):
+    found = large_corpus(300, 2_000, 10, depth=20)
+    compiled = make(strategy, found, 32, hops=10).plan(0)
+    for name in ("_candidate", "_unvisited", "_bridge", "random_walk", "snowball"):
+        monkeypatch.setattr(walks, name, getattr(walks, name).py_func)
+    assert same(compiled, make(strategy, found, 32, hops=10).plan(0))
 
 
 @pytest.mark.parametrize("strategy", LOCAL)

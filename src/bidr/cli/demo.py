@@ -10,6 +10,7 @@ from bidr.cli.shown import Data, Folder, Shown, Verb
 from bidr.cli.state import remember
 from bidr.cli.train import WithSettings
 from bidr.errors import ConfigError
+from bidr.training.recipes import DEFAULT
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,10 +50,22 @@ class Compare(WithSettings):
     """Judged questions to measure on."""
     engine: Literal["auto", "scan", "hnsw"] = "auto"
     """How candidates are found among the codes; 'auto': by the number of documents."""
+    recipes: tuple[str, ...] = DEFAULT
+    """Which ways to compare, by name; `bidr recipes` lists them. The flags below say what they have in common."""
+    shrink: tuple[int, ...] = ()
+    """Measure every one also with its vectors as int8 and cut off after so many dimensions."""
 
     def run(self) -> Shown:
         from bidr.api import load
         from bidr.compare import compare, report, table
 
-        rows = compare(load(self.data), self.out, self.settings, engine=self.engine, split=self.split)
+        rows = compare(
+            load(self.data),
+            self.out,
+            self.settings,
+            engine=self.engine,
+            split=self.split,
+            recipes=self.recipes,
+            shrink=self.shrink,
+        )
         return Shown(table(rows), report(rows))

@@ -62,8 +62,8 @@ def file_named(args: Sequence[str], flag: str) -> Path | None:
     return None
 
 
-def from_toml(kind: type[T], path: Path) -> T:
-    """A dataclass whose fields are the keys of the file; nested ones are its tables."""
+def from_toml(base: T, path: Path) -> T:
+    """A dataclass with the keys of the file in place of its fields; nested ones are its tables."""
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -71,14 +71,14 @@ def from_toml(kind: type[T], path: Path) -> T:
     except ValueError as error:
         raise ConfigError(f"{path} is not TOML: {error}; fix the file") from error
     try:
-        made = _from_table(kind, table, "")
+        made: T = _from_table(base, table, "")
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error
-    assert isinstance(made, kind)
     return made
 
 
-def _from_table(kind: Any, table: dict[str, Any], prefix: str) -> Any:
+def _from_table(base: Any, table: dict[str, Any], prefix: str) -> Any:
+    kind = type(base)
     hints = get_type_hints(kind)
     values: dict[str, Any] = {}
     for key, value in table.items():
@@ -88,10 +88,10 @@ def _from_table(kind: Any, table: dict[str, Any], prefix: str) -> Any:
         if not dataclasses.is_dataclass(hint):
             values[key] = _checked(name, value, hint)
         elif isinstance(value, dict):
-            values[key] = _from_table(hint, value, f"{name}.")
+            values[key] = _from_table(getattr(base, key), value, f"{name}.")
         else:
             raise ConfigError(f"key {name!r} is {value!r}, expected a table: [{name}] with keys under it")
-    return kind(**values)
+    return dataclasses.replace(base, **values)
 
 
 def nearest(given: str, known: Iterable[str]) -> str:
@@ -117,6 +117,8 @@ def _unknown(kind: Any, prefix: str, key: str) -> str:
 
 
 def _checked(name: str, value: Any, hint: Any) -> Any:
+    if get_origin(hint) is tuple and isinstance(value, list):
+        return tuple(_checked(name, each, get_args(hint)[0]) for each in value)
     choices = _choices(hint)
     # By type, not isinstance: true is an int to Python, and not to a person.
     if type(value) is int and float in choices:

@@ -9,6 +9,7 @@ import tyro
 from bidr.cli.options import file_named, from_toml
 from bidr.cli.shown import Data, Folder, OptionalFile, Shown, Verb
 from bidr.training.config import TrainConfig
+from bidr.training.recipes import RECIPES, listing, with_recipe
 
 Settings = Annotated[TrainConfig, tyro.conf.arg(name="")]
 
@@ -24,13 +25,14 @@ class WithSettings(Verb):
 
     @classmethod
     def defaults(cls, flags: Sequence[str]) -> Self | None:
-        path = file_named(flags, "--config")
-        if path is None:
+        path, name = file_named(flags, "--config"), file_named(flags, "--recipe")
+        if path is None and name is None:
             return None
+        settings = with_recipe(TrainConfig(), str(name)) if name else TrainConfig()
         required = {
             one.name: tyro.MISSING for one in fields(cls) if one.default is MISSING and one.default_factory is MISSING
         }
-        return cls(config=path, settings=from_toml(TrainConfig, path), **required)
+        return cls(config=path, settings=from_toml(settings, path) if path else settings, **required)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +49,8 @@ class Train(WithSettings):
     """Folder for the model: new, empty, or one of a run to go on with."""
     resume: Literal["auto", "never", "must"] = "auto"
     """'auto': go on with the run in the folder if there is one; 'never': refuse to; 'must': refuse to begin one."""
+    recipe: Annotated[str | None, tyro.conf.arg(metavar="NAME", help_behavior_hint="(optional)")] = None
+    """Settings by name, over which a key of the TOML file or a flag has its way; `bidr recipes` lists them."""
 
     def run(self) -> Shown:
         from bidr.api import load, train
@@ -55,3 +59,12 @@ class Train(WithSettings):
         shown = describe_model(train(load(self.data), self.out, self.settings, resume=self.resume))
         then = f"next: bidr build --data {self.data} --model {self.out} --out {self.out / 'index'}"
         return Shown(f"{shown.text}\n{then}", shown.value)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipes(Verb):
+    """List the recipes that train and compare know."""
+
+    def run(self) -> Shown:
+        value = {name: {"about": one.about, "settings": one.settings} for name, one in RECIPES.items()}
+        return Shown(listing(), value)

@@ -2,10 +2,11 @@
 
 from bidr.cli.demo import Compare, Demo
 from bidr.cli.evaluate import Evaluate
+from bidr.cli.export import Export
 from bidr.cli.index import Build, Inspect, Verify
 from bidr.cli.search import Search
 from bidr.cli.shown import Verb
-from bidr.cli.train import Train
+from bidr.cli.train import Recipes, Train
 
 VERBS: dict[str, type[Verb]] = {
     "demo": Demo,
@@ -16,6 +17,8 @@ VERBS: dict[str, type[Verb]] = {
     "inspect": Inspect,
     "verify": Verify,
     "compare": Compare,
+    "export": Export,
+    "recipes": Recipes,
 }
 
 EXAMPLES = """\

@@ -19,10 +19,13 @@ class Codebooks(NamedTuple):
 
     rotation:  (rotated_dim, dim); vectors are rotated as ``x @ rotation.T``, the convention of Faiss.
     centroids: (M, P, rotated_dim / M).
+    choosing:  where codewords were learned for documents that kept their codes, the codewords that these were chosen
+               by, and by which a new document must choose too; None: by `centroids`.
     """
 
     rotation: Floats
     centroids: Floats
+    choosing: Floats | None = None
 
     @property
     def books(self) -> int:
@@ -50,12 +53,13 @@ class Codebooks(NamedTuple):
 
     def encode(self, vectors: Floats) -> Codes:
         """Number of the nearest codeword (Euclidean) in every book: (n, M) uint8."""
-        norms = np.square(self.centroids).sum(axis=2)
+        words = self.centroids if self.choosing is None else self.choosing
+        norms = np.square(words).sum(axis=2)
         codes = np.empty((len(vectors), self.books), dtype=np.uint8)
         for start in range(0, len(vectors), ENCODE_ROWS):
-            block = self.rotate(vectors[start : start + ENCODE_ROWS]).reshape(-1, self.books, self.centroids.shape[2])
+            block = self.rotate(vectors[start : start + ENCODE_ROWS]).reshape(-1, self.books, words.shape[2])
             for book in range(self.books):
-                distances = norms[book] - 2 * block[:, book] @ self.centroids[book].T
+                distances = norms[book] - 2 * block[:, book] @ words[book].T
                 codes[start : start + len(block), book] = distances.argmin(axis=1)
         return codes
 
@@ -70,7 +74,7 @@ class Codebooks(NamedTuple):
     def save(self, path: Path) -> None:
         from safetensors.numpy import save_file
 
-        arrays = {"rotation": self.rotation, "centroids": self.centroids}
+        arrays = {name: array for name, array in self._asdict().items() if array is not None}
         aside = path.with_name(f".{path.name}.new")
         save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, aside)
         aside.replace(path)
@@ -82,7 +86,7 @@ class Codebooks(NamedTuple):
 
         try:
             arrays = load_file(path)
-            return cls(arrays["rotation"], arrays["centroids"])
+            return cls(arrays["rotation"], arrays["centroids"], arrays.get("choosing"))
         except (OSError, KeyError, SafetensorError) as error:
             raise ModelError(f"{path}: not a codebook file ({error}); build or train it again") from error
 

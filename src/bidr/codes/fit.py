@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bidr.codes.codebooks import Codebooks, Floats, check_shape
+from bidr.codes.codebooks import Codebooks, Codes, Floats, check_shape
 from bidr.errors import DataError
 
 FIT_ROWS = 20_000
@@ -59,6 +59,16 @@ def assign(vectors: Tensor, centroids: Tensor) -> Tensor:
         dots = torch.einsum("nmd,mpd->nmp", chunk.view(-1, books, width), centroids)
         parts.append((norms - 2 * dots).argmin(2))
     return torch.cat(parts)
+
+
+def encode_on(codebooks: Codebooks, vectors: Floats, device: torch.device) -> Codes:
+    """codebooks.encode, on a GPU where that is the device."""
+    if device.type == "cpu":
+        return codebooks.encode(vectors)
+    rotation, centroids = (torch.as_tensor(array, device=device) for array in codebooks)
+    codes = assign(torch.as_tensor(vectors, device=device) @ rotation.T, centroids)
+    found: Codes = codes.to(torch.uint8).cpu().numpy()
+    return found
 
 
 def _lookup(centroids: Tensor, codes: Tensor) -> Tensor:

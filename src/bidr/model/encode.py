@@ -1,6 +1,7 @@
 """Many texts to vectors: batches of like length, streamed to disk, resumable."""
 
 import json
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Protocol
@@ -10,7 +11,9 @@ import numpy.typing as npt
 import torch
 import xxhash
 
+from bidr.ahead import OnItsWay, ahead
 from bidr.codes import Codebooks
+from bidr.codes.fit import encode_on
 from bidr.files import storage_errors, sync_file, write_json
 from bidr.model.encoder import Encoder
 from bidr.progress import bar
@@ -18,7 +21,7 @@ from bidr.text.tokens import TokenRows, Tokens, TokenStore
 
 TOKENS_AT_ONCE = {"cpu": 16_384, "cuda": 262_144}
 ROWS_AT_ONCE = 4_096
-BLOCK_ROWS = 16_384
+BLOCK_ROWS = {"cpu": 16_384, "cuda": 131_072}
 
 
 class TokenSource(Protocol):
@@ -42,11 +45,17 @@ def encode_rows(
     rows = np.arange(len(source)) if rows is None else rows
     out = np.empty((len(rows), encoder.dim), dtype=dtype)
     lengths = source.lengths()[rows]
+    groups = list(_like_lengths(lengths, TOKENS_AT_ONCE[encoder.device.type]))
+    coming: deque[OnItsWay] = deque()
     with torch.inference_mode():
         training = encoder.training
         encoder.eval()
-        for places in _like_lengths(lengths, TOKENS_AT_ONCE[encoder.device.type]):
-            out[places] = encoder.encode(source.batch(rows[places])).float().cpu().numpy()
+        for number, tokens in enumerate(ahead(lambda places: source.batch(rows[places]), groups)):
+            coming.append(OnItsWay(encoder.encode(tokens).float()))
+            if number:
+                out[groups[number - 1]] = coming.popleft().wait().numpy()
+        if coming:
+            out[groups[-1]] = coming.popleft().wait().numpy()
         encoder.train(training)
     return out
 
@@ -76,10 +85,12 @@ def encode_corpus(
         out = np.lib.format.open_memmap(path, mode="r+" if done else "w+", dtype=np.dtype(dtype), shape=shape)
         with bar(label, len(source), "documents") as advance:
             advance(done)
-            for start in range(done, len(source), BLOCK_ROWS):
-                rows = np.arange(start, min(start + BLOCK_ROWS, len(source)))
+            step = BLOCK_ROWS[encoder.device.type]
+            for start in range(done, len(source), step):
+                rows = np.arange(start, min(start + step, len(source)))
                 vectors = encode_rows(encoder, source, rows)
-                out[rows[0] : rows[-1] + 1] = codebooks.encode(vectors) if codebooks else vectors
+                made = encode_on(codebooks, vectors, encoder.device) if codebooks else vectors
+                out[rows[0] : rows[-1] + 1] = made
                 out.flush()
                 write_json(state, {**stamp, "done": int(rows[-1]) + 1})
                 advance(len(rows))

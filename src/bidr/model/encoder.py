@@ -49,5 +49,8 @@ class Encoder(nn.Module, ABC):
             made[length] = Tokeniser(self.tokenizer, length)
         return made[length]
 
+    def expect_steps(self, steps: int) -> None:
+        """Told before training how many steps will follow: work that pays only over many of them can be done now."""
+
     def encode(self, tokens: Tokens) -> Tensor:
         return cast(Tensor, self(tokens))

@@ -1,5 +1,8 @@
 """The trainable quantizer: codewords chosen by nearest distance, gradients passed straight through the choice."""
 
+import math
+from typing import Literal
+
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -7,14 +10,21 @@ from torch.nn import functional
 
 from bidr.codes import Codebooks
 
+Assignment = Literal["nearest", "uniform"]
+SINKHORN_ROUNDS, SINKHORN_SHARE = 100, 0.05
+
 
 class Quantizer(nn.Module):
-    """Codebooks as parameters. The rotation stays as OPQ found it; the codewords learn."""
+    """Codebooks as parameters. The rotation stays as OPQ found it; the codewords learn.
+
+    assignment "uniform" chooses codewords, while learning, such that a batch uses all of a book equally.
+    """
 
     rotation: Tensor
 
-    def __init__(self, codebooks: Codebooks, temperature: float = 0.01) -> None:
+    def __init__(self, codebooks: Codebooks, temperature: float = 0.01, assignment: Assignment = "nearest") -> None:
         super().__init__()
+        self.assignment = assignment
         self.register_buffer("rotation", torch.tensor(np.asarray(codebooks.rotation)))
         self.centroids = nn.Parameter(torch.tensor(np.asarray(codebooks.centroids)))
         # The softmax of squared distances is flat unless the temperature fits the sub-vectors' size.
@@ -26,15 +36,43 @@ class Quantizer(nn.Module):
 
     def forward(self, vectors: Tensor) -> Tensor:
         """Documents as their codewords, in rotated space; differentiable for vectors and codewords."""
-        books, words, width = self.centroids.shape
-        parts = self.rotate(vectors).view(-1, books, width)
-        dots = torch.einsum("nmd,mpd->nmp", parts, self.centroids)
-        distances = parts.square().sum(2, keepdim=True) + self.centroids.square().sum(2) - 2 * dots
+        distances = self._distances(self.rotate(vectors))
         soft = functional.softmax(-distances / self.temperature, dim=2)
-        hard = functional.one_hot(distances.argmin(2), words).to(soft.dtype)
+        hard = functional.one_hot(self._choose(distances), distances.shape[2]).to(soft.dtype)
         choice = hard + soft - soft.detach()
         return torch.einsum("nmp,mpd->nmd", choice, self.centroids).flatten(1)
+
+    def error(self, vectors: Tensor) -> Tensor:
+        """Mean squared distance between vectors and their codewords."""
+        rotated = self.rotate(vectors)
+        chosen = self._choose(self._distances(rotated).detach())
+        words = self.centroids[torch.arange(len(self.centroids), device=chosen.device), chosen]
+        return (rotated - words.flatten(1)).square().sum(1).mean()
+
+    def _distances(self, rotated: Tensor) -> Tensor:
+        books, _, width = self.centroids.shape
+        parts = rotated.view(-1, books, width)
+        dots = torch.einsum("nmd,mpd->nmp", parts, self.centroids)
+        return parts.square().sum(2, keepdim=True) + self.centroids.square().sum(2) - 2 * dots
+
+    def _choose(self, distances: Tensor) -> Tensor:
+        balanced = self.assignment == "uniform" and self.training
+        return (-uniform(distances.detach()) if balanced else distances).argmin(2)
 
     def codebooks(self) -> Codebooks:
         """The plain arrays as they are now."""
         return Codebooks(self.rotation.cpu().numpy().copy(), self.centroids.detach().cpu().numpy().copy())
+
+
+def uniform(distances: Tensor) -> Tensor:
+    """Shares of (n, books, words) codewords, each document's summing to 1 and each codeword's to n / words: the nearest
+    such choice, smoothed (Sinkhorn's iteration)."""
+    # In double precision and from centred distances: exponents of plain ones leave the range of floats.
+    centred = distances.double() - distances.double().mean(dim=(0, 2), keepdim=True)
+    spread = centred.std(dim=(0, 2), keepdim=True).clamp(min=1e-12)
+    logits = -centred / (SINKHORN_SHARE * spread)
+    ideal = math.log(len(distances) / distances.shape[2])
+    for _ in range(SINKHORN_ROUNDS):
+        logits = logits - logits.logsumexp(dim=0, keepdim=True) + ideal
+        logits = logits - logits.logsumexp(dim=2, keepdim=True)
+    return logits.exp()

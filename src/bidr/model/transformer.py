@@ -9,6 +9,7 @@ from torch import Tensor
 
 from bidr.errors import MissingExtra, ModelError
 from bidr.model.encoder import Encoder, Prompts
+from bidr.model.packed import compile_layers, encode_packed, packable
 from bidr.text.tokens import TokenRows, Tokens
 
 Pooling = Literal["mean", "cls", "max", "lasttoken"]
@@ -35,6 +36,7 @@ class TransformerEncoder(Encoder):
         self.max_length = int(min(limit, 1_000_000))
         self.dim = int(_dimension(model))
         self.normalised = type(model[-1]).__name__ == "Normalize"
+        self._packable = packable(model)
 
     @classmethod
     def open(
@@ -67,6 +69,18 @@ class TransformerEncoder(Encoder):
         return cls(model)
 
     def forward(self, tokens: Tokens) -> Tensor:
+        """Without padding on a GPU, where the model allows it."""
+        if not (self._packable and self.device.type == "cuda"):
+            return self._forward_in_groups(tokens)
+        offsets, longest = tokens.offsets, int(np.diff(tokens.offsets).max(initial=1))
+        ids, starts = (torch.from_numpy(array).to(self.device, non_blocking=True) for array in (tokens.ids, offsets))
+        return encode_packed(self.model, ids, starts, longest, training=self.training and torch.is_grad_enabled())
+
+    def expect_steps(self, steps: int) -> None:
+        if self._packable and self.device.type == "cuda":
+            compile_layers(self.model, steps)
+
+    def _forward_in_groups(self, tokens: Tokens) -> Tensor:
         """Rows of like length go through the model together, so that little of the work is padding."""
         order = np.argsort(np.diff(tokens.offsets), kind="stable")
         source = TokenRows(tokens)

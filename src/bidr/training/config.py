@@ -1,13 +1,15 @@
 """What can be set for a run. Each field is a key of the TOML file and a flag of `bidr train`."""
 
-from dataclasses import dataclass, field
-from typing import Literal
+import difflib
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from bidr.errors import ConfigError
 from bidr.text import Titles
 
 BUILT_IN = "built-in"
-Negatives = Literal["in-batch", "bm25"]
+Negatives = Literal["in-batch", "bm25", "mined"]
+SamplerName = Literal["random-walk", "snowball", "mined", "mined-alone", "in-batch"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +55,7 @@ class WarmupConfig:
 
     epochs: int = 3
     """Times that every train query is visited."""
-    negatives: Negatives | None = None
+    negatives: Literal["in-batch", "bm25"] | None = None
     """'in-batch': others' positives; 'bm25': one lexically similar document for each query besides. None: 'bm25' for
     transformers, as in the paper, 'in-batch' for the built-in encoder, which lexical negatives made worse."""
 
@@ -64,10 +66,16 @@ class SparseConfig:
 
     epochs: int = 2
     """Times that every train query is visited."""
-    loss: Literal["quantized", "joint"] = "joint"
-    """'quantized': the paper's equation 3; 'joint': with the same loss on the unquantized vectors, as its code."""
+    loss: Literal["quantized", "joint", "dpq"] = "joint"
+    """'quantized': the paper's equation 3; 'joint': with the same loss on the unquantized vectors, as its code; 'dpq':
+    that loss on the unquantized vectors, and the error of reconstruction."""
     negatives: Negatives | None = None
-    """As in the warm-up."""
+    """As in the warm-up; 'mined': one of the documents nearest to the query besides, which the paper advises against
+    at this stage."""
+    assignment: Literal["nearest", "uniform"] = "nearest"
+    """How codewords are chosen while learning: the nearest, or such that a batch uses all equally (RepCONC)."""
+    reconstruction: float | None = None
+    """Weight of the squared distance between a vector and its codewords; None: 1 with the loss 'dpq', else 0."""
     temperature: float = 0.01
     """Of the softmax behind the straight-through choice of codewords, for vectors of length 1."""
     codebook_rate: float | None = None
@@ -83,8 +91,9 @@ class DenseConfig:
 
     epochs: int = 2
     """Times that every train query is visited."""
-    sampler: Literal["random-walk", "snowball", "mined", "in-batch"] = "random-walk"
-    """Batches on local patches of the proximity graph, or random ones with a candidate as negative, or plain."""
+    sampler: SamplerName = "random-walk"
+    """Batches on local patches of the proximity graph, or random ones with a candidate as negative ('mined-alone': and
+    no other negative), or plain."""
     start: Literal["backbone", "warmup", "sparse"] = "warmup"
     """Which encoder the stage begins with."""
     rate: float | None = None
@@ -97,6 +106,8 @@ class DenseConfig:
     400,000 documents over fewer, in proportion, since the top 200 of a small corpus are not near."""
     batch_size: int | None = None
     """Queries in a batch of this stage; None: as in the others."""
+    prefixes: tuple[int, ...] = ()
+    """Dimensions at which a vector may be cut off and still rank (Matryoshka): the loss is taken at each of them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,6 +127,58 @@ class UnifyConfig:
     """Weight of the dense term; the sparse one has 1."""
     rate: float | None = None
     """Learning rate, as in the sparse stage."""
+    codewords: Literal["fixed", "learned"] = "fixed"
+    """'learned': the codewords learn with the query encoder, while every document keeps its codes (JPQ)."""
+    negatives: Literal["pool", "top"] = "pool"
+    """What the sparse term compares with: the pool, or the documents that the codes rank highest at this very step."""
+    top: int = 200
+    """How many of those."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConventionalConfig:
+    """The conventional way: one encoder for both sides, codes of its vectors."""
+
+    negatives: Literal["in-batch", "bm25", "mined", "mined-alone", "refreshed", "refreshed-alone"] = "mined"
+    """Besides others' positives (without them: '-alone') one document for each query: lexically similar, mined once
+    from the warm-up's vectors, or mined again ('refreshed') by the encoder as it learns."""
+    refresh: int = 1
+    """Epochs after which 'refreshed' negatives are mined again."""
+    codes: Literal["pq", "opq", "learned", "jpq"] = "opq"
+    """Codes fitted to the vectors; or learned from there on in the sparse stage; or OPQ's, with codewords and query
+    encoder learned for them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NegativesConfig:
+    """Which mined documents count as negatives, and how many."""
+
+    each: int = 1
+    """Mined documents for each query in a batch (random batches; local ones have one)."""
+    margin: float | None = None
+    """Leave out mined documents that score above the query's positives minus this: likely unlabelled answers."""
+    judge: Literal["encoder", "teacher"] = "encoder"
+    """Whose scores: the encoder's that mined, or those of distil.teacher."""
+    live_margin: float | None = None
+    """Leave out, at each step, other documents of the batch that score above the positive minus this (-0.1: only those
+    well above it)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DistilConfig:
+    """Scores that the codes learn to reproduce, in the sparse stage."""
+
+    source: Literal["none", "dense", "teacher"] = "none"
+    """'dense': the unquantized scores of the encoder that the stage begins with; 'teacher': a cross-encoder's."""
+    weight: float = 1.0
+    """Weight of the divergence between the two rankings."""
+    teacher: str | None = None
+    """Folder or id of a cross-encoder (needs the extra 'transformers'), or a file of its scores: lines of query id,
+    document id and score, with tabs between."""
+    depth: int = 20
+    """Mined documents of each query that the teacher scores, besides its positives."""
+    scale: float = 1.0
+    """What the teacher's scores are multiplied by before the softmax."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,8 +186,8 @@ class TrainConfig:
     """A whole run."""
 
     method: Literal["bidr", "conventional"] = "bidr"
-    """'bidr': codes first, vectors on their candidates; 'conventional': one encoder with mined negatives for as many
-    steps, then OPQ codes of its vectors."""
+    """'bidr': codes first, vectors on their candidates; 'conventional': one encoder for as many steps, and codes of its
+    vectors."""
     bytes_per_doc: int = 16
     """Bytes of codes that a document takes in RAM."""
     codewords: Literal[256, 16] = 256
@@ -162,8 +225,12 @@ class TrainConfig:
     sparse: SparseConfig = field(default_factory=SparseConfig)
     dense: DenseConfig = field(default_factory=DenseConfig)
     unify: UnifyConfig = field(default_factory=UnifyConfig)
+    conventional: ConventionalConfig = field(default_factory=ConventionalConfig)
+    negatives: NegativesConfig = field(default_factory=NegativesConfig)
+    distil: DistilConfig = field(default_factory=DistilConfig)
 
     def __post_init__(self) -> None:
+        _check_choices(self)
         _at_least(1, self, "bytes_per_doc", "candidates", "dev_queries", "dev_documents")
         _at_least(1, self, "tokens_at_once")
         _at_least(2, self, "batch_size")  # others' positives are the negatives
@@ -175,14 +242,25 @@ class TrainConfig:
         _at_least(2, self.dense, "batch_size", prefix="dense.")
         _at_least(0, self.unify, "epochs", prefix="unify.")
         _at_least(0, self.unify, "pool", prefix="unify.")
-        _at_least(1, self.unify, "own", "others", prefix="unify.")
+        _at_least(1, self.unify, "own", "others", "top", prefix="unify.")
+        _at_least(1, self.conventional, "refresh", prefix="conventional.")
+        _at_least(1, self.negatives, "each", prefix="negatives.")
+        _at_least(1, self.distil, "depth", prefix="distil.")
         if self.sparse.temperature <= 0:
             raise ConfigError(f"sparse.temperature: given {self.sparse.temperature}, expected more than 0")
+        if any(prefix < 1 for prefix in self.dense.prefixes):
+            raise ConfigError(f"dense.prefixes: given {self.dense.prefixes}, expected numbers of 1 or more")
 
     @property
     def books(self) -> int:
         """Number of codebooks that the bytes hold."""
         return self.bytes_per_doc * (1 if self.codewords == 256 else 2)
+
+    @property
+    def taught(self) -> bool:
+        """Whether a cross-encoder's scores are needed."""
+        judged = self.negatives.judge == "teacher" and self.negatives.margin is not None
+        return judged or self.distil.source == "teacher"
 
     @property
     def built_in(self) -> bool:
@@ -194,3 +272,22 @@ def _at_least(least: int, config: object, *names: str, prefix: str = "") -> None
         value = getattr(config, name)
         if value is not None and value < least:
             raise ConfigError(f"{prefix}{name}: given {value}, expected {least} or more")
+
+
+def _check_choices(config: Any, prefix: str = "") -> None:
+    """What the command line refuses must not slip in from Python."""
+    hints = get_type_hints(type(config))
+    for one in fields(config):
+        value = getattr(config, one.name)
+        if is_dataclass(value):
+            _check_choices(value, f"{prefix}{one.name}.")
+            continue
+        parts = [hints[one.name], *get_args(hints[one.name])]
+        choices = [choice for part in parts if get_origin(part) is Literal for choice in get_args(part)]
+        if not choices or value in choices or (value is None and type(None) in parts):
+            continue
+        near = difflib.get_close_matches(str(value), [str(choice) for choice in choices], n=1)
+        meant = f"; did you mean {near[0]!r}?" if near else ""
+        raise ConfigError(
+            f"{prefix}{one.name}: given {value!r}, expected one of {', '.join(map(repr, choices))}{meant}"
+        )

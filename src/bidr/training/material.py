@@ -70,7 +70,7 @@ def prepare(
     def questions(split: Split) -> Questions:
         texts = [query.text for query in split.queries]
         tokens = tokenise_texts([encoder.prompts.query + text for text in texts], encoder.tokenizer, length)
-        return Questions(texts, TokenRows(tokens), _pairs(split, splits.ids))
+        return Questions(texts, TokenRows(tokens), judged_pairs(split, splits.ids))
 
     return Material(documents, questions(splits.train), questions(splits.dev))
 
@@ -90,7 +90,7 @@ def tokenise_documents(
     )
 
 
-def _pairs(split: Split, ids: Ids) -> Pairs:
+def judged_pairs(split: Split, ids: Ids) -> Pairs:
     judged = {doc for found in split.qrels.values() for doc in found}
     rows = dict(zip(judged, ids.rows(judged).tolist(), strict=True))
     return pairs_from([query.id for query in split.queries], split.qrels, rows)

@@ -5,13 +5,14 @@ ahead of the device. The texts it names are encoded, by one process or several, 
 the vectors.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from bidr.codes import Codebooks
 from bidr.model.encoder import Encoder
@@ -20,11 +21,11 @@ from bidr.negatives.pairs import Rows
 from bidr.negatives.samplers import Batch
 from bidr.text import TokenStore
 from bidr.text.tokens import Tokens
-from bidr.training.loss import Contrast, contrast, info_nce
+from bidr.training.loss import Contrast, Taught, contrast, divergence, info_nce, own_nce
 from bidr.training.material import Questions
 from bidr.training.whole import whole_contrast, whole_nce
 
-SparseLoss = Literal["quantized", "joint"]
+SparseLoss = Literal["quantized", "joint", "dpq"]
 
 
 class Prepared(NamedTuple):
@@ -60,13 +61,33 @@ class Objective(nn.Module):
     def groups(self, rate: float, decay: float) -> list[dict[str, object]]:
         return [{"params": list(self.encoder.parameters()), "lr": rate, "weight_decay": decay}]
 
+    def codebooks(self) -> Codebooks | None:
+        """What it learned of codes; None: nothing."""
+        return None
+
 
 class Matching(Objective):
-    """Queries against documents, both by one encoder: warm-up, the dense stage, the conventional way."""
+    """Queries against documents, both by one encoder: warm-up, the dense stage, the conventional way.
 
-    def __init__(self, encoder: Encoder, documents: TokenStore, questions: Questions, scale: float) -> None:
+    alone:       each query is told apart from its own negatives only, not from what others brought.
+    live_margin: leave out what scores above the positive minus this (see `info_nce`).
+    prefixes:    compare the vectors cut off at each of these dimensions too (Matryoshka).
+    """
+
+    def __init__(
+        self,
+        encoder: Encoder,
+        documents: TokenStore,
+        questions: Questions,
+        scale: float,
+        *,
+        alone: bool = False,
+        live_margin: float | None = None,
+        prefixes: Sequence[int] = (),
+    ) -> None:
         super().__init__()
         self.encoder, self.documents, self.questions, self.scale = encoder, documents, questions, scale
+        self.alone, self.live_margin, self.prefixes = alone, live_margin, prefixes
 
     def prepare(self, batch: Batch, random: np.random.Generator) -> Prepared:
         compared = contrast(batch, self.questions.pairs)
@@ -75,14 +96,30 @@ class Matching(Objective):
 
     def terms(self, vectors: Sequence[Tensor], given: Contrast) -> dict[str, Tensor]:
         queries, documents = vectors
-        return {"dense": info_nce(self.scale * queries @ documents.T, given.targets, given.hidden)}
+        found = {"dense": self.compare(queries @ documents.T, given)}
+        for dim in self.prefixes:
+            found[f"first {dim}"] = self.compare(prefix(queries, dim) @ prefix(documents, dim).T, given)
+        return found
+
+    def compare(self, scores: Tensor, given: Contrast) -> Tensor:
+        """The loss of a batch's scores."""
+        if self.alone:
+            return own_nce(self.scale * scores, given)
+        margin = None if self.live_margin is None else self.scale * self.live_margin
+        return info_nce(self.scale * scores, given.targets, given.hidden, margin)
+
+
+def prefix(vectors: Tensor, dim: int) -> Tensor:
+    """Vectors cut off and brought back to length 1."""
+    return functional.normalize(vectors[:, :dim], dim=1)
 
 
 class Quantized(Matching):
     """Queries against documents as their codes say them: the sparse stage.
 
-    loss "quantized" is the paper's equation 3, on the quantized side alone; "joint" adds the same loss on the
-    unquantized vectors, as the paper's public code does.
+    kind "quantized" is the paper's equation 3, on the quantized side alone; "joint" adds the same loss on the
+    unquantized vectors, as the paper's public code does; "dpq" has that of the unquantized vectors only, and brings
+    codewords and vectors together by the error of reconstruction.
     """
 
     def __init__(
@@ -95,16 +132,37 @@ class Quantized(Matching):
         *,
         kind: SparseLoss,
         codebook_rate: float,
+        reconstruction: float = 0.0,
+        live_margin: float | None = None,
+        teacher: Callable[[Batch, Contrast], Taught] | None = None,
+        taught_weight: float = 1.0,
     ) -> None:
-        super().__init__(encoder, documents, questions, scale)
+        super().__init__(encoder, documents, questions, scale, live_margin=live_margin)
         self.quantizer, self.kind, self.codebook_rate = quantizer, kind, codebook_rate
+        self.reconstruction, self.teacher, self.taught_weight = reconstruction, teacher, taught_weight
+
+    def prepare(self, batch: Batch, random: np.random.Generator) -> Prepared:
+        found = super().prepare(batch, random)
+        if self.teacher is None:
+            return found
+        return found._replace(given=found.given._replace(taught=self.teacher(batch, found.given)))
 
     def terms(self, vectors: Sequence[Tensor], given: Contrast) -> dict[str, Tensor]:
         queries, documents = vectors
-        coded = cast(Tensor, self.quantizer(documents))
-        scores = self.scale * self.quantizer.rotate(queries) @ coded.T
-        found = {"codes": info_nce(scores, given.targets, given.hidden)}
-        return {**found, **super().terms(vectors, given)} if self.kind == "joint" else found
+        found: dict[str, Tensor] = {}
+        if self.kind != "dpq":
+            scores = self.quantizer.rotate(queries) @ cast(Tensor, self.quantizer(documents)).T
+            found["codes"] = self.compare(scores, given)
+            if given.taught is not None:
+                found["taught"] = self.taught_weight * divergence(self.scale * scores, given.taught)
+        if self.kind != "quantized":
+            found |= super().terms(vectors, given)
+        if self.reconstruction:
+            found["reconstruction"] = self.reconstruction * self.quantizer.error(documents)
+        return found
+
+    def codebooks(self) -> Codebooks:
+        return self.quantizer.codebooks()
 
     def groups(self, rate: float, decay: float) -> list[dict[str, object]]:
         codewords = {"params": [self.quantizer.centroids], "lr": rate * self.codebook_rate, "weight_decay": 0.0}
@@ -168,12 +226,13 @@ class Unified(Objective):
 
     def terms(self, vectors: Sequence[Tensor], given: UnifyGiven) -> dict[str, Tensor]:
         (queries,) = vectors
+        codes = self._codes_term(queries @ self._rotation.T, given.sparse)
+        return {"codes": codes, "dense": self.dense_weight * self._dense_term(queries, given)}
+
+    def _dense_term(self, queries: Tensor, given: UnifyGiven) -> Tensor:
         dense = given.dense
-        by_vectors = torch.cat([queries @ self._vectors(dense.documents).T, self._own_scores(queries, given.own)], 1)
-        return {
-            "codes": self._codes_term(queries @ self._rotation.T, given.sparse),
-            "dense": self.dense_weight * info_nce(self.scale * by_vectors, dense.targets, dense.hidden),
-        }
+        scores = torch.cat([queries @ self._vectors(dense.documents).T, self._own_scores(queries, given.own)], 1)
+        return info_nce(self.scale * scores, dense.targets, dense.hidden)
 
     def _codes_term(self, queries: Tensor, compared: Contrast) -> Tensor:
         if self._codes is not None:

@@ -3,12 +3,14 @@
 import dataclasses
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
 from bidr.codes import check_shape
 from bidr.errors import ConfigError
 from bidr.files import storage_errors, write_json
+from bidr.model.card import write_card
 from bidr.model.folder import Model, ModelParts, TextSettings, save_model
 from bidr.text import Dataset
 from bidr.training import stages
@@ -33,10 +35,14 @@ def train(dataset: Dataset, config: TrainConfig, out: Path | str, resume: Resume
     processes train the one model together.
     """
     with joined(config.device) as group:
-        shop = open_workshop(dataset, config, Path(out), resume, group)
-        if config.method == "conventional":
-            return conventional_model(shop, Path(out))
-        return bidr_model(shop, config.dense.sampler, Path(out), unified=config.unify.epochs > 0)
+        return model_of(open_workshop(dataset, config, Path(out), resume, group), Path(out))
+
+
+def model_of(shop: Workshop, out: Path) -> Model:
+    """The model that the workshop's settings ask for."""
+    if shop.config.method == "conventional":
+        return conventional_model(shop, out)
+    return bidr_model(shop, shop.config.dense.sampler, out, unified=shop.config.unify.epochs > 0)
 
 
 def open_workshop(
@@ -108,27 +114,33 @@ def bidr_model(shop: Workshop, sampler: str, out: Path, *, unified: bool) -> Mod
     """The method: codes first, then vectors on the candidates that the codes bring up, then one query encoder."""
     side = stages.sparse(shop)
     stages.dense(shop, sampler)
-    names = ["warmup", "sparse", f"dense-{sampler}"]
-    query = None
+    names = [shop.name("warmup"), side.name, shop.name(f"dense-{sampler}")]
+    codebooks, query = side.codebooks, None
     if unified:
-        stages.unify(shop, sampler)
-        names.append(f"unify-{sampler}")
-        query = shop.folder / names[-1] / "encoder"
+        fitted = stages.unify(shop, sampler)
+        names.append(fitted.name)
+        codebooks, query = fitted.codebooks, shop.folder / fitted.name / "encoder"
     parts = ModelParts(
-        sparse=shop.folder / "sparse" / "encoder",
-        dense=shop.folder / f"dense-{sampler}" / "encoder",
+        sparse=shop.folder / side.name / "encoder",
+        dense=shop.folder / names[2] / "encoder",
         query=query,
-        codebooks=side.codebooks,
+        codebooks=codebooks,
     )
     return _save(shop, parts, out, names)
 
 
 def conventional_model(shop: Workshop, out: Path) -> Model:
-    """The conventional way: one encoder, OPQ codes of its vectors, the same vectors ranked again."""
-    side = stages.conventional(shop)
-    encoder = shop.folder / "conventional" / "encoder"
+    """The conventional way: one encoder, codes of its vectors, the same vectors ranked again."""
+    codes = shop.config.conventional.codes
+    side = {"learned": stages.sparse, "jpq": stages.jpq}.get(codes, stages.fitted)(shop)
+    name = shop.name("conventional")
+    encoder, names = shop.folder / name / "encoder", [shop.name("warmup"), name]
     parts = ModelParts(sparse=encoder, dense=encoder, query=encoder, codebooks=side.codebooks)
-    return _save(shop, parts, out, ["warmup", "conventional"])
+    if codes == "learned":
+        parts, names = replace(parts, sparse=shop.folder / side.name / "encoder", query=None), [*names, side.name]
+    elif codes == "jpq":
+        parts, names = replace(parts, query=shop.folder / side.name / "encoder"), [*names, side.name]
+    return _save(shop, parts, out, names)
 
 
 def _save(shop: Workshop, parts: ModelParts, out: Path, names: list[str]) -> Model:
@@ -146,8 +158,26 @@ def _save(shop: Workshop, parts: ModelParts, out: Path, names: list[str]) -> Mod
         "stages": {name: shop.history(name) for name in names},
         "codewords": shop.usage(),
     }
-    shop.group.once(lambda: save_model(out, parts, text, candidates=config.candidates, training=training).fingerprint)
+
+    def write() -> str:
+        model = save_model(out, parts, text, candidates=config.candidates, training=training)
+        write_card(model, changes(config))
+        return model.fingerprint
+
+    shop.group.once(write)
     return Model(out, shop.device)
+
+
+def changes(config: Any, prefix: str = "") -> dict[str, Any]:
+    """The settings that differ from the defaults, by the names that their flags have."""
+    found: dict[str, Any] = {}
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if dataclasses.is_dataclass(value):
+            found |= changes(value, f"{prefix}{field.name}.")
+        elif value != field.default:
+            found[prefix + field.name] = value
+    return found
 
 
 def _refuse_other_run(found: dict[str, Any], wanted: dict[str, Any], out: Path) -> None:

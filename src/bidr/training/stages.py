@@ -1,58 +1,57 @@
 """The stages: warm-up, sparse, dense, unification, and the conventional way to compare with."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
-
-import numpy as np
-import numpy.typing as npt
+from typing import Any
 
 from bidr.codes import Codebooks, usage
-from bidr.codes.exact import top_k, top_k_codes
+from bidr.codes.exact import top_k_codes
 from bidr.files import write_json
-from bidr.model.encode import discard, encode_corpus, encode_rows
+from bidr.model.encode import discard
 from bidr.model.encoder import Encoder
 from bidr.model.quantizer import Quantizer
-from bidr.negatives.graph import ProximityGraph, build_graph
-from bidr.negatives.pairs import Rows, without_positives
-from bidr.negatives.samplers import LocalBatches, Plan, Sampler, locality
 from bidr.progress import say
+from bidr.training.live import LiveCodes
+from bidr.training.mining import (
+    TEACHER,
+    Sparse,
+    conventional_batches,
+    corpus_codes,
+    dense_batches,
+    dev_candidates,
+    sparse_batches,
+    train_candidates,
+)
 from bidr.training.objectives import FixedDocuments, Matching, Quantized, Unified
 from bidr.training.probe import ANSWERS_MEASURE, candidates_measure, recall
-from bidr.training.workshop import CODEBOOKS, Observe, Workshop
-
-DOCUMENTS_PER_HOP, LEAST_HOPS = 2_000, 10
-
-
-class Sparse(NamedTuple):
-    """The side that stays in RAM: an encoder, and what its vectors are coded with."""
-
-    encoder: Encoder
-    codebooks: Codebooks
+from bidr.training.workshop import CODEBOOKS, Workshop, given
 
 
 def warmup(shop: Workshop) -> Encoder:
     """One encoder for queries and documents, told apart from in-batch and lexical negatives."""
-    if not shop.finished("warmup"):
+    stage = shop.name("warmup")
+    if not shop.finished(stage):
         encoder, config = shop.backbone(), shop.config.warmup
         objective = Matching(encoder, shop.material.documents, shop.material.train, shop.scale)
         shop.run(
-            "warmup",
+            stage,
             objective,
             shop.random_batches(config.negatives),
             config.epochs,
             lambda: shop.probe.exact(encoder),
             rate=1.0,
         )
-    return shop.encoder("warmup")
+    return shop.encoder(stage)
 
 
 def sparse(shop: Workshop) -> Sparse:
-    """Codes and their encoder, learned with the quantizer in the loop."""
-    config = shop.config.sparse
-    if not shop.finished("sparse"):
-        encoder = warmup(shop)
-        quantizer = Quantizer(shop.fit_codebooks(encoder), config.temperature).to(shop.device)
-        usual = 1.0 if shop.config.built_in else 20.0
+    """Codes and their encoder, learned with the quantizer in the loop: from the warm-up on, or from the conventional
+    way's encoder where that is the method."""
+    config, stage = shop.config.sparse, shop.name("sparse")
+    if not shop.finished(stage):
+        first = conventional if shop.config.method == "conventional" else warmup
+        encoder = first(shop)
+        quantizer = Quantizer(shop.fit_codebooks(encoder), config.temperature, config.assignment).to(shop.device)
+        batches, teacher = sparse_batches(shop, encoder)
         objective = Quantized(
             encoder,
             quantizer,
@@ -60,24 +59,34 @@ def sparse(shop: Workshop) -> Sparse:
             shop.material.train,
             shop.scale,
             kind=config.loss,
-            codebook_rate=usual if config.codebook_rate is None else config.codebook_rate,
+            codebook_rate=codebook_rate(shop),
+            reconstruction=given(config.reconstruction, 1.0 if config.loss == "dpq" else 0.0),
+            live_margin=shop.config.negatives.live_margin,
+            teacher=teacher,
+            taught_weight=shop.config.distil.weight,
         )
         shop.run(
-            "sparse",
+            stage,
             objective,
-            shop.random_batches(config.negatives),
+            batches,
             config.epochs,
             lambda: shop.probe.both(encoder, quantizer.codebooks(), shop.config.candidates),
             candidates_measure(shop.config.candidates),
             rate=config.rate,
         )
-        shop.group.once(lambda: _say_usage(shop, encoder, quantizer.codebooks()))
-    return Sparse(shop.encoder("sparse"), Codebooks.load(shop.folder / "sparse" / CODEBOOKS))
+        discard(shop.folder / stage / TEACHER)
+        shop.group.once(lambda: _say_usage(shop, stage, encoder, quantizer.codebooks()))
+    return Sparse(shop.encoder(stage), Codebooks.load(shop.folder / stage / CODEBOOKS), stage)
+
+
+def codebook_rate(shop: Workshop) -> float:
+    """The codewords' learning rate as a multiple of the encoder's."""
+    return given(shop.config.sparse.codebook_rate, 1.0 if shop.config.built_in else 20.0)
 
 
 def dense(shop: Workshop, sampler: str) -> Encoder:
     """Vectors that tell a query's answer from the candidates that the codes bring up."""
-    stage = f"dense-{sampler}"
+    stage, config = shop.name(f"dense-{sampler}"), shop.config.dense
     if not shop.finished(stage):
         side = sparse(shop)
         starts: dict[str, Callable[[], Encoder]] = {
@@ -87,45 +96,58 @@ def dense(shop: Workshop, sampler: str) -> Encoder:
         }
         candidates = dev_candidates(shop, side)
         batches, observe = dense_batches(shop, side, sampler)
-        encoder = starts[shop.config.dense.start]()
-        objective = Matching(encoder, shop.material.documents, shop.material.train, shop.scale)
+        encoder = starts[config.start]()
+        objective = Matching(
+            encoder,
+            shop.material.documents,
+            shop.material.train,
+            shop.scale,
+            alone=sampler == "mined-alone",
+            live_margin=shop.config.negatives.live_margin,
+            prefixes=[dim for dim in config.prefixes if dim < encoder.dim],
+        )
         shop.run(
             stage,
             objective,
             batches,
-            shop.config.dense.epochs,
+            config.epochs,
             lambda: shop.probe.ranked(encoder, candidates),
             observe=observe,
-            rate=shop.config.dense.rate,
+            rate=config.rate,
         )
     return shop.encoder(stage)
 
 
-def unify(shop: Workshop, sampler: str) -> Encoder:
+def unify(shop: Workshop, sampler: str) -> Sparse:
     """One query encoder for the codes and for the vectors of `dense`; the documents stay as they are."""
-    stage, config = f"unify-{sampler}", shop.config.unify
+    stage = shop.name(f"unify-{sampler}")
+    return _fit_queries(shop, stage, lambda: sparse(shop), lambda: dense(shop, sampler))
+
+
+def jpq(shop: Workshop) -> Sparse:
+    """Codewords and a query encoder for OPQ codes of the conventional way's vectors; the documents stay as they are."""
+    return _fit_queries(shop, shop.name("jpq"), lambda: fitted(shop), lambda: conventional(shop))
+
+
+def _fit_queries(shop: Workshop, stage: str, coded: Callable[[], Sparse], vectors_by: Callable[[], Encoder]) -> Sparse:
+    """Learn a query encoder, from the vectors' own on, for given codes and given vectors of the documents."""
+    config, probe, learned = shop.config.unify, shop.probe, shop.folder / stage / CODEBOOKS
+    side, learns = coded(), shop.config.unify.codewords == "learned" or stage.startswith("jpq")
     if not shop.finished(stage):
-        side, encoder = sparse(shop), dense(shop, sampler)
-        path = shop.folder / stage / "vectors.npy"
+        encoder, path = vectors_by(), shop.folder / stage / "vectors.npy"
         vectors = shop.encode_corpus(encoder, path, "encode for unification")
         codes = corpus_codes(shop, side)
         fixed = FixedDocuments(side.codebooks, codes, vectors, train_candidates(shop, side))
-        objective = Unified(
-            encoder,
-            fixed,
-            shop.material.train,
-            shop.scale,
-            pool=config.pool,
-            own=config.own,
-            others=config.others,
-            dense_weight=config.dense_weight,
-        )
-        probe = shop.probe
+        compared: Any = {name: getattr(config, name) for name in ("pool", "own", "others", "dense_weight")}
+        if learns:
+            compared |= {"top": config.top if config.negatives == "top" else None, "codebook_rate": codebook_rate(shop)}
+        kind = LiveCodes if learns else Unified
+        objective = kind(encoder, fixed, shop.material.train, shop.scale, **compared)
 
         def validate() -> dict[str, float]:
             queries = probe.queries(encoder)
-            candidates = shop.config.candidates
-            found = top_k_codes(queries, side.codebooks, codes[probe.rows], candidates, device=shop.device).rows
+            candidates, codebooks = shop.config.candidates, objective.codebooks() or side.codebooks
+            found = top_k_codes(queries, codebooks, codes[probe.rows], candidates, device=shop.device).rows
             return {
                 ANSWERS_MEASURE: probe.rank_vectors(queries, vectors, probe.rows[found], found),
                 candidates_measure(candidates): recall(found, probe.pairs),
@@ -133,25 +155,48 @@ def unify(shop: Workshop, sampler: str) -> Encoder:
 
         shop.run(stage, objective, shop.random_batches("in-batch"), config.epochs, validate, rate=config.rate)
         discard(path)
+    return Sparse(shop.encoder(stage), Codebooks.load(learned) if learned.exists() else side.codebooks, stage)
+
+
+def conventional(shop: Workshop) -> Encoder:
+    """The conventional way's one encoder: the warm-up's trained on for as many steps as the method's stages, less
+    those that its codes take."""
+    stage, config = shop.name("conventional"), shop.config
+    if not shop.finished(stage):
+        encoder = warmup(shop)
+        batches = conventional_batches(shop, encoder, warmup(shop))
+        objective = Matching(
+            encoder,
+            shop.material.documents,
+            shop.material.train,
+            shop.scale,
+            alone=config.conventional.negatives.endswith("-alone"),
+            live_margin=config.negatives.live_margin,
+        )
+        epochs = conventional_epochs(shop)
+        shop.run(stage, objective, batches, epochs, lambda: shop.probe.exact(encoder), rate=config.dense.rate)
     return shop.encoder(stage)
 
 
-def conventional(shop: Workshop) -> Sparse:
-    """The conventional way: the warm-up's encoder trained on with mined negatives for as many steps as all of the
-    method's stages together, then OPQ codes of its vectors."""
-    stage, config = "conventional", shop.config
-    if not shop.finished(stage):
-        encoder = warmup(shop)
-        pool = shop.kept("warmup-neighbours", lambda: _mine(shop, encoder))
-        objective = Matching(encoder, shop.material.documents, shop.material.train, shop.scale)
-        epochs = config.sparse.epochs + config.unify.epochs + dense_epochs(shop)
-        batches = shop.pool_batches(pool)
-        shop.run(stage, objective, batches, epochs, lambda: shop.probe.exact(encoder), rate=config.dense.rate)
-    encoder, path = shop.encoder(stage), shop.folder / stage / CODEBOOKS
+def fitted(shop: Workshop) -> Sparse:
+    """PQ or OPQ codes of the conventional way's vectors."""
+    stage, encoder = shop.name("fitted"), conventional(shop)
+    path = shop.folder / stage / CODEBOOKS
     with shop.group.turn():
         if not path.exists():
-            shop.fit_codebooks(encoder).save(path)
-    return Sparse(encoder, Codebooks.load(path))
+            path.parent.mkdir(parents=True, exist_ok=True)
+            shop.fit_codebooks(encoder, rotate=shop.config.conventional.codes != "pq").save(path)
+    return Sparse(encoder, Codebooks.load(path), stage)
+
+
+def conventional_epochs(shop: Workshop) -> int:
+    """Epochs that leave a recipe as many steps as the method has in all its stages."""
+    config, codes = shop.config, shop.config.conventional.codes
+    return (
+        dense_epochs(shop)
+        + (0 if codes == "learned" else config.sparse.epochs)
+        + (0 if codes == "jpq" else config.unify.epochs)
+    )
 
 
 def dense_epochs(shop: Workshop) -> int:
@@ -161,74 +206,11 @@ def dense_epochs(shop: Workshop) -> int:
     return round(steps / -(-queries // size))
 
 
-def corpus_codes(shop: Workshop, side: Sparse) -> npt.NDArray[Any]:
-    """The codes of the whole corpus."""
-    path = shop.folder / "sparse" / "codes.npy"
-    return np.asarray(shop.encode_corpus(side.encoder, path, "encode into codes", side.codebooks))
-
-
-def train_candidates(shop: Workshop, side: Sparse) -> Rows:
-    """What the codes bring up for every train query, its positives left out."""
-    codes = corpus_codes(shop, side)
-
-    def make() -> npt.NDArray[Any]:
-        say("candidates of the train queries by the codes")
-        queries = encode_rows(side.encoder, shop.material.train.tokens)
-        depth = shop.config.dense.depth
-        found = top_k_codes(queries, side.codebooks, codes, depth, device=shop.device).rows
-        return without_positives(found, shop.material.train.pairs).astype(np.int32)
-
-    return shop.kept("candidates", make)
-
-
-def dev_candidates(shop: Workshop, side: Sparse) -> Rows:
-    """What the codes bring up for every dev query, as places in the probe's part of the corpus."""
-    codes, queries = corpus_codes(shop, side)[shop.probe.rows], shop.probe.queries(side.encoder)
-    return top_k_codes(queries, side.codebooks, codes, shop.config.candidates, device=shop.device).rows
-
-
-def dense_batches(shop: Workshop, side: Sparse, sampler: str) -> tuple[Sampler, Observe]:
-    """How the dense stage's batches are collected, and what to log of them."""
-    if sampler == "in-batch":
-        return shop.random_batches("in-batch"), lambda epoch, plan: {}
-    found, pairs = train_candidates(shop, side), shop.material.train.pairs
-    if sampler == "mined":
-        return shop.pool_batches(found), lambda epoch, plan: {}
-    config, size = shop.config.dense, shop.config.dense.batch_size or shop.config.batch_size
-    documents = len(shop.material.documents)
-    hops = config.hops or min(config.depth, max(LEAST_HOPS, documents // DOCUMENTS_PER_HOP))
-    graph = build_graph(found, pairs, documents, backward=(0, hops))
-    batches = LocalBatches(graph, pairs, size, shop.config.seed, sampler, hops)
-    return batches, lambda epoch, plan: _locality(plan, graph)
-
-
-def _say_usage(shop: Workshop, encoder: Encoder, codebooks: Codebooks) -> None:
+def _say_usage(shop: Workshop, stage: str, encoder: Encoder, codebooks: Codebooks) -> None:
     """Codewords that lie idle are bytes that say nothing: a run should show how many do."""
     found = usage(shop.probe.codes(encoder, codebooks), codebooks.words)
-    write_json(shop.folder / "sparse" / "usage.json", found._asdict())
+    write_json(shop.folder / stage / "usage.json", found._asdict())
     say(
         f"sparse: {found.used:.1%} of the codewords used, entropy {found.entropy_bits:.2f} of {codebooks.bits} bits, "
         f"{found.least_entropy_bits:.2f} in the worst book"
     )
-
-
-def _locality(plan: Plan, graph: ProximityGraph) -> dict[str, float]:
-    """Locality falls towards an epoch's end, when what is unvisited lies scattered: say how far."""
-    shares = locality(plan, graph)
-    quarter = max(1, len(shares) // 4)
-    return {
-        "locality_first_quarter": float(shares[:quarter].mean()),
-        "locality_last_quarter": float(shares[-quarter:].mean()),
-        "restarts": float(plan.restarts),
-    }
-
-
-def _mine(shop: Workshop, encoder: Encoder) -> npt.NDArray[Any]:
-    """The nearest documents of every train query by the encoder's own vectors, its positives left out."""
-    say("nearest documents of the train queries, for mined negatives")
-    path = shop.folder / "mined" / "vectors.npy"
-    vectors = encode_corpus(encoder, shop.material.documents, path, label="encode for mining")
-    queries = encode_rows(encoder, shop.material.train.tokens)
-    found = top_k(queries, vectors, shop.config.dense.depth, device=shop.device).rows
-    discard(path)
-    return without_positives(found, shop.material.train.pairs).astype(np.int32)

@@ -1,12 +1,13 @@
 """What all stages of a run share: the prepared material, its folder with what is finished, and how a stage is run."""
 
+import copy
 import json
 import os
 import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -28,7 +29,8 @@ from bidr.text import Dataset, document_text, train_wordpieces
 from bidr.training.config import Negatives, TrainConfig
 from bidr.training.loop import CHECKPOINT, LoopSettings, Measured, Training, run
 from bidr.training.material import prepare, read_splits
-from bidr.training.objectives import Objective, Quantized
+from bidr.training.naming import stage_name
+from bidr.training.objectives import Objective
 from bidr.training.parallel import Group
 from bidr.training.probe import make_probe
 from bidr.training.together import encode_together
@@ -44,8 +46,10 @@ class Workshop:
     """A run's folder and everything in it. A stage that is finished there is not run again."""
 
     def __init__(self, dataset: Dataset, config: TrainConfig, folder: Path, group: Group | None = None) -> None:
-        self.dataset, self.config, self.folder, self.group = dataset, config, folder, group or Group()
+        self.dataset, self.config, self.base = dataset, config, config
+        self.folder, self.group = folder, group or Group()
         self.device = self.group.device(pick_device(config.device))
+        refuse_untaught(config)
         with self.group.turn():
             splits = read_splits(dataset, config.dev_queries, config.seed)
             with storage_errors(folder):
@@ -64,6 +68,18 @@ class Workshop:
             )
         self.scale = given(config.encoder.scale, 20.0 if first.normalised else 1.0)
         self.probe = make_probe(self.material, config.dev_documents, config.seed, self.device)
+
+    def under(self, config: TrainConfig) -> Self:
+        """The same folder with other settings: stages that they do not touch are shared, others stand beside."""
+        check_shape(self._first.dim, config.books, config.codewords)
+        refuse_untaught(config)
+        other = copy.copy(self)
+        other.config = config
+        return other
+
+    def name(self, stage: str) -> str:
+        """A stage's folder under these settings."""
+        return stage_name(stage, self.config, self.base)
 
     def backbone(self) -> Encoder:
         """The encoder before any training."""
@@ -94,7 +110,7 @@ class Workshop:
 
     def usage(self) -> dict[str, float] | None:
         """How well the learned codewords are used; None where none were learned."""
-        path = self.folder / "sparse" / "usage.json"
+        path = self.folder / self.name("sparse") / "usage.json"
         found: dict[str, float] | None = json.loads(path.read_text()) if path.exists() else None
         return found
 
@@ -126,6 +142,7 @@ class Workshop:
             checkpoint_seconds=60 * config.checkpoint_minutes,
             tokens_at_once=config.tokens_at_once,
         )
+        objective.encoder.expect_steps(epochs * -(-len(self.material.train.pairs) // config.batch_size))
         training = Training(stage, objective, settings, measure, self.group)
         run(training, sampler, validate, folder, observe, config.logs)
         self.group.once(lambda: keep(training, folder))
@@ -133,22 +150,22 @@ class Workshop:
     def random_batches(self, negatives: Negatives | None) -> RandomBatches:
         """Random batches, with one lexically similar document for each query where "bm25" is asked for."""
         negatives = negatives or ("in-batch" if self.config.built_in else "bm25")
-        pool = self.kept("bm25", self._mine_bm25) if negatives == "bm25" else None
-        return self.pool_batches(pool)
+        return self.pool_batches(self.kept("bm25", self._mine_bm25) if negatives == "bm25" else None)
 
     def pool_batches(self, pool: Rows | None) -> RandomBatches:
         pairs, config = self.material.train.pairs, self.config
-        return RandomBatches(pairs, len(self.material.documents), config.batch_size, config.seed, pool)
+        documents, each = len(self.material.documents), config.negatives.each
+        return RandomBatches(pairs, documents, config.batch_size, config.seed, pool, each)
 
-    def fit_codebooks(self, encoder: Encoder) -> Codebooks:
-        """OPQ codebooks of the encoder's vectors of the corpus (of a sample where it is large)."""
-        config = self.config
+    def fit_codebooks(self, encoder: Encoder, *, rotate: bool = True) -> Codebooks:
+        """OPQ codebooks (PQ, if not rotated) of the encoder's vectors of the corpus, of a sample where it is large."""
+        config, kind = self.config, "OPQ" if rotate else "PQ"
 
         def make() -> Codebooks:
             rows = np.random.default_rng(config.seed).permutation(len(self.material.documents))[:FIT_ROWS]
             vectors = encode_rows(encoder, self.material.documents, np.sort(rows))
-            say(f"fit {config.books} codebooks of {config.codewords} codewords to {len(rows):,} vectors (OPQ)")
-            return fit(vectors, config.books, config.codewords, seed=config.seed, device=self.device)
+            say(f"fit {config.books} codebooks of {config.codewords} codewords to {len(rows):,} vectors ({kind})")
+            return fit(vectors, config.books, config.codewords, rotate=rotate, seed=config.seed, device=self.device)
 
         return self.group.once(make)
 
@@ -203,8 +220,9 @@ class Workshop:
 def keep(training: Training, folder: Path) -> None:
     """Leave what a stage learned, and the word that it is finished, in place of its checkpoint."""
     objective = training.objective
-    if isinstance(objective, Quantized):
-        objective.quantizer.codebooks().save(folder / CODEBOOKS)
+    codebooks = objective.codebooks()
+    if codebooks:
+        codebooks.save(folder / CODEBOOKS)
     save_whole(objective.encoder, folder / "encoder")
     write_json(folder / DONE, {"stage": training.name, "best": training.best, "history": training.history})
     (folder / CHECKPOINT).unlink(missing_ok=True)
@@ -218,6 +236,13 @@ def save_whole(encoder: Encoder, folder: Path) -> None:
         encoder.save(aside)
         shutil.rmtree(folder, ignore_errors=True)
         aside.rename(folder)
+
+
+def refuse_untaught(config: TrainConfig) -> None:
+    if config.taught and not config.distil.teacher:
+        raise ConfigError(
+            "distil.teacher: not given, expected a cross-encoder's folder or a file of its scores, to learn from"
+        )
 
 
 def given(value: float | None, usual: float) -> float:

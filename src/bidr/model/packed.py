@@ -1,0 +1,124 @@
+"""Texts end to end through a transformer, without padding: for BERT and its kin on a GPU.
+
+A batch of ragged texts becomes one row of tokens; attention stays within each text by a kernel that knows where texts
+begin. Weights and activations are bfloat16 while training (the weights that learn stay float32), which halves what the
+many small operations between the matrix products have to move.
+"""
+
+import contextlib
+import shutil
+from collections.abc import Iterator
+from importlib.util import find_spec
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+ATTENTION = "bidr_packed"
+POOLINGS = ("mean", "cls", "lasttoken")
+# Where a model's first position is: RoBERTa and its kin count from behind the padding token.
+FIRST_POSITION = {"bert": 0, "roberta": 2, "xlm-roberta": 2, "camembert": 2}
+COMPILED_STEPS = 500
+
+
+def packable(model: Any) -> bool:
+    """Whether a SentenceTransformer is of a kind that can read packed texts, and torch has the kernel for it."""
+    if not find_spec("torch.nn.attention.varlen") or len(model) < 2:
+        return False
+    backbone = getattr(model[0], "model", None)
+    kind = getattr(getattr(backbone, "config", None), "model_type", None)
+    pooling = model[1]
+    known = type(pooling).__name__ == "Pooling" and getattr(pooling, "pooling_mode", None) in POOLINGS
+    return kind in FIRST_POSITION and known and bool(getattr(pooling, "include_prompt", True))
+
+
+def encode_packed(model: Any, ids: Tensor, offsets: Tensor, longest: int, *, training: bool) -> Tensor:
+    """Vectors of texts that lie end to end: text i is ids[offsets[i]:offsets[i + 1]], on the GPU."""
+    backbone, pooling = model[0].model, model[1].pooling_mode
+    lengths = offsets.diff()
+    owners = torch.repeat_interleave(lengths, output_size=len(ids))
+    positions = torch.arange(len(ids), device=ids.device) - offsets[owners]
+    given: dict[str, Any] = {
+        "input_ids": ids[None],
+        "position_ids": positions[None] + FIRST_POSITION[backbone.config.model_type],
+        "cu_seq_lens_q": offsets.int(),
+        "max_length_q": longest,
+    }
+    with _attention(backbone):
+        states = _states(backbone, given, training)
+    vectors = _pool(states, pooling, owners, offsets)
+    features = {"sentence_embedding": vectors.float()}
+    for module in list(model)[2:]:
+        features = module(features)
+    return features["sentence_embedding"].float()
+
+
+def compile_layers(model: Any, steps: int) -> None:
+    """Fuse what lies between a layer's matrix products, where there will be steps enough to earn the time back."""
+    tools = find_spec("triton") and (shutil.which("cc") or shutil.which("gcc") or shutil.which("clang"))
+    if steps < COMPILED_STEPS or not tools:
+        return
+    for layer in model[0].model.encoder.layer:
+        layer.compile(dynamic=True)
+
+
+def _states(backbone: Any, given: dict[str, Any], training: bool) -> Tensor:
+    """The last layer's states, a row a token."""
+    if training:
+        weights = {
+            name: value.to(torch.bfloat16) if value.is_floating_point() else value
+            for name, value in (*backbone.named_parameters(), *backbone.named_buffers())
+        }
+        out = torch.func.functional_call(backbone, weights, (), given)
+        return cast(Tensor, out.last_hidden_state[0])
+    # What is indexed should be as exact as it can be, and compiled code would be made again for it.
+    half = torch.autocast("cuda", dtype=torch.bfloat16, enabled=given["input_ids"].is_cuda)
+    with torch.compiler.set_stance("force_eager"), half:
+        return cast(Tensor, backbone(**given).last_hidden_state[0])
+
+
+def _pool(states: Tensor, how: str, owners: Tensor, offsets: Tensor) -> Tensor:
+    if how == "cls":
+        return states[offsets[:-1]]
+    if how == "lasttoken":
+        return states[offsets[1:] - 1]
+    sums = torch.zeros(len(offsets) - 1, states.shape[1], device=states.device)
+    return sums.index_add(0, owners, states.float()) / offsets.diff()[:, None]
+
+
+@contextlib.contextmanager
+def _attention(backbone: Any) -> Iterator[None]:
+    """The packed kernel for this call; what is saved of the model does not change."""
+    from transformers import AttentionInterface, AttentionMaskInterface
+
+    AttentionInterface.register(ATTENTION, _attend)
+    AttentionMaskInterface.register(ATTENTION, _no_mask)
+    before = backbone.config._attn_implementation
+    backbone.config._attn_implementation = ATTENTION
+    try:
+        yield
+    finally:
+        backbone.config._attn_implementation = before
+
+
+def _no_mask(*_: Any, **__: Any) -> None:
+    """Texts are kept apart by their offsets."""
+
+
+def _attend(
+    module: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    cu_seq_lens_q: Tensor,
+    max_length_q: int,
+    **_: Any,
+) -> tuple[Tensor, None]:
+    """Attention within each text; (1, heads, tokens, width) in, (1, tokens, heads, width) out."""
+    from torch.nn.attention.varlen import varlen_attn
+
+    query, key, value = (part.squeeze(0).transpose(0, 1) for part in (query, key, value))
+    found = varlen_attn(query, key, value, cu_seq_lens_q, cu_seq_lens_q, max_length_q, max_length_q)
+    return cast(Tensor, found).unsqueeze(0), None

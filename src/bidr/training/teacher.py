@@ -1,0 +1,159 @@
+"""Scores to learn from: of an encoder's unquantized vectors, or of a cross-encoder that reads query and document."""
+
+import csv
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from bidr.errors import DataError, MissingExtra, ModelError
+from bidr.negatives.doubtful import Judged
+from bidr.negatives.pairs import Pairs, Rows
+from bidr.negatives.samplers import Batch
+from bidr.progress import bar, say
+from bidr.text import document_text
+from bidr.training.loss import Contrast, Taught
+from bidr.training.material import read_splits
+from bidr.training.workshop import Workshop
+
+PAIRS_AT_ONCE = 4_096
+Floats = npt.NDArray[np.floating[Any]]
+
+
+class Teacher(Protocol):
+    """Says how a batch's documents should be ranked."""
+
+    def __call__(self, batch: Batch, compared: Contrast) -> Taught: ...
+
+
+class VectorTeacher(NamedTuple):
+    """Ranks all documents of a batch by inner product."""
+
+    queries: Floats
+    documents: Floats
+    scale: float
+
+    def __call__(self, batch: Batch, compared: Contrast) -> Taught:
+        documents = np.asarray(self.documents[compared.documents], dtype=np.float32)
+        return Taught(None, self.scale * (np.asarray(self.queries[batch.queries], dtype=np.float32) @ documents.T))
+
+
+class PairTeacher(NamedTuple):
+    """Ranks a query's positive and its own negatives, by scores that were computed before."""
+
+    pool: Rows
+    judged: Judged
+    pairs: Pairs
+    scale: float
+
+    def __call__(self, batch: Batch, compared: Contrast) -> Taught:
+        places = np.concatenate([compared.targets[:, None], compared.own], axis=1)
+        negatives = compared.documents[compared.own]
+        same = self.pool[batch.queries][:, None, :] == negatives[:, :, None]
+        columns = same.argmax(axis=2)
+        known = np.take_along_axis(self.judged.found[batch.queries], columns, axis=1)
+        known = np.where(same.any(axis=2), known, np.nan)
+        return Taught(places, self.scale * np.concatenate([self._positives(batch)[:, None], known], axis=1))
+
+    def _positives(self, batch: Batch) -> Floats:
+        places, rows = self.pairs.edges(batch.queries)
+        mine = np.flatnonzero(rows == batch.positives[places])
+        first = mine[np.unique(places[mine], return_index=True)[1]]
+        starts = self.pairs.starts[batch.queries]
+        counts = self.pairs.starts[batch.queries + 1] - starts
+        within = first - (np.cumsum(counts) - counts)
+        scores: Floats = self.judged.positives[starts + within]
+        return scores
+
+
+def teacher_pool(shop: Workshop, mined: Rows, name: str) -> tuple[Rows, Judged]:
+    """The documents of each train query that the teacher scored, and the scores; computed once and kept.
+
+    A cross-encoder scores the query's positives and its best mined documents; a file has its own documents.
+    """
+    teacher = shop.config.distil.teacher or ""
+    if Path(teacher).is_file():
+        return _from_file(shop, Path(teacher))
+    pool = np.asarray(mined[:, : shop.config.distil.depth], dtype=np.int64)
+    pairs = shop.material.train.pairs
+
+    def make() -> npt.NDArray[Any]:
+        queries = np.concatenate(
+            [np.repeat(np.arange(len(pool)), pool.shape[1]), pairs.edges(np.arange(len(pairs)))[0]]
+        )
+        rows = np.concatenate([pool.ravel(), pairs.rows])
+        scores = np.full(len(rows), np.nan, dtype=np.float32)
+        real = np.flatnonzero(rows >= 0)
+        scores[real] = _cross_encode(shop, teacher, queries[real], rows[real])
+        return scores
+
+    scores = np.asarray(shop.kept(f"{name}-taught", make))
+    return pool, Judged(scores[: pool.size].reshape(pool.shape), scores[pool.size :])
+
+
+def _cross_encode(shop: Workshop, teacher: str, queries: Rows, rows: Rows) -> npt.NDArray[np.float32]:
+    try:
+        from sentence_transformers import CrossEncoder
+        from torch import nn
+    except ImportError as error:
+        raise MissingExtra("a cross-encoder as teacher", "sentence-transformers", "transformers") from error
+    try:
+        model = CrossEncoder(teacher, device=shop.device, num_labels=1)
+    except Exception as error:  # whatever transformers raises for a folder that is none
+        raise ModelError(f"distil.teacher: {teacher} is no cross-encoder that can be read ({error})") from error
+    wanted = set(rows.tolist())
+    titles = shop.config.text.titles
+    texts = {row: document_text(one, titles) for row, one in enumerate(shop.dataset.corpus) if row in wanted}
+    say(f"the teacher scores {len(rows):,} pairs of query and document, once")
+    scores = np.empty(len(rows), dtype=np.float32)
+    with bar("teacher", len(rows), "pairs") as advance:
+        for start in range(0, len(rows), PAIRS_AT_ONCE):
+            part = slice(start, start + PAIRS_AT_ONCE)
+            pairs = [
+                (shop.material.train.texts[query], texts[row])
+                for query, row in zip(queries[part].tolist(), rows[part].tolist(), strict=True)
+            ]
+            scores[part] = model.predict(pairs, activation_fn=nn.Identity(), show_progress_bar=False)
+            advance(len(pairs))
+    return scores
+
+
+def _from_file(shop: Workshop, path: Path) -> tuple[Rows, Judged]:
+    """Scores by query and document id; the documents that are no positives are the pool, as many as the depth."""
+    config, pairs = shop.config, shop.material.train.pairs
+    splits = read_splits(shop.dataset, config.dev_queries, config.seed)
+    numbers = {query.id: number for number, query in enumerate(splits.train.queries)}
+    lines = [line for line in _lines(path) if line[0] in numbers]
+    rows = splits.ids.rows([document for _, document, _ in lines]).tolist() if lines else []
+    pool = np.full((len(pairs), config.distil.depth), -1, dtype=np.int64)
+    found = np.full(pool.shape, np.nan, dtype=np.float32)
+    positives, filled = np.full(len(pairs.rows), np.nan, dtype=np.float32), np.zeros(len(pairs), dtype=np.int64)
+    for (query, _, score), row in zip(lines, rows, strict=True):
+        number = numbers[query]
+        own = np.flatnonzero(pairs.of(number) == row)
+        if len(own):
+            positives[pairs.starts[number] + own] = score
+        elif filled[number] < pool.shape[1]:
+            pool[number, filled[number]], found[number, filled[number]] = row, score
+            filled[number] += 1
+    if not filled.any():
+        raise DataError(
+            f"{path}: no score of a train query's document that is no positive; expected query ids as in the data"
+        )
+    return pool, Judged(found, positives)
+
+
+def _lines(path: Path) -> Iterator[tuple[str, str, float]]:
+    with path.open(encoding="utf-8", newline="") as file:
+        for number, cells in enumerate(csv.reader(file, delimiter="\t", quoting=csv.QUOTE_NONE), start=1):
+            try:
+                query, document, score = cells
+                yield query, document, float(score)
+            except ValueError as error:
+                if number == 1:
+                    continue  # a heading
+                raise DataError(
+                    f"{path}, line {number}: given {cells}, expected query id, document id and score with tabs between"
+                ) from error

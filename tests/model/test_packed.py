@@ -1,0 +1,70 @@
+"""Texts end to end give the vectors that padded ones give. The GPU's kernel is stood in for by plain attention."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from made_model import TEXTS, bert
+from torch.nn import functional
+
+from bidr.model.encode import encode_texts
+from bidr.model.packed import encode_packed, packable
+from bidr.model.transformer import TransformerEncoder
+
+pytest.importorskip("torch.nn.attention.varlen")
+
+
+@pytest.fixture(autouse=True)
+def plain_attention(monkeypatch):
+    def attend(query, key, value, starts, starts_k, longest, longest_k):
+        assert longest == longest_k == int(starts.diff().max())
+        found = []
+        for begin, end in pairwise(starts.tolist()):
+            heads = (part[begin:end].transpose(0, 1) for part in (query, key, value))
+            found.append(functional.scaled_dot_product_attention(*heads).transpose(0, 1))
+        return torch.cat(found)
+
+    monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", attend)
+
+
+def packed(encoder: TransformerEncoder, texts: list[str], training: bool) -> torch.Tensor:
+    tokens = encoder.tokeniser(32)(texts)
+    ids, offsets = torch.from_numpy(tokens.ids), torch.from_numpy(tokens.offsets)
+    longest = int(np.diff(tokens.offsets).max())
+    return encode_packed(encoder.model, ids, offsets, longest, training=training)
+
+
+@pytest.mark.parametrize("options", [{}, {"pooling": "cls"}, {"pooling": "lasttoken"}, {"projection": 8}])
+def test_packed_texts_have_the_vectors_of_padded_ones(tmp_path, options):
+    encoder = TransformerEncoder.open(str(bert(tmp_path)), normalise=True, **options).eval()
+    assert packable(encoder.model)
+    expected = encode_texts(encoder, TEXTS, prompt="", max_length=32)
+    with torch.no_grad():
+        assert packed(encoder, TEXTS, False).numpy() == pytest.approx(expected, abs=1e-5)
+        rough = packed(encoder, TEXTS, True).numpy()
+    assert (rough * expected).sum(1).min() > 0.999
+
+
+def test_gradients_reach_the_weights_that_learn(tmp_path):
+    encoder = TransformerEncoder.open(str(bert(tmp_path)), projection=8).train()
+    packed(encoder, TEXTS, True).square().sum().backward()
+    learned = {name: value for name, value in encoder.named_parameters() if "pooler" not in name}
+    assert all(value.grad is not None and value.dtype == torch.float32 for value in learned.values())
+
+
+def test_what_is_saved_does_not_know_of_it(tmp_path):
+    encoder = TransformerEncoder.open(str(bert(tmp_path / "a"))).eval()
+    before = encoder.model[0].model.config._attn_implementation
+    packed(encoder, TEXTS, False)
+    assert encoder.model[0].model.config._attn_implementation == before
+    encoder.save(tmp_path / "b")
+    assert "bidr" not in "".join(path.read_text() for path in (tmp_path / "b").rglob("*.json"))
+
+
+def test_other_kinds_are_padded(tmp_path):
+    model = TransformerEncoder.open(str(bert(tmp_path)), pooling="max").model
+    assert not packable(model)
+    model = TransformerEncoder.open(str(bert(tmp_path / "again"))).model
+    model[0].model.config.model_type = "mpnet"
+    assert not packable(model)

@@ -1,0 +1,173 @@
+"""Recipes: all run, all equally long; what makes each what it is."""
+
+import re
+import signal
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from made_training import CONFIG, DOCUMENTS, TRAIN, dataset, files, with_settings
+
+from bidr.errors import ConfigError, Stopped
+from bidr.model.encode import encode_rows, fingerprint
+from bidr.training import mining, stages
+from bidr.training.config import SparseConfig, TrainConfig
+from bidr.training.loop import Training
+from bidr.training.naming import stage_name
+from bidr.training.recipe import model_of, open_workshop, train
+from bidr.training.recipes import RECIPES, with_recipe
+from bidr.training.workshop import Workshop
+
+STEPS = -(-TRAIN // CONFIG.batch_size)
+ALL_STEPS = 8 * STEPS
+
+
+@pytest.fixture(scope="module")
+def scores_file(tmp_path_factory):
+    """A teacher's scores as a file: a made one, which likes long ids."""
+    path = tmp_path_factory.mktemp("teacher") / "scores.tsv"
+    data = dataset()
+    random = np.random.default_rng(3)
+    lines = ["query-id\tcorpus-id\tscore"]
+    for query, judged in data.split("train").qrels.items():
+        others = [f"d{row}" for row in random.choice(DOCUMENTS, 12, replace=False)]
+        lines += [f"{query}\t{each}\t{2.0 + (each in judged)}" for each in {*others, *judged}]
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory, scores_file):
+    """One folder for all recipes."""
+    base = replace(CONFIG, distil=replace(CONFIG.distil, teacher=str(scores_file), depth=8))
+    return open_workshop(dataset(), base, tmp_path_factory.mktemp("shared") / "run")
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_recipe_leaves_a_model_after_as_many_steps_as_the_method(shared, tmp_path, name):
+    shop = shared.under(with_recipe(shared.base, name))
+    model = model_of(shop, tmp_path / "model")
+    taken = sum(len(epochs) for epochs in model.training["stages"].values()) * STEPS
+    two_encoders = shop.config.method == "bidr" and shop.config.unify.epochs == 0
+    assert taken == ALL_STEPS - two_encoders * CONFIG.unify.epochs * STEPS
+    queries = model.encode_queries(["bal bel", "gan"])
+    assert all(np.isfinite(side).all() for side in queries)
+    assert model.codebooks.bytes_per_doc == CONFIG.bytes_per_doc
+
+
+def test_recipes_in_one_folder_are_those_in_folders_of_their_own(shared, tmp_path):
+    """Also after all others have been there: no stage is taken for another's."""
+    for name in ("star-dpq", "bidr-ann-first"):
+        alone = train(dataset(), with_recipe(shared.base, name), tmp_path / name)
+        beside = model_of(shared.under(with_recipe(shared.base, name)), tmp_path / f"{name}-beside")
+        assert alone.fingerprint == beside.fingerprint
+    models = {
+        name: model_of(shared.under(with_recipe(shared.base, name)), tmp_path / f"again-{name}").fingerprint
+        for name in RECIPES
+    }
+    same = {frozenset(other for other in models if models[other] == models[name]) for name in models}
+    assert {group for group in same if len(group) > 1} == {
+        frozenset({"conventional", "star-opq"}),
+        frozenset({"bidr", "bidr-unified"}),
+        # the made data have 16 codewords and fewer dimensions anyway
+        frozenset({"bidr-random-walk", "bidr-4bit", "bidr-matryoshka"}),
+    }
+
+
+def test_an_unknown_recipe_is_refused_with_the_nearest():
+    with pytest.raises(ConfigError, match=r"'star-opqq'; did you mean 'star-opq'\?"):
+        with_recipe(CONFIG, "star-opqq")
+
+
+def test_a_stage_is_named_after_what_sets_it_apart():
+    other = with_settings(sparse={"loss": "dpq"}, dense={"sampler": "snowball", "prefixes": (4, 8)})
+    assert stage_name("warmup", other, CONFIG) == "warmup"
+    assert stage_name("sparse", other, CONFIG) == "sparse+loss=dpq"
+    assert stage_name("dense-snowball", other, CONFIG) == "dense-snowball+prefixes=4,8+sparse.loss=dpq"
+    assert stage_name("conventional", other, CONFIG) == "conventional"
+    assert stage_name("sparse", other, other) == "sparse"
+    longer = with_settings(warmup={"epochs": 5})
+    assert stage_name("conventional", longer, CONFIG) == "conventional+warmup.epochs=5"
+    path = replace(CONFIG, distil=replace(CONFIG.distil, source="teacher", teacher="/some/where/" + "x" * 200))
+    assert re.fullmatch(r"sparse\+[0-9a-f]{16}", stage_name("sparse", path, CONFIG))
+
+
+@pytest.mark.parametrize(
+    ("make", "told"),
+    [
+        (lambda: TrainConfig(method="bdir"), r"method: given 'bdir', expected one of 'bidr', 'conventional'; did you"),
+        (lambda: TrainConfig(sparse=SparseConfig(loss="jont")), r"sparse\.loss: given 'jont'.*'joint'"),
+        (lambda: TrainConfig(codewords=17), r"codewords: given 17, expected one of 256, 16"),
+        (lambda: with_settings(encoder={"pooling": "median"}), r"encoder\.pooling: given 'median'"),
+        (lambda: with_settings(text={"titles": None}), r"text\.titles: given None"),
+    ],
+)
+def test_a_value_that_is_none_of_the_choices_is_refused_in_python_too(make, told):
+    with pytest.raises(ConfigError, match=told):
+        make()
+
+
+def test_a_teacher_that_is_needed_and_not_named_is_asked_for(tmp_path):
+    with pytest.raises(ConfigError, match=r"distil\.teacher"):
+        train(dataset(), with_recipe(CONFIG, "bidr-taught"), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+# negatives
+
+
+def test_refreshed_negatives_are_mined_by_the_encoder_as_it_is(tmp_path):
+    config = with_recipe(CONFIG, "ance-opq")
+    shop = Workshop(dataset(), config, tmp_path / "work")
+    stages.conventional(shop)
+    first, last = (np.load(shop.folder / "mined" / f"conventional-{round_}.npy") for round_ in (0, 5))
+    assert not (shop.folder / "mined" / "conventional-6.npy").exists()
+    begun = mining.neighbours(shop, shop.encoder("warmup"), "expected")
+    assert np.array_equal(first, begun)
+    differ = (np.sort(first, axis=1) != np.sort(last, axis=1)).any(axis=1)
+    assert differ.mean() > 0.5
+    every_other = replace(config, conventional=replace(config.conventional, refresh=4))
+    shop = Workshop(dataset(), every_other, tmp_path / "other")
+    stages.conventional(shop)
+    assert sorted(path.name for path in (shop.folder / "mined").glob("conventional-*")) == [
+        "conventional-0.npy",
+        "conventional-1.npy",
+    ]
+
+
+@pytest.mark.parametrize("name", ["ance-opq", "star-jpq", "bidr-jpq", "bidr-distilled", "bidr-taught"])
+def test_a_recipe_that_is_stopped_again_and_again_ends_with_the_same_bytes(tmp_path, monkeypatch, name, scores_file):
+    config = with_recipe(replace(CONFIG, distil=replace(CONFIG.distil, teacher=str(scores_file), depth=8)), name)
+    train(dataset(), config, tmp_path / "straight")
+    taken, real = [], Training.train_step
+    stops = {2 * STEPS, 2 * STEPS + 2, 4 * STEPS, 5 * STEPS + 1, 6 * STEPS + 3, 7 * STEPS + 1}
+
+    def watched(self, *given):
+        value = real(self, *given)
+        taken.append(self.name)
+        if len(taken) in stops:
+            signal.raise_signal(signal.SIGTERM)
+        return value
+
+    monkeypatch.setattr(Training, "train_step", watched)
+    for _ in range(10):
+        try:
+            train(dataset(), config, tmp_path / "cut")
+            break
+        except Stopped:
+            continue
+    assert len(taken) == ALL_STEPS - (config.unify.epochs == 0) * 2 * STEPS, "no step may be taken twice"
+    assert files(tmp_path / "cut") == files(tmp_path / "straight")
+
+
+def test_jpq_moves_codewords_and_queries_and_leaves_every_code(tmp_path):
+    config = with_recipe(CONFIG, "star-jpq")
+    model = train(dataset(), config, tmp_path / "run")
+    shop = Workshop(dataset(), config, tmp_path / "run" / "work")
+    before, side = stages.fitted(shop), stages.jpq(shop)
+    assert not np.allclose(model.codebooks.centroids, before.codebooks.centroids, atol=1e-4)
+    assert np.array_equal(model.codebooks.rotation, before.codebooks.rotation)
+    vectors = encode_rows(model.sparse, shop.material.documents)
+    assert np.array_equal(model.codebooks.encode(vectors), before.codebooks.encode(vectors))
+    assert fingerprint(model.query) == fingerprint(side.encoder) != fingerprint(model.sparse)
+    assert fingerprint(model.sparse) == fingerprint(model.dense) == fingerprint(before.encoder)
