@@ -28,6 +28,7 @@ from bidr.training.material import Questions
 from bidr.training.objectives import FixedDocuments, Matching, Objective, Quantized, Unified
 from bidr.training.parallel import Group, joined
 from bidr.training.recipe import train
+from bidr.training.recipes import with_recipe
 from bidr.training.workshop import Workshop
 
 CHANCE = Chance(3, 1, 4)
@@ -181,3 +182,13 @@ def runs(rank: int, folder: Path) -> None:
     weights[:] = []
     with suppress(Stopped):
         train(dataset(), CONFIG, folder / "left")
+
+
+RECIPES = ("ance-opq", "star-dpq", "star-jpq", "bidr-jpq", "bidr-distilled", "bidr-filtered", "bidr-uniform")
+
+
+def recipes(rank: int, folder: Path) -> None:
+    """A model by each of some recipes: those that mine, refresh or keep something of their own."""
+    with joined("cpu"):
+        for name in RECIPES:
+            train(dataset(), with_recipe(CONFIG, name), folder / name)

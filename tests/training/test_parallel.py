@@ -1,5 +1,6 @@
 """Several processes, and texts encoded in parts, give the gradient of one process that encodes all at once."""
 
+import json
 import sys
 from functools import cache
 from pathlib import Path
@@ -12,6 +13,7 @@ from processes import (
     CHANCE,
     KINDS,
     LIMITS,
+    RECIPES,
     STOPS,
     TRANSFORMER_BATCH,
     batch_of,
@@ -19,6 +21,7 @@ from processes import (
     everything,
     gradients,
     objective,
+    recipes,
     spawn,
     with_dropout,
 )
@@ -28,6 +31,7 @@ from bidr.text.tokens import TokenRows, Tokens
 from bidr.training.gradients import cut, like_lengths, shares
 from bidr.training.parallel import Group
 from bidr.training.recipe import train
+from bidr.training.recipes import with_recipe
 from bidr.training.workshop import Workshop
 
 sys.path.append(str(Path(__file__).parents[1] / "model"))
@@ -144,6 +148,19 @@ def test_one_process_goes_on_with_what_two_began(two, folder):
         for run in ("left", "whole")
     ]
     assert torch.allclose(*tables, atol=1e-3)
+
+
+@pytest.mark.slow
+def test_recipes_give_two_processes_what_they_give_one(tmp_path):
+    """What each stage showed after each epoch; all of it depends on every step before."""
+    spawn(recipes, tmp_path)
+    for name in RECIPES:
+        together = json.loads((tmp_path / name / "model.json").read_text())["training"]["stages"]
+        alone = train(dataset(), with_recipe(CONFIG, name), tmp_path / "alone" / name).training["stages"]
+        assert together.keys() == alone.keys()
+        for stage, history in alone.items():
+            losses = [epoch["loss"] for epoch in history]
+            assert [epoch["loss"] for epoch in together[stage]] == pytest.approx(losses, rel=2e-3), (name, stage)
 
 
 def test_texts_are_shared_out_by_their_tokens():
