@@ -18,6 +18,7 @@ from bidr.search import QueryVectors, Searcher
 from bidr.text import Dataset, Split, check, load
 from bidr.training.config import TrainConfig
 from bidr.training.material import tokenise_documents
+from bidr.training.recipe import Resume
 from bidr.training.recipe import train as train_run
 from bidr.training.recipes import with_recipe
 from bidr.training.workshop import pick_device
@@ -26,16 +27,22 @@ __all__ = ["OpenIndex", "TrainConfig", "build", "evaluate", "load", "open_index"
 
 
 def train(
-    data: Dataset, out: Path | str, config: TrainConfig | None = None, *, recipe: str | None = None, **settings: Any
+    data: Dataset,
+    out: Path | str,
+    config: TrainConfig | None = None,
+    *,
+    recipe: str | None = None,
+    resume: Resume = "auto",
+    **settings: Any,
 ) -> Model:
     """Learn both representations from a data set's train pairs, choosing on its dev pairs.
 
     `recipe` names settings to begin with (`bidr recipes` lists them), `settings` replace fields of the configuration:
     ``bidr.train(data, "runs/a", recipe="star-opq", bytes_per_doc=8)``. A run that was cut off in the same folder with
-    the same settings is continued.
+    the same settings is continued; resume="never" refuses a folder with a run in it, "must" one without.
     """
     chosen = config or TrainConfig()
-    return train_run(data, replace(with_recipe(chosen, recipe) if recipe else chosen, **settings), out)
+    return train_run(data, replace(with_recipe(chosen, recipe) if recipe else chosen, **settings), out, resume)
 
 
 def build(

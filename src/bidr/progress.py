@@ -1,5 +1,6 @@
 """Progress a person can watch: a bar on a terminal, a line now and then elsewhere. All of it goes to standard error."""
 
+import os
 import sys
 import time
 from collections.abc import Iterator
@@ -36,6 +37,8 @@ class _Lines:
 
     def say(self) -> None:
         self.spoke = time.monotonic()
+        if console.quiet:
+            return
         seconds = self.spoke - self.started
         rate = self.done / max(seconds, 1e-9)
         left = (self.total - self.done) / max(rate, 1e-9)
@@ -82,3 +85,18 @@ def bar(label: str, total: int, unit: str = "steps") -> Iterator[Advance]:
 def say(message: str) -> None:
     """One line for the person who waits."""
     console.print(message, markup=False, soft_wrap=True)
+
+
+def peer() -> bool:
+    """Whether torchrun started this process beside a first one, which says what there is to say."""
+    return os.environ.get("WORLD_SIZE", "1") != "1" and os.environ.get("RANK", "0") != "0"
+
+
+@contextmanager
+def silent() -> Iterator[None]:
+    """Show nothing within: another process shows the same."""
+    before, console.quiet = console.quiet, True
+    try:
+        yield
+    finally:
+        console.quiet = before

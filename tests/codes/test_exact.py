@@ -55,3 +55,29 @@ def test_the_rotation_is_applied_to_queries():
     asked, codes = random.standard_normal((5, 8)).astype(np.float32), random.integers(16, size=(40, 2)).astype(np.uint8)
     scores = books.scores(asked, codes)
     assert np.allclose(top_k_codes(asked, books, codes, 7).scores, -np.sort(-scores, axis=1)[:, :7], atol=1e-5)
+
+
+class OnDisk:
+    """Rows of which only a block at a time may be asked for."""
+
+    def __init__(self, rows: np.ndarray) -> None:
+        self.rows = rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, part: slice) -> np.ndarray:
+        block = self.rows[part]
+        assert len(block) <= exact.DOCUMENT_ROWS
+        return block
+
+
+def test_a_corpus_is_never_read_whole():
+    """It may be larger than memory."""
+    random = np.random.default_rng(0)
+    asked, vectors = whole_numbers(random, 4, 6), whole_numbers(random, 23, 6)
+    check(top_k(asked, OnDisk(vectors.astype(np.float16)), 9), asked @ vectors.T, 9)
+    books = random_codebooks(6, 3, 16)
+    codes = random.integers(16, size=(23, 3)).astype(np.uint8)
+    found = top_k_codes(asked, books, OnDisk(codes), 9)
+    assert np.array_equal(found.rows, top_k_codes(asked, books, codes, 9).rows)

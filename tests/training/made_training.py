@@ -16,6 +16,7 @@ from bidr.training.config import (
     UnifyConfig,
     WarmupConfig,
 )
+from bidr.training.logs import LOG
 
 DOCUMENTS, TRAIN, DEV = 90, 48, 16
 
@@ -57,5 +58,7 @@ def with_settings(**parts: dict[str, Any]) -> TrainConfig:
 
 
 def files(folder: Path) -> dict[str, bytes]:
-    """Every file below a folder."""
-    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+    """Every file below a folder but the logs, which say how fast it was."""
+    found = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+    kept = [path for path in found if path.name != LOG and not path.name.startswith("events.out.tfevents")]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in kept}

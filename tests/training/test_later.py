@@ -18,6 +18,7 @@ from bidr.training.live import LiveCodes
 from bidr.training.loss import Taught, contrast, divergence, info_nce, own_nce
 from bidr.training.objectives import FixedDocuments, Matching, Quantized
 from bidr.training.teacher import PairTeacher, VectorTeacher
+from bidr.training.whole import whole_contrast
 from bidr.training.workshop import Workshop
 
 
@@ -263,7 +264,7 @@ def test_live_negatives_are_what_the_codes_rank_highest_now(shop, sides, batch, 
     for at_once in (65_536, 20):
         monkeypatch.setattr("bidr.training.live.DOCUMENTS_AT_ONCE", at_once)
         rotated = torch.from_numpy(books.rotate(sides[0][batch.queries]))
-        rows = objective.highest(rotated, shop.material.train.pairs.edges(batch.queries)).numpy()
+        rows = objective.highest(rotated, whole_contrast(batch, shop.material.train.pairs)).numpy()
         assert np.allclose(scores[batch.queries[:, None], rows], highest, atol=1e-3)
         assert terms_of(objective, batch)["codes"] == pytest.approx(np.mean(expected), rel=1e-4)
 

@@ -26,12 +26,14 @@ class Noisy(Objective):
         self.steps = 0
 
     def prepare(self, batch, random):
-        return Prepared(batch.queries, (), torch.from_numpy(random.standard_normal((3, 4))).float())
+        noise = torch.from_numpy(random.standard_normal((3, 4))).float()
+        return Prepared(batch.queries, (), (batch.queries, noise))
 
-    def losses(self, prepared):
+    def terms(self, vectors, given):
         self.steps += 1
-        inputs = torch.randn(3, 4) + prepared.given
-        loss = self.encoder(inputs + float(prepared.queries.mean())).square().mean()
+        queries, noise = given
+        inputs = torch.randn(3, 4) + noise
+        loss = self.encoder(inputs + float(queries.mean())).square().mean()
         return {"made": loss * self.values.get(self.steps, 1.0)}
 
 
@@ -175,7 +177,7 @@ def test_a_loss_that_is_not_finite_is_skipped_and_counted(value):
 def test_a_gradient_that_is_not_finite_is_skipped_too():
     """The root of nothing has a loss of nothing and an endless gradient: one step with it would end the run."""
     training = start()
-    training.objective.losses = lambda prepared: {"made": (0 * training.objective.encoder.weight).sum().sqrt()}
+    training.objective.terms = lambda vectors, given: {"made": (0 * training.objective.encoder.weight).sum().sqrt()}
     before = weights(training)
     step_once(training)
     assert (weights(training), training.skipped) == (before, 1)

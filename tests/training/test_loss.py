@@ -8,6 +8,7 @@ from made_training import CONFIG, dataset
 from bidr.model.encode import encode_rows
 from bidr.negatives.pairs import Pairs
 from bidr.negatives.samplers import Batch
+from bidr.training import whole
 from bidr.training.loss import contrast, info_nce
 from bidr.training.objectives import FixedDocuments, Matching, Quantized, Unified
 from bidr.training.workshop import Workshop
@@ -146,6 +147,29 @@ def test_unification_compares_with_the_whole_corpus_where_it_is_small(shop, side
     by_vectors = naive(20 * queries @ fixed.vectors.T.astype(np.float32), *arguments(shop, batch, rows))
     found = float(loss_of(objective, batch).detach())
     assert found == pytest.approx(by_codes + weight * by_vectors, rel=1e-4)
+
+
+@pytest.mark.parametrize("rows", [1, 7, 90, 1000])
+def test_the_whole_corpus_a_block_at_a_time_is_the_whole_corpus(shop, sides, batch, rows, monkeypatch):
+    """Loss and gradient as with all documents decoded and all scores there at once; never more than a block of them."""
+    seen, real = [], whole.decode
+
+    def decode(codes, centroids):
+        seen.append(len(codes))
+        return real(codes, centroids)
+
+    monkeypatch.setattr(whole, "MOST_ROWS", rows)
+    monkeypatch.setattr(whole, "decode", decode)
+    found = []
+    for pool in (100_000, 0):
+        objective = unified(shop, sides, pool=pool)
+        loss = loss_of(objective, batch)
+        loss.backward()
+        found.append((loss.detach(), objective.encoder.directions.grad))
+    assert torch.allclose(found[0][0], found[1][0], rtol=1e-6)
+    assert (found[0][1] - found[1][1]).norm() < 1e-5 * found[0][1].norm()
+    assert max(seen) <= max(rows, len(batch.queries))
+    assert sum(seen) == 90 + len(batch.queries)
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -71,6 +71,7 @@ def _run(args: list[str]) -> None:
     from bidr.cli.shown import check_outputs
     from bidr.cli.verbs import VERBS, overview
     from bidr.files import write_json
+    from bidr.progress import peer
 
     if not args or args[0] in ("-h", "--help", "help"):
         print(overview())
@@ -87,6 +88,8 @@ def _run(args: list[str]) -> None:
     verb = options.parse(kind, flags, f"bidr {name}", kind.defaults(flags))
     check_outputs(verb.outputs())
     shown = verb.run()
+    if peer():
+        return
     print(shown.text)
     if verb.json:
         write_json(verb.json, shown.value)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import MISSING, dataclass, field, fields
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
 import tyro
 
@@ -48,12 +48,14 @@ class Train(WithSettings):
     """Folder for the model: new, empty, or one of a run to go on with."""
     recipe: Annotated[str | None, tyro.conf.arg(metavar="NAME", help_behavior_hint="(optional)")] = None
     """Settings by name, over which a key of the TOML file or a flag has its way; `bidr recipes` lists them."""
+    resume: Literal["auto", "never", "must"] = "auto"
+    """'auto': go on with the run in the folder if there is one; 'never': refuse to; 'must': refuse to begin one."""
 
     def run(self) -> Shown:
         from bidr.api import load, train
         from bidr.cli.about import describe_model
 
-        shown = describe_model(train(load(self.data), self.out, self.settings))
+        shown = describe_model(train(load(self.data), self.out, self.settings, resume=self.resume))
         then = f"next: bidr build --data {self.data} --model {self.out} --out {self.out / 'index'}"
         return Shown(f"{shown.text}\n{then}", shown.value)
 

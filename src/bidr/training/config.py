@@ -117,7 +117,8 @@ class UnifyConfig:
     epochs: int = 1
     """0: keep two query encoders."""
     pool: int = 100_000
-    """Documents whose codes the sparse term compares with; the whole corpus when it has no more."""
+    """Documents whose codes the sparse term compares with; the whole corpus when it has no more. 0: the whole corpus
+    whatever its size, a block at a time, in memory for its codes alone."""
     own: int = 64
     """Of the query's candidates, how many the dense term compares with at a step."""
     others: int = 4_096
@@ -213,6 +214,11 @@ class TrainConfig:
     """'auto' takes a GPU if there is one; or 'cpu', 'cuda', 'cuda:1'."""
     checkpoint_minutes: float = 5.0
     """Minutes between checkpoints within an epoch; one is written at each epoch's end and when stopped."""
+    tokens_at_once: int | None = None
+    """Most tokens, with padding, that a process encodes at once in a step; a larger batch is encoded twice, in parts
+    (gradient caching): the same gradient in less memory. None: the whole batch at once."""
+    logs: bool | None = None
+    """Files for TensorBoard beside each stage's log.jsonl; None: where the package is installed."""
     encoder: EncoderConfig = field(default_factory=EncoderConfig)
     text: TextConfig = field(default_factory=TextConfig)
     warmup: WarmupConfig = field(default_factory=WarmupConfig)
@@ -226,6 +232,7 @@ class TrainConfig:
     def __post_init__(self) -> None:
         _check_choices(self)
         _at_least(1, self, "bytes_per_doc", "candidates", "dev_queries", "dev_documents")
+        _at_least(1, self, "tokens_at_once")
         _at_least(2, self, "batch_size")  # others' positives are the negatives
         _at_least(1, self.encoder, "dim", "vocabulary", "projection", prefix="encoder.")
         _at_least(1, self.text, "query_length", "document_length", prefix="text.")
@@ -234,7 +241,8 @@ class TrainConfig:
         _at_least(1, self.dense, "epochs", "depth", "hops", prefix="dense.")
         _at_least(2, self.dense, "batch_size", prefix="dense.")
         _at_least(0, self.unify, "epochs", prefix="unify.")
-        _at_least(1, self.unify, "pool", "own", "others", "top", prefix="unify.")
+        _at_least(0, self.unify, "pool", prefix="unify.")
+        _at_least(1, self.unify, "own", "others", "top", prefix="unify.")
         _at_least(1, self.conventional, "refresh", prefix="conventional.")
         _at_least(1, self.negatives, "each", prefix="negatives.")
         _at_least(1, self.distil, "depth", prefix="distil.")

@@ -1,7 +1,6 @@
 """Codewords learned for documents that keep their codes, against what the codes rank highest at each step (JPQ)."""
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -10,17 +9,11 @@ from torch.nn import functional
 
 from bidr.codes import Codebooks
 from bidr.negatives.pairs import Rows
-from bidr.negatives.samplers import Batch
-from bidr.training.objectives import Prepared, Unified, UnifyGiven
+from bidr.training.loss import Contrast
+from bidr.training.objectives import Unified
+from bidr.training.whole import decode
 
 DOCUMENTS_AT_ONCE = 65_536
-
-
-class LiveGiven(NamedTuple):
-    """What a step compares, and every (place in queries, row) of a positive, which no query is told apart from."""
-
-    unify: UnifyGiven
-    known: tuple[Rows, Rows]
 
 
 class LiveCodes(Unified):
@@ -30,40 +23,33 @@ class LiveCodes(Unified):
          step; None: with the pool.
     """
 
-    def __init__(self, *args: Any, top: int | None, codebook_rate: float, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    def __init__(self, *args: Any, pool: int, top: int | None, codebook_rate: float, **kwargs: Any) -> None:
+        # Without a pool a batch's targets and what is hidden from it are rows of the corpus.
+        super().__init__(*args, pool=0 if top else pool, **kwargs)
         self.top, self.codebook_rate = top, codebook_rate
         self._all_coded = None
         self._centroids = nn.Parameter(self._centroids.clone())
-        self._codes = torch.tensor(np.asarray(self.fixed.codes), device=self._centroids.device)
 
-    def prepare(self, batch: Batch, random: np.random.Generator) -> Prepared:
-        found = super().prepare(batch, random)
-        return found._replace(given=LiveGiven(found.given, self.questions.pairs.edges(batch.queries)))
-
-    def terms(self, vectors: Sequence[Tensor], given: Any) -> dict[str, Tensor]:
-        live = cast(LiveGiven, given)
-        found = super().terms(vectors, live.unify)
-        if self.top is None:
-            return found
-        sparse = live.unify.sparse
-        positives = torch.from_numpy(sparse.documents[sparse.targets]).to(self._codes.device)
-        queries = vectors[0] @ self._rotation.T
-        rows = torch.cat([positives[:, None], self.highest(queries.detach(), live.known)], dim=1)
-        scores = torch.einsum("qd,qnd->qn", queries, self._words(self._codes[rows.flatten()]).view(*rows.shape, -1))
-        target = torch.zeros(len(rows), dtype=torch.int64, device=scores.device)
-        return {**found, "codes": functional.cross_entropy(self.scale * scores, target)}
+    def _codes_term(self, queries: Tensor, compared: Contrast) -> Tensor:
+        if self._codes is None or self.top is None:
+            return super()._codes_term(queries, compared)
+        positives = torch.from_numpy(compared.targets).to(queries.device)
+        rows = torch.cat([positives[:, None], self.highest(queries.detach(), compared)], dim=1)
+        words = decode(self._codes[rows.flatten()], self._centroids).view(*rows.shape, -1)
+        scores = torch.einsum("qd,qnd->qn", queries, words)
+        return functional.cross_entropy(self.scale * scores, torch.zeros_like(positives))
 
     @torch.no_grad()
-    def highest(self, rotated: Tensor, known: tuple[Rows, Rows]) -> Tensor:
-        """Rows that the codes rank highest for each query, its positives left out."""
-        places, own = (torch.from_numpy(each).to(rotated.device) for each in known)
-        best = torch.empty(len(rotated), 0, device=rotated.device)
-        rows = torch.empty(len(rotated), 0, dtype=torch.int64, device=rotated.device)
-        most = min(self.top or 1, max(1, len(self._codes) - int(np.bincount(known[0]).max())))
+    def highest(self, queries: Tensor, compared: Contrast) -> Tensor:
+        """Rows that the codes rank highest for each (rotated) query, its positives left out."""
+        assert self._codes is not None
+        places, own = (torch.from_numpy(each).to(queries.device) for each in _known(compared))
+        best = torch.empty(len(queries), 0, device=queries.device)
+        rows = torch.empty(len(queries), 0, dtype=torch.int64, device=queries.device)
+        most = min(self.top or 1, len(self._codes) - int(places.bincount().max()))
         for start in range(0, len(self._codes), DOCUMENTS_AT_ONCE):
             block = self._codes[start : start + DOCUMENTS_AT_ONCE]
-            scores = rotated @ self._words(block).T
+            scores = queries @ decode(block, self._centroids).T
             inside = (own >= start) & (own < start + len(block))
             scores[places[inside], own[inside] - start] = -torch.inf
             near, numbers = scores.topk(min(most, len(block)), dim=1)
@@ -72,10 +58,6 @@ class LiveCodes(Unified):
             rows = rows.gather(1, order)
         return rows
 
-    def _words(self, codes: Tensor) -> Tensor:
-        books = torch.arange(len(self._centroids), device=codes.device)
-        return self._centroids[books, codes.long()].flatten(1)
-
     def groups(self, rate: float, decay: float) -> list[dict[str, object]]:
         codewords = {"params": [self._centroids], "lr": rate * self.codebook_rate, "weight_decay": 0.0}
         return [*super().groups(rate, decay), codewords]
@@ -83,3 +65,9 @@ class LiveCodes(Unified):
     def codebooks(self) -> Codebooks:
         fixed, learned = self.fixed.codebooks, self._centroids.detach().cpu().numpy().copy()
         return Codebooks(fixed.rotation, learned, fixed.centroids if fixed.choosing is None else fixed.choosing)
+
+
+def _known(compared: Contrast) -> tuple[Rows, Rows]:
+    """Every (place in queries, row) of a positive."""
+    count = np.arange(len(compared.targets))
+    return np.concatenate([count, compared.hidden[0]]), np.concatenate([compared.targets, compared.hidden[1]])

@@ -5,6 +5,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -15,12 +16,20 @@ import torch
 from torch import Tensor
 
 from bidr.errors import BidrError, Stopped
+from bidr.negatives.pairs import Rows
 from bidr.negatives.samplers import Plan, Sampler
 from bidr.progress import bar, say
 from bidr.training import checkpoint
+from bidr.training.gradients import Chance, backward
+from bidr.training.logs import FolderLogs, Logs
 from bidr.training.objectives import Objective, Prepared
+from bidr.training.parallel import Group
 
+CHECKPOINT = "checkpoint.pt"
 MOST_SKIPPED = 20
+
+Measured = float | dict[str, float]
+"""What dev says of a stage: its measure, or several by name with that one among them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,26 +43,33 @@ class LoopSettings:
     clip: float
     seed: int
     checkpoint_seconds: float
+    tokens_at_once: int | None = None
 
 
 class Launched(NamedTuple):
     """A step that the device may still be at."""
 
-    number: int
-    queries: list[int]
+    step: int
+    queries: Rows
+    rate: float
+    names: list[str]
+    """Of the loss's terms."""
     outcome: Tensor
-    """Loss, and whether it and the gradient are finite; on the host once `arrived` has happened."""
+    """Whether loss and gradient are finite, the gradient's norm, the terms; on the host once `arrived` has happened."""
     arrived: torch.cuda.Event | None
 
 
 class Training:
     """One stage while it runs. What can be resumed is exactly what `state` returns."""
 
-    def __init__(self, name: str, objective: Objective, settings: LoopSettings, measure: str) -> None:
+    def __init__(
+        self, name: str, objective: Objective, settings: LoopSettings, measure: str, group: Group | None = None
+    ) -> None:
         self.name, self.objective, self.settings, self.measure = name, objective, settings, measure
+        self.group, self.logs = group or Group(), Logs()
         self.optimizer = torch.optim.AdamW(objective.groups(settings.rate, settings.decay), fused=True)
         self.bases = [float(group["lr"]) for group in self.optimizer.param_groups]
-        self.epoch = self.step = self.skipped = 0
+        self.epoch = self.step = self.taken = self.skipped = 0
         self.best, self.total = -math.inf, 0.0
         self.best_state: dict[str, torch.Tensor] = {}
         self.history: list[dict[str, float]] = []
@@ -68,18 +84,17 @@ class Training:
             "best": self.best,
             "epoch": self.epoch,
             "step": self.step,
+            "taken": self.taken,
             "skipped": self.skipped,
             "total": self.total,
             "history": self.history,
-            "random": checkpoint.random_state(),
         }
 
     def restore(self, state: dict[str, Any]) -> None:
         self.objective.load_state_dict(state["objective"])
         self.optimizer.load_state_dict(state["optimizer"])
-        for name in ("best_state", "best", "epoch", "step", "skipped", "total", "history"):
+        for name in ("best_state", "best", "epoch", "step", "taken", "skipped", "total", "history"):
             setattr(self, name, state[name])
-        checkpoint.restore_random_state(state["random"])
 
     def train_step(self, prepared: Prepared, steps: int) -> float:
         """Launch one update of an epoch of so many; the loss of the one before, so that no step waits for its own."""
@@ -88,17 +103,20 @@ class Training:
         for group, base in zip(self.optimizer.param_groups, self.bases, strict=True):
             group["lr"] = base * share
         self.optimizer.zero_grad(set_to_none=True)
-        loss = torch.stack(list(self.objective.losses(prepared).values())).sum()
-        loss.backward()  # type: ignore[no-untyped-call]
+        chance = Chance(settings.seed, self.epoch, self.step)
+        terms = backward(self.objective, prepared, chance, self.group, settings.tokens_at_once)
         norm = torch.nn.utils.clip_grad_norm_(self.objective.parameters(), settings.clip)
-        finite = loss.detach().isfinite() & norm.isfinite()
+        values = self.group.agree(torch.stack([term.float() for term in terms.values()]))
+        finite = values.sum().isfinite() & norm.isfinite()
         # The fused optimizer leaves everything as it is where this says so, on the device.
         self.optimizer.found_inf = (~finite).float()  # type: ignore[attr-defined]
         self.optimizer.step()
         before = self.settle()
-        outcome = torch.stack([loss.detach().float(), finite.float()])
-        self._launched = Launched(self.step, prepared.queries[:5].tolist(), *_to_host(outcome))
+        outcome = torch.cat([torch.stack([finite.float(), norm.float()]), values])
+        rate = settings.rate * share
+        self._launched = Launched(self.step, prepared.queries, rate, list(terms), *_to_host(outcome))
         self.step += 1
+        self.taken += 1
         return before
 
     def settle(self) -> float:
@@ -108,20 +126,25 @@ class Training:
             return math.nan
         if launched.arrived:
             launched.arrived.synchronize()
-        value, finite = launched.outcome.tolist()
+        finite, norm, *values = launched.outcome.tolist()
+        loss = float(sum(values))
         if finite:
-            self.total += value
+            self.total += loss
         else:
-            self._skip(launched, value)
-        return float(value)
+            self._skip(launched, loss)
+        shown = {"loss": loss, **{f"loss/{name}": value for name, value in zip(launched.names, values, strict=True)}}
+        shown |= {"gradient_norm": norm, "rate": launched.rate, "skipped": self.skipped}
+        self.logs.step(self.taken, len(launched.queries), shown)
+        return loss
 
     def _skip(self, launched: Launched, value: float) -> None:
         self.skipped += 1
         if self.skipped > MOST_SKIPPED:
+            queries = ", ".join(map(str, launched.queries[:5]))
             raise BidrError(
                 f"{self.name}: loss or gradient was not finite in {self.skipped} steps, the last one step "
-                f"{launched.number + 1} of epoch {self.epoch + 1} (loss {value}; train queries number "
-                f"{', '.join(map(str, launched.queries))}, ...); lower the learning rate or look at that batch's texts"
+                f"{launched.step + 1} of epoch {self.epoch + 1} (loss {value}; train queries number {queries}, ...); "
+                "lower the learning rate or look at that batch's texts"
             )
 
     def close_epoch(self, value: float) -> None:
@@ -152,36 +175,44 @@ def schedule(step: int, total: int, warmup_share: float) -> float:
 def run(
     training: Training,
     sampler: Sampler,
-    validate: Callable[[], float],
+    validate: Callable[[], Measured],
     folder: Path,
     observe: Callable[[int, Plan], dict[str, float]] = lambda epoch, plan: {},
+    tensorboard: bool | None = None,
 ) -> None:
     """Train to the end and load the best weights; continues from the folder's checkpoint if there is one.
 
-    observe: called with each epoch's plan; what it returns is logged beside the loss.
+    validate: the dev measure, or several by name; called by the first process alone.
+    observe:  called with each epoch's plan; what it returns is logged beside the loss.
     """
-    path = folder / "checkpoint.pt"
+    path, group = folder / CHECKPOINT, training.group
     saved = checkpoint.load(path)
     if saved:
         training.restore(saved)
         say(f"{training.name}: resumed in epoch {training.epoch + 1} at step {training.step}")
+    if not group.rank:
+        training.logs = FolderLogs(folder, training.taken, training.epoch, tensorboard)
     training.objective.train()
-    with checkpoint.stop_signals() as stop:
+    with closing(training.logs), checkpoint.stop_signals() as stop:
         while training.epoch < training.settings.epochs:
             plan = sampler.plan(training.epoch)
             notes = observe(training.epoch, plan)
             seconds = _epoch(training, plan, path, stop)
             training.settle()
-            loss, value = training.total / plan.steps, validate()
-            training.history.append({"epoch": training.epoch + 1, "loss": loss, training.measure: value, **notes})
-            training.close_epoch(value)
-            checkpoint.save(path, training.state())
+            found = group.once(validate)
+            measured = found if isinstance(found, dict) else {training.measure: found}
+            loss = training.total / plan.steps
+            training.history.append({"epoch": training.epoch + 1, "loss": loss, **measured, **notes})
+            on_dev = {f"dev/{name}": value for name, value in measured.items()}
+            training.logs.epoch(training.taken, training.epoch + 1, {"epoch_loss": loss, **on_dev, **notes})
+            training.close_epoch(measured[training.measure])
+            _save(training, path)
             extra = "".join(f", {name} {number:.4g}" for name, number in notes.items())
             say(
                 f"{training.name}: epoch {training.epoch}/{training.settings.epochs}, loss {loss:.4f}, "
-                f"dev {training.measure} {value:.4f}, {seconds:.1f} s{extra}"
+                f"dev {training.measure} {measured[training.measure]:.4f}, {seconds:.1f} s{extra}"
             )
-            if stop.asked:
+            if group.any(stop.asked):
                 raise _stopped(training)
     training.objective.load_state_dict(training.best_state)
 
@@ -196,12 +227,19 @@ def _epoch(training: Training, plan: Plan, path: Path, stop: checkpoint.StopSign
             value = training.train_step(prepared, plan.steps)
             advance(1, f"loss {value:.3f}" if math.isfinite(value) else "")
             now = time.monotonic()
-            if stop.asked or now - saved > training.settings.checkpoint_seconds:
-                checkpoint.save(path, training.state())
+            asked = training.group.any(stop.asked)
+            if asked or now - saved > training.settings.checkpoint_seconds:
+                _save(training, path)
                 saved = now
-            if stop.asked:
+            if asked:
                 raise _stopped(training)
     return time.monotonic() - started
+
+
+def _save(training: Training, path: Path) -> None:
+    """All processes hold the same state: the first one writes it."""
+    if not training.group.rank:
+        checkpoint.save(path, training.state())
 
 
 def prepare_ahead(training: Training, plan: Plan) -> Iterator[Prepared]:

@@ -126,7 +126,8 @@ def sparse_batches(shop: Workshop, first: Encoder) -> tuple[RandomBatches, Teach
     if config.distil.source == "none":
         return batches, None
     path = shop.folder / shop.name("sparse") / TEACHER
-    vectors = encode_corpus(first, shop.material.documents, path, label="encode for the teacher")
+    with shop.group.turn():
+        vectors = encode_corpus(first, shop.material.documents, path, label="encode for the teacher")
     queries = encode_rows(first, shop.material.train.tokens)
     return batches, VectorTeacher(queries, vectors, config.distil.scale * shop.scale)
 

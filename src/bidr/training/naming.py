@@ -10,7 +10,16 @@ from bidr.training.config import TrainConfig
 
 LONGEST = 120
 # What says how a run is measured or where it runs does not change what is learned.
-ELSEWHERE = {"method", "bytes_per_doc", "codewords", "candidates", "device", "checkpoint_minutes"}
+ELSEWHERE = {
+    "method",
+    "bytes_per_doc",
+    "codewords",
+    "candidates",
+    "device",
+    "checkpoint_minutes",
+    "logs",
+    "tokens_at_once",
+}
 CONVENTIONAL = ("conventional.negatives", "conventional.refresh", "sparse.epochs", "unify.epochs")
 DENSE = ("dense.epochs", "dense.batch_size", "dense.rate", "dense.depth")
 

@@ -23,6 +23,7 @@ from bidr.text import TokenStore
 from bidr.text.tokens import Tokens
 from bidr.training.loss import Contrast, Taught, contrast, divergence, info_nce, own_nce
 from bidr.training.material import Questions
+from bidr.training.whole import whole_contrast, whole_nce
 
 SparseLoss = Literal["quantized", "joint", "dpq"]
 
@@ -191,8 +192,9 @@ class UnifyGiven(NamedTuple):
 class Unified(Objective):
     """One query encoder for both sides, documents fixed: the paper's equation 9.
 
-    The sparse term compares with the corpus' codes (a random `pool` of them where there are more), the dense term with
-    the vectors of `own` of the query's own candidates and of `others` random documents. No document is encoded.
+    The sparse term compares with the corpus' codes (a random `pool` of them where there are more; with a pool of 0
+    always with all, a block at a time), the dense term with the vectors of `own` of the query's own candidates and of
+    `others` random documents. No document is encoded.
     """
 
     def __init__(
@@ -213,23 +215,29 @@ class Unified(Objective):
         self._rotation = torch.as_tensor(fixed.codebooks.rotation, device=encoder.device)
         self._centroids = torch.as_tensor(fixed.codebooks.centroids, device=encoder.device)
         self._all_coded = self._decode(np.arange(len(fixed.codes))) if len(fixed.codes) <= pool else None
+        self._codes = torch.as_tensor(np.array(fixed.codes), device=encoder.device) if not pool else None
 
     def prepare(self, batch: Batch, random: np.random.Generator) -> Prepared:
-        sparse = self._with_random(batch, self.pool, random)
+        pairs = self.questions.pairs
+        sparse = self._with_random(batch, self.pool, random) if self.pool else whole_contrast(batch, pairs)
         dense = self._with_random(batch, self.others, random)
         given = UnifyGiven(sparse, dense, self._own(batch, dense.documents, random))
         return Prepared(batch.queries, (self.questions.tokens.batch(batch.queries),), given)
 
     def terms(self, vectors: Sequence[Tensor], given: UnifyGiven) -> dict[str, Tensor]:
         (queries,) = vectors
-        codes, dense = given.sparse, given.dense
-        coded = self._decode(codes.documents) if self._all_coded is None else self._all_coded
-        by_codes = (queries @ self._rotation.T) @ coded.T
+        dense = given.dense
         by_vectors = torch.cat([queries @ self._vectors(dense.documents).T, self._own_scores(queries, given.own)], 1)
         return {
-            "codes": info_nce(self.scale * by_codes, codes.targets, codes.hidden),
+            "codes": self._codes_term(queries @ self._rotation.T, given.sparse),
             "dense": self.dense_weight * info_nce(self.scale * by_vectors, dense.targets, dense.hidden),
         }
+
+    def _codes_term(self, queries: Tensor, compared: Contrast) -> Tensor:
+        if self._codes is not None:
+            return whole_nce(self.scale * queries, self._codes, self._centroids, compared)
+        coded = self._decode(compared.documents) if self._all_coded is None else self._all_coded
+        return info_nce(self.scale * (queries @ coded.T), compared.targets, compared.hidden)
 
     def _with_random(self, batch: Batch, most: int, random: np.random.Generator) -> Contrast:
         count = len(self.fixed.codes)

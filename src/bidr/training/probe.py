@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from bidr.codes import Codebooks
+from bidr.codes import Codebooks, usage
 from bidr.codes.codebooks import Codes
 from bidr.codes.exact import top_k, top_k_codes
 from bidr.model.encode import encode_rows
@@ -14,6 +14,7 @@ from bidr.negatives.pairs import Pairs, Rows
 from bidr.training.material import Material
 
 ANSWERS = 10
+ANSWERS_MEASURE = f"R@{ANSWERS}"
 
 
 class Probe(NamedTuple):
@@ -42,6 +43,20 @@ class Probe(NamedTuple):
         found = top_k_codes(self.queries(encoder), codebooks, codes, candidates, device=self.device)
         return recall(found.rows, self.pairs)
 
+    def both(self, encoder: Encoder, codebooks: Codebooks, candidates: int) -> dict[str, float]:
+        """Recall of the candidates by codes, and of the answers when the same vectors rank them; codewords' use."""
+        vectors, queries = encode_rows(encoder, self.material.documents, self.rows), self.queries(encoder)
+        codes = codebooks.encode(vectors)
+        found = top_k_codes(queries, codebooks, codes, candidates, device=self.device).rows
+        use = usage(codes, codebooks.words)
+        return {
+            candidates_measure(candidates): recall(found, self.pairs),
+            ANSWERS_MEASURE: self.rank_vectors(queries, vectors, found, found),
+            "codewords_used": use.used,
+            "codeword_entropy_bits": use.entropy_bits,
+            "least_codeword_entropy_bits": use.least_entropy_bits,
+        }
+
     def ranked(self, encoder: Encoder, candidates: Rows) -> float:
         """Recall of the answers when the encoder ranks given candidates (places in rows, -1 for none)."""
         used, places = np.unique(np.maximum(candidates, 0), return_inverse=True)
@@ -59,6 +74,11 @@ class Probe(NamedTuple):
             best = np.argsort(-scores, kind="stable")[: answers.shape[1]]
             answers[query] = candidates[query, best]
         return recall(answers, self.pairs)
+
+
+def candidates_measure(candidates: int) -> str:
+    """The name under which the recall of so many candidates is logged."""
+    return f"candidates' R@{candidates}"
 
 
 def make_probe(material: Material, most: int, seed: int, device: str) -> Probe:

@@ -5,7 +5,7 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from bidr.codes import check_shape
 from bidr.errors import ConfigError
@@ -14,18 +14,25 @@ from bidr.model.folder import Model, ModelParts, TextSettings, save_model
 from bidr.text import Dataset
 from bidr.training import stages
 from bidr.training.config import TrainConfig
+from bidr.training.logs import check_tensorboard
+from bidr.training.parallel import Group, joined
 from bidr.training.workshop import Workshop
+
+Resume = Literal["auto", "never", "must"]
+"""What to do where a folder holds a run: 'auto' goes on with it or begins one, 'never' refuses, 'must' wants one."""
 
 WORK = "work"
 RUN = "run.json"
 
 
-def train(dataset: Dataset, config: TrainConfig, out: Path | str) -> Model:
+def train(dataset: Dataset, config: TrainConfig, out: Path | str, resume: Resume = "auto") -> Model:
     """Train a model and leave it in a folder; a run that was cut off there is continued.
 
-    The folder's `work` holds what the stages left: it may be deleted when the model is there.
+    The folder's `work` holds what the stages left: it may be deleted when the model is there. Under torchrun all
+    processes train the one model together.
     """
-    return model_of(open_workshop(dataset, config, Path(out)), Path(out))
+    with joined(config.device) as group:
+        return model_of(open_workshop(dataset, config, Path(out), resume, group), Path(out))
 
 
 def model_of(shop: Workshop, out: Path) -> Model:
@@ -35,32 +42,48 @@ def model_of(shop: Workshop, out: Path) -> Model:
     return bidr_model(shop, shop.config.dense.sampler, out, unified=shop.config.unify.epochs > 0)
 
 
-def open_workshop(dataset: Dataset, config: TrainConfig, out: Path) -> Workshop:
+def open_workshop(
+    dataset: Dataset, config: TrainConfig, out: Path, resume: Resume = "auto", group: Group | None = None
+) -> Workshop:
     """The run's folder, after checking that nothing else is in it. Where a new run cannot begin, none is left."""
+    group = group or Group()
     settings = {
         "data": dataset.name,
         "state of the corpus' files": dataset.corpus.fingerprint(),
         "state of the train and dev files": dataset.fingerprint(["train", "dev"]),
         "config": dataclasses.asdict(config),
     }
-    path = out / WORK / RUN
-    if path.exists():
-        _refuse_other_run(json.loads(path.read_text()), settings, out)
-    elif out.exists() and any(out.iterdir()):
-        raise ConfigError(f"{out} holds something else already; choose another folder or empty it")
-    _refuse_shape(config)
-    begun, there = path.exists(), out.exists()
+    group.once(lambda: _check_folder(settings, config, out, resume))
+    begun, there = group.once(lambda: ((out / WORK / RUN).exists(), out.exists()))
     try:
-        with storage_errors(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_json(path, settings)
-        shop = Workshop(dataset, config, out / WORK)
+        group.once(lambda: _write_settings(out / WORK / RUN, settings))
+        shop = Workshop(dataset, config, out / WORK, group)
         _refuse_few_documents(len(shop.material.documents), config)
     except Exception:
         if not begun:
             shutil.rmtree(out / WORK if there else out, ignore_errors=True)
         raise
     return shop
+
+
+def _check_folder(settings: dict[str, Any], config: TrainConfig, out: Path, resume: Resume) -> None:
+    path = out / WORK / RUN
+    if path.exists():
+        if resume == "never":
+            raise ConfigError(f"{out} holds a run already and resume is 'never'; choose another folder, or delete it")
+        _refuse_other_run(json.loads(path.read_text()), settings, out)
+    elif resume == "must":
+        raise ConfigError(f"{out} holds no run to go on with and resume is 'must'; check the folder, or use 'auto'")
+    elif out.exists() and any(out.iterdir()):
+        raise ConfigError(f"{out} holds something else already; choose another folder or empty it")
+    _refuse_shape(config)
+    check_tensorboard(config.logs)
+
+
+def _write_settings(path: Path, settings: dict[str, Any]) -> None:
+    with storage_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_json(path, settings)
 
 
 def _refuse_shape(config: TrainConfig) -> None:
@@ -132,7 +155,8 @@ def _save(shop: Workshop, parts: ModelParts, out: Path, names: list[str]) -> Mod
         "stages": {name: shop.history(name) for name in names},
         "codewords": shop.usage(),
     }
-    return save_model(out, parts, text, candidates=config.candidates, training=training, device=shop.device)
+    shop.group.once(lambda: save_model(out, parts, text, candidates=config.candidates, training=training).fingerprint)
+    return Model(out, shop.device)
 
 
 def _refuse_other_run(found: dict[str, Any], wanted: dict[str, Any], out: Path) -> None:

@@ -22,6 +22,7 @@ from bidr.training.mining import (
     train_candidates,
 )
 from bidr.training.objectives import FixedDocuments, Matching, Quantized, Unified
+from bidr.training.probe import ANSWERS_MEASURE, candidates_measure, recall
 from bidr.training.workshop import CODEBOOKS, Workshop, given
 
 
@@ -69,12 +70,12 @@ def sparse(shop: Workshop) -> Sparse:
             objective,
             batches,
             config.epochs,
-            lambda: shop.probe.coded(encoder, quantizer.codebooks(), shop.config.candidates),
-            f"candidates' R@{shop.config.candidates}",
+            lambda: shop.probe.both(encoder, quantizer.codebooks(), shop.config.candidates),
+            candidates_measure(shop.config.candidates),
             rate=config.rate,
         )
         discard(shop.folder / stage / TEACHER)
-        _say_usage(shop, stage, encoder, quantizer.codebooks())
+        shop.group.once(lambda: _say_usage(shop, stage, encoder, quantizer.codebooks()))
     return Sparse(shop.encoder(stage), Codebooks.load(shop.folder / stage / CODEBOOKS), stage)
 
 
@@ -134,7 +135,8 @@ def _fit_queries(shop: Workshop, stage: str, coded: Callable[[], Sparse], vector
     side, learns = coded(), shop.config.unify.codewords == "learned" or stage.startswith("jpq")
     if not shop.finished(stage):
         encoder, path = vectors_by(), shop.folder / stage / "vectors.npy"
-        vectors = encode_corpus(encoder, shop.material.documents, path, label="encode for unification")
+        with shop.group.turn():
+            vectors = encode_corpus(encoder, shop.material.documents, path, label="encode for unification")
         codes = corpus_codes(shop, side)
         fixed = FixedDocuments(side.codebooks, codes, vectors, train_candidates(shop, side))
         compared: Any = {name: getattr(config, name) for name in ("pool", "own", "others", "dense_weight")}
@@ -143,11 +145,14 @@ def _fit_queries(shop: Workshop, stage: str, coded: Callable[[], Sparse], vector
         kind = LiveCodes if learns else Unified
         objective = kind(encoder, fixed, shop.material.train, shop.scale, **compared)
 
-        def validate() -> float:
+        def validate() -> dict[str, float]:
             queries = probe.queries(encoder)
             candidates, codebooks = shop.config.candidates, objective.codebooks() or side.codebooks
             found = top_k_codes(queries, codebooks, codes[probe.rows], candidates, device=shop.device).rows
-            return probe.rank_vectors(queries, vectors, probe.rows[found], found)
+            return {
+                ANSWERS_MEASURE: probe.rank_vectors(queries, vectors, probe.rows[found], found),
+                candidates_measure(candidates): recall(found, probe.pairs),
+            }
 
         shop.run(stage, objective, shop.random_batches("in-batch"), config.epochs, validate, rate=config.rate)
         discard(path)
@@ -178,9 +183,10 @@ def fitted(shop: Workshop) -> Sparse:
     """PQ or OPQ codes of the conventional way's vectors."""
     stage, encoder = shop.name("fitted"), conventional(shop)
     path = shop.folder / stage / CODEBOOKS
-    if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        shop.fit_codebooks(encoder, rotate=shop.config.conventional.codes != "pq").save(path)
+    with shop.group.turn():
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            shop.fit_codebooks(encoder, rotate=shop.config.conventional.codes != "pq").save(path)
     return Sparse(encoder, Codebooks.load(path), stage)
 
 

@@ -27,10 +27,11 @@ from bidr.negatives.samplers import Plan, RandomBatches, Sampler
 from bidr.progress import say
 from bidr.text import Dataset, document_text, train_wordpieces
 from bidr.training.config import Negatives, TrainConfig
-from bidr.training.loop import LoopSettings, Training, run
+from bidr.training.loop import CHECKPOINT, LoopSettings, Measured, Training, run
 from bidr.training.material import prepare, read_splits
 from bidr.training.naming import stage_name
 from bidr.training.objectives import Objective
+from bidr.training.parallel import Group
 from bidr.training.probe import make_probe
 
 BM25_DEPTH = 20
@@ -43,25 +44,27 @@ Observe = Callable[[int, Plan], dict[str, float]]
 class Workshop:
     """A run's folder and everything in it. A stage that is finished there is not run again."""
 
-    def __init__(self, dataset: Dataset, config: TrainConfig, folder: Path) -> None:
-        self.dataset, self.config, self.base, self.folder = dataset, config, config, folder
-        self.device = pick_device(config.device)
+    def __init__(self, dataset: Dataset, config: TrainConfig, folder: Path, group: Group | None = None) -> None:
+        self.dataset, self.folder, self.group = dataset, folder, group or Group()
+        self.config = self.base = config
+        self.device = self.group.device(pick_device(config.device))
         refuse_untaught(config)
-        splits = read_splits(dataset, config.dev_queries, config.seed)
-        with storage_errors(folder):
-            folder.mkdir(parents=True, exist_ok=True)
-        self._first = first = self._first_encoder()
-        check_shape(first.dim, config.books, config.codewords)
-        text = config.text
-        self.material = prepare(
-            dataset,
-            splits,
-            first,
-            folder / "tokens",
-            titles=text.titles,
-            query_length=text.query_length,
-            document_length=text.document_length,
-        )
+        with self.group.turn():
+            splits = read_splits(dataset, config.dev_queries, config.seed)
+            with storage_errors(folder):
+                folder.mkdir(parents=True, exist_ok=True)
+            self._first = first = self._first_encoder()
+            check_shape(first.dim, config.books, config.codewords)
+            text = config.text
+            self.material = prepare(
+                dataset,
+                splits,
+                first,
+                folder / "tokens",
+                titles=text.titles,
+                query_length=text.query_length,
+                document_length=text.document_length,
+            )
         self.scale = given(config.encoder.scale, 20.0 if first.normalised else 1.0)
         self.probe = make_probe(self.material, config.dev_documents, config.seed, self.device)
 
@@ -80,12 +83,13 @@ class Workshop:
     def backbone(self) -> Encoder:
         """The encoder before any training."""
         folder = self.folder / "backbone"
-        if not folder.exists():
-            first = self._first
-            if isinstance(first, BagEncoder):
-                dim, seed = self.config.encoder.dim, self.config.seed
-                first = BagEncoder.create(first.tokenizer, self.material.documents, dim, seed)
-            save_whole(first, folder)
+        with self.group.turn():
+            if not folder.exists():
+                first = self._first
+                if isinstance(first, BagEncoder):
+                    dim, seed = self.config.encoder.dim, self.config.seed
+                    first = BagEncoder.create(first.tokenizer, self.material.documents, dim, seed)
+                save_whole(first, folder)
         return self.open(folder)
 
     def open(self, folder: Path) -> Encoder:
@@ -115,7 +119,7 @@ class Workshop:
         objective: Objective,
         sampler: Sampler,
         epochs: int,
-        validate: Callable[[], float],
+        validate: Callable[[], Measured],
         measure: str = "R@10",
         observe: Observe = lambda epoch, plan: {},
         rate: float | None = None,
@@ -127,7 +131,6 @@ class Workshop:
         config, folder = self.config, self.folder / stage
         usual_rate, usual_multiple, usual_decay = (2e-2, 0.1, 0.0) if config.built_in else (5e-5, 1.0, 0.01)
         folder.mkdir(parents=True, exist_ok=True)
-        torch.manual_seed(config.seed)
         settings = LoopSettings(
             epochs=epochs,
             rate=given(rate, usual_multiple) * given(config.learning_rate, usual_rate),
@@ -136,16 +139,12 @@ class Workshop:
             clip=config.clip,
             seed=config.seed,
             checkpoint_seconds=60 * config.checkpoint_minutes,
+            tokens_at_once=config.tokens_at_once,
         )
         objective.encoder.expect_steps(epochs * -(-len(self.material.train.pairs) // config.batch_size))
-        training = Training(stage, objective, settings, measure)
-        run(training, sampler, validate, folder, observe)
-        codebooks = objective.codebooks()
-        if codebooks:
-            codebooks.save(folder / CODEBOOKS)
-        save_whole(objective.encoder, folder / "encoder")
-        write_json(folder / DONE, {"stage": stage, "best": training.best, "history": training.history})
-        (folder / "checkpoint.pt").unlink(missing_ok=True)
+        training = Training(stage, objective, settings, measure, self.group)
+        run(training, sampler, validate, folder, observe, config.logs)
+        self.group.once(lambda: keep(training, folder))
 
     def random_batches(self, negatives: Negatives | None) -> RandomBatches:
         """Random batches, with one lexically similar document for each query where "bm25" is asked for."""
@@ -159,22 +158,28 @@ class Workshop:
 
     def fit_codebooks(self, encoder: Encoder, *, rotate: bool = True) -> Codebooks:
         """OPQ codebooks (PQ, if not rotated) of the encoder's vectors of the corpus, of a sample where it is large."""
-        rows = np.random.default_rng(self.config.seed).permutation(len(self.material.documents))[:FIT_ROWS]
-        vectors = encode_rows(encoder, self.material.documents, np.sort(rows))
-        books, words, kind = self.config.books, self.config.codewords, "OPQ" if rotate else "PQ"
-        say(f"fit {books} codebooks of {words} codewords to {len(rows):,} vectors ({kind})")
-        return fit(vectors, books, words, rotate=rotate, seed=self.config.seed, device=self.device)
+        config = self.config
+
+        def make() -> Codebooks:
+            rows = np.random.default_rng(config.seed).permutation(len(self.material.documents))[:FIT_ROWS]
+            vectors = encode_rows(encoder, self.material.documents, np.sort(rows))
+            kind = "OPQ" if rotate else "PQ"
+            say(f"fit {config.books} codebooks of {config.codewords} codewords to {len(rows):,} vectors ({kind})")
+            return fit(vectors, config.books, config.codewords, rotate=rotate, seed=config.seed, device=self.device)
+
+        return self.group.once(make)
 
     def kept(self, name: str, make: Callable[[], npt.NDArray[Any]]) -> npt.NDArray[Any]:
         """An array that is computed once a run and kept in its folder."""
         path = self.folder / "mined" / f"{name}.npy"
-        if not path.exists():
-            values = make()
-            with storage_errors(path):
-                path.parent.mkdir(exist_ok=True)
-                aside = path.with_name(f".{name}.new.npy")
-                np.save(aside, values)
-                os.replace(aside, path)
+        with self.group.turn():
+            if not path.exists():
+                values = make()
+                with storage_errors(path):
+                    path.parent.mkdir(exist_ok=True)
+                    aside = path.with_name(f".{name}.new.npy")
+                    np.save(aside, values)
+                    os.replace(aside, path)
         found: npt.NDArray[Any] = np.load(path, mmap_mode="r")
         return found
 
@@ -204,6 +209,17 @@ class Workshop:
             document_prompt=config.document_prompt,
             seed=self.config.seed,
         )
+
+
+def keep(training: Training, folder: Path) -> None:
+    """Leave what a stage learned, and the word that it is finished, in place of its checkpoint."""
+    objective = training.objective
+    codebooks = objective.codebooks()
+    if codebooks:
+        codebooks.save(folder / CODEBOOKS)
+    save_whole(objective.encoder, folder / "encoder")
+    write_json(folder / DONE, {"stage": training.name, "best": training.best, "history": training.history})
+    (folder / CHECKPOINT).unlink(missing_ok=True)
 
 
 def save_whole(encoder: Encoder, folder: Path) -> None:

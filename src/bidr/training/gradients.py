@@ -1,0 +1,118 @@
+"""A step's gradients: texts encoded by one process or several, at once or in parts, with the same result.
+
+The vectors are compared apart from the work that made them: `terms` gives a gradient for each vector, and that is
+pushed through the encoder. So the texts can be shared out (each process pushes its own vectors' gradients, which are
+whole, since every process compares all vectors), and so can be encoded in parts: first without keeping anything for
+the gradient, then again, a part at a time (gradient caching: https://arxiv.org/abs/2101.06983).
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from bidr.model.encoder import Encoder
+from bidr.text.tokens import TokenRows, Tokens
+from bidr.training.checkpoint import random_state, restore_random_state
+from bidr.training.objectives import Objective, Prepared
+from bidr.training.parallel import Group
+
+Places = npt.NDArray[np.int64]
+
+
+class Chance(NamedTuple):
+    """Where a step's random numbers begin: a function of its place in the run, so that none has to be stored.
+
+    Each process has its own for the texts it encodes, and all have the same for comparing.
+    """
+
+    seed: int
+    epoch: int
+    step: int
+
+    def begin(self, *more: int) -> None:
+        torch.manual_seed(int(np.random.SeedSequence((*self, *more)).generate_state(1, np.uint64)[0]))
+
+
+def backward(
+    objective: Objective, prepared: Prepared, chance: Chance, group: Group, tokens_at_once: int | None = None
+) -> dict[str, Tensor]:
+    """Leave the gradient of the batch's whole loss in every parameter; returns the loss's terms.
+
+    tokens_at_once: how many tokens, with padding, are encoded at once where the gradient needs all that lies between;
+    None: all.
+    """
+    chance.begin(1, group.rank)
+    bounds = [shares(tokens, group.size) for tokens in prepared.texts]
+    own = [
+        Encoded(objective.encoder, cut(tokens, *bound[group.rank : group.rank + 2]), tokens_at_once)
+        for tokens, bound in zip(prepared.texts, bounds, strict=True)
+    ]
+    vectors = [
+        group.gather(each.vectors, np.diff(bound).tolist()).requires_grad_()
+        for each, bound in zip(own, bounds, strict=True)
+    ]
+    chance.begin(0)
+    terms = objective.terms(vectors, prepared.given)
+    torch.stack(list(terms.values())).sum().backward()  # type: ignore[no-untyped-call]
+    group.count_once(objective.parameters())
+    for each, whole, bound in zip(own, vectors, bounds, strict=True):
+        if whole.grad is not None:
+            each.backward(whole.grad[bound[group.rank] : bound[group.rank + 1]])
+    group.sum_gradients(objective.parameters())
+    return {name: term.detach() for name, term in terms.items()}
+
+
+class Encoded:
+    """Vectors of texts, and the way back from their gradients to the encoder's."""
+
+    def __init__(self, encoder: Encoder, tokens: Tokens, tokens_at_once: int | None) -> None:
+        self.encoder, self.rows = encoder, TokenRows(tokens)
+        self.parts = list(like_lengths(self.rows.lengths(), tokens_at_once))
+        self.states: list[dict[str, Tensor]] = []
+        if len(self.parts) == 1:
+            self.vectors = encoder.encode(tokens)
+            return
+        self.vectors = torch.empty(len(self.rows), encoder.dim, device=encoder.device)
+        with torch.no_grad():
+            for places in self.parts:
+                self.states.append(random_state())
+                self.vectors[self._on_device(places)] = encoder.encode(self.rows.batch(places))
+
+    def backward(self, gradient: Tensor) -> None:
+        """Add to the encoder's gradients. Parts are encoded again, with the random numbers of the first time."""
+        if len(self.parts) == 1:
+            torch.autograd.backward(self.vectors, gradient)
+            return
+        for places, state in zip(self.parts, self.states, strict=True):
+            restore_random_state(state)
+            vectors = self.encoder.encode(self.rows.batch(places))
+            torch.autograd.backward(vectors, gradient[self._on_device(places)])
+
+    def _on_device(self, places: Places) -> Tensor:
+        return torch.from_numpy(places).to(self.vectors.device, non_blocking=True)
+
+
+def shares(tokens: Tokens, size: int) -> Places:
+    """Where each process' texts begin and the last one's end: as many tokens for each as whole texts allow."""
+    bounds: Places = np.searchsorted(tokens.offsets, tokens.offsets[-1] * np.arange(size + 1) / size)
+    return bounds
+
+
+def cut(tokens: Tokens, first: int, end: int) -> Tokens:
+    """Some texts in a row."""
+    offsets = tokens.offsets[first : end + 1]
+    return Tokens(tokens.ids[offsets[0] : offsets[-1]], offsets - offsets[0])
+
+
+def like_lengths(lengths: Places, tokens_at_once: int | None) -> Iterator[Places]:
+    """Places of texts in parts of like length, each within the limit once padded, or of one text that is longer."""
+    order: Places = np.argsort(-lengths, kind="stable")
+    start = 0
+    while start < len(order):
+        count = max(1, (tokens_at_once or len(order) * int(lengths.max())) // int(lengths[order[start]]))
+        yield order[start : start + count]
+        start += count

@@ -1,0 +1,148 @@
+"""Several processes, and texts encoded in parts, give the gradient of one process that encodes all at once."""
+
+import sys
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from made_training import CONFIG, dataset, files
+from processes import (
+    CHANCE,
+    KINDS,
+    LIMITS,
+    STOPS,
+    TRANSFORMER_BATCH,
+    batch_of,
+    compute,
+    gradients,
+    gradients_of_all,
+    objective,
+    runs,
+    spawn,
+    with_dropout,
+)
+
+from bidr.text.tokens import TokenRows, Tokens
+from bidr.training.gradients import cut, like_lengths, shares
+from bidr.training.parallel import Group
+from bidr.training.workshop import Workshop
+
+sys.path.append(str(Path(__file__).parents[1] / "model"))
+NAMES = [f"{kind} {limit}" for kind in (*KINDS, "one query", "dropout") for limit in LIMITS]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    from made_model import bert
+
+    folder = tmp_path_factory.mktemp("processes")
+    bert(folder / "bert")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def two(folder):
+    """What each of two processes found."""
+    spawn(gradients_of_all, folder)
+    return [torch.load(folder / f"found{rank}.pt", weights_only=True) for rank in range(2)]
+
+
+@pytest.fixture(scope="module")
+def one(folder, two):
+    return compute(Group(), folder)
+
+
+@cache
+def workshop(folder: Path) -> Workshop:
+    return Workshop(dataset(), CONFIG, folder / "work")
+
+
+@cache
+def plain(name: str, folder: Path, size: int = 1):
+    """One process, one graph, no cleverness; with the random numbers of so many processes and the parts."""
+    kind, limit = name.rsplit(" ", 1)
+    shop = workshop(folder)
+    made = with_dropout(folder) if kind == "dropout" else objective("unified" if kind == "one query" else kind, shop)
+    batch = TRANSFORMER_BATCH if kind == "dropout" else batch_of(shop, 1 if kind == "one query" else 11)
+    prepared = made.prepare(batch, np.random.default_rng(5))
+    found: list[list[torch.Tensor]] = [[] for _ in prepared.texts]
+    for rank in range(size):
+        CHANCE.begin(1, rank)
+        for place, tokens in enumerate(prepared.texts):
+            rows = TokenRows(cut(tokens, *shares(tokens, size)[rank : rank + 2]))
+            parts = list(like_lengths(rows.lengths(), LIMITS[limit]))
+            parts = [np.arange(len(rows))] if len(parts) == 1 else parts
+            if parts:
+                vectors = torch.cat([made.encoder.encode(rows.batch(part)) for part in parts])
+                found[place].append(vectors[torch.from_numpy(np.argsort(np.concatenate(parts)))])
+    CHANCE.begin(0)
+    terms = made.terms([torch.cat(each) for each in found], prepared.given)
+    sum(terms.values()).backward()
+    return terms, gradients(made)
+
+
+def assert_equal(found, expected) -> None:
+    for term, value in expected[0].items():
+        assert float(found[0][term]) == pytest.approx(float(value.detach()), rel=1e-5)
+    assert found[1].keys() == expected[1].keys()
+    for name, gradient in expected[1].items():
+        assert (found[1][name] is None) == (gradient is None), name
+        if gradient is not None:
+            assert gradient.norm() > 0 or name.startswith("encoder.model")
+            assert (found[1][name] - gradient).norm() <= 1e-5 * gradient.norm().clamp(min=1e-3), name
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_one_process_alone_gives_the_plain_gradient(one, folder, name):
+    assert_equal(one[name], plain(name, folder))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_two_processes_give_the_gradient_of_one(two, folder, name):
+    expected = plain(name, folder, size=2)
+    for found in two:
+        assert_equal(found[name], expected)
+    for parameter, gradient in two[0][name][1].items():
+        other = two[1][name][1][parameter]
+        assert (gradient is None and other is None) or torch.equal(gradient, other)
+
+
+def test_without_chance_the_number_of_processes_and_parts_makes_no_difference(two, folder):
+    for name in NAMES:
+        if not name.startswith("dropout"):
+            assert_equal(two[0][name], plain(name.rsplit(" ", 1)[0] + " whole", folder))
+
+
+def test_dropout_is_at_work(one, folder):
+    """Else the tests above say nothing of it."""
+    weights = [one[name][1]["encoder.model.0.model.embeddings.word_embeddings.weight"] for name in NAMES[-2:]]
+    assert not torch.allclose(*weights, rtol=0.01)
+
+
+def test_texts_are_shared_out_by_their_tokens():
+    tokens = Tokens(np.arange(30, dtype=np.int32), np.array([0, 10, 12, 14, 16, 18, 20, 30]))
+    bounds = shares(tokens, 3)
+    assert bounds.tolist() == [0, 1, 6, 7]
+    assert shares(cut(tokens, 0, 1), 3).tolist() == [0, 1, 1, 1], "one text for three processes"
+    parts = [cut(tokens, *bounds[rank : rank + 2]) for rank in range(3)]
+    assert np.concatenate([part.ids for part in parts]).tolist() == list(range(30))
+    assert parts[1].offsets.tolist() == [0, 2, 4, 6, 8, 10]
+
+
+def test_parts_stay_within_the_limit_and_hold_every_text_once():
+    lengths = np.array([3, 9, 1, 4, 4, 30, 2])
+    parts = list(like_lengths(lengths, 12))
+    assert sorted(np.concatenate(parts).tolist()) == list(range(7))
+    assert all(len(part) * lengths[part].max() <= 12 or len(part) == 1 for part in parts)
+    assert len(list(like_lengths(lengths, None))) == 1
+
+
+def test_whole_runs_of_two_processes_stay_together_and_can_be_stopped_by_either(tmp_path):
+    spawn(runs, tmp_path)
+    first, second = (torch.load(tmp_path / f"ran{rank}.pt", weights_only=True) for rank in range(2))
+    assert first == second, "the same weights in both after every step"
+    assert first["stops"] == len(STOPS)
+    assert first["stopped"] == first["whole"], "no step lost or taken twice"
+    assert files(tmp_path / "stopped") == files(tmp_path / "whole")
