@@ -171,3 +171,19 @@ def test_jpq_moves_codewords_and_queries_and_leaves_every_code(tmp_path):
     assert np.array_equal(model.codebooks.encode(vectors), before.codebooks.encode(vectors))
     assert fingerprint(model.query) == fingerprint(side.encoder) != fingerprint(model.sparse)
     assert fingerprint(model.sparse) == fingerprint(model.dense) == fingerprint(before.encoder)
+
+
+def test_what_learned_lists_gave_is_left_beside_them(tmp_path):
+    import json
+
+    config = with_recipe(CONFIG, "bidr-lists")
+    train(dataset(), config, tmp_path / "run")
+    stage = tmp_path / "run" / "work" / "unify-random-walk"
+    found = json.loads((stage / "lists.json").read_text())
+    assert found["lists"] == DOCUMENTS // 8
+    for side in ("k-means", "learned"):
+        recalls = [found[side][probes]["recall"] for probes in ("1", "2", "4", "8")]
+        assert recalls == sorted(recalls)
+    with np.load(stage / "lists.npz") as kept:
+        assert not np.allclose(kept["means"], kept["learned"], atol=1e-4)
+        assert len(kept["of"]) == DOCUMENTS

@@ -133,6 +133,9 @@ class UnifyConfig:
     """What the sparse term compares with: the pool, or the documents that the codes rank highest at this very step."""
     top: int = 200
     """How many of those."""
+    lists: int = 0
+    """Coarse lists of documents whose centroids learn with the query encoder, so that fewer must be visited; 0: none.
+    They are left in the stage's folder: the index does not use them yet."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -241,7 +244,7 @@ class TrainConfig:
         _at_least(1, self.dense, "epochs", "depth", "hops", prefix="dense.")
         _at_least(2, self.dense, "batch_size", prefix="dense.")
         _at_least(0, self.unify, "epochs", prefix="unify.")
-        _at_least(0, self.unify, "pool", prefix="unify.")
+        _at_least(0, self.unify, "pool", "lists", prefix="unify.")
         _at_least(1, self.unify, "own", "others", "top", prefix="unify.")
         _at_least(1, self.conventional, "refresh", prefix="conventional.")
         _at_least(1, self.negatives, "each", prefix="negatives.")

@@ -23,10 +23,10 @@ class LiveCodes(Unified):
          step; None: with the pool.
     """
 
-    def __init__(self, *args: Any, pool: int, top: int | None, codebook_rate: float, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, pool: int, top: int | None, **kwargs: Any) -> None:
         # Without a pool a batch's targets and what is hidden from it are rows of the corpus.
         super().__init__(*args, pool=0 if top else pool, **kwargs)
-        self.top, self.codebook_rate = top, codebook_rate
+        self.top = top
         self._all_coded = None
         self._centroids = nn.Parameter(self._centroids.clone())
 

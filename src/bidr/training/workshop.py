@@ -36,7 +36,6 @@ from bidr.training.probe import make_probe
 
 BM25_DEPTH = 20
 DONE = "done.json"
-CODEBOOKS = "codebooks.safetensors"
 
 Observe = Callable[[int, Plan], dict[str, float]]
 
@@ -214,9 +213,7 @@ class Workshop:
 def keep(training: Training, folder: Path) -> None:
     """Leave what a stage learned, and the word that it is finished, in place of its checkpoint."""
     objective = training.objective
-    codebooks = objective.codebooks()
-    if codebooks:
-        codebooks.save(folder / CODEBOOKS)
+    objective.keep(folder)
     save_whole(objective.encoder, folder / "encoder")
     write_json(folder / DONE, {"stage": training.name, "best": training.best, "history": training.history})
     (folder / CHECKPOINT).unlink(missing_ok=True)
