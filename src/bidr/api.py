@@ -1,10 +1,10 @@
-"""The public face: load, train, build, open, evaluate, each one call."""
+"""The public face: load, train, build, open, evaluate, export, each one call."""
 
 import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from bidr.errors import ModelError
 from bidr.evaluation import MEASURES, Report, evaluate_searcher
@@ -23,7 +23,10 @@ from bidr.training.recipe import train as train_run
 from bidr.training.recipes import with_recipe
 from bidr.training.workshop import pick_device
 
-__all__ = ["OpenIndex", "TrainConfig", "build", "evaluate", "load", "open_index", "train"]
+if TYPE_CHECKING:
+    from bidr.model.onnx import Exported
+
+__all__ = ["OpenIndex", "TrainConfig", "build", "evaluate", "export_onnx", "load", "open_index", "train"]
 
 
 def train(
@@ -129,3 +132,13 @@ def evaluate(
 ) -> Report:
     """Measure an open index on the judged questions of a split."""
     return evaluate_searcher(searcher, split, measures, candidates=candidates)
+
+
+def export_onnx(model: Model | Path | str, out: Path | str, *, int8: bool = False) -> "Exported":
+    """Write a model's encoders as ONNX files, each compared with the encoder that it came from.
+
+    int8: files with 8-bit weights besides. Needs the extra 'onnx'.
+    """
+    from bidr.model.onnx import export_onnx as export
+
+    return export(model if isinstance(model, Model) else Model(model), out, int8=int8)

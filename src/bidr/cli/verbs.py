@@ -2,6 +2,7 @@
 
 from bidr.cli.demo import Compare, Demo
 from bidr.cli.evaluate import Evaluate
+from bidr.cli.export import Export
 from bidr.cli.index import Build, Inspect, Verify
 from bidr.cli.search import Search
 from bidr.cli.shown import Verb
@@ -17,6 +18,7 @@ VERBS: dict[str, type[Verb]] = {
     "verify": Verify,
     "compare": Compare,
     "recipes": Recipes,
+    "export": Export,
 }
 
 EXAMPLES = """\

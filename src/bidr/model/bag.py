@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,7 +16,7 @@ from bidr.errors import ModelError
 from bidr.model.encoder import Encoder, Prompts
 from bidr.text.tokens import Tokens, TokenStore
 
-MODULES = [
+MODULES: list[dict[str, Any]] = [
     {"idx": 0, "name": "0", "path": "0_StaticEmbedding", "type": "sentence_transformers.models.StaticEmbedding"},
     {"idx": 1, "name": "1", "path": "1_Normalize", "type": "sentence_transformers.models.Normalize"},
 ]
@@ -50,7 +51,7 @@ class BagEncoder(Encoder):
         return functional.normalize(sums, dim=1)
 
     def save(self, folder: Path) -> None:
-        inner = folder / MODULES[0]["path"]  # type: ignore[operator]
+        inner = folder / MODULES[0]["path"]
         inner.mkdir(parents=True, exist_ok=True)
         (folder / "1_Normalize").mkdir(exist_ok=True)
         (folder / "modules.json").write_text(json.dumps(MODULES, indent=2))
@@ -63,7 +64,7 @@ class BagEncoder(Encoder):
 
     @classmethod
     def load(cls, folder: Path) -> "BagEncoder":
-        inner = folder / "0_StaticEmbedding"
+        inner = folder / MODULES[0]["path"]
         try:
             table = load_file(inner / "model.safetensors")["embedding.weight"]
             tokenizer = Tokenizer.from_file(str(inner / "tokenizer.json"))

@@ -22,7 +22,7 @@ from bidr.errors import ModelError
 from bidr.files import storage_errors, write_json
 from bidr.model.encode import encode_texts
 from bidr.model.encoder import Encoder
-from bidr.model.load import load_encoder
+from bidr.model.load import limit_length, load_encoder
 from bidr.text import Titles
 
 FORMAT = 1
@@ -120,11 +120,14 @@ def save_model(
     """Put the parts into the folder. model.json goes first and comes back last: without it there is no model."""
     aside = folder / ".new"
     sources = {"sparse": parts.sparse, "dense": parts.dense, "query": parts.query}
+    both = text.document_length if parts.query else max(text.document_length, text.query_length)
+    lengths = {"sparse": both, "dense": both, "query": text.query_length}
     with storage_errors(folder):
         shutil.rmtree(aside, ignore_errors=True)
         for name, source in sources.items():
             if source:
                 shutil.copytree(source, aside / name)
+                limit_length(aside / name, lengths[name])
         parts.codebooks.save(aside / "sparse" / QUANTIZER)
         about = {
             "format": FORMAT,

@@ -3,8 +3,13 @@
 import json
 from pathlib import Path
 
-from bidr.model.bag import BagEncoder
+from tokenizers import Tokenizer
+
+from bidr.files import write_json
+from bidr.model.bag import MODULES, BagEncoder
 from bidr.model.encoder import Encoder
+
+SETTINGS = "tokenizer_config.json"
 
 
 def load_encoder(folder: Path | str) -> Encoder:
@@ -14,6 +19,19 @@ def load_encoder(folder: Path | str) -> Encoder:
     from bidr.model.transformer import TransformerEncoder
 
     return TransformerEncoder.open(str(folder))
+
+
+def limit_length(folder: Path, length: int) -> None:
+    """Have sentence-transformers cut texts at so many tokens too, unless the saved encoder cuts them earlier."""
+    pieces = folder / MODULES[0]["path"] / "tokenizer.json"
+    if pieces.exists():  # a bag has no settings of its own: its tokenizer does it
+        tokenizer = Tokenizer.from_file(str(pieces))
+        tokenizer.enable_truncation(length)
+        tokenizer.save(str(pieces))
+    elif (folder / SETTINGS).exists():
+        settings = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
+        settings["model_max_length"] = min(length, settings.get("model_max_length") or length)
+        write_json(folder / SETTINGS, settings)
 
 
 def _first_module(folder: Path) -> str:

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from bidr.codes import check_shape
 from bidr.errors import ConfigError
 from bidr.files import storage_errors, write_json
+from bidr.model.card import write_card
 from bidr.model.folder import Model, ModelParts, TextSettings, save_model
 from bidr.text import Dataset
 from bidr.training import stages
@@ -155,8 +156,26 @@ def _save(shop: Workshop, parts: ModelParts, out: Path, names: list[str]) -> Mod
         "stages": {name: shop.history(name) for name in names},
         "codewords": shop.usage(),
     }
-    shop.group.once(lambda: save_model(out, parts, text, candidates=config.candidates, training=training).fingerprint)
+
+    def write() -> str:
+        model = save_model(out, parts, text, candidates=config.candidates, training=training)
+        write_card(model, changes(config))
+        return model.fingerprint
+
+    shop.group.once(write)
     return Model(out, shop.device)
+
+
+def changes(config: Any, prefix: str = "") -> dict[str, Any]:
+    """The settings that differ from the defaults, by the names that their flags have."""
+    found: dict[str, Any] = {}
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if dataclasses.is_dataclass(value):
+            found |= changes(value, f"{prefix}{field.name}.")
+        elif value != field.default:
+            found[prefix + field.name] = value
+    return found
 
 
 def _refuse_other_run(found: dict[str, Any], wanted: dict[str, Any], out: Path) -> None:
