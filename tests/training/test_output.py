@@ -130,7 +130,7 @@ def test_the_cards_settings_are_those_of_the_run(trained, tmp_path):
     model, config = trained
     toml = re.search(r"```toml\n(.*?)```", (model.folder / "README.md").read_text(), re.DOTALL).group(1)
     (tmp_path / "run.toml").write_text(toml)
-    found = from_toml(TrainConfig, tmp_path / "run.toml")
+    found = from_toml(TrainConfig(), tmp_path / "run.toml")
     assert replace(found, encoder=replace(found.encoder, backbone=config.encoder.backbone)) == config
 
 
