@@ -113,6 +113,23 @@ def test_a_teacher_that_is_needed_and_not_named_is_asked_for(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+def test_jpq_without_steps_to_learn_in_is_refused():
+    with pytest.raises(ConfigError, match=r"unify\.epochs: given 0, expected 1"):
+        with_recipe(with_settings(unify={"epochs": 0}), "star-jpq")
+
+
+def test_in_python_settings_override_the_recipe_and_the_recipe_the_configuration(tmp_path, monkeypatch):
+    import bidr.api
+
+    asked = []
+    monkeypatch.setattr(bidr.api, "train_run", lambda data, config, *_: asked.append(config))
+    bidr.api.train(dataset(), tmp_path, CONFIG, recipe="bidr-4bit", bytes_per_doc=4)
+    bidr.api.train(dataset(), tmp_path, recipe="ance-opq", codewords=16)
+    assert (asked[0].codewords, asked[0].bytes_per_doc, asked[0].unify.epochs) == (16, 4, 0)
+    assert asked[0].sparse == CONFIG.sparse
+    assert (asked[1].conventional.negatives, asked[1].codewords) == ("refreshed-alone", 16)
+
+
 # negatives
 
 

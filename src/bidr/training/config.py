@@ -251,6 +251,8 @@ class TrainConfig:
         _at_least(1, self.distil, "depth", prefix="distil.")
         if self.sparse.temperature <= 0:
             raise ConfigError(f"sparse.temperature: given {self.sparse.temperature}, expected more than 0")
+        if self.method == "conventional" and self.conventional.codes == "jpq":
+            _at_least(1, self.unify, "epochs", prefix="unify.")  # the steps in which codewords learn
         if any(prefix < 1 for prefix in self.dense.prefixes):
             raise ConfigError(f"dense.prefixes: given {self.dense.prefixes}, expected numbers of 1 or more")
 
