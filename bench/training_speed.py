@@ -34,12 +34,19 @@ PROTOTYPE_TRIPLES = 7_900
 SETTINGS = LoopSettings(epochs=100, rate=1e-5, decay=0.01, warmup_share=0.1, clip=1.0, seed=0, checkpoint_seconds=1e9)
 
 
-def main(backbone: str, data: str | None = None, batch: int = 1_024, steps: int = 60, device: str = "auto") -> None:
+def main(
+    backbone: str,
+    data: str | None = None,
+    batch: int = 1_024,
+    steps: int = 60,
+    dropout: float | None = 0.0,
+    device: str = "auto",
+) -> None:
     """backbone: a folder or id; data: for real lengths and raw text; steps: of each measurement."""
     from bidr.training.workshop import pick_device
 
     where = pick_device(device)
-    encoder = TransformerEncoder.open(backbone).to(where).train()
+    encoder = TransformerEncoder.open(backbone, dropout=dropout).to(where).train()
     encoder.expect_steps(10_000)
     documents, questions = made(max(1_000, 2 * steps * batch), steps * batch, encoder)
     graph = neighbourhoods(len(questions.pairs), len(documents))

@@ -11,10 +11,32 @@ with bidr.open_index("runs/a/index") as searcher:
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from bidr.api import OpenIndex, TrainConfig, build, evaluate, export_onnx, load, open_index, train
+    from bidr.api import (
+        OpenIndex,
+        TrainConfig,
+        build,
+        build_vectors,
+        evaluate,
+        export_onnx,
+        load,
+        open_index,
+        train,
+        train_vectors,
+    )
 
 __version__ = "0.1.0"
-__all__ = ["OpenIndex", "TrainConfig", "build", "evaluate", "export_onnx", "load", "open_index", "train"]
+__all__ = [
+    "OpenIndex",
+    "TrainConfig",
+    "build",
+    "build_vectors",
+    "evaluate",
+    "export_onnx",
+    "load",
+    "open_index",
+    "train",
+    "train_vectors",
+]
 
 
 def __getattr__(name: str) -> Any:

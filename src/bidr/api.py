@@ -6,6 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+import numpy.typing as npt
+
+from bidr.codes.vectors import Metric, open_vectors
 from bidr.errors import ModelError
 from bidr.evaluation import MEASURES, Report, evaluate_searcher
 from bidr.files import storage_errors
@@ -14,9 +17,14 @@ from bidr.index.folder import ModelStamp, open_generation
 from bidr.index.reader import IndexReader
 from bidr.model.encode import encode_corpus
 from bidr.model.folder import Model
-from bidr.search import QueryVectors, Searcher
+from bidr.model.frozen import FrozenModel, open_model
+from bidr.progress import bar
+from bidr.search import QueryEncoder, QueryVectors, Ranking, Searcher
 from bidr.text import Dataset, Split, check, load
+from bidr.text.labels import label_rows, read_ids, read_judgements
+from bidr.text.trec import Qrels
 from bidr.training.config import TrainConfig
+from bidr.training.frozen import train_frozen
 from bidr.training.material import tokenise_documents
 from bidr.training.recipe import Resume
 from bidr.training.recipe import train as train_run
@@ -26,7 +34,20 @@ from bidr.training.workshop import pick_device
 if TYPE_CHECKING:
     from bidr.model.onnx import Exported
 
-__all__ = ["OpenIndex", "TrainConfig", "build", "evaluate", "export_onnx", "load", "open_index", "train"]
+__all__ = [
+    "OpenIndex",
+    "TrainConfig",
+    "build",
+    "build_vectors",
+    "evaluate",
+    "export_onnx",
+    "load",
+    "open_index",
+    "train",
+    "train_vectors",
+]
+Vectors = Path | str | npt.NDArray[Any]
+Names = Path | str | Sequence[str]
 
 
 def train(
@@ -46,6 +67,37 @@ def train(
     """
     chosen = config or TrainConfig()
     return train_run(data, replace(with_recipe(chosen, recipe) if recipe else chosen, **settings), out, resume)
+
+
+def train_vectors(
+    vectors: Vectors,
+    query_vectors: Vectors | None,
+    out: Path | str,
+    config: TrainConfig | None = None,
+    *,
+    metric: Metric = "cosine",
+    qrels: Path | str | Qrels | None = None,
+    ids: Names | None = None,
+    query_ids: Names | None = None,
+    **settings: Any,
+) -> FrozenModel:
+    """Learn codes of documents' vectors that stay as they are, and a query adapter; minutes on a CPU.
+
+    vectors:       an array or .npy file, one document a row, from any model; it may be larger than RAM.
+    query_vectors: questions, from the same model: not those to measure on. None: documents stand in for them.
+    metric:        what ranks the full vectors: "cosine", or "ip" (inner product).
+    qrels:         which documents answer which questions, where that is known; without it the ranking of the full
+                   vectors is learned alone. It names rows by `ids` and `query_ids`: by default their numbers.
+    """
+    documents = open_vectors(vectors, "vectors", metric)
+    questions = None if query_vectors is None else open_vectors(query_vectors, "query vectors", metric)
+    labels = None
+    if qrels is not None:
+        names = read_ids(ids, len(documents), "documents")
+        asked = read_ids(query_ids, len(questions) if questions else 0, "questions")
+        given = qrels if isinstance(qrels, dict) else read_judgements(qrels)
+        labels = label_rows(given, asked, names, "qrels" if isinstance(qrels, dict) else str(qrels))
+    return train_frozen(documents, questions, replace(config or TrainConfig(), **settings), Path(out), labels)
 
 
 def build(
@@ -88,8 +140,71 @@ def build(
     return out
 
 
+def build_vectors(
+    vectors: Vectors,
+    model: FrozenModel | Path | str,
+    out: Path | str,
+    *,
+    ids: Names | None = None,
+    data: Dataset | None = None,
+    engine: str = "auto",
+) -> Path:
+    """Code documents' vectors with a model of `train_vectors`, and put an index of them in force.
+
+    ids:  one for every row; by default row numbers.
+    data: a data set whose corpus has the documents' ids and texts, in the order of the rows.
+    """
+    model = model if isinstance(model, FrozenModel) else _frozen(model)
+    rows: Any = model.documents(vectors)
+    names = None if ids is None else read_ids(ids, len(rows), "documents")
+    with bar("encode into codes", len(rows), "documents") as advance:
+        codes = model.additive.encode(rows, advance=advance)
+    build_index(
+        out,
+        codebooks=model.codebooks,
+        codes=codes,
+        vectors=rows,
+        documents=None if data is None else data.corpus,
+        ids=names,
+        model=ModelStamp(model.fingerprint, str(model.folder.resolve())),
+        engine=engine,
+    )
+    return Path(out)
+
+
+def _frozen(folder: Path | str) -> FrozenModel:
+    model = open_model(folder)
+    if isinstance(model, FrozenModel):
+        return model
+    raise ModelError(f"{folder} holds a model with text encoders; give it the corpus (--data), not vectors")
+
+
 class OpenIndex(Searcher):
     """An index with the model that made it, ready for questions in words. Use it in a `with` block."""
+
+    model: Model | FrozenModel | None = None
+
+    def search_vectors(self, queries: QueryVectors | Vectors, k: int = 10, candidates: int | None = None) -> Ranking:
+        """The k best documents for each query, as arrays. `queries` may be the vectors of the users' own model."""
+        asked = queries if isinstance(queries, QueryVectors) else self.query_vectors(queries)
+        return super().search_vectors(asked, k, candidates)
+
+    def by_vectors(self, vectors: Vectors, rows: dict[str, int]) -> QueryEncoder:
+        """An encoder that looks names up: what `evaluate` asks with where questions are rows of vectors."""
+        asked = self.query_vectors(vectors)
+
+        def encode(texts: Sequence[str]) -> QueryVectors:
+            places = [rows[name] for name in texts]
+            return QueryVectors(asked.codes[places], asked.vectors[places])
+
+        return encode
+
+    def query_vectors(self, vectors: Vectors) -> QueryVectors:
+        """Questions' vectors as each side of the index takes them."""
+        if isinstance(self.model, FrozenModel):
+            return QueryVectors(*self.model.queries(vectors))
+        own = open_vectors(vectors, "query vectors", "ip")[:]
+        return QueryVectors(own, own)
 
     def __enter__(self) -> Self:
         return self
@@ -111,7 +226,7 @@ def open_index(
         return OpenIndex(IndexReader.open(folder))
     where = model if model is not None else stamp.folder if stamp else ""
     try:
-        opened = Model(where, pick_device(device))
+        opened = open_model(where, pick_device(device))
     except ModelError as error:
         if model is not None:
             raise
@@ -124,7 +239,9 @@ def open_index(
     def encode(texts: Sequence[str]) -> QueryVectors:
         return QueryVectors(*opened.encode_queries(list(texts)))
 
-    return OpenIndex(reader, encode, candidates or opened.candidates)
+    searcher = OpenIndex(reader, encode, candidates or opened.candidates)
+    searcher.model = opened
+    return searcher
 
 
 def evaluate(

@@ -49,7 +49,7 @@ def test_without_inner_products_in_the_table_the_graph_is_broken(corpus, monkeyp
     monkeypatch.setattr(faissfile, "inner_product_table", euclidean)
     as_it_comes = share_found(Graph(export_faiss(codebooks, codes, engine="hnsw"), ef=200), scan, queries)
     assert corrected >= 0.98
-    assert as_it_comes < 0.9
+    assert as_it_comes < corrected - 0.03
 
 
 @pytest.mark.parametrize("words", [16, 256])

@@ -144,6 +144,16 @@ def test_dropout_is_off_while_encoding_and_on_again_afterwards(plain):
     assert encoder.training
 
 
+def test_dropout_that_was_given_survives_saving(plain, tmp_path):
+    encoder = TransformerEncoder.open(str(plain), dropout=0.0)
+    encoder.save(tmp_path / "saved")
+    again = load_encoder(tmp_path / "saved").train()
+    tokens = again.tokeniser(32)(TEXTS)
+    assert torch.equal(again.encode(tokens), again.encode(tokens))
+    other = TransformerEncoder.open(str(plain)).train()
+    assert not torch.equal(other.encode(tokens), other.encode(tokens))
+
+
 def test_long_texts_are_cut_where_the_model_ends_and_where_asked(plain):
     encoder = TransformerEncoder.open(str(plain))
     long = "the night watch " * 40

@@ -42,6 +42,42 @@ def describe_model(model: Any) -> Shown:
     return Shown(columns(rows), value)
 
 
+def describe_frozen(model: Any) -> Shown:
+    """What a model for given vectors is, and what held-out questions said of it."""
+    training, books = model.training, model.codebooks
+    codes = {"books": books.books, "codewords": books.words, "bytes_per_document": books.bytes_per_doc}
+    about = ("fingerprint", "metric", "candidates")
+    value = {
+        "folder": str(model.folder),
+        "kind": "frozen",
+        **{name: getattr(model, name) for name in about},
+        "dimensions": model.dim,
+        "codes": codes,
+        "training": training,
+    }
+    asked, labelled = training["questions"], training["labelled_questions"]
+    rows = [
+        ("model", f"{model.folder} (for vectors: no text encoder)"),
+        ("fingerprint", model.fingerprint),
+        ("vectors", f"{model.dim} dimensions, ranked by {'cosine' if model.metric == 'cosine' else 'inner product'}"),
+        ("codes", f"{books.bytes_per_doc} bytes a document ({books.books} books of {books.words} codewords)"),
+        ("candidates", f"{model.candidates} by default"),
+        (
+            "learned from",
+            f"{training['sampled_documents']:,} of {training['documents']:,} documents, "
+            + (f"{asked:,} questions, {labelled:,} of them labelled" if asked else "documents in place of questions"),
+        ),
+        *((f"held out, step {one['step']}", frozen_line(one, model.candidates)) for one in training["dev"]),
+    ]
+    return Shown(columns(rows), value)
+
+
+def frozen_line(figures: dict[str, float], candidates: int) -> str:
+    """What the held-out questions found among the candidates."""
+    line = f"{figures['exact_top_10']:.4f} of the exact top 10 among {candidates} candidates"
+    return f"{line}, {figures['labelled']:.4f} of the labelled" if "labelled" in figures else line
+
+
 def stage_line(epochs: list[dict[str, float]]) -> str:
     """How a stage went: its epochs, its last loss, and the best of what was measured on dev."""
     if not epochs:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from bidr.cli.shown import Data, OptionalFile, OptionalFolder, OptionalNumber, Shown, Verb
+from bidr.cli.shown import OptionalData, OptionalFile, OptionalFolder, OptionalNumber, Shown, Verb
 from bidr.cli.state import recall
 from bidr.errors import ConfigError, DataError, IndexFolderError
 
@@ -23,8 +23,15 @@ RunFile = Annotated[Path | None, tyro.conf.arg(name="run", metavar="FILE", help_
 class Evaluate(Verb):
     """Measure an index on the judged questions of a data set."""
 
-    data: Data
+    data: OptionalData = None
     """Folder in BEIR, MS MARCO or parquet layout, or 'irds:' and an id of ir_datasets."""
+    query_vectors: OptionalFile = None
+    """The questions' vectors (.npy), for an index that was made from vectors: all questions of --data in its order, or
+    those that --query-ids names."""
+    query_ids: OptionalFile = None
+    """The ids of the rows of --query-vectors, one a line or .npy; by default those of --data, or row numbers."""
+    qrels: OptionalFile = None
+    """Instead of --data: judgements (query id, document id, score)."""
     index: OptionalFolder = None
     """Folder of the index; by default the one made last."""
     model: OptionalFolder = None
@@ -45,27 +52,64 @@ class Evaluate(Verb):
         return [path for path in (self.json, self.run_file) if path]
 
     def run(self) -> Shown:
-        from bidr.api import load, open_index
+        from bidr.api import open_index
         from bidr.evaluation import evaluate_searcher
         from bidr.text import read_run, write_run
 
         if self.candidates is not None and self.candidates < 1:
             raise ConfigError(f"candidates: given {self.candidates}, expected 1 or more")
         index = self.index or recall()
-        split = load(self.data).split(self.split)
+        split, rows = self._judged()
         other = read_run(self.compare) if self.compare else None
         with open_index(index, self.model) as searcher:
             _refuse_other_corpus(searcher, split, index)
+            if self.query_vectors is not None:
+                searcher.encoder = searcher.by_vectors(self.query_vectors, rows)
             report = evaluate_searcher(searcher, split, self.measures, candidates=self.candidates)
         if self.run_file:
             write_run(self.run_file, report.run)
-        value = {"index": str(index), "data": self.data, "split": self.split, **json.loads(report.json())}
+        value = {
+            "index": str(index),
+            "data": self.data or str(self.qrels),
+            "split": self.split,
+            **json.loads(report.json()),
+        }
         text = report.table()
         if other is not None and self.compare:
             found = compared(report.per_query, other, split, self.compare)
             value["compared_with"] = {"run": str(self.compare), **{name: one._asdict() for name, one in found.items()}}
             text += "\n" + comparison_table(found, self.compare)
         return Shown(text, value)
+
+    def _judged(self) -> tuple["Split", dict[str, int]]:
+        """The judged questions, and which row of --query-vectors each of them has (none where they are words)."""
+        from bidr.api import load
+        from bidr.codes.vectors import open_vectors
+        from bidr.text import Query, Split
+        from bidr.text.labels import read_ids, read_judgements
+
+        if (self.data is None) == (self.qrels is None):
+            raise ConfigError("give either --data (questions and judgements) or --qrels (judgements alone)")
+        data = load(self.data) if self.data else None
+        if self.query_vectors is None:
+            if data is None:
+                raise ConfigError("--qrels goes with --query-vectors; without vectors give --data")
+            return data.split(self.split), {}
+        count = len(open_vectors(self.query_vectors, "query vectors", "ip"))
+        listed = [query.id for _, query in data.tables[self.split].queries] if data else None
+        ids = read_ids(self.query_ids or listed, count, "questions")
+        rows = {ids[row]: row for row in range(count)}
+        if data is None:
+            assert self.qrels is not None
+            qrels = read_judgements(self.qrels)
+            split = Split(self.split, [Query(name, name) for name in qrels], qrels)
+        else:
+            found = data.split(self.split)
+            split = Split(found.name, [Query(query.id, query.id) for query in found.queries], found.qrels)
+        for query in split.queries:
+            if query.id not in rows:
+                raise DataError(f"query {query.id!r} of split {split.name!r} has no row in {self.query_vectors}")
+        return split, rows
 
 
 def compared(ours: dict[str, dict[str, float]], other: "Run", split: "Split", path: Path) -> dict[str, "Comparison"]:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from bidr.cli.shown import Data, Folder, Shown, Verb, columns
+from bidr.cli.shown import Folder, OptionalData, OptionalFile, Shown, Verb, columns
 from bidr.cli.state import remember
 from bidr.errors import ConfigError
 
@@ -19,12 +19,17 @@ class Build(Verb):
     A build that was cut off is continued; an index that is there already serves until the new one is whole.
     """
 
-    data: Data
-    """Folder in BEIR, MS MARCO or parquet layout, or 'irds:' and an id of ir_datasets. Only its corpus is used."""
     model: Folder
     """What `bidr train` left."""
     out: Folder
     """Folder for the index."""
+    data: OptionalData = None
+    """Folder in BEIR, MS MARCO or parquet layout, or 'irds:' and an id of ir_datasets. Only its corpus is used."""
+    vectors: OptionalFile = None
+    """For a model that was learned from vectors: the documents' vectors (.npy); with --data, in its order, answers
+    show their text."""
+    ids: OptionalFile = None
+    """The ids of the rows of --vectors, one a line or .npy; by default row numbers."""
     engine: Literal["auto", "scan", "hnsw"] = "auto"
     """How candidates are found among the codes: compare with all, or walk a graph; 'auto': by the number of
     documents."""
@@ -32,16 +37,23 @@ class Build(Verb):
     """'auto' takes a GPU if there is one; or 'cpu', 'cuda', 'cuda:1'."""
 
     def run(self) -> Shown:
-        from bidr.api import build, load
+        from bidr.api import build, build_vectors, load
         from bidr.cli.about import describe_index
         from bidr.index.reader import IndexReader
 
         refuse_other_content(self.out)
-        build(load(self.data), self.model, self.out, engine=self.engine, device=self.device)
+        data, asked = load(self.data) if self.data else None, "WORDS ..."
+        if self.vectors is not None:
+            build_vectors(self.vectors, self.model, self.out, ids=self.ids, data=data, engine=self.engine)
+            asked = "--query-vectors FILE"
+        elif data is None or self.ids is not None:
+            raise ConfigError("give --data (a corpus to encode), or --vectors with or without --ids (encoded already)")
+        else:
+            build(data, self.model, self.out, engine=self.engine, device=self.device)
         remember(self.out)
         with IndexReader.open(self.out) as reader:
             shown = describe_index(reader.describe())
-        return Shown(f"{shown.text}\nnext: bidr search --index {self.out} WORDS ...", shown.value)
+        return Shown(f"{shown.text}\nnext: bidr search --index {self.out} {asked}", shown.value)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +64,7 @@ class Inspect(Verb):
     """An index, or the folder of a training run."""
 
     def run(self) -> Shown:
-        from bidr.cli.about import describe_index, describe_model
+        from bidr.cli.about import describe_frozen, describe_index, describe_model
 
         if (self.folder / "CURRENT").exists():
             from bidr.index.reader import IndexReader
@@ -60,9 +72,10 @@ class Inspect(Verb):
             with IndexReader.open(self.folder) as reader:
                 return describe_index(reader.describe())
         if (self.folder / "model.json").exists():
-            from bidr.model.folder import Model
+            from bidr.model.frozen import FrozenModel, open_model
 
-            return describe_model(Model(self.folder))
+            model = open_model(self.folder)
+            return describe_frozen(model) if isinstance(model, FrozenModel) else describe_model(model)
         if (self.folder / "work" / "run.json").exists():
             return describe_unfinished(self.folder)
         raise ConfigError(
@@ -113,11 +126,12 @@ def describe_unfinished(folder: Path) -> Shown:
     """A run that was stopped: which stages are done."""
     run: dict[str, Any] = json.loads((folder / "work" / "run.json").read_text(encoding="utf-8"))
     done = sorted(path.parent.name for path in (folder / "work").glob("*/done.json"))
-    going = sorted(path.parent.name for path in (folder / "work").glob("*/checkpoint.pt"))
-    value = {"folder": str(folder), "data": run["data"], "finished": done, "begun": going, "config": run["config"]}
+    going = sorted(path.parent.name for path in (folder / "work").glob("**/checkpoint.pt"))
+    data = run.get("data", "vectors")
+    value = {"folder": str(folder), "data": data, "finished": done, "begun": going, "config": run["config"]}
     rows = [
         ("training run", f"{folder}, not finished: run the same `bidr train` again to go on"),
-        ("data", str(run["data"])),
+        ("data", str(data)),
         ("stages finished", ", ".join(done) or "none"),
         ("stages begun", ", ".join(going) or "none"),
     ]

@@ -1,12 +1,13 @@
-"""bidr search: answers to a question in words."""
+"""bidr search: answers to a question, in words or as a vector."""
 
 import shutil
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from bidr.cli.shown import OptionalFolder, OptionalNumber, Shown, Verb
+from bidr.cli.shown import OptionalFile, OptionalFolder, OptionalNumber, Shown, Verb
 from bidr.cli.state import recall
 from bidr.errors import ConfigError
 
@@ -22,8 +23,10 @@ INDENT = " " * HEAD.index("document")
 class Search(Verb):
     """Answer a question from an index."""
 
-    words: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="WORDS ...")]
+    words: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="WORDS ...")] = ()
     """The question, with or without quotes."""
+    query_vectors: OptionalFile = None
+    """Instead of words: the question's vector, or those of many (.npy, one a row)."""
     index: OptionalFolder = None
     """Folder of the index; by default the one made last."""
     model: OptionalFolder = None
@@ -35,6 +38,8 @@ class Search(Verb):
 
     def run(self) -> Shown:
         query = " ".join(self.words).strip()
+        if self.query_vectors is not None:
+            return self._by_vectors(self.query_vectors)
         if not query:
             raise ConfigError('no question given; put it after the flags, such as: bidr search "parse a date"')
         index = self.index or recall()
@@ -44,9 +49,26 @@ class Search(Verb):
             found = searcher.search(query, self.k, self.candidates)
             depth = min(max(self.candidates or searcher.candidates, self.k), searcher.reader.count)
             told = f"{depth:,} candidates out of {searcher.reader.count:,} documents"
-        width = max(NARROWEST, shutil.get_terminal_size((100, 24)).columns)
-        text = "\n".join([HEAD, *(line for answer in found for line in _lines(answer, width)), _timings(found, told)])
-        return Shown(text, {"query": query, "index": str(index), **_value(found)})
+        return Shown(_text(found, told), {"query": query, "index": str(index), **_value(found)})
+
+    def _by_vectors(self, path: Path) -> Shown:
+        from bidr.api import open_index
+
+        if self.words:
+            raise ConfigError("words and --query-vectors given, expected one of them: ask by words or by vectors")
+        index = self.index or recall()
+        with open_index(index, self.model) as searcher:
+            found = searcher.answers(searcher.search_vectors(path, self.k, self.candidates))
+            depth = min(max(self.candidates or searcher.candidates, self.k), searcher.reader.count)
+            told = f"{depth:,} candidates out of {searcher.reader.count:,} documents"
+        heads = [f"question {row}:\n" if len(found) > 1 else "" for row in range(len(found))]
+        text = "\n".join(head + _text(one, told) for head, one in zip(heads, found, strict=True))
+        return Shown(text, {"queries": str(path), "index": str(index), "results": [_value(one) for one in found]})
+
+
+def _text(found: "Answers", told: str) -> str:
+    width = max(NARROWEST, shutil.get_terminal_size((100, 24)).columns)
+    return "\n".join([HEAD, *(line for answer in found for line in _lines(answer, width)), _timings(found, told)])
 
 
 def _lines(answer: "Answer", width: int) -> list[str]:

@@ -15,6 +15,7 @@ OptionalFolder = Annotated[Path | None, tyro.conf.arg(metavar="FOLDER", help_beh
 OptionalNumber = Annotated[int | None, tyro.conf.arg(metavar="N", help_behavior_hint=_NONE)]
 Folder = Annotated[Path, tyro.conf.arg(metavar="FOLDER")]
 Data = Annotated[str, tyro.conf.arg(metavar="FOLDER")]
+OptionalData = Annotated[str | None, tyro.conf.arg(metavar="FOLDER", help_behavior_hint=_NONE)]
 
 
 class Shown(NamedTuple):

@@ -1,13 +1,15 @@
-"""bidr train: learn both representations."""
+"""bidr train: learn both representations, or codes for vectors that are there."""
 
 from collections.abc import Sequence
 from dataclasses import MISSING, dataclass, field, fields
+from pathlib import Path
 from typing import Annotated, Literal, Self
 
 import tyro
 
 from bidr.cli.options import file_named, from_toml
-from bidr.cli.shown import Data, Folder, OptionalFile, Shown, Verb
+from bidr.cli.shown import Folder, OptionalData, OptionalFile, Shown, Verb
+from bidr.errors import ConfigError
 from bidr.training.config import TrainConfig
 from bidr.training.recipes import RECIPES, listing, with_recipe
 
@@ -37,26 +39,65 @@ class WithSettings(Verb):
 
 @dataclass(frozen=True, kw_only=True)
 class Train(WithSettings):
-    """Train a model on the judged questions of a data set.
+    """Train a model on the judged questions of a data set, or on vectors that already exist.
 
     Stopped with Ctrl-C, or cut off, the same command goes on where it was.
     """
 
-    data: Data
-    """Folder in BEIR, MS MARCO or parquet layout, or 'irds:' and an id of ir_datasets."""
     out: Folder
     """Folder for the model: new, empty, or one of a run to go on with."""
-    recipe: Annotated[str | None, tyro.conf.arg(metavar="NAME", help_behavior_hint="(optional)")] = None
-    """Settings by name, over which a key of the TOML file or a flag has its way; `bidr recipes` lists them."""
     resume: Literal["auto", "never", "must"] = "auto"
     """'auto': go on with the run in the folder if there is one; 'never': refuse to; 'must': refuse to begin one."""
+    recipe: Annotated[str | None, tyro.conf.arg(metavar="NAME", help_behavior_hint="(optional)")] = None
+    """Settings by name, over which a key of the TOML file or a flag has its way; `bidr recipes` lists them."""
+    data: OptionalData = None
+    """Folder in BEIR, MS MARCO or parquet layout, or 'irds:' and an id of ir_datasets."""
+    vectors: OptionalFile = None
+    """Instead of --data: documents' vectors of any model (.npy, one a row), which stay as they are; codes and a query
+    adapter are learned for them."""
+    query_vectors: OptionalFile = None
+    """Questions' vectors of the same model, not those to measure on; without them documents stand in."""
+    metric: Literal["cosine", "ip"] = "cosine"
+    """What ranks the vectors: cosine, or inner product."""
+    qrels: OptionalFile = None
+    """Which documents answer which questions (query id, document id, score), where that is known."""
+    ids: OptionalFile = None
+    """The documents' ids for --qrels, one a line or .npy; by default row numbers."""
+    query_ids: OptionalFile = None
+    """The questions' ids for --qrels, likewise."""
 
     def run(self) -> Shown:
         from bidr.api import load, train
         from bidr.cli.about import describe_model
 
+        if (self.data is None) == (self.vectors is None):
+            raise ConfigError("give either --data (texts to learn from) or --vectors (vectors that stay as they are)")
+        if self.vectors is not None:
+            return self._frozen(self.vectors)
+        given = [name for name in ("query_vectors", "qrels", "ids", "query_ids") if getattr(self, name) is not None]
+        if given:
+            raise ConfigError(f"--{given[0].replace('_', '-')} goes with --vectors; a data set has its own")
+        assert self.data is not None
         shown = describe_model(train(load(self.data), self.out, self.settings, resume=self.resume))
         then = f"next: bidr build --data {self.data} --model {self.out} --out {self.out / 'index'}"
+        return Shown(f"{shown.text}\n{then}", shown.value)
+
+    def _frozen(self, vectors: Path) -> Shown:
+        from bidr.api import train_vectors
+        from bidr.cli.about import describe_frozen
+
+        model = train_vectors(
+            vectors,
+            self.query_vectors,
+            self.out,
+            self.settings,
+            metric=self.metric,
+            qrels=self.qrels,
+            ids=self.ids,
+            query_ids=self.query_ids,
+        )
+        shown = describe_frozen(model)
+        then = f"next: bidr build --vectors {vectors} --model {self.out} --out {self.out / 'index'}"
         return Shown(f"{shown.text}\n{then}", shown.value)
 
 

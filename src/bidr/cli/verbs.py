@@ -17,8 +17,8 @@ VERBS: dict[str, type[Verb]] = {
     "inspect": Inspect,
     "verify": Verify,
     "compare": Compare,
-    "recipes": Recipes,
     "export": Export,
+    "recipes": Recipes,
 }
 
 EXAMPLES = """\

@@ -54,23 +54,20 @@ class Model:
 
     def __init__(self, folder: Path | str, device: str = "cpu") -> None:
         self.folder, self.device = Path(folder), device
-        path = self.folder / "model.json"
+        about = read_about(self.folder)
+        if "kind" in about:
+            raise ModelError(
+                f"{self.folder} holds a model of kind {about['kind']!r}, which has no text encoder; "
+                "use it with vectors (--vectors, --query-vectors)"
+            )
         try:
-            about = json.loads(path.read_text(encoding="utf-8"))
-            if about["format"] != FORMAT:
-                raise ModelError(
-                    f"{path}: format {about['format']}, expected {FORMAT}; use the version of bidr that wrote it"
-                )
             self.text = TextSettings(**about["text"])
             self.fingerprint: str = about["fingerprint"]
             self.candidates: int = about["candidates"]
             self.unified: bool = about["unified"]
             self.training: dict[str, Any] = about["training"]
-        except FileNotFoundError as error:
-            raise ModelError(
-                f"{self.folder} has no model.json; give a folder in which `bidr train` finished"
-            ) from error
-        except (OSError, ValueError, LookupError, TypeError) as error:
+        except (LookupError, TypeError) as error:
+            path = self.folder / "model.json"
             raise ModelError(f"{path} cannot be read ({error}); train the model again or restore the file") from error
         found = weights_fingerprint(self.folder, self.text)
         if found != self.fingerprint:
@@ -106,6 +103,21 @@ class Model:
 
     def _open(self, part: str) -> Encoder:
         return load_encoder(self.folder / part).to(self.device)
+
+
+def read_about(folder: Path) -> dict[str, Any]:
+    """What model.json says, of a format that can be read."""
+    path = folder / "model.json"
+    try:
+        about: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        found = about["format"]
+    except FileNotFoundError as error:
+        raise ModelError(f"{folder} has no model.json; give a folder in which `bidr train` finished") from error
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise ModelError(f"{path} cannot be read ({error}); train the model again or restore the file") from error
+    if found != FORMAT:
+        raise ModelError(f"{path}: format {found}, expected {FORMAT}; use the version of bidr that wrote it")
+    return about
 
 
 def save_model(

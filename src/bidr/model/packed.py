@@ -54,9 +54,13 @@ def encode_packed(model: Any, ids: Tensor, offsets: Tensor, longest: int, *, tra
 
 
 def compile_layers(model: Any, steps: int) -> None:
-    """Fuse what lies between a layer's matrix products, where there will be steps enough to earn the time back."""
+    """Fuse what lies between a layer's matrix products, where there will be steps enough to earn the time back.
+
+    Not where activations are dropped: drawing them again on the way back takes longer than fusing saves.
+    """
     tools = find_spec("triton") and (shutil.which("cc") or shutil.which("gcc") or shutil.which("clang"))
-    if steps < COMPILED_STEPS or not tools:
+    dropped = any(module.p for module in model.modules() if isinstance(module, torch.nn.Dropout))
+    if steps < COMPILED_STEPS or not tools or dropped:
         return
     for layer in model[0].model.encoder.layer:
         layer.compile(dynamic=True)

@@ -46,6 +46,7 @@ class TransformerEncoder(Encoder):
         pooling: Pooling | None = None,
         projection: int | None = None,
         normalise: bool | None = None,
+        dropout: float | None = None,
         query_prompt: str | None = None,
         document_prompt: str | None = None,
         seed: int = 0,
@@ -64,6 +65,8 @@ class TransformerEncoder(Encoder):
                 "Hugging Face or sentence-transformers layout, or 'built-in'"
             ) from error
         model = _adapt(model.float(), pooling, projection, normalise, seed)
+        if dropout is not None:
+            _set_dropout(model, dropout)
         given = {"query": query_prompt, **dict.fromkeys(DOCUMENT_PROMPTS, document_prompt)}
         model.prompts.update({role: prompt for role, prompt in given.items() if prompt is not None})
         return cls(model)
@@ -135,6 +138,17 @@ def _adapt(model: Any, pooling: str | None, projection: int | None, normalise: b
     if ends_normalised if normalise is None else normalise:
         modules.append(Normalize())
     return SentenceTransformer(modules=modules, device="cpu", prompts=model.prompts)
+
+
+def _set_dropout(model: Any, share: float) -> None:
+    """In the modules, and in what is saved of them."""
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = share
+    config = model[0].model.config
+    for name, value in config.to_dict().items():
+        if "dropout" in name and isinstance(value, int | float) and not isinstance(value, bool):
+            setattr(config, name, share)
 
 
 def _dimension(model: Any) -> int:

@@ -1,11 +1,11 @@
 """What can be set for a run. Each field is a key of the TOML file and a flag of `bidr train`."""
 
-import difflib
-from dataclasses import dataclass, field, fields, is_dataclass
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from dataclasses import dataclass, field
+from typing import Literal
 
 from bidr.errors import ConfigError
 from bidr.text import Titles
+from bidr.training.checks import at_least, check_choices
 
 BUILT_IN = "built-in"
 Negatives = Literal["in-batch", "bm25", "mined"]
@@ -31,6 +31,8 @@ class EncoderConfig:
     """Vectors of length 1; None: as the model says."""
     scale: float | None = None
     """What scores are multiplied by in the loss; None: 20 for vectors of length 1, else 1."""
+    dropout: float | None = None
+    """Share of a transformer's activations that is dropped while it trains; None: as the model says."""
     query_prompt: str | None = None
     """Text before each query; None: as the model says."""
     document_prompt: str | None = None
@@ -185,6 +187,39 @@ class DistilConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class FrozenConfig:
+    """Codes for vectors that already exist (`bidr train --vectors`); of the other settings only bytes_per_doc,
+    candidates, seed and checkpoint_minutes count there."""
+
+    steps: int = 400
+    """Updates of codewords and query adapter; 0: codes that only reconstruct."""
+    batch_size: int = 256
+    """Questions in a step."""
+    questions: int = 10_000
+    """Most questions to learn from; where none are given, as many documents stand in."""
+    sample: int = 200_000
+    """Most documents to learn from; of more, a random part with every labelled one."""
+    depth: int = 64
+    """How many of a question's best documents by full vectors are learned from."""
+    own: int = 16
+    """How many of these come into a step's pool, for every question."""
+    others: int = 2_048
+    """Random documents in a step's pool."""
+    temperature: float = 0.6
+    """Of the distributions that are compared, as a multiple of the standard deviation of a question's scores."""
+    rate: float = 1e-3
+    """Learning rate of the codewords, for vectors of length 1 and 384 dimensions."""
+    adapter_rate: float = 0.1
+    """Learning rate of the query adapter as a multiple of the codewords'."""
+    label_weight: float = 0.2
+    """Weight of the labels beside the full vectors' ranking; 0: labels are not looked at."""
+    dev_questions: int = 500
+    """Most questions to hold out and choose on; never more than a tenth."""
+    measured: int = 4
+    """How often the held-out questions are measured."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class TrainConfig:
     """A whole run."""
 
@@ -231,28 +266,33 @@ class TrainConfig:
     conventional: ConventionalConfig = field(default_factory=ConventionalConfig)
     negatives: NegativesConfig = field(default_factory=NegativesConfig)
     distil: DistilConfig = field(default_factory=DistilConfig)
+    frozen: FrozenConfig = field(default_factory=FrozenConfig)
 
     def __post_init__(self) -> None:
-        _check_choices(self)
-        _at_least(1, self, "bytes_per_doc", "candidates", "dev_queries", "dev_documents")
-        _at_least(1, self, "tokens_at_once")
-        _at_least(2, self, "batch_size")  # others' positives are the negatives
-        _at_least(1, self.encoder, "dim", "vocabulary", "projection", prefix="encoder.")
-        _at_least(1, self.text, "query_length", "document_length", prefix="text.")
-        _at_least(1, self.warmup, "epochs", prefix="warmup.")
-        _at_least(1, self.sparse, "epochs", prefix="sparse.")
-        _at_least(1, self.dense, "epochs", "depth", "hops", prefix="dense.")
-        _at_least(2, self.dense, "batch_size", prefix="dense.")
-        _at_least(0, self.unify, "epochs", prefix="unify.")
-        _at_least(0, self.unify, "pool", "lists", prefix="unify.")
-        _at_least(1, self.unify, "own", "others", "top", prefix="unify.")
-        _at_least(1, self.conventional, "refresh", prefix="conventional.")
-        _at_least(1, self.negatives, "each", prefix="negatives.")
-        _at_least(1, self.distil, "depth", prefix="distil.")
-        if self.sparse.temperature <= 0:
-            raise ConfigError(f"sparse.temperature: given {self.sparse.temperature}, expected more than 0")
+        check_choices(self)
+        at_least(1, self, "bytes_per_doc", "candidates", "dev_queries", "dev_documents")
+        at_least(1, self, "tokens_at_once")
+        at_least(2, self, "batch_size")  # others' positives are the negatives
+        at_least(1, self.encoder, "dim", "vocabulary", "projection", prefix="encoder.")
+        at_least(1, self.text, "query_length", "document_length", prefix="text.")
+        at_least(1, self.warmup, "epochs", prefix="warmup.")
+        at_least(1, self.sparse, "epochs", prefix="sparse.")
+        at_least(1, self.dense, "epochs", "depth", "hops", prefix="dense.")
+        at_least(2, self.dense, "batch_size", prefix="dense.")
+        at_least(0, self.unify, "epochs", prefix="unify.")
+        at_least(0, self.unify, "pool", "lists", prefix="unify.")
+        at_least(1, self.unify, "own", "others", "top", prefix="unify.")
+        at_least(1, self.conventional, "refresh", prefix="conventional.")
+        at_least(1, self.negatives, "each", prefix="negatives.")
+        at_least(1, self.distil, "depth", prefix="distil.")
         if self.method == "conventional" and self.conventional.codes == "jpq":
-            _at_least(1, self.unify, "epochs", prefix="unify.")  # the steps in which codewords learn
+            at_least(1, self.unify, "epochs", prefix="unify.")  # the steps in which codewords learn
+        at_least(0, self.frozen, "steps", "label_weight", "dev_questions", prefix="frozen.")
+        at_least(1, self.frozen, "questions", "sample", "depth", "own", "others", "measured", prefix="frozen.")
+        at_least(2, self.frozen, "batch_size", prefix="frozen.")
+        for name, value in (("sparse", self.sparse.temperature), ("frozen", self.frozen.temperature)):
+            if value <= 0:
+                raise ConfigError(f"{name}.temperature: given {value}, expected more than 0")
         if any(prefix < 1 for prefix in self.dense.prefixes):
             raise ConfigError(f"dense.prefixes: given {self.dense.prefixes}, expected numbers of 1 or more")
 
@@ -270,29 +310,3 @@ class TrainConfig:
     @property
     def built_in(self) -> bool:
         return self.encoder.backbone == BUILT_IN
-
-
-def _at_least(least: int, config: object, *names: str, prefix: str = "") -> None:
-    for name in names:
-        value = getattr(config, name)
-        if value is not None and value < least:
-            raise ConfigError(f"{prefix}{name}: given {value}, expected {least} or more")
-
-
-def _check_choices(config: Any, prefix: str = "") -> None:
-    """What the command line refuses must not slip in from Python."""
-    hints = get_type_hints(type(config))
-    for one in fields(config):
-        value = getattr(config, one.name)
-        if is_dataclass(value):
-            _check_choices(value, f"{prefix}{one.name}.")
-            continue
-        parts = [hints[one.name], *get_args(hints[one.name])]
-        choices = [choice for part in parts if get_origin(part) is Literal for choice in get_args(part)]
-        if not choices or value in choices or (value is None and type(None) in parts):
-            continue
-        near = difflib.get_close_matches(str(value), [str(choice) for choice in choices], n=1)
-        meant = f"; did you mean {near[0]!r}?" if near else ""
-        raise ConfigError(
-            f"{prefix}{one.name}: given {value!r}, expected one of {', '.join(map(repr, choices))}{meant}"
-        )

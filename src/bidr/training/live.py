@@ -8,9 +8,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from bidr.codes import Codebooks
+from bidr.model.encoder import Encoder
 from bidr.negatives.pairs import Rows
 from bidr.training.loss import Contrast
-from bidr.training.objectives import Unified
+from bidr.training.objectives import FixedDocuments, Unified
 from bidr.training.whole import decode
 
 DOCUMENTS_AT_ONCE = 65_536
@@ -23,9 +24,12 @@ class LiveCodes(Unified):
          step; None: with the pool.
     """
 
-    def __init__(self, *args: Any, pool: int, top: int | None, **kwargs: Any) -> None:
-        # Without a pool a batch's targets and what is hidden from it are rows of the corpus.
-        super().__init__(*args, pool=0 if top else pool, **kwargs)
+    def __init__(
+        self, encoder: Encoder, fixed: FixedDocuments, *args: Any, pool: int, top: int | None, **kwargs: Any
+    ) -> None:
+        # Without a pool a batch's targets and what is hidden from it are rows of the corpus: what the highest need.
+        # Where words learn against all of the corpus, that is a pool like another.
+        super().__init__(encoder, fixed, *args, pool=0 if top else pool or len(fixed.codes), **kwargs)
         self.top = top
         self._all_coded = None
         self._centroids = nn.Parameter(self._centroids.clone())

@@ -243,17 +243,18 @@ class Unified(Objective):
 
     def terms(self, vectors: Sequence[Tensor], given: UnifyGiven) -> dict[str, Tensor]:
         (queries,) = vectors
-        dense = given.dense
-        by_vectors = torch.cat([queries @ self._vectors(dense.documents).T, self._own_scores(queries, given.own)], 1)
         rotated = queries @ self._rotation.T
-        found = {
-            "codes": self._codes_term(rotated, given.sparse),
-            "dense": self.dense_weight * info_nce(self.scale * by_vectors, dense.targets, dense.hidden),
-        }
+        codes = self._codes_term(rotated, given.sparse)
+        found = {"codes": codes, "dense": self.dense_weight * self._dense_term(queries, given)}
         if self.lists:
-            wanted = torch.from_numpy(self.lists.of[dense.documents[dense.targets]]).to(rotated.device)
+            wanted = torch.from_numpy(self.lists.of[given.dense.documents[given.dense.targets]]).to(rotated.device)
             found["lists"] = functional.cross_entropy(self.scale * rotated @ self.list_centroids.T, wanted)
         return found
+
+    def _dense_term(self, queries: Tensor, given: UnifyGiven) -> Tensor:
+        dense = given.dense
+        scores = torch.cat([queries @ self._vectors(dense.documents).T, self._own_scores(queries, given.own)], 1)
+        return info_nce(self.scale * scores, dense.targets, dense.hidden)
 
     def groups(self, rate: float, decay: float) -> list[dict[str, object]]:
         if not self.lists:

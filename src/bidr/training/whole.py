@@ -21,7 +21,8 @@ def whole_contrast(batch: Batch, pairs: Pairs) -> Contrast:
     other = positives != batch.positives[queries]
     order = np.argsort(positives[other], kind="stable")
     hidden = queries[other][order], positives[other][order]
-    return Contrast(np.empty(0, dtype=np.int64), batch.positives, hidden)
+    nothing = np.empty(0, dtype=np.int64)
+    return Contrast(nothing, batch.positives, hidden, nothing)
 
 
 def whole_nce(queries: Tensor, codes: Tensor, centroids: Tensor, compared: Contrast) -> Tensor:

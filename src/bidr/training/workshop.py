@@ -157,12 +157,11 @@ class Workshop:
 
     def fit_codebooks(self, encoder: Encoder, *, rotate: bool = True) -> Codebooks:
         """OPQ codebooks (PQ, if not rotated) of the encoder's vectors of the corpus, of a sample where it is large."""
-        config = self.config
+        config, kind = self.config, "OPQ" if rotate else "PQ"
 
         def make() -> Codebooks:
             rows = np.random.default_rng(config.seed).permutation(len(self.material.documents))[:FIT_ROWS]
             vectors = encode_rows(encoder, self.material.documents, np.sort(rows))
-            kind = "OPQ" if rotate else "PQ"
             say(f"fit {config.books} codebooks of {config.codewords} codewords to {len(rows):,} vectors ({kind})")
             return fit(vectors, config.books, config.codewords, rotate=rotate, seed=config.seed, device=self.device)
 
@@ -204,6 +203,7 @@ class Workshop:
             pooling=config.pooling,
             projection=config.projection,
             normalise=config.normalise,
+            dropout=config.dropout,
             query_prompt=config.query_prompt,
             document_prompt=config.document_prompt,
             seed=self.config.seed,

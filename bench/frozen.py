@@ -1,0 +1,150 @@
+"""Codes for vectors that already exist: how many of the right candidates each kind of code finds.
+
+python bench/frozen.py docs.npy questions.npy --bytes-per-doc 8 16 --query-ids ids.txt --ids ids.txt --qrels train.tsv \
+    --test-qrels test.tsv
+
+Questions to learn from are those judged in --qrels, questions to measure those in --test-qrels; without these files the
+last fifth of the questions is measured and the rest learned from. Labels are used by the rows that say so alone.
+"""
+
+import shutil
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import faiss
+import numpy as np
+import tyro
+from tyro.conf import Positional
+
+from bidr.codes.exact import top_k, top_k_codes
+from bidr.codes.fit import fit
+from bidr.codes.vectors import VectorRows, open_vectors
+from bidr.index.candidates import Scan
+from bidr.index.faissfile import export_faiss
+from bidr.text.labels import label_rows, read_ids, read_judgements
+from bidr.training.config import FrozenConfig, TrainConfig
+from bidr.training.frozen import share_found, train_frozen
+
+DEPTHS, TOPS = (200, 1_000), (10, 100)
+Row = Literal["opq", "faiss-opq", "rq", "rabitq", "frozen", "frozen-labels", "frozen-few", "frozen-none"]
+
+
+class Asked(NamedTuple):
+    """The questions that are measured: vectors, what full vectors rank first, labelled rows."""
+
+    vectors: np.ndarray
+    best: np.ndarray
+    labelled: np.ndarray
+
+
+def main(
+    vectors: Positional[Path],
+    questions: Positional[Path],
+    bytes_per_doc: tuple[int, ...] = (8,),
+    rows: tuple[Row, ...] = ("faiss-opq", "rq", "rabitq", "frozen", "frozen-labels"),
+    metric: Literal["cosine", "ip"] = "cosine",
+    ids: Path | None = None,
+    query_ids: Path | None = None,
+    qrels: Path | None = None,
+    test_qrels: Path | None = None,
+    few: int = 500,
+    most: int | None = None,
+    settings: FrozenConfig = FrozenConfig(),  # noqa: B008
+) -> None:
+    """most: measure on so many of the questions at most (to choose settings quickly)."""
+    documents, asked = open_vectors(vectors, "vectors", metric), open_vectors(questions, "questions", metric)
+    names, askers = read_ids(ids, len(documents), "documents"), read_ids(query_ids, len(asked), "questions")
+    parts = [label_rows(read_judgements(path), askers, names, str(path)) for path in (qrels, test_qrels) if path]
+    cut = len(asked) * 4 // 5
+    train, test = (
+        parts if len(parts) == 2 else ({row: [] for row in range(cut)}, {n: [] for n in range(cut, len(asked))})
+    )
+    rows_asked = list(test)[:most]
+    exact_started = time.perf_counter()
+    best = top_k(asked[np.array(rows_asked)], documents, max(DEPTHS)).rows
+    widest = max(1, *(len(test[row]) for row in rows_asked))
+    labelled = np.array([test[row] + [-1] * (widest - len(test[row])) for row in rows_asked])
+    measured = Asked(asked[np.array(rows_asked)], best, labelled)
+    print(f"{len(documents):,} documents, {documents.dim} dimensions; {len(train):,} questions, {len(best):,} measured")
+    print("| codes | bytes | top 10 @200 | @1000 | top 100 @200 | @1000 | labelled @200 | @1000 | seconds (CPU) |")
+    print("|---|---|---|---|---|---|---|---|---|")
+    show("exact", 0, best, measured, time.perf_counter() - exact_started, 0.0)
+    learned = asked.array[np.array(sorted(train))]
+    again = {old: new for new, old in enumerate(sorted(train))}
+    labels = {again[row]: found for row, found in train.items()}
+    for size in bytes_per_doc:
+        for row in rows:
+            started, cpu = time.perf_counter(), time.process_time()
+            found = candidates(
+                row, size, documents, VectorRows(learned, "questions", metric), labels, measured, few, settings
+            )
+            if found is not None:
+                used, found = found
+                show(row, used, found, measured, time.perf_counter() - started, time.process_time() - cpu)
+
+
+def show(name: str, size: int, found: np.ndarray, asked: Asked, seconds: float, cpu: float) -> None:
+    shares = [share_found(found[:, :depth], asked.best[:, :top]) for top in TOPS for depth in DEPTHS]
+    if (asked.labelled >= 0).any():
+        shares += [share_found(found[:, :depth], asked.labelled) for depth in DEPTHS]
+    cells = [f"{share:.3f}" for share in shares] + ["-"] * (6 - len(shares))
+    print(f"| {name} | {size or '-'} | {' | '.join(cells)} | {seconds:.0f} ({cpu:.0f}) |", flush=True)
+
+
+def candidates(
+    row: Row,
+    size: int,
+    documents: VectorRows,
+    learned: VectorRows,
+    labels: Any,
+    asked: Asked,
+    few: int,
+    settings: FrozenConfig,
+) -> tuple[int, np.ndarray] | None:
+    """Bytes used and the candidates of the measured questions, or None where this kind of code has no such size."""
+    depth = max(DEPTHS)
+    if row == "opq":
+        books = fit(documents[np.arange(len(documents))[:: max(1, len(documents) // 20_000)]], size)
+        return size, top_k_codes(asked.vectors, books, books.encode(documents[:]), depth).rows
+    if row in ("faiss-opq", "rq", "rabitq"):
+        return faiss_candidates(row, size, documents, asked.vectors, depth)
+    chosen = replace(settings, label_weight=settings.label_weight if row == "frozen-labels" else 0.0)
+    some = learned if row != "frozen-few" else VectorRows(learned.array[:few], "questions", learned.metric)
+    config = TrainConfig(bytes_per_doc=size, frozen=chosen)
+    folder = Path(tempfile.mkdtemp())
+    try:
+        given = labels if row == "frozen-labels" else {}
+        model = train_frozen(documents, None if row == "frozen-none" else some, config, folder / "model", given)
+        scan = Scan(export_faiss(model.codebooks, model.additive.encode(documents)))
+        return size, scan.search(model.additive.adapt(asked.vectors), depth)[1]
+    finally:
+        shutil.rmtree(folder)
+
+
+def faiss_candidates(
+    row: str, size: int, documents: VectorRows, asked: np.ndarray, depth: int
+) -> tuple[int, np.ndarray] | None:
+    """OPQ, residual codes and RaBitQ as Faiss has them, by inner product, with its own defaults."""
+    dim, everything, product = documents.dim, documents[:], faiss.METRIC_INNER_PRODUCT
+    if row == "rabitq":
+        # One bit a dimension and two factors of 4 bytes: what does not fit is cut off by principal axes.
+        kept = min(dim, (size - 8) * 8)
+        if kept < 8:
+            return None
+        inner = faiss.IndexRaBitQ(kept, product)
+        index = faiss.IndexPreTransform(faiss.PCAMatrix(dim, kept, 0, True), inner) if kept < dim else inner
+        if kept == dim:
+            index = faiss.IndexPreTransform(faiss.RandomRotationMatrix(dim, dim), inner)
+        size = inner.code_size
+    else:
+        index = faiss.index_factory(dim, f"OPQ{size},PQ{size}" if row == "faiss-opq" else f"RQ{size}x8", product)
+    index.train(everything[:: max(1, len(everything) // 65_536)])
+    index.add(everything)
+    return size, index.search(asked, depth)[1]
+
+
+if __name__ == "__main__":
+    tyro.cli(main)

@@ -1,0 +1,160 @@
+"""Additive codes: a document is the sum of its codewords, one from each book, so that no book is bound to a slice.
+
+At equal bytes they reconstruct better than product codes and cost a scan the same: the score of a document is the sum
+of one table entry a book. Where there are many books they are divided into groups, each summed in a slice of its own.
+"""
+
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from bidr.codes.codebooks import Codebooks, Codes, Floats
+from bidr.codes.fit import fit
+from bidr.codes.vectors import VectorRows
+from bidr.errors import ConfigError, DataError, ModelError
+
+WORDS = 256
+FIT_ROWS, FIT_BEAM = 60_000, 4
+ENCODE_ROWS, ENCODE_BEAM = 16_384, 8
+GROUP_BOOKS = 16
+WIDEST = 512
+Vectors = Floats | VectorRows
+
+
+class Additive(NamedTuple):
+    """What turns vectors into codes, and queries into what codes are scored with.
+
+    centre:    (dim,) is taken from every document; no ranking changes by that.
+    document:  (width, dim) brings documents into the space of the codewords.
+    query:     (width, dim) does it for queries: the adapter.
+    codewords: (M, 256, width / groups). The books of one group follow each other.
+    chosen_by: of the same shape: what codewords are chosen with. Learning moves the codewords that are scored, and
+               leaves these and so the codes of every document as they were.
+    """
+
+    centre: Floats
+    document: Floats
+    query: Floats
+    codewords: Floats
+    chosen_by: Floats
+
+    @property
+    def dim(self) -> int:
+        return int(self.document.shape[1])
+
+    @property
+    def groups(self) -> int:
+        return int(self.document.shape[0] // self.codewords.shape[2])
+
+    def encode(
+        self, vectors: Vectors, beam: int = ENCODE_BEAM, advance: Callable[[int], None] = lambda rows: None
+    ) -> Codes:
+        """Codewords whose sum is near the document, found by a beam search: (n, M) uint8."""
+        quantizers = [_quantizer(words, beam) for words in np.split(self.chosen_by, self.groups)]
+        codes = np.empty((len(vectors), len(self.codewords)), dtype=np.uint8)
+        for start in range(0, len(vectors), ENCODE_ROWS):
+            block = self.place(vectors[start : start + ENCODE_ROWS])
+            parts = zip(quantizers, np.split(block, self.groups, axis=1), strict=True)
+            found = [quantizer.compute_codes(np.ascontiguousarray(part)) for quantizer, part in parts]
+            codes[start : start + len(block)] = np.concatenate(found, axis=1)
+            advance(len(block))
+        return codes
+
+    def place(self, vectors: Floats) -> Floats:
+        """Documents in the space of the codewords."""
+        return np.asarray((vectors - self.centre) @ self.document.T, dtype=np.float32)
+
+    def adapt(self, queries: Floats) -> Floats:
+        """Queries as the codes see them: (n, width)."""
+        return np.asarray(queries @ self.query.T, dtype=np.float32)
+
+    def codebooks(self) -> Codebooks:
+        """The same as product codes in a wider space, which holds one copy of its slice for every book.
+
+        What scores and searches product codes then does so with these. Encoding is not theirs: see `encode`.
+        """
+        books, _, part = self.codewords.shape
+        slices: list[Floats] = np.split(np.eye(self.groups * part, dtype=np.float32), self.groups)
+        copies = [own for own in slices for _ in range(books // self.groups)]
+        return Codebooks(np.concatenate(copies), self.codewords)
+
+    def save(self, path: Path) -> None:
+        """Everything but the codewords that are scored, which `codebooks().save` writes."""
+        from safetensors.numpy import save_file
+
+        arrays = {"centre": self.centre, "document": self.document, "query": self.query, "chosen_by": self.chosen_by}
+        save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, path)
+
+    @classmethod
+    def load(cls, adapter: Path, codebooks: Codebooks) -> "Additive":
+        from safetensors import SafetensorError
+        from safetensors.numpy import load_file
+
+        try:
+            arrays = load_file(adapter)
+            return cls(**arrays, codewords=codebooks.centroids)
+        except (OSError, TypeError, SafetensorError) as error:
+            raise ModelError(f"{adapter}: not an adapter file ({error}); train it again") from error
+
+
+def groups_of(books: int) -> int:
+    """In how many groups the books are divided: as few as keep a group within GROUP_BOOKS."""
+    return next(groups for groups in range(1, books + 1) if books % groups == 0 and books // groups <= GROUP_BOOKS)
+
+
+def fit_additive(vectors: Floats, books: int, *, seed: int = 0, groups: int | None = None) -> Additive:
+    """Additive codes that reconstruct the vectors well (Euclidean); at most FIT_ROWS of them are looked at."""
+    groups = groups or groups_of(books)
+    if len(vectors) < WORDS:
+        raise DataError(f"fitting {WORDS} codewords needs at least {WORDS} vectors: given {len(vectors)}")
+    random = np.random.default_rng(seed)
+    rows = np.sort(random.choice(len(vectors), min(FIT_ROWS, len(vectors)), replace=False))
+    sample = np.asarray(vectors[rows], dtype=np.float32)
+    centre: Floats = sample.mean(axis=0, dtype=np.float32)
+    document = _map(sample - centre, books, groups, seed)
+    parts = np.split((sample - centre) @ document.T, groups, axis=1)
+    words = np.concatenate([_fit_group(np.ascontiguousarray(part), books // groups, seed) for part in parts])
+    return Additive(centre, document, document, words, words)
+
+
+def _map(centred: Floats, books: int, groups: int, seed: int) -> Floats:
+    """Principal axes where there are more than WIDEST; a rotation that suits the groups where there are several."""
+    dim = centred.shape[1]
+    width = min(dim, WIDEST) // groups * groups
+    if width == 0:
+        raise ConfigError(f"bytes_per_doc: given {books}, too many for vectors of {dim} dimensions; use {dim} or fewer")
+    axes: Floats = np.eye(dim, dtype=np.float32)
+    if width < dim:
+        axes = np.linalg.svd(centred.T @ centred)[0].T[:width].astype(np.float32)
+    if groups == 1:
+        return axes
+    rotation = fit(centred @ axes.T, groups, WORDS, seed=seed).rotation
+    turned: Floats = rotation @ axes
+    return turned
+
+
+def _fit_group(sample: Floats, books: int, seed: int) -> Floats:
+    faiss: Any = import_module("faiss")
+    quantizer = faiss.ResidualQuantizer(sample.shape[1], books, 8)
+    quantizer.train_type = faiss.ResidualQuantizer.Train_default
+    quantizer.max_beam_size, quantizer.use_beam_LUT = FIT_BEAM, 1
+    quantizer.cp.seed = seed
+    quantizer.cp.min_points_per_centroid = 1
+    quantizer.train(sample)
+    words: Floats = faiss.vector_to_array(quantizer.codebooks).reshape(books, WORDS, -1).copy()
+    return words
+
+
+def _quantizer(codewords: npt.NDArray[np.float32], beam: int) -> Any:
+    faiss: Any = import_module("faiss")
+    books, _, width = codewords.shape
+    quantizer = faiss.ResidualQuantizer(width, books, 8)
+    faiss.copy_array_to_vector(np.ascontiguousarray(codewords).ravel(), quantizer.codebooks)
+    quantizer.is_trained = True
+    quantizer.max_beam_size, quantizer.use_beam_LUT = beam, 1
+    quantizer.compute_codebook_tables()
+    return quantizer

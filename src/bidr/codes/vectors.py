@@ -1,0 +1,87 @@
+"""Vectors that a user brings: an array or an .npy file, of any model, looked at some rows at a time."""
+
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import xxhash
+
+from bidr.codes.codebooks import Floats
+from bidr.errors import DataError
+
+Metric = Literal["cosine", "ip"]
+KINDS = ("float16", "float32", "float64", "int8")
+STAMP_ROWS = 1_024
+
+
+class VectorRows:
+    """Rows as float32, read when they are asked for; of length 1 where scores are cosines.
+
+    Looks like an array to what takes slices: `len`, `shape`, `dtype`, `ndim`, indexing by a slice or by row numbers.
+    """
+
+    ndim = 2
+    dtype = np.dtype(np.float32)
+
+    def __init__(self, array: npt.NDArray[Any], name: str, metric: Metric) -> None:
+        if array.ndim != 2 or 0 in array.shape:
+            raise DataError(f"{name}: given shape {array.shape}, expected (rows, dimensions), one row or more")
+        if array.dtype.name not in KINDS:
+            raise DataError(f"{name}: given numbers of type {array.dtype}, expected one of {', '.join(KINDS)}")
+        self.array, self.name, self.metric = array, name, metric
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return len(self.array), int(self.array.shape[1])
+
+    @property
+    def dim(self) -> int:
+        return self.shape[1]
+
+    def __len__(self) -> int:
+        return len(self.array)
+
+    def __getitem__(self, rows: slice | npt.NDArray[np.int64]) -> Floats:
+        with np.errstate(over="ignore"):
+            block = np.array(self.array[rows], dtype=np.float32)
+        bad = ~np.isfinite(block).all(axis=1)
+        if bad.any():
+            at = int(bad.argmax())
+            row = range(len(self))[rows][at] if isinstance(rows, slice) else int(rows[at])
+            raise DataError(f"{self.name}: row {row:,} holds NaN or infinity, expected finite numbers")
+        if self.metric == "cosine":
+            block /= np.maximum(np.linalg.norm(block, axis=1, keepdims=True), np.finfo(np.float32).tiny)
+        return block
+
+    def stamp(self) -> str:
+        """Tells contents apart by shape, type and some rows: costs little whatever the size."""
+        rows = np.unique(np.linspace(0, len(self) - 1, STAMP_ROWS).astype(np.int64))
+        digest = xxhash.xxh3_128(f"{self.array.shape} {self.array.dtype} {self.metric}".encode())
+        digest.update(np.ascontiguousarray(self.array[rows]).tobytes())
+        return digest.hexdigest()
+
+
+def open_vectors(source: Path | str | npt.NDArray[Any], name: str, metric: Metric) -> VectorRows:
+    """A user's vectors from an array, or from an .npy file that stays on disk. `name` is what errors call them."""
+    if isinstance(source, np.ndarray):
+        return VectorRows(source, name, metric)
+    path = Path(source)
+    try:
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+    except FileNotFoundError as error:
+        raise DataError(f"{path} does not exist; give an .npy file with one vector a row") from error
+    except (OSError, ValueError, EOFError) as error:
+        raise DataError(f"{path} cannot be read as .npy ({error}); save it with numpy.save") from error
+    if not isinstance(array, np.ndarray):
+        raise DataError(f"{path} holds several arrays, expected one; save the vectors alone with numpy.save")
+    return VectorRows(array, str(path), metric)
+
+
+def check_same_dim(documents: VectorRows, queries: VectorRows) -> None:
+    """Refuse questions that cannot have come from the documents' model."""
+    if documents.dim != queries.dim:
+        raise DataError(
+            f"{queries.name} has {queries.dim} dimensions, {documents.name} has {documents.dim}: expected as many; "
+            "give vectors of the same model"
+        )

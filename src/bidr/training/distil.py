@@ -1,0 +1,146 @@
+"""Learning additive codes of documents that stay as they are: by what their full vectors rank, and by labels.
+
+A step scores some questions against a pool of documents, once by full vectors and once by codes, and moves codewords
+and query adapter so that the second distribution comes nearer to the first. Which codewords a document has stays fixed
+meanwhile, so a step is a few small matrix products.
+"""
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from bidr.codes.additive import WORDS, Additive
+from bidr.codes.codebooks import Codes, Floats
+from bidr.training.loop import schedule
+
+Rows = npt.NDArray[np.int64]
+
+
+class Lessons(NamedTuple):
+    """What is learned from. Rows are of `documents`."""
+
+    documents: Floats
+    questions: Floats
+    best: Rows
+    """For every question the rows that full vectors rank first."""
+    labelled: Rows
+    """For every question its labelled rows, -1 where there are fewer; (questions, 0) without labels."""
+
+
+class DistilSettings(NamedTuple):
+    """How it is learned."""
+
+    steps: int
+    batch_size: int
+    own: int
+    others: int
+    rate: float
+    adapter_rate: float
+    label_weight: float
+    temperature: float
+    seed: int
+
+
+class CodesLearner(nn.Module):
+    """Codewords and query adapter as parameters, documents' codes as they were found."""
+
+    def __init__(self, additive: Additive, codes: Codes) -> None:
+        super().__init__()
+        self.additive, self.groups = additive, additive.groups
+        self.codewords = nn.Parameter(torch.tensor(additive.codewords))
+        self.query = nn.Parameter(torch.tensor(additive.query))
+        each = len(additive.codewords) // self.groups
+        self.places = torch.as_tensor(codes.astype(np.int64)) + torch.arange(each).repeat(self.groups) * WORDS
+
+    def decode(self, rows: Tensor) -> Tensor:
+        """Documents as the sums of their codewords: (rows, width)."""
+        tables = self.codewords.view(self.groups, -1, self.codewords.shape[2])
+        places = self.places[rows].view(len(rows), self.groups, -1)
+        sums = [functional.embedding_bag(places[:, at], table, mode="sum") for at, table in enumerate(tables)]
+        return torch.cat(sums, dim=1)
+
+    def scores(self, questions: Tensor, rows: Tensor) -> Tensor:
+        return questions @ self.query.T @ self.decode(rows).T
+
+    def learned(self) -> Additive:
+        """The codes as they are now."""
+        words, query = self.codewords.detach().numpy().copy(), self.query.detach().numpy().copy()
+        return self.additive._replace(codewords=words, query=query)
+
+
+class Distilling:
+    """The learning while it runs. What can be resumed is exactly what `state` returns."""
+
+    def __init__(self, learner: CodesLearner, lessons: Lessons, settings: DistilSettings) -> None:
+        self.learner, self.settings = learner, settings
+        self.best, self.labelled = torch.as_tensor(lessons.best), torch.as_tensor(lessons.labelled)
+        self.documents, self.questions = torch.as_tensor(lessons.documents), torch.as_tensor(lessons.questions)
+        self.bases = [settings.rate, settings.adapter_rate]
+        groups = [{"params": [one], "lr": rate} for one, rate in zip(learner.parameters(), self.bases, strict=True)]
+        self.optimizer = torch.optim.Adam(groups, betas=(0.9, 0.99))
+        self.step, self.total = 0, 0.0
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "learner": self.learner.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "step": self.step,
+            "total": self.total,
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self.learner.load_state_dict(state["learner"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.step, self.total = state["step"], state["total"]
+
+    def train_step(self) -> float:
+        """One update; what it draws is a function of seed and step."""
+        for group, base in zip(self.optimizer.param_groups, self.bases, strict=True):
+            group["lr"] = base * schedule(self.step, self.settings.steps, 0.1)
+        asked, pool = self._draw(np.random.default_rng((self.settings.seed, self.step)))
+        loss = self.loss(asked, pool)
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]
+        self.optimizer.step()
+        value = float(loss.detach())
+        if not math.isfinite(value):
+            raise FloatingPointError(f"the loss of step {self.step} is {value}")
+        self.step, self.total = self.step + 1, self.total + value
+        return value
+
+    def _draw(self, random: np.random.Generator) -> tuple[Tensor, Tensor]:
+        """Questions, and the pool all of them are compared with: some of their best, their labelled, random others."""
+        settings, best = self.settings, self.best
+        asked = torch.as_tensor(random.integers(0, len(best), settings.batch_size))
+        picked = torch.as_tensor(random.random((len(asked), best.shape[1]))).argsort(1)[:, : settings.own]
+        others = torch.as_tensor(random.integers(0, len(self.documents), settings.others))
+        parts = [best[asked].gather(1, picked).flatten(), self.labelled[asked].flatten(), others]
+        pool = torch.unique(torch.cat(parts))
+        return asked, pool[pool >= 0]
+
+    def loss(self, asked: Tensor, pool: Tensor) -> Tensor:
+        """How far the codes' distribution over the pool is from the full vectors' (KL), and from the labels."""
+        scale = 1 / self.settings.temperature
+        questions = self.questions[asked]
+        wanted = functional.log_softmax(scale * (questions @ self.documents[pool].T), dim=1)
+        found = scale * self.learner.scores(questions, pool)
+        loss = functional.kl_div(functional.log_softmax(found, dim=1), wanted, reduction="batchmean", log_target=True)
+        if self.labelled.shape[1] and self.settings.label_weight:
+            loss = loss + self.settings.label_weight * label_loss(found, self.labelled[asked], pool)
+        return loss
+
+
+def label_loss(scores: Tensor, labelled: Tensor, pool: Tensor) -> Tensor:
+    """Mean over labelled documents of -log of their share among the pool without the question's other labelled ones."""
+    has = labelled >= 0
+    places = torch.searchsorted(pool, labelled.clamp(min=0))
+    own = scores.gather(1, places.clamp(max=len(pool) - 1))
+    rows = torch.arange(len(scores)).unsqueeze(1).expand_as(places)
+    others = scores.index_put((rows[has], places[has]), torch.tensor(-torch.inf)).logsumexp(1, keepdim=True)
+    losses = functional.softplus(others - own)[has]
+    return losses.sum() / max(1, int(has.any(1).sum()))

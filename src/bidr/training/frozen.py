@@ -1,0 +1,297 @@
+"""Codes for vectors that already exist: from documents' and questions' vectors to a model folder, on a CPU."""
+
+import dataclasses
+import json
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from bidr.codes.additive import WORDS, Additive, fit_additive
+from bidr.codes.codebooks import Floats
+from bidr.codes.exact import top_k
+from bidr.codes.vectors import VectorRows, check_same_dim
+from bidr.errors import ConfigError, DataError, Stopped
+from bidr.files import storage_errors, write_json
+from bidr.model.frozen import FrozenModel, save_frozen
+from bidr.progress import bar, say
+from bidr.training import checkpoint
+from bidr.training.config import TrainConfig
+from bidr.training.distil import CodesLearner, Distilling, DistilSettings, Lessons, Rows
+
+WORK, RUN, CHECKPOINT = "work", "run.json", "checkpoint.pt"
+WIDTH_OF_RATES = 384
+TOP = 10
+SPREAD_QUESTIONS, SPREAD_DOCUMENTS = 256, 4_096
+# Of very wide vectors fewer documents are learned from: the sample stays within 1 GiB.
+SAMPLE_NUMBERS = 1 << 28
+Labels = dict[int, list[int]]
+History = list[dict[str, Any]]
+
+
+class Probe(NamedTuple):
+    """Questions held out to choose on, what their full vectors rank first, and their labelled rows."""
+
+    questions: Floats
+    best: Rows
+    labelled: Rows
+
+
+class Prepared(NamedTuple):
+    """What is learned from and chosen on, in units in which vectors have length 1 on average."""
+
+    lessons: Lessons
+    probe: Probe
+    length: float
+    """Of a document on average, before."""
+
+
+def train_frozen(
+    documents: VectorRows,
+    questions: VectorRows | None,
+    config: TrainConfig,
+    out: Path,
+    labels: Labels | None = None,
+) -> FrozenModel:
+    """Learn codes of documents' vectors that stay as they are, and leave a model; a run that was cut off goes on.
+
+    questions: vectors of questions as users ask them, not those that will be measured on; None: documents stand in.
+    labels:    for rows of `questions`, rows of `documents` that answer them.
+    """
+    _check(documents, questions, config)
+    asked = _identity(documents, questions, config, labels or {})
+    _refuse_other_run(out, asked)
+    started = time.monotonic()
+    prepared = prepare(documents, questions, labels or {}, config)
+    work = out / WORK
+    with storage_errors(out):
+        work.mkdir(parents=True, exist_ok=True)
+        write_json(work / RUN, asked)
+    say(f"fitting {config.bytes_per_doc} books of {WORDS} codewords")
+    start = fit_additive(prepared.lessons.documents, config.bytes_per_doc, seed=config.seed)
+    additive, history = learn(start, prepared, config, work)
+    training = {
+        "documents": len(documents),
+        "sampled_documents": len(prepared.lessons.documents),
+        "questions": len(questions) if questions else 0,
+        "labelled_questions": len(labels or {}),
+        "config": {**dataclasses.asdict(config.frozen), "bytes_per_doc": config.bytes_per_doc, "seed": config.seed},
+        "dev": history,
+        "seconds": round(time.monotonic() - started, 1),
+    }
+    additive = additive._replace(
+        centre=additive.centre * np.float32(prepared.length), document=additive.document / np.float32(prepared.length)
+    )
+    return save_frozen(out, additive, metric=documents.metric, candidates=config.candidates, training=training)
+
+
+def prepare(documents: VectorRows, questions: VectorRows | None, labels: Labels, config: TrainConfig) -> Prepared:
+    """Sample what is too much, rank the sample by full vectors, hold some questions out."""
+    frozen, random = config.frozen, np.random.default_rng(config.seed)
+    most = max(WORDS, min(frozen.sample, SAMPLE_NUMBERS // documents.dim))
+    rows = _sample_rows(documents, labels, most, random)
+    sample = documents[rows]
+    asked = np.sort(random.permutation(len(questions))[: frozen.questions]) if questions else _stand_ins(rows, config)
+    vectors = questions[asked] if questions else sample[asked]
+    length, own_length = (float(np.linalg.norm(many, axis=1).mean()) or 1.0 for many in (sample, vectors))
+    sample /= length
+    vectors /= own_length
+    say(f"ranking {len(sample):,} documents by full vectors for {len(vectors):,} questions")
+    best = top_k(vectors, sample, frozen.depth + 1).rows
+    # A document that stands in for a question finds itself: what it must tell apart are the others.
+    best = best[:, :-1] if questions else _without_self(best, asked)
+    labelled = _labelled(asked, rows, labels if questions else {})
+    held = random.permutation(len(asked))[: min(frozen.dev_questions, len(asked) // 10)]
+    learned = np.setdiff1d(np.arange(len(asked)), held)
+    return Prepared(
+        Lessons(sample, vectors[learned], best[learned], labelled[learned]),
+        Probe(vectors[held], best[held, :TOP], labelled[held]),
+        length,
+    )
+
+
+def learn(start: Additive, prepared: Prepared, config: TrainConfig, work: Path) -> tuple[Additive, History]:
+    """Learn to the end, continuing from a checkpoint; the best of what was measured on the way, and its figures."""
+    steps, path = config.frozen.steps, work / CHECKPOINT
+    run = _Run(start, prepared, config)
+    saved = checkpoint.load(path)
+    if saved:
+        run.restore(saved)
+        say(f"frozen: resumed at step {run.distilling.step}")
+    kept = time.monotonic()
+    with checkpoint.stop_signals() as stop, bar("learn codes", steps) as advance:
+        advance(run.distilling.step)
+        run.measure()
+        while run.distilling.step < steps:
+            advance(1, f"loss {run.distilling.train_step():.3f}")
+            run.measure()
+            if stop.asked or time.monotonic() - kept > 60 * config.checkpoint_minutes:
+                checkpoint.save(path, run.state())
+                kept = time.monotonic()
+            if stop.asked:
+                raise Stopped(
+                    f"stopped at step {run.distilling.step} of {steps}; the checkpoint is kept: run the same "
+                    "command again to go on from there"
+                )
+    checkpoint.save(path, run.state())
+    return run.best, run.history
+
+
+class _Run:
+    """Learning, with what was measured so far and the best codes by that."""
+
+    def __init__(self, start: Additive, prepared: Prepared, config: TrainConfig) -> None:
+        self.probe, self.config = prepared.probe, config
+        self.learner = CodesLearner(start, start.encode(prepared.lessons.documents))
+        self.distilling = Distilling(self.learner, prepared.lessons, _settings(prepared.lessons, config))
+        self.best, self.history = start, History()
+
+    def state(self) -> dict[str, Any]:
+        best = {"codewords": torch.tensor(self.best.codewords), "query": torch.tensor(self.best.query)}
+        return {"distilling": self.distilling.state(), "history": self.history, "best": best}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self.distilling.restore(state["distilling"])
+        self.history = state["history"]
+        self.best = self.best._replace(**{name: one.numpy() for name, one in state["best"].items()})
+
+    def measure(self) -> None:
+        """Where it is time for it, measure the held-out questions, and keep the codes if they are the best so far."""
+        step, frozen = self.distilling.step, self.config.frozen
+        every = -(-frozen.steps // frozen.measured) or 1
+        if (step % every and step != frozen.steps) or any(one["step"] == step for one in self.history):
+            return
+        figures = _measure(self.learner, self.probe, self.config)
+        self.history.append({"step": step, **figures})
+        if self.history[-1]["chosen_by"] >= max(one["chosen_by"] for one in self.history):
+            self.best = self.learner.learned()
+
+
+def _measure(learner: CodesLearner, probe: Probe, config: TrainConfig) -> dict[str, float]:
+    """How many of the exact top 10, and of the labelled documents, are among the candidates of held-out questions."""
+    found = candidates_of(learner, probe.questions, config.candidates)
+    figures = {"exact_top_10": share_found(found, probe.best)}
+    if (probe.labelled >= 0).any() and config.frozen.label_weight:
+        figures["labelled"] = share_found(found, probe.labelled)
+    if len(probe.questions):
+        said = ", ".join(f"{name} {value:.4f}" for name, value in figures.items())
+        say(f"held-out questions, share among {config.candidates} candidates: {said}")
+    return {**figures, "chosen_by": figures.get("labelled", figures["exact_top_10"])}
+
+
+def candidates_of(learner: CodesLearner, questions: Floats, count: int) -> Rows:
+    """Rows that the codes as they are now bring up."""
+
+    class Decoded:
+        def __len__(self) -> int:
+            return len(learner.places)
+
+        def __getitem__(self, rows: slice) -> Floats:
+            with torch.no_grad():
+                return learner.decode(torch.arange(rows.start, rows.stop)).numpy()
+
+    decoded: Any = Decoded()
+    return top_k(learner.learned().adapt(questions), decoded, count).rows
+
+
+def share_found(found: Rows, wanted: Rows) -> float:
+    """Share of the wanted rows (-1: none) that were found, mean over the questions that want any."""
+    hits = [np.isin(want[want >= 0], got).mean() for got, want in zip(found, wanted, strict=True) if (want >= 0).any()]
+    return float(np.mean(hits)) if hits else 0.0
+
+
+def _settings(lessons: Lessons, config: TrainConfig) -> DistilSettings:
+    frozen = config.frozen
+    rate = frozen.rate * (WIDTH_OF_RATES / lessons.documents.shape[1]) ** 0.5
+    return DistilSettings(
+        steps=frozen.steps,
+        batch_size=min(frozen.batch_size, len(lessons.questions)),
+        own=frozen.own,
+        others=frozen.others,
+        rate=rate,
+        adapter_rate=rate * frozen.adapter_rate,
+        label_weight=frozen.label_weight,
+        temperature=frozen.temperature * spread(lessons.questions, lessons.documents),
+        seed=config.seed,
+    )
+
+
+def spread(questions: Floats, documents: Floats) -> float:
+    """How much the scores of one question differ from document to document: their standard deviation."""
+    some = np.linspace(0, len(questions) - 1, SPREAD_QUESTIONS).astype(np.int64)
+    many = np.linspace(0, len(documents) - 1, SPREAD_DOCUMENTS).astype(np.int64)
+    return float((questions[some] @ documents[many].T).std(axis=1).mean()) or 1.0
+
+
+def _sample_rows(documents: VectorRows, labels: Labels, most: int, random: np.random.Generator) -> Rows:
+    """All rows, or of many a random part with every labelled one in it."""
+    if len(documents) <= most:
+        return np.arange(len(documents))
+    needed = np.unique(np.array([row for found in labels.values() for row in found], dtype=np.int64))[:most]
+    drawn = random.choice(len(documents), most, replace=False)
+    others = drawn[~np.isin(drawn, needed)][: most - len(needed)]
+    return np.sort(np.concatenate([needed, others]))
+
+
+def _stand_ins(rows: Rows, config: TrainConfig) -> Rows:
+    """Documents of the sample that are asked for as if they were questions."""
+    random = np.random.default_rng((config.seed, 1))
+    return np.sort(random.permutation(len(rows))[: config.frozen.questions])
+
+
+def _without_self(best: Rows, asked: Rows) -> Rows:
+    order = np.argsort(best == asked[:, None], axis=1, kind="stable")[:, :-1]
+    return np.take_along_axis(best, order, axis=1)
+
+
+def _labelled(asked: Rows, rows: Rows, labels: Labels) -> Rows:
+    """Labelled documents of each question as rows of the sample, -1 where there are fewer."""
+    most = max((len(found) for found in labels.values()), default=0)
+    table = np.full((len(asked), most), -1, dtype=np.int64)
+    for at, question in enumerate(asked.tolist()):
+        wanted = np.unique(np.array(labels.get(question, []), dtype=np.int64))
+        places = np.searchsorted(rows, wanted).clip(max=len(rows) - 1)
+        places = places[rows[places] == wanted]
+        table[at, : len(places)] = places
+    return table
+
+
+def _check(documents: VectorRows, questions: VectorRows | None, config: TrainConfig) -> None:
+    if questions is not None:
+        check_same_dim(documents, questions)
+    if config.codewords != WORDS:
+        raise ConfigError(f"codewords: given {config.codewords}, expected {WORDS} where vectors are given")
+    if len(documents) < WORDS:
+        raise DataError(f"{documents.name} has {len(documents)} vectors, expected {WORDS} or more, one a codeword")
+    if config.bytes_per_doc > documents.dim:
+        raise ConfigError(
+            f"bytes_per_doc: given {config.bytes_per_doc} for {documents.dim} dimensions, expected no more than those"
+        )
+
+
+def _identity(
+    documents: VectorRows, questions: VectorRows | None, config: TrainConfig, labels: Labels
+) -> dict[str, Any]:
+    """What a run must have in common with the one it continues."""
+    identity = {
+        "documents": documents.stamp(),
+        "questions": questions.stamp() if questions else None,
+        "labels": sorted([row, sorted(found)] for row, found in labels.items()),
+        "config": dataclasses.asdict(config),
+    }
+    plain: dict[str, Any] = json.loads(json.dumps(identity))
+    return plain
+
+
+def _refuse_other_run(out: Path, asked: dict[str, Any]) -> None:
+    path = out / WORK / RUN
+    if not path.exists():
+        if out.exists() and (out.is_file() or any(out.iterdir())):
+            raise ConfigError(f"{out} holds something else already; choose another folder or empty it")
+        return
+    found = json.loads(path.read_text())
+    for name, value in asked.items():
+        if found.get(name) != value:
+            raise ConfigError(f"{out} holds a run with other {name}; choose another folder, or delete it to begin anew")

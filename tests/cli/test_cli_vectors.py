@@ -1,0 +1,176 @@
+"""The command line with vectors that already exist: the whole path, and one line for whatever is wrong with them."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cli_data import Run, beir_folder
+
+from bidr.cli import main
+
+COUNT, DIM, ASKED = 320, 16, 320
+QUICK = ["--bytes-per-doc", "2", "--candidates", "20", "--frozen.steps", "10", "--frozen.batch-size", "32"]
+
+
+class Files:
+    """Vectors for the small BEIR world: a question lies near its document."""
+
+    def __init__(self, folder: Path) -> None:
+        random = np.random.default_rng(0)
+        self.folder = folder
+        self.documents = random.normal(size=(COUNT, DIM)).astype(np.float32)
+        self.questions = (self.documents + 0.3 * random.normal(size=(ASKED, DIM))).astype(np.float32)
+        self.data = beir_folder(folder / "data")
+        self.ids = self.text("ids.txt", [f"d{row}" for row in range(COUNT)])
+        self.query_ids = self.text("query_ids.txt", [f"q{row}" for row in range(ASKED)])
+
+    def text(self, name: str, lines: list[str]) -> Path:
+        (self.folder / name).write_text("\n".join(lines) + "\n")
+        return self.folder / name
+
+    def save(self, name: str, array: np.ndarray) -> Path:
+        np.save(self.folder / name, array)
+        return self.folder / name
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Files:
+    return Files(tmp_path)
+
+
+def test_train_build_search_and_evaluate(files: Files, bidr: Run, tmp_path: Path) -> None:
+    documents = files.save("d.npy", np.round(files.documents * 30).clip(-127, 127).astype(np.int8))
+    questions = files.save("q.npy", files.questions.astype(np.float16))
+    model, index = tmp_path / "model", tmp_path / "index"
+    train = ["train", "--vectors", documents, "--query-vectors", questions, "--out", model, *QUICK]
+    trained = bidr(
+        *train, "--qrels", files.data / "qrels/train.tsv", "--ids", files.ids, "--query-ids", files.query_ids
+    )
+    assert trained.code == 0, trained.err
+    assert "no text encoder" in trained.out
+    assert "of the exact top 10 among 20 candidates" in trained.out
+    assert bidr("inspect", model).code == 0
+    built = bidr("build", "--vectors", documents, "--model", model, "--out", index, "--data", files.data)
+    assert built.code == 0, built.err
+    one = files.save("one.npy", files.questions[7:8])
+    found = bidr("search", "--index", index, "--query-vectors", one, "--json", tmp_path / "found.json")
+    assert found.code == 0, found.err
+    assert "About" in found.out
+    assert json.loads((tmp_path / "found.json").read_text())["results"][0]["answers"][0]["id"] == "d7"
+    by_data = bidr("evaluate", "--index", index, "--data", files.data, "--query-vectors", questions)
+    qrels = files.data / "qrels/test.tsv"
+    given = ["--qrels", qrels, "--query-ids", files.query_ids]
+    by_qrels = bidr("evaluate", "--index", index, "--query-vectors", questions, *given)
+    assert (by_data.code, by_qrels.code) == (0, 0), by_data.err + by_qrels.err
+    figures = [line for line in by_data.out.splitlines() if line.startswith(("R@", "RR@", "nDCG", "relevant"))]
+    assert figures == [line for line in by_qrels.out.splitlines() if line.startswith(("R@", "RR@", "nDCG", "relevant"))]
+    assert float(figures[0].split()[-1]) > 0.9
+    assert "has no text encoder" in bidr.refused("search", "--index", index, "some", "words")
+    assert "has no text encoder" in bidr.refused("evaluate", "--index", index, "--data", files.data)
+    assert "has no text encoder" in bidr.refused(
+        "build", "--data", files.data, "--model", model, "--out", tmp_path / "i"
+    )
+
+
+def other_dimension(files: Files) -> tuple[list[object], list[str]]:
+    return ["--query-vectors", files.save("q.npy", files.questions[:, 1:])], ["15 dimensions", "has 16"]
+
+
+def not_finite(files: Files) -> tuple[list[object], list[str]]:
+    files.documents[11, 3] = np.nan
+    files.save("d.npy", files.documents)
+    return [], ["d.npy: row 11 holds NaN or infinity"]
+
+
+def infinite_question(files: Files) -> tuple[list[object], list[str]]:
+    files.questions[5, 0] = np.inf
+    return ["--query-vectors", files.save("q.npy", files.questions)], ["q.npy: row 5 holds NaN or infinity"]
+
+
+def wrong_type(files: Files) -> tuple[list[object], list[str]]:
+    files.save("d.npy", files.documents.astype(np.int64))
+    return [], ["type int64", "expected one of float16, float32, float64, int8"]
+
+
+def wrong_shape(files: Files) -> tuple[list[object], list[str]]:
+    files.save("d.npy", files.documents.ravel())
+    return [], ["shape (5120,)", "expected (rows, dimensions)"]
+
+
+def not_an_array(files: Files) -> tuple[list[object], list[str]]:
+    (files.folder / "d.npy").write_text("these are words")
+    return [], ["d.npy cannot be read as .npy"]
+
+
+def pickled(files: Files) -> tuple[list[object], list[str]]:
+    np.save(files.folder / "d.npy", np.array([{"a": 1}], dtype=object), allow_pickle=True)
+    return [], ["d.npy cannot be read as .npy"]
+
+
+def missing(files: Files) -> tuple[list[object], list[str]]:
+    (files.folder / "d.npy").unlink()
+    return [], ["d.npy does not exist"]
+
+
+def too_few(files: Files) -> tuple[list[object], list[str]]:
+    files.save("d.npy", files.documents[:200])
+    return [], ["has 200 vectors, expected 256 or more"]
+
+
+def too_many_bytes(files: Files) -> tuple[list[object], list[str]]:
+    return ["--bytes-per-doc", 17], ["bytes_per_doc: given 17 for 16 dimensions"]
+
+
+def few_bits(files: Files) -> tuple[list[object], list[str]]:
+    return ["--codewords", 16], ["codewords: given 16, expected 256 where vectors are given"]
+
+
+def unknown_document(files: Files) -> tuple[list[object], list[str]]:
+    qrels = files.text("qrels.tsv", ["q1\td1\t1", "q2\tghost\t1"])
+    names = ["--ids", files.ids, "--query-ids", files.query_ids]
+    return ["--qrels", qrels, *names], ["document 'ghost' is not among the 320 ids"]
+
+
+def unknown_query(files: Files) -> tuple[list[object], list[str]]:
+    qrels = files.text("qrels.tsv", ["5\t1\t1", "320\t2\t1"])
+    return ["--qrels", qrels], ["query '320' is not among the 320 row numbers"]
+
+
+def other_ids(files: Files) -> tuple[list[object], list[str]]:
+    ids = files.text("few.txt", ["d1", "d2"])
+    return ["--qrels", files.data / "qrels/train.tsv", "--ids", ids], ["few.txt has 2 ids for 320 documents"]
+
+
+def repeated_ids(files: Files) -> tuple[list[object], list[str]]:
+    ids = files.text("same.txt", ["d0", *(f"d{row}" for row in range(COUNT - 1))])
+    return ["--qrels", files.data / "qrels/train.tsv", "--ids", ids], ["id 'd0' is that of rows 0 and 1"]
+
+
+def both(files: Files) -> tuple[list[object], list[str]]:
+    return ["--data", files.data], ["give either --data", "or --vectors"]
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        other_dimension, not_finite, infinite_question, wrong_type, wrong_shape, not_an_array, pickled, missing,
+        too_few, too_many_bytes, few_bits, unknown_document, unknown_query, other_ids, repeated_ids, both,
+    ],
+    ids=lambda one: one.__name__,
+)  # fmt: skip
+def test_bad_input_is_one_line_and_leaves_no_model(spoil, files: Files, bidr: Run, tmp_path: Path) -> None:
+    documents, questions = files.save("d.npy", files.documents), files.save("q.npy", files.questions)
+    flags, expected = spoil(files)
+    named = [] if "--query-vectors" in flags else ["--query-vectors", questions]
+    ran = bidr("train", "--vectors", documents, "--out", tmp_path / "model", *QUICK, *named, *flags)
+    assert (ran.code, ran.out) == (2, ""), ran.err
+    assert all(part in ran.err.splitlines()[-1] for part in ("bidr: ", *expected)), ran.err
+    assert not (tmp_path / "model").exists()
+
+
+def test_flags_of_vectors_need_vectors(files: Files, bidr: Run, tmp_path: Path) -> None:
+    out = ["--out", tmp_path / "model"]
+    assert "--qrels goes with --vectors" in bidr.refused("train", "--data", files.data, "--qrels", files.ids, *out)
+    assert "give either --data" in bidr.refused("train", *out)
+    assert main(["train", "--help"]) == 0

@@ -1,0 +1,180 @@
+"""Codes learned for vectors that stay as they are: better than fitted ones, the same from the same seed, resumable."""
+
+import os
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from made_vectors import CONFIG, made_vectors, quick
+
+import bidr
+from bidr.codes.exact import top_k, top_k_codes
+from bidr.codes.fit import fit
+from bidr.codes.vectors import open_vectors
+from bidr.errors import ConfigError, DataError, ModelError, Stopped
+from bidr.index.candidates import Scan
+from bidr.index.faissfile import export_faiss
+from bidr.model.folder import Model
+from bidr.model.frozen import FrozenModel, open_model
+from bidr.training.distil import Distilling, label_loss
+from bidr.training.frozen import share_found
+
+TRAIN = 300
+DEPTH = 15
+
+
+def learned(tmp_path: Path, config: bidr.TrainConfig = CONFIG, name: str = "model", **given: object) -> FrozenModel:
+    documents, questions = made_vectors()
+    return bidr.train_vectors(documents, questions[:TRAIN], tmp_path / name, config, metric="ip", **given)
+
+
+def found_by(model: FrozenModel, documents: np.ndarray, questions: np.ndarray) -> np.ndarray:
+    adapted = model.queries(questions)[0]
+    codes = model.additive.encode(model.documents(documents))
+    return Scan(export_faiss(model.codebooks, codes)).search(adapted, DEPTH)[1]
+
+
+def weights(model: FrozenModel) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted((model.folder / "sparse").iterdir())}
+
+
+def test_learned_codes_find_more_than_opq_and_than_what_learning_began_with(tmp_path: Path) -> None:
+    documents, questions = made_vectors()
+    asked = questions[TRAIN:]
+    best = top_k(asked, documents, 10).rows
+    books = fit(documents, 4)
+    opq = share_found(top_k_codes(asked, books, books.encode(documents), DEPTH).rows, best)
+    begun = share_found(found_by(learned(tmp_path, quick(steps=0), "begun"), documents, asked), best)
+    ours = share_found(found_by(learned(tmp_path), documents, asked), best)
+    assert ours > opq + 0.15
+    assert ours > begun + 0.1
+
+
+@pytest.mark.parametrize("length", [1e-3, 1e3])
+def test_the_length_of_the_vectors_does_not_matter(tmp_path: Path, length: float) -> None:
+    documents, questions = made_vectors(length=length)
+    model = bidr.train_vectors(documents, questions[:TRAIN], tmp_path / "model", CONFIG, metric="ip")
+    best = top_k(questions[TRAIN:], documents, 10).rows
+    usual, asked = made_vectors()
+    expected = share_found(found_by(learned(tmp_path, name="usual"), usual, asked[TRAIN:]), best)
+    assert share_found(found_by(model, documents, questions[TRAIN:]), best) == pytest.approx(expected, abs=0.03)
+
+
+def test_with_all_documents_as_candidates_the_ranking_is_exact(tmp_path: Path) -> None:
+    documents, questions = made_vectors()
+    documents = documents.astype(np.float16)
+    model = bidr.train_vectors(documents, questions[:TRAIN], tmp_path / "model", quick(steps=5), metric="cosine")
+    bidr.build_vectors(documents, model, tmp_path / "index", ids=[f"d{row}" for row in range(len(documents))])
+    with bidr.open_index(tmp_path / "index") as searcher:
+        ranking = searcher.search_vectors(questions[TRAIN:], 20, len(documents))
+        rows = open_vectors(documents, "documents", "cosine")[:].astype(np.float16)
+        exact = top_k(open_vectors(questions[TRAIN:], "questions", "cosine")[:], rows, 20).rows
+        assert (ranking.rows == exact).mean() > 0.999
+        assert searcher.answers(ranking)[0][0].id == f"d{exact[0, 0]}"
+
+
+def test_the_same_seed_gives_the_same_bytes_and_another_seed_others(tmp_path: Path) -> None:
+    first = weights(learned(tmp_path, name="a"))
+    assert weights(learned(tmp_path, name="b")) == first
+    assert weights(learned(tmp_path, bidr.api.replace(CONFIG, seed=1), "c")) != first
+
+
+def test_a_run_that_was_stopped_ends_in_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = weights(learned(tmp_path, name="whole"))
+    step = Distilling.train_step
+
+    def stopping(self: Distilling) -> float:
+        if self.step == 20:
+            os.kill(os.getpid(), signal.SIGINT)
+        return step(self)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Distilling, "train_step", stopping)
+        with pytest.raises(Stopped, match="stopped at step 21 of 60"):
+            learned(tmp_path, name="cut")
+    assert not (tmp_path / "cut" / "model.json").exists()
+    assert weights(learned(tmp_path, name="cut")) == whole
+
+
+def test_a_run_that_was_killed_goes_on_from_its_last_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = bidr.api.replace(CONFIG, checkpoint_minutes=0.0)
+    whole, step = weights(learned(tmp_path, config, "whole")), Distilling.train_step
+
+    def dying(self: Distilling) -> float:
+        if self.step == 37:
+            raise MemoryError
+        return step(self)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Distilling, "train_step", dying)
+        with pytest.raises(MemoryError):
+            learned(tmp_path, config, "cut")
+    begun: list[int] = []
+    monkeypatch.setattr(Distilling, "train_step", lambda self: begun.append(self.step) or step(self))
+    assert weights(learned(tmp_path, config, "cut")) == whole
+    assert begun[0] == 37
+
+
+def test_another_run_in_the_same_folder_is_refused(tmp_path: Path) -> None:
+    learned(tmp_path, quick(steps=2))
+    with pytest.raises(ConfigError, match="a run with other config"):
+        learned(tmp_path, quick(steps=3))
+
+
+def test_labels_bring_up_what_vectors_rank_low(tmp_path: Path) -> None:
+    """Answers that full vectors do not rank first: every question's answer is the one nearest to its mirror image."""
+    documents, questions = made_vectors()
+    mirrored = questions.copy()
+    mirrored[:, : mirrored.shape[1] // 2] *= -1
+    answers = top_k(mirrored, documents, 1).rows[:, 0]
+    qrels = {str(row): {str(answers[row]): 1} for row in range(TRAIN)}
+    config = quick(label_weight=5.0, steps=120)
+    without = found_by(learned(tmp_path, quick(steps=120), "without"), documents, questions[TRAIN:])
+    given = found_by(learned(tmp_path, config, "with", qrels=qrels), documents, questions[TRAIN:])
+    wanted = answers[TRAIN:, None]
+    assert share_found(given, wanted) > share_found(without, wanted) + 0.05
+
+
+def test_without_questions_documents_stand_in(tmp_path: Path) -> None:
+    documents, _ = made_vectors()
+    model = bidr.train_vectors(documents, None, tmp_path / "model", quick(questions=200), metric="ip")
+    figures = model.training["dev"]
+    assert model.training["questions"] == 0
+    assert figures[-1]["exact_top_10"] > 0
+
+
+def test_a_large_corpus_is_sampled_and_coded_whole(tmp_path: Path) -> None:
+    documents, questions = made_vectors()
+    qrels = {str(row): {str(1_000 + row): 1} for row in range(20)}
+    config = quick(sample=400, steps=10)
+    model = bidr.train_vectors(documents, questions[:TRAIN], tmp_path / "model", config, metric="ip", qrels=qrels)
+    assert model.training["sampled_documents"] == 400
+    bidr.build_vectors(documents, model, tmp_path / "index")
+    with bidr.open_index(tmp_path / "index") as searcher:
+        assert searcher.reader.count == len(documents)
+
+
+def test_questions_in_words_are_refused_and_so_is_the_model_as_one_for_text(tmp_path: Path) -> None:
+    documents, questions = made_vectors()
+    model = learned(tmp_path, quick(steps=0))
+    bidr.build_vectors(documents, model, tmp_path / "index")
+    with bidr.open_index(tmp_path / "index") as searcher:
+        with pytest.raises(ConfigError, match="no text encoder"):
+            searcher.search("some words")
+        with pytest.raises(DataError, match=r"31 dimensions, the model in .* was learned from 32"):
+            searcher.search_vectors(questions[:2, 1:])
+    with pytest.raises(ModelError, match="kind 'frozen', which has no text encoder"):
+        Model(model.folder)
+    assert isinstance(open_model(model.folder), FrozenModel)
+
+
+def test_the_label_loss_is_that_of_each_answer_against_all_that_are_none() -> None:
+    scores, pool = torch.tensor([[1.0, 2.0, 3.0, 0.5], [0.0, 1.0, 0.0, 2.0]]), torch.tensor([2, 5, 7, 9])
+    labelled = torch.tensor([[5, 9], [-1, -1]])
+    others = torch.logsumexp(torch.tensor([1.0, 3.0]), 0)
+    expected = sum(torch.log(1 + torch.exp(others - own)) for own in (2.0, 0.5))
+    torch.testing.assert_close(label_loss(scores, labelled, pool), torch.as_tensor(expected))
