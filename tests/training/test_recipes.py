@@ -86,6 +86,10 @@ def test_a_stage_is_named_after_what_sets_it_apart():
     assert stage_name("dense-snowball", other, CONFIG) == "dense-snowball+prefixes=4,8+sparse.loss=dpq"
     assert stage_name("conventional", other, CONFIG) == "conventional"
     assert stage_name("sparse", other, other) == "sparse"
+    filtered = with_settings(negatives={"margin": 0.1}, warmup={"negatives": None})
+    assert stage_name("warmup", filtered, CONFIG) == "warmup", "in-batch is what None means here"
+    assert stage_name("sparse", filtered, CONFIG) == "sparse", "nothing mined, nothing filtered"
+    assert stage_name("dense-snowball", filtered, CONFIG) == "dense-snowball+negatives.margin=0.1"
     longer = with_settings(warmup={"epochs": 5})
     assert stage_name("conventional", longer, CONFIG) == "conventional+warmup.epochs=5"
     path = replace(CONFIG, distil=replace(CONFIG.distil, source="teacher", teacher="/some/where/" + "x" * 200))
