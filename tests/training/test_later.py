@@ -9,6 +9,7 @@ from made_training import CONFIG, dataset
 from torch.nn import functional
 
 from bidr.codes import Codebooks
+from bidr.codes.lists import Lists, coarse_lists, visited
 from bidr.model.encode import encode_rows
 from bidr.model.quantizer import Quantizer, uniform
 from bidr.negatives.doubtful import Judged, judged_by_vectors, without_doubtful
@@ -16,8 +17,9 @@ from bidr.negatives.pairs import Pairs, without_positives
 from bidr.negatives.samplers import Batch, RandomBatches
 from bidr.training.live import LiveCodes
 from bidr.training.loss import Taught, contrast, divergence, info_nce, own_nce
-from bidr.training.objectives import FixedDocuments, Matching, Quantized
+from bidr.training.objectives import FixedDocuments, Matching, Quantized, Unified
 from bidr.training.teacher import PairTeacher, VectorTeacher
+from bidr.training.whole import whole_contrast
 from bidr.training.workshop import Workshop
 
 
@@ -263,7 +265,7 @@ def test_live_negatives_are_what_the_codes_rank_highest_now(shop, sides, batch, 
     for at_once in (65_536, 20):
         monkeypatch.setattr("bidr.training.live.DOCUMENTS_AT_ONCE", at_once)
         rotated = torch.from_numpy(books.rotate(sides[0][batch.queries]))
-        rows = objective.highest(rotated, shop.material.train.pairs.edges(batch.queries)).numpy()
+        rows = objective.highest(rotated, whole_contrast(batch, shop.material.train.pairs)).numpy()
         assert np.allclose(scores[batch.queries[:, None], rows], highest, atol=1e-3)
         assert terms_of(objective, batch)["codes"] == pytest.approx(np.mean(expected), rel=1e-4)
 
@@ -298,3 +300,32 @@ def test_the_loss_is_taken_at_each_prefix_brought_back_to_length_one(shop, sides
         assert found[f"first {dim}"] == pytest.approx(
             float(info_nce(scores, compared.targets, compared.hidden)), rel=1e-4
         )
+
+
+# coarse lists
+
+
+def test_lists_learn_to_be_near_to_the_queries_whose_answers_they_hold(shop, sides, batch):
+    queries, documents = sides
+    encoder = shop.backbone()
+    books = shop.fit_codebooks(encoder)
+    codes = books.encode(documents)
+    lists = coarse_lists(books, codes, 9)
+    near = np.square(books.decode(codes)[:, None] - lists.centroids[None]).sum(axis=2).argmin(axis=1)
+    assert np.array_equal(lists.of, near)
+    fixed = FixedDocuments(books, codes, documents.astype(np.float16), pool_of(shop, sides))
+    options = {"pool": 100_000, "own": 4, "others": 20, "dense_weight": 1.0}
+    objective = Unified(encoder, fixed, shop.material.train, 20.0, **options, lists=lists, codebook_rate=3.0)
+    scores = 20 * books.rotate(queries[batch.queries]) @ lists.centroids.T
+    expected = [entropy(row, row[lists.of[positive]]) for row, positive in zip(scores, batch.positives, strict=True)]
+    assert terms_of(objective, batch)["lists"] == pytest.approx(np.mean(expected), rel=1e-4)
+    assert [group["lr"] for group in objective.groups(0.1, 0.0)] == [0.1, pytest.approx(0.3)]
+
+
+def test_what_visiting_lists_gives_and_costs():
+    lists = Lists(np.eye(3, dtype=np.float32), np.array([0, 0, 0, 1, 1, 2]))
+    queries = np.array([[3, 2, 1], [1, 2, 3]], dtype=np.float32)
+    positives = np.array([0, 0, 1]), np.array([0, 3, 0])
+    assert visited(queries, lists, positives, 1) == pytest.approx((0.25, (3 + 1) / 12))
+    assert visited(queries, lists, positives, 2) == pytest.approx((0.5, (5 + 3) / 12))
+    assert visited(queries, lists, positives, 3) == pytest.approx((1.0, 1.0))

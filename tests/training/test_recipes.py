@@ -86,6 +86,10 @@ def test_a_stage_is_named_after_what_sets_it_apart():
     assert stage_name("dense-snowball", other, CONFIG) == "dense-snowball+prefixes=4,8+sparse.loss=dpq"
     assert stage_name("conventional", other, CONFIG) == "conventional"
     assert stage_name("sparse", other, other) == "sparse"
+    filtered = with_settings(negatives={"margin": 0.1}, warmup={"negatives": None})
+    assert stage_name("warmup", filtered, CONFIG) == "warmup", "in-batch is what None means here"
+    assert stage_name("sparse", filtered, CONFIG) == "sparse", "nothing mined, nothing filtered"
+    assert stage_name("dense-snowball", filtered, CONFIG) == "dense-snowball+negatives.margin=0.1"
     longer = with_settings(warmup={"epochs": 5})
     assert stage_name("conventional", longer, CONFIG) == "conventional+warmup.epochs=5"
     path = replace(CONFIG, distil=replace(CONFIG.distil, source="teacher", teacher="/some/where/" + "x" * 200))
@@ -111,6 +115,23 @@ def test_a_teacher_that_is_needed_and_not_named_is_asked_for(tmp_path):
     with pytest.raises(ConfigError, match=r"distil\.teacher"):
         train(dataset(), with_recipe(CONFIG, "bidr-taught"), tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_jpq_without_steps_to_learn_in_is_refused():
+    with pytest.raises(ConfigError, match=r"unify\.epochs: given 0, expected 1"):
+        with_recipe(with_settings(unify={"epochs": 0}), "star-jpq")
+
+
+def test_in_python_settings_override_the_recipe_and_the_recipe_the_configuration(tmp_path, monkeypatch):
+    import bidr.api
+
+    asked = []
+    monkeypatch.setattr(bidr.api, "train_run", lambda data, config, *_: asked.append(config))
+    bidr.api.train(dataset(), tmp_path, CONFIG, recipe="bidr-4bit", bytes_per_doc=4)
+    bidr.api.train(dataset(), tmp_path, recipe="ance-opq", codewords=16)
+    assert (asked[0].codewords, asked[0].bytes_per_doc, asked[0].unify.epochs) == (16, 4, 0)
+    assert asked[0].sparse == CONFIG.sparse
+    assert (asked[1].conventional.negatives, asked[1].codewords) == ("refreshed-alone", 16)
 
 
 # negatives
@@ -171,3 +192,19 @@ def test_jpq_moves_codewords_and_queries_and_leaves_every_code(tmp_path):
     assert np.array_equal(model.codebooks.encode(vectors), before.codebooks.encode(vectors))
     assert fingerprint(model.query) == fingerprint(side.encoder) != fingerprint(model.sparse)
     assert fingerprint(model.sparse) == fingerprint(model.dense) == fingerprint(before.encoder)
+
+
+def test_what_learned_lists_gave_is_left_beside_them(tmp_path):
+    import json
+
+    config = with_recipe(CONFIG, "bidr-lists")
+    train(dataset(), config, tmp_path / "run")
+    stage = tmp_path / "run" / "work" / "unify-random-walk"
+    found = json.loads((stage / "lists.json").read_text())
+    assert found["lists"] == DOCUMENTS // 8
+    for side in ("k-means", "learned"):
+        recalls = [found[side][probes]["recall"] for probes in ("1", "2", "4", "8")]
+        assert recalls == sorted(recalls)
+    with np.load(stage / "lists.npz") as kept:
+        assert not np.allclose(kept["means"], kept["learned"], atol=1e-4)
+        assert len(kept["of"]) == DOCUMENTS

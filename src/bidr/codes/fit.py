@@ -48,6 +48,15 @@ def fit(
     return Codebooks(rotation.cpu().numpy(), centroids.cpu().numpy())
 
 
+def kmeans(vectors: Tensor, count: int, *, iterations: int = 20, seed: int = 0) -> Tensor:
+    """The means of so many groups of near vectors: (count, dim)."""
+    random = torch.Generator().manual_seed(seed)
+    centroids = _first_centroids(vectors, 1, count, random)
+    for _ in range(iterations):
+        _, centroids = _kmeans_step(vectors, centroids, random)
+    return centroids[0]
+
+
 def assign(vectors: Tensor, centroids: Tensor) -> Tensor:
     """Nearest codeword in every book for vectors that are rotated already: (n, M) int64."""
     books, _, width = centroids.shape

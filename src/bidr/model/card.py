@@ -48,7 +48,8 @@ vectors = np.load("INDEX/000001/vectors.npy", mmap_mode="r")  # fp16, row for ro
 ```
 
 Rotation and codebooks are the arrays `rotation` and `centroids` of `sparse/quantizer.safetensors`: a document's code
-is, in each book, the number of the codeword nearest to its part of the rotated vector (`vector @ rotation.T`)."""
+is, in each book, the number of the codeword nearest to its part of the rotated vector (`vector @ rotation.T`); where
+there is an array `choosing`, of its codewords."""
 
 
 def write_card(model: Model, changed: dict[str, Any]) -> Path:

@@ -1,11 +1,11 @@
 """What can be set for a run. Each field is a key of the TOML file and a flag of `bidr train`."""
 
-import difflib
-from dataclasses import dataclass, field, fields, is_dataclass
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from dataclasses import dataclass, field
+from typing import Literal
 
 from bidr.errors import ConfigError
 from bidr.text import Titles
+from bidr.training.checks import at_least, check_choices
 
 BUILT_IN = "built-in"
 Negatives = Literal["in-batch", "bm25", "mined"]
@@ -135,6 +135,9 @@ class UnifyConfig:
     """What the sparse term compares with: the pool, or the documents that the codes rank highest at this very step."""
     top: int = 200
     """How many of those."""
+    lists: int = 0
+    """Coarse lists of documents whose centroids learn with the query encoder, so that fewer must be visited; 0: none.
+    They are left in the stage's folder: the index does not use them yet."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -266,25 +269,27 @@ class TrainConfig:
     frozen: FrozenConfig = field(default_factory=FrozenConfig)
 
     def __post_init__(self) -> None:
-        _check_choices(self)
-        _at_least(1, self, "bytes_per_doc", "candidates", "dev_queries", "dev_documents")
-        _at_least(1, self, "tokens_at_once")
-        _at_least(2, self, "batch_size")  # others' positives are the negatives
-        _at_least(1, self.encoder, "dim", "vocabulary", "projection", prefix="encoder.")
-        _at_least(1, self.text, "query_length", "document_length", prefix="text.")
-        _at_least(1, self.warmup, "epochs", prefix="warmup.")
-        _at_least(1, self.sparse, "epochs", prefix="sparse.")
-        _at_least(1, self.dense, "epochs", "depth", "hops", prefix="dense.")
-        _at_least(2, self.dense, "batch_size", prefix="dense.")
-        _at_least(0, self.unify, "epochs", prefix="unify.")
-        _at_least(0, self.unify, "pool", prefix="unify.")
-        _at_least(1, self.unify, "own", "others", "top", prefix="unify.")
-        _at_least(1, self.conventional, "refresh", prefix="conventional.")
-        _at_least(1, self.negatives, "each", prefix="negatives.")
-        _at_least(1, self.distil, "depth", prefix="distil.")
-        _at_least(0, self.frozen, "steps", "label_weight", "dev_questions", prefix="frozen.")
-        _at_least(1, self.frozen, "questions", "sample", "depth", "own", "others", "measured", prefix="frozen.")
-        _at_least(2, self.frozen, "batch_size", prefix="frozen.")
+        check_choices(self)
+        at_least(1, self, "bytes_per_doc", "candidates", "dev_queries", "dev_documents")
+        at_least(1, self, "tokens_at_once")
+        at_least(2, self, "batch_size")  # others' positives are the negatives
+        at_least(1, self.encoder, "dim", "vocabulary", "projection", prefix="encoder.")
+        at_least(1, self.text, "query_length", "document_length", prefix="text.")
+        at_least(1, self.warmup, "epochs", prefix="warmup.")
+        at_least(1, self.sparse, "epochs", prefix="sparse.")
+        at_least(1, self.dense, "epochs", "depth", "hops", prefix="dense.")
+        at_least(2, self.dense, "batch_size", prefix="dense.")
+        at_least(0, self.unify, "epochs", prefix="unify.")
+        at_least(0, self.unify, "pool", "lists", prefix="unify.")
+        at_least(1, self.unify, "own", "others", "top", prefix="unify.")
+        at_least(1, self.conventional, "refresh", prefix="conventional.")
+        at_least(1, self.negatives, "each", prefix="negatives.")
+        at_least(1, self.distil, "depth", prefix="distil.")
+        if self.method == "conventional" and self.conventional.codes == "jpq":
+            at_least(1, self.unify, "epochs", prefix="unify.")  # the steps in which codewords learn
+        at_least(0, self.frozen, "steps", "label_weight", "dev_questions", prefix="frozen.")
+        at_least(1, self.frozen, "questions", "sample", "depth", "own", "others", "measured", prefix="frozen.")
+        at_least(2, self.frozen, "batch_size", prefix="frozen.")
         for name, value in (("sparse", self.sparse.temperature), ("frozen", self.frozen.temperature)):
             if value <= 0:
                 raise ConfigError(f"{name}.temperature: given {value}, expected more than 0")
@@ -305,29 +310,3 @@ class TrainConfig:
     @property
     def built_in(self) -> bool:
         return self.encoder.backbone == BUILT_IN
-
-
-def _at_least(least: int, config: object, *names: str, prefix: str = "") -> None:
-    for name in names:
-        value = getattr(config, name)
-        if value is not None and value < least:
-            raise ConfigError(f"{prefix}{name}: given {value}, expected {least} or more")
-
-
-def _check_choices(config: Any, prefix: str = "") -> None:
-    """What the command line refuses must not slip in from Python."""
-    hints = get_type_hints(type(config))
-    for one in fields(config):
-        value = getattr(config, one.name)
-        if is_dataclass(value):
-            _check_choices(value, f"{prefix}{one.name}.")
-            continue
-        parts = [hints[one.name], *get_args(hints[one.name])]
-        choices = [choice for part in parts if get_origin(part) is Literal for choice in get_args(part)]
-        if not choices or value in choices or (value is None and type(None) in parts):
-            continue
-        near = difflib.get_close_matches(str(value), [str(choice) for choice in choices], n=1)
-        meant = f"; did you mean {near[0]!r}?" if near else ""
-        raise ConfigError(
-            f"{prefix}{one.name}: given {value!r}, expected one of {', '.join(map(repr, choices))}{meant}"
-        )

@@ -1,7 +1,6 @@
 """Codewords learned for documents that keep their codes, against what the codes rank highest at each step (JPQ)."""
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,18 +10,11 @@ from torch.nn import functional
 from bidr.codes import Codebooks
 from bidr.model.encoder import Encoder
 from bidr.negatives.pairs import Rows
-from bidr.negatives.samplers import Batch
-from bidr.training.objectives import FixedDocuments, Prepared, Unified, UnifyGiven
+from bidr.training.loss import Contrast
+from bidr.training.objectives import FixedDocuments, Unified
 from bidr.training.whole import decode
 
 DOCUMENTS_AT_ONCE = 65_536
-
-
-class LiveGiven(NamedTuple):
-    """What a step compares, and every (place in queries, row) of a positive, which no query is told apart from."""
-
-    unify: UnifyGiven
-    known: tuple[Rows, Rows]
 
 
 class LiveCodes(Unified):
@@ -33,53 +25,35 @@ class LiveCodes(Unified):
     """
 
     def __init__(
-        self,
-        encoder: Encoder,
-        fixed: FixedDocuments,
-        *args: Any,
-        pool: int,
-        top: int | None,
-        codebook_rate: float,
-        **kwargs: Any,
+        self, encoder: Encoder, fixed: FixedDocuments, *args: Any, pool: int, top: int | None, **kwargs: Any
     ) -> None:
-        # The pool is not looked at where the highest are; all of the corpus is a pool like another, since words learn.
-        pool = 1 if top else pool or len(fixed.codes)
-        super().__init__(encoder, fixed, *args, pool=pool, **kwargs)
-        self.top, self.codebook_rate = top, codebook_rate
+        # Without a pool a batch's targets and what is hidden from it are rows of the corpus: what the highest need.
+        # Where words learn against all of the corpus, that is a pool like another.
+        super().__init__(encoder, fixed, *args, pool=0 if top else pool or len(fixed.codes), **kwargs)
+        self.top = top
         self._all_coded = None
         self._centroids = nn.Parameter(self._centroids.clone())
-        self._documents = torch.tensor(np.asarray(fixed.codes), device=self._centroids.device)
 
-    def prepare(self, batch: Batch, random: np.random.Generator) -> Prepared:
-        found = super().prepare(batch, random)
-        return found._replace(given=LiveGiven(found.given, self.questions.pairs.edges(batch.queries)))
-
-    def terms(self, vectors: Sequence[Tensor], given: Any) -> dict[str, Tensor]:
-        live = cast(LiveGiven, given)
-        if self.top is None:
-            return super().terms(vectors, live.unify)
-        codes = self._highest_term(vectors[0] @ self._rotation.T, live)
-        return {"codes": codes, "dense": self.dense_weight * self._dense_term(vectors[0], live.unify)}
-
-    def _highest_term(self, queries: Tensor, live: LiveGiven) -> Tensor:
-        sparse = live.unify.sparse
-        positives = torch.from_numpy(sparse.documents[sparse.targets]).to(self._documents.device)
-        rows = torch.cat([positives[:, None], self.highest(queries.detach(), live.known)], dim=1)
-        words = decode(self._documents[rows.flatten()], self._centroids).view(*rows.shape, -1)
+    def _codes_term(self, queries: Tensor, compared: Contrast) -> Tensor:
+        if self._codes is None or self.top is None:
+            return super()._codes_term(queries, compared)
+        positives = torch.from_numpy(compared.targets).to(queries.device)
+        rows = torch.cat([positives[:, None], self.highest(queries.detach(), compared)], dim=1)
+        words = decode(self._codes[rows.flatten()], self._centroids).view(*rows.shape, -1)
         scores = torch.einsum("qd,qnd->qn", queries, words)
-        target = torch.zeros(len(rows), dtype=torch.int64, device=scores.device)
-        return functional.cross_entropy(self.scale * scores, target)
+        return functional.cross_entropy(self.scale * scores, torch.zeros_like(positives))
 
     @torch.no_grad()
-    def highest(self, rotated: Tensor, known: tuple[Rows, Rows]) -> Tensor:
-        """Rows that the codes rank highest for each query, its positives left out."""
-        places, own = (torch.from_numpy(each).to(rotated.device) for each in known)
-        best = torch.empty(len(rotated), 0, device=rotated.device)
-        rows = torch.empty(len(rotated), 0, dtype=torch.int64, device=rotated.device)
-        most = min(self.top or 1, max(1, len(self._documents) - int(np.bincount(known[0]).max())))
-        for start in range(0, len(self._documents), DOCUMENTS_AT_ONCE):
-            block = self._documents[start : start + DOCUMENTS_AT_ONCE]
-            scores = rotated @ decode(block, self._centroids).T
+    def highest(self, queries: Tensor, compared: Contrast) -> Tensor:
+        """Rows that the codes rank highest for each (rotated) query, its positives left out."""
+        assert self._codes is not None
+        places, own = (torch.from_numpy(each).to(queries.device) for each in _known(compared))
+        best = torch.empty(len(queries), 0, device=queries.device)
+        rows = torch.empty(len(queries), 0, dtype=torch.int64, device=queries.device)
+        most = min(self.top or 1, len(self._codes) - int(places.bincount().max()))
+        for start in range(0, len(self._codes), DOCUMENTS_AT_ONCE):
+            block = self._codes[start : start + DOCUMENTS_AT_ONCE]
+            scores = queries @ decode(block, self._centroids).T
             inside = (own >= start) & (own < start + len(block))
             scores[places[inside], own[inside] - start] = -torch.inf
             near, numbers = scores.topk(min(most, len(block)), dim=1)
@@ -95,3 +69,9 @@ class LiveCodes(Unified):
     def codebooks(self) -> Codebooks:
         fixed, learned = self.fixed.codebooks, self._centroids.detach().cpu().numpy().copy()
         return Codebooks(fixed.rotation, learned, fixed.centroids if fixed.choosing is None else fixed.choosing)
+
+
+def _known(compared: Contrast) -> tuple[Rows, Rows]:
+    """Every (place in queries, row) of a positive."""
+    count = np.arange(len(compared.targets))
+    return np.concatenate([count, compared.hidden[0]]), np.concatenate([compared.targets, compared.hidden[1]])

@@ -11,6 +11,8 @@ from torch.nn import functional
 from bidr.negatives.pairs import Pairs, Rows
 from bidr.negatives.samplers import Batch
 
+NONE: Rows = np.empty((0, 0), dtype=np.int64)
+
 
 class Taught(NamedTuple):
     """A teacher's scores of a batch.
@@ -35,7 +37,7 @@ class Contrast(NamedTuple):
     documents: Rows
     targets: Rows
     hidden: tuple[Rows, Rows]
-    own: Rows
+    own: Rows = NONE
     taught: Taught | None = None
 
 

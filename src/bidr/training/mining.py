@@ -52,7 +52,9 @@ def train_candidates(shop: Workshop, side: Sparse) -> Rows:
             discard(path)
         return kept.astype(np.int32)
 
-    name = _beside("candidates", side)
+    filtered = shop.config.negatives
+    judged = "" if filtered.margin is None else f"+margin={filtered.margin}+{filtered.judge}"
+    name = _beside("candidates", side) + judged
     return shop.kept(name, make)
 
 

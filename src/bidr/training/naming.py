@@ -10,7 +10,16 @@ from bidr.training.config import TrainConfig
 
 LONGEST = 120
 # What says how a run is measured or where it runs does not change what is learned.
-ELSEWHERE = {"method", "bytes_per_doc", "codewords", "candidates", "device", "checkpoint_minutes"}
+ELSEWHERE = {
+    "method",
+    "bytes_per_doc",
+    "codewords",
+    "candidates",
+    "device",
+    "checkpoint_minutes",
+    "logs",
+    "tokens_at_once",
+}
 CONVENTIONAL = ("conventional.negatives", "conventional.refresh", "sparse.epochs", "unify.epochs")
 DENSE = ("dense.epochs", "dense.batch_size", "dense.rate", "dense.depth")
 
@@ -27,6 +36,8 @@ def stage_name(stage: str, config: TrainConfig, base: TrainConfig) -> str:
 def settings_of(stage: str, config: TrainConfig) -> dict[str, Any]:
     """Every setting on which a stage's result depends, those of the stages before it included."""
     every = _flat(config)
+    for stage_negatives in ("warmup.negatives", "sparse.negatives"):
+        every[stage_negatives] = every[stage_negatives] or ("in-batch" if config.built_in else "bm25")
     learned = config.conventional.codes if config.conventional.codes in ("learned", "jpq") else "fitted"
     common = {key: value for key, value in every.items() if "." not in key and key not in ELSEWHERE}
     common |= _below(every, "encoder.", "text.", "warmup.")
@@ -34,8 +45,11 @@ def settings_of(stage: str, config: TrainConfig) -> dict[str, Any]:
     single = common | _below(every, *CONVENTIONAL, *DENSE, "negatives.") | {"codes": learned}
     first = (single if config.method == "conventional" else common) | {"method": config.method}
     mined = _below(every, "dense.depth", "negatives.margin", "negatives.judge", "distil.teacher", "distil.depth")
-    sparse = first | codes | _below(every, "sparse.", "negatives.", "distil.", "dense.depth")
+    drawn = config.sparse.negatives == "mined" or config.distil.source == "teacher"
+    sparse = first | codes | _below(every, "sparse.", "negatives.each", "negatives.live_margin", "distil.")
+    sparse |= mined if drawn else {}
     dense = sparse | {key: value for key, value in _below(every, "dense.").items() if key != "dense.sampler"}
+    dense |= _below(every, "negatives.")
     return {
         "warmup": common,
         "conventional": single,

@@ -6,6 +6,7 @@ the vectors.
 """
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from bidr.codes import Codebooks
+from bidr.codes.lists import Lists
 from bidr.model.encoder import Encoder
 from bidr.model.quantizer import Quantizer
 from bidr.negatives.pairs import Rows
@@ -26,6 +28,8 @@ from bidr.training.material import Questions
 from bidr.training.whole import whole_contrast, whole_nce
 
 SparseLoss = Literal["quantized", "joint", "dpq"]
+CODEBOOKS = "codebooks.safetensors"
+LISTS = "lists.npz"
 
 
 class Prepared(NamedTuple):
@@ -64,6 +68,12 @@ class Objective(nn.Module):
     def codebooks(self) -> Codebooks | None:
         """What it learned of codes; None: nothing."""
         return None
+
+    def keep(self, folder: Path) -> None:
+        """Leave what it learned besides the encoder."""
+        codebooks = self.codebooks()
+        if codebooks:
+            codebooks.save(folder / CODEBOOKS)
 
 
 class Matching(Objective):
@@ -192,6 +202,8 @@ class UnifyGiven(NamedTuple):
 class Unified(Objective):
     """One query encoder for both sides, documents fixed: the paper's equation 9.
 
+    lists: coarse lists whose centroids learn to be near to the queries whose answers they hold.
+
     The sparse term compares with the corpus' codes (a random `pool` of them where there are more; with a pool of 0
     always with all, a block at a time), the dense term with the vectors of `own` of the query's own candidates and of
     `others` random documents. No document is encoded.
@@ -208,9 +220,14 @@ class Unified(Objective):
         own: int,
         others: int,
         dense_weight: float,
+        lists: Lists | None = None,
+        codebook_rate: float = 1.0,
     ) -> None:
         super().__init__()
         self.encoder, self.fixed, self.questions, self.scale = encoder, fixed, questions, scale
+        self.lists, self.codebook_rate = lists, codebook_rate
+        if lists:
+            self.list_centroids = nn.Parameter(torch.tensor(lists.centroids, device=encoder.device))
         self.pool, self.own, self.others, self.dense_weight = pool, own, others, dense_weight
         self._rotation = torch.as_tensor(fixed.codebooks.rotation, device=encoder.device)
         self._centroids = torch.as_tensor(fixed.codebooks.centroids, device=encoder.device)
@@ -226,13 +243,30 @@ class Unified(Objective):
 
     def terms(self, vectors: Sequence[Tensor], given: UnifyGiven) -> dict[str, Tensor]:
         (queries,) = vectors
-        codes = self._codes_term(queries @ self._rotation.T, given.sparse)
-        return {"codes": codes, "dense": self.dense_weight * self._dense_term(queries, given)}
+        rotated = queries @ self._rotation.T
+        codes = self._codes_term(rotated, given.sparse)
+        found = {"codes": codes, "dense": self.dense_weight * self._dense_term(queries, given)}
+        if self.lists:
+            wanted = torch.from_numpy(self.lists.of[given.dense.documents[given.dense.targets]]).to(rotated.device)
+            found["lists"] = functional.cross_entropy(self.scale * rotated @ self.list_centroids.T, wanted)
+        return found
 
     def _dense_term(self, queries: Tensor, given: UnifyGiven) -> Tensor:
         dense = given.dense
         scores = torch.cat([queries @ self._vectors(dense.documents).T, self._own_scores(queries, given.own)], 1)
         return info_nce(self.scale * scores, dense.targets, dense.hidden)
+
+    def groups(self, rate: float, decay: float) -> list[dict[str, object]]:
+        if not self.lists:
+            return super().groups(rate, decay)
+        centroids = {"params": [self.list_centroids], "lr": rate * self.codebook_rate, "weight_decay": 0.0}
+        return [*super().groups(rate, decay), centroids]
+
+    def keep(self, folder: Path) -> None:
+        super().keep(folder)
+        if self.lists:
+            learned = self.list_centroids.detach().cpu().numpy()
+            np.savez(folder / LISTS, of=self.lists.of, learned=learned, means=self.lists.centroids)
 
     def _codes_term(self, queries: Tensor, compared: Contrast) -> Tensor:
         if self._codes is not None:

@@ -63,6 +63,7 @@ _TABLE: list[tuple[str, str, dict[str, Any]]] = [
     ("bidr-uniform", "codewords used equally within a batch (RepCONC)", _two(sparse__assignment="uniform")),
     ("bidr-reconstruction", "codes near to the vectors besides", _two(sparse__reconstruction=0.1)),
     ("bidr-jpq", "one query encoder, and codewords learned with it", {"method": "bidr", **_LIVE}),
+    ("bidr-lists", "one query encoder, and coarse lists learned with it", {"method": "bidr", "unify.lists": 256}),
     ("bidr-4bit", "16 codewords in twice the books, for fast scans", _two(codewords=16)),
     ("bidr-matryoshka", "vectors that may be cut off", _two(dense__prefixes=(64, 128))),
 ]

@@ -10,6 +10,7 @@ from bidr.model.encode import discard
 from bidr.model.encoder import Encoder
 from bidr.model.quantizer import Quantizer
 from bidr.progress import say
+from bidr.training.listed import first_lists, measure_lists
 from bidr.training.live import LiveCodes
 from bidr.training.mining import (
     TEACHER,
@@ -21,9 +22,9 @@ from bidr.training.mining import (
     sparse_batches,
     train_candidates,
 )
-from bidr.training.objectives import FixedDocuments, Matching, Quantized, Unified
+from bidr.training.objectives import CODEBOOKS, FixedDocuments, Matching, Quantized, Unified
 from bidr.training.probe import ANSWERS_MEASURE, candidates_measure, recall
-from bidr.training.workshop import CODEBOOKS, Workshop, given
+from bidr.training.workshop import Workshop, given
 
 
 def warmup(shop: Workshop) -> Encoder:
@@ -139,8 +140,9 @@ def _fit_queries(shop: Workshop, stage: str, coded: Callable[[], Sparse], vector
         codes = corpus_codes(shop, side)
         fixed = FixedDocuments(side.codebooks, codes, vectors, train_candidates(shop, side))
         compared: Any = {name: getattr(config, name) for name in ("pool", "own", "others", "dense_weight")}
+        compared |= {"lists": first_lists(shop, side, codes), "codebook_rate": codebook_rate(shop)}
         if learns:
-            compared |= {"top": config.top if config.negatives == "top" else None, "codebook_rate": codebook_rate(shop)}
+            compared["top"] = config.top if config.negatives == "top" else None
         kind = LiveCodes if learns else Unified
         objective = kind(encoder, fixed, shop.material.train, shop.scale, **compared)
 
@@ -155,7 +157,10 @@ def _fit_queries(shop: Workshop, stage: str, coded: Callable[[], Sparse], vector
 
         shop.run(stage, objective, shop.random_batches("in-batch"), config.epochs, validate, rate=config.rate)
         discard(path)
-    return Sparse(shop.encoder(stage), Codebooks.load(learned) if learned.exists() else side.codebooks, stage)
+    found = Sparse(shop.encoder(stage), Codebooks.load(learned) if learned.exists() else side.codebooks, stage)
+    if config.lists:
+        shop.group.once(lambda: measure_lists(shop, found, vectors_by()))
+    return found
 
 
 def conventional(shop: Workshop) -> Encoder:

@@ -37,7 +37,6 @@ from bidr.training.together import encode_together
 
 BM25_DEPTH = 20
 DONE = "done.json"
-CODEBOOKS = "codebooks.safetensors"
 
 Observe = Callable[[int, Plan], dict[str, float]]
 
@@ -46,8 +45,8 @@ class Workshop:
     """A run's folder and everything in it. A stage that is finished there is not run again."""
 
     def __init__(self, dataset: Dataset, config: TrainConfig, folder: Path, group: Group | None = None) -> None:
-        self.dataset, self.config, self.base = dataset, config, config
-        self.folder, self.group = folder, group or Group()
+        self.dataset, self.folder, self.group = dataset, folder, group or Group()
+        self.config = self.base = config
         self.device = self.group.device(pick_device(config.device))
         refuse_untaught(config)
         with self.group.turn():
@@ -221,9 +220,7 @@ class Workshop:
 def keep(training: Training, folder: Path) -> None:
     """Leave what a stage learned, and the word that it is finished, in place of its checkpoint."""
     objective = training.objective
-    codebooks = objective.codebooks()
-    if codebooks:
-        codebooks.save(folder / CODEBOOKS)
+    objective.keep(folder)
     save_whole(objective.encoder, folder / "encoder")
     write_json(folder / DONE, {"stage": training.name, "best": training.best, "history": training.history})
     (folder / CHECKPOINT).unlink(missing_ok=True)
