@@ -76,6 +76,9 @@ class SparseConfig:
     at this stage."""
     assignment: Literal["nearest", "uniform"] = "nearest"
     """How codewords are chosen while learning: the nearest, or such that a batch uses all equally (RepCONC)."""
+    crops: float = 0.0
+    """For each question of a batch so many random documents that ask for themselves: a passage as long as a question
+    is told apart from the rest as questions are. Most documents of a corpus are nobody's labelled answer."""
     reconstruction: float | None = None
     """Weight of the squared distance between a vector and its codewords; None: 1 with the loss 'dpq', else 0."""
     temperature: float = 0.01

@@ -41,12 +41,18 @@ class Contrast(NamedTuple):
     taught: Taught | None = None
 
 
-def contrast(batch: Batch, pairs: Pairs) -> Contrast:
-    """Collect a batch's documents and what must be hidden from whom."""
-    together = np.concatenate([batch.positives, batch.negatives.ravel()])
+NONE = np.empty(0, dtype=np.int64)
+
+
+def contrast(batch: Batch, pairs: Pairs, crops: Rows = NONE) -> Contrast:
+    """Collect a batch's documents and what must be hidden from whom.
+
+    crops: documents that ask for themselves, behind the batch's queries.
+    """
+    together = np.concatenate([batch.positives, crops, batch.negatives.ravel()])
     documents, places = np.unique(together, return_inverse=True)
-    count = len(batch.queries)
-    targets, own = places[:count], places[count:]
+    count, asked = len(batch.queries), len(batch.queries) + len(crops)
+    targets, own = places[:asked], places[asked:]
     # Negatives that belong to nobody in particular are shared by all.
     own = own.reshape(count, -1) if len(batch.negatives) == count else np.empty((count, 0), dtype=np.int64)
     queries, positives = pairs.edges(batch.queries)
@@ -82,6 +88,7 @@ def own_nce(scores: Tensor, given: Contrast) -> Tensor:
 def divergence(scores: Tensor, taught: Taught) -> Tensor:
     """How far the ranking by these scores is from the teacher's: mean KL of the two softmaxes."""
     wanted = _on(scores, np.asarray(taught.scores, dtype=np.float32))
+    scores = scores[: len(wanted)]
     if taught.places is not None:
         scores = scores.gather(1, _on(scores, taught.places))
     said = wanted.isfinite()

@@ -23,6 +23,7 @@ from bidr.negatives.pairs import Rows
 from bidr.negatives.samplers import Batch
 from bidr.text import TokenStore
 from bidr.text.tokens import Tokens
+from bidr.training.crops import Crops, joined
 from bidr.training.loss import Contrast, Taught, contrast, divergence, info_nce, own_nce
 from bidr.training.material import Questions
 from bidr.training.whole import whole_contrast, whole_nce
@@ -146,16 +147,24 @@ class Quantized(Matching):
         live_margin: float | None = None,
         teacher: Callable[[Batch, Contrast], Taught] | None = None,
         taught_weight: float = 1.0,
+        crops: Crops | None = None,
     ) -> None:
         super().__init__(encoder, documents, questions, scale, live_margin=live_margin)
         self.quantizer, self.kind, self.codebook_rate = quantizer, kind, codebook_rate
         self.reconstruction, self.teacher, self.taught_weight = reconstruction, teacher, taught_weight
+        self.crops = crops
 
     def prepare(self, batch: Batch, random: np.random.Generator) -> Prepared:
-        found = super().prepare(batch, random)
+        found = super().prepare(batch, random) if self.crops is None else self._with_crops(batch, self.crops, random)
         if self.teacher is None:
             return found
         return found._replace(given=found.given._replace(taught=self.teacher(batch, found.given)))
+
+    def _with_crops(self, batch: Batch, crops: Crops, random: np.random.Generator) -> Prepared:
+        drawn = random.integers(len(self.documents), size=round(crops.share * len(batch.queries)))
+        compared = contrast(batch, self.questions.pairs, drawn)
+        asked = joined(self.questions.tokens.batch(batch.queries), crops.cut(self.documents.batch(drawn), random))
+        return Prepared(batch.queries, (asked, self.documents.batch(compared.documents)), compared)
 
     def terms(self, vectors: Sequence[Tensor], given: Contrast) -> dict[str, Tensor]:
         queries, documents = vectors

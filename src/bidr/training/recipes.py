@@ -61,6 +61,7 @@ _TABLE: list[tuple[str, str, dict[str, Any]]] = [
     ("bidr-taught", "codes taught by a cross-encoder (--distil.teacher)", _two(**_TAUGHT)),
     ("bidr-taught-filter", "negatives judged by a cross-encoder", _two(negatives__judge="teacher", **_MARGIN)),
     ("bidr-uniform", "codewords used equally within a batch (RepCONC)", _two(sparse__assignment="uniform")),
+    ("bidr-crops", "codes: passages of documents ask for them too", _two(sparse__crops=0.5)),
     ("bidr-reconstruction", "codes near to the vectors besides", _two(sparse__reconstruction=0.1)),
     ("bidr-jpq", "one query encoder, and codewords learned with it", {"method": "bidr", **_LIVE}),
     ("bidr-lists", "one query encoder, and coarse lists learned with it", {"method": "bidr", "unify.lists": 256}),

@@ -10,6 +10,7 @@ from bidr.model.encode import discard
 from bidr.model.encoder import Encoder
 from bidr.model.quantizer import Quantizer
 from bidr.progress import say
+from bidr.training.crops import crops_of
 from bidr.training.listed import first_lists, measure_lists
 from bidr.training.live import LiveCodes
 from bidr.training.mining import (
@@ -65,6 +66,7 @@ def sparse(shop: Workshop) -> Sparse:
             live_margin=shop.config.negatives.live_margin,
             teacher=teacher,
             taught_weight=shop.config.distil.weight,
+            crops=crops_of(encoder, config.crops, shop.material.train.tokens.lengths()),
         )
         shop.run(
             stage,

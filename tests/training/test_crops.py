@@ -1,0 +1,81 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from made_training import CONFIG, dataset, with_settings
+
+from bidr.text.tokens import Tokens
+from bidr.training.crops import Crops, crops_of, joined
+from bidr.training.objectives import Quantized
+from bidr.training.recipe import open_workshop
+
+
+def ragged(lengths: list[int], opening: int, closing: int) -> Tokens:
+    """Texts of which every token says its text and place; the fixed ones are negative."""
+    rows = []
+    for text, length in enumerate(lengths):
+        inner = [100 * text + place for place in range(length - opening - closing)]
+        rows.append([-1] * opening + inner + [-2] * closing)
+    return Tokens(np.array(sum(rows, []), dtype=np.int32), np.concatenate([[0], np.cumsum(lengths)]))
+
+
+@given(
+    lengths=st.lists(st.integers(3, 30), min_size=1, max_size=8),
+    asked=st.lists(st.integers(3, 12), min_size=1, max_size=5),
+    fixed=st.tuples(st.integers(0, 1), st.integers(0, 1)),
+    seed=st.integers(0, 99),
+)
+def test_a_crop_is_a_passage_of_its_document_as_long_as_a_question(lengths, asked, fixed, seed):
+    opening, closing = fixed
+    cut = Crops(1.0, np.array(asked), opening, closing).cut(ragged(lengths, *fixed), np.random.default_rng(seed))
+    for text, length in enumerate(lengths):
+        found = cut.ids[cut.offsets[text] : cut.offsets[text + 1]].tolist()
+        assert len(found) in {min(one, length) for one in asked}
+        inner = found[opening : len(found) - closing]
+        assert found == [-1] * opening + inner + [-2] * closing
+        assert inner == list(range(inner[0], inner[0] + len(inner)))
+        assert inner[0] // 100 == text
+        assert inner[-1] - 100 * text < length - opening - closing
+
+
+def test_every_passage_can_be_drawn():
+    crops, document = Crops(1.0, np.array([3]), 1, 1), ragged([6], 1, 1)
+    found = {int(crops.cut(document, np.random.default_rng(seed)).ids[1]) for seed in range(60)}
+    assert found == {0, 1, 2, 3}
+
+
+def test_texts_are_joined_in_their_order():
+    one, other = ragged([3, 2], 0, 0), ragged([4], 0, 0)
+    both = joined(one, other)
+    assert both.offsets.tolist() == [0, 3, 5, 9]
+    assert both.ids.tolist() == [0, 1, 2, 100, 101, 0, 1, 2, 3]
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory):
+    return open_workshop(dataset(), CONFIG, tmp_path_factory.mktemp("crops") / "run")
+
+
+def test_a_crops_target_is_its_document_and_questions_keep_theirs(shop):
+    from bidr.model.quantizer import Quantizer
+
+    encoder, train = shop.backbone(), shop.material.train
+    crops = crops_of(encoder, 0.5, train.tokens.lengths())
+    batch = shop.random_batches("in-batch").plan(0).batch(0)
+    quantizer = Quantizer(shop.fit_codebooks(encoder))
+    options = {"kind": "joint", "codebook_rate": 1.0}
+    objective = Quantized(encoder, quantizer, shop.material.documents, train, 20.0, crops=crops, **options)
+    found = objective.prepare(batch, np.random.default_rng(0))
+    count, drawn = len(batch.queries), np.random.default_rng(0).integers(90, size=len(batch.queries) // 2)
+    assert len(found.texts[0].offsets) - 1 == len(found.given.targets) == count + len(drawn)
+    targets = found.given.documents[found.given.targets]
+    assert targets.tolist() == [*batch.positives.tolist(), *drawn.tolist()]
+    assert set(found.given.hidden[0].tolist()) <= set(range(count)), "nothing is hidden from a document"
+    terms = objective.losses(found)
+    assert set(terms) == {"codes", "dense"}
+    plain = Quantized(encoder, quantizer, shop.material.documents, train, 20.0, **options)
+    assert len(plain.prepare(batch, np.random.default_rng(0)).given.targets) == count
+
+
+def test_none_are_cut_where_none_are_asked_for(shop):
+    assert crops_of(shop.backbone(), with_settings().sparse.crops, np.array([3])) is None
