@@ -13,14 +13,15 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from made_training import CONFIG, dataset
+from made_training import dataset, with_settings
 
 from bidr.training import checkpoint
 from bidr.training.logs import FolderLogs
 from bidr.training.loop import Training
 from bidr.training.recipe import train
 
-SETTINGS = replace(CONFIG, batch_size=4, checkpoint_minutes=0.02 / 60)
+EPOCHS = {stage: {"epochs": 5} for stage in ("warmup", "sparse", "dense", "unify")}
+SETTINGS = replace(with_settings(**EPOCHS), batch_size=4, checkpoint_minutes=0.02 / 60)
 
 
 def die() -> None:

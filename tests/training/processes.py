@@ -3,6 +3,8 @@
 import os
 import signal
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ from made_training import CONFIG, dataset
 from torch import Tensor, multiprocessing
 
 from bidr.codes import Codebooks
-from bidr.errors import Stopped
+from bidr.errors import BidrError, Stopped
 from bidr.model.encode import encode_rows, fingerprint
 from bidr.model.load import load_encoder
 from bidr.model.quantizer import Quantizer
@@ -26,6 +28,7 @@ from bidr.training.material import Questions
 from bidr.training.objectives import FixedDocuments, Matching, Objective, Quantized, Unified
 from bidr.training.parallel import Group, joined
 from bidr.training.recipe import train
+from bidr.training.recipes import with_recipe
 from bidr.training.workshop import Workshop
 
 CHANCE = Chance(3, 1, 4)
@@ -106,9 +109,42 @@ def compute(group: Group, folder: Path) -> dict[str, Any]:
     return found
 
 
-def gradients_of_all(rank: int, folder: Path) -> None:
+def everything(rank: int, folder: Path) -> None:
+    """All that several processes are tested for, in one start of theirs."""
     with joined("cpu") as group:
         torch.save(compute(group, folder), folder / f"found{rank}.pt")
+        encode_twice(group, folder)
+        (folder / f"failed{rank}").write_text("\n".join(failures(group)))
+        runs(rank, folder)
+
+
+def failures(group: Group) -> list[str]:
+    """What each process says when the first one cannot do what it has to do for all."""
+
+    def fail() -> None:
+        raise BidrError("no such luck")
+
+    said = []
+    for way in (lambda: group.once(fail), lambda: in_turn(group, fail)):
+        try:
+            way()
+        except BidrError as error:
+            said.append(str(error))
+    return said
+
+
+def in_turn(group: Group, deed: Callable[[], None]) -> None:
+    with group.turn():
+        deed()
+
+
+def encode_twice(group: Group, folder: Path) -> None:
+    """The corpus by all processes; the second time there is nothing left to do."""
+    shop = Workshop(dataset(), CONFIG, folder / "work", group)
+    encoder = shop.backbone()
+    for _ in range(2):
+        shop.encode_corpus(encoder, folder / "encoded" / "vectors.npy", "encode")
+        encoder.forward = None  # type: ignore[method-assign, assignment]
 
 
 # whole runs
@@ -130,15 +166,29 @@ def runs(rank: int, folder: Path) -> None:
         return value
 
     Training.train_step = watched  # type: ignore[method-assign]
-    with joined("cpu"):
-        train(dataset(), CONFIG, folder / "whole")
-        whole, weights[:] = list(weights), []
-        asked += STOPS
-        stopped = 0
-        for _ in range(5):
-            try:
-                train(dataset(), CONFIG, folder / "stopped", "must" if stopped else "never")
-                break
-            except Stopped:
-                stopped += 1
+    train(dataset(), replace(CONFIG, method="conventional"), folder / "conventional")
+    weights[:] = []
+    train(dataset(), CONFIG, folder / "whole")
+    whole, weights[:] = list(weights), []
+    asked += STOPS
+    stopped = 0
+    for _ in range(5):
+        try:
+            train(dataset(), CONFIG, folder / "stopped", "must" if stopped else "never")
+            break
+        except Stopped:
+            stopped += 1
     torch.save({"whole": whole, "stopped": weights, "stops": stopped}, folder / f"ran{rank}.pt")
+    weights[:] = []
+    with suppress(Stopped):
+        train(dataset(), CONFIG, folder / "left")
+
+
+RECIPES = ("ance-opq", "star-dpq", "star-jpq", "bidr-jpq", "bidr-distilled", "bidr-filtered", "bidr-uniform")
+
+
+def recipes(rank: int, folder: Path) -> None:
+    """A model by each of some recipes: those that mine, refresh or keep something of their own."""
+    with joined("cpu"):
+        for name in RECIPES:
+            train(dataset(), with_recipe(CONFIG, name), folder / name)

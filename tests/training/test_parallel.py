@@ -1,5 +1,6 @@
 """Several processes, and texts encoded in parts, give the gradient of one process that encodes all at once."""
 
+import json
 import sys
 from functools import cache
 from pathlib import Path
@@ -12,21 +13,25 @@ from processes import (
     CHANCE,
     KINDS,
     LIMITS,
+    RECIPES,
     STOPS,
     TRANSFORMER_BATCH,
     batch_of,
     compute,
+    everything,
     gradients,
-    gradients_of_all,
     objective,
-    runs,
+    recipes,
     spawn,
     with_dropout,
 )
+from safetensors.torch import load_file
 
 from bidr.text.tokens import TokenRows, Tokens
 from bidr.training.gradients import cut, like_lengths, shares
 from bidr.training.parallel import Group
+from bidr.training.recipe import train
+from bidr.training.recipes import with_recipe
 from bidr.training.workshop import Workshop
 
 sys.path.append(str(Path(__file__).parents[1] / "model"))
@@ -39,13 +44,14 @@ def folder(tmp_path_factory):
 
     folder = tmp_path_factory.mktemp("processes")
     bert(folder / "bert")
+    with_dropout(folder)  # tokenises, once for all
     return folder
 
 
 @pytest.fixture(scope="module")
 def two(folder):
     """What each of two processes found."""
-    spawn(gradients_of_all, folder)
+    spawn(everything, folder)
     return [torch.load(folder / f"found{rank}.pt", weights_only=True) for rank in range(2)]
 
 
@@ -121,6 +127,42 @@ def test_dropout_is_at_work(one, folder):
     assert not torch.allclose(*weights, rtol=0.01)
 
 
+def test_the_corpus_is_encoded_by_all_into_one_file(two, folder):
+    shop = workshop(folder)
+    expected = shop.encode_corpus(shop.backbone(), folder / "alone.npy", "encode")
+    assert np.array_equal(np.load(folder / "encoded" / "vectors.npy"), expected)
+    assert {path.name for path in (folder / "encoded").iterdir()} == {"vectors.npy", "vectors.progress.json"}
+
+
+def test_what_the_first_process_cannot_do_ends_the_others_too(two, folder):
+    assert (folder / "failed0").read_text() == "no such luck\nno such luck"
+    assert (folder / "failed1").read_text().splitlines() == ["the first process failed: no such luck"] * 2
+
+
+def test_one_process_goes_on_with_what_two_began(two, folder):
+    """Without dropout only the order of sums is another."""
+    assert (folder / "left" / "work" / "warmup" / "checkpoint.pt").exists()
+    train(dataset(), CONFIG, folder / "left", "must")
+    tables = [
+        load_file(folder / run / "work/warmup/encoder/0_StaticEmbedding/model.safetensors")["embedding.weight"]
+        for run in ("left", "whole")
+    ]
+    assert torch.allclose(*tables, atol=1e-3)
+
+
+@pytest.mark.slow
+def test_recipes_give_two_processes_what_they_give_one(tmp_path):
+    """What each stage showed after each epoch; all of it depends on every step before."""
+    spawn(recipes, tmp_path)
+    for name in RECIPES:
+        together = json.loads((tmp_path / name / "model.json").read_text())["training"]["stages"]
+        alone = train(dataset(), with_recipe(CONFIG, name), tmp_path / "alone" / name).training["stages"]
+        assert together.keys() == alone.keys()
+        for stage, history in alone.items():
+            losses = [epoch["loss"] for epoch in history]
+            assert [epoch["loss"] for epoch in together[stage]] == pytest.approx(losses, rel=2e-3), (name, stage)
+
+
 def test_texts_are_shared_out_by_their_tokens():
     tokens = Tokens(np.arange(30, dtype=np.int32), np.array([0, 10, 12, 14, 16, 18, 20, 30]))
     bounds = shares(tokens, 3)
@@ -139,10 +181,9 @@ def test_parts_stay_within_the_limit_and_hold_every_text_once():
     assert len(list(like_lengths(lengths, None))) == 1
 
 
-def test_whole_runs_of_two_processes_stay_together_and_can_be_stopped_by_either(tmp_path):
-    spawn(runs, tmp_path)
-    first, second = (torch.load(tmp_path / f"ran{rank}.pt", weights_only=True) for rank in range(2))
+def test_whole_runs_of_two_processes_stay_together_and_can_be_stopped_by_either(two, folder):
+    first, second = (torch.load(folder / f"ran{rank}.pt", weights_only=True) for rank in range(2))
     assert first == second, "the same weights in both after every step"
     assert first["stops"] == len(STOPS)
     assert first["stopped"] == first["whole"], "no step lost or taken twice"
-    assert files(tmp_path / "stopped") == files(tmp_path / "whole")
+    assert files(folder / "stopped") == files(folder / "whole")

@@ -108,6 +108,16 @@ def test_another_setting_in_the_same_folder_is_refused_by_name(whole, config, na
     assert files(whole[0]) == before
 
 
+def test_how_a_run_goes_may_change(whole):
+    before = files(whole[0])
+    changed = replace(CONFIG, checkpoint_minutes=1.0, tokens_at_once=100, logs=False, device="auto")
+    train(dataset(), changed, whole[0])
+    weights = [name for name in before if name.endswith(".safetensors")]
+    assert all(files(whole[0])[name] == before[name] for name in weights)
+    train(dataset(), CONFIG, whole[0])
+    assert files(whole[0]) == before
+
+
 def test_other_data_and_foreign_folders_are_refused(whole, tmp_path):
     with pytest.raises(ConfigError, match="data"):
         train(dataset("others"), CONFIG, whole[0])

@@ -41,7 +41,8 @@ class WithSettings(Verb):
 class Train(WithSettings):
     """Train a model on the judged questions of a data set, or on vectors that already exist.
 
-    Stopped with Ctrl-C, or cut off, the same command goes on where it was.
+    Stopped with Ctrl-C, or cut off, the same command goes on where it was. On several GPUs:
+    torchrun --nproc-per-node 8 -m bidr train --data FOLDER --out FOLDER ...
     """
 
     out: Folder

@@ -74,7 +74,8 @@ def encode_on(codebooks: Codebooks, vectors: Floats, device: torch.device) -> Co
     """codebooks.encode, on a GPU where that is the device."""
     if device.type == "cpu":
         return codebooks.encode(vectors)
-    rotation, centroids = (torch.as_tensor(array, device=device) for array in codebooks)
+    words = codebooks.centroids if codebooks.choosing is None else codebooks.choosing
+    rotation, centroids = (torch.as_tensor(array, device=device) for array in (codebooks.rotation, words))
     codes = assign(torch.as_tensor(vectors, device=device) @ rotation.T, centroids)
     found: Codes = codes.to(torch.uint8).cpu().numpy()
     return found

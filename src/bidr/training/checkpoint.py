@@ -9,7 +9,6 @@ from types import FrameType
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from bidr.errors import ModelError
 from bidr.files import storage_errors, sync_file, sync_folder
@@ -39,20 +38,6 @@ def load(path: Path) -> dict[str, Any] | None:
             f"{path}: the checkpoint cannot be read ({type(error).__name__}); delete it to begin the stage anew"
         ) from error
     return state
-
-
-def random_state() -> dict[str, Tensor]:
-    """The state of every generator that a step may draw from."""
-    state = {"cpu": torch.get_rng_state()}
-    if torch.cuda.is_available():
-        state["cuda"] = torch.cuda.get_rng_state()
-    return state
-
-
-def restore_random_state(state: dict[str, Tensor]) -> None:
-    torch.set_rng_state(state["cpu"])
-    if "cuda" in state and torch.cuda.is_available():
-        torch.cuda.set_rng_state(state["cuda"])
 
 
 class StopSignal:

@@ -16,7 +16,6 @@ from torch import Tensor
 
 from bidr.model.encoder import Encoder
 from bidr.text.tokens import TokenRows, Tokens
-from bidr.training.checkpoint import random_state, restore_random_state
 from bidr.training.objectives import Objective, Prepared
 from bidr.training.parallel import Group
 
@@ -72,14 +71,14 @@ class Encoded:
     def __init__(self, encoder: Encoder, tokens: Tokens, tokens_at_once: int | None) -> None:
         self.encoder, self.rows = encoder, TokenRows(tokens)
         self.parts = list(like_lengths(self.rows.lengths(), tokens_at_once))
-        self.states: list[dict[str, Tensor]] = []
+        self.states: list[tuple[Tensor, Tensor | None]] = []
         if len(self.parts) == 1:
             self.vectors = encoder.encode(tokens)
             return
         self.vectors = torch.empty(len(self.rows), encoder.dim, device=encoder.device)
         with torch.no_grad():
             for places in self.parts:
-                self.states.append(random_state())
+                self.states.append(random_state(encoder.device))
                 self.vectors[self._on_device(places)] = encoder.encode(self.rows.batch(places))
 
     def backward(self, gradient: Tensor) -> None:
@@ -87,13 +86,26 @@ class Encoded:
         if len(self.parts) == 1:
             torch.autograd.backward(self.vectors, gradient)
             return
+        encoder = self.encoder
         for places, state in zip(self.parts, self.states, strict=True):
-            restore_random_state(state)
-            vectors = self.encoder.encode(self.rows.batch(places))
+            restore_random_state(encoder.device, state)
+            vectors = encoder.encode(self.rows.batch(places))
             torch.autograd.backward(vectors, gradient[self._on_device(places)])
 
     def _on_device(self, places: Places) -> Tensor:
         return torch.from_numpy(places).to(self.vectors.device, non_blocking=True)
+
+
+def random_state(device: torch.device) -> tuple[Tensor, Tensor | None]:
+    """Where the generators are that an encoder on this device draws from."""
+    return torch.get_rng_state(), torch.cuda.get_rng_state(device) if device.type == "cuda" else None
+
+
+def restore_random_state(device: torch.device, state: tuple[Tensor, Tensor | None]) -> None:
+    on_host, on_device = state
+    torch.set_rng_state(on_host)
+    if on_device is not None:
+        torch.cuda.set_rng_state(on_device, device)
 
 
 def shares(tokens: Tokens, size: int) -> Places:

@@ -31,24 +31,19 @@ class Sparse(NamedTuple):
 
 def corpus_codes(shop: Workshop, side: Sparse) -> npt.NDArray[Any]:
     """The codes of the whole corpus."""
-
-    def make() -> npt.NDArray[Any]:
-        path = shop.folder / side.name / "codes.npy"
-        return encode_corpus(
-            side.encoder, shop.material.documents, path, codebooks=side.codebooks, label="encode into codes"
-        )
-
-    return np.asarray(shop.kept(_beside("codes", side), make))
+    path = shop.folder / side.name / "codes.npy"
+    return np.asarray(shop.encode_corpus(side.encoder, path, "encode into codes", side.codebooks))
 
 
 def train_candidates(shop: Workshop, side: Sparse) -> Rows:
     """What the codes bring up for every train query, its positives (and what may be unlabelled ones) left out."""
+    codes = corpus_codes(shop, side)
 
     def make() -> npt.NDArray[Any]:
         say("candidates of the train queries by the codes")
         queries = encode_rows(side.encoder, shop.material.train.tokens)
         depth = shop.config.dense.depth
-        found = top_k_codes(queries, side.codebooks, corpus_codes(shop, side), depth, device=shop.device).rows
+        found = top_k_codes(queries, side.codebooks, codes, depth, device=shop.device).rows
         kept = without_positives(found, shop.material.train.pairs)
         if shop.config.negatives.margin is not None:
             path = shop.folder / "mined" / "judge.npy"
@@ -128,8 +123,7 @@ def sparse_batches(shop: Workshop, first: Encoder) -> tuple[RandomBatches, Teach
     if config.distil.source == "none":
         return batches, None
     path = shop.folder / shop.name("sparse") / TEACHER
-    with shop.group.turn():
-        vectors = encode_corpus(first, shop.material.documents, path, label="encode for the teacher")
+    vectors = shop.encode_corpus(first, path, "encode for the teacher")
     queries = encode_rows(first, shop.material.train.tokens)
     return batches, VectorTeacher(queries, vectors, config.distil.scale * shop.scale)
 

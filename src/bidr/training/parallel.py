@@ -30,6 +30,11 @@ class Group:
 
     rank, size = 0, 1
 
+    @property
+    def together(self) -> int:
+        """How many processes go through this at the same time: one within a turn."""
+        return 1
+
     def device(self, name: str) -> str:
         """This process' own device, where 'cuda' is asked for."""
         return name
@@ -73,6 +78,10 @@ class Processes(Group):
         # What the hosts tell one another goes past the devices: asking for it must not wait for theirs.
         self._hosts = dist.new_group(backend="gloo", timeout=LONGEST_WAIT)
         self._alone = False
+
+    @property
+    def together(self) -> int:
+        return 1 if self._alone else self.size
 
     def device(self, name: str) -> str:
         if not name.startswith("cuda"):

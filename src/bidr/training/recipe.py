@@ -24,6 +24,8 @@ Resume = Literal["auto", "never", "must"]
 
 WORK = "work"
 RUN = "run.json"
+MAY_CHANGE = ("device", "checkpoint_minutes", "tokens_at_once", "logs")
+"""Settings of how a run goes, not of what it is: it may go on with others."""
 
 
 def train(dataset: Dataset, config: TrainConfig, out: Path | str, resume: Resume = "auto") -> Model:
@@ -179,7 +181,10 @@ def changes(config: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def _refuse_other_run(found: dict[str, Any], wanted: dict[str, Any], out: Path) -> None:
-    for name in _differences(found, json.loads(json.dumps(wanted))):
+    wanted = json.loads(json.dumps(wanted))
+    for name in MAY_CHANGE:
+        wanted["config"].pop(name)
+    for name in _differences(found, wanted):
         raise ConfigError(f"{out} holds a run with another {name}; choose another folder, or delete it to begin anew")
 
 

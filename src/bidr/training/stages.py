@@ -6,7 +6,7 @@ from typing import Any
 from bidr.codes import Codebooks, usage
 from bidr.codes.exact import top_k_codes
 from bidr.files import write_json
-from bidr.model.encode import discard, encode_corpus
+from bidr.model.encode import discard
 from bidr.model.encoder import Encoder
 from bidr.model.quantizer import Quantizer
 from bidr.progress import say
@@ -136,8 +136,7 @@ def _fit_queries(shop: Workshop, stage: str, coded: Callable[[], Sparse], vector
     side, learns = coded(), shop.config.unify.codewords == "learned" or stage.startswith("jpq")
     if not shop.finished(stage):
         encoder, path = vectors_by(), shop.folder / stage / "vectors.npy"
-        with shop.group.turn():
-            vectors = encode_corpus(encoder, shop.material.documents, path, label="encode for unification")
+        vectors = shop.encode_corpus(encoder, path, "encode for unification")
         codes = corpus_codes(shop, side)
         fixed = FixedDocuments(side.codebooks, codes, vectors, train_candidates(shop, side))
         compared: Any = {name: getattr(config, name) for name in ("pool", "own", "others", "dense_weight")}

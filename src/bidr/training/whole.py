@@ -30,7 +30,7 @@ def whole_nce(queries: Tensor, codes: Tensor, centroids: Tensor, compared: Contr
 
     queries: rotated, and scaled as the scores should be.
     """
-    targets = torch.from_numpy(compared.targets).to(codes.device)
+    targets = torch.from_numpy(compared.targets).to(codes.device, non_blocking=True)
     own = (queries * decode(codes[targets], centroids)).sum(1)
     total: Tensor = _LogSumExp.apply(queries, codes, centroids, compared.hidden)  # type: ignore[no-untyped-call]
     return (total - own).mean()
@@ -51,7 +51,7 @@ class _LogSumExp(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, queries: Tensor, codes: Tensor, centroids: Tensor, hidden: Any) -> Tensor:
-        who, what = (torch.from_numpy(part).to(codes.device) for part in hidden)
+        who, what = (torch.from_numpy(part).to(codes.device, non_blocking=True) for part in hidden)
         rows = max(1, min(MOST_ROWS, SCORES_AT_ONCE // len(queries)))
         largest = queries.new_full((len(queries), 1), torch.finfo(queries.dtype).min)
         total, mean = torch.zeros_like(largest), torch.zeros_like(queries)

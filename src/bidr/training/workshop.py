@@ -33,6 +33,7 @@ from bidr.training.naming import stage_name
 from bidr.training.objectives import Objective
 from bidr.training.parallel import Group
 from bidr.training.probe import make_probe
+from bidr.training.together import encode_together
 
 BM25_DEPTH = 20
 DONE = "done.json"
@@ -166,6 +167,12 @@ class Workshop:
             return fit(vectors, config.books, config.codewords, rotate=rotate, seed=config.seed, device=self.device)
 
         return self.group.once(make)
+
+    def encode_corpus(
+        self, encoder: Encoder, path: Path, label: str, codebooks: Codebooks | None = None
+    ) -> npt.NDArray[Any]:
+        """The whole corpus as vectors, or with codebooks as codes, in a file; each process encodes a part."""
+        return encode_together(self.group, encoder, self.material.documents, path, codebooks=codebooks, label=label)
 
     def kept(self, name: str, make: Callable[[], npt.NDArray[Any]]) -> npt.NDArray[Any]:
         """An array that is computed once a run and kept in its folder."""
