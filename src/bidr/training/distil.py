@@ -16,6 +16,7 @@ from torch.nn import functional
 
 from bidr.codes.additive import WORDS, Additive
 from bidr.codes.codebooks import Codes, Floats
+from bidr.errors import BidrError
 from bidr.training.loop import schedule
 
 Rows = npt.NDArray[np.int64]
@@ -104,12 +105,12 @@ class Distilling:
             group["lr"] = base * schedule(self.step, self.settings.steps, 0.1)
         asked, pool = self._draw(np.random.default_rng((self.settings.seed, self.step)))
         loss = self.loss(asked, pool)
+        value = float(loss.detach())
+        if not math.isfinite(value):
+            raise BidrError(f"the loss of step {self.step} is {value}; lower frozen.rate ({self.settings.rate:g} here)")
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
         self.optimizer.step()
-        value = float(loss.detach())
-        if not math.isfinite(value):
-            raise FloatingPointError(f"the loss of step {self.step} is {value}")
         self.step, self.total = self.step + 1, self.total + value
         return value
 

@@ -4,7 +4,7 @@ import dataclasses
 import json
 import time
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,32 +20,12 @@ from bidr.progress import bar, say
 from bidr.training import checkpoint
 from bidr.training.config import TrainConfig
 from bidr.training.distil import CodesLearner, Distilling, DistilSettings, Lessons, Rows
+from bidr.training.sampled import Labels, Prepared, Probe, prepare
 
 WORK, RUN, CHECKPOINT = "work", "run.json", "checkpoint.pt"
 WIDTH_OF_RATES = 384
-TOP = 10
 SPREAD_QUESTIONS, SPREAD_DOCUMENTS = 256, 4_096
-# Of very wide vectors fewer documents are learned from: the sample stays within 1 GiB.
-SAMPLE_NUMBERS = 1 << 28
-Labels = dict[int, list[int]]
 History = list[dict[str, Any]]
-
-
-class Probe(NamedTuple):
-    """Questions held out to choose on, what their full vectors rank first, and their labelled rows."""
-
-    questions: Floats
-    best: Rows
-    labelled: Rows
-
-
-class Prepared(NamedTuple):
-    """What is learned from and chosen on, in units in which vectors have length 1 on average."""
-
-    lessons: Lessons
-    probe: Probe
-    length: float
-    """Of a document on average, before."""
 
 
 def train_frozen(
@@ -85,31 +65,6 @@ def train_frozen(
         centre=additive.centre * np.float32(prepared.length), document=additive.document / np.float32(prepared.length)
     )
     return save_frozen(out, additive, metric=documents.metric, candidates=config.candidates, training=training)
-
-
-def prepare(documents: VectorRows, questions: VectorRows | None, labels: Labels, config: TrainConfig) -> Prepared:
-    """Sample what is too much, rank the sample by full vectors, hold some questions out."""
-    frozen, random = config.frozen, np.random.default_rng(config.seed)
-    most = max(WORDS, min(frozen.sample, SAMPLE_NUMBERS // documents.dim))
-    rows = _sample_rows(documents, labels, most, random)
-    sample = documents[rows]
-    asked = np.sort(random.permutation(len(questions))[: frozen.questions]) if questions else _stand_ins(rows, config)
-    vectors = questions[asked] if questions else sample[asked]
-    length, own_length = (float(np.linalg.norm(many, axis=1).mean()) or 1.0 for many in (sample, vectors))
-    sample /= length
-    vectors /= own_length
-    say(f"ranking {len(sample):,} documents by full vectors for {len(vectors):,} questions")
-    best = top_k(vectors, sample, frozen.depth + 1).rows
-    # A document that stands in for a question finds itself: what it must tell apart are the others.
-    best = best[:, :-1] if questions else _without_self(best, asked)
-    labelled = _labelled(asked, rows, labels if questions else {})
-    held = random.permutation(len(asked))[: min(frozen.dev_questions, len(asked) // 10)]
-    learned = np.setdiff1d(np.arange(len(asked)), held)
-    return Prepared(
-        Lessons(sample, vectors[learned], best[learned], labelled[learned]),
-        Probe(vectors[held], best[held, :TOP], labelled[held]),
-        length,
-    )
 
 
 def learn(start: Additive, prepared: Prepared, config: TrainConfig, work: Path) -> tuple[Additive, History]:
@@ -165,7 +120,7 @@ class _Run:
             return
         figures = _measure(self.learner, self.probe, self.config)
         self.history.append({"step": step, **figures})
-        if self.history[-1]["chosen_by"] >= max(one["chosen_by"] for one in self.history):
+        if self.history[-1]["kept_by"] >= max(one["kept_by"] for one in self.history):
             self.best = self.learner.learned()
 
 
@@ -178,7 +133,7 @@ def _measure(learner: CodesLearner, probe: Probe, config: TrainConfig) -> dict[s
     if len(probe.questions):
         said = ", ".join(f"{name} {value:.4f}" for name, value in figures.items())
         say(f"held-out questions, share among {config.candidates} candidates: {said}")
-    return {**figures, "chosen_by": figures.get("labelled", figures["exact_top_10"])}
+    return {**figures, "kept_by": figures.get("labelled", figures["exact_top_10"])}
 
 
 def candidates_of(learner: CodesLearner, questions: Floats, count: int) -> Rows:
@@ -223,39 +178,6 @@ def spread(questions: Floats, documents: Floats) -> float:
     some = np.linspace(0, len(questions) - 1, SPREAD_QUESTIONS).astype(np.int64)
     many = np.linspace(0, len(documents) - 1, SPREAD_DOCUMENTS).astype(np.int64)
     return float((questions[some] @ documents[many].T).std(axis=1).mean()) or 1.0
-
-
-def _sample_rows(documents: VectorRows, labels: Labels, most: int, random: np.random.Generator) -> Rows:
-    """All rows, or of many a random part with every labelled one in it."""
-    if len(documents) <= most:
-        return np.arange(len(documents))
-    needed = np.unique(np.array([row for found in labels.values() for row in found], dtype=np.int64))[:most]
-    drawn = random.choice(len(documents), most, replace=False)
-    others = drawn[~np.isin(drawn, needed)][: most - len(needed)]
-    return np.sort(np.concatenate([needed, others]))
-
-
-def _stand_ins(rows: Rows, config: TrainConfig) -> Rows:
-    """Documents of the sample that are asked for as if they were questions."""
-    random = np.random.default_rng((config.seed, 1))
-    return np.sort(random.permutation(len(rows))[: config.frozen.questions])
-
-
-def _without_self(best: Rows, asked: Rows) -> Rows:
-    order = np.argsort(best == asked[:, None], axis=1, kind="stable")[:, :-1]
-    return np.take_along_axis(best, order, axis=1)
-
-
-def _labelled(asked: Rows, rows: Rows, labels: Labels) -> Rows:
-    """Labelled documents of each question as rows of the sample, -1 where there are fewer."""
-    most = max((len(found) for found in labels.values()), default=0)
-    table = np.full((len(asked), most), -1, dtype=np.int64)
-    for at, question in enumerate(asked.tolist()):
-        wanted = np.unique(np.array(labels.get(question, []), dtype=np.int64))
-        places = np.searchsorted(rows, wanted).clip(max=len(rows) - 1)
-        places = places[rows[places] == wanted]
-        table[at, : len(places)] = places
-    return table
 
 
 def _check(documents: VectorRows, questions: VectorRows | None, config: TrainConfig) -> None:
