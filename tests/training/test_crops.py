@@ -16,7 +16,8 @@ def ragged(lengths: list[int], opening: int, closing: int) -> Tokens:
     for text, length in enumerate(lengths):
         inner = [100 * text + place for place in range(length - opening - closing)]
         rows.append([-1] * opening + inner + [-2] * closing)
-    return Tokens(np.array([token for row in rows for token in row], dtype=np.int32), np.concatenate([[0], np.cumsum(lengths)]))
+    ids = np.array([token for row in rows for token in row], dtype=np.int32)
+    return Tokens(ids, np.concatenate([[0], np.cumsum(lengths)]))
 
 
 @given(
