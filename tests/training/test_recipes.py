@@ -36,6 +36,10 @@ def scores_file(tmp_path_factory):
     return path
 
 
+# Codes that are sums need 256 codewords, more than there are documents here: see test_summed.py.
+SMALL = [name for name in RECIPES if name != "star-distilled"]
+
+
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory, scores_file):
     """One folder for all recipes."""
@@ -43,7 +47,7 @@ def shared(tmp_path_factory, scores_file):
     return open_workshop(dataset(), base, tmp_path_factory.mktemp("shared") / "run")
 
 
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("name", SMALL)
 def test_every_recipe_leaves_a_model_after_as_many_steps_as_the_method(shared, tmp_path, name):
     shop = shared.under(with_recipe(shared.base, name))
     model = model_of(shop, tmp_path / "model")
@@ -63,7 +67,7 @@ def test_recipes_in_one_folder_are_those_in_folders_of_their_own(shared, tmp_pat
         assert alone.fingerprint == beside.fingerprint
     models = {
         name: model_of(shared.under(with_recipe(shared.base, name)), tmp_path / f"again-{name}").fingerprint
-        for name in RECIPES
+        for name in SMALL
     }
     same = {frozenset(other for other in models if models[other] == models[name]) for name in models}
     assert {group for group in same if len(group) > 1} == {

@@ -77,10 +77,17 @@ class Additive(NamedTuple):
 
         What scores and searches product codes then does so with these. Encoding is not theirs: see `encode`.
         """
+        return Codebooks(self._copies(), self.codewords)
+
+    def with_adapter(self) -> Codebooks:
+        """The same for queries that are not adapted yet; these encode documents too."""
+        adapter: Floats = self._copies() @ self.query
+        return Codebooks(adapter, self.codewords, self.chosen_by, self.centre, self.document)
+
+    def _copies(self) -> Floats:
         books, _, part = self.codewords.shape
         slices: list[Floats] = np.split(np.eye(self.groups * part, dtype=np.float32), self.groups)
-        copies = [own for own in slices for _ in range(books // self.groups)]
-        return Codebooks(np.concatenate(copies), self.codewords)
+        return np.concatenate([own for own in slices for _ in range(books // self.groups)])
 
     def save(self, path: Path) -> None:
         """Everything but the codewords that are scored, which `codebooks().save` writes."""
@@ -99,6 +106,14 @@ class Additive(NamedTuple):
             return cls(**arrays, codewords=codebooks.centroids)
         except (OSError, TypeError, SafetensorError) as error:
             raise ModelError(f"{adapter}: not an adapter file ({error}); train it again") from error
+
+
+def summed(codebooks: Codebooks) -> Additive:
+    """What `with_adapter` was made of, as far as documents need it."""
+    centre, document, chosen_by = codebooks.centre, codebooks.document, codebooks.choosing
+    if centre is None or document is None or chosen_by is None:
+        raise ModelError("codebooks of sums lack an array ('centre', 'document' or 'choosing'); train the model again")
+    return Additive(centre, document, document, codebooks.centroids, chosen_by)
 
 
 def groups_of(books: int) -> int:

@@ -21,11 +21,15 @@ class Codebooks(NamedTuple):
     centroids: (M, P, rotated_dim / M).
     choosing:  where codewords were learned for documents that kept their codes, the codewords that these were chosen
                by, and by which a new document must choose too; None: by `centroids`.
+    centre, document: where codewords are summed (see `Additive`), what is taken from a document and what it is mapped
+               by before they are chosen; `rotation` is then what queries are mapped by.
     """
 
     rotation: Floats
     centroids: Floats
     choosing: Floats | None = None
+    centre: Floats | None = None
+    document: Floats | None = None
 
     @property
     def books(self) -> int:
@@ -53,6 +57,10 @@ class Codebooks(NamedTuple):
 
     def encode(self, vectors: Floats) -> Codes:
         """Number of the nearest codeword (Euclidean) in every book: (n, M) uint8."""
+        if self.document is not None:
+            from bidr.codes.additive import summed
+
+            return summed(self).encode(vectors)
         words = self.centroids if self.choosing is None else self.choosing
         norms = np.square(words).sum(axis=2)
         codes = np.empty((len(vectors), self.books), dtype=np.uint8)
@@ -86,8 +94,8 @@ class Codebooks(NamedTuple):
 
         try:
             arrays = load_file(path)
-            return cls(arrays["rotation"], arrays["centroids"], arrays.get("choosing"))
-        except (OSError, KeyError, SafetensorError) as error:
+            return cls(**arrays)
+        except (OSError, TypeError, SafetensorError) as error:
             raise ModelError(f"{path}: not a codebook file ({error}); build or train it again") from error
 
 

@@ -72,7 +72,7 @@ def assign(vectors: Tensor, centroids: Tensor) -> Tensor:
 
 def encode_on(codebooks: Codebooks, vectors: Floats, device: torch.device) -> Codes:
     """codebooks.encode, on a GPU where that is the device."""
-    if device.type == "cpu":
+    if device.type == "cpu" or codebooks.document is not None:
         return codebooks.encode(vectors)
     words = codebooks.centroids if codebooks.choosing is None else codebooks.choosing
     rotation, centroids = (torch.as_tensor(array, device=device) for array in (codebooks.rotation, words))

@@ -75,7 +75,9 @@ def encode_corpus(
     """
     stamp = {"encoder": fingerprint(encoder), "tokens": _tokens_fingerprint(source)}
     if codebooks:
-        stamp["codebooks"] = xxhash.xxh3_128_hexdigest(codebooks.rotation.tobytes() + codebooks.centroids.tobytes())
+        stamp["codebooks"] = xxhash.xxh3_128_hexdigest(
+            b"".join(part.tobytes() for part in codebooks if part is not None)
+        )
     width, dtype = (codebooks.books, "uint8") if codebooks else (encoder.dim, "float16")
     state = path.with_suffix(".progress.json")
     done = _rows_done(path, state, stamp)

@@ -152,9 +152,9 @@ class ConventionalConfig:
     from the warm-up's vectors, or mined again ('refreshed') by the encoder as it learns."""
     refresh: int = 1
     """Epochs after which 'refreshed' negatives are mined again."""
-    codes: Literal["pq", "opq", "learned", "jpq"] = "opq"
+    codes: Literal["pq", "opq", "learned", "jpq", "distilled"] = "opq"
     """Codes fitted to the vectors; or learned from there on in the sparse stage; or OPQ's, with codewords and query
-    encoder learned for them."""
+    encoder learned for them; or sums of codewords that learn to rank as the vectors do ('distilled', see frozen)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,6 +202,9 @@ class FrozenConfig:
     """Most questions to learn from; where none are given, as many documents stand in."""
     sample: int = 200_000
     """Most documents to learn from; of more, a random part with every labelled one."""
+    crops: float = 1.0
+    """Where there are texts (conventional.codes = 'distilled'): passages of documents that ask too, for each
+    question."""
     depth: int = 64
     """How many of a question's best documents by full vectors are learned from."""
     own: int = 16
@@ -296,6 +299,8 @@ class TrainConfig:
         for name, value in (("sparse", self.sparse.temperature), ("frozen", self.frozen.temperature)):
             if value <= 0:
                 raise ConfigError(f"{name}.temperature: given {value}, expected more than 0")
+        if self.conventional.codes == "distilled" and self.codewords != 256:
+            raise ConfigError(f"codewords: given {self.codewords}, expected 256 where codes are sums ('distilled')")
         if any(prefix < 1 for prefix in self.dense.prefixes):
             raise ConfigError(f"dense.prefixes: given {self.dense.prefixes}, expected numbers of 1 or more")
 

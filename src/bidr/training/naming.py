@@ -56,6 +56,7 @@ def settings_of(stage: str, config: TrainConfig) -> dict[str, Any]:
         "neighbours": common | mined,
         "nearest": first | mined,
         "fitted": single | codes | _below(every, "conventional.codes"),
+        "distilled": single | codes | _below(every, "frozen."),
         "sparse": sparse,
         "dense": dense,
         "unify": dense | _below(every, "unify."),

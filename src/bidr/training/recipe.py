@@ -132,12 +132,15 @@ def bidr_model(shop: Workshop, sampler: str, out: Path, *, unified: bool) -> Mod
 def conventional_model(shop: Workshop, out: Path) -> Model:
     """The conventional way: one encoder, codes of its vectors, the same vectors ranked again."""
     codes = shop.config.conventional.codes
-    side = {"learned": stages.sparse, "jpq": stages.jpq}.get(codes, stages.fitted)(shop)
+    made_by = {"learned": stages.sparse, "jpq": stages.jpq, "distilled": stages.distilled}
+    side = made_by.get(codes, stages.fitted)(shop)
     name = shop.name("conventional")
     encoder, names = shop.folder / name / "encoder", [shop.name("warmup"), name]
     parts = ModelParts(sparse=encoder, dense=encoder, query=encoder, codebooks=side.codebooks)
     if codes == "learned":
         parts, names = replace(parts, sparse=shop.folder / side.name / "encoder", query=None), [*names, side.name]
+    elif codes == "distilled":
+        names.append(side.name)
     elif codes == "jpq":
         parts, names = replace(parts, query=shop.folder / side.name / "encoder"), [*names, side.name]
     return _save(shop, parts, out, names)

@@ -43,6 +43,7 @@ _TABLE: list[tuple[str, str, dict[str, Any]]] = [
     ("star-pq", "STAR, codes without a rotation", _single("mined", "pq")),
     ("star-dpq", "STAR, codes by matching and reconstruction", _single("mined", "learned", sparse__loss="dpq")),
     ("star-contrastive", "STAR, codes learned as the method does, from its encoder on", _single("mined", "learned")),
+    ("star-distilled", "STAR, codes that are sums and rank as its vectors do", _single("mined", "distilled")),
     ("star-jpq", "STAR, OPQ's codes kept, codewords learned", _single("mined", "jpq", unify__negatives="top")),
     # the method, by the sampler of its dense side
     ("bidr", "the method: learned codes, vectors by random walk, one query encoder", {"method": "bidr"}),

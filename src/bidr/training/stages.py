@@ -25,6 +25,7 @@ from bidr.training.mining import (
 )
 from bidr.training.objectives import CODEBOOKS, FixedDocuments, Matching, Quantized, Unified
 from bidr.training.probe import ANSWERS_MEASURE, candidates_measure, recall
+from bidr.training.summed import learn_summed
 from bidr.training.workshop import Workshop, given
 
 
@@ -194,6 +195,12 @@ def fitted(shop: Workshop) -> Sparse:
             path.parent.mkdir(parents=True, exist_ok=True)
             shop.fit_codebooks(encoder, rotate=shop.config.conventional.codes != "pq").save(path)
     return Sparse(encoder, Codebooks.load(path), stage)
+
+
+def distilled(shop: Workshop) -> Sparse:
+    """Codes of the conventional way's vectors that are sums, and learn to rank as the vectors do."""
+    stage, encoder = shop.name("distilled"), conventional(shop)
+    return Sparse(encoder, learn_summed(shop, encoder, stage), stage)
 
 
 def conventional_epochs(shop: Workshop) -> int:

@@ -1,0 +1,114 @@
+"""Codes that are sums of codewords, for a text encoder's own vectors."""
+
+import signal
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from made_training import CONFIG, files
+
+import bidr
+from bidr.codes import Codebooks
+from bidr.codes.exact import top_k_codes
+from bidr.errors import ConfigError, Stopped
+from bidr.model.encode import encode_rows
+from bidr.text import Dataset, Document, Query
+from bidr.text.tokens import TokenRows
+from bidr.training import frozen, stages
+from bidr.training.config import FrozenConfig
+from bidr.training.mining import corpus_codes
+from bidr.training.recipe import open_workshop, train
+from bidr.training.recipes import with_recipe
+
+DOCUMENTS = 600
+WIDE = replace(
+    CONFIG,
+    codewords=256,
+    encoder=replace(CONFIG.encoder, dim=32),
+    frozen=FrozenConfig(steps=30, batch_size=32, own=8, others=100, depth=16),
+)
+
+
+def many() -> Dataset:
+    """Like made_training's, with more documents than a book has codewords."""
+    random = np.random.default_rng(7)
+    words = [f"{a}{b}{c}" for a in "bdfgkp" for b in "aeiou" for c in "lmnrst"]
+    texts = [" ".join(random.choice(words, 12)) for _ in range(DOCUMENTS)]
+    queries, qrels = [], {"train": {}, "dev": {}}
+    for number in range(160):
+        row = int(random.integers(DOCUMENTS))
+        queries.append(Query(f"q{number}", " ".join(random.choice(texts[row].split(), 3))))
+        qrels["train" if number < 120 else "dev"][f"q{number}"] = {f"d{row}": 1}
+    return Dataset.from_records(
+        "many", [Document(f"d{row}", "", text) for row, text in enumerate(texts)], queries, qrels
+    )
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory):
+    return open_workshop(many(), with_recipe(WIDE, "star-distilled"), tmp_path_factory.mktemp("summed") / "run")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return train(many(), with_recipe(WIDE, "star-distilled"), tmp_path_factory.mktemp("summed") / "model")
+
+
+def test_they_rank_more_as_the_vectors_do_than_product_codes(shop):
+    queries, vectors = (
+        encode_rows(stages.conventional(shop), source) for source in (shop.material.dev.tokens, shop.material.documents)
+    )
+    wanted = np.argsort(-queries @ vectors.T, axis=1)[:, :10]
+
+    def share(side) -> float:
+        found = top_k_codes(queries, side.codebooks, corpus_codes(shop, side), 30).rows
+        return float(np.mean([np.isin(want, got).mean() for want, got in zip(wanted, found, strict=True)]))
+
+    assert share(stages.distilled(shop)) > share(stages.fitted(shop)) + 0.05
+
+
+def test_what_is_saved_codes_documents_as_what_was_learned(model):
+    again = Codebooks.load(model.folder / "sparse" / "quantizer.safetensors")
+    vectors = np.random.default_rng(0).standard_normal((20, again.dim)).astype(np.float32)
+    assert np.array_equal(again.encode(vectors), model.codebooks.encode(vectors))
+    assert again.bytes_per_doc == WIDE.bytes_per_doc
+    product = again._replace(document=None, centre=None, choosing=None)
+    assert product.centroids.shape[2] == again.rotation.shape[0] // again.books
+
+
+def test_with_all_documents_as_candidates_the_answer_is_the_vectors_own(model, tmp_path):
+    data = many()
+    bidr.build(data, model, tmp_path / "index")
+    texts = [query.text for query in data.split("dev").queries]
+    with bidr.open_index(tmp_path / "index") as searcher:
+        found = [[answer.id for answer in searcher.search(text, k=10, candidates=DOCUMENTS)] for text in texts]
+        few = [[answer.id for answer in searcher.search(text, k=10, candidates=60)] for text in texts]
+    queries, store = model.encode_queries(texts)[1], model.dense.tokeniser(32)([text.text for text in data.corpus])
+    vectors = encode_rows(model.dense, TokenRows(store)).astype(np.float16).astype(np.float32)
+    for query, answers in zip(queries, found, strict=True):
+        scores = vectors @ query
+        assert np.sort(scores)[::-1][:10] == pytest.approx([scores[int(name[1:])] for name in answers], abs=1e-3)
+    assert np.mean([len(set(a) & set(b)) / 10 for a, b in zip(found, few, strict=True)]) > 0.5
+
+
+def test_stopped_while_codes_are_learned_it_goes_on_as_if_it_had_not_been(model, tmp_path, monkeypatch):
+    taken, real = [], frozen.Distilling.train_step
+
+    def watched(self):
+        value = real(self)
+        taken.append(value)
+        if len(taken) == 7:
+            signal.raise_signal(signal.SIGTERM)
+        return value
+
+    monkeypatch.setattr(frozen.Distilling, "train_step", watched)
+    with pytest.raises(Stopped, match="run the same command again"):
+        train(many(), with_recipe(WIDE, "star-distilled"), tmp_path / "cut")
+    again = train(many(), with_recipe(WIDE, "star-distilled"), tmp_path / "cut")
+    assert len(taken) == 30
+    assert files(again.folder / "sparse") == files(model.folder / "sparse")
+
+
+def test_other_numbers_of_codewords_are_refused():
+    with pytest.raises(ConfigError, match="codewords: given 16, expected 256"):
+        with_recipe(CONFIG, "star-distilled")
