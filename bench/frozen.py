@@ -26,7 +26,7 @@ from bidr.index.candidates import Scan
 from bidr.index.faissfile import export_faiss
 from bidr.text.labels import label_rows, read_ids, read_judgements
 from bidr.training.config import FrozenConfig, TrainConfig
-from bidr.training.frozen import share_found, train_frozen
+from bidr.training.frozen.train import share_found, train_frozen
 
 DEPTHS, TOPS = (200, 1_000), (10, 100)
 Row = Literal["opq", "faiss-opq", "rq", "rabitq", "frozen", "frozen-labels", "frozen-few", "frozen-none"]

@@ -21,8 +21,8 @@ import tyro
 
 from bidr.model.encoder import Encoder
 from bidr.text.tokens import Tokens
-from bidr.training.loop import LoopSettings, Training
-from bidr.training.objectives import Objective, Prepared
+from bidr.training.engine.loop import LoopSettings, Training
+from bidr.training.losses.objectives import Objective, Prepared
 
 STEPS = 4
 

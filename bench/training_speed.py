@@ -24,9 +24,9 @@ from bidr.negatives.graph import build_graph
 from bidr.negatives.pairs import Pairs
 from bidr.negatives.samplers import LocalBatches, RandomBatches, Sampler
 from bidr.text.tokens import TokenRows, Tokens, tokenise, tokenise_texts
-from bidr.training.loop import LoopSettings, Training, prepare_ahead
+from bidr.training.engine.loop import LoopSettings, Training, prepare_ahead
+from bidr.training.losses.objectives import Matching
 from bidr.training.material import Questions, judged_pairs, read_splits
-from bidr.training.objectives import Matching
 
 QUERY, DOCUMENT, SHORT = 36, 112, 80
 PEAK_TFLOPS = {"H200": 989, "H100": 989, "A100": 312}

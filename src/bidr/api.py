@@ -24,7 +24,7 @@ from bidr.text import Dataset, Split, check, load
 from bidr.text.labels import label_rows, read_ids, read_judgements
 from bidr.text.trec import Qrels
 from bidr.training.config import TrainConfig
-from bidr.training.frozen import train_frozen
+from bidr.training.frozen.train import train_frozen
 from bidr.training.material import tokenise_documents
 from bidr.training.recipe import Resume
 from bidr.training.recipe import train as train_run

@@ -15,9 +15,9 @@ from typing import Any
 
 from made_training import dataset, with_settings
 
-from bidr.training import checkpoint
-from bidr.training.logs import FolderLogs
-from bidr.training.loop import Training
+from bidr.training.engine import checkpoint
+from bidr.training.engine.logs import FolderLogs
+from bidr.training.engine.loop import Training
 from bidr.training.recipe import train
 
 EPOCHS = {stage: {"epochs": 5} for stage in ("warmup", "sparse", "dense", "unify")}

@@ -16,7 +16,7 @@ from bidr.training.config import (
     UnifyConfig,
     WarmupConfig,
 )
-from bidr.training.logs import LOG
+from bidr.training.engine.logs import LOG
 
 DOCUMENTS, TRAIN, DEV = 90, 48, 16
 

@@ -22,11 +22,11 @@ from bidr.negatives.pairs import Pairs
 from bidr.negatives.samplers import Batch
 from bidr.text import tokenise_texts
 from bidr.text.tokens import TokenRows, tokenise
-from bidr.training.gradients import Chance, backward
-from bidr.training.loop import Training
+from bidr.training.engine.gradients import Chance, backward
+from bidr.training.engine.loop import Training
+from bidr.training.engine.parallel import Group, joined
+from bidr.training.losses.objectives import FixedDocuments, Matching, Objective, Quantized, Unified
 from bidr.training.material import Questions
-from bidr.training.objectives import FixedDocuments, Matching, Objective, Quantized, Unified
-from bidr.training.parallel import Group, joined
 from bidr.training.recipe import train
 from bidr.training.recipes import with_recipe
 from bidr.training.workshop import Workshop

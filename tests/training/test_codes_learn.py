@@ -19,8 +19,8 @@ from bidr.text.python_docs import collect
 from bidr.text.tokens import TokenRows
 from bidr.training import stages
 from bidr.training.config import EncoderConfig, SparseConfig, TrainConfig, WarmupConfig
+from bidr.training.losses.objectives import Matching
 from bidr.training.material import Questions
-from bidr.training.objectives import Matching
 from bidr.training.probe import make_probe
 from bidr.training.stages import Sparse
 from bidr.training.workshop import Workshop

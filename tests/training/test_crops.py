@@ -5,8 +5,8 @@ from hypothesis import strategies as st
 from made_training import CONFIG, dataset, with_settings
 
 from bidr.text.tokens import Tokens
-from bidr.training.crops import Crops, crops_of, joined
-from bidr.training.objectives import Quantized
+from bidr.training.losses.crops import Crops, crops_of, joined
+from bidr.training.losses.objectives import Quantized
 from bidr.training.recipe import open_workshop
 
 

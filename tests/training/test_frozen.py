@@ -18,8 +18,8 @@ from bidr.index.candidates import Scan
 from bidr.index.faissfile import export_faiss
 from bidr.model.folder import Model
 from bidr.model.frozen import FrozenModel, open_model
-from bidr.training.distil import Distilling, label_loss
-from bidr.training.frozen import share_found
+from bidr.training.frozen.distil import Distilling, label_loss
+from bidr.training.frozen.train import share_found
 
 TRAIN = 300
 DEPTH = 15

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from made_training import files
 
-from bidr.training.logs import read_log
+from bidr.training.engine.logs import read_log
 
 STAGES = ("warmup", "sparse", "dense-random-walk", "unify-random-walk")
 

@@ -15,11 +15,11 @@ from bidr.model.quantizer import Quantizer, uniform
 from bidr.negatives.doubtful import Judged, judged_by_vectors, without_doubtful
 from bidr.negatives.pairs import Pairs, without_positives
 from bidr.negatives.samplers import Batch, RandomBatches
-from bidr.training.live import LiveCodes
-from bidr.training.loss import Taught, contrast, divergence, info_nce, own_nce
-from bidr.training.objectives import FixedDocuments, Matching, Quantized, Unified
-from bidr.training.teacher import PairTeacher, VectorTeacher
-from bidr.training.whole import whole_contrast
+from bidr.training.losses.infonce import Taught, contrast, divergence, info_nce, own_nce
+from bidr.training.losses.live import LiveCodes
+from bidr.training.losses.objectives import FixedDocuments, Matching, Quantized, Unified
+from bidr.training.losses.teacher import PairTeacher, VectorTeacher
+from bidr.training.losses.whole import whole_contrast
 from bidr.training.workshop import Workshop
 
 
@@ -263,7 +263,7 @@ def test_live_negatives_are_what_the_codes_rank_highest_now(shop, sides, batch, 
         expected.append(entropy(scores[query, [positive, *order]], scores[query, positive]))
         highest.append(scores[query, order])
     for at_once in (65_536, 20):
-        monkeypatch.setattr("bidr.training.live.DOCUMENTS_AT_ONCE", at_once)
+        monkeypatch.setattr("bidr.training.losses.live.DOCUMENTS_AT_ONCE", at_once)
         rotated = torch.from_numpy(books.rotate(sides[0][batch.queries]))
         rows = objective.highest(rotated, whole_contrast(batch, shop.material.train.pairs)).numpy()
         assert np.allclose(scores[batch.queries[:, None], rows], highest, atol=1e-3)

@@ -4,8 +4,8 @@ import pytest
 from made_training import CONFIG, dataset
 
 from bidr.errors import ConfigError, MissingExtra
-from bidr.training import logs
-from bidr.training.logs import LOG, FolderLogs, check_tensorboard, read_log
+from bidr.training.engine import logs
+from bidr.training.engine.logs import LOG, FolderLogs, check_tensorboard, read_log
 from bidr.training.recipe import train
 
 

@@ -8,9 +8,9 @@ from torch import nn
 
 from bidr.errors import BidrError, ModelError, Stopped
 from bidr.negatives.samplers import Plan
-from bidr.training import checkpoint, loop
-from bidr.training.loop import LoopSettings, Training, prepare_ahead, run, schedule
-from bidr.training.objectives import Objective, Prepared
+from bidr.training.engine import checkpoint, loop
+from bidr.training.engine.loop import LoopSettings, Training, prepare_ahead, run, schedule
+from bidr.training.losses.objectives import Objective, Prepared
 
 SETTINGS = LoopSettings(epochs=3, rate=0.05, decay=0.01, warmup_share=0.2, clip=1.0, seed=0, checkpoint_seconds=1e9)
 

@@ -8,9 +8,9 @@ from made_training import CONFIG, dataset
 from bidr.model.encode import encode_rows
 from bidr.negatives.pairs import Pairs
 from bidr.negatives.samplers import Batch
-from bidr.training import whole
-from bidr.training.loss import contrast, info_nce
-from bidr.training.objectives import FixedDocuments, Matching, Quantized, Unified
+from bidr.training.losses import whole
+from bidr.training.losses.infonce import contrast, info_nce
+from bidr.training.losses.objectives import FixedDocuments, Matching, Quantized, Unified
 from bidr.training.workshop import Workshop
 
 

@@ -28,8 +28,8 @@ from processes import (
 from safetensors.torch import load_file
 
 from bidr.text.tokens import TokenRows, Tokens
-from bidr.training.gradients import cut, like_lengths, shares
-from bidr.training.parallel import Group
+from bidr.training.engine.gradients import cut, like_lengths, shares
+from bidr.training.engine.parallel import Group
 from bidr.training.recipe import train
 from bidr.training.recipes import with_recipe
 from bidr.training.workshop import Workshop

@@ -12,7 +12,7 @@ from bidr.errors import ConfigError, Stopped
 from bidr.model.encode import encode_rows, fingerprint
 from bidr.training import mining, stages
 from bidr.training.config import SparseConfig, TrainConfig
-from bidr.training.loop import Training
+from bidr.training.engine.loop import Training
 from bidr.training.naming import stage_name
 from bidr.training.recipe import model_of, open_workshop, train
 from bidr.training.recipes import RECIPES, with_recipe

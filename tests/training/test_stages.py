@@ -12,8 +12,8 @@ from bidr.model.encode import encode_rows, fingerprint
 from bidr.negatives.pairs import Pairs
 from bidr.negatives.samplers import LocalBatches, RandomBatches
 from bidr.training import stages
-from bidr.training.loop import Training
-from bidr.training.objectives import Matching
+from bidr.training.engine.loop import Training
+from bidr.training.losses.objectives import Matching
 from bidr.training.probe import Probe, make_probe, recall
 from bidr.training.recipe import train
 from bidr.training.workshop import Workshop

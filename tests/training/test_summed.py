@@ -14,8 +14,9 @@ from bidr.errors import ConfigError, Stopped
 from bidr.model.encode import encode_rows
 from bidr.text import Dataset, Document, Query
 from bidr.text.tokens import TokenRows
-from bidr.training import frozen, stages
+from bidr.training import stages
 from bidr.training.config import FrozenConfig
+from bidr.training.frozen import train as frozen
 from bidr.training.mining import corpus_codes
 from bidr.training.recipe import open_workshop, train
 from bidr.training.recipes import with_recipe

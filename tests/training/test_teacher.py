@@ -8,7 +8,8 @@ import torch
 from made_training import CONFIG, dataset
 
 from bidr.errors import DataError, ModelError
-from bidr.training import mining, stages, teacher
+from bidr.training import mining, stages
+from bidr.training.losses import teacher
 from bidr.training.recipes import with_recipe
 from bidr.training.workshop import Workshop
 

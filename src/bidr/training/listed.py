@@ -9,8 +9,8 @@ from bidr.codes.lists import Lists, coarse_lists, visited
 from bidr.files import write_json
 from bidr.model.encoder import Encoder
 from bidr.progress import say
+from bidr.training.losses.objectives import LISTS
 from bidr.training.mining import Sparse
-from bidr.training.objectives import LISTS
 from bidr.training.workshop import Workshop
 
 PROBES = (1, 2, 4, 8, 16, 32)

@@ -14,7 +14,7 @@ from bidr.negatives.graph import ProximityGraph, build_graph
 from bidr.negatives.pairs import Rows, without_positives
 from bidr.negatives.samplers import LocalBatches, Plan, RandomBatches, Refreshed, Sampler, locality
 from bidr.progress import say
-from bidr.training.teacher import PairTeacher, Teacher, VectorTeacher, teacher_pool
+from bidr.training.losses.teacher import PairTeacher, Teacher, VectorTeacher, teacher_pool
 from bidr.training.workshop import Observe, Workshop
 
 DOCUMENTS_PER_HOP, LEAST_HOPS = 2_000, 10

@@ -15,8 +15,8 @@ from bidr.model.folder import Model, ModelParts, TextSettings, save_model
 from bidr.text import Dataset
 from bidr.training import stages
 from bidr.training.config import TrainConfig
-from bidr.training.logs import check_tensorboard
-from bidr.training.parallel import Group, joined
+from bidr.training.engine.logs import check_tensorboard
+from bidr.training.engine.parallel import Group, joined
 from bidr.training.workshop import Workshop
 
 Resume = Literal["auto", "never", "must"]

@@ -10,9 +10,10 @@ from bidr.model.encode import discard
 from bidr.model.encoder import Encoder
 from bidr.model.quantizer import Quantizer
 from bidr.progress import say
-from bidr.training.crops import crops_of
 from bidr.training.listed import first_lists, measure_lists
-from bidr.training.live import LiveCodes
+from bidr.training.losses.crops import crops_of
+from bidr.training.losses.live import LiveCodes
+from bidr.training.losses.objectives import CODEBOOKS, FixedDocuments, Matching, Quantized, Unified
 from bidr.training.mining import (
     TEACHER,
     Sparse,
@@ -23,7 +24,6 @@ from bidr.training.mining import (
     sparse_batches,
     train_candidates,
 )
-from bidr.training.objectives import CODEBOOKS, FixedDocuments, Matching, Quantized, Unified
 from bidr.training.probe import ANSWERS_MEASURE, candidates_measure, recall
 from bidr.training.summed import learn_summed
 from bidr.training.workshop import Workshop, given

@@ -15,10 +15,10 @@ from bidr.model.encoder import Encoder
 from bidr.negatives.pairs import Pairs, Rows
 from bidr.progress import say
 from bidr.text.tokens import TokenRows
-from bidr.training.crops import crops_of
-from bidr.training.frozen import learn
-from bidr.training.objectives import CODEBOOKS
-from bidr.training.sampled import TOP, Prepared, Probe, prepare
+from bidr.training.frozen.sampled import TOP, Prepared, Probe, prepare
+from bidr.training.frozen.train import learn
+from bidr.training.losses.crops import crops_of
+from bidr.training.losses.objectives import CODEBOOKS
 from bidr.training.workshop import DONE, Workshop
 
 Floats = npt.NDArray[np.float32]

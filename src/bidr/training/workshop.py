@@ -27,13 +27,13 @@ from bidr.negatives.samplers import Plan, RandomBatches, Sampler
 from bidr.progress import say
 from bidr.text import Dataset, document_text, train_wordpieces
 from bidr.training.config import Negatives, TrainConfig
-from bidr.training.loop import CHECKPOINT, LoopSettings, Measured, Training, run
+from bidr.training.engine.loop import CHECKPOINT, LoopSettings, Measured, Training, run
+from bidr.training.engine.parallel import Group
+from bidr.training.engine.together import encode_together
+from bidr.training.losses.objectives import Objective
 from bidr.training.material import prepare, read_splits
 from bidr.training.naming import stage_name
-from bidr.training.objectives import Objective
-from bidr.training.parallel import Group
 from bidr.training.probe import make_probe
-from bidr.training.together import encode_together
 
 BM25_DEPTH = 20
 DONE = "done.json"

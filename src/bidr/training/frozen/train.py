@@ -17,10 +17,10 @@ from bidr.errors import ConfigError, DataError, Stopped
 from bidr.files import storage_errors, write_json
 from bidr.model.frozen import FrozenModel, save_frozen
 from bidr.progress import bar, say
-from bidr.training import checkpoint
 from bidr.training.config import TrainConfig
-from bidr.training.distil import CodesLearner, Distilling, DistilSettings, Lessons, Rows
-from bidr.training.sampled import Labels, Prepared, Probe, prepare
+from bidr.training.engine import checkpoint
+from bidr.training.frozen.distil import CodesLearner, Distilling, DistilSettings, Lessons, Rows
+from bidr.training.frozen.sampled import Labels, Prepared, Probe, prepare
 
 WORK, RUN, CHECKPOINT = "work", "run.json", "checkpoint.pt"
 WIDTH_OF_RATES = 384

@@ -14,7 +14,7 @@ from bidr.negatives.pairs import Pairs, Rows
 from bidr.negatives.samplers import Batch
 from bidr.progress import bar, say
 from bidr.text import document_text
-from bidr.training.loss import Contrast, Taught
+from bidr.training.losses.infonce import Contrast, Taught
 from bidr.training.material import read_splits
 from bidr.training.workshop import Workshop
 

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from bidr.model.encoder import Encoder
 from bidr.text.tokens import TokenRows, Tokens
-from bidr.training.objectives import Objective, Prepared
-from bidr.training.parallel import Group
+from bidr.training.engine.parallel import Group
+from bidr.training.losses.objectives import Objective, Prepared
 
 Places = npt.NDArray[np.int64]
 

@@ -13,7 +13,7 @@ from bidr.files import storage_errors, sync_file, write_json
 from bidr.model.encode import discard, encode_corpus, fingerprint
 from bidr.model.encoder import Encoder
 from bidr.text.tokens import Tokens, TokenStore
-from bidr.training.parallel import Group
+from bidr.training.engine.parallel import Group
 
 
 class Part(TokenStore):

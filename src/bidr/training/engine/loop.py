@@ -19,11 +19,11 @@ from bidr.errors import BidrError, Stopped
 from bidr.negatives.pairs import Rows
 from bidr.negatives.samplers import Plan, Sampler
 from bidr.progress import bar, say
-from bidr.training import checkpoint
-from bidr.training.gradients import Chance, backward
-from bidr.training.logs import FolderLogs, Logs
-from bidr.training.objectives import Objective, Prepared
-from bidr.training.parallel import Group
+from bidr.training.engine import checkpoint
+from bidr.training.engine.gradients import Chance, backward
+from bidr.training.engine.logs import FolderLogs, Logs
+from bidr.training.engine.parallel import Group
+from bidr.training.losses.objectives import Objective, Prepared
 
 CHECKPOINT = "checkpoint.pt"
 MOST_SKIPPED = 20

@@ -10,7 +10,7 @@ from bidr.codes.exact import top_k
 from bidr.codes.vectors import VectorRows
 from bidr.progress import say
 from bidr.training.config import TrainConfig
-from bidr.training.distil import Lessons, Rows
+from bidr.training.frozen.distil import Lessons, Rows
 
 TOP = 10
 # Of very wide vectors fewer documents are learned from: the sample stays within 1 GiB.

@@ -17,7 +17,7 @@ from torch.nn import functional
 from bidr.codes.additive import WORDS, Additive
 from bidr.codes.codebooks import Codes, Floats
 from bidr.errors import BidrError
-from bidr.training.loop import schedule
+from bidr.training.engine.loop import schedule
 
 Rows = npt.NDArray[np.int64]
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from bidr.negatives.pairs import Pairs
 from bidr.negatives.samplers import Batch
-from bidr.training.loss import Contrast
+from bidr.training.losses.infonce import Contrast
 
 SCORES_AT_ONCE = 1 << 25
 MOST_ROWS = 1 << 16

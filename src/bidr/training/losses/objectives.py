@@ -23,10 +23,10 @@ from bidr.negatives.pairs import Rows
 from bidr.negatives.samplers import Batch
 from bidr.text import TokenStore
 from bidr.text.tokens import Tokens
-from bidr.training.crops import Crops, joined
-from bidr.training.loss import Contrast, Taught, contrast, divergence, info_nce, own_nce
+from bidr.training.losses.crops import Crops, joined
+from bidr.training.losses.infonce import Contrast, Taught, contrast, divergence, info_nce, own_nce
+from bidr.training.losses.whole import whole_contrast, whole_nce
 from bidr.training.material import Questions
-from bidr.training.whole import whole_contrast, whole_nce
 
 SparseLoss = Literal["quantized", "joint", "dpq"]
 CODEBOOKS = "codebooks.safetensors"

@@ -10,9 +10,9 @@ from torch.nn import functional
 from bidr.codes import Codebooks
 from bidr.model.encoder import Encoder
 from bidr.negatives.pairs import Rows
-from bidr.training.loss import Contrast
-from bidr.training.objectives import FixedDocuments, Unified
-from bidr.training.whole import decode
+from bidr.training.losses.infonce import Contrast
+from bidr.training.losses.objectives import FixedDocuments, Unified
+from bidr.training.losses.whole import decode
 
 DOCUMENTS_AT_ONCE = 65_536
 
