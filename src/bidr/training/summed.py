@@ -15,7 +15,7 @@ from bidr.model.encoder import Encoder
 from bidr.negatives.pairs import Pairs, Rows
 from bidr.progress import say
 from bidr.text.tokens import TokenRows
-from bidr.training.frozen.sampled import TOP, Prepared, Probe, prepare
+from bidr.training.frozen.sampled import LEAST_QUESTIONS, TOP, Prepared, Probe, prepare
 from bidr.training.frozen.train import learn
 from bidr.training.losses.crops import crops_of
 from bidr.training.losses.objectives import CODEBOOKS
@@ -63,7 +63,8 @@ def _questions(shop: Workshop, encoder: Encoder) -> tuple[Floats, dict[int, list
     vectors = [encode_rows(encoder, train.tokens, rows)]
     crops = crops_of(encoder, frozen.crops, train.tokens.lengths())
     if crops is not None:
-        drawn = random.integers(len(shop.material.documents), size=round(crops.share * len(rows)))
+        count = max(round(crops.share * len(rows)), LEAST_QUESTIONS - len(rows))
+        drawn = random.integers(len(shop.material.documents), size=count)
         passages = crops.cut(shop.material.documents.batch(drawn), random)
         vectors.append(encode_rows(encoder, TokenRows(passages)))
     labels = {place: train.pairs.of(row).tolist() for place, row in enumerate(rows.tolist())}

@@ -16,6 +16,8 @@ TOP = 10
 # Of very wide vectors fewer documents are learned from: the sample stays within 1 GiB.
 SAMPLE_NUMBERS = 1 << 28
 MOST_LABELLED = 16
+# Documents stand in for what questions are missing: some hundred questions alone teach less than none.
+LEAST_QUESTIONS = 5_000
 Labels = dict[int, list[int]]
 
 
@@ -42,23 +44,33 @@ def prepare(documents: VectorRows, questions: VectorRows | None, labels: Labels,
     most = max(WORDS, min(frozen.sample, SAMPLE_NUMBERS // documents.dim))
     rows = _sample_rows(documents, labels, most, random)
     sample = documents[rows]
-    asked = np.sort(random.permutation(len(questions))[: frozen.questions]) if questions else _stand_ins(rows, config)
-    vectors = questions[asked] if questions else sample[asked]
-    length, own_length = (float(np.linalg.norm(many, axis=1).mean()) or 1.0 for many in (sample, vectors))
+    length = _mean_length(sample)
     sample /= length
-    vectors /= own_length
+    asked = np.sort(random.permutation(len(questions))[: frozen.questions]) if questions else np.empty(0, np.int64)
+    stand_ins = _stand_ins(len(sample), frozen.questions if questions is None else LEAST_QUESTIONS - len(asked), config)
+    vectors = sample[stand_ins]
+    if questions is not None:
+        own = questions[asked]
+        own /= _mean_length(own)
+        vectors = np.concatenate([own, vectors])
     say(f"ranking {len(sample):,} documents by full vectors for {len(vectors):,} questions")
-    best = top_k(vectors, sample, frozen.depth + 1).rows
-    # A document that stands in for a question finds itself: what it must tell apart are the others.
-    best = best[:, :-1] if questions else _without_self(best, asked)
+    best = _without_self(
+        top_k(vectors, sample, frozen.depth + 1).rows, np.concatenate([np.full(len(asked), -1), stand_ins])
+    )
     labelled = _labelled(asked, rows, labels if questions else {})
-    held = random.permutation(len(asked))[: min(frozen.dev_questions, len(asked) // 10)]
-    learned = np.setdiff1d(np.arange(len(asked)), held)
+    labelled = np.concatenate([labelled, np.full((len(stand_ins), labelled.shape[1]), -1)])
+    count = len(asked) or len(stand_ins)
+    held = random.permutation(count)[: min(frozen.dev_questions, count // 10)]
+    learned = np.setdiff1d(np.arange(len(vectors)), held)
     return Prepared(
         Lessons(sample, vectors[learned], best[learned], labelled[learned]),
         Probe(vectors[held], best[held, :TOP], labelled[held]),
         length,
     )
+
+
+def _mean_length(vectors: Floats) -> float:
+    return float(np.linalg.norm(vectors, axis=1).mean()) or 1.0
 
 
 def _sample_rows(documents: VectorRows, labels: Labels, most: int, random: np.random.Generator) -> Rows:
@@ -71,13 +83,14 @@ def _sample_rows(documents: VectorRows, labels: Labels, most: int, random: np.ra
     return np.sort(np.concatenate([needed, others]))
 
 
-def _stand_ins(rows: Rows, config: TrainConfig) -> Rows:
+def _stand_ins(documents: int, wanted: int, config: TrainConfig) -> Rows:
     """Documents of the sample that are asked for as if they were questions."""
     random = np.random.default_rng((config.seed, 1))
-    return np.sort(random.permutation(len(rows))[: config.frozen.questions])
+    return np.sort(random.permutation(documents)[: max(wanted, 0)])
 
 
 def _without_self(best: Rows, asked: Rows) -> Rows:
+    """A document that stands in for a question finds itself: what it must tell apart are the others."""
     order = np.argsort(best == asked[:, None], axis=1, kind="stable")[:, :-1]
     return np.take_along_axis(best, order, axis=1)
 
