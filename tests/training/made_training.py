@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from bidr.text import Dataset, Document, Query
 from bidr.training.config import (
@@ -17,6 +18,7 @@ from bidr.training.config import (
     WarmupConfig,
 )
 from bidr.training.engine.logs import LOG
+from bidr.training.losses.objectives import Objective, Prepared
 
 DOCUMENTS, TRAIN, DEV = 90, 48, 16
 
@@ -55,6 +57,11 @@ CONFIG = TrainConfig(
 def with_settings(**parts: dict[str, Any]) -> TrainConfig:
     """CONFIG with some fields of its parts replaced: with_settings(dense={"start": "warmup"})."""
     return replace(CONFIG, **{name: replace(getattr(CONFIG, name), **fields) for name, fields in parts.items()})
+
+
+def losses(objective: Objective, prepared: Prepared) -> dict[str, Tensor]:
+    """A batch's terms with the graph behind them, as one process would make it."""
+    return objective.terms([objective.encoder.encode(tokens) for tokens in prepared.texts], prepared.given)
 
 
 def files(folder: Path) -> dict[str, bytes]:

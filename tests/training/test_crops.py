@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from made_training import CONFIG, dataset, with_settings
+from made_training import CONFIG, dataset, losses, with_settings
 
 from bidr.text.tokens import Tokens
 from bidr.training.losses.crops import Crops, crops_of, joined
@@ -72,7 +72,7 @@ def test_a_crops_target_is_its_document_and_questions_keep_theirs(shop):
     targets = found.given.documents[found.given.targets]
     assert targets.tolist() == [*batch.positives.tolist(), *drawn.tolist()]
     assert set(found.given.hidden[0].tolist()) <= set(range(count)), "nothing is hidden from a document"
-    terms = objective.losses(found)
+    terms = losses(objective, found)
     assert set(terms) == {"codes", "dense"}
     plain = Quantized(encoder, quantizer, shop.material.documents, train, 20.0, **options)
     assert len(plain.prepare(batch, np.random.default_rng(0)).given.targets) == count

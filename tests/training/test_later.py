@@ -5,7 +5,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from made_training import CONFIG, dataset
+from made_training import CONFIG, dataset, losses
 from torch.nn import functional
 
 from bidr.codes import Codebooks
@@ -48,7 +48,7 @@ def batch(shop, sides):
 
 
 def terms_of(objective, batch, seed=0):
-    found = objective.losses(objective.prepare(batch, np.random.default_rng(seed)))
+    found = losses(objective, objective.prepare(batch, np.random.default_rng(seed)))
     return {name: float(value.detach()) for name, value in found.items()}
 
 
@@ -272,7 +272,7 @@ def test_live_negatives_are_what_the_codes_rank_highest_now(shop, sides, batch, 
 
 def test_live_codewords_learn_and_new_documents_still_choose_by_the_old_ones(sides, batch, live, tmp_path):
     objective = live(7)
-    sum(objective.losses(objective.prepare(batch, np.random.default_rng(0))).values()).backward()
+    sum(losses(objective, objective.prepare(batch, np.random.default_rng(0))).values()).backward()
     assert objective._centroids.grad.abs().sum() > 0
     with torch.no_grad():
         objective._centroids += 1

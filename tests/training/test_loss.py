@@ -3,7 +3,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from made_training import CONFIG, dataset
+from made_training import CONFIG, dataset, losses
 
 from bidr.model.encode import encode_rows
 from bidr.negatives.pairs import Pairs
@@ -73,7 +73,7 @@ def batch(shop):
 
 
 def loss_of(objective, batch, seed=0):
-    return sum(objective.losses(objective.prepare(batch, np.random.default_rng(seed))).values())
+    return sum(losses(objective, objective.prepare(batch, np.random.default_rng(seed))).values())
 
 
 def own_positives(shop) -> list[set[int]]:

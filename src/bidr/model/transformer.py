@@ -77,7 +77,7 @@ class TransformerEncoder(Encoder):
             return self._forward_in_groups(tokens)
         offsets, longest = tokens.offsets, int(np.diff(tokens.offsets).max(initial=1))
         ids, starts = (torch.from_numpy(array).to(self.device, non_blocking=True) for array in (tokens.ids, offsets))
-        return encode_packed(self.model, ids, starts, longest, training=self.training and torch.is_grad_enabled())
+        return encode_packed(self.model, ids, starts, longest, training=self.training)
 
     def expect_steps(self, steps: int) -> None:
         if self._packable and self.device.type == "cuda":

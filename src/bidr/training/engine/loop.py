@@ -4,17 +4,15 @@ import copy
 import math
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
 
+from bidr.ahead import OnItsWay, ahead
 from bidr.errors import BidrError, Stopped
 from bidr.negatives.pairs import Rows
 from bidr.negatives.samplers import Plan, Sampler
@@ -54,9 +52,8 @@ class Launched(NamedTuple):
     rate: float
     names: list[str]
     """Of the loss's terms."""
-    outcome: Tensor
-    """Whether loss and gradient are finite, the gradient's norm, the terms; on the host once `arrived` has happened."""
-    arrived: torch.cuda.Event | None
+    outcome: OnItsWay
+    """Whether loss and gradient are finite, the gradient's norm, the terms."""
 
 
 class Training:
@@ -114,7 +111,7 @@ class Training:
         before = self.settle()
         outcome = torch.cat([torch.stack([finite.float(), norm.float()]), values])
         rate = settings.rate * share
-        self._launched = Launched(self.step, prepared.queries, rate, list(terms), *_to_host(outcome))
+        self._launched = Launched(self.step, prepared.queries, rate, list(terms), OnItsWay(outcome))
         self.step += 1
         self.taken += 1
         return before
@@ -124,9 +121,7 @@ class Training:
         launched, self._launched = self._launched, None
         if launched is None:
             return math.nan
-        if launched.arrived:
-            launched.arrived.synchronize()
-        finite, norm, *values = launched.outcome.tolist()
+        finite, norm, *values = launched.outcome.wait().tolist()
         loss = float(sum(values))
         if finite:
             self.total += loss
@@ -154,16 +149,6 @@ class Training:
         if value > self.best:
             self.best = value
             self.best_state = copy.deepcopy(self.objective.state_dict())
-
-
-def _to_host(values: Tensor) -> tuple[Tensor, torch.cuda.Event | None]:
-    """Send values on their way to the host, without waiting for them or for what is launched after them."""
-    if not values.is_cuda:
-        return values, None
-    copied = torch.empty_like(values, device="cpu", pin_memory=True).copy_(values, non_blocking=True)
-    arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
-    arrived.record()
-    return copied, arrived
 
 
 def schedule(step: int, total: int, warmup_share: float) -> float:
@@ -249,12 +234,7 @@ def prepare_ahead(training: Training, plan: Plan) -> Iterator[Prepared]:
         random = np.random.default_rng((training.settings.seed, training.epoch, step))
         return training.objective.prepare(plan.batch(step), random)
 
-    with ThreadPoolExecutor(1, "prepare") as thread:
-        following = None
-        for step in chain(range(training.step, plan.steps), [None]):
-            ready, following = following, None if step is None else thread.submit(prepare, step)
-            if ready is not None:
-                yield ready.result()
+    return ahead(prepare, range(training.step, plan.steps))
 
 
 def _stopped(training: Training) -> Stopped:

@@ -59,10 +59,6 @@ class Objective(nn.Module):
         """The losses by name, from a matrix of vectors for each of the batch's texts; their sum is minimised."""
         raise NotImplementedError
 
-    def losses(self, prepared: Prepared) -> dict[str, Tensor]:
-        """Encode, then compare."""
-        return self.terms([self.encoder.encode(tokens) for tokens in prepared.texts], prepared.given)
-
     def groups(self, rate: float, decay: float) -> list[dict[str, object]]:
         return [{"params": list(self.encoder.parameters()), "lr": rate, "weight_decay": decay}]
 
