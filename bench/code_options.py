@@ -1,0 +1,94 @@
+"""What each way of making codes closes of the gap between OPQ codes and the same vectors unquantized, on dev.
+
+python bench/code_options.py --data FOLDER --out DIR --config.bytes-per-doc 8 [--config.encoder.backbone MODEL ...]
+
+All rows rank their candidates by the vectors of one encoder, the conventional way's (STAR), so that only the codes
+differ. Stages are kept in the folder: a call that was cut off goes on, and more variants can be asked for later.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import tyro
+
+import bidr
+from bidr.codes.exact import top_k, top_k_codes
+from bidr.model.encode import encode_rows
+from bidr.model.encoder import Encoder
+from bidr.training import stages
+from bidr.training.config import TrainConfig
+from bidr.training.mining import Sparse, corpus_codes
+from bidr.training.probe import recall
+from bidr.training.recipe import open_workshop
+from bidr.training.recipes import with_recipe
+from bidr.training.workshop import Workshop
+
+VARIANTS = ("contrastive", "uniform", "distilled", "crops", "additive", "additive-crops", "star-contrastive")
+
+
+def main(data: str, out: Path, config: TrainConfig, variants: tuple[str, ...] = VARIANTS) -> None:
+    """config: settings of the run, as `bidr train` has them; variants: which rows."""
+    shop = open_workshop(bidr.load(data), config, out)
+    single = shop.under(with_recipe(config, "star-opq"))
+    table = Table(shop, stages.conventional(single))
+    table.codes("opq", stages.fitted(single), single)
+    for name in variants:
+        under = shop.under(settings(config, name))
+        made = stages.distilled if name.startswith("additive") else stages.sparse
+        table.codes(name, made(under), under)
+
+
+def settings(config: TrainConfig, name: str) -> TrainConfig:
+    """The settings that a variant stands for."""
+    sparse = {"uniform": {"assignment": "uniform"}, "crops": {"crops": 0.5}}.get(name, {})
+    if name.startswith("additive"):
+        share = config.frozen.crops if name.endswith("crops") else 0.0
+        config = replace(config, frozen=replace(config.frozen, crops=share))
+        return with_recipe(config, "star-distilled")
+    if name in ("distilled", "star-contrastive"):
+        return with_recipe(config, {"distilled": "bidr-distilled"}.get(name, name))
+    return replace(config, sparse=replace(config.sparse, **sparse))
+
+
+class Table:
+    """Rows as they are made, each beside the unquantized vectors and OPQ."""
+
+    def __init__(self, shop: Workshop, ranker: Encoder) -> None:
+        self.shop, self.pairs, self.depth = shop, shop.material.dev.pairs, shop.config.candidates
+        self.queries = encode_rows(ranker, shop.material.dev.tokens)
+        self.vectors = encode_rows(ranker, shop.material.documents, dtype=np.float16)
+        found = top_k(self.queries, self.vectors, self.depth, device=shop.device).rows
+        self.ceiling = self.figures(found, found[:, :100])
+        self.floor: dict[str, float] | None = None
+        print("| codes | candidates | R@10 | R@100 | gap closed: candidates | R@100 |\n|---|---|---|---|---|---|")
+        self.show("unquantized", self.ceiling)
+
+    def codes(self, name: str, side: Sparse, under: Workshop) -> None:
+        """Measure candidates by these codes, ranked by the vectors."""
+        asked = encode_rows(side.encoder, self.shop.material.dev.tokens)
+        found = top_k_codes(asked, side.codebooks, corpus_codes(under, side), self.depth, device=under.device).rows
+        ranked = np.stack([self.ranked(query, rows) for query, rows in zip(self.queries, found, strict=True)])
+        figures = self.figures(found, ranked)
+        self.floor = self.floor or figures
+        self.show(name, figures)
+
+    def ranked(self, query: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        scores = self.vectors[rows].astype(np.float32) @ query
+        return rows[np.argsort(-scores, kind="stable")][:100]
+
+    def figures(self, candidates: np.ndarray, ranked: np.ndarray) -> dict[str, float]:
+        names = {"candidates": candidates, "R@10": ranked[:, :10], "R@100": ranked}
+        return {name: recall(rows, self.pairs) for name, rows in names.items()}
+
+    def show(self, name: str, figures: dict[str, float]) -> None:
+        closed = []
+        for measure in ("candidates", "R@100"):
+            gap = self.ceiling[measure] - self.floor[measure] if self.floor else 0.0
+            closed.append(f"{(figures[measure] - self.floor[measure]) / gap:.0%}" if self.floor and gap > 0 else "")
+        cells = [name, *(f"{value:.4f}" for value in figures.values()), *closed]
+        print(f"| {' | '.join(cells)} |", flush=True)
+
+
+if __name__ == "__main__":
+    tyro.cli(main)
