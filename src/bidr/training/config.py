@@ -202,7 +202,7 @@ class FrozenConfig:
     """Most questions to learn from; where none are given, as many documents stand in."""
     sample: int = 200_000
     """Most documents to learn from; of more, a random part with every labelled one."""
-    crops: float = 1.0
+    crops: float = 3.0
     """Where there are texts (conventional.codes = 'distilled'): passages of documents that ask too, for each
     question."""
     depth: int = 64
