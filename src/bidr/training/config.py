@@ -6,6 +6,7 @@ from typing import Literal
 from bidr.errors import ConfigError
 from bidr.text import Titles
 from bidr.training.checks import at_least, check_choices
+from bidr.training.frozen.settings import FrozenConfig
 
 BUILT_IN = "built-in"
 Negatives = Literal["in-batch", "bm25", "mined"]
@@ -187,42 +188,6 @@ class DistilConfig:
     """Mined documents of each query that the teacher scores, besides its positives."""
     scale: float = 1.0
     """What the teacher's scores are multiplied by before the softmax."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class FrozenConfig:
-    """Codes for vectors that already exist (`bidr train --vectors`); of the other settings only bytes_per_doc,
-    candidates, seed and checkpoint_minutes count there."""
-
-    steps: int = 400
-    """Updates of codewords and query adapter; 0: codes that only reconstruct."""
-    batch_size: int = 256
-    """Questions in a step."""
-    questions: int = 10_000
-    """Most questions to learn from; where none are given, as many documents stand in."""
-    sample: int = 200_000
-    """Most documents to learn from; of more, a random part with every labelled one."""
-    crops: float = 3.0
-    """Where there are texts (conventional.codes = 'distilled'): passages of documents that ask too, for each
-    question."""
-    depth: int = 64
-    """How many of a question's best documents by full vectors are learned from."""
-    own: int = 16
-    """How many of these come into a step's pool, for every question."""
-    others: int = 2_048
-    """Random documents in a step's pool."""
-    temperature: float = 0.6
-    """Of the distributions that are compared, as a multiple of the standard deviation of a question's scores."""
-    rate: float = 1e-3
-    """Learning rate of the codewords, for vectors of length 1 and 384 dimensions."""
-    adapter_rate: float = 0.1
-    """Learning rate of the query adapter as a multiple of the codewords'."""
-    label_weight: float = 0.2
-    """Weight of the labels beside the full vectors' ranking; 0: labels are not looked at."""
-    dev_questions: int = 500
-    """Most questions to hold out and choose on; never more than a tenth."""
-    measured: int = 4
-    """How often the held-out questions are measured."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -186,20 +186,25 @@ def run(
             training.settle()
             found = group.once(validate)
             measured = found if isinstance(found, dict) else {training.measure: found}
-            loss = training.total / plan.steps
-            training.history.append({"epoch": training.epoch + 1, "loss": loss, **measured, **notes})
-            on_dev = {f"dev/{name}": value for name, value in measured.items()}
-            training.logs.epoch(training.taken, training.epoch + 1, {"epoch_loss": loss, **on_dev, **notes})
+            shown = _record(training, training.total / plan.steps, measured, notes)
             training.close_epoch(measured[training.measure])
             _save(training, path)
-            extra = "".join(f", {name} {number:.4g}" for name, number in notes.items())
-            say(
-                f"{training.name}: epoch {training.epoch}/{training.settings.epochs}, loss {loss:.4f}, "
-                f"dev {training.measure} {measured[training.measure]:.4f}, {seconds:.1f} s{extra}"
-            )
+            say(f"{shown}, {seconds:.1f} s")
             if group.any(stop.asked):
                 raise _stopped(training)
     training.objective.load_state_dict(training.best_state)
+
+
+def _record(training: Training, loss: float, measured: dict[str, float], notes: dict[str, float]) -> str:
+    """Put what an epoch showed into the history and the logs; returns it as a line."""
+    training.history.append({"epoch": training.epoch + 1, "loss": loss, **measured, **notes})
+    on_dev = {f"dev/{name}": value for name, value in measured.items()}
+    training.logs.epoch(training.taken, training.epoch + 1, {"epoch_loss": loss, **on_dev, **notes})
+    extra = "".join(f", {name} {number:.4g}" for name, number in notes.items())
+    return (
+        f"{training.name}: epoch {training.epoch + 1}/{training.settings.epochs}, loss {loss:.4f}, "
+        f"dev {training.measure} {measured[training.measure]:.4f}{extra}"
+    )
 
 
 def _epoch(training: Training, plan: Plan, path: Path, stop: checkpoint.StopSignal) -> float:
