@@ -79,6 +79,7 @@ def train_vectors(
     qrels: Path | str | Qrels | None = None,
     ids: Names | None = None,
     query_ids: Names | None = None,
+    resume: Resume = "auto",
     **settings: Any,
 ) -> FrozenModel:
     """Learn codes of documents' vectors that stay as they are, and a query adapter; minutes on a CPU.
@@ -97,7 +98,8 @@ def train_vectors(
         asked = read_ids(query_ids, len(questions) if questions else 0, "questions")
         given = qrels if isinstance(qrels, dict) else read_judgements(qrels)
         labels = label_rows(given, asked, names, "qrels" if isinstance(qrels, dict) else str(qrels))
-    return train_frozen(documents, questions, replace(config or TrainConfig(), **settings), Path(out), labels)
+    chosen = replace(config or TrainConfig(), **settings)
+    return train_frozen(documents, questions, chosen, Path(out), labels, resume)
 
 
 def build(

@@ -23,8 +23,9 @@ from bidr.text import Dataset, Split, check
 from bidr.training.config import SamplerName, TrainConfig
 from bidr.training.recipe import model_of, open_workshop
 from bidr.training.recipes import DEFAULT, recipe, with_recipe
-from bidr.training.workshop import Workshop
+from bidr.training.workshop import Workshop, refuse_untaught
 
+UNIFIED = ("bidr", "bidr-unified", "bidr-jpq", "bidr-lists", "star-jpq")
 SAMPLERS: tuple[SamplerName, ...] = ("random-walk", "snowball")
 MEASURES = ("R@10", "R@100")
 TIMED_QUERIES = 100
@@ -75,9 +76,11 @@ def compare(
     shrink: measure every recipe also with its vectors as int8 and cut off after so many dimensions.
     """
     ways = [recipe(name) for name in recipes]
-    if "bidr-unified" in recipes and config.unify.epochs < 1:
-        raise ConfigError("unify.epochs: given 0, expected 1 or more: the comparison has a unified row")
     configs = {way.name: with_recipe(config, way.name) for way in ways}
+    for name, settings in configs.items():
+        if name in UNIFIED and settings.unify.epochs < 1:
+            raise ConfigError(f"unify.epochs: given 0, expected 1 or more: the recipe {name!r} fits a query encoder")
+        refuse_untaught(settings)
     judged = data.split(split)
     check(data, [split])
     shop = open_workshop(data, config, out)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from bidr.errors import StorageError
+from bidr.errors import BidrError, StorageError
 
 REFUSALS = {
     errno.ENOSPC: "no space left on the disk; free some or choose another folder",
@@ -66,3 +66,15 @@ def write_atomically(path: Path, content: bytes) -> None:
 def write_json(path: Path, value: Any) -> None:
     """Replace a JSON file whole, readable by a person."""
     write_atomically(path, (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode())
+
+
+def read_json(path: Path, otherwise: str) -> dict[str, Any]:
+    """What `write_json` wrote; BidrError that says what to do `otherwise` where it cannot be read."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        if isinstance(found, dict):
+            return found
+        reason = "no table"
+    except (OSError, ValueError) as error:
+        reason = str(error)
+    raise BidrError(f"{path} cannot be read ({reason}); {otherwise}")

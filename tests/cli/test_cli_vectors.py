@@ -174,3 +174,38 @@ def test_flags_of_vectors_need_vectors(files: Files, bidr: Run, tmp_path: Path) 
     assert "--qrels goes with --vectors" in bidr.refused("train", "--data", files.data, "--qrels", files.ids, *out)
     assert "give either --data" in bidr.refused("train", *out)
     assert main(["train", "--help"]) == 0
+
+
+def test_resume_holds_for_vectors_too(files: Files, bidr: Run):
+    given = ["train", "--vectors", files.save("d.npy", files.documents), "--out", files.folder / "run", *QUICK]
+    assert "no run to go on with" in bidr.refused(*given, "--resume", "must")
+    assert bidr(*given).code == 0
+    before = (files.folder / "run" / "model.json").read_bytes()
+    assert bidr(*given, "--resume", "must", "--checkpoint-minutes", "1").code == 0
+    assert (files.folder / "run" / "model.json").read_bytes() == before, "a finished run is not run again"
+    assert "resume is 'never'" in bidr.refused(*given, "--resume", "never")
+    (files.folder / "run" / "work" / "run.json").write_text("{")
+    assert "run.json cannot be read" in bidr.refused(*given)
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        (["--recipe", "star-opq"], "--recipe goes with --data"),
+        (["--seed", "-1"], "seed: given -1, expected 0 or more"),
+    ],
+)
+def test_what_does_not_go_with_vectors_is_refused(files: Files, bidr: Run, more, told):
+    documents = files.save("d.npy", files.documents)
+    assert told in bidr.refused("train", "--vectors", documents, "--out", files.folder / "run", *QUICK, *more)
+
+
+def test_a_single_vector_is_told_how_to_be_one_row(files: Files, bidr: Run):
+    one = files.save("one.npy", files.documents[0])
+    assert "vector[None]" in bidr.refused("train", "--vectors", one, "--out", files.folder / "run", *QUICK)
+
+
+def test_several_processes_are_refused(files: Files, bidr: Run, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    documents = files.save("d.npy", files.documents)
+    assert "without torchrun" in bidr.refused("train", "--vectors", documents, "--out", files.folder / "run", *QUICK)

@@ -8,6 +8,7 @@ from bidr.text.tokens import Tokens
 from bidr.training.losses.crops import Crops, crops_of, joined
 from bidr.training.losses.objectives import Quantized
 from bidr.training.recipe import open_workshop
+from bidr.training.stages import sparse
 
 
 def ragged(lengths: list[int], opening: int, closing: int) -> Tokens:
@@ -80,3 +81,14 @@ def test_a_crops_target_is_its_document_and_questions_keep_theirs(shop):
 
 def test_none_are_cut_where_none_are_asked_for(shop):
     assert crops_of(shop.backbone(), with_settings().sparse.crops, np.array([3])) is None
+
+
+def test_a_cross_encoder_teaches_the_questions_only(tmp_path):
+    """Passages stand behind the questions, and no teacher has scored them."""
+    data = dataset()
+    lines = [f"{query}\td{row}\t{row}" for query, judged in data.split("train").qrels.items() for row in range(5)]
+    lines += [f"{query}\t{each}\t9" for query, judged in data.split("train").qrels.items() for each in judged]
+    (tmp_path / "scores.tsv").write_text("query-id\tcorpus-id\tscore\n" + "\n".join(dict.fromkeys(lines)) + "\n")
+    config = with_settings(sparse={"crops": 0.5}, distil={"source": "teacher", "teacher": str(tmp_path / "scores.tsv")})
+    history = sparse(open_workshop(data, config, tmp_path / "run")).name
+    assert history == "sparse"

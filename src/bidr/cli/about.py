@@ -82,6 +82,12 @@ def stage_line(epochs: list[dict[str, float]]) -> str:
     """How a stage went: its epochs, its last loss, and the best of what was measured on dev."""
     if not epochs:
         return "no epochs"
+    if "step" in epochs[-1]:  # codes alone: measured now and then, no epochs
+        kept = max(epochs, key=lambda one: one["kept_by"])
+        figures = [
+            f"{name.replace('_', ' ')} {kept[name]:.4f}" for name in ("exact_top_10", "labelled") if name in kept
+        ]
+        return f"{epochs[-1]['step']} steps, best dev {', '.join(figures)}"
     measure = list(epochs[-1])[2]
     best = max(epoch[measure] for epoch in epochs)
     return f"{len(epochs)} epochs, loss {epochs[-1]['loss']:.4f}, best dev {measure} {best:.4f}"

@@ -1,6 +1,5 @@
 """bidr build, inspect and verify: making an index folder and looking into it."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -10,6 +9,7 @@ import tyro
 from bidr.cli.shown import Folder, OptionalData, OptionalFile, Shown, Verb, columns
 from bidr.cli.state import remember
 from bidr.errors import ConfigError
+from bidr.files import read_json
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,7 +124,7 @@ def refuse_other_content(out: Path) -> None:
 
 def describe_unfinished(folder: Path) -> Shown:
     """A run that was stopped: which stages are done."""
-    run: dict[str, Any] = json.loads((folder / "work" / "run.json").read_text(encoding="utf-8"))
+    run: dict[str, Any] = read_json(folder / "work" / "run.json", "restore it, or delete the folder and train again")
     done = sorted(path.parent.name for path in (folder / "work").glob("*/done.json"))
     going = sorted(path.parent.name for path in (folder / "work").glob("**/checkpoint.pt"))
     data = run.get("data", "vectors")

@@ -76,6 +76,7 @@ class Train(WithSettings):
         if self.vectors is not None:
             return self._frozen(self.vectors)
         given = [name for name in ("query_vectors", "qrels", "ids", "query_ids") if getattr(self, name) is not None]
+        given += ["metric"] if self.metric != "cosine" else []
         if given:
             raise ConfigError(f"--{given[0].replace('_', '-')} goes with --vectors; a data set has its own")
         assert self.data is not None
@@ -87,6 +88,8 @@ class Train(WithSettings):
         from bidr.api import train_vectors
         from bidr.cli.about import describe_frozen
 
+        if self.recipe is not None:
+            raise ConfigError("--recipe goes with --data: given vectors have a way of their own (frozen.*)")
         model = train_vectors(
             vectors,
             self.query_vectors,
@@ -96,6 +99,7 @@ class Train(WithSettings):
             qrels=self.qrels,
             ids=self.ids,
             query_ids=self.query_ids,
+            resume=self.resume,
         )
         shown = describe_frozen(model)
         then = f"next: bidr build --vectors {vectors} --model {self.out} --out {self.out / 'index'}"

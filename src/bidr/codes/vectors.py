@@ -26,7 +26,8 @@ class VectorRows:
 
     def __init__(self, array: npt.NDArray[Any], name: str, metric: Metric) -> None:
         if array.ndim != 2 or 0 in array.shape:
-            raise DataError(f"{name}: given shape {array.shape}, expected (rows, dimensions), one row or more")
+            one = "; a single vector is an array of one row, vector[None]" if array.ndim == 1 else ""
+            raise DataError(f"{name}: given shape {array.shape}, expected (rows, dimensions), one row or more{one}")
         if array.dtype.name not in KINDS:
             raise DataError(f"{name}: given numbers of type {array.dtype}, expected one of {', '.join(KINDS)}")
         self.array, self.name, self.metric = array, name, metric
@@ -72,7 +73,7 @@ def open_vectors(source: Path | str | npt.NDArray[Any], name: str, metric: Metri
     except FileNotFoundError as error:
         raise DataError(f"{path} does not exist; give an .npy file with one vector a row") from error
     except (OSError, ValueError, EOFError) as error:
-        raise DataError(f"{path} cannot be read as .npy ({error}); save it with numpy.save") from error
+        raise DataError(f"{path} cannot be read as .npy; save the vectors with numpy.save") from error
     if not isinstance(array, np.ndarray):
         raise DataError(f"{path} holds several arrays, expected one; save the vectors alone with numpy.save")
     return VectorRows(array, str(path), metric)

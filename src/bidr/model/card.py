@@ -49,7 +49,8 @@ vectors = np.load("INDEX/000001/vectors.npy", mmap_mode="r")  # fp16, row for ro
 
 Rotation and codebooks are the arrays `rotation` and `centroids` of `sparse/quantizer.safetensors`: a document's code
 is, in each book, the number of the codeword nearest to its part of the rotated vector (`vector @ rotation.T`); where
-there is an array `choosing`, of its codewords."""
+there is an array `choosing`, of its codewords. Where there is an array `document`, codewords are summed instead: those
+of `choosing` whose sum is nearest to `(vector - centre) @ document.T`, found by beam search (`bidr.codes.additive`)."""
 
 
 def write_card(model: Model, changed: dict[str, Any]) -> Path:

@@ -73,11 +73,7 @@ def encode_corpus(
     A call that was cut off is continued; what is there is kept only if it came from the same encoder, codebooks and
     tokens. `discard` removes the file again.
     """
-    stamp = {"encoder": fingerprint(encoder), "tokens": _tokens_fingerprint(source)}
-    if codebooks:
-        stamp["codebooks"] = xxhash.xxh3_128_hexdigest(
-            b"".join(part.tobytes() for part in codebooks if part is not None)
-        )
+    stamp = stamp_of(encoder, source, codebooks)
     width, dtype = (codebooks.books, "uint8") if codebooks else (encoder.dim, "float16")
     state = path.with_suffix(".progress.json")
     done = _rows_done(path, state, stamp)
@@ -99,6 +95,15 @@ def encode_corpus(
         sync_file(path)
     encoded: npt.NDArray[Any] = np.load(path, mmap_mode="r")
     return encoded
+
+
+def stamp_of(encoder: Encoder, source: TokenSource, codebooks: Codebooks | None) -> dict[str, Any]:
+    """What an encoded corpus depends on."""
+    stamp = {"encoder": fingerprint(encoder), "tokens": _tokens_fingerprint(source)}
+    if codebooks:
+        arrays = b"".join(array.tobytes() for array in codebooks if array is not None)
+        stamp["codebooks"] = xxhash.xxh3_128_hexdigest(arrays)
+    return stamp
 
 
 def discard(path: Path) -> None:

@@ -241,6 +241,7 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         check_choices(self)
+        at_least(0, self, "seed")
         at_least(1, self, "bytes_per_doc", "candidates", "dev_queries", "dev_documents")
         at_least(1, self, "tokens_at_once")
         at_least(2, self, "batch_size")  # others' positives are the negatives

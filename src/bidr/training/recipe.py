@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from bidr.codes import check_shape
 from bidr.errors import ConfigError
-from bidr.files import storage_errors, write_json
+from bidr.files import read_json, storage_errors, write_json
 from bidr.model.card import write_card
 from bidr.model.folder import Model, ModelParts, TextSettings, save_model
 from bidr.text import Dataset
@@ -24,6 +24,7 @@ Resume = Literal["auto", "never", "must"]
 
 WORK = "work"
 RUN = "run.json"
+DAMAGED = "restore it, or delete the run's folder to begin anew"
 MAY_CHANGE = ("device", "checkpoint_minutes", "tokens_at_once", "logs")
 """Settings of how a run goes, not of what it is: it may go on with others."""
 
@@ -74,7 +75,7 @@ def _check_folder(settings: dict[str, Any], config: TrainConfig, out: Path, resu
     if path.exists():
         if resume == "never":
             raise ConfigError(f"{out} holds a run already and resume is 'never'; choose another folder, or delete it")
-        _refuse_other_run(json.loads(path.read_text()), settings, out)
+        _refuse_other_run(read_json(path, DAMAGED), settings, out)
     elif resume == "must":
         raise ConfigError(f"{out} holds no run to go on with and resume is 'must'; check the folder, or use 'auto'")
     elif out.exists() and any(out.iterdir()):

@@ -78,7 +78,7 @@ def recipe(name: str) -> Recipe:
     if name not in RECIPES:
         near = difflib.get_close_matches(name, RECIPES, n=1, cutoff=0.4)
         meant = f"; did you mean {near[0]!r}?" if near else ""
-        raise ConfigError(f"unknown recipe {name!r}{meant} Known are {', '.join(RECIPES)}")
+        raise ConfigError(f"unknown recipe {name!r}{meant or ';'} `bidr recipes` lists them")
     return RECIPES[name]
 
 

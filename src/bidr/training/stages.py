@@ -78,7 +78,7 @@ def sparse(shop: Workshop) -> Sparse:
             candidates_measure(shop.config.candidates),
             rate=config.rate,
         )
-        discard(shop.folder / stage / TEACHER)
+        shop.group.once(lambda: discard(shop.folder / stage / TEACHER))
         shop.group.once(lambda: _say_usage(shop, stage, encoder, quantizer.codebooks()))
     return Sparse(shop.encoder(stage), Codebooks.load(shop.folder / stage / CODEBOOKS), stage)
 
@@ -159,7 +159,7 @@ def _fit_queries(shop: Workshop, stage: str, coded: Callable[[], Sparse], vector
             }
 
         shop.run(stage, objective, shop.random_batches("in-batch"), config.epochs, validate, rate=config.rate)
-        discard(path)
+        shop.group.once(lambda: discard(path))
     found = Sparse(shop.encoder(stage), Codebooks.load(learned) if learned.exists() else side.codebooks, stage)
     if config.lists:
         shop.group.once(lambda: measure_lists(shop, found, vectors_by()))

@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TextIO
@@ -79,7 +80,9 @@ def _lines(path: Path) -> list[dict[str, Any]]:
     if not path.exists():
         return []
     whole = [line for line in path.read_text(encoding="utf-8").splitlines(keepends=True) if line.endswith("}\n")]
-    return [json.loads(line) for line in whole]
+    with suppress(ValueError):  # what is damaged is lost, not the run
+        return [json.loads(line) for line in whole]
+    return []
 
 
 def _as_line(values: Mapping[str, Any]) -> str:

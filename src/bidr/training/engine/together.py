@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from bidr.codes import Codebooks
 from bidr.files import storage_errors, sync_file, write_json
-from bidr.model.encode import discard, encode_corpus, fingerprint
+from bidr.model.encode import discard, encode_corpus, stamp_of
 from bidr.model.encoder import Encoder
 from bidr.text.tokens import Tokens, TokenStore
 from bidr.training.engine.parallel import Group
@@ -39,28 +39,28 @@ def encode_together(
     """As `encode_corpus`; what was cut off is continued by as many processes as began it, else begun anew."""
     if group.together == 1:
         return encode_corpus(encoder, store, path, codebooks=codebooks, label=label)
-    if not group.once(lambda: _is_whole(path, encoder, len(store))):
+    stamp = stamp_of(encoder, store, codebooks)
+    if not group.once(lambda: _is_whole(path, stamp, len(store))):
         bounds = np.linspace(0, len(store), group.size + 1).astype(int).tolist()
         own = Part(store, *bounds[group.rank : group.rank + 2])
         parts = [path.with_name(f"{path.stem}.{rank}of{group.size}.npy") for rank in range(group.size)]
         encode_corpus(encoder, own, parts[group.rank], codebooks=codebooks, label=label)
         group.wait()
-        group.once(lambda: _join(parts, path, len(store)))
+        group.once(lambda: _join(parts, path, stamp, len(store)))
     encoded: npt.NDArray[Any] = np.load(path, mmap_mode="r")
     return encoded
 
 
-def _is_whole(path: Path, encoder: Encoder, count: int) -> bool:
+def _is_whole(path: Path, stamp: dict[str, Any], count: int) -> bool:
     try:
         found = json.loads(_state(path).read_text())
     except (OSError, ValueError):
         return False
-    return path.exists() and found.get("done") == count and found.get("encoder") == fingerprint(encoder)
+    return path.exists() and found == {**stamp, "done": count}
 
 
-def _join(parts: list[Path], path: Path, count: int) -> None:
+def _join(parts: list[Path], path: Path, stamp: dict[str, Any], count: int) -> None:
     """Append the parts' rows to one another; they go when the whole is there."""
-    about = json.loads(_state(parts[0]).read_text())
     aside = path.with_name(f".{path.name}.new")
     with storage_errors(path):
         first = np.load(parts[0], mmap_mode="r")
@@ -74,7 +74,7 @@ def _join(parts: list[Path], path: Path, count: int) -> None:
         sync_file(aside)
         _state(path).unlink(missing_ok=True)
         os.replace(aside, path)
-        write_json(_state(path), {**about, "done": count})
+        write_json(_state(path), {**stamp, "done": count})
     for part in parts:
         discard(part)
 

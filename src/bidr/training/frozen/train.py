@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from bidr.codes.codebooks import Floats
 from bidr.codes.exact import top_k
 from bidr.codes.vectors import VectorRows, check_same_dim
 from bidr.errors import ConfigError, DataError, Stopped
-from bidr.files import storage_errors, write_json
+from bidr.files import read_json, storage_errors, write_json
 from bidr.model.frozen import FrozenModel, save_frozen
 from bidr.progress import bar, say
 from bidr.training.config import TrainConfig
@@ -34,6 +35,7 @@ def train_frozen(
     config: TrainConfig,
     out: Path,
     labels: Labels | None = None,
+    resume: str = "auto",
 ) -> FrozenModel:
     """Learn codes of documents' vectors that stay as they are, and leave a model; a run that was cut off goes on.
 
@@ -42,7 +44,9 @@ def train_frozen(
     """
     _check(documents, questions, config)
     asked = _identity(documents, questions, config, labels or {})
-    _refuse_other_run(out, asked)
+    _check_folder(out, asked, resume)
+    if (out / "model.json").exists():
+        return FrozenModel(out)
     started = time.monotonic()
     prepared = prepare(documents, questions, labels or {}, config)
     work = out / WORK
@@ -70,8 +74,10 @@ def train_frozen(
 def learn(start: Additive, prepared: Prepared, config: TrainConfig, work: Path) -> tuple[Additive, History]:
     """Learn to the end, continuing from a checkpoint; the best of what was measured on the way, and its figures."""
     steps, path = config.frozen.steps, work / CHECKPOINT
-    run = _Run(start, prepared, config)
     saved = checkpoint.load(path)
+    if saved:  # not fitted again: another machine might find other codewords, to which what was learned does not belong
+        start = Additive(**{name: array.numpy() for name, array in saved["start"].items()})
+    run = _Run(start, prepared, config)
     if saved:
         run.restore(saved)
         say(f"frozen: resumed at step {run.distilling.step}")
@@ -98,14 +104,15 @@ class _Run:
     """Learning, with what was measured so far and the best codes by that."""
 
     def __init__(self, start: Additive, prepared: Prepared, config: TrainConfig) -> None:
-        self.probe, self.config = prepared.probe, config
+        self.probe, self.config, self.start = prepared.probe, config, start
         self.learner = CodesLearner(start, start.encode(prepared.lessons.documents))
         self.distilling = Distilling(self.learner, prepared.lessons, _settings(prepared.lessons, config))
         self.best, self.history = start, History()
 
     def state(self) -> dict[str, Any]:
         best = {"codewords": torch.tensor(self.best.codewords), "query": torch.tensor(self.best.query)}
-        return {"distilling": self.distilling.state(), "history": self.history, "best": best}
+        start = {name: torch.tensor(array) for name, array in self.start._asdict().items()}
+        return {"distilling": self.distilling.state(), "history": self.history, "best": best, "start": start}
 
     def restore(self, state: dict[str, Any]) -> None:
         self.distilling.restore(state["distilling"])
@@ -186,6 +193,8 @@ def _check(documents: VectorRows, questions: VectorRows | None, config: TrainCon
         check_same_dim(documents, questions)
     if config.codewords != WORDS:
         raise ConfigError(f"codewords: given {config.codewords}, expected {WORDS} where vectors are given")
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise ConfigError("codes for given vectors are learned by one process; start it without torchrun")
     if len(documents) < WORDS:
         raise DataError(f"{documents.name} has {len(documents)} vectors, expected {WORDS} or more, one a codeword")
     if config.bytes_per_doc > documents.dim:
@@ -198,23 +207,28 @@ def _identity(
     documents: VectorRows, questions: VectorRows | None, config: TrainConfig, labels: Labels
 ) -> dict[str, Any]:
     """What a run must have in common with the one it continues."""
+    settings = {name: getattr(config, name) for name in ("bytes_per_doc", "candidates", "seed")}
     identity = {
         "documents": documents.stamp(),
         "questions": questions.stamp() if questions else None,
         "labels": sorted([row, sorted(found)] for row, found in labels.items()),
-        "config": dataclasses.asdict(config),
+        "config": settings | dataclasses.asdict(config.frozen),
     }
     plain: dict[str, Any] = json.loads(json.dumps(identity))
     return plain
 
 
-def _refuse_other_run(out: Path, asked: dict[str, Any]) -> None:
+def _check_folder(out: Path, asked: dict[str, Any], resume: str) -> None:
     path = out / WORK / RUN
     if not path.exists():
+        if resume == "must":
+            raise ConfigError(f"{out} holds no run to go on with and resume is 'must'; check the folder, or use 'auto'")
         if out.exists() and (out.is_file() or any(out.iterdir())):
             raise ConfigError(f"{out} holds something else already; choose another folder or empty it")
         return
-    found = json.loads(path.read_text())
+    if resume == "never":
+        raise ConfigError(f"{out} holds a run already and resume is 'never'; choose another folder, or delete it")
+    found = read_json(path, "restore it, or delete the folder to begin anew")
     for name, value in asked.items():
         if found.get(name) != value:
             raise ConfigError(f"{out} holds a run with other {name}; choose another folder, or delete it to begin anew")

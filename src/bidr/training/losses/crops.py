@@ -31,7 +31,7 @@ class Crops(NamedTuple):
         first = (random.random(len(whole)) * (whole - kept + 1)).astype(np.int64)
         offsets = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(kept)])
         within = np.arange(offsets[-1]) - np.repeat(offsets[:-1], kept)
-        shift = np.where(within >= np.repeat(self.opening, len(within)), np.repeat(first, kept), 0)
+        shift = np.where(within >= self.opening, np.repeat(first, kept), 0)
         shift = np.where(within >= np.repeat(self.opening + inner, kept), np.repeat(whole - kept, kept), shift)
         return Tokens(documents.ids[np.repeat(starts, kept) + within + shift], offsets)
 

@@ -49,7 +49,8 @@ class PairTeacher(NamedTuple):
     scale: float
 
     def __call__(self, batch: Batch, compared: Contrast) -> Taught:
-        places = np.concatenate([compared.targets[:, None], compared.own], axis=1)
+        targets = compared.targets[: len(batch.queries), None]  # documents that ask for themselves come behind
+        places = np.concatenate([targets, compared.own], axis=1)
         negatives = compared.documents[compared.own]
         same = self.pool[batch.queries][:, None, :] == negatives[:, :, None]
         columns = same.argmax(axis=2)
