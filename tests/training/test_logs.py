@@ -5,7 +5,7 @@ from made_training import CONFIG, dataset
 
 from bidr.errors import ConfigError, MissingExtra
 from bidr.training.engine import logs
-from bidr.training.engine.logs import LOG, FolderLogs, check_tensorboard, read_log
+from bidr.training.engine.logs import LOG, FolderLogs, check_tensorboard, lines_of
 from bidr.training.recipe import train
 
 
@@ -19,7 +19,7 @@ def test_one_step_in_ten_is_written_with_the_speed_since_the_last(tmp_path, monk
     clock = iter([0.0, 4.0, 6.0])
     monkeypatch.setattr(logs.time, "monotonic", clock.__next__)
     write_steps(FolderLogs(tmp_path, 0, 0, False), 1, 25)
-    assert read_log(tmp_path) == [
+    assert lines_of(tmp_path / LOG) == [
         {"step": 10, "loss": 0.1, "loss/dense": 0.1, "triples_per_second": 20.0},
         {"step": 20, "loss": 0.05, "loss/dense": 0.05, "triples_per_second": 40.0},
     ]
@@ -34,12 +34,12 @@ def test_what_was_logged_after_the_checkpoint_is_dropped(tmp_path, taken, epochs
         file.write('{"step": 40, "epoch": 1, "dev/R@10": 0.5}\n{"step": 50, "lo')
     again = FolderLogs(tmp_path, taken, epochs, False)
     write_steps(again, taken + 1, 50)
-    assert [line["step"] for line in read_log(tmp_path)] == [10, 20, 30, 40, 50]
-    assert len(kept) == len([line for line in read_log(tmp_path) if line["step"] <= taken])
+    assert [line["step"] for line in lines_of(tmp_path / LOG)] == [10, 20, 30, 40, 50]
+    assert len(kept) == len([line for line in lines_of(tmp_path / LOG) if line["step"] <= taken])
     closed = FolderLogs(tmp_path, 50, 1, False)
     closed.epoch(50, 2, {"dev/R@10": 0.7})
     closed.close()
-    assert read_log(tmp_path)[-1] == {"step": 50, "epoch": 2, "dev/R@10": 0.7}
+    assert lines_of(tmp_path / LOG)[-1] == {"step": 50, "epoch": 2, "dev/R@10": 0.7}
 
 
 def test_tensorboard_reads_what_is_in_the_lines_and_forgets_what_was_dropped(tmp_path):

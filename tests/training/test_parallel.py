@@ -27,8 +27,9 @@ from processes import (
 )
 from safetensors.torch import load_file
 
+from bidr.model.encode import like_lengths
 from bidr.text.tokens import TokenRows, Tokens
-from bidr.training.engine.gradients import cut, like_lengths, shares
+from bidr.training.engine.gradients import cut, shares
 from bidr.training.engine.parallel import Group
 from bidr.training.recipe import train
 from bidr.training.recipes import with_recipe

@@ -45,7 +45,7 @@ def encode_rows(
     rows = np.arange(len(source)) if rows is None else rows
     out = np.empty((len(rows), encoder.dim), dtype=dtype)
     lengths = source.lengths()[rows]
-    groups = list(_like_lengths(lengths, TOKENS_AT_ONCE[encoder.device.type]))
+    groups = list(like_lengths(lengths, TOKENS_AT_ONCE[encoder.device.type], ROWS_AT_ONCE))
     coming: deque[OnItsWay] = deque()
     with torch.inference_mode():
         training = encoder.training
@@ -138,12 +138,16 @@ def _rows_done(path: Path, state: Path, stamp: dict[str, Any]) -> int:
     return int(done) if found == stamp and path.exists() else 0
 
 
-def _like_lengths(lengths: npt.NDArray[np.int64], tokens_at_once: int) -> Iterator[npt.NDArray[np.int64]]:
-    """Places of rows in batches of like length, each within the limit once padded; the longest first."""
+def like_lengths(
+    lengths: npt.NDArray[np.int64], tokens_at_once: int | None, rows_at_once: int | None = None
+) -> Iterator[npt.NDArray[np.int64]]:
+    """Places of rows in batches of like length, the longest first, each within the limits (None: none) once padded, or
+    of one row that is longer."""
     order = np.argsort(-lengths, kind="stable")
     start = 0
     while start < len(order):
         longest = max(int(lengths[order[start]]), 1)
-        count = min(max(tokens_at_once // longest, 1), ROWS_AT_ONCE)
+        fitting = max(tokens_at_once // longest, 1) if tokens_at_once else len(order)
+        count = min(fitting, rows_at_once or len(order))
         yield order[start : start + count]
         start += count

@@ -6,7 +6,6 @@ whole, since every process compares all vectors), and so can be encoded in parts
 the gradient, then again, a part at a time (gradient caching: https://arxiv.org/abs/2101.06983).
 """
 
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -14,6 +13,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from bidr.model.encode import like_lengths
 from bidr.model.encoder import Encoder
 from bidr.text.tokens import TokenRows, Tokens
 from bidr.training.engine.parallel import Group
@@ -118,13 +118,3 @@ def cut(tokens: Tokens, first: int, end: int) -> Tokens:
     """Some texts in a row."""
     offsets = tokens.offsets[first : end + 1]
     return Tokens(tokens.ids[offsets[0] : offsets[-1]], offsets - offsets[0])
-
-
-def like_lengths(lengths: Places, tokens_at_once: int | None) -> Iterator[Places]:
-    """Places of texts in parts of like length, each within the limit once padded, or of one text that is longer."""
-    order: Places = np.argsort(-lengths, kind="stable")
-    start = 0
-    while start < len(order):
-        count = max(1, (tokens_at_once or len(order) * int(lengths.max())) // int(lengths[order[start]]))
-        yield order[start : start + count]
-        start += count

@@ -36,7 +36,7 @@ class FolderLogs(Logs):
 
     def __init__(self, folder: Path, number: int, epochs: int, tensorboard: bool | None) -> None:
         path = folder / LOG
-        kept = [line for line in _lines(path) if line["step"] <= number and line.get("epoch", 0) <= epochs]
+        kept = [line for line in lines_of(path) if line["step"] <= number and line.get("epoch", 0) <= epochs]
         write_atomically(path, "".join(map(_as_line, kept)).encode())
         self._path = path
         self._file: TextIO = path.open("a", encoding="utf-8", buffering=1)
@@ -70,12 +70,7 @@ class FolderLogs(Logs):
                 self._board.add_scalar(name, value, number)
 
 
-def read_log(folder: Path) -> list[dict[str, Any]]:
-    """The lines of a stage's log, oldest first."""
-    return _lines(folder / LOG)
-
-
-def _lines(path: Path) -> list[dict[str, Any]]:
+def lines_of(path: Path) -> list[dict[str, Any]]:
     """Whole lines; one that was cut off in the writing is left out."""
     if not path.exists():
         return []

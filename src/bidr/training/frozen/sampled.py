@@ -59,8 +59,9 @@ def prepare(documents: VectorRows, questions: VectorRows | None, labels: Labels,
     )
     labelled = _labelled(asked, rows, labels if questions else {})
     labelled = np.concatenate([labelled, np.full((len(stand_ins), labelled.shape[1]), -1)])
-    count = len(asked) or len(stand_ins)
-    held = random.permutation(count)[: min(frozen.dev_questions, count // 10)]
+    # Of a handful of questions none can be spared: then stand-ins are held out.
+    spared = np.arange(len(asked)) if len(asked) >= 10 else np.arange(len(asked), len(vectors))
+    held = spared[random.permutation(len(spared))[: min(frozen.dev_questions, len(spared) // 10)]]
     learned = np.setdiff1d(np.arange(len(vectors)), held)
     return Prepared(
         Lessons(sample, vectors[learned], best[learned], labelled[learned]),

@@ -11,7 +11,8 @@ from torch.nn import functional
 from bidr.negatives.pairs import Pairs, Rows
 from bidr.negatives.samplers import Batch
 
-NONE: Rows = np.empty((0, 0), dtype=np.int64)
+NO_PLACES: Rows = np.empty((0, 0), dtype=np.int64)
+NO_ROWS: Rows = np.empty(0, dtype=np.int64)
 
 
 class Taught(NamedTuple):
@@ -37,14 +38,11 @@ class Contrast(NamedTuple):
     documents: Rows
     targets: Rows
     hidden: tuple[Rows, Rows]
-    own: Rows = NONE
+    own: Rows = NO_PLACES
     taught: Taught | None = None
 
 
-NONE = np.empty(0, dtype=np.int64)
-
-
-def contrast(batch: Batch, pairs: Pairs, crops: Rows = NONE) -> Contrast:
+def contrast(batch: Batch, pairs: Pairs, crops: Rows = NO_ROWS) -> Contrast:
     """Collect a batch's documents and what must be hidden from whom.
 
     crops: documents that ask for themselves, behind the batch's queries.
