@@ -1,5 +1,6 @@
 """Coarse lists that learn with the query encoder: where they begin, and what they gave."""
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -22,9 +23,15 @@ def first_lists(shop: Workshop, side: Sparse, codes: npt.NDArray[Any]) -> Lists 
     count = min(shop.config.unify.lists, max(1, len(codes) // DOCUMENTS_PER_LIST))
     if not count:
         return None
-    return shop.group.once(
-        lambda: coarse_lists(side.codebooks, codes, count, seed=shop.config.seed, device=shop.device)
-    )
+
+    @cache
+    def made() -> Lists:
+        return coarse_lists(side.codebooks, codes, count, seed=shop.config.seed, device=shop.device)
+
+    # Kept: found again on another machine, they might be others than those that the checkpoint's centroids belong to.
+    name = f"lists-{count}{side.name.removeprefix('sparse')}"
+    centroids = shop.kept(f"{name}-centroids", lambda: made().centroids)
+    return Lists(np.array(centroids), np.array(shop.kept(f"{name}-of", lambda: made().of)))
 
 
 def measure_lists(shop: Workshop, found: Sparse, first: Encoder) -> None:
