@@ -83,6 +83,11 @@ def test_an_unknown_recipe_is_refused_with_the_nearest():
         with_recipe(CONFIG, "star-opqq")
 
 
+def test_a_judge_without_a_margin_is_refused():
+    with pytest.raises(ConfigError, match=r"negatives\.judge: given 'teacher' without negatives\.margin"):
+        with_settings(negatives={"judge": "teacher"})
+
+
 def test_a_stage_is_named_after_what_sets_it_apart():
     other = with_settings(sparse={"loss": "dpq"}, dense={"sampler": "snowball", "prefixes": (4, 8)})
     assert stage_name("warmup", other, CONFIG) == "warmup"
