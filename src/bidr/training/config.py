@@ -266,9 +266,7 @@ class TrainConfig:
             if value <= 0:
                 raise ConfigError(f"{name}.temperature: given {value}, expected more than 0")
         if self.negatives.judge == "teacher" and self.negatives.margin is None:
-            raise ConfigError(
-                "negatives.judge: given 'teacher' without negatives.margin, expected a margin too"
-            )
+            raise ConfigError("negatives.judge: given 'teacher' without negatives.margin, expected a margin too")
         if self.conventional.codes == "distilled" and self.codewords != 256:
             raise ConfigError(f"codewords: given {self.codewords}, expected 256 where codes are sums ('distilled')")
         if any(prefix < 1 for prefix in self.dense.prefixes):
