@@ -93,3 +93,19 @@ def test_a_cross_encoder_teaches_the_questions_only(tmp_path):
     shop = open_workshop(data, config, tmp_path / "run")
     sparse(shop)
     assert len(shop.history("sparse")) == config.sparse.epochs
+
+
+def test_a_tokenizer_that_pads_cuts_as_short_as_one_that_does_not():
+    """Padding counts as special tokens there: taken for fixed ones, every passage would be its whole document."""
+    from types import SimpleNamespace
+
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+
+    tokenizer = Tokenizer(models.WordLevel({"a": 0, "[B]": 1, "[E]": 2, "[PAD]": 3, "?": 4}, unk_token="?"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[B] $A [E]", special_tokens=[("[B]", 1), ("[E]", 2)]
+    )
+    tokenizer.enable_padding(length=64, pad_id=3)
+    crops = crops_of(SimpleNamespace(tokenizer=tokenizer), 1.0, np.array([7]))
+    assert (crops.opening, crops.closing, crops.lengths.tolist()) == (1, 1, [7])

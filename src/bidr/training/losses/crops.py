@@ -40,7 +40,9 @@ def crops_of(encoder: Encoder, share: float, lengths: Rows) -> Crops | None:
     """Passages as long as the questions; None where none are asked for."""
     if not share:
         return None
-    mask = encoder.tokenizer.encode("a").special_tokens_mask
+    encoded = encoder.tokenizer.encode("a")
+    # A tokenizer that pads says of its padding, too, that it is special.
+    mask = [special for special, real in zip(encoded.special_tokens_mask, encoded.attention_mask, strict=True) if real]
     inside = [place for place, special in enumerate(mask) if not special]
     opening, closing = (inside[0], len(mask) - 1 - inside[-1]) if inside else (0, 0)
     return Crops(share, np.maximum(lengths, opening + closing + 1), opening, closing)
