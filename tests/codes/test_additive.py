@@ -2,9 +2,11 @@
 
 import numpy as np
 import pytest
+import torch
 
 from bidr.codes.additive import Additive, fit_additive, groups_of
 from bidr.codes.fit import fit
+from bidr.codes.residual import fit_sums, nearest_sums, sums
 from bidr.errors import DataError
 from bidr.index.candidates import Scan
 from bidr.index.faissfile import export_faiss
@@ -66,3 +68,25 @@ def test_wide_vectors_are_cut_to_their_principal_axes(monkeypatch: pytest.Monkey
 def test_fewer_vectors_than_codewords_are_refused(vectors: np.ndarray) -> None:
     with pytest.raises(DataError, match="at least 256 vectors: given 200"):
         fit_additive(vectors[:200], 4)
+
+
+def test_a_wide_beam_finds_the_nearest_sum_of_all():
+    random = torch.Generator().manual_seed(0)
+    words, vectors = torch.randn(3, 5, 4, generator=random), torch.randn(20, 4, generator=random)
+    every = torch.cartesian_prod(*[torch.arange(5)] * 3)
+    nearest = every[torch.cdist(vectors, sums(words, every)).argmin(1)]
+    assert torch.equal(nearest_sums(vectors, words, beam=125), nearest)
+
+
+def test_sums_fitted_in_torch_reconstruct_as_well_as_those_of_faiss():
+    vectors = np.random.default_rng(0).standard_normal((3_000, 16)).astype(np.float32) * np.linspace(0.1, 1, 16)
+    faiss = fit_additive(vectors.astype(np.float32), 4)
+    placed = torch.tensor(faiss.place(vectors.astype(np.float32)))
+
+    def error(words: torch.Tensor) -> float:
+        return float((placed - sums(words, nearest_sums(placed, words, 8))).square().sum(1).mean())
+
+    assert error(fit_sums(placed, 4, 256)) < 1.03 * error(torch.tensor(faiss.codewords))
+    codes = faiss.encode(vectors[:500].astype(np.float32))
+    same = faiss.encode_on(vectors[:500].astype(np.float32), torch.device("cpu")) == codes
+    assert same.mean() > 0.95, "both are the same beam search, but for ties and rounding"

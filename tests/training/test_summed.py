@@ -5,21 +5,26 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from made_training import CONFIG, files
+import torch
+from made_training import CONFIG, files, losses
 
 import bidr
 from bidr.codes import Codebooks
+from bidr.codes.additive import summed
 from bidr.codes.exact import top_k_codes
 from bidr.errors import ConfigError, Stopped
 from bidr.model.encode import encode_rows
+from bidr.model.quantizer import SummedQuantizer
 from bidr.text import Dataset, Document, Query
 from bidr.text.tokens import TokenRows
 from bidr.training import stages
 from bidr.training.config import FrozenConfig
 from bidr.training.frozen import train as frozen
+from bidr.training.losses.following import Following
 from bidr.training.mining import corpus_codes
-from bidr.training.recipe import open_workshop, train
+from bidr.training.recipe import model_of, open_workshop, train
 from bidr.training.recipes import with_recipe
+from bidr.training.summed import leader_of
 
 DOCUMENTS = 600
 WIDE = replace(
@@ -110,6 +115,57 @@ def test_stopped_while_codes_are_learned_it_goes_on_as_if_it_had_not_been(model,
     assert files(again.folder / "sparse") == files(model.folder / "sparse")
 
 
-def test_other_numbers_of_codewords_are_refused():
+@pytest.mark.parametrize("recipe", ["star-distilled", "star-taught"])
+def test_other_numbers_of_codewords_are_refused(recipe):
     with pytest.raises(ConfigError, match="codewords: given 16, expected 256"):
-        with_recipe(CONFIG, "star-distilled")
+        with_recipe(CONFIG, recipe)
+
+
+def taught():
+    return replace(with_recipe(WIDE, "star-taught"), frozen=replace(WIDE.frozen, temperature=1.0))
+
+
+@pytest.fixture(scope="module")
+def taught_shop(tmp_path_factory):
+    return open_workshop(many(), taught(), tmp_path_factory.mktemp("taught") / "run")
+
+
+def test_following_brings_a_batchs_ranking_nearer_to_the_leaders(taught_shop):
+    encoder = stages.conventional(taught_shop)
+    quantizer = SummedQuantizer(summed(stages.distilled(taught_shop).codebooks))
+    material, leader = taught_shop.material, leader_of(taught_shop, encoder)
+    objective = Following(encoder, quantizer, material.documents, material.train, leader, codebook_rate=1.0)
+    batch = taught_shop.random_batches("in-batch").plan(0).batch(0)
+    prepared = objective.prepare(batch, np.random.default_rng(0))
+    assert len(prepared.texts[0].offsets) - 1 == 3 * len(batch.queries), "two passages for each question"
+    optimizer = torch.optim.Adam(objective.groups(1e-3, 0.0))
+    found = []
+    for _ in range(20):
+        loss = losses(objective, prepared)["following"]
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        found.append(float(loss.detach()))
+    assert found[-1] < 0.8 * found[0]
+
+
+def test_taught_codes_find_what_the_leader_ranks_first(taught_shop):
+    side, leader = stages.taught(taught_shop), stages.conventional(taught_shop)
+    dev, documents = taught_shop.material.dev.tokens, taught_shop.material.documents
+    wanted = np.argsort(-encode_rows(leader, dev) @ encode_rows(leader, documents).T, axis=1)[:, :10]
+    found = top_k_codes(encode_rows(side.encoder, dev), side.codebooks, corpus_codes(taught_shop, side), 30).rows
+    assert np.mean([np.isin(want, got).mean() for want, got in zip(wanted, found, strict=True)]) > 0.7
+
+
+def test_a_taught_model_has_an_encoder_for_each_side_and_trains_as_long_as_others(tmp_path, taught_shop):
+    model = model_of(taught_shop, tmp_path / "model")
+    sides = model.encode_queries(["bal bel", "gan"])
+    assert not np.allclose(*sides)
+    epochs = {name.partition("+")[0]: len(found) for name, found in model.training["stages"].items()}
+    codes_epochs = epochs.pop("taught-codes")
+    config = taught()
+    assert epochs["taught"] == config.sparse.epochs
+    assert codes_epochs
+    assert sum(epochs.values()) == sum(
+        stage.epochs for stage in (config.warmup, config.sparse, config.dense, config.unify)
+    )

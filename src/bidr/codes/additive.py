@@ -5,6 +5,7 @@ of one table entry a book. Where there are many books they are divided into grou
 """
 
 from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -64,6 +65,18 @@ class Additive(NamedTuple):
             advance(len(block))
         return codes
 
+    def encode_on(self, vectors: Floats, device: Any) -> Codes:
+        """The same on a GPU."""
+        import torch
+
+        from bidr.codes.residual import nearest_sums
+
+        placed = torch.as_tensor(self.place(vectors), device=device).chunk(self.groups, dim=1)
+        words = torch.as_tensor(self.chosen_by, device=device).chunk(self.groups)
+        found = [nearest_sums(part, own, ENCODE_BEAM) for part, own in zip(placed, words, strict=True)]
+        codes: Codes = torch.cat(found, dim=1).to(torch.uint8).cpu().numpy()
+        return codes
+
     def place(self, vectors: Floats) -> Floats:
         """Documents in the space of the codewords."""
         return np.asarray((vectors - self.centre) @ self.document.T, dtype=np.float32)
@@ -121,8 +134,13 @@ def groups_of(books: int) -> int:
     return next(groups for groups in range(1, books + 1) if books % groups == 0 and books // groups <= GROUP_BOOKS)
 
 
-def fit_additive(vectors: Floats, books: int, *, seed: int = 0, groups: int | None = None) -> Additive:
-    """Additive codes that reconstruct the vectors well (Euclidean); at most FIT_ROWS of them are looked at."""
+def fit_additive(
+    vectors: Floats, books: int, *, seed: int = 0, groups: int | None = None, device: str = "cpu"
+) -> Additive:
+    """Additive codes that reconstruct the vectors well (Euclidean); at most FIT_ROWS of them are looked at.
+
+    On a CPU by Faiss, on a GPU by the same steps in torch.
+    """
     groups = groups or groups_of(books)
     if len(vectors) < WORDS:
         raise DataError(f"fitting {WORDS} codewords needs at least {WORDS} vectors: given {len(vectors)}")
@@ -132,7 +150,8 @@ def fit_additive(vectors: Floats, books: int, *, seed: int = 0, groups: int | No
     centre: Floats = sample.mean(axis=0, dtype=np.float32)
     document = _map(sample - centre, books, groups, seed)
     parts = np.split((sample - centre) @ document.T, groups, axis=1)
-    words = np.concatenate([_fit_group(np.ascontiguousarray(part), books // groups, seed) for part in parts])
+    fitted = _fit_group if device == "cpu" else partial(_fit_group_on, device)
+    words = np.concatenate([fitted(np.ascontiguousarray(part), books // groups, seed) for part in parts])
     return Additive(centre, document, document, words, words)
 
 
@@ -161,6 +180,15 @@ def _fit_group(sample: Floats, books: int, seed: int) -> Floats:
     quantizer.cp.min_points_per_centroid = 1
     quantizer.train(sample)
     words: Floats = faiss.vector_to_array(quantizer.codebooks).reshape(books, WORDS, -1).copy()
+    return words
+
+
+def _fit_group_on(device: str, sample: Floats, books: int, seed: int) -> Floats:
+    import torch
+
+    from bidr.codes.residual import fit_sums
+
+    words: Floats = fit_sums(torch.as_tensor(sample, device=device), books, WORDS, seed).cpu().numpy()
     return words
 
 

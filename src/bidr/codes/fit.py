@@ -72,8 +72,12 @@ def assign(vectors: Tensor, centroids: Tensor) -> Tensor:
 
 def encode_on(codebooks: Codebooks, vectors: Floats, device: torch.device) -> Codes:
     """codebooks.encode, on a GPU where that is the device."""
-    if device.type == "cpu" or codebooks.document is not None:
+    if device.type == "cpu":
         return codebooks.encode(vectors)
+    if codebooks.document is not None:
+        from bidr.codes.additive import summed
+
+        return summed(codebooks).encode_on(vectors, device)
     words = codebooks.centroids if codebooks.choosing is None else codebooks.choosing
     rotation, centroids = (torch.as_tensor(array, device=device) for array in (codebooks.rotation, words))
     codes = assign(torch.as_tensor(vectors, device=device) @ rotation.T, centroids)

@@ -9,9 +9,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from bidr.codes import Codebooks
+from bidr.codes.additive import Additive
+from bidr.codes.residual import nearest_sums, sums
 
 Assignment = Literal["nearest", "uniform"]
 SINKHORN_ROUNDS, SINKHORN_SHARE = 100, 0.05
+SUMMED_BEAM = 4
 
 
 class Quantizer(nn.Module):
@@ -76,3 +79,37 @@ def uniform(distances: Tensor) -> Tensor:
         logits = logits - logits.logsumexp(dim=0, keepdim=True) + ideal
         logits = logits - logits.logsumexp(dim=2, keepdim=True)
     return logits.exp()
+
+
+class SummedQuantizer(nn.Module):
+    """Sums of codewords as parameters, with the adapter of the queries; gradients pass the choice as if it were none.
+
+    The documents' map and centre stay as they were fitted.
+    """
+
+    centre: Tensor
+    document: Tensor
+
+    def __init__(self, additive: Additive) -> None:
+        super().__init__()
+        self.groups = additive.groups
+        self.register_buffer("centre", torch.tensor(additive.centre))
+        self.register_buffer("document", torch.tensor(additive.document))
+        self.codewords = nn.Parameter(torch.tensor(additive.codewords))
+        self.query = nn.Parameter(torch.tensor(additive.query))
+
+    def adapt(self, queries: Tensor) -> Tensor:
+        return queries @ self.query.T
+
+    def forward(self, vectors: Tensor) -> Tensor:
+        """Documents as the sums of their codewords; differentiable for vectors and codewords."""
+        placed = (vectors - self.centre) @ self.document.T
+        parts = zip(placed.chunk(self.groups, dim=1), self.codewords.chunk(self.groups), strict=True)
+        found = [sums(words, nearest_sums(part.detach(), words.detach(), SUMMED_BEAM)) for part, words in parts]
+        return torch.cat(found, dim=1) + placed - placed.detach()
+
+    def additive(self) -> Additive:
+        """The plain arrays as they are now."""
+        names = ("centre", "document", "query", "codewords")
+        arrays = {name: getattr(self, name).detach().cpu().numpy().copy() for name in names}
+        return Additive(**arrays, chosen_by=arrays["codewords"])

@@ -153,9 +153,10 @@ class ConventionalConfig:
     from the warm-up's vectors, or mined again ('refreshed') by the encoder as it learns."""
     refresh: int = 1
     """Epochs after which 'refreshed' negatives are mined again."""
-    codes: Literal["pq", "opq", "learned", "jpq", "distilled"] = "opq"
+    codes: Literal["pq", "opq", "learned", "jpq", "distilled", "taught"] = "opq"
     """Codes fitted to the vectors; or learned from there on in the sparse stage; or OPQ's, with codewords and query
-    encoder learned for them; or sums of codewords that learn to rank as the vectors do ('distilled', see frozen)."""
+    encoder learned for them; or sums of codewords that learn to rank as the vectors do ('distilled', see frozen), or
+    with an encoder of their own that learns it too ('taught')."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -267,8 +268,10 @@ class TrainConfig:
                 raise ConfigError(f"{name}.temperature: given {value}, expected more than 0")
         if self.negatives.judge == "teacher" and self.negatives.margin is None:
             raise ConfigError("negatives.judge: given 'teacher' without negatives.margin, expected a margin too")
-        if self.conventional.codes == "distilled" and self.codewords != 256:
-            raise ConfigError(f"codewords: given {self.codewords}, expected 256 where codes are sums ('distilled')")
+        if self.conventional.codes in ("distilled", "taught") and self.codewords != 256:
+            raise ConfigError(
+                f"codewords: given {self.codewords}, expected 256 where codes are sums ('{self.conventional.codes}')"
+            )
         if any(prefix < 1 for prefix in self.dense.prefixes):
             raise ConfigError(f"dense.prefixes: given {self.dense.prefixes}, expected numbers of 1 or more")
 

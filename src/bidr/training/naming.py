@@ -38,7 +38,8 @@ def settings_of(stage: str, config: TrainConfig) -> dict[str, Any]:
     every = _flat(config)
     for stage_negatives in ("warmup.negatives", "sparse.negatives"):
         every[stage_negatives] = every[stage_negatives] or ("in-batch" if config.built_in else "bm25")
-    learned = config.conventional.codes if config.conventional.codes in ("learned", "jpq") else "fitted"
+    # What takes steps from the conventional way's encoder makes it another one.
+    learned = {"learned": "learned", "taught": "learned", "jpq": "jpq"}.get(config.conventional.codes, "fitted")
     common = {key: value for key, value in every.items() if "." not in key and key not in ELSEWHERE}
     common |= _below(every, "encoder.", "text.", "warmup.")
     codes = _below(every, "bytes_per_doc", "codewords")
@@ -57,6 +58,7 @@ def settings_of(stage: str, config: TrainConfig) -> dict[str, Any]:
         "nearest": first | mined,
         "fitted": single | codes | _below(every, "conventional.codes"),
         "distilled": single | codes | _below(every, "frozen."),
+        "taught": single | codes | mined | _below(every, "sparse.", "frozen."),
         "sparse": sparse,
         "dense": dense,
         "unify": dense | _below(every, "unify."),

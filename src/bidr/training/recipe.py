@@ -133,13 +133,16 @@ def bidr_model(shop: Workshop, sampler: str, out: Path, *, unified: bool) -> Mod
 def conventional_model(shop: Workshop, out: Path) -> Model:
     """The conventional way: one encoder, codes of its vectors, the same vectors ranked again."""
     codes = shop.config.conventional.codes
-    made_by = {"learned": stages.sparse, "jpq": stages.jpq, "distilled": stages.distilled}
+    made_by = {"learned": stages.sparse, "jpq": stages.jpq, "distilled": stages.distilled, "taught": stages.taught}
     side = made_by.get(codes, stages.fitted)(shop)
     name = shop.name("conventional")
     encoder, names = shop.folder / name / "encoder", [shop.name("warmup"), name]
     parts = ModelParts(sparse=encoder, dense=encoder, query=encoder, codebooks=side.codebooks)
     if codes == "learned":
         parts, names = replace(parts, sparse=shop.folder / side.name / "encoder", query=None), [*names, side.name]
+    elif codes == "taught":
+        own = shop.folder / shop.name("taught") / "encoder"
+        parts, names = replace(parts, sparse=own, query=None), [*names, shop.name("taught"), side.name]
     elif codes == "distilled":
         names.append(side.name)
     elif codes == "jpq":

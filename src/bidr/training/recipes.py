@@ -29,6 +29,13 @@ def _two(**more: Any) -> dict[str, Any]:
 
 _TAUGHT = {"distil__source": "teacher", "negatives__each": 4}
 _MARGIN = {"negatives__margin": 0.0}
+_FOLLOWING = {
+    "sparse__crops": 2.0,
+    "frozen__temperature": 1.0,
+    "frozen__questions": 20_000,
+    "frozen__steps": 1_200,
+    "frozen__batch_size": 512,
+}
 _LIVE = {"unify.codewords": "learned", "unify.negatives": "top"}
 
 _TABLE: list[tuple[str, str, dict[str, Any]]] = [
@@ -44,6 +51,7 @@ _TABLE: list[tuple[str, str, dict[str, Any]]] = [
     ("star-dpq", "STAR, codes by matching and reconstruction", _single("mined", "learned", sparse__loss="dpq")),
     ("star-contrastive", "STAR, codes learned as the method does, from its encoder on", _single("mined", "learned")),
     ("star-distilled", "STAR, codes that are sums and rank as its vectors do", _single("mined", "distilled")),
+    ("star-taught", "STAR, sums of an encoder that follows its ranking", _single("mined", "taught", **_FOLLOWING)),
     ("star-jpq", "STAR, OPQ's codes kept, codewords learned", _single("mined", "jpq", unify__negatives="top")),
     # the method, by the sampler of its dense side
     ("bidr", "the method: learned codes, vectors by random walk, one query encoder", {"method": "bidr"}),

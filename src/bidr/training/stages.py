@@ -4,14 +4,16 @@ from collections.abc import Callable
 from typing import Any
 
 from bidr.codes import Codebooks, usage
+from bidr.codes.additive import summed
 from bidr.codes.exact import top_k_codes
 from bidr.files import write_json
 from bidr.model.encode import discard
 from bidr.model.encoder import Encoder
-from bidr.model.quantizer import Quantizer
+from bidr.model.quantizer import Quantizer, SummedQuantizer
 from bidr.progress import say
 from bidr.training.listed import first_lists, measure_lists
 from bidr.training.losses.crops import crops_of
+from bidr.training.losses.following import Following
 from bidr.training.losses.live import LiveCodes
 from bidr.training.losses.objectives import CODEBOOKS, FixedDocuments, Matching, Quantized, Unified
 from bidr.training.mining import (
@@ -21,11 +23,12 @@ from bidr.training.mining import (
     corpus_codes,
     dense_batches,
     dev_candidates,
+    neighbours,
     sparse_batches,
     train_candidates,
 )
 from bidr.training.probe import ANSWERS_MEASURE, candidates_measure, recall
-from bidr.training.summed import learn_summed
+from bidr.training.summed import leader_of, learn_summed
 from bidr.training.workshop import Workshop, given
 
 
@@ -203,12 +206,45 @@ def distilled(shop: Workshop) -> Sparse:
     return Sparse(encoder, learn_summed(shop, encoder, stage), stage)
 
 
+def taught(shop: Workshop) -> Sparse:
+    """Codes that are sums, of an encoder of their own that has learned to rank as the conventional way's does."""
+    encoder, stage = follow(shop), shop.name("taught-codes")
+    return Sparse(encoder, learn_summed(shop, encoder, stage, leader=conventional(shop)), stage)
+
+
+def follow(shop: Workshop) -> Encoder:
+    """The conventional way's encoder, trained on with its documents coded, for the ranking it had without."""
+    config, stage = shop.config.sparse, shop.name("taught")
+    if not shop.finished(stage):
+        encoder = conventional(shop)
+        quantizer = SummedQuantizer(summed(distilled(shop).codebooks)).to(shop.device)
+        objective = Following(
+            encoder,
+            quantizer,
+            shop.material.documents,
+            shop.material.train,
+            leader_of(shop, encoder),
+            codebook_rate(shop),
+        )
+        shop.run(
+            stage,
+            objective,
+            shop.pool_batches(neighbours(shop, encoder, shop.name("nearest"))),
+            config.epochs,
+            lambda: shop.probe.both(encoder, objective.codebooks(), shop.config.candidates),
+            candidates_measure(shop.config.candidates),
+            rate=config.rate,
+        )
+        shop.group.once(lambda: discard(shop.folder / stage / TEACHER))
+    return shop.encoder(stage)
+
+
 def conventional_epochs(shop: Workshop) -> int:
     """Epochs that leave a recipe as many steps as the method has in all its stages."""
     config, codes = shop.config, shop.config.conventional.codes
     return (
         dense_epochs(shop)
-        + (0 if codes == "learned" else config.sparse.epochs)
+        + (0 if codes in ("learned", "taught") else config.sparse.epochs)
         + (0 if codes == "jpq" else config.unify.epochs)
     )
 

@@ -1,6 +1,7 @@
 """Additive codes of an encoder's vectors, taught by what these vectors rank: the encoder stays as it is."""
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -8,47 +9,54 @@ import numpy.typing as npt
 from bidr.codes import Codebooks
 from bidr.codes.additive import WORDS, fit_additive
 from bidr.codes.exact import top_k
-from bidr.codes.vectors import VectorRows
+from bidr.codes.vectors import Metric, VectorRows
 from bidr.files import write_json
 from bidr.model.encode import discard, encode_rows
 from bidr.model.encoder import Encoder
 from bidr.negatives.pairs import Pairs, Rows
 from bidr.progress import say
-from bidr.text.tokens import TokenRows
-from bidr.training.frozen.sampled import LEAST_QUESTIONS, TOP, Prepared, Probe, prepare
-from bidr.training.frozen.train import learn
-from bidr.training.losses.crops import crops_of
+from bidr.text.tokens import TokenRows, Tokens
+from bidr.training.frozen.sampled import LEAST_QUESTIONS, TOP, Pair, Prepared, Probe, prepare
+from bidr.training.frozen.train import SPREAD_DOCUMENTS, learn, spread
+from bidr.training.losses.crops import as_questions
+from bidr.training.losses.following import Leader, Passages
 from bidr.training.losses.objectives import CODEBOOKS
+from bidr.training.mining import TEACHER
 from bidr.training.workshop import DONE, Workshop
 
-Floats = npt.NDArray[np.float32]
+MOST_PASSAGES = 250_000
 
 
-def learn_summed(shop: Workshop, encoder: Encoder, stage: str) -> Codebooks:
-    """The codes, learned once and kept. Train questions ask, and as many passages of documents: what an encoder was
-    trained on it ranks too well to teach much."""
+def learn_summed(shop: Workshop, encoder: Encoder, stage: str, leader: Encoder | None = None) -> Codebooks:
+    """The codes, learned once and kept. Train questions ask, and passages of documents: what an encoder was trained on
+    it ranks too well to teach much.
+
+    leader: the encoder whose ranking is learned, where it is not the one whose vectors are coded.
+    """
     folder = shop.folder / stage
     if not shop.finished(stage):
-        path = folder / "vectors.npy"
-        vectors = shop.encode_corpus(encoder, path, "encode for the codes")
+        sides = {"vectors.npy": encoder} | ({"leader.npy": leader} if leader else {})
+        corpus = [shop.encode_corpus(one, folder / name, "encode for the codes") for name, one in sides.items()]
         with shop.group.turn():
             if not shop.finished(stage):
-                _learn(shop, encoder, vectors, stage)
-        shop.group.once(lambda: discard(path))
+                _learn(shop, list(zip(sides.values(), corpus, strict=True)), stage)
+        for name in sides:
+            shop.group.once(partial(discard, folder / name))
     return Codebooks.load(folder / CODEBOOKS)
 
 
-def _learn(shop: Workshop, encoder: Encoder, vectors: npt.NDArray[np.float16], stage: str) -> None:
-    folder, metric = shop.folder / stage, "cosine" if encoder.normalised else "ip"
-    asked, labels = _questions(shop, encoder)
-    config = replace(shop.config, frozen=replace(shop.config.frozen, questions=len(asked)))
-    documents = VectorRows(vectors, "the corpus", metric)  # type: ignore[arg-type]
-    prepared = prepare(documents, VectorRows(asked, "questions", metric), labels, config)  # type: ignore[arg-type]
-    if len(prepared.lessons.documents) == len(vectors):
-        prepared = prepared._replace(probe=_dev(shop, encoder, prepared))
+def _learn(shop: Workshop, sides: list[tuple[Encoder, npt.NDArray[np.float16]]], stage: str) -> None:
+    folder = shop.folder / stage
+    asked, labels = _questions(shop, sides[0][0])
+    pairs = [_pair(encoder, vectors, asked) for encoder, vectors in sides]
+    count = sum(len(tokens.offsets) - 1 for tokens in asked)
+    config = replace(shop.config, frozen=replace(shop.config.frozen, questions=count))
+    prepared = prepare(pairs[-1], labels, config, own=pairs[0], device=shop.device)
+    if len(prepared.lessons.own.documents) == len(sides[0][1]):
+        prepared = prepared._replace(probe=_dev(shop, sides, prepared))
     say(f"fit {config.books} books of {WORDS} codewords that are summed")
-    start = fit_additive(prepared.lessons.documents, config.books, seed=config.seed)
-    found, history = learn(start, prepared, config, folder)
+    start = fit_additive(prepared.lessons.own.documents, config.books, seed=config.seed, device=shop.device)
+    found, history = learn(start, prepared, config, folder, shop.device)
     length = np.float32(prepared.length)
     found = found._replace(centre=found.centre * length, document=found.document / length)
     found.with_adapter().save(folder / CODEBOOKS)
@@ -56,26 +64,48 @@ def _learn(shop: Workshop, encoder: Encoder, vectors: npt.NDArray[np.float16], s
     write_json(folder / DONE, {"stage": stage, "best": best, "history": history})
 
 
-def _questions(shop: Workshop, encoder: Encoder) -> tuple[Floats, dict[int, list[int]]]:
-    """Vectors of train questions and of passages, and the labelled answers of the former."""
+def _pair(encoder: Encoder, vectors: npt.NDArray[np.float16], asked: tuple[Tokens, Tokens]) -> Pair:
+    metric: Metric = "cosine" if encoder.normalised else "ip"
+    questions = np.concatenate([encode_rows(encoder, TokenRows(tokens)) for tokens in asked])
+    return Pair(VectorRows(vectors, "the corpus", metric), VectorRows(questions, "questions", metric))
+
+
+def _questions(shop: Workshop, encoder: Encoder) -> tuple[tuple[Tokens, Tokens], dict[int, list[int]]]:
+    """Train questions and passages, and the labelled answers of the former."""
     random, frozen, train = np.random.default_rng(shop.config.seed), shop.config.frozen, shop.material.train
     rows = np.sort(random.permutation(len(train.pairs))[: frozen.questions])
-    vectors = [encode_rows(encoder, train.tokens, rows)]
-    crops = crops_of(encoder, frozen.crops, train.tokens.lengths())
-    if crops is not None:
-        count = max(round(crops.share * len(rows)), LEAST_QUESTIONS - len(rows))
-        drawn = random.integers(len(shop.material.documents), size=count)
-        passages = crops.cut(shop.material.documents.batch(drawn), random)
-        vectors.append(encode_rows(encoder, TokenRows(passages)))
+    count = max(round(frozen.crops * len(rows)), LEAST_QUESTIONS - len(rows)) if frozen.crops else 0
+    passages, _ = draw_passages(shop, encoder, count, random)
     labels = {place: train.pairs.of(row).tolist() for place, row in enumerate(rows.tolist())}
-    return np.concatenate(vectors), labels
+    return (train.tokens.batch(rows), passages), labels
 
 
-def _dev(shop: Workshop, encoder: Encoder, prepared: Prepared) -> Probe:
+def draw_passages(shop: Workshop, encoder: Encoder, count: int, random: np.random.Generator) -> tuple[Tokens, Rows]:
+    """So many random passages, as long as train questions, and the documents they are of."""
+    crops = as_questions(encoder, 1.0, shop.material.train.tokens.lengths())
+    drawn = random.integers(len(shop.material.documents), size=count)
+    return crops.cut(shop.material.documents.batch(drawn), random), drawn
+
+
+def leader_of(shop: Workshop, encoder: Encoder) -> Leader:
+    """An encoder's vectors as they are now, for another (or itself, as it changes) to follow."""
+    config, train = shop.config, shop.material.train
+    share = config.sparse.crops
+    count = min(round(share * config.sparse.epochs * len(train.pairs)) + 1, MOST_PASSAGES)
+    tokens, rows = draw_passages(shop, encoder, count, np.random.default_rng((config.seed, 2)))
+    asked = encode_rows(encoder, TokenRows(tokens), dtype=np.float16)
+    passages = Passages(tokens, rows, asked, share)
+    documents = shop.encode_corpus(encoder, shop.folder / shop.name("taught") / TEACHER, "encode what is followed")
+    some = np.linspace(0, len(documents) - 1, SPREAD_DOCUMENTS).astype(np.int64)
+    width = spread(documents[some].astype(np.float32), asked.astype(np.float32))
+    return Leader(encode_rows(encoder, train.tokens), documents, passages, 1 / (config.frozen.temperature * width))
+
+
+def _dev(shop: Workshop, sides: list[tuple[Encoder, npt.NDArray[np.float16]]], prepared: Prepared) -> Probe:
     """The dev questions to choose on, in place of held-out train questions, which the encoder has seen."""
     dev = shop.material.dev
-    asked: Floats = encode_rows(encoder, dev.tokens)
-    best = top_k(asked, prepared.lessons.documents, TOP, device=shop.device).rows
+    asked, ranked = (encode_rows(encoder, dev.tokens) for encoder in (sides[0][0], sides[-1][0]))
+    best = top_k(ranked, prepared.lessons.full.documents, TOP, device=shop.device).rows
     return Probe(asked, best, _table(dev.pairs))
 
 

@@ -22,11 +22,20 @@ from bidr.training.engine.loop import schedule
 Rows = npt.NDArray[np.int64]
 
 
-class Lessons(NamedTuple):
-    """What is learned from. Rows are of `documents`."""
+class Vectors(NamedTuple):
+    """Documents and questions as one encoder says them."""
 
     documents: Floats
     questions: Floats
+
+
+class Lessons(NamedTuple):
+    """What is learned from. Rows are of the documents."""
+
+    full: Vectors
+    """Those whose ranking is learned."""
+    own: Vectors
+    """Those that are coded and asked with: the same, or of an encoder that learned to follow the other."""
     best: Rows
     """For every question the rows that full vectors rank first."""
     labelled: Rows
@@ -50,13 +59,14 @@ class DistilSettings(NamedTuple):
 class CodesLearner(nn.Module):
     """Codewords and query adapter as parameters, documents' codes as they were found."""
 
-    def __init__(self, additive: Additive, codes: Codes) -> None:
+    def __init__(self, additive: Additive, codes: Codes, device: str = "cpu") -> None:
         super().__init__()
         self.additive, self.groups = additive, additive.groups
-        self.codewords = nn.Parameter(torch.tensor(additive.codewords))
-        self.query = nn.Parameter(torch.tensor(additive.query))
+        self.codewords = nn.Parameter(torch.tensor(additive.codewords, device=device))
+        self.query = nn.Parameter(torch.tensor(additive.query, device=device))
         each = len(additive.codewords) // self.groups
-        self.places = torch.as_tensor(codes.astype(np.int64)) + torch.arange(each).repeat(self.groups) * WORDS
+        places = torch.as_tensor(codes.astype(np.int64)) + torch.arange(each).repeat(self.groups) * WORDS
+        self.places = places.to(device)
 
     def decode(self, rows: Tensor) -> Tensor:
         """Documents as the sums of their codewords: (rows, width)."""
@@ -70,7 +80,7 @@ class CodesLearner(nn.Module):
 
     def learned(self) -> Additive:
         """The codes as they are now."""
-        words, query = self.codewords.detach().numpy().copy(), self.query.detach().numpy().copy()
+        words, query = (each.detach().cpu().numpy().copy() for each in (self.codewords, self.query))
         return self.additive._replace(codewords=words, query=query)
 
 
@@ -79,8 +89,10 @@ class Distilling:
 
     def __init__(self, learner: CodesLearner, lessons: Lessons, settings: DistilSettings) -> None:
         self.learner, self.settings = learner, settings
-        self.best, self.labelled = torch.as_tensor(lessons.best), torch.as_tensor(lessons.labelled)
-        self.documents, self.questions = torch.as_tensor(lessons.documents), torch.as_tensor(lessons.questions)
+        self.device = learner.codewords.device
+        self.best, self.labelled = (self._on_device(rows) for rows in (lessons.best, lessons.labelled))
+        self.documents, self.questions = (self._on_device(vectors) for vectors in lessons.full)
+        self.asked = self._on_device(lessons.own.questions)
         self.bases = [settings.rate, settings.adapter_rate]
         groups = [{"params": [one], "lr": rate} for one, rate in zip(learner.parameters(), self.bases, strict=True)]
         self.optimizer = torch.optim.Adam(groups, betas=(0.9, 0.99))
@@ -117,19 +129,22 @@ class Distilling:
     def _draw(self, random: np.random.Generator) -> tuple[Tensor, Tensor]:
         """Questions, and the pool all of them are compared with: some of their best, their labelled, random others."""
         settings, best = self.settings, self.best
-        asked = torch.as_tensor(random.integers(0, len(best), settings.batch_size))
-        picked = torch.as_tensor(random.random((len(asked), best.shape[1]))).argsort(1)[:, : settings.own]
-        others = torch.as_tensor(random.integers(0, len(self.documents), settings.others))
+        asked = self._on_device(random.integers(0, len(best), settings.batch_size))
+        picked = self._on_device(random.random((len(asked), best.shape[1]))).argsort(1)[:, : settings.own]
+        others = self._on_device(random.integers(0, len(self.documents), settings.others))
         parts = [best[asked].gather(1, picked).flatten(), self.labelled[asked].flatten(), others]
         pool = torch.unique(torch.cat(parts))
         return asked, pool[pool >= 0]
+
+    def _on_device(self, array: npt.NDArray[Any]) -> Tensor:
+        return torch.as_tensor(array, device=self.device)
 
     def loss(self, asked: Tensor, pool: Tensor) -> Tensor:
         """How far the codes' distribution over the pool is from the full vectors' (KL), and from the labels."""
         scale = 1 / self.settings.temperature
         questions = self.questions[asked]
         wanted = functional.log_softmax(scale * (questions @ self.documents[pool].T), dim=1)
-        found = scale * self.learner.scores(questions, pool)
+        found = scale * self.learner.scores(self.asked[asked], pool)
         loss = functional.kl_div(functional.log_softmax(found, dim=1), wanted, reduction="batchmean", log_target=True)
         if self.labelled.shape[1] and self.settings.label_weight:
             loss = loss + self.settings.label_weight * label_loss(found, self.labelled[asked], pool)
@@ -141,7 +156,8 @@ def label_loss(scores: Tensor, labelled: Tensor, pool: Tensor) -> Tensor:
     has = labelled >= 0
     places = torch.searchsorted(pool, labelled.clamp(min=0))
     own = scores.gather(1, places.clamp(max=len(pool) - 1))
-    rows = torch.arange(len(scores)).unsqueeze(1).expand_as(places)
-    others = scores.index_put((rows[has], places[has]), torch.tensor(-torch.inf)).logsumexp(1, keepdim=True)
+    rows = torch.arange(len(scores), device=scores.device).unsqueeze(1).expand_as(places)
+    hidden = torch.tensor(-torch.inf, device=scores.device)
+    others = scores.index_put((rows[has], places[has]), hidden).logsumexp(1, keepdim=True)
     losses = functional.softplus(others - own)[has]
     return losses.sum() / max(1, int(has.any(1).sum()))

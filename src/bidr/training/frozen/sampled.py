@@ -10,7 +10,7 @@ from bidr.codes.exact import top_k
 from bidr.codes.vectors import VectorRows
 from bidr.progress import say
 from bidr.training.config import TrainConfig
-from bidr.training.frozen.distil import Lessons, Rows
+from bidr.training.frozen.distil import Lessons, Rows, Vectors
 
 TOP = 10
 # Of very wide vectors fewer documents are learned from: the sample stays within 1 GiB.
@@ -21,8 +21,15 @@ LEAST_QUESTIONS = 5_000
 Labels = dict[int, list[int]]
 
 
+class Pair(NamedTuple):
+    """Documents and questions of one encoder, before any are drawn."""
+
+    documents: VectorRows
+    questions: VectorRows | None
+
+
 class Probe(NamedTuple):
-    """Questions held out to choose on, what their full vectors rank first, and their labelled rows."""
+    """Questions held out to choose on, what full vectors rank first for them, and their labelled rows."""
 
     questions: Floats
     best: Rows
@@ -38,36 +45,50 @@ class Prepared(NamedTuple):
     """Of a document on average, before."""
 
 
-def prepare(documents: VectorRows, questions: VectorRows | None, labels: Labels, config: TrainConfig) -> Prepared:
-    """Sample what is too much, rank the sample by full vectors, hold some questions out."""
-    frozen, random = config.frozen, np.random.default_rng(config.seed)
+def prepare(full: Pair, labels: Labels, config: TrainConfig, own: Pair | None = None, device: str = "cpu") -> Prepared:
+    """Sample what is too much, rank the sample by full vectors, hold some questions out.
+
+    own: the vectors that codes are made of, where they are not those whose ranking is learned.
+    """
+    frozen, random, own = config.frozen, np.random.default_rng(config.seed), own or full
+    documents, questions = full
     most = max(WORDS, min(frozen.sample, SAMPLE_NUMBERS // documents.dim))
     rows = _sample_rows(documents, labels, most, random)
-    sample = documents[rows]
-    length = _mean_length(sample)
-    sample /= length
     asked = np.sort(random.permutation(len(questions))[: frozen.questions]) if questions else np.empty(0, np.int64)
-    stand_ins = _stand_ins(len(sample), frozen.questions if questions is None else LEAST_QUESTIONS - len(asked), config)
-    vectors = sample[stand_ins]
-    if questions is not None:
-        own = questions[asked]
-        own /= _mean_length(own)
-        vectors = np.concatenate([own, vectors])
-    say(f"ranking {len(sample):,} documents by full vectors for {len(vectors):,} questions")
-    best = _without_self(
-        top_k(vectors, sample, frozen.depth + 1).rows, np.concatenate([np.full(len(asked), -1), stand_ins])
-    )
+    stand_ins = _stand_ins(len(rows), frozen.questions if questions is None else LEAST_QUESTIONS - len(asked), config)
+    ranked, length = _drawn(full, rows, asked, stand_ins)
+    coded, length = (ranked, length) if own is full else _drawn(own, rows, asked, stand_ins)
+    say(f"ranking {len(rows):,} documents by full vectors for {len(ranked.questions):,} questions")
+    best = top_k(ranked.questions, ranked.documents, frozen.depth + 1, device=device).rows
+    best = _without_self(best, np.concatenate([np.full(len(asked), -1), stand_ins]))
     labelled = _labelled(asked, rows, labels if questions else {})
     labelled = np.concatenate([labelled, np.full((len(stand_ins), labelled.shape[1]), -1)])
     # Of a handful of questions none can be spared: then stand-ins are held out.
-    spared = np.arange(len(asked)) if len(asked) >= 10 else np.arange(len(asked), len(vectors))
+    spared = np.arange(len(asked)) if len(asked) >= 10 else np.arange(len(asked), len(best))
     held = spared[random.permutation(len(spared))[: min(frozen.dev_questions, len(spared) // 10)]]
-    learned = np.setdiff1d(np.arange(len(vectors)), held)
+    learned = np.setdiff1d(np.arange(len(best)), held)
     return Prepared(
-        Lessons(sample, vectors[learned], best[learned], labelled[learned]),
-        Probe(vectors[held], best[held, :TOP], labelled[held]),
+        Lessons(
+            ranked._replace(questions=ranked.questions[learned]),
+            coded._replace(questions=coded.questions[learned]),
+            best[learned],
+            labelled[learned],
+        ),
+        Probe(coded.questions[held], best[held, :TOP], labelled[held]),
         length,
     )
+
+
+def _drawn(pair: Pair, rows: Rows, asked: Rows, stand_ins: Rows) -> tuple[Vectors, float]:
+    """What was drawn, in units in which vectors have length 1 on average; a document's length before."""
+    sample = pair.documents[rows]
+    length = _mean_length(sample)
+    sample /= length
+    if pair.questions is None:
+        return Vectors(sample, sample[stand_ins]), length
+    questions = pair.questions[asked]
+    questions /= _mean_length(questions)
+    return Vectors(sample, np.concatenate([questions, sample[stand_ins]])), length
 
 
 def _mean_length(vectors: Floats) -> float:

@@ -21,7 +21,7 @@ from bidr.progress import bar, say
 from bidr.training.config import TrainConfig
 from bidr.training.engine import checkpoint
 from bidr.training.frozen.distil import CodesLearner, Distilling, DistilSettings, Lessons, Rows
-from bidr.training.frozen.sampled import Labels, Prepared, Probe, prepare
+from bidr.training.frozen.sampled import Labels, Pair, Prepared, Probe, prepare
 
 WORK, RUN, CHECKPOINT = "work", "run.json", "checkpoint.pt"
 WIDTH_OF_RATES = 384
@@ -48,17 +48,17 @@ def train_frozen(
     if (out / "model.json").exists():
         return FrozenModel(out)
     started = time.monotonic()
-    prepared = prepare(documents, questions, labels or {}, config)
+    prepared = prepare(Pair(documents, questions), labels or {}, config)
     work = out / WORK
     with storage_errors(out):
         work.mkdir(parents=True, exist_ok=True)
         write_json(work / RUN, asked)
     say(f"fitting {config.bytes_per_doc} books of {WORDS} codewords")
-    start = fit_additive(prepared.lessons.documents, config.bytes_per_doc, seed=config.seed)
+    start = fit_additive(prepared.lessons.own.documents, config.bytes_per_doc, seed=config.seed)
     additive, history = learn(start, prepared, config, work)
     training = {
         "documents": len(documents),
-        "sampled_documents": len(prepared.lessons.documents),
+        "sampled_documents": len(prepared.lessons.own.documents),
         "questions": len(questions) if questions else 0,
         "labelled_questions": len(labels or {}),
         "config": {**dataclasses.asdict(config.frozen), "bytes_per_doc": config.bytes_per_doc, "seed": config.seed},
@@ -71,13 +71,15 @@ def train_frozen(
     return save_frozen(out, additive, metric=documents.metric, candidates=config.candidates, training=training)
 
 
-def learn(start: Additive, prepared: Prepared, config: TrainConfig, work: Path) -> tuple[Additive, History]:
+def learn(
+    start: Additive, prepared: Prepared, config: TrainConfig, work: Path, device: str = "cpu"
+) -> tuple[Additive, History]:
     """Learn to the end, continuing from a checkpoint; the best of what was measured on the way, and its figures."""
     steps, path = config.frozen.steps, work / CHECKPOINT
     saved = checkpoint.load(path)
     if saved:  # not fitted again: another machine might find other codewords, to which what was learned does not belong
         start = Additive(**{name: array.numpy() for name, array in saved["start"].items()})
-    run = _Run(start, prepared, config)
+    run = _Run(start, prepared, config, device)
     if saved:
         run.restore(saved)
         say(f"frozen: resumed at step {run.distilling.step}")
@@ -103,9 +105,9 @@ def learn(start: Additive, prepared: Prepared, config: TrainConfig, work: Path) 
 class _Run:
     """Learning, with what was measured so far and the best codes by that."""
 
-    def __init__(self, start: Additive, prepared: Prepared, config: TrainConfig) -> None:
+    def __init__(self, start: Additive, prepared: Prepared, config: TrainConfig, device: str) -> None:
         self.probe, self.config, self.start = prepared.probe, config, start
-        self.learner = CodesLearner(start, start.encode(prepared.lessons.documents))
+        self.learner = CodesLearner(start, start.encode(prepared.lessons.own.documents), device)
         self.distilling = Distilling(self.learner, prepared.lessons, _settings(prepared.lessons, config))
         self.best, self.history = start, History()
 
@@ -153,10 +155,11 @@ def candidates_of(learner: CodesLearner, questions: Floats, count: int) -> Rows:
 
         def __getitem__(self, rows: slice) -> Floats:
             with torch.no_grad():
-                return learner.decode(torch.arange(rows.start, rows.stop)).numpy()
+                wanted = torch.arange(rows.start, rows.stop, device=learner.places.device)
+                return learner.decode(wanted).cpu().numpy()
 
     decoded: Any = Decoded()
-    return top_k(learner.learned().adapt(questions), decoded, count).rows
+    return top_k(learner.learned().adapt(questions), decoded, count, device=str(learner.places.device)).rows
 
 
 def share_found(found: Rows, wanted: Rows) -> float:
@@ -167,21 +170,21 @@ def share_found(found: Rows, wanted: Rows) -> float:
 
 def _settings(lessons: Lessons, config: TrainConfig) -> DistilSettings:
     frozen = config.frozen
-    rate = frozen.rate * (WIDTH_OF_RATES / lessons.documents.shape[1]) ** 0.5
+    rate = frozen.rate * (WIDTH_OF_RATES / lessons.own.documents.shape[1]) ** 0.5
     return DistilSettings(
         steps=frozen.steps,
-        batch_size=min(frozen.batch_size, len(lessons.questions)),
+        batch_size=min(frozen.batch_size, len(lessons.best)),
         own=frozen.own,
         others=frozen.others,
         rate=rate,
         adapter_rate=rate * frozen.adapter_rate,
         label_weight=frozen.label_weight,
-        temperature=frozen.temperature * spread(lessons.questions, lessons.documents),
+        temperature=frozen.temperature * spread(*lessons.full),
         seed=config.seed,
     )
 
 
-def spread(questions: Floats, documents: Floats) -> float:
+def spread(documents: Floats, questions: Floats) -> float:
     """How much the scores of one question differ from document to document: their standard deviation."""
     some = np.linspace(0, len(questions) - 1, SPREAD_QUESTIONS).astype(np.int64)
     many = np.linspace(0, len(documents) - 1, SPREAD_DOCUMENTS).astype(np.int64)

@@ -38,8 +38,11 @@ class Crops(NamedTuple):
 
 def crops_of(encoder: Encoder, share: float, lengths: Rows) -> Crops | None:
     """Passages as long as the questions; None where none are asked for."""
-    if not share:
-        return None
+    return as_questions(encoder, share, lengths) if share else None
+
+
+def as_questions(encoder: Encoder, share: float, lengths: Rows) -> Crops:
+    """Passages as long as the questions."""
     encoded = encoder.tokenizer.encode("a")
     # A tokenizer that pads says of its padding, too, that it is special.
     mask = [special for special, real in zip(encoded.special_tokens_mask, encoded.attention_mask, strict=True) if real]

@@ -64,14 +64,14 @@ def info_nce(scores: Tensor, targets: Rows, hidden: tuple[Rows, Rows], live_marg
 
     live_margin: hide also what scores above the positive minus this.
     """
-    places = _on(scores, targets)
+    places = on_device(scores, targets)
     if live_margin is not None:
         least = scores.detach().gather(1, places[:, None]) - live_margin
         doubtful = (scores.detach() > least).scatter(1, places[:, None], False)
         scores = scores.masked_fill(doubtful, -torch.inf)
     if len(hidden[0]):
         mask = torch.zeros_like(scores, dtype=torch.bool)
-        mask[_on(scores, hidden[0]), _on(scores, hidden[1])] = True
+        mask[on_device(scores, hidden[0]), on_device(scores, hidden[1])] = True
         scores = scores.masked_fill(mask, -torch.inf)
     return functional.cross_entropy(scores, places)
 
@@ -79,22 +79,22 @@ def info_nce(scores: Tensor, targets: Rows, hidden: tuple[Rows, Rows], live_marg
 def own_nce(scores: Tensor, given: Contrast) -> Tensor:
     """Cross-entropy of the positive among it and the query's own negatives alone."""
     places = np.concatenate([given.targets[:, None], given.own], axis=1)
-    compared = scores.gather(1, _on(scores, places))
+    compared = scores.gather(1, on_device(scores, places))
     return functional.cross_entropy(compared, torch.zeros(len(places), dtype=torch.int64, device=scores.device))
 
 
 def divergence(scores: Tensor, taught: Taught) -> Tensor:
     """How far the ranking by these scores is from the teacher's: mean KL of the two softmaxes."""
-    wanted = _on(scores, np.asarray(taught.scores, dtype=np.float32))
+    wanted = on_device(scores, np.asarray(taught.scores, dtype=np.float32))
     scores = scores[: len(wanted)]
     if taught.places is not None:
-        scores = scores.gather(1, _on(scores, taught.places))
+        scores = scores.gather(1, on_device(scores, taught.places))
     said = wanted.isfinite()
     # Not -inf: where it stands on both sides the divergence would be nan.
     wanted, scores = (each.masked_fill(~said, -1e4) for each in (wanted, scores))
     return functional.kl_div(scores.log_softmax(1), wanted.log_softmax(1), reduction="batchmean", log_target=True)
 
 
-def _on(scores: Tensor, values: npt.NDArray[Any]) -> Tensor:
+def on_device(scores: Tensor, values: npt.NDArray[Any]) -> Tensor:
     """Beside the scores, without waiting until the device has come that far."""
     return torch.from_numpy(values).to(scores.device, non_blocking=True)
