@@ -135,7 +135,8 @@ def check_attributes(given: Any, what: str) -> dict[str, Value]:
         if not isinstance(name, str) or not name or name in COMBINING or len(name) > LONGEST_NAME:
             raise DataError(f"{what}: attribute name {_short(name)}, expected a string, not 'and', 'or' or 'not'")
         words = isinstance(value, list | tuple) and all(isinstance(each, str) for each in value)
-        number = isinstance(value, int | float) and math.isfinite(value) and abs(value) < 1 << 63
+        whole = isinstance(value, int) and abs(value) < 1 << 63
+        number = whole or (isinstance(value, float) and math.isfinite(value))
         if not (words or number or isinstance(value, str)):
             raise DataError(
                 f"{what}: attribute {name!r} is {_short(value)}, expected a string, a finite number of 64 bits, "

@@ -31,11 +31,9 @@ class File:
             small = offset + len(piece) <= min(len(self.durable), SECTOR)
             if data == "none" or (small and data == "zeros"):
                 continue
-            if data == "zeros":
-                piece = bytes(len(piece))
-            if data == "torn" and number == len(self.writes) - 1 and not small:
-                piece = piece[: len(piece) // 2]
-            content[offset : offset + len(piece)] = piece
+            torn = data == "torn" and number == len(self.writes) - 1 and not small
+            there = bytes(len(piece)) if data == "zeros" else piece[: len(piece) // 2] if torn else piece
+            content[offset : offset + len(there)] = there
         return bytes(content)
 
 

@@ -73,7 +73,9 @@ class Trial:
                 return str(error)
 
 
-REAL = {name: getattr(os, name) for name in ("open", "write", "pwrite", "fsync", "rename", "replace", "unlink", "mkdir")}
+REAL = {
+    name: getattr(os, name) for name in ("open", "write", "pwrite", "fsync", "rename", "replace", "unlink", "mkdir")
+}
 REAL.update({name: getattr(os, name) for name in ("rmdir", "close")})
 
 

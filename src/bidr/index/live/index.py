@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from bidr.codes.codebooks import Codebooks
-from bidr.errors import IndexFolderError
+from bidr.errors import BidrError, IndexFolderError
 from bidr.index.folder import Manifest, current_generation, settled
 from bidr.index.live.changes import Change, from_bytes
 from bidr.index.live.check import describe_live, verify_live
@@ -17,6 +17,7 @@ from bidr.index.live.parts import OpenSegment, Part, read_tombstones
 from bidr.index.live.view import LiveCandidates, LiveDocuments, LiveVectors, LiveView
 from bidr.index.reader import check_model
 from bidr.index.state import State, read_state
+from bidr.progress import say
 
 LOOK_EVERY = 0.2
 
@@ -28,6 +29,7 @@ class LiveIndex:
         self.folder, self.expect_model, self.ef = folder, expect_model, ef
         self._lock, self._looked = threading.Lock(), 0.0
         self._current: tuple[str, str] = ("", "")
+        self.trouble: str | None = None
         self._log: LogReader | None = None
         self._view: LiveView = settled(folder, self._load)
 
@@ -41,18 +43,27 @@ class LiveIndex:
         if time.monotonic() - self._looked >= LOOK_EVERY and self._lock.acquire(blocking=False):
             try:
                 self.follow()
-                self._looked = time.monotonic()
+                self.trouble = None
+            except (BidrError, OSError) as error:
+                if self.trouble is None:
+                    say(f"{self.folder} is served as it was opened: what came later cannot be read ({error})")
+                self.trouble = str(error)
             finally:
+                self._looked = time.monotonic()
                 self._lock.release()
         return self._view
 
     def follow(self) -> None:
         """Look for what was committed since. What is served stays as it is if the newest state cannot be opened."""
         current = current_generation(self.folder)
-        if current != self._current:
-            self._view = settled(self.folder, self._load)
-        elif self._log is not None and self._log.grown():
-            self._view = _after(self._view, self._changes(self._log))
+        try:
+            if current != self._current:
+                self._view = settled(self.folder, self._load)
+            elif self._log is not None and self._log.grown():
+                self._view = _after(self._view, self._changes(self._log))
+        except BaseException:
+            self._current = ("", "")  # whatever was half taken up, the next look begins anew
+            raise
 
     def now(self) -> LiveView:
         """The state of this very moment."""
