@@ -1,3 +1,4 @@
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -6,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bidr.errors import DataError, IndexFolderError
+from bidr.index.folder import checksum, parse, render
 from bidr.index.live.index import LiveIndex
 from bidr.index.live.view import LiveView
 from bidr.search import QueryVectors, Searcher
@@ -161,3 +163,33 @@ def test_a_view_stays_what_it_was(tmp_path):
         live.compact()
         assert sorted(path.name for path in index.iterdir()) == [".lock", "000005", "000006", "CURRENT"]
         assert contents(view) == expected(range(7))
+
+
+def test_building_again_replaces_a_live_index_and_readers_follow(tmp_path):
+    index = built(tmp_path / "i")
+    with writer(index) as live:
+        live.add(*some([6]))
+        live.flush()
+        live.add(*some([7]))
+        with pytest.raises(IndexFolderError, match="another process is writing"):
+            built(index)
+    reader = LiveIndex.open(index)
+    built(index, 4)
+    assert contents(reader.now()) == expected(range(4))
+    assert len([path for path in index.iterdir() if path.name.startswith("0")]) == 1
+
+
+def test_an_index_from_before_ids_could_be_looked_up(tmp_path):
+    index = built(tmp_path / "i")
+    path = index / "000001" / "manifest.json"
+    manifest = parse(path.read_bytes(), path)
+    old = [name for name in manifest.files if not name.startswith(("ids.hashes", "ids.rows", "column", "attributes"))]
+    content = render(replace(manifest, files={name: manifest.files[name] for name in old}))
+    path.write_bytes(content)
+    (index / "CURRENT").write_text(f"000001 {checksum(content)}\n")
+    with writer(index) as live:
+        assert live.delete(["doc-4", "doc-0"]) == 2
+        live.add(*some([1], 1))
+    assert {name: value[1] for name, value in contents(index).items()} == {
+        "doc-1": "Version 1", "doc-2": "Version 0", "doc-3": "Version 0", "doc-5": "Version 0"
+    }  # fmt: skip

@@ -79,6 +79,9 @@ class LiveView:
 
     def split(self, rows: Rows) -> Iterator[tuple[Part | None, Rows, Rows]]:
         """Rows by the part that holds them (None: the log): the part, where among the rows, and its own numbers."""
+        if len(self.parts) == 1 and not self.memory.documents:
+            yield self.parts[0], np.arange(len(rows)), rows
+            return
         starts = np.array([*(part.start for part in self.parts), self.start])
         last = self.start + len(self.memory.documents)
         if len(rows) and (rows.min() < 0 or rows.max() >= last):
@@ -157,12 +160,20 @@ class LiveVectors:
         self.view = view
         self.dim = int(view.memory.vectors.shape[1])
 
+    def fetch(self, rows: Rows) -> None:
+        """Have rows read from disk, where that is a step of its own."""
+        for part, _, own in self.view.split(rows):
+            if part is not None and hasattr(part.open.reader.vectors, "fetch"):
+                part.open.reader.vectors.fetch(own)
+
     def score(self, rows: Rows, query: Floats) -> Floats:
         """Inner product of a query with each of the rows."""
         scores = np.empty(len(rows), dtype=np.float32)
         for part, places, own in self.view.split(rows):
-            held = None if part is not None else self.view.memory.vectors[own].astype(np.float32)
-            scores[places] = part.open.reader.vectors.score(own, query) if part else inner_products(held, query)  # type: ignore[arg-type]
+            if part is not None:
+                scores[places] = part.open.reader.vectors.score(own, query)
+            else:
+                scores[places] = inner_products(self.view.memory.vectors[own].astype(np.float32), query)
         return scores
 
     def read(self, rows: Rows) -> Floats:
@@ -174,7 +185,12 @@ class LiveVectors:
 
     def read_halves(self, rows: Rows) -> Halves:
         """Rows as fp16, in the order asked for."""
-        return self.read(rows).astype("<f2")
+        out = np.empty((len(rows), self.dim), dtype="<f2")
+        for part, places, own in self.view.split(rows):
+            if len(own) == len(rows) and part:
+                return part.open.reader.vectors.read_halves(own)
+            out[places] = part.open.reader.vectors.read_halves(own) if part else self.view.memory.vectors[own]
+        return out
 
 
 class LiveDocuments:
