@@ -42,7 +42,8 @@ def segment_of_parts(view: LiveView, parts: list[Part], begin: Begin) -> Segment
     texts = any(part.open.reader.documents.has_text for part in parts)
 
     def documents() -> Iterator[Document]:
-        return (view.documents.record(row) for row in rows.tolist())
+        for part, places in zip(parts, kept, strict=True):
+            yield from map(part.open.record, part.open.rows(places).tolist())
 
     path = build_index(
         view.folder,

@@ -19,6 +19,7 @@ from bidr.index.folder import REBUILD, HasFiles, check_content
 from bidr.index.live.memory import Mask, code_scores
 from bidr.index.reader import IndexReader
 from bidr.index.state import Segment
+from bidr.text.records import Document
 
 Bits = npt.NDArray[np.uint8]
 
@@ -46,6 +47,11 @@ class OpenSegment:
 
     def rows(self, places: Rows) -> Rows:
         return places if self.order is None else np.asarray(self.order[places], dtype=np.int64)
+
+    def record(self, row: int) -> Document:
+        """Everything that is known of a document; without text where it was given without."""
+        known = self.reader.documents
+        return known.document(row) or Document(known.id(row), "", "", known.columns.get(row))
 
     @cached_property
     def codes(self) -> Codes:

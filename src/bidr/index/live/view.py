@@ -221,10 +221,7 @@ class LiveDocuments:
     def record(self, row: int) -> Document:
         """Everything that is known of a document; without text where it was given without."""
         part, own = self._at(row)
-        if part is None:
-            return self.view.memory.documents[own]
-        known = part.open.reader.documents
-        return known.document(own) or Document(known.id(own), "", "", known.columns.get(own))
+        return self.view.memory.documents[own] if part is None else part.open.record(own)
 
     def _at(self, row: int) -> tuple[Part | None, int]:
         part, _, own = next(self.view.split(np.array([row], dtype=np.int64)))
