@@ -2,7 +2,7 @@
 
     python bench/drift.py DOCUMENTS.npy OTHERS.npy --out /tmp/drift
 
-Both are vectors of the same model, of length 1. Codes (OPQ, 16 bytes) are fitted to the first 20,000 documents; a fifth
+Both are vectors of the same model, of length 1. Codes (OPQ, 16 bytes) are fitted to the first --count; a fifth
 of these is then replaced twice over, by other documents of the same kind and by OTHERS.
 """
 
@@ -22,7 +22,7 @@ from bidr.index.live.writer import Coded, LiveWriter
 from bidr.search import QueryVectors, Searcher
 from bidr.text.records import Document
 
-COUNT, QUESTIONS, K, CANDIDATES, AT_ONCE = 20_000, 500, 10, 200, 500
+QUESTIONS, K, CANDIDATES, AT_ONCE = 500, 10, 200, 500
 
 
 def main() -> None:
@@ -30,12 +30,14 @@ def main() -> None:
     parser.add_argument("documents", type=Path)
     parser.add_argument("others", type=Path)
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--count", type=int, default=10_000, help="documents that the index is built from")
     given = parser.parse_args()
+    count = given.count
     every, others = (np.load(path, mmap_mode="r") for path in (given.documents, given.others))
-    fifth = min(COUNT // 5, len(others), len(every) - COUNT)
-    vectors = np.array(every[:COUNT], dtype=np.float32)
+    fifth = min(count // 5, len(others), len(every) - count)
+    vectors = np.array(every[:count], dtype=np.float32)
     books = fit(vectors, 16, 256, seed=0)
-    names = [f"d{row}" for row in range(COUNT)]
+    names = [f"d{row}" for row in range(count)]
 
     def coder(documents: list[Document], rows: np.ndarray) -> Coded:
         codes = books.encode(rows)
@@ -44,7 +46,7 @@ def main() -> None:
     def build(folder: Path, rows: np.ndarray) -> None:
         build_index(folder, codebooks=books, codes=books.encode(rows), vectors=rows, ids=names, engine="scan")
 
-    kinds = {"same kind": every[COUNT : COUNT + fifth], "other kind": others[:fifth]}
+    kinds = {"same kind": every[count : count + fifth], "other kind": others[:fifth]}
     for kind, strangers in kinds.items():
         shutil.rmtree(given.out, ignore_errors=True)
         build(given.out / "live", vectors)
@@ -59,7 +61,7 @@ def main() -> None:
             found = recall(live.view, now, fifth)
         build(given.out / "fresh", now)
         fresh = recall(LiveIndex.open(given.out / "fresh").latest(), now, fifth)
-        print(f"{kind}: {fifth:,} of {COUNT:,} replaced in {seconds:.1f} s; recall@{K} live, fresh build:")
+        print(f"{kind}: {fifth:,} of {count:,} replaced in {seconds:.1f} s; recall@{K} live, fresh build:")
         print(
             "\n".join(
                 f"  {name:<28} {live:.4f}  {built:.4f}" for name, live, built in zip(ASKED, found, fresh, strict=True)
