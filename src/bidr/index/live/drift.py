@@ -13,8 +13,8 @@ from bidr.text.records import Document
 LEAST = 256
 """Documents below which nothing is said."""
 ERRORS_SAMPLED, CODES_SAMPLED = 512, 8_192
-# Codebooks suit what they were fitted to better than new documents of the same kind: with 10,000 of them and 16 bytes the
-# error of new ones is 1.22 times as large (bench/drift.py), of another kind 1.61 times.
+# Codebooks suit what they were fitted to better than new documents of the same kind: with 10,000 of them and 16 bytes
+# the error of new ones is 1.22 times as large (bench/drift.py), of another kind 1.61 times.
 WORSE = 1.35
 SURE = 4.0
 BITS = 0.5
