@@ -20,6 +20,8 @@ if TYPE_CHECKING:
         export_onnx,
         load,
         open_index,
+        open_writer,
+        snapshot,
         train,
         train_vectors,
     )
@@ -34,6 +36,8 @@ __all__ = [
     "export_onnx",
     "load",
     "open_index",
+    "open_writer",
+    "snapshot",
     "train",
     "train_vectors",
 ]

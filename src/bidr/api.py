@@ -8,13 +8,18 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy.typing as npt
 
+from bidr.coders import frozen_coder, plain_coder, text_coder
 from bidr.codes.vectors import Metric, open_vectors
 from bidr.errors import ModelError
 from bidr.evaluation import MEASURES, Report, evaluate_searcher
 from bidr.files import storage_errors
 from bidr.index.build import build_index
-from bidr.index.folder import ModelStamp, open_generation
-from bidr.index.reader import IndexReader
+from bidr.index.folder import ModelStamp
+from bidr.index.live.index import LiveIndex
+from bidr.index.live.snapshot import write_snapshot
+from bidr.index.live.writer import LiveWriter
+from bidr.index.reader import check_model
+from bidr.index.state import model_of
 from bidr.model.encode import encode_corpus
 from bidr.model.folder import Model
 from bidr.model.frozen import FrozenModel, open_model
@@ -43,6 +48,8 @@ __all__ = [
     "export_onnx",
     "load",
     "open_index",
+    "open_writer",
+    "snapshot",
     "train",
     "train_vectors",
 ]
@@ -186,10 +193,12 @@ class OpenIndex(Searcher):
 
     model: Model | FrozenModel | None = None
 
-    def search_vectors(self, queries: QueryVectors | Vectors, k: int = 10, candidates: int | None = None) -> Ranking:
+    def search_vectors(
+        self, queries: QueryVectors | Vectors, k: int = 10, candidates: int | None = None, *, filter: Any = None
+    ) -> Ranking:
         """The k best documents for each query, as arrays. `queries` may be the vectors of the users' own model."""
         asked = queries if isinstance(queries, QueryVectors) else self.query_vectors(queries)
-        return super().search_vectors(asked, k, candidates)
+        return super().search_vectors(asked, k, candidates, filter=filter)
 
     def by_vectors(self, vectors: Vectors, rows: dict[str, int]) -> QueryEncoder:
         """An encoder that looks names up: what `evaluate` asks with where questions are rows of vectors."""
@@ -218,25 +227,15 @@ class OpenIndex(Searcher):
 def open_index(
     folder: Path | str, model: Path | str | None = None, *, candidates: int | None = None, device: str = "cpu"
 ) -> OpenIndex:
-    """Open an index for searching.
+    """Open an index for searching; what is added to it and deleted from it later is seen within a second.
 
     model:  its model folder, if that is no longer where it was when the index was built.
     device: where queries are encoded.
     """
-    stamp = open_generation(Path(folder))[1].model
-    if model is None and stamp is None:
-        return OpenIndex(IndexReader.open(folder))
-    where = model if model is not None else stamp.folder if stamp else ""
-    try:
-        opened = open_model(where, pick_device(device))
-    except ModelError as error:
-        if model is not None:
-            raise
-        raise ModelError(
-            f"{folder} was built with the model in {where}, which cannot be opened there any more ({error}); "
-            "say where it is now with --model, or model=... in Python"
-        ) from error
-    reader = IndexReader.open(folder, expect_model=opened.fingerprint)
+    opened = _model_of(Path(folder), model, device)
+    if opened is None:
+        return OpenIndex(LiveIndex.open(folder))
+    reader = LiveIndex.open(folder, expect_model=opened.fingerprint)
 
     def encode(texts: Sequence[str]) -> QueryVectors:
         return QueryVectors(*opened.encode_queries(list(texts)))
@@ -244,6 +243,45 @@ def open_index(
     searcher = OpenIndex(reader, encode, candidates or opened.candidates)
     searcher.model = opened
     return searcher
+
+
+def open_writer(
+    folder: Path | str, model: Path | str | None = None, *, device: str = "auto", **options: Any
+) -> LiveWriter:
+    """Open an index for adding, replacing and deleting documents; use it in a `with` block.
+
+    Texts are encoded by the index's model; where that was learned from vectors, or there is none, give vectors:
+    ``writer.add([Document("id", "title", "text", {"lang": "en"})], vectors)``. Options as those of `LiveWriter`.
+    """
+    opened = _model_of(Path(folder), model, device)
+    if opened is None:
+        return LiveWriter(folder, plain_coder(Path(folder)), **options)
+    check_model(Path(folder), model_of(Path(folder)), opened.fingerprint)
+    return LiveWriter(
+        folder, frozen_coder(opened) if isinstance(opened, FrozenModel) else text_coder(opened), **options
+    )
+
+
+def snapshot(folder: Path | str, out: Path | str) -> Path:
+    """A copy of an index as it is now, while a writer goes on: files that never change are linked, not copied."""
+    return write_snapshot(Path(folder), Path(out))
+
+
+def _model_of(folder: Path, model: Path | str | None, device: str) -> Model | FrozenModel | None:
+    """The model that made an index, or the one that is said to have; none where the index was made from arrays."""
+    stamp = model_of(folder)
+    if model is None and stamp is None:
+        return None
+    where = model if model is not None else stamp.folder if stamp else ""
+    try:
+        return open_model(where, pick_device(device))
+    except ModelError as error:
+        if model is not None:
+            raise
+        raise ModelError(
+            f"{folder} was built with the model in {where}, which cannot be opened there any more ({error}); "
+            "say where it is now with --model, or model=... in Python"
+        ) from error
 
 
 def evaluate(

@@ -4,12 +4,14 @@ import errno
 import json
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 from bidr.errors import BidrError, StorageError
 
+PIECE = 1 << 20
 REFUSALS = {
     errno.ENOSPC: "no space left on the disk; free some or choose another folder",
     errno.EDQUOT: "the disk quota is used up; free some or choose another folder",
@@ -48,19 +50,74 @@ def sync_file(path: Path) -> None:
         os.close(handle)
 
 
+class NewFile:
+    """A file being written, in pieces of a megabyte; durable once closed without an error.
+
+    Everything that must survive a crash goes through the functions of `os`, one system call each: the tests record
+    those, and try every state in which a crash could leave the disk.
+    """
+
+    def __init__(self, path: Path, *, fresh: bool = True) -> None:
+        self.path, self.size = path, 0
+        self._handle = os.open(path, os.O_WRONLY | os.O_CREAT | (os.O_EXCL if fresh else os.O_TRUNC), 0o666)
+        self._waiting: list[bytes] = []
+        self._waits = 0
+
+    def write(self, content: bytes | memoryview) -> int:
+        self._waiting.append(bytes(content))
+        self._waits += len(content)
+        self.size += len(content)
+        if self._waits >= PIECE:
+            self._flush()
+        return len(content)
+
+    def _flush(self) -> None:
+        content, self._waiting, self._waits = b"".join(self._waiting), [], 0
+        if content:
+            write_all(self._handle, content)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        try:
+            if error is None:
+                self._flush()
+                os.fsync(self._handle)
+        finally:
+            os.close(self._handle)
+
+
+def write_all(handle: int, content: bytes) -> None:
+    """Write at the end of what was written; the system may take it in parts."""
+    left = memoryview(content)
+    while left:
+        left = left[os.write(handle, left) :]
+
+
 def write_atomically(path: Path, content: bytes) -> None:
     """Replace a file whole: readers see the old content or the new one."""
     aside = path.with_name(f".{path.name}.{os.getpid()}.new")
     with storage_errors(path):
         try:
-            with aside.open("wb") as out:
+            with NewFile(aside, fresh=False) as out:
                 out.write(content)
-                out.flush()
-                os.fsync(out.fileno())
             os.replace(aside, path)
-            sync_folder(path.parent)
-        finally:
-            aside.unlink(missing_ok=True)
+        except BaseException:
+            remove(aside)
+            raise
+        sync_folder(path.parent)
+
+
+def remove(path: Path) -> None:
+    """Remove a file or a folder with all that is in it, quietly: what cannot be removed now is left."""
+    with suppress(OSError):
+        if path.is_dir() and not path.is_symlink():
+            for entry in sorted(path.iterdir()):
+                remove(entry)
+            os.rmdir(path)
+        else:
+            os.unlink(path)
 
 
 def write_json(path: Path, value: Any) -> None:

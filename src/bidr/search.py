@@ -3,15 +3,17 @@
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple, Protocol, overload
+from typing import Any, NamedTuple, Protocol, overload
 
 import numpy as np
 
 from bidr.codes.codebooks import Floats
 from bidr.errors import ConfigError, DataError
 from bidr.index.candidates import Rows
+from bidr.index.live.index import LiveIndex
+from bidr.index.live.view import LiveVectors, LiveView
 from bidr.index.reader import IndexReader
-from bidr.index.vectors import inner_products, to_floats
+from bidr.index.vectors import VectorFile, inner_products, to_floats
 from bidr.text.records import Document
 
 CANDIDATES = 200
@@ -31,6 +33,9 @@ class QueryEncoder(Protocol):
     """Turns questions into vectors."""
 
     def __call__(self, texts: Sequence[str]) -> QueryVectors: ...
+
+
+StoredVectors = VectorFile | LiveVectors
 
 
 class Timings(NamedTuple):
@@ -74,6 +79,8 @@ class Ranking(NamedTuple):
     candidate_scores: Floats
     candidate_rows: Rows
     timings: Timings
+    view: "IndexReader | LiveView | None" = None
+    """The state of the index that the rows belong to: of a live index the numbers may mean others later."""
 
 
 class Searcher:
@@ -86,7 +93,7 @@ class Searcher:
 
     def __init__(
         self,
-        reader: IndexReader,
+        reader: IndexReader | LiveView | LiveIndex,
         encoder: QueryEncoder | None = None,
         candidates: int = CANDIDATES,
         *,
@@ -98,16 +105,23 @@ class Searcher:
         self.reader, self.encoder, self.candidates, self.fuse = reader, encoder, candidates, fuse
 
     @overload
-    def search(self, query: str, k: int = 10, candidates: int | None = None) -> Answers: ...
+    def search(self, query: str, k: int = 10, candidates: int | None = None, *, filter: Any = None) -> Answers: ...
 
     @overload
-    def search(self, query: Texts, k: int = 10, candidates: int | None = None) -> list[Answers]: ...
+    def search(
+        self, query: Texts, k: int = 10, candidates: int | None = None, *, filter: Any = None
+    ) -> list[Answers]: ...
 
-    def search(self, query: str | Texts, k: int = 10, candidates: int | None = None) -> Answers | list[Answers]:
-        """The k best documents for a question, or for each of many."""
+    def search(
+        self, query: str | Texts, k: int = 10, candidates: int | None = None, *, filter: Any = None
+    ) -> Answers | list[Answers]:
+        """The k best documents for a question, or for each of many.
+
+        filter: what attributes the answers must have, such as {"lang": "en", "year": {"gte": 2020}} (`index/filters`).
+        """
         texts = [query] if isinstance(query, str) else list(query)
         queries, milliseconds = self.encode(texts)
-        ranking = self.search_vectors(queries, k, candidates)
+        ranking = self.search_vectors(queries, k, candidates, filter=filter)
         ranking = ranking._replace(timings=ranking.timings._replace(encode=milliseconds))
         found = self.answers(ranking)
         return found[0] if isinstance(query, str) else found
@@ -123,7 +137,9 @@ class Searcher:
         queries = self.encoder(texts)
         return queries, 1000 * (time.perf_counter() - started)
 
-    def search_vectors(self, queries: QueryVectors, k: int = 10, candidates: int | None = None) -> Ranking:
+    def search_vectors(
+        self, queries: QueryVectors, k: int = 10, candidates: int | None = None, *, filter: Any = None
+    ) -> Ranking:
         """The k best documents for each query, as arrays.
 
         `k` and `candidates` beyond the number of documents mean all of them; fewer candidates than k are k.
@@ -131,22 +147,29 @@ class Searcher:
         _check_number("k", k)
         depth = self.candidates if candidates is None else candidates
         _check_number("candidates", depth)
-        depth = min(max(depth, k), self.reader.count)
+        view = self.reader.latest()
         codes, vectors = self._checked(queries)
         clock = _Clock()
         with clock("candidates"):
-            code_scores, rows = self.reader.candidates.search(codes, depth)
+            engine = view.candidates if filter is None else view.filtered(filter)
+            depth = min(max(depth, k), engine.count)
+            code_scores, rows = engine.search(codes, depth)
         order = np.empty((len(rows), min(k, depth)), dtype=np.int64)
         scores = np.empty(order.shape, dtype=np.float32)
         for number in range(len(rows)):
-            all_scores = self._score(rows[number], vectors[number], clock)
+            # Rows of -1, at the end, stand for documents that could not be found: fewer pass than were asked for.
+            found = int(np.count_nonzero(rows[number] >= 0))
+            all_scores = np.full(len(rows[number]), -np.inf, dtype=np.float32)
+            all_scores[:found] = self._score(rows[number, :found], vectors[number], clock, view.vectors)
             with clock("ranking"):
                 if self.fuse:
                     all_scores += np.float32(self.fuse) * code_scores[number]
                 order[number] = np.lexsort((rows[number], -all_scores))[: order.shape[1]]
                 scores[number] = all_scores[order[number]]
-        found = np.take_along_axis(rows, order, axis=1)
-        return Ranking(found, scores, order + 1, np.take_along_axis(code_scores, order, axis=1), rows, clock.timings())
+        best = np.take_along_axis(rows, order, axis=1)
+        return Ranking(
+            best, scores, order + 1, np.take_along_axis(code_scores, order, axis=1), rows, clock.timings(), view
+        )
 
     def answers(self, ranking: Ranking) -> list[Answers]:
         """Ids and texts for rows: reads them from disk, so only for answers that somebody looks at."""
@@ -154,19 +177,20 @@ class Searcher:
         return [Answers(self._answers_to(ranking, number), timings) for number in range(len(ranking.rows))]
 
     def _answers_to(self, ranking: Ranking, number: int) -> list[Answer]:
-        documents = self.reader.documents
+        documents = (ranking.view or self.reader).documents
         columns = (ranking.rows, ranking.scores, ranking.candidate_ranks, ranking.candidate_scores)
         found = zip(*(column[number].tolist() for column in columns), strict=True)
         return [
             Answer(rank, documents.id(row), score, candidate_rank, candidate_score, documents.document(row))
             for rank, (row, score, candidate_rank, candidate_score) in enumerate(found, start=1)
+            if row >= 0
         ]
 
-    def _score(self, rows: Rows, query: Floats, clock: "_Clock") -> Floats:
+    def _score(self, rows: Rows, query: Floats, clock: "_Clock", stored: "StoredVectors") -> Floats:
         scores = np.empty(len(rows), dtype=np.float32)
         for start in range(0, len(rows), READ_ROWS):
             with clock("reads"):
-                halves = self.reader.vectors.read_halves(rows[start : start + READ_ROWS])
+                halves = stored.read_halves(rows[start : start + READ_ROWS])
             with clock("ranking"):
                 scores[start : start + READ_ROWS] = inner_products(to_floats(halves), query)
         return scores

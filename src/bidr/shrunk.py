@@ -7,8 +7,7 @@ import numpy as np
 
 from bidr.codes.codebooks import Floats
 from bidr.errors import ConfigError
-from bidr.index.vectors import to_floats
-from bidr.search import READ_ROWS, Searcher
+from bidr.search import READ_ROWS, Searcher, StoredVectors
 
 SAMPLE = 10_000
 
@@ -27,24 +26,23 @@ class ShrunkSearcher(Searcher):
         self.dims, self.scales = dims, None
         if int8:
             rows = np.linspace(0, self.reader.count - 1, min(SAMPLE, self.reader.count)).astype(np.int64)
-            blocks = [self._cut(self._read(rows[at : at + READ_ROWS])) for at in range(0, len(rows), READ_ROWS)]
+            blocks = [
+                self._cut(self.reader.vectors.read(rows[at : at + READ_ROWS])) for at in range(0, len(rows), READ_ROWS)
+            ]
             largest = np.max([np.abs(block).max(axis=0) for block in blocks], axis=0)
             self.scales = np.maximum(largest, 1e-12) / 127
 
-    def _score(self, rows: Any, query: Floats, clock: Any) -> Floats:
+    def _score(self, rows: Any, query: Floats, clock: Any, stored: StoredVectors) -> Floats:
         cut = self._cut(query[None])[0]
         scores = np.empty(len(rows), dtype=np.float32)
         for start in range(0, len(rows), READ_ROWS):
             with clock("reads"):
-                vectors = self._cut(self._read(rows[start : start + READ_ROWS]))
+                vectors = self._cut(stored.read(rows[start : start + READ_ROWS]))
             with clock("ranking"):
                 if self.scales is not None:
                     vectors = np.clip(np.rint(vectors / self.scales), -127, 127) * self.scales
                 scores[start : start + READ_ROWS] = vectors @ cut
         return scores
-
-    def _read(self, rows: Any) -> Floats:
-        return to_floats(self.reader.vectors.read_halves(rows))
 
     def _cut(self, vectors: Floats) -> Floats:
         if self.dims is None:

@@ -108,12 +108,30 @@ def describe_index(about: dict[str, Any]) -> Shown:
             f"{about['dimensions']['codes']} for the codes, {about['dimensions']['vectors']} for the vectors",
         ),
         ("model", f"{model['fingerprint']} ({model['folder']})" if model else "none: made from vectors"),
+        *_live_rows(about),
         ("in RAM", f"{ram['total']:,.1f} bytes a document, {size(ram['total'] * count)} in all"),
         *((f"  {name}", f"{value:,.1f} bytes a document") for name, value in ram.items() if name != "total"),
         ("on disk", f"{sum(each.values()):,.1f} bytes a document, {size(sum(disk.values()))} in all"),
         *((f"  {name}", f"{each[name]:,.1f} bytes a document, {size(disk[name])}") for name in disk),
     ]
     return Shown(columns(rows), about)
+
+
+def _live_rows(about: dict[str, Any]) -> list[tuple[str, str]]:
+    """What is said of an index that was added to, or that has attributes."""
+    rows = [("attributes", ", ".join(about["attributes"]))] if about.get("attributes") else []
+    if about.get("log"):
+        rows += [
+            (f"segment {one['name']}", f"{one['documents']:,} documents, {one['deleted']:,} deleted, {one['engine']}")
+            for one in about["segments"]
+        ]
+        rows.append(("log", f"{about['log']['documents']:,} documents, {size(about['log']['ram_bytes'])} in RAM"))
+    if about.get("drift"):
+        drift = about["drift"]
+        rows.append(
+            ("drift", f"code error of what was added last {drift['error']:.3f}, at first {drift['base_error']:.3f}")
+        )
+    return rows
 
 
 def size(count: float) -> str:

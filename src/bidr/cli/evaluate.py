@@ -135,7 +135,8 @@ def _refuse_other_corpus(searcher: "Searcher", split: "Split", index: Path) -> N
     """Judged documents that the index does not have would count as not found: a wrong number, not a bad one."""
     from bidr.text import Ids
 
-    ids = Ids(searcher.reader.documents.id(row) for row in range(searcher.reader.count))
+    view = searcher.reader.latest()
+    ids = Ids(view.documents.id(row) for row in view.rows())
     for query, judged in split.qrels.items():
         for document, score in judged.items():
             if score > 0 and document not in ids:

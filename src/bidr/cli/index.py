@@ -39,7 +39,7 @@ class Build(Verb):
     def run(self) -> Shown:
         from bidr.api import build, build_vectors, load
         from bidr.cli.about import describe_index
-        from bidr.index.reader import IndexReader
+        from bidr.index.live.index import LiveIndex
 
         refuse_other_content(self.out)
         data, asked = load(self.data) if self.data else None, "WORDS ..."
@@ -51,7 +51,7 @@ class Build(Verb):
         else:
             build(data, self.model, self.out, engine=self.engine, device=self.device)
         remember(self.out)
-        with IndexReader.open(self.out) as reader:
+        with LiveIndex.open(self.out) as reader:
             shown = describe_index(reader.describe())
         return Shown(f"{shown.text}\nnext: bidr search --index {self.out} {asked}", shown.value)
 
@@ -67,9 +67,9 @@ class Inspect(Verb):
         from bidr.cli.about import describe_frozen, describe_index, describe_model
 
         if (self.folder / "CURRENT").exists():
-            from bidr.index.reader import IndexReader
+            from bidr.index.live.index import LiveIndex
 
-            with IndexReader.open(self.folder) as reader:
+            with LiveIndex.open(self.folder) as reader:
                 return describe_index(reader.describe())
         if (self.folder / "model.json").exists():
             from bidr.model.frozen import FrozenModel, open_model
@@ -93,23 +93,17 @@ class Verify(Verb):
 
     def run(self) -> Shown:
         from bidr.cli.about import size
-        from bidr.index.folder import check_content
-        from bidr.index.reader import IndexReader
+        from bidr.index.live.check import files_of, verify_live
+        from bidr.index.live.index import LiveIndex
         from bidr.progress import bar
 
-        with IndexReader.open(self.index) as reader:
-            files = reader.manifest.files
-            whole = sum(entry.size for entry in files.values())
+        with LiveIndex.open(self.index) as index:
+            view = index.latest()
+            files = files_of(view)
+            whole = sum(count for _, count in files)
             with bar("verify", whole, "bytes") as advance:
-                for name, entry in files.items():
-                    check_content(reader.generation, reader.manifest, name)
-                    advance(entry.size, name)
-            value = {
-                "index": str(self.index),
-                "generation": reader.generation.name,
-                "files": len(files),
-                "bytes": whole,
-            }
+                verify_live(view, advance)
+        value = {"index": str(self.index), "generation": view.generation.name, "files": len(files), "bytes": whole}
         return Shown(f"{self.index}: {len(files)} files, {size(whole)}, every byte as it was written", value)
 
 

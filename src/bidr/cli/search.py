@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from bidr.cli.shown import OptionalFile, OptionalFolder, OptionalNumber, Shown, Verb
+from bidr.cli.shown import OptionalFile, OptionalFilter, OptionalFolder, OptionalNumber, Shown, Verb
 from bidr.cli.state import recall
 from bidr.errors import ConfigError
 
 if TYPE_CHECKING:
-    from bidr.search import Answer, Answers
+    from bidr.search import Answer, Answers, Searcher
 
 NARROWEST = 40
 HEAD = "rank   score  candidate  document"
@@ -35,6 +35,8 @@ class Search(Verb):
     """How many answers to show."""
     candidates: OptionalNumber = None
     """How many documents the codes bring up to be ranked; by default as the model was trained."""
+    filter: OptionalFilter = None
+    """What attributes the answers must have, as JSON: '{"lang": "en", "year": {"gte": 2020}}'."""
 
     def run(self) -> Shown:
         query = " ".join(self.words).strip()
@@ -46,10 +48,21 @@ class Search(Verb):
         from bidr.api import open_index
 
         with open_index(index, self.model) as searcher:
-            found = searcher.search(query, self.k, self.candidates)
-            depth = min(max(self.candidates or searcher.candidates, self.k), searcher.reader.count)
-            told = f"{depth:,} candidates out of {searcher.reader.count:,} documents"
+            found = searcher.search(query, self.k, self.candidates, filter=self._filter())
+            told = self._told(searcher)
         return Shown(_text(found, told), {"query": query, "index": str(index), **_value(found)})
+
+    def _filter(self) -> Any:
+        from bidr.index.filters import filter_from_json
+
+        return None if self.filter is None else filter_from_json(self.filter)
+
+    def _told(self, searcher: "Searcher") -> str:
+        view = searcher.reader.latest()
+        count = view.count if self.filter is None else view.filtered(self._filter()).count
+        depth = min(max(self.candidates or searcher.candidates, self.k), count)
+        passed = "" if self.filter is None else f"{count:,} that pass the filter, of "
+        return f"{depth:,} candidates out of {passed}{view.count:,} documents"
 
     def _by_vectors(self, path: Path) -> Shown:
         from bidr.api import open_index
@@ -58,9 +71,8 @@ class Search(Verb):
             raise ConfigError("words and --query-vectors given, expected one of them: ask by words or by vectors")
         index = self.index or recall()
         with open_index(index, self.model) as searcher:
-            found = searcher.answers(searcher.search_vectors(path, self.k, self.candidates))
-            depth = min(max(self.candidates or searcher.candidates, self.k), searcher.reader.count)
-            told = f"{depth:,} candidates out of {searcher.reader.count:,} documents"
+            found = searcher.answers(searcher.search_vectors(path, self.k, self.candidates, filter=self._filter()))
+            told = self._told(searcher)
         heads = [f"question {row}:\n" if len(found) > 1 else "" for row in range(len(found))]
         text = "\n".join(head + _text(one, told) for head, one in zip(heads, found, strict=True))
         return Shown(text, {"queries": str(path), "index": str(index), "results": [_value(one) for one in found]})
@@ -98,6 +110,7 @@ def _value(found: "Answers") -> dict[str, Any]:
             **{name: value for name, value in answer._asdict().items() if name != "document"},
             "title": answer.document.title if answer.document else None,
             "text": answer.document.text if answer.document else None,
+            "attributes": answer.document.attributes if answer.document else None,
         }
         for answer in found
     ]

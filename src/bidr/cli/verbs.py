@@ -4,6 +4,7 @@ from bidr.cli.demo import Compare, Demo
 from bidr.cli.evaluate import Evaluate
 from bidr.cli.export import Export
 from bidr.cli.index import Build, Inspect, Verify
+from bidr.cli.live import Add, Compact, Delete, Snapshot
 from bidr.cli.search import Search
 from bidr.cli.shown import Verb
 from bidr.cli.train import Recipes, Train
@@ -14,6 +15,10 @@ VERBS: dict[str, type[Verb]] = {
     "build": Build,
     "search": Search,
     "evaluate": Evaluate,
+    "add": Add,
+    "delete": Delete,
+    "compact": Compact,
+    "snapshot": Snapshot,
     "inspect": Inspect,
     "verify": Verify,
     "compare": Compare,

@@ -13,7 +13,7 @@ from bidr.index.candidates import choose_engine
 from bidr.index.documents import write_documents, write_ids
 from bidr.index.faissfile import EF_CONSTRUCTION, check_codes, export_faiss, write_faiss
 from bidr.index.folder import FileEntry, Manifest, ModelStamp
-from bidr.index.generation import Generation, new_generation
+from bidr.index.generation import Begin, Generation, new_generation
 from bidr.index.vectors import VectorWriter, blocks
 from bidr.progress import bar
 from bidr.text.records import Document
@@ -29,11 +29,12 @@ def build_index(
     codes: Codes,
     vectors: npt.NDArray[Any],
     documents: Iterable[Document] | None = None,
-    ids: Iterable[str] | None = None,
+    ids: Iterable[str | Document] | None = None,
     model: ModelStamp | None = None,
     engine: str = "auto",
     ef_construction: int = EF_CONSTRUCTION,
     keep: int = 0,
+    begin: Begin = new_generation,
 ) -> Path:
     """Write an index and put it in force; returns the folder of the new generation.
 
@@ -43,6 +44,7 @@ def build_index(
     model:     what made codes and vectors; a reader can then refuse queries of another model.
     engine:    "scan", "hnsw", or "auto": by the number of documents.
     keep:      how many earlier generations to leave in the folder.
+    begin:     how the folder is begun: an index that is added to begins its segments itself.
 
     An index that is already there is served until the new one is whole, and if anything fails.
     """
@@ -52,7 +54,7 @@ def build_index(
     if ef_construction < 1:
         raise ConfigError(f"ef_construction: given {ef_construction}, expected 1 or more; {EF_CONSTRUCTION} is usual")
     chosen = choose_engine(engine, len(codes))
-    with new_generation(Path(folder), keep) as generation:
+    with begin(Path(folder), keep) as generation:
         _write_names(generation, documents, ids, len(codes))
         _write_vectors(generation, vectors)
         _write_codes(generation, codebooks, codes, chosen, ef_construction)
@@ -82,7 +84,7 @@ def _check_arrays(codebooks: Codebooks, codes: Codes, vectors: npt.NDArray[Any])
 
 
 def _write_names(
-    generation: Generation, documents: Iterable[Document] | None, ids: Iterable[str] | None, count: int
+    generation: Generation, documents: Iterable[Document] | None, ids: Iterable[str | Document] | None, count: int
 ) -> None:
     if documents is not None:
         with bar("Writing documents", count, "documents") as advance:

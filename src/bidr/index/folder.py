@@ -3,17 +3,22 @@
 INDEX/CURRENT                "000007 <xxh3 of the manifest>": the generation in force
 INDEX/000007/manifest.json   what the index is, and the size and checksum of every file; it checks itself
 INDEX/000007/...             files that never change
+
+A generation is a segment, which is an index alone (as `build_index` writes it), or the state of an index that was added
+to (`state.py`), which names its segments.
 """
 
 import json
 import re
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from bidr.errors import IndexFolderError
 
 FORMAT = 1
+LIVE_FORMAT = 2
 METRIC = "inner product"
 CURRENT = "CURRENT"
 MANIFEST = "manifest.json"
@@ -21,6 +26,7 @@ GENERATION = re.compile(r"\d{6}")
 BARE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 CHECKSUM = re.compile(r"[0-9a-f]{32}")
 HASH_BYTES = 1 << 22
+T = TypeVar("T")
 REBUILD = "build the index again, or restore the folder from a copy"
 
 
@@ -55,6 +61,13 @@ class Manifest:
     format: int = FORMAT
 
 
+class HasFiles(Protocol):
+    """Whatever names files with their sizes and checksums."""
+
+    @property
+    def files(self) -> dict[str, FileEntry]: ...
+
+
 def checksum(content: bytes) -> str:
     from xxhash import xxh3_128_hexdigest
 
@@ -77,10 +90,10 @@ def render(manifest: Manifest) -> bytes:
     fields = asdict(manifest)
     fields["model"] = manifest.model._asdict() if manifest.model else None
     fields["files"] = {name: entry._asdict() for name, entry in sorted(manifest.files.items())}
-    return _render(fields)
+    return render_fields(fields)
 
 
-def _render(fields: dict[str, Any]) -> bytes:
+def render_fields(fields: dict[str, Any]) -> bytes:
     body = json.dumps(fields, sort_keys=True).encode()
     whole = {"manifest": fields, "xxh3": checksum(body)}
     return (json.dumps(whole, indent=2, sort_keys=True) + "\n").encode()
@@ -88,31 +101,45 @@ def _render(fields: dict[str, Any]) -> bytes:
 
 def parse(content: bytes, path: Path) -> Manifest:
     """A manifest from its bytes; any damage, and any format but ours, is an error that says so."""
-    try:
-        fields = json.loads(content)["manifest"]
-        version = fields["format"]
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise IndexFolderError(f"{path}: damaged, it is no manifest of an index; {REBUILD}") from error
-    if version != FORMAT:
-        raise IndexFolderError(
-            f"{path}: index format {version!r}, this version of bidr reads format {FORMAT}; "
-            "build the index again, or install the version of bidr that made it"
-        )
-    if _render(fields) != content:
-        raise IndexFolderError(f"{path}: damaged, its checksum does not match its content; {REBUILD}")
+    fields = checked_fields(content, path)
+    if fields["format"] != FORMAT:
+        raise IndexFolderError(f"{path}: the state of an index that was added to, expected one segment; {REBUILD}")
     try:
         return _from_fields(fields)
     except (KeyError, TypeError, ValueError) as error:
         raise IndexFolderError(f"{path}: not a manifest that bidr wrote ({error}); {REBUILD}") from error
 
 
-def _from_fields(fields: dict[str, Any]) -> Manifest:
-    if not isinstance(fields["files"], dict):
-        raise ValueError(f"files {fields['files']!r}, expected names with size and checksum")
-    files = {name: FileEntry(int(entry["size"]), str(entry["xxh3"])) for name, entry in fields["files"].items()}
+def checked_fields(content: bytes, path: Path) -> dict[str, Any]:
+    """What a manifest says, of either format, with its checksum found right."""
+    try:
+        fields: dict[str, Any] = json.loads(content)["manifest"]
+        version = fields["format"]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise IndexFolderError(f"{path}: damaged, it is no manifest of an index; {REBUILD}") from error
+    if version not in (FORMAT, LIVE_FORMAT) or isinstance(version, bool):
+        raise IndexFolderError(
+            f"{path}: index format {version!r}, this version of bidr reads format {FORMAT} and {LIVE_FORMAT}; "
+            "build the index again, or install the version of bidr that made it"
+        )
+    if render_fields(fields) != content:
+        raise IndexFolderError(f"{path}: damaged, its checksum does not match its content; {REBUILD}")
+    return fields
+
+
+def entries_of(fields: Any) -> dict[str, FileEntry]:
+    """Sizes and checksums by bare names."""
+    if not isinstance(fields, dict):
+        raise ValueError(f"files {fields!r}, expected names with size and checksum")
+    files = {name: FileEntry(int(entry["size"]), str(entry["xxh3"])) for name, entry in fields.items()}
     for name in files:
         if not BARE_NAME.fullmatch(name):
             raise ValueError(f"file name {name!r}, expected a bare name without folders")
+    return files
+
+
+def _from_fields(fields: dict[str, Any]) -> Manifest:
+    files = entries_of(fields["files"])
     model = ModelStamp(**fields["model"]) if fields["model"] else None
     manifest = Manifest(**{**fields, "files": files, "model": model})
     numbers = (manifest.count, manifest.dim, manifest.code_dim, manifest.books, manifest.words)
@@ -138,38 +165,51 @@ def current_generation(folder: Path) -> tuple[str, str]:
     return name, digest[:-1]
 
 
-def open_generation(folder: Path) -> tuple[Path, Manifest]:
-    """The generation in force, its manifest checked and the size of every file compared."""
-    while True:
-        name, digest = current_generation(folder)
-        try:
-            return folder / name, _open_named(folder, name, digest)
-        except IndexFolderError:
-            if current_generation(folder) == (name, digest):
-                raise
-            # A writer committed and removed the generation between our two reads: open the new one.
-
-
-def _open_named(folder: Path, name: str, digest: str) -> Manifest:
+def read_manifest(folder: Path, name: str, digest: str) -> bytes:
+    """The bytes of a generation's manifest, if they are those that whoever names it means."""
     path = folder / name / MANIFEST
     try:
         content = path.read_bytes()
     except OSError as error:
         raise IndexFolderError(
-            f"{path}: cannot be read ({error.strerror}), though {CURRENT} names generation {name}; {REBUILD}"
+            f"{path}: cannot be read ({error.strerror}), though the index names generation {name}; {REBUILD}"
         ) from error
-    manifest = parse(content, path)
+    checked_fields(content, path)
     if checksum(content) != digest:
-        raise IndexFolderError(
-            f"{path}: not the manifest that {folder / CURRENT} names; one of them is damaged; {REBUILD}"
-        )
-    check_sizes(folder / name, manifest)
+        raise IndexFolderError(f"{path}: not the manifest that {folder} names; one of them is damaged; {REBUILD}")
+    return content
+
+
+def open_segment(folder: Path, name: str, digest: str) -> Manifest:
+    """The manifest of one segment, and the size of every file compared."""
+    manifest = parse(read_manifest(folder, name, digest), folder / name / MANIFEST)
+    check_sizes(folder / name, manifest.files)
     return manifest
 
 
-def check_sizes(generation: Path, manifest: Manifest) -> None:
+def open_generation(folder: Path) -> tuple[Path, Manifest]:
+    """The generation in force of an index that was built and not added to since."""
+
+    def read(name: str, digest: str) -> tuple[Path, Manifest]:
+        return folder / name, open_segment(folder, name, digest)
+
+    return settled(folder, read)
+
+
+def settled(folder: Path, read: Callable[[str, str], T]) -> T:
+    """What `read` makes of the generation in force, once more if a writer replaced and removed it meanwhile."""
+    while True:
+        current = current_generation(folder)
+        try:
+            return read(*current)
+        except IndexFolderError:
+            if current_generation(folder) == current:
+                raise
+
+
+def check_sizes(generation: Path, files: dict[str, FileEntry]) -> None:
     """Refuse missing, truncated and grown files before any of them is used."""
-    for name, entry in manifest.files.items():
+    for name, entry in files.items():
         path = generation / name
         try:
             size = path.stat().st_size
@@ -181,7 +221,7 @@ def check_sizes(generation: Path, manifest: Manifest) -> None:
             raise IndexFolderError(f"{path}: {size:,} bytes, expected {entry.size:,}: truncated or changed; {REBUILD}")
 
 
-def check_content(generation: Path, manifest: Manifest, name: str) -> None:
+def check_content(generation: Path, manifest: "HasFiles", name: str) -> None:
     """Refuse a file of which any byte differs from what was written."""
     path = generation / name
     if name not in manifest.files:

@@ -3,58 +3,42 @@
 import fcntl
 import os
 import re
-import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from bidr.errors import ConfigError, IndexFolderError
-from bidr.files import storage_errors, sync_folder, write_atomically
+from bidr.files import NewFile, remove, storage_errors, sync_folder, write_atomically
 from bidr.index.folder import CURRENT, GENERATION, MANIFEST, FileEntry, Manifest, checksum, current_generation, render
+from bidr.index.state import State, named_by, render_state
 
 LOCK = ".lock"
 UNFINISHED = re.compile(r"\.\d{6}\.\d+\.new|\.CURRENT\.\d+\.new")
 
 
-class HashedFile:
+class HashedFile(NewFile):
     """A file being written, with its size and checksum; durable once closed without an error."""
 
     def __init__(self, path: Path) -> None:
         from xxhash import xxh3_128
 
-        self.path, self.size = path, 0
-        self._out = path.open("xb", buffering=1 << 20)
+        super().__init__(path)
         self._digest = xxh3_128()
 
     def write(self, content: bytes | memoryview) -> int:
-        written = self._out.write(content)
         self._digest.update(content)
-        self.size += written
-        return written
+        return super().write(content)
 
     @property
     def entry(self) -> FileEntry:
         return FileEntry(self.size, self._digest.hexdigest())
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        try:
-            if error is None:
-                self._out.flush()
-                os.fsync(self._out.fileno())
-        finally:
-            self._out.close()
-
 
 class Generation:
     """A generation that nobody can see yet: write its files, then commit it."""
 
-    def __init__(self, folder: Path, name: str) -> None:
-        self.folder, self.name = folder, name
+    def __init__(self, folder: Path, name: str, *, alone: bool = True) -> None:
+        self.folder, self.name, self.alone = folder, name, alone
         self.aside = folder / f".{name}.{os.getpid()}.new"
         self.files: dict[str, FileEntry] = {}
 
@@ -65,9 +49,13 @@ class Generation:
             yield out
         self.files[name] = out.entry
 
-    def commit(self, describe: Callable[[dict[str, FileEntry]], Manifest]) -> Path:
-        """Make the files durable and put them in force: after this a reader sees them all, before it none."""
-        content = render(describe(self.files))
+    def commit(self, describe: Callable[[dict[str, FileEntry]], Manifest | State]) -> Path:
+        """Make the files durable and put them in force: after this a reader sees them all, before it none.
+
+        A segment, which is not an index alone, is made durable only: a state that names it puts it in force.
+        """
+        described = describe(self.files)
+        content = render_state(described) if isinstance(described, State) else render(described)
         target = self.folder / self.name
         with storage_errors(target):
             with HashedFile(self.aside / MANIFEST) as out:
@@ -75,8 +63,12 @@ class Generation:
             sync_folder(self.aside)
             os.rename(self.aside, target)
             sync_folder(self.folder)
-        write_atomically(self.folder / CURRENT, f"{self.name} {checksum(content)}\n".encode())
+        if self.alone:
+            write_atomically(self.folder / CURRENT, f"{self.name} {checksum(content)}\n".encode())
         return target
+
+
+Begin = Callable[[Path, int], AbstractContextManager[Generation]]
 
 
 @contextmanager
@@ -91,25 +83,45 @@ def new_generation(folder: Path, keep: int = 0) -> Iterator[Generation]:
         raise IndexFolderError(f"{folder}: a file, expected a folder or a path that does not exist yet; choose another")
     with storage_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        with _only_writer(folder):
-            previous = _remove_leftovers(folder)
-            generation = Generation(folder, f"{max([0, *map(int, previous)]) + 1:06d}")
-            try:
-                generation.aside.mkdir()
-                yield generation
-            except BaseException:
-                _remove(generation.aside)
-                if _in_force(folder) != generation.name:
-                    _remove(folder / generation.name)
-                raise
-            if _in_force(folder) == generation.name:
-                for name in previous[: len(previous) - keep]:
-                    _remove(folder / name)
+        with only_writer(folder), next_generation(folder, keep) as generation:
+            yield generation
 
 
 @contextmanager
-def _only_writer(folder: Path) -> Iterator[None]:
-    with (folder / LOCK).open("a") as lock:
+def next_generation(
+    folder: Path, keep: int = 0, *, alone: bool = True, spare: Collection[str] = ()
+) -> Iterator[Generation]:
+    """The same for whom is the only writer already. `spare`: segments that it wrote and that are not in force yet."""
+    previous = _remove_leftovers(folder, spare)
+    generation = Generation(folder, f"{max([0, *map(int, previous)]) + 1:06d}", alone=alone)
+    with storage_errors(folder):
+        try:
+            os.mkdir(generation.aside)
+            yield generation
+        except BaseException:
+            remove(generation.aside)
+            if in_force(folder) != generation.name:
+                remove(folder / generation.name)
+            raise
+    if in_force(folder) == generation.name:
+        remove_unnamed(folder, previous[len(previous) - keep :])
+
+
+def remove_unnamed(folder: Path, keep: list[str]) -> None:
+    """Remove the generations that neither the one in force nor those to keep are made of."""
+    current = in_force(folder)
+    if current is None:
+        return
+    needed = {part for name in [current, *keep] for part in [name, *named_by(folder / name)]}
+    for name in _generations(folder):
+        if name not in needed:
+            remove(folder / name)
+
+
+@contextmanager
+def only_writer(folder: Path) -> Iterator[None]:
+    """Hold the index for writing; another writer is refused."""
+    with storage_errors(folder / LOCK), (folder / LOCK).open("a") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
@@ -117,7 +129,7 @@ def _only_writer(folder: Path) -> Iterator[None]:
         yield
 
 
-def _in_force(folder: Path) -> str | None:
+def in_force(folder: Path) -> str | None:
     """The generation that CURRENT names, or none: a writer must get past a damaged CURRENT, since it repairs it."""
     try:
         return current_generation(folder)[0]
@@ -125,22 +137,19 @@ def _in_force(folder: Path) -> str | None:
         return None
 
 
-def _remove_leftovers(folder: Path) -> list[str]:
-    """Remove what never came into force; the generations that did, oldest first."""
-    names = sorted(entry.name for entry in folder.iterdir())
-    generations = [name for name in names if GENERATION.fullmatch(name)]
-    current = _in_force(folder)
+def _generations(folder: Path) -> list[str]:
+    return sorted(entry.name for entry in folder.iterdir() if GENERATION.fullmatch(entry.name))
+
+
+def _remove_leftovers(folder: Path, spare: Collection[str] = ()) -> list[str]:
+    """Remove what never came into force; the generations that did, oldest first.
+
+    What a state is made of is older than the state, so what is younger than the one in force belongs to nothing.
+    """
+    generations, current = _generations(folder), in_force(folder)
     # With CURRENT damaged nobody can tell which generation was in force, so none of them counts as a leftover.
-    leftovers = [name for name in generations if current is not None and name > current]
-    for name in [name for name in names if UNFINISHED.fullmatch(name)] + leftovers:
-        _remove(folder / name)
+    leftovers = [name for name in generations if current is not None and name > current and name not in spare]
+    unfinished = [entry.name for entry in folder.iterdir() if UNFINISHED.fullmatch(entry.name)]
+    for name in sorted(unfinished) + leftovers:
+        remove(folder / name)
     return [name for name in generations if name not in leftovers]
-
-
-def _remove(path: Path) -> None:
-    """Remove quietly: what cannot be removed now is removed by the next writer."""
-    if path.is_dir():
-        shutil.rmtree(path, ignore_errors=True)
-        return
-    with suppress(OSError):
-        path.unlink(missing_ok=True)

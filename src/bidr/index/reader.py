@@ -3,15 +3,26 @@
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from bidr.codes.codebooks import Codebooks
 from bidr.errors import IndexFolderError
 from bidr.index.build import CODES_FILE, VECTORS_FILE
 from bidr.index.candidates import Graph, Scan, codebooks_of, load_candidates
-from bidr.index.documents import DOCUMENTS, IDS, DocumentFile
-from bidr.index.folder import REBUILD, Manifest, check_content, current_generation, open_generation
+from bidr.index.documents import IDS, DocumentFile
+from bidr.index.folder import (
+    REBUILD,
+    Manifest,
+    ModelStamp,
+    check_content,
+    current_generation,
+    open_generation,
+    open_segment,
+)
 from bidr.index.vectors import VectorFile
+
+if TYPE_CHECKING:
+    from bidr.index.live.view import LiveCandidates
 
 # What is read into RAM is checked whole when the index is opened; the rest by `verify`.
 IN_RAM = (CODES_FILE,)
@@ -42,13 +53,33 @@ class IndexReader:
         folder = Path(folder)
         while True:
             generation, manifest = open_generation(folder)
-            _check_model(folder, manifest, expect_model)
+            check_model(folder, manifest.model, expect_model)
             try:
                 return cls(folder, generation, manifest, _open_parts(generation, manifest, ef))
             except IndexFolderError:
                 if current_generation(folder)[0] == generation.name:
                     raise
                 # A writer put a newer generation in force and removed this one while it was being opened.
+
+    @classmethod
+    def open_segment(cls, folder: Path, name: str, digest: str, ef: int | None = None) -> Self:
+        """Open one segment of an index that was added to, as the state names it."""
+        manifest = open_segment(folder, name, digest)
+        return cls(folder, folder / name, manifest, _open_parts(folder / name, manifest, ef))
+
+    def latest(self) -> Self:
+        """Itself: one generation stays what it was. An index that is followed answers with its newest state."""
+        return self
+
+    def filtered(self, given: Any) -> "LiveCandidates":
+        """The candidate engine over the documents that pass a filter."""
+        from bidr.index.live.view import LiveView
+
+        return LiveView.of(self).filtered(given)
+
+    def rows(self) -> range:
+        """Every document that can be found."""
+        return range(self.count)
 
     @property
     def count(self) -> int:
@@ -106,12 +137,7 @@ def _open_parts(generation: Path, manifest: Manifest, ef: int | None) -> Parts:
     for name in IN_RAM:
         check_content(generation, manifest, name)
     vectors = VectorFile.open(generation / VECTORS_FILE)
-    documents = DocumentFile.open(
-        generation,
-        manifest.count,
-        ids=f"{IDS}.blob" in manifest.files,
-        documents=f"{DOCUMENTS}.blob" in manifest.files,
-    )
+    documents = DocumentFile.open(generation, manifest.count, manifest)
     candidates = load_candidates(generation / CODES_FILE, manifest.engine, ef)
     found = (candidates.count, vectors.count, vectors.dim, candidates.index.d)
     expected = (manifest.count, manifest.count, manifest.dim, manifest.code_dim)
@@ -122,10 +148,10 @@ def _open_parts(generation: Path, manifest: Manifest, ef: int | None) -> Parts:
     return Parts(candidates, vectors, documents)
 
 
-def _check_model(folder: Path, manifest: Manifest, expected: str | None) -> None:
+def check_model(folder: Path, made_by: ModelStamp | None, expected: str | None) -> None:
+    """Refuse an index of another model than the one that encodes the queries."""
     if expected is None:
         return
-    made_by = manifest.model
     if made_by is None:
         raise IndexFolderError(
             f"{folder}: made from vectors without a model, but queries come from model {expected}; "

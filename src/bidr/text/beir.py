@@ -1,6 +1,7 @@
 """The BEIR layout: corpus.jsonl, queries.jsonl and qrels/{split}.tsv, each plain or compressed."""
 
 import json
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 from bidr.errors import DataError
 from bidr.files import storage_errors
 from bidr.text import streams
-from bidr.text.records import Document, Qrel, Query
+from bidr.text.records import Attributes, Document, Qrel, Query
 from bidr.text.tables import Source, SplitTables, Table, columns, file_table, objects, score
 
 LOOKED_FOR = f"{streams.variants('corpus.jsonl')} (BEIR)"
@@ -34,11 +35,15 @@ def _judgement_files(folder: Path) -> Iterator[tuple[str, Table[Qrel]]]:
 
 
 def read_documents(path: Path) -> Iterator[tuple[int, Document]]:
-    """The documents of a corpus.jsonl; `title` may be absent or null, `_id` and `text` may not."""
+    """The documents of a corpus.jsonl; `title` may be absent or null, `_id` and `text` may not.
+
+    What of `metadata` is flat (strings, numbers, truth values, lists of strings) becomes the document's attributes.
+    """
     for number, value in objects(path):
         place = f"{path} line {number}"
         title = _string(value, "title", place) if value.get("title") is not None else ""
-        yield number, Document(_identifier(value, place), title, _string(value, "text", place))
+        attributes = attributes_of(value.get("metadata"), place)
+        yield number, Document(_identifier(value, place), title, _string(value, "text", place), attributes)
 
 
 def read_queries(path: Path) -> Iterator[tuple[int, Query]]:
@@ -54,6 +59,21 @@ def read_judgements(path: Path) -> Iterator[tuple[int, Qrel]]:
         if number == 1 and given.lower() in _HEADER_SCORES:
             continue
         yield number, Qrel(query, document, score(given, f"{path} line {number}"))
+
+
+def attributes_of(metadata: Any, place: str) -> Attributes | None:
+    """The attributes among a record's metadata; what is nested or empty says nothing that a filter could ask for."""
+    if metadata is None:
+        return None
+    if not isinstance(metadata, dict):
+        raise DataError(f"{place}: field 'metadata' is {type(metadata).__name__}, expected an object of attributes")
+    return {name: value for name, value in metadata.items() if _flat(value)} or None
+
+
+def _flat(value: Any) -> bool:
+    if isinstance(value, list):
+        return bool(value) and all(isinstance(each, str) for each in value)
+    return isinstance(value, str | int) or (isinstance(value, float) and math.isfinite(value))
 
 
 def _identifier(value: dict[str, Any], place: str) -> str:

@@ -1,6 +1,10 @@
 """The small tuples that pass between the parts."""
 
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
+
+Value = str | int | float | bool | Sequence[str]
+Attributes = Mapping[str, Value]
 
 
 class Document(NamedTuple):
@@ -9,6 +13,7 @@ class Document(NamedTuple):
     id: str
     title: str
     text: str
+    attributes: Attributes | None = None
 
 
 class Query(NamedTuple):

@@ -1,0 +1,96 @@
+"""A fifth of an index replaced by documents of another kind: recall against a fresh build, and whether drift is told.
+
+    python bench/drift.py DOCUMENTS.npy OTHERS.npy --out /tmp/drift
+
+Both are vectors of the same model; they are made unit vectors. Codes (OPQ, 16 bytes) are fitted to the first --count; a
+fifth of these is then replaced twice over, by other documents of the same kind and by OTHERS.
+"""
+
+import argparse
+import shutil
+import time
+from pathlib import Path
+
+import numpy as np
+
+from bidr.codes.errors import code_errors
+from bidr.codes.fit import fit
+from bidr.index.build import build_index
+from bidr.index.live.index import LiveIndex
+from bidr.index.live.view import LiveView
+from bidr.index.live.writer import Coded, LiveWriter
+from bidr.search import QueryVectors, Searcher
+from bidr.text.records import Document
+
+QUESTIONS, K, CANDIDATES, AT_ONCE = 500, 10, 200, 500
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("documents", type=Path)
+    parser.add_argument("others", type=Path)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--count", type=int, default=10_000, help="documents that the index is built from")
+    given = parser.parse_args()
+    count = given.count
+    every, others = (_unit(np.load(path, mmap_mode="r")[: 2 * count]) for path in (given.documents, given.others))
+    fifth = min(count // 5, len(others), len(every) - count)
+    vectors = np.array(every[:count], dtype=np.float32)
+    books = fit(vectors, 16, 256, seed=0)
+    names = [f"d{row}" for row in range(count)]
+
+    def coder(documents: list[Document], rows: np.ndarray) -> Coded:
+        codes = books.encode(rows)
+        return Coded(codes, rows, code_errors(books, rows, codes))
+
+    def build(folder: Path, rows: np.ndarray) -> None:
+        build_index(folder, codebooks=books, codes=books.encode(rows), vectors=rows, ids=names, engine="scan")
+
+    kinds = {"same kind": every[count : count + fifth], "other kind": others[:fifth]}
+    for kind, strangers in kinds.items():
+        shutil.rmtree(given.out, ignore_errors=True)
+        build(given.out / "live", vectors)
+        now, told = vectors.copy(), []
+        now[:fifth] = strangers
+        began = time.perf_counter()
+        with LiveWriter(given.out / "live", coder, warn=told.append) as live:
+            for start in range(0, fifth, AT_ONCE):
+                few = [Document(name, "", "") for name in names[start : min(start + AT_ONCE, fifth)]]
+                live.add(few, now[start : start + len(few)])
+            seconds, drift = time.perf_counter() - began, live.drift
+            found = recall(live.view, now, fifth)
+        build(given.out / "fresh", now)
+        fresh = recall(LiveIndex.open(given.out / "fresh").latest(), now, fifth)
+        print(f"{kind}: {fifth:,} of {count:,} replaced in {seconds:.1f} s; recall@{K} live, fresh build:")
+        print(
+            "\n".join(
+                f"  {name:<28} {live:.4f}  {built:.4f}" for name, live, built in zip(ASKED, found, fresh, strict=True)
+            )
+        )
+        print(f"  {drift}\n  {'warned' if told else 'no warning'}", flush=True)
+
+
+ASKED = ("asked for documents that stayed", "asked for those that came")
+
+
+def recall(view: LiveView, vectors: np.ndarray, came: int) -> list[float]:
+    """How many of the exact top K come up, for questions near documents of either part."""
+    random, found = np.random.default_rng(0), []
+    for low, high in ((came, len(vectors)), (0, came)):
+        near = vectors[random.choice(np.arange(low, high), QUESTIONS, replace=False)]
+        queries = near + 0.5 * random.standard_normal(near.shape).astype(np.float32) / near.shape[1] ** 0.5
+        ranking = Searcher(view).search_vectors(QueryVectors(queries, queries), K, candidates=CANDIDATES)
+        exact = np.argpartition(-(queries @ vectors.T), K, axis=1)[:, :K]
+        pairs = zip(ranking.rows, exact, strict=True)
+        hits = sum(len(set(view.documents.ids(rows)) & {f"d{row}" for row in wanted}) for rows, wanted in pairs)
+        found.append(hits / (K * QUESTIONS))
+    return found
+
+
+def _unit(rows: np.ndarray) -> np.ndarray:
+    floats = np.asarray(rows, dtype=np.float32)
+    return floats / np.linalg.norm(floats, axis=1, keepdims=True)
+
+
+if __name__ == "__main__":
+    main()

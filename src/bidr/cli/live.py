@@ -1,0 +1,164 @@
+"""bidr add, delete, compact and snapshot: an index that documents come into and go from."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import tyro
+
+from bidr.cli.shown import OptionalFile, OptionalFolder, Shown, Verb
+from bidr.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    from bidr.index.live.writer import LiveWriter
+    from bidr.text import Document
+
+AT_ONCE = 1_024
+Index = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="INDEX")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Add(Verb):
+    """Add documents to an index, or replace those whose ids it has.
+
+    The file is checked whole before anything is added. Searches see the documents within a second.
+    """
+
+    index: Index
+    """Folder of an index."""
+    documents: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FILE")]
+    """Documents, one a line: {"_id": ..., "title": ..., "text": ..., "metadata": {attributes}}; plain or compressed."""
+    vectors: OptionalFile = None
+    """Their vectors (.npy), one a line of the file, where the index has no text encoder."""
+    model: OptionalFolder = None
+    """Folder of its model, if that is no longer where it was when the index was built."""
+    device: str = "auto"
+    """Where texts are encoded: 'auto', 'cpu', 'cuda'."""
+
+    def run(self) -> Shown:
+        from bidr.api import open_writer
+        from bidr.codes.vectors import open_vectors
+        from bidr.progress import bar
+
+        count = check_documents(self.documents)
+        rows = None if self.vectors is None else open_vectors(self.vectors, str(self.vectors), "ip")
+        if rows is not None and len(rows) != count:
+            raise DataError(f"{self.vectors}: {len(rows):,} vectors for the {count:,} documents of {self.documents}")
+        told: list[str] = []
+        with open_writer(self.index, self.model, device=self.device, warn=told.append) as writer:
+            before, done = writer.view.count, 0
+            with bar("add", count, "documents") as advance:
+                for batch in _batches(self.documents):
+                    writer.add(batch, None if rows is None else rows[done : done + len(batch)])
+                    done += len(batch)
+                    advance(len(batch))
+            added = writer.view.count - before
+            value = {**_state(self.index, writer), "added": added, "replaced": count - added, "warning": _last(told)}
+        line = f"{self.index}: {added:,} added, {count - added:,} replaced; {value['documents']:,} documents"
+        return Shown("\n".join([line, *told[-1:]]), value)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Delete(Verb):
+    """Delete documents from an index by their ids."""
+
+    index: Index
+    """Folder of an index."""
+    ids: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="ID ...")] = ()
+    """Ids of the documents."""
+    file: OptionalFile = None
+    """A file of ids, one a line, instead of or besides those."""
+    missing_ok: bool = False
+    """Go on where an id is not in the index."""
+
+    def run(self) -> Shown:
+        from bidr.text import streams
+
+        ids = [*self.ids, *((line for _, line in streams.lines(self.file)) if self.file else ())]
+        if not ids:
+            raise ConfigError("no ids given; put them after the index, or one a line into a file: --file FILE")
+        with _writer(self.index) as writer:
+            deleted = writer.delete(ids, missing_ok=self.missing_ok)
+            value = {**_state(self.index, writer), "deleted": deleted}
+        return Shown(f"{self.index}: {deleted:,} deleted; {value['documents']:,} documents", value)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compact(Verb):
+    """Merge the segments of an index into one, and drop what was deleted."""
+
+    index: Index
+    """Folder of an index."""
+
+    def run(self) -> Shown:
+        with _writer(self.index) as writer:
+            before = len(writer.view.parts)
+            writer.compact()
+            value = {**_state(self.index, writer), "segments_before": before}
+        return Shown(f"{self.index}: {before} segments and the log are one; {value['documents']:,} documents", value)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Snapshot(Verb):
+    """Copy an index as it is now, while documents are added to it; the copy is an index like any other."""
+
+    index: Index
+    """Folder of an index."""
+    out: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="OUT")]
+    """A folder that does not exist yet."""
+
+    def run(self) -> Shown:
+        from bidr.api import snapshot
+        from bidr.index.live.index import LiveIndex
+
+        snapshot(self.index, self.out)
+        with LiveIndex.open(self.out) as copied:
+            count = copied.count
+        return Shown(f"{self.out}: {count:,} documents of {self.index}", {"index": str(self.out), "documents": count})
+
+
+def check_documents(path: Path) -> int:
+    """Read a file of documents once, before any of it is added; how many there are."""
+    from bidr.index.filters import check_attributes
+    from bidr.text import Ids, beir
+
+    def ids() -> Iterator[str]:
+        for number, document in beir.read_documents(path):
+            check_attributes(document.attributes or {}, f"{path} line {number}")
+            yield document.id
+
+    found = Ids(ids())
+    repeated = found.repeated()
+    if repeated is not None:
+        raise DataError(f"{path}: the id {found[repeated[0]]!r} occurs twice; make the ids unique")
+    if not len(found):
+        raise DataError(f"{path} has no documents; expected at least one a line")
+    return len(found)
+
+
+def _batches(path: Path) -> "Iterator[list[Document]]":
+    from bidr.text import beir
+
+    documents = (document for _, document in beir.read_documents(path))
+    while batch := list(islice(documents, AT_ONCE)):
+        yield batch
+
+
+def _writer(index: Path) -> "LiveWriter":
+    """A writer that adds nothing, and so needs no model."""
+    from bidr.index.live.writer import LiveWriter
+
+    def refuse(documents: Any, vectors: Any) -> Any:
+        raise ConfigError("this writer was opened to delete and to compact; open one with the model of the index")
+
+    return LiveWriter(index, refuse)
+
+
+def _state(index: Path, writer: "LiveWriter") -> dict[str, Any]:
+    return {"index": str(index), "documents": writer.view.count, "segments": len(writer.view.parts)}
+
+
+def _last(told: list[str]) -> str | None:
+    return told[-1] if told else None

@@ -1,0 +1,145 @@
+"""Filters over attributes: a small language, parsed once, asked of one document or of columns.
+
+{"lang": "en"}                       equal; of a list: one of its strings is
+{"year": {"gte": 2020, "lt": 2024}}  a range of numbers or of strings (gt, gte, lt, lte)
+{"tag": {"any": ["a", "b"]}}         one of several
+{"or": [{...}, {...}], "not": {...}} several keys must all hold; "and", "or", "not" combine filters
+A document without the attribute, or with one of another type, does not match.
+"""
+
+import json
+import math
+import operator
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from bidr.errors import ConfigError, DataError
+from bidr.text.records import Attributes, Value
+
+Scalar = str | int | float | bool
+RANGES: dict[str, Callable[[Any, Any], bool]] = {
+    "gt": operator.gt,
+    "gte": operator.ge,
+    "lt": operator.lt,
+    "lte": operator.le,
+}
+COMBINING = ("and", "or", "not")
+DEEPEST = 32
+LONGEST_NAME = 200
+
+
+class Test(NamedTuple):
+    """One condition on one attribute: equal to one of `any`, or within all `bounds`."""
+
+    name: str
+    any: tuple[Scalar, ...] = ()
+    bounds: tuple[tuple[str, Scalar], ...] = ()
+
+
+class All(NamedTuple):
+    parts: "tuple[Filter, ...]"
+
+
+class Any_(NamedTuple):
+    parts: "tuple[Filter, ...]"
+
+
+class Not(NamedTuple):
+    part: "Filter"
+
+
+Filter = Test | All | Any_ | Not
+
+
+def parse_filter(given: Any, depth: int = 0) -> Filter:
+    """A filter from what a user wrote; ConfigError says what of it cannot be meant."""
+    if not isinstance(given, Mapping) or not given:
+        raise ConfigError(f'filter: given {_short(given)}, expected conditions by attribute such as {{"lang": "en"}}')
+    if depth > DEEPEST:
+        raise ConfigError(f"filter: nested more than {DEEPEST} deep; write it flatter")
+    return All(tuple(_condition(name, value, depth) for name, value in given.items()))
+
+
+def filter_from_json(text: str) -> Any:
+    """What --filter says, as Python has it."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f'--filter: {text!r} is not JSON ({error}); write it such as \'{{"lang": "en"}}\'') from error
+
+
+def _condition(name: Any, value: Any, depth: int) -> Filter:
+    if not isinstance(name, str):
+        raise ConfigError(f"filter: attribute {_short(name)}, expected a name")
+    if name == "not":
+        return Not(parse_filter(value, depth + 1))
+    if name in COMBINING:
+        if not isinstance(value, list | tuple) or not value:
+            raise ConfigError(f"filter: {name!r} of {_short(value)}, expected a list of filters")
+        parts = tuple(parse_filter(each, depth + 1) for each in value)
+        return All(parts) if name == "and" else Any_(parts)
+    if not isinstance(value, Mapping):
+        return Test(name, any=(_scalar(name, value),))
+    if set(value) == {"any"} and isinstance(value["any"], list | tuple) and value["any"]:
+        return Test(name, any=tuple(_scalar(name, each) for each in value["any"]))
+    if value and set(value) <= set(RANGES):
+        bounds = tuple((key, _scalar(name, each)) for key, each in value.items())
+        if len({isinstance(each, str) for _, each in bounds}) > 1 or any(isinstance(each, bool) for _, each in bounds):
+            raise ConfigError(f"filter: range of {name!r} from {_short(value)}, expected numbers or strings, not both")
+        return Test(name, bounds=bounds)
+    known = ", ".join(RANGES)
+    raise ConfigError(f"filter: {name!r} is {_short(value)}, expected a value, {{'any': [values]}}, or any of {known}")
+
+
+def _scalar(name: str, value: Any) -> Scalar:
+    if isinstance(value, str | int) or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    raise ConfigError(f"filter: {name!r} compared with {_short(value)}, expected a string, number or truth value")
+
+
+def _short(value: Any) -> str:
+    shown = repr(value)
+    return shown if len(shown) <= 80 else shown[:77] + "..."
+
+
+def matches(asked: Filter, attributes: Attributes) -> bool:
+    """Whether one document passes."""
+    if isinstance(asked, Test):
+        value = attributes.get(asked.name)
+        values = value if isinstance(value, list | tuple) else (value,)
+        return any(_holds(asked, each) for each in values if each is not None)
+    if isinstance(asked, Not):
+        return not matches(asked.part, attributes)
+    combine = all if isinstance(asked, All) else any
+    return combine(matches(part, attributes) for part in asked.parts)
+
+
+def _holds(test: Test, value: Scalar) -> bool:
+    if test.any:
+        return any(kind(value) == kind(wanted) and value == wanted for wanted in test.any)
+    return all(kind(value) == kind(bound) and RANGES[key](value, bound) for key, bound in test.bounds)
+
+
+def kind(value: Scalar) -> str:
+    """Values of different kinds are never equal, nor before or after each other."""
+    if isinstance(value, bool):
+        return "truth"
+    return "word" if isinstance(value, str) else "number"
+
+
+def check_attributes(given: Any, what: str) -> dict[str, Value]:
+    """Attributes as they are stored; DataError names what cannot be."""
+    if not isinstance(given, Mapping):
+        raise DataError(f"{what}: attributes {_short(given)}, expected values by name")
+    for name, value in given.items():
+        if not isinstance(name, str) or not name or name in COMBINING or len(name) > LONGEST_NAME:
+            raise DataError(f"{what}: attribute name {_short(name)}, expected a string, not 'and', 'or' or 'not'")
+        words = isinstance(value, list | tuple) and all(isinstance(each, str) for each in value)
+        whole = isinstance(value, int) and abs(value) < 1 << 63
+        number = whole or (isinstance(value, float) and math.isfinite(value))
+        if not (words or number or isinstance(value, str)):
+            raise DataError(
+                f"{what}: attribute {name!r} is {_short(value)}, expected a string, a finite number of 64 bits, "
+                "a truth value or a list of strings"
+            )
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in given.items()}

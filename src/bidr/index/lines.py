@@ -1,0 +1,72 @@
+"""Strings on disk by row, none of them in RAM."""
+
+import mmap
+from array import array
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import numpy as np
+
+from bidr.errors import DataError, IndexFolderError
+from bidr.index.folder import REBUILD
+from bidr.index.vectors import Out, read_npy_header, write_npy_header
+
+OFFSET = np.dtype("<u8")
+NewFile = Callable[[str], AbstractContextManager[Out]]
+
+
+class Lines:
+    """Strings by row: one file with all of them end to end, one with where each starts. Neither is held in RAM."""
+
+    def __init__(self, folder: Path, name: str, checked: Callable[[str], Path] | None = None) -> None:
+        """`checked` is called with the name of each file before it is used, and says where that is."""
+        place = checked or folder.joinpath
+        self.path, offsets = place(f"{name}.blob"), place(f"{name}.offsets.npy")
+        shape, start = read_npy_header(offsets, OFFSET, dimensions=1)
+        self._offsets_map = map_file(offsets)
+        self._offsets = np.frombuffer(self._offsets_map, dtype=OFFSET, count=shape[0], offset=start)
+        self._blob = map_file(self.path)
+
+    def __len__(self) -> int:
+        return len(self._offsets) - 1
+
+    def get(self, row: int) -> bytes:
+        if not 0 <= row < len(self):
+            raise DataError(f"row {row} asked for, expected 0 to {len(self) - 1}")
+        start, end = int(self._offsets[row]), int(self._offsets[row + 1])
+        if not start <= end <= len(self._blob):
+            raise IndexFolderError(f"{self.path}: row {row} is said to lie at {start} to {end}; damaged; {REBUILD}")
+        return self._blob[start:end]
+
+    def close(self) -> None:
+        self._offsets = np.zeros(1, dtype=OFFSET)
+        self._offsets_map.close()
+        self._blob.close()
+
+
+class LinesWriter:
+    """Appends strings to a blob and remembers where each starts."""
+
+    def __init__(self, out: Out) -> None:
+        self.out, self.offsets = out, array("Q", [0])
+
+    def append(self, line: str) -> None:
+        content = line.encode("utf-8", "surrogatepass")
+        self.out.write(content)
+        self.offsets.append(self.offsets[-1] + len(content))
+
+    def write_offsets(self, out: Out) -> None:
+        write_npy_header(out, OFFSET, (len(self.offsets),))
+        out.write(np.frombuffer(self.offsets, dtype=np.uint64).astype(OFFSET).data.cast("B"))
+
+
+def map_file(path: Path) -> mmap.mmap:
+    """A file as memory that is read page by page, only where it is looked at."""
+    try:
+        with path.open("rb") as opened:
+            mapped = mmap.mmap(opened.fileno(), 0, prot=mmap.PROT_READ)
+    except (OSError, ValueError) as error:
+        raise IndexFolderError(f"{path}: cannot be read ({error}); {REBUILD}") from error
+    mapped.madvise(mmap.MADV_RANDOM)
+    return mapped

@@ -1,0 +1,64 @@
+"""What one record of the log says: documents that came, documents that went, in one commit."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from bidr.codes.codebooks import Codes, Floats
+from bidr.errors import IndexFolderError
+from bidr.index.folder import REBUILD
+from bidr.index.vectors import Halves
+from bidr.text.records import Document
+
+
+class Change(NamedTuple):
+    """One commit. Documents that it replaces are among those that it deletes.
+
+    texts:    whether the documents have texts, or only ids and attributes.
+    errors:   how far each vector is from what its code says (see `drift`).
+    deleted:  rows by the name of their segment.
+    forgotten: ids of documents that an earlier record of the same log added.
+    """
+
+    documents: Sequence[Document]
+    texts: bool
+    codes: Codes
+    vectors: Halves
+    errors: Floats
+    deleted: Mapping[str, Sequence[int]]
+    forgotten: Sequence[str]
+
+
+def to_bytes(change: Change) -> bytes:
+    """A change as a record holds it: what JSON can say, then the arrays."""
+    about = {
+        "documents": [list(document) for document in change.documents],
+        "texts": change.texts,
+        "deleted": change.deleted,
+        "forgotten": list(change.forgotten),
+        "shape": [len(change.documents), change.codes.shape[1], change.vectors.shape[1]],
+    }
+    words = json.dumps(about).encode()
+    arrays = (change.codes, change.vectors.astype("<f2"), change.errors.astype("<f4"))
+    return len(words).to_bytes(4, "little") + words + b"".join(np.ascontiguousarray(each).tobytes() for each in arrays)
+
+
+def from_bytes(content: bytes, path: Path) -> Change:
+    """The change that a record holds. Its checksum was right, so what cannot be read was not written by us."""
+    try:
+        end = 4 + int.from_bytes(content[:4], "little")
+        about = json.loads(content[4:end])
+        count, books, dim = about["shape"]
+        sizes = np.cumsum([end, count * books, 2 * count * dim, 4 * count])
+        if sizes[-1] != len(content):
+            raise ValueError(f"{len(content)} bytes, expected {sizes[-1]}")
+        codes = np.frombuffer(content, np.uint8, count * books, end).reshape(count, books)
+        vectors = np.frombuffer(content, "<f2", count * dim, int(sizes[1])).reshape(count, dim)
+        errors = np.frombuffer(content, "<f4", count, int(sizes[2]))
+        documents = [Document(*fields) for fields in about["documents"]]
+        return Change(documents, about["texts"], codes, vectors, errors, about["deleted"], about["forgotten"])
+    except (ValueError, LookupError, TypeError) as error:
+        raise IndexFolderError(f"{path}: a record that bidr did not write ({error}); {REBUILD}") from error

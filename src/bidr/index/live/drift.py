@@ -1,0 +1,92 @@
+"""Whether documents that were added still suit the codebooks: their codes' error, and how evenly codewords are used."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from bidr.codes.codebooks import Codes, Floats
+from bidr.codes.usage import usage
+from bidr.index.live.view import LiveView
+from bidr.text.records import Document
+
+LEAST = 256
+"""Documents below which nothing is said."""
+ERRORS_SAMPLED, CODES_SAMPLED = 512, 8_192
+# Codebooks suit what they were fitted to better than new documents of the same kind: with 10,000 of them and 16 bytes
+# the error of new ones is 1.22 times as large (bench/drift.py), of another kind 1.61 times.
+WORSE = 1.35
+SURE = 4.0
+BITS = 0.5
+
+
+class Drift(NamedTuple):
+    """Documents added against those that the index was built from; entropies over as many codes of both."""
+
+    documents: int
+    base_error: float
+    error: float
+    sigmas: float
+    base_entropy: float
+    entropy: float
+
+    @property
+    def warning(self) -> str | None:
+        """What to tell, where the codes of what was added are clearly worse."""
+        worse = self.error > WORSE * self.base_error and self.sigmas > SURE
+        idle = self.entropy < self.base_entropy - BITS
+        if not (worse or idle):
+            return None
+        return (
+            f"the last {self.documents:,} documents suit the codebooks badly: code error {self.error:.3f} against "
+            f"{self.base_error:.3f} of the corpus, codeword entropy {self.entropy:.2f} against {self.base_entropy:.2f} "
+            "bits; fewer of them will be found: train the codes again with them, or search with more candidates"
+        )
+
+
+class Watch:
+    """Looks at what the log holds now and then; the corpus is sampled when there is something to compare with it.
+
+    errors_of: how far codes are from documents and vectors that the index holds already.
+    """
+
+    def __init__(self, errors_of: Callable[[list[Document], Floats], Floats], warn: Callable[[str], None]) -> None:
+        self.errors_of, self.warn = errors_of, warn
+        self.drift: Drift | None = None
+        self._seen: tuple[str, int] = ("", 0)
+        self._base: tuple[Floats, Codes] | None = None
+
+    def look(self, view: LiveView) -> None:
+        """Judge a log of LEAST documents, and again when it has grown by as many."""
+        name, seen = self._seen if self._seen[0] == view.generation.name else (view.generation.name, 0)
+        memory = view.memory
+        if len(memory.documents) < seen + LEAST:
+            return
+        self._seen = name, len(memory.documents)
+        base = self._base = self._base or self._sampled(view)
+        self.drift = judge(*base, memory.errors, memory.codes, view.manifest.words)
+        if self.drift.warning:
+            self.warn(self.drift.warning)
+
+    def _sampled(self, view: LiveView) -> tuple[Floats, Codes]:
+        """Errors of some documents that the index was built from, and codes of more."""
+        part = view.parts[0]
+        few, many = (
+            np.unique(np.linspace(0, part.count - 1, min(number, part.count)).astype(np.int64))
+            for number in (ERRORS_SAMPLED, CODES_SAMPLED)
+        )
+        documents = [view.documents.record(row) for row in few.tolist()]
+        return self.errors_of(documents, view.vectors.read(few)), part.open.codes[many]
+
+
+def judge(base_errors: Floats, base_codes: Codes, errors: Floats, codes: Codes, words: int) -> Drift:
+    """Compare what was added with a sample of the corpus."""
+    count = min(len(base_codes), len(codes))
+    spread = np.sqrt(base_errors.var() / len(base_errors) + errors.var() / len(errors))
+    sigmas = (errors.mean() - base_errors.mean()) / max(float(spread), 1e-12)
+    entropies = (usage(_sample(each, count), words).entropy_bits for each in (base_codes, codes))
+    return Drift(len(codes), float(base_errors.mean()), float(errors.mean()), float(sigmas), *entropies)
+
+
+def _sample(codes: Codes, count: int) -> Codes:
+    return codes[np.linspace(0, len(codes) - 1, count).astype(np.int64)]

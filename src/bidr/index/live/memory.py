@@ -1,0 +1,74 @@
+"""What the log holds, in RAM: few documents, each of which is compared with every query."""
+
+from typing import NamedTuple, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from bidr.codes.codebooks import Codebooks, Codes, Floats
+from bidr.index.filters import Filter, matches
+from bidr.index.live.changes import Change
+from bidr.index.vectors import Halves
+from bidr.text.records import Document
+
+Mask = npt.NDArray[np.bool_]
+
+
+class Memory(NamedTuple):
+    """Documents of the log in the order they came; `alive` says which of them still count. It never changes."""
+
+    documents: tuple[Document, ...]
+    texts: bool
+    codes: Codes
+    vectors: Halves
+    errors: Floats
+    alive: Mask
+    rows: dict[str, int]
+
+    @classmethod
+    def empty(cls, books: int, dim: int) -> Self:
+        arrays = np.zeros((0, books), np.uint8), np.zeros((0, dim), np.float16), np.zeros(0, np.float32)
+        return cls((), False, *arrays, np.zeros(0, bool), {})
+
+    @property
+    def bytes(self) -> int:
+        return int(self.codes.nbytes + self.vectors.nbytes + self.errors.nbytes + self.alive.nbytes)
+
+    def after(self, changes: list[Change]) -> Self:
+        """The same with some more commits."""
+        documents, rows, alive = list(self.documents), dict(self.rows), self.alive.tolist()
+        for change in changes:
+            for name in change.forgotten:
+                if (row := rows.pop(name, None)) is not None:
+                    alive[row] = False
+            for document in change.documents:
+                rows[document.id] = len(documents)
+                documents.append(document)
+                alive.append(True)
+        return self._replace(
+            documents=tuple(documents),
+            texts=self.texts or any(change.texts for change in changes),
+            codes=np.concatenate([self.codes, *(change.codes for change in changes)]),
+            vectors=np.concatenate([self.vectors, *(change.vectors for change in changes)]),
+            errors=np.concatenate([self.errors, *(change.errors for change in changes)]),
+            alive=np.array(alive, dtype=bool),
+            rows=rows,
+        )
+
+    def allowed(self, asked: Filter | None) -> Mask:
+        """Which documents may be found."""
+        if asked is None:
+            return self.alive
+        passed = [matches(asked, document.attributes or {}) for document in self.documents]
+        both: Mask = self.alive & np.array(passed, dtype=bool)
+        return both
+
+
+def code_scores(codebooks: Codebooks, queries: Floats, codes: Codes) -> Floats:
+    """Inner product of queries with coded documents, by one table a query: (queries, documents)."""
+    rotated = codebooks.rotate(queries).reshape(len(queries), codebooks.books, -1)
+    tables = np.einsum("qms,mws->qmw", rotated, codebooks.centroids)
+    scores = np.zeros((len(queries), len(codes)), dtype=np.float32)
+    for book in range(codebooks.books):
+        scores += tables[:, book, codes[:, book]]
+    return scores

@@ -1,0 +1,81 @@
+"""Segments from what is alive in others and in the log: nothing larger than codes is held in RAM."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bidr.codes.codebooks import Floats
+from bidr.index.build import build_index
+from bidr.index.candidates import Rows
+from bidr.index.folder import MANIFEST, file_checksum
+from bidr.index.generation import Begin
+from bidr.index.live.parts import Part
+from bidr.index.live.view import LiveView
+from bidr.index.state import Segment
+from bidr.text.records import Document
+
+
+class RowsOf:
+    """Some rows of a view's vectors as an array to what takes slices."""
+
+    ndim = 2
+    dtype = np.dtype(np.float32)
+
+    def __init__(self, view: LiveView, rows: Rows) -> None:
+        self.view, self.rows = view, rows
+        self.shape = (len(rows), view.vectors.dim)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, which: Any) -> Floats:
+        return self.view.vectors.read(self.rows[which])
+
+
+def segment_of_parts(view: LiveView, parts: list[Part], begin: Begin) -> Segment:
+    """One segment of what is alive in several, by the engine of the first."""
+    kept = [np.arange(part.count) if (mask := part.allowed(None)) is None else np.flatnonzero(mask) for part in parts]
+    rows = np.concatenate([part.start + places for part, places in zip(parts, kept, strict=True)])
+    codes = np.concatenate([part.open.codes[places] for part, places in zip(parts, kept, strict=True)])
+    texts = any(part.open.reader.documents.has_text for part in parts)
+
+    def documents() -> Iterator[Document]:
+        for part, places in zip(parts, kept, strict=True):
+            yield from map(part.open.record, part.open.rows(places).tolist())
+
+    path = build_index(
+        view.folder,
+        codebooks=view.codebooks,
+        codes=codes,
+        vectors=RowsOf(view, rows),  # type: ignore[arg-type]
+        **{"documents" if texts else "ids": documents()},  # type: ignore[arg-type]
+        model=view.state.model,
+        engine=parts[0].open.reader.manifest.engine,
+        begin=begin,
+    )
+    return written(path, len(rows))
+
+
+def segment_of_log(view: LiveView, begin: Begin) -> Segment:
+    """One segment of what is alive in the log."""
+    memory = view.memory
+    rows = np.flatnonzero(memory.alive)
+    documents = [memory.documents[row] for row in rows]
+    path = build_index(
+        view.folder,
+        codebooks=view.codebooks,
+        codes=memory.codes[rows],
+        vectors=memory.vectors[rows],
+        **{"documents" if memory.texts else "ids": documents},  # type: ignore[arg-type]
+        model=view.state.model,
+        engine="scan",
+        begin=begin,
+    )
+    return written(path, len(rows))
+
+
+def written(path: Path, count: int) -> Segment:
+    """A segment as a state names it."""
+    return Segment(path.name, file_checksum(path / MANIFEST), count)

@@ -1,0 +1,65 @@
+"""A copy of one state of an index while its writer goes on."""
+
+import os
+import shutil
+from contextlib import suppress
+from pathlib import Path
+
+from bidr.errors import ConfigError, IndexFolderError
+from bidr.files import remove, storage_errors, sync_file, sync_folder, write_atomically
+from bidr.index.folder import CURRENT, MANIFEST, settled
+from bidr.index.live.log import ACKNOWLEDGED, LOG, LogReader, write_log
+from bidr.index.state import read_state
+
+
+def write_snapshot(folder: Path, out: Path) -> Path:
+    """Put the state in force into a new folder, which is an index like any other.
+
+    What never changes is linked where the file system can, else copied; of the log what is whole is copied.
+    """
+    if out.exists():
+        raise ConfigError(f"{out} exists already; give a folder that does not")
+    aside = out.with_name(f".{out.name}.{os.getpid()}.new")
+    with storage_errors(out):
+        try:
+            settled(folder, lambda name, digest: _copy_state(folder, aside, name, digest))
+            os.rename(aside, out)
+        except BaseException:
+            remove(aside)
+            raise
+        sync_folder(out.parent)
+    return out
+
+
+def _copy_state(folder: Path, aside: Path, name: str, digest: str) -> None:
+    remove(aside)
+    os.makedirs(aside)
+    state = read_state(folder, name, digest)
+    for segment in state.segments:
+        _copy(folder / segment.name, aside / segment.name)
+    if state.live:
+        _copy(folder / name, aside / name, without=(LOG, ACKNOWLEDGED))
+        log = LogReader(folder / name)
+        try:
+            write_log(aside / name, name, log.read())
+        finally:
+            log.close()
+        sync_folder(aside / name)
+    write_atomically(aside / CURRENT, f"{name} {digest}\n".encode())
+
+
+def _copy(source: Path, target: Path, without: tuple[str, ...] = ()) -> None:
+    os.mkdir(target)
+    try:
+        names = [name for name in os.listdir(source) if name not in without]
+        for name in names:
+            with suppress(OSError):
+                os.link(source / name, target / name)
+                continue
+            shutil.copyfile(source / name, target / name)
+            sync_file(target / name)
+    except FileNotFoundError as error:
+        raise IndexFolderError(f"{source}: went away while it was copied; try again") from error
+    if MANIFEST not in names:
+        raise IndexFolderError(f"{source}: has no {MANIFEST}; try again")
+    sync_folder(target)

@@ -1,0 +1,228 @@
+"""One state of a live index, with the same parts as an `IndexReader`: documents of all segments numbered through."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bidr.codes.codebooks import Codebooks, Floats
+from bidr.errors import DataError
+from bidr.index.candidates import Rows
+from bidr.index.filters import Filter, parse_filter
+from bidr.index.folder import Manifest
+from bidr.index.live.memory import Mask, Memory, code_scores
+from bidr.index.live.parts import OpenSegment, Part
+from bidr.index.reader import IndexReader
+from bidr.index.state import Segment, State
+from bidr.index.vectors import Halves, inner_products
+from bidr.text.records import Document
+
+
+class LiveView:
+    """What an index is at one moment. It never changes, and stays readable while the index goes on."""
+
+    order = None
+
+    def __init__(self, folder: Path, name: str, state: State, parts: tuple[Part, ...], memory: Memory) -> None:
+        self.folder, self.generation, self.state = folder, folder / name, state
+        self.parts, self.memory = parts, memory
+        self.start = parts[-1].start + parts[-1].count
+        self.candidates = LiveCandidates(self, None)
+        self.vectors, self.documents = LiveVectors(self), LiveDocuments(self)
+
+    @classmethod
+    def of(cls, reader: IndexReader) -> "LiveView":
+        """An index that was built and is not followed, as a view."""
+        segment = Segment(reader.generation.name, "", reader.count)
+        state = State(segments=(segment,), model=reader.manifest.model, live=False)
+        memory = Memory.empty(reader.manifest.books, reader.manifest.dim)
+        return cls(reader.folder, segment.name, state, (Part(OpenSegment(segment, reader), 0, None),), memory)
+
+    def latest(self) -> "LiveView":
+        return self
+
+    def close(self) -> None:
+        """Nothing to do: files are closed when nobody uses them any more."""
+
+    @cached_property
+    def count(self) -> int:
+        """Documents that can be found."""
+        return sum(part.alive for part in self.parts) + int(np.count_nonzero(self.memory.alive))
+
+    @property
+    def manifest(self) -> Manifest:
+        """That of the first segment, with the documents of all."""
+        return replace(self.parts[0].open.reader.manifest, count=self.count)
+
+    @property
+    def codebooks(self) -> Codebooks:
+        return self.parts[0].open.reader.codebooks
+
+    @property
+    def ram_bytes_per_doc(self) -> float:
+        return sum(self.candidates.ram_bytes.values()) / max(self.count, 1)
+
+    def filtered(self, given: Any) -> "LiveCandidates":
+        """The candidate engine over the documents that pass a filter."""
+        return LiveCandidates(self, parse_filter(given))
+
+    def rows(self) -> Iterator[int]:
+        """Every document that can be found."""
+        for part in self.parts:
+            allowed = part.allowed(None)
+            places = np.arange(part.count) if allowed is None else np.flatnonzero(allowed)
+            yield from (places + part.start).tolist()
+        yield from (np.flatnonzero(self.memory.alive) + self.start).tolist()
+
+    def split(self, rows: Rows) -> Iterator[tuple[Part | None, Rows, Rows]]:
+        """Rows by the part that holds them (None: the log): the part, where among the rows, and its own numbers."""
+        if len(self.parts) == 1 and not self.memory.documents:
+            yield self.parts[0], np.arange(len(rows)), rows
+            return
+        starts = np.array([*(part.start for part in self.parts), self.start])
+        last = self.start + len(self.memory.documents)
+        if len(rows) and (rows.min() < 0 or rows.max() >= last):
+            raise DataError(f"rows {rows.min()} to {rows.max()} asked for, expected 0 to {last - 1}")
+        of = np.searchsorted(starts, rows, side="right") - 1
+        for number in np.unique(of):
+            places = np.flatnonzero(of == number)
+            part = self.parts[number] if number < len(self.parts) else None
+            yield part, places, rows[places] - starts[number]
+
+
+class LiveCandidates:
+    """Candidates of all parts, merged by the score of their codes, which the same codebooks make comparable."""
+
+    def __init__(self, view: LiveView, asked: Filter | None) -> None:
+        self.view, self.asked = view, asked
+
+    @property
+    def name(self) -> str:
+        return str(self.view.parts[0].open.reader.candidates.name)
+
+    @cached_property
+    def _allowed(self) -> list[Mask | None]:
+        return [part.allowed(self.asked) for part in self.view.parts]
+
+    @cached_property
+    def _in_log(self) -> Rows:
+        return np.flatnonzero(self.view.memory.allowed(self.asked))
+
+    @cached_property
+    def count(self) -> int:
+        """How many documents may be found."""
+        pairs = zip(self.view.parts, self._allowed, strict=True)
+        found = sum(part.count if mask is None else int(np.count_nonzero(mask)) for part, mask in pairs)
+        return found + len(self._in_log)
+
+    @property
+    def ram_bytes(self) -> dict[str, int]:
+        """Bytes held in RAM for the documents, by what they are."""
+        total: dict[str, int] = {}
+        for part in self.view.parts:
+            for name, size in part.open.reader.candidates.ram_bytes.items():
+                total[name] = total.get(name, 0) + size
+            if part.deleted is not None:
+                total["deleted"] = total.get("deleted", 0) + int(part.deleted.nbytes)
+        if self.view.memory.documents:
+            total["log"] = self.view.memory.bytes
+        return total
+
+    def search(self, queries: Floats, k: int, ef: int | None = None) -> tuple[Floats, Rows]:
+        """Scores and rows of k documents a query, best first; rows of -1 where fewer may be found."""
+        view, scores, rows = self.view, [], []
+        for part, allowed in zip(view.parts, self._allowed, strict=True):
+            if allowed is None or allowed.any():
+                found, places = part.search(queries, k, ef, allowed)
+                scores.append(found)
+                rows.append(np.where(places < 0, -1, places + part.start))
+        if len(self._in_log):
+            found = code_scores(view.codebooks, queries, view.memory.codes[self._in_log])
+            scores.append(found)
+            rows.append(np.broadcast_to(view.start + self._in_log, found.shape))
+        if len(scores) == 1 and scores[0].shape[1] == k:
+            return scores[0], rows[0]
+        every, names = (
+            np.concatenate([np.full((len(queries), k), end, dtype), *given], axis=1)
+            for end, dtype, given in ((-np.inf, np.float32, scores), (-1, np.int64, rows))
+        )
+        best = np.lexsort((names, -every), axis=1)[:, :k]
+        return np.take_along_axis(every, best, axis=1), np.take_along_axis(names, best, axis=1)
+
+
+class LiveVectors:
+    """Vectors of all parts by row."""
+
+    def __init__(self, view: LiveView) -> None:
+        self.view = view
+        self.dim = int(view.memory.vectors.shape[1])
+
+    def fetch(self, rows: Rows) -> None:
+        """Have rows read from disk, where that is a step of its own."""
+        for part, _, own in self.view.split(rows):
+            if part is not None and hasattr(part.open.reader.vectors, "fetch"):
+                part.open.reader.vectors.fetch(own)
+
+    def score(self, rows: Rows, query: Floats) -> Floats:
+        """Inner product of a query with each of the rows."""
+        scores = np.empty(len(rows), dtype=np.float32)
+        for part, places, own in self.view.split(rows):
+            if part is not None:
+                scores[places] = part.open.reader.vectors.score(own, query)
+            else:
+                scores[places] = inner_products(self.view.memory.vectors[own].astype(np.float32), query)
+        return scores
+
+    def read(self, rows: Rows) -> Floats:
+        """Rows as float32, in the order asked for."""
+        out = np.empty((len(rows), self.dim), dtype=np.float32)
+        for part, places, own in self.view.split(rows):
+            out[places] = part.open.reader.vectors.read(own) if part else self.view.memory.vectors[own]
+        return out
+
+    def read_halves(self, rows: Rows) -> Halves:
+        """Rows as fp16, in the order asked for."""
+        out = np.empty((len(rows), self.dim), dtype="<f2")
+        for part, places, own in self.view.split(rows):
+            if len(own) == len(rows) and part:
+                return part.open.reader.vectors.read_halves(own)
+            out[places] = part.open.reader.vectors.read_halves(own) if part else self.view.memory.vectors[own]
+        return out
+
+
+class LiveDocuments:
+    """Ids, texts and attributes of all parts by row."""
+
+    def __init__(self, view: LiveView) -> None:
+        self.view = view
+
+    @property
+    def has_text(self) -> bool:
+        return self.view.memory.texts or any(part.open.reader.documents.has_text for part in self.view.parts)
+
+    def id(self, row: int) -> str:
+        part, own = self._at(row)
+        return part.open.reader.documents.id(own) if part else self.view.memory.documents[own].id
+
+    def ids(self, rows: Rows | Iterable[int]) -> list[str]:
+        """Ids of many rows."""
+        return [self.id(int(row)) for row in rows]
+
+    def document(self, row: int) -> Document | None:
+        """A document with its text, or None where it was given without."""
+        part, own = self._at(row)
+        if part:
+            return part.open.reader.documents.document(own)
+        return self.view.memory.documents[own] if self.view.memory.texts else None
+
+    def record(self, row: int) -> Document:
+        """Everything that is known of a document; without text where it was given without."""
+        part, own = self._at(row)
+        return self.view.memory.documents[own] if part is None else part.open.record(own)
+
+    def _at(self, row: int) -> tuple[Part | None, int]:
+        part, _, own = next(self.view.split(np.array([row], dtype=np.int64)))
+        return part, int(own[0] if part is None else part.open.rows(own)[0])

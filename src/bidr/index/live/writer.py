@@ -1,0 +1,266 @@
+"""The one writer of a live index: documents come and go through the log, and become segments when there are enough."""
+
+import threading
+from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import NamedTuple, Protocol, Self
+
+import numpy as np
+
+from bidr.codes.codebooks import Codes, Floats
+from bidr.errors import DataError
+from bidr.index.filters import check_attributes
+from bidr.index.folder import FileEntry, current_generation
+from bidr.index.generation import Generation, next_generation, only_writer
+from bidr.index.live.changes import Change, to_bytes
+from bidr.index.live.drift import Drift, Watch
+from bidr.index.live.index import LiveIndex
+from bidr.index.live.log import LogWriter, write_log
+from bidr.index.live.memory import Mask
+from bidr.index.live.merge import segment_of_log, segment_of_parts
+from bidr.index.live.parts import pack
+from bidr.index.live.view import LiveView
+from bidr.index.names import Names
+from bidr.index.state import Segment, State
+from bidr.index.vectors import HALF_MAX
+from bidr.progress import say
+from bidr.text.records import Document
+
+LOG_DOCUMENTS = 4_096
+LOG_BYTES = 64 << 20
+SEGMENTS = 8
+
+
+class Coded(NamedTuple):
+    """Documents as numbers: codes, vectors, and how far the codes are from what they stand for."""
+
+    codes: Codes
+    vectors: Floats
+    errors: Floats
+
+
+class Coder(Protocol):
+    """Turns documents into numbers: encodes their texts, or codes the vectors that are given with them."""
+
+    def __call__(self, documents: Sequence[Document], vectors: Floats | None) -> Coded: ...
+
+
+class LiveWriter:
+    """Adds, replaces and deletes. What a call returned from is durable, and readers see it within a second.
+
+    coder:         by which documents get codes and vectors: those of the model that made the index.
+    log_documents: how many documents the log may hold before they become a segment.
+    segments:      how many segments there may be before all but the first are merged.
+    warn:          told when what is added no longer suits the codebooks.
+    """
+
+    def __init__(
+        self,
+        folder: Path | str,
+        coder: Coder,
+        *,
+        log_documents: int = LOG_DOCUMENTS,
+        segments: int = SEGMENTS,
+        warn: Callable[[str], None] = say,
+    ) -> None:
+        self.folder, self.coder = Path(folder), coder
+        self.log_documents, self.most_segments = log_documents, segments
+        self._watch = Watch(lambda documents, vectors: self.coder(documents, vectors).errors, warn)
+        self._lock, self._held = threading.RLock(), ExitStack()
+        self._log: LogWriter | None = None
+        self._names: dict[str, Names] = {}
+        current_generation(self.folder)  # an index must be there before a lock file is made
+        self._held.enter_context(only_writer(self.folder))
+        try:
+            self._live = LiveIndex.open(self.folder)
+            self._open()
+        except BaseException:
+            self._held.close()
+            raise
+
+    @property
+    def view(self) -> LiveView:
+        """What the index holds now."""
+        return self._view
+
+    @property
+    def drift(self) -> Drift | None:
+        """How what was added last compares with the corpus; None: too little was added."""
+        return self._watch.drift
+
+    def add(self, documents: Sequence[Document], vectors: Floats | None = None) -> int:
+        """Put documents into the index in one commit; one whose id is there already is replaced."""
+        checked = _checked(documents)
+        if not checked:
+            return 0
+        dim = self._view.vectors.dim
+        if vectors is not None and vectors.shape != (len(checked), dim):
+            raise DataError(f"vectors: given shape {vectors.shape}, expected {(len(checked), dim)}: one a document")
+        coded = self._fitting(self.coder(checked, vectors), len(checked))
+        texts = any(document.title or document.text for document in checked)
+        with self._lock:
+            deleted, forgotten = self._find([document.id for document in checked])
+            half = coded.vectors.astype(np.float16)
+            self._commit(Change(checked, texts, coded.codes, half, coded.errors, deleted, forgotten))
+            self._watch.look(self._view)
+        return len(checked)
+
+    def delete(self, ids: Collection[str], *, missing_ok: bool = False) -> int:
+        """Take documents out of the index in one commit; how many. An unknown id is refused, and nothing is deleted."""
+        names = list(dict.fromkeys(ids))
+        with self._lock:
+            deleted, forgotten = self._find(names)
+            found = len(forgotten) + sum(map(len, deleted.values()))
+            if found < len(names) and not missing_ok:
+                unknown = next(name for name in names if not any(self._find([name])))
+                raise DataError(f"{self.folder}: no document {unknown!r}; leave it out, or allow ids that are missing")
+            if found:
+                memory = self._view.memory
+                arrays = memory.codes[:0], memory.vectors[:0], memory.errors[:0]
+                self._commit(Change([], False, *arrays, deleted, forgotten))
+        return found
+
+    def flush(self) -> None:
+        """Turn what the log holds into a segment."""
+        with self._lock:
+            self._close_log()
+            self._open()
+            view, spare = self._view, []
+            segments = [(part.open.segment, part.deleted) for part in view.parts if part.alive]
+            if view.memory.alive.any():
+                made = segment_of_log(view, next_segment)
+                segments.append((made, None))
+                spare.append(made.name)
+            # Where nothing is left, the first segment stays: it tells what kind of documents these are.
+            first = view.parts[0]
+            self._put_in_force(segments or [(first.open.segment, first.deleted)], spare)
+            if len(segments) > self.most_segments:
+                self._merge(first=1)
+
+    def compact(self) -> None:
+        """Merge all segments and the log into one, without what is deleted."""
+        with self._lock:
+            self.flush()
+            if len(self._view.parts) > 1 or self._view.parts[0].deleted is not None:
+                self._merge(first=0)
+
+    def close(self) -> None:
+        """Let another writer have the index."""
+        with self._lock:
+            self._close_log()
+            self._live.close()
+            self._held.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def _open(self) -> None:
+        """Take up what the disk holds. There is no log to append to where the state has none, or one that broke off."""
+        self._view = self._live.now()
+        self._names = {
+            part.open.segment.name: self._names.get(part.open.segment.name)
+            or Names(self.folder / part.open.segment.name, part.open.reader.manifest, part.count)
+            for part in self._view.parts
+        }
+        end = self._live.log_end()
+        if end is not None:
+            self._log = LogWriter(self._view.generation, *end)
+            self._log.settle()
+
+    def _ready(self) -> None:
+        """Have a log that takes more."""
+        if self._log is not None and self._log.broken:
+            self._close_log()
+            self._open()
+        memory = self._view.memory
+        if self._log is None or len(memory.documents) >= self.log_documents or memory.bytes > LOG_BYTES:
+            self.flush()
+
+    def _find(self, ids: list[str]) -> tuple[dict[str, list[int]], list[str]]:
+        """Where documents of these ids are: rows by segment, and those in the log."""
+        self._ready()
+        deleted: dict[str, list[int]] = {}
+        for part in self._view.parts:
+            names = self._names[part.open.segment.name]
+            rows = [row for name in ids if (row := names.find(name)) is not None]
+            alive = [row for row in rows if part.deleted is None or not part.deleted[row]]
+            if alive:
+                deleted[part.open.segment.name] = alive
+        return deleted, [name for name in ids if name in self._view.memory.rows]
+
+    def _commit(self, change: Change) -> None:
+        assert self._log is not None
+        self._log.append([to_bytes(change)])
+        self._view = self._live.now()
+
+    def _merge(self, first: int) -> None:
+        parts = [part for part in self._view.parts[first:] if part.alive]
+        if parts:
+            kept = [(part.open.segment, part.deleted) for part in self._view.parts[:first]]
+            made = segment_of_parts(self._view, parts, next_segment)
+            self._put_in_force([*kept, (made, None)], [made.name])
+
+    def _put_in_force(self, segments: list[tuple[Segment, Mask | None]], spare: list[str]) -> None:
+        """Commit a state of these segments, with an empty log."""
+        self._close_log()
+        view, drift = self._view, self.drift._asdict() if self.drift else self._view.state.drift
+        with next_generation(self.folder, spare=spare) as generation:
+            named = []
+            for segment, deleted in segments:
+                gone = 0 if deleted is None else int(np.count_nonzero(deleted))
+                named.append(Segment(segment.name, segment.xxh3, segment.count, gone))
+                if deleted is not None and gone:
+                    with generation.file(named[-1].tombstones) as out:
+                        out.write(pack(deleted).tobytes())
+            write_log(generation.aside, generation.name)
+
+            def describe(files: dict[str, FileEntry]) -> State:
+                return State(segments=tuple(named), model=view.state.model, files=dict(files), drift=drift)
+
+            generation.commit(describe)
+        self._open()
+
+    def _close_log(self) -> None:
+        if self._log is not None:
+            self._log.close()
+            self._log = None
+
+    def _fitting(self, coded: Coded, count: int) -> Coded:
+        """Refuse arrays that do not fit the index, before anything is written."""
+        memory = self._view.memory
+        found = (coded.codes.shape, coded.vectors.shape, coded.errors.shape)
+        expected = ((count, memory.codes.shape[1]), (count, memory.vectors.shape[1]), (count,))
+        if found != expected:
+            raise DataError(
+                f"codes, vectors and errors of shapes {found} given, expected {expected}; use its own model"
+            )
+        bad = ~(np.abs(coded.vectors) <= HALF_MAX).all(axis=1)
+        if bad.any():
+            raise DataError(
+                f"vectors: row {int(bad.argmax())} holds a number that is not finite or above {HALF_MAX:,.0f} in size "
+                "(fp16); scale or normalise the vectors"
+            )
+        return coded
+
+
+def next_segment(folder: Path, keep: int) -> AbstractContextManager[Generation]:
+    """How a segment is begun by whom has the index already."""
+    return next_generation(folder, alone=False)
+
+
+def _checked(documents: Sequence[Document]) -> list[Document]:
+    """Documents as they are stored; DataError names the first that cannot be."""
+    found: dict[str, Document] = {}
+    for row, document in enumerate(documents):
+        if not isinstance(document.id, str) or not document.id:
+            raise DataError(f"documents: number {row} has the id {document.id!r}, expected a string that is not empty")
+        if document.id in found:
+            raise DataError(f"documents: {document.id!r} is given twice in one call; leave one out")
+        attributes = check_attributes(document.attributes, f"document {document.id!r}") if document.attributes else None
+        found[document.id] = document._replace(attributes=attributes)
+    return list(found.values())

@@ -1,0 +1,165 @@
+"""A wrong byte is a typed error, never a wrong answer; what the disk refuses leaves what was there."""
+
+import errno
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from bidr.errors import BidrError, IndexFolderError, StorageError
+from bidr.index.live.index import LiveIndex
+from bidr.index.live.log import LOG
+from index.live.crashes import Disk, recorded
+from index.live.made_live import built, contents, expected, some, writer
+
+
+@pytest.fixture
+def live_index(tmp_path) -> Path:
+    """Two segments, one with deleted rows, and a log of three records."""
+    index = built(tmp_path / "index", 3)
+    with writer(index) as live:
+        live.add(*some([3, 4]))
+        live.delete(["doc-1"])
+        live.flush()
+        live.add(*some([5]))
+        live.delete(["doc-3"])
+        live.add(*some([6]))
+    return index
+
+
+def outcome(index: Path) -> dict | str:
+    """What an index says, or the error; an error of another kind fails the test."""
+    try:
+        found = contents(index)
+        LiveIndex.open(index).verify()
+        return found
+    except IndexFolderError as error:
+        return str(error)
+
+
+def opened(index: Path) -> dict | str:
+    """The same of opening alone, which reads manifests, deleted rows and the log whole."""
+    try:
+        return contents(index)
+    except IndexFolderError as error:
+        return str(error)
+
+
+def test_every_flipped_byte_is_found(live_index):
+    current = (live_index / "CURRENT").read_text().split()[0]
+    whole = contents(live_index)
+    small = [live_index / "CURRENT", *sorted((live_index / current).iterdir())]
+    small += [path / "manifest.json" for path in sorted(live_index.glob("0*")) if path.name != current]
+    assert {path.name for path in small} == {"CURRENT", "manifest.json", LOG, "acknowledged", "000001.deleted"}
+    flips = 0
+    for path in small:
+        step = 1 if path.name != "manifest.json" else 7
+        flips += check_flips(live_index, path, step, whole)
+    for path in sorted(live_index.glob("0*/*")):
+        if path not in small:
+            flips += check_flips(live_index, path, max(1, path.stat().st_size // 12), None)
+    assert flips > 500
+    assert outcome(live_index) == whole
+
+
+def check_flips(index: Path, path: Path, step: int, whole: dict | None) -> int:
+    content = path.read_bytes()
+    for offset in range(0, len(content), step):
+        changed = bytearray(content)
+        changed[offset] ^= 0x10
+        path.write_bytes(changed)
+        assert isinstance(outcome(index), str), (path, offset)
+        found = opened(index) if whole else ""
+        assert isinstance(found, str) or found == whole, (path, offset)
+    path.write_bytes(content)
+    return len(range(0, len(content), step))
+
+
+def test_a_log_that_lost_its_end_is_found(live_index):
+    current = (live_index / "CURRENT").read_text().split()[0]
+    log = live_index / current / LOG
+    content = log.read_bytes()
+    for size in range(0, len(content), 5):
+        log.write_bytes(content[:size])
+        assert isinstance(opened(live_index), str), size
+    log.write_bytes(content)
+    before = contents(live_index)
+    for rest in (b"\0", b"\0" * 4096, b"\x05\0\0\0 not a record", content[60:200]):
+        log.write_bytes(content + rest)
+        assert contents(live_index) == before  # what was never acknowledged is left out
+        with pytest.raises(IndexFolderError, match="no whole record"):
+            LiveIndex.open(live_index).verify()
+    with writer(live_index) as live:
+        live.add(*some([9]))
+    assert outcome(live_index) == {**before, **expected([9])}
+
+
+def test_leftovers_hinder_nobody(live_index):
+    before = contents(live_index)
+    current = (live_index / "CURRENT").read_text().split()[0]
+    for name in (".000009.1.new", "000009"):
+        shutil.copytree(live_index / current, live_index / name)
+    (live_index / ".CURRENT.1.new").write_text("rubbish")
+    assert outcome(live_index) == before
+    with writer(live_index) as live:
+        live.compact()
+    assert outcome(live_index) == before
+    assert len([path for path in live_index.iterdir() if path.name.startswith("0")]) == 2
+
+
+@pytest.mark.parametrize(
+    "number", [errno.ENOSPC, *(pytest.param(each, marks=pytest.mark.slow) for each in (errno.EROFS, errno.EIO))]
+)
+def test_whatever_the_disk_refuses_what_was_there_is_served(tmp_path, number):
+    """Every call of add, delete, flush and compact fails once; the writer goes on with the next."""
+    wanted, refused, index = expected(range(3)), 0, built(tmp_path / "index", 3)
+    live = writer(index)
+    reader = LiveIndex.open(index)
+    acts = {
+        "add": lambda: live.add(*some([3, 0], 1)),
+        "delete": lambda: live.delete(["doc-2"], missing_ok=True),
+        "flush": live.flush,
+        "compact": live.compact,
+    }
+    after = {
+        "add": {**wanted, **expected([3, 0], 1)},
+        "delete": {name: value for name, value in wanted.items() if name != "doc-2"},
+    }
+    for name, act in acts.items():
+        for fails_at in range(500):
+            calls = iter(range(10**6))
+
+            def refuse(call, calls=calls, fails_at=fails_at):
+                if next(calls) == fails_at:
+                    raise OSError(number, os.strerror(number))
+
+            failed = False
+            with recorded(Disk(index), before=refuse):
+                try:
+                    act()
+                except StorageError:
+                    failed = True
+            refused += failed
+            found = contents(reader.now())
+            assert found == contents(index)
+            assert found in ([wanted, after.get(name, wanted)] if failed else [after.get(name, wanted)])
+            live.add(*some([0], 0))  # back to where it was
+            live.add(*some([2]))
+            live.delete(["doc-3"], missing_ok=True)
+            assert contents(index) == wanted
+            if next(calls) <= fails_at:
+                break
+    assert refused > 60
+    live.close()
+
+
+def test_a_reader_goes_on_when_the_newest_state_is_damaged(live_index):
+    reader = LiveIndex.open(live_index)
+    before = contents(reader.latest())
+    (live_index / "CURRENT").write_text("rubbish")
+    with pytest.raises(BidrError):
+        reader.now()
+    reader._looked = 0
+    assert contents(reader.latest()) == before
+    assert "CURRENT" in str(reader.trouble)
