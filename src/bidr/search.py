@@ -11,11 +11,9 @@ from bidr.codes.codebooks import Floats
 from bidr.errors import ConfigError, DataError
 from bidr.index.candidates import Rows
 from bidr.index.reader import IndexReader
-from bidr.index.vectors import inner_products, to_floats
 from bidr.text.records import Document
 
 CANDIDATES = 200
-READ_ROWS = 16_384
 Texts = list[str] | tuple[str, ...]
 STEPS = ("encode", "candidates", "reads", "ranking")
 
@@ -163,13 +161,10 @@ class Searcher:
         ]
 
     def _score(self, rows: Rows, query: Floats, clock: "_Clock") -> Floats:
-        scores = np.empty(len(rows), dtype=np.float32)
-        for start in range(0, len(rows), READ_ROWS):
-            with clock("reads"):
-                halves = self.reader.vectors.read_halves(rows[start : start + READ_ROWS])
-            with clock("ranking"):
-                scores[start : start + READ_ROWS] = inner_products(to_floats(halves), query)
-        return scores
+        with clock("reads"):
+            self.reader.vectors.fetch(rows)
+        with clock("ranking"):
+            return self.reader.vectors.score(rows, query)
 
     def _checked(self, queries: QueryVectors) -> QueryVectors:
         manifest = self.reader.manifest

@@ -7,10 +7,10 @@ import numpy as np
 
 from bidr.codes.codebooks import Floats
 from bidr.errors import ConfigError
-from bidr.index.vectors import to_floats
-from bidr.search import READ_ROWS, Searcher
+from bidr.search import Searcher
 
 SAMPLE = 10_000
+READ_ROWS = 16_384
 
 
 class ShrunkSearcher(Searcher):
@@ -44,7 +44,7 @@ class ShrunkSearcher(Searcher):
         return scores
 
     def _read(self, rows: Any) -> Floats:
-        return to_floats(self.reader.vectors.read_halves(rows))
+        return self.reader.vectors.read(rows)
 
     def _cut(self, vectors: Floats) -> Floats:
         if self.dims is None:

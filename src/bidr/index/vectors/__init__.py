@@ -1,0 +1,18 @@
+"""Vectors on disk."""
+
+from bidr.index.vectors.file import VectorFile
+from bidr.index.vectors.layout import KINDS, Kind
+from bidr.index.vectors.npy import Out, read_npy_header, write_npy_header
+from bidr.index.vectors.write import NewFile, VectorWriter, blocks
+
+__all__ = [
+    "KINDS",
+    "Kind",
+    "NewFile",
+    "Out",
+    "VectorFile",
+    "VectorWriter",
+    "blocks",
+    "read_npy_header",
+    "write_npy_header",
+]
