@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import tyro
@@ -25,7 +26,16 @@ from bidr.index.vectors.layout import row_dtype
 
 MADE_ROWS = 20_000
 PAGE = mmap.PAGESIZE
+LIMIT = "fio, O_DIRECT, depth 128, the same pages"
 Score = Callable[[np.ndarray, np.ndarray], np.ndarray]
+Opened = tuple[Score, Callable[[], None]]
+
+
+class Times(NamedTuple):
+    """Milliseconds of a draw."""
+
+    cold: float
+    warm: float | None
 
 
 def main(
@@ -34,31 +44,47 @@ def main(
     dim: int = 384,
     rows: int = 1_000,
     stored: Kind = "fp16",
-    repeats: int = 9,
-    naive: int = 1,
+    rounds: int = 8,
+    draws: int = 4,
 ) -> None:
-    """Medians over `repeats` draws of rows, each from a file that mincore says is not in memory.
+    """Each round draws rows some times and reads them every way, in an order that moves on from round to round.
 
-    naive: draws for the memmap without advice, which takes seconds.
+    Before each way mincore says that the file is not in memory. The memmap without advice takes seconds: one draw.
     """
     with tempfile.TemporaryDirectory(dir=folder, prefix="disk-reads-") as made:
         path = Path(made) / "vectors.npy"
         count = int(gigabytes * 1e9 / (2 * dim if stored == "fp16" else dim + 4))
         write(path, count, dim, stored)
         compile_first(Path(made) / "small", dim, stored)
-        random = np.random.default_rng(1)
-        draws = [random.integers(0, count, rows) for _ in range(repeats)]
-        pages = statistics.median(len(pages_of(path, draw)) for draw in draws)
-        print(
-            f"{count:,} rows of {dim} {stored}, {path.stat().st_size / 1e9:.1f} GB; {rows:,} rows lie in {pages:,} pages"
-        )
-        limit, spread = fio(path, draws)
-        show("fio, O_DIRECT, depth 128, those pages", limit, spread, None, limit)
-        measure("io_uring", path, draws, lambda: opened(path, "io_uring"), limit)
-        measure("advice (the fallback)", path, draws, lambda: opened(path, "advice"), limit)
-        again(path, draws, limit)
-        measure("memmap, MADV_RANDOM", path, draws, lambda: by_memmap(path, random=True), limit)
-        measure("memmap", path, draws[:naive], lambda: by_memmap(path, random=False), limit)
+        random, found = np.random.default_rng(1), dict[str, list[Times]]()
+        ways: dict[str, Callable[[list[np.ndarray]], Times]] = {
+            LIMIT: lambda drawn: fio(path, drawn),
+            "io_uring": lambda drawn: measure(path, drawn, lambda: opened(path, "io_uring")),
+            "advice, the fallback": lambda drawn: measure(path, drawn, lambda: opened(path, "advice")),
+            "io_uring, read before and evicted since": lambda drawn: again(path, drawn),
+            "memmap, MADV_RANDOM": lambda drawn: measure(path, drawn, lambda: by_memmap(path, random=True)),
+        }
+        for turn in range(rounds):
+            drawn = [random.integers(0, count, rows) for _ in range(draws)]
+            names = list(ways)
+            for name in names[turn % len(ways) :] + names[: turn % len(ways)]:
+                found.setdefault(name, []).append(ways[name](drawn))
+        print(f"{count:,} rows of {dim} {stored}, {path.stat().st_size / 1e9:.1f} GB")
+        print(f"{rows:,} rows at random lie in about {len(pages_of(path, drawn[0])):,} pages; {rounds} rounds\n")
+        found["memmap, no advice"] = [measure(path, drawn[:1], lambda: by_memmap(path, random=False))] * rounds
+        show([*ways, "memmap, no advice"], found)
+
+
+def show(names: list[str], found: dict[str, list[Times]]) -> None:
+    """Medians over the rounds; the ratio is that of each round to its own fio."""
+    limits = [times.cold for times in found[LIMIT]]
+    print("| way | cold ms, median (least to most) | times fio, median of rounds | warm ms |\n|---|---|---|---|")
+    for name in names:
+        cold = [times.cold for times in found[name]]
+        ratio = statistics.median(one / limit for one, limit in zip(cold, limits, strict=True))
+        warm = [times.warm for times in found[name] if times.warm is not None]
+        last = f"{statistics.median(warm):.3f}" if warm else ""
+        print(f"| {name} | {statistics.median(cold):.1f} ({min(cold):.1f} to {max(cold):.1f}) | {ratio:.2f} | {last} |")
 
 
 def write(path: Path, count: int, dim: int, stored: Kind) -> None:
@@ -99,13 +125,13 @@ def evict(path: Path) -> float:
     return float((there & 1).mean())
 
 
-def opened(path: Path, reads: Reads) -> tuple[Score, Callable[[], None]]:
+def opened(path: Path, reads: Reads) -> Opened:
     file = VectorFile.open(path, reads=reads)
     time.sleep(0.05)  # opening asks for the checksums, a thousandth of the file, without waiting for them
     return file.score, file.close
 
 
-def by_memmap(path: Path, *, random: bool) -> tuple[Score, Callable[[], None]]:
+def by_memmap(path: Path, *, random: bool) -> Opened:
     loaded = np.load(path, mmap_mode="r")
     mapped: mmap.mmap = loaded._mmap
     if random:
@@ -126,22 +152,21 @@ def timed(score: Score, rows: np.ndarray, query: np.ndarray) -> float:
     return 1000 * (time.perf_counter() - started)
 
 
-def measure(
-    name: str, path: Path, draws: list[np.ndarray], open_: Callable[[], tuple[Score, Callable[[], None]]], limit: float
-) -> None:
-    cold, warm = [], []
+def measure(path: Path, draws: list[np.ndarray], open_: Callable[[], Opened]) -> Times:
+    """Median milliseconds of a draw: the first time, and again."""
+    cold, warm, other = [], [], np.zeros(1 << 26, dtype=np.uint8)
     query = np.random.default_rng(2).standard_normal(dim_of(path), dtype=np.float32)
     for draw in draws:
         must_be_cold(path)
         score, close = open_()
         cold.append(timed(score, draw, query))
-        warm += [timed(score, draw, query) for _ in range(20)]
+        warm += [timed(score, draw, query) for _ in range(10) if other.sum() == 0]  # out of the processor's caches
         close()
         del score, close
-    show(name, statistics.median(cold), (min(cold), max(cold)), statistics.median(warm), limit)
+    return Times(statistics.median(cold), statistics.median(warm))
 
 
-def again(path: Path, draws: list[np.ndarray], limit: float) -> None:
+def again(path: Path, draws: list[np.ndarray]) -> Times:
     """Rows that were read before, then evicted: nothing says so beforehand."""
     cold = []
     query = np.ones(dim_of(path), dtype=np.float32)
@@ -151,7 +176,7 @@ def again(path: Path, draws: list[np.ndarray], limit: float) -> None:
             file._map.madvise(mmap.MADV_DONTNEED)
             must_be_cold(path)
             cold.append(timed(file.score, draw, query))
-    show("io_uring, rows known but evicted", statistics.median(cold), (min(cold), max(cold)), None, limit)
+    return Times(statistics.median(cold), None)
 
 
 def must_be_cold(path: Path) -> None:
@@ -174,8 +199,8 @@ def pages_of(path: Path, rows: np.ndarray) -> np.ndarray:
     return np.unique(places // PAGE)
 
 
-def fio(path: Path, draws: list[np.ndarray]) -> tuple[float, tuple[float, float]]:
-    """Milliseconds a draw that fio needs for the same pages, all draws in one stream at depth 128, best of five."""
+def fio(path: Path, draws: list[np.ndarray]) -> Times:
+    """Milliseconds a draw that fio needs for the same pages, all draws in one stream at depth 128."""
     if shutil.which("fio") is None:
         raise SystemExit("fio is not installed: apt install fio")
     log = path.with_suffix(".iolog")
@@ -183,23 +208,12 @@ def fio(path: Path, draws: list[np.ndarray]) -> tuple[float, tuple[float, float]
     name = path.absolute()
     log.write_text("\n".join(["fio version 2 iolog", f"{name} add", f"{name} open", *reads, f"{name} close", ""]))
     options = ["--name=limit", "--ioengine=io_uring", "--direct=1", "--iodepth=128", f"--read_iolog={log}"]
-    found = []
-    for _ in range(5):
-        done = subprocess.run(["fio", *options, "--output-format=json"], capture_output=True, text=True, check=True)
-        one = json.loads(done.stdout[done.stdout.index("{") :])["jobs"][0]["read"]
-        if one["total_ios"] != len(reads):
-            raise SystemExit(f"fio read {one['total_ios']:,} pages, expected {len(reads):,}")
-        found.append(1000 / one["iops"] * len(reads) / len(draws))
+    done = subprocess.run(["fio", *options, "--output-format=json"], capture_output=True, text=True, check=True)
+    one = json.loads(done.stdout[done.stdout.index("{") :])["jobs"][0]["read"]
+    if one["total_ios"] != len(reads):
+        raise SystemExit(f"fio read {one['total_ios']:,} pages, expected {len(reads):,}")
     log.unlink()
-    return statistics.median(found), (min(found), max(found))
-
-
-def show(name: str, cold: float, spread: tuple[float, float], warm: float | None, limit: float) -> None:
-    last = "" if warm is None else f"{warm:8.3f}"
-    print(
-        f"{name:40} cold {cold:9.2f} ms ({spread[0]:.2f} to {spread[1]:.2f}), {cold / limit:7.2f} x fio   warm {last}",
-        flush=True,
-    )
+    return Times(1000 / one["iops"] * len(reads) / len(draws), None)
 
 
 if __name__ == "__main__":

@@ -123,7 +123,8 @@ class VectorFile:
             self._bring(spans)
             bad = fetching.check(self._words, self._tail, blocks, check_keys(), self._expected, self._seen)
             if bad >= 0:
-                raise IndexFolderError(f"{self.path}: {self._rows_of(bad, bad)}: damaged on disk; {REBUILD}")
+                named, checks = self._namedof(bad, bad), checks_path(self.path).name
+                raise IndexFolderError(f"{self.path}: {named} are damaged, or {checks} is; {REBUILD}")
 
     def _bring(self, spans: npt.NDArray[np.int64]) -> None:
         from bidr.index.vectors.fetching import read_by_advice

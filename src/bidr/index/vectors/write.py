@@ -55,7 +55,7 @@ class VectorWriter:
             row = int(bad.argmax())
             value = values[row][~(np.abs(values[row]) <= largest)][0]
             raise DataError(
-                f"vectors: row {self.written + row:,} holds {value}, expected finite numbers up to {largest:,.0f} "
+                f"vectors: row {self.written + row:,} holds {value}, expected finite numbers up to {largest:g} "
                 f"in size ({self.kind}); scale or normalise the vectors"
             )
         self._out.write(to_rows(self.kind, values).view(np.uint8).data.cast("B"))
