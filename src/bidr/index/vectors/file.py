@@ -123,7 +123,7 @@ class VectorFile:
             self._bring(spans)
             bad = fetching.check(self._words, self._tail, blocks, check_keys(), self._expected, self._seen)
             if bad >= 0:
-                named, checks = self._namedof(bad, bad), checks_path(self.path).name
+                named, checks = self._rows_of(bad, bad), checks_path(self.path).name
                 raise IndexFolderError(f"{self.path}: {named} are damaged, or {checks} is; {REBUILD}")
 
     def _bring(self, spans: npt.NDArray[np.int64]) -> None:
