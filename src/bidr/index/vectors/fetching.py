@@ -23,6 +23,7 @@ IO_URING_ENTER, GETEVENTS, READ = 426, 1, 22
 WAIT_FOR = 32
 FRUITLESS = 1_000
 BROKEN = -2
+INPUT_OUTPUT = -5
 AGAIN = (-4, -11)  # EINTR, EAGAIN
 LOW, HALF = np.uint64(0xFFFFFFFF), np.uint64(32)
 MIX = np.uint64(0x9E3779B97F4A7C15)
@@ -66,8 +67,7 @@ def unseen(rows: Array, count: int, start: int, row_bytes: int, seen: Array, eve
 
 @compiled()
 def ranges(blocks: Array) -> Any:
-    """Sorted blocks without their repetitions, and (first, last) of what lies together."""
-    blocks.sort()
+    """Of sorted blocks each once, and (first, last) of what lies together."""
     spans, last, kept = np.empty((len(blocks), 2), dtype=np.int64), -1, 0
     for place in range(len(blocks)):
         block = blocks[place]
@@ -84,11 +84,11 @@ def ranges(blocks: Array) -> Any:
 
 
 @compiled()
-def _ask(queue: Queue, tail: Any, file: int, span: Array, number: int) -> None:
+def _ask(queue: Queue, tail: Any, file: int, spans: Array, number: int) -> None:
     """From the last byte of the first block to the first byte of the last: all pages come, hardly a byte is copied."""
-    one = span[0] == span[1]
-    start = (span[0] << SHIFT) + (0 if one else BLOCK - 1)
-    length = 1 if one else ((span[1] - span[0] - 1) << SHIFT) + 2
+    first, last = spans[number, 0], spans[number, 1]
+    start = (first << SHIFT) + (0 if first == last else BLOCK - 1)
+    length = 1 if first == last else ((last - first - 1) << SHIFT) + 2
     entry = queue.asked[tail & queue.shared[queue.places[2]]]
     entry[0] = np.uint64(READ) | (np.uint64(file) << np.uint64(32))
     entry[1] = np.uint64(start)
@@ -112,7 +112,7 @@ def read_by_ring(queue: Queue, file: int, spans: Array) -> Any:
     while done < count:
         tail = np.int64(shared[tail_at])
         while asked < count and asked - done < queue.depth:
-            _ask(queue, tail, file, spans[asked], asked)
+            _ask(queue, tail, file, spans, asked)
             tail, asked = tail + 1, asked + 1
         shared[tail_at] = np.uint32(tail)
         waiting = np.int64(np.uint32(tail - np.int64(shared[head_at])))
@@ -145,19 +145,15 @@ def read_by_advice(base: int, file: int, spans: Array, page: int) -> Any:
         _madvise(base + start, np.uint64(end - start), MADV_WILLNEED)
     for number in range(len(spans)):
         for block in range(spans[number, 0], spans[number, 1] + 1):
-            if _pread(file, byte.ctypes.data, np.uint64(1), block << SHIFT) <= 0:
-                return number, -5
+            result = _pread(file, byte.ctypes.data, np.uint64(1), block << SHIFT)
+            if result <= 0:
+                return number, 0 if result == 0 else INPUT_OUTPUT
     return -1, 0
 
 
 @compiled()
-def _sum(words: Array, start: int, keys: Array) -> Any:
-    total = np.uint64(0)
-    for place in range(WORDS):
-        word, key = words[start + place], keys[place]
-        low, high = (word + key) & LOW, ((word >> HALF) + (key >> HALF)) & LOW
-        total += low * high
-    return np.uint32((total * MIX) >> HALF)
+def _product(word: Any, key: Any) -> Any:
+    return ((word + key) & LOW) * (((word >> HALF) + (key >> HALF)) & LOW)
 
 
 @compiled()
@@ -167,14 +163,18 @@ def checksum(words: Array, tail: Array, block: int, keys: Array) -> Any:
     A sum of products of keyed halves of words (the NH of UMAC): another block has the same once in about 2^32 cases,
     and it is as fast as memory.
     """
-    start = block * WORDS
-    if start + WORDS <= len(words):
-        return _sum(words, start, keys)
-    last, whole = np.zeros(WORDS, dtype=np.uint64), len(words) - start
-    last[:whole] = words[start:]
-    for place in range(len(tail)):
-        last[whole] |= np.uint64(tail[place]) << np.uint64(8 * place)
-    return _sum(last, 0, keys)
+    start, total = block * WORDS, np.uint64(0)
+    whole = min(WORDS, len(words) - start)
+    for place in range(whole):
+        total += _product(words[start + place], keys[place])
+    if whole < WORDS:
+        last = np.uint64(0)
+        for place in range(len(tail)):
+            last |= np.uint64(tail[place]) << np.uint64(8 * place)
+        total += _product(last, keys[whole])
+        for place in range(whole + 1, WORDS):
+            total += _product(np.uint64(0), keys[place])
+    return np.uint32((total * MIX) >> HALF)
 
 
 @compiled()

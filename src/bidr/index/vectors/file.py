@@ -119,6 +119,7 @@ class VectorFile:
                 raise self._no_such_row(int(part[wrong]))
             if not len(blocks):
                 continue
+            blocks.sort()
             blocks, spans = fetching.ranges(blocks)
             self._bring(spans)
             bad = fetching.check(self._words, self._tail, blocks, check_keys(), self._expected, self._seen)
