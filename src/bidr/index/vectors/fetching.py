@@ -46,6 +46,16 @@ class Queue(NamedTuple):
     waste: Array  # where the bytes go: only the page cache is wanted
 
 
+class Content(NamedTuple):
+    """The file as mapped memory, and what its blocks must be; `seen` has a bit for each that was found so."""
+
+    words: Array  # uint64
+    tail: Array  # uint8: bytes behind the last whole word
+    keys: Array
+    expected: Array  # uint32; empty: nothing to compare with
+    seen: Array
+
+
 @compiled()
 def unseen(rows: Array, count: int, start: int, row_bytes: int, seen: Array, everything: bool) -> Any:
     """Blocks of rows that were never read (or all their blocks), unsorted; and the first row that does not exist."""
@@ -67,88 +77,15 @@ def unseen(rows: Array, count: int, start: int, row_bytes: int, seen: Array, eve
 
 @compiled()
 def ranges(blocks: Array) -> Any:
-    """Of sorted blocks each once, and (first, last) of what lies together."""
-    spans, last, kept = np.empty((len(blocks), 2), dtype=np.int64), -1, 0
-    for place in range(len(blocks)):
-        block = blocks[place]
-        if place > 0 and block == blocks[kept - 1]:
-            continue
-        blocks[kept] = block
-        kept += 1
-        if last >= 0 and block == spans[last, 1] + 1 and block - spans[last, 0] < LONGEST:
+    """(first, last) of what lies together in sorted blocks."""
+    spans, last = np.empty((len(blocks), 2), dtype=np.int64), -1
+    for block in blocks:
+        if last >= 0 and block <= spans[last, 1] + 1 and block - spans[last, 0] < LONGEST:
             spans[last, 1] = block
-        else:
+        elif last < 0 or block > spans[last, 1]:
             last += 1
             spans[last, 0] = spans[last, 1] = block
-    return blocks[:kept], spans[: last + 1]
-
-
-@compiled()
-def _ask(queue: Queue, tail: Any, file: int, spans: Array, number: int) -> None:
-    """From the last byte of the first block to the first byte of the last: all pages come, hardly a byte is copied."""
-    first, last = spans[number, 0], spans[number, 1]
-    start = (first << SHIFT) + (0 if first == last else BLOCK - 1)
-    length = 1 if first == last else ((last - first - 1) << SHIFT) + 2
-    entry = queue.asked[tail & queue.shared[queue.places[2]]]
-    entry[0] = np.uint64(READ) | (np.uint64(file) << np.uint64(32))
-    entry[1] = np.uint64(start)
-    entry[2] = np.uint64(queue.waste.ctypes.data)
-    entry[3] = np.uint64(length)
-    entry[4] = np.uint64(number)
-    entry[5] = entry[6] = entry[7] = np.uint64(0)
-
-
-@compiled()
-def read_by_ring(queue: Queue, file: int, spans: Array) -> Any:
-    """Bring spans into the page cache with up to `depth` reads in flight.
-
-    Returns (-1, 0), or the number of a span that failed and its negative error (0: the file ends before it), or
-    (BROKEN, reads still in flight) where the ring itself does not work any more.
-    """
-    shared, head_at, tail_at = queue.shared, queue.places[0], queue.places[1]
-    count, asked, fruitless = len(spans), 0, 0
-    done = np.int64(0)
-    bad, error = np.int64(-1), np.int64(0)
-    while done < count:
-        tail = np.int64(shared[tail_at])
-        while asked < count and asked - done < queue.depth:
-            _ask(queue, tail, file, spans, asked)
-            tail, asked = tail + 1, asked + 1
-        shared[tail_at] = np.uint32(tail)
-        waiting = np.int64(np.uint32(tail - np.int64(shared[head_at])))
-        _syscall(IO_URING_ENTER, queue.handle, waiting, min(WAIT_FOR, asked - done), GETEVENTS, 0, 0)
-        head, end = np.int64(shared[queue.places[3]]), np.int64(shared[queue.places[4]])
-        come = np.int64(np.uint32(end - head))
-        for place in range(head, head + come):
-            answer = queue.answered[place & shared[queue.places[5]]]
-            result = np.int64(np.int32(answer[1] & 0xFFFFFFFF))
-            if result <= 0 and result not in AGAIN:
-                bad, error = answer[0], result
-        shared[queue.places[3]] = np.uint32(head + come)
-        done += come
-        fruitless = 0 if come else fruitless + 1
-        if fruitless > FRUITLESS:
-            return BROKEN, asked - done
-    return bad, error
-
-
-@compiled()
-def read_by_advice(base: int, file: int, spans: Array, page: int) -> Any:
-    """The same without io_uring: advice for every span, which starts the reads, then a byte of each block, which waits.
-
-    The byte is read, not touched in the mapping: a failing disk is then an error, not a signal.
-    """
-    byte = np.empty(1, dtype=np.uint8)
-    for number in range(len(spans)):
-        start = (spans[number, 0] << SHIFT) // page * page
-        end = (spans[number, 1] + 1) << SHIFT
-        _madvise(base + start, np.uint64(end - start), MADV_WILLNEED)
-    for number in range(len(spans)):
-        for block in range(spans[number, 0], spans[number, 1] + 1):
-            result = _pread(file, byte.ctypes.data, np.uint64(1), block << SHIFT)
-            if result <= 0:
-                return number, 0 if result == 0 else INPUT_OUTPUT
-    return -1, 0
+    return spans[: last + 1]
 
 
 @compiled()
@@ -187,10 +124,89 @@ def checksums(words: Array, tail: Array, keys: Array) -> Array:
 
 
 @compiled()
-def check(words: Array, tail: Array, blocks: Array, keys: Array, expected: Array, seen: Array) -> Any:
+def check(content: Content, first: int, last: int) -> Any:
     """Mark blocks as read, each only if it is whole; the first that is not, or -1. Without checksums all are."""
-    for block in blocks:
-        if len(expected) and checksum(words, tail, block, keys) != expected[block]:
-            return block
-        seen[block >> 3] |= np.uint8(1 << (block & 7))
+    for block in range(first, last + 1):
+        if len(content.expected):
+            found = checksum(content.words, content.tail, block, content.keys)
+            if found != content.expected[block]:
+                return block
+        content.seen[block >> 3] |= np.uint8(1 << (block & 7))
     return -1
+
+
+@compiled()
+def _ask(queue: Queue, tail: Any, file: int, spans: Array, number: int) -> None:
+    """From the last byte of the first block to the first byte of the last: all pages come, hardly a byte is copied."""
+    first, last = spans[number, 0], spans[number, 1]
+    start = (first << SHIFT) + (0 if first == last else BLOCK - 1)
+    length = 1 if first == last else ((last - first - 1) << SHIFT) + 2
+    entry = queue.asked[tail & queue.shared[queue.places[2]]]
+    entry[0] = np.uint64(READ) | (np.uint64(file) << np.uint64(32))
+    entry[1] = np.uint64(start)
+    entry[2] = np.uint64(queue.waste.ctypes.data)
+    entry[3] = np.uint64(length)
+    entry[4] = np.uint64(number)
+    entry[5] = entry[6] = entry[7] = np.uint64(0)
+
+
+@compiled()
+def read_by_ring(queue: Queue, file: int, spans: Array, content: Content) -> Any:
+    """Bring spans into the page cache with up to `depth` reads in flight, and check them while others are.
+
+    Returns (span, error, block): (-1, 0, -1) if all is well; otherwise a span that failed and its negative error (0:
+    the file ends before it), or the first damaged block; BROKEN as span where the ring itself has stopped working.
+    """
+    shared, places, count = queue.shared, queue.places, len(spans)
+    come, asked, pending, fruitless = np.empty(len(queue.answered), dtype=np.int64), 0, 0, 0
+    done, bad, error, damaged = np.int64(0), np.int64(-1), np.int64(0), np.int64(-1)
+    while done < count or pending:
+        tail = np.int64(shared[places[1]])
+        while asked < count and asked - done < queue.depth:
+            _ask(queue, tail, file, spans, asked)
+            tail, asked = tail + 1, asked + 1
+        shared[places[1]] = np.uint32(tail)
+        waiting = np.int64(np.uint32(tail - np.int64(shared[places[0]])))
+        wanted = 0 if pending else min(WAIT_FOR, asked - done)
+        _syscall(IO_URING_ENTER, queue.handle, waiting, wanted, GETEVENTS, 0, 0)
+        for place in range(pending):
+            wrong = check(content, spans[come[place], 0], spans[come[place], 1])
+            damaged = wrong if damaged < 0 else damaged
+        pending = 0
+        head, end = np.int64(shared[places[3]]), np.int64(shared[places[4]])
+        fresh = np.int64(np.uint32(end - head))
+        for place in range(head, head + fresh):
+            answer = place & shared[places[5]]
+            number, result = queue.answered[answer, 0], np.int64(np.int32(queue.answered[answer, 1] & 0xFFFFFFFF))
+            if result > 0 or result in AGAIN:
+                come[pending] = number
+                pending += 1
+            else:
+                bad, error = number, result
+        shared[places[3]] = np.uint32(head + fresh)
+        done += fresh
+        fruitless = fruitless + 1 if wanted and not fresh else 0
+        if fruitless > FRUITLESS:
+            return np.int64(BROKEN), error, damaged
+    return bad, error, damaged
+
+
+@compiled()
+def read_by_advice(base: int, file: int, spans: Array, page: int, content: Content) -> Any:
+    """The same without io_uring: advice for every span, which starts the reads, then a byte of each block, which waits.
+
+    The byte is read, not touched in the mapping: a failing disk is then an error, not a signal.
+    """
+    byte, damaged = np.empty(1, dtype=np.uint8), np.int64(-1)
+    for number in range(len(spans)):
+        start = (spans[number, 0] << SHIFT) // page * page
+        end = (spans[number, 1] + 1) << SHIFT
+        _madvise(base + start, np.uint64(end - start), MADV_WILLNEED)
+    for number in range(len(spans)):
+        for block in range(spans[number, 0], spans[number, 1] + 1):
+            result = _pread(file, byte.ctypes.data, np.uint64(1), block << SHIFT)
+            if result <= 0:
+                return np.int64(number), np.int64(0 if result == 0 else INPUT_OUTPUT), damaged
+        wrong = check(content, spans[number, 0], spans[number, 1])
+        damaged = wrong if damaged < 0 else damaged
+    return np.int64(-1), np.int64(0), damaged

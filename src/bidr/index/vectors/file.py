@@ -3,6 +3,7 @@
 import mmap
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -120,24 +121,24 @@ class VectorFile:
             if not len(blocks):
                 continue
             blocks.sort()
-            blocks, spans = fetching.ranges(blocks)
-            self._bring(spans)
-            bad = fetching.check(self._words, self._tail, blocks, check_keys(), self._expected, self._seen)
-            if bad >= 0:
-                named, checks = self._rows_of(bad, bad), checks_path(self.path).name
-                raise IndexFolderError(f"{self.path}: {named} are damaged, or {checks} is; {REBUILD}")
+            self._bring(fetching.ranges(blocks))
 
     def _bring(self, spans: npt.NDArray[np.int64]) -> None:
-        from bidr.index.vectors.fetching import read_by_advice
+        """Read and check blocks, all at once."""
+        from bidr.index.vectors.fetching import Content, read_by_advice
         from bidr.index.vectors.rings import rings
 
-        found = rings.read(self._handle, spans) if self.reads == "io_uring" else None
+        content = Content(self._words, self._tail, check_keys(), self._expected, self._seen)
+        found = rings.read(self._handle, spans, content) if self.reads == "io_uring" else None
         if found is None:
-            found = read_by_advice(self._words.ctypes.data, self._handle, spans, mmap.PAGESIZE)
-        bad, error = found
+            found = read_by_advice(self._words.ctypes.data, self._handle, spans, mmap.PAGESIZE, content)
+        bad, error, damaged = found
         if bad >= 0:
             why = os.strerror(-error) if error else "the file ends before them"
             raise IndexFolderError(f"{self.path}: {self._rows_of(*spans[bad])} cannot be read ({why}); {REBUILD}")
+        if damaged >= 0:
+            named, checks = self._rows_of(damaged, damaged), checks_path(self.path).name
+            raise IndexFolderError(f"{self.path}: {named} are damaged, or {checks} is; {REBUILD}")
 
     def _rows_of(self, first: int, last: int) -> str:
         """The rows that lie in blocks, for a message."""
@@ -152,9 +153,11 @@ class VectorFile:
         """Give file and address space back; the object is of no use afterwards."""
         if self._handle >= 0:
             del self._stored, self._words, self._tail, self._expected
-            self._map.close()
-            if self._checks is not None:
-                self._checks.close()
+            for mapped in (self._map, self._checks):
+                # Another thread, or the traceback of an error, may still hold it: then it goes with its last holder.
+                with suppress(BufferError):
+                    if mapped is not None:
+                        mapped.close()
             os.close(self._handle)
             self._handle = -1
 

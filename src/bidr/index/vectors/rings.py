@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from bidr.index.vectors.fetching import BLOCK, BROKEN, LONGEST, Queue, read_by_ring
+from bidr.index.vectors.fetching import BLOCK, BROKEN, LONGEST, Content, Queue, read_by_ring
+from bidr.index.vectors.layout import check_keys
 
 IO_URING_SETUP = 425
 COOPERATIVE = 1 << 8  # completions wait for the next call instead of interrupting the thread
@@ -17,6 +18,7 @@ SINGLE_MMAP = 1
 ENTRIES_AT = 0x10000000
 DEPTH = 128
 MOST_RINGS = 16
+Found = tuple[int, int, int]
 
 
 class Ring:
@@ -46,9 +48,9 @@ class Ring:
             np.empty(LONGEST * BLOCK, dtype=np.uint8),
         )
 
-    def read(self, file: int, spans: Any) -> tuple[int, int]:
-        """Bring spans of blocks into the page cache; see `read_by_ring`."""
-        found: tuple[int, int] = read_by_ring(self.queue, file, spans)
+    def read(self, file: int, spans: Any, content: Content) -> Found:
+        """Bring spans of blocks into the page cache and check them; see `read_by_ring`."""
+        found: Found = read_by_ring(self.queue, file, spans, content)
         return found
 
 
@@ -60,12 +62,12 @@ class Rings:
         self._broken = list[Ring]()
         self.refused = ""
 
-    def read(self, file: int, spans: Any) -> tuple[int, int] | None:
+    def read(self, file: int, spans: Any, content: Content) -> Found | None:
         """As `Ring.read`; None where there is no ring to be had."""
         ring = self._borrow()
         if ring is None:
             return None
-        found = ring.read(file, spans)
+        found = ring.read(file, spans, content)
         if found[0] == BROKEN:
             self._broken.append(ring)  # the kernel may still write into its memory
             self.refused = "a ring stopped answering"
@@ -103,8 +105,12 @@ rings = Rings()
 
 def _tried(ring: Ring) -> Ring:
     """A ring that has read a byte: kernels before 5.6 have rings that cannot."""
+    words, none = np.zeros(BLOCK // 8, dtype=np.uint64), np.empty(0, dtype=np.uint8)
+    for array in (words, none):
+        array.flags.writeable = False  # as mapped files are, so that this is compiled only once
+    content = Content(words, none, check_keys(), none.view(np.uint32), np.zeros(1, dtype=np.uint8))
     with open(__file__, "rb") as opened:
-        bad, error = ring.read(opened.fileno(), np.zeros((1, 2), dtype=np.int64))
+        bad, error, _ = ring.read(opened.fileno(), np.zeros((1, 2), dtype=np.int64), content)
     if bad != -1:
         raise OSError(-error, os.strerror(-error))
     return ring
