@@ -13,11 +13,10 @@ from bidr.index.candidates import Rows
 from bidr.index.live.index import LiveIndex
 from bidr.index.live.view import LiveVectors, LiveView
 from bidr.index.reader import IndexReader
-from bidr.index.vectors import VectorFile, inner_products, to_floats
+from bidr.index.vectors import VectorFile
 from bidr.text.records import Document
 
 CANDIDATES = 200
-READ_ROWS = 16_384
 Texts = list[str] | tuple[str, ...]
 STEPS = ("encode", "candidates", "reads", "ranking")
 
@@ -187,13 +186,10 @@ class Searcher:
         ]
 
     def _score(self, rows: Rows, query: Floats, clock: "_Clock", stored: "StoredVectors") -> Floats:
-        scores = np.empty(len(rows), dtype=np.float32)
-        for start in range(0, len(rows), READ_ROWS):
-            with clock("reads"):
-                halves = stored.read_halves(rows[start : start + READ_ROWS])
-            with clock("ranking"):
-                scores[start : start + READ_ROWS] = inner_products(to_floats(halves), query)
-        return scores
+        with clock("reads"):
+            stored.fetch(rows)
+        with clock("ranking"):
+            return stored.score(rows, query)
 
     def _checked(self, queries: QueryVectors) -> QueryVectors:
         manifest = self.reader.manifest

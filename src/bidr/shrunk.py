@@ -7,9 +7,10 @@ import numpy as np
 
 from bidr.codes.codebooks import Floats
 from bidr.errors import ConfigError
-from bidr.search import READ_ROWS, Searcher, StoredVectors
+from bidr.search import Searcher, StoredVectors
 
 SAMPLE = 10_000
+READ_ROWS = 16_384
 
 
 class ShrunkSearcher(Searcher):

@@ -12,7 +12,7 @@ from made_index import clustered, documents, random_codebooks, small_index
 from bidr.errors import ConfigError, DataError, IndexFolderError
 from bidr.index.build import build_index
 from bidr.index.reader import IndexReader
-from bidr.index.vectors import VectorFile, to_floats
+from bidr.index.vectors import VectorFile
 from bidr.text.records import Document
 
 
@@ -29,7 +29,6 @@ def test_what_went_in_comes_out(tmp_path):
         rows = np.array([7, 3, 3, 29, 0])
         assert reader.documents.ids(rows) == [f"doc-{row}" for row in rows]
         halves = given_arrays["vectors"].astype(np.float16)
-        np.testing.assert_array_equal(reader.vectors.read_halves(rows), halves[rows])
         np.testing.assert_array_equal(reader.vectors.read(rows), halves[rows].astype(np.float32))
         query = given_arrays["vectors"][0]
         np.testing.assert_allclose(
@@ -59,11 +58,6 @@ def test_any_text_survives(tmp_path_factory, texts):
     build_index(folder, documents=given_documents, **arrays(len(texts)))
     with IndexReader.open(folder) as reader:
         assert [reader.documents.document(row) for row in range(len(texts))] == given_documents
-
-
-def test_every_half_is_decoded_as_numpy_does():
-    halves = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
-    np.testing.assert_array_equal(to_floats(halves), halves.astype(np.float32))
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 70_000.0, -1e30])

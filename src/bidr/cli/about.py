@@ -107,6 +107,11 @@ def describe_index(about: dict[str, Any]) -> Shown:
             "dimensions",
             f"{about['dimensions']['codes']} for the codes, {about['dimensions']['vectors']} for the vectors",
         ),
+        (
+            "vectors",
+            f"{about['vectors']['stored']}, new rows read by {about['vectors']['reads']}, "
+            + ("blocks checked when first read" if about["vectors"]["checked"] else "no checksums of blocks"),
+        ),
         ("model", f"{model['fingerprint']} ({model['folder']})" if model else "none: made from vectors"),
         *_live_rows(about),
         ("in RAM", f"{ram['total']:,.1f} bytes a document, {size(ram['total'] * count)} in all"),

@@ -14,7 +14,7 @@ from bidr.index.documents import write_documents, write_ids
 from bidr.index.faissfile import EF_CONSTRUCTION, check_codes, export_faiss, write_faiss
 from bidr.index.folder import FileEntry, Manifest, ModelStamp
 from bidr.index.generation import Begin, Generation, new_generation
-from bidr.index.vectors import VectorWriter, blocks
+from bidr.index.vectors import Kind, VectorWriter, blocks
 from bidr.progress import bar
 from bidr.text.records import Document
 
@@ -35,14 +35,16 @@ def build_index(
     ef_construction: int = EF_CONSTRUCTION,
     keep: int = 0,
     begin: Begin = new_generation,
+    stored: Kind = "fp16",
 ) -> Path:
     """Write an index and put it in force; returns the folder of the new generation.
 
     codes:     (n, M) uint8, array or memmap, made with `codebooks`.
-    vectors:   (n, dim) of any float type, array or memmap; stored as fp16, ranked by inner product.
+    vectors:   (n, dim) of any float type, array or memmap; ranked by inner product.
     documents: ids and texts, in the order of the rows; or only `ids`; or neither, and row numbers are the ids.
     model:     what made codes and vectors; a reader can then refuse queries of another model.
     engine:    "scan", "hnsw", or "auto": by the number of documents.
+    stored:    "fp16", or "int8": half the disk, a scale a row.
     keep:      how many earlier generations to leave in the folder.
     begin:     how the folder is begun: an index that is added to begins its segments itself.
 
@@ -56,7 +58,7 @@ def build_index(
     chosen = choose_engine(engine, len(codes))
     with begin(Path(folder), keep) as generation:
         _write_names(generation, documents, ids, len(codes))
-        _write_vectors(generation, vectors)
+        _write_vectors(generation, vectors, stored)
         _write_codes(generation, codebooks, codes, chosen, ef_construction)
 
         def describe(files: dict[str, FileEntry]) -> Manifest:
@@ -94,14 +96,12 @@ def _write_names(
             write_ids(generation.file, ids, count, advance)
 
 
-def _write_vectors(generation: Generation, vectors: npt.NDArray[Any]) -> None:
+def _write_vectors(generation: Generation, vectors: npt.NDArray[Any], kind: Kind) -> None:
     count, dim = vectors.shape
-    with bar("Writing vectors", count, "documents") as advance, generation.file(VECTORS_FILE) as out:
-        writer = VectorWriter(out, count, dim)
+    with bar("Writing vectors", count, "documents") as advance, VectorWriter(generation.file, count, dim, kind) as out:
         for block in blocks(vectors):
-            writer.write(block)
+            out.write(block)
             advance(len(block))
-        writer.finish()
 
 
 def _write_codes(generation: Generation, codebooks: Codebooks, codes: Codes, engine: str, ef_construction: int) -> None:

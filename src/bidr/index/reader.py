@@ -105,6 +105,11 @@ class IndexReader:
             "documents": self.count,
             "engine": manifest.engine,
             "metric": manifest.metric,
+            "vectors": {
+                "stored": self.vectors.kind,
+                "checked": self.vectors.checked,
+                "reads": self.vectors.reads,
+            },
             "dimensions": {"vectors": manifest.dim, "codes": manifest.code_dim},
             "codes": {"books": manifest.books, "codewords": manifest.words},
             "ids": f"{IDS}.blob" in manifest.files,

@@ -17,7 +17,7 @@ from bidr.index.live.memory import Mask, Memory, code_scores
 from bidr.index.live.parts import OpenSegment, Part
 from bidr.index.reader import IndexReader
 from bidr.index.state import Segment, State
-from bidr.index.vectors import Halves, inner_products
+from bidr.index.vectors import score_halves
 from bidr.text.records import Document
 
 
@@ -161,9 +161,9 @@ class LiveVectors:
         self.dim = int(view.memory.vectors.shape[1])
 
     def fetch(self, rows: Rows) -> None:
-        """Have rows read from disk, where that is a step of its own."""
+        """Wait until rows are in memory."""
         for part, _, own in self.view.split(rows):
-            if part is not None and hasattr(part.open.reader.vectors, "fetch"):
+            if part is not None:
                 part.open.reader.vectors.fetch(own)
 
     def score(self, rows: Rows, query: Floats) -> Floats:
@@ -173,7 +173,7 @@ class LiveVectors:
             if part is not None:
                 scores[places] = part.open.reader.vectors.score(own, query)
             else:
-                scores[places] = inner_products(self.view.memory.vectors[own].astype(np.float32), query)
+                scores[places] = score_halves(self.view.memory.vectors[own], query)
         return scores
 
     def read(self, rows: Rows) -> Floats:
@@ -181,15 +181,6 @@ class LiveVectors:
         out = np.empty((len(rows), self.dim), dtype=np.float32)
         for part, places, own in self.view.split(rows):
             out[places] = part.open.reader.vectors.read(own) if part else self.view.memory.vectors[own]
-        return out
-
-    def read_halves(self, rows: Rows) -> Halves:
-        """Rows as fp16, in the order asked for."""
-        out = np.empty((len(rows), self.dim), dtype="<f2")
-        for part, places, own in self.view.split(rows):
-            if len(own) == len(rows) and part:
-                return part.open.reader.vectors.read_halves(own)
-            out[places] = part.open.reader.vectors.read_halves(own) if part else self.view.memory.vectors[own]
         return out
 
 

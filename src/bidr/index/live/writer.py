@@ -24,7 +24,7 @@ from bidr.index.live.parts import pack
 from bidr.index.live.view import LiveView
 from bidr.index.names import Names
 from bidr.index.state import Segment, State
-from bidr.index.vectors import HALF_MAX
+from bidr.index.vectors import LARGEST
 from bidr.progress import say
 from bidr.text.records import Document
 
@@ -239,10 +239,11 @@ class LiveWriter:
             raise DataError(
                 f"codes, vectors and errors of shapes {found} given, expected {expected}; use its own model"
             )
-        bad = ~(np.abs(coded.vectors) <= HALF_MAX).all(axis=1)
+        largest = LARGEST["fp16"]
+        bad = ~(np.abs(coded.vectors) <= largest).all(axis=1)
         if bad.any():
             raise DataError(
-                f"vectors: row {int(bad.argmax())} holds a number that is not finite or above {HALF_MAX:,.0f} in size "
+                f"vectors: row {int(bad.argmax())} holds a number that is not finite or above {largest:,.0f} in size "
                 "(fp16); scale or normalise the vectors"
             )
         return coded

@@ -1,0 +1,21 @@
+"""Vectors on disk."""
+
+from bidr.index.vectors.file import Halves, VectorFile, score_halves
+from bidr.index.vectors.layout import KINDS, LARGEST, Kind
+from bidr.index.vectors.npy import Out, read_npy_header, write_npy_header
+from bidr.index.vectors.write import NewFile, VectorWriter, blocks
+
+__all__ = [
+    "KINDS",
+    "LARGEST",
+    "Halves",
+    "Kind",
+    "NewFile",
+    "Out",
+    "VectorFile",
+    "VectorWriter",
+    "blocks",
+    "read_npy_header",
+    "score_halves",
+    "write_npy_header",
+]
