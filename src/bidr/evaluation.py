@@ -176,12 +176,12 @@ def evaluate_searcher(
     rankings, seconds = _answer_all(searcher, queries, k, candidates)
     run = rank_run(_ids(searcher, queries, [found.rows for found in rankings]))
     scores = evaluate_run(run, qrels, measures)
-    depths = _ids(searcher, queries, [found.candidate_rows for found in rankings])
+    depths = _ids(searcher, queries, [searcher.reader.rows(found.candidate_places) for found in rankings])
     singles = time_queries(searcher, [query.text for query in queries[:TIMED_QUERIES]], k, candidates)
     return Report(
         measures=scores.mean,
         candidate_recall=candidate_recall(depths, qrels),
-        candidates=rankings[0].candidate_rows.shape[1],
+        candidates=rankings[0].candidate_places.shape[1],
         queries=len(queries),
         documents=searcher.reader.count,
         engine=searcher.reader.candidates.name,

@@ -66,13 +66,16 @@ class Answers(list[Answer]):
 
 
 class Ranking(NamedTuple):
-    """Answers to many queries as arrays: (queries, k) each, and (queries, candidates) for what the codes found."""
+    """Answers to many queries as arrays: (queries, k) each, and (queries, candidates) for what the codes found.
+
+    Places are where documents stand in the index; `IndexReader.rows` says which rows these are.
+    """
 
     rows: Rows
     scores: Floats
     candidate_ranks: Rows
     candidate_scores: Floats
-    candidate_rows: Rows
+    candidate_places: Rows
     timings: Timings
 
 
@@ -135,18 +138,19 @@ class Searcher:
         codes, vectors = self._checked(queries)
         clock = _Clock()
         with clock("candidates"):
-            code_scores, rows = self.reader.candidates.search(codes, depth)
-        order = np.empty((len(rows), min(k, depth)), dtype=np.int64)
+            code_scores, places = self.reader.candidates.search(codes, depth)
+        order = np.empty((len(places), min(k, depth)), dtype=np.int64)
         scores = np.empty(order.shape, dtype=np.float32)
-        for number in range(len(rows)):
-            all_scores = self._score(rows[number], vectors[number], clock)
+        for number in range(len(places)):
+            all_scores = self._score(places[number], vectors[number], clock)
             with clock("ranking"):
                 if self.fuse:
                     all_scores += np.float32(self.fuse) * code_scores[number]
-                order[number] = np.lexsort((rows[number], -all_scores))[: order.shape[1]]
+                order[number] = np.lexsort((places[number], -all_scores))[: order.shape[1]]
                 scores[number] = all_scores[order[number]]
-        found = np.take_along_axis(rows, order, axis=1)
-        return Ranking(found, scores, order + 1, np.take_along_axis(code_scores, order, axis=1), rows, clock.timings())
+        found = self.reader.rows(np.take_along_axis(places, order, axis=1))
+        code_scores = np.take_along_axis(code_scores, order, axis=1)
+        return Ranking(found, scores, order + 1, code_scores, places, clock.timings())
 
     def answers(self, ranking: Ranking) -> list[Answers]:
         """Ids and texts for rows: reads them from disk, so only for answers that somebody looks at."""

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from bidr.errors import IndexFolderError
 
-FORMAT = 1
+FORMAT = 2
 METRIC = "inner product"
 CURRENT = "CURRENT"
 MANIFEST = "manifest.json"

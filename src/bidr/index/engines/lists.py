@@ -1,0 +1,147 @@
+"""Inverted lists: codes stand list by list, and a query visits the lists whose centroids are nearest to it."""
+
+import os
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from bidr.codes.codebooks import Codebooks, Floats
+from bidr.index.engines.base import Bitmap, Rows, as_queries, as_words, each_query
+from bidr.index.engines.compiled import compiled
+from bidr.index.engines.store import FEW_ALLOWED, CodeStore
+
+Offsets = npt.NDArray[np.int64]
+
+# The share of lists that is visited: see docs/engines.md.
+VISITED = 0.1
+# Comparing with every centroid takes 10 microseconds a thousand; from here on a graph over them is quicker.
+MANY_LISTS = 32_768
+# Products with bytes, summed over 8,000 dimensions, fit 32 bits.
+QUERY_STEPS = 2_047
+
+
+class Lists:
+    """Scans the documents of the lists nearest to the query. No id is stored: a list is a range of rows."""
+
+    name = "lists"
+
+    def __init__(self, store: CodeStore, centroids: Floats, offsets: Offsets, visits: int | None = None) -> None:
+        self.store, self.offsets, self.visits = store, offsets, visits
+        self.threads = len(os.sched_getaffinity(0))
+        self._centroids = CentroidGraph(centroids) if len(centroids) > MANY_LISTS else Centroids(centroids)
+
+    @property
+    def count(self) -> int:
+        return self.store.count
+
+    @property
+    def codebooks(self) -> Codebooks:
+        return self.store.codebooks
+
+    @property
+    def lists(self) -> int:
+        return len(self.offsets) - 1
+
+    @property
+    def ram_bytes(self) -> dict[str, int]:
+        return {"codes": self.store.nbytes, "lists": self._centroids.nbytes + self.offsets.nbytes}
+
+    def search(
+        self, queries: Floats, k: int, ef: int | None = None, allowed: Bitmap | None = None
+    ) -> tuple[Floats, Rows]:
+        """As `Candidates.search`; `ef` lists are visited, and more where these hold fewer than k documents."""
+        queries, words = as_queries(queries), as_words(allowed, self.count)
+        tables = self.store.tables(queries)
+        visits = min(ef or self.visits or max(1, round(VISITED * self.lists)), self.lists)
+        sizes = np.diff(self.offsets)
+        goal, scan = k, self.store.scan
+        if allowed is not None:
+            sizes = bits_within(words, self.offsets)
+            share = sizes.sum() / self.count
+            goal = max(k, round(visits / self.lists * self.count * share**0.5))
+            scan = self.store.scan_few if share < FEW_ALLOWED else scan
+
+        def one(number: int) -> tuple[Floats, Rows]:
+            near = self._near(queries[number], visits, sizes, goal)
+            return scan(tables[number], self.offsets[near], self.offsets[near + 1], k, words)
+
+        return each_query(len(queries), k, one, self.threads)
+
+    def _near(self, query: Floats, visits: int, sizes: Offsets, goal: int) -> Rows:
+        """The nearest lists: so many, and on until they hold `goal` documents that count."""
+        near = self._centroids.nearest(query, visits)
+        if sizes[near].sum() < goal:
+            every = self._centroids.nearest(query, self.lists)
+            filled = int(np.searchsorted(np.cumsum(sizes[every]), min(goal, sizes.sum())))
+            near = every[: max(visits, filled + 1)]
+        return near[sizes[near] > 0]
+
+
+class Centroids:
+    """Centroids of lists in a byte a dimension, all compared with a query."""
+
+    def __init__(self, centroids: Floats) -> None:
+        self._steps = (np.maximum(np.abs(centroids).max(axis=1), 1e-30) / 127).astype(np.float32)
+        self._bytes = np.rint(centroids / self._steps[:, None]).astype(np.int8)
+
+    @property
+    def nbytes(self) -> int:
+        return int(self._bytes.nbytes + self._steps.nbytes)
+
+    def nearest(self, query: Floats, count: int) -> Rows:
+        """Lists by the inner product of the query with their centroids, best first."""
+        scale = max(float(np.abs(query).max()), 1e-30) / QUERY_STEPS
+        scores = byte_products(self._bytes, self._steps, np.rint(query / scale).astype(np.int16))
+        if count < len(scores):
+            best = np.argpartition(-scores, count)[:count]
+            return best[np.argsort(-scores[best], kind="stable")]
+        return np.argsort(-scores, kind="stable")
+
+
+class CentroidGraph:
+    """The same for very many lists, found by a graph."""
+
+    def __init__(self, centroids: Floats) -> None:
+        faiss: Any = import_module("faiss")
+        self._count, self._dim = centroids.shape
+        kind = faiss.ScalarQuantizer.QT_8bit
+        self._index = faiss.IndexHNSWSQ(self._dim, kind, 16, faiss.METRIC_INNER_PRODUCT)
+        self._index.train(centroids)
+        self._index.add(centroids)
+
+    @property
+    def nbytes(self) -> int:
+        return self._count * (self._dim + 160)
+
+    def nearest(self, query: Floats, count: int) -> Rows:
+        """As `Centroids.nearest`; lists that the graph does not reach follow in their own order."""
+        faiss: Any = import_module("faiss")
+        width = faiss.SearchParametersHNSW(efSearch=max(64, 2 * count))
+        found: Rows = self._index.search(query[None], count, params=width)[1][0]
+        found = found[found >= 0]
+        missing = count - len(found)
+        return np.concatenate((found, np.setdiff1d(np.arange(self._count), found)[:missing])) if missing else found
+
+
+@compiled
+def byte_products(rows: Any, steps: Any, query: Any) -> Any:
+    """Inner products of rows in bytes with a query in 16 bits, up to a factor."""
+    found = np.empty(len(rows), dtype=np.float32)
+    for row in range(len(rows)):
+        total = np.int32(0)
+        for place in range(len(query)):
+            total += np.int32(rows[row, place]) * np.int32(query[place])
+        found[row] = np.float32(total) * steps[row]
+    return found
+
+
+@compiled
+def bits_within(words: Any, offsets: Any) -> Any:
+    """How many bits are set in each range of rows."""
+    found = np.zeros(len(offsets) - 1, dtype=np.int64)
+    for part in range(len(found)):
+        for row in range(offsets[part], offsets[part + 1]):
+            found[part] += (words[row >> 5] >> np.uint32(row & 31)) & np.uint32(1)
+    return found

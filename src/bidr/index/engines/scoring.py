@@ -1,0 +1,105 @@
+"""Scores of codes, compiled: a document's score is the sum of one table entry a book."""
+
+from typing import Any
+
+import numpy as np
+
+from bidr.index.engines.compiled import compiled
+from bidr.index.engines.keep import LAST_ROW, keep_from, key_of, kth_largest, split_keys
+
+ROOM = 1_024
+
+
+@compiled
+def row_score(codes: Any, table: Any, row: Any) -> Any:
+    """Score of a row of (n, bytes) codes by a table of 256 entries a byte."""
+    total = np.float32(0)
+    for book in range(codes.shape[1]):
+        total += table[book, codes[row, book]]
+    return total
+
+
+@compiled
+def block_score(blocks: Any, table: Any, row: Any) -> Any:
+    """The same of 4-bit codes in blocks of 32 documents, by a table of 16 entries a book; books in order."""
+    block, place = row // 32, row % 32
+    shift, place = np.uint8(4 * (place // 16)), place % 16
+    total = np.float32(0)
+    for pair in range(blocks.shape[1]):
+        total += table[2 * pair, (blocks[block, pair, place] >> shift) & 15]
+        total += table[2 * pair + 1, (blocks[block, pair, place + 16] >> shift) & 15]
+    return total
+
+
+@compiled
+def scan_rows(codes: Any, table: Any, starts: Any, stops: Any, allowed: Any, k: int) -> tuple[Any, Any]:
+    """The k best rows within ranges: scores and rows. `allowed`: a bit a row as uint32 words; empty: every row."""
+    score = np.empty(1, dtype=np.float32)
+    bits = score.view(np.uint32)
+    keys, count = np.empty(4 * k + ROOM, dtype=np.uint64), 0
+    least, bound = np.float32(-np.inf), np.uint64(0)
+    for part in range(len(starts)):
+        for row in range(starts[part], stops[part]):
+            if len(allowed) and not (allowed[row >> 5] >> np.uint32(row & 31)) & np.uint32(1):
+                continue
+            total = row_score(codes, table, row)
+            if total >= least:
+                score[0] = total
+                key = key_of(bits[0], row)
+                if key >= bound:
+                    keys[count] = key
+                    count += 1
+                    if count == len(keys):
+                        bound = kth_largest(keys, count, k)
+                        count = keep_from(keys, count, bound)
+                        least = split_keys(np.full(1, bound), 1)[0][0]
+    if count > k:
+        count = keep_from(keys, count, kth_largest(keys, count, k))
+    return split_keys(np.sort(keys[:count]), k)
+
+
+@compiled
+def best_rows(codes: Any, table: Any, rows: Any, k: int) -> tuple[Any, Any]:
+    """The k best of given rows. Codes of two dimensions are rows, of three blocks of 32."""
+    score = np.empty(1, dtype=np.float32)
+    bits = score.view(np.uint32)
+    keys = np.empty(len(rows), dtype=np.uint64)
+    for place in range(len(rows)):
+        score[0] = _any_score(codes, table, rows[place])
+        keys[place] = key_of(bits[0], rows[place])
+    count = len(rows)
+    if count > k:
+        count = keep_from(keys, count, kth_largest(keys, count, k))
+    return split_keys(np.sort(keys[:count]), k)
+
+
+@compiled
+def _any_score(codes: Any, table: Any, row: Any) -> Any:
+    return block_score(codes, table, row) if codes.ndim == 3 else row_score(codes, table, row)
+
+
+@compiled
+def rows_of(keys: Any) -> Any:
+    """The rows that keys are of."""
+    rows = np.empty(len(keys), dtype=np.int64)
+    for place in range(len(keys)):
+        rows[place] = np.int64(LAST_ROW - (keys[place] & LAST_ROW))
+    return rows
+
+
+@compiled
+def allowed_rows(allowed: Any, starts: Any, stops: Any) -> Any:
+    """Rows within ranges whose bit is set."""
+    rows, count = np.empty(ROOM, dtype=np.int64), 0
+    for part in range(len(starts)):
+        for row in range(starts[part], stops[part]):
+            word = allowed[row >> 5]
+            if not word or not (word >> np.uint32(row & 31)) & np.uint32(1):
+                continue
+            if count == len(rows):
+                more = np.empty(2 * count, dtype=np.int64)
+                more[:count] = rows
+                rows = more
+            rows[count] = row
+            count += 1
+    return rows[:count]
