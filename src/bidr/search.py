@@ -149,6 +149,10 @@ class Searcher:
                 order[number] = np.lexsort((places[number], -all_scores))[: order.shape[1]]
                 scores[number] = all_scores[order[number]]
         found = self.reader.rows(np.take_along_axis(places, order, axis=1))
+        if self.reader.order is not None:
+            by_row = np.lexsort((found, -scores), axis=1)
+            found, order = np.take_along_axis(found, by_row, axis=1), np.take_along_axis(order, by_row, axis=1)
+            scores = np.take_along_axis(scores, by_row, axis=1)
         code_scores = np.take_along_axis(code_scores, order, axis=1)
         return Ranking(found, scores, order + 1, code_scores, places, clock.timings())
 

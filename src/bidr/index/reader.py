@@ -13,6 +13,7 @@ from bidr.index.build import VECTORS_FILE
 from bidr.index.candidates import Candidates, Rows
 from bidr.index.documents import DOCUMENTS, IDS, DocumentFile
 from bidr.index.engines.files import IN_RAM, ORDER_FILE, load_engine, open_order
+from bidr.index.faissfile import export_faiss
 from bidr.index.folder import REBUILD, Manifest, check_content, current_generation, open_generation
 from bidr.index.vectors import VectorFile
 
@@ -69,6 +70,13 @@ class IndexReader:
         if self.order is None:
             return places
         return np.where(places < 0, -1, self.order[places]).astype(np.int64)
+
+    def to_faiss(self) -> Any:
+        """The codes as a plain Faiss index over rows, searched by inner product; `import_faiss` brings them back."""
+        codes = self.candidates.codes()
+        if self.order is not None:
+            codes[self.order] = codes.copy()
+        return export_faiss(self.codebooks, codes)
 
     @property
     def ram_bytes_per_doc(self) -> float:

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from bidr.codes.codebooks import Codebooks, Floats
+from bidr.codes.codebooks import Codebooks, Codes, Floats
 from bidr.errors import DataError
 
 Rows = npt.NDArray[np.int64]
@@ -32,6 +32,9 @@ class Candidates(Protocol):
     @property
     def ram_bytes(self) -> dict[str, int]:
         """Bytes held in RAM for the documents, by what they are."""
+
+    def codes(self) -> Codes:
+        """Codes (n, M) of all rows, a byte a codeword: a copy, to be taken elsewhere."""
 
     def search(
         self, queries: Floats, k: int, ef: int | None = None, allowed: Bitmap | None = None

@@ -3,6 +3,7 @@
 Codes are clustered in the space of queries: a document is what a query's inner product with it is its score.
 """
 
+import math
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from typing import Any, NamedTuple
@@ -15,7 +16,7 @@ from bidr.codes.codebooks import Codebooks, Codes, Floats
 POINTS_A_LIST, ROUNDS, SEED = 64, 10, 0
 AT_ONCE = 8_192
 # Lists of about 250 documents at a million, 110 at 200,000: centroids cost a byte or two a document.
-LISTS_PER_ROOT = 4
+LISTS_PER_ROOT, LEAST_IN_A_LIST = 4, 32
 # Below so many documents everything is in the page cache after a few queries, and order changes nothing.
 ORDERED_DOCUMENTS = 20_000
 
@@ -29,8 +30,8 @@ class Clusters(NamedTuple):
 
 
 def lists_for(count: int) -> int:
-    """How many lists a corpus is divided into: a power of two near 4 times the root."""
-    return int(2 ** round(np.log2(max(1.0, LISTS_PER_ROOT * count**0.5)))) if count >= 4 else 1
+    """How many lists a corpus is divided into: 4 times the root, but not so many that they hold hardly anything."""
+    return max(1, min(round(LISTS_PER_ROOT * math.sqrt(count)), count // LEAST_IN_A_LIST))
 
 
 def clusters(
@@ -62,7 +63,8 @@ def in_query_space(codebooks: Codebooks, codes: Codes) -> Floats:
     total = words[0][codes[:, 0]]
     for book in range(1, books):
         total += words[book][codes[:, book]]
-    return total
+    summed: Floats = total
+    return summed
 
 
 def _centroids(codebooks: Codebooks, codes: Codes, lists: int) -> Floats:

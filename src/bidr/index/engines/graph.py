@@ -57,6 +57,10 @@ class Graph:
     def ram_bytes(self) -> dict[str, int]:
         return {"codes": self.store.nbytes, "links": int(self.links.nbytes)}
 
+    def codes(self) -> Codes:
+        """As `Candidates.codes`."""
+        return self.store.unpacked()
+
     def search(
         self, queries: Floats, k: int, ef: int | None = None, allowed: Bitmap | None = None
     ) -> tuple[Floats, Rows]:

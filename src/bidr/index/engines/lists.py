@@ -1,18 +1,20 @@
 """Inverted lists: codes stand list by list, and a query visits the lists whose centroids are nearest to it."""
 
 import os
+from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from bidr.codes.codebooks import Codebooks, Floats
-from bidr.index.engines.base import Bitmap, Rows, as_queries, as_words, each_query
+from bidr.codes.codebooks import Codebooks, Codes, Floats
+from bidr.index.engines.base import Bitmap, Rows, Words, as_queries, as_words, each_query
 from bidr.index.engines.compiled import compiled
 from bidr.index.engines.store import FEW_ALLOWED, CodeStore
 
 Offsets = npt.NDArray[np.int64]
+Scanning = Callable[[Floats, Rows, Rows, int, Words], tuple[Floats, Rows]]
 
 # The share of lists that is visited: see docs/engines.md.
 VISITED = 0.1
@@ -48,6 +50,10 @@ class Lists:
     def ram_bytes(self) -> dict[str, int]:
         return {"codes": self.store.nbytes, "lists": self._centroids.nbytes + self.offsets.nbytes}
 
+    def codes(self) -> Codes:
+        """As `Candidates.codes`."""
+        return self.store.unpacked()
+
     def search(
         self, queries: Floats, k: int, ef: int | None = None, allowed: Bitmap | None = None
     ) -> tuple[Floats, Rows]:
@@ -56,12 +62,14 @@ class Lists:
         tables = self.store.tables(queries)
         visits = min(ef or self.visits or max(1, round(VISITED * self.lists)), self.lists)
         sizes = np.diff(self.offsets)
-        goal, scan = k, self.store.scan
+        goal = k
+        scan: Scanning = self.store.scan
         if allowed is not None:
             sizes = bits_within(words, self.offsets)
             share = sizes.sum() / self.count
             goal = max(k, round(visits / self.lists * self.count * share**0.5))
-            scan = self.store.scan_few if share < FEW_ALLOWED else scan
+            if share < FEW_ALLOWED:
+                scan = self.store.scan_few
 
         def one(number: int) -> tuple[Floats, Rows]:
             near = self._near(queries[number], visits, sizes, goal)
@@ -113,7 +121,7 @@ class CentroidGraph:
 
     @property
     def nbytes(self) -> int:
-        return self._count * (self._dim + 160)
+        return int(self._count * (self._dim + 160))
 
     def nearest(self, query: Floats, count: int) -> Rows:
         """As `Centroids.nearest`; lists that the graph does not reach follow in their own order."""

@@ -4,7 +4,7 @@ import os
 
 import numpy as np
 
-from bidr.codes.codebooks import Codebooks, Floats
+from bidr.codes.codebooks import Codebooks, Codes, Floats
 from bidr.index.engines.base import Bitmap, Rows, as_queries, as_words, count_bits, each_query
 from bidr.index.engines.store import FEW_ALLOWED, CodeStore
 
@@ -29,6 +29,10 @@ class Scan:
     @property
     def ram_bytes(self) -> dict[str, int]:
         return {"codes": self.store.nbytes}
+
+    def codes(self) -> Codes:
+        """As `Candidates.codes`."""
+        return self.store.unpacked()
 
     def search(
         self, queries: Floats, k: int, ef: int | None = None, allowed: Bitmap | None = None

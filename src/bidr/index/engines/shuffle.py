@@ -169,5 +169,5 @@ def near_keys(blocks: Any, table: Any, starts: Any, stops: Any, allowed: Any, k:
 
 @compiled
 def _bound(keys: Any, count: int, k: int, margin: int) -> Any:
-    kth = np.int64(kth_largest(keys, count, k) >> ROW_BITS)
-    return np.uint64(max(kth - margin, 0)) << ROW_BITS
+    kth = np.int64(kth_largest(keys, count, k) >> ROW_BITS) - margin
+    return np.uint64(kth if kth > 0 else 0) << ROW_BITS

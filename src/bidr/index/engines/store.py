@@ -11,6 +11,7 @@ from bidr.index.engines.keep import split_keys
 from bidr.index.engines.scoring import allowed_rows, best_rows, rows_of, scan_rows
 from bidr.index.engines.shuffle import BLOCK, near_keys, shuffle_here
 from bidr.index.engines.tables import Tables, even_books, paired, rounded
+from bidr.index.faissfile import unpack
 
 EVERY: Words = np.empty(0, dtype=np.uint32)
 # With a smaller share allowed, most blocks of 32 hold one allowed document or none: scored one by one.
@@ -61,12 +62,10 @@ class CodeStore:
             return split_keys(np.empty(0, dtype=np.uint64), k)
         return best_rows(self.codes, self.row_table(table), rows, k)
 
-    def rows(self, start: int, stop: int) -> Codes:
-        """Packed codes of some rows, as they were given."""
-        if not self.blocked:
-            return np.asarray(self.codes[start:stop])
-        first = start // BLOCK
-        return from_blocks(self.codes[first : -(-stop // BLOCK)])[start - first * BLOCK : stop - first * BLOCK]
+    def unpacked(self) -> Codes:
+        """Codes of all rows, a byte a codeword: (n, M)."""
+        rows = from_blocks(self.codes)[: self.count] if self.blocked else self.codes.copy()
+        return unpack(rows, self.codebooks.books, self.codebooks.bits)
 
 
 def to_blocks(rows: Codes, at_once: int = 65_536) -> npt.NDArray[np.uint8]:
