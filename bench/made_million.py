@@ -4,9 +4,9 @@ python bench/made_million.py documents.npy million.npy --count 1000000
 python bench/made_million.py documents.npy --check-hardness --queries queries.npy
 
 A new vector is a document moved by the difference of two documents near it: normalise(v_i + a * (v_j - v_k)), with i
-drawn at random and j, k from the same of some thousand clusters. The documents themselves come first. A larger `a`
-spreads the new ones further: with --check-hardness, as many new vectors as there are documents are compared with the documents,
-by the similarity to the nearest other, by the scores of the queries' answers, and by the recall of the same codes.
+drawn at random and j, k from the same of some thousand clusters. The documents themselves come first. A larger
+`a` spreads the new ones further: with --check-hardness, as many new vectors as there are documents are compared with
+them, by the similarity to the nearest other, by the scores of the queries' answers, and by the recall of the same codes.
 """
 
 from pathlib import Path
@@ -58,7 +58,7 @@ def check(documents: np.ndarray, queries: np.ndarray, amounts: tuple[float, ...]
         print(
             f"{'documents' if amount is None else f'made, {amount}'}: nearest other {nearest[:, 1].mean():.3f}, "
             f"10th {nearest[:, 10].mean():.3f}; queries' 1st {exact.scores[:, 0].mean():.3f}, "
-            f"100th {exact.scores[:, -1].mean():.3f}; R@100 of 48 x 4 bits at 200 {shares[0]:.3f}, 1000 {shares[1]:.3f}",
+            f"100th {exact.scores[:, -1].mean():.3f}; R@100 of 24 bytes at 200 {shares[0]:.3f}, 1000 {shares[1]:.3f}",
             flush=True,
         )
 
@@ -72,7 +72,7 @@ def main(
     documents: Positional[Path],
     out: Positional[Path | None] = None,
     count: int = 1_000_000,
-    amount: float = 0.7,
+    amount: float = 0.5,
     queries: Path | None = None,
     check_hardness: bool = False,
 ) -> None:

@@ -48,8 +48,12 @@ def by_hand(corpus: Corpus, k: int, allowed: np.ndarray | None = None) -> tuple[
     codebooks, codes, queries = corpus
     table = Tables(codebooks).of(queries)
     scores = np.zeros((len(queries), len(codes)), dtype=np.float32)
-    for book in range(codebooks.books):
-        scores += table[:, book][:, codes[:, book]]
+    parts = [table[:, book][:, codes[:, book]] for book in range(codebooks.books)]
+    if codebooks.bits == 4:  # four sums that are added in the end
+        sums = [np.sum([scores, *parts[place::4]], axis=0, dtype=np.float32) for place in range(4)]
+        scores = (sums[0] + sums[1]) + (sums[2] + sums[3])
+    else:
+        scores = np.sum(parts, axis=0, dtype=np.float32)
     if allowed is not None:
         scores[:, ~allowed] = -np.inf
     rows = np.argsort(-scores, axis=1, kind="stable")[:, :k]

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from bidr.codes.codebooks import Codebooks, Codes, Floats
 from bidr.index.engines.base import Bitmap, Rows, as_queries, as_words, count_bits, each_query
+from bidr.index.engines.keep import ranked
 from bidr.index.engines.store import CodeStore
 from bidr.index.engines.walk import walk
 from bidr.index.faissfile import EF_CONSTRUCTION, faiss_graph
@@ -74,9 +75,9 @@ class Graph:
         def one(number: int) -> tuple[Floats, Rows]:
             table = tables[number]
             if not scans:
-                scores, rows = walk(
-                    self.store.codes, self.store.row_table(table), self.links, self._entries, STARTS, width, k, words
-                )
+                entries = self.store.row_table(table)
+                met = walk(self.store.codes, entries, self.links, self._entries, STARTS, width, words)
+                scores, rows = ranked(met, k)
                 if rows[-1] >= 0:
                     return scores, rows
                 # The part of the graph that the walk could reach was smaller than k.

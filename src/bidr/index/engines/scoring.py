@@ -10,30 +10,56 @@ from bidr.index.engines.keep import LAST_ROW, keep_from, key_of, kth_largest, sp
 ROOM = 1_024
 
 
+# Positions are unsigned throughout: numba lets signed ones count from the end, which takes half of the time.
+U = np.uint64
+NONE, LOW, HALF, BLOCK_BITS = np.uint64(0), np.uint8(15), np.uint64(16), np.uint64(5)
+NIBBLE, IN_HALF, TWO_PAIRS = np.uint8(4), np.uint64(15), np.uint64(64)
+
+
 @compiled
 def row_score(codes: Any, table: Any, row: Any) -> Any:
     """Score of a row of (n, bytes) codes by a table of 256 entries a byte."""
-    total = np.float32(0)
-    for book in range(codes.shape[1]):
-        total += table[book, codes[row, book]]
+    flat, entries, books = codes.reshape(-1), table.reshape(-1), U(codes.shape[1])
+    at, total = U(row) * books, np.float32(0)
+    for book in range(books):
+        total += entries[(U(book) << U(8)) + U(flat[at + U(book)])]
     return total
 
 
 @compiled
 def block_score(blocks: Any, table: Any, row: Any) -> Any:
-    """The same of 4-bit codes in blocks of 32 documents, by a table of 16 entries a book; books in order."""
-    block, place = row // 32, row % 32
-    shift, place = np.uint8(4 * (place // 16)), place % 16
-    total = np.float32(0)
-    for pair in range(blocks.shape[1]):
-        total += table[2 * pair, (blocks[block, pair, place] >> shift) & 15]
-        total += table[2 * pair + 1, (blocks[block, pair, place + 16] >> shift) & 15]
-    return total
+    """The same of 4-bit codes in blocks of 32 documents, by a table of 16 entries a book.
+
+    Four sums, so that an addition need not wait for the one before.
+    """
+    flat, entries, size = blocks.reshape(-1), table.reshape(-1), U(blocks.shape[1] * 32)
+    at = (U(row) >> BLOCK_BITS) * size + (U(row) & IN_HALF)
+    whole = size & ~(TWO_PAIRS - U(1))
+    first, second, third, fourth = np.float32(0), np.float32(0), np.float32(0), np.float32(0)
+    if U(row) & HALF:
+        for pair in range(NONE, whole, TWO_PAIRS):
+            first += entries[pair + U(flat[at + pair] >> NIBBLE)]
+            second += entries[pair + U(16) + U(flat[at + pair + U(16)] >> NIBBLE)]
+            third += entries[pair + U(32) + U(flat[at + pair + U(32)] >> NIBBLE)]
+            fourth += entries[pair + U(48) + U(flat[at + pair + U(48)] >> NIBBLE)]
+        if whole < size:
+            first += entries[whole + U(flat[at + whole] >> NIBBLE)]
+            second += entries[whole + U(16) + U(flat[at + whole + U(16)] >> NIBBLE)]
+    else:
+        for pair in range(NONE, whole, TWO_PAIRS):
+            first += entries[pair + U(flat[at + pair] & LOW)]
+            second += entries[pair + U(16) + U(flat[at + pair + U(16)] & LOW)]
+            third += entries[pair + U(32) + U(flat[at + pair + U(32)] & LOW)]
+            fourth += entries[pair + U(48) + U(flat[at + pair + U(48)] & LOW)]
+        if whole < size:
+            first += entries[whole + U(flat[at + whole] & LOW)]
+            second += entries[whole + U(16) + U(flat[at + whole + U(16)] & LOW)]
+    return (first + second) + (third + fourth)
 
 
 @compiled
-def scan_rows(codes: Any, table: Any, starts: Any, stops: Any, allowed: Any, k: int) -> tuple[Any, Any]:
-    """The k best rows within ranges: scores and rows. `allowed`: a bit a row as uint32 words; empty: every row."""
+def scan_rows(codes: Any, table: Any, starts: Any, stops: Any, allowed: Any, k: int) -> Any:
+    """Keys of the k best rows within ranges, unsorted. `allowed`: a bit a row as uint32 words; empty: every row."""
     score = np.empty(1, dtype=np.float32)
     bits = score.view(np.uint32)
     keys, count = np.empty(4 * k + ROOM, dtype=np.uint64), 0
@@ -55,12 +81,12 @@ def scan_rows(codes: Any, table: Any, starts: Any, stops: Any, allowed: Any, k: 
                         least = split_keys(np.full(1, bound), 1)[0][0]
     if count > k:
         count = keep_from(keys, count, kth_largest(keys, count, k))
-    return split_keys(np.sort(keys[:count]), k)
+    return keys[:count]
 
 
 @compiled
-def best_rows(codes: Any, table: Any, rows: Any, k: int) -> tuple[Any, Any]:
-    """The k best of given rows. Codes of two dimensions are rows, of three blocks of 32."""
+def best_rows(codes: Any, table: Any, rows: Any, k: int) -> Any:
+    """Keys of the k best of given rows, unsorted. Codes of two dimensions are rows, of three blocks of 32."""
     score = np.empty(1, dtype=np.float32)
     bits = score.view(np.uint32)
     keys = np.empty(len(rows), dtype=np.uint64)
@@ -70,7 +96,7 @@ def best_rows(codes: Any, table: Any, rows: Any, k: int) -> tuple[Any, Any]:
     count = len(rows)
     if count > k:
         count = keep_from(keys, count, kth_largest(keys, count, k))
-    return split_keys(np.sort(keys[:count]), k)
+    return keys[:count]
 
 
 @compiled

@@ -21,6 +21,9 @@ BLOCK = 32
 # Sums of so many books fit a byte before they are widened to 16 bits.
 BYTE_SUMS = 4
 PAIR_BYTES = 32
+# A sample of the blocks tells which sums are worth keeping. Documents stand by cluster, so that good ones come many in
+# a block: the number of them in a sample varies more than chance alone would have it.
+SAMPLE_EVERY, SAMPLE_DEVIATIONS = 16, 10
 
 BYTE, SHORT, WORD, LONG = (ir.IntType(bits) for bits in (8, 16, 32, 64))
 BYTES, SHORTS = ir.VectorType(BYTE, 32), ir.VectorType(SHORT, 16)
@@ -135,36 +138,88 @@ def near_keys(blocks: Any, table: Any, starts: Any, stops: Any, allowed: Any, k:
     blocks:  (blocks, pairs, 32) uint8; table: (pairs, 32) uint8.
     allowed: a bit a row, as uint32 words; empty: every row.
     """
+    least = _first_guess(blocks, table, starts, stops, allowed, k, margin, shuffle)
+    keys = _reaching(blocks, table, starts, stops, allowed, k, margin, least, shuffle)
+    if least and (len(keys) < k or np.int64(kth_largest(keys, len(keys), k) >> ROW_BITS) - margin < least):
+        keys = _reaching(blocks, table, starts, stops, allowed, k, margin, 0, shuffle)
+    return keys
+
+
+@compiled
+def _first_guess(
+    blocks: Any, table: Any, starts: Any, stops: Any, allowed: Any, k: int, margin: int, shuffle: Any
+) -> int:
+    """A sum that the k best are likely to reach and few others, from every so many blocks; 0: cannot tell."""
+    total = 0
+    for part in range(len(starts)):
+        total += stops[part] - starts[part]
+    if total < 4 * SAMPLE_EVERY * k // 3:
+        return 0
     pairs = blocks.shape[1]
     size, base, entries = pairs * PAIR_BYTES, blocks.ctypes.data, table.ctypes.data
     sums = np.empty(BLOCK, dtype=np.uint16)
-    keys, count, least = np.empty(4 * k + 4 * BLOCK, dtype=np.uint64), 0, np.uint16(0)
+    keys, count, number = np.empty(total // SAMPLE_EVERY + (len(starts) + 2) * BLOCK, dtype=np.uint64), 0, 0
     for part in range(len(starts)):
-        start, stop = starts[part], stops[part]
-        for block in range(start // BLOCK, (stop + BLOCK - 1) // BLOCK):
-            wanted = np.uint32(0xFFFFFFFF)
-            first = block * BLOCK
-            if first < start:
-                wanted &= np.uint32(0xFFFFFFFF) << np.uint32(start - first)
-            if first + BLOCK > stop:
-                wanted &= np.uint32(0xFFFFFFFF) >> np.uint32(first + BLOCK - stop)
-            if len(allowed):
-                wanted &= allowed[block]
-                if not wanted:
-                    continue
-            reached = wanted & _sum_block(base + block * size, entries, pairs, sums.ctypes.data, least, shuffle)
+        for block in range(starts[part] // BLOCK, (stops[part] + BLOCK - 1) // BLOCK):
+            number += 1
+            if number % SAMPLE_EVERY:
+                continue
+            wanted = _wanted(block, starts[part], stops[part], allowed)
+            if wanted:
+                _sum_block(base + block * size, entries, pairs, sums.ctypes.data, np.uint16(0), shuffle)
+            while wanted:
+                keys[count] = np.uint64(sums[trailing_zeros(wanted)]) << ROW_BITS
+                wanted &= wanted - np.uint32(1)
+                count += 1
+    expected = k / SAMPLE_EVERY
+    rank = int(expected + SAMPLE_DEVIATIONS * expected**0.5) + 1
+    if rank > count:
+        return 0
+    guess = np.int64(kth_largest(keys, count, rank) >> ROW_BITS) - margin
+    return int(guess) if guess > 0 else 0
+
+
+@compiled
+def _reaching(
+    blocks: Any, table: Any, starts: Any, stops: Any, allowed: Any, k: int, margin: int, least: int, shuffle: Any
+) -> Any:
+    """As `near_keys`, of rows whose sum reaches `least`."""
+    pairs = blocks.shape[1]
+    size, base, entries = pairs * PAIR_BYTES, blocks.ctypes.data, table.ctypes.data
+    sums, bound = np.empty(BLOCK, dtype=np.uint16), np.uint16(least)
+    keys, count = np.empty(4 * k + 4 * BLOCK, dtype=np.uint64), 0
+    for part in range(len(starts)):
+        for block in range(starts[part] // BLOCK, (stops[part] + BLOCK - 1) // BLOCK):
+            wanted = _wanted(block, starts[part], stops[part], allowed)
+            if not wanted:
+                continue
+            reached = wanted & _sum_block(base + block * size, entries, pairs, sums.ctypes.data, bound, shuffle)
             while reached:
                 place = trailing_zeros(reached)
                 reached &= reached - np.uint32(1)
-                keys[count] = (np.uint64(sums[place]) << ROW_BITS) | (LAST_ROW - np.uint64(first + place))
+                row = np.uint64(block * BLOCK + place)
+                keys[count] = (np.uint64(sums[place]) << ROW_BITS) | (LAST_ROW - row)
                 count += 1
             if count + BLOCK > len(keys):
-                bound = _bound(keys, count, k, margin)
-                least, count = np.uint16(bound >> ROW_BITS), keep_from(keys, count, bound)
+                nearest = _bound(keys, count, k, margin)
+                bound, count = np.uint16(nearest >> ROW_BITS), keep_from(keys, count, nearest)
                 keys = with_room(keys, count)
     if count > k:
         count = keep_from(keys, count, _bound(keys, count, k, margin))
     return keys[:count]
+
+
+@compiled
+def _wanted(block: int, start: int, stop: int, allowed: Any) -> Any:
+    """Which of a block's documents are in a range and allowed: a bit each."""
+    wanted, first = np.uint32(0xFFFFFFFF), block * BLOCK
+    if first < start:
+        wanted &= np.uint32(0xFFFFFFFF) << np.uint32(start - first)
+    if first + BLOCK > stop:
+        wanted &= np.uint32(0xFFFFFFFF) >> np.uint32(first + BLOCK - stop)
+    if len(allowed):
+        wanted &= allowed[block]
+    return wanted
 
 
 @compiled

@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from bidr.codes.codebooks import Codebooks, Codes, Floats
 from bidr.index.engines.base import Rows, Words
-from bidr.index.engines.keep import split_keys
+from bidr.index.engines.keep import ranked
 from bidr.index.engines.scoring import allowed_rows, best_rows, rows_of, scan_rows
 from bidr.index.engines.shuffle import BLOCK, near_keys, shuffle_here
 from bidr.index.engines.tables import Tables, even_books, paired, rounded
@@ -47,10 +47,10 @@ class CodeStore:
     def scan(self, table: Floats, starts: Rows, stops: Rows, k: int, allowed: Words = EVERY) -> tuple[Floats, Rows]:
         """The k best rows within ranges, by the exact scores of their codes."""
         if not self.blocked:
-            return scan_rows(self.codes, self.row_table(table), starts, stops, allowed, k)
+            return ranked(scan_rows(self.codes, self.row_table(table), starts, stops, allowed, k), k)
         approximate = rounded(table)
         keys = near_keys(self.codes, approximate.table, starts, stops, allowed, k, approximate.margin, self.shuffle)
-        return best_rows(self.codes, self.row_table(table), rows_of(keys), k)
+        return self.best(table, rows_of(keys), k)
 
     def scan_few(self, table: Floats, starts: Rows, stops: Rows, k: int, allowed: Words) -> tuple[Floats, Rows]:
         """The same where few rows are allowed."""
@@ -58,9 +58,7 @@ class CodeStore:
 
     def best(self, table: Floats, rows: Rows, k: int) -> tuple[Floats, Rows]:
         """The k best of given rows."""
-        if len(rows) == 0:
-            return split_keys(np.empty(0, dtype=np.uint64), k)
-        return best_rows(self.codes, self.row_table(table), rows, k)
+        return ranked(best_rows(self.codes, self.row_table(table), rows, k), k)
 
     def unpacked(self) -> Codes:
         """Codes of all rows, a byte a codeword: (n, M)."""

@@ -1,11 +1,13 @@
 """What a query is turned into: a table with the inner product of the query and every codeword."""
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from bidr.codes.codebooks import Codebooks, Floats
+from bidr.index.engines.compiled import compiled
 from bidr.index.engines.shuffle import BYTE_SUMS
 
 # Rounding moves a sum of BYTE_SUMS entries by up to half a step each.
@@ -64,12 +66,23 @@ def even_books(table: Floats) -> Floats:
 
 def rounded(table: Floats) -> Rounded:
     """The table in as fine steps as let sums of BYTE_SUMS books fit a byte."""
-    table = even_books(table)
-    above = table - table.min(axis=1, keepdims=True)
-    spans = above.max(axis=1).reshape(-1, 2)
-    short = -len(spans) % BYTE_SUMS
-    groups = np.pad(spans, ((0, short), (0, 0))).reshape(-1, BYTE_SUMS, 2).sum(axis=1)
-    step = max(float(groups.max()) / STEPS, 1e-30)
-    entries: Any = np.rint(above / np.float32(step)).astype(np.uint8)
-    deviation = (len(table) / 12) ** 0.5
-    return Rounded(entries.reshape(-1, 32), int(np.ceil(2**0.5 * DEVIATIONS * deviation)))
+    return Rounded(_round(even_books(table)), math.ceil(2**0.5 * DEVIATIONS * (len(table) / 12) ** 0.5))
+
+
+@compiled
+def _round(table: Any) -> Any:
+    books = len(table)
+    least, widest = np.empty(books, dtype=np.float32), np.float32(1e-30)
+    spans = np.zeros(2, dtype=np.float32)
+    for book in range(books):
+        least[book] = table[book].min()
+        if book % (2 * BYTE_SUMS) == 0:
+            spans[:] = 0
+        spans[book % 2] += table[book].max() - least[book]
+        widest = max(widest, spans[book % 2])
+    factor = np.float32(STEPS) / widest
+    entries = np.empty((books, 16), dtype=np.uint8)
+    for book in range(books):
+        for word in range(16):
+            entries[book, word] = np.uint8((table[book, word] - least[book]) * factor + np.float32(0.5))
+    return entries.reshape(books // 2, 32)

@@ -5,17 +5,15 @@ from typing import Any
 import numpy as np
 
 from bidr.index.engines.compiled import compiled
-from bidr.index.engines.keep import LAST_ROW, key_of, split_keys
+from bidr.index.engines.keep import LAST_ROW, key_of
 from bidr.index.engines.scoring import row_score
 
 ONE = np.uint32(1)
 
 
 @compiled
-def walk(
-    codes: Any, table: Any, links: Any, entries: Any, starts: int, ef: int, k: int, allowed: Any
-) -> tuple[Any, Any]:
-    """Scores and rows of the k best of the `ef` best allowed documents that a walk meets.
+def walk(codes: Any, table: Any, links: Any, entries: Any, starts: int, ef: int, allowed: Any) -> Any:
+    """Keys of the `ef` best allowed documents that a walk meets, unsorted.
 
     It goes on from the best document that it has not gone on from, until that is worse than all `ef` it keeps.
     """
@@ -60,7 +58,7 @@ def walk(
                 waiting = _push(ahead, waiting, ~met)
                 if _is_allowed(allowed, row):
                     kept = _keep(best, kept, met)
-    return split_keys(np.sort(best[:kept]), k)
+    return best[:kept]
 
 
 @compiled
