@@ -17,9 +17,8 @@ NIBBLE, IN_HALF, TWO_PAIRS = np.uint8(4), np.uint64(15), np.uint64(64)
 
 
 @compiled
-def row_score(codes: Any, table: Any, row: Any) -> Any:
-    """Score of a row of (n, bytes) codes by a table of 256 entries a byte."""
-    flat, entries, books = codes.reshape(-1), table.reshape(-1), U(codes.shape[1])
+def row_score(flat: Any, entries: Any, books: Any, row: Any) -> Any:
+    """Score of a row of (n, bytes) codes by a table of 256 entries a byte, both flat."""
     at, total = U(row) * books, np.float32(0)
     for book in range(books):
         total += entries[(U(book) << U(8)) + U(flat[at + U(book)])]
@@ -27,12 +26,11 @@ def row_score(codes: Any, table: Any, row: Any) -> Any:
 
 
 @compiled
-def block_score(blocks: Any, table: Any, row: Any) -> Any:
-    """The same of 4-bit codes in blocks of 32 documents, by a table of 16 entries a book.
+def block_score(flat: Any, entries: Any, size: Any, row: Any) -> Any:
+    """The same of 4-bit codes in blocks of 32 documents, `size` bytes each, by a table of 16 entries a book.
 
     Four sums, so that an addition need not wait for the one before.
     """
-    flat, entries, size = blocks.reshape(-1), table.reshape(-1), U(blocks.shape[1] * 32)
     at = (U(row) >> BLOCK_BITS) * size + (U(row) & IN_HALF)
     whole = size & ~(TWO_PAIRS - U(1))
     first, second, third, fourth = np.float32(0), np.float32(0), np.float32(0), np.float32(0)
@@ -60,6 +58,7 @@ def block_score(blocks: Any, table: Any, row: Any) -> Any:
 @compiled
 def scan_rows(codes: Any, table: Any, starts: Any, stops: Any, allowed: Any, k: int) -> Any:
     """Keys of the k best rows within ranges, unsorted. `allowed`: a bit a row as uint32 words; empty: every row."""
+    flat, entries, books = codes.reshape(-1), table.reshape(-1), U(codes.shape[1])
     score = np.empty(1, dtype=np.float32)
     bits = score.view(np.uint32)
     keys, count = np.empty(4 * k + ROOM, dtype=np.uint64), 0
@@ -68,7 +67,7 @@ def scan_rows(codes: Any, table: Any, starts: Any, stops: Any, allowed: Any, k: 
         for row in range(starts[part], stops[part]):
             if len(allowed) and not (allowed[row >> 5] >> np.uint32(row & 31)) & np.uint32(1):
                 continue
-            total = row_score(codes, table, row)
+            total = row_score(flat, entries, books, row)
             if total >= least:
                 score[0] = total
                 key = key_of(bits[0], row)
@@ -87,21 +86,21 @@ def scan_rows(codes: Any, table: Any, starts: Any, stops: Any, allowed: Any, k: 
 @compiled
 def best_rows(codes: Any, table: Any, rows: Any, k: int) -> Any:
     """Keys of the k best of given rows, unsorted. Codes of two dimensions are rows, of three blocks of 32."""
-    score = np.empty(1, dtype=np.float32)
-    bits = score.view(np.uint32)
-    keys = np.empty(len(rows), dtype=np.uint64)
+    flat, entries, size = codes.reshape(-1), table.reshape(-1), U(codes.shape[1])
+    scores = np.empty(len(rows), dtype=np.float32)
+    if codes.ndim == 3:
+        for place in range(len(rows)):
+            scores[place] = block_score(flat, entries, U(32) * size, rows[place])
+    else:
+        for place in range(len(rows)):
+            scores[place] = row_score(flat, entries, size, rows[place])
+    bits = scores.view(np.uint32)
+    keys, count = np.empty(len(rows), dtype=np.uint64), len(rows)
     for place in range(len(rows)):
-        score[0] = _any_score(codes, table, rows[place])
-        keys[place] = key_of(bits[0], rows[place])
-    count = len(rows)
+        keys[place] = key_of(bits[place], rows[place])
     if count > k:
         count = keep_from(keys, count, kth_largest(keys, count, k))
     return keys[:count]
-
-
-@compiled
-def _any_score(codes: Any, table: Any, row: Any) -> Any:
-    return block_score(codes, table, row) if codes.ndim == 3 else row_score(codes, table, row)
 
 
 @compiled

@@ -15,7 +15,7 @@ from numba.cpython.unsafe.numbers import trailing_zeros
 from numba.extending import intrinsic
 
 from bidr.index.engines.compiled import compiled
-from bidr.index.engines.keep import LAST_ROW, ROW_BITS, keep_from, kth_largest, with_room
+from bidr.index.engines.keep import LAST_ROW, ROW_BITS, keep_from, with_room
 
 BLOCK = 32
 # Sums of so many books fit a byte before they are widened to 16 bits.
@@ -140,9 +140,11 @@ def near_keys(blocks: Any, table: Any, starts: Any, stops: Any, allowed: Any, k:
     """
     least = _first_guess(blocks, table, starts, stops, allowed, k, margin, shuffle)
     keys = _reaching(blocks, table, starts, stops, allowed, k, margin, least, shuffle)
-    if least and (len(keys) < k or np.int64(kth_largest(keys, len(keys), k) >> ROW_BITS) - margin < least):
+    bound = kth_sum(keys, len(keys), k) - margin if len(keys) > k else 0
+    if bound < least:  # the guess was too high
         keys = _reaching(blocks, table, starts, stops, allowed, k, margin, 0, shuffle)
-    return keys
+        bound = kth_sum(keys, len(keys), k) - margin if len(keys) > k else 0
+    return keys[: keep_from(keys, len(keys), _from_sum(bound))]
 
 
 @compiled
@@ -175,15 +177,14 @@ def _first_guess(
     rank = int(expected + SAMPLE_DEVIATIONS * expected**0.5) + 1
     if rank > count:
         return 0
-    guess = np.int64(kth_largest(keys, count, rank) >> ROW_BITS) - margin
-    return int(guess) if guess > 0 else 0
+    return max(kth_sum(keys, count, rank) - margin, 0)
 
 
 @compiled
 def _reaching(
     blocks: Any, table: Any, starts: Any, stops: Any, allowed: Any, k: int, margin: int, least: int, shuffle: Any
 ) -> Any:
-    """As `near_keys`, of rows whose sum reaches `least`."""
+    """Keys of rows whose sum reaches `least`; where these are many, of the better ones as `near_keys` wants them."""
     pairs = blocks.shape[1]
     size, base, entries = pairs * PAIR_BYTES, blocks.ctypes.data, table.ctypes.data
     sums, bound = np.empty(BLOCK, dtype=np.uint16), np.uint16(least)
@@ -201,11 +202,9 @@ def _reaching(
                 keys[count] = (np.uint64(sums[place]) << ROW_BITS) | (LAST_ROW - row)
                 count += 1
             if count + BLOCK > len(keys):
-                nearest = _bound(keys, count, k, margin)
-                bound, count = np.uint16(nearest >> ROW_BITS), keep_from(keys, count, nearest)
+                least = max(least, kth_sum(keys, count, k) - margin)
+                bound, count = np.uint16(least), keep_from(keys, count, _from_sum(least))
                 keys = with_room(keys, count)
-    if count > k:
-        count = keep_from(keys, count, _bound(keys, count, k, margin))
     return keys[:count]
 
 
@@ -223,6 +222,23 @@ def _wanted(block: int, start: int, stop: int, allowed: Any) -> Any:
 
 
 @compiled
-def _bound(keys: Any, count: int, k: int, margin: int) -> Any:
-    kth = np.int64(kth_largest(keys, count, k) >> ROW_BITS) - margin
-    return np.uint64(kth if kth > 0 else 0) << ROW_BITS
+def kth_sum(keys: Any, count: int, k: int) -> int:
+    """The k-th largest sum of the first `count` keys, by counting how often each occurs."""
+    low = high = np.int64(keys[0] >> ROW_BITS)
+    for place in range(count):
+        here = np.int64(keys[place] >> ROW_BITS)
+        low, high = min(low, here), max(high, here)
+    often = np.zeros(high - low + 1, dtype=np.int32)
+    for place in range(count):
+        often[np.int64(keys[place] >> ROW_BITS) - low] += 1
+    missing = k
+    for place in range(len(often) - 1, -1, -1):
+        missing -= often[place]
+        if missing <= 0:
+            return low + place
+    return low
+
+
+@compiled
+def _from_sum(least: int) -> Any:
+    return np.uint64(max(least, 0)) << ROW_BITS

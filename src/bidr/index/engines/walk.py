@@ -17,6 +17,7 @@ def walk(codes: Any, table: Any, links: Any, entries: Any, starts: int, ef: int,
 
     It goes on from the best document that it has not gone on from, until that is worse than all `ef` it keeps.
     """
+    flat, numbers, books = codes.reshape(-1), table.reshape(-1), np.uint64(codes.shape[1])
     score = np.empty(1, dtype=np.float32)
     bits = score.view(np.uint32)
     seen = np.zeros((len(codes) + 31) // 32, dtype=np.uint32)
@@ -24,7 +25,7 @@ def walk(codes: Any, table: Any, links: Any, entries: Any, starts: int, ef: int,
     best, kept = np.empty(ef, dtype=np.uint64), 0
     first = np.empty(len(entries), dtype=np.uint64)
     for place in range(len(entries)):
-        score[0] = row_score(codes, table, entries[place])
+        score[0] = row_score(flat, numbers, books, entries[place])
         first[place] = key_of(bits[0], entries[place])
     first.sort()
     for key in first[-starts:]:
@@ -48,7 +49,7 @@ def walk(codes: Any, table: Any, links: Any, entries: Any, starts: int, ef: int,
             if seen[word] & bit:
                 continue
             seen[word] |= bit
-            score[0] = row_score(codes, table, row)
+            score[0] = row_score(flat, numbers, books, row)
             met = key_of(bits[0], row)
             if kept < ef or met > best[0]:
                 if waiting == len(ahead):
