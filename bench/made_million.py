@@ -6,7 +6,7 @@ python bench/made_million.py documents.npy --check-hardness --queries queries.np
 A new vector is a document moved by the difference of two documents near it: normalise(v_i + a * (v_j - v_k)), with i
 drawn at random and j, k from the same of some thousand clusters. The documents themselves come first. A larger
 `a` spreads the new ones further: with --check-hardness, as many new vectors as there are documents are compared with
-them, by the similarity to the nearest other, by the scores of the queries' answers, and by the recall of the same codes.
+them, by the similarity to the nearest other, the scores of the queries' answers, and the recall of the same codes.
 """
 
 from pathlib import Path

@@ -293,7 +293,8 @@ def test_width_grows_with_what_is_wanted():
 
 
 def test_engine_names():
-    assert choose_engine("auto", AUTO_SCAN_DOCUMENTS) == "scan"
-    assert choose_engine("auto", AUTO_SCAN_DOCUMENTS + 1) == "lists"
+    for bits, most in AUTO_SCAN_DOCUMENTS.items():
+        assert choose_engine("auto", most, bits) == "scan"
+        assert choose_engine("auto", most + 1, bits) == "lists"
     with pytest.raises(ConfigError, match=r"ivf.*expected one of auto, scan, lists, hnsw"):
         choose_engine("ivf", 10)

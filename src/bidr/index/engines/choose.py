@@ -3,8 +3,8 @@
 from bidr.errors import ConfigError
 
 ENGINES = ("auto", "scan", "lists", "hnsw")
-# See docs/engines.md for the figures behind these.
-AUTO_SCAN_DOCUMENTS = 200_000
+# Up to here a scan is taken, by bits of a code: beyond, lists save more than half of its time (docs/engines.md).
+AUTO_SCAN_DOCUMENTS = {4: 400_000, 8: 200_000}
 
 
 def choose_engine(engine: str, count: int, bits: int = 8) -> str:
@@ -12,5 +12,5 @@ def choose_engine(engine: str, count: int, bits: int = 8) -> str:
     if engine not in ENGINES:
         raise ConfigError(f"engine: given {engine!r}, expected one of {', '.join(ENGINES)}")
     if engine == "auto":
-        return "scan" if count <= AUTO_SCAN_DOCUMENTS else "lists"
+        return "scan" if count <= AUTO_SCAN_DOCUMENTS[bits] else "lists"
     return engine

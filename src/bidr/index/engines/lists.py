@@ -11,13 +11,15 @@ import numpy.typing as npt
 from bidr.codes.codebooks import Codebooks, Codes, Floats
 from bidr.index.engines.base import Bitmap, Rows, Words, as_queries, as_words, each_query
 from bidr.index.engines.compiled import compiled
+from bidr.index.engines.keep import keep_from, key_of, kth_largest, ranked
 from bidr.index.engines.store import FEW_ALLOWED, CodeStore
 
 Offsets = npt.NDArray[np.int64]
 Scanning = Callable[[Floats, Rows, Rows, int, Words], tuple[Floats, Rows]]
 
-# The share of lists that is visited: see docs/engines.md.
-VISITED = 0.1
+# The share of lists that is visited: at a million documents it finds 98.6 % of a scan's 1,000 candidates, 10 % finds
+# 96.7 and 40 % 99.6 (docs/engines.md).
+VISITED = 0.2
 # Comparing with every centroid takes 10 microseconds a thousand; from here on a graph over them is quicker.
 MANY_LISTS = 32_768
 # Products with bytes, summed over 8,000 dimensions, fit 32 bits.
@@ -100,12 +102,9 @@ class Centroids:
 
     def nearest(self, query: Floats, count: int) -> Rows:
         """Lists by the inner product of the query with their centroids, best first."""
-        scale = max(float(np.abs(query).max()), 1e-30) / QUERY_STEPS
-        scores = byte_products(self._bytes, self._steps, np.rint(query / scale).astype(np.int16))
-        if count < len(scores):
-            best = np.argpartition(-scores, count)[:count]
-            return best[np.argsort(-scores[best], kind="stable")]
-        return np.argsort(-scores, kind="stable")
+        keys = centroid_keys(self._bytes, self._steps, query, count)
+        near: Rows = ranked(keys, len(keys))[1]
+        return near
 
 
 class CentroidGraph:
@@ -134,15 +133,27 @@ class CentroidGraph:
 
 
 @compiled
-def byte_products(rows: Any, steps: Any, query: Any) -> Any:
-    """Inner products of rows in bytes with a query in 16 bits, up to a factor."""
+def centroid_keys(rows: Any, steps: Any, query: Any, count: int) -> Any:
+    """Keys of the `count` rows in bytes with the largest inner products with a query, unsorted."""
+    scale = np.float32(1e-30)
+    for place in range(len(query)):
+        scale = max(scale, abs(query[place]))
+    shorts = np.empty(len(query), dtype=np.int16)
+    for place in range(len(query)):
+        shorts[place] = np.int16(np.rint(query[place] / scale * np.float32(QUERY_STEPS)))
     found = np.empty(len(rows), dtype=np.float32)
     for row in range(len(rows)):
         total = np.int32(0)
-        for place in range(len(query)):
-            total += np.int32(rows[row, place]) * np.int32(query[place])
+        for place in range(len(shorts)):
+            # Kept to 32 bits at every step, so that it is compiled to multiplications of 16 bits, eight times as fast.
+            total = np.int32(total + np.int32(np.int32(rows[row, place]) * np.int32(shorts[place])))
         found[row] = np.float32(total) * steps[row]
-    return found
+    bits, keys = found.view(np.uint32), np.empty(len(rows), dtype=np.uint64)
+    for row in range(len(rows)):
+        keys[row] = key_of(bits[row], row)
+    if count >= len(rows):
+        return keys
+    return keys[: keep_from(keys, len(keys), kth_largest(keys, len(keys), count))]
 
 
 @compiled

@@ -235,8 +235,8 @@ def kth_sum(keys: Any, count: int, k: int) -> int:
     for place in range(len(often) - 1, -1, -1):
         missing -= often[place]
         if missing <= 0:
-            return low + place
-    return low
+            return int(low + place)
+    return int(low)
 
 
 @compiled
