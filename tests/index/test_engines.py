@@ -17,6 +17,7 @@ from bidr.index.engines.choose import AUTO_SCAN_DOCUMENTS, choose_engine
 from bidr.index.engines.graph import default_width, reordered
 from bidr.index.engines.lists import CentroidGraph, Centroids
 from bidr.index.engines.make import make_graph, make_lists, make_scan
+from bidr.index.engines.scan import Scan
 from bidr.index.engines.store import from_blocks, to_blocks
 from bidr.index.engines.tables import Tables, rounded
 
@@ -200,6 +201,32 @@ def test_lists_that_hold_too_few_are_not_the_end(small):
     codebooks, codes, queries = small
     rows = make_lists(codebooks, codes, 100)[0].search(queries, 300, ef=1)[1]
     assert rows.min() >= 0
+
+
+@pytest.mark.parametrize("share", [0.5, 0.1, 0.01])
+@pytest.mark.parametrize("kind", ["at random", "with", "against"])
+def test_lists_keep_their_recall_under_a_filter(filtered, kind, share):
+    """Also where the filter goes with the query, or allows only what is far from it."""
+    lists, scan, vectors, queries = filtered
+    found = []
+    for query in queries:
+        near = vectors @ query
+        allowed = np.random.default_rng(0).random(len(near)) < share
+        if kind != "at random":
+            allowed = near >= np.quantile(near, 1 - share) if kind == "with" else near <= np.quantile(near, share)
+        wanted, rows = (one.search(query[None], 50, allowed=bitmap(allowed))[1][0] for one in (scan, lists))
+        assert allowed[rows[rows >= 0]].all()
+        found.append(np.isin(wanted, rows).mean())
+    everything = np.mean([np.isin(scan.search(q[None], 50)[1], lists.search(q[None], 50)[1]).mean() for q in queries])
+    assert np.mean(found) >= everything - 0.01
+
+
+@pytest.fixture(scope="module")
+def filtered():
+    vectors, queries = clustered(12_000, 48), clustered(20, 48, seed=4)
+    codebooks = fitted(vectors, 12)
+    lists, order = make_lists(codebooks, codebooks.encode(vectors), 200)
+    return lists, Scan(lists.store), vectors[order], queries
 
 
 def test_a_bitmap_of_another_size_is_refused(small):

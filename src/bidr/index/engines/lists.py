@@ -20,6 +20,9 @@ Scanning = Callable[[Floats, Rows, Rows, int, Words], tuple[Floats, Rows]]
 # The share of lists that is visited: at a million documents it finds 98.6 % of a scan's 1,000 candidates, 10 % finds
 # 96.7 and 40 % 99.6 (docs/engines.md).
 VISITED = 0.2
+# Where the nearest lists hold less than this of the allowed documents that chance would put there, the filter goes
+# against the query: what it allows is spread thinly over many lists, and all are visited.
+AGAINST = 0.5
 # Comparing with every centroid takes 10 microseconds a thousand; from here on a graph over them is quicker.
 MANY_LISTS = 32_768
 # Products with bytes, summed over 8,000 dimensions, fit 32 bits.
@@ -63,26 +66,31 @@ class Lists:
         queries, words = as_queries(queries), as_words(allowed, self.count)
         tables = self.store.tables(queries)
         visits = min(ef or self.visits or max(1, round(VISITED * self.lists)), self.lists)
-        sizes = np.diff(self.offsets)
-        goal = k
+        sizes, goal, share = np.diff(self.offsets), k, 0.0
         scan: Scanning = self.store.scan
         if allowed is not None:
             sizes = bits_within(words, self.offsets)
-            share = sizes.sum() / self.count
+            share = float(sizes.sum() / self.count)
             goal = max(k, round(visits / self.lists * self.count * share**0.5))
             if share < FEW_ALLOWED:
                 scan = self.store.scan_few
 
         def one(number: int) -> tuple[Floats, Rows]:
-            near = self._near(queries[number], visits, sizes, goal)
+            near = self._near(queries[number], visits, sizes, goal, AGAINST * share)
             return scan(tables[number], self.offsets[near], self.offsets[near + 1], k, words)
 
         return each_query(len(queries), k, one, self.threads)
 
-    def _near(self, query: Floats, visits: int, sizes: Offsets, goal: int) -> Rows:
-        """The nearest lists: so many, and on until they hold `goal` documents that count."""
+    def _near(self, query: Floats, visits: int, sizes: Offsets, goal: int, least: float) -> Rows:
+        """The nearest lists: so many, and on until they hold `goal` documents that count.
+
+        All of them where of the documents in the nearest a smaller share than `least` counts.
+        """
         near = self._centroids.nearest(query, visits)
-        if sizes[near].sum() < goal:
+        there = sizes[near].sum()
+        if there < least * (self.offsets[near + 1] - self.offsets[near]).sum():
+            near = np.arange(self.lists)
+        elif there < goal:
             every = self._centroids.nearest(query, self.lists)
             filled = int(np.searchsorted(np.cumsum(sizes[every]), min(goal, sizes.sum())))
             near = every[: max(visits, filled + 1)]
