@@ -22,8 +22,7 @@ from tyro.conf import Positional
 from bidr.codes.exact import top_k, top_k_codes
 from bidr.codes.fit import fit
 from bidr.codes.vectors import VectorRows, open_vectors
-from bidr.index.candidates import Scan
-from bidr.index.faissfile import export_faiss
+from bidr.index.engines.make import make_scan
 from bidr.text.labels import label_rows, read_ids, read_judgements
 from bidr.training.config import FrozenConfig, TrainConfig
 from bidr.training.frozen.train import share_found, train_frozen
@@ -118,7 +117,7 @@ def candidates(
     try:
         given = labels if row == "frozen-labels" else {}
         model = train_frozen(documents, None if row == "frozen-none" else some, config, folder / "model", given)
-        scan = Scan(export_faiss(model.codebooks, model.additive.encode(documents)))
+        scan = make_scan(model.codebooks, model.additive.encode(documents))
         return size, scan.search(model.additive.adapt(asked.vectors), depth)[1]
     finally:
         shutil.rmtree(folder)

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bidr.errors import ConfigError, DataError
-from bidr.index import candidates
 from bidr.index.build import build_index
+from bidr.index.engines import graph
 from bidr.index.reader import IndexReader
 from bidr.search import Answers, QueryVectors, Searcher
 from index.made_index import clustered, documents, random_codebooks
@@ -36,7 +36,7 @@ def exact(vectors: np.ndarray, queries: np.ndarray, k: int) -> tuple[np.ndarray,
 def always_walk():
     """On so few documents a graph would scan instead, and its faults would not show."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(candidates, "SCANNED_PER_VISIT", 0)
+        patch.setattr(graph, "SCANNED_PER_VISIT", 0)
         yield
 
 
@@ -50,7 +50,13 @@ class Words:
         return both(self.vectors[[int(text.split()[-1]) for text in texts]])
 
 
-@given(st.integers(1, 400), st.integers(1, 50), st.sampled_from(["scan", "hnsw"]), st.integers(0, 10**6), st.booleans())
+@given(
+    st.integers(1, 400),
+    st.integers(1, 50),
+    st.sampled_from(["scan", "lists", "hnsw"]),
+    st.integers(0, 10**6),
+    st.booleans(),
+)
 @settings(max_examples=40, deadline=None)
 def test_with_all_documents_as_candidates_the_answer_is_that_of_exact_search(
     tmp_path_factory, count, k, engine, seed, twins
@@ -96,9 +102,9 @@ def test_answers_tell_where_they_come_from(searcher):
     assert [answer.rank for answer in found] == [1, 2, 3, 4, 5]
     assert all(first.score >= second.score for first, second in pairwise(found))
     ranking = searcher.search_vectors(searcher.encoder(["document 7"]), 5)
-    assert ranking.candidate_rows.shape == (1, 50)
+    assert ranking.candidate_places.shape == (1, 50)
     for answer, row in zip(found, ranking.rows[0], strict=True):
-        assert ranking.candidate_rows[0, answer.candidate_rank - 1] == row
+        assert ranking.candidate_places[0, answer.candidate_rank - 1] == row
     assert found.timings.encode > 0
     assert found.timings.total == pytest.approx(sum(found.timings))
 

@@ -181,7 +181,7 @@ def evaluate_searcher(
     return Report(
         measures=scores.mean,
         candidate_recall=candidate_recall(depths, qrels),
-        candidates=rankings[0].candidate_rows.shape[1],
+        candidates=rankings[0].candidate_places.shape[1],
         queries=len(queries),
         documents=searcher.reader.count,
         engine=searcher.reader.candidates.name,

@@ -70,16 +70,24 @@ class Answers(list[Answer]):
 
 
 class Ranking(NamedTuple):
-    """Answers to many queries as arrays: (queries, k) each, and (queries, candidates) for what the codes found."""
+    """Answers to many queries as arrays: (queries, k) each, and (queries, candidates) for what the codes found.
+
+    Places are where documents stand in the index; `IndexReader.rows` says which rows these are.
+    """
 
     rows: Rows
     scores: Floats
     candidate_ranks: Rows
     candidate_scores: Floats
-    candidate_rows: Rows
+    candidate_places: Rows
     timings: Timings
     view: "IndexReader | LiveView | None" = None
     """The state of the index that the rows belong to: of a live index the numbers may mean others later."""
+
+    @property
+    def candidate_rows(self) -> Rows:
+        """The candidates by row, as answers have them."""
+        return self.candidate_places if self.view is None else self.view.rows_of(self.candidate_places)
 
 
 class Searcher:
@@ -152,23 +160,25 @@ class Searcher:
         with clock("candidates"):
             engine = view.candidates if filter is None else view.filtered(filter)
             depth = min(max(depth, k), engine.count)
-            code_scores, rows = engine.search(codes, depth)
-        order = np.empty((len(rows), min(k, depth)), dtype=np.int64)
+            code_scores, places = engine.search(codes, depth)
+        order = np.empty((len(places), min(k, depth)), dtype=np.int64)
         scores = np.empty(order.shape, dtype=np.float32)
-        for number in range(len(rows)):
-            # Rows of -1, at the end, stand for documents that could not be found: fewer pass than were asked for.
-            found = int(np.count_nonzero(rows[number] >= 0))
-            all_scores = np.full(len(rows[number]), -np.inf, dtype=np.float32)
-            all_scores[:found] = self._score(rows[number, :found], vectors[number], clock, view.vectors)
+        for number in range(len(places)):
+            # Places of -1, at the end, stand for documents that could not be found: fewer pass than were asked for.
+            there = int(np.count_nonzero(places[number] >= 0))
+            all_scores = np.full(len(places[number]), -np.inf, dtype=np.float32)
+            all_scores[:there] = self._score(places[number, :there], vectors[number], clock, view.vectors)
             with clock("ranking"):
                 if self.fuse:
                     all_scores += np.float32(self.fuse) * code_scores[number]
-                order[number] = np.lexsort((rows[number], -all_scores))[: order.shape[1]]
+                order[number] = np.lexsort((places[number], -all_scores))[: order.shape[1]]
                 scores[number] = all_scores[order[number]]
-        best = np.take_along_axis(rows, order, axis=1)
-        return Ranking(
-            best, scores, order + 1, np.take_along_axis(code_scores, order, axis=1), rows, clock.timings(), view
-        )
+        found = view.rows_of(np.take_along_axis(places, order, axis=1))
+        by_row = np.lexsort((found, -scores), axis=1)
+        found, order = np.take_along_axis(found, by_row, axis=1), np.take_along_axis(order, by_row, axis=1)
+        scores = np.take_along_axis(scores, by_row, axis=1)
+        code_scores = np.take_along_axis(code_scores, order, axis=1)
+        return Ranking(found, scores, order + 1, code_scores, places, clock.timings(), view)
 
     def answers(self, ranking: Ranking) -> list[Answers]:
         """Ids and texts for rows: reads them from disk, so only for answers that somebody looks at."""

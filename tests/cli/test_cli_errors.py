@@ -192,7 +192,7 @@ def test_index_of_another_model(bidr: Run, made: Made, tmp_path: Path) -> None:
         assert fingerprint in line
 
 
-@pytest.mark.parametrize("name", ["vectors.npy", "codes.faiss", "documents.blob", "manifest.json"])
+@pytest.mark.parametrize("name", ["vectors.npy", "codes.npy", "documents.blob", "manifest.json"])
 def test_truncated_index(bidr: Run, made: Made, tmp_path: Path, name: str) -> None:
     path = shutil.copytree(made.index, tmp_path / "index") / "000001" / name
     path.write_bytes(path.read_bytes()[:-10])

@@ -46,7 +46,7 @@ def test_what_the_card_says_to_do_can_be_done(
     assert json.loads((tmp_path / "figures.json").read_text())["measures"]["R@10"] > 0.6
     names = python_in(card)
     assert names["scores"].shape == (1, 1)
-    assert names["codes"].ntotal == len(names["vectors"]) == COUNT
+    assert len(names["codes"]) == len(names["vectors"]) == COUNT
     check_docs_page(Model("RUN"))
 
 

@@ -8,8 +8,7 @@ from bidr.codes.additive import Additive, fit_additive, groups_of
 from bidr.codes.fit import fit
 from bidr.codes.residual import fit_sums, nearest_sums, sums
 from bidr.errors import DataError
-from bidr.index.candidates import Scan
-from bidr.index.faissfile import export_faiss
+from bidr.index.engines.make import make_scan
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +31,7 @@ def decoded(additive: Additive, codes: np.ndarray) -> np.ndarray:
 def test_an_index_scores_documents_by_the_sum_of_their_codewords(vectors: np.ndarray, groups: int) -> None:
     additive = fit_additive(vectors, 4, groups=groups)
     codes, queries = additive.encode(vectors), vectors[:20]
-    scores, rows = Scan(export_faiss(additive.codebooks(), codes)).search(additive.adapt(queries), 50)
+    scores, rows = make_scan(additive.codebooks(), codes).search(additive.adapt(queries), 50)
     by_hand = additive.adapt(queries) @ decoded(additive, codes).T
     np.testing.assert_allclose(scores, np.take_along_axis(by_hand, rows, axis=1), rtol=1e-4, atol=1e-3)
     np.testing.assert_allclose(scores, -np.sort(-by_hand, axis=1)[:, :50], rtol=1e-4, atol=1e-3)

@@ -11,8 +11,11 @@ from made_index import clustered, documents, random_codebooks, small_index
 
 from bidr.errors import ConfigError, DataError, IndexFolderError
 from bidr.index.build import build_index
+from bidr.index.engines import clusters
+from bidr.index.faissfile import import_faiss, unpack
 from bidr.index.reader import IndexReader
 from bidr.index.vectors import VectorFile
+from bidr.search import QueryVectors, Searcher
 from bidr.text.records import Document
 
 
@@ -36,6 +39,38 @@ def test_what_went_in_comes_out(tmp_path):
         )
         np.testing.assert_array_equal(reader.codebooks.centroids, given_arrays["codebooks"].centroids)
         np.testing.assert_array_equal(np.load(tmp_path / "i" / "000001" / "vectors.npy"), halves)
+
+
+@pytest.mark.parametrize("engine", ["scan", "lists", "hnsw"])
+@pytest.mark.parametrize("words", [16, 256])
+def test_codes_leave_as_faiss_and_numpy_in_the_order_of_rows(tmp_path, engine, words):
+    vectors, codebooks = clustered(500, 24), random_codebooks(24, 3, words)
+    codes = codebooks.encode(vectors)
+    build_index(tmp_path / "i", codebooks=codebooks, codes=codes, vectors=vectors, engine=engine)
+    with IndexReader.open(tmp_path / "i") as reader:
+        again, stored = import_faiss(reader.to_faiss())
+        np.testing.assert_array_equal(stored, codes)
+        np.testing.assert_array_equal(again.centroids, codebooks.centroids)
+        order = np.arange(500) if reader.order is None else np.asarray(reader.order)
+        halves = vectors.astype(np.float16)
+        np.testing.assert_array_equal(reader.vectors.read(np.arange(500)), halves[order].astype(np.float32))
+        assert (engine == "lists") == (reader.order is not None)
+        assert sorted(order) == list(range(500))
+    packed = np.load(tmp_path / "i" / "000001" / "codes.npy")
+    np.testing.assert_array_equal(unpack(packed, 3, codebooks.bits), codes[order])
+
+
+@pytest.mark.parametrize("engine", ["scan", "lists", "hnsw"])
+def test_documents_that_stand_in_another_order_are_named_right(tmp_path, monkeypatch, engine):
+    monkeypatch.setattr(clusters, "ORDERED_DOCUMENTS", 10)
+    vectors, codebooks = clustered(700, 24), random_codebooks(24, 4)
+    names = [f"x{row}" for row in range(700)]
+    codes = codebooks.encode(vectors)
+    build_index(tmp_path / "i", codebooks=codebooks, codes=codes, vectors=vectors, ids=names, engine=engine)
+    with IndexReader.open(tmp_path / "i") as reader:
+        assert (np.diff(reader.order) < 0).any()
+        ranking = Searcher(reader).search_vectors(QueryVectors(vectors[:50], vectors[:50]), 1, 700)
+        assert reader.documents.ids(ranking.rows[:, 0]) == names[:50]
 
 
 def test_ids_alone_and_no_ids(tmp_path):

@@ -12,6 +12,7 @@ from made_index import clustered, documents, random_codebooks, small_index
 from bidr.errors import ConfigError, IndexFolderError, StorageError
 from bidr.index import folder as folder_module
 from bidr.index.build import build_index
+from bidr.index.engines.files import IN_RAM
 from bidr.index.folder import FileEntry, Manifest, checksum, parse, render
 from bidr.index.generation import new_generation
 from bidr.index.reader import IndexReader
@@ -59,22 +60,23 @@ def test_every_flipped_byte_of_manifest_and_current_is_found(index):
     contents(index)
 
 
-@pytest.mark.parametrize("engine", ["scan", "hnsw"])
-def test_every_flipped_byte_of_the_codes_is_found_on_opening(tmp_path, engine):
+@pytest.mark.parametrize("engine", ["scan", "lists", "hnsw"])
+def test_every_flipped_byte_of_what_goes_into_ram_is_found_on_opening(tmp_path, engine):
     small_index(tmp_path / "index", count=20, engine=engine)
-    path = tmp_path / "index" / "000001" / "codes.faiss"
-    for offset in range(0, path.stat().st_size, 37):
-        flip(path, offset)
-        with pytest.raises(IndexFolderError, match=r"codes\.faiss: damaged"):
-            IndexReader.open(tmp_path / "index")
-        flip(path, offset)
+    for name in IN_RAM[engine]:
+        path = tmp_path / "index" / "000001" / name
+        for offset in range(0, path.stat().st_size, 37):
+            flip(path, offset)
+            with pytest.raises(IndexFolderError, match=f"{name}: damaged"):
+                IndexReader.open(tmp_path / "index")
+            flip(path, offset)
 
 
 def test_a_flipped_byte_on_disk_is_one_typed_error_and_verify_finds_it(index):
     """Vectors and texts are not read whole on opening: damage there may show late, but never as another error."""
     named = set()
     for path in (index / "000001").iterdir():
-        if path.name in ("manifest.json", "codes.faiss"):
+        if path.name in ("manifest.json", *IN_RAM["scan"]):
             continue
         step = max(1, path.stat().st_size // 150)
         for offset in range(0, path.stat().st_size, step):
@@ -116,15 +118,15 @@ def put_manifest(index: Path, content: bytes) -> None:
     (index / "CURRENT").write_text(f"000001 {checksum(content)}\n")
 
 
-@pytest.mark.parametrize("version", [0, 3, "1", None])
+@pytest.mark.parametrize("version", [0, 1, 4, "2", None])
 def test_another_format_is_refused_by_name(index, monkeypatch, version):
     fields = json.loads(render(manifest_of(index)))["manifest"]
     put_manifest(index, folder_module.render_fields({**fields, "format": version}))
-    with pytest.raises(IndexFolderError, match=rf"index format {version!r}, this version of bidr reads format 1"):
+    with pytest.raises(IndexFolderError, match=rf"index format {version!r}, this version of bidr reads format 2"):
         IndexReader.open(index)
 
 
-@pytest.mark.parametrize("name", ["../codes.faiss", "a/b", "/etc/passwd", ".hidden", "", ".."])
+@pytest.mark.parametrize("name", ["../codes.npy", "a/b", "/etc/passwd", ".hidden", "", ".."])
 def test_file_names_with_folders_are_refused(index, name):
     manifest = manifest_of(index)
     fields = json.loads(render(manifest))["manifest"]
@@ -142,11 +144,11 @@ def test_a_manifest_of_another_hand_is_refused(index, change):
         IndexReader.open(index)
 
 
-@pytest.mark.parametrize("engine", ["hnsw", "ivf"])
-def test_an_engine_that_is_not_in_the_file_is_refused(index, engine):
+@pytest.mark.parametrize(("engine", "named"), [("hnsw", "graph.npy"), ("lists", "centroids.npy"), ("ivf", "ivf")])
+def test_an_engine_whose_files_are_not_there_is_refused(index, engine, named):
     fields = json.loads(render(manifest_of(index)))["manifest"]
     put_manifest(index, folder_module.render_fields({**fields, "engine": engine}))
-    with pytest.raises(IndexFolderError, match=engine):
+    with pytest.raises(IndexFolderError, match=named):
         IndexReader.open(index)
 
 

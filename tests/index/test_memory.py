@@ -28,7 +28,7 @@ def slope(folder: Path, engine: str, few: int, many: int) -> tuple[float, float,
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("engine", "limit"), [("scan", 20), ("hnsw", 200)])
+@pytest.mark.parametrize(("engine", "limit"), [("scan", 18), ("lists", 24), ("hnsw", 100)])
 def test_memory_at_200_000_documents_of_384_dimensions(tmp_path, engine, limit):
     measured, computed, peak = slope(tmp_path, engine, 50_000, 200_000)
     print(

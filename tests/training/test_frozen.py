@@ -14,8 +14,7 @@ from bidr.codes.exact import top_k, top_k_codes
 from bidr.codes.fit import fit
 from bidr.codes.vectors import open_vectors
 from bidr.errors import ConfigError, DataError, ModelError, Stopped
-from bidr.index.candidates import Scan
-from bidr.index.faissfile import export_faiss
+from bidr.index.engines.make import make_scan
 from bidr.model.folder import Model
 from bidr.model.frozen import FrozenModel, open_model
 from bidr.training.frozen.distil import Distilling, label_loss
@@ -33,7 +32,7 @@ def learned(tmp_path: Path, config: bidr.TrainConfig = CONFIG, name: str = "mode
 def found_by(model: FrozenModel, documents: np.ndarray, questions: np.ndarray) -> np.ndarray:
     adapted = model.queries(questions)[0]
     codes = model.additive.encode(model.documents(documents))
-    return Scan(export_faiss(model.codebooks, codes)).search(adapted, DEPTH)[1]
+    return make_scan(model.codebooks, codes).search(adapted, DEPTH)[1]
 
 
 def weights(model: FrozenModel) -> dict[str, bytes]:

@@ -48,7 +48,7 @@ class Compare(WithSettings):
     """Folder for the models and indexes."""
     split: str = "test"
     """Judged questions to measure on."""
-    engine: Literal["auto", "scan", "hnsw"] = "auto"
+    engine: Literal["auto", "scan", "lists", "hnsw"] = "auto"
     """How candidates are found among the codes; 'auto': by the number of documents."""
     recipes: tuple[str, ...] = DEFAULT
     """Which ways to compare, by name; `bidr recipes` lists them. The flags below say what they have in common."""

@@ -30,9 +30,9 @@ class Build(Verb):
     show their text."""
     ids: OptionalFile = None
     """The ids of the rows of --vectors, one a line or .npy; by default row numbers."""
-    engine: Literal["auto", "scan", "hnsw"] = "auto"
-    """How candidates are found among the codes: compare with all, or walk a graph; 'auto': by the number of
-    documents."""
+    engine: Literal["auto", "scan", "lists", "hnsw"] = "auto"
+    """How candidates are found among the codes: compare with all, with those in the nearest lists, or walk a graph;
+    'auto': by the number of documents."""
     device: str = "auto"
     """'auto' takes a GPU if there is one; or 'cpu', 'cuda', 'cuda:1'."""
 

@@ -1,6 +1,6 @@
 """Building an index folder from codebooks, codes, vectors and documents. Everything large is streamed."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +11,26 @@ from bidr.codes.codebooks import Codebooks, Codes
 from bidr.errors import ConfigError, DataError
 from bidr.index.candidates import choose_engine
 from bidr.index.documents import write_documents, write_ids
-from bidr.index.faissfile import EF_CONSTRUCTION, check_codes, export_faiss, write_faiss
+from bidr.index.engines.files import (
+    CENTROIDS_FILE,
+    CODES_FILE,
+    GRAPH_FILE,
+    OFFSETS_FILE,
+    ORDER_FILE,
+    order_type,
+    write_array,
+    write_codebooks,
+    write_rows,
+)
+from bidr.index.faissfile import EF_CONSTRUCTION, check_codes, pack
 from bidr.index.folder import FileEntry, Manifest, ModelStamp
 from bidr.index.generation import Begin, Generation, new_generation
-from bidr.index.vectors import Kind, VectorWriter, blocks
+from bidr.index.vectors import WRITE_ROWS, Kind, VectorWriter
 from bidr.progress import bar
 from bidr.text.records import Document
 
-CODES_FILE = "codes.faiss"
 VECTORS_FILE = "vectors.npy"
+Order = npt.NDArray[np.int64]
 
 
 def build_index(
@@ -43,7 +54,7 @@ def build_index(
     vectors:   (n, dim) of any float type, array or memmap; ranked by inner product.
     documents: ids and texts, in the order of the rows; or only `ids`; or neither, and row numbers are the ids.
     model:     what made codes and vectors; a reader can then refuse queries of another model.
-    engine:    "scan", "hnsw", or "auto": by the number of documents.
+    engine:    "scan", "lists", "hnsw", or "auto": by the number of documents.
     stored:    "fp16", or "int8": half the disk, a scale a row.
     keep:      how many earlier generations to leave in the folder.
     begin:     how the folder is begun: an index that is added to begins its segments itself.
@@ -55,11 +66,14 @@ def build_index(
         raise ConfigError("documents and ids given, expected one of them: documents carry their own ids")
     if ef_construction < 1:
         raise ConfigError(f"ef_construction: given {ef_construction}, expected 1 or more; {EF_CONSTRUCTION} is usual")
-    chosen = choose_engine(engine, len(codes))
+    chosen = choose_engine(engine, len(codes), codebooks.bits)
     with begin(Path(folder), keep) as generation:
         _write_names(generation, documents, ids, len(codes))
-        _write_vectors(generation, vectors, stored)
-        _write_codes(generation, codebooks, codes, chosen, ef_construction)
+        order = _write_order(generation, codebooks, codes, chosen)
+        _write_vectors(generation, vectors, stored, order)
+        _write_codes(generation, codebooks, codes, order)
+        if chosen == "hnsw":
+            _write_graph(generation, codebooks, codes, order, ef_construction)
 
         def describe(files: dict[str, FileEntry]) -> Manifest:
             return Manifest(
@@ -96,16 +110,56 @@ def _write_names(
             write_ids(generation.file, ids, count, advance)
 
 
-def _write_vectors(generation: Generation, vectors: npt.NDArray[Any], kind: Kind) -> None:
+def _write_order(generation: Generation, codebooks: Codebooks, codes: Codes, engine: str) -> Order | None:
+    """Cluster the documents and write in which order they stand; None: in the order they were given."""
+    from bidr.index.engines.clusters import ORDERED_DOCUMENTS, clusters, lists_for
+
+    count = len(codes)
+    if engine != "lists" and count < ORDERED_DOCUMENTS:
+        return None
+    # An order alone needs no fine clusters.
+    lists = lists_for(count) if engine == "lists" else lists_for(count) // 4
+    with bar("Clustering", count, "documents") as advance:
+        found = clusters(codebooks, codes, lists, advance)
+    write_array(generation, ORDER_FILE, found.order.astype(order_type(count)))
+    if engine == "lists":
+        write_array(generation, CENTROIDS_FILE, found.centroids)
+        write_array(generation, OFFSETS_FILE, found.offsets)
+    return found.order
+
+
+def _ordered(array: npt.NDArray[Any], order: Order | None) -> Iterator[npt.NDArray[Any]]:
+    """Rows of an array or memmap in the order in which they will stand, some at a time."""
+    for start in range(0, len(array), WRITE_ROWS):
+        part = slice(start, start + WRITE_ROWS)
+        if order is None:
+            yield array[part]
+        else:
+            rows = np.sort(order[part])  # read forwards: the array may be a file
+            yield array[rows][np.searchsorted(rows, order[part])]
+
+
+def _write_vectors(generation: Generation, vectors: npt.NDArray[Any], kind: Kind, order: Order | None) -> None:
     count, dim = vectors.shape
     with bar("Writing vectors", count, "documents") as advance, VectorWriter(generation.file, count, dim, kind) as out:
-        for block in blocks(vectors):
+        for block in _ordered(vectors, order):
             out.write(block)
             advance(len(block))
 
 
-def _write_codes(generation: Generation, codebooks: Codebooks, codes: Codes, engine: str, ef_construction: int) -> None:
-    with bar(f"Building {engine}", len(codes), "documents") as advance:
-        index = export_faiss(codebooks, codes, engine=engine, ef_construction=ef_construction, advance=advance)
-    with generation.file(CODES_FILE) as out:
-        write_faiss(index, out)
+def _write_codes(generation: Generation, codebooks: Codebooks, codes: Codes, order: Order | None) -> None:
+    write_codebooks(generation, codebooks)
+    packed = (pack(block, codebooks.bits) for block in _ordered(codes, order))
+    shape = (len(codes), (codebooks.books * codebooks.bits + 7) // 8)
+    write_rows(generation, CODES_FILE, np.dtype(np.uint8), shape, packed)
+
+
+def _write_graph(
+    generation: Generation, codebooks: Codebooks, codes: Codes, order: Order | None, ef_construction: int
+) -> None:
+    from bidr.index.engines.graph import build_links, reordered
+
+    with bar("Building hnsw", len(codes), "documents") as advance:
+        links = build_links(codebooks, codes, ef_construction, advance)
+    blocks = [links] if order is None else reordered(links, order)
+    write_rows(generation, GRAPH_FILE, np.dtype(np.uint8), links.shape, blocks)

@@ -1,22 +1,20 @@
-"""Codes as a plain Faiss index, and back: a file that any user of Faiss can read and search by inner product."""
+"""Codes as a plain Faiss index, and back: any user of Faiss can write, read and search it by inner product."""
 
 from collections.abc import Callable
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from bidr.codes.codebooks import Codebooks, Codes
-from bidr.errors import ConfigError, DataError, IndexFolderError
-from bidr.index.folder import REBUILD
-from bidr.index.generation import HashedFile
+from bidr.errors import ConfigError, DataError
 
 LINKS = 16
 EF_CONSTRUCTION = 200
 ADD_ROWS = 16_384
-PIECE_BYTES = 1 << 20
+# Of decoded codes at once: 64 MB.
+DECODED_NUMBERS = 1 << 24
 SUPPORTED = "IndexPQ, IndexHNSWPQ, or IndexPreTransform with one linear transform over either"
 
 
@@ -36,27 +34,48 @@ def export_faiss(
     """A `faiss.IndexPreTransform` over `IndexPQ` (engine "scan") or `IndexHNSWPQ` ("hnsw"), by inner product.
 
     Searching it needs nothing of bidr. Do not add to a graph that was read from a file: Faiss then links new
-    documents by Euclidean distance (see `_fill_graph`).
+    documents by Euclidean distance (see `faiss_graph`).
     """
     faiss = faiss_module()
     if engine not in ("scan", "hnsw"):
         raise ConfigError(f"engine: given {engine!r}, expected 'scan' or 'hnsw'")
     check_codes(codebooks, codes)
-    rotated_dim, shape = codebooks.rotation.shape[0], (codebooks.books, codebooks.bits)
-    if engine == "scan":
-        inner = faiss.IndexPQ(rotated_dim, *shape, faiss.METRIC_INNER_PRODUCT)
-    else:
-        inner = faiss.IndexHNSWPQ(rotated_dim, shape[0], LINKS, shape[1], faiss.METRIC_INNER_PRODUCT)
-        inner.hnsw.efConstruction = ef_construction
-        # Pruned neighbours fill what links are left: no byte more, and on real vectors .7 % more of the scan is found.
-        inner.keep_max_size_level0 = True
-    storage = code_storage(inner)
-    faiss.copy_array_to_vector(
-        np.ascontiguousarray(codebooks.centroids, dtype=np.float32).ravel(), storage.pq.centroids
-    )
-    storage.is_trained = inner.is_trained = True
-    (_fill_scan if engine == "scan" else _fill_graph)(inner, codebooks, codes, advance)
+    if engine == "hnsw":
+        return _rotated(faiss_graph(codebooks, codes, LINKS, ef_construction, advance), codebooks)
+    shape = (len(codebooks.rotation), codebooks.books, codebooks.bits)
+    inner = faiss.IndexPQ(*shape, faiss.METRIC_INNER_PRODUCT)
+    _set_codewords(inner, codebooks)
+    _fill_scan(inner, codebooks, codes, advance)
     return _rotated(inner, codebooks)
+
+
+def faiss_graph(
+    codebooks: Codebooks, codes: Codes, links: int, ef_construction: int, advance: Callable[[int], None]
+) -> Any:
+    """An `IndexHNSWPQ` by inner product, for rotated queries, with 2 * links on the lowest level.
+
+    Documents are added block by block, as their decoded codes. Faiss chooses links with a table of distances between
+    codewords, and that table is Euclidean whatever the metric: the graph then finds about half of what a scan finds.
+    With inner products in it, it finds 98 to 99 %.
+    """
+    faiss = faiss_module()
+    rotated_dim = len(codebooks.rotation)
+    inner = faiss.IndexHNSWPQ(rotated_dim, codebooks.books, links, codebooks.bits, faiss.METRIC_INNER_PRODUCT)
+    inner.hnsw.efConstruction = ef_construction
+    # Pruned neighbours fill what links are left: no byte more, and on real vectors .7 % more of the scan is found.
+    inner.keep_max_size_level0 = True
+    _set_codewords(inner, codebooks)
+    storage = code_storage(inner)
+    faiss.copy_array_to_vector(inner_product_table(codebooks.centroids).ravel(), storage.pq.sdc_table)
+    rows = max(1, min(ADD_ROWS, DECODED_NUMBERS // rotated_dim))
+    for start in range(0, len(codes), rows):
+        block = np.ascontiguousarray(codes[start : start + rows])
+        inner.add(codebooks.decode(block))
+        # Faiss encoded the block again; where two codewords are equal it may have chosen the other one.
+        stored_codes(storage)[start:] = pack(block, codebooks.bits)
+        advance(len(block))
+    storage.pq.sdc_table.resize(0)
+    return inner
 
 
 def import_faiss(index: Any) -> tuple[Codebooks, Codes]:
@@ -129,36 +148,6 @@ def check_codes(codebooks: Codebooks, codes: Codes) -> None:
             raise DataError(f"codes: codeword number {largest} given, expected numbers below {codebooks.words}")
 
 
-def write_faiss(index: Any, out: HashedFile) -> None:
-    """Write an index through a file of ours, so that what the disk refuses keeps its error number."""
-    faiss = faiss_module()
-    failures: list[OSError] = []
-
-    def write(piece: bytes) -> int:
-        try:
-            return out.write(piece)
-        except OSError as error:
-            failures.append(error)
-            raise
-
-    try:
-        faiss.write_index(index, faiss.PyCallbackIOWriter(write, PIECE_BYTES))
-    except Exception:
-        if failures:
-            raise failures[0] from None
-        raise
-
-
-def read_faiss(path: Path) -> Any:
-    """Read an index of which size and checksum were found right."""
-    faiss = faiss_module()
-    try:
-        return faiss.read_index(str(path), faiss.IO_FLAG_PQ_SKIP_SDC_TABLE)
-    except RuntimeError as error:
-        reason = str(error).splitlines()[-1]
-        raise IndexFolderError(f"{path}: Faiss {faiss.__version__} cannot read it ({reason}); {REBUILD}") from error
-
-
 def inner_product_table(centroids: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
     """Inner product of every two codewords of a book, book by book: what a graph by inner product is built with."""
     return np.ascontiguousarray(np.matmul(centroids, centroids.transpose(0, 2, 1)), dtype=np.float32)
@@ -174,22 +163,12 @@ def _fill_scan(inner: Any, codebooks: Codebooks, codes: Codes, advance: Callable
         advance(len(block))
 
 
-def _fill_graph(inner: Any, codebooks: Codebooks, codes: Codes, advance: Callable[[int], None]) -> None:
-    """Add documents block by block, as their decoded codes.
-
-    Faiss chooses links with a table of distances between codewords, and that table is Euclidean whatever the metric:
-    the graph then finds about half of what a scan finds. With inner products in it, it finds 98 to 99 %.
-    """
+def _set_codewords(inner: Any, codebooks: Codebooks) -> None:
     faiss = faiss_module()
     storage = code_storage(inner)
-    faiss.copy_array_to_vector(inner_product_table(codebooks.centroids).ravel(), storage.pq.sdc_table)
-    for start in range(0, len(codes), ADD_ROWS):
-        block = np.ascontiguousarray(codes[start : start + ADD_ROWS])
-        inner.add(codebooks.decode(block))
-        # Faiss encoded the block again; where two codewords are equal it may have chosen the other one.
-        stored_codes(storage)[start:] = pack(block, codebooks.bits)
-        advance(len(block))
-    storage.pq.sdc_table.resize(0)
+    codewords = np.ascontiguousarray(codebooks.centroids, dtype=np.float32)
+    faiss.copy_array_to_vector(codewords.ravel(), storage.pq.centroids)
+    storage.is_trained = inner.is_trained = True
 
 
 def _rotated(inner: Any, codebooks: Codebooks) -> Any:

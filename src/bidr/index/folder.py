@@ -17,8 +17,8 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 from bidr.errors import IndexFolderError
 
-FORMAT = 1
-LIVE_FORMAT = 2
+FORMAT = 2
+LIVE_FORMAT = 3
 METRIC = "inner product"
 CURRENT = "CURRENT"
 MANIFEST = "manifest.json"

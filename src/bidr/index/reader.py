@@ -1,15 +1,19 @@
 """An index, opened: codes in RAM, vectors and documents on disk."""
 
-from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
+import numpy as np
+import numpy.typing as npt
+
 from bidr.codes.codebooks import Codebooks
 from bidr.errors import IndexFolderError
-from bidr.index.build import CODES_FILE, VECTORS_FILE
-from bidr.index.candidates import Graph, Scan, codebooks_of, load_candidates
+from bidr.index.build import VECTORS_FILE
+from bidr.index.candidates import Candidates, Rows
 from bidr.index.documents import IDS, DocumentFile
+from bidr.index.engines.files import IN_RAM, ORDER_FILE, load_engine, open_order
+from bidr.index.faissfile import export_faiss
 from bidr.index.folder import (
     REBUILD,
     Manifest,
@@ -24,31 +28,34 @@ from bidr.index.vectors import VectorFile
 if TYPE_CHECKING:
     from bidr.index.live.view import LiveCandidates
 
-# What is read into RAM is checked whole when the index is opened; the rest by `verify`.
-IN_RAM = (CODES_FILE,)
-
 
 class Parts(NamedTuple):
     """What an index is made of, opened."""
 
-    candidates: Scan | Graph
+    candidates: Candidates
     vectors: VectorFile
     documents: DocumentFile
+    order: npt.NDArray[Any] | None
 
 
 class IndexReader:
-    """One generation of an index. It stays whole and readable while newer ones are written."""
+    """One generation of an index. It stays whole and readable while newer ones are written.
+
+    `candidates` and `vectors` speak of places, in which documents stand by cluster; `documents` of rows, in the order
+    they were given. `rows_of` turns places into rows.
+    """
 
     def __init__(self, folder: Path, generation: Path, manifest: Manifest, parts: Parts) -> None:
         self.folder, self.generation, self.manifest = folder, generation, manifest
-        self.candidates, self.vectors, self.documents = parts
+        self.candidates, self.vectors, self.documents, self.order = parts
 
     @classmethod
     def open(cls, folder: Path | str, expect_model: str | None = None, ef: int | None = None) -> Self:
         """Open the generation in force.
 
         expect_model: fingerprint of the model that will encode the queries; an index of another model is refused.
-        ef:           how many documents a graph visits (default: by how many are wanted); a scan ignores it.
+        ef:           how many documents a graph visits, or how many lists are visited (default: by how many are wanted
+                      and there); a scan ignores it.
         """
         folder = Path(folder)
         while True:
@@ -85,9 +92,22 @@ class IndexReader:
     def count(self) -> int:
         return self.manifest.count
 
-    @cached_property
+    @property
     def codebooks(self) -> Codebooks:
-        return codebooks_of(self.candidates)
+        return self.candidates.codebooks
+
+    def rows_of(self, places: Rows) -> Rows:
+        """The rows that stand at places; -1 stays -1."""
+        if self.order is None:
+            return places
+        return np.where(places < 0, -1, self.order[places]).astype(np.int64)
+
+    def to_faiss(self) -> Any:
+        """The codes as a plain Faiss index over rows, searched by inner product; `import_faiss` brings them back."""
+        codes = self.candidates.codes()
+        if self.order is not None:
+            codes[self.order] = codes.copy()
+        return export_faiss(self.codebooks, codes)
 
     @property
     def ram_bytes_per_doc(self) -> float:
@@ -139,18 +159,24 @@ class IndexReader:
 
 
 def _open_parts(generation: Path, manifest: Manifest, ef: int | None) -> Parts:
-    for name in IN_RAM:
+    if manifest.engine not in IN_RAM:
+        raise IndexFolderError(
+            f"{generation}: the manifest names the engine {manifest.engine!r}, expected {', '.join(IN_RAM)}; {REBUILD}"
+        )
+    # What is read into RAM is checked whole now; the rest by `verify`.
+    for name in IN_RAM[manifest.engine]:
         check_content(generation, manifest, name)
     vectors = VectorFile.open(generation / VECTORS_FILE)
     documents = DocumentFile.open(generation, manifest.count, manifest)
-    candidates = load_candidates(generation / CODES_FILE, manifest.engine, ef)
-    found = (candidates.count, vectors.count, vectors.dim, candidates.index.d)
+    candidates = load_engine(generation, manifest.engine, ef)
+    order = open_order(generation / ORDER_FILE, manifest.count) if ORDER_FILE in manifest.files else None
+    found = (candidates.count, vectors.count, vectors.dim, candidates.codebooks.dim)
     expected = (manifest.count, manifest.count, manifest.dim, manifest.code_dim)
     if found != expected:
         raise IndexFolderError(
             f"{generation}: codes, vectors and dimensions are {found}, the manifest says {expected}; {REBUILD}"
         )
-    return Parts(candidates, vectors, documents)
+    return Parts(candidates, vectors, documents, order)
 
 
 def check_model(folder: Path, made_by: ModelStamp | None, expected: str | None) -> None:

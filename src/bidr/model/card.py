@@ -37,15 +37,18 @@ The encoders as ONNX files, for programs without torch:
 
     bidr export --model RUN --out ONNX
 
-Codes and vectors of an index with Faiss and numpy alone (`INDEX/CURRENT` names the generation in force):
+Codes and vectors of an index with numpy alone (`INDEX/CURRENT` names the generation in force):
 
 ```python
-import faiss
 import numpy as np
 
-codes = faiss.read_index("INDEX/000001/codes.faiss")  # by inner product; questions encoded with RUN/{of_codes}
-vectors = np.load("INDEX/000001/vectors.npy", mmap_mode="r")  # fp16, row for row
+codes = np.load("INDEX/000001/codes.npy", mmap_mode="r")  # a byte a book, or two 4-bit codes a byte, the first low
+vectors = np.load("INDEX/000001/vectors.npy", mmap_mode="r")  # fp16, row for row the same documents
 ```
+
+Where there is a file `order.npy` it says which document, in the order they were given, stands at a row of both.
+`bidr.open_index("INDEX").reader.to_faiss()` is a plain Faiss index, searched by inner product with questions encoded
+with RUN/{of_codes}.
 
 Rotation and codebooks are the arrays `rotation` and `centroids` of `sparse/quantizer.safetensors`: a document's code
 is, in each book, the number of the codeword nearest to its part of the rotated vector (`vector @ rotation.T`); where

@@ -103,6 +103,10 @@ class LiveIndex:
     def _changes(log: LogReader) -> list[Change]:
         return [from_bytes(record, log.path) for record in log.read()]
 
+    def to_faiss(self) -> Any:
+        """The codes as a plain Faiss index over rows (see `IndexReader.to_faiss`)."""
+        return self.latest().to_faiss()
+
     @property
     def count(self) -> int:
         return self.latest().count

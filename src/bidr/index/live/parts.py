@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -13,10 +13,9 @@ import numpy.typing as npt
 from bidr.codes.codebooks import Codes, Floats
 from bidr.errors import IndexFolderError
 from bidr.index.candidates import Rows
-from bidr.index.faissfile import import_faiss
 from bidr.index.filters import Filter
 from bidr.index.folder import REBUILD, HasFiles, check_content
-from bidr.index.live.memory import Mask, code_scores
+from bidr.index.live.memory import Mask
 from bidr.index.reader import IndexReader
 from bidr.index.state import Segment
 from bidr.text.records import Document
@@ -42,8 +41,7 @@ class OpenSegment:
     @cached_property
     def order(self) -> Rows | None:
         """The row of each place, where vectors and codes stand in another order than ids and texts."""
-        order: Rows | None = getattr(self.reader, "order", None)
-        return order
+        return self.reader.order
 
     def rows(self, places: Rows) -> Rows:
         return places if self.order is None else np.asarray(self.order[places], dtype=np.int64)
@@ -53,10 +51,10 @@ class OpenSegment:
         known = self.reader.documents
         return known.document(row) or Document(known.id(row), "", "", known.columns.get(row))
 
-    @cached_property
+    @property
     def codes(self) -> Codes:
-        """The codes of all places, one number a byte."""
-        return import_faiss(self.reader.candidates.index)[1]
+        """The codes of all places, one number a byte: a copy."""
+        return self.reader.candidates.codes()
 
     def attributes_mask(self, asked: Filter) -> Mask:
         return self.reader.documents.columns.mask(asked)
@@ -86,21 +84,14 @@ class Part:
         mask = ~self.deleted if self.deleted is not None else np.ones(self.count, dtype=bool)
         if asked is not None:
             mask &= self.open.attributes_mask(asked)
-        return mask if self.open.order is None else mask[self.open.order]
+        return mask if self.open.order is None else np.asarray(mask[self.open.order])
 
     def search(self, queries: Floats, k: int, ef: int | None, allowed: Mask | None) -> tuple[Floats, Rows]:
         """The best k or fewer of the allowed places."""
-        engine: Any = self.open.reader.candidates
+        engine = self.open.reader.candidates
         if allowed is None:
-            return engine.search(queries, min(k, self.count), ef)  # type: ignore[no-any-return]
-        places = np.flatnonzero(allowed)
-        k = min(k, len(places))
-        # Every engine honours `allowed` once it has the argument; until then few or many, all allowed are scored.
-        if "allowed" in engine.search.__code__.co_varnames:
-            return engine.search(queries, k, ef, allowed=pack(allowed))  # type: ignore[no-any-return]
-        scores = code_scores(self.open.reader.codebooks, queries, self.open.codes[places])
-        best = np.lexsort((np.broadcast_to(places, scores.shape), -scores), axis=1)[:, :k]
-        return np.take_along_axis(scores, best, axis=1), places[best]
+            return engine.search(queries, min(k, self.count), ef)
+        return engine.search(queries, min(k, int(np.count_nonzero(allowed))), ef, allowed=pack(allowed))
 
     def after(self, rows: Iterable[int]) -> "Part":
         """The same with more of its rows deleted."""

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from bidr.codes.codebooks import Codebooks, Floats
-from bidr.errors import DataError
+from bidr.errors import ConfigError, DataError
 from bidr.index.candidates import Rows
 from bidr.index.filters import Filter, parse_filter
 from bidr.index.folder import Manifest
@@ -23,8 +23,6 @@ from bidr.text.records import Document
 
 class LiveView:
     """What an index is at one moment. It never changes, and stays readable while the index goes on."""
-
-    order = None
 
     def __init__(self, folder: Path, name: str, state: State, parts: tuple[Part, ...], memory: Memory) -> None:
         self.folder, self.generation, self.state = folder, folder / name, state
@@ -68,6 +66,16 @@ class LiveView:
     def filtered(self, given: Any) -> "LiveCandidates":
         """The candidate engine over the documents that pass a filter."""
         return LiveCandidates(self, parse_filter(given))
+
+    def to_faiss(self) -> Any:
+        """The codes as a plain Faiss index over rows (see `IndexReader.to_faiss`)."""
+        if len(self.parts) > 1 or self.parts[0].deleted is not None or self.memory.documents:
+            raise ConfigError(f"{self.folder}: documents were added or deleted since it was built; compact it first")
+        return self.parts[0].open.reader.to_faiss()
+
+    def rows_of(self, places: Rows) -> Rows:
+        """Places as they are: `documents` looks their rows up itself, part by part."""
+        return places
 
     def rows(self) -> Iterator[int]:
         """Every document that can be found."""

@@ -3,11 +3,12 @@
 from bidr.index.vectors.file import Halves, VectorFile, score_halves
 from bidr.index.vectors.layout import KINDS, LARGEST, Kind
 from bidr.index.vectors.npy import Out, read_npy_header, write_npy_header
-from bidr.index.vectors.write import NewFile, VectorWriter, blocks
+from bidr.index.vectors.write import WRITE_ROWS, NewFile, VectorWriter, blocks
 
 __all__ = [
     "KINDS",
     "LARGEST",
+    "WRITE_ROWS",
     "Halves",
     "Kind",
     "NewFile",

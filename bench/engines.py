@@ -1,0 +1,115 @@
+"""What each engine finds, takes in RAM and costs, on your own vectors, one query at a time.
+
+python bench/engines.py documents.npy queries.npy --books 96 --codewords 16 --counts 20000 50000 100000 192990
+python bench/engines.py million.npy queries.npy --books 16 --codewords 256 --counts 1000000 --engines scan lists
+
+Codes are OPQ codes, fitted on a sample. "of scan": the share of the scan's N candidates that the engine finds.
+"R@100": the share of the exact top 100 that is left after the N candidates are ranked by the vectors, which is what the
+candidates hold of it. ms: CPU time of one query's candidates, the mean over all queries, on one thread.
+"""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import faiss
+import numpy as np
+import tyro
+from tyro.conf import Positional
+
+from bidr.codes.exact import top_k
+from bidr.codes.fit import fit
+from bidr.index.engines.base import Candidates
+from bidr.index.engines.make import make_graph, make_lists, make_scan
+
+PROBES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.4)
+WIDTHS = (200, 500, 1_000, 2_000)
+
+
+def main(
+    vectors: Positional[Path],
+    queries: Positional[Path],
+    books: int = 96,
+    codewords: int = 16,
+    counts: tuple[int, ...] = (20_000, 50_000, 100_000, 192_990),
+    depth: int = 1_000,
+    engines: tuple[str, ...] = ("scan", "lists", "hnsw", "faiss"),
+    asked: int = 300,
+) -> None:
+    """Print a line for every engine and setting."""
+    faiss.omp_set_num_threads(1)
+    documents, questions = np.load(vectors, mmap_mode="r"), _unit(np.load(queries)[:asked])
+    random = np.random.default_rng(0)
+    codebooks = fit(_unit(documents[np.sort(random.choice(len(documents), 40_000))]), books, codewords)
+    for count in counts:
+        rows = np.sort(random.permutation(len(documents))[:count])
+        corpus = _unit(documents[rows])
+        codes = codebooks.encode(corpus)
+        exact = top_k(questions, corpus, 100).rows
+        del corpus
+        scanned = make_scan(codebooks, codes).search(questions, depth)[1]
+        for name in engines:
+            for label, found, each, size in _measured(name, codebooks, codes, questions, depth):
+                recall, same = _share(exact, found), _share(scanned, found)
+                figures = f"{size:6.1f} bytes  {each:6.3f} ms  of scan {same:.4f}  R@100 {recall:.4f}"
+                print(f"{count:>9,} {label:<12} {figures}", flush=True)
+
+
+def _measured(
+    name: str, codebooks: Any, codes: np.ndarray, questions: np.ndarray, depth: int
+) -> Iterator[tuple[str, np.ndarray, float, float]]:
+    if name == "faiss":
+        yield from _faiss(codebooks, codes, questions, depth)
+        return
+    settings: tuple[tuple[str, int | None], ...] = (("", None),)
+    order = np.arange(len(codes))
+    engine: Candidates
+    if name == "scan":
+        engine = make_scan(codebooks, codes)
+    elif name == "lists":
+        engine, order = make_lists(codebooks, codes)
+        settings = tuple((f" {share:.0%}", max(1, round(share * engine.lists))) for share in PROBES)
+    else:
+        engine = make_graph(codebooks, codes)
+        settings = tuple((f" ef {width}", width) for width in WIDTHS)
+    size = sum(engine.ram_bytes.values()) / len(codes)
+    for label, ef in settings:
+        found, each = _one_by_one(lambda query, ef=ef: engine.search(query, depth, ef=ef)[1], questions)
+        yield f"{name}{label}", order[found], each, size
+
+
+def _faiss(
+    codebooks: Any, codes: np.ndarray, questions: np.ndarray, depth: int
+) -> Iterator[tuple[str, np.ndarray, float, float]]:
+    """The same codes scanned by Faiss: 4-bit by its fast scan, 8-bit by its plain one; queries are rotated for it."""
+    rotated = codebooks.rotate(questions)
+    dim = rotated.shape[1]
+    kind = faiss.IndexPQFastScan if codebooks.bits == 4 else faiss.IndexPQ
+    index = kind(dim, codebooks.books, codebooks.bits, faiss.METRIC_INNER_PRODUCT)
+    faiss.copy_array_to_vector(np.ascontiguousarray(codebooks.centroids).ravel(), index.pq.centroids)
+    index.is_trained = True
+    for start in range(0, len(codes), 16_384):
+        index.add(codebooks.decode(codes[start : start + 16_384]))
+    found, each = _one_by_one(lambda query: index.search(query, depth)[1], rotated)
+    yield "faiss scan", found, each, codebooks.bytes_per_doc
+
+
+def _one_by_one(search: Any, questions: np.ndarray) -> tuple[np.ndarray, float]:
+    search(questions[:1])
+    started = time.process_time()
+    found = [search(questions[number : number + 1])[0] for number in range(len(questions))]
+    return np.stack(found), 1000 * (time.process_time() - started) / len(questions)
+
+
+def _share(wanted: np.ndarray, found: np.ndarray) -> float:
+    return float(np.mean([np.isin(a, b).mean() for a, b in zip(wanted, found, strict=True)]))
+
+
+def _unit(rows: np.ndarray) -> np.ndarray:
+    floats = rows.astype(np.float32)
+    return floats / np.linalg.norm(floats, axis=1, keepdims=True)
+
+
+if __name__ == "__main__":
+    tyro.cli(main)

@@ -1,0 +1,107 @@
+"""An engine as files of an index: plain numpy and safetensors, which any reader opens in a line."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from bidr.codes.codebooks import Codebooks, Codes
+from bidr.errors import IndexFolderError, ModelError
+from bidr.index.engines.base import Candidates
+from bidr.index.folder import REBUILD
+from bidr.index.generation import Generation
+from bidr.index.vectors import read_npy_header, write_npy_header
+
+CODEBOOKS_FILE, CODES_FILE, ORDER_FILE = "codebooks.safetensors", "codes.npy", "order.npy"
+CENTROIDS_FILE, OFFSETS_FILE, GRAPH_FILE = "centroids.npy", "lists.npy", "graph.npy"
+# What is read into RAM, by engine; it is checked whole when an index is opened.
+IN_RAM = {
+    "scan": (CODEBOOKS_FILE, CODES_FILE),
+    "lists": (CODEBOOKS_FILE, CODES_FILE, CENTROIDS_FILE, OFFSETS_FILE),
+    "hnsw": (CODEBOOKS_FILE, CODES_FILE, GRAPH_FILE),
+}
+
+
+def write_array(generation: Generation, name: str, array: npt.NDArray[Any]) -> None:
+    """Write an array as an .npy file."""
+    write_rows(generation, name, array.dtype.newbyteorder("<"), array.shape, [array])
+
+
+def write_rows(
+    generation: Generation, name: str, dtype: np.dtype[Any], shape: tuple[int, ...], blocks: Iterable[npt.NDArray[Any]]
+) -> None:
+    """The same from blocks of rows."""
+    with generation.file(name) as out:
+        write_npy_header(out, dtype, shape)
+        for block in blocks:
+            out.write(np.ascontiguousarray(block, dtype=dtype).data.cast("B"))
+
+
+def write_codebooks(generation: Generation, codebooks: Codebooks) -> None:
+    """Rotation and codewords, and what encodes documents."""
+    from safetensors.numpy import save
+
+    arrays = {name: array for name, array in codebooks._asdict().items() if array is not None}
+    with generation.file(CODEBOOKS_FILE) as out:
+        out.write(save({name: np.ascontiguousarray(array) for name, array in arrays.items()}))
+
+
+def load_engine(folder: Path, engine: str, ef: int | None = None) -> Candidates:
+    """An engine from files of which the checksums were found right."""
+    from bidr.index.engines.graph import Graph
+    from bidr.index.engines.lists import Lists
+    from bidr.index.engines.scan import Scan
+    from bidr.index.engines.store import CodeStore
+
+    try:
+        codebooks = Codebooks.load(folder / CODEBOOKS_FILE)
+    except ModelError as error:
+        raise IndexFolderError(f"{folder / CODEBOOKS_FILE}: {error}; {REBUILD}") from error
+    codes: Codes = open_array(folder / CODES_FILE, np.dtype(np.uint8), 2)
+    if codes.shape[1] != (codebooks.books * codebooks.bits + 7) // 8:
+        raise IndexFolderError(f"{folder}: codes of {codes.shape[1]} bytes for {codebooks.books} books; {REBUILD}")
+    store = CodeStore(codebooks, codes, blocks=engine != "hnsw")
+    if engine == "scan":
+        return Scan(store)
+    if engine == "lists":
+        centroids = read_array(folder / CENTROIDS_FILE, np.dtype("<f4"), 2)
+        offsets = read_array(folder / OFFSETS_FILE, np.dtype("<i8"), 1)
+        if offsets[0] != 0 or offsets[-1] != store.count or (np.diff(offsets) < 0).any():
+            raise IndexFolderError(f"{folder / OFFSETS_FILE}: lists that do not cover {store.count:,} rows; {REBUILD}")
+        if centroids.shape != (len(offsets) - 1, codebooks.dim):
+            raise IndexFolderError(f"{folder / CENTROIDS_FILE}: {centroids.shape} for other lists; {REBUILD}")
+        return Lists(store, centroids, offsets, ef)
+    if engine == "hnsw":
+        links = read_array(folder / GRAPH_FILE, np.dtype(np.uint8), 3)
+        if len(links) != store.count or links.shape[2] not in (3, 4):
+            raise IndexFolderError(f"{folder / GRAPH_FILE}: {links.shape} for {store.count:,} rows; {REBUILD}")
+        return Graph(store, links, ef)
+    raise IndexFolderError(
+        f"{folder}: the manifest names the engine {engine!r}, expected scan, lists or hnsw; {REBUILD}"
+    )
+
+
+def open_order(path: Path, count: int) -> npt.NDArray[Any]:
+    """Which row stands at a place, on disk: looked at for answers only."""
+    order = open_array(path, order_type(count), 1)
+    if len(order) != count:
+        raise IndexFolderError(f"{path}: {len(order):,} places, expected {count:,}; {REBUILD}")
+    return order
+
+
+def order_type(count: int) -> np.dtype[Any]:
+    return np.dtype("<i4" if count < 1 << 31 else "<i8")
+
+
+def open_array(path: Path, dtype: np.dtype[Any], dimensions: int) -> npt.NDArray[Any]:
+    """An .npy file that stays on disk."""
+    shape, start = read_npy_header(path, dtype, dimensions)
+    return np.memmap(path, dtype=dtype, mode="r", offset=start, shape=shape)
+
+
+def read_array(path: Path, dtype: np.dtype[Any], dimensions: int) -> npt.NDArray[Any]:
+    """A whole .npy file in RAM."""
+    shape, start = read_npy_header(path, dtype, dimensions)
+    return np.fromfile(path, dtype=dtype, offset=start).reshape(shape)

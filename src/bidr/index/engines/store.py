@@ -1,0 +1,87 @@
+"""Codes in RAM, in the layout that scans fastest, and the two ways to score them: ranges of rows, or rows by number."""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from bidr.codes.codebooks import Codebooks, Codes, Floats
+from bidr.index.engines.base import Rows, Words
+from bidr.index.engines.keep import ranked
+from bidr.index.engines.scoring import allowed_rows, best_rows, rows_of, scan_rows
+from bidr.index.engines.shuffle import BLOCK, near_keys, shuffle_here
+from bidr.index.engines.tables import Tables, even_books, paired, rounded
+from bidr.index.faissfile import unpack
+
+EVERY: Words = np.empty(0, dtype=np.uint32)
+# With a smaller share allowed, most blocks of 32 hold one allowed document or none: scored one by one.
+FEW_ALLOWED = 0.04
+
+
+class CodeStore:
+    """Codes of a corpus. Rows are bytes as `pack` makes them: a byte a book, or two 4-bit codes a byte.
+
+    blocks: 4-bit codes in blocks of 32 documents, for scans by shuffle; otherwise a document's bytes stand together.
+    """
+
+    def __init__(self, codebooks: Codebooks, rows: Codes, *, blocks: bool = True) -> None:
+        self.codebooks, self.count, self.shuffle = codebooks, len(rows), shuffle_here()
+        self.blocked = blocks and codebooks.bits == 4
+        self.codes: Any = to_blocks(rows) if self.blocked else np.array(rows)
+        self._tables = Tables(codebooks)
+
+    @property
+    def nbytes(self) -> int:
+        return int(self.codes.nbytes)
+
+    def tables(self, queries: Floats) -> Floats:
+        """(queries, books, words); one of them is what the methods below take."""
+        return self._tables.of(queries)
+
+    def row_table(self, table: Floats) -> Floats:
+        """The table in the shape that single codes are scored with."""
+        if self.blocked:
+            return even_books(table)
+        return paired(table) if self.codebooks.bits == 4 else table
+
+    def scan(self, table: Floats, starts: Rows, stops: Rows, k: int, allowed: Words = EVERY) -> tuple[Floats, Rows]:
+        """The k best rows within ranges, by the exact scores of their codes."""
+        if not self.blocked:
+            return ranked(scan_rows(self.codes, self.row_table(table), starts, stops, allowed, k), k)
+        approximate = rounded(table)
+        keys = near_keys(self.codes, approximate.table, starts, stops, allowed, k, approximate.margin, self.shuffle)
+        return self.best(table, rows_of(keys), k)
+
+    def scan_few(self, table: Floats, starts: Rows, stops: Rows, k: int, allowed: Words) -> tuple[Floats, Rows]:
+        """The same where few rows are allowed."""
+        return self.best(table, allowed_rows(allowed, starts, stops), k)
+
+    def best(self, table: Floats, rows: Rows, k: int) -> tuple[Floats, Rows]:
+        """The k best of given rows."""
+        return ranked(best_rows(self.codes, self.row_table(table), rows, k), k)
+
+    def unpacked(self) -> Codes:
+        """Codes of all rows, a byte a codeword: (n, M)."""
+        rows = from_blocks(self.codes)[: self.count] if self.blocked else self.codes.copy()
+        return unpack(rows, self.codebooks.books, self.codebooks.bits)
+
+
+def to_blocks(rows: Codes, at_once: int = 65_536) -> npt.NDArray[np.uint8]:
+    """(blocks, pairs, 32): see `shuffle._sum_block`. Documents that fill up the last block have code 0."""
+    count, pairs = rows.shape
+    blocks = np.zeros((-(-count // BLOCK), pairs, 32), dtype=np.uint8)
+    for start in range(0, count, at_once):
+        part = np.asarray(rows[start : start + at_once])
+        part = np.pad(part, ((0, -len(part) % BLOCK), (0, 0))).reshape(-1, 2, 16, pairs).transpose(0, 3, 1, 2)
+        found = blocks[start // BLOCK : start // BLOCK + len(part)]
+        for book, half in enumerate((part & 15, part >> 4)):
+            found[:, :, 16 * book : 16 * book + 16] = half[:, :, 0] | (half[:, :, 1] << 4)
+    return blocks
+
+
+def from_blocks(blocks: npt.NDArray[np.uint8]) -> Codes:
+    """Rows of bytes again."""
+    first, second = blocks[:, :, :16], blocks[:, :, 16:]
+    halves = [(first >> shift) & 15 | ((second >> shift) & 15) << 4 for shift in (0, 4)]
+    both = np.concatenate(halves, axis=2).transpose(0, 2, 1)
+    return np.ascontiguousarray(both).reshape(-1, blocks.shape[1])

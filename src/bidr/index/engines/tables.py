@@ -1,0 +1,88 @@
+"""What a query is turned into: a table with the inner product of the query and every codeword."""
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from bidr.codes.codebooks import Codebooks, Floats
+from bidr.index.engines.compiled import compiled
+from bidr.index.engines.shuffle import BYTE_SUMS
+
+# Rounding moves a sum of BYTE_SUMS entries by up to half a step each.
+STEPS = 255 - BYTE_SUMS // 2
+# A rounded sum is off by so many standard deviations in one of fifty thousand documents.
+DEVIATIONS = 4.2
+
+
+class Tables:
+    """Makes tables for codebooks; books that see the same slice of a query (additive codes) share its rotation."""
+
+    def __init__(self, codebooks: Codebooks) -> None:
+        self.codebooks = codebooks
+        books, _, width = codebooks.centroids.shape
+        parts = codebooks.rotation.reshape(books, width, -1)
+        same = np.cumsum([book > 0 and not np.array_equal(parts[book], parts[book - 1]) for book in range(books)])
+        firsts = np.searchsorted(same, np.arange(same[-1] + 1))
+        self._rotation = np.ascontiguousarray(parts[firsts].reshape(-1, codebooks.dim), dtype=np.float32)
+        self._shared = [np.ascontiguousarray(group) for group in np.split(codebooks.centroids, firsts[1:])]
+        self._alone = len(firsts) == books
+
+    def of(self, queries: Floats) -> Floats:
+        """(queries, M, words): scores of codewords."""
+        books, words, width = self.codebooks.centroids.shape
+        rotated = queries @ self._rotation.T
+        if self._alone:
+            sliced = rotated.reshape(len(queries), books, width).transpose(1, 2, 0)
+            return np.ascontiguousarray(np.matmul(self.codebooks.centroids, sliced).transpose(2, 0, 1))
+        table = np.empty((len(queries), books, words), dtype=np.float32)
+        first = 0
+        for slice_, group in zip(np.split(rotated, len(self._shared), axis=1), self._shared, strict=True):
+            scores = slice_ @ group.reshape(-1, width).T
+            table[:, first : first + len(group)] = scores.reshape(len(queries), len(group), words)
+            first += len(group)
+        return table
+
+
+class Rounded(NamedTuple):
+    """A 4-bit table in bytes. margin: how far below another a rounded sum may come out though it is above it."""
+
+    table: npt.NDArray[np.uint8]
+    margin: int
+
+
+def paired(table: Floats) -> Floats:
+    """A table for bytes of two 4-bit codes, (M / 2, 256), from one of 16 entries a book: the first book is low."""
+    even = even_books(table)
+    both: Floats = even[1::2, :, None] + even[0::2, None, :]
+    return both.reshape(len(both), 256)
+
+
+def even_books(table: Floats) -> Floats:
+    """With a book of zeros added where their number is odd."""
+    return np.pad(table, ((0, len(table) % 2), (0, 0))) if len(table) % 2 else table
+
+
+def rounded(table: Floats) -> Rounded:
+    """The table in as fine steps as let sums of BYTE_SUMS books fit a byte."""
+    return Rounded(_round(even_books(table)), math.ceil(2**0.5 * DEVIATIONS * (len(table) / 12) ** 0.5))
+
+
+@compiled
+def _round(table: Any) -> Any:
+    books = len(table)
+    least, widest = np.empty(books, dtype=np.float32), np.float32(1e-30)
+    spans = np.zeros(2, dtype=np.float32)
+    for book in range(books):
+        least[book] = table[book].min()
+        if book % (2 * BYTE_SUMS) == 0:
+            spans[:] = 0
+        spans[book % 2] += table[book].max() - least[book]
+        widest = max(widest, spans[book % 2])
+    factor = np.float32(STEPS) / widest
+    entries = np.empty((books, 16), dtype=np.uint8)
+    for book in range(books):
+        for word in range(16):
+            entries[book, word] = np.uint8((table[book, word] - least[book]) * factor + np.float32(0.5))
+    return entries.reshape(books // 2, 32)
