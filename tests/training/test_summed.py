@@ -18,7 +18,7 @@ from bidr.model.quantizer import SummedQuantizer
 from bidr.text import Dataset, Document, Query
 from bidr.text.tokens import TokenRows
 from bidr.training import stages
-from bidr.training.config import FrozenConfig
+from bidr.training.config import FrozenConfig, TrainConfig
 from bidr.training.frozen import train as frozen
 from bidr.training.losses.following import Following
 from bidr.training.mining import corpus_codes
@@ -33,6 +33,11 @@ WIDE = replace(
     encoder=replace(CONFIG.encoder, dim=32),
     frozen=FrozenConfig(steps=30, batch_size=32, own=8, others=100, depth=16),
 )
+
+
+def quick(recipe: str) -> TrainConfig:
+    """A recipe of sums with few steps."""
+    return replace(with_recipe(WIDE, recipe), frozen=WIDE.frozen)
 
 
 def many() -> Dataset:
@@ -52,12 +57,12 @@ def many() -> Dataset:
 
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory):
-    return open_workshop(many(), with_recipe(WIDE, "star-distilled"), tmp_path_factory.mktemp("summed") / "run")
+    return open_workshop(many(), quick("star-distilled"), tmp_path_factory.mktemp("summed") / "run")
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    return train(many(), with_recipe(WIDE, "star-distilled"), tmp_path_factory.mktemp("summed") / "model")
+    return train(many(), quick("star-distilled"), tmp_path_factory.mktemp("summed") / "model")
 
 
 def test_they_rank_more_as_the_vectors_do_than_product_codes(shop):
@@ -109,8 +114,8 @@ def test_stopped_while_codes_are_learned_it_goes_on_as_if_it_had_not_been(model,
 
     monkeypatch.setattr(frozen.Distilling, "train_step", watched)
     with pytest.raises(Stopped, match="run the same command again"):
-        train(many(), with_recipe(WIDE, "star-distilled"), tmp_path / "cut")
-    again = train(many(), with_recipe(WIDE, "star-distilled"), tmp_path / "cut")
+        train(many(), quick("star-distilled"), tmp_path / "cut")
+    again = train(many(), quick("star-distilled"), tmp_path / "cut")
     assert len(taken) == 30
     assert files(again.folder / "sparse") == files(model.folder / "sparse")
 
@@ -121,13 +126,9 @@ def test_other_numbers_of_codewords_are_refused(recipe):
         with_recipe(CONFIG, recipe)
 
 
-def taught():
-    return replace(with_recipe(WIDE, "star-taught"), frozen=replace(WIDE.frozen, temperature=1.0))
-
-
 @pytest.fixture(scope="module")
 def taught_shop(tmp_path_factory):
-    return open_workshop(many(), taught(), tmp_path_factory.mktemp("taught") / "run")
+    return open_workshop(many(), quick("star-taught"), tmp_path_factory.mktemp("taught") / "run")
 
 
 def test_following_brings_a_batchs_ranking_nearer_to_the_leaders(taught_shop):
@@ -163,7 +164,7 @@ def test_a_taught_model_has_an_encoder_for_each_side_and_trains_as_long_as_other
     assert not np.allclose(*sides)
     epochs = {name.partition("+")[0]: len(found) for name, found in model.training["stages"].items()}
     codes_epochs = epochs.pop("taught-codes")
-    config = taught()
+    config = quick("star-taught")
     assert epochs["taught"] == config.sparse.epochs
     assert codes_epochs
     assert sum(epochs.values()) == sum(

@@ -29,8 +29,7 @@ def _two(**more: Any) -> dict[str, Any]:
 
 _TAUGHT = {"distil__source": "teacher", "negatives__each": 4}
 _MARGIN = {"negatives__margin": 0.0}
-_FOLLOWING = {
-    "sparse__crops": 2.0,
+_SUMS = {
     "frozen__temperature": 1.0,
     "frozen__questions": 20_000,
     "frozen__steps": 1_200,
@@ -50,8 +49,12 @@ _TABLE: list[tuple[str, str, dict[str, Any]]] = [
     ("star-pq", "STAR, codes without a rotation", _single("mined", "pq")),
     ("star-dpq", "STAR, codes by matching and reconstruction", _single("mined", "learned", sparse__loss="dpq")),
     ("star-contrastive", "STAR, codes learned as the method does, from its encoder on", _single("mined", "learned")),
-    ("star-distilled", "STAR, codes that are sums and rank as its vectors do", _single("mined", "distilled")),
-    ("star-taught", "STAR, sums of an encoder that follows its ranking", _single("mined", "taught", **_FOLLOWING)),
+    ("star-distilled", "STAR, codes that are sums and rank as its vectors do", _single("mined", "distilled", **_SUMS)),
+    (
+        "star-taught",
+        "STAR, sums of an encoder that follows its ranking",
+        _single("mined", "taught", sparse__crops=2.0, **_SUMS),
+    ),
     ("star-jpq", "STAR, OPQ's codes kept, codewords learned", _single("mined", "jpq", unify__negatives="top")),
     # the method, by the sampler of its dense side
     ("bidr", "the method: learned codes, vectors by random walk, one query encoder", {"method": "bidr"}),
