@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from bidr.api import (
         OpenIndex,
+        PlainCodes,
         TrainConfig,
         build,
         build_vectors,
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "OpenIndex",
+    "PlainCodes",
     "TrainConfig",
     "build",
     "build_vectors",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy.typing as npt
 
 from bidr.coders import frozen_coder, plain_coder, text_coder
+from bidr.codes.plain import PlainCodes, encode_all
 from bidr.codes.vectors import Metric, open_vectors
 from bidr.errors import ModelError
 from bidr.evaluation import MEASURES, Report, evaluate_searcher
@@ -20,6 +21,7 @@ from bidr.index.live.snapshot import write_snapshot
 from bidr.index.live.writer import LiveWriter
 from bidr.index.reader import check_model
 from bidr.index.state import model_of
+from bidr.index.vectors import Kind
 from bidr.model.encode import encode_corpus
 from bidr.model.folder import Model
 from bidr.model.frozen import FrozenModel, open_model
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "OpenIndex",
+    "PlainCodes",
     "TrainConfig",
     "build",
     "build_vectors",
@@ -115,11 +118,13 @@ def build(
     out: Path | str,
     *,
     engine: str = "auto",
+    stored: Kind = "fp16",
     tokens: Path | None = None,
     device: str = "auto",
 ) -> Path:
     """Encode a corpus and put an index of it in force; a build that was cut off is continued.
 
+    stored: how vectors lie on disk: "fp16", or "int8", which is half of it.
     tokens: a folder of the tokenised corpus to share; by default one beside the index, removed in the end.
     """
     model = model if isinstance(model, Model) else Model(model, pick_device(device))
@@ -144,6 +149,7 @@ def build(
         documents=data.corpus,
         model=ModelStamp(model.fingerprint, str(model.folder.resolve())),
         engine=engine,
+        stored=stored,
     )
     shutil.rmtree(work)
     return out
@@ -151,18 +157,24 @@ def build(
 
 def build_vectors(
     vectors: Vectors,
-    model: FrozenModel | Path | str,
+    model: FrozenModel | Path | str | None,
     out: Path | str,
     *,
     ids: Names | None = None,
     data: Dataset | None = None,
     engine: str = "auto",
+    stored: Kind = "fp16",
+    plain: PlainCodes | None = None,
 ) -> Path:
-    """Code documents' vectors with a model of `train_vectors`, and put an index of them in force.
+    """Code documents' vectors and put an index of them in force.
 
-    ids:  one for every row; by default row numbers.
-    data: a data set whose corpus has the documents' ids and texts, in the order of the rows.
+    model:  of `train_vectors`; None: nothing is learned, codes are fitted (OPQ) as `plain` says.
+    ids:    one for every row; by default row numbers.
+    data:   a data set whose corpus has the documents' ids and texts, in the order of the rows.
+    stored: how vectors lie on disk: "fp16", or "int8", which is half of it.
     """
+    if model is None:
+        return _build_plain(vectors, out, plain or PlainCodes(), ids, data, engine=engine, stored=stored)
     model = model if isinstance(model, FrozenModel) else _frozen(model)
     rows: Any = model.documents(vectors)
     names = None if ids is None else read_ids(ids, len(rows), "documents")
@@ -177,7 +189,22 @@ def build_vectors(
         ids=names,
         model=ModelStamp(model.fingerprint, str(model.folder.resolve())),
         engine=engine,
+        stored=stored,
     )
+    return Path(out)
+
+
+def _build_plain(
+    vectors: Vectors, out: Path | str, plain: PlainCodes, ids: Names | None, data: Dataset | None, **options: Any
+) -> Path:
+    rows: Any = open_vectors(vectors, "vectors", plain.metric)
+    names = None if ids is None else read_ids(ids, len(rows), "documents")
+    codebooks = plain.fit(rows)
+    with bar("encode into codes", len(rows), "documents") as advance:
+        codes = encode_all(codebooks, rows, advance)
+    corpus = None if data is None else data.corpus
+    options |= {"documents": corpus, "ids": names, "unit": plain.metric == "cosine"}
+    build_index(out, codebooks=codebooks, codes=codes, vectors=rows, **options)
     return Path(out)
 
 
@@ -214,7 +241,7 @@ class OpenIndex(Searcher):
         """Questions' vectors as each side of the index takes them."""
         if isinstance(self.model, FrozenModel):
             return QueryVectors(*self.model.queries(vectors))
-        own = open_vectors(vectors, "query vectors", "ip")[:]
+        own = open_vectors(vectors, "query vectors", "cosine" if self.reader.manifest.unit else "ip")[:]
         return QueryVectors(own, own)
 
     def __enter__(self) -> Self:

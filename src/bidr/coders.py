@@ -6,6 +6,7 @@ from pathlib import Path
 from bidr.codes.codebooks import Floats
 from bidr.codes.errors import code_errors
 from bidr.codes.fit import encode_on
+from bidr.codes.vectors import VectorRows
 from bidr.errors import DataError
 from bidr.index.live.index import LiveIndex
 from bidr.index.live.writer import Coded, Coder
@@ -45,10 +46,11 @@ def frozen_coder(model: FrozenModel) -> Coder:
 
 def plain_coder(folder: Path) -> Coder:
     """Codes vectors by the codebooks in the index itself."""
-    codebooks = LiveIndex.open(folder).codebooks
+    index = LiveIndex.open(folder)
+    codebooks, metric = index.codebooks, "cosine" if index.manifest.unit else "ip"
 
     def code(documents: Sequence[Document], vectors: Floats | None) -> Coded:
-        rows = _given(vectors)
+        rows = VectorRows(_given(vectors), "vectors", metric)[:]  # type: ignore[arg-type]
         codes = codebooks.encode(rows)
         return Coded(codes, rows, code_errors(codebooks, rows, codes))
 

@@ -39,6 +39,33 @@ def files(tmp_path: Path) -> Files:
     return Files(tmp_path)
 
 
+@pytest.mark.parametrize("stored", ["fp16", "int8"])
+def test_an_index_of_vectors_needs_no_training(files: Files, bidr: Run, tmp_path: Path, stored: str) -> None:
+    documents, index = files.save("d.npy", files.documents), tmp_path / "index"
+    plain = ["--bytes-per-doc", "4", "--codewords", "16", "--stored", stored]
+    built = bidr("build", "--vectors", documents, "--ids", files.ids, "--out", index, *plain)
+    assert built.code == 0, built.err
+    one = files.save("one.npy", files.questions[7:8])
+    found = bidr("search", "--index", index, "--query-vectors", one, "--json", tmp_path / "found.json")
+    assert found.code == 0, found.err
+    assert json.loads((tmp_path / "found.json").read_text())["results"][0]["answers"][0]["id"] == "d7"
+    added = tmp_path / "new.jsonl"
+    added.write_text(json.dumps({"_id": "new", "title": "", "text": "words"}) + "\n")
+    assert bidr("add", index, added, "--vectors", files.save("new.npy", 9 * files.questions[7:8])).code == 0
+    assert bidr("search", "--index", index, "--query-vectors", one, "--json", tmp_path / "found.json").code == 0
+    best = json.loads((tmp_path / "found.json").read_text())["results"][0]["answers"][0]
+    assert (best["id"], best["score"]) == ("new", pytest.approx(1, abs=0.01)), "cosines, whatever the lengths given"
+
+
+def test_codes_of_no_bytes_and_texts_without_a_model_are_refused(files: Files, bidr: Run, tmp_path: Path) -> None:
+    documents = files.save("d.npy", files.documents)
+    out = ["--out", tmp_path / "index"]
+    assert "expected 1 or more" in bidr.refused("build", "--vectors", documents, "--bytes-per-doc", "0", *out)
+    assert "must divide" in bidr.refused("build", "--vectors", documents, "--bytes-per-doc", "5", *out)
+    assert "train a model first" in bidr.refused("build", "--data", files.data, *out)
+    assert not (tmp_path / "index").exists()
+
+
 def test_train_build_search_and_evaluate(files: Files, bidr: Run, tmp_path: Path) -> None:
     documents = files.save("d.npy", np.round(files.documents * 30).clip(-127, 127).astype(np.int8))
     questions = files.save("q.npy", files.questions.astype(np.float16))

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from bidr.cli.shown import Folder, OptionalData, OptionalFile, Shown, Verb, columns
+from bidr.cli.shown import Folder, OptionalData, OptionalFile, OptionalFolder, Shown, Verb, columns
 from bidr.cli.state import remember
 from bidr.errors import ConfigError
 from bidr.files import read_json
@@ -19,10 +19,10 @@ class Build(Verb):
     A build that was cut off is continued; an index that is there already serves until the new one is whole.
     """
 
-    model: Folder
-    """What `bidr train` left."""
     out: Folder
     """Folder for the index."""
+    model: OptionalFolder = None
+    """What `bidr train` left; without one, codes are fitted to --vectors (OPQ) and nothing is learned."""
     data: OptionalData = None
     """Folder in BEIR, MS MARCO or parquet layout, or 'irds:' and an id of ir_datasets. Only its corpus is used."""
     vectors: OptionalFile = None
@@ -33,23 +33,35 @@ class Build(Verb):
     engine: Literal["auto", "scan", "lists", "hnsw"] = "auto"
     """How candidates are found among the codes: compare with all, with those in the nearest lists, or walk a graph;
     'auto': by the number of documents."""
+    stored: Literal["fp16", "int8"] = "fp16"
+    """How vectors lie on disk: int8 is half of fp16, and ranks a little less exactly."""
+    bytes_per_doc: int = 32
+    """Without a model: bytes of codes that a document takes in RAM."""
+    codewords: Literal[16, 256] = 16
+    """Without a model: 16 codewords a book (quicker to scan) or 256 (finer at the same bytes)."""
+    metric: Literal["cosine", "ip"] = "cosine"
+    """Without a model: what the vectors are compared by."""
     device: str = "auto"
     """'auto' takes a GPU if there is one; or 'cpu', 'cuda', 'cuda:1'."""
 
     def run(self) -> Shown:
-        from bidr.api import build, build_vectors, load
+        from bidr.api import PlainCodes, build, build_vectors, load
         from bidr.cli.about import describe_index
         from bidr.index.live.index import LiveIndex
 
         refuse_other_content(self.out)
         data, asked = load(self.data) if self.data else None, "WORDS ..."
+        how: dict[str, Any] = {"engine": self.engine, "stored": self.stored}
         if self.vectors is not None:
-            build_vectors(self.vectors, self.model, self.out, ids=self.ids, data=data, engine=self.engine)
+            plain = PlainCodes(self.bytes_per_doc, self.codewords, self.metric)
+            build_vectors(self.vectors, self.model, self.out, ids=self.ids, data=data, plain=plain, **how)
             asked = "--query-vectors FILE"
         elif data is None or self.ids is not None:
             raise ConfigError("give --data (a corpus to encode), or --vectors with or without --ids (encoded already)")
+        elif self.model is None:
+            raise ConfigError("--data without --model given; train a model first, or give --vectors")
         else:
-            build(data, self.model, self.out, engine=self.engine, device=self.device)
+            build(data, self.model, self.out, device=self.device, **how)
         remember(self.out)
         with LiveIndex.open(self.out) as reader:
             shown = describe_index(reader.describe())

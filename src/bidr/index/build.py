@@ -47,6 +47,7 @@ def build_index(
     keep: int = 0,
     begin: Begin = new_generation,
     stored: Kind = "fp16",
+    unit: bool = False,
 ) -> Path:
     """Write an index and put it in force; returns the folder of the new generation.
 
@@ -56,6 +57,7 @@ def build_index(
     model:     what made codes and vectors; a reader can then refuse queries of another model.
     engine:    "scan", "lists", "hnsw", or "auto": by the number of documents.
     stored:    "fp16", or "int8": half the disk, a scale a row.
+    unit:      whether the vectors were brought to length 1, as what is added and asked later must be then.
     keep:      how many earlier generations to leave in the folder.
     begin:     how the folder is begun: an index that is added to begins its segments itself.
 
@@ -85,6 +87,7 @@ def build_index(
                 engine=chosen,
                 ef_construction=ef_construction,
                 model=model,
+                unit=unit,
                 files=dict(files),
             )
 

@@ -57,6 +57,8 @@ class Manifest:
     ef_construction: int
     model: ModelStamp | None
     files: dict[str, FileEntry]
+    unit: bool = False
+    """Whether vectors were brought to length 1 (cosines), as what is added and asked then must be too."""
     metric: str = METRIC
     format: int = FORMAT
 

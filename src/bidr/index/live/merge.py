@@ -53,6 +53,7 @@ def segment_of_parts(view: LiveView, parts: list[Part], begin: Begin) -> Segment
         **{"documents" if texts else "ids": documents()},  # type: ignore[arg-type]
         model=view.state.model,
         engine=parts[0].open.reader.manifest.engine,
+        **_as_before(view),
         begin=begin,
     )
     return written(path, len(rows))
@@ -71,9 +72,16 @@ def segment_of_log(view: LiveView, begin: Begin) -> Segment:
         **{"documents" if memory.texts else "ids": documents},  # type: ignore[arg-type]
         model=view.state.model,
         engine="scan",
+        **_as_before(view),
         begin=begin,
     )
     return written(path, len(rows))
+
+
+def _as_before(view: LiveView) -> dict[str, Any]:
+    """How the index was built, for segments to come."""
+    first = view.parts[0].open.reader
+    return {"stored": first.vectors.kind, "unit": first.manifest.unit}
 
 
 def written(path: Path, count: int) -> Segment:
