@@ -1,38 +1,29 @@
 """The public face: load, train, build, open, evaluate, export, each one call."""
 
-import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-import numpy.typing as npt
-
+from bidr.building import Names, Vectors, build, build_vectors
 from bidr.coders import frozen_coder, plain_coder, text_coder
-from bidr.codes.plain import PlainCodes, encode_all
+from bidr.codes.plain import PlainCodes
 from bidr.codes.vectors import Metric, open_vectors
 from bidr.errors import ModelError
 from bidr.evaluation import MEASURES, Report, evaluate_searcher
-from bidr.files import storage_errors
-from bidr.index.build import build_index
-from bidr.index.folder import ModelStamp
 from bidr.index.live.index import LiveIndex
 from bidr.index.live.snapshot import write_snapshot
 from bidr.index.live.writer import LiveWriter
 from bidr.index.reader import check_model
 from bidr.index.state import model_of
-from bidr.index.vectors import Kind
-from bidr.model.encode import encode_corpus
 from bidr.model.folder import Model
 from bidr.model.frozen import FrozenModel, open_model
-from bidr.progress import bar
 from bidr.search import QueryEncoder, QueryVectors, Ranking, Searcher
-from bidr.text import Dataset, Split, check, load
+from bidr.text import Dataset, Split, load
 from bidr.text.labels import label_rows, read_ids, read_judgements
 from bidr.text.trec import Qrels
 from bidr.training.config import TrainConfig
 from bidr.training.frozen.train import train_frozen
-from bidr.training.material import tokenise_documents
 from bidr.training.recipe import Resume
 from bidr.training.recipe import train as train_run
 from bidr.training.recipes import with_recipe
@@ -56,8 +47,6 @@ __all__ = [
     "train",
     "train_vectors",
 ]
-Vectors = Path | str | npt.NDArray[Any]
-Names = Path | str | Sequence[str]
 
 
 def train(
@@ -110,109 +99,6 @@ def train_vectors(
         labels = label_rows(given, asked, names, "qrels" if isinstance(qrels, dict) else str(qrels))
     chosen = replace(config or TrainConfig(), **settings)
     return train_frozen(documents, questions, chosen, Path(out), labels, resume)
-
-
-def build(
-    data: Dataset,
-    model: Model | Path | str,
-    out: Path | str,
-    *,
-    engine: str = "auto",
-    stored: Kind = "fp16",
-    tokens: Path | None = None,
-    device: str = "auto",
-) -> Path:
-    """Encode a corpus and put an index of it in force; a build that was cut off is continued.
-
-    stored: how vectors lie on disk: "fp16", or "int8", which is half of it.
-    tokens: a folder of the tokenised corpus to share; by default one beside the index, removed in the end.
-    """
-    model = model if isinstance(model, Model) else Model(model, pick_device(device))
-    out = Path(out)
-    work = out / ".work"
-    check(data, splits=[])
-    with storage_errors(out):
-        work.mkdir(parents=True, exist_ok=True)
-    source, text = tokens or work / "tokens", model.text
-    limits: dict[str, Any] = {"titles": text.titles, "max_length": text.document_length}
-    documents = tokenise_documents(data, model.sparse, source, **limits)
-    codes = encode_corpus(
-        model.sparse, documents, work / "codes.npy", codebooks=model.codebooks, label="encode into codes"
-    )
-    documents = tokenise_documents(data, model.dense, source, **limits)
-    vectors = encode_corpus(model.dense, documents, work / "vectors.npy", label="encode into vectors")
-    build_index(
-        out,
-        codebooks=model.codebooks,
-        codes=codes,
-        vectors=vectors,
-        documents=data.corpus,
-        model=ModelStamp(model.fingerprint, str(model.folder.resolve())),
-        engine=engine,
-        stored=stored,
-    )
-    shutil.rmtree(work)
-    return out
-
-
-def build_vectors(
-    vectors: Vectors,
-    model: FrozenModel | Path | str | None,
-    out: Path | str,
-    *,
-    ids: Names | None = None,
-    data: Dataset | None = None,
-    engine: str = "auto",
-    stored: Kind = "fp16",
-    plain: PlainCodes | None = None,
-) -> Path:
-    """Code documents' vectors and put an index of them in force.
-
-    model:  of `train_vectors`; None: nothing is learned, codes are fitted (OPQ) as `plain` says.
-    ids:    one for every row; by default row numbers.
-    data:   a data set whose corpus has the documents' ids and texts, in the order of the rows.
-    stored: how vectors lie on disk: "fp16", or "int8", which is half of it.
-    """
-    if model is None:
-        return _build_plain(vectors, out, plain or PlainCodes(), ids, data, engine=engine, stored=stored)
-    model = model if isinstance(model, FrozenModel) else _frozen(model)
-    rows: Any = model.documents(vectors)
-    names = None if ids is None else read_ids(ids, len(rows), "documents")
-    with bar("encode into codes", len(rows), "documents") as advance:
-        codes = model.additive.encode(rows, advance=advance)
-    build_index(
-        out,
-        codebooks=model.codebooks,
-        codes=codes,
-        vectors=rows,
-        documents=None if data is None else data.corpus,
-        ids=names,
-        model=ModelStamp(model.fingerprint, str(model.folder.resolve())),
-        engine=engine,
-        stored=stored,
-    )
-    return Path(out)
-
-
-def _build_plain(
-    vectors: Vectors, out: Path | str, plain: PlainCodes, ids: Names | None, data: Dataset | None, **options: Any
-) -> Path:
-    rows: Any = open_vectors(vectors, "vectors", plain.metric)
-    names = None if ids is None else read_ids(ids, len(rows), "documents")
-    codebooks = plain.fit(rows)
-    with bar("encode into codes", len(rows), "documents") as advance:
-        codes = encode_all(codebooks, rows, advance)
-    corpus = None if data is None else data.corpus
-    options |= {"documents": corpus, "ids": names, "unit": plain.metric == "cosine"}
-    build_index(out, codebooks=codebooks, codes=codes, vectors=rows, **options)
-    return Path(out)
-
-
-def _frozen(folder: Path | str) -> FrozenModel:
-    model = open_model(folder)
-    if isinstance(model, FrozenModel):
-        return model
-    raise ModelError(f"{folder} holds a model with text encoders; give it the corpus (--data), not vectors")
 
 
 class OpenIndex(Searcher):

@@ -23,7 +23,7 @@ from bidr.index.engines.files import (
     write_rows,
 )
 from bidr.index.faissfile import EF_CONSTRUCTION, check_codes, pack
-from bidr.index.folder import FileEntry, Manifest, ModelStamp
+from bidr.index.folder import Manifest, ModelStamp
 from bidr.index.generation import Begin, Generation, new_generation
 from bidr.index.vectors import WRITE_ROWS, Kind, VectorWriter
 from bidr.progress import bar
@@ -64,10 +64,7 @@ def build_index(
     An index that is already there is served until the new one is whole, and if anything fails.
     """
     _check_arrays(codebooks, codes, vectors)
-    if documents is not None and ids is not None:
-        raise ConfigError("documents and ids given, expected one of them: documents carry their own ids")
-    if ef_construction < 1:
-        raise ConfigError(f"ef_construction: given {ef_construction}, expected 1 or more; {EF_CONSTRUCTION} is usual")
+    _check_settings(documents is not None and ids is not None, ef_construction)
     chosen = choose_engine(engine, len(codes), codebooks.bits)
     with begin(Path(folder), keep) as generation:
         _write_names(generation, documents, ids, len(codes))
@@ -77,21 +74,17 @@ def build_index(
         if chosen == "hnsw":
             _write_graph(generation, codebooks, codes, order, ef_construction)
 
-        def describe(files: dict[str, FileEntry]) -> Manifest:
-            return Manifest(
-                count=len(codes),
-                dim=vectors.shape[1],
-                code_dim=codebooks.dim,
-                books=codebooks.books,
-                words=codebooks.words,
-                engine=chosen,
-                ef_construction=ef_construction,
-                model=model,
-                unit=unit,
-                files=dict(files),
-            )
+        about = {"engine": chosen, "ef_construction": ef_construction, "model": model, "unit": unit}
+        shape = {"count": len(codes), "dim": vectors.shape[1], "code_dim": codebooks.dim}
+        books = {"books": codebooks.books, "words": codebooks.words}
+        return generation.commit(lambda files: Manifest(**shape, **books, **about, files=dict(files)))  # type: ignore[arg-type]
 
-        return generation.commit(describe)
+
+def _check_settings(named_twice: bool, ef_construction: int) -> None:
+    if named_twice:
+        raise ConfigError("documents and ids given, expected one of them: documents carry their own ids")
+    if ef_construction < 1:
+        raise ConfigError(f"ef_construction: given {ef_construction}, expected 1 or more; {EF_CONSTRUCTION} is usual")
 
 
 def _check_arrays(codebooks: Codebooks, codes: Codes, vectors: npt.NDArray[Any]) -> None:
