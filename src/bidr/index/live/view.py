@@ -74,15 +74,20 @@ class LiveView:
         return self.parts[0].open.reader.to_faiss()
 
     def rows_of(self, places: Rows) -> Rows:
-        """Places as they are: `documents` looks their rows up itself, part by part."""
-        return places
+        """The rows that stand at places, numbered through as they are; -1 stays -1."""
+        rows = places.copy()
+        for part in self.parts:
+            if part.open.order is not None:
+                here = (places >= part.start) & (places < part.start + part.count)
+                rows[here] = part.start + part.open.rows(places[here] - part.start)
+        return rows
 
     def rows(self) -> Iterator[int]:
         """Every document that can be found."""
         for part in self.parts:
             allowed = part.allowed(None)
             places = np.arange(part.count) if allowed is None else np.flatnonzero(allowed)
-            yield from (places + part.start).tolist()
+            yield from (part.open.rows(places) + part.start).tolist()
         yield from (np.flatnonzero(self.memory.alive) + self.start).tolist()
 
     def split(self, rows: Rows) -> Iterator[tuple[Part | None, Rows, Rows]]:
@@ -224,4 +229,4 @@ class LiveDocuments:
 
     def _at(self, row: int) -> tuple[Part | None, int]:
         part, _, own = next(self.view.split(np.array([row], dtype=np.int64)))
-        return part, int(own[0] if part is None else part.open.rows(own)[0])
+        return part, int(own[0])
