@@ -50,7 +50,7 @@ class LiveView:
         """Documents that can be found."""
         return sum(part.alive for part in self.parts) + int(np.count_nonzero(self.memory.alive))
 
-    @property
+    @cached_property
     def manifest(self) -> Manifest:
         """That of the first segment, with the documents of all."""
         return replace(self.parts[0].open.reader.manifest, count=self.count)
