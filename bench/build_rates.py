@@ -1,0 +1,72 @@
+"""How fast one core builds each part of an index: the rates that `bidr plan` multiplies with (src/bidr/index/times.py).
+
+OMP_NUM_THREADS=1 python bench/build_rates.py            # made vectors; a few minutes, CPU time of one thread
+OMP_NUM_THREADS=1 python bench/build_rates.py --documents 60000 --dim 768      # do the rates hold at another size?
+"""
+
+import math
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tyro
+
+from bidr.codes.codebooks import Codebooks
+from bidr.codes.fit import fit
+from bidr.index.documents import write_documents
+from bidr.index.engines.clusters import clusters
+from bidr.index.engines.graph import build_links
+from bidr.index.times import clustering_flops, coding_flops
+from bidr.index.vectors import VectorWriter, blocks
+from bidr.text.records import Document
+
+
+def main(documents: int = 100_000, dim: int = 384, code_bytes: int = 16, text: int = 1_000) -> None:
+    """Prints the rates. `text`: bytes of a document's text."""
+    random = np.random.default_rng(0)
+    centres = random.standard_normal((500, dim), dtype=np.float32)
+    vectors = centres[random.integers(0, 500, documents)] + random.standard_normal((documents, dim), dtype=np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        _write(folder, vectors[:8])  # compiles
+        print(f"vectors: {documents * 2 * dim / _took(lambda: _write(folder, vectors)) / 1e6:.0f} MB/s")
+        each = [Document(f"doc-{row}", "", "x" * text) for row in range(documents)]
+        print(f"names and text: {documents / _took(lambda: _names(folder, each)):,.0f} documents/s")
+    for words in (256, 16):
+        bits = words.bit_length() - 1
+        books: list[Codebooks] = []
+        print(f"{bits}-bit fit: {_took(lambda: books.append(fit(vectors, code_bytes * 8 // bits, words))):.0f} s")
+        codebooks = books[0]
+        codes = codebooks.encode(vectors)
+        coding = _took(lambda: codebooks.encode(vectors))
+        print(f"{bits}-bit coding: {coding_flops(documents, dim, bits) / coding / 1e9:.1f} GFLOP/s")
+        lists = round(4 * math.sqrt(documents))
+        spent = _took(lambda: clusters(codebooks, codes, lists))
+        print(f"{bits}-bit clustering: {clustering_flops(documents, dim, lists) / spent / 1e9:.1f} GFLOP/s")
+        for count in (documents // 4, documents):
+            spent = _took(lambda: build_links(codebooks, codes[:count]))
+            print(f"{bits}-bit graph, {count:,}: {1e6 * spent / count / math.log2(count):.1f} us a document and doubling")
+
+
+def _write(folder: Path, vectors: np.ndarray) -> None:
+    with VectorWriter(lambda name: (folder / name).open("wb"), *vectors.shape) as out:
+        for block in blocks(vectors):
+            out.write(block)
+
+
+def _names(folder: Path, documents: list[Document]) -> None:
+    write_documents(lambda name: (folder / name).open("wb"), documents, len(documents), lambda rows: None)
+
+
+def _took(work: Callable[[], Any]) -> float:
+    started = time.process_time()
+    work()
+    return time.process_time() - started
+
+
+if __name__ == "__main__":
+    tyro.cli(main)
