@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import tyro
 
-from bidr.codes.codebooks import Codebooks
 from bidr.codes.fit import fit
 from bidr.index.documents import write_documents
 from bidr.index.engines.clusters import clusters
@@ -33,23 +32,25 @@ def main(documents: int = 100_000, dim: int = 384, code_bytes: int = 16, text: i
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         _write(folder, vectors[:8])  # compiles
-        print(f"vectors: {documents * 2 * dim / _took(lambda: _write(folder, vectors)) / 1e6:.0f} MB/s")
+        print(f"vectors: {documents * 2 * dim / _took(_write, folder, vectors)[0] / 1e6:.0f} MB/s")
         each = [Document(f"doc-{row}", "", "x" * text) for row in range(documents)]
-        print(f"names and text: {documents / _took(lambda: _names(folder, each)):,.0f} documents/s")
-    for words in (256, 16):
-        bits = words.bit_length() - 1
-        books: list[Codebooks] = []
-        print(f"{bits}-bit fit: {_took(lambda: books.append(fit(vectors, code_bytes * 8 // bits, words))):.0f} s")
-        codebooks = books[0]
-        codes = codebooks.encode(vectors)
-        coding = _took(lambda: codebooks.encode(vectors))
-        print(f"{bits}-bit coding: {coding_flops(documents, dim, bits) / coding / 1e9:.1f} GFLOP/s")
-        lists = round(4 * math.sqrt(documents))
-        spent = _took(lambda: clusters(codebooks, codes, lists))
-        print(f"{bits}-bit clustering: {clustering_flops(documents, dim, lists) / spent / 1e9:.1f} GFLOP/s")
-        for count in (documents // 4, documents):
-            spent = _took(lambda: build_links(codebooks, codes[:count]))
-            print(f"{bits}-bit graph, {count:,}: {1e6 * spent / count / math.log2(count):.1f} us a document and doubling")
+        print(f"names and text: {documents / _took(_names, folder, each)[0]:,.0f} documents/s")
+    for bits in (8, 4):
+        _codes(vectors, bits, code_bytes)
+
+
+def _codes(vectors: np.ndarray, bits: int, code_bytes: int) -> None:
+    count, dim = vectors.shape
+    spent, codebooks = _took(fit, vectors, code_bytes * 8 // bits, 1 << bits)
+    print(f"{bits}-bit fit: {spent:.0f} s")
+    spent, codes = _took(codebooks.encode, vectors)
+    print(f"{bits}-bit coding: {coding_flops(count, dim, bits) / spent / 1e9:.1f} GFLOP/s")
+    spent, found = _took(clusters, codebooks, codes)
+    lists = len(found.centroids)
+    print(f"{bits}-bit clustering: {clustering_flops(count, dim, lists) / spent / 1e9:.1f} GFLOP/s")
+    for some in (count // 4, count):
+        spent, _ = _took(build_links, codebooks, codes[:some])
+        print(f"{bits}-bit graph, {some:,}: {1e6 * spent / some / math.log2(some):.1f} us a document and doubling")
 
 
 def _write(folder: Path, vectors: np.ndarray) -> None:
@@ -62,10 +63,10 @@ def _names(folder: Path, documents: list[Document]) -> None:
     write_documents(lambda name: (folder / name).open("wb"), documents, len(documents), lambda rows: None)
 
 
-def _took(work: Callable[[], Any]) -> float:
+def _took(work: Callable[..., Any], *given: Any) -> tuple[float, Any]:
     started = time.process_time()
-    work()
-    return time.process_time() - started
+    made = work(*given)
+    return time.process_time() - started, made
 
 
 if __name__ == "__main__":

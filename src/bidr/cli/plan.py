@@ -56,7 +56,9 @@ class Plan(Verb):
 
     def run(self) -> Shown:
         if (self.docs is None) == (self.recall is None):
-            raise ConfigError("give --docs (what will an index take?) or --recall (which settings reach it?), one of them")
+            raise ConfigError(
+                "give --docs (what will an index take?) or --recall (which settings reach it?), one of them"
+            )
         return self._sizes(self.docs) if self.docs is not None else self._settings(self.recall or 0.0)
 
     def _sizes(self, docs: str) -> Shown:
@@ -80,4 +82,23 @@ class Plan(Verb):
         return Shown(as_text(value), value)
 
     def _settings(self, recall: float) -> Shown:
-        raise NotImplementedError
+        from bidr.cli.planned import settings_text
+        from bidr.codes.vectors import open_vectors
+        from bidr.settings import check_goal, on_index, on_sample
+
+        check_goal(recall, self.k)
+        if self.query_vectors is None or (self.vectors is None) == (self.index is None):
+            raise ConfigError(
+                "--recall is measured: give --query-vectors, and --vectors (documents) or --index, one of these two"
+            )
+        if self.index is not None:
+            measured = on_index(self.index, self.query_vectors, recall, self.k)
+        else:
+            documents, questions = (
+                open_vectors(path, str(path), self.metric) for path in (self.vectors, self.query_vectors) if path
+            )
+            measured = on_sample(documents, questions, recall, self.k, self.bytes_per_doc, self.sample)
+        cheapest = measured.cheapest
+        settings = [setting._asdict() for setting in measured.settings]
+        value = {**measured._asdict(), "settings": settings, "cheapest": cheapest._asdict() if cheapest else None}
+        return Shown(settings_text(measured), value)
