@@ -5,14 +5,15 @@ import math
 from bidr.index.engines.clusters import ORDERED_DOCUMENTS, POINTS_A_LIST, ROUNDS
 from bidr.index.sizes import Shape
 
-# CPU time of one core of a shared 2-core AMD EPYC (AVX2), 100,000 made vectors of 384 dimensions, codes of 16 bytes:
-# `OMP_NUM_THREADS=1 python bench/build_rates.py`. Links: seconds for a document and each doubling of the corpus.
-FIT_SECONDS = {8: 21.0, 4: 8.0}
-CODING = {8: 39e9, 4: 45e9}
-CLUSTERING = 75e9
-LINKING = {8: 34e-6, 4: 75e-6}
-WRITING = 86e6
-NAMING = 37_000
+# CPU time of one core of a 2-core AMD EPYC (AVX2) that others used too: the middle of two runs of
+# `OMP_NUM_THREADS=1 python bench/build_rates.py` (100,000 vectors of 384 dimensions) and one with `--documents 40000
+# --dim 768`, and the range. One of the former was cut off before its last figure.
+FIT_SECONDS = {8: 24.0, 4: 8.0}  # 21 to 38, 8 to 21
+CODING = {8: 39e9, 4: 45e9}  # operations a second: 27 to 63, 37 to 62
+CLUSTERING = 74e9  # 69 to 78
+LINKING = {8: 34e-6, 4: 75e-6}  # seconds for a document and each doubling of the corpus: 24 to 35, 72 to 75 (two runs)
+WRITING = 225e6  # bytes of fp16 a second: 225 to 366 (two runs)
+NAMING = 63_000  # documents with 1,000 bytes of text a second: 37,000 to 94,000
 
 
 def coding_flops(count: int, dim: int, bits: int) -> float:
