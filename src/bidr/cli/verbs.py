@@ -5,6 +5,7 @@ from bidr.cli.evaluate import Evaluate
 from bidr.cli.export import Export
 from bidr.cli.index import Build, Inspect, Verify
 from bidr.cli.live import Add, Compact, Delete, Snapshot
+from bidr.cli.plan import Plan
 from bidr.cli.search import Search
 from bidr.cli.shown import Verb
 from bidr.cli.train import Recipes, Train
@@ -12,6 +13,7 @@ from bidr.cli.train import Recipes, Train
 VERBS: dict[str, type[Verb]] = {
     "demo": Demo,
     "train": Train,
+    "plan": Plan,
     "build": Build,
     "search": Search,
     "evaluate": Evaluate,

@@ -1,0 +1,169 @@
+"""A plan in words."""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from bidr.settings import Measured, Setting
+
+GIB = 1 << 30
+# What a person looks for on disk, by the files that it is made of.
+ON_DISK = {
+    "vectors": ("vectors.npy",),
+    "checksums": ("vectors.checks.npy",),
+    "codes": ("codes.npy", "codebooks.safetensors"),
+    "order": ("order.npy", "lists.npy", "centroids.npy"),
+    "links": ("graph.npy",),
+    "ids": ("ids.blob", "ids.offsets.npy", "ids.hashes.npy", "ids.rows.npy"),
+    "text": ("documents.blob", "documents.offsets.npy"),
+}
+
+
+def as_text(plan: dict[str, Any]) -> str:
+    """The whole plan: what each engine takes and needs, then of what that is made."""
+    docs, engines = plan["documents"], plan["engines"]
+    names = [f"{each['engine']}, {each['bits']} bits" for each in engines]
+    ram_parts = list(dict.fromkeys(part for each in engines for part in each["ram"]["bytes"]))
+    disk = [_on_disk(each["disk"]["bytes"]) for each in engines]
+    blocks = [
+        [
+            f"{docs:,} documents of {plan['dimensions']} dimensions; codes of {plan['code_bytes']} bytes, vectors in "
+            f"{plan['stored']}; {plan['ram_budget'] / GIB:,.1f} GiB of RAM and {plan['cores']} cores a machine"
+        ],
+        _table("", names, _summary(plan)),
+        _table(
+            "RAM, bytes a document",
+            names,
+            {part: [_each(each["ram"]["bytes"].get(part, 0) / docs) for each in engines] for part in ram_parts},
+        ),
+        _table(
+            "disk, bytes a document",
+            names,
+            {part: [_each(parts.get(part, 0) / docs) for parts in disk] for part in [*ON_DISK, "other"]},
+        ),
+        _notes(plan),
+    ]
+    return "\n\n".join("\n".join(block) for block in blocks)
+
+
+def _summary(plan: dict[str, Any]) -> dict[str, list[str]]:
+    engines = plan["engines"]
+    build = [each["build_seconds_a_machine"] for each in engines]
+    return {
+        "RAM a document, bytes": [_each(each["ram"]["per_document"]) for each in engines],
+        "RAM in all": [size(each["ram"]["total"]) for each in engines],
+        "fits one machine": ["yes" if each["fits"] else "no" for each in engines],
+        "largest codes that fit": [_largest(each["largest_code_bytes"]) for each in engines],
+        "machines": [f"{each['machines']:,}" for each in engines],
+        "disk in all": [size(each["disk"]["total"]) for each in engines],
+        "codes compared a query": [f"{each['compared_a_query']:,}" for each in engines],
+        "vectors read a query": [f"{each['reads_a_query']['candidates']:,}" for each in engines],
+        "pages read, cold": [f"{each['reads_a_query']['pages_cold']:,.0f}" for each in engines],
+        "build, each machine": [duration(sum(parts.values())) for parts in build],
+        "of it, clustering": [duration(parts.get("clustering", 0)) for parts in build],
+    }
+
+
+def _notes(plan: dict[str, Any]) -> list[str]:
+    machines = max(each["machines"] for each in plan["engines"])
+    text = f"titles and texts of {plan['text_bytes']:g}" if plan["text_bytes"] else "no texts"
+    lines = [
+        f"Ids of {plan['id_bytes']:g} bytes on average, {text}. While an index is built again the old one stays: twice "
+        "the disk.",
+        "Pages are at most so many, of a file that is not in memory: candidates often lie side by side.",
+        "RAM is for one query at a time; page tables as if every vector had been read once. Build times are from rates",
+        "of one core of a shared 2-core AMD EPYC (bench/build_rates.py), taken to be as fast on every core, without",
+        "encoding texts: a guide, not a promise.",
+    ]
+    if machines > 1:
+        lines.append("With several machines each holds a share of the documents, and each answers every query.")
+    return lines
+
+
+def _on_disk(files: dict[str, int]) -> dict[str, int]:
+    parts = {part: sum(files.get(name, 0) for name in names) for part, names in ON_DISK.items()}
+    return {**parts, "other": sum(files.values()) - sum(parts.values())}
+
+
+def _table(title: str, head: list[str], rows: dict[str, list[str]]) -> list[str]:
+    first = max(len(title), *(len(name) for name in rows))
+    widths = [max(len(name), *(len(row[place]) for row in rows.values())) for place, name in enumerate(head)]
+    lines = [(title, head), *rows.items()]
+    return [
+        f"{name:<{first}}  " + "  ".join(f"{cell:>{width}}" for cell, width in zip(row, widths, strict=True))
+        for name, row in lines
+    ]
+
+
+def _largest(code_bytes: int | None) -> str:
+    return "none" if code_bytes is None else f"{code_bytes:,} bytes"
+
+
+def _each(number: float) -> str:
+    return "0" if not number else f"{number:,.2f}" if number >= 0.005 else "0.00"
+
+
+def settings_text(measured: "Measured") -> str:
+    """What was measured, and the cheapest of it that does."""
+    head = ["bits", "bytes", "visited", "candidates", f"recall@{measured.k}", "CPU ms a query"]
+    rows = [(each.engine, _cells(each)) for each in measured.settings]
+    widths = [max(len(name), *(len(cells[place]) for _, cells in rows)) for place, name in enumerate(head)]
+    table = [
+        f"{name:<6}  " + "  ".join(f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True))
+        for name, cells in [("engine", head), *rows]
+    ]
+    sampled = f", a sample of {measured.sampled_from:,}" if measured.documents < measured.sampled_from else ""
+    return "\n".join(
+        [
+            f"{measured.documents:,} documents{sampled}; {measured.questions:,} questions; wanted: {measured.recall:g} "
+            f"of the {measured.k} that exact search finds",
+            "",
+            *table,
+            "",
+            _verdict(measured),
+            f"Measured on {measured.documents:,} documents, everything in memory: for a larger corpus this is too "
+            "hopeful, as more documents come between",
+            "a query and its answers. Measure again on the index itself (--index) when it is there.",
+        ]
+    )
+
+
+def _cells(each: "Setting") -> list[str]:
+    visited = (
+        "all" if each.visited is None else f"{each.visited:.0%}" if each.engine == "lists" else f"{each.visited:,}"
+    )
+    return [
+        str(each.bits),
+        str(each.bytes_per_doc),
+        visited,
+        f"{each.candidates:,}",
+        f"{each.recall:.4f}",
+        f"{each.ms:.2f}",
+    ]
+
+
+def _verdict(measured: "Measured") -> str:
+    best = measured.cheapest
+    if best is None:
+        return "None of these reaches it: take longer codes (--bytes-per-doc), or want less."
+    how = {"lists": f", {best.visited:.0%} of the lists visited" if best.visited else "", "scan": ""}
+    return (
+        f"Cheapest that reaches it: {best.engine}{how.get(best.engine, f', ef {best.visited}')}, {best.bits}-bit codes "
+        f"of {best.bytes_per_doc} bytes, {best.candidates:,} candidates"
+    )
+
+
+def size(count: float) -> str:
+    """Bytes in the units that RAM is sold in."""
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return f"{count:,.0f} {unit}" if unit == "bytes" else f"{count:,.1f} {unit}"
+        count /= 1024
+    return f"{count:,.1f} TiB"
+
+
+def duration(seconds: float) -> str:
+    """Time as a person says it."""
+    for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:,.0f} {unit}" if seconds >= 10 * length else f"{seconds / length:,.1f} {unit}"
+    return f"{seconds:,.0f} s"

@@ -1,0 +1,166 @@
+"""What an index takes in RAM and on disk, computed before there is one. Pure functions; tests compare them with real
+indexes (tests/index/test_sizes.py)."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from bidr.index.build import VECTORS_FILE
+from bidr.index.documents import DOCUMENTS, IDS
+from bidr.index.engines.clusters import ORDERED_DOCUMENTS, lists_for
+from bidr.index.engines.files import (
+    CENTROIDS_FILE,
+    CODEBOOKS_FILE,
+    CODES_FILE,
+    GRAPH_FILE,
+    OFFSETS_FILE,
+    ORDER_FILE,
+    order_type,
+)
+from bidr.index.engines.graph import HALF_LINKS, LINK_BYTES, WIDE_LINK_BYTES
+from bidr.index.engines.lists import MANY_LISTS
+from bidr.index.engines.shuffle import BLOCK as CODE_BLOCK
+from bidr.index.lines import OFFSET
+from bidr.index.names import HASH, HASHES, ROW, ROWS
+from bidr.index.vectors.file import ASKED_CHECKS
+from bidr.index.vectors.layout import CHECK, CHECKS, Kind, row_dtype
+from bidr.index.vectors.npy import BLOCK, npy_header
+
+ENGINES, BITS = ("scan", "lists", "hnsw"), (8, 4)
+FLOAT = np.dtype("<f4")
+BYTE = np.dtype("u1")
+# A row's number is kept in 32 bits with its score; links are put in order as signed numbers.
+MOST_DOCUMENTS = {"scan": 1 << 32, "lists": 1 << 32, "hnsw": 1 << 31}
+CENTROID_LINKS = 160
+# What JSON puts around a title and a text.
+TEXT_FRAME = len('["", ""]')
+SAFETENSORS_HEADER, MANIFEST = 152, 2_000
+PAGE_TABLE_ENTRY = 8
+# Anonymous memory of a process that has searched 10,000 documents: 75 MB, and 129 MB in the first one, which compiles
+# (`cd tests/index; python memory_probe.py build FOLDER 10000 scan; python memory_probe.py search FOLDER`).
+PROCESS = 130_000_000
+
+
+@dataclass(frozen=True)
+class Shape:
+    """An index that may not exist yet.
+
+    code_bytes: bytes of a document's code; of 4-bit codes, twice as many books.
+    live:       documents will be deleted or replaced in it.
+    """
+
+    count: int
+    dim: int
+    engine: str = "lists"
+    bits: int = 8
+    code_bytes: int = 16
+    stored: Kind = "fp16"
+    live: bool = True
+
+    @property
+    def books(self) -> int:
+        return self.code_bytes * 8 // self.bits
+
+    @property
+    def lists(self) -> int:
+        return lists_for(self.count)
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a vector on disk."""
+        return row_dtype(self.stored, self.dim).itemsize * (self.dim if self.stored == "fp16" else 1)
+
+    @property
+    def vector_bytes(self) -> int:
+        return BLOCK + self.count * self.row_bytes
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of the file of vectors."""
+        return -(-self.vector_bytes // BLOCK)
+
+
+def engine_ram(shape: Shape) -> dict[str, int]:
+    """What `Candidates.ram_bytes` says of an index that was opened."""
+    blocked = shape.bits == 4 and shape.engine != "hnsw"
+    rows = -(-shape.count // CODE_BLOCK) * CODE_BLOCK if blocked else shape.count
+    parts = {"codes": rows * shape.code_bytes}
+    if shape.engine == "lists":
+        beside = CENTROID_LINKS if shape.lists > MANY_LISTS else FLOAT.itemsize
+        parts["lists"] = shape.lists * (shape.dim + beside) + 8 * (shape.lists + 1)
+    if shape.engine == "hnsw":
+        parts["links"] = shape.count * link_bytes(shape.count)
+    return parts
+
+
+def ram(shape: Shape) -> dict[str, int]:
+    """All that has to stay in RAM for searching, by what it is; page tables as if every vector had been read once."""
+    parts = engine_ram(shape)
+    if shape.live:
+        # A byte a document says whether its row is deleted, another one whether its place may be found.
+        parts["deleted"] = 2 * shape.count
+    parts["seen blocks"] = shape.blocks // 8 + 1
+    checks = CHECK.itemsize * shape.blocks
+    parts["checksums"] = checks if checks <= ASKED_CHECKS else 0
+    parts["page tables"] = shape.vector_bytes // BLOCK * PAGE_TABLE_ENTRY
+    parts["a query"] = query_bytes(shape)
+    parts["codebooks"] = FLOAT.itemsize * shape.dim * (2 * shape.dim + (1 << shape.bits))
+    parts["process"] = PROCESS
+    return parts
+
+
+def query_bytes(shape: Shape) -> int:
+    """What grows with the corpus while one query is answered: bits of who was met, and of who may be found."""
+    return (shape.count // 8 if shape.engine == "hnsw" else 0) + (shape.count // 4 if shape.live else 0)
+
+
+def disk(shape: Shape, id_bytes: float | None = None, text_bytes: float | None = None) -> dict[str, int]:
+    """Bytes of every file; ids of a mean size where there are any, titles with texts where there are any."""
+    count, checks = shape.count, shape.blocks
+    files = {
+        VECTORS_FILE: shape.vector_bytes,
+        VECTORS_FILE.removesuffix(".npy") + CHECKS: _npy(CHECK, checks),
+        CODES_FILE: _npy(BYTE, count, shape.code_bytes),
+        CODEBOOKS_FILE: SAFETENSORS_HEADER + FLOAT.itemsize * shape.dim * (shape.dim + (1 << shape.bits)),
+        "manifest.json": MANIFEST,
+    }
+    if shape.engine == "lists" or count >= ORDERED_DOCUMENTS:
+        files[ORDER_FILE] = _npy(order_type(count), count)
+    if shape.engine == "lists":
+        files[OFFSETS_FILE] = _npy(OFFSET, shape.lists + 1)
+        files[CENTROIDS_FILE] = _npy(FLOAT, shape.lists, shape.dim)
+    if shape.engine == "hnsw":
+        files[GRAPH_FILE] = _npy(BYTE, count, link_bytes(count))
+    if id_bytes is not None:
+        files |= _lines(IDS, count, id_bytes) | {HASHES: _npy(HASH, count), ROWS: _npy(ROW, count)}
+    if text_bytes is not None:
+        files |= _lines(DOCUMENTS, count, text_bytes + TEXT_FRAME)
+    if shape.live:
+        files["deleted"] = -(-count // 8)
+    return files
+
+
+def link_bytes(count: int) -> int:
+    """Links of one document."""
+    return 2 * HALF_LINKS * (LINK_BYTES if count < 1 << 24 else WIDE_LINK_BYTES)
+
+
+def pages_a_row(row_bytes: int) -> float:
+    """Pages that a row lies in, on average: one, and as often another as rows cross from one into the next."""
+    return 1 + (row_bytes - math.gcd(row_bytes, BLOCK)) / BLOCK
+
+
+def cold_pages(shape: Shape, candidates: int) -> float:
+    """Pages that a query reads of a file that is not in memory, at most: candidates often lie side by side."""
+    pages = candidates * pages_a_row(shape.row_bytes)
+    kept = CHECK.itemsize * shape.blocks <= ASKED_CHECKS
+    return min(pages + (0 if kept else candidates), shape.blocks)
+
+
+def _lines(name: str, count: int, mean: float) -> dict[str, int]:
+    return {f"{name}.blob": round(count * mean), f"{name}.offsets.npy": _npy(OFFSET, count + 1)}
+
+
+def _npy(dtype: "np.dtype[np.generic]", *shape: int) -> int:
+    return len(npy_header(dtype, shape)) + math.prod(shape) * dtype.itemsize

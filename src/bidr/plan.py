@@ -1,0 +1,165 @@
+"""What a corpus will take before anything is built: RAM, disk, reads, build time, machines, for every engine."""
+
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from bidr.errors import ConfigError
+from bidr.index.engines.graph import default_width
+from bidr.index.engines.lists import VISITED
+from bidr.index.sizes import BITS, ENGINES, MOST_DOCUMENTS, Shape, cold_pages, disk, ram
+from bidr.index.times import build_seconds
+from bidr.index.vectors import KINDS, Kind
+from bidr.search import CANDIDATES
+
+UNITS = {"": 1, **{f"{unit}B": 1000 ** (power + 1) for power, unit in enumerate("KMGTP")}}
+UNITS |= {f"{unit}iB": 1024 ** (power + 1) for power, unit in enumerate("KMGTP")} | {"B": 1}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Corpus:
+    """What is planned for. `ram`: bytes of one machine; ids and texts by their mean size, None: there are none."""
+
+    docs: int
+    dim: int
+    ram: int
+    code_bytes: int = 16
+    stored: Kind = "fp16"
+    candidates: int = CANDIDATES
+    id_bytes: float | None = 12
+    text_bytes: float | None = 1_000
+    cores: int = 16
+    live: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("docs", "dim", "ram", "code_bytes", "candidates", "cores"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name}: given {getattr(self, name)}, expected 1 or more")
+        for name in ("id_bytes", "text_bytes"):
+            value = getattr(self, name)
+            if value is not None and not 0 <= value < math.inf:
+                raise ConfigError(f"{name}: given {value}, expected a mean size in bytes of 0 or more")
+        if self.stored not in KINDS:
+            raise ConfigError(f"stored: given {self.stored!r}, expected one of {', '.join(KINDS)}")
+        least = sum(ram(self.shape("scan", 4, 1)).values())
+        if least > self.ram:
+            raise ConfigError(
+                f"ram: given {self.ram:,} bytes, but a process that holds one document takes {least:,}; give more"
+            )
+
+    def shape(self, engine: str, bits: int, count: int | None = None, code_bytes: int | None = None) -> Shape:
+        size = code_bytes or self.code_bytes
+        return Shape(count or self.docs, self.dim, engine, bits, size, self.stored, self.live)
+
+
+def parse_bytes(name: str, given: str) -> int:
+    """A size such as 64GiB, 500MB or 1e9."""
+    match = re.fullmatch(r"\s*([0-9.]+(?:e[+]?[0-9]{1,2})?)\s*([A-Za-z]*)\s*", given)
+    units = {unit.lower(): size for unit, size in UNITS.items()}
+    units |= {unit[0].lower(): size for unit, size in UNITS.items() if unit.endswith("iB")}
+    try:
+        number = float(match[1]) * units[match[2].lower()] if match else math.nan
+    except (ValueError, KeyError):
+        number = math.nan
+    if not 1 <= number < 1 << 60:
+        raise ConfigError(f"{name}: given {given!r}, expected a size such as 64GiB, 500MB or 1.5TiB")
+    return int(number)
+
+
+def parse_count(name: str, given: str) -> int:
+    """A number of things such as 1e9 or 250000."""
+    try:
+        number = float(given.replace("_", "").replace(",", ""))
+    except ValueError:
+        number = math.nan
+    if not 1 <= number <= 1e15 or number != int(number):
+        raise ConfigError(f"{name}: given {given!r}, expected a whole number of 1 or more, such as 1e9")
+    return int(number)
+
+
+def plan(corpus: Corpus) -> dict[str, Any]:
+    """Every engine with codes of 8 and of 4 bits, as a program reads it."""
+    return {
+        "documents": corpus.docs,
+        "dimensions": corpus.dim,
+        "ram_budget": corpus.ram,
+        "code_bytes": corpus.code_bytes,
+        "stored": corpus.stored,
+        "candidates": corpus.candidates,
+        "id_bytes": corpus.id_bytes,
+        "text_bytes": corpus.text_bytes,
+        "cores": corpus.cores,
+        "live": corpus.live,
+        "engines": [_engine(corpus, engine, bits) for engine in ENGINES for bits in BITS],
+    }
+
+
+def _engine(corpus: Corpus, engine: str, bits: int) -> dict[str, Any]:
+    shape = corpus.shape(engine, bits)
+    parts, files = ram(shape), disk(shape, corpus.id_bytes, corpus.text_bytes)
+    total = sum(parts.values())
+    machines = machines_for(corpus, engine, bits)
+    share = corpus.shape(engine, bits, -(-corpus.docs // machines))
+    return {
+        "engine": engine,
+        "bits": bits,
+        "ram": {"bytes": parts, "total": total, "per_document": total / corpus.docs},
+        "fits": machines == 1,
+        "largest_code_bytes": largest_codes(corpus, engine, bits),
+        "machines": machines,
+        "ram_a_machine": sum(ram(share).values()),
+        "disk": {"bytes": files, "total": sum(files.values()), "per_document": sum(files.values()) / corpus.docs},
+        "compared_a_query": compared(share, corpus.candidates),
+        "reads_a_query": {
+            "candidates": min(corpus.candidates, share.count),
+            "pages_cold": round(cold_pages(share, min(corpus.candidates, share.count)), 1),
+        },
+        "build_seconds_a_machine": {
+            part: round(seconds, 1)
+            for part, seconds in build_seconds(share, corpus.text_bytes is not None, corpus.cores).items()
+        },
+    }
+
+
+def compared(shape: Shape, candidates: int) -> int:
+    """Codes that a query is compared with, by default settings; of a graph, those that it goes on from."""
+    if shape.engine == "lists":
+        return max(min(candidates, shape.count), round(VISITED * shape.count))
+    return min(default_width(candidates), shape.count) if shape.engine == "hnsw" else shape.count
+
+
+def fits(corpus: Corpus, shape: Shape) -> bool:
+    return shape.count <= MOST_DOCUMENTS[shape.engine] and sum(ram(shape).values()) <= corpus.ram
+
+
+def machines_for(corpus: Corpus, engine: str, bits: int) -> int:
+    """How many machines hold the documents between them, each an index of its share."""
+
+    def enough(machines: int) -> bool:
+        return fits(corpus, corpus.shape(engine, bits, -(-corpus.docs // machines)))
+
+    return _least(enough, corpus.docs)
+
+
+def largest_codes(corpus: Corpus, engine: str, bits: int) -> int | None:
+    """The longest codes with which one machine holds all; books divide the dimensions, as OPQ's do."""
+    books = [number for number in range(1, corpus.dim + 1) if corpus.dim % number == 0 and number * bits % 8 == 0]
+    fitting = [
+        number * bits // 8
+        for number in books
+        if fits(corpus, corpus.shape(engine, bits, code_bytes=number * bits // 8))
+    ]
+    return max(fitting, default=None)
+
+
+def _least(enough: Callable[[int], bool], most: int) -> int:
+    """The smallest number that is enough; what is enough once is enough with more."""
+    low, high = 1, 1
+    while not enough(high) and high < most:
+        low, high = high + 1, min(2 * high, most)
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if enough(middle) else (middle + 1, high)
+    return low

@@ -1,0 +1,158 @@
+"""bidr plan: what it says adds up, what it measures holds, and bad input is one line."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cli_data import Run
+
+from bidr.codes.exact import top_k
+from bidr.plan import Corpus, machines_for, parse_bytes, plan
+
+GIB = 1 << 30
+DIM = 32
+
+
+def test_a_plan_for_a_billion(bidr: Run, tmp_path: Path) -> None:
+    out = tmp_path / "plan.json"
+    shown = bidr("plan", "--docs", "1e9", "--dim", 768, "--ram", "64GiB", "--json", out)
+    assert shown.code == 0, shown.err
+    for word in (
+        "scan, 8 bits",
+        "lists, 4 bits",
+        "hnsw, 8 bits",
+        "machines",
+        "largest codes that fit",
+        "pages read, cold",
+    ):
+        assert word in shown.out
+    value = json.loads(out.read_text())
+    assert [(each["engine"], each["bits"]) for each in value["engines"]] == [
+        (engine, bits) for engine in ("scan", "lists", "hnsw") for bits in (8, 4)
+    ]
+    for each in value["engines"]:
+        assert each["ram"]["total"] == sum(each["ram"]["bytes"].values())
+        assert each["fits"] == (each["ram"]["total"] <= 64 * GIB) == (each["machines"] == 1)
+        assert each["ram_a_machine"] <= 64 * GIB
+
+
+def test_the_largest_codes_fit_and_the_next_do_not() -> None:
+    corpus = Corpus(docs=50_000_000, dim=384, ram=2 * GIB)
+    for each in plan(corpus)["engines"]:
+        books = [number for number in range(1, 385) if 384 % number == 0 and number * each["bits"] % 8 == 0]
+        sizes = [number * each["bits"] // 8 for number in books]
+        fitting = [size for size in sizes if _engine(replace(corpus, code_bytes=size), each)["fits"]]
+        assert each["largest_code_bytes"] == max(fitting, default=None)
+        assert fitting != sizes, "a budget that holds everything tests nothing"
+
+
+def _engine(corpus: Corpus, like: dict) -> dict:
+    return next(e for e in plan(corpus)["engines"] if (e["engine"], e["bits"]) == (like["engine"], like["bits"]))
+
+
+def test_as_many_machines_as_are_needed_and_no_more() -> None:
+    corpus = Corpus(docs=10**9, dim=768, ram=16 * GIB)
+    for each in plan(corpus)["engines"]:
+        fewer = -(-corpus.docs // (each["machines"] - 1))
+        assert machines_for(corpus, each["engine"], each["bits"]) == each["machines"] > 1
+        assert each["ram_a_machine"] <= corpus.ram
+        alone = Corpus(docs=fewer, dim=768, ram=16 * GIB)
+        assert not _engine(alone, each)["fits"]
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("64GiB", 64 * GIB),
+        ("64gib", 64 * GIB),
+        ("64G", 64 * GIB),
+        ("500MB", 500_000_000),
+        ("1e9", 10**9),
+        ("1.5 KiB", 1536),
+    ],
+)
+def test_sizes_as_people_write_them(given: str, expected: int) -> None:
+    assert parse_bytes("ram", given) == expected
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> tuple[Path, Path]:
+    random = np.random.default_rng(0)
+    centres = random.standard_normal((40, DIM))
+    vectors = centres[random.integers(0, 40, 3_000)] + random.standard_normal((3_000, DIM))
+    questions = vectors[:60] + 0.5 * random.standard_normal((60, DIM))
+    paths = tmp_path / "d.npy", tmp_path / "q.npy"
+    for path, array in zip(paths, (vectors, questions), strict=True):
+        np.save(path, array.astype(np.float32))
+    return paths
+
+
+def test_settings_for_a_recall_from_vectors(bidr: Run, files: tuple[Path, Path], tmp_path: Path) -> None:
+    out = tmp_path / "settings.json"
+    flags = ["--recall", ".9", "--vectors", files[0], "--query-vectors", files[1], "--k", 10]
+    shown = bidr("plan", *flags, "--bytes-per-doc", 8, "--sample", 2_000, "--json", out)
+    assert shown.code == 0, shown.err
+    value = json.loads(out.read_text())
+    best = value["cheapest"]
+    assert best["recall"] >= 0.9
+    assert best["ms"] == min(each["ms"] for each in value["settings"] if each["recall"] >= 0.9)
+    assert {each["engine"] for each in value["settings"]} == {"scan", "lists"}
+    assert "too hopeful" in shown.out
+    assert "a sample of 3,000" in shown.out
+    whole = [each for each in value["settings"] if each["bits"] == 8 and each["visited"] in (None, 1.0)]
+    assert len({each["candidates"] for each in whole}) == 1, "all lists visited are a scan"
+
+
+def test_settings_of_an_index_hold_when_it_is_searched(bidr: Run, files: tuple[Path, Path], tmp_path: Path) -> None:
+    from bidr.api import open_index
+    from bidr.codes.fit import fit
+    from bidr.index.build import build_index
+
+    vectors, questions = (np.load(path) for path in files)
+    codebooks = fit(vectors, 8, iterations=3)
+    index, out = tmp_path / "index", tmp_path / "settings.json"
+    build_index(index, codebooks=codebooks, codes=codebooks.encode(vectors), vectors=vectors, engine="scan")
+    shown = bidr("plan", "--recall", ".9", "--index", index, "--query-vectors", files[1], "--k", 10, "--json", out)
+    assert shown.code == 0, shown.err
+    (only,) = json.loads(out.read_text())["settings"]
+    exact = top_k(questions, vectors, 10).rows
+
+    def recall(candidates: int) -> float:
+        with open_index(index) as searcher:
+            found = searcher.search_vectors(questions, 10, candidates).rows
+        return float(np.mean([np.isin(a, b).mean() for a, b in zip(exact, found, strict=True)]))
+
+    assert recall(only["candidates"]) == pytest.approx(only["recall"])
+    assert recall(only["candidates"]) >= 0.9
+    assert only["candidates"] == 10 or recall(only["candidates"] - 1) < 0.9
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--docs", "0"], ["docs", "'0'", "1e9"]),
+        (["--docs", "many"], ["docs", "'many'"]),
+        (["--docs", "1.5"], ["docs", "whole number"]),
+        (["--docs", "nan"], ["docs", "'nan'"]),
+        (["--docs", "1e9", "--ram", "64XB"], ["ram", "'64XB'", "64GiB"]),
+        (["--docs", "1e9", "--ram", "0GiB"], ["ram", "'0GiB'"]),
+        (["--docs", "1e9", "--ram", "1MiB"], ["ram", "1,048,576", "give more"]),
+        (["--docs", "1e9", "--dim", "0"], ["dim: given 0"]),
+        (["--docs", "1e9", "--bytes-per-doc", "-1"], ["-1"]),
+        (["--docs", "1e9", "--text-bytes", "nan"], ["text_bytes", "nan"]),
+        (["--docs", "1e9", "--stored", "fp8"], ["fp8"]),
+        (["--recall", "1.2"], ["recall", "1.2", ".95"]),
+        (["--recall", "0"], ["recall", "given 0"]),
+        (["--recall", ".9", "--k", "0"], ["k: given 0"]),
+        (["--recall", ".9"], ["--query-vectors"]),
+        (["--recall", ".9", "--query-vectors", "q.npy", "--vectors", "none.npy"], ["none.npy does not exist"]),
+        (["--recall", ".9", "--docs", "1e6"], ["--docs", "--recall"]),
+        ([], ["--docs", "--recall"]),
+    ],
+)
+def test_bad_input_is_one_line(bidr: Run, flags: list[str], words: list[str]) -> None:
+    line = bidr.refused("plan", *flags)
+    for word in words:
+        assert word in line

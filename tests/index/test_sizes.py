@@ -1,0 +1,105 @@
+"""The sizes that are computed beforehand, beside those of real indexes: the formulas were fitted to none of these."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from made_index import clustered, documents, random_codebooks
+
+from bidr.index.build import build_index
+from bidr.index.live.index import LiveIndex
+from bidr.index.live.writer import LiveWriter
+from bidr.index.reader import IndexReader
+from bidr.index.sizes import BITS, ENGINES, Shape, cold_pages, disk, engine_ram, pages_a_row, ram
+from bidr.index.vectors import KINDS
+
+DIM, CODE_BYTES = 48, 6
+NEAR = 0.10
+
+
+def build(folder: Path, shape: Shape) -> tuple[float, float]:
+    """Builds what the shape says; returns the mean sizes of its ids and texts."""
+    vectors = clustered(shape.count, shape.dim)
+    books = random_codebooks(shape.dim, shape.books, 1 << shape.bits)
+    texts = documents(shape.count)
+    build_index(
+        folder,
+        codebooks=books,
+        codes=books.encode(vectors),
+        vectors=vectors,
+        documents=texts,
+        engine=shape.engine,
+        stored=shape.stored,
+        ef_construction=16,
+    )
+    ids = sum(len(each.id.encode()) for each in texts) / shape.count
+    return ids, sum(len((each.title + each.text).encode()) for each in texts) / shape.count
+
+
+def check(folder: Path, shape: Shape) -> None:
+    means = build(folder, shape)
+    planned = disk(shape, *means)
+    with IndexReader.open(folder) as reader:
+        measured, found = reader.candidates.ram_bytes, reader.describe()["disk_bytes"]
+        generation = reader.generation
+    assert engine_ram(shape).keys() == measured.keys()
+    for part, size in engine_ram(shape).items():
+        assert size == pytest.approx(measured[part], rel=NEAR), part
+    assert planned.keys() == {*found, "manifest.json"}
+    for name, size in found.items():
+        assert planned[name] == pytest.approx(size, rel=NEAR), name
+    whole = sum(path.stat().st_size for path in generation.iterdir())
+    assert sum(planned.values()) == pytest.approx(whole, rel=NEAR)
+
+
+@pytest.mark.parametrize("count", [1_003, 4_500, 21_000])
+@pytest.mark.parametrize("engine", ENGINES)
+def test_what_is_planned_is_what_an_index_takes(tmp_path: Path, engine: str, count: int) -> None:
+    for bits in BITS:
+        stored = KINDS[bits == 4]
+        check(tmp_path / f"{bits}", Shape(count, DIM, engine, bits, CODE_BYTES, stored, live=False))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("count", "dim"), [(60_000, 96), (150_000, 192), (300_000, 64)])
+@pytest.mark.parametrize("engine", ENGINES)
+def test_the_same_of_larger_ones(tmp_path: Path, engine: str, count: int, dim: int) -> None:
+    for bits in BITS:
+        check(tmp_path / f"{bits}", Shape(count, dim, engine, bits, 16, "fp16", live=False))
+
+
+def test_what_is_deleted_takes_what_is_planned(tmp_path: Path) -> None:
+    shape = Shape(2_000, DIM, "lists", 8, CODE_BYTES)
+    build(tmp_path, shape)
+    with LiveWriter(tmp_path, lambda documents, vectors: None) as writer:
+        writer.delete(["doc-7"])
+    with LiveIndex.open(tmp_path) as index:
+        view = index.latest()
+        deleted = view.candidates.ram_bytes["deleted"]
+        view.candidates.search(np.zeros((1, DIM), dtype=np.float32), 5)
+        allowed = sum(mask.nbytes for mask in view.candidates._allowed if mask is not None)
+    assert ram(shape)["deleted"] == pytest.approx(deleted + allowed, rel=NEAR)
+
+
+@pytest.mark.parametrize("stored", KINDS)
+def test_the_file_of_vectors_remembers_as_many_blocks(tmp_path: Path, stored: str) -> None:
+    shape = Shape(2_345, DIM, "scan", 8, CODE_BYTES, stored)
+    build(tmp_path, shape)
+    with IndexReader.open(tmp_path) as reader:
+        assert ram(shape)["seen blocks"] == reader.vectors._seen.nbytes
+        assert ram(shape)["checksums"] == reader.vectors._expected.nbytes
+
+
+@pytest.mark.parametrize("dim", [48, 256, 384, 768, 1_000, 3_000])
+def test_pages_are_those_that_rows_lie_in(dim: int) -> None:
+    size = 2 * dim
+    starts = np.arange(4_096) * size
+    mean = ((starts + size - 1) // 4_096 - starts // 4_096 + 1).mean()
+    assert pages_a_row(size) == pytest.approx(mean, rel=1e-9)
+
+
+def test_checksums_that_do_not_stay_in_memory_are_read_too() -> None:
+    few, many = Shape(10**6, 768), Shape(10**9, 768)
+    assert cold_pages(few, 200) == 200 * 1.25
+    assert cold_pages(many, 200) == 200 * 2.25
+    assert ram(many)["checksums"] == 0
