@@ -9,7 +9,7 @@ from bidr.errors import ConfigError, DataError
 from bidr.index.build import build_index
 from bidr.index.engines import graph
 from bidr.index.reader import IndexReader
-from bidr.search import Answers, QueryVectors, Searcher
+from bidr.search import Answers, QueryVectors, Searcher, best
 from index.made_index import clustered, documents, random_codebooks
 
 DIM = 16
@@ -166,3 +166,11 @@ def test_more_candidates_never_lower_the_scores(searcher):
     depths = [searcher.search_vectors(queries, 10, depth).scores for depth in (10, 50, 300)]
     assert (depths[0] <= depths[1]).all()
     assert (depths[1] <= depths[2]).all()
+
+
+@given(scores=st.lists(st.integers(-3, 3), min_size=1, max_size=30), k=st.integers(1, 30), missing=st.integers(0, 5))
+def test_the_best_are_those_of_a_full_sort_ties_by_place(scores, k, missing):
+    values = np.array([*scores, *[-np.inf] * missing], dtype=np.float32)
+    places = np.random.default_rng(0).permutation(len(values))
+    k = min(k, len(values))
+    assert best(values, places, k).tolist() == np.lexsort((places, -values))[:k].tolist()
