@@ -109,24 +109,24 @@ def on_index(folder: Path, vectors: Path, recall: float, k: int) -> Measured:
         view = searcher.reader.latest()
         if view.count < k:
             raise DataError(f"{folder}: {view.count:,} documents, expected {k} or more; choose a smaller --k")
-        rows = np.fromiter(view.rows(), dtype=np.int64)
-        stored: Any = _Stored(view, rows)
-        exact = Exact(asked, rows[top_k(asked.vectors, stored, k).rows])
+        places = view.places()
+        stored: Any = _Stored(view, places)
+        exact = Exact(asked, view.rows_of(places[top_k(asked.vectors, stored, k).rows]))
         found = list(_settings(searcher, exact, recall, k))
-    return Measured(len(rows), len(rows), len(asked.codes), k, recall, found)
+    return Measured(len(places), len(places), len(asked.codes), k, recall, found)
 
 
 class _Stored:
     """The vectors of an index as `top_k` takes them, a slice at a time."""
 
-    def __init__(self, view: IndexReader | LiveView, rows: Rows) -> None:
-        self.view, self.rows = view, rows
+    def __init__(self, view: IndexReader | LiveView, places: Rows) -> None:
+        self.view, self.places = view, places
 
     def __len__(self) -> int:
-        return len(self.rows)
+        return len(self.places)
 
     def __getitem__(self, part: slice) -> Floats:
-        return self.view.vectors.read(self.rows[part])
+        return self.view.vectors.read(self.places[part])
 
 
 def _settings(searcher: Searcher, exact: Exact, recall: float, k: int) -> Iterator[Setting]:

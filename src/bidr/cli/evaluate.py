@@ -136,7 +136,7 @@ def _refuse_other_corpus(searcher: "Searcher", split: "Split", index: Path) -> N
     from bidr.text import Ids
 
     view = searcher.reader.latest()
-    ids = Ids(view.documents.id(row) for row in view.rows())
+    ids = Ids(view.documents.id(row) for row in view.rows_of(view.places()).tolist())
     for query, judged in split.qrels.items():
         for document, score in judged.items():
             if score > 0 and document not in ids:

@@ -84,9 +84,9 @@ class IndexReader:
 
         return LiveView.of(self).filtered(given)
 
-    def rows(self) -> range:
-        """Every document that can be found."""
-        return range(self.count)
+    def places(self) -> Rows:
+        """Where every document that can be found stands."""
+        return np.arange(self.count)
 
     @property
     def count(self) -> int:

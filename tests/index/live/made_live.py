@@ -40,7 +40,7 @@ def contents(index: Path | LiveView) -> dict[str, tuple]:
     """Everything that an index says of every document that it has."""
     view = index if isinstance(index, LiveView) else LiveIndex.open(index).latest()
     found = {}
-    for row in view.rows():
+    for row in view.rows_of(view.places()).tolist():
         record = view.documents.record(row)
         vector = view.vectors.read(np.array([row]))[0].astype(np.float16).tobytes()
         found[record.id] = (record.title, record.text, record.attributes, vector)

@@ -82,13 +82,13 @@ class LiveView:
                 rows[here] = part.start + part.open.rows(places[here] - part.start)
         return rows
 
-    def rows(self) -> Iterator[int]:
-        """Every document that can be found."""
+    def places(self) -> Rows:
+        """Where every document that can be found stands."""
+        found = []
         for part in self.parts:
             allowed = part.allowed(None)
-            places = np.arange(part.count) if allowed is None else np.flatnonzero(allowed)
-            yield from (part.open.rows(places) + part.start).tolist()
-        yield from (np.flatnonzero(self.memory.alive) + self.start).tolist()
+            found.append(part.start + (np.arange(part.count) if allowed is None else np.flatnonzero(allowed)))
+        return np.concatenate([*found, self.start + np.flatnonzero(self.memory.alive)])
 
     def split(self, rows: Rows) -> Iterator[tuple[Part | None, Rows, Rows]]:
         """Rows by the part that holds them (None: the log): the part, where among the rows, and its own numbers."""
