@@ -75,7 +75,7 @@ class Watch:
             np.unique(np.linspace(0, part.count - 1, min(number, part.count)).astype(np.int64))
             for number in (ERRORS_SAMPLED, CODES_SAMPLED)
         )
-        documents = [view.documents.record(row) for row in few.tolist()]
+        documents = [view.documents.record(row) for row in view.rows_of(few).tolist()]
         return self.errors_of(documents, view.vectors.read(few)), part.open.codes[many]
 
 
