@@ -1,0 +1,45 @@
+"""Faiss: whatever its index factory makes, by inner product."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import faiss
+import numpy as np
+
+TRAIN_ROWS = 20_000
+
+
+def build(vectors: np.ndarray, folder: Path, settings: dict[str, Any]) -> None:
+    faiss.omp_set_num_threads(settings["threads"])
+    lists = min(settings.get("lists", 1), len(vectors) // 39)
+    index = faiss.index_factory(vectors.shape[1], settings["factory"].format(lists=lists), faiss.METRIC_INNER_PRODUCT)
+    if "ef_construction" in settings:
+        index.hnsw.efConstruction = settings["ef_construction"]
+    rows = np.random.default_rng(0).choice(len(vectors), min(max(TRAIN_ROWS, 39 * lists), len(vectors)), replace=False)
+    index.train(np.ascontiguousarray(vectors[np.sort(rows)]))
+    for start in range(0, len(vectors), 16_384):
+        index.add(np.ascontiguousarray(vectors[start : start + 16_384]))
+    faiss.write_index(index, str(folder / "index.faiss"))
+
+
+def opened(folder: Path, settings: dict[str, Any]) -> Callable[..., np.ndarray]:
+    faiss.omp_set_num_threads(1)
+    index = faiss.read_index(str(folder / "index.faiss"))
+    space = faiss.ParameterSpace()
+    inner = faiss.downcast_index(index.index) if hasattr(index, "index") else index
+    if "query_bits" in settings:
+        inner.qb = settings["query_bits"]
+    last: dict[str, Any] = {}
+
+    def search(query: np.ndarray, count: int, setting: dict[str, Any]) -> np.ndarray:
+        if setting is not last.get("setting"):
+            for name in {"nprobe", "efSearch"} & set(setting):
+                space.set_index_parameter(index, name, setting[name])
+            last["setting"] = setting
+        found: np.ndarray = index.search(query[None], count)[1][0]
+        return found
+
+    return search

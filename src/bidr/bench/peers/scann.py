@@ -1,0 +1,31 @@
+"""ScaNN: anisotropic 4-bit codes, in a tree or scanned; ranking again is left to the harness."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scann
+
+
+def build(vectors: np.ndarray, folder: Path, settings: dict[str, Any]) -> None:
+    rows = np.ascontiguousarray(vectors)
+    builder = scann.scann_ops_pybind.builder(rows, 100, "dot_product").set_n_training_threads(settings["threads"])
+    if settings.get("lists"):
+        lists = min(settings["lists"], len(rows) // 39)
+        builder = builder.tree(lists, max(1, lists // 10), training_sample_size=min(len(rows), 100_000))
+    searcher = builder.score_ah(settings["width"], anisotropic_quantization_threshold=0.2).build()
+    searcher.serialize(str(folder))
+
+
+def opened(folder: Path, settings: dict[str, Any]) -> Callable[..., np.ndarray]:
+    searcher = scann.scann_ops_pybind.load_searcher(str(folder))
+    searcher.set_num_threads(1)
+
+    def search(query: np.ndarray, count: int, setting: dict[str, Any]) -> np.ndarray:
+        found, _ = searcher.search(query, final_num_neighbors=count, leaves_to_search=setting.get("leaves"))
+        return found.astype(np.int64)
+
+    return search
