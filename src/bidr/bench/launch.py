@@ -10,7 +10,7 @@ from typing import Any
 from bidr.errors import BidrError
 
 HARNESS = Path(__file__).parent / "peers" / "harness.py"
-ONE_THREAD = (
+THREADS = (
     "OMP_NUM_THREADS",
     "OPENBLAS_NUM_THREADS",
     "MKL_NUM_THREADS",
@@ -35,7 +35,9 @@ def ask(python: str, request: dict[str, Any], seconds: float) -> list[dict[str, 
                 command, env=_environment(request), capture_output=True, text=True, timeout=seconds, check=False
             )
         except subprocess.TimeoutExpired:
-            raise PeerError(f"not done with {request['phase']} after {seconds:.0f} s; allow more with --limit") from None
+            raise PeerError(
+                f"not done with {request['phase']} after {seconds:.0f} s; allow more with --limit"
+            ) from None
         except OSError as error:
             raise PeerError(f"{python} cannot be run ({error.strerror}); see --peer-python") from error
     lines = [json.loads(line) for line in done.stdout.splitlines()]
@@ -51,8 +53,8 @@ def _environment(request: dict[str, Any]) -> dict[str, str]:
     environment = dict(os.environ)
     source = str(Path(__file__).parents[2])
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, [source, environment.get("PYTHONPATH")]))
-    if request["phase"] == "search":
-        environment.update(dict.fromkeys(ONE_THREAD, "1"))
+    threads = request["settings"]["threads"] if request["phase"] == "build" else 1
+    environment.update(dict.fromkeys(THREADS, str(threads)))
     return environment
 
 
@@ -60,4 +62,3 @@ def _ended(code: int, told: str) -> str:
     last = next((line.strip() for line in reversed(told.splitlines()) if line.strip()), "it said nothing")
     how = f"killed by signal {-code}" if code < 0 else f"exit code {code}"
     return f"the process ended ({how}): {last}"
-

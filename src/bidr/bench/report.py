@@ -38,7 +38,9 @@ def _at(rows: list[Row], target: float) -> str:
     head = ["index", "setting", "R@10", "R@100", "CPU ms", "of which ranking", "QPS/core", "p50 ms", "p99 ms", "B/doc"]
     found = [(fastest(row, target), row) for row in rows]
     there = sorted(((point, row) for point, row in found if point), key=lambda pair: float(pair[0]["cpu_ms"]))
-    lines = [[row["name"], *_figures(point), f"{row['ram_per_document']['anonymous_bytes']:,.0f}"] for point, row in there]
+    lines = [
+        [row["name"], *_figures(point), f"{row['ram_per_document']['anonymous_bytes']:,.0f}"] for point, row in there
+    ]
     for point, row in found:
         if point is None:
             best = max(one["recall@100"] for one in row["points"])
@@ -48,9 +50,18 @@ def _at(rows: list[Row], target: float) -> str:
 
 def _figures(point: Point) -> list[str]:
     setting = ", ".join(f"{name} {value}" for name, value in point["setting"].items())
-    ranking = f"{point['ranking_cpu_ms']:.2f} ({point['ranked_by']})" if "ranking_cpu_ms" in point else point["ranked_by"]
+    ranking = (
+        f"{point['ranking_cpu_ms']:.2f} ({point['ranked_by']})" if "ranking_cpu_ms" in point else point["ranked_by"]
+    )
     times = (f"{1000 / point['cpu_ms']:,.0f}", f"{point['p50_ms']:.2f}", f"{point['p99_ms']:.2f}")
-    return [setting, f"{point['recall@10']:.4f}", f"{point['recall@100']:.4f}", f"{point['cpu_ms']:.3f}", ranking, *times]
+    return [
+        setting,
+        f"{point['recall@10']:.4f}",
+        f"{point['recall@100']:.4f}",
+        f"{point['cpu_ms']:.3f}",
+        ranking,
+        *times,
+    ]
 
 
 def _cold(rows: list[Row]) -> str:

@@ -49,43 +49,50 @@ def variants(peers: tuple[str, ...], count: int, dim: int, code_bytes: tuple[int
     made: list[Variant] = []
     for peer in peers:
         for size in code_bytes:
-            made += _with_codes(peer, count, dim, size, lists)
+            made += _with_codes(peer, dim, size, lists)
         made += _others(peer, lists)
     return made
 
 
-def _with_codes(peer: str, count: int, dim: int, size: int, lists: int) -> list[Variant]:
+def _with_codes(peer: str, dim: int, size: int, lists: int) -> list[Variant]:
     """What a peer makes of so many bytes a document."""
     books = 2 * size
     depths = [{"candidates": depth} for depth in DEPTHS]
-    scan = {"factory": f"OPQ{books},PQ{books}x4fs"}
     if peer == "ours":
-        codes = {"books": books, "words": 16}
-        made = [Variant(f"bidr scan {size} B", peer, {**codes, "engine": "scan"}, depths, None, cold=True)]
-        return [*made, Variant(f"bidr lists {size} B", peer, {**codes, "engine": "lists"}, depths, None)]
-    if peer == "naive":
-        return [Variant(f"naive memmap {size} B", peer, scan, depths, "memmap", cold=True)]
-    probed = _grid("nprobe", lists)
+        engines = [{"fitted": books, "engine": engine} for engine in ("scan", "lists")]
+        return [Variant(f"bidr {one['engine']} {size} B", peer, one, depths, None, cold=True) for one in engines]
     if peer == "faiss":
-        listed = {"factory": f"OPQ{books},IVF{{lists}},PQ{books}x4fs", "lists": lists}
-        plain = {"factory": f"OPQ{size},IVF{{lists}},PQ{size}", "lists": lists}
-        return [
-            Variant(f"Faiss fast-scan {size} B", peer, scan, depths),
-            Variant(f"Faiss IVF fast-scan {size} B", peer, listed, probed),
-            Variant(f"Faiss IVF-PQ {size} B", peer, plain, probed),
-        ]
+        return _faiss(size, depths, lists)
     if peer == "scann":
         width = {"width": dim // books}
         return [
             Variant(f"ScaNN {size} B", peer, width, depths),
             Variant(f"ScaNN tree {size} B", peer, {**width, "lists": lists}, _grid("leaves", lists)),
         ]
+    made = []
+    if peer == "naive":
+        settings: Settings = {"factory": f"PQ{books}x4fs", "fitted": books}
+        made = [Variant(f"naive memmap {size} B", peer, settings, depths, "memmap", cold=True)]
     if peer == "lancedb":
-        return [Variant(f"LanceDB IVF_PQ {size} B", peer, {"books": size, "lists": lists // 2}, _refined(lists), None)]
+        settings = {"books": size, "lists": lists // 2}
+        made = [Variant(f"LanceDB IVF_PQ {size} B", peer, settings, _refined(lists // 2), None)]
     if peer == "diskann":
         settings = {"bytes": size, "links": 32, "ef_construction": 64}
-        return [Variant(f"DiskANN {size} B", peer, settings, [{"ef": ef} for ef in WIDTHS], None)]
-    return []
+        made = [Variant(f"DiskANN {size} B", peer, settings, [{"ef": ef} for ef in WIDTHS], None)]
+    return made
+
+
+def _faiss(size: int, depths: list[Settings], lists: int) -> list[Variant]:
+    books, probed = 2 * size, _grid("nprobe", lists)
+    scan = {"factory": f"PQ{books}x4fs", "fitted": books}
+    listed = {"factory": f"IVF{{lists}},PQ{books}x4fs", "lists": lists, "fitted": books}
+    # "np": without the ordering of codewords for Hamming distances, which takes minutes and is not used here.
+    plain = {"factory": f"IVF{{lists}},PQ{size}np", "lists": lists, "fitted": books}
+    return [
+        Variant(f"Faiss fast-scan {size} B", "faiss", scan, depths),
+        Variant(f"Faiss IVF fast-scan {size} B", "faiss", listed, probed),
+        Variant(f"Faiss IVF-PQ {size} B", "faiss", plain, probed),
+    ]
 
 
 def _others(peer: str, lists: int) -> list[Variant]:
@@ -116,9 +123,8 @@ def _grid(name: str, lists: int) -> list[Settings]:
 
 
 def _refined(lists: int) -> list[Settings]:
-    half = lists // 2
-    return [{"nprobe": max(1, round(share * half)), "candidates": depth} for share in SHARES for depth in (300, 1_000)]
+    return [{"nprobe": max(1, round(share * lists)), "candidates": depth} for share in SHARES for depth in (300, 1_000)]
 
 
 def _power_of_two(number: float) -> int:
-    return max(1, 2 ** round(number).bit_length() // 2)
+    return max(1, 1 << round(number).bit_length() - 1)

@@ -5,7 +5,7 @@ import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import tyro
 
@@ -48,7 +48,7 @@ class Bench(Verb):
     limit: float = 3_600.0
     """Seconds that building or searching one index may take."""
     work: OptionalFolder = None
-    """Folder on the disk to measure; what is written there is removed afterwards. By default that of temporary files."""
+    """Folder on the disk to measure, by default that of temporary files; all is removed afterwards."""
     curves: OptionalFile = None
     """Draw recall against speed into this SVG."""
 
@@ -61,7 +61,7 @@ class Bench(Verb):
         from bidr.bench.run import Limits, compare, prepare
         from bidr.bench.variants import variants
         from bidr.codes.vectors import check_same_dim, open_vectors
-        from bidr.files import write_atomically
+        from bidr.files import write_atomically, write_json
 
         pythons = self._checked()
         documents = open_vectors(self.vectors, "vectors", self.metric)
@@ -74,8 +74,13 @@ class Bench(Verb):
         with tempfile.TemporaryDirectory(dir=self.work, prefix="bench-") as folder:
             prepared = prepare(Path(folder), documents, queries, self.asked)
             limits = Limits(self.threads, self.limit, self.cold)
-            rows = compare(wanted, prepared, lambda peer: pythons.get(peer, sys.executable), failed, limits)
-        about = {"documents": len(documents), "dim": documents.dim, "queries": len(prepared.exact)}
+            about = {"documents": len(documents), "dim": documents.dim, "queries": len(prepared.exact)}
+
+            def keep(rows: list[dict[str, Any]]) -> None:
+                if self.json:
+                    write_json(self.json, {**about, "threads": self.threads, "rows": rows})
+
+            rows = compare(wanted, prepared, lambda peer: pythons.get(peer, sys.executable), failed, limits, keep)
         if self.curves:
             drawn = svg(rows, f"{len(documents):,} vectors of {documents.dim} dimensions")
             write_atomically(self.curves, drawn.encode())

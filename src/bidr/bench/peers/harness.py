@@ -46,7 +46,7 @@ def main() -> int:
 
 
 def build(peer: Any, request: dict[str, Any], say: Callable[..., None]) -> None:
-    """Build the index, and a small one that `search` warms up with, so that what is compiled or cached is not counted."""
+    """Build the index, and a small one for `search` to warm up with, so that what is compiled is not counted."""
     vectors, folder = np.load(request["vectors"], mmap_mode="r"), Path(request["folder"])
     settings = request["settings"]
     (folder / "small").mkdir(parents=True)
@@ -113,11 +113,11 @@ def _once(
 
 
 def cold(peer: Any, request: dict[str, Any], queries: np.ndarray) -> dict[str, Any]:
-    """Milliseconds of a query whose vectors are in nobody's memory: each opens anew, as mapped pages are not evicted."""
+    """Milliseconds of a query whose vectors are not in memory; each opens anew, as mapped pages are not evicted."""
     times, there = [], 0.0
     folder, rows = Path(request["folder"]) / "whole", Path(request["rows"])
     for query in queries[-request["cold"] :]:
-        paths = [rows] if request["rank"] else [path for path in folder.rglob("vectors.npy")]
+        paths = [rows] if request["rank"] else list(folder.rglob("vectors.npy"))
         for path in paths:
             evict(path)
         _, rank = ranker(request["rank"], rows)

@@ -25,6 +25,6 @@ def opened(folder: Path, settings: dict[str, Any]) -> Callable[..., np.ndarray]:
 
     def search(query: np.ndarray, count: int, setting: dict[str, Any]) -> np.ndarray:
         index.set_ef(max(setting["ef"], count))
-        return index.knn_query(query[None], k=count)[0][0].astype(np.int64)
+        return np.asarray(index.knn_query(query[None], k=count)[0][0], dtype=np.int64)
 
     return search

@@ -12,11 +12,12 @@ import numpy as np
 def build(vectors: np.ndarray, folder: Path, settings: dict[str, Any]) -> None:
     import torch
 
-    from bidr.codes.fit import fit
+    from bidr.codes.codebooks import Codebooks
     from bidr.index.build import build_index
 
     torch.set_num_threads(settings["threads"])
-    codebooks = fit(vectors, settings["books"], settings["words"])
+    with np.load(settings["fitted"]) as fitted:
+        codebooks = Codebooks(fitted["rotation"], fitted["centroids"])
     codes = np.concatenate([codebooks.encode(vectors[at : at + 8_192]) for at in range(0, len(vectors), 8_192)])
     build_index(folder, codebooks=codebooks, codes=codes, vectors=vectors, engine=settings["engine"])
 
@@ -29,6 +30,7 @@ def opened(folder: Path, settings: dict[str, Any]) -> Callable[..., np.ndarray]:
 
     def search(query: np.ndarray, count: int, setting: dict[str, Any]) -> np.ndarray:
         asked = query[None]
-        return searcher.search_vectors(QueryVectors(asked, asked), count, setting["candidates"]).rows[0]
+        found: np.ndarray = searcher.search_vectors(QueryVectors(asked, asked), count, setting["candidates"]).rows[0]
+        return found
 
     return search

@@ -26,6 +26,6 @@ def opened(folder: Path, settings: dict[str, Any]) -> Callable[..., np.ndarray]:
 
     def search(query: np.ndarray, count: int, setting: dict[str, Any]) -> np.ndarray:
         found, _ = searcher.search(query, final_num_neighbors=count, leaves_to_search=setting.get("leaves"))
-        return found.astype(np.int64)
+        return np.asarray(found, dtype=np.int64)
 
     return search
