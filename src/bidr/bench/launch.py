@@ -4,12 +4,14 @@ import json
 import os
 import subprocess
 import tempfile
+import textwrap
 from pathlib import Path
 from typing import Any
 
 from bidr.errors import BidrError
 
 HARNESS = Path(__file__).parent / "peers" / "harness.py"
+LONGEST = 300
 THREADS = (
     "OMP_NUM_THREADS",
     "OPENBLAS_NUM_THREADS",
@@ -42,7 +44,7 @@ def ask(python: str, request: dict[str, Any], seconds: float) -> list[dict[str, 
             raise PeerError(f"{python} cannot be run ({error.strerror}); see --peer-python") from error
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     if lines and lines[-1]["event"] == "error":
-        raise PeerError(" ".join(lines[-1]["error"].split()))
+        raise PeerError(textwrap.shorten(lines[-1]["error"], LONGEST, placeholder=" ..."))
     if done.returncode:
         raise PeerError(_ended(done.returncode, done.stderr))
     return lines

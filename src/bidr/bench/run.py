@@ -1,6 +1,5 @@
 """The whole comparison: vectors prepared once, exact answers once, then one variant after the other."""
 
-import shutil
 import sys
 import tempfile
 import time
@@ -46,6 +45,7 @@ class Limits(NamedTuple):
     threads: int = 1
     seconds: float = 3_600.0
     cold: int = 20
+    rounds: int = 3
 
 
 def prepare(folder: Path, documents: VectorRows, queries: VectorRows, asked: int) -> Prepared:
@@ -92,69 +92,89 @@ def compare(
     limits: Limits,
     keep: Callable[[list[Row]], None] = lambda rows: None,
 ) -> list[Row]:
-    """A row for every variant, with its points or with the reason why it has none; `keep` is told after each."""
-    rows: list[Row] = []
+    """A row for every variant, with its points or with the reason why it has none; `keep` is told after each.
+
+    All are built first and then searched in turn, some rounds of it, so that what else the machine does at a time
+    does not fall on one of them: of every setting the round with the least CPU time counts.
+    """
     books = {variant.settings["fitted"] for variant in variants if "fitted" in variant.settings}
     fitted = {number: fit_once(prepared, number) for number in sorted(books)}
-    for number, variant in enumerate(variants, start=1):
-        row: Row = {"name": variant.name, "peer": variant.peer, "settings": variant.settings, "points": []}
-        try:
-            if variant.peer in failed:
-                raise PeerError(failed[variant.peer])
-            row |= _one(variant, prepared, fitted, python_of(variant.peer), limits)
-        except PeerError as error:
-            row["error"] = str(error)
-        said = row.get("error") or f"built in {row['build']['seconds']:.0f} s, {len(row['points'])} settings"
-        print(f"{number}/{len(variants)} {variant.name}: {said}", file=sys.stderr, flush=True)
-        rows.append(row)
-        keep(rows)
+    rows: list[Row] = [{"name": one.name, "peer": one.peer, "settings": one.settings, "points": []} for one in variants]
+    pairs = list(zip(variants, rows, strict=True))
+    requests = [_request(variant, prepared, fitted, limits) for variant in variants]
+
+    def each(what: str, do: Callable[[Variant, Row, dict[str, Any]], None]) -> None:
+        for (variant, row), request in zip(pairs, requests, strict=True):
+            if "error" in row:
+                continue
+            try:
+                do(variant, row, request)
+            except PeerError as error:
+                row["error"] = str(error)
+            print(f"{variant.name}: {row.get('error') or what}", file=sys.stderr, flush=True)
+            keep(rows)
+
+    def build(variant: Variant, row: Row, request: dict[str, Any]) -> None:
+        if variant.peer in failed:
+            raise PeerError(failed[variant.peer])
+        lines = ask(python_of(variant.peer), {**request, "phase": "build"}, limits.seconds)
+        _built(row, lines, fitted.get(variant.settings.get("fitted", 0)), prepared)
+
+    def search(variant: Variant, row: Row, request: dict[str, Any]) -> None:
+        again = {"cold": 0} if row["points"] else {}
+        _searched(row, ask(python_of(variant.peer), {**request, **again, "phase": "search"}, limits.seconds), prepared)
+
+    each("built", build)
+    for number in range(limits.rounds):
+        each(f"searched, round {number + 1} of {limits.rounds}", search)
     return rows
 
 
-def _one(variant: Variant, prepared: Prepared, fitted: dict[int, Fitted], python: str, limits: Limits) -> Row:
-    """Built in one process and searched in another, so that what building leaves is not counted as RAM."""
+def _request(variant: Variant, prepared: Prepared, fitted: dict[int, Fitted], limits: Limits) -> dict[str, Any]:
+    """What the harness is told; it builds and searches in two processes, so that RAM is that of searching alone."""
     folder = Path(tempfile.mkdtemp(dir=prepared.folder, prefix="peer-"))
     books = fitted.get(variant.settings.get("fitted", 0))
-    settings = {**variant.settings, "threads": limits.threads, "fitted": str(books.path) if books else None}
-    request = {
+    return {
         "adapter": str(Path(__file__).parent / "peers" / f"{variant.adapter}.py"),
         "folder": str(folder),
         "vectors": str(prepared.vectors),
         "queries": str(prepared.queries),
         "rows": str(prepared.rows),
         "found": str(folder / "found-{}.npy"),
-        "settings": settings,
+        "settings": {**variant.settings, "threads": limits.threads, "fitted": str(books.path) if books else None},
         "grid": variant.grid,
         "rank": variant.rank,
         "small": min(SMALL_ROWS, prepared.documents),
         "cold": limits.cold if variant.cold else 0,
         "cold_at": variant.cold_at,
     }
-    try:
-        built = ask(python, {**request, "phase": "build"}, limits.seconds)
-        said = ask(python, {**request, "phase": "search"}, limits.seconds)
-        row = _row(built + said, prepared, request["found"])
-        if books:
-            row["build"]["seconds"] += books.seconds
-            row["build"]["cpu_seconds"] += books.cpu_seconds
-        return row
-    finally:
-        shutil.rmtree(folder)
 
 
-def _row(lines: list[dict[str, Any]], prepared: Prepared, found: Any) -> Row:
-    row: Row = {"points": []}
+def _built(row: Row, lines: list[dict[str, Any]], fitted: Fitted | None, prepared: Prepared) -> None:
+    built = next((line for line in lines if line.pop("event") == "built"), None)
+    if built is None:
+        raise PeerError("it ended without figures")
+    if fitted:
+        built["seconds"] += fitted.seconds
+        built["cpu_seconds"] += fitted.cpu_seconds
+    row["build"] = built
+    row["disk_per_document"] = built["disk_bytes"] / prepared.documents
+
+
+def _searched(row: Row, lines: list[dict[str, Any]], prepared: Prepared) -> None:
+    """Put a round's figures into the row."""
+    points = []
     for line in lines:
         event = line.pop("event")
         if event == "measured":
-            ids = np.load(found.format(line["number"]))
+            ids = np.load(line.pop("found"))
             recalls = {f"recall@{k}": recall(ids, prepared.exact, k) for k in (10, 100)}
-            row["points"].append({**line, **recalls, "qps_per_core": 1000 / line["cpu_ms"]})
+            points.append({**line, **recalls, "qps_per_core": 1000 / line["cpu_ms"]})
         elif event == "memory":
             row["ram_per_document"] = {name: size / prepared.documents for name, size in line.items()}
         else:
-            row["build" if event == "built" else event] = line
-    if not row["points"] or "build" not in row:
+            row[event] = line
+    if not points or "ram_per_document" not in row:
         raise PeerError("it ended without figures")
-    row["disk_per_document"] = row["build"]["disk_bytes"] / prepared.documents
-    return row
+    before = row["points"] or points
+    row["points"] = [min(pair, key=lambda one: float(one["cpu_ms"])) for pair in zip(before, points, strict=True)]

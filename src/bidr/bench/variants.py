@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 from bidr.errors import ConfigError
 
 Settings = dict[str, Any]
-NAMES = ("ours", "faiss", "scann", "diskann", "lancedb", "usearch", "hnswlib", "naive")
+NAMES = ("ours", "faiss", "faiss-hnsw", "scann", "diskann", "lancedb", "usearch", "hnswlib", "naive")
 PACKAGES = {"scann": "scann", "diskann": "diskannpy", "lancedb": "lancedb", "usearch": "usearch", "hnswlib": "hnswlib"}
 """What pip installs for a peer that is not there with bidr."""
 DEPTHS = (100, 200, 300, 400, 600, 800, 1_000, 1_500, 2_000)
@@ -31,7 +31,7 @@ class Variant(NamedTuple):
 
     @property
     def adapter(self) -> str:
-        return "faiss" if self.peer == "naive" else self.peer
+        return "faiss" if self.peer in ("naive", "faiss-hnsw") else self.peer
 
     @property
     def cold_at(self) -> int:
@@ -101,11 +101,10 @@ def _others(peer: str, lists: int) -> list[Variant]:
     walked = [{"ef": width} for width in WIDTHS]
     if peer == "faiss":
         listed = {"factory": "RR,IVF{lists},RaBitQ", "lists": lists, "query_bits": 8}
+        return [Variant("Faiss IVF RaBitQ", peer, listed, _grid("nprobe", lists))]
+    if peer == "faiss-hnsw":
         flat = {"factory": "HNSW16", "ef_construction": 100}
-        return [
-            Variant("Faiss IVF RaBitQ", peer, listed, _grid("nprobe", lists)),
-            Variant("Faiss HNSW fp32", peer, flat, [{"efSearch": width} for width in WIDTHS], None),
-        ]
+        return [Variant("Faiss HNSW fp32", peer, flat, [{"efSearch": width} for width in WIDTHS], None)]
     if peer == "hnswlib":
         return [Variant("hnswlib fp32", peer, graph, walked, None)]
     if peer == "usearch":

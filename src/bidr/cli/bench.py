@@ -29,7 +29,7 @@ class Bench(Verb):
     """The documents' vectors (.npy)."""
     queries: Annotated[Path, tyro.conf.arg(metavar="FILE")]
     """The queries' vectors (.npy)."""
-    peers: Peers = ("ours", "faiss", "scann", "diskann", "lancedb", "usearch", "hnswlib", "naive")
+    peers: Peers = ("ours", "faiss", "faiss-hnsw", "scann", "diskann", "lancedb", "usearch", "hnswlib", "naive")
     """Which to measure."""
     peer_python: Annotated[Peers, tyro.conf.arg(metavar="NAME=PATH")] = ()
     """The Python that has a peer, where it is not this one."""
@@ -41,6 +41,8 @@ class Bench(Verb):
     """'cosine': vectors are taken at length 1."""
     asked: int = 300
     """How many queries, drawn from those given."""
+    rounds: int = 3
+    """How often all are searched in turn; the fastest round of a setting counts."""
     threads: int = os.cpu_count() or 1
     """For building; searches take one."""
     cold: int = 20
@@ -73,7 +75,7 @@ class Bench(Verb):
         failed = self._installed(pythons)
         with tempfile.TemporaryDirectory(dir=self.work, prefix="bench-") as folder:
             prepared = prepare(Path(folder), documents, queries, self.asked)
-            limits = Limits(self.threads, self.limit, self.cold)
+            limits = Limits(self.threads, self.limit, self.cold, self.rounds)
             about = {"documents": len(documents), "dim": documents.dim, "queries": len(prepared.exact)}
 
             def keep(rows: list[dict[str, Any]]) -> None:
@@ -90,7 +92,12 @@ class Bench(Verb):
         """Refuse what cannot work before anything is installed or built; returns the Pythons that were named."""
         from bidr.bench.variants import NAMES
 
-        for name, value in (("asked", self.asked), ("threads", self.threads), ("limit", self.limit)):
+        for name, value in (
+            ("asked", self.asked),
+            ("threads", self.threads),
+            ("rounds", self.rounds),
+            ("limit", self.limit),
+        ):
             if value < 1:
                 raise ConfigError(f"--{name}: given {value}, expected 1 or more")
         if self.work is not None and not self.work.is_dir():

@@ -74,8 +74,9 @@ def search(peer: Any, request: dict[str, Any], say: Callable[..., None]) -> None
             _once(find, rank, query, setting)
         figures, ids = measured(find, rank, queries, setting)
         held = held or memory()
-        np.save(request["found"].format(number), ids)
-        say(event="measured", number=number, setting=setting, ranked_by=by, **figures)
+        path = request["found"].format(number)
+        np.save(path, ids)
+        say(event="measured", found=path, setting=setting, ranked_by=by, **figures)
     after = memory()
     counts = {f"{name}_bytes": (held or after)[name] - before[name] for name in before}
     say(event="memory", **counts, rss_end_bytes=after["rss"] - before["rss"])

@@ -25,7 +25,8 @@ def opened(folder: Path, settings: dict[str, Any]) -> Callable[..., np.ndarray]:
     searcher.set_num_threads(1)
 
     def search(query: np.ndarray, count: int, setting: dict[str, Any]) -> np.ndarray:
-        found, _ = searcher.search(query, final_num_neighbors=count, leaves_to_search=setting.get("leaves"))
+        more = {"leaves_to_search": setting["leaves"]} if "leaves" in setting else {}
+        found, _ = searcher.search(query, final_num_neighbors=count, **more)
         return np.asarray(found, dtype=np.int64)
 
     return search
