@@ -8,29 +8,30 @@ from bidr.bench.variants import PACKAGES
 
 # With these bidr's reads run in the peer's Python too, so that no peer is slowed by how candidates are ranked.
 RANKING = ("numba",)
+DONE = "installed"
 
 
 def install(folder: Path, peers: tuple[str, ...]) -> dict[str, str]:
     """Install what the named peers need; returns for each that failed the reason."""
     failed: dict[str, str] = {}
     for peer in peers:
-        if peer not in PACKAGES or python_of(folder, peer).exists():
+        if peer not in PACKAGES or (folder / peer / DONE).exists():
             continue
         print(f"installing {PACKAGES[peer]} into {folder / peer}", file=sys.stderr, flush=True)
         reason = _run([sys.executable, "-m", "venv", str(folder / peer)])
-        pip = [str(folder / peer / "bin" / "python"), "-m", "pip", "install", "-q"]
+        pip = [str(python_of(folder, peer)), "-m", "pip", "install", "-q"]
         reason = reason or _run([*pip, "--prefer-binary", PACKAGES[peer], "numpy"])
         if reason:
             failed[peer] = reason
         else:
             _run([*pip, "--only-binary", ":all:", *RANKING])
-            python_of(folder, peer).symlink_to("bin/python")
+            (folder / peer / DONE).touch()
     return failed
 
 
 def python_of(folder: Path, peer: str) -> Path:
-    """The Python of a peer; there once all was installed."""
-    return folder / peer / "python"
+    """The Python that has a peer."""
+    return folder / peer / "bin" / "python"
 
 
 def _run(command: list[str]) -> str | None:
