@@ -66,6 +66,7 @@ def _with_codes(peer: str, dim: int, size: int, lists: int) -> list[Variant]:
     if peer == "scann":
         width = {"width": dim // books}
         return [
+            Variant(f"ScaNN {size} B, our rotation", peer, {**width, "fitted": books}, depths),
             Variant(f"ScaNN {size} B", peer, width, depths),
             Variant(f"ScaNN tree {size} B", peer, {**width, "lists": lists}, _grid("leaves", lists)),
         ]
