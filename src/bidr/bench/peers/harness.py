@@ -81,7 +81,7 @@ def search(peer: Any, request: dict[str, Any], say: Callable[..., None]) -> None
     counts = {f"{name}_bytes": (held or after)[name] - before[name] for name in before}
     say(event="memory", **counts, rss_end_bytes=after["rss"] - before["rss"])
     if request["cold"]:
-        del find
+        del find, rank  # what is mapped cannot be evicted
         say(event="cold", **cold(peer, request, queries))
 
 
