@@ -1,5 +1,6 @@
 """The verbs of the command line, and the page that lists them."""
 
+from bidr.cli.bench import Bench
 from bidr.cli.demo import Compare, Demo
 from bidr.cli.evaluate import Evaluate
 from bidr.cli.export import Export
@@ -24,6 +25,7 @@ VERBS: dict[str, type[Verb]] = {
     "inspect": Inspect,
     "verify": Verify,
     "compare": Compare,
+    "bench": Bench,
     "export": Export,
     "recipes": Recipes,
 }

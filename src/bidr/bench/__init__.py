@@ -1,0 +1,1 @@
+"""Ours and the peers on the same vectors, in one run."""

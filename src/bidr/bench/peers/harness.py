@@ -1,0 +1,214 @@
+"""Builds or measures one peer: python harness.py REQUEST.json, in the peer's own Python. Prints a JSON line a figure.
+
+This file and the adapters know nothing of bidr (but the adapter `ours`): numpy and the peer are all they need.
+Where bidr.index.vectors can be imported, candidates are ranked by it, elsewhere by numpy.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import json
+import mmap
+import os
+import resource
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+HERE = Path(__file__).parent
+WARM_UP = 20
+ANSWERS = 100
+RESIDENT = 0.01
+Search = Callable[[np.ndarray, int, dict[str, Any]], np.ndarray]
+Rank = Callable[[np.ndarray, np.ndarray, int], np.ndarray]
+
+
+def main() -> int:
+    """Do what the request asks. What libraries print goes to standard error: the lines of JSON stay alone."""
+    say = _own_output()
+    # The adapters are called like the libraries they import.
+    sys.path[:] = [path for path in sys.path if not path or Path(path).resolve() != HERE]
+    request = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
+    try:
+        peer = _adapter(Path(request["adapter"]))
+        {"build": build, "search": search}[request["phase"]](peer, request, say)
+    except Exception as error:
+        traceback.print_exc()
+        say(event="error", error=f"{type(error).__name__}: {error}")
+        return 1
+    return 0
+
+
+def build(peer: Any, request: dict[str, Any], say: Callable[..., None]) -> None:
+    """Build the index, and a small one for `search` to warm up with, so that what is compiled is not counted."""
+    vectors, folder = np.load(request["vectors"], mmap_mode="r"), Path(request["folder"])
+    settings = request["settings"]
+    (folder / "small").mkdir(parents=True)
+    peer.build(vectors[: request["small"]], folder / "small", settings)
+    (folder / "whole").mkdir()
+    wall, cpu = time.perf_counter(), time.process_time()
+    peer.build(vectors, folder / "whole", settings)
+    wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+    peak = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    say(event="built", seconds=wall, cpu_seconds=cpu, peak_bytes=peak, disk_bytes=_size(folder / "whole"))
+
+
+def search(peer: Any, request: dict[str, Any], say: Callable[..., None]) -> None:
+    """Every setting, warm; then cold, where that is asked for. Memory is what opening and searching add."""
+    queries, folder, settings = np.load(request["queries"]), Path(request["folder"]), request["settings"]
+    by, rank = ranker(request["rank"], Path(request["rows"]))
+    small = peer.opened(folder / "small", settings)
+    for query in queries[:3]:
+        _once(small, rank, query, request["grid"][0])
+    before = memory()
+    find = peer.opened(folder / "whole", settings)
+    held = None
+    for number, setting in enumerate(request["grid"]):
+        for query in queries[:WARM_UP]:
+            _once(find, rank, query, setting)
+        figures, ids = measured(find, rank, queries, setting)
+        held = held or memory()
+        path = request["found"].format(number)
+        np.save(path, ids)
+        say(event="measured", found=path, setting=setting, ranked_by=by, **figures)
+    after = memory()
+    counts = {f"{name}_bytes": (held or after)[name] - before[name] for name in before}
+    say(event="memory", **counts, rss_end_bytes=after["rss"] - before["rss"])
+    if request["cold"]:
+        del find, rank  # what is mapped cannot be evicted
+        say(event="cold", **cold(peer, request, queries))
+
+
+def measured(
+    find: Search, rank: Rank | None, queries: np.ndarray, setting: dict[str, Any]
+) -> tuple[dict[str, Any], np.ndarray]:
+    """CPU and latency of one query at a time, in milliseconds, and what was found."""
+    ids = np.full((len(queries), ANSWERS), -1, dtype=np.int64)
+    times = np.empty((len(queries), 3))
+    for number, query in enumerate(queries):
+        found, *times[number] = _once(find, rank, query, setting)
+        ids[number, : len(found)] = found
+    candidates, ranking, wall = 1000 * times.T
+    latency = {"p50_ms": float(np.percentile(wall, 50)), "p99_ms": float(np.percentile(wall, 99))}
+    parts = {"candidates_cpu_ms": float(candidates.mean()), "ranking_cpu_ms": float(ranking.mean())}
+    return {"cpu_ms": sum(parts.values()), **(parts if rank else {}), **latency}, ids
+
+
+def _once(
+    find: Search, rank: Rank | None, query: np.ndarray, setting: dict[str, Any]
+) -> tuple[np.ndarray, float, float, float]:
+    """What is found, CPU seconds of finding and of ranking, seconds of both."""
+    started, cpu = time.perf_counter(), time.process_time()
+    ids = find(query, setting["candidates"] if rank else ANSWERS, setting)
+    between = time.process_time()
+    if rank:
+        ids = rank(ids[ids >= 0], query, ANSWERS)
+    ended = time.process_time()
+    return ids[:ANSWERS], between - cpu, ended - between, time.perf_counter() - started
+
+
+def cold(peer: Any, request: dict[str, Any], queries: np.ndarray) -> dict[str, Any]:
+    """Milliseconds of a query whose vectors are not in memory; each opens anew, as mapped pages are not evicted."""
+    times, there = [], 0.0
+    folder, rows = Path(request["folder"]) / "whole", Path(request["rows"])
+    for query in queries[-request["cold"] :]:
+        paths = [rows] if request["rank"] else list(folder.rglob("vectors.npy"))
+        for path in paths:
+            evict(path)
+        _, rank = ranker(request["rank"], rows)
+        find = peer.opened(folder, request["settings"])
+        there = max(there, *(resident(path) for path in paths))
+        if there > RESIDENT:
+            raise RuntimeError(f"{there:.1%} of the vectors stay in memory: nothing cold can be measured")
+        times.append(1000 * _once(find, rank, query, request["grid"][request["cold_at"]])[3])
+        del find, rank
+    share = {"resident": there, "queries": len(times)}
+    return {"p50_ms": float(np.percentile(times, 50)), "p99_ms": float(np.percentile(times, 99)), **share}
+
+
+def evict(path: Path) -> None:
+    """Take a file out of memory, where no process has it mapped."""
+    handle = os.open(path, os.O_RDONLY)
+    os.fsync(handle)
+    os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
+    os.close(handle)
+
+
+def resident(path: Path) -> float:
+    """The share of a file's pages that is in memory, by mincore."""
+    with path.open("rb") as opened:
+        mapped = mmap.mmap(opened.fileno(), 0, prot=mmap.PROT_READ)
+    held = np.frombuffer(mapped, dtype=np.uint8)
+    there = np.zeros(-(-len(mapped) // mmap.PAGESIZE), dtype=np.uint8)
+    call = ctypes.CDLL(None, use_errno=True).mincore
+    if call(ctypes.c_void_p(held.ctypes.data), ctypes.c_size_t(len(mapped)), ctypes.c_void_p(there.ctypes.data)) != 0:
+        raise OSError(ctypes.get_errno(), "mincore")
+    return float((there & 1).mean())
+
+
+def memory() -> dict[str, int]:
+    """Bytes of this process, after giving back what was freed: resident, and of these those that are no file's."""
+    ctypes.CDLL(None).malloc_trim(0)
+    lines = Path("/proc/self/smaps_rollup").read_text(encoding="ascii").splitlines()[1:]
+    sizes = {line.split(":")[0]: 1024 * int(line.split()[1]) for line in lines}
+    return {"rss": sizes["Rss"], "anonymous": sizes["Anonymous"]}
+
+
+def ranker(kind: str | None, rows: Path) -> tuple[str, Rank | None]:
+    """What ranks candidates by their vectors on disk, and its name."""
+    if kind is None:
+        return "itself", None
+    if kind in ("auto", "bidr"):
+        try:
+            import numba  # noqa: F401
+
+            from bidr.index.vectors import VectorFile
+        except ImportError:
+            if kind == "bidr":
+                raise
+        else:
+            file = VectorFile.open(rows)
+            return "bidr's reads", lambda ids, query, k: _best(ids, file.score(ids, query), k)
+    loaded: Any = np.load(rows, mmap_mode="r")
+    if kind != "memmap":
+        loaded._mmap.madvise(mmap.MADV_RANDOM)
+    name = "numpy, no advice" if kind == "memmap" else "numpy, MADV_RANDOM"
+    return name, lambda ids, query, k: _best(ids, loaded[ids].astype(np.float32) @ query, k)
+
+
+def _best(ids: np.ndarray, scores: np.ndarray, k: int) -> np.ndarray:
+    return np.asarray(ids[np.argsort(-scores, kind="stable")[:k]])
+
+
+def _adapter(path: Path) -> Any:
+    spec = importlib.util.spec_from_file_location("adapter", path)
+    if spec is None or spec.loader is None:
+        raise FileNotFoundError(path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _own_output() -> Callable[..., None]:
+    out = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+
+    def say(**line: Any) -> None:
+        out.write(json.dumps(line) + "\n")
+        out.flush()
+
+    return say
+
+
+def _size(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,36 @@
+"""bidr itself: OPQ codes in RAM, candidates by an engine, vectors read from disk and ranked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+
+def build(vectors: np.ndarray, folder: Path, settings: dict[str, Any]) -> None:
+    import torch
+
+    from bidr.codes.codebooks import Codebooks
+    from bidr.index.build import build_index
+
+    torch.set_num_threads(settings["threads"])
+    with np.load(settings["fitted"]) as fitted:
+        codebooks = Codebooks(fitted["rotation"], fitted["centroids"])
+    codes = np.concatenate([codebooks.encode(vectors[at : at + 8_192]) for at in range(0, len(vectors), 8_192)])
+    build_index(folder, codebooks=codebooks, codes=codes, vectors=vectors, engine=settings["engine"])
+
+
+def opened(folder: Path, settings: dict[str, Any]) -> Callable[..., np.ndarray]:
+    from bidr.index.reader import IndexReader
+    from bidr.search import QueryVectors, Searcher
+
+    searcher = Searcher(IndexReader.open(folder))
+
+    def search(query: np.ndarray, count: int, setting: dict[str, Any]) -> np.ndarray:
+        asked = query[None]
+        found: np.ndarray = searcher.search_vectors(QueryVectors(asked, asked), count, setting["candidates"]).rows[0]
+        return found
+
+    return search

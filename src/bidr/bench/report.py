@@ -1,0 +1,80 @@
+"""Tables of a comparison: what each index takes, how fast each is at a recall, what is cold, and what did not run."""
+
+from typing import Any
+
+TARGETS = (0.95, 0.98, 0.99)
+Row = dict[str, Any]
+Point = dict[str, Any]
+
+
+def fastest(row: Row, target: float) -> Point | None:
+    """The setting with the fewest CPU milliseconds that finds at least so much of the exact top 100."""
+    enough = [point for point in row["points"] if point["recall@100"] >= target]
+    return min(enough, key=lambda point: float(point["cpu_ms"]), default=None)
+
+
+def tables(rows: list[Row]) -> str:
+    """All tables, in markdown."""
+    ran = [row for row in rows if "error" not in row]
+    parts = [_sizes(ran)] + [_at(ran, target) for target in TARGETS] + [_cold(ran)]
+    failed = [[row["name"], row["error"]] for row in rows if "error" in row]
+    if failed:
+        parts.append(_table("Not measured", ["index", "why"], failed))
+    return "\n\n".join(part for part in parts if part)
+
+
+def _sizes(rows: list[Row]) -> str:
+    head = ["index", "anonymous B/doc", "RSS B/doc", "disk B/doc", "build s", "build CPU s", "build peak MiB"]
+    lines = []
+    for row in rows:
+        ram, build = row["ram_per_document"], row["build"]
+        taken = (ram["anonymous_bytes"], ram["rss_end_bytes"], row["disk_per_document"])
+        cost = (build["seconds"], build["cpu_seconds"], build["peak_bytes"] / 2**20)
+        lines.append([row["name"], *(f"{number:,.0f}" for number in (*taken, *cost))])
+    return _table("What each takes", head, lines) if lines else ""
+
+
+def _at(rows: list[Row], target: float) -> str:
+    head = ["index", "setting", "R@10", "R@100", "CPU ms", "of which ranking", "QPS/core", "p50 ms", "p99 ms", "B/doc"]
+    found = [(fastest(row, target), row) for row in rows]
+    there = sorted(((point, row) for point, row in found if point), key=lambda pair: float(pair[0]["cpu_ms"]))
+    lines = [
+        [row["name"], *_figures(point), f"{row['ram_per_document']['anonymous_bytes']:,.0f}"] for point, row in there
+    ]
+    for point, row in found:
+        if point is None:
+            best = max(one["recall@100"] for one in row["points"])
+            lines.append([row["name"], f"not reached: {best:.3f} at most", *[""] * 8])
+    return _table(f"Fastest setting with recall@100 of {target} or more", head, lines) if lines else ""
+
+
+def _figures(point: Point) -> list[str]:
+    setting = ", ".join(f"{name} {value}" for name, value in point["setting"].items())
+    ranking = (
+        f"{point['ranking_cpu_ms']:.2f} ({point['ranked_by']})" if "ranking_cpu_ms" in point else point["ranked_by"]
+    )
+    times = (f"{1000 / point['cpu_ms']:,.0f}", f"{point['p50_ms']:.2f}", f"{point['p99_ms']:.2f}")
+    return [
+        setting,
+        f"{point['recall@10']:.4f}",
+        f"{point['recall@100']:.4f}",
+        f"{point['cpu_ms']:.3f}",
+        ranking,
+        *times,
+    ]
+
+
+def _cold(rows: list[Row]) -> str:
+    lines = []
+    for row in rows:
+        if "cold" in row:
+            cold = row["cold"]
+            times = [f"{cold[name]:.1f}" for name in ("p50_ms", "p99_ms")]
+            lines.append([row["name"], *times, str(cold["queries"]), f"{cold['resident']:.3%}"])
+    head = ["index", "cold p50 ms", "cold p99 ms", "queries", "vectors in memory before, at most (mincore)"]
+    return _table("Cold, some 1,000 candidates", head, lines) if lines else ""
+
+
+def _table(title: str, head: list[str], lines: list[list[str]]) -> str:
+    shown = [" | ".join(line) for line in [head, ["---"] * len(head), *lines]]
+    return "\n".join([f"### {title}", "", *(f"| {line} |" for line in shown)])

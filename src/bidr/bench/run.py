@@ -1,0 +1,180 @@
+"""The whole comparison: vectors prepared once, exact answers once, then one variant after the other."""
+
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from bidr.bench.launch import PeerError, ask
+from bidr.bench.variants import Variant
+from bidr.codes.vectors import VectorRows
+from bidr.index.vectors import WRITE_ROWS, VectorWriter
+
+ANSWERS = 100
+SMALL_ROWS = 5_000
+Row = dict[str, Any]
+
+
+class Prepared(NamedTuple):
+    """The files that every peer reads, and the exact answers."""
+
+    folder: Path
+    vectors: Path
+    queries: Path
+    rows: Path
+    exact: npt.NDArray[np.int64]
+    documents: int
+
+
+class Fitted(NamedTuple):
+    """Codebooks on disk, and what fitting them took."""
+
+    path: Path
+    seconds: float
+    cpu_seconds: float
+
+
+class Limits(NamedTuple):
+    """What the run may take."""
+
+    threads: int = 1
+    seconds: float = 3_600.0
+    cold: int = 20
+    rounds: int = 3
+
+
+def prepare(folder: Path, documents: VectorRows, queries: VectorRows, asked: int) -> Prepared:
+    """float32 for building, one fp16 file for ranking, and the exact top 100 by inner product."""
+    from bidr.codes.exact import top_k
+
+    count, dim = documents.shape
+    documents_path, queries_path, rows_path = (folder / f"{name}.npy" for name in ("documents", "queries", "vectors"))
+    whole = np.lib.format.open_memmap(documents_path, mode="w+", dtype=np.float32, shape=(count, dim))
+    with VectorWriter(lambda name: (folder / name).open("wb"), count, dim, "fp16") as out:
+        for start in range(0, count, WRITE_ROWS):
+            block = documents[start : start + WRITE_ROWS]
+            whole[start : start + len(block)] = block
+            out.write(block)
+    whole.flush()
+    questions = queries[np.sort(np.random.default_rng(0).permutation(len(queries))[:asked])]
+    np.save(queries_path, questions)
+    return Prepared(folder, documents_path, queries_path, rows_path, top_k(questions, whole, ANSWERS).rows, count)
+
+
+def fit_once(prepared: Prepared, books: int) -> Fitted:
+    """4-bit OPQ codebooks: ours are made with them, and what takes a rotation is given theirs."""
+    from bidr.codes.fit import fit
+
+    path = prepared.folder / f"fitted-{books}.npz"
+    wall, cpu = time.perf_counter(), time.process_time()
+    codebooks = fit(np.load(prepared.vectors, mmap_mode="r"), books, 16)
+    np.savez(path, rotation=codebooks.rotation, centroids=codebooks.centroids)
+    return Fitted(path, time.perf_counter() - wall, time.process_time() - cpu)
+
+
+def recall(found: npt.NDArray[np.int64], exact: npt.NDArray[np.int64], k: int) -> float:
+    """The share of the exact top k that is among the first k found."""
+    wanted = exact[:, :k]
+    pairs = zip(wanted, found[:, :k], strict=True)
+    return float(np.mean([np.isin(right[right >= 0], given).mean() for right, given in pairs]))
+
+
+def compare(
+    variants: list[Variant],
+    prepared: Prepared,
+    python_of: Callable[[str], str],
+    failed: dict[str, str],
+    limits: Limits,
+    keep: Callable[[list[Row]], None] = lambda rows: None,
+) -> list[Row]:
+    """A row for every variant, with its points or with the reason why it has none; `keep` is told after each.
+
+    All are built first and then searched in turn, some rounds of it, so that what else the machine does at a time
+    does not fall on one of them: of every setting the round with the least CPU time counts.
+    """
+    books = {variant.settings["fitted"] for variant in variants if "fitted" in variant.settings}
+    fitted = {number: fit_once(prepared, number) for number in sorted(books)}
+    rows: list[Row] = [{"name": one.name, "peer": one.peer, "settings": one.settings, "points": []} for one in variants]
+    pairs = list(zip(variants, rows, strict=True))
+    requests = [_request(variant, prepared, fitted, limits) for variant in variants]
+
+    def each(what: str, do: Callable[[Variant, Row, dict[str, Any]], None]) -> None:
+        for (variant, row), request in zip(pairs, requests, strict=True):
+            if "error" in row:
+                continue
+            try:
+                do(variant, row, request)
+            except PeerError as error:
+                row["error"] = str(error)
+            print(f"{variant.name}: {row.get('error') or what}", file=sys.stderr, flush=True)
+            keep(rows)
+
+    def build(variant: Variant, row: Row, request: dict[str, Any]) -> None:
+        if variant.peer in failed:
+            raise PeerError(failed[variant.peer])
+        lines = ask(python_of(variant.peer), {**request, "phase": "build"}, limits.seconds)
+        _built(row, lines, fitted.get(variant.settings.get("fitted", 0)), prepared)
+
+    def search(variant: Variant, row: Row, request: dict[str, Any]) -> None:
+        again = {"cold": 0} if row["points"] else {}
+        _searched(row, ask(python_of(variant.peer), {**request, **again, "phase": "search"}, limits.seconds), prepared)
+
+    each("built", build)
+    for number in range(limits.rounds):
+        each(f"searched, round {number + 1} of {limits.rounds}", search)
+    return rows
+
+
+def _request(variant: Variant, prepared: Prepared, fitted: dict[int, Fitted], limits: Limits) -> dict[str, Any]:
+    """What the harness is told; it builds and searches in two processes, so that RAM is that of searching alone."""
+    folder = Path(tempfile.mkdtemp(dir=prepared.folder, prefix="peer-"))
+    books = fitted.get(variant.settings.get("fitted", 0))
+    return {
+        "adapter": str(Path(__file__).parent / "peers" / f"{variant.adapter}.py"),
+        "folder": str(folder),
+        "vectors": str(prepared.vectors),
+        "queries": str(prepared.queries),
+        "rows": str(prepared.rows),
+        "found": str(folder / "found-{}.npy"),
+        "settings": {**variant.settings, "threads": limits.threads, "fitted": str(books.path) if books else None},
+        "grid": variant.grid,
+        "rank": variant.rank,
+        "small": min(SMALL_ROWS, prepared.documents),
+        "cold": limits.cold if variant.cold else 0,
+        "cold_at": variant.cold_at,
+    }
+
+
+def _built(row: Row, lines: list[dict[str, Any]], fitted: Fitted | None, prepared: Prepared) -> None:
+    built = next((line for line in lines if line.pop("event") == "built"), None)
+    if built is None:
+        raise PeerError("it ended without figures")
+    if fitted:
+        built["seconds"] += fitted.seconds
+        built["cpu_seconds"] += fitted.cpu_seconds
+    row["build"] = built
+    row["disk_per_document"] = built["disk_bytes"] / prepared.documents
+
+
+def _searched(row: Row, lines: list[dict[str, Any]], prepared: Prepared) -> None:
+    """Put a round's figures into the row."""
+    points = []
+    for line in lines:
+        event = line.pop("event")
+        if event == "measured":
+            ids = np.load(line.pop("found"))
+            recalls = {f"recall@{k}": recall(ids, prepared.exact, k) for k in (10, 100)}
+            points.append({**line, **recalls, "qps_per_core": 1000 / line["cpu_ms"]})
+        elif event == "memory":
+            row["ram_per_document"] = {name: size / prepared.documents for name, size in line.items()}
+        else:
+            row[event] = line
+    if not points or "ram_per_document" not in row:
+        raise PeerError("it ended without figures")
+    before = row["points"] or points
+    row["points"] = [min(pair, key=lambda one: float(one["cpu_ms"])) for pair in zip(before, points, strict=True)]

@@ -1,0 +1,130 @@
+"""What is measured: for every peer the indexes that are built and the settings each is searched with."""
+
+from typing import Any, NamedTuple
+
+from bidr.errors import ConfigError
+
+Settings = dict[str, Any]
+NAMES = ("ours", "faiss", "faiss-hnsw", "scann", "diskann", "lancedb", "usearch", "hnswlib", "naive")
+PACKAGES = {"scann": "scann", "diskann": "diskannpy", "lancedb": "lancedb", "usearch": "usearch", "hnswlib": "hnswlib"}
+"""What pip installs for a peer that is not there with bidr."""
+DEPTHS = (100, 200, 300, 400, 600, 800, 1_000, 1_500, 2_000)
+WIDTHS = (100, 150, 200, 300, 400, 600, 800, 1_200)
+COLD_DEPTH = 1_000
+SHARES = (0.05, 0.1, 0.2, 0.4)
+
+
+class Variant(NamedTuple):
+    """One index of one peer.
+
+    grid: what it is searched with, each a point of its curve.
+    rank: how the harness ranks candidates by the stored vectors ("auto": by bidr's reads where the peer's Python can,
+          else by numpy; "memmap": as the paper's code does); None: the peer answers by itself.
+    """
+
+    name: str
+    peer: str
+    settings: Settings
+    grid: list[Settings]
+    rank: str | None = "auto"
+    cold: bool = False
+
+    @property
+    def adapter(self) -> str:
+        return "faiss" if self.peer in ("naive", "faiss-hnsw") else self.peer
+
+    @property
+    def cold_at(self) -> int:
+        """The setting of the grid that is also measured cold."""
+        depths = [abs(one.get("candidates", 0) - COLD_DEPTH) for one in self.grid]
+        return depths.index(min(depths))
+
+
+def variants(peers: tuple[str, ...], count: int, dim: int, code_bytes: tuple[int, ...]) -> list[Variant]:
+    """All that the named peers are measured with; codes are of the same bytes for all that have codes."""
+    for size in code_bytes:
+        if size < 1 or dim % (2 * size):
+            raise ConfigError(f"--code-bytes: given {size}, expected a divisor of {dim // 2} (4-bit codes of {dim})")
+    lists = _power_of_two(2 * count**0.5)
+    made: list[Variant] = []
+    for peer in peers:
+        for size in code_bytes:
+            made += _with_codes(peer, dim, size, lists)
+        made += _others(peer, lists)
+    return made
+
+
+def _with_codes(peer: str, dim: int, size: int, lists: int) -> list[Variant]:
+    """What a peer makes of so many bytes a document."""
+    books = 2 * size
+    depths = [{"candidates": depth} for depth in DEPTHS]
+    if peer == "ours":
+        engines = [{"fitted": books, "engine": engine} for engine in ("scan", "lists")]
+        return [Variant(f"bidr {one['engine']} {size} B", peer, one, depths, None, cold=True) for one in engines]
+    if peer == "faiss":
+        return _faiss(size, depths, lists)
+    if peer == "scann":
+        width = {"width": dim // books}
+        return [
+            Variant(f"ScaNN {size} B, our rotation", peer, {**width, "fitted": books}, depths),
+            Variant(f"ScaNN {size} B", peer, width, depths),
+            Variant(f"ScaNN tree {size} B", peer, {**width, "lists": lists}, _grid("leaves", lists)),
+        ]
+    made = []
+    if peer == "naive":
+        settings: Settings = {"factory": f"PQ{books}x4fs", "fitted": books}
+        made = [Variant(f"naive memmap {size} B", peer, settings, depths, "memmap", cold=True)]
+    if peer == "lancedb":
+        settings = {"books": size, "lists": lists // 2}
+        made = [Variant(f"LanceDB IVF_PQ {size} B", peer, settings, _refined(lists // 2), None)]
+    if peer == "diskann":
+        settings = {"bytes": size, "links": 32, "ef_construction": 64}
+        made = [Variant(f"DiskANN {size} B", peer, settings, [{"ef": ef} for ef in WIDTHS], None)]
+    return made
+
+
+def _faiss(size: int, depths: list[Settings], lists: int) -> list[Variant]:
+    books, probed = 2 * size, _grid("nprobe", lists)
+    scan = {"factory": f"PQ{books}x4fs", "fitted": books}
+    listed = {"factory": f"IVF{{lists}},PQ{books}x4fs", "lists": lists, "fitted": books}
+    # "np": without the ordering of codewords for Hamming distances, which takes minutes and is not used here.
+    plain = {"factory": f"IVF{{lists}},PQ{size}np", "lists": lists, "fitted": books}
+    return [
+        Variant(f"Faiss fast-scan {size} B", "faiss", scan, depths),
+        Variant(f"Faiss IVF fast-scan {size} B", "faiss", listed, probed),
+        Variant(f"Faiss IVF-PQ {size} B", "faiss", plain, probed),
+    ]
+
+
+def _others(peer: str, lists: int) -> list[Variant]:
+    """What does not depend on the size of codes."""
+    graph = {"links": 16, "ef_construction": 100}
+    walked = [{"ef": width} for width in WIDTHS]
+    if peer == "faiss":
+        listed = {"factory": "RR,IVF{lists},RaBitQ", "lists": lists, "query_bits": 8}
+        return [Variant("Faiss IVF RaBitQ", peer, listed, _grid("nprobe", lists))]
+    if peer == "faiss-hnsw":
+        flat = {"factory": "HNSW16", "ef_construction": 100}
+        return [Variant("Faiss HNSW fp32", peer, flat, [{"efSearch": width} for width in WIDTHS], None)]
+    if peer == "hnswlib":
+        return [Variant("hnswlib fp32", peer, graph, walked, None)]
+    if peer == "usearch":
+        narrow = [{"ef": depth, "candidates": depth} for depth in WIDTHS]
+        return [
+            Variant("usearch i8", peer, {**graph, "dtype": "i8"}, narrow),
+            Variant("usearch f16", peer, {**graph, "dtype": "f16"}, walked, None),
+        ]
+    return []
+
+
+def _grid(name: str, lists: int) -> list[Settings]:
+    depths = (200, 400, 700, 1_000, 2_000)
+    return [{name: max(1, round(share * lists)), "candidates": depth} for share in SHARES for depth in depths]
+
+
+def _refined(lists: int) -> list[Settings]:
+    return [{"nprobe": max(1, round(share * lists)), "candidates": depth} for share in SHARES for depth in (300, 1_000)]
+
+
+def _power_of_two(number: float) -> int:
+    return max(1, 1 << round(number).bit_length() - 1)

@@ -1,0 +1,126 @@
+"""bidr bench: ours and the peers on the same vectors."""
+
+import os
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+
+from bidr.cli.options import nearest
+from bidr.cli.shown import OptionalFile, OptionalFolder, Shown, Verb
+from bidr.errors import ConfigError, DataError
+
+Peers = tuple[str, ...]
+FEWEST = 1_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bench(Verb):
+    """Build and measure bidr and other libraries on the same vectors, each in a process of its own.
+
+    Recall is of exact search; times are CPU time of one query at a time on one thread. A library that cannot be
+    installed or run is a row that says why.
+    """
+
+    vectors: Annotated[Path, tyro.conf.arg(metavar="FILE")]
+    """The documents' vectors (.npy)."""
+    queries: Annotated[Path, tyro.conf.arg(metavar="FILE")]
+    """The queries' vectors (.npy)."""
+    peers: Peers = ("ours", "faiss", "faiss-hnsw", "scann", "diskann", "lancedb", "usearch", "hnswlib", "naive")
+    """Which to measure."""
+    peer_python: Annotated[Peers, tyro.conf.arg(metavar="NAME=PATH")] = ()
+    """The Python that has a peer, where it is not this one."""
+    install: OptionalFolder = None
+    """Make a virtual environment in this folder, with pip, for each of --peers that needs one; later runs find them."""
+    code_bytes: tuple[int, ...] = (32, 48)
+    """Bytes of code a document, the same for all that have codes."""
+    metric: Literal["cosine", "ip"] = "cosine"
+    """'cosine': vectors are taken at length 1."""
+    asked: int = 300
+    """How many queries, drawn from those given."""
+    rounds: int = 3
+    """How often all are searched in turn; the fastest round of a setting counts."""
+    threads: int = os.cpu_count() or 1
+    """For building; searches take one."""
+    cold: int = 20
+    """Queries whose vectors are taken out of memory before, proved by mincore."""
+    limit: float = 3_600.0
+    """Seconds that building or searching one index may take."""
+    work: OptionalFolder = None
+    """Folder on the disk to measure, by default that of temporary files; all is removed afterwards."""
+    curves: OptionalFile = None
+    """Draw recall against speed into this SVG."""
+
+    def outputs(self) -> list[Path]:
+        return [path for path in (self.json, self.curves) if path]
+
+    def run(self) -> Shown:
+        from bidr.bench.curves import svg
+        from bidr.bench.report import tables
+        from bidr.bench.run import Limits, compare, prepare
+        from bidr.bench.variants import variants
+        from bidr.codes.vectors import check_same_dim, open_vectors
+        from bidr.files import write_atomically, write_json
+
+        pythons = self._checked()
+        documents = open_vectors(self.vectors, "vectors", self.metric)
+        queries = open_vectors(self.queries, "queries", self.metric)
+        check_same_dim(documents, queries)
+        if len(documents) < FEWEST:
+            raise DataError(f"{self.vectors} holds {len(documents):,} vectors, expected {FEWEST:,} or more")
+        wanted = variants(self.peers, len(documents), documents.dim, self.code_bytes)
+        failed = self._installed(pythons)
+        with tempfile.TemporaryDirectory(dir=self.work, prefix="bench-") as folder:
+            prepared = prepare(Path(folder), documents, queries, self.asked)
+            limits = Limits(self.threads, self.limit, self.cold, self.rounds)
+            about = {"documents": len(documents), "dim": documents.dim, "queries": len(prepared.exact)}
+
+            def keep(rows: list[dict[str, Any]]) -> None:
+                if self.json:
+                    write_json(self.json, {**about, "threads": self.threads, "rows": rows})
+
+            rows = compare(wanted, prepared, lambda peer: pythons.get(peer, sys.executable), failed, limits, keep)
+        if self.curves:
+            drawn = svg(rows, f"{len(documents):,} vectors of {documents.dim} dimensions")
+            write_atomically(self.curves, drawn.encode())
+        return Shown(tables(rows), {**about, "threads": self.threads, "rows": rows})
+
+    def _checked(self) -> dict[str, str]:
+        """Refuse what cannot work before anything is installed or built; returns the Pythons that were named."""
+        from bidr.bench.variants import NAMES
+
+        for name, value in (
+            ("asked", self.asked),
+            ("threads", self.threads),
+            ("rounds", self.rounds),
+            ("limit", self.limit),
+        ):
+            if value < 1:
+                raise ConfigError(f"--{name}: given {value}, expected 1 or more")
+        if self.work is not None and not self.work.is_dir():
+            raise ConfigError(f"--work: the folder {self.work} does not exist; create it first")
+        pythons = {}
+        for given in self.peer_python:
+            peer, equals, path = given.partition("=")
+            if not equals or not path:
+                raise ConfigError(f"--peer-python: given {given!r}, expected NAME=PATH, such as scann=venv/bin/python")
+            pythons[peer] = path
+        for peer in (*self.peers, *pythons):
+            if peer not in NAMES:
+                raise ConfigError(f"unknown peer {peer!r}{nearest(peer, NAMES) or ';'} known are {', '.join(NAMES)}")
+        return pythons
+
+    def _installed(self, pythons: dict[str, str]) -> dict[str, str]:
+        """Install the peers that need it and were given no Python of their own; returns why some could not be."""
+        from bidr.bench.install import install, python_of
+        from bidr.bench.variants import PACKAGES
+
+        if self.install is None:
+            return {}
+        wanted = tuple(peer for peer in self.peers if peer in PACKAGES and peer not in pythons)
+        failed = install(self.install, wanted)
+        pythons.update({peer: str(python_of(self.install, peer)) for peer in wanted if peer not in failed})
+        return failed
