@@ -1,6 +1,6 @@
 """A fifth of an index replaced by documents of another kind: recall against a fresh build, and whether drift is told.
 
-    python bench/drift.py DOCUMENTS.npy OTHERS.npy --out /tmp/drift
+    python bench/drift.py DOCUMENTS.npy OTHERS.npy --out OUT
 
 Both are vectors of the same model; they are made unit vectors. Codes (OPQ, 16 bytes) are fitted to the first --count; a
 fifth of these is then replaced twice over, by other documents of the same kind and by OTHERS.
