@@ -1,6 +1,5 @@
 """A flat graph over codes: every document has links to near ones, and a query walks along them."""
 
-import os
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from typing import Any
@@ -11,7 +10,7 @@ import numpy.typing as npt
 from bidr.codes.codebooks import Codebooks, Codes, Floats
 from bidr.index.engines.base import Bitmap, Rows, as_queries, as_words, count_bits, each_query
 from bidr.index.engines.keep import ranked
-from bidr.index.engines.store import CodeStore
+from bidr.index.engines.store import CodeStore, OverCodes
 from bidr.index.engines.walk import walk
 from bidr.index.faissfile import EF_CONSTRUCTION, faiss_graph
 
@@ -31,7 +30,7 @@ EF_PER_CANDIDATE, EF_PER_CANDIDATE_WIDE, NARROW, WIDE = 5, 2, 200, 1_000
 SCANNED_PER_VISIT = 130
 
 
-class Graph:
+class Graph(OverCodes):
     """Walks a graph (HNSW's lowest level) over the codes: fewer comparisons than a scan, and may miss a few.
 
     Where a scan is the faster of the two, because many candidates of few documents are wanted, it scans.
@@ -40,27 +39,15 @@ class Graph:
     name = "hnsw"
 
     def __init__(self, store: CodeStore, links: Links, ef: int | None = None) -> None:
-        self.store, self.links, self.ef = store, links, ef
-        self.threads = len(os.sched_getaffinity(0))
+        super().__init__(store)
+        self.links, self.ef = links, ef
         entries = np.unique(np.linspace(0, store.count - 1, min(ENTRIES, store.count)).astype(np.int64))
         self._entries: Rows = entries
         self._all = np.zeros(1, dtype=np.int64), np.full(1, store.count, dtype=np.int64)
 
     @property
-    def count(self) -> int:
-        return self.store.count
-
-    @property
-    def codebooks(self) -> Codebooks:
-        return self.store.codebooks
-
-    @property
     def ram_bytes(self) -> dict[str, int]:
         return {"codes": self.store.nbytes, "links": int(self.links.nbytes)}
-
-    def codes(self) -> Codes:
-        """As `Candidates.codes`."""
-        return self.store.unpacked()
 
     def search(
         self, queries: Floats, k: int, ef: int | None = None, allowed: Bitmap | None = None

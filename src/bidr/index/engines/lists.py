@@ -1,6 +1,5 @@
 """Inverted lists: codes stand list by list, and a query visits the lists whose centroids are nearest to it."""
 
-import os
 from collections.abc import Callable
 from importlib import import_module
 from typing import Any
@@ -8,11 +7,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bidr.codes.codebooks import Codebooks, Codes, Floats
+from bidr.codes.codebooks import Floats
 from bidr.index.engines.base import Bitmap, Rows, Words, as_queries, as_words, each_query
 from bidr.index.engines.compiled import compiled
 from bidr.index.engines.keep import keep_from, key_of, kth_largest, ranked
-from bidr.index.engines.store import FEW_ALLOWED, CodeStore
+from bidr.index.engines.store import FEW_ALLOWED, CodeStore, OverCodes
 
 Offsets = npt.NDArray[np.int64]
 Scanning = Callable[[Floats, Rows, Rows, int, Words], tuple[Floats, Rows]]
@@ -29,23 +28,15 @@ MANY_LISTS = 32_768
 QUERY_STEPS = 2_047
 
 
-class Lists:
+class Lists(OverCodes):
     """Scans the documents of the lists nearest to the query. No id is stored: a list is a range of rows."""
 
     name = "lists"
 
     def __init__(self, store: CodeStore, centroids: Floats, offsets: Offsets, visits: int | None = None) -> None:
-        self.store, self.offsets, self.visits = store, offsets, visits
-        self.threads = len(os.sched_getaffinity(0))
+        super().__init__(store)
+        self.offsets, self.visits = offsets, visits
         self._centroids = CentroidGraph(centroids) if len(centroids) > MANY_LISTS else Centroids(centroids)
-
-    @property
-    def count(self) -> int:
-        return self.store.count
-
-    @property
-    def codebooks(self) -> Codebooks:
-        return self.store.codebooks
 
     @property
     def lists(self) -> int:
@@ -54,10 +45,6 @@ class Lists:
     @property
     def ram_bytes(self) -> dict[str, int]:
         return {"codes": self.store.nbytes, "lists": self._centroids.nbytes + self.offsets.nbytes}
-
-    def codes(self) -> Codes:
-        """As `Candidates.codes`."""
-        return self.store.unpacked()
 
     def search(
         self, queries: Floats, k: int, ef: int | None = None, allowed: Bitmap | None = None

@@ -1,38 +1,24 @@
 """Comparing a query with every code."""
 
-import os
-
 import numpy as np
 
-from bidr.codes.codebooks import Codebooks, Codes, Floats
+from bidr.codes.codebooks import Floats
 from bidr.index.engines.base import Bitmap, Rows, as_queries, as_words, count_bits, each_query
-from bidr.index.engines.store import FEW_ALLOWED, CodeStore
+from bidr.index.engines.store import FEW_ALLOWED, CodeStore, OverCodes
 
 
-class Scan:
+class Scan(OverCodes):
     """Compares the query with the code of every document: misses nothing."""
 
     name = "scan"
 
     def __init__(self, store: CodeStore) -> None:
-        self.store, self.threads = store, len(os.sched_getaffinity(0))
+        super().__init__(store)
         self._all = np.zeros(1, dtype=np.int64), np.full(1, store.count, dtype=np.int64)
-
-    @property
-    def count(self) -> int:
-        return self.store.count
-
-    @property
-    def codebooks(self) -> Codebooks:
-        return self.store.codebooks
 
     @property
     def ram_bytes(self) -> dict[str, int]:
         return {"codes": self.store.nbytes}
-
-    def codes(self) -> Codes:
-        """As `Candidates.codes`."""
-        return self.store.unpacked()
 
     def search(
         self, queries: Floats, k: int, ef: int | None = None, allowed: Bitmap | None = None

@@ -1,5 +1,6 @@
 """Codes in RAM, in the layout that scans fastest, and the two ways to score them: ranges of rows, or rows by number."""
 
+import os
 from typing import Any
 
 import numpy as np
@@ -85,3 +86,22 @@ def from_blocks(blocks: npt.NDArray[np.uint8]) -> Codes:
     halves = [(first >> shift) & 15 | ((second >> shift) & 15) << 4 for shift in (0, 4)]
     both = np.concatenate(halves, axis=2).transpose(0, 2, 1)
     return np.ascontiguousarray(both).reshape(-1, blocks.shape[1])
+
+
+class OverCodes:
+    """What all engines over codes have in common."""
+
+    def __init__(self, store: CodeStore) -> None:
+        self.store, self.threads = store, len(os.sched_getaffinity(0))
+
+    @property
+    def count(self) -> int:
+        return self.store.count
+
+    @property
+    def codebooks(self) -> Codebooks:
+        return self.store.codebooks
+
+    def codes(self) -> Codes:
+        """As `Candidates.codes`."""
+        return self.store.unpacked()
