@@ -1,12 +1,15 @@
 """STAR with OPQ codes against STAR with learned sums, at several bytes, beside the same vectors unquantized.
 
-python bench/finalists.py --data FOLDER --out DIR --split test [--bytes 8 16 32] [--config.encoder.backbone MODEL ...]
+python bench/finalists.py --data FOLDER --out DIR --splits test [--bytes 8 16 32] [--seeds 0 1 2] \
+    [--config.encoder.backbone MODEL ...]
 
 Prints for every way candidates' recall (N, and 0.1 % of the corpus), R@10, R@100, what it closes of the gap between OPQ
-codes and no quantization, and the paired 95 % interval of R@10 against OPQ at equal bytes. All rank by the vectors of
-one encoder. Stages are kept in the folder, so the same call goes on, and dev and test can be asked for in turn.
+codes and no quantization, and the paired 95 % interval of R@10 against OPQ at equal bytes: for each seed, then of every
+question's mean over seeds. All rank by the vectors of one encoder. Stages are kept in the folder, so the same call goes
+on, and dev and test can be asked for in turn.
 """
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -29,6 +32,9 @@ from bidr.training.recipes import with_recipe
 from bidr.training.workshop import Workshop
 
 RANKED = 100
+UNQUANTIZED = "unquantized"
+HEAD = """| codes | candidates | of 0.1 % | R@10 | R@100 | closed: candidates | R@100 | R@10 against OPQ |
+|---|---|---|---|---|---|---|---|"""
 ROWS_AT_ONCE = 500
 
 
@@ -41,23 +47,67 @@ class Row(NamedTuple):
     best: np.ndarray
     many: np.ndarray
 
+    def show(self, label: str, exact: "Row", opq: "Row | None" = None) -> None:
+        cells = [label, *(f"{values.mean():.4f}" for values in self)]
+        if opq is not None:
+            for name in ("candidates", "many"):
+                mine, floor, ceiling = (getattr(each, name).mean() for each in (self, opq, exact))
+                cells.append(f"{(mine - floor) / (ceiling - floor):.0%}" if ceiling > floor else "")
+            found = paired(dict(enumerate(self.best)), dict(enumerate(opq.best)))  # type: ignore[arg-type]
+            cells.append(f"{found.difference:+.4f} [{found.low:+.4f}, {found.high:+.4f}], p {found.p:.4f}")
+        print(f"| {' | '.join(cells)} |", flush=True)
+
 
 def main(
     data: str,
     out: Path,
     config: TrainConfig,
-    split: Literal["dev", "test"] = "test",
+    splits: tuple[Literal["dev", "test"], ...] = ("test",),
     bytes: tuple[int, ...] = (8, 16, 32),
+    seeds: tuple[int, ...] = (0,),
     recipes: tuple[str, ...] = ("star-distilled",),
 ) -> None:
     """bytes: of codes a document; recipes: to compare with star-opq, of those that rank by the same vectors."""
-    shop = open_workshop(bidr.load(data), config, out)
+    tables: dict[str, list[Table]] = {split: [] for split in splits}
+    for seed in seeds:
+        folder = out / f"seed-{seed}"
+        _share(out / f"seed-{seeds[0]}", folder)
+        shop = open_workshop(bidr.load(data), replace(config, seed=seed), folder)
+        for split in splits:
+            tables[split].append(measured(shop, split, bytes, recipes))
+    for split, found in tables.items():
+        print(f"\n{split}, mean of {len(seeds)} seeds\n{HEAD}")
+        for label in found[0].rows:
+            opq = found[0].against.get(label)
+            mean(found, label).show(label, mean(found, UNQUANTIZED), mean(found, opq) if opq else None)
+
+
+def _share(first: Path, folder: Path) -> None:
+    """What does not depend on the seed: the tokenised corpus, and lexical negatives."""
+    for part in (Path("work/tokens"), Path("work/mined/bm25.npy")):
+        if (first / part).is_dir() and not (folder / part).exists():
+            shutil.copytree(first / part, folder / part)
+        elif (first / part).exists() and not (folder / part).exists():
+            (folder / part).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(first / part, folder / part)
+
+
+def measured(shop: Workshop, split: str, bytes: tuple[int, ...], recipes: tuple[str, ...]) -> "Table":
+    """Every way at every size, shown as it is made."""
+    print(f"\n{split}, seed {shop.config.seed}")
     table = Table(shop, split)
     for size in bytes:
-        sized = replace(config, bytes_per_doc=size)
-        opq = table.codes(f"star-opq, {size} bytes", shop.under(with_recipe(sized, "star-opq")), stages.fitted)
+        sized = replace(shop.config, bytes_per_doc=size)
+        opq = f"star-opq, {size} bytes"
+        table.codes(opq, shop.under(with_recipe(sized, "star-opq")), stages.fitted)
         for name in recipes:
             table.codes(f"{name}, {size} bytes", shop.under(with_recipe(sized, name)), stages.distilled, opq)
+    return table
+
+
+def mean(tables: "list[Table]", label: str) -> Row:
+    """Every question's mean over the seeds."""
+    return Row(*(np.mean(values, axis=0) for values in zip(*(table.rows[label] for table in tables), strict=True)))
 
 
 class Table:
@@ -69,19 +119,20 @@ class Table:
         self.queries = encode_rows(ranker, self.tokens)
         self.vectors = encode_rows(ranker, shop.material.documents, dtype=np.float16)
         found = top_k(self.queries, self.vectors, shop.config.candidates, device=shop.device).rows
-        self.exact = self.measured(found, found)
-        print("| codes | candidates | of 0.1 % | R@10 | R@100 | closed: candidates | R@100 | R@10 against OPQ |")
-        print("|---|---|---|---|---|---|---|---|")
-        self.show("unquantized", self.exact)
+        self.rows = {UNQUANTIZED: self.measured(found, found)}
+        self.against: dict[str, str] = {}
+        print(HEAD)
+        self.rows[UNQUANTIZED].show(UNQUANTIZED, self.rows[UNQUANTIZED])
 
-    def codes(self, label: str, under: Workshop, made: Any, opq: Row | None = None) -> Row:
+    def codes(self, label: str, under: Workshop, made: Any, opq: str | None = None) -> None:
         """Measure candidates by codes, ranked by the vectors."""
         side: Sparse = made(under)
         asked, depth = encode_rows(side.encoder, self.tokens), self.shop.config.candidates
         found = top_k_codes(asked, side.codebooks, corpus_codes(under, side), depth, device=under.device).rows
-        row = self.measured(found, self.ranked(found))
-        self.show(label, row, opq)
-        return row
+        self.rows[label] = self.measured(found, self.ranked(found))
+        if opq is not None:
+            self.against[label] = opq
+        self.rows[label].show(label, self.rows[UNQUANTIZED], self.rows[opq] if opq else None)
 
     def ranked(self, found: np.ndarray) -> np.ndarray:
         documents = torch.as_tensor(self.vectors, device=self.shop.device)
@@ -99,16 +150,6 @@ class Table:
 
     def recall(self, found: np.ndarray) -> np.ndarray:
         return np.array([np.isin(want, got).mean() for want, got in zip(self.wanted, found, strict=True)])
-
-    def show(self, label: str, row: Row, opq: Row | None = None) -> None:
-        cells = [label, *(f"{values.mean():.4f}" for values in row)]
-        if opq is not None:
-            for name in ("candidates", "many"):
-                mine, floor, ceiling = (getattr(each, name).mean() for each in (row, opq, self.exact))
-                cells.append(f"{(mine - floor) / (ceiling - floor):.0%}" if ceiling > floor else "")
-            found = paired(dict(enumerate(row.best)), dict(enumerate(opq.best)))  # type: ignore[arg-type]
-            cells.append(f"{found.difference:+.4f} [{found.low:+.4f}, {found.high:+.4f}]")
-        print(f"| {' | '.join(cells)} |", flush=True)
 
 
 def questions(shop: Workshop, split: str) -> tuple[TokenRows, list[np.ndarray]]:

@@ -34,6 +34,8 @@ _SUMS = {
     "frozen__questions": 20_000,
     "frozen__steps": 1_200,
     "frozen__batch_size": 512,
+    "frozen__borrowed": 3.0,
+    "frozen__crops": 0.0,
 }
 _LIVE = {"unify.codewords": "learned", "unify.negatives": "top"}
 
@@ -50,6 +52,11 @@ _TABLE: list[tuple[str, str, dict[str, Any]]] = [
     ("star-dpq", "STAR, codes by matching and reconstruction", _single("mined", "learned", sparse__loss="dpq")),
     ("star-contrastive", "STAR, codes learned as the method does, from its encoder on", _single("mined", "learned")),
     ("star-distilled", "STAR, codes that are sums and rank as its vectors do", _single("mined", "distilled", **_SUMS)),
+    (
+        "star-distilled-evenly",
+        "the same, questions borrowed for all documents, not for those that nobody asked for",
+        _single("mined", "distilled", frozen__borrowers="all", **_SUMS),
+    ),
     (
         "star-taught",
         "STAR, sums of an encoder that follows its ranking",

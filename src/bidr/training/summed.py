@@ -51,7 +51,8 @@ def _learn(shop: Workshop, sides: list[tuple[Encoder, npt.NDArray[np.float16]]],
     pairs = [_pair(encoder, vectors, asked) for encoder, vectors in sides]
     count = sum(len(tokens.offsets) - 1 for tokens in asked)
     config = replace(shop.config, frozen=replace(shop.config.frozen, questions=count))
-    prepared = prepare(pairs[-1], labels, config, own=pairs[0], device=shop.device)
+    asked_for = np.unique(shop.material.train.pairs.rows)
+    prepared = prepare(pairs[-1], labels, config, own=pairs[0], asked_for=asked_for, device=shop.device)
     if len(prepared.lessons.own.documents) == len(sides[0][1]):
         prepared = prepared._replace(probe=_dev(shop, sides, prepared))
     say(f"fit {config.books} books of {WORDS} codewords that are summed")
@@ -74,7 +75,7 @@ def _questions(shop: Workshop, encoder: Encoder) -> tuple[tuple[Tokens, Tokens],
     """Train questions and passages, and the labelled answers of the former."""
     random, frozen, train = np.random.default_rng(shop.config.seed), shop.config.frozen, shop.material.train
     rows = np.sort(random.permutation(len(train.pairs))[: frozen.questions])
-    count = max(round(frozen.crops * len(rows)), LEAST_QUESTIONS - len(rows)) if frozen.crops else 0
+    count = max(round(frozen.crops * len(rows)), LEAST_QUESTIONS - len(rows), 0)
     passages, _ = draw_passages(shop, encoder, count, random)
     labels = {place: train.pairs.of(row).tolist() for place, row in enumerate(rows.tolist())}
     return (train.tokens.batch(rows), passages), labels

@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from bidr.codes.additive import WORDS
 from bidr.codes.codebooks import Floats
@@ -10,6 +11,7 @@ from bidr.codes.exact import top_k
 from bidr.codes.vectors import VectorRows
 from bidr.progress import say
 from bidr.training.config import TrainConfig
+from bidr.training.frozen.borrowed import borrow
 from bidr.training.frozen.distil import Lessons, Rows, Vectors
 
 TOP = 10
@@ -45,10 +47,18 @@ class Prepared(NamedTuple):
     """Of a document on average, before."""
 
 
-def prepare(full: Pair, labels: Labels, config: TrainConfig, own: Pair | None = None, device: str = "cpu") -> Prepared:
+def prepare(
+    full: Pair,
+    labels: Labels,
+    config: TrainConfig,
+    own: Pair | None = None,
+    asked_for: Rows | None = None,
+    device: str = "cpu",
+) -> Prepared:
     """Sample what is too much, rank the sample by full vectors, hold some questions out.
 
-    own: the vectors that codes are made of, where they are not those whose ranking is learned.
+    own:       the vectors that codes are made of, where they are not those whose ranking is learned.
+    asked_for: documents that have a labelled question, where these are more than `labels` says.
     """
     frozen, random, own = config.frozen, np.random.default_rng(config.seed), own or full
     documents, questions = full
@@ -66,17 +76,28 @@ def prepare(full: Pair, labels: Labels, config: TrainConfig, own: Pair | None = 
     # Of a handful of questions none can be spared: then stand-ins are held out.
     spared = np.arange(len(asked)) if len(asked) >= 10 else np.arange(len(asked), len(best))
     held = spared[random.permutation(len(spared))[: min(frozen.dev_questions, len(spared) // 10)]]
+    probe = Probe(coded.questions[held], best[held, :TOP], labelled[held])
     learned = np.setdiff1d(np.arange(len(best)), held)
-    return Prepared(
-        Lessons(
-            ranked._replace(questions=ranked.questions[learned]),
-            coded._replace(questions=coded.questions[learned]),
-            best[learned],
-            labelled[learned],
-        ),
-        Probe(coded.questions[held], best[held, :TOP], labelled[held]),
-        length,
-    )
+    drawn = [side._replace(questions=side.questions[learned]) for side in (ranked, coded)]
+    lessons = Lessons(drawn[0], drawn[1], best[learned], labelled[learned])
+    if asked_for is None:
+        asked_for = np.array([row for found in labels.values() for row in found], dtype=np.int64)
+    return Prepared(_with_borrowed(lessons, np.isin(rows, asked_for), config, device), probe, length)
+
+
+def _with_borrowed(lessons: Lessons, asked_for: npt.NDArray[np.bool_], config: TrainConfig, device: str) -> Lessons:
+    """And with questions for documents that nobody asked for."""
+    frozen, labelled = config.frozen, lessons.labelled
+    count = round(frozen.borrowed * np.count_nonzero((labelled >= 0).any(axis=1)))
+    if not count:
+        return lessons
+    borrowers = np.arange(len(asked_for)) if frozen.borrowers == "all" else np.flatnonzero(~asked_for)
+    random = np.random.default_rng((config.seed, 3))
+    made = borrow(lessons.full, labelled, borrowers, count, random, device)
+    full, own = (side._replace(questions=np.concatenate([side.questions, made.vectors(side)])) for side in lessons[:2])
+    best = top_k(full.questions[len(labelled) :], full.documents, frozen.depth, device=device).rows
+    none = np.full((count, labelled.shape[1]), -1)
+    return Lessons(full, own, np.concatenate([lessons.best, best]), np.concatenate([labelled, none]))
 
 
 def _drawn(pair: Pair, rows: Rows, asked: Rows, stand_ins: Rows) -> tuple[Vectors, float]:

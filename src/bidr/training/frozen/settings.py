@@ -1,6 +1,7 @@
 """What can be set for codes of vectors that already exist."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,6 +20,11 @@ class FrozenConfig:
     crops: float = 3.0
     """Where there are texts (conventional.codes = 'distilled'): passages of documents that ask too, for each
     question."""
+    borrowed: float = 0.0
+    """Where there are labels: questions made for documents that nobody asked for, from those of their neighbours, for
+    each labelled question."""
+    borrowers: Literal["unasked", "all"] = "unasked"
+    """The documents such questions are made for: those that no labelled question asks for, or all."""
     depth: int = 64
     """How many of a question's best documents by full vectors are learned from."""
     own: int = 16
