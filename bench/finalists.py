@@ -71,8 +71,8 @@ def main(
     tables: dict[str, list[Table]] = {split: [] for split in splits}
     for seed in seeds:
         folder = out / f"seed-{seed}"
-        _share(out / f"seed-{seeds[0]}", folder)
         shop = open_workshop(bidr.load(data), replace(config, seed=seed), folder)
+        _share(out / f"seed-{seeds[0]}", folder)
         for split in splits:
             tables[split].append(measured(shop, split, bytes, recipes))
     for split, found in tables.items():
@@ -83,13 +83,11 @@ def main(
 
 
 def _share(first: Path, folder: Path) -> None:
-    """What does not depend on the seed: the tokenised corpus, and lexical negatives."""
-    for part in (Path("work/tokens"), Path("work/mined/bm25.npy")):
-        if (first / part).is_dir() and not (folder / part).exists():
-            shutil.copytree(first / part, folder / part)
-        elif (first / part).exists() and not (folder / part).exists():
-            (folder / part).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(first / part, folder / part)
+    """Lexical negatives are the same whatever the seed, and take minutes."""
+    mined = Path("work/mined/bm25.npy")
+    if (first / mined).exists() and not (folder / mined).exists():
+        (folder / mined).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(first / mined, folder / mined)
 
 
 def measured(shop: Workshop, split: str, bytes: tuple[int, ...], recipes: tuple[str, ...]) -> "Table":
