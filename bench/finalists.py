@@ -127,27 +127,32 @@ class Table:
         side: Sparse = made(under)
         asked, depth = encode_rows(side.encoder, self.tokens), self.shop.config.candidates
         found = top_k_codes(asked, side.codebooks, corpus_codes(under, side), depth, device=under.device).rows
-        self.rows[label] = self.measured(found, self.ranked(found))
+        self.rows[label] = self.measured(found, ranked(found, self.queries, self.vectors, self.shop.device))
         if opq is not None:
             self.against[label] = opq
         self.rows[label].show(label, self.rows[UNQUANTIZED], self.rows[opq] if opq else None)
 
-    def ranked(self, found: np.ndarray) -> np.ndarray:
-        documents = torch.as_tensor(self.vectors, device=self.shop.device)
-        parts = []
-        for start in range(0, len(found), ROWS_AT_ONCE):
-            rows = torch.as_tensor(found[start : start + ROWS_AT_ONCE], device=self.shop.device)
-            queries = torch.as_tensor(self.queries[start : start + ROWS_AT_ONCE], device=self.shop.device)
-            scores = torch.einsum("qd,qnd->qn", queries, documents[rows].float())
-            parts.append(rows.gather(1, torch.sort(scores, dim=1, descending=True, stable=True).indices).cpu().numpy())
-        return np.concatenate(parts)
-
-    def measured(self, found: np.ndarray, ranked: np.ndarray) -> Row:
+    def measured(self, found: np.ndarray, order: np.ndarray) -> Row:
         few = min(max(1, len(self.vectors) // 1000), found.shape[1])
-        return Row(*map(self.recall, (found, found[:, :few], ranked[:, :10], ranked[:, :RANKED])))
+        parts = (found, found[:, :few], order[:, :10], order[:, :RANKED])
+        return Row(*(recall(part, self.wanted) for part in parts))
 
-    def recall(self, found: np.ndarray) -> np.ndarray:
-        return np.array([np.isin(want, got).mean() for want, got in zip(self.wanted, found, strict=True)])
+
+def ranked(found: np.ndarray, queries: np.ndarray, vectors: np.ndarray, device: str) -> np.ndarray:
+    """Candidates in the order that vectors give them."""
+    documents = torch.as_tensor(vectors, device=device)
+    parts = []
+    for start in range(0, len(found), ROWS_AT_ONCE):
+        rows = torch.as_tensor(found[start : start + ROWS_AT_ONCE], device=device)
+        asked = torch.as_tensor(queries[start : start + ROWS_AT_ONCE], device=device)
+        scores = torch.einsum("qd,qnd->qn", asked, documents[rows].float())
+        parts.append(rows.gather(1, torch.sort(scores, dim=1, descending=True, stable=True).indices).cpu().numpy())
+    return np.concatenate(parts)
+
+
+def recall(found: np.ndarray, wanted: list[np.ndarray]) -> np.ndarray:
+    """Every question's share of its answers that was found."""
+    return np.array([np.isin(want, got).mean() for want, got in zip(wanted, found, strict=True)])
 
 
 def questions(shop: Workshop, split: str) -> tuple[TokenRows, list[np.ndarray]]:

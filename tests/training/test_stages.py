@@ -212,7 +212,8 @@ def test_each_sampler_makes_its_own_batches(trained_sparse):
         plan = batches.plan(0)
         assert all(plan.negatives[place] in found[query] for place, query in enumerate(plan.queries))
     assert len(stages.dense_batches(shop, side, "in-batch")[0].plan(0).negatives) == 0
-    assert stages.dense_batches(shop, side, "random-walk")[0].plan(0).size == 7
+    for sampler in ("random-walk", "snowball", "mined", "mined-alone", "in-batch"):
+        assert stages.dense_batches(shop, side, sampler)[0].plan(0).size == 7
 
 
 def test_the_conventional_way_takes_as_many_steps_as_the_method(tmp_path, monkeypatch, whole):

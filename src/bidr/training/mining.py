@@ -130,12 +130,12 @@ def sparse_batches(shop: Workshop, first: Encoder) -> tuple[RandomBatches, Teach
 
 def dense_batches(shop: Workshop, side: Sparse, sampler: str) -> tuple[Sampler, Observe]:
     """How the dense stage's batches are collected, and what to log of them."""
+    config, size = shop.config.dense, shop.config.dense.batch_size or shop.config.batch_size
     if sampler == "in-batch":
-        return shop.random_batches("in-batch"), lambda epoch, plan: {}
+        return shop.random_batches("in-batch", size), lambda epoch, plan: {}
     found, pairs = train_candidates(shop, side), shop.material.train.pairs
     if sampler.startswith("mined"):
-        return shop.pool_batches(found), lambda epoch, plan: {}
-    config, size = shop.config.dense, shop.config.dense.batch_size or shop.config.batch_size
+        return shop.pool_batches(found, size), lambda epoch, plan: {}
     documents = len(shop.material.documents)
     hops = config.hops or min(config.depth, max(LEAST_HOPS, documents // DOCUMENTS_PER_HOP))
     graph = build_graph(found, pairs, documents, backward=(0, hops))

@@ -146,15 +146,16 @@ class Workshop:
         run(training, sampler, validate, folder, observe, config.logs)
         self.group.once(lambda: keep(training, folder))
 
-    def random_batches(self, negatives: Negatives | None) -> RandomBatches:
+    def random_batches(self, negatives: Negatives | None, size: int | None = None) -> RandomBatches:
         """Random batches, with one lexically similar document for each query where "bm25" is asked for."""
         negatives = negatives or ("in-batch" if self.config.built_in else "bm25")
-        return self.pool_batches(self.kept("bm25", self._mine_bm25) if negatives == "bm25" else None)
+        return self.pool_batches(self.kept("bm25", self._mine_bm25) if negatives == "bm25" else None, size)
 
-    def pool_batches(self, pool: Rows | None) -> RandomBatches:
+    def pool_batches(self, pool: Rows | None, size: int | None = None) -> RandomBatches:
+        """Random batches, with documents of the pool as negatives; `size`: where it is not that of all stages."""
         pairs, config = self.material.train.pairs, self.config
         documents, each = len(self.material.documents), config.negatives.each
-        return RandomBatches(pairs, documents, config.batch_size, config.seed, pool, each)
+        return RandomBatches(pairs, documents, size or config.batch_size, config.seed, pool, each)
 
     def fit_codebooks(self, encoder: Encoder, *, rotate: bool = True) -> Codebooks:
         """OPQ codebooks (PQ, if not rotated) of the encoder's vectors of the corpus, of a sample where it is large."""
