@@ -12,9 +12,12 @@ from bidr.codes.codebooks import Codebooks, Codes
 from bidr.codes.plain import PlainCodes, encode_blocks
 from bidr.codes.vectors import VectorRows, open_vectors
 from bidr.errors import ModelError
+from bidr.index.budget import build_peaks, check_budget, watched
 from bidr.index.build import build_index
+from bidr.index.candidates import choose_engine
 from bidr.index.engines.files import write_codebooks
 from bidr.index.folder import ModelStamp
+from bidr.index.sizes import Shape
 from bidr.index.vectors import Kind
 from bidr.index.work import Step, Work, forget, stamp_of, working
 from bidr.model.encode import encode_corpus
@@ -26,6 +29,8 @@ from bidr.text.labels import read_ids
 from bidr.training.material import tokenise_documents
 from bidr.training.workshop import pick_device
 
+# The mean size of an id that a budget is checked with.
+ID_BYTES = 16
 Vectors = Path | str | npt.NDArray[Any]
 Names = Path | str | Sequence[str]
 
@@ -39,17 +44,22 @@ def build(
     stored: Kind = "fp16",
     tokens: Path | None = None,
     device: str = "auto",
+    ram_budget: int | str | None = None,
 ) -> Path:
     """Encode a corpus and put an index of it in force; a build that was cut off is continued.
 
     stored: how vectors lie on disk: "fp16", or "int8", which is half of it.
     tokens: a folder of the tokenised corpus to share; by default one beside the index, removed in the end.
+    ram_budget: most anonymous memory that making the index may take (bytes, or "1GiB"); what cannot be kept is refused.
+        Encoding the texts is not in it: that takes what the model takes.
     """
     model = model if isinstance(model, Model) else Model(model, pick_device(device))
     out = Path(out)
     check(data, splits=[])
     limits: dict[str, Any] = {"titles": model.text.titles, "max_length": model.text.document_length}
-    with working(out) as work:
+    shape = _shape(data.corpus.count(), model.dense.dim, model.codebooks.books, model.codebooks.bits, engine, stored)
+    budget = check_budget(ram_budget, build_peaks(shape, fits=False, named=ID_BYTES))
+    with watched(budget), working(out) as work:
         source = tokens or work.folder / "tokens"
         documents = tokenise_documents(data, model.sparse, source, **limits)
         codes = encode_corpus(
@@ -82,6 +92,7 @@ def build_vectors(
     engine: str = "auto",
     stored: Kind = "fp16",
     plain: PlainCodes | None = None,
+    ram_budget: int | str | None = None,
 ) -> Path:
     """Code documents' vectors and put an index of them in force.
 
@@ -89,26 +100,39 @@ def build_vectors(
     ids:    one for every row; by default row numbers.
     data:   a data set whose corpus has the documents' ids and texts, in the order of the rows.
     stored: how vectors lie on disk: "fp16", or "int8", which is half of it.
+    ram_budget: most anonymous memory that the build may take (bytes, or "1GiB"); what cannot be kept is refused.
+
+    A build that was cut off is continued, if vectors, ids and settings are the same.
     """
+    options: dict[str, Any] = {"engine": engine, "stored": stored}
     if model is None:
-        return _build_plain(vectors, out, plain or PlainCodes(), ids, data, engine=engine, stored=stored)
+        return _build_plain(vectors, out, plain or PlainCodes(), ids, data, ram_budget, options)
     model = model if isinstance(model, FrozenModel) else _frozen(model)
-    rows, additive = model.documents(vectors), model.additive
-    about = {"model": ModelStamp(model.fingerprint, str(model.folder.resolve())), "engine": engine, "stored": stored}
-    named = _named(ids, data, len(rows))
-    with working(Path(out)) as work:
-        codes = _coded(work, rows, model.fingerprint, model.codebooks.books, partial(additive.encode_blocks, rows))
-        _finish(work, out, rows, codebooks=model.codebooks, codes=codes, **named, **about)
+    rows, books = model.documents(vectors), model.codebooks.books
+    shape, named = _shape(*rows.shape, books, 8, engine, stored), _named(ids, data, len(rows))
+    budget = check_budget(ram_budget, build_peaks(shape, fits=False, named=ID_BYTES if named else None))
+    options["model"] = ModelStamp(model.fingerprint, str(model.folder.resolve()))
+    with watched(budget), working(Path(out)) as work:
+        codes = _coded(work, rows, model.fingerprint, books, partial(model.additive.encode_blocks, rows))
+        _finish(work, out, rows, codebooks=model.codebooks, codes=codes, **named, **options)
     return Path(out)
 
 
 def _build_plain(
-    vectors: Vectors, out: Path | str, plain: PlainCodes, ids: Names | None, data: Dataset | None, **options: Any
+    vectors: Vectors,
+    out: Path | str,
+    plain: PlainCodes,
+    ids: Names | None,
+    data: Dataset | None,
+    ram_budget: int | str | None,
+    options: dict[str, Any],
 ) -> Path:
     rows = open_vectors(vectors, "vectors", plain.metric)
     plain.check(rows.dim)
+    shape = _shape(*rows.shape, plain.books, plain.codewords.bit_length() - 1, **options)
     named = _named(ids, data, len(rows))
-    with working(Path(out)) as work:
+    budget = check_budget(ram_budget, build_peaks(shape, named=ID_BYTES if named else None))
+    with watched(budget), working(Path(out)) as work:
         name = "codebooks.safetensors"
 
         def fit(step: Step) -> None:
@@ -122,6 +146,10 @@ def _build_plain(
         options |= {**named, "unit": plain.metric == "cosine"}
         _finish(work, out, rows, codebooks=codebooks, codes=codes, **options)
     return Path(out)
+
+
+def _shape(count: int, dim: int, books: int, bits: int, engine: str, stored: Kind) -> Shape:
+    return Shape(count, dim, choose_engine(engine, count, bits), bits, (books * bits + 7) // 8, stored)
 
 
 def _named(ids: Names | None, data: Dataset | None, count: int) -> dict[str, Any]:

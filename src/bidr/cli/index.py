@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from bidr.cli.shown import Folder, OptionalData, OptionalFile, OptionalFolder, Shown, Verb, columns
+from bidr.cli.shown import Folder, OptionalData, OptionalFile, OptionalFolder, OptionalSize, Shown, Verb, columns
 from bidr.cli.state import remember
 from bidr.errors import ConfigError
 from bidr.files import read_json
@@ -41,6 +41,8 @@ class Build(Verb):
     """Without a model: 16 codewords a book (quicker to scan) or 256 (finer at the same bytes)."""
     metric: Literal["cosine", "ip"] = "cosine"
     """Without a model: what the vectors are compared by."""
+    ram_budget: OptionalSize = None
+    """Most anonymous memory that the build may take, such as 1GiB; refused at the start where that cannot be kept."""
     device: str = "auto"
     """'auto' takes a GPU if there is one; or 'cpu', 'cuda', 'cuda:1'."""
 
@@ -51,7 +53,7 @@ class Build(Verb):
 
         refuse_other_content(self.out)
         data, asked = load(self.data) if self.data else None, "WORDS ..."
-        how: dict[str, Any] = {"engine": self.engine, "stored": self.stored}
+        how: dict[str, Any] = {"engine": self.engine, "stored": self.stored, "ram_budget": self.ram_budget}
         if self.vectors is not None:
             plain = PlainCodes(self.bytes_per_doc, self.codewords, self.metric)
             build_vectors(self.vectors, self.model, self.out, ids=self.ids, data=data, plain=plain, **how)

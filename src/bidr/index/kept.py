@@ -13,7 +13,7 @@ from bidr.index.engines.clusters import ROUNDS, Rounds
 from bidr.index.engines.files import open_array
 from bidr.index.faissfile import faiss_module
 from bidr.index.folder import FileEntry, file_checksum
-from bidr.index.work import Work
+from bidr.index.work import Work, write_array
 
 # Keeping may take so much of the time.
 SHARE = 1 / 20
@@ -34,9 +34,8 @@ class KeptRounds(Rounds):
 
     def keep(self, done: int, centroids: Floats) -> None:
         if self.work.kept:
-            self.work.rows(
-                f"centroids.{done}.npy", self.made_from, "<f4", centroids.shape, lambda row: iter([centroids])
-            )
+            name, shape, dtype = f"centroids.{done}.npy", centroids.shape, np.dtype("<f4")
+            self.work.run(name, self.made_from, lambda step: write_array(step, name, dtype, shape, [centroids]))
 
 
 class KeptGraph:
