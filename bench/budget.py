@@ -3,8 +3,8 @@
 python bench/budget.py million.npy --budget 1GiB --engine lists --kills 20
 python bench/budget.py million.npy --budget 1GiB --engine hnsw --kills 20 --queries queries.npy
 
-First a build that is left alone, then one that gets SIGKILL at random moments and is started again. Printed for both: wall
-and CPU time, the peak of anonymous memory (RssAnon, looked at every 5 ms from outside), and of everything that the
+First a build that is left alone, then one that gets SIGKILL at random moments and is started again. Printed for both:
+wall and CPU time, the peak of anonymous memory (RssAnon, looked at every 5 ms from outside), and of everything that the
 process has mapped (VmHWM; pages of files count there, though the kernel takes them back when it needs them). Then
 whether the two indexes are the same bytes; with queries, the recall of both.
 """

@@ -32,7 +32,7 @@ class PlainCodes(NamedTuple):
     def fit(self, rows: VectorRows) -> Codebooks:
         self.check(rows.dim)
         some = np.random.default_rng(self.seed).choice(len(rows), min(FIT_ROWS, len(rows)), replace=False)
-        return fit(rows[np.sort(some)], self.books, self.codewords, seed=self.seed)
+        return fit(rows.gather(np.sort(some)), self.books, self.codewords, seed=self.seed)
 
 
 def encode_blocks(codebooks: Codebooks, rows: VectorRows, first: int = 0) -> Iterator[Codes]:

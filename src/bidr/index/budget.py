@@ -27,7 +27,7 @@ BASE = 230 * MIB
 FITTING, CODING, DECODING, WRITING = 6, 5, 6, 5
 # Of a document while names are written: hash, row and offsets, sorted; ids that are checked first.
 NAMED, CHECKED = 48, 40
-# Faiss' graph: links as 32-bit numbers in arrays that grow by doubling, levels, offsets, locks and a mark for each thread.
+# Faiss' graph: links as 32-bit numbers in arrays that grow by doubling, levels, offsets, locks, a mark a thread.
 GRAPH = 260
 
 UNITS = {"": 1, **{f"{unit}B": 1000 ** (power + 1) for power, unit in enumerate("KMGTP")}}

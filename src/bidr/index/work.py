@@ -7,20 +7,20 @@ A step is begun again when anything that it was made from has changed, or a byte
 files names their checksums, so that nothing of one build can get into another.
 """
 
+import ctypes
 import fcntl
 import json
-import mmap
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from bidr.codes.vectors import VectorRows
+from bidr.codes.vectors import VectorRows, let_go
 from bidr.errors import IndexFolderError
 from bidr.files import remove, storage_errors, write_json
 from bidr.index.engines.files import open_array
@@ -105,6 +105,7 @@ class Work:
                 write(step)
             if self.kept:
                 step.save(whole=True)
+                trim()
         return step.files
 
     def rows(
@@ -230,8 +231,12 @@ def stamp_of(array: Any) -> str:
     return checksum(said.encode())
 
 
+def trim() -> None:
+    """Give free memory back to the system, where the C library can: what one step took is not the next one's."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
+
+
 def forget(array: Any) -> None:
     """Let go of a file's pages that this process has looked at: they stay in the page cache, not in its own count."""
-    held: Any = array.array if isinstance(array, VectorRows) else array
-    if isinstance(held, np.memmap) and held.mode != "c":
-        held._mmap.madvise(mmap.MADV_DONTNEED)  # type: ignore[attr-defined]
+    let_go(array.array if isinstance(array, VectorRows) else array)
