@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bidr.errors import ConfigError
+from bidr.index.budget import build_peaks
 from bidr.index.engines.graph import default_width
 from bidr.index.engines.lists import VISITED
 from bidr.index.sizes import BITS, ENGINES, MOST_DOCUMENTS, Shape, cold_pages, disk, ram
@@ -98,6 +99,7 @@ def _engine(corpus: Corpus, engine: str, bits: int) -> dict[str, Any]:
             "candidates": min(corpus.candidates, share.count),
             "pages_cold": round(cold_pages(share, min(corpus.candidates, share.count)), 1),
         },
+        "build_peak_a_machine": build_peaks(share, named=corpus.id_bytes),
         "build_seconds_a_machine": {
             part: round(seconds, 1)
             for part, seconds in build_seconds(share, corpus.text_bytes is not None, corpus.cores).items()

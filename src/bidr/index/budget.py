@@ -15,21 +15,20 @@ from bidr.codes.codebooks import ENCODE_ROWS
 from bidr.codes.fit import FIT_ROWS
 from bidr.errors import ConfigError
 from bidr.index.engines.clusters import AT_ONCE, GRAPH_LINKS, MANY_LISTS, ORDERED_DOCUMENTS, SORTED_AT_ONCE, sample_size
-from bidr.index.sizes import FLOAT, Shape, link_bytes
+from bidr.index.sizes import FLOAT, Shape
 from bidr.index.vectors import WRITE_ROWS
 from bidr.progress import say
 
 MIB = 1 << 20
 LOOK_SECONDS = 0.02
 # A process that has imported torch, Faiss and numba and compiled what writing needs.
-BASE = 230 * MIB
-# Arrays of the size of a block that are there at the same time, by step; the fit's is of its sample.
-FITTING, CODING, DECODING, WRITING = 6, 5, 6, 5
-# Of a document while names are written: hash, row and offsets, sorted; ids that are checked first.
-NAMED, CHECKED = 48, 40
-# Faiss' graph: links as 32-bit numbers in arrays that grow by doubling, levels, offsets, locks, a mark a thread.
-GRAPH = 260
-
+BASE = 200 * MIB
+# Arrays of the size of a block that are there at the same time, by step; the fit's are of its sample.
+FITTING, CODING, DECODING, WRITING = 8, 5, 5, 6
+# Of a document while names are written: hash, row and offsets, sorted; and of ids that are checked before.
+NAMED, CHECKED = 88, 40
+# Faiss' graph: links as 32-bit numbers in an array that grows by doubling, levels, offsets, locks; and a block.
+GRAPH, GRAPH_BASE = 240, 32 * MIB
 UNITS = {"": 1, **{f"{unit}B": 1000 ** (power + 1) for power, unit in enumerate("KMGTP")}}
 UNITS |= {f"{unit}iB": 1024 ** (power + 1) for power, unit in enumerate("KMGTP")} | {"B": 1}
 
@@ -50,9 +49,9 @@ def build_peaks(shape: Shape, *, fits: bool = True, named: float | None = None) 
         parts["clusters"] = sample * (2 * books + 24) + lists * (3 * row + links) + DECODING * AT_ONCE * row
         parts["order"] = 64 * SORTED_AT_ONCE + 24 * lists
     if named is not None:
-        parts["names"] = round(shape.count * (NAMED + CHECKED + named))
+        parts["names"] = round(shape.count * (NAMED + CHECKED + 2 * named))
     if shape.engine == "hnsw":
-        parts["links"] = shape.count * (GRAPH + shape.code_bytes + link_bytes(shape.count))
+        parts["links"] = shape.count * (GRAPH + shape.code_bytes) + GRAPH_BASE
     return {step: BASE + size for step, size in parts.items()}
 
 
