@@ -49,6 +49,7 @@ class Build(Verb):
     def run(self) -> Shown:
         from bidr.api import PlainCodes, build, build_vectors, load
         from bidr.cli.about import describe_index
+        from bidr.index.budget import loaded_bytes, parse_bytes
         from bidr.index.live.index import LiveIndex
 
         refuse_other_content(self.out)
@@ -65,9 +66,13 @@ class Build(Verb):
         else:
             build(data, self.model, self.out, device=self.device, **how)
         remember(self.out)
+        following = f"next: bidr search --index {self.out} {asked}"
+        if self.ram_budget is not None and loaded_bytes(self.out) > parse_bytes("ram_budget", self.ram_budget):
+            value = {"index": str(self.out)}  # to describe it would take more than the budget
+            return Shown(f"{self.out}: built; searching it takes more than {self.ram_budget}\n{following}", value)
         with LiveIndex.open(self.out) as reader:
             shown = describe_index(reader.describe())
-        return Shown(f"{shown.text}\nnext: bidr search --index {self.out} {asked}", shown.value)
+        return Shown(f"{shown.text}\n{following}", shown.value)
 
 
 @dataclass(frozen=True, kw_only=True)

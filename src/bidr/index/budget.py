@@ -15,6 +15,8 @@ from bidr.codes.codebooks import ENCODE_ROWS
 from bidr.codes.fit import FIT_ROWS
 from bidr.errors import ConfigError
 from bidr.index.engines.clusters import AT_ONCE, GRAPH_LINKS, MANY_LISTS, ORDERED_DOCUMENTS, SORTED_AT_ONCE, sample_size
+from bidr.index.engines.files import IN_RAM
+from bidr.index.folder import open_generation
 from bidr.index.sizes import FLOAT, Shape
 from bidr.index.vectors import WRITE_ROWS
 from bidr.progress import say
@@ -86,6 +88,12 @@ def parse_bytes(name: str, given: str) -> int:
     if not 1 <= number < 1 << 60:
         raise ConfigError(f"{name}: given {given!r}, expected a size such as 64GiB, 500MB or 1.5TiB")
     return int(number)
+
+
+def loaded_bytes(index: Path) -> int:
+    """What an index that was just built holds in RAM once it is opened, about: the files that go there."""
+    manifest = open_generation(index)[1]
+    return BASE + sum(manifest.files[name].size for name in IN_RAM[manifest.engine])
 
 
 def anonymous() -> int:

@@ -32,8 +32,6 @@ from bidr.progress import bar
 from bidr.text.records import Document
 
 VECTORS_FILE = "vectors.npy"
-# Pages of a file are let go of after so many blocks.
-FORGET_BLOCKS = 8
 
 
 def build_index(
@@ -169,8 +167,9 @@ class _Build:
 
     def _centroids(self, lists: int) -> Floats:
         rounds = KeptRounds(self.work, [self.books, self.sources, lists])
-        whole, done = clusters.ROUNDS * clusters.sample_size(self.count, lists), rounds.last()[0]
-        with bar("Finding clusters", whole, "comparisons", whole * done // clusters.ROUNDS) as advance:
+        sample, state = clusters.sample_size(self.count, lists), rounds.last()
+        before = state.rounds * sample + state.rows if state else 0
+        with bar("Finding clusters", clusters.ROUNDS * sample, "comparisons", before) as advance:
             return clusters.find_centroids(self.codebooks, self.given, lists, rounds, advance)
 
     def vectors(self, kind: Kind) -> None:
@@ -183,7 +182,8 @@ class _Build:
             ):
                 for block in self._placed(self.rows, step.done):
                     out.write(block)
-                    step.mark(out.written)
+                    if len(block) == WRITE_ROWS:  # which ends with a block of the file, and so with its checksum
+                        step.mark(out.written)
                     advance(len(block))
 
         self.files |= self.work.run("vectors", [self.sources, self._order, kind], write)
@@ -237,11 +237,9 @@ class _Build:
     @staticmethod
     def _forgetting(blocks: Iterator[npt.NDArray[Any]], array: Any) -> Iterator[npt.NDArray[Any]]:
         """Blocks that are made from a file, of which this process then keeps no pages."""
-        for number, block in enumerate(blocks):
+        for block in blocks:
             yield block
-            if number % FORGET_BLOCKS == 0:
-                forget(array)
-        forget(array)
+            forget(array)
 
 
 def _parts(array: npt.NDArray[Any]) -> Iterator[npt.NDArray[Any]]:

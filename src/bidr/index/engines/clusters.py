@@ -33,15 +33,24 @@ class Clusters(NamedTuple):
     order: npt.NDArray[Any]
 
 
+class Moving(NamedTuple):
+    """How far k-means is: whole rounds, rows of the sample in the next one, and what they add up to by cluster."""
+
+    rounds: int
+    rows: int
+    centroids: Floats
+    sums: Floats
+    sizes: npt.NDArray[np.int64]
+
+
 class Rounds:
-    """Where the rounds of k-means are kept: here nowhere."""
+    """Where k-means is kept, so that it can go on: here nowhere."""
 
-    def last(self) -> tuple[int, Floats | None]:
-        """How many rounds are done, and the centroids after them."""
-        return 0, None
+    def last(self) -> Moving | None:
+        return None
 
-    def keep(self, done: int, centroids: Floats) -> None:
-        pass
+    def keep(self, state: Moving, *, now: bool = False) -> None:
+        """Told after every block; `now`: at the end."""
 
 
 def lists_for(count: int) -> int:
@@ -75,15 +84,17 @@ def find_centroids(
 ) -> Floats:
     """Means of so many clusters, by k-means over a sample, of which only the codes are held in memory."""
     kept = rounds or Rounds()
-    done, centroids = kept.last()
+    state = kept.last()
+    if state is not None and state.rounds == ROUNDS:
+        return state.centroids
     sample = _sample(codes, sample_size(len(codes), lists))
-    if centroids is None:
+    if state is None:
         first = np.sort(np.random.default_rng(SEED + 1).permutation(len(sample))[:lists])
-        centroids = np.concatenate([block for _, block in decoded(codebooks, sample[first])])
-    for number in range(done, ROUNDS):
-        centroids = _moved(codebooks, sample, centroids, advance)
-        kept.keep(number + 1, centroids)
-    return centroids
+        state = _begun(0, np.concatenate([block for _, block in decoded(codebooks, sample[first])]))
+    while state.rounds < ROUNDS:
+        state = _moved(codebooks, sample, state, kept, advance)
+    kept.keep(state, now=True)
+    return state.centroids
 
 
 def assigned(codebooks: Codebooks, codes: Codes, centroids: Floats, first: int = 0) -> Iterator[npt.NDArray[np.int32]]:
@@ -143,20 +154,24 @@ def _sample(codes: Codes, size: int) -> Codes:
     return np.concatenate([np.asarray(codes[rows[at : at + AT_ONCE]]) for at in range(0, size, AT_ONCE)])
 
 
-def _moved(codebooks: Codebooks, sample: Codes, centroids: Floats, advance: Callable[[int], None]) -> Floats:
-    """Every centroid at the mean of those nearest to it."""
-    index = _nearest(centroids)
-    sums, sizes = np.zeros_like(centroids), np.zeros(len(centroids), dtype=np.int64)
-    for _, block in decoded(codebooks, sample):
+def _begun(rounds: int, centroids: Floats) -> Moving:
+    return Moving(rounds, 0, centroids, np.zeros_like(centroids), np.zeros(len(centroids), dtype=np.int64))
+
+
+def _moved(codebooks: Codebooks, sample: Codes, state: Moving, kept: Rounds, advance: Callable[[int], None]) -> Moving:
+    """A round: every centroid at the mean of those nearest to it."""
+    index, sums, sizes = _nearest(state.centroids), state.sums, state.sizes
+    for start, block in decoded(codebooks, sample, state.rows):
         near = index.search(block, 1)[1][:, 0]
         rows = np.argsort(near, kind="stable")
         heads = np.flatnonzero(np.diff(near[rows], prepend=-1))
         sums[near[rows[heads]]] += np.add.reduceat(block[rows], heads)
         sizes += np.bincount(near, minlength=len(sizes))
         advance(len(block))
+        kept.keep(state._replace(rows=start + len(block)))
     sums /= np.maximum(sizes, 1)[:, None]
     _split(sums, sizes)
-    return sums
+    return _begun(state.rounds + 1, sums)
 
 
 def _split(centroids: Floats, sizes: npt.NDArray[np.int64]) -> None:
