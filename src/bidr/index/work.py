@@ -36,6 +36,7 @@ Blocks = Callable[[int], Iterator[Array]]
 
 WORK = ".work"
 MARK = ".mark.json"
+# Another number for other files of the same step: those of an older bidr are then not gone on with.
 FORMAT = 1
 # So much of a step may have to be done again.
 MARK_SECONDS = 5.0
