@@ -161,7 +161,8 @@ class Work:
             step, whole = Step(self, name, stamp, int(found["done"])), bool(found["whole"])
             for file, entry in found["files"].items():
                 digest = digest_of(self.folder / file, int(entry["size"]))
-                if digest.hexdigest() != entry["xxh3"]:
+                grown = whole and (self.folder / file).stat().st_size != int(entry["size"])
+                if grown or digest.hexdigest() != entry["xxh3"]:
                     return None, False
                 step.files[file], step.digests[file] = FileEntry(int(entry["size"]), entry["xxh3"]), digest
         except (OSError, ValueError, LookupError, TypeError, AttributeError):
