@@ -1,28 +1,36 @@
 """From a corpus and a model, or from vectors, to an index: encode, then write."""
 
-import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
-from bidr.codes.plain import PlainCodes, encode_all
-from bidr.codes.vectors import open_vectors
+from bidr.codes.codebooks import Codebooks, Codes
+from bidr.codes.plain import PlainCodes, encode_blocks
+from bidr.codes.vectors import VectorRows, open_vectors
 from bidr.errors import ModelError
-from bidr.files import storage_errors
+from bidr.index.budget import build_peaks, check_budget, watched
 from bidr.index.build import build_index
+from bidr.index.candidates import choose_engine
+from bidr.index.engines.files import write_codebooks
 from bidr.index.folder import ModelStamp
+from bidr.index.sizes import Shape
 from bidr.index.vectors import Kind
+from bidr.index.work import Step, Work, forget, stamp_of, working
 from bidr.model.encode import encode_corpus
 from bidr.model.folder import Model
 from bidr.model.frozen import FrozenModel, open_model
-from bidr.progress import bar
+from bidr.progress import say
 from bidr.text import Dataset, check
 from bidr.text.labels import read_ids
 from bidr.training.material import tokenise_documents
 from bidr.training.workshop import pick_device
 
+# The mean size of an id that a budget is checked with.
+ID_BYTES = 16
 Vectors = Path | str | npt.NDArray[Any]
 Names = Path | str | Sequence[str]
 
@@ -36,37 +44,41 @@ def build(
     stored: Kind = "fp16",
     tokens: Path | None = None,
     device: str = "auto",
+    ram_budget: int | str | None = None,
 ) -> Path:
     """Encode a corpus and put an index of it in force; a build that was cut off is continued.
 
     stored: how vectors lie on disk: "fp16", or "int8", which is half of it.
     tokens: a folder of the tokenised corpus to share; by default one beside the index, removed in the end.
+    ram_budget: most anonymous memory that making the index may take (bytes, or "1GiB"); what cannot be kept is refused.
+        Encoding the texts is not in it: that takes what the model takes.
     """
     model = model if isinstance(model, Model) else Model(model, pick_device(device))
     out = Path(out)
-    work = out / ".work"
     check(data, splits=[])
-    with storage_errors(out):
-        work.mkdir(parents=True, exist_ok=True)
-    source, text = tokens or work / "tokens", model.text
-    limits: dict[str, Any] = {"titles": text.titles, "max_length": text.document_length}
-    documents = tokenise_documents(data, model.sparse, source, **limits)
-    codes = encode_corpus(
-        model.sparse, documents, work / "codes.npy", codebooks=model.codebooks, label="encode into codes"
-    )
-    documents = tokenise_documents(data, model.dense, source, **limits)
-    vectors = encode_corpus(model.dense, documents, work / "vectors.npy", label="encode into vectors")
-    build_index(
-        out,
-        codebooks=model.codebooks,
-        codes=codes,
-        vectors=vectors,
-        documents=data.corpus,
-        model=ModelStamp(model.fingerprint, str(model.folder.resolve())),
-        engine=engine,
-        stored=stored,
-    )
-    shutil.rmtree(work)
+    limits: dict[str, Any] = {"titles": model.text.titles, "max_length": model.text.document_length}
+    shape = _shape(data.corpus.count(), model.dense.dim, model.codebooks.books, model.codebooks.bits, engine, stored)
+    budget = check_budget(ram_budget, build_peaks(shape, fits=False, named=ID_BYTES))
+    with watched(budget), working(out) as work:
+        source = tokens or work.folder / "tokens"
+        documents = tokenise_documents(data, model.sparse, source, **limits)
+        codes = encode_corpus(
+            model.sparse, documents, work.folder / "codes.npy", codebooks=model.codebooks, label="encode into codes"
+        )
+        documents = tokenise_documents(data, model.dense, source, **limits)
+        vectors = encode_corpus(model.dense, documents, work.folder / "vectors.npy", label="encode into vectors")
+        build_index(
+            out,
+            codebooks=model.codebooks,
+            codes=codes,
+            vectors=vectors,
+            documents=data.corpus,
+            model=ModelStamp(model.fingerprint, str(model.folder.resolve())),
+            engine=engine,
+            stored=stored,
+            work=work.below("index"),
+            named=data.corpus.fingerprint(),
+        )
     return out
 
 
@@ -80,6 +92,7 @@ def build_vectors(
     engine: str = "auto",
     stored: Kind = "fp16",
     plain: PlainCodes | None = None,
+    ram_budget: int | str | None = None,
 ) -> Path:
     """Code documents' vectors and put an index of them in force.
 
@@ -87,40 +100,82 @@ def build_vectors(
     ids:    one for every row; by default row numbers.
     data:   a data set whose corpus has the documents' ids and texts, in the order of the rows.
     stored: how vectors lie on disk: "fp16", or "int8", which is half of it.
+    ram_budget: most anonymous memory that the build may take (bytes, or "1GiB"); what cannot be kept is refused.
+
+    A build that was cut off is continued, if vectors, ids and settings are the same.
     """
+    options: dict[str, Any] = {"engine": engine, "stored": stored}
     if model is None:
-        return _build_plain(vectors, out, plain or PlainCodes(), ids, data, engine=engine, stored=stored)
+        return _build_plain(vectors, out, plain or PlainCodes(), ids, data, ram_budget, options)
     model = model if isinstance(model, FrozenModel) else _frozen(model)
-    rows: Any = model.documents(vectors)
-    names = None if ids is None else read_ids(ids, len(rows), "documents")
-    with bar("encode into codes", len(rows), "documents") as advance:
-        codes = model.additive.encode(rows, advance=advance)
-    build_index(
-        out,
-        codebooks=model.codebooks,
-        codes=codes,
-        vectors=rows,
-        documents=None if data is None else data.corpus,
-        ids=names,
-        model=ModelStamp(model.fingerprint, str(model.folder.resolve())),
-        engine=engine,
-        stored=stored,
-    )
+    rows, books = model.documents(vectors), model.codebooks.books
+    shape, named = _shape(*rows.shape, books, 8, engine, stored), _named(ids, data, len(rows))
+    budget = check_budget(ram_budget, build_peaks(shape, fits=False, named=ID_BYTES if named else None))
+    options["model"] = ModelStamp(model.fingerprint, str(model.folder.resolve()))
+    with watched(budget), working(Path(out)) as work:
+        codes = _coded(work, rows, model.fingerprint, books, partial(model.additive.encode_blocks, rows))
+        _finish(work, out, rows, codebooks=model.codebooks, codes=codes, **named, **options)
     return Path(out)
 
 
 def _build_plain(
-    vectors: Vectors, out: Path | str, plain: PlainCodes, ids: Names | None, data: Dataset | None, **options: Any
+    vectors: Vectors,
+    out: Path | str,
+    plain: PlainCodes,
+    ids: Names | None,
+    data: Dataset | None,
+    ram_budget: int | str | None,
+    options: dict[str, Any],
 ) -> Path:
-    rows: Any = open_vectors(vectors, "vectors", plain.metric)
-    names = None if ids is None else read_ids(ids, len(rows), "documents")
-    codebooks = plain.fit(rows)
-    with bar("encode into codes", len(rows), "documents") as advance:
-        codes = encode_all(codebooks, rows, advance)
-    corpus = None if data is None else data.corpus
-    options |= {"documents": corpus, "ids": names, "unit": plain.metric == "cosine"}
-    build_index(out, codebooks=codebooks, codes=codes, vectors=rows, **options)
+    rows = open_vectors(vectors, "vectors", plain.metric)
+    plain.check(rows.dim)
+    shape = _shape(*rows.shape, plain.books, plain.codewords.bit_length() - 1, **options)
+    named = _named(ids, data, len(rows))
+    budget = check_budget(ram_budget, build_peaks(shape, named=ID_BYTES if named else None))
+    with watched(budget), working(Path(out)) as work:
+        name = "codebooks.safetensors"
+
+        def fit(step: Step) -> None:
+            say("fitting codebooks")
+            write_codebooks(step.file, plain.fit(rows))
+
+        fitted = work.run(name, [stamp_of(rows), plain._asdict()], fit)
+        forget(rows)
+        codebooks = Codebooks.load(work.folder / name)
+        codes = _coded(work, rows, fitted[name].xxh3, codebooks.books, partial(encode_blocks, codebooks, rows))
+        options |= {**named, "unit": plain.metric == "cosine"}
+        _finish(work, out, rows, codebooks=codebooks, codes=codes, **options)
     return Path(out)
+
+
+def _shape(count: int, dim: int, books: int, bits: int, engine: str, stored: Kind) -> Shape:
+    return Shape(count, dim, choose_engine(engine, count, bits), bits, (books * bits + 7) // 8, stored)
+
+
+def _named(ids: Names | None, data: Dataset | None, count: int) -> dict[str, Any]:
+    """What documents are called, and what tells these names from others."""
+    if data is not None:
+        return {"documents": data.corpus, "named": data.corpus.fingerprint()}
+    if ids is None:
+        return {}
+    names = read_ids(ids, count, "documents")
+    return {"ids": names, "named": names.fingerprint()}
+
+
+def _coded(work: Work, rows: VectorRows, coder: str, books: int, blocks: Callable[[int], Iterator[Codes]]) -> Codes:
+    """The codes of all rows, on disk; `coder` tells what makes them from others."""
+
+    def forgetting(first: int) -> Iterator[Codes]:
+        for block in blocks(first):
+            yield block
+            forget(rows)
+
+    shape = (len(rows), books)
+    return work.rows("coded.npy", [stamp_of(rows), coder], np.uint8, shape, forgetting, "encode into codes")
+
+
+def _finish(work: Work, out: Path | str, rows: Any, **given: Any) -> None:
+    build_index(out, vectors=rows, work=work.below("index"), **given)
 
 
 def _frozen(folder: Path | str) -> FrozenModel:

@@ -57,11 +57,16 @@ class NewFile:
     those, and try every state in which a crash could leave the disk.
     """
 
-    def __init__(self, path: Path, *, fresh: bool = True) -> None:
-        self.path, self.size = path, 0
-        self._handle = os.open(path, os.O_WRONLY | os.O_CREAT | (os.O_EXCL if fresh else os.O_TRUNC), 0o666)
+    def __init__(self, path: Path, *, fresh: bool = True, kept: int = 0) -> None:
+        """`kept`: go on after so many bytes of the file that is there; else it must be new, or is begun again."""
+        self.path, self.size = path, kept
+        how = 0 if kept else os.O_CREAT | (os.O_EXCL if fresh else os.O_TRUNC)
+        self._handle = os.open(path, os.O_WRONLY | how, 0o666)
         self._waiting: list[bytes] = []
         self._waits = 0
+        if kept:
+            os.ftruncate(self._handle, kept)
+            os.lseek(self._handle, kept, os.SEEK_SET)
 
     def write(self, content: bytes | memoryview) -> int:
         self._waiting.append(bytes(content))
@@ -70,6 +75,11 @@ class NewFile:
         if self._waits >= PIECE:
             self._flush()
         return len(content)
+
+    def sync(self) -> None:
+        """Make durable what was written so far."""
+        self._flush()
+        os.fsync(self._handle)
 
     def _flush(self) -> None:
         content, self._waiting, self._waits = b"".join(self._waiting), [], 0
@@ -82,8 +92,7 @@ class NewFile:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         try:
             if error is None:
-                self._flush()
-                os.fsync(self._handle)
+                self.sync()
         finally:
             os.close(self._handle)
 

@@ -1,21 +1,18 @@
 """What a corpus will take before anything is built: RAM, disk, reads, build time, machines, for every engine."""
 
 import math
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from bidr.errors import ConfigError
+from bidr.index.budget import build_peaks
 from bidr.index.engines.graph import default_width
 from bidr.index.engines.lists import VISITED
 from bidr.index.sizes import BITS, ENGINES, MOST_DOCUMENTS, Shape, cold_pages, disk, ram
 from bidr.index.times import build_seconds
 from bidr.index.vectors import KINDS, Kind
 from bidr.search import CANDIDATES
-
-UNITS = {"": 1, **{f"{unit}B": 1000 ** (power + 1) for power, unit in enumerate("KMGTP")}}
-UNITS |= {f"{unit}iB": 1024 ** (power + 1) for power, unit in enumerate("KMGTP")} | {"B": 1}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,20 +49,6 @@ class Corpus:
     def shape(self, engine: str, bits: int, count: int | None = None, code_bytes: int | None = None) -> Shape:
         size = code_bytes or self.code_bytes
         return Shape(count or self.docs, self.dim, engine, bits, size, self.stored, self.live)
-
-
-def parse_bytes(name: str, given: str) -> int:
-    """A size such as 64GiB, 500MB or 1e9."""
-    match = re.fullmatch(r"\s*([0-9.]+(?:e[+]?[0-9]{1,2})?)\s*([A-Za-z]*)\s*", given)
-    units = {unit.lower(): size for unit, size in UNITS.items()}
-    units |= {unit[0].lower(): size for unit, size in UNITS.items() if unit.endswith("iB")}
-    try:
-        number = float(match[1]) * units[match[2].lower()] if match else math.nan
-    except (ValueError, KeyError):
-        number = math.nan
-    if not 1 <= number < 1 << 60:
-        raise ConfigError(f"{name}: given {given!r}, expected a size such as 64GiB, 500MB or 1.5TiB")
-    return int(number)
 
 
 def parse_count(name: str, given: str) -> int:
@@ -116,6 +99,7 @@ def _engine(corpus: Corpus, engine: str, bits: int) -> dict[str, Any]:
             "candidates": min(corpus.candidates, share.count),
             "pages_cold": round(cold_pages(share, min(corpus.candidates, share.count)), 1),
         },
+        "build_peak_a_machine": build_peaks(share, named=corpus.id_bytes),
         "build_seconds_a_machine": {
             part: round(seconds, 1)
             for part, seconds in build_seconds(share, corpus.text_bytes is not None, corpus.cores).items()

@@ -24,9 +24,9 @@ class Advance(Protocol):
 class _Lines:
     """Progress for logs: one line at the end of the job and one every few seconds before that."""
 
-    def __init__(self, label: str, total: int, unit: str) -> None:
+    def __init__(self, label: str, total: int, unit: str, before: int = 0) -> None:
         self.label, self.total, self.unit = label, total, unit
-        self.done, self.note = 0, ""
+        self.done, self.before, self.note = before, before, ""
         self.started = self.spoke = time.monotonic()
 
     def __call__(self, done: int = 1, note: str = "") -> None:
@@ -40,7 +40,7 @@ class _Lines:
         if console.quiet:
             return
         seconds = self.spoke - self.started
-        rate = self.done / max(seconds, 1e-9)
+        rate = (self.done - self.before) / max(seconds, 1e-9)
         left = (self.total - self.done) / max(rate, 1e-9)
         tail = f", {left:.0f} s left" if self.done < self.total else ""
         print(
@@ -52,10 +52,13 @@ class _Lines:
 
 
 @contextmanager
-def bar(label: str, total: int, unit: str = "steps") -> Iterator[Advance]:
-    """Show a job of known length while it runs: how far, how fast, how long still, and a note."""
+def bar(label: str, total: int, unit: str = "steps", before: int = 0) -> Iterator[Advance]:
+    """Show a job of known length while it runs: how far, how fast, how long still, and a note.
+
+    before: how much of it an earlier run did.
+    """
     if not console.is_terminal:
-        lines = _Lines(label, total, unit)
+        lines = _Lines(label, total, unit, before)
         yield lines
         lines.say()
         return
@@ -69,7 +72,7 @@ def bar(label: str, total: int, unit: str = "steps") -> Iterator[Advance]:
     )
     started = time.monotonic()
     with Progress(*columns, console=console) as progress:
-        task = progress.add_task(label, total=total, note="", speed="")
+        task = progress.add_task(label, total=total, completed=before, note="", speed="")
         count = 0
 
         def advance(done: int = 1, note: str = "") -> None:

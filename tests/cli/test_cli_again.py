@@ -33,6 +33,26 @@ def test_a_moved_model_is_asked_for(bidr: Run, made: Made, tmp_path: Path) -> No
     assert bidr("search", "--index", index, "--model", moved, "words").code == 0
 
 
+def test_a_build_that_was_killed_at_its_end_writes_nothing_again(
+    bidr: Run, made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = ["build", "--data", made.data, "--model", made.model, "--out", tmp_path / "index"]
+    with monkeypatch.context() as patched:
+        patched.setattr("bidr.index.generation.Generation.commit", lambda *given: 1 / 0)
+        assert bidr(*command).code != 0
+    work = tmp_path / "index" / ".work"
+    before = {path: path.stat().st_mtime_ns for path in work.rglob("*") if path.is_file() and "tokens" not in str(path)}
+    assert {"vectors.npy", "names.mark.json", "codes.mark.json"} <= {path.name for path in before}
+    kept: dict[Path, int] = {}
+
+    def look(folder: Path) -> None:
+        kept.update({path: path.stat().st_mtime_ns for path in before})
+
+    monkeypatch.setattr("bidr.index.work.remove", look)
+    assert bidr(*command).code == 0
+    assert kept == before
+
+
 @pytest.mark.parametrize(
     ("flag", "value"),
     [("--device", "foo"), ("--dense.depth", "-1"), ("--sparse.temperature", "0"), ("--dense.batch-size", "1")],

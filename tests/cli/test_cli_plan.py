@@ -9,7 +9,8 @@ import pytest
 from cli_data import Run
 
 from bidr.codes.exact import top_k
-from bidr.plan import Corpus, machines_for, parse_bytes, plan
+from bidr.index.budget import parse_bytes
+from bidr.plan import Corpus, machines_for, plan
 
 GIB = 1 << 30
 DIM = 32

@@ -66,6 +66,15 @@ def test_codes_of_no_bytes_and_texts_without_a_model_are_refused(files: Files, b
     assert not (tmp_path / "index").exists()
 
 
+def test_a_budget_that_cannot_be_kept_is_refused(files: Files, bidr: Run, tmp_path: Path) -> None:
+    out = ["--out", tmp_path / "index", "--bytes-per-doc", "4"]
+    documents = files.save("d.npy", files.documents)
+    assert "MiB or more" in bidr.refused("build", "--vectors", documents, "--ram-budget", "10MB", *out)
+    assert "expected a size" in bidr.refused("build", "--vectors", documents, "--ram-budget", "lots", *out)
+    assert not (tmp_path / "index").exists()
+    assert bidr("build", "--vectors", documents, "--ram-budget", "8GiB", *out).code == 0
+
+
 def test_train_build_search_and_evaluate(files: Files, bidr: Run, tmp_path: Path) -> None:
     documents = files.save("d.npy", np.round(files.documents * 30).clip(-127, 127).astype(np.int8))
     questions = files.save("q.npy", files.questions.astype(np.float16))

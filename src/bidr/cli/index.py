@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from bidr.cli.shown import Folder, OptionalData, OptionalFile, OptionalFolder, Shown, Verb, columns
+from bidr.cli.shown import Folder, OptionalData, OptionalFile, OptionalFolder, OptionalSize, Shown, Verb, columns
 from bidr.cli.state import remember
 from bidr.errors import ConfigError
 from bidr.files import read_json
@@ -41,17 +41,20 @@ class Build(Verb):
     """Without a model: 16 codewords a book (quicker to scan) or 256 (finer at the same bytes)."""
     metric: Literal["cosine", "ip"] = "cosine"
     """Without a model: what the vectors are compared by."""
+    ram_budget: OptionalSize = None
+    """Most anonymous memory that the build may take, such as 1GiB; refused at the start where that cannot be kept."""
     device: str = "auto"
     """'auto' takes a GPU if there is one; or 'cpu', 'cuda', 'cuda:1'."""
 
     def run(self) -> Shown:
         from bidr.api import PlainCodes, build, build_vectors, load
         from bidr.cli.about import describe_index
+        from bidr.index.budget import loaded_bytes, parse_bytes
         from bidr.index.live.index import LiveIndex
 
         refuse_other_content(self.out)
         data, asked = load(self.data) if self.data else None, "WORDS ..."
-        how: dict[str, Any] = {"engine": self.engine, "stored": self.stored}
+        how: dict[str, Any] = {"engine": self.engine, "stored": self.stored, "ram_budget": self.ram_budget}
         if self.vectors is not None:
             plain = PlainCodes(self.bytes_per_doc, self.codewords, self.metric)
             build_vectors(self.vectors, self.model, self.out, ids=self.ids, data=data, plain=plain, **how)
@@ -63,9 +66,13 @@ class Build(Verb):
         else:
             build(data, self.model, self.out, device=self.device, **how)
         remember(self.out)
+        following = f"next: bidr search --index {self.out} {asked}"
+        if self.ram_budget is not None and loaded_bytes(self.out) > parse_bytes("ram_budget", self.ram_budget):
+            value = {"index": str(self.out)}  # to describe it would take more than the budget
+            return Shown(f"{self.out}: built; searching it takes more than {self.ram_budget}\n{following}", value)
         with LiveIndex.open(self.out) as reader:
             shown = describe_index(reader.describe())
-        return Shown(f"{shown.text}\nnext: bidr search --index {self.out} {asked}", shown.value)
+        return Shown(f"{shown.text}\n{following}", shown.value)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -63,7 +63,8 @@ class Plan(Verb):
 
     def _sizes(self, docs: str) -> Shown:
         from bidr.cli.planned import as_text
-        from bidr.plan import Corpus, parse_bytes, parse_count, plan
+        from bidr.index.budget import parse_bytes
+        from bidr.plan import Corpus, parse_count, plan
 
         value = plan(
             Corpus(

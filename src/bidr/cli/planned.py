@@ -60,6 +60,7 @@ def _summary(plan: dict[str, Any]) -> dict[str, list[str]]:
         "pages read, cold": [f"{each['reads_a_query']['pages_cold']:,.0f}" for each in engines],
         "build, each machine": [duration(sum(parts.values())) for parts in build],
         "of it, clustering": [duration(parts.get("clustering", 0)) for parts in build],
+        "RAM to build, at its peak": [size(max(each["build_peak_a_machine"].values())) for each in engines],
     }
 
 

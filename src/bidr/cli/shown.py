@@ -13,6 +13,7 @@ _NONE = "(optional)"
 OptionalFile = Annotated[Path | None, tyro.conf.arg(metavar="FILE", help_behavior_hint=_NONE)]
 OptionalFolder = Annotated[Path | None, tyro.conf.arg(metavar="FOLDER", help_behavior_hint=_NONE)]
 OptionalNumber = Annotated[int | None, tyro.conf.arg(metavar="N", help_behavior_hint=_NONE)]
+OptionalSize = Annotated[str | None, tyro.conf.arg(metavar="SIZE", help_behavior_hint=_NONE)]
 OptionalFilter = Annotated[str | None, tyro.conf.arg(metavar="JSON", help_behavior_hint=_NONE)]
 Folder = Annotated[Path, tyro.conf.arg(metavar="FOLDER")]
 Data = Annotated[str, tyro.conf.arg(metavar="FOLDER")]

@@ -4,7 +4,7 @@ At equal bytes they reconstruct better than product codes and cost a scan the sa
 of one table entry a book. Where there are many books they are divided into groups, each summed in a slice of its own.
 """
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -51,19 +51,19 @@ class Additive(NamedTuple):
     def groups(self) -> int:
         return int(self.document.shape[0] // self.codewords.shape[2])
 
-    def encode(
-        self, vectors: Vectors, beam: int = ENCODE_BEAM, advance: Callable[[int], None] = lambda rows: None
-    ) -> Codes:
+    def encode(self, vectors: Vectors, beam: int = ENCODE_BEAM) -> Codes:
         """Codewords whose sum is near the document, found by a beam search: (n, M) uint8."""
+        none = np.empty((0, len(self.codewords)), dtype=np.uint8)
+        return np.concatenate([none, *self.encode_blocks(vectors, beam=beam)])
+
+    def encode_blocks(self, vectors: Vectors, first: int = 0, beam: int = ENCODE_BEAM) -> Iterator[Codes]:
+        """The same from a row on, some rows at a time."""
         quantizers = [_quantizer(words, beam) for words in np.split(self.chosen_by, self.groups)]
-        codes = np.empty((len(vectors), len(self.codewords)), dtype=np.uint8)
-        for start in range(0, len(vectors), ENCODE_ROWS):
+        for start in range(first, len(vectors), ENCODE_ROWS):
             block = self.place(vectors[start : start + ENCODE_ROWS])
             parts = zip(quantizers, np.split(block, self.groups, axis=1), strict=True)
             found = [quantizer.compute_codes(np.ascontiguousarray(part)) for quantizer, part in parts]
-            codes[start : start + len(block)] = np.concatenate(found, axis=1)
-            advance(len(block))
-        return codes
+            yield np.concatenate(found, axis=1)
 
     def encode_on(self, vectors: Floats, device: Any) -> Codes:
         """The same on a GPU."""

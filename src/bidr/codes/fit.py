@@ -61,13 +61,14 @@ def assign(vectors: Tensor, centroids: Tensor) -> Tensor:
     """Nearest codeword in every book for vectors that are rotated already: (n, M) int64."""
     books, _, width = centroids.shape
     norms = centroids.square().sum(2)
-    parts: list[Tensor] = []
+    # One tensor for all: small ones that stay between the large ones that go would leave memory in pieces.
+    codes = torch.empty((len(vectors), books), dtype=torch.int64, device=vectors.device)
     rows = CHUNK_ROWS[vectors.device.type]
     for start in range(0, len(vectors), rows):
         chunk = vectors[start : start + rows]
         dots = torch.einsum("nmd,mpd->nmp", chunk.view(-1, books, width), centroids)
-        parts.append((norms - 2 * dots).argmin(2))
-    return torch.cat(parts)
+        codes[start : start + len(chunk)] = (norms - 2 * dots).argmin(2)
+    return codes
 
 
 def encode_on(codebooks: Codebooks, vectors: Floats, device: torch.device) -> Codes:

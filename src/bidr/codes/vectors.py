@@ -1,5 +1,6 @@
 """Vectors that a user brings: an array or an .npy file, of any model, looked at some rows at a time."""
 
+import mmap
 from pathlib import Path
 from typing import Any, Literal
 
@@ -55,12 +56,26 @@ class VectorRows:
             block /= np.maximum(np.linalg.norm(block, axis=1, keepdims=True), np.finfo(np.float32).tiny)
         return block
 
+    def gather(self, rows: npt.NDArray[np.int64]) -> Floats:
+        """Many rows from all over, read some at a time: of a file no more pages than that are held at once."""
+        found = np.empty((len(rows), self.dim), dtype=np.float32)
+        for start in range(0, len(rows), STAMP_ROWS):
+            found[start : start + STAMP_ROWS] = self[rows[start : start + STAMP_ROWS]]
+            let_go(self.array)
+        return found
+
     def stamp(self) -> str:
         """Tells contents apart by shape, type and some rows: costs little whatever the size."""
         rows = np.unique(np.linspace(0, len(self) - 1, STAMP_ROWS).astype(np.int64))
         digest = xxhash.xxh3_128(f"{self.array.shape} {self.array.dtype} {self.metric}".encode())
         digest.update(np.ascontiguousarray(self.array[rows]).tobytes())
         return digest.hexdigest()
+
+
+def let_go(array: npt.NDArray[Any]) -> None:
+    """Drop the pages of a mapped file that this process has looked at; they stay in the page cache."""
+    if isinstance(array, np.memmap) and array.mode != "c":
+        array._mmap.madvise(mmap.MADV_DONTNEED)  # type: ignore[attr-defined]
 
 
 def open_vectors(source: Path | str | npt.NDArray[Any], name: str, metric: Metric) -> VectorRows:

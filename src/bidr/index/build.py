@@ -1,4 +1,4 @@
-"""Building an index folder from codebooks, codes, vectors and documents. Everything large is streamed."""
+"""Building an index folder from codebooks, codes, vectors and documents: in steps, each streamed, and kept if asked."""
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -7,30 +7,31 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bidr.codes.codebooks import Codebooks, Codes
+from bidr.codes.codebooks import Codebooks, Codes, Floats
 from bidr.errors import ConfigError, DataError
 from bidr.index.candidates import choose_engine
 from bidr.index.documents import write_documents, write_ids
+from bidr.index.engines import clusters
 from bidr.index.engines.files import (
     CENTROIDS_FILE,
     CODES_FILE,
     GRAPH_FILE,
     OFFSETS_FILE,
     ORDER_FILE,
+    open_array,
     order_type,
-    write_array,
     write_codebooks,
-    write_rows,
 )
 from bidr.index.faissfile import EF_CONSTRUCTION, check_codes, pack
-from bidr.index.folder import Manifest, ModelStamp
-from bidr.index.generation import Begin, Generation, new_generation
+from bidr.index.folder import Manifest, ModelStamp, checksum
+from bidr.index.generation import Begin, new_generation
+from bidr.index.kept import KeptGraph, KeptRounds
 from bidr.index.vectors import WRITE_ROWS, Kind, VectorWriter
+from bidr.index.work import Files, Step, Work, forget, stamp_of, write_array, write_rows
 from bidr.progress import bar
 from bidr.text.records import Document
 
 VECTORS_FILE = "vectors.npy"
-Order = npt.NDArray[np.int64]
 
 
 def build_index(
@@ -48,6 +49,8 @@ def build_index(
     begin: Begin = new_generation,
     stored: Kind = "fp16",
     unit: bool = False,
+    work: Work | None = None,
+    named: Any = None,
 ) -> Path:
     """Write an index and put it in force; returns the folder of the new generation.
 
@@ -60,6 +63,8 @@ def build_index(
     unit:      whether the vectors were brought to length 1, as what is added and asked later must be then.
     keep:      how many earlier generations to leave in the folder.
     begin:     how the folder is begun: an index that is added to begins its segments itself.
+    work:      where steps are kept, so that a build that was killed goes on; without it, it begins again.
+    named:     with `work`, what tells these documents or ids from others (JSON).
 
     An index that is already there is served until the new one is whole, and if anything fails.
     """
@@ -67,12 +72,19 @@ def build_index(
     _check_settings(documents is not None and ids is not None, ef_construction)
     chosen = choose_engine(engine, len(codes), codebooks.bits)
     with begin(Path(folder), keep) as generation:
-        _write_names(generation, documents, ids, len(codes))
-        order = _write_order(generation, codebooks, codes, chosen)
-        _write_vectors(generation, vectors, stored, order)
-        _write_codes(generation, codebooks, codes, order)
+        desk = work or Work(generation.aside, kept=False)
+        sources = {"codes": stamp_of(codes), "vectors": stamp_of(vectors)} if work else {}
+        build = _Build(desk, codebooks, codes, vectors, chosen, sources)
+        build.names(documents, ids, [named, len(codes)] if named is not None else None)
+        build.order()
+        build.vectors(stored)
+        build.codes()
         if chosen == "hnsw":
-            _write_graph(generation, codebooks, codes, order, ef_construction)
+            build.graph(ef_construction)
+        if work and sources != {"codes": stamp_of(codes), "vectors": stamp_of(vectors)}:
+            raise DataError("vectors: changed while the index was made of them; build it again")
+        desk.clear()
+        generation.adopt(desk.folder, build.files)
 
         about = {"engine": chosen, "ef_construction": ef_construction, "model": model, "unit": unit}
         shape = {"count": len(codes), "dim": vectors.shape[1], "code_dim": codebooks.dim}
@@ -95,67 +107,140 @@ def _check_arrays(codebooks: Codebooks, codes: Codes, vectors: npt.NDArray[Any])
         raise DataError(f"{len(codes):,} codes but {len(vectors):,} vectors given, expected one of each a document")
 
 
-def _write_names(
-    generation: Generation, documents: Iterable[Document] | None, ids: Iterable[str | Document] | None, count: int
-) -> None:
-    if documents is not None:
-        with bar("Writing documents", count, "documents") as advance:
-            write_documents(generation.file, documents, count, advance)
-    elif ids is not None:
-        with bar("Writing ids", count, "documents") as advance:
-            write_ids(generation.file, ids, count, advance)
+class _Build:
+    """The steps of one build. `files`: those of the index that are written."""
+
+    def __init__(
+        self,
+        work: Work,
+        codebooks: Codebooks,
+        codes: Codes,
+        vectors: npt.NDArray[Any],
+        engine: str,
+        sources: dict[str, str],
+    ) -> None:
+        self.work, self.codebooks, self.given, self.rows = work, codebooks, codes, vectors
+        self.engine, self.sources, self.count = engine, sources, len(codes)
+        self.books = checksum(b"".join(array.tobytes() for array in codebooks if array is not None))
+        self.files: Files = {}
+        self.places: npt.NDArray[Any] | None = None
+        """The row of each place; None: as they were given."""
+
+    def names(self, documents: Iterable[Document] | None, ids: Iterable[str | Document] | None, stamp: Any) -> None:
+        if documents is None and ids is None:
+            return
+
+        def write(step: Step) -> None:
+            with bar("Writing ids" if documents is None else "Writing documents", self.count, "documents") as advance:
+                if documents is not None:
+                    write_documents(step.file, documents, self.count, advance)
+                elif ids is not None:
+                    write_ids(step.file, ids, self.count, advance)
+
+        self.files |= self.work.run("names", stamp, write)
+
+    def order(self) -> None:
+        """Cluster the documents and write in which order they stand."""
+        if self.engine != "lists" and self.count < clusters.ORDERED_DOCUMENTS:
+            return
+        # An order alone needs no fine clusters.
+        lists = clusters.lists_for(self.count) // (1 if self.engine == "lists" else 4)
+        centroids = self._centroids(lists)
+        made_from = [self.books, self.sources, lists, checksum(centroids.tobytes())]
+
+        def assigned(first: int) -> Iterator[npt.NDArray[Any]]:
+            yield from self._forgetting(clusters.assigned(self.codebooks, self.given, centroids, first), self.given)
+
+        of = self.work.rows("clusters.npy", made_from, "<i4", (self.count,), assigned, "Dividing into clusters")
+
+        def write(step: Step) -> None:
+            offsets, dtype = clusters.offsets_of(of, lists), order_type(self.count)
+            with self.work.scattered("order.raw", dtype, self.count) as order:
+                clusters.put_in_order(of, offsets, order)
+                write_array(step, ORDER_FILE, dtype, (self.count,), _parts(order))
+            if self.engine == "lists":
+                write_array(step, CENTROIDS_FILE, np.dtype("<f4"), centroids.shape, [centroids])
+                write_array(step, OFFSETS_FILE, np.dtype("<i8"), offsets.shape, [offsets])
+
+        self.files |= self.work.run("order", [made_from, self.engine], write)
+        self.places = open_array(self.work.folder / ORDER_FILE, order_type(self.count), 1)
+
+    def _centroids(self, lists: int) -> Floats:
+        rounds = KeptRounds(self.work, [self.books, self.sources, lists])
+        sample, state = clusters.sample_size(self.count, lists), rounds.last()
+        before = state.rounds * sample + state.rows if state else 0
+        with bar("Finding clusters", clusters.ROUNDS * sample, "comparisons", before) as advance:
+            return clusters.find_centroids(self.codebooks, self.given, lists, rounds, advance)
+
+    def vectors(self, kind: Kind) -> None:
+        count, dim = self.rows.shape
+
+        def write(step: Step) -> None:
+            with (
+                bar("Writing vectors", count, "documents", step.done) as advance,
+                VectorWriter(step.file, count, dim, kind, written=step.done) as out,
+            ):
+                for block in self._placed(self.rows, step.done):
+                    out.write(block)
+                    if len(block) == WRITE_ROWS:  # which ends with a block of the file, and so with its checksum
+                        step.mark(out.written)
+                    advance(len(block))
+
+        self.files |= self.work.run("vectors", [self.sources, self._order, kind], write)
+
+    def codes(self) -> None:
+        width = (self.codebooks.books * self.codebooks.bits + 7) // 8
+
+        def packed(first: int) -> Iterator[Codes]:
+            return (pack(block, self.codebooks.bits) for block in self._placed(self.given, first))
+
+        def write(step: Step) -> None:
+            write_rows(step, CODES_FILE, np.dtype(np.uint8), (self.count, width), packed)
+
+        self.files |= self.work.run("codebooks", self.books, lambda step: write_codebooks(step.file, self.codebooks))
+        self.files |= self.work.run("codes", [self.sources, self._order, self.codebooks.bits], write)
+
+    def graph(self, ef_construction: int) -> None:
+        from bidr.index.engines.graph import build_links, reordered
+
+        made_from = [self.sources, self.books, ef_construction]
+
+        def write(step: Step) -> None:
+            kept = KeptGraph(self.work, made_from)
+            with bar("Building hnsw", self.count, "documents") as advance:
+                links = build_links(self.codebooks, self.given, ef_construction, advance, kept)
+            blocks = [links] if self.places is None else reordered(links, self.places)
+            write_array(step, GRAPH_FILE, np.dtype(np.uint8), links.shape, blocks)
+
+        self.files |= self.work.run("graph", [made_from, self._order], write)
+
+    @property
+    def _order(self) -> Any:
+        """What tells one order from another."""
+        return self.files.get(ORDER_FILE)
+
+    def _placed(self, array: npt.NDArray[Any], first: int) -> Iterator[npt.NDArray[Any]]:
+        """Rows of an array or memmap in the order in which they will stand, from a place on, some at a time."""
+
+        def blocks() -> Iterator[npt.NDArray[Any]]:
+            for start in range(first, len(array), WRITE_ROWS):
+                part = slice(start, start + WRITE_ROWS)
+                if self.places is None:
+                    yield array[part]
+                else:
+                    wanted = np.asarray(self.places[part])
+                    rows = np.sort(wanted)  # read forwards: the array may be a file
+                    yield array[rows][np.searchsorted(rows, wanted)]
+
+        return self._forgetting(blocks(), array)
+
+    @staticmethod
+    def _forgetting(blocks: Iterator[npt.NDArray[Any]], array: Any) -> Iterator[npt.NDArray[Any]]:
+        """Blocks that are made from a file, of which this process then keeps no pages."""
+        for block in blocks:
+            yield block
+            forget(array)
 
 
-def _write_order(generation: Generation, codebooks: Codebooks, codes: Codes, engine: str) -> Order | None:
-    """Cluster the documents and write in which order they stand; None: in the order they were given."""
-    from bidr.index.engines.clusters import ORDERED_DOCUMENTS, clusters, lists_for
-
-    count = len(codes)
-    if engine != "lists" and count < ORDERED_DOCUMENTS:
-        return None
-    # An order alone needs no fine clusters.
-    lists = lists_for(count) if engine == "lists" else lists_for(count) // 4
-    with bar("Clustering", count, "documents") as advance:
-        found = clusters(codebooks, codes, lists, advance)
-    write_array(generation, ORDER_FILE, found.order.astype(order_type(count)))
-    if engine == "lists":
-        write_array(generation, CENTROIDS_FILE, found.centroids)
-        write_array(generation, OFFSETS_FILE, found.offsets)
-    return found.order
-
-
-def _ordered(array: npt.NDArray[Any], order: Order | None) -> Iterator[npt.NDArray[Any]]:
-    """Rows of an array or memmap in the order in which they will stand, some at a time."""
-    for start in range(0, len(array), WRITE_ROWS):
-        part = slice(start, start + WRITE_ROWS)
-        if order is None:
-            yield array[part]
-        else:
-            rows = np.sort(order[part])  # read forwards: the array may be a file
-            yield array[rows][np.searchsorted(rows, order[part])]
-
-
-def _write_vectors(generation: Generation, vectors: npt.NDArray[Any], kind: Kind, order: Order | None) -> None:
-    count, dim = vectors.shape
-    with bar("Writing vectors", count, "documents") as advance, VectorWriter(generation.file, count, dim, kind) as out:
-        for block in _ordered(vectors, order):
-            out.write(block)
-            advance(len(block))
-
-
-def _write_codes(generation: Generation, codebooks: Codebooks, codes: Codes, order: Order | None) -> None:
-    write_codebooks(generation, codebooks)
-    packed = (pack(block, codebooks.bits) for block in _ordered(codes, order))
-    shape = (len(codes), (codebooks.books * codebooks.bits + 7) // 8)
-    write_rows(generation, CODES_FILE, np.dtype(np.uint8), shape, packed)
-
-
-def _write_graph(
-    generation: Generation, codebooks: Codebooks, codes: Codes, order: Order | None, ef_construction: int
-) -> None:
-    from bidr.index.engines.graph import build_links, reordered
-
-    with bar("Building hnsw", len(codes), "documents") as advance:
-        links = build_links(codebooks, codes, ef_construction, advance)
-    blocks = [links] if order is None else reordered(links, order)
-    write_rows(generation, GRAPH_FILE, np.dtype(np.uint8), links.shape, blocks)
+def _parts(array: npt.NDArray[Any]) -> Iterator[npt.NDArray[Any]]:
+    return (array[start : start + WRITE_ROWS] for start in range(0, len(array), WRITE_ROWS))

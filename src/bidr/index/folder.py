@@ -78,13 +78,20 @@ def checksum(content: bytes) -> str:
 
 def file_checksum(path: Path) -> str:
     """xxh3 of a whole file, read in pieces."""
+    return str(digest_of(path).hexdigest())
+
+
+def digest_of(path: Path, size: int | None = None) -> Any:
+    """xxh3 of a file or of its first bytes, to be gone on with."""
     from xxhash import xxh3_128
 
-    digest = xxh3_128()
-    with path.open("rb") as content:
-        while piece := content.read(HASH_BYTES):
-            digest.update(piece)
-    return digest.hexdigest()
+    digest, left = xxh3_128(), path.stat().st_size if size is None else size
+    if left:
+        with path.open("rb") as content:
+            while piece := content.read(min(HASH_BYTES, left)):
+                digest.update(piece)
+                left -= len(piece)
+    return digest
 
 
 def render(manifest: Manifest) -> bytes:

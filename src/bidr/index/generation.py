@@ -3,9 +3,10 @@
 import fcntl
 import os
 import re
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from typing import Any
 
 from bidr.errors import ConfigError, IndexFolderError
 from bidr.files import NewFile, remove, storage_errors, sync_folder, write_atomically
@@ -17,13 +18,16 @@ UNFINISHED = re.compile(r"\.\d{6}\.\d+\.new|\.CURRENT\.\d+\.new")
 
 
 class HashedFile(NewFile):
-    """A file being written, with its size and checksum; durable once closed without an error."""
+    """A file being written, with its size and checksum; durable once closed without an error.
 
-    def __init__(self, path: Path) -> None:
+    kept, digest: go on after so many bytes that are there already, and what they sum up to.
+    """
+
+    def __init__(self, path: Path, *, fresh: bool = True, kept: int = 0, digest: Any = None) -> None:
         from xxhash import xxh3_128
 
-        super().__init__(path)
-        self._digest = xxh3_128()
+        super().__init__(path, fresh=fresh, kept=kept)
+        self._digest = xxh3_128() if digest is None else digest
 
     def write(self, content: bytes | memoryview) -> int:
         self._digest.update(content)
@@ -48,6 +52,17 @@ class Generation:
         with storage_errors(self.aside / name), HashedFile(self.aside / name) as out:
             yield out
         self.files[name] = out.entry
+
+    def adopt(self, folder: Path, files: Mapping[str, FileEntry]) -> None:
+        """Take over durable files that were written in another folder, which keeps them too if the disk can do that."""
+        for name, entry in files.items():
+            if folder != self.aside:
+                with storage_errors(self.aside / name):
+                    try:
+                        os.link(folder / name, self.aside / name)
+                    except OSError:
+                        os.rename(folder / name, self.aside / name)
+            self.files[name] = entry
 
     def commit(self, describe: Callable[[dict[str, FileEntry]], Manifest | State]) -> Path:
         """Make the files durable and put them in force: after this a reader sees them all, before it none.

@@ -1,6 +1,7 @@
 """Many texts to vectors: batches of like length, streamed to disk, resumable."""
 
 import json
+import os
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
@@ -81,8 +82,10 @@ def encode_corpus(
     with storage_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         out = np.lib.format.open_memmap(path, mode="r+" if done else "w+", dtype=np.dtype(dtype), shape=shape)
-        with bar(label, len(source), "documents") as advance:
-            advance(done)
+        if not done:  # a disk that is full later could not say so: writing would end the process
+            with path.open("r+b") as opened:
+                os.posix_fallocate(opened.fileno(), 0, path.stat().st_size)
+        with bar(label, len(source), "documents", done) as advance:
             step = BLOCK_ROWS[encoder.device.type]
             for start in range(done, len(source), step):
                 rows = np.arange(start, min(start + step, len(source)))

@@ -34,6 +34,10 @@ class Ids(Sequence[str]):
     def __len__(self) -> int:
         return len(self._order)
 
+    def fingerprint(self) -> str:
+        """Tells lists of ids apart."""
+        return str(xxhash.xxh3_128_hexdigest(self._blob + self._ends.tobytes()))
+
     @overload
     def __getitem__(self, row: int) -> str: ...
     @overload

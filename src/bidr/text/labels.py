@@ -22,6 +22,9 @@ class RowNumbers(Sequence[str]):
     def __len__(self) -> int:
         return self.rows
 
+    def fingerprint(self) -> str:
+        return f"rows {self.rows}"
+
     def __getitem__(self, row: int) -> str:  # type: ignore[override]
         if not 0 <= row < self.rows:
             raise IndexError(row)

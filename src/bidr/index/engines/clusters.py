@@ -15,6 +15,10 @@ from bidr.codes.codebooks import Codebooks, Codes, Floats
 
 POINTS_A_LIST, ROUNDS, SEED = 64, 10, 0
 AT_ONCE = 8_192
+SORTED_AT_ONCE = 1 << 18
+# From so many lists on (67 million documents) a document's is found by a graph over the centroids, not among all.
+MANY_LISTS, GRAPH_LINKS, GRAPH_WIDTH = 32_768, 32, 64
+EPSILON = 1 / 1024
 # Lists of about 250 documents at a million, 110 at 200,000: centroids cost a byte or two a document.
 LISTS_PER_ROOT, LEAST_IN_A_LIST = 4, 32
 # Below so many documents everything is in the page cache after a few queries, and order changes nothing.
@@ -26,7 +30,27 @@ class Clusters(NamedTuple):
 
     centroids: Floats
     offsets: npt.NDArray[np.int64]
-    order: npt.NDArray[np.int64]
+    order: npt.NDArray[Any]
+
+
+class Moving(NamedTuple):
+    """How far k-means is: whole rounds, rows of the sample in the next one, and what they add up to by cluster."""
+
+    rounds: int
+    rows: int
+    centroids: Floats
+    sums: Floats
+    sizes: npt.NDArray[np.int64]
+
+
+class Rounds:
+    """Where k-means is kept, so that it can go on: here nowhere."""
+
+    def last(self) -> Moving | None:
+        return None
+
+    def keep(self, state: Moving, *, now: bool = False) -> None:
+        """Told after every block; `now`: at the end."""
 
 
 def lists_for(count: int) -> int:
@@ -34,23 +58,72 @@ def lists_for(count: int) -> int:
     return max(1, min(round(LISTS_PER_ROOT * math.sqrt(count)), count // LEAST_IN_A_LIST))
 
 
-def clusters(
-    codebooks: Codebooks, codes: Codes, lists: int | None = None, advance: Callable[[int], None] = lambda rows: None
-) -> Clusters:
-    """Cluster documents by k-means over a sample; memory for a sample and a block, whatever the corpus."""
-    faiss: Any = import_module("faiss")
+def clusters(codebooks: Codebooks, codes: Codes, lists: int | None = None) -> Clusters:
+    """Cluster documents, everything in memory."""
     count = len(codes)
     lists = min(lists or lists_for(count), count)
-    centroids = _centroids(codebooks, codes, lists)
-    index = faiss.IndexFlatL2(codebooks.dim)
-    index.add(centroids)
-    of = np.empty(count, dtype=np.int32)
-    for start, block in _blocks(codebooks, codes):
-        of[start : start + len(block)] = index.search(block, 1)[1][:, 0]
-        advance(len(block))
+    centroids = find_centroids(codebooks, codes, lists)
+    of = np.concatenate(list(assigned(codebooks, codes, centroids)))
+    order = np.empty(count, dtype=np.int64)
+    offsets = offsets_of(of, lists)
+    put_in_order(of, offsets, order)
+    return Clusters(centroids, offsets, order)
+
+
+def sample_size(count: int, lists: int) -> int:
+    """How many documents k-means looks at."""
+    return min(count, POINTS_A_LIST * lists)
+
+
+def find_centroids(
+    codebooks: Codebooks,
+    codes: Codes,
+    lists: int,
+    rounds: Rounds | None = None,
+    advance: Callable[[int], None] = lambda rows: None,
+) -> Floats:
+    """Means of so many clusters, by k-means over a sample, of which only the codes are held in memory."""
+    kept = rounds or Rounds()
+    state = kept.last()
+    if state is not None and state.rounds == ROUNDS:
+        return state.centroids
+    sample = _sample(codes, sample_size(len(codes), lists))
+    if state is None:
+        first = np.sort(np.random.default_rng(SEED + 1).permutation(len(sample))[:lists])
+        state = _begun(0, np.concatenate([block for _, block in decoded(codebooks, sample[first])]))
+    while state.rounds < ROUNDS:
+        state = _moved(codebooks, sample, state, kept, advance)
+    kept.keep(state, now=True)
+    return state.centroids
+
+
+def assigned(codebooks: Codebooks, codes: Codes, centroids: Floats, first: int = 0) -> Iterator[npt.NDArray[np.int32]]:
+    """The cluster of every document from a row on, some at a time."""
+    index = _nearest(centroids)
+    for _, block in decoded(codebooks, codes, first):
+        yield index.search(block, 1)[1][:, 0].astype(np.int32)
+
+
+def offsets_of(of: npt.NDArray[Any], lists: int) -> npt.NDArray[np.int64]:
+    """Where clusters begin, when documents stand cluster after cluster."""
     offsets = np.zeros(lists + 1, dtype=np.int64)
-    np.cumsum(np.bincount(of, minlength=lists), out=offsets[1:])
-    return Clusters(centroids, offsets, np.argsort(of, kind="stable"))
+    for start in range(0, len(of), SORTED_AT_ONCE):
+        offsets[1:] += np.bincount(of[start : start + SORTED_AT_ONCE], minlength=lists)
+    return np.cumsum(offsets)
+
+
+def put_in_order(of: npt.NDArray[Any], offsets: npt.NDArray[np.int64], order: npt.NDArray[Any]) -> None:
+    """Write into `order` which document stands where: a counting sort, some documents at a time."""
+    free = offsets[:-1].copy()
+    for start in range(0, len(of), SORTED_AT_ONCE):
+        block = np.asarray(of[start : start + SORTED_AT_ONCE])
+        rows = np.argsort(block, kind="stable")
+        runs = block[rows]
+        heads = np.flatnonzero(np.diff(runs, prepend=-1))
+        sizes = np.diff(heads, append=len(runs))
+        within = np.arange(len(runs)) - np.repeat(heads, sizes)
+        order[free[runs] + within] = start + rows
+        free[runs[heads]] += sizes
 
 
 def in_query_space(codebooks: Codebooks, codes: Codes) -> Floats:
@@ -67,24 +140,63 @@ def in_query_space(codebooks: Codebooks, codes: Codes) -> Floats:
     return summed
 
 
-def _centroids(codebooks: Codebooks, codes: Codes, lists: int) -> Floats:
-    faiss: Any = import_module("faiss")
-    size = min(len(codes), POINTS_A_LIST * lists)
-    rows = np.sort(np.random.default_rng(SEED).choice(len(codes), size, replace=False))
-    sample = np.empty((size, codebooks.dim), dtype=np.float32)
-    for start, block in _blocks(codebooks, codes, rows):
-        sample[start : start + len(block)] = block
-    means = faiss.Clustering(codebooks.dim, lists)
-    means.niter, means.seed = ROUNDS, SEED + 1
-    means.min_points_per_centroid, means.max_points_per_centroid = 1, POINTS_A_LIST
-    means.train(sample, faiss.IndexFlatL2(codebooks.dim))
-    found: Floats = faiss.vector_to_array(means.centroids).reshape(lists, codebooks.dim)
-    return found
-
-
-def _blocks(codebooks: Codebooks, codes: Codes, rows: Any = None) -> Iterator[tuple[int, Floats]]:
-    count = len(codes) if rows is None else len(rows)
-    for start in range(0, count, AT_ONCE):
-        part = slice(start, start + AT_ONCE)
-        block = np.asarray(codes[part] if rows is None else codes[rows[part]])
+def decoded(codebooks: Codebooks, codes: Codes, first: int = 0) -> Iterator[tuple[int, Floats]]:
+    """Documents from a row on as their codes say, some at a time."""
+    for start in range(first, len(codes), AT_ONCE):
+        block = np.asarray(codes[start : start + AT_ONCE])
         yield start, np.ascontiguousarray(in_query_space(codebooks, block), dtype=np.float32)
+
+
+def _sample(codes: Codes, size: int) -> Codes:
+    """Codes of so many documents, one out of each stretch of the corpus: choosing takes no memory for the rest."""
+    drawn = (np.arange(size) + np.random.default_rng(SEED).random(size)) * (len(codes) / size)
+    rows = np.minimum(drawn.astype(np.int64), len(codes) - 1)
+    return np.concatenate([np.asarray(codes[rows[at : at + AT_ONCE]]) for at in range(0, size, AT_ONCE)])
+
+
+def _begun(rounds: int, centroids: Floats) -> Moving:
+    return Moving(rounds, 0, centroids, np.zeros_like(centroids), np.zeros(len(centroids), dtype=np.int64))
+
+
+def _moved(codebooks: Codebooks, sample: Codes, state: Moving, kept: Rounds, advance: Callable[[int], None]) -> Moving:
+    """A round: every centroid at the mean of those nearest to it."""
+    index, sums, sizes = _nearest(state.centroids), state.sums, state.sizes
+    for start, block in decoded(codebooks, sample, state.rows):
+        near = index.search(block, 1)[1][:, 0]
+        rows = np.argsort(near, kind="stable")
+        heads = np.flatnonzero(np.diff(near[rows], prepend=-1))
+        sums[near[rows[heads]]] += np.add.reduceat(block[rows], heads)
+        sizes += np.bincount(near, minlength=len(sizes))
+        advance(len(block))
+        kept.keep(state._replace(rows=start + len(block)))
+    sums /= np.maximum(sizes, 1)[:, None]
+    _split(sums, sizes)
+    return _begun(state.rounds + 1, sums)
+
+
+def _split(centroids: Floats, sizes: npt.NDArray[np.int64]) -> None:
+    """Give an empty cluster half of a large one, as Faiss does: a copy, and both moved apart a little."""
+    apart = np.where(np.arange(centroids.shape[1]) % 2, 1 - EPSILON, 1 + EPSILON).astype(np.float32)
+    for empty in np.flatnonzero(sizes == 0):
+        large = int(sizes.argmax())
+        centroids[empty], centroids[large] = centroids[large] * apart, centroids[large] * (2 - apart)
+        sizes[empty] = sizes[large] // 2
+        sizes[large] -= sizes[empty]
+
+
+def _nearest(centroids: Floats) -> Any:
+    """What finds the nearest centroid: by comparing with all, or where they are very many by a graph over them."""
+    faiss: Any = import_module("faiss")
+    if len(centroids) <= MANY_LISTS:
+        index = faiss.IndexFlatL2(centroids.shape[1])
+        index.add(centroids)
+        return index
+    index = faiss.IndexHNSWFlat(centroids.shape[1], GRAPH_LINKS)
+    index.hnsw.efConstruction, index.hnsw.efSearch = GRAPH_WIDTH, GRAPH_WIDTH
+    threads = faiss.omp_get_max_threads()
+    faiss.omp_set_num_threads(1)  # several would make another graph every time
+    try:
+        index.add(centroids)
+    finally:
+        faiss.omp_set_num_threads(threads)
+    return index

@@ -1,6 +1,5 @@
 """An engine as files of an index: plain numpy and safetensors, which any reader opens in a line."""
 
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +10,7 @@ from bidr.codes.codebooks import Codebooks, Codes
 from bidr.errors import IndexFolderError, ModelError
 from bidr.index.engines.base import Candidates
 from bidr.index.folder import REBUILD
-from bidr.index.generation import Generation
-from bidr.index.vectors import read_npy_header, write_npy_header
+from bidr.index.vectors import NewFile, read_npy_header
 
 CODEBOOKS_FILE, CODES_FILE, ORDER_FILE = "codebooks.safetensors", "codes.npy", "order.npy"
 CENTROIDS_FILE, OFFSETS_FILE, GRAPH_FILE = "centroids.npy", "lists.npy", "graph.npy"
@@ -24,27 +22,12 @@ IN_RAM = {
 }
 
 
-def write_array(generation: Generation, name: str, array: npt.NDArray[Any]) -> None:
-    """Write an array as an .npy file."""
-    write_rows(generation, name, array.dtype.newbyteorder("<"), array.shape, [array])
-
-
-def write_rows(
-    generation: Generation, name: str, dtype: np.dtype[Any], shape: tuple[int, ...], blocks: Iterable[npt.NDArray[Any]]
-) -> None:
-    """The same from blocks of rows."""
-    with generation.file(name) as out:
-        write_npy_header(out, dtype, shape)
-        for block in blocks:
-            out.write(np.ascontiguousarray(block, dtype=dtype).data.cast("B"))
-
-
-def write_codebooks(generation: Generation, codebooks: Codebooks) -> None:
+def write_codebooks(create: NewFile, codebooks: Codebooks) -> None:
     """Rotation and codewords, and what encodes documents."""
     from safetensors.numpy import save
 
     arrays = {name: array for name, array in codebooks._asdict().items() if array is not None}
-    with generation.file(CODEBOOKS_FILE) as out:
+    with create(CODEBOOKS_FILE) as out:
         out.write(save({name: np.ascontiguousarray(array) for name, array in arrays.items()}))
 
 

@@ -12,7 +12,7 @@ from bidr.index.engines.base import Bitmap, Rows, as_queries, as_words, count_bi
 from bidr.index.engines.keep import ranked
 from bidr.index.engines.store import CodeStore, OverCodes
 from bidr.index.engines.walk import walk
-from bidr.index.faissfile import EF_CONSTRUCTION, faiss_graph
+from bidr.index.faissfile import EF_CONSTRUCTION, Kept, faiss_graph
 
 Links = npt.NDArray[np.uint8]
 
@@ -85,13 +85,14 @@ def build_links(
     codes: Codes,
     ef_construction: int = EF_CONSTRUCTION,
     advance: Callable[[int], None] = lambda rows: None,
+    kept: Kept | None = None,
 ) -> Links:
     """Links of every document as little-endian numbers of 3 bytes (4 from 16.7 million on): (n, links, bytes).
 
-    Where a document has fewer links it has itself for the rest.
+    Where a document has fewer links it has itself for the rest. With `kept` a build that was killed goes on.
     """
     faiss: Any = import_module("faiss")
-    graph = faiss_graph(codebooks, codes, HALF_LINKS, ef_construction, advance)
+    graph = faiss_graph(codebooks, codes, HALF_LINKS, ef_construction, advance, kept)
     levels = graph.hnsw
     size = LINK_BYTES if len(codes) < 1 << 24 else WIDE_LINK_BYTES
     neighbours = faiss.rev_swig_ptr(levels.neighbors.data(), levels.neighbors.size())

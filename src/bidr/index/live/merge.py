@@ -1,4 +1,4 @@
-"""Segments from what is alive in others and in the log: nothing larger than codes is held in RAM."""
+"""Segments from what is alive in others and in the log, streamed: a row's number and place are held, not its codes."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -6,9 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from bidr.codes.codebooks import Floats
+from bidr.codes.codebooks import Codes, Floats
 from bidr.index.build import build_index
 from bidr.index.candidates import Rows
+from bidr.index.engines.files import CODES_FILE, open_array
+from bidr.index.faissfile import unpack
 from bidr.index.folder import MANIFEST, file_checksum
 from bidr.index.generation import Begin
 from bidr.index.live.parts import Part
@@ -34,11 +36,38 @@ class RowsOf:
         return self.view.vectors.read(self.rows[which])
 
 
+class CodesOf:
+    """The codes of some places of several parts, read from their files, as an array to what takes slices."""
+
+    ndim = 2
+    dtype = np.dtype(np.uint8)
+
+    def __init__(self, parts: list[Part], kept: list[Rows]) -> None:
+        readers = [part.open.reader for part in parts]
+        self._files = [open_array(reader.generation / CODES_FILE, self.dtype, 2) for reader in readers]
+        self._kept, self._books = kept, readers[0].codebooks
+        self._ends = np.cumsum([len(places) for places in kept])
+        self.shape = (int(self._ends[-1]), self._books.books)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, which: Any) -> Codes:
+        rows = np.arange(*which.indices(len(self))) if isinstance(which, slice) else np.asarray(which)
+        found = np.empty((len(rows), self.shape[1]), dtype=np.uint8)
+        of = np.searchsorted(self._ends, rows, side="right")
+        for number in np.unique(of):
+            mine = of == number
+            first = self._ends[number] - len(self._kept[number])
+            packed = self._files[number][self._kept[number][rows[mine] - first]]
+            found[mine] = unpack(packed, self._books.books, self._books.bits)
+        return found
+
+
 def segment_of_parts(view: LiveView, parts: list[Part], begin: Begin) -> Segment:
     """One segment of what is alive in several, by the engine of the first."""
     kept = [np.arange(part.count) if (mask := part.allowed(None)) is None else np.flatnonzero(mask) for part in parts]
     rows = np.concatenate([part.start + places for part, places in zip(parts, kept, strict=True)])
-    codes = np.concatenate([part.open.codes[places] for part, places in zip(parts, kept, strict=True)])
     texts = any(part.open.reader.documents.has_text for part in parts)
 
     def documents() -> Iterator[Document]:
@@ -48,7 +77,7 @@ def segment_of_parts(view: LiveView, parts: list[Part], begin: Begin) -> Segment
     path = build_index(
         view.folder,
         codebooks=view.codebooks,
-        codes=codes,
+        codes=CodesOf(parts, kept),  # type: ignore[arg-type]
         vectors=RowsOf(view, rows),  # type: ignore[arg-type]
         **{"documents" if texts else "ids": documents()},  # type: ignore[arg-type]
         model=view.state.model,

@@ -21,10 +21,20 @@ class VectorWriter:
 
     create: opens a new file by its name.
     kind:   "fp16", or "int8": a byte a dimension and a scale a row.
+    written: rows that both files hold already, a multiple of WRITE_ROWS (which end with a block): the rest follows.
     """
 
-    def __init__(self, create: NewFile, count: int, dim: int, kind: Kind = "fp16", name: str = "vectors") -> None:
-        self.count, self.dim, self.kind, self.written = count, dim, kind, 0
+    def __init__(
+        self,
+        create: NewFile,
+        count: int,
+        dim: int,
+        kind: Kind = "fp16",
+        name: str = "vectors",
+        *,
+        written: int = 0,
+    ) -> None:
+        self.count, self.dim, self.kind, self.written = count, dim, kind, written
         self._create, self._name, self._dtype = create, name, row_dtype(kind, dim)
         self._opened = ExitStack()
 
@@ -37,9 +47,10 @@ class VectorWriter:
         with ExitStack() as opened:
             out = opened.enter_context(self._create(f"{self._name}.npy"))
             checks = opened.enter_context(self._create(f"{self._name}{CHECKS}"))
-            write_npy_header(checks, CHECK, (blocks,))
             self._out = _Checked(out, checks)
-            self._out.write(header)
+            if not self.written:
+                write_npy_header(checks, CHECK, (blocks,))
+                self._out.write(header)
             self._opened = opened.pop_all()
         return self
 

@@ -1,0 +1,166 @@
+"""Builds an index within a budget of RAM, kills the build many times, and compares what comes out.
+
+python bench/budget.py million.npy --budget 1GiB --engine lists --kills 20
+python bench/budget.py million.npy --budget 1GiB --engine hnsw --kills 20 --queries queries.npy
+
+First a build that is left alone, then one that gets SIGKILL at random moments and is started again. Printed for both:
+wall and CPU time, the peak of anonymous memory (RssAnon, looked at every 5 ms from outside), and of everything that the
+process has mapped (VmHWM; pages of files count there, though the kernel takes them back when it needs them). Then
+whether the two indexes are the same bytes; with queries, the recall of both.
+"""
+
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import tyro
+from tyro.conf import Positional
+
+LOOK_SECONDS = 0.005
+
+
+@dataclass
+class Took:
+    """What one or several runs took."""
+
+    wall: float = 0.0
+    cpu: float = 0.0
+    anonymous: int = 0
+    mapped: int = 0
+    said: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.wall:.0f} s, {self.cpu:.0f} s of CPU time; peak {self.anonymous / 1024:.0f} MiB anonymous, "
+            f"{self.mapped / 1024:.0f} MiB with pages of files"
+        )
+
+
+def run(command: list[str], took: Took, kill_after: float | None = None) -> bool:
+    """Run a build, looking at its memory; whether it came to its end."""
+    with tempfile.TemporaryFile("w+") as log:
+        started = time.monotonic()
+        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+        cpu, killed = 0.0, False
+        while process.poll() is None:
+            cpu = look(process.pid, took) or cpu
+            if kill_after is not None and not killed and time.monotonic() - started > kill_after:
+                process.send_signal(signal.SIGKILL)
+                killed = True
+            time.sleep(LOOK_SECONDS)
+        took.wall += time.monotonic() - started
+        took.cpu += cpu
+        log.seek(0)
+        took.said = log.read().splitlines()
+    if process.returncode not in (0, -signal.SIGKILL):
+        raise SystemExit("\n".join(took.said))
+    return process.returncode == 0
+
+
+def look(pid: int, took: Took) -> float:
+    """Memory now, into the peaks; CPU seconds so far."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+        fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    except (OSError, IndexError):
+        return 0.0
+    found = {name: int(size) for name, size in re.findall(r"^(RssAnon|VmHWM):\s+(\d+) kB", status, re.MULTILINE)}
+    took.anonymous = max(took.anonymous, found.get("RssAnon", 0))
+    took.mapped = max(took.mapped, found.get("VmHWM", 0))
+    return (int(fields[11]) + int(fields[12])) / 100
+
+
+def same(one: Path, other: Path) -> list[str]:
+    """Files of two generations that differ."""
+    folders = [folder / (folder / "CURRENT").read_text().split()[0] for folder in (one, other)]
+    names = [sorted(path.name for path in folder.iterdir()) for folder in folders]
+    if names[0] != names[1]:
+        return [f"{names[0]} against {names[1]}"]
+    return [name for name in names[0] if subprocess.call(["cmp", "-s", *(str(each / name) for each in folders)])]
+
+
+def recall(index: Path, vectors: Path, queries: np.ndarray, k: int = 100) -> tuple[float, float]:
+    """Of the exact top k, the share in the answers; and of the codes' own top k, the share that the engine finds."""
+    from bidr.codes.exact import top_k_codes
+    from bidr.codes.vectors import open_vectors
+    from bidr.index.reader import IndexReader
+    from bidr.search import QueryVectors, Searcher
+
+    rows, best = open_vectors(vectors, "vectors", "cosine"), [np.empty((len(queries), 0)) for _ in range(2)]
+    for start in range(0, len(rows), 100_000):
+        scores = queries @ rows[start : start + 100_000].T
+        part = np.argpartition(-scores, k, axis=1)[:, :k]
+        best[0] = np.hstack([best[0], np.take_along_axis(scores, part, 1)])
+        best[1] = np.hstack([best[1], part + start])
+        keep = np.argsort(-best[0], axis=1)[:, :k]
+        best = [np.take_along_axis(each, keep, 1) for each in best]
+    with IndexReader.open(index) as reader:
+        found = Searcher(reader).search_vectors(QueryVectors(queries, queries), k, 1_000).rows
+        near = reader.candidates.search(queries, k)[1]
+        scanned = top_k_codes(queries, reader.codebooks, reader.candidates.codes(), k).rows
+    shares = [
+        np.mean([len(np.intersect1d(a, b)) / k for a, b in zip(*pair, strict=True)])
+        for pair in ((best[1], found), (scanned, near))
+    ]
+    return float(shares[0]), float(shares[1])
+
+
+def main(
+    vectors: Positional[Path],
+    budget: str = "1GiB",
+    engine: str = "lists",
+    kills: int = 20,
+    bytes_per_doc: int = 16,
+    codewords: int = 256,
+    queries: Path | None = None,
+    seed: int = 0,
+    folder: Path | None = None,
+    seconds: float | None = None,
+) -> None:
+    """Measure.
+
+    folder:  where both indexes are left; by default they are removed. One that was left alone there is not built again.
+    seconds: mean time from a start to its kill, beside 6 s for imports; by default what the build takes, shared out.
+    """
+    place = folder or Path(tempfile.mkdtemp())
+    alone, killed = place / f"{engine}-alone", place / f"{engine}-killed"
+    command = [sys.executable, "-m", "bidr", "build", "--vectors", str(vectors), "--engine", engine]
+    command += ["--bytes-per-doc", str(bytes_per_doc), "--codewords", str(codewords), "--ram-budget", budget, "--out"]
+    shutil.rmtree(killed, ignore_errors=True)
+    whole = Took()
+    if not (alone / "CURRENT").exists():
+        run([*command, str(alone)], whole)
+        print(f"left alone: {whole}", flush=True)
+    pace = seconds or whole.wall / (kills + 1)
+    often, chance, done = Took(), random.Random(seed), 0
+    for _ in range(kills):
+        # Imports take some seconds; then twice the share of the work, so that kills fall all over it.
+        if run([*command, str(killed)], often, 6 + chance.uniform(0, 2 * pace)):
+            break
+        done += 1
+        print(f"killed {done}: {often.said[-1] if often.said else 'before it said anything'}", flush=True)
+    if not (killed / "CURRENT").exists():
+        run([*command, str(killed)], often)
+    print(f"killed {done} times: {often}", flush=True)
+    differ = same(alone, killed)
+    print("the same bytes" if not differ else f"different: {', '.join(differ)}", flush=True)
+    if queries is not None:
+        asked = np.load(queries)[:300].astype(np.float32)
+        asked /= np.linalg.norm(asked, axis=1, keepdims=True)
+        for index in (alone, killed):
+            exact, scan = recall(index, vectors, asked)
+            print(f"{index.name}: R@100 of exact at 1,000 candidates {exact:.4f}, of the codes' scan {scan:.4f}")
+    if folder is None:
+        shutil.rmtree(place)
+
+
+if __name__ == "__main__":
+    tyro.cli(main)

@@ -1,0 +1,133 @@
+"""How much memory a build takes, step by step, computed before it begins; and how much it really took.
+
+Counted is anonymous memory (RssAnon in /proc/PID/status): what the process asked for itself. Pages of files that it
+has mapped are not: the kernel takes them back when it needs them.
+"""
+
+import math
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from bidr.codes.codebooks import ENCODE_ROWS
+from bidr.codes.fit import FIT_ROWS
+from bidr.errors import ConfigError
+from bidr.index.engines.clusters import AT_ONCE, GRAPH_LINKS, MANY_LISTS, ORDERED_DOCUMENTS, SORTED_AT_ONCE, sample_size
+from bidr.index.engines.files import IN_RAM
+from bidr.index.folder import open_generation
+from bidr.index.sizes import FLOAT, Shape
+from bidr.index.vectors import WRITE_ROWS
+from bidr.progress import say
+
+MIB = 1 << 20
+LOOK_SECONDS = 0.02
+# A process that has imported torch, Faiss and numba and compiled what writing needs.
+BASE = 200 * MIB
+# Arrays of the size of a block that are there at the same time, by step; the fit's are of its sample.
+FITTING, CODING, DECODING, WRITING = 8, 5, 5, 6
+# Of a document while names are written: hash, row and offsets, sorted; and of ids that are checked before.
+NAMED, CHECKED = 88, 40
+# Faiss' graph: links as 32-bit numbers in an array that grows by doubling, levels, offsets, locks; and a block.
+GRAPH, GRAPH_BASE = 240, 32 * MIB
+UNITS = {"": 1, **{f"{unit}B": 1000 ** (power + 1) for power, unit in enumerate("KMGTP")}}
+UNITS |= {f"{unit}iB": 1024 ** (power + 1) for power, unit in enumerate("KMGTP")} | {"B": 1}
+
+
+def build_peaks(shape: Shape, *, fits: bool = True, named: float | None = None) -> dict[str, int]:
+    """Anonymous bytes at the peak of every step.
+
+    fits:  codebooks are fitted to the vectors.
+    named: mean size of an id; None: rows have no other names.
+    """
+    row, books = FLOAT.itemsize * shape.dim, shape.books
+    parts = {"codes": CODING * ENCODE_ROWS * row, "vectors": WRITING * WRITE_ROWS * row}
+    if fits:
+        parts["codebooks"] = FITTING * min(FIT_ROWS, shape.count) * row
+    if shape.engine == "lists" or shape.count >= ORDERED_DOCUMENTS:
+        lists = shape.lists if shape.engine == "lists" else max(1, shape.lists // 4)
+        sample, links = sample_size(shape.count, lists), 12 * GRAPH_LINKS if lists > MANY_LISTS else 0
+        parts["clusters"] = sample * (2 * books + 24) + lists * (3 * row + links) + DECODING * AT_ONCE * row
+        parts["order"] = 64 * SORTED_AT_ONCE + 24 * lists
+    if named is not None:
+        parts["names"] = round(shape.count * (NAMED + CHECKED + 2 * named))
+    if shape.engine == "hnsw":
+        parts["links"] = shape.count * (GRAPH + shape.code_bytes) + GRAPH_BASE
+    return {step: BASE + size for step, size in parts.items()}
+
+
+def check_budget(budget: int | str | None, peaks: dict[str, int]) -> int | None:
+    """Refuse a budget that cannot be kept, before anything is done; else how many bytes it is.
+
+    What the process holds already, a model or arrays of the caller's, is counted.
+    """
+    if budget is None:
+        return None
+    given = parse_bytes("ram_budget", str(budget))
+    step = max(peaks, key=lambda name: peaks[name])
+    least = peaks[step] + max(0, anonymous() - BASE)
+    if least > given:
+        less = "; engine 'lists' takes less" if step == "links" else ""
+        raise ConfigError(
+            f"ram_budget: given {given:,} bytes, but this build takes up to {_size(least)} (step: {step}); give "
+            f"{_size(least)} or more{less}"
+        )
+    return given
+
+
+def parse_bytes(name: str, given: str) -> int:
+    """A size such as 64GiB, 500MB or 1e9."""
+    match = re.fullmatch(r"\s*([0-9.]+(?:e[+]?[0-9]{1,2})?)\s*([A-Za-z]*)\s*", given)
+    units = {unit.lower(): size for unit, size in UNITS.items()}
+    units |= {unit[0].lower(): size for unit, size in UNITS.items() if unit.endswith("iB")}
+    try:
+        number = float(match[1]) * units[match[2].lower()] if match else math.nan
+    except (ValueError, KeyError):
+        number = math.nan
+    if not 1 <= number < 1 << 60:
+        raise ConfigError(f"{name}: given {given!r}, expected a size such as 64GiB, 500MB or 1.5TiB")
+    return int(number)
+
+
+def loaded_bytes(index: Path) -> int:
+    """What an index that was just built holds in RAM once it is opened, about: the files that go there."""
+    manifest = open_generation(index)[1]
+    return BASE + sum(manifest.files[name].size for name in IN_RAM[manifest.engine])
+
+
+def anonymous() -> int:
+    """Anonymous memory of this process now; 0 where the system does not say."""
+    try:
+        found = re.search(r"^RssAnon:\s+(\d+)", Path("/proc/self/status").read_text(), re.MULTILINE)
+    except OSError:
+        return 0
+    return 1024 * int(found[1]) if found else 0
+
+
+@contextmanager
+def watched(budget: int | None) -> Iterator[None]:
+    """Look at this process's memory all the while, and say at the end how much it was, beside the budget."""
+    if budget is None:
+        yield
+        return
+    most, ended = [anonymous()], threading.Event()
+
+    def watch() -> None:
+        while not ended.wait(LOOK_SECONDS):
+            most[0] = max(most[0], anonymous())
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+    if most[0]:
+        above = "" if most[0] <= budget else "; more than planned, please report it"
+        say(f"memory: {_size(most[0])} at the peak, of {_size(budget)} (anonymous){above}")
+
+
+def _size(count: int) -> str:
+    return f"{-(-count // MIB):,} MiB"

@@ -1,0 +1,78 @@
+"""Real builds in processes of their own, killed by the system, and what memory they take."""
+
+import importlib.util
+import random
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+from made_index import clustered
+
+from bidr.index.budget import build_peaks
+from bidr.index.sizes import Shape
+
+DIM, KILLS, BLOCK = 384, 20, 10_000
+GIB = 1 << 30
+
+
+@pytest.fixture(scope="module")
+def bench() -> ModuleType:
+    """bench/budget.py, which does the same for any vectors."""
+    spec = importlib.util.spec_from_file_location("budget", Path(__file__).parents[2] / "bench" / "budget.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["budget"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def made(path: Path, count: int) -> Path:
+    rows = np.lib.format.open_memmap(path, "w+", np.float16, (count, DIM))
+    for start in range(0, count, BLOCK):
+        rows[start : start + BLOCK] = clustered(min(BLOCK, count - start), DIM, seed=start)
+    rows.flush()
+    return path
+
+
+def command(vectors: Path, engine: str, budget: str) -> list[str]:
+    flags = ["--vectors", str(vectors), "--engine", engine, "--bytes-per-doc", "16", "--ram-budget", budget]
+    return [sys.executable, "-m", "bidr", "build", *flags, "--out"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("engine", "count"), [("lists", 1_000_000), ("hnsw", 200_000)])
+def test_killed_twenty_times_within_a_gibibyte(tmp_path, bench, engine, count):
+    build = command(made(tmp_path / "v.npy", count), engine, "1GiB")
+    alone, often = bench.Took(), bench.Took()
+    assert bench.run([*build, str(tmp_path / "alone")], alone)
+    planned = max(build_peaks(Shape(count, DIM, engine, 4, 16)).values())
+    print(f"{engine}, {count:,}: {alone}; planned {planned >> 20} MiB")
+    assert 0.7 * planned < 1024 * alone.anonymous < 1.1 * planned
+    chance, killed = random.Random(1), 0
+    while killed < KILLS:
+        ended = bench.run([*build, str(tmp_path / "often")], often, 6 + chance.uniform(0, 2 * alone.wall / KILLS))
+        assert not ended, f"it was there after {killed} kills"
+        killed += 1
+    assert bench.run([*build, str(tmp_path / "often")], often)
+    print(f"killed {killed} times: {often}")
+    assert 1024 * often.anonymous < GIB
+    differ = bench.same(tmp_path / "alone", tmp_path / "often")
+    # Several threads link documents in an order of their own; all else is the same.
+    assert set(differ) <= ({"graph.npy", "manifest.json"} if engine == "hnsw" else set())
+    if engine == "hnsw":
+        queries = clustered(200, DIM, seed=count + 1)
+        scans = [bench.recall(tmp_path / name, tmp_path / "v.npy", queries)[1] for name in ("alone", "often")]
+        print(f"share of the codes' scan found: {scans}")
+        assert scans[0] == pytest.approx(scans[1], abs=0.005)
+
+
+@pytest.mark.slow
+def test_a_small_build_is_killed_and_takes_what_is_planned(tmp_path, bench):
+    build = command(made(tmp_path / "v.npy", 30_000), "lists", "600MiB")
+    took, planned = bench.Took(), max(build_peaks(Shape(30_000, DIM, "lists", 4, 16)).values())
+    bench.run([*build, str(tmp_path / "i")], took, 12.0)
+    assert bench.run([*build, str(tmp_path / "i")], took)
+    assert 0.7 * planned < 1024 * took.anonymous < 1.1 * planned
