@@ -1,9 +1,8 @@
 """Search: candidates from the codes in RAM, their vectors read from disk, and the ranking those decide."""
 
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any, NamedTuple, Protocol, overload
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol, Self, overload
 
 import numpy as np
 
@@ -154,6 +153,8 @@ class Searcher:
         _check_number("k", k)
         depth = self.candidates if candidates is None else candidates
         _check_number("candidates", depth)
+        from bidr.index.ranking import best
+
         view = self.reader.latest()
         codes, vectors = self._checked(queries)
         clock = _Clock()
@@ -165,19 +166,19 @@ class Searcher:
         scores = np.empty(order.shape, dtype=np.float32)
         for number in range(len(places)):
             # Places of -1, at the end, stand for documents that could not be found: fewer pass than were asked for.
-            there = int(np.count_nonzero(places[number] >= 0))
-            all_scores = np.full(len(places[number]), -np.inf, dtype=np.float32)
-            all_scores[:there] = self._score(places[number, :there], vectors[number], clock, view.vectors)
+            there = len(places[number]) - int(np.count_nonzero(places[number] < 0))
+            found_scores = self._score(places[number, :there], vectors[number], clock, view.vectors)
             with clock("ranking"):
                 if self.fuse:
-                    all_scores += np.float32(self.fuse) * code_scores[number]
-                order[number] = best(all_scores, places[number], order.shape[1])
-                scores[number] = all_scores[order[number]]
-        found = view.rows_of(np.take_along_axis(places, order, axis=1))
-        by_row = np.lexsort((found, -scores), axis=1)
-        found, order = np.take_along_axis(found, by_row, axis=1), np.take_along_axis(order, by_row, axis=1)
-        scores = np.take_along_axis(scores, by_row, axis=1)
-        code_scores = np.take_along_axis(code_scores, order, axis=1)
+                    found_scores += np.float32(self.fuse) * code_scores[number, :there]
+                order[number], scores[number] = best(found_scores, places[number], order.shape[1])
+        with clock("ranking"):
+            each = np.arange(len(places))[:, None]
+            found = view.rows_of(places[each, order])
+            if (scores[:, 1:] == scores[:, :-1]).any():  # equal ones by row
+                by_row = np.lexsort((found, -scores), axis=1)
+                found, order, scores = found[each, by_row], order[each, by_row], scores[each, by_row]
+            code_scores = code_scores[each, order]
         return Ranking(found, scores, order + 1, code_scores, places, clock.timings(), view)
 
     def answers(self, ranking: Ranking) -> list[Answers]:
@@ -199,11 +200,13 @@ class Searcher:
         with clock("reads"):
             stored.fetch(rows)
         with clock("ranking"):
-            return stored.score(rows, query)
+            return stored.score(rows, query, fetched=True)
 
     def _checked(self, queries: QueryVectors) -> QueryVectors:
         manifest = self.reader.manifest
         codes = _as_matrix("queries for the codes", queries.codes, manifest.code_dim)
+        if queries.vectors is queries.codes and manifest.dim == manifest.code_dim:
+            return QueryVectors(codes, codes)
         vectors = _as_matrix("queries for the vectors", queries.vectors, manifest.dim)
         if len(codes) != len(vectors):
             raise DataError(
@@ -213,28 +216,24 @@ class Searcher:
 
 
 class _Clock:
-    """Adds up what each step took."""
+    """Adds up what each step took; steps do not lie within each other."""
 
     def __init__(self) -> None:
         self.seconds = dict.fromkeys(STEPS, 0.0)
+        self._step, self._started = "", 0.0
 
-    @contextmanager
-    def __call__(self, step: str) -> Iterator[None]:
-        started = time.perf_counter()
-        yield
-        self.seconds[step] += time.perf_counter() - started
+    def __call__(self, step: str) -> Self:
+        self._step = step
+        return self
+
+    def __enter__(self) -> None:
+        self._started = time.perf_counter()
+
+    def __exit__(self, *_: object) -> None:
+        self.seconds[self._step] += time.perf_counter() - self._started
 
     def timings(self) -> Timings:
         return Timings(**{step: 1000 * seconds for step, seconds in self.seconds.items()})
-
-
-def best(scores: Floats, places: Rows, k: int) -> Rows:
-    """Where the k best are, equal ones by place. Sorts no more than those: of 1,000 candidates a full sort is dear."""
-    if k == len(scores):
-        return np.lexsort((places, -scores))
-    least = np.partition(scores, len(scores) - k)[len(scores) - k]
-    there = np.flatnonzero(scores >= least)
-    return there[np.lexsort((places[there], -scores[there]))[:k]]
 
 
 def _check_number(name: str, value: int) -> None:
@@ -247,7 +246,8 @@ def _as_matrix(name: str, given: Floats, dim: int) -> Floats:
         matrix = np.ascontiguousarray(given, dtype=np.float32)
     if matrix.ndim != 2 or matrix.shape[1] != dim:
         raise DataError(f"{name}: given shape {matrix.shape}, expected (queries, {dim}); use the model of this index")
-    bad = ~np.isfinite(matrix).all(axis=1)
-    if bad.any():
-        raise DataError(f"{name}: query {int(bad.argmax())} holds NaN or infinity, expected finite numbers")
+    finite = np.isfinite(matrix)
+    if not finite.all():
+        bad = int((~finite.all(axis=1)).argmax())
+        raise DataError(f"{name}: query {bad} holds NaN or infinity, expected finite numbers")
     return matrix

@@ -66,11 +66,17 @@ def even_books(table: Floats) -> Floats:
 
 def rounded(table: Floats) -> Rounded:
     """The table in as fine steps as let sums of BYTE_SUMS books fit a byte."""
-    return Rounded(_round(even_books(table)), math.ceil(2**0.5 * DEVIATIONS * (len(table) / 12) ** 0.5))
+    return Rounded(round_table(even_books(table)), margin_of(len(table)))
+
+
+def margin_of(books: int) -> int:
+    """The margin of tables of so many books."""
+    return math.ceil(2**0.5 * DEVIATIONS * (books / 12) ** 0.5)
 
 
 @compiled
-def _round(table: Any) -> Any:
+def round_table(table: Any) -> Any:
+    """`rounded` without the margin, for an even number of books."""
     books = len(table)
     least, widest = np.empty(books, dtype=np.float32), np.float32(1e-30)
     spans = np.zeros(2, dtype=np.float32)
