@@ -174,6 +174,8 @@ def test_the_best_are_those_of_a_full_sort_ties_by_place(scores, k, missing):
     values = np.array([*scores, *[-np.inf] * missing], dtype=np.float32)
     places = np.random.default_rng(0).permutation(len(values))
     k = min(k, len(values))
-    order, found = best(values, places, k)
+    order, found = np.empty(k, dtype=np.int64), np.empty(k, dtype=np.float32)
+    ties = best(values, places, order, found)
     assert order.tolist() == np.lexsort((places, -values))[:k].tolist()
     assert found.tolist() == values[order].tolist()
+    assert ties or len(set(found.tolist())) == k

@@ -1,5 +1,6 @@
 """Search: candidates from the codes in RAM, their vectors read from disk, and the ranking those decide."""
 
+import math
 import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol, Self, overload
@@ -163,19 +164,19 @@ class Searcher:
             depth = min(max(depth, k), engine.count)
             code_scores, places = engine.search(codes, depth)
         order = np.empty((len(places), min(k, depth)), dtype=np.int64)
-        scores = np.empty(order.shape, dtype=np.float32)
-        for number in range(len(places)):
+        scores, ties = np.empty(order.shape, dtype=np.float32), False
+        for number, near in enumerate(places):
             # Places of -1, at the end, stand for documents that could not be found: fewer pass than were asked for.
-            there = len(places[number]) - int(np.count_nonzero(places[number] < 0))
-            found_scores = self._score(places[number, :there], vectors[number], clock, view.vectors)
+            there = near if near[-1] >= 0 else near[near >= 0]
+            exact = self._score(there, vectors[number], clock, view.vectors)
             with clock("ranking"):
                 if self.fuse:
-                    found_scores += np.float32(self.fuse) * code_scores[number, :there]
-                order[number], scores[number] = best(found_scores, places[number], order.shape[1])
+                    exact += np.float32(self.fuse) * code_scores[number, : len(there)]
+                ties |= best(exact, near, order[number], scores[number])
         with clock("ranking"):
             each = np.arange(len(places))[:, None]
             found = view.rows_of(places[each, order])
-            if (scores[:, 1:] == scores[:, :-1]).any():  # equal ones by row
+            if ties:  # by row
                 by_row = np.lexsort((found, -scores), axis=1)
                 found, order, scores = found[each, by_row], order[each, by_row], scores[each, by_row]
             code_scores = code_scores[each, order]
@@ -246,8 +247,8 @@ def _as_matrix(name: str, given: Floats, dim: int) -> Floats:
         matrix = np.ascontiguousarray(given, dtype=np.float32)
     if matrix.ndim != 2 or matrix.shape[1] != dim:
         raise DataError(f"{name}: given shape {matrix.shape}, expected (queries, {dim}); use the model of this index")
-    finite = np.isfinite(matrix)
-    if not finite.all():
-        bad = int((~finite.all(axis=1)).argmax())
-        raise DataError(f"{name}: query {bad} holds NaN or infinity, expected finite numbers")
+    if not math.isfinite(np.vdot(matrix, matrix)):  # one pass; very large numbers are looked at again
+        bad = ~np.isfinite(matrix).all(axis=1)
+        if bad.any():
+            raise DataError(f"{name}: query {int(bad.argmax())} holds NaN or infinity, expected finite numbers")
     return matrix

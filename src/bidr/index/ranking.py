@@ -1,19 +1,35 @@
-"""The best of scored documents: compiled, as a query ranks a thousand of them and numpy's steps would each cost more."""
+"""The best of scored documents: compiled, as numpy's steps would each cost more than what they do for a thousand."""
 
 from typing import Any
 
 import numpy as np
 
-from bidr.codes.codebooks import Floats
-from bidr.index.engines.base import Rows
 from bidr.index.engines.compiled import compiled
 from bidr.index.engines.keep import LAST_ROW, keep_from, key_of, kth_largest
 
 
-def best(scores: Floats, places: Rows, k: int) -> tuple[Rows, Floats]:
-    """Where the k best are and what they score, equal ones by place. Where fewer have scores, the next follow: -inf."""
-    order, found = _in_order(np.sort(_best_keys(scores, k)), scores, places, k)
-    return order, found
+@compiled
+def best(scores: Any, places: Any, order: Any, found: Any) -> bool:
+    """Fill `order` with where the best are and `found` with what they score; whether some of these are equal.
+
+    Equal ones go by place. Where fewer have scores than are wanted, the next follow: -inf.
+    """
+    keys, wanted = _best_keys(scores, len(order)), len(order)
+    keys.sort()
+    count, ties = len(keys), False
+    at_first = np.empty(count, dtype=np.int64)
+    for number in range(count):
+        here = np.int64(LAST_ROW - (keys[count - 1 - number] & LAST_ROW))
+        at = number
+        while at and scores[at_first[at - 1]] == scores[here] and places[at_first[at - 1]] > places[here]:
+            at_first[at] = at_first[at - 1]
+            at -= 1
+        at_first[at] = here
+        ties = ties or (number > 0 and keys[count - number] >> 32 == keys[count - 1 - number] >> 32)
+    for number in range(wanted):
+        order[number] = at_first[number] if number < count else number
+        found[number] = scores[at_first[number]] if number < count else -np.inf
+    return ties
 
 
 @compiled
@@ -26,20 +42,3 @@ def _best_keys(scores: Any, k: int) -> Any:
     if count > k:
         count = keep_from(keys, count, kth_largest(keys, count, k) & ~LAST_ROW)
     return keys[:count]
-
-
-@compiled
-def _in_order(keys: Any, scores: Any, places: Any, k: int) -> tuple[Any, Any]:
-    """Positions and scores of sorted keys from the last on; among equal scores the lower place comes first."""
-    count = len(keys)
-    order, found = np.arange(max(k, count)), np.full(k, -np.inf, dtype=np.float32)
-    for number in range(count):
-        here = np.int64(LAST_ROW - (keys[count - 1 - number] & LAST_ROW))
-        at = number
-        while at and scores[order[at - 1]] == scores[here] and places[order[at - 1]] > places[here]:
-            order[at] = order[at - 1]
-            at -= 1
-        order[at] = here
-    for number in range(min(k, count)):
-        found[number] = scores[order[number]]
-    return order[:k], found

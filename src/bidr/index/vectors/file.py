@@ -130,6 +130,8 @@ class VectorFile:
 
         for at in range(0, len(rows), FETCHED_ROWS):
             part = rows[at : at + FETCHED_ROWS]
+            if not everything and fetching.all_seen(part, self.count, self._start, self._row_bytes, self._seen):
+                continue
             blocks, wrong = fetching.unseen(part, self.count, self._start, self._row_bytes, self._seen, everything)
             if wrong >= 0:
                 raise self._no_such_row(int(part[wrong]))
