@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from bidr.errors import ConfigError, DataError
 from bidr.index.build import build_index
 from bidr.index.engines import graph
-from bidr.index.reader import IndexReader
 from bidr.index.ranking import best
+from bidr.index.reader import IndexReader
 from bidr.search import Answers, QueryVectors, Searcher
 from index.made_index import clustered, documents, random_codebooks
 

@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any, NamedTuple, Protocol, Self, overload
 
 import numpy as np
@@ -18,6 +19,7 @@ from bidr.text.records import Document
 
 CANDIDATES = 200
 Texts = list[str] | tuple[str, ...]
+WHOLE = (int, np.integer)
 STEPS = ("encode", "candidates", "reads", "ranking")
 
 
@@ -106,10 +108,13 @@ class Searcher:
         *,
         fuse: float = 0.0,
     ) -> None:
+        from bidr.index.ranking import best
+
         _check_number("candidates", candidates)
         if not np.isfinite(fuse):
             raise ConfigError(f"fuse: given {fuse}, expected a finite weight; 0 leaves the ranking to the vectors")
         self.reader, self.encoder, self.candidates, self.fuse = reader, encoder, candidates, fuse
+        self._best = best
 
     @overload
     def search(self, query: str, k: int = 10, candidates: int | None = None, *, filter: Any = None) -> Answers: ...
@@ -154,8 +159,6 @@ class Searcher:
         _check_number("k", k)
         depth = self.candidates if candidates is None else candidates
         _check_number("candidates", depth)
-        from bidr.index.ranking import best
-
         view = self.reader.latest()
         codes, vectors = self._checked(queries)
         clock = _Clock()
@@ -167,12 +170,12 @@ class Searcher:
         scores, ties = np.empty(order.shape, dtype=np.float32), False
         for number, near in enumerate(places):
             # Places of -1, at the end, stand for documents that could not be found: fewer pass than were asked for.
-            there = near if near[-1] >= 0 else near[near >= 0]
+            there = near[: np.count_nonzero(near >= 0)]
             exact = self._score(there, vectors[number], clock, view.vectors)
             with clock("ranking"):
                 if self.fuse:
                     exact += np.float32(self.fuse) * code_scores[number, : len(there)]
-                ties |= best(exact, near, order[number], scores[number])
+                ties |= self._best(exact, near, order[number], scores[number])
         with clock("ranking"):
             each = np.arange(len(places))[:, None]
             found = view.rows_of(places[each, order])
@@ -238,12 +241,12 @@ class _Clock:
 
 
 def _check_number(name: str, value: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
+    if isinstance(value, bool) or not isinstance(value, WHOLE) or value < 1:
         raise ConfigError(f"{name}: given {value!r}, expected a whole number of 1 or more")
 
 
 def _as_matrix(name: str, given: Floats, dim: int) -> Floats:
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore") if given.dtype != np.float32 else nullcontext():
         matrix = np.ascontiguousarray(given, dtype=np.float32)
     if matrix.ndim != 2 or matrix.shape[1] != dim:
         raise DataError(f"{name}: given shape {matrix.shape}, expected (queries, {dim}); use the model of this index")

@@ -88,7 +88,10 @@ def scan_rows(codes: Any, table: Any, starts: Any, stops: Any, allowed: Any, k: 
 
 @compiled
 def best_rows(codes: Any, table: Any, rows: Any, k: int) -> Any:
-    """Keys of the k best of given rows, unsorted. Codes of two dimensions are rows, of three blocks of 32."""
+    """Keys of the k best of given rows, unsorted, and of others where that saves no time to who sorts them.
+
+    Codes of two dimensions are rows, of three blocks of 32.
+    """
     flat, entries, size = codes.reshape(-1), table.reshape(-1), U(codes.shape[1])
     scores = np.empty(len(rows), dtype=np.float32)
     if codes.ndim == 3:
@@ -106,14 +109,14 @@ def best_rows(codes: Any, table: Any, rows: Any, k: int) -> Any:
     keys, count = np.empty(len(rows), dtype=np.uint64), len(rows)
     for place in range(len(rows)):
         keys[place] = key_of(bits[place], rows[place])
-    if count > k:
+    if count > 2 * k:
         count = keep_from(keys, count, kth_largest(keys, count, k))
     return keys[:count]
 
 
 @compiled
 def best_near(codes: Any, table: Any, starts: Any, stops: Any, allowed: Any, k: int, margin: int, shuffle: Any) -> Any:
-    """Keys of the k best rows of 4-bit codes within ranges, unsorted: near ones by the rounded table, then scored."""
+    """`best_rows` of 4-bit codes within ranges: near ones by the rounded table, then scored."""
     near = near_keys(codes, round_table(table), starts, stops, allowed, k, margin, shuffle)
     return best_rows(codes, table, rows_of(near), k)
 

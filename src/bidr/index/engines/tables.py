@@ -87,7 +87,7 @@ def rounded(table: Floats) -> Rounded:
 
 def margin_of(books: int) -> int:
     """The margin of tables of so many books."""
-    return math.ceil(2**0.5 * DEVIATIONS * (books / 12) ** 0.5)
+    return math.ceil(DEVIATIONS * math.sqrt(books / 6))
 
 
 @compiled
