@@ -3,7 +3,6 @@
 import math
 import time
 from collections.abc import Sequence
-from contextlib import nullcontext
 from typing import Any, NamedTuple, Protocol, Self, overload
 
 import numpy as np
@@ -170,7 +169,7 @@ class Searcher:
         scores, ties = np.empty(order.shape, dtype=np.float32), False
         for number, near in enumerate(places):
             # Places of -1, at the end, stand for documents that could not be found: fewer pass than were asked for.
-            there = near[: np.count_nonzero(near >= 0)]
+            there = near if len(near) and near[-1] >= 0 else near[near >= 0]
             exact = self._score(there, vectors[number], clock, view.vectors)
             with clock("ranking"):
                 if self.fuse:
@@ -237,7 +236,7 @@ class _Clock:
         self.seconds[self._step] += time.perf_counter() - self._started
 
     def timings(self) -> Timings:
-        return Timings(**{step: 1000 * seconds for step, seconds in self.seconds.items()})
+        return Timings(*(1000 * seconds for seconds in self.seconds.values()))
 
 
 def _check_number(name: str, value: int) -> None:
@@ -245,9 +244,13 @@ def _check_number(name: str, value: int) -> None:
         raise ConfigError(f"{name}: given {value!r}, expected a whole number of 1 or more")
 
 
+def _as_floats(given: Floats) -> Floats:
+    with np.errstate(over="ignore"):
+        return np.ascontiguousarray(given, dtype=np.float32)
+
+
 def _as_matrix(name: str, given: Floats, dim: int) -> Floats:
-    with np.errstate(over="ignore") if given.dtype != np.float32 else nullcontext():
-        matrix = np.ascontiguousarray(given, dtype=np.float32)
+    matrix = given if given.dtype == np.float32 and given.flags.c_contiguous else _as_floats(given)
     if matrix.ndim != 2 or matrix.shape[1] != dim:
         raise DataError(f"{name}: given shape {matrix.shape}, expected (queries, {dim}); use the model of this index")
     if not math.isfinite(np.vdot(matrix, matrix)):  # one pass; very large numbers are looked at again
