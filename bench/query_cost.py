@@ -39,7 +39,7 @@ def main(
     questions = np.load(queries)[:asked].astype(np.float32)
     questions /= np.linalg.norm(questions, axis=1, keepdims=True)
     with IndexReader.open(index, ef=visits) as reader:
-        exact, ways = _exact(reader, questions), _ways(reader)
+        exact, ways = exact_rows(reader, questions), _ways(reader)
         for depth in candidates:
             found, passed = _asked(ways["whole"], questions, depth)
             recall = np.mean([np.isin(wanted, rows).mean() for wanted, rows in zip(exact, found, strict=True)])
@@ -53,7 +53,7 @@ def main(
             )
 
 
-def _exact(reader: IndexReader, questions: np.ndarray) -> np.ndarray:
+def exact_rows(reader: IndexReader, questions: np.ndarray) -> np.ndarray:
     """Rows of the exact answers; reads every vector, so that all are in memory and checked afterwards."""
     scores = np.full((len(questions), ANSWERS), -np.inf, dtype=np.float32)
     places = np.full(scores.shape, -1)
