@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 from bidr.errors import ConfigError, DataError
 from bidr.index.build import build_index
 from bidr.index.engines import graph
+from bidr.index.ranking import best
 from bidr.index.reader import IndexReader
-from bidr.search import Answers, QueryVectors, Searcher, best
+from bidr.search import Answers, QueryVectors, Searcher
 from index.made_index import clustered, documents, random_codebooks
 
 DIM = 16
@@ -173,4 +174,8 @@ def test_the_best_are_those_of_a_full_sort_ties_by_place(scores, k, missing):
     values = np.array([*scores, *[-np.inf] * missing], dtype=np.float32)
     places = np.random.default_rng(0).permutation(len(values))
     k = min(k, len(values))
-    assert best(values, places, k).tolist() == np.lexsort((places, -values))[:k].tolist()
+    order, found = np.empty(k, dtype=np.int64), np.empty(k, dtype=np.float32)
+    ties = best(values, places, order, found)
+    assert order.tolist() == np.lexsort((places, -values))[:k].tolist()
+    assert found.tolist() == values[order].tolist()
+    assert ties or len(set(found.tolist())) == k

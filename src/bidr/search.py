@@ -1,9 +1,9 @@
 """Search: candidates from the codes in RAM, their vectors read from disk, and the ranking those decide."""
 
+import math
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any, NamedTuple, Protocol, overload
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol, Self, overload
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from bidr.text.records import Document
 
 CANDIDATES = 200
 Texts = list[str] | tuple[str, ...]
+WHOLE = (int, np.integer)
 STEPS = ("encode", "candidates", "reads", "ranking")
 
 
@@ -106,10 +107,13 @@ class Searcher:
         *,
         fuse: float = 0.0,
     ) -> None:
+        from bidr.index.ranking import best
+
         _check_number("candidates", candidates)
         if not np.isfinite(fuse):
             raise ConfigError(f"fuse: given {fuse}, expected a finite weight; 0 leaves the ranking to the vectors")
         self.reader, self.encoder, self.candidates, self.fuse = reader, encoder, candidates, fuse
+        self._best = best
 
     @overload
     def search(self, query: str, k: int = 10, candidates: int | None = None, *, filter: Any = None) -> Answers: ...
@@ -162,22 +166,22 @@ class Searcher:
             depth = min(max(depth, k), engine.count)
             code_scores, places = engine.search(codes, depth)
         order = np.empty((len(places), min(k, depth)), dtype=np.int64)
-        scores = np.empty(order.shape, dtype=np.float32)
-        for number in range(len(places)):
+        scores, ties = np.empty(order.shape, dtype=np.float32), False
+        for number, near in enumerate(places):
             # Places of -1, at the end, stand for documents that could not be found: fewer pass than were asked for.
-            there = int(np.count_nonzero(places[number] >= 0))
-            all_scores = np.full(len(places[number]), -np.inf, dtype=np.float32)
-            all_scores[:there] = self._score(places[number, :there], vectors[number], clock, view.vectors)
+            there = near if len(near) and near[-1] >= 0 else near[near >= 0]
+            exact = self._score(there, vectors[number], clock, view.vectors)
             with clock("ranking"):
                 if self.fuse:
-                    all_scores += np.float32(self.fuse) * code_scores[number]
-                order[number] = best(all_scores, places[number], order.shape[1])
-                scores[number] = all_scores[order[number]]
-        found = view.rows_of(np.take_along_axis(places, order, axis=1))
-        by_row = np.lexsort((found, -scores), axis=1)
-        found, order = np.take_along_axis(found, by_row, axis=1), np.take_along_axis(order, by_row, axis=1)
-        scores = np.take_along_axis(scores, by_row, axis=1)
-        code_scores = np.take_along_axis(code_scores, order, axis=1)
+                    exact += np.float32(self.fuse) * code_scores[number, : len(there)]
+                ties |= self._best(exact, near, order[number], scores[number])
+        with clock("ranking"):
+            each = np.arange(len(places))[:, None]
+            found = view.rows_of(places[each, order])
+            if ties:  # by row
+                by_row = np.lexsort((found, -scores), axis=1)
+                found, order, scores = found[each, by_row], order[each, by_row], scores[each, by_row]
+            code_scores = code_scores[each, order]
         return Ranking(found, scores, order + 1, code_scores, places, clock.timings(), view)
 
     def answers(self, ranking: Ranking) -> list[Answers]:
@@ -199,11 +203,13 @@ class Searcher:
         with clock("reads"):
             stored.fetch(rows)
         with clock("ranking"):
-            return stored.score(rows, query)
+            return stored.score(rows, query, fetched=True)
 
     def _checked(self, queries: QueryVectors) -> QueryVectors:
         manifest = self.reader.manifest
         codes = _as_matrix("queries for the codes", queries.codes, manifest.code_dim)
+        if queries.vectors is queries.codes and manifest.dim == manifest.code_dim:
+            return QueryVectors(codes, codes)
         vectors = _as_matrix("queries for the vectors", queries.vectors, manifest.dim)
         if len(codes) != len(vectors):
             raise DataError(
@@ -213,41 +219,42 @@ class Searcher:
 
 
 class _Clock:
-    """Adds up what each step took."""
+    """Adds up what each step took; steps do not lie within each other."""
 
     def __init__(self) -> None:
         self.seconds = dict.fromkeys(STEPS, 0.0)
+        self._step, self._started = "", 0.0
 
-    @contextmanager
-    def __call__(self, step: str) -> Iterator[None]:
-        started = time.perf_counter()
-        yield
-        self.seconds[step] += time.perf_counter() - started
+    def __call__(self, step: str) -> Self:
+        self._step = step
+        return self
+
+    def __enter__(self) -> None:
+        self._started = time.perf_counter()
+
+    def __exit__(self, *_: object) -> None:
+        self.seconds[self._step] += time.perf_counter() - self._started
 
     def timings(self) -> Timings:
-        return Timings(**{step: 1000 * seconds for step, seconds in self.seconds.items()})
-
-
-def best(scores: Floats, places: Rows, k: int) -> Rows:
-    """Where the k best are, equal ones by place. Sorts no more than those: of 1,000 candidates a full sort is dear."""
-    if k == len(scores):
-        return np.lexsort((places, -scores))
-    least = np.partition(scores, len(scores) - k)[len(scores) - k]
-    there = np.flatnonzero(scores >= least)
-    return there[np.lexsort((places[there], -scores[there]))[:k]]
+        return Timings(*(1000 * seconds for seconds in self.seconds.values()))
 
 
 def _check_number(name: str, value: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
+    if isinstance(value, bool) or not isinstance(value, WHOLE) or value < 1:
         raise ConfigError(f"{name}: given {value!r}, expected a whole number of 1 or more")
 
 
-def _as_matrix(name: str, given: Floats, dim: int) -> Floats:
+def _as_floats(given: Floats) -> Floats:
     with np.errstate(over="ignore"):
-        matrix = np.ascontiguousarray(given, dtype=np.float32)
+        return np.ascontiguousarray(given, dtype=np.float32)
+
+
+def _as_matrix(name: str, given: Floats, dim: int) -> Floats:
+    matrix = given if given.dtype == np.float32 and given.flags.c_contiguous else _as_floats(given)
     if matrix.ndim != 2 or matrix.shape[1] != dim:
         raise DataError(f"{name}: given shape {matrix.shape}, expected (queries, {dim}); use the model of this index")
-    bad = ~np.isfinite(matrix).all(axis=1)
-    if bad.any():
-        raise DataError(f"{name}: query {int(bad.argmax())} holds NaN or infinity, expected finite numbers")
+    if not math.isfinite(np.vdot(matrix, matrix)):  # one pass; very large numbers are looked at again
+        bad = ~np.isfinite(matrix).all(axis=1)
+        if bad.any():
+            raise DataError(f"{name}: query {int(bad.argmax())} holds NaN or infinity, expected finite numbers")
     return matrix

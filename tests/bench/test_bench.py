@@ -127,7 +127,10 @@ def test_what_stays_in_memory_is_not_called_cold(prepared: run.Prepared, monkeyp
     with prepared.rows.open("rb") as opened, mmap.mmap(opened.fileno(), 0, prot=mmap.PROT_READ) as held:
         assert sum(held[::4_096]) >= 0
         row = measured(prepared, EXACT, monkeypatch, made(cold=True))
-    assert "stay in memory" in row["error"]
+    assert "stay in memory" in row["not_cold"]["error"]
+    assert "stay in memory" in tables([row])
+    assert len(row["points"]) == 2  # what was measured warm stands
+    assert "error" not in row
 
 
 def test_recall() -> None:

@@ -17,6 +17,7 @@ from bidr.index.engines.choose import AUTO_SCAN_DOCUMENTS, choose_engine
 from bidr.index.engines.graph import default_width, reordered
 from bidr.index.engines.lists import CentroidGraph, Centroids
 from bidr.index.engines.make import make_graph, make_lists, make_scan
+from bidr.index.engines.near import SAMPLE_EVERY
 from bidr.index.engines.scan import Scan
 from bidr.index.engines.store import from_blocks, to_blocks
 from bidr.index.engines.tables import Tables, rounded
@@ -164,6 +165,23 @@ def test_many_equal_documents_are_answered_by_row():
     query = np.ones((1, 16), dtype=np.float32)
     answers = make_scan(codebooks, codes).search(query, 100)
     for found, expected in zip(answers, by_hand((codebooks, codes, query), 100), strict=True):
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_a_sample_that_misleads_costs_time_and_no_answers():
+    """The best documents stand in the sampled blocks alone, and are fewer than k: the first guess is too high."""
+    codebooks, k = random_codebooks(16, 4), 64
+    random = np.random.default_rng(0)
+    query = random.standard_normal((1, 16)).astype(np.float32)
+    table = Tables(codebooks).of(query)[0]
+    codes = random.integers(0, 16, (4 * 32 * k, 4), dtype=np.uint8)
+    sampled = (np.arange(len(codes)) // 32 % SAMPLE_EVERY == SAMPLE_EVERY - 1) & (np.arange(len(codes)) % 8 == 0)
+    assert 0 < sampled.sum() < k
+    codes[sampled] = table.argmax(axis=1)
+    codes[~sampled] = np.where(codes[~sampled] == table.argmax(axis=1), table.argmin(axis=1), codes[~sampled])
+    for found, expected in zip(
+        make_scan(codebooks, codes).search(query, k), by_hand((codebooks, codes, query), k), strict=True
+    ):
         np.testing.assert_array_equal(found, expected)
 
 

@@ -67,7 +67,9 @@ def _figures(point: Point) -> list[str]:
 def _cold(rows: list[Row]) -> str:
     lines = []
     for row in rows:
-        if "cold" in row:
+        if "not_cold" in row:
+            lines.append([row["name"], f"not measured: {row['not_cold']['error']}", "", "", ""])
+        elif "cold" in row:
             cold = row["cold"]
             times = [f"{cold[name]:.1f}" for name in ("p50_ms", "p99_ms")]
             lines.append([row["name"], *times, str(cold["queries"]), f"{cold['resident']:.3%}"])

@@ -9,6 +9,7 @@ NAMES = ("ours", "faiss", "faiss-hnsw", "scann", "diskann", "lancedb", "usearch"
 PACKAGES = {"scann": "scann", "diskann": "diskannpy", "lancedb": "lancedb", "usearch": "usearch", "hnswlib": "hnswlib"}
 """What pip installs for a peer that is not there with bidr."""
 DEPTHS = (100, 200, 300, 400, 600, 800, 1_000, 1_500, 2_000)
+LISTED_DEPTHS = (200, 400, 700, 1_000, 2_000)
 WIDTHS = (100, 150, 200, 300, 400, 600, 800, 1_200)
 COLD_DEPTH = 1_000
 SHARES = (0.05, 0.1, 0.2, 0.4)
@@ -59,8 +60,11 @@ def _with_codes(peer: str, dim: int, size: int, lists: int) -> list[Variant]:
     books = 2 * size
     depths = [{"candidates": depth} for depth in DEPTHS]
     if peer == "ours":
-        engines = [{"fitted": books, "engine": engine} for engine in ("scan", "lists")]
-        return [Variant(f"bidr {one['engine']} {size} B", peer, one, depths, None, cold=True) for one in engines]
+        visited = [{"visited": share, "candidates": depth} for share in SHARES for depth in LISTED_DEPTHS]
+        return [
+            Variant(f"bidr {engine} {size} B", peer, {"fitted": books, "engine": engine}, grid, None, cold=True)
+            for engine, grid in (("scan", depths), ("lists", visited))
+        ]
     if peer == "faiss":
         return _faiss(size, depths, lists)
     if peer == "scann":
@@ -118,8 +122,7 @@ def _others(peer: str, lists: int) -> list[Variant]:
 
 
 def _grid(name: str, lists: int) -> list[Settings]:
-    depths = (200, 400, 700, 1_000, 2_000)
-    return [{name: max(1, round(share * lists)), "candidates": depth} for share in SHARES for depth in depths]
+    return [{name: max(1, round(share * lists)), "candidates": depth} for share in SHARES for depth in LISTED_DEPTHS]
 
 
 def _refined(lists: int) -> list[Settings]:

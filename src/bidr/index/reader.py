@@ -100,7 +100,10 @@ class IndexReader:
         """The rows that stand at places; -1 stays -1."""
         if self.order is None:
             return places
-        return np.where(places < 0, -1, self.order[places]).astype(np.int64)
+        rows = self.order[places].astype(np.int64)
+        if (places < 0).any():
+            rows[places < 0] = -1
+        return rows
 
     def to_faiss(self) -> Any:
         """The codes as a plain Faiss index over rows, searched by inner product; `import_faiss` brings them back."""

@@ -27,8 +27,11 @@ def opened(folder: Path, settings: dict[str, Any]) -> Callable[..., np.ndarray]:
     from bidr.search import QueryVectors, Searcher
 
     searcher = Searcher(IndexReader.open(folder))
+    engine: Any = searcher.reader.candidates
 
     def search(query: np.ndarray, count: int, setting: dict[str, Any]) -> np.ndarray:
+        if "visited" in setting:
+            engine.visits = max(1, round(setting["visited"] * engine.lists))
         asked = query[None]
         found: np.ndarray = searcher.search_vectors(QueryVectors(asked, asked), count, setting["candidates"]).rows[0]
         return found

@@ -78,6 +78,9 @@ def count_bits(words: Words) -> int:
 
 def each_query(count: int, k: int, search: Callable[[int], tuple[Floats, Rows]], threads: int) -> tuple[Floats, Rows]:
     """Search many queries, on several threads where there are enough of them."""
+    if count == 1:
+        one_scores, one_rows = search(0)
+        return one_scores[None], one_rows[None]
     scores, rows = np.empty((count, k), dtype=np.float32), np.empty((count, k), dtype=np.int64)
 
     def one(number: int) -> None:

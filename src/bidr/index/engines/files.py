@@ -71,7 +71,7 @@ def open_order(path: Path, count: int) -> npt.NDArray[Any]:
     order = open_array(path, order_type(count), 1)
     if len(order) != count:
         raise IndexFolderError(f"{path}: {len(order):,} places, expected {count:,}; {REBUILD}")
-    return order
+    return order.view(np.ndarray)  # a memmap would be slow to take parts of
 
 
 def order_type(count: int) -> np.dtype[Any]:

@@ -6,9 +6,12 @@ import numpy as np
 
 from bidr.index.engines.compiled import compiled
 from bidr.index.engines.keep import LAST_ROW, keep_from, key_of, kth_largest, split_keys
+from bidr.index.engines.near import near_keys
+from bidr.index.engines.tables import round_table
+from bidr.index.vectors.kernels import LINE, prefetch
 
 ROOM = 1_024
-
+AHEAD = 4
 
 # Positions are unsigned throughout: numba lets signed ones count from the end, which takes half of the time.
 U = np.uint64
@@ -85,12 +88,20 @@ def scan_rows(codes: Any, table: Any, starts: Any, stops: Any, allowed: Any, k: 
 
 @compiled
 def best_rows(codes: Any, table: Any, rows: Any, k: int) -> Any:
-    """Keys of the k best of given rows, unsorted. Codes of two dimensions are rows, of three blocks of 32."""
+    """Keys of the k best of given rows, unsorted, and of others where that saves no time to who sorts them.
+
+    Codes of two dimensions are rows, of three blocks of 32.
+    """
     flat, entries, size = codes.reshape(-1), table.reshape(-1), U(codes.shape[1])
     scores = np.empty(len(rows), dtype=np.float32)
     if codes.ndim == 3:
+        whole = U(32) * size
         for place in range(len(rows)):
-            scores[place] = block_score(flat, entries, U(32) * size, rows[place])
+            if place + AHEAD < len(rows):
+                start = (U(rows[place + AHEAD]) >> BLOCK_BITS) * whole
+                for line in range(NONE, whole, U(LINE)):
+                    prefetch(flat, start + line)
+            scores[place] = block_score(flat, entries, whole, rows[place])
     else:
         for place in range(len(rows)):
             scores[place] = row_score(flat, entries, size, rows[place])
@@ -98,9 +109,16 @@ def best_rows(codes: Any, table: Any, rows: Any, k: int) -> Any:
     keys, count = np.empty(len(rows), dtype=np.uint64), len(rows)
     for place in range(len(rows)):
         keys[place] = key_of(bits[place], rows[place])
-    if count > k:
+    if count > 2 * k:
         count = keep_from(keys, count, kth_largest(keys, count, k))
     return keys[:count]
+
+
+@compiled
+def best_near(codes: Any, table: Any, starts: Any, stops: Any, allowed: Any, k: int, margin: int, shuffle: Any) -> Any:
+    """`best_rows` of 4-bit codes within ranges: near ones by the rounded table, then scored."""
+    near = near_keys(codes, round_table(table), starts, stops, allowed, k, margin, shuffle)
+    return best_rows(codes, table, rows_of(near), k)
 
 
 @compiled

@@ -9,9 +9,9 @@ import numpy.typing as npt
 from bidr.codes.codebooks import Codebooks, Codes, Floats
 from bidr.index.engines.base import Rows, Words
 from bidr.index.engines.keep import ranked
-from bidr.index.engines.scoring import allowed_rows, best_rows, rows_of, scan_rows
-from bidr.index.engines.shuffle import BLOCK, near_keys, shuffle_here
-from bidr.index.engines.tables import Tables, even_books, paired, rounded
+from bidr.index.engines.scoring import allowed_rows, best_near, best_rows, scan_rows
+from bidr.index.engines.shuffle import BLOCK, shuffle_here
+from bidr.index.engines.tables import Tables, even_books, margin_of, paired
 from bidr.index.faissfile import unpack
 
 EVERY: Words = np.empty(0, dtype=np.uint32)
@@ -29,7 +29,7 @@ class CodeStore:
         self.codebooks, self.count, self.shuffle = codebooks, len(rows), shuffle_here()
         self.blocked = blocks and codebooks.bits == 4
         self.codes: Any = to_blocks(rows) if self.blocked else np.array(rows)
-        self._tables = Tables(codebooks)
+        self._tables, self._margin = Tables(codebooks), margin_of(codebooks.books)
 
     @property
     def nbytes(self) -> int:
@@ -49,9 +49,8 @@ class CodeStore:
         """The k best rows within ranges, by the exact scores of their codes."""
         if not self.blocked:
             return ranked(scan_rows(self.codes, self.row_table(table), starts, stops, allowed, k), k)
-        approximate = rounded(table)
-        keys = near_keys(self.codes, approximate.table, starts, stops, allowed, k, approximate.margin, self.shuffle)
-        return self.best(table, rows_of(keys), k)
+        even = even_books(table)
+        return ranked(best_near(self.codes, even, starts, stops, allowed, k, self._margin, self.shuffle), k)
 
     def scan_few(self, table: Floats, starts: Rows, stops: Rows, k: int, allowed: Words) -> tuple[Floats, Rows]:
         """The same where few rows are allowed."""
@@ -68,7 +67,7 @@ class CodeStore:
 
 
 def to_blocks(rows: Codes, at_once: int = 65_536) -> npt.NDArray[np.uint8]:
-    """(blocks, pairs, 32): see `shuffle._sum_block`. Documents that fill up the last block have code 0."""
+    """(blocks, pairs, 32): see `shuffle.next_block`. Documents that fill up the last block have code 0."""
     count, pairs = rows.shape
     blocks = np.zeros((-(-count // BLOCK), pairs, 32), dtype=np.uint8)
     for start in range(0, count, at_once):

@@ -28,14 +28,15 @@ class Tables:
         self._rotation = np.ascontiguousarray(parts[firsts].reshape(-1, codebooks.dim), dtype=np.float32)
         self._shared = [np.ascontiguousarray(group) for group in np.split(codebooks.centroids, firsts[1:])]
         self._alone = len(firsts) == books
+        self._centroids = np.ascontiguousarray(codebooks.centroids, dtype=np.float32)
 
     def of(self, queries: Floats) -> Floats:
         """(queries, M, words): scores of codewords."""
         books, words, width = self.codebooks.centroids.shape
         rotated = queries @ self._rotation.T
         if self._alone:
-            sliced = rotated.reshape(len(queries), books, width).transpose(1, 2, 0)
-            return np.ascontiguousarray(np.matmul(self.codebooks.centroids, sliced).transpose(2, 0, 1))
+            found: Floats = _products(rotated, self._centroids)
+            return found
         table = np.empty((len(queries), books, words), dtype=np.float32)
         first = 0
         for slice_, group in zip(np.split(rotated, len(self._shared), axis=1), self._shared, strict=True):
@@ -43,6 +44,21 @@ class Tables:
             table[:, first : first + len(group)] = scores.reshape(len(queries), len(group), words)
             first += len(group)
         return table
+
+
+@compiled
+def _products(rotated: Any, centroids: Any) -> Any:
+    """Scores of the codewords of books that each see a slice of their own: (queries, M, words)."""
+    books, words, width = centroids.shape
+    table = np.empty((len(rotated), books, words), dtype=np.float32)
+    for query in range(len(rotated)):
+        for book in range(books):
+            for word in range(words):
+                total = np.float32(0)
+                for place in range(width):
+                    total += centroids[book, word, place] * rotated[query, book * width + place]
+                table[query, book, word] = total
+    return table
 
 
 class Rounded(NamedTuple):
@@ -66,11 +82,17 @@ def even_books(table: Floats) -> Floats:
 
 def rounded(table: Floats) -> Rounded:
     """The table in as fine steps as let sums of BYTE_SUMS books fit a byte."""
-    return Rounded(_round(even_books(table)), math.ceil(2**0.5 * DEVIATIONS * (len(table) / 12) ** 0.5))
+    return Rounded(round_table(even_books(table)), margin_of(len(table)))
+
+
+def margin_of(books: int) -> int:
+    """The margin of tables of so many books."""
+    return math.ceil(DEVIATIONS * math.sqrt(books / 6))
 
 
 @compiled
-def _round(table: Any) -> Any:
+def round_table(table: Any) -> Any:
+    """`rounded` without the margin, for an even number of books."""
     books = len(table)
     least, widest = np.empty(books, dtype=np.float32), np.float32(1e-30)
     spans = np.zeros(2, dtype=np.float32)

@@ -179,12 +179,12 @@ class LiveVectors:
             if part is not None:
                 part.open.reader.vectors.fetch(own)
 
-    def score(self, rows: Rows, query: Floats) -> Floats:
-        """Inner product of a query with each of the rows."""
+    def score(self, rows: Rows, query: Floats, *, fetched: bool = False) -> Floats:
+        """As `VectorFile.score`."""
         scores = np.empty(len(rows), dtype=np.float32)
         for part, places, own in self.view.split(rows):
             if part is not None:
-                scores[places] = part.open.reader.vectors.score(own, query)
+                scores[places] = part.open.reader.vectors.score(own, query, fetched=fetched)
             else:
                 scores[places] = score_halves(self.view.memory.vectors[own], query)
         return scores

@@ -91,17 +91,19 @@ class VectorFile:
         """Wait until rows are in memory, read together and checked; a row of -1 is nobody. Quick where they are."""
         self._fetch(_as_rows(rows), everything=False)
 
-    def score(self, rows: Rows, query: Floats) -> Floats:
+    def score(self, rows: Rows, query: Floats, *, fetched: bool = False) -> Floats:
         """Inner product of a query with each of the rows; -inf for a row of -1.
 
         Each depends on its row and the query alone, so equal vectors tie wherever they are.
+        fetched: `fetch` was called with these rows, so that they need not be looked for again.
         """
         from bidr.index.vectors import kernels
 
         wanted, asked = _as_rows(rows), np.ascontiguousarray(query, dtype=np.float32)
         if asked.shape != (self.dim,):
             raise DataError(f"query: given shape {asked.shape}, expected ({self.dim},)")
-        self._fetch(wanted, everything=False)
+        if not fetched:
+            self._fetch(wanted, everything=False)
         scores = np.empty(len(wanted), dtype=np.float32)
         watch = sys.platform == "linux"
         done = kernels.score(self._stored, self._stride, wanted, asked, scores, 0, watch)
@@ -128,6 +130,8 @@ class VectorFile:
 
         for at in range(0, len(rows), FETCHED_ROWS):
             part = rows[at : at + FETCHED_ROWS]
+            if not everything and fetching.all_seen(part, self.count, self._start, self._row_bytes, self._seen):
+                continue
             blocks, wrong = fetching.unseen(part, self.count, self._start, self._row_bytes, self._seen, everything)
             if wrong >= 0:
                 raise self._no_such_row(int(part[wrong]))

@@ -1,0 +1,48 @@
+"""Whether reading fewer candidates for some queries pays: rules for where to stop, beside a fixed number for all.
+
+python bench/early_stop.py INDEX queries.npy
+
+Printed for every rule: rows read (mean and 95th percentile) and R@100, of the second half of the questions.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import tyro
+from query_cost import exact_rows
+from tyro.conf import Positional
+
+from bidr.index.reader import IndexReader
+
+ANSWERS, FIRST = 100, 300
+
+
+def main(index: Positional[Path], queries: Positional[Path], asked: int = 600, depth: int = 3_000) -> None:
+    """Print a line for every rule."""
+    questions = np.load(queries)[:asked].astype(np.float32)
+    questions /= np.linalg.norm(questions, axis=1, keepdims=True)
+    questions = questions[len(questions) // 2 :]
+    with IndexReader.open(index) as reader:
+        codes, places = reader.candidates.search(questions, depth)
+        exact = np.stack([reader.vectors.score(*pair) for pair in zip(places, questions, strict=True)])
+        wanted, rows = exact_rows(reader, questions), reader.rows_of(places)
+    right = np.stack([np.isin(found, best) for found, best in zip(rows, wanted, strict=True)])
+    for count in (600, 800, 1_000, 1_200, 1_500):
+        _show(f"the first {count:,}", np.broadcast_to(np.arange(depth) < count, right.shape), right)
+    for width in (0.05, 0.06, 0.07):
+        _show(f"codes within {width} of the 100th", codes >= codes[:, ANSWERS - 1, None] - width, right)
+    so_far = np.sort(exact[:, :FIRST], axis=1)[:, -ANSWERS, None]
+    for width in (0.1, 0.11, 0.12):
+        read = (codes >= so_far - width) | (np.arange(depth) < FIRST)
+        _show(f"{FIRST}, then codes within {width} of the 100th exact score", read, right)
+
+
+def _show(rule: str, read: np.ndarray, right: np.ndarray) -> None:
+    counts, recall = read.sum(axis=1), (read & right).sum(axis=1).mean() / ANSWERS
+    print(
+        f"{rule:<55} {counts.mean():6.0f} rows, 95th {np.percentile(counts, 95):6.0f}, R@100 {recall:.4f}", flush=True
+    )
+
+
+if __name__ == "__main__":
+    tyro.cli(main)

@@ -1,0 +1,142 @@
+"""The rows of 4-bit codes that may be among the k best, compiled: scanned with rounded tables, a margin kept."""
+
+from typing import Any
+
+import numpy as np
+from numba.cpython.unsafe.numbers import trailing_zeros
+
+from bidr.index.engines.compiled import compiled
+from bidr.index.engines.keep import LAST_ROW, ROW_BITS, keep_from, with_room
+from bidr.index.engines.shuffle import BLOCK, BYTE_SUMS, next_block
+
+# A sample of the blocks tells which sums are worth keeping. Documents stand by cluster, so that good ones come many in
+# a block: the number of them in a sample varies more than chance alone would have it. With 4 deviations the guess was
+# too high, and the codes scanned twice, for 1 to 2 of 100 queries, with 6 for none.
+SAMPLE_EVERY, SAMPLE_DEVIATIONS = 32, 6
+ALL = np.uint32(0xFFFFFFFF)
+
+
+@compiled
+def near_keys(blocks: Any, table: Any, starts: Any, stops: Any, allowed: Any, k: int, margin: int, shuffle: Any) -> Any:
+    """Keys of rows in the given ranges whose sum is at most `margin` below the k-th largest: unsorted.
+
+    blocks:  (blocks, pairs, 32) uint8; table: (pairs, 32) uint8.
+    allowed: a bit a row, as uint32 words; empty: every row.
+    """
+    least = _first_guess(blocks, table, starts, stops, allowed, k, margin, shuffle)
+    keys = _reaching(blocks, table, starts, stops, allowed, k, margin, least, shuffle)
+    bound = kth_sum(keys, len(keys), k) - margin if len(keys) > k else 0
+    if bound < least:  # the guess was too high
+        keys = _reaching(blocks, table, starts, stops, allowed, k, margin, 0, shuffle)
+        bound = kth_sum(keys, len(keys), k) - margin if len(keys) > k else 0
+    return keys[: keep_from(keys, len(keys), _from_sum(bound))]
+
+
+@compiled
+def _first_guess(
+    blocks: Any, table: Any, starts: Any, stops: Any, allowed: Any, k: int, margin: int, shuffle: Any
+) -> int:
+    """A sum that the k best are likely to reach and few others, from every so many blocks; 0: cannot tell."""
+    total = 0
+    for part in range(len(starts)):
+        total += stops[part] - starts[part]
+    if total < 4 * SAMPLE_EVERY * k // 3:
+        return 0
+    pairs = blocks.shape[1]
+    base, entries, sums = blocks.ctypes.data, table.ctypes.data, np.empty(BLOCK, dtype=np.uint16)
+    often = np.zeros((pairs + BYTE_SUMS - 1) // BYTE_SUMS * 510 + 1, dtype=np.int32)
+    count, number, largest = 0, 0, np.uint16(len(often) - 1)
+    for part in range(len(starts)):
+        for block in range(starts[part] // BLOCK, (stops[part] + BLOCK - 1) // BLOCK):
+            number += 1
+            if number % SAMPLE_EVERY:
+                continue
+            wanted = _wanted(block, starts[part], stops[part], allowed)
+            if wanted:
+                next_block(base, entries, pairs, block, block + 1, sums.ctypes.data, np.uint16(0), shuffle)
+            while wanted:
+                often[min(sums[trailing_zeros(wanted)], largest)] += 1
+                wanted &= wanted - np.uint32(1)
+                count += 1
+    expected = k / SAMPLE_EVERY
+    rank = int(expected + SAMPLE_DEVIATIONS * expected**0.5) + 1
+    return max(_from_above(often, rank) - margin, 0) if rank <= count else 0
+
+
+@compiled
+def _reaching(
+    blocks: Any, table: Any, starts: Any, stops: Any, allowed: Any, k: int, margin: int, least: int, shuffle: Any
+) -> Any:
+    """Keys of rows whose sum reaches `least`; where these are many, of the better ones as `near_keys` wants them."""
+    pairs, base, entries = blocks.shape[1], blocks.ctypes.data, table.ctypes.data
+    sums = np.empty(BLOCK, dtype=np.uint16)
+    keys, count = np.empty(4 * k + 4 * BLOCK, dtype=np.uint64), 0
+    for part in range(len(starts)):
+        block, last = starts[part] // BLOCK, (stops[part] + BLOCK - 1) // BLOCK
+        while block < last:
+            stop = last
+            if len(allowed):
+                if not allowed[block]:
+                    block += 1
+                    continue
+                stop = block + 1
+            found = next_block(base, entries, pairs, block, stop, sums.ctypes.data, np.uint16(least), shuffle)
+            reached = np.uint32(found & LAST_ROW)
+            if not reached:
+                block = stop
+                continue
+            block = np.int64(found >> ROW_BITS)
+            reached &= _wanted(block, starts[part], stops[part], allowed)
+            while reached:
+                place = trailing_zeros(reached)
+                reached &= reached - np.uint32(1)
+                row = np.uint64(block * BLOCK + place)
+                keys[count] = (np.uint64(sums[place]) << ROW_BITS) | (LAST_ROW - row)
+                count += 1
+            if count + BLOCK > len(keys):
+                least = max(least, kth_sum(keys, count, k) - margin)
+                count = keep_from(keys, count, _from_sum(least))
+                keys = with_room(keys, count)
+            block += 1
+    return keys[:count]
+
+
+@compiled
+def _wanted(block: Any, start: int, stop: int, allowed: Any) -> Any:
+    """Which of a block's documents are in a range and allowed: a bit each."""
+    wanted, first = ALL, block * BLOCK
+    if first < start:
+        wanted &= ALL << np.uint32(start - first)
+    if first + BLOCK > stop:
+        wanted &= ALL >> np.uint32(first + BLOCK - stop)
+    if len(allowed):
+        wanted &= allowed[block]
+    return wanted
+
+
+@compiled
+def kth_sum(keys: Any, count: int, k: int) -> int:
+    """The k-th largest sum of the first `count` keys, by counting how often each occurs."""
+    low = high = np.int64(keys[0] >> ROW_BITS)
+    for place in range(count):
+        here = np.int64(keys[place] >> ROW_BITS)
+        low, high = min(low, here), max(high, here)
+    often = np.zeros(high - low + 1, dtype=np.int32)
+    for place in range(count):
+        often[np.int64(keys[place] >> ROW_BITS) - low] += 1
+    return int(low + _from_above(often, k))
+
+
+@compiled
+def _from_above(often: Any, k: int) -> int:
+    """The place of the k-th, counted from the last place on."""
+    for place in range(len(often) - 1, 0, -1):
+        k -= often[place]
+        if k <= 0:
+            return place
+    return 0
+
+
+@compiled
+def _from_sum(least: int) -> Any:
+    return np.uint64(max(least, 0)) << ROW_BITS
