@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from bidr.codes.plain import PlainCodes, encode_all
 from bidr.codes.vectors import open_vectors
-from bidr.errors import ModelError
+from bidr.errors import ConfigError, ModelError
 from bidr.files import storage_errors
 from bidr.index.build import build_index
 from bidr.index.folder import ModelStamp
@@ -34,12 +34,14 @@ def build(
     *,
     engine: str = "auto",
     stored: Kind = "fp16",
+    lexical: bool = False,
     tokens: Path | None = None,
     device: str = "auto",
 ) -> Path:
     """Encode a corpus and put an index of it in force; a build that was cut off is continued.
 
     stored: how vectors lie on disk: "fp16", or "int8", which is half of it.
+    lexical: also index the words of the texts, for searches that join what words find (`Searcher`).
     tokens: a folder of the tokenised corpus to share; by default one beside the index, removed in the end.
     """
     model = model if isinstance(model, Model) else Model(model, pick_device(device))
@@ -65,6 +67,7 @@ def build(
         model=ModelStamp(model.fingerprint, str(model.folder.resolve())),
         engine=engine,
         stored=stored,
+        lexical=text.titles if lexical else None,
     )
     shutil.rmtree(work)
     return out
@@ -80,6 +83,7 @@ def build_vectors(
     engine: str = "auto",
     stored: Kind = "fp16",
     plain: PlainCodes | None = None,
+    lexical: bool = False,
 ) -> Path:
     """Code documents' vectors and put an index of them in force.
 
@@ -87,9 +91,13 @@ def build_vectors(
     ids:    one for every row; by default row numbers.
     data:   a data set whose corpus has the documents' ids and texts, in the order of the rows.
     stored: how vectors lie on disk: "fp16", or "int8", which is half of it.
+    lexical: also index the words of the texts of `data`.
     """
+    if lexical and data is None:
+        raise ConfigError("lexical: no texts given, expected data (--data) with a corpus; leave lexical out")
+    options: dict[str, Any] = {"engine": engine, "stored": stored, "lexical": "prepend" if lexical else None}
     if model is None:
-        return _build_plain(vectors, out, plain or PlainCodes(), ids, data, engine=engine, stored=stored)
+        return _build_plain(vectors, out, plain or PlainCodes(), ids, data, **options)
     model = model if isinstance(model, FrozenModel) else _frozen(model)
     rows: Any = model.documents(vectors)
     names = None if ids is None else read_ids(ids, len(rows), "documents")
@@ -103,8 +111,7 @@ def build_vectors(
         documents=None if data is None else data.corpus,
         ids=names,
         model=ModelStamp(model.fingerprint, str(model.folder.resolve())),
-        engine=engine,
-        stored=stored,
+        **options,
     )
     return Path(out)
 

@@ -25,8 +25,10 @@ from bidr.index.engines.files import (
 from bidr.index.faissfile import EF_CONSTRUCTION, check_codes, pack
 from bidr.index.folder import Manifest, ModelStamp
 from bidr.index.generation import Begin, Generation, new_generation
+from bidr.index.lexical.files import WordsWriter
 from bidr.index.vectors import WRITE_ROWS, Kind, VectorWriter
 from bidr.progress import bar
+from bidr.text.dataset import Titles
 from bidr.text.records import Document
 
 VECTORS_FILE = "vectors.npy"
@@ -48,6 +50,7 @@ def build_index(
     begin: Begin = new_generation,
     stored: Kind = "fp16",
     unit: bool = False,
+    lexical: Titles | None = None,
 ) -> Path:
     """Write an index and put it in force; returns the folder of the new generation.
 
@@ -58,6 +61,7 @@ def build_index(
     engine:    "scan", "lists", "hnsw", or "auto": by the number of documents.
     stored:    "fp16", or "int8": half the disk, a scale a row.
     unit:      whether the vectors were brought to length 1, as what is added and asked later must be then.
+    lexical:   also index the words of the texts, with those of titles ("prepend") or without ("ignore").
     keep:      how many earlier generations to leave in the folder.
     begin:     how the folder is begun: an index that is added to begins its segments itself.
 
@@ -65,10 +69,15 @@ def build_index(
     """
     _check_arrays(codebooks, codes, vectors)
     _check_settings(documents is not None and ids is not None, ef_construction)
+    if lexical is not None and documents is None and ids is None:
+        raise ConfigError("lexical: no documents given, expected their texts; give documents, or leave lexical out")
     chosen = choose_engine(engine, len(codes), codebooks.bits)
     with begin(Path(folder), keep) as generation:
-        _write_names(generation, documents, ids, len(codes))
+        words = None if lexical is None else WordsWriter(generation.aside, lexical)
+        _write_names(generation, documents, ids, len(codes), words)
         order = _write_order(generation, codebooks, codes, chosen)
+        if words is not None:
+            words.write(generation, order)
         _write_vectors(generation, vectors, stored, order)
         _write_codes(generation, codebooks, codes, order)
         if chosen == "hnsw":
@@ -96,8 +105,14 @@ def _check_arrays(codebooks: Codebooks, codes: Codes, vectors: npt.NDArray[Any])
 
 
 def _write_names(
-    generation: Generation, documents: Iterable[Document] | None, ids: Iterable[str | Document] | None, count: int
+    generation: Generation,
+    documents: Iterable[str | Document] | None,
+    ids: Iterable[str | Document] | None,
+    count: int,
+    words: WordsWriter | None,
 ) -> None:
+    if words is not None:
+        documents, ids = (given if given is None else words.watch(given) for given in (documents, ids))
     if documents is not None:
         with bar("Writing documents", count, "documents") as advance:
             write_documents(generation.file, documents, count, advance)

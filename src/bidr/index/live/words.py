@@ -1,0 +1,156 @@
+"""Words over all parts of an index: BM25 whose document frequencies and lengths are those of the parts together."""
+
+import os
+from collections import Counter
+from collections.abc import Sequence
+from functools import cached_property, lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bidr.codes.codebooks import Floats
+from bidr.errors import ConfigError, IndexFolderError
+from bidr.index.candidates import Rows
+from bidr.index.engines.base import each_query
+from bidr.index.folder import REBUILD
+from bidr.index.lexical.join import Candidates, join
+from bidr.index.lexical.postings import Counted, Postings, count_words, joined
+from bidr.index.lexical.score import Mask, Weighed, best_words, idf
+from bidr.index.live.view import LiveCandidates, LiveView
+from bidr.index.names import hash_of
+from bidr.index.reader import IndexReader
+from bidr.text.dataset import document_text
+from bidr.text.words import words
+
+KEPT_TEXTS = 8_192
+Lists = list[Rows]
+
+
+class Found(NamedTuple):
+    """The best by words: (queries, k) each, -1 and -inf where fewer share a word; scores of the places wanted."""
+
+    scores: Floats
+    places: Rows
+    wanted: list[Floats]
+
+
+class _Part(NamedTuple):
+    postings: Postings
+    start: int
+    allowed: Mask | None
+    where: Any
+
+
+class LiveWords:
+    """What finds documents by their words, among those that a candidate engine may find."""
+
+    def __init__(self, view: LiveView, engine: LiveCandidates) -> None:
+        self.view, self.engine = view, engine
+        self.threads = len(os.sched_getaffinity(0))
+
+    @cached_property
+    def _parts(self) -> list[_Part]:
+        view, parts = self.view, []
+        for part, allowed in zip(view.parts, self.engine.allowed, strict=True):
+            reader = part.open.reader
+            if reader.words is None:
+                raise ConfigError(
+                    f"{view.folder}: built without an index of words, so nothing lexical can be asked of it; "
+                    "build it again with --lexical (lexical=True), or leave lexical out"
+                )
+            parts.append(_Part(reader.words.postings, part.start, allowed, reader.generation))
+        if view.memory.documents:
+            allowed = np.zeros(len(view.memory.documents), dtype=bool)
+            allowed[self.engine.in_log] = True
+            parts.append(_Part(log_postings(view), view.start, allowed, view.generation))
+        return parts
+
+    def search(self, texts: Sequence[str], k: int, wanted: Lists | None = None) -> Found:
+        """The k best places for each question; with `wanted` also what BM25 gives these places of each."""
+        parts, asked = self._parts, [_hashed(text) for text in words(list(texts))]
+        wanted = wanted or [np.empty(0, dtype=np.int64)] * len(asked)
+        own = [np.zeros(len(places), dtype=np.float32) for places in wanted]
+
+        def one(number: int) -> tuple[Floats, Rows]:
+            return _best(parts, asked[number], k, wanted[number], own[number])
+
+        return Found(*each_query(len(asked), k, one, self.threads), own)
+
+
+def with_words(
+    codes: Candidates,
+    view: IndexReader | LiveView,
+    engine: Any,
+    asked: Sequence[str] | None,
+    count: int,
+    weight: float = 0.0,
+) -> tuple[Candidates, Floats | None]:
+    """The codes' candidates joined by the `count` best of each question by words, of those that the engine may find.
+
+    weight: of BM25's score, as a share of the question's best; what it adds to each is the second of the pair.
+    """
+    if asked is None or len(asked) != len(codes.places):
+        raise ConfigError("lexical: given vectors without words, expected the questions in words too (words=...)")
+    live = engine if isinstance(engine, LiveCandidates) else LiveView.of(view).candidates  # type: ignore[arg-type]
+    wanted = [row[row >= 0] for row in codes.places] if weight else None
+    by_words = LiveWords(live.view, live).search(asked, min(count, engine.count), wanted)
+    found = join(codes, by_words.places)
+    if not weight:
+        return found, None
+    share = np.zeros(found.places.shape, dtype=np.float32)
+    for number, own in enumerate(by_words.wanted):
+        listed = found.word_ranks[number] > 0
+        share[number, : len(own)] = own
+        share[number, listed] = by_words.scores[number, found.word_ranks[number, listed] - 1]
+        share[number] /= max(float(by_words.scores[number].max(initial=0)), 1e-9)
+    return found, np.float32(weight) * share
+
+
+def log_postings(view: LiveView) -> Postings:
+    """The words of the documents in the log, counted once a text."""
+    made: Postings | None = view.__dict__.get("_log_postings")
+    if made is None:
+        first = view.parts[0].open.reader.words
+        assert first is not None
+        texts = [document_text(document, first.titles) for document in view.memory.documents]
+        made = view.__dict__["_log_postings"] = Postings.of(joined([_counted(text) for text in texts]))
+    return made
+
+
+@lru_cache(maxsize=KEPT_TEXTS)
+def _counted(text: str) -> Counted:
+    return count_words([text])
+
+
+def _hashed(asked: list[str]) -> tuple[Any, Floats]:
+    """Words of a question, each once, and how often it is asked for."""
+    times = Counter(map(hash_of, asked))
+    return np.array(list(times), dtype=np.uint64), np.array(list(times.values()), dtype=np.float32)
+
+
+def _best(parts: list[_Part], asked: tuple[Any, Floats], k: int, wanted: Rows, own: Floats) -> tuple[Floats, Rows]:
+    hashes, times = asked
+    documents = sum(len(part.postings.lengths) for part in parts)
+    mean_length = max(sum(part.postings.words for part in parts) / documents, 1e-9)
+    where = [part.postings.find(hashes) for part in parts]
+    weights = times * idf(documents, np.sum([ends - starts for starts, ends in where], axis=0))
+    scores, places = [np.full(k, -np.inf, np.float32)], [np.full(k, -1, np.int64)]
+    for part, (starts, ends) in zip(parts, where, strict=True):
+        here = (wanted >= part.start) & (wanted < part.start + len(part.postings.lengths))
+        query = Weighed(starts, ends, weights)
+        found = _sound(part, starts, ends) and best_words(
+            part.postings, query, mean_length, k, part.allowed, wanted[here] - part.start
+        )
+        if not found:
+            raise IndexFolderError(f"{part.where}: postings of words that no writer made; damaged; {REBUILD}")
+        scores.append(found[0])
+        places.append(found[1] + part.start)
+        own[here] = found[2]
+    every, names = np.concatenate(scores), np.concatenate(places)
+    best = np.lexsort((names, -every))[:k]
+    return every[best], names[best]
+
+
+def _sound(part: _Part, starts: Rows, ends: Rows) -> bool:
+    """Whether ranges lie in the postings: a damaged file must not lead outside of them."""
+    return bool(((starts >= 0) & (starts <= ends) & (ends <= len(part.postings.places))).all())
