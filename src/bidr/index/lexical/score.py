@@ -104,8 +104,19 @@ def _best(
 
 @compiled()
 def _keep_best(scores: Floats, places: Rows, held: int, k: int) -> int:
-    """Move the k best to the front, best first, equal ones by place."""
+    """Move the k best to the front, best first, equal ones by place. Only those are sorted: a full sort is dear."""
+    if held > k:
+        least = np.partition(scores[:held], held - k)[held - k]
+        equal = np.sort(places[:held][scores[:held] == least])
+        kept = 0
+        for number in range(held):
+            if scores[number] > least:
+                scores[kept], places[kept] = scores[number], places[number]
+                kept += 1
+        scores[kept:k] = least
+        places[kept:k] = equal[: k - kept]
+        held = k
     by_place = np.argsort(places[:held])
-    order = by_place[np.argsort(-scores[by_place], kind="mergesort")][:k]
-    scores[: len(order)], places[: len(order)] = scores[order], places[order]
-    return len(order)
+    order = by_place[np.argsort(-scores[by_place], kind="mergesort")]
+    scores[:held], places[:held] = scores[order], places[order]
+    return held
