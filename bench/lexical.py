@@ -72,7 +72,7 @@ def words_alone(searcher: Searcher, count: int, *, by_vectors: bool) -> Ask:
     view = searcher.reader.latest()
 
     def ask(queries: QueryVectors, texts: list[str]) -> Found:
-        places = LiveWords(view, view.candidates).search(texts, count).places
+        places = LiveWords(view).search(texts, count).places
         order = np.broadcast_to(np.arange(count), places.shape)
         if by_vectors:
             scores = np.full(places.shape, -np.inf, dtype=np.float32)

@@ -71,7 +71,7 @@ def build(data: str, folder: Path, size: int, split: str) -> dict[str, float]:
 def asked(data: str, folder: Path, size: int, split: str) -> dict[str, float]:
     texts = [query.text for query in load(data).split(split).queries[:QUESTIONS]]
     view = LiveIndex.open(folder).latest()
-    finder = LiveWords(view, view.candidates)
+    finder = LiveWords(view)
     finder.threads = 1
     for text in ("a warm question", "another one"):
         finder.search([text], K)

@@ -8,6 +8,7 @@ import pytest
 
 from bidr.errors import ConfigError, IndexFolderError
 from bidr.index.build import build_index
+from bidr.index.filters import parse_filter
 from bidr.index.lexical import files, score
 from bidr.index.live.index import LiveIndex
 from bidr.index.live.snapshot import write_snapshot
@@ -55,8 +56,7 @@ def index(tmp_path_factory) -> Path:
 
 def found_by_words(folder: Path, k: int, filter: object = None) -> tuple[np.ndarray, list[list[str]]]:
     view = LiveIndex.open(folder).latest()
-    engine = view.candidates if filter is None else view.filtered(filter)
-    found = LiveWords(view, engine).search(QUESTIONS, k)
+    found = LiveWords(view, None if filter is None else parse_filter(filter)).search(QUESTIONS, k)
     ids = [view.documents.ids(view.rows_of(row[row >= 0])) for row in found.places]
     return found.scores, ids
 

@@ -7,14 +7,13 @@ import numpy.typing as npt
 
 from bidr.codes.codebooks import Floats
 from bidr.compiled import compiled
-from bidr.index.candidates import Rows
+from bidr.index.candidates import Bitmap, Rows
 from bidr.index.lexical.postings import U8, U32, Postings
 
 K1, B = 0.9, 0.4
 """As Anserini sets them, and as `negatives.bm25` does."""
 RANGE = 16_384
 SPARE = 4_096
-Mask = npt.NDArray[np.bool_]
 
 
 class Weighed(NamedTuple):
@@ -31,17 +30,17 @@ def idf(documents: int, holding: npt.NDArray[np.int64]) -> Floats:
 
 
 def best_words(
-    postings: Postings, query: Weighed, mean_length: float, k: int, allowed: Mask | None, wanted: Rows
+    postings: Postings, query: Weighed, mean_length: float, k: int, allowed: Bitmap | None, wanted: Rows
 ) -> tuple[Floats, Rows, Floats] | None:
     """Scores and places of the k best documents or fewer, best first, equal ones by place; scores of `wanted` places.
 
-    allowed: which places may be found; None: all. None is returned where the postings are damaged.
+    allowed: a bit for each place that may be found; None: all. None is returned where the postings are damaged.
     """
-    mask = np.zeros(0, dtype=np.bool_) if allowed is None else allowed
+    bits = np.zeros(0, dtype=np.uint8) if allowed is None else allowed
     ascending = np.argsort(wanted)
     slope, base = np.float32(K1 * B / mean_length), np.float32(K1 * (1 - B))
     arrays = (postings.places, postings.counts, postings.lengths)
-    scores, places, own, whole = _best(*arrays, *query, slope, base, mask, wanted[ascending], k)
+    scores, places, own, whole = _best(*arrays, *query, slope, base, bits, wanted[ascending], k)
     if not whole:
         return None
     of_wanted = np.empty(len(wanted), dtype=np.float32)
@@ -59,7 +58,7 @@ def _best(
     weights: Floats,
     slope: np.float32,
     base: np.float32,
-    allowed: Mask,
+    allowed: Bitmap,
     wanted: Rows,
     k: int,
 ) -> tuple[Floats, Rows, Floats, bool]:
@@ -89,7 +88,7 @@ def _best(
             place = met[number]
             score = sums[place - first]
             sums[place - first] = 0
-            if score > least and (len(allowed) == 0 or allowed[place]):
+            if score > least and (len(allowed) == 0 or allowed[place >> 3] >> (place & 7) & 1):
                 scores[held], found[held] = score, place
                 held += 1
         if held > k + SPARE:

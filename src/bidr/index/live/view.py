@@ -117,21 +117,19 @@ class LiveCandidates:
         return str(self.view.parts[0].open.reader.candidates.name)
 
     @cached_property
-    def allowed(self) -> list[Mask | None]:
-        """Which places of each part may be found; None: all."""
+    def _allowed(self) -> list[Mask | None]:
         return [part.allowed(self.asked) for part in self.view.parts]
 
     @cached_property
-    def in_log(self) -> Rows:
-        """Which documents of the log may be found."""
+    def _in_log(self) -> Rows:
         return np.flatnonzero(self.view.memory.allowed(self.asked))
 
     @cached_property
     def count(self) -> int:
         """How many documents may be found."""
-        pairs = zip(self.view.parts, self.allowed, strict=True)
+        pairs = zip(self.view.parts, self._allowed, strict=True)
         found = sum(part.count if mask is None else int(np.count_nonzero(mask)) for part, mask in pairs)
-        return found + len(self.in_log)
+        return found + len(self._in_log)
 
     @property
     def ram_bytes(self) -> dict[str, int]:
@@ -149,15 +147,15 @@ class LiveCandidates:
     def search(self, queries: Floats, k: int, ef: int | None = None) -> tuple[Floats, Rows]:
         """Scores and rows of k documents a query, best first; rows of -1 where fewer may be found."""
         view, scores, rows = self.view, [], []
-        for part, allowed in zip(view.parts, self.allowed, strict=True):
+        for part, allowed in zip(view.parts, self._allowed, strict=True):
             if allowed is None or allowed.any():
                 found, places = part.search(queries, k, ef, allowed)
                 scores.append(found)
                 rows.append(np.where(places < 0, -1, places + part.start))
-        if len(self.in_log):
-            found = code_scores(view.codebooks, queries, view.memory.codes[self.in_log])
+        if len(self._in_log):
+            found = code_scores(view.codebooks, queries, view.memory.codes[self._in_log])
             scores.append(found)
-            rows.append(np.broadcast_to(view.start + self.in_log, found.shape))
+            rows.append(np.broadcast_to(view.start + self._in_log, found.shape))
         if len(scores) == 1 and scores[0].shape[1] == k:
             return scores[0], rows[0]
         every, names = (

@@ -10,12 +10,13 @@ import numpy as np
 
 from bidr.codes.codebooks import Floats
 from bidr.errors import ConfigError, IndexFolderError
-from bidr.index.candidates import Rows
+from bidr.index.candidates import Bitmap, Rows
 from bidr.index.engines.base import each_query
+from bidr.index.filters import Filter
 from bidr.index.folder import REBUILD
 from bidr.index.lexical.join import Candidates, join
 from bidr.index.lexical.postings import Counted, Postings, count_words, joined
-from bidr.index.lexical.score import Mask, Weighed, best_words, idf
+from bidr.index.lexical.score import Weighed, best_words, idf
 from bidr.index.live.view import LiveCandidates, LiveView
 from bidr.index.names import hash_of
 from bidr.index.reader import IndexReader
@@ -37,31 +38,30 @@ class Found(NamedTuple):
 class _Part(NamedTuple):
     postings: Postings
     start: int
-    allowed: Mask | None
+    allowed: Bitmap | None
     where: Any
 
 
 class LiveWords:
-    """What finds documents by their words, among those that a candidate engine may find."""
+    """What finds documents by their words, among those that pass a filter and are not deleted."""
 
-    def __init__(self, view: LiveView, engine: LiveCandidates) -> None:
-        self.view, self.engine = view, engine
+    def __init__(self, view: LiveView, asked: Filter | None = None) -> None:
+        self.view, self.asked = view, asked
         self.threads = len(os.sched_getaffinity(0))
 
     @cached_property
     def _parts(self) -> list[_Part]:
         view, parts = self.view, []
-        for part, allowed in zip(view.parts, self.engine.allowed, strict=True):
+        for part in view.parts:
             reader = part.open.reader
             if reader.words is None:
                 raise ConfigError(
                     f"{view.folder}: built without an index of words, so nothing lexical can be asked of it; "
                     "build it again with --lexical (lexical=True), or leave lexical out"
                 )
-            parts.append(_Part(reader.words.postings, part.start, allowed, reader.generation))
+            parts.append(_Part(reader.words.postings, part.start, _bits(part.allowed(self.asked)), reader.generation))
         if view.memory.documents:
-            allowed = np.zeros(len(view.memory.documents), dtype=bool)
-            allowed[self.engine.in_log] = True
+            allowed = _bits(view.memory.allowed(self.asked))
             parts.append(_Part(log_postings(view), view.start, allowed, view.generation))
         return parts
 
@@ -91,9 +91,8 @@ def with_words(
     """
     if asked is None or len(asked) != len(codes.places):
         raise ConfigError("lexical: given vectors without words, expected the questions in words too (words=...)")
-    live = engine if isinstance(engine, LiveCandidates) else LiveView.of(view).candidates  # type: ignore[arg-type]
     wanted = [row[row >= 0] for row in codes.places] if weight else None
-    by_words = LiveWords(live.view, live).search(asked, min(count, engine.count), wanted)
+    by_words = words_of(view, engine).search(asked, min(count, engine.count), wanted)
     found = join(codes, by_words.places)
     if not weight:
         return found, None
@@ -106,6 +105,16 @@ def with_words(
     return found, np.float32(weight) * share
 
 
+def words_of(view: IndexReader | LiveView, engine: Any) -> LiveWords:
+    """What finds documents of a view by words, among those that its candidate engine may find."""
+    if not isinstance(engine, LiveCandidates):
+        assert isinstance(view, IndexReader)
+        return LiveWords(LiveView.of(view))
+    # An engine without a filter lasts as long as its view: which documents are deleted is then told once.
+    made: LiveWords = engine.__dict__.setdefault("_words", LiveWords(engine.view, engine.asked))
+    return made
+
+
 def log_postings(view: LiveView) -> Postings:
     """The words of the documents in the log, counted once a text."""
     made: Postings | None = view.__dict__.get("_log_postings")
@@ -115,6 +124,10 @@ def log_postings(view: LiveView) -> Postings:
         texts = [document_text(document, first.titles) for document in view.memory.documents]
         made = view.__dict__["_log_postings"] = Postings.of(joined([_counted(text) for text in texts]))
     return made
+
+
+def _bits(allowed: Any) -> Bitmap | None:
+    return None if allowed is None else np.packbits(allowed, bitorder="little")
 
 
 @lru_cache(maxsize=KEPT_TEXTS)
