@@ -81,6 +81,7 @@ def main(
         )
         assert prepared.labelled is not None
         exact = {k: answered(prepared.exact, prepared.labelled, k) for k in (10, 100)}
+    found = by_fuse(found)
     about = {"documents": len(documents), "questions": len(rows), "exact": exact, "rows": found}
     if json_file:
         json_file.write_text(json.dumps(about, indent=1), encoding="utf-8")
@@ -110,12 +111,10 @@ def variants(
     depths: list[dict[str, Any]] = [{"candidates": depth} for depth in DEPTHS]
     probed = [{**depth, "nprobe": round(share * lists)} for share in PROBED for depth in depths]
     leaves = [{**depth, "leaves": round(share * lists)} for share in PROBED for depth in depths]
+    fused = [{**depth, "fuse": weight} for weight in (0.0, *fuse) for depth in depths]
     product, width = {"fitted": books}, documents.dim // books
     made: dict[Peer, list[Variant]] = {
-        "learned": [
-            Variant(f"bidr learned{f' + {one} codes' if one else ''}", "ours", _learned(model, one), depths, None)
-            for one in (0.0, *fuse)
-        ],
+        "learned": [Variant("bidr learned", "ours", {"model": str(model), "engine": "scan"}, fused, None)],
         "opq": [Variant("bidr OPQ, 4 bits", "ours", {**product, "engine": "scan"}, depths, None)],
         "faiss": [
             Variant("Faiss OPQ fast-scan", "faiss", {**product, "factory": f"PQ{books}x4fs"}, depths),
@@ -135,8 +134,17 @@ def variants(
     return [one._replace(name=f"{one.name}, {size} B") for peer in peers for one in made[peer]]
 
 
-def _learned(model: Path, fuse: float) -> dict[str, Any]:
-    return {"model": str(model), "engine": "scan", "fuse": fuse}
+def by_fuse(rows: list[Row]) -> list[Row]:
+    """A row of its own for each weight of the codes' score."""
+    apart = []
+    for row in rows:
+        kind, _, size = row["name"].rpartition(", ")
+        weights = dict.fromkeys(point["setting"].get("fuse", 0.0) for point in row["points"])
+        for weight in weights or [0.0]:
+            name = f"{kind} + {weight:g} codes, {size}" if weight else row["name"]
+            points = [point for point in row["points"] if point["setting"].get("fuse", 0.0) == weight]
+            apart.append({**row, "name": name, "points": points})
+    return apart
 
 
 def report(about: dict[str, Any], targets: tuple[float, ...]) -> str:

@@ -31,12 +31,13 @@ def opened(folder: Path, settings: dict[str, Any]) -> Callable[..., np.ndarray]:
     from bidr.index.reader import IndexReader
     from bidr.search import QueryVectors, Searcher
 
-    searcher = Searcher(IndexReader.open(folder), fuse=settings.get("fuse", 0.0))
+    searcher = Searcher(IndexReader.open(folder))
     adapt = _model(settings).additive.adapt if "model" in settings else np.asarray
 
     def search(query: np.ndarray, count: int, setting: dict[str, Any]) -> np.ndarray:
         asked = query[None]
         queries = QueryVectors(adapt(asked), asked)
+        searcher.fuse = setting.get("fuse", 0.0)
         found: np.ndarray = searcher.search_vectors(queries, count, setting["candidates"]).rows[0]
         return found
 
