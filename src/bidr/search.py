@@ -10,7 +10,7 @@ import numpy as np
 from bidr.codes.codebooks import Floats
 from bidr.errors import ConfigError, DataError
 from bidr.index.candidates import Rows
-from bidr.index.lexical.join import by_codes
+from bidr.index.lexical.join import Joined
 from bidr.index.live.index import LiveIndex
 from bidr.index.live.view import LiveVectors, LiveView
 from bidr.index.live.words import with_words
@@ -201,13 +201,9 @@ class Searcher:
         with clock("candidates"):
             engine = view.candidates if filter is None else view.filtered(filter)
             depth = min(max(depth, k), engine.count)
-            found = by_codes(*engine.search(codes, depth))
-            lexical = self.lexical if lexical is None else lexical
-            _check_number("lexical", lexical, least=0)
-            more: Floats | None = None
-            if lexical:
-                found, more = with_words(found, view, engine, words, lexical, self.lexical_weight)
-        places, code_scores = found.places, found.code_scores
+            code_scores, places = engine.search(codes, depth)
+            if joined := self._joined(code_scores, places, view, engine, words, lexical):
+                code_scores, places = joined.code_scores, joined.places
         order = np.empty((len(places), min(k, depth)), dtype=np.int64)
         scores = np.empty(order.shape, dtype=np.float32)
         for number in range(len(places)):
@@ -218,17 +214,30 @@ class Searcher:
             with clock("ranking"):
                 if self.fuse:
                     all_scores += np.float32(self.fuse) * code_scores[number]
-                if more is not None:
-                    all_scores += more[number]
+                if joined:
+                    all_scores += joined.added[number]
                 order[number] = best(all_scores, places[number], order.shape[1])
                 scores[number] = all_scores[order[number]]
-        rows = view.rows_of(np.take_along_axis(places, order, axis=1))
-        by_row = np.lexsort((rows, -scores), axis=1)
-        rows, order = np.take_along_axis(rows, by_row, axis=1), np.take_along_axis(order, by_row, axis=1)
+        found = view.rows_of(np.take_along_axis(places, order, axis=1))
+        by_row = np.lexsort((found, -scores), axis=1)
+        found, order = np.take_along_axis(found, by_row, axis=1), np.take_along_axis(order, by_row, axis=1)
         scores = np.take_along_axis(scores, by_row, axis=1)
-        ranks, word_ranks = (np.take_along_axis(each, order, axis=1) for each in (found.ranks, found.word_ranks))
         code_scores = np.take_along_axis(code_scores, order, axis=1)
-        return Ranking(rows, scores, ranks, code_scores, places, clock.timings(), view, word_ranks)
+        ranking = Ranking(found, scores, order + 1, code_scores, places, clock.timings(), view)
+        if joined:
+            ranks, word_ranks = (np.take_along_axis(each, order, axis=1) for each in (joined.ranks, joined.word_ranks))
+            ranking = ranking._replace(candidate_ranks=ranks, word_ranks=word_ranks)
+        return ranking
+
+    def _joined(
+        self, scores: Floats, places: Rows, view: Any, engine: Any, words: Sequence[str] | None, lexical: int | None
+    ) -> Joined | None:
+        """The codes' candidates and those of the words; None where words are not asked."""
+        lexical = self.lexical if lexical is None else lexical
+        _check_number("lexical", lexical, least=0)
+        if not lexical:
+            return None
+        return with_words(scores, places, view, engine, words, lexical, self.lexical_weight)
 
     def answers(self, ranking: Ranking) -> list[Answers]:
         """Ids and texts for rows: reads them from disk, so only for answers that somebody looks at."""

@@ -8,42 +8,37 @@ from bidr.codes.codebooks import Floats
 from bidr.index.candidates import Rows
 
 
-class Candidates(NamedTuple):
+class Joined(NamedTuple):
     """Candidates of queries: (queries, n) each; places of -1, at the end, stand for none.
 
     ranks:       where the codes have the document, from 1; 0: the words alone found it.
     code_scores: for what the words alone found, the score of the last that the codes found: theirs is not above it.
     word_ranks:  where the words have it, from 1; 0: not among those that were asked for.
+    added:       what its words add to the score of each.
     """
 
     places: Rows
     ranks: Rows
     code_scores: Floats
     word_ranks: Rows
+    added: Floats
 
 
-def by_codes(scores: Floats, places: Rows) -> Candidates:
-    """What the codes alone found."""
-    ranks = np.broadcast_to(np.arange(1, places.shape[1] + 1), places.shape)
-    return Candidates(places, ranks, scores, np.zeros(places.shape, dtype=np.int64))
-
-
-def join(codes: Candidates, words: Rows) -> Candidates:
-    """Both lists of each query, the codes' first."""
-    count, depth = codes.places.shape
-    width = depth + words.shape[1]
+def join(code_scores: Floats, codes: Rows, words: Rows) -> Joined:
+    """Both lists of each query, the codes' first; words add nothing yet."""
+    count, width = len(codes), codes.shape[1] + words.shape[1]
     places, ranks = np.full((count, width), -1, np.int64), np.zeros((count, width), np.int64)
     scores, word_ranks = np.full((count, width), -np.inf, np.float32), np.zeros((count, width), np.int64)
     for row in range(count):
-        there = int(np.count_nonzero(codes.places[row] >= 0))
+        there = int(np.count_nonzero(codes[row] >= 0))
         asked = words[row][words[row] >= 0]
-        new = np.flatnonzero(~np.isin(asked, codes.places[row, :there]))
+        new = np.flatnonzero(~np.isin(asked, codes[row, :there]))
         end = there + len(new)
-        places[row, :there], places[row, there:end] = codes.places[row, :there], asked[new]
-        ranks[row, :there] = codes.ranks[row, :there]
-        scores[row, :there] = codes.code_scores[row, :there]
-        scores[row, there:end] = codes.code_scores[row, there - 1] if there else 0.0
+        places[row, :there], places[row, there:end] = codes[row, :there], asked[new]
+        ranks[row, :there] = np.arange(1, there + 1)
+        scores[row, :there] = code_scores[row, :there]
+        scores[row, there:end] = code_scores[row, there - 1] if there else 0.0
         word_ranks[row, there:end] = new + 1
         _, own, at = np.intersect1d(places[row, :there], asked, assume_unique=True, return_indices=True)
         word_ranks[row, own] = at + 1
-    return Candidates(places, ranks, scores, word_ranks)
+    return Joined(places, ranks, scores, word_ranks, np.zeros((count, width), np.float32))

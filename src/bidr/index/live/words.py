@@ -14,7 +14,7 @@ from bidr.index.candidates import Bitmap, Rows
 from bidr.index.engines.base import each_query
 from bidr.index.filters import Filter
 from bidr.index.folder import REBUILD
-from bidr.index.lexical.join import Candidates, join
+from bidr.index.lexical.join import Joined, join
 from bidr.index.lexical.postings import Counted, Postings, count_words, joined
 from bidr.index.lexical.score import Weighed, best_words, idf
 from bidr.index.live.view import LiveCandidates, LiveView
@@ -78,31 +78,29 @@ class LiveWords:
 
 
 def with_words(
-    codes: Candidates,
+    code_scores: Floats,
+    places: Rows,
     view: IndexReader | LiveView,
     engine: Any,
     asked: Sequence[str] | None,
     count: int,
     weight: float = 0.0,
-) -> tuple[Candidates, Floats | None]:
+) -> Joined:
     """The codes' candidates joined by the `count` best of each question by words, of those that the engine may find.
 
-    weight: of BM25's score, as a share of the question's best; what it adds to each is the second of the pair.
+    weight: of BM25's score, as a share of the question's best, in what is added to the score of each.
     """
-    if asked is None or len(asked) != len(codes.places):
+    if asked is None or len(asked) != len(places):
         raise ConfigError("lexical: given vectors without words, expected the questions in words too (words=...)")
-    wanted = [row[row >= 0] for row in codes.places] if weight else None
+    wanted = [row[row >= 0] for row in places] if weight else None
     by_words = words_of(view, engine).search(asked, min(count, engine.count), wanted)
-    found = join(codes, by_words.places)
-    if not weight:
-        return found, None
-    share = np.zeros(found.places.shape, dtype=np.float32)
-    for number, own in enumerate(by_words.wanted):
-        listed = found.word_ranks[number] > 0
-        share[number, : len(own)] = own
-        share[number, listed] = by_words.scores[number, found.word_ranks[number, listed] - 1]
-        share[number] /= max(float(by_words.scores[number].max(initial=0)), 1e-9)
-    return found, np.float32(weight) * share
+    found = join(code_scores, places, by_words.places)
+    for number, own in enumerate(by_words.wanted if weight else ()):
+        listed, share = found.word_ranks[number] > 0, found.added[number]
+        share[: len(own)] = own
+        share[listed] = by_words.scores[number, found.word_ranks[number, listed] - 1]
+        share *= weight / max(float(by_words.scores[number].max(initial=0)), 1e-9)
+    return found
 
 
 def words_of(view: IndexReader | LiveView, engine: Any) -> LiveWords:
