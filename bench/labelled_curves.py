@@ -31,6 +31,7 @@ from bidr.training.config import TrainConfig
 DEPTHS = (100, 150, 200, 300, 400, 600, 800, 1_000, 1_500, 2_000, 3_000)
 SHOWN = (100, 200, 400, 1_000)
 PROBED = (0.05, 0.2)
+CODES = "codes.npy"
 Panel = list[tuple[str, list[tuple[float, float]]]]
 Peer = Literal["learned", "opq", "faiss", "scann"]
 
@@ -66,7 +67,7 @@ def main(
     folders = {size: models.with_name(f"{models.name}-{size}") for size in bytes_per_doc}
     if "learned" in peers:
         for size, folder in folders.items():
-            learn(documents, asked, train, size, folder, metric)
+            coded(documents, asked, train, size, folder, metric)
     wanted = [one for size in bytes_per_doc for one in variants(peers, size, documents, folders[size], fuse)]
     with tempfile.TemporaryDirectory(dir=work) as temporary:
         measured = VectorRows(np.asarray(asked.array[np.array(rows)]), "questions", metric)
@@ -90,13 +91,19 @@ def main(
         svg.write_text(draw(found, exact[100]), encoding="utf-8")
 
 
+def coded(
+    documents: VectorRows, asked: VectorRows, labels: dict[int, list[int]], size: int, folder: Path, metric: Any
+) -> None:
+    """Learn from questions and their labels and code the documents, as far as that is not done yet."""
+    if not (folder / "model.json").exists():
+        learn(documents, asked, labels, size, folder, metric)
+    if not (folder / CODES).exists():
+        np.save(folder / CODES, FrozenModel(folder).additive.encode(documents))
+
+
 def learn(
     documents: VectorRows, asked: VectorRows, labels: dict[int, list[int]], size: int, folder: Path, metric: Any
 ) -> None:
-    """Codes from questions and their labels, where the folder has none yet."""
-    if (folder / "model.json").exists():
-        FrozenModel(folder)
-        return
     rows = sorted(labels)
     qrels = {str(number): {str(doc): 1 for doc in labels[row]} for number, row in enumerate(rows)}
     given = np.asarray(asked.array[np.array(rows)])
@@ -112,9 +119,13 @@ def variants(
     probed = [{**depth, "nprobe": round(share * lists)} for share in PROBED for depth in depths]
     leaves = [{**depth, "leaves": round(share * lists)} for share in PROBED for depth in depths]
     fused = [{**depth, "fuse": weight} for weight in (0.0, *fuse) for depth in depths]
+    learned = {"model": str(model), "codes": str(model / CODES)}
     product, width = {"fitted": books}, documents.dim // books
     made: dict[Peer, list[Variant]] = {
-        "learned": [Variant("bidr learned", "ours", {"model": str(model), "engine": "scan"}, fused, None)],
+        "learned": [
+            Variant(f"bidr learned, {engine}", "ours", {**learned, "engine": engine}, fused, None)
+            for engine in ("scan", "lists")
+        ],
         "opq": [Variant("bidr OPQ, 4 bits", "ours", {**product, "engine": "scan"}, depths, None)],
         "faiss": [
             Variant("Faiss OPQ fast-scan", "faiss", {**product, "factory": f"PQ{books}x4fs"}, depths),

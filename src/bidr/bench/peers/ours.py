@@ -17,9 +17,9 @@ def build(vectors: np.ndarray, folder: Path, settings: dict[str, Any]) -> None:
 
     torch.set_num_threads(settings["threads"])
     if "model" in settings:
-        model = _model(settings)
-        codes = model.additive.encode(vectors)
-        build_index(folder, codebooks=model.codebooks, codes=codes, vectors=vectors, engine=settings["engine"])
+        codes = np.load(settings["codes"])[: len(vectors)]
+        books = _model(settings).codebooks
+        build_index(folder, codebooks=books, codes=codes, vectors=vectors, engine=settings["engine"])
         return
     with np.load(settings["fitted"]) as fitted:
         codebooks = Codebooks(fitted["rotation"], fitted["centroids"])
