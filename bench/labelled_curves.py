@@ -28,9 +28,9 @@ from bidr.model.frozen import FrozenModel
 from bidr.text.labels import label_rows, read_ids, read_judgements
 from bidr.training.config import TrainConfig
 
-DEPTHS = (100, 150, 200, 300, 400, 600, 800, 1_000, 1_500, 2_000, 3_000)
+DEPTHS = (100, 150, 200, 400, 1_000, 3_000)
 SHOWN = (100, 200, 400, 1_000)
-PROBED = (0.05, 0.2)
+PROBED = (0.1,)
 CODES = "codes.npy"
 Panel = list[tuple[str, list[tuple[float, float]]]]
 Peer = Literal["learned", "opq", "faiss", "scann"]
@@ -117,7 +117,6 @@ def variants(
     books, lists = 2 * size, 1 << round(2 * len(documents) ** 0.5).bit_length() - 1
     depths: list[dict[str, Any]] = [{"candidates": depth} for depth in DEPTHS]
     probed = [{**depth, "nprobe": round(share * lists)} for share in PROBED for depth in depths]
-    leaves = [{**depth, "leaves": round(share * lists)} for share in PROBED for depth in depths]
     fused = [{**depth, "fuse": weight} for weight in (0.0, *fuse) for depth in depths]
     learned = {"model": str(model), "codes": str(model / CODES)}
     product, width = {"fitted": books}, documents.dim // books
@@ -129,14 +128,12 @@ def variants(
         "opq": [Variant("bidr OPQ, 4 bits", "ours", {**product, "engine": "scan"}, depths, None)],
         "faiss": [
             Variant("Faiss OPQ fast-scan", "faiss", {**product, "factory": f"PQ{books}x4fs"}, depths),
-            Variant("Faiss OPQ, 8 bits", "faiss", {**product, "factory": f"PQ{size}np"}, depths),
             Variant(
                 "Faiss IVF-PQ", "faiss", {"factory": f"IVF{{lists}},PQ{size}np", "lists": lists, **product}, probed
             ),
         ],
         "scann": [
             Variant("ScaNN", "scann", {**product, "width": width}, depths),
-            Variant("ScaNN tree", "scann", {**product, "width": width, "lists": lists}, leaves),
         ],
     }
     if size > 8:  # one bit a principal axis, and 8 bytes of factors

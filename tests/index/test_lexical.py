@@ -67,9 +67,9 @@ def ranked(folder: Path, k: int = 10, candidates: int = 20, **options: object) -
     return [[(one.id, one.score, one.candidate_rank, one.word_rank) for one in each] for each in answers]
 
 
-@pytest.mark.parametrize("titles", ["prepend", "ignore"])
-def test_scores_are_those_of_bm25_in_memory(tmp_path, titles, monkeypatch):
-    folder = build(tmp_path / "index", lexical=titles)
+@pytest.mark.parametrize(("titles", "engine"), [("prepend", "scan"), ("ignore", "lists")])
+def test_scores_are_those_of_bm25_in_memory(tmp_path, titles, engine):
+    folder = build(tmp_path / "index", lexical=titles, engine=engine)
     documents = made(range(COUNT))
     texts = [f"{each.title} {each.text}" if titles == "prepend" else each.text for each in documents]
     expected = Bm25(texts).search(QUESTIONS, 40, quiet=True)
