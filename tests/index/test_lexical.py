@@ -101,6 +101,14 @@ def test_ranges_and_spilled_pieces_do_not_show(index, tmp_path, monkeypatch):
     np.testing.assert_allclose(pieces[0], whole[0], rtol=1e-6)
 
 
+def test_of_equal_documents_the_first_are_kept(tmp_path):
+    """Where those with the word that is asked first come last."""
+    documents = [Document(f"d{row}", "", "berto" if row < 10 else "balmo") for row in range(20)]
+    arrays = {"codebooks": BOOKS, "codes": BOOKS.encode(vectors_of(range(20))), "vectors": vectors_of(range(20))}
+    build_index(tmp_path / "index", **arrays, documents=documents, lexical="prepend")
+    assert found_by_words(tmp_path / "index", 5)[1][0] == [f"d{row}" for row in range(5)]
+
+
 @pytest.mark.parametrize("engine", ["scan", "lists", "hnsw"])
 def test_joined_holds_both_and_each_once(tmp_path, engine):
     folder = build(tmp_path / "index", engine=engine)
