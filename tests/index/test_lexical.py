@@ -10,6 +10,7 @@ from bidr.errors import ConfigError, IndexFolderError
 from bidr.index.build import build_index
 from bidr.index.filters import parse_filter
 from bidr.index.lexical import files, score
+from bidr.index.lexical.postings import Counted, Postings
 from bidr.index.live.index import LiveIndex
 from bidr.index.live.snapshot import write_snapshot
 from bidr.index.live.words import LiveWords
@@ -254,6 +255,16 @@ def test_documents_without_words_are_no_trouble(tmp_path):
     arrays = {"codebooks": BOOKS, "codes": BOOKS.encode(vectors), "vectors": vectors, "documents": documents}
     build_index(tmp_path / "index", **arrays, lexical="prepend")
     assert found_by_words(tmp_path / "index", 5)[1] == [[]] * 5
+
+
+def test_places_that_do_not_ascend_are_damage(monkeypatch):
+    monkeypatch.setattr(score, "RANGE", 4)
+    monkeypatch.setattr(score, "_best", score._best.py_func)
+    whole = Postings.of(Counted(*(np.array(each) for each in ([7, 7], [3, 8], [1, 1], [1] * 12))))
+    query = score.Weighed(np.array([0]), np.array([2]), np.ones(1, np.float32))
+    none = np.empty(0, dtype=np.int64)
+    assert score.best_words(whole, query, 1.0, 5, None, none)[1].tolist() == [3, 8]
+    assert score.best_words(whole._replace(places=whole.places[::-1]), query, 1.0, 5, None, none) is None
 
 
 def test_damaged_postings_never_lead_outside(index, tmp_path):
