@@ -107,11 +107,18 @@ class OpenIndex(Searcher):
     model: Model | FrozenModel | None = None
 
     def search_vectors(
-        self, queries: QueryVectors | Vectors, k: int = 10, candidates: int | None = None, *, filter: Any = None
+        self,
+        queries: QueryVectors | Vectors,
+        k: int = 10,
+        candidates: int | None = None,
+        *,
+        filter: Any = None,
+        words: Sequence[str] | None = None,
+        lexical: int | None = None,
     ) -> Ranking:
         """The k best documents for each query, as arrays. `queries` may be the vectors of the users' own model."""
         asked = queries if isinstance(queries, QueryVectors) else self.query_vectors(queries)
-        return super().search_vectors(asked, k, candidates, filter=filter)
+        return super().search_vectors(asked, k, candidates, filter=filter, words=words, lexical=lexical)
 
     def by_vectors(self, vectors: Vectors, rows: dict[str, int]) -> QueryEncoder:
         """An encoder that looks names up: what `evaluate` asks with where questions are rows of vectors."""
@@ -138,22 +145,30 @@ class OpenIndex(Searcher):
 
 
 def open_index(
-    folder: Path | str, model: Path | str | None = None, *, candidates: int | None = None, device: str = "cpu"
+    folder: Path | str,
+    model: Path | str | None = None,
+    *,
+    candidates: int | None = None,
+    device: str = "cpu",
+    lexical: int = 0,
+    lexical_weight: float = 0.0,
 ) -> OpenIndex:
     """Open an index for searching; what is added to it and deleted from it later is seen within a second.
 
     model:  its model folder, if that is no longer where it was when the index was built.
     device: where queries are encoded.
+    lexical, lexical_weight: as those of `Searcher`: how many documents the words find join the candidates.
     """
+    words: dict[str, Any] = {"lexical": lexical, "lexical_weight": lexical_weight}
     opened = _model_of(Path(folder), model, device)
     if opened is None:
-        return OpenIndex(LiveIndex.open(folder))
+        return OpenIndex(LiveIndex.open(folder), **words)
     reader = LiveIndex.open(folder, expect_model=opened.fingerprint)
 
     def encode(texts: Sequence[str]) -> QueryVectors:
         return QueryVectors(*opened.encode_queries(list(texts)))
 
-    searcher = OpenIndex(reader, encode, candidates or opened.candidates)
+    searcher = OpenIndex(reader, encode, candidates or opened.candidates, **words)
     searcher.model = opened
     return searcher
 

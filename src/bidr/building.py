@@ -11,7 +11,7 @@ import numpy.typing as npt
 from bidr.codes.codebooks import Codebooks, Codes
 from bidr.codes.plain import PlainCodes, encode_blocks
 from bidr.codes.vectors import VectorRows, open_vectors
-from bidr.errors import ModelError
+from bidr.errors import ConfigError, ModelError
 from bidr.index.budget import build_peaks, check_budget, watched
 from bidr.index.build import build_index
 from bidr.index.candidates import choose_engine
@@ -42,6 +42,7 @@ def build(
     *,
     engine: str = "auto",
     stored: Kind = "fp16",
+    lexical: bool = False,
     tokens: Path | None = None,
     device: str = "auto",
     ram_budget: int | str | None = None,
@@ -49,6 +50,7 @@ def build(
     """Encode a corpus and put an index of it in force; a build that was cut off is continued.
 
     stored: how vectors lie on disk: "fp16", or "int8", which is half of it.
+    lexical: also index the words of the texts, for searches that join what words find (`Searcher`).
     tokens: a folder of the tokenised corpus to share; by default one beside the index, removed in the end.
     ram_budget: most anonymous memory that making the index may take (bytes, or "1GiB"); what cannot be kept is refused.
         Encoding the texts is not in it: that takes what the model takes.
@@ -58,7 +60,7 @@ def build(
     check(data, splits=[])
     limits: dict[str, Any] = {"titles": model.text.titles, "max_length": model.text.document_length}
     shape = _shape(data.corpus.count(), model.dense.dim, model.codebooks.books, model.codebooks.bits, engine, stored)
-    budget = check_budget(ram_budget, build_peaks(shape, fits=False, named=ID_BYTES))
+    budget = check_budget(ram_budget, build_peaks(shape, fits=False, named=ID_BYTES, worded=lexical))
     with watched(budget), working(out) as work:
         source = tokens or work.folder / "tokens"
         documents = tokenise_documents(data, model.sparse, source, **limits)
@@ -78,6 +80,7 @@ def build(
             stored=stored,
             work=work.below("index"),
             named=data.corpus.fingerprint(),
+            lexical=model.text.titles if lexical else None,
         )
     return out
 
@@ -92,6 +95,7 @@ def build_vectors(
     engine: str = "auto",
     stored: Kind = "fp16",
     plain: PlainCodes | None = None,
+    lexical: bool = False,
     ram_budget: int | str | None = None,
 ) -> Path:
     """Code documents' vectors and put an index of them in force.
@@ -100,17 +104,20 @@ def build_vectors(
     ids:    one for every row; by default row numbers.
     data:   a data set whose corpus has the documents' ids and texts, in the order of the rows.
     stored: how vectors lie on disk: "fp16", or "int8", which is half of it.
+    lexical: also index the words of the texts of `data`.
     ram_budget: most anonymous memory that the build may take (bytes, or "1GiB"); what cannot be kept is refused.
 
     A build that was cut off is continued, if vectors, ids and settings are the same.
     """
-    options: dict[str, Any] = {"engine": engine, "stored": stored}
+    if lexical and data is None:
+        raise ConfigError("lexical: no texts given, expected data (--data) with a corpus; leave lexical out")
+    options: dict[str, Any] = {"engine": engine, "stored": stored, "lexical": "prepend" if lexical else None}
     if model is None:
         return _build_plain(vectors, out, plain or PlainCodes(), ids, data, ram_budget, options)
     model = model if isinstance(model, FrozenModel) else _frozen(model)
     rows, books = model.documents(vectors), model.codebooks.books
     shape, named = _shape(*rows.shape, books, 8, engine, stored), _named(ids, data, len(rows))
-    budget = check_budget(ram_budget, build_peaks(shape, fits=False, named=ID_BYTES if named else None))
+    budget = check_budget(ram_budget, build_peaks(shape, fits=False, named=ID_BYTES if named else None, worded=lexical))
     options["model"] = ModelStamp(model.fingerprint, str(model.folder.resolve()))
     with watched(budget), working(Path(out)) as work:
         codes = _coded(work, rows, model.fingerprint, books, partial(model.additive.encode_blocks, rows))
@@ -129,9 +136,11 @@ def _build_plain(
 ) -> Path:
     rows = open_vectors(vectors, "vectors", plain.metric)
     plain.check(rows.dim)
-    shape = _shape(*rows.shape, plain.books, plain.codewords.bit_length() - 1, **options)
+    shape = _shape(*rows.shape, plain.books, plain.codewords.bit_length() - 1, options["engine"], options["stored"])
     named = _named(ids, data, len(rows))
-    budget = check_budget(ram_budget, build_peaks(shape, named=ID_BYTES if named else None))
+    budget = check_budget(
+        ram_budget, build_peaks(shape, named=ID_BYTES if named else None, worded=bool(options["lexical"]))
+    )
     with watched(budget), working(Path(out)) as work:
         name = "codebooks.safetensors"
 

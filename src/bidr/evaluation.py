@@ -204,7 +204,7 @@ def time_queries(searcher: Searcher, texts: Sequence[str], k: int, candidates: i
 
 def _answer(searcher: Searcher, texts: Sequence[str], k: int, candidates: int) -> Ranking:
     queries, milliseconds = searcher.encode(texts)
-    ranking = searcher.search_vectors(queries, k, candidates)
+    ranking = searcher.search_vectors(queries, k, candidates, words=texts)
     return ranking._replace(timings=ranking.timings._replace(encode=milliseconds))
 
 
@@ -221,7 +221,8 @@ def _answer_all(searcher: Searcher, queries: Sequence[Query], k: int, candidates
 def _ids(searcher: Searcher, queries: Sequence[Query], rows: Sequence[Any]) -> dict[str, list[str]]:
     every = (found for batch in rows for found in batch)
     return {
-        query.id: searcher.reader.documents.ids(found.tolist()) for query, found in zip(queries, every, strict=True)
+        query.id: searcher.reader.documents.ids(found[found >= 0].tolist())
+        for query, found in zip(queries, every, strict=True)
     }
 
 

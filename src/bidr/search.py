@@ -10,8 +10,10 @@ import numpy as np
 from bidr.codes.codebooks import Floats
 from bidr.errors import ConfigError, DataError
 from bidr.index.candidates import Rows
+from bidr.index.lexical.join import Joined
 from bidr.index.live.index import LiveIndex
 from bidr.index.live.view import LiveVectors, LiveView
+from bidr.index.live.words import with_words
 from bidr.index.reader import IndexReader
 from bidr.index.vectors import VectorFile
 from bidr.text.records import Document
@@ -52,7 +54,11 @@ class Timings(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """One document that was found, and where the codes alone had put it (ranks start at 1)."""
+    """One document that was found, and where the codes alone had put it (ranks start at 1).
+
+    candidate_rank: 0 where the words alone found it; its candidate_score is then the least of the codes' candidates.
+    word_rank:      where the words had it; 0: not asked for, or not among those that were.
+    """
 
     rank: int
     id: str
@@ -60,6 +66,7 @@ class Answer(NamedTuple):
     candidate_rank: int
     candidate_score: float
     document: Document | None
+    word_rank: int = 0
 
 
 class Answers(list[Answer]):
@@ -84,6 +91,7 @@ class Ranking(NamedTuple):
     timings: Timings
     view: "IndexReader | LiveView | None" = None
     """The state of the index that the rows belong to: of a live index the numbers may mean others later."""
+    word_ranks: Rows | None = None
 
     @property
     def candidate_rows(self) -> Rows:
@@ -97,6 +105,9 @@ class Searcher:
     encoder:    needed to search by text; without it search by vectors.
     candidates: how many documents are read from disk for a query: more cost time and find more.
     fuse:       how much of the codes' score is added to the vectors' score (0: the vectors decide alone).
+    lexical:    how many documents the words find (BM25) join the codes' candidates; 0: none. The index must have been
+                built with them.
+    lexical_weight: how much of BM25's score, as a share of the query's best, is added to the vectors' score.
     """
 
     def __init__(
@@ -106,33 +117,55 @@ class Searcher:
         candidates: int = CANDIDATES,
         *,
         fuse: float = 0.0,
+        lexical: int = 0,
+        lexical_weight: float = 0.0,
     ) -> None:
         from bidr.index.ranking import best
 
         _check_number("candidates", candidates)
-        if not np.isfinite(fuse):
-            raise ConfigError(f"fuse: given {fuse}, expected a finite weight; 0 leaves the ranking to the vectors")
+        _check_number("lexical", lexical, least=0)
+        for name, weight in (("fuse", fuse), ("lexical_weight", lexical_weight)):
+            if not np.isfinite(weight):
+                raise ConfigError(
+                    f"{name}: given {weight}, expected a finite weight; 0 leaves the ranking to the vectors"
+                )
+        self.lexical, self.lexical_weight = lexical, lexical_weight
         self.reader, self.encoder, self.candidates, self.fuse = reader, encoder, candidates, fuse
         self._best = best
 
     @overload
-    def search(self, query: str, k: int = 10, candidates: int | None = None, *, filter: Any = None) -> Answers: ...
+    def search(
+        self, query: str, k: int = 10, candidates: int | None = None, *, filter: Any = None, lexical: int | None = None
+    ) -> Answers: ...
 
     @overload
     def search(
-        self, query: Texts, k: int = 10, candidates: int | None = None, *, filter: Any = None
+        self,
+        query: Texts,
+        k: int = 10,
+        candidates: int | None = None,
+        *,
+        filter: Any = None,
+        lexical: int | None = None,
     ) -> list[Answers]: ...
 
     def search(
-        self, query: str | Texts, k: int = 10, candidates: int | None = None, *, filter: Any = None
+        self,
+        query: str | Texts,
+        k: int = 10,
+        candidates: int | None = None,
+        *,
+        filter: Any = None,
+        lexical: int | None = None,
     ) -> Answers | list[Answers]:
         """The k best documents for a question, or for each of many.
 
         filter: what attributes the answers must have, such as {"lang": "en", "year": {"gte": 2020}} (`index/filters`).
+        lexical: as that of the class, for these questions.
         """
         texts = [query] if isinstance(query, str) else list(query)
         queries, milliseconds = self.encode(texts)
-        ranking = self.search_vectors(queries, k, candidates, filter=filter)
+        ranking = self.search_vectors(queries, k, candidates, filter=filter, words=texts, lexical=lexical)
         ranking = ranking._replace(timings=ranking.timings._replace(encode=milliseconds))
         found = self.answers(ranking)
         return found[0] if isinstance(query, str) else found
@@ -149,11 +182,19 @@ class Searcher:
         return queries, 1000 * (time.perf_counter() - started)
 
     def search_vectors(
-        self, queries: QueryVectors, k: int = 10, candidates: int | None = None, *, filter: Any = None
+        self,
+        queries: QueryVectors,
+        k: int = 10,
+        candidates: int | None = None,
+        *,
+        filter: Any = None,
+        words: Sequence[str] | None = None,
+        lexical: int | None = None,
     ) -> Ranking:
         """The k best documents for each query, as arrays.
 
         `k` and `candidates` beyond the number of documents mean all of them; fewer candidates than k are k.
+        words: the same questions in words, for the documents that words find.
         """
         _check_number("k", k)
         depth = self.candidates if candidates is None else candidates
@@ -165,6 +206,8 @@ class Searcher:
             engine = view.candidates if filter is None else view.filtered(filter)
             depth = min(max(depth, k), engine.count)
             code_scores, places = engine.search(codes, depth)
+            if joined := self._joined(code_scores, places, view, engine, words, lexical):
+                code_scores, places = joined.code_scores, joined.places
         order = np.empty((len(places), min(k, depth)), dtype=np.int64)
         scores, ties = np.empty(order.shape, dtype=np.float32), False
         for number, near in enumerate(places):
@@ -174,6 +217,8 @@ class Searcher:
             with clock("ranking"):
                 if self.fuse:
                     exact += np.float32(self.fuse) * code_scores[number, : len(there)]
+                if joined:
+                    exact += joined.added[number, : len(there)]
                 ties |= self._best(exact, near, order[number], scores[number])
         with clock("ranking"):
             each = np.arange(len(places))[:, None]
@@ -182,7 +227,22 @@ class Searcher:
                 by_row = np.lexsort((found, -scores), axis=1)
                 found, order, scores = found[each, by_row], order[each, by_row], scores[each, by_row]
             code_scores = code_scores[each, order]
-        return Ranking(found, scores, order + 1, code_scores, places, clock.timings(), view)
+        ranking = Ranking(found, scores, order + 1, code_scores, places, clock.timings(), view)
+        if joined:
+            ranking = ranking._replace(
+                candidate_ranks=joined.ranks[each, order], word_ranks=joined.word_ranks[each, order]
+            )
+        return ranking
+
+    def _joined(
+        self, scores: Floats, places: Rows, view: Any, engine: Any, words: Sequence[str] | None, lexical: int | None
+    ) -> Joined | None:
+        """The codes' candidates and those of the words; None where words are not asked."""
+        lexical = self.lexical if lexical is None else lexical
+        _check_number("lexical", lexical, least=0)
+        if not lexical:
+            return None
+        return with_words(scores, places, view, engine, words, lexical, self.lexical_weight)
 
     def answers(self, ranking: Ranking) -> list[Answers]:
         """Ids and texts for rows: reads them from disk, so only for answers that somebody looks at."""
@@ -191,11 +251,12 @@ class Searcher:
 
     def _answers_to(self, ranking: Ranking, number: int) -> list[Answer]:
         documents = (ranking.view or self.reader).documents
-        columns = (ranking.rows, ranking.scores, ranking.candidate_ranks, ranking.candidate_scores)
+        words = np.zeros_like(ranking.rows) if ranking.word_ranks is None else ranking.word_ranks
+        columns = (ranking.rows, ranking.scores, ranking.candidate_ranks, ranking.candidate_scores, words)
         found = zip(*(column[number].tolist() for column in columns), strict=True)
         return [
-            Answer(rank, documents.id(row), score, candidate_rank, candidate_score, documents.document(row))
-            for rank, (row, score, candidate_rank, candidate_score) in enumerate(found, start=1)
+            Answer(rank, documents.id(row), score, candidate_rank, candidate_score, documents.document(row), word_rank)
+            for rank, (row, score, candidate_rank, candidate_score, word_rank) in enumerate(found, start=1)
             if row >= 0
         ]
 
@@ -239,9 +300,9 @@ class _Clock:
         return Timings(*(1000 * seconds for seconds in self.seconds.values()))
 
 
-def _check_number(name: str, value: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, WHOLE) or value < 1:
-        raise ConfigError(f"{name}: given {value!r}, expected a whole number of 1 or more")
+def _check_number(name: str, value: int, least: int = 1) -> None:
+    if isinstance(value, bool) or not isinstance(value, WHOLE) or value < least:
+        raise ConfigError(f"{name}: given {value!r}, expected a whole number of {least} or more")
 
 
 def _as_floats(given: Floats) -> Floats:

@@ -29,6 +29,8 @@ class Prepared(NamedTuple):
     rows: Path
     exact: npt.NDArray[np.int64]
     documents: int
+    labelled: list[list[int]] | None = None
+    """Of each query the rows that are known to answer it, where that is to be measured too."""
 
 
 class Fitted(NamedTuple):
@@ -82,6 +84,11 @@ def recall(found: npt.NDArray[np.int64], exact: npt.NDArray[np.int64], k: int) -
     wanted = exact[:, :k]
     pairs = zip(wanted, found[:, :k], strict=True)
     return float(np.mean([np.isin(right[right >= 0], given).mean() for right, given in pairs]))
+
+
+def answered(found: npt.NDArray[np.int64], labelled: list[list[int]], k: int) -> float:
+    """The share of the rows labelled as answers that is among the first k found."""
+    return float(np.mean([np.isin(right, given[:k]).mean() for right, given in zip(labelled, found, strict=True)]))
 
 
 def compare(
@@ -169,6 +176,8 @@ def _searched(row: Row, lines: list[dict[str, Any]], prepared: Prepared) -> None
         if event == "measured":
             ids = np.load(line.pop("found"))
             recalls = {f"recall@{k}": recall(ids, prepared.exact, k) for k in (10, 100)}
+            if prepared.labelled is not None:
+                recalls |= {f"labelled@{k}": answered(ids, prepared.labelled, k) for k in (10, 100)}
             points.append({**line, **recalls, "qps_per_core": 1000 / line["cpu_ms"]})
         elif event == "memory":
             row["ram_per_document"] = {name: size / prepared.documents for name, size in line.items()}

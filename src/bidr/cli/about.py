@@ -113,6 +113,7 @@ def describe_index(about: dict[str, Any]) -> Shown:
             + ("blocks checked when first read" if about["vectors"]["checked"] else "no checksums of blocks"),
         ),
         ("model", f"{model['fingerprint']} ({model['folder']})" if model else "none: made from vectors"),
+        *([("words", "indexed: bidr search --lexical 100")] if about.get("lexical") else []),
         *_live_rows(about),
         ("in RAM", f"{ram['total']:,.1f} bytes a document, {size(ram['total'] * count)} in all"),
         *((f"  {name}", f"{value:,.1f} bytes a document") for name, value in ram.items() if name != "total"),

@@ -42,6 +42,10 @@ class Evaluate(Verb):
     """Measures as ir_measures names them."""
     candidates: OptionalNumber = None
     """How many documents the codes bring up to be ranked; by default as the model was trained."""
+    lexical: int = 0
+    """How many documents that words find (BM25) are ranked too; the index must be built with --lexical."""
+    lexical_weight: float = 0.0
+    """How much BM25's score, as a share of the question's best, adds to a document's; 0: the vectors decide."""
     run_file: RunFile = None
     """Write the rankings to this file, in TREC's format."""
     compare: OptionalFile = None
@@ -58,10 +62,12 @@ class Evaluate(Verb):
 
         if self.candidates is not None and self.candidates < 1:
             raise ConfigError(f"candidates: given {self.candidates}, expected 1 or more")
+        if self.lexical and self.query_vectors is not None:
+            raise ConfigError("--lexical and --query-vectors given, expected questions in words: leave one of them out")
         index = self.index or recall()
         split, rows = self._judged()
         other = read_run(self.compare) if self.compare else None
-        with open_index(index, self.model) as searcher:
+        with open_index(index, self.model, lexical=self.lexical, lexical_weight=self.lexical_weight) as searcher:
             _refuse_other_corpus(searcher, split, index)
             if self.query_vectors is not None:
                 searcher.encoder = searcher.by_vectors(self.query_vectors, rows)

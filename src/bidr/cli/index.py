@@ -35,6 +35,8 @@ class Build(Verb):
     'auto': by the number of documents."""
     stored: Literal["fp16", "int8"] = "fp16"
     """How vectors lie on disk: int8 is half of fp16, and ranks a little less exactly."""
+    lexical: bool = False
+    """Also index the words of --data, for searches that join what words find: bidr search --lexical 100."""
     bytes_per_doc: int = 32
     """Without a model: bytes of codes that a document takes in RAM."""
     codewords: Literal[16, 256] = 16
@@ -54,7 +56,12 @@ class Build(Verb):
 
         refuse_other_content(self.out)
         data, asked = load(self.data) if self.data else None, "WORDS ..."
-        how: dict[str, Any] = {"engine": self.engine, "stored": self.stored, "ram_budget": self.ram_budget}
+        how: dict[str, Any] = {
+            "engine": self.engine,
+            "stored": self.stored,
+            "ram_budget": self.ram_budget,
+            "lexical": self.lexical,
+        }
         if self.vectors is not None:
             plain = PlainCodes(self.bytes_per_doc, self.codewords, self.metric)
             build_vectors(self.vectors, self.model, self.out, ids=self.ids, data=data, plain=plain, **how)

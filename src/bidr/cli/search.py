@@ -35,6 +35,10 @@ class Search(Verb):
     """How many answers to show."""
     candidates: OptionalNumber = None
     """How many documents the codes bring up to be ranked; by default as the model was trained."""
+    lexical: int = 0
+    """How many documents that words find (BM25) are ranked too; the index must be built with --lexical."""
+    lexical_weight: float = 0.0
+    """How much BM25's score, as a share of the question's best, adds to a document's; 0: the vectors decide."""
     filter: OptionalFilter = None
     """What attributes the answers must have, as JSON: '{"lang": "en", "year": {"gte": 2020}}'."""
 
@@ -47,7 +51,8 @@ class Search(Verb):
         index = self.index or recall()
         from bidr.api import open_index
 
-        with open_index(index, self.model) as searcher:
+        words: dict[str, Any] = {"lexical": self.lexical, "lexical_weight": self.lexical_weight}
+        with open_index(index, self.model, **words) as searcher:
             found = searcher.search(query, self.k, self.candidates, filter=self._filter())
             told = self._told(searcher)
         return Shown(_text(found, told), {"query": query, "index": str(index), **_value(found)})
@@ -62,13 +67,16 @@ class Search(Verb):
         count = view.count if self.filter is None else view.filtered(self._filter()).count
         depth = min(max(self.candidates or searcher.candidates, self.k), count)
         passed = "" if self.filter is None else f"{count:,} that pass the filter, of "
-        return f"{depth:,} candidates out of {passed}{view.count:,} documents"
+        words = f" and {self.lexical:,} by words" if self.lexical else ""
+        return f"{depth:,} candidates{words} out of {passed}{view.count:,} documents"
 
     def _by_vectors(self, path: Path) -> Shown:
         from bidr.api import open_index
 
         if self.words:
             raise ConfigError("words and --query-vectors given, expected one of them: ask by words or by vectors")
+        if self.lexical:
+            raise ConfigError("--lexical and --query-vectors given, expected words with --lexical: ask by words")
         index = self.index or recall()
         with open_index(index, self.model) as searcher:
             found = searcher.answers(searcher.search_vectors(path, self.k, self.candidates, filter=self._filter()))
@@ -86,7 +94,7 @@ def _text(found: "Answers", told: str) -> str:
 def _lines(answer: "Answer", width: int) -> list[str]:
     """Two lines an answer: its place and title, and how its text begins."""
     document, room = answer.document, width - len(INDENT)
-    start = f"{answer.rank:>4}  {answer.score:6.3f}  {answer.candidate_rank:>9}  "
+    start = f"{answer.rank:>4}  {answer.score:6.3f}  {answer.candidate_rank or 'words':>9}  "
     name = clean(document.title, room) if document else ""
     first = start + (name or clean(answer.id, room))
     text = clean(document.text, room) if document else ""

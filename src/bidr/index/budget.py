@@ -29,17 +29,20 @@ BASE = 200 * MIB
 FITTING, CODING, DECODING, WRITING = 8, 5, 5, 6
 # Of a document while names are written: hash, row and offsets, sorted; and of ids that are checked before.
 NAMED, CHECKED = 88, 40
+# And where their words are written too: lengths and places; postings on their way to disk, and sorted.
+WORDED, WORDS_HELD = 12, 200 * MIB
 # Faiss' graph: links as 32-bit numbers in an array that grows by doubling, levels, offsets, locks; and a block.
 GRAPH, GRAPH_BASE = 240, 32 * MIB
 UNITS = {"": 1, **{f"{unit}B": 1000 ** (power + 1) for power, unit in enumerate("KMGTP")}}
 UNITS |= {f"{unit}iB": 1024 ** (power + 1) for power, unit in enumerate("KMGTP")} | {"B": 1}
 
 
-def build_peaks(shape: Shape, *, fits: bool = True, named: float | None = None) -> dict[str, int]:
+def build_peaks(shape: Shape, *, fits: bool = True, named: float | None = None, worded: bool = False) -> dict[str, int]:
     """Anonymous bytes at the peak of every step.
 
-    fits:  codebooks are fitted to the vectors.
-    named: mean size of an id; None: rows have no other names.
+    fits:   codebooks are fitted to the vectors.
+    named:  mean size of an id; None: rows have no other names.
+    worded: the words of the texts are indexed.
     """
     row, books = FLOAT.itemsize * shape.dim, shape.books
     parts = {"codes": CODING * ENCODE_ROWS * row, "vectors": WRITING * WRITE_ROWS * row}
@@ -51,7 +54,7 @@ def build_peaks(shape: Shape, *, fits: bool = True, named: float | None = None) 
         parts["clusters"] = sample * (2 * books + 24) + lists * (3 * row + links) + DECODING * AT_ONCE * row
         parts["order"] = 64 * SORTED_AT_ONCE + 24 * lists
     if named is not None:
-        parts["names"] = round(shape.count * (NAMED + CHECKED + 2 * named))
+        parts["names"] = round(shape.count * (NAMED + CHECKED + 2 * named + WORDED * worded)) + WORDS_HELD * worded
     if shape.engine == "hnsw":
         parts["links"] = shape.count * (GRAPH + shape.code_bytes) + GRAPH_BASE
     return {step: BASE + size for step, size in parts.items()}

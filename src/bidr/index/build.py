@@ -26,9 +26,11 @@ from bidr.index.faissfile import EF_CONSTRUCTION, check_codes, pack
 from bidr.index.folder import Manifest, ModelStamp, checksum
 from bidr.index.generation import Begin, new_generation
 from bidr.index.kept import KeptGraph, KeptRounds
+from bidr.index.lexical.files import WordsWriter
 from bidr.index.vectors import WRITE_ROWS, Kind, VectorWriter
 from bidr.index.work import Files, Step, Work, forget, stamp_of, write_array, write_rows
 from bidr.progress import bar
+from bidr.text.dataset import Titles
 from bidr.text.records import Document
 
 VECTORS_FILE = "vectors.npy"
@@ -49,6 +51,7 @@ def build_index(
     begin: Begin = new_generation,
     stored: Kind = "fp16",
     unit: bool = False,
+    lexical: Titles | None = None,
     work: Work | None = None,
     named: Any = None,
 ) -> Path:
@@ -61,6 +64,7 @@ def build_index(
     engine:    "scan", "lists", "hnsw", or "auto": by the number of documents.
     stored:    "fp16", or "int8": half the disk, a scale a row.
     unit:      whether the vectors were brought to length 1, as what is added and asked later must be then.
+    lexical:   also index the words of the texts, with those of titles ("prepend") or without ("ignore").
     keep:      how many earlier generations to leave in the folder.
     begin:     how the folder is begun: an index that is added to begins its segments itself.
     work:      where steps are kept, so that a build that was killed goes on; without it, it begins again.
@@ -70,13 +74,19 @@ def build_index(
     """
     _check_arrays(codebooks, codes, vectors)
     _check_settings(documents is not None and ids is not None, ef_construction)
+    if lexical is not None and documents is None and ids is None:
+        raise ConfigError("lexical: no documents given, expected their texts; give documents, or leave lexical out")
     chosen = choose_engine(engine, len(codes), codebooks.bits)
     with begin(Path(folder), keep) as generation:
         desk = work or Work(generation.aside, kept=False)
         sources = {"codes": stamp_of(codes), "vectors": stamp_of(vectors)} if work else {}
         build = _Build(desk, codebooks, codes, vectors, chosen, sources)
-        build.names(documents, ids, [named, len(codes)] if named is not None else None)
+        named_by = [named, len(codes)] if named is not None else None
+        if lexical is None:  # before the rest: bad names are found at once
+            build.names(documents, ids, named_by)
         build.order()
+        if lexical is not None:  # words are written by place
+            build.names(documents, ids, named_by, lexical)
         build.vectors(stored)
         build.codes()
         if chosen == "hnsw":
@@ -126,18 +136,29 @@ class _Build:
         self.places: npt.NDArray[Any] | None = None
         """The row of each place; None: as they were given."""
 
-    def names(self, documents: Iterable[Document] | None, ids: Iterable[str | Document] | None, stamp: Any) -> None:
-        if documents is None and ids is None:
+    def names(
+        self,
+        documents: Iterable[Document] | None,
+        ids: Iterable[str | Document] | None,
+        stamp: Any,
+        titles: Titles | None = None,
+    ) -> None:
+        """Ids and texts; and their words, where `titles` says whether those of titles count."""
+        given = ids if documents is None else documents
+        if given is None:
             return
 
         def write(step: Step) -> None:
+            words = None if titles is None else WordsWriter(self.work.folder, titles)
+            passing = given if words is None else words.watch(given)
+            writer = write_ids if documents is None else write_documents
             with bar("Writing ids" if documents is None else "Writing documents", self.count, "documents") as advance:
-                if documents is not None:
-                    write_documents(step.file, documents, self.count, advance)
-                elif ids is not None:
-                    write_ids(step.file, ids, self.count, advance)
+                writer(step.file, passing, self.count, advance)
+            if words is not None:
+                words.write(step, self.places)
 
-        self.files |= self.work.run("names", stamp, write)
+        made_from = stamp if stamp is None or titles is None else [stamp, titles, self._order]
+        self.files |= self.work.run("names", made_from, write)
 
     def order(self) -> None:
         """Cluster the documents and write in which order they stand."""

@@ -95,7 +95,9 @@ def write_ids(
     attributes.write(create)
 
 
-def write_documents(create: NewFile, documents: Iterable[Document], count: int, advance: Callable[[int], None]) -> None:
+def write_documents(
+    create: NewFile, documents: Iterable[str | Document], count: int, advance: Callable[[int], None]
+) -> None:
     """Write ids, texts and attributes."""
     write_ids(create, documents, count, advance, texts=True)
 

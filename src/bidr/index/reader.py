@@ -23,6 +23,7 @@ from bidr.index.folder import (
     open_generation,
     open_segment,
 )
+from bidr.index.lexical.files import Words
 from bidr.index.vectors import VectorFile
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ class Parts(NamedTuple):
     vectors: VectorFile
     documents: DocumentFile
     order: npt.NDArray[Any] | None
+    words: Words | None
 
 
 class IndexReader:
@@ -47,7 +49,7 @@ class IndexReader:
 
     def __init__(self, folder: Path, generation: Path, manifest: Manifest, parts: Parts) -> None:
         self.folder, self.generation, self.manifest = folder, generation, manifest
-        self.candidates, self.vectors, self.documents, self.order = parts
+        self.candidates, self.vectors, self.documents, self.order, self.words = parts
 
     @classmethod
     def open(cls, folder: Path | str, expect_model: str | None = None, ef: int | None = None) -> Self:
@@ -137,6 +139,7 @@ class IndexReader:
             "codes": {"books": manifest.books, "codewords": manifest.words},
             "ids": f"{IDS}.blob" in manifest.files,
             "text": self.documents.has_text,
+            "lexical": self.words is not None,
             "model": manifest.model._asdict() if manifest.model else None,
             "ram_bytes_per_document": {**ram, "total": round(self.ram_bytes_per_doc, 2)},
             "disk_bytes": {name: entry.size for name, entry in sorted(manifest.files.items())},
@@ -179,7 +182,7 @@ def _open_parts(generation: Path, manifest: Manifest, ef: int | None) -> Parts:
         raise IndexFolderError(
             f"{generation}: codes, vectors and dimensions are {found}, the manifest says {expected}; {REBUILD}"
         )
-    return Parts(candidates, vectors, documents, order)
+    return Parts(candidates, vectors, documents, order, Words.open(generation, manifest, manifest.count))
 
 
 def check_model(folder: Path, made_by: ModelStamp | None, expected: str | None) -> None:

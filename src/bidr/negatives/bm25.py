@@ -9,9 +9,9 @@ import numpy as np
 
 from bidr.codes.exact import TopK
 from bidr.progress import bar
+from bidr.text.words import words
 
 QUERIES_AT_ONCE = 4_096
-WORD = r"(?u)[^\W_]+"
 
 
 class Bm25:
@@ -20,7 +20,7 @@ class Bm25:
     def __init__(self, texts: Iterable[str], k1: float = 0.9, b: float = 0.4) -> None:
         import bm25s
 
-        tokens = _words(list(texts), as_numbers=True)
+        tokens = words(list(texts), as_numbers=True)
         # Without numba the same results take longer.
         backend = "numba" if find_spec("numba") else "numpy"
         self._retriever: Any = bm25s.BM25(k1=k1, b=b, backend=backend)
@@ -35,7 +35,7 @@ class Bm25:
         with nullcontext(_nothing) if quiet else bar("BM25 search", len(queries), "queries") as advance:
             for start in range(0, len(queries), QUERIES_AT_ONCE):
                 part = list(queries[start : start + QUERIES_AT_ONCE])
-                found, values = self._retriever.retrieve(_words(part), k=k, show_progress=False)
+                found, values = self._retriever.retrieve(words(part), k=k, show_progress=False)
                 shared = values > 0
                 rows[start : start + len(part)] = np.where(shared, found, -1)
                 scores[start : start + len(part)] = np.where(shared, values, -np.inf)
@@ -45,17 +45,3 @@ class Bm25:
 
 def _nothing(done: int = 1, note: str = "") -> None:
     pass
-
-
-def _words(texts: list[str], as_numbers: bool = False) -> Any:
-    import bm25s
-    import Stemmer
-
-    return bm25s.tokenize(
-        texts,
-        stopwords="en",
-        token_pattern=WORD,
-        stemmer=Stemmer.Stemmer("english"),
-        return_ids=as_numbers,
-        show_progress=False,
-    )

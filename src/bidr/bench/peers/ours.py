@@ -1,4 +1,4 @@
-"""bidr itself: OPQ codes in RAM, candidates by an engine, vectors read from disk and ranked."""
+"""bidr itself: OPQ or learned codes in RAM, candidates by an engine, vectors read from disk and ranked."""
 
 from __future__ import annotations
 
@@ -16,6 +16,11 @@ def build(vectors: np.ndarray, folder: Path, settings: dict[str, Any]) -> None:
     from bidr.index.build import build_index
 
     torch.set_num_threads(settings["threads"])
+    if "model" in settings:
+        codes = np.load(settings["codes"])[: len(vectors)]
+        books = _model(settings).codebooks
+        build_index(folder, codebooks=books, codes=codes, vectors=vectors, engine=settings["engine"])
+        return
     with np.load(settings["fitted"]) as fitted:
         codebooks = Codebooks(fitted["rotation"], fitted["centroids"])
     codes = np.concatenate([codebooks.encode(vectors[at : at + 8_192]) for at in range(0, len(vectors), 8_192)])
@@ -28,12 +33,22 @@ def opened(folder: Path, settings: dict[str, Any]) -> Callable[..., np.ndarray]:
 
     searcher = Searcher(IndexReader.open(folder))
     engine: Any = searcher.reader.candidates
+    adapt = _model(settings).additive.adapt if "model" in settings else np.asarray
 
     def search(query: np.ndarray, count: int, setting: dict[str, Any]) -> np.ndarray:
         if "visited" in setting:
             engine.visits = max(1, round(setting["visited"] * engine.lists))
         asked = query[None]
-        found: np.ndarray = searcher.search_vectors(QueryVectors(asked, asked), count, setting["candidates"]).rows[0]
+        queries = QueryVectors(adapt(asked), asked)
+        searcher.fuse = setting.get("fuse", 0.0)
+        found: np.ndarray = searcher.search_vectors(queries, count, setting["candidates"]).rows[0]
         return found
 
     return search
+
+
+def _model(settings: dict[str, Any]) -> Any:
+    """What `bidr train --vectors` learned."""
+    from bidr.model.frozen import FrozenModel
+
+    return FrozenModel(settings["model"])

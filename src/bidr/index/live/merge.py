@@ -110,7 +110,8 @@ def segment_of_log(view: LiveView, begin: Begin) -> Segment:
 def _as_before(view: LiveView) -> dict[str, Any]:
     """How the index was built, for segments to come."""
     first = view.parts[0].open.reader
-    return {"stored": first.vectors.kind, "unit": first.manifest.unit}
+    words = first.words.titles if first.words else None
+    return {"stored": first.vectors.kind, "unit": first.manifest.unit, "lexical": words}
 
 
 def written(path: Path, count: int) -> Segment:

@@ -1,0 +1,149 @@
+"""Postings as files of an index: counted while documents stream by, sorted piece by piece, memory mapped afterwards."""
+
+import json
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from itertools import islice
+from pathlib import Path
+from typing import IO, Any, NamedTuple, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from bidr.errors import ConfigError, IndexFolderError
+from bidr.index.engines.files import open_array
+from bidr.index.folder import REBUILD, HasFiles, check_content
+from bidr.index.lexical.postings import Counted, Postings, count_words
+from bidr.index.vectors import write_npy_header
+from bidr.index.work import Step, write_array
+from bidr.text.dataset import Titles, document_text
+from bidr.text.records import Document
+
+ABOUT, HASHES, OFFSETS = "words.json", "words.hashes.npy", "words.offsets.npy"
+PLACES, COUNTS, LENGTHS = "words.places.npy", "words.counts.npy", "words.lengths.npy"
+AT_ONCE = 1_024
+HELD = 4 << 20
+BUCKETS = 256
+RECORD = np.dtype([("hash", "<u8"), ("row", "<u4"), ("count", "u1")])
+Records = npt.NDArray[Any]
+
+
+class Words(NamedTuple):
+    """The words of one segment. `titles`: whether those of titles count too."""
+
+    postings: Postings
+    titles: Titles
+
+    @classmethod
+    def open(cls, folder: Path, manifest: HasFiles, count: int) -> Self | None:
+        """Map the files; None where the index was built without."""
+        if ABOUT not in manifest.files:
+            return None
+        check_content(folder, manifest, ABOUT)
+        about = json.loads((folder / ABOUT).read_bytes())
+        kinds = {HASHES: "<u8", OFFSETS: "<u8", PLACES: "<u4", COUNTS: "u1", LENGTHS: "<u4"}
+        arrays = {name: open_array(folder / name, np.dtype(kind), 1) for name, kind in kinds.items()}
+        postings = Postings(**{name.split(".")[1]: array for name, array in arrays.items()}, words=about["words"])
+        sizes = (len(postings.offsets), len(postings.counts), len(postings.lengths))
+        expected = (len(postings.hashes) + 1, len(postings.places), count)
+        if sizes != expected or postings.offsets[-1] != len(postings.places):
+            raise IndexFolderError(f"{folder / PLACES}: arrays of {sizes}, expected {expected}; {REBUILD}")
+        return cls(postings, about["titles"])
+
+
+class WordsWriter:
+    """Counts the words of documents as they pass, and writes them when the documents' order is known.
+
+    What does not fit a few ten megabytes waits in files without a name, one for each range of hashes.
+    """
+
+    def __init__(self, folder: Path, titles: Titles) -> None:
+        self.folder, self.titles = folder, titles
+        self._held: list[Records] = []
+        self._waits = self._total = 0
+        self._lengths: list[npt.NDArray[np.uint32]] = []
+        self._spilled: list[IO[bytes]] = []
+        self._opened = ExitStack()
+
+    def watch(self, documents: Iterable[str | Document]) -> Iterator[str | Document]:
+        """The same documents, counted."""
+        stream, row = iter(documents), 0
+        while batch := list(islice(stream, AT_ONCE)):
+            self._add(count_words([self._text(each) for each in batch]), row)
+            row += len(batch)
+            yield from batch
+
+    def _text(self, each: str | Document) -> str:
+        if not isinstance(each, Document):
+            raise ConfigError("lexical: only ids given, expected documents with their texts; leave lexical out")
+        return document_text(each, self.titles)
+
+    def _add(self, counted: Counted, start: int) -> None:
+        records = np.empty(len(counted.hashes), dtype=RECORD)
+        records["hash"], records["row"], records["count"] = counted.hashes, counted.numbers + start, counted.counts
+        self._lengths.append(counted.lengths)
+        self._held.append(records)
+        self._waits += len(records)
+        self._total += len(records)
+        if self._waits >= HELD:
+            self._spill()
+
+    def _spill(self) -> None:
+        """Move what is held to disk, each record to the file of its hash's first byte."""
+        if not self._spilled:
+            files = (tempfile.TemporaryFile(dir=self.folder) for _ in range(BUCKETS))  # noqa: SIM115
+            self._spilled = [self._opened.enter_context(file) for file in files]
+        for file, records in zip(self._spilled, self._divided(), strict=True):
+            file.write(records.tobytes())
+        self._held, self._waits = [], 0
+
+    def _divided(self) -> Iterator[Records]:
+        """What is held, by the first byte of the hash."""
+        records = np.concatenate([np.empty(0, RECORD), *self._held])
+        first = (records["hash"] >> np.uint64(56)).astype(np.uint8)
+        order = np.argsort(first, kind="stable")
+        ends = np.cumsum(np.bincount(first, minlength=BUCKETS))
+        for start, end in zip([0, *ends[:-1]], ends, strict=True):
+            yield records[order[start:end]]
+
+    def _buckets(self) -> Iterator[Records]:
+        """All records, hashes of each bucket above those of the one before."""
+        if not self._spilled:
+            yield from self._divided()
+            return
+        self._spill()
+        for file in self._spilled:
+            file.seek(0)
+            yield np.frombuffer(file.read(), dtype=RECORD)
+            file.close()
+
+    def write(self, step: Step, order: npt.NDArray[Any] | None) -> None:
+        """Write the postings by place: `order` says which row stands at which."""
+        lengths = np.concatenate([np.zeros(0, np.uint32), *self._lengths])
+        place_of = None if order is None else _inverse(order)
+        if not self._total:  # arrays on disk are never empty: a word that nobody can ask for
+            self._held, self._total = [np.array([(0, 0, 1)], dtype=RECORD)], 1
+        hashes, sizes = list[npt.NDArray[Any]](), list[npt.NDArray[Any]]()
+        with self._opened, step.file(PLACES) as places, step.file(COUNTS) as counts:
+            write_npy_header(places, np.dtype("<u4"), (self._total,))
+            write_npy_header(counts, np.dtype("u1"), (self._total,))
+            for records in self._buckets():
+                own = records["row"] if place_of is None else place_of[records["row"]]
+                sort = np.lexsort((own, records["hash"]))
+                places.write(own[sort].astype("<u4").tobytes())
+                counts.write(records["count"][sort].tobytes())
+                for into, values in zip((hashes, sizes), np.unique(records["hash"], return_counts=True), strict=True):
+                    into.append(values)
+        ends = np.cumsum(np.concatenate([np.zeros(1, np.int64), *sizes]))
+        write_array(step, HASHES, np.dtype("<u8"), (sum(map(len, hashes)),), hashes)
+        write_array(step, OFFSETS, np.dtype("<u8"), ends.shape, [ends])
+        write_array(step, LENGTHS, np.dtype("<u4"), lengths.shape, [lengths if order is None else lengths[order]])
+        with step.file(ABOUT) as out:
+            out.write(json.dumps({"words": int(lengths.sum(dtype=np.int64)), "titles": self.titles}).encode() + b"\n")
+
+
+def _inverse(order: npt.NDArray[Any]) -> npt.NDArray[np.uint32]:
+    places = np.empty(len(order), dtype=np.uint32)
+    places[order] = np.arange(len(order), dtype=np.uint32)
+    return places

@@ -1,0 +1,84 @@
+"""Which documents hold a word, and how often: arrays sorted by word, in RAM or memory mapped."""
+
+from collections.abc import Sequence
+from itertools import chain
+from typing import NamedTuple, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from bidr.index.names import hash_of
+from bidr.text.words import words
+
+U64 = npt.NDArray[np.uint64]
+U32 = npt.NDArray[np.uint32]
+U8 = npt.NDArray[np.uint8]
+MOST = 255
+"""A word counts no more often than this in one document."""
+
+
+class Counted(NamedTuple):
+    """The words of some documents: word, document and how often for each pair of them; words in each document."""
+
+    hashes: U64
+    numbers: U32
+    counts: U8
+    lengths: U32
+
+
+class Postings(NamedTuple):
+    """The documents of each word: places[offsets[i]:offsets[i + 1]] hold the word hashes[i], lowest place first.
+
+    Words are known by 64-bit hashes, in ascending order: no dictionary of strings is needed to look one up.
+    """
+
+    hashes: U64
+    offsets: U64
+    places: U32
+    counts: U8
+    lengths: U32
+    words: int
+    """Words of all documents together."""
+
+    @classmethod
+    def of(cls, counted: Counted) -> Self:
+        """Those of a few documents, in RAM."""
+        order = np.lexsort((counted.numbers, counted.hashes))
+        hashes, starts = np.unique(counted.hashes[order], return_index=True)
+        offsets = np.append(starts, len(order)).astype(np.uint64)
+        total = int(counted.lengths.sum())
+        return cls(hashes, offsets, counted.numbers[order], counted.counts[order], counted.lengths, total)
+
+    def find(self, asked: U64) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Where the postings of each word begin and end; nowhere for a word that no document holds."""
+        at = np.searchsorted(self.hashes, asked)
+        inside = np.minimum(at, max(len(self.hashes) - 1, 0))
+        known = (at < len(self.hashes)) & (self.hashes[inside] == asked) if len(self.hashes) else at < 0
+        starts, ends = (np.where(known, self.offsets[inside + more].astype(np.int64), 0) for more in (0, 1))
+        return starts, ends
+
+
+def count_words(texts: Sequence[str]) -> Counted:
+    """The words of texts, numbered in their order."""
+    ids, vocabulary = words(list(texts), as_numbers=True)
+    lengths = np.fromiter(map(len, ids), np.uint32, len(ids))
+    every = np.fromiter(chain.from_iterable(ids), np.int64, int(lengths.sum()))
+    numbers = np.repeat(np.arange(len(ids)), lengths)
+    size = max(len(vocabulary), 1)
+    pairs, counts = np.unique(numbers * size + every, return_counts=True)
+    hashes = np.zeros(size, np.uint64)
+    for word, number in vocabulary.items():
+        hashes[number] = hash_of(word)
+    often = np.minimum(counts, MOST).astype(np.uint8)
+    return Counted(hashes[pairs % size], (pairs // size).astype(np.uint32), often, lengths)
+
+
+def joined(parts: Sequence[Counted]) -> Counted:
+    """Documents of one or more, numbered through."""
+    starts = np.cumsum([0, *(len(part.lengths) for part in parts)])
+    return Counted(
+        np.concatenate([part.hashes for part in parts]),
+        np.concatenate([part.numbers + np.uint32(start) for part, start in zip(parts, starts[:-1], strict=True)]),
+        np.concatenate([part.counts for part in parts]),
+        np.concatenate([part.lengths for part in parts]),
+    )
