@@ -17,8 +17,8 @@ def supervise(settings: Settings) -> None:
 def listen(host: str, port: int) -> socket.socket:
     """The socket that all workers accept connections from."""
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        made = socket.socket(found[0], socket.SOCK_STREAM)
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP)[0]
+        made = socket.socket(*found[:3])  # with its protocol: asyncio turns delays off for TCP alone
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         made.bind(found[4])
     except OSError as error:
