@@ -49,6 +49,8 @@ class Serve(Verb):
             import uvicorn  # noqa: F401
         except ImportError as error:
             raise MissingExtra("bidr serve", error.name or "fastapi", "serve") from error
+        from dataclasses import replace
+
         from bidr.serve.settings import Settings, check, read_keys
         from bidr.serve.supervisor import supervise
 
@@ -67,5 +69,5 @@ class Serve(Verb):
                 limits=self.limit,
             )
         )
-        supervise(settings)
+        supervise(settings, lambda before: check(replace(before, keys=read_keys(self.keys))))
         return Shown(f"{self.index}: stopped", {"index": str(self.index)})

@@ -10,6 +10,7 @@ from typing import Any
 from bidr.search import QueryVectors
 from bidr.serve import asked as asking
 from bidr.serve.call import BINARY, CLOSE, JSON, Call, Gone, Receive, Reply, Scope, Send, as_json, send_reply
+from bidr.serve.documents import Documents
 from bidr.serve.errors import (
     Conflict,
     Invalid,
@@ -23,6 +24,7 @@ from bidr.serve.errors import (
 from bidr.serve.keys import Doorkeeper, Right
 from bidr.serve.logs import log, log_fault
 from bidr.serve.metrics import Metrics
+from bidr.serve.schema import document
 from bidr.serve.searching import Searched, search
 from bidr.serve.served import Served, Serving
 from bidr.serve.served import describe as describe_index
@@ -37,10 +39,11 @@ class Service:
 
     def __init__(self, settings: Settings, served: Served, metrics: Metrics) -> None:
         self.settings, self.limits, self.served, self.metrics = settings, settings.limits, served, metrics
-        self.draining = False
+        self.started = self.draining = False
         self.doors = Doorkeeper(settings.keys, self.limits.rate)
         self.pool = ThreadPoolExecutor(settings.threads, "search")
         self._searching = 0
+        self.documents = Documents(served, self.limits, metrics, None)
 
     async def search(self, call: Call) -> Reply:
         """POST /v1/search"""
@@ -63,11 +66,8 @@ class Service:
 
     async def _asked(self, call: Call, serving: Serving) -> asking.Asked:
         body = await call.body(JSON, BINARY)
-        if call.content_type == BINARY:
-            return asking.from_bytes(body, call.query(), self.limits, serving.candidates, serving.dim)
-        if call.scope["query_string"]:
-            raise Invalid("parameters in the query string", expected="all fields in the JSON body")
-        return asking.from_json(body, self.limits, serving.candidates, serving.dim)
+        read = asking.from_bytes if call.content_type == BINARY else asking.from_json
+        return read(body, call.query(), asking.Rules(self.limits, serving.candidates, serving.dim))
 
     async def _encoded(self, serving: Serving, asked: asking.Asked, deadline: float) -> QueryVectors:
         if asked.vectors is not None:
@@ -107,7 +107,7 @@ class Service:
     async def ready(self, call: Call) -> Reply:
         """GET /readyz"""
         serving, trouble = self.served.now, self.served.trouble
-        state = "draining" if self.draining else "behind" if trouble else "ready"
+        state = "draining" if self.draining else "starting" if not self.started else "behind" if trouble else "ready"
         told = {
             "status": state,
             "generation": serving.generation,
@@ -115,7 +115,11 @@ class Service:
             "model": serving.fingerprint,
             "trouble": trouble,
         }
-        return as_json(told, 503 if self.draining else 200)
+        return as_json(told, 503 if self.draining or not self.started else 200)
+
+    async def openapi(self, call: Call) -> Reply:
+        """GET /openapi.json"""
+        return as_json(document(self.served.now, self.limits, keys=self.settings.keys.any))
 
     async def metrics_page(self, call: Call) -> Reply:
         """GET /metrics"""
@@ -202,11 +206,17 @@ def make_app(service: Service) -> Any:
     from fastapi import FastAPI
     from starlette.routing import Route
 
+    documents = service.documents
     open_to_all: dict[str, Right] = {"GET": "none", "HEAD": "none"}
     found: dict[str, tuple[dict[str, Right], dict[str, Handler]]] = {
         "/v1/search": ({}, {"POST": service.search}),
+        "/v1/documents": (
+            {"POST": "write", "DELETE": "write"},
+            {"GET": documents.fetch, "POST": documents.add, "DELETE": documents.delete},
+        ),
         "/v1/index": ({}, {"GET": service.index}),
         "/metrics": ({}, {"GET": service.metrics_page}),
+        "/openapi.json": (open_to_all, {"GET": service.openapi}),
         "/livez": (open_to_all, {"GET": service.live}),
         "/readyz": (open_to_all, {"GET": service.ready}),
     }

@@ -49,73 +49,96 @@ def object_of(body: bytes, fields: Iterable[str]) -> dict[str, Any]:
     return given
 
 
-def from_json(body: bytes, limits: Limits, candidates: int, dim: int) -> Asked:
-    """A search from JSON."""
+class Rules(NamedTuple):
+    """What a search may ask of the index as it is."""
+
+    limits: Limits
+    candidates: int
+    dim: int
+
+
+Query = Mapping[str, list[str]]
+
+
+def from_json(body: bytes, query: Query, rules: Rules) -> Asked:
+    """A search from JSON. What the body does not say, the query string may."""
     given = object_of(body, FIELDS)
     texts, vectors = given.get("texts"), given.get("vectors")
     if (texts is None) == (vectors is None):
         raise Invalid("a search is by texts or by vectors", given=sorted(given), expected="one of texts, vectors")
-    return _checked(
-        Asked(
-            None if texts is None else _texts(texts, limits),
-            None if vectors is None else _vectors(vectors, limits, dim),
-            _number(given.get("k"), "k", K, limits.k),
-            _number(given.get("candidates"), "candidates", min(candidates, limits.candidates), limits.candidates),
-            _filter(given.get("filter")),
-            _truth(given.get("text"), "text", True),
-            _truth(given.get("codes_only"), "codes_only", False),
-            _model(given.get("model")),
-        ),
-        limits,
-    )
+    if query:
+        given = _parameters(query) | given
+    if texts is not None:
+        return _asked(given, _texts(texts, rules.limits), None, rules)
+    return _asked(given, None, _vectors(vectors, rules.limits, rules.dim), rules)
 
 
-def from_bytes(body: bytes, query: Mapping[str, list[str]], limits: Limits, candidates: int, dim: int) -> Asked:
+def from_bytes(body: bytes, query: Query, rules: Rules) -> Asked:
     """A search from float32 rows, little-endian, with the rest in the query string."""
-    for name, values in query.items():
-        if name not in FIELDS[2:] or len(values) > 1:
-            raise Invalid("unknown or repeated parameter", given=name, expected=", ".join(FIELDS[2:]))
-    if not body or len(body) % (4 * dim):
+    row = 4 * rules.dim
+    if not body or len(body) % row:
         raise Invalid(
             "the body is not whole rows of float32",
             given=f"{len(body)} bytes",
-            expected=f"a multiple of {4 * dim} bytes: {dim} dimensions",
+            expected=f"a multiple of {row} bytes: {rules.dim} dimensions",
             hint="use the model of this index (GET /v1/index)",
         )
-    rows = np.frombuffer(body, dtype="<f4").reshape(-1, dim)
-    count_queries(len(rows), limits)
+    rows = np.frombuffer(body, dtype="<f4").reshape(-1, rules.dim)
+    count_queries(len(rows), rules.limits)
+    return _asked(_parameters(query), None, _finite(rows), rules)
 
-    def one(name: str, read: Callable[[str], Any]) -> Any:
-        if name not in query:
-            return None
-        try:
-            return read(query[name][0])
-        except (ValueError, KeyError) as error:
-            raise Invalid(f"{name} cannot be read", given=query[name][0], expected=EXPECTED[name]) from error
 
-    return _checked(
-        Asked(
-            None,
-            _finite(rows),
-            _number(one("k", _digits), "k", K, limits.k),
-            _number(one("candidates", _digits), "candidates", min(candidates, limits.candidates), limits.candidates),
-            _filter(one("filter", orjson.loads)),
-            _truth(one("text", TRUTH.__getitem__), "text", True),
-            _truth(one("codes_only", TRUTH.__getitem__), "codes_only", False),
-            _model(one("model", str)),
-        ),
-        limits,
+def _asked(given: Mapping[str, Any], texts: list[str] | None, vectors: Floats | None, rules: Rules) -> Asked:
+    limits = rules.limits
+    depth = min(rules.candidates, limits.candidates)
+    asked = Asked(
+        texts,
+        vectors,
+        _number(given.get("k"), "k", min(K, limits.k), limits.k),
+        _number(given.get("candidates"), "candidates", depth, limits.candidates),
+        _filter(given.get("filter")),
+        _truth(given.get("text"), "text", True),
+        _truth(given.get("codes_only"), "codes_only", False),
+        _model(given.get("model")),
     )
+    depth = max(asked.k, 1 if asked.codes_only else asked.candidates)
+    for name, total, most in (
+        ("candidates of all queries together", asked.queries * depth, limits.reads),
+        ("answers to all queries together", asked.queries * asked.k, limits.answers),
+    ):
+        if total > most:
+            raise Invalid(name, given=total, expected=f"up to {most}", hint="send fewer queries at once")
+    return asked
+
+
+def _parameters(query: Query) -> dict[str, Any]:
+    """What a query string says."""
+    found = {}
+    for name, values in query.items():
+        if name not in READERS or len(values) > 1:
+            raise Invalid("unknown or repeated parameter", given=name, expected=", ".join(READERS))
+        read, expected = READERS[name]
+        try:
+            found[name] = read(values[0])
+        except (ValueError, KeyError) as error:
+            raise Invalid(f"{name} cannot be read", given=values[0], expected=expected) from error
+    return found
+
+
+def _digits(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) < 20):
+        raise ValueError(text)
+    return int(text)
 
 
 TRUTH = {"true": True, "false": False}
-EXPECTED = {
-    "k": "a whole number",
-    "candidates": "a whole number",
-    "filter": "JSON",
-    "text": "true or false",
-    "codes_only": "true or false",
-    "model": "a fingerprint",
+READERS: dict[str, tuple[Callable[[str], Any], str]] = {
+    "k": (_digits, "a whole number"),
+    "candidates": (_digits, "a whole number"),
+    "filter": (orjson.loads, "JSON"),
+    "text": (TRUTH.__getitem__, "true or false"),
+    "codes_only": (TRUTH.__getitem__, "true or false"),
+    "model": (str, "a fingerprint"),
 }
 
 
@@ -157,12 +180,6 @@ def _finite(rows: Floats, what: str = "vectors") -> Floats:
             hint="scale or normalise the vectors",
         )
     return rows
-
-
-def _digits(text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and len(text) < 20):
-        raise ValueError(text)
-    return int(text)
 
 
 def _texts(given: Any, limits: Limits) -> list[str]:
@@ -216,14 +233,3 @@ def _model(given: Any) -> str | None:
     if given is not None and (type(given) is not str or not given):
         raise Invalid("model", given=given, expected="the fingerprint of the model that made the vectors")
     return given
-
-
-def _checked(asked: Asked, limits: Limits) -> Asked:
-    depth = max(asked.k, 1 if asked.codes_only else asked.candidates)
-    for name, total, most in (
-        ("candidates of all queries together", asked.queries * depth, limits.reads),
-        ("answers to all queries together", asked.queries * asked.k, limits.answers),
-    ):
-        if total > most:
-            raise Invalid(name, given=total, expected=f"up to {most}", hint="send fewer queries at once")
-    return asked

@@ -20,7 +20,7 @@ def log(event: str, level: str = "info", **fields: Any) -> None:
         "pid": os.getpid(),
         **fields,
     }
-    # One write, so that lines of several processes do not mix. If whoever read them is gone, requests are answered still.
+    # One write, so that lines of several processes do not mix. If whoever read them is gone, requests still are.
     with suppress(OSError, ValueError):
         os.write(sys.stderr.fileno(), orjson.dumps(line, default=str, option=orjson.OPT_APPEND_NEWLINE))
 

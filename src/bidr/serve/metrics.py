@@ -38,6 +38,7 @@ class Metrics:
         self.waiting = prometheus.Gauge("bidr_queue", "Searches that wait for a thread, or have one", **gauge)
         self.batches = prometheus.Histogram("bidr_encode_batch", "Texts encoded together", buckets=COUNTS, **made)
         self.encoding = prometheus.Gauge("bidr_encode_queue", "Texts that wait to be encoded", **gauge)
+        self.memory = prometheus.Gauge("bidr_worker_pss_bytes", "Memory of all workers, what they share once", **gauge)
         gauge["multiprocess_mode"] = "mostrecent"
         self.documents = prometheus.Gauge("bidr_documents", "Documents that can be found", **gauge)
         self.generation = prometheus.Gauge("bidr_generation", "Generation of the index that is served", **gauge)

@@ -39,6 +39,8 @@ class Settings:
     threads: int = 2
     writable: bool = False
     drain: float = 10.0
+    writer_idle: float = 2.0
+    """Seconds without a write after which another program may write the index."""
     access_log: bool = True
     keys: Keys = field(default_factory=Keys)
     limits: Limits = field(default_factory=Limits)
