@@ -32,8 +32,8 @@ class Batcher:
         self._changed = threading.Condition()
         self._waiting, self._busy, self._closed = 0, 0, False
         self._seconds = 0.01  # that a text takes, of late
-        self.batch_done: Callable[[int], object] | None = None
-        """Told the number of texts of every batch."""
+        self.batch_done: Callable[[int, int], object] | None = None
+        """Told the texts of every batch, and how many wait."""
         names = (f"encode-{number}" for number in range(parallel))
         self._threads = [threading.Thread(target=self._work, name=name, daemon=True) for name in names]
         for thread in self._threads:
@@ -84,7 +84,7 @@ class Batcher:
                 self._busy -= 1
                 self._seconds += 0.1 * (took - self._seconds)
             if self.batch_done is not None:
-                self.batch_done(len(texts))
+                self.batch_done(len(texts), self._waiting)
 
     def _take(self) -> "list[_Place] | None":
         """The next batch; None when there will be no more."""

@@ -23,12 +23,11 @@ from bidr.serve.logs import log
 QUEUE, DOCUMENTS_AT_ONCE = 128, 16
 
 
-def query_service(model: Model, settings: Any) -> "QueryService":
-    """The service of a model: `settings` are the server's (index, limits.queue, encoding)."""
-    encoding: Encoding = getattr(settings, "encoding", None) or Encoding()
-    encoders, program = choose(model, settings.index, encoding)
+def made_service(model: Model, index: Path, encoding: Encoding, queue: int) -> "QueryService":
+    """The service that suits a model, and the machine."""
+    encoders, program = choose(model, index, encoding)
     log("encoding", program=program, batch=encoding.batch, parallel=encoding.parallel, threads=encoding.threads)
-    return QueryService(encoders, encoding, settings.limits.queue, program)
+    return QueryService(encoders, encoding, queue, program)
 
 
 def choose(model: Model, index: Path, encoding: Encoding) -> tuple[Encoders, str]:
@@ -139,5 +138,6 @@ def _onnx(model: Model, index: Path, encoding: Encoding) -> tuple[Encoders, str]
     else:
         chosen = {role: bool(parity[role]["holds"]) for role in whole}
     names = {role: "int8" if chosen[role] else "onnx" for role in whole}
-    log("parity", **parity)
+    if parity:
+        log("parity", **parity)
     return by_onnx(folder, chosen, threads), "+".join(dict.fromkeys(names.values()))

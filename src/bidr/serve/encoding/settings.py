@@ -3,7 +3,7 @@
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, Self
 
 from bidr.errors import ConfigError
 
@@ -32,3 +32,8 @@ class Encoding:
         for name, least, most in (("batch", 1, 1_024), ("parallel", 1, 64), ("threads", 1, 64), ("wait_ms", 0, 1_000)):
             if not least <= getattr(self, name) <= most:
                 raise ConfigError(f"encoding.{name}: given {getattr(self, name)}, expected {least} to {most}")
+
+    @classmethod
+    def from_fields(cls, given: dict[str, Any]) -> Self:
+        """From JSON, as workers get it."""
+        return cls(**given | {"cache": Path(given["cache"]) if given["cache"] else None})
