@@ -27,7 +27,9 @@ def made_service(model: Model, index: Path, encoding: Encoding, queue: int) -> "
     """The service that suits a model, and the machine."""
     encoders, program = choose(model, index, encoding)
     log("encoding", program=program, batch=encoding.batch, parallel=encoding.parallel, threads=encoding.threads)
-    return QueryService(encoders, encoding, queue, program)
+    service = QueryService(encoders, encoding, queue, program)
+    service.encode_now(["what is encoded first takes longest"])
+    return service
 
 
 def choose(model: Model, index: Path, encoding: Encoding) -> tuple[Encoders, str]:
@@ -53,7 +55,7 @@ class QueryService:
         self._sides = ThreadPoolExecutor(encoding.parallel, "encode-codes")
         self._adding = ThreadPoolExecutor(encoding.parallel, "encode-documents")
         self.batcher = Batcher(
-            self._queries, parallel=encoding.parallel, most=encoding.batch, wait=encoding.wait_ms / 1000, limit=queue
+            self.encode_now, parallel=encoding.parallel, most=encoding.batch, wait=encoding.wait_ms / 1000, limit=queue
         )
 
     @property
@@ -80,7 +82,8 @@ class QueryService:
         self._sides.shutdown(wait=False)
         self._adding.shutdown(wait=False)
 
-    def _queries(self, texts: list[str]) -> QueryVectors:
+    def encode_now(self, texts: list[str]) -> QueryVectors:
+        """Queries, by this thread, whatever waits."""
         sides = self.encoders.roles["queries"]
         if sides.codes == sides.vectors:
             both = self.encoders.encode(sides.codes, texts)
