@@ -11,7 +11,7 @@ from bidr.serve.errors import Invalid, Refused
 from bidr.serve.limits import Limits
 
 FIELDS = ("texts", "vectors", "k", "candidates", "filter", "text", "codes_only", "model")
-SMALLEST, LARGEST = 1e-18, 1e18
+LARGEST = 1e18
 K = 10
 
 
@@ -170,13 +170,12 @@ NUMBERS = frozenset((float, int))
 
 
 def _finite(rows: Floats, what: str = "vectors") -> Floats:
-    # Squares of what is larger, or smaller, than this are not numbers of 32 bits any more.
-    size = np.abs(rows).max(axis=1)
-    bad = ~((size <= LARGEST) & ((size >= SMALLEST) | (size == 0)))
+    # Squares of what is larger are not numbers of 32 bits any more.
+    bad = ~(np.abs(rows).max(axis=1) <= LARGEST)
     if bad.any():
         raise Invalid(
-            f"{what}: number {int(bad.argmax())} holds NaN, infinity, or numbers too large or too small",
-            expected=f"finite numbers up to {LARGEST:g}, the largest of a vector above {SMALLEST:g}",
+            f"{what}: number {int(bad.argmax())} holds NaN, infinity, or a number too large",
+            expected=f"finite numbers up to {LARGEST:g}",
             hint="scale or normalise the vectors",
         )
     return rows

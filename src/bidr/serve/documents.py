@@ -2,8 +2,6 @@
 
 from typing import Any
 
-import numpy as np
-
 from bidr.errors import DataError
 from bidr.index.filters import check_attributes
 from bidr.serve.asked import matrix, object_of
@@ -102,8 +100,6 @@ class Documents:
         if not vectors:
             return documents, b""
         rows = matrix(vectors, serving.dim, "documents: vector")
-        if not (np.abs(rows).max(axis=1) > 0).all():
-            raise Invalid("documents: a vector of zeros", expected="a vector that points somewhere")
         return documents, rows.astype("<f4").tobytes()
 
 

@@ -8,6 +8,8 @@ from bidr.serve.documents import LONGEST_ID
 from bidr.serve.limits import Limits
 from bidr.serve.served import Serving
 
+FP16 = 65_000.0
+
 Schema = dict[str, Any]
 ERRORS = {
     400: "The request cannot be read.",
@@ -73,9 +75,8 @@ def _whole(most: int | None = None, default: int | None = None) -> Schema:
     return found | ({"default": default} if default is not None else {})
 
 
-def _vector(dim: int) -> Schema:
-    # Numbers much smaller than these are taken too, if the largest of a vector is not.
-    number = {"type": "number", "minimum": -LARGEST, "maximum": LARGEST}
+def _vector(dim: int, largest: float = LARGEST) -> Schema:
+    number = {"type": "number", "minimum": -largest, "maximum": largest}
     return {"type": "array", "items": number, "minItems": dim, "maxItems": dim}
 
 
@@ -181,7 +182,7 @@ def _documents(serving: Serving, limits: Limits) -> Schema:
     given["attributes"] = _or_null(attributes)
     example: Schema = {"id": "doc-1", "title": "Title", "text": "Text", "attributes": {"lang": "en", "year": 2021}}
     if serving.service is None:
-        given["vector"] = _vector(serving.dim) | {"description": "Not all zeros."}
+        given["vector"] = _vector(serving.dim, LARGEST if serving.view.manifest.unit else FP16)
         example["vector"] = [round(1 / serving.dim, 6)] * serving.dim
     several = {"type": "array", "minItems": 1, "maxItems": limits.documents}
     ids = {
