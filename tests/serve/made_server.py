@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import httpx
@@ -84,8 +84,12 @@ class Server:
 
 def children(pid: int, what: str) -> list[int]:
     """Processes that another started, by what they run."""
-    found = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return [int(each) for each in found if what in Path(f"/proc/{each}/cmdline").read_text()]
+    found = []
+    for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+        with suppress(OSError):  # it ended meanwhile
+            if what in Path(f"/proc/{each}/cmdline").read_text():
+                found.append(int(each))
+    return found
 
 
 @contextmanager

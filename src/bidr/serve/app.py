@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from typing import Any
 
+from bidr.errors import IndexFolderError
 from bidr.search import QueryVectors
 from bidr.serve import asked as asking
 from bidr.serve.call import BINARY, CLOSE, JSON, Call, Gone, Receive, Reply, Scope, Send, as_json, send_reply
@@ -43,12 +44,29 @@ class Service:
         self.doors = Doorkeeper(settings.keys, self.limits.rate)
         self.pool = ThreadPoolExecutor(settings.threads, "search")
         self._searching = 0
-        self.documents = Documents(served, self.limits, metrics, None)
+        self.documents = Documents(self.steady, served, self.limits, metrics, None)
 
     async def search(self, call: Call) -> Reply:
         """POST /v1/search"""
+        body = await call.body(JSON, BINARY)
+        return await self.steady(lambda serving: self._search(call, body, serving))
+
+    async def steady(self, work: Callable[[Serving], Awaitable[Reply]]) -> Reply:
+        """Do it again with the newest state, if parts of the one that it began with are gone by now.
+
+        What is open of a state stays readable; columns and tables of ids are opened when they are first asked for.
+        """
         serving = self.served.now
-        asked = await self._asked(call, serving)
+        try:
+            return await work(serving)
+        except IndexFolderError:
+            await asyncio.get_running_loop().run_in_executor(None, self.served.look)
+            if self.served.now is serving:
+                raise
+            return await work(self.served.now)
+
+    async def _search(self, call: Call, body: bytes, serving: Serving) -> Reply:
+        asked = self._asked(call, body, serving)
         call.notes |= {"queries": asked.queries, "k": asked.k, "candidates": asked.candidates}
         if asked.model is not None and asked.model != serving.fingerprint:
             raise Conflict(
@@ -64,8 +82,7 @@ class Service:
         self.metrics.searched(asked.queries, found.steps, 0 if asked.codes_only else asked.queries * asked.candidates)
         return Reply(found.body)
 
-    async def _asked(self, call: Call, serving: Serving) -> asking.Asked:
-        body = await call.body(JSON, BINARY)
+    def _asked(self, call: Call, body: bytes, serving: Serving) -> asking.Asked:
         read = asking.from_bytes if call.content_type == BINARY else asking.from_json
         return read(body, call.query(), asking.Rules(self.limits, serving.candidates, serving.dim))
 

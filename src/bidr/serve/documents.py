@@ -1,5 +1,6 @@
 """/v1/documents: fetch by id, add and replace, delete."""
 
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from bidr.errors import DataError
@@ -12,6 +13,7 @@ from bidr.serve.link import WriterLink
 from bidr.serve.metrics import Metrics
 from bidr.serve.served import Served, Serving
 
+Steady = Callable[[Callable[[Serving], Awaitable[Reply]]], Awaitable[Reply]]
 FIELDS = ("id", "title", "text", "attributes", "vector")
 LONGEST_ID = 512
 
@@ -19,16 +21,23 @@ LONGEST_ID = 512
 class Documents:
     """The handlers. `link` is None where the server only reads."""
 
-    def __init__(self, served: Served, limits: Limits, metrics: Metrics, link: WriterLink | None) -> None:
+    def __init__(
+        self, steady: Steady, served: Served, limits: Limits, metrics: Metrics, link: WriterLink | None
+    ) -> None:
+        self._steady = steady
         self.served, self.limits, self.metrics, self.link = served, limits, metrics, link
 
     async def fetch(self, call: Call) -> Reply:
         """GET /v1/documents?id=a&id=b"""
         query = call.query()
         ids = self._ids(query, {"id"})
-        found, missing = self.served.now.finder.documents(ids)
-        call.notes["documents"] = len(found)
-        return as_json({"documents": found, "missing": missing})
+
+        async def fetched(serving: Serving) -> Reply:
+            found, missing = serving.finder.documents(ids)
+            call.notes["documents"] = len(found)
+            return as_json({"documents": found, "missing": missing})
+
+        return await self._steady(fetched)
 
     async def add(self, call: Call) -> Reply:
         """POST /v1/documents"""

@@ -57,7 +57,7 @@ class Worker:
         settings = service.settings
         if settings.writable and settings.runtime is not None:
             self.link = WriterLink(settings.runtime / "writer.sock", self.look, service.limits.queue)
-        service.documents = Documents(self.served, service.limits, service.metrics, self.link)
+        service.documents = Documents(service.steady, self.served, service.limits, service.metrics, self.link)
         self._weighed = 0.0
 
     async def look(self) -> None:
