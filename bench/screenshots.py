@@ -33,8 +33,8 @@ class Shot(NamedTuple):
 
 
 SHOTS = (
-    Shot("page-light", 1280, 1180),
-    Shot("page-dark", 1280, 1180, dark=True),
+    Shot("page-light", 1280, 1440),
+    Shot("page-dark", 1280, 1440, dark=True),
     Shot("page-phone", 360, 780, codes=False),
     Shot("page-phone-codes", 360, 780, dark=True),
 )
@@ -49,13 +49,15 @@ def main(
         for shot in SHOTS:
             with browser(shot.width, shot.height, dark=shot.dark, scale=2 if shot.width < 500 else 1) as driver:
                 for _ in range(3):  # the first search of a browser waits for its connection
-                    driver.get(f"{server.url}/?{urlencode({'q': question, 'codes': int(shot.codes)})}")
+                    driver.get(f"{server.url}/?{urlencode({'q': question, 'k': 6, 'codes': int(shot.codes)})}")
                     until = time.monotonic() + 20
                     while not driver.execute_script(DRAWN) and time.monotonic() < until:
                         time.sleep(0.05)
                 time.sleep(0.5)
                 path = out / f"{shot.name}.png"
-                Image.open(BytesIO(driver.get_screenshot_as_png())).quantize(255, Image.Quantize.MAXCOVERAGE).save(path, optimize=True)
+                Image.open(BytesIO(driver.get_screenshot_as_png())).quantize(255, Image.Quantize.MAXCOVERAGE).save(
+                    path, optimize=True
+                )
                 print(f"{path}  {path.stat().st_size / 1000:.0f} KB")
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from bidr.codes.codebooks import Floats
 from bidr.codes.vectors import VectorRows
 from bidr.errors import BidrError
+from bidr.evaluation import recall_of
 from bidr.index.live.index import LiveIndex
 from bidr.index.live.view import LiveView
 from bidr.index.reader import check_model
@@ -166,7 +167,7 @@ def describe(served: Served, limits: dict[str, Any]) -> dict[str, Any]:
         "generation": serving.generation,
         "segments": len(view.parts),
         "candidates": serving.candidates,
-        "recall_curve": None,
+        "recall_curve": recall_of(served.folder, serving.fingerprint),
         "limits": limits,
         "texts": serving.service is not None,
         "behind": served.trouble is not None,

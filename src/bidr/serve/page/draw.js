@@ -186,7 +186,7 @@ export function drawIndex(section, served, about) {
 function drawRecall(svg, curve) {
   const logs = curve.map(([n]) => Math.log(Math.max(n, 1)));
   const [low, high] = [Math.min(...logs), Math.max(...logs)];
-  const least = Math.floor(Math.min(...curve.map(([, r]) => r), 0.9) * 10) / 10;
+  const least = Math.min(...curve.map(([, r]) => r)) > 0.85 ? 0.8 : 0;
   const x = (log) => 34 + 276 * (high > low ? (log - low) / (high - low) : 0.5);
   const y = (recall) => 120 - 108 * ((recall - least) / (1 - least));
   const points = curve.map(([n, recall], place) => [x(logs[place]), y(recall), n, recall]);
@@ -194,9 +194,10 @@ function drawRecall(svg, curve) {
   svg.replaceChildren(
     drawing("path", { d: "M34 12V120H312", class: "axis", fill: "none" }),
     label("1", { x: 28, y: 16, "text-anchor": "end" }),
-    label(least.toFixed(1), { x: 28, y: 123, "text-anchor": "end" }),
+    label(String(least), { x: 28, y: 123, "text-anchor": "end" }),
     drawing("path", { d: "M" + points.map(([a, b]) => `${a} ${b}`).join("L"), class: "curve" }),
     ...points.map(([cx, cy]) => drawing("circle", { cx, cy, r: 3 })),
+    label(`${Math.round(1000 * points.at(-1)[3]) / 10} %`, { x: points.at(-1)[0], y: points.at(-1)[1] - 8, "text-anchor": "end", class: "last" }),
     ...points.filter((_, place) => place === 0 || place === points.length - 1 || points.length < 6).map(([a, , n]) => label(count(n), { x: a, y: 138, "text-anchor": "middle" })),
   );
   svg.setAttribute("aria-label", points.map(([, , n, recall]) => `${n} candidates: ${recall.toFixed(3)}`).join("; "));
