@@ -100,7 +100,9 @@ def test_workers_share_the_codes(server):
     """The same memory is mapped by both, not a copy of it."""
     with server.client() as client:
         client.get("/readyz")
-    mapped = [re.findall(r"[0-9a-f]+:[0-9a-f]+ (\d+) +(/dev/shm\S*codes\S*npy)", _maps(pid)) for pid in server.workers()]
+    mapped = [
+        re.findall(r"[0-9a-f]+:[0-9a-f]+ (\d+) +(/dev/shm\S*codes\S*npy)", _maps(pid)) for pid in server.workers()
+    ]
     assert mapped[0]
     assert {inode for inode, _ in mapped[0]} & {inode for inode, _ in mapped[1]}
     with server.client() as client:
@@ -204,11 +206,10 @@ def test_drain(tmp_path):
         threads = [threading.Thread(target=ask) for _ in range(3)]
         for thread in threads:
             thread.start()
-        time.sleep(0.5)
+        _until(lambda: len(outcomes) > 20)
         assert server.stop() == 0
         for thread in threads:
             thread.join()
-        assert len(outcomes) > 10
         assert set(outcomes) == {200}
         assert server.events("drained")
         assert READ not in server.log.read_text()
