@@ -9,6 +9,7 @@ import tyro
 
 from bidr.cli.shown import OptionalFile, OptionalFolder, Shown, Verb
 from bidr.errors import MissingExtra
+from bidr.serve.encoding.settings import Encoding
 from bidr.serve.limits import Limits
 
 
@@ -40,6 +41,7 @@ class Serve(Verb):
     access_log: bool = True
     """A line of JSON on standard error for every request."""
     limit: Limits = field(default_factory=Limits)
+    encoding: Encoding = field(default_factory=Encoding)
 
     def run(self) -> Shown:
         try:
@@ -67,6 +69,7 @@ class Serve(Verb):
                 access_log=self.access_log,
                 keys=read_keys(self.keys),
                 limits=self.limit,
+                encoding=self.encoding,
             )
         )
         supervise(settings, lambda before: check(replace(before, keys=read_keys(self.keys))))

@@ -64,6 +64,11 @@ class Metrics:
                 self._steps[step].observe(took / 1000)
         self._steps["total"].observe(sum(steps.values()) / 1000)
 
+    def encoded(self, texts: int, waiting: int) -> None:
+        """Count a batch of texts, and those that still wait."""
+        self.batches.observe(texts)
+        self.encoding.set(waiting)
+
     def wrote(self, what: str, documents: int) -> None:
         self._written.labels(what).inc(documents)
 

@@ -143,6 +143,11 @@ def warm(view: LiveView) -> None:
         Searcher(view).search_vectors(QueryVectors(*sides), 1, CANDIDATES)
 
 
+def named(folder: Path) -> str:
+    """What people would call an index: its folder, or the run that it is the index of."""
+    return folder.parent.name if folder.name == "index" and folder.parent.name else folder.name
+
+
 def describe(served: Served, limits: dict[str, Any]) -> dict[str, Any]:
     """What GET /v1/index says."""
     serving = served.now
@@ -151,7 +156,7 @@ def describe(served: Served, limits: dict[str, Any]) -> dict[str, Any]:
     disk = sum(entry.size for part in view.parts for entry in part.open.reader.manifest.files.values())
     total = int(sum(ram.values()) + view.memory.bytes)
     return {
-        "name": served.folder.resolve().name,
+        "name": named(served.folder.resolve()),
         "documents": view.count,
         "dim": manifest.dim,
         "code_bytes": -(-manifest.books * int(np.log2(manifest.words)) // 8),

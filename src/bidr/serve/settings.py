@@ -9,6 +9,7 @@ from typing import Any, Self
 import orjson
 
 from bidr.errors import ConfigError
+from bidr.serve.encoding.settings import Encoding
 from bidr.serve.limits import Limits
 
 READ_KEY, WRITE_KEY = "BIDR_READ_KEY", "BIDR_WRITE_KEY"
@@ -44,6 +45,7 @@ class Settings:
     access_log: bool = True
     keys: Keys = field(default_factory=Keys)
     limits: Limits = field(default_factory=Limits)
+    encoding: Encoding = field(default_factory=Encoding)
     runtime: Path | None = None
     """A folder of the server's own in memory: what workers share, metrics, the writer's socket."""
 
@@ -55,7 +57,8 @@ class Settings:
         given: dict[str, Any] = orjson.loads(content)
         for name in ("index", "model", "runtime"):
             given[name] = Path(given[name]) if given[name] else None
-        return cls(**given | {"keys": Keys(**given["keys"]), "limits": Limits(**given["limits"])})
+        encoding = Encoding.from_fields(given["encoding"])
+        return cls(**given | {"keys": Keys(**given["keys"]), "limits": Limits(**given["limits"]), "encoding": encoding})
 
 
 def loopback(host: str) -> bool:

@@ -4,7 +4,6 @@ import asyncio
 import signal
 import socket
 import sys
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,18 +27,16 @@ LINGER = 1.0
 WEIGH_EVERY = 15.0
 
 
-def service_of(settings: Settings, model: "Model | FrozenModel") -> TextService | None:
+def service_of(settings: Settings, model: "Model | FrozenModel", metrics: Metrics | None = None) -> TextService | None:
     """What encodes queries in words; none where the model was learned from vectors."""
     from bidr.model.folder import Model
+    from bidr.serve.encoding import query_service
 
     if not isinstance(model, Model):
         return None
-    try:
-        made: TextService = import_module("bidr.serve.encoding").query_service(model, settings)
-    except ModuleNotFoundError:
-        from bidr.serve.plain import PlainService
-
-        made = PlainService(model)
+    made = query_service(model, settings)
+    if metrics is not None:
+        made.batcher.batch_done = metrics.encoded
     return made
 
 
@@ -47,7 +44,7 @@ def open_service(settings: Settings) -> Service:
     """The index and all that answers from it."""
     share_in(settings.runtime / "codes" if settings.runtime else None)
     metrics = Metrics(settings.runtime / "metrics" if settings.runtime else None)
-    served = Served(settings.index, settings.model, lambda model: service_of(settings, model))
+    served = Served(settings.index, settings.model, lambda model: service_of(settings, model, metrics))
     return Service(settings, served, metrics)
 
 
