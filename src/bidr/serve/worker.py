@@ -4,6 +4,7 @@ import asyncio
 import signal
 import socket
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
