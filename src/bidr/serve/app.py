@@ -44,6 +44,7 @@ class Service:
         self.doors = Doorkeeper(settings.keys, self.limits.rate)
         self.pool = ThreadPoolExecutor(settings.threads, "search")
         self._searching = 0
+        self.connections: Callable[[], int] = lambda: 0
         self.documents = Documents(self.steady, served, self.limits, metrics, None)
 
     async def search(self, call: Call) -> Reply:
@@ -160,11 +161,12 @@ class Endpoint:
         except Gone:
             reply, left = Reply(b"", 499), True
         except TimeoutError:
+            writes = self.right.get(scope["method"]) == "write"
             reply = refuse(
                 Late(
                     "the time for this request is over",
                     expected=f"at most {service.limits.seconds:g} s",
-                    hint="ask for less at once",
+                    hint="it may have been written: send it again" if writes else "ask for less at once",
                 )
             )
         except Exception as error:
@@ -195,6 +197,9 @@ class Endpoint:
         if handler is None:
             allowed = ", ".join([*self.methods, *(["HEAD"] if "GET" in self.methods else [])])
             raise WrongMethod("method", given=method, expected=allowed, headers=((b"allow", allowed.encode()),))
+        if self.service.connections() > self.service.limits.connections:
+            call.unread = True
+            raise Overloaded(1.0, "too many connections are open", hint="keep fewer (limit.connections)")
         self.service.doors.admit(call, self.right.get(method, "read"))
         return await handler(call)
 

@@ -67,7 +67,7 @@ def from_json(body: bytes, query: Query, rules: Rules) -> Asked:
     if (texts is None) == (vectors is None):
         raise Invalid("a search is by texts or by vectors", given=sorted(given), expected="one of texts, vectors")
     if query:
-        given = _parameters(query) | given
+        given = _parameters(query, rules) | given
     if texts is not None:
         return _asked(given, _texts(texts, rules.limits), None, rules)
     return _asked(given, None, _vectors(vectors, rules.limits, rules.dim), rules)
@@ -85,22 +85,12 @@ def from_bytes(body: bytes, query: Query, rules: Rules) -> Asked:
         )
     rows = np.frombuffer(body, dtype="<f4").reshape(-1, rules.dim)
     count_queries(len(rows), rules.limits)
-    return _asked(_parameters(query), None, _finite(rows), rules)
+    return _asked(_parameters(query, rules), None, _finite(rows), rules)
 
 
 def _asked(given: Mapping[str, Any], texts: list[str] | None, vectors: Floats | None, rules: Rules) -> Asked:
     limits = rules.limits
-    depth = min(rules.candidates, limits.candidates)
-    asked = Asked(
-        texts,
-        vectors,
-        _number(given.get("k"), "k", min(K, limits.k), limits.k),
-        _number(given.get("candidates"), "candidates", depth, limits.candidates),
-        _filter(given.get("filter")),
-        _truth(given.get("text"), "text", True),
-        _truth(given.get("codes_only"), "codes_only", False),
-        _model(given.get("model")),
-    )
+    asked = Asked(texts, vectors, *_options(given, rules))
     depth = max(asked.k, 1 if asked.codes_only else asked.candidates)
     for name, total, most in (
         ("candidates of all queries together", asked.queries * depth, limits.reads),
@@ -111,8 +101,22 @@ def _asked(given: Mapping[str, Any], texts: list[str] | None, vectors: Floats | 
     return asked
 
 
-def _parameters(query: Query) -> dict[str, Any]:
-    """What a query string says."""
+def _options(given: Mapping[str, Any], rules: Rules) -> tuple[Any, ...]:
+    """What is asked besides the queries, in the order of `Asked`."""
+    limits = rules.limits
+    depth = min(rules.candidates, limits.candidates)
+    return (
+        _number(given.get("k"), "k", min(K, limits.k), limits.k),
+        _number(given.get("candidates"), "candidates", depth, limits.candidates),
+        _filter(given.get("filter")),
+        _truth(given.get("text"), "text", True),
+        _truth(given.get("codes_only"), "codes_only", False),
+        _model(given.get("model")),
+    )
+
+
+def _parameters(query: Query, rules: Rules) -> dict[str, Any]:
+    """What a query string says; checked, though a body may say otherwise."""
     found = {}
     for name, values in query.items():
         if name not in READERS or len(values) > 1:
@@ -122,6 +126,7 @@ def _parameters(query: Query) -> dict[str, Any]:
             found[name] = read(values[0])
         except (ValueError, KeyError) as error:
             raise Invalid(f"{name} cannot be read", given=values[0], expected=expected) from error
+    _options(found, rules)
     return found
 
 
@@ -150,7 +155,7 @@ def count_queries(count: int, limits: Limits) -> None:
         )
 
 
-def matrix(rows: list[Any], dim: int, what: str = "vectors") -> Floats:
+def matrix(rows: list[Any], dim: int, what: str = "vectors", largest: float = LARGEST) -> Floats:
     """Lists of numbers as float32 rows. Only numbers: numpy would take "1" and true for numbers too."""
     for number, row in enumerate(rows):
         if type(row) is not list or len(row) != dim:
@@ -163,19 +168,19 @@ def matrix(rows: list[Any], dim: int, what: str = "vectors") -> Floats:
         if not NUMBERS.issuperset(map(type, row)):
             raise Invalid(f"{what}: number {number} holds what is not a number", expected="numbers alone")
     with np.errstate(over="ignore"):
-        return _finite(np.array(rows, dtype=np.float32), what)
+        return _finite(np.array(rows, dtype=np.float32), what, largest)
 
 
 NUMBERS = frozenset((float, int))
 
 
-def _finite(rows: Floats, what: str = "vectors") -> Floats:
+def _finite(rows: Floats, what: str = "vectors", largest: float = LARGEST) -> Floats:
     # Squares of what is larger are not numbers of 32 bits any more.
-    bad = ~(np.abs(rows).max(axis=1) <= LARGEST)
+    bad = ~(np.abs(rows).max(axis=1) <= largest)
     if bad.any():
         raise Invalid(
             f"{what}: number {int(bad.argmax())} holds NaN, infinity, or a number too large",
-            expected=f"finite numbers up to {LARGEST:g}",
+            expected=f"finite numbers up to {largest:g}",
             hint="scale or normalise the vectors",
         )
     return rows

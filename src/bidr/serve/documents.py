@@ -5,9 +5,10 @@ from typing import Any
 
 from bidr.errors import DataError
 from bidr.index.filters import check_attributes
-from bidr.serve.asked import matrix, object_of
+from bidr.index.vectors import LARGEST as STORED
+from bidr.serve.asked import LARGEST, matrix, object_of
 from bidr.serve.call import JSON, Call, Reply, as_json
-from bidr.serve.errors import Forbidden, Invalid
+from bidr.serve.errors import Conflict, Forbidden, Invalid
 from bidr.serve.limits import Limits
 from bidr.serve.link import WriterLink
 from bidr.serve.metrics import Metrics
@@ -52,7 +53,7 @@ class Documents:
                 given=len(listed) if isinstance(listed, list) else listed,
                 expected=f"a list of 1 to {self.limits.documents}",
             )
-        documents, vectors = self._checked(listed, self.served.now)
+        documents, vectors = self._checked(listed, replace, self.served.now)
         call.notes["documents"] = len(documents)
         about = {"op": "add", "documents": documents, "replace": replace}
         result = await link.ask(about, vectors)
@@ -82,24 +83,24 @@ class Documents:
         for name in query:
             if name not in known:
                 raise Invalid("unknown parameter", given=name, expected=", ".join(sorted(known)))
-        ids = list(dict.fromkeys(query.get("id", ())))
+        ids = query.get("id", [])
         if not 1 <= len(ids) <= self.limits.documents or not all(0 < len(name) <= LONGEST_ID for name in ids):
             raise Invalid(
                 "id",
                 given=f"{len(ids)} ids",
                 expected=f"1 to {self.limits.documents} ids of 1 to {LONGEST_ID} characters",
             )
-        return ids
+        return list(dict.fromkeys(ids))
 
-    def _checked(self, listed: list[Any], serving: Serving) -> tuple[list[list[Any]], bytes]:
+    def _checked(self, listed: list[Any], replace: bool, serving: Serving) -> tuple[list[list[Any]], bytes]:
         """Documents as fields, and their vectors as bytes."""
-        documents, ids = [], set()
-        for number, given in enumerate(listed):
-            fields = _document(number, given)
-            if fields[0] in ids:
-                raise Invalid(f"documents: number {number} has an id for the second time", given=fields[0])
-            ids.add(fields[0])
-            documents.append(fields)
+        fields = [_document(number, given) for number, given in enumerate(listed)]
+        # Of an id that is given twice the last counts, as if it had come in a request of its own.
+        last = {given[0]: number for number, given in enumerate(fields)}
+        if len(last) < len(fields):
+            if not replace:
+                raise Conflict("an id is given twice", expected="new ids", hint='send "replace": true')
+            fields, listed = ([rows[number] for number in last.values()] for rows in (fields, listed))
         vectors = [given["vector"] for given in listed if given.get("vector") is not None]
         by_text = serving.service is not None
         if by_text and vectors:
@@ -107,9 +108,14 @@ class Documents:
         if not by_text and len(vectors) != len(listed):
             raise Invalid("documents without vector", expected="a vector of each", hint="the index has no text encoder")
         if not vectors:
-            return documents, b""
-        rows = matrix(vectors, serving.dim, "documents: vector")
-        return documents, rows.astype("<f4").tobytes()
+            return fields, b""
+        rows = matrix(vectors, serving.dim, "documents: vector", largest_stored(serving))
+        return fields, rows.astype("<f4").tobytes()
+
+
+def largest_stored(serving: Serving) -> float:
+    """The largest number that a vector may have: vectors of length 1 are made so before they are stored."""
+    return LARGEST if serving.view.manifest.unit else STORED["fp16"]
 
 
 def _document(number: int, given: Any) -> list[Any]:

@@ -1,15 +1,26 @@
-"""uvicorn's HTTP protocol with one thing more: whoever takes too long over the head of a request is cut off."""
+"""uvicorn's HTTP protocol with some limits more: on the head of a request, and on how long an answer is left unread."""
 
 import asyncio
 from typing import Any
 
+LONGEST_HEAD = 1 << 16
 
-def timed_protocol(seconds: float) -> type[asyncio.Protocol]:
-    """The protocol class. Bodies have their own limit, and so have answers."""
-    from uvicorn.protocols.http.h11_impl import H11Protocol
 
-    class TimedProtocol(H11Protocol):
+def timed_protocol(seconds: float, reading: float) -> type[asyncio.Protocol]:
+    """The protocol class: over the parser in C where there is one. Bodies have their own limit.
+
+    seconds: that a head may take; reading: that a client may leave an answer unread.
+    """
+    base: Any
+    try:
+        from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol as base
+    except ImportError:
+        from uvicorn.protocols.http.h11_impl import H11Protocol as base
+
+    class TimedProtocol(base):  # type: ignore[misc]
         _late: asyncio.TimerHandle | None = None
+        _stuck: asyncio.TimerHandle | None = None
+        _head = 0
 
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
@@ -17,12 +28,29 @@ def timed_protocol(seconds: float) -> type[asyncio.Protocol]:
 
         def data_received(self, data: bytes) -> None:
             super().data_received(data)
-            if self._late is None and self._between():  # part of a head
+            if not self._between():
+                self._head = 0
+                return
+            self._head += len(data)
+            if self._head > LONGEST_HEAD and not self.transport.is_closing():
+                self.transport.close()
+            elif self._late is None:  # part of a head
                 self._late = self.loop.call_later(seconds, self._cut)
 
+        def pause_writing(self) -> None:
+            super().pause_writing()
+            self._stuck = self._stuck or self.loop.call_later(reading, self.transport.abort)
+
+        def resume_writing(self) -> None:
+            super().resume_writing()
+            if self._stuck is not None:
+                self._stuck.cancel()
+                self._stuck = None
+
         def connection_lost(self, exc: Exception | None) -> None:
-            if self._late is not None:
-                self._late.cancel()
+            for timer in (self._late, self._stuck):
+                if timer is not None:
+                    timer.cancel()
             super().connection_lost(exc)
 
         def _between(self) -> bool:

@@ -4,11 +4,10 @@ from typing import Any
 
 from bidr.index.filters import COMBINING, LONGEST_NAME
 from bidr.serve.asked import FIELDS, LARGEST, K
-from bidr.serve.documents import LONGEST_ID
+from bidr.serve.documents import LONGEST_ID, largest_stored
 from bidr.serve.limits import Limits
 from bidr.serve.served import Serving
 
-FP16 = 65_000.0
 
 Schema = dict[str, Any]
 ERRORS = {
@@ -65,7 +64,10 @@ def _object(properties: Schema, *, optional: tuple[str, ...] = ()) -> Schema:
 
 
 def _or_null(schema: Schema) -> Schema:
-    return {"anyOf": [schema, {"type": "null"}]}
+    """The same, or null: by its type where it has one, which tools negate better than alternatives."""
+    if "const" in schema:
+        return {**{key: value for key, value in schema.items() if key != "const"}, "enum": [schema["const"], None]}
+    return {**schema, "type": [schema["type"], "null"]}
 
 
 def _whole(most: int | None = None, default: int | None = None) -> Schema:
@@ -99,7 +101,7 @@ def _search(serving: Serving, limits: Limits) -> Schema:
     options: Schema = {
         "k": _whole(limits.k, min(K, limits.k)) | {"description": "Answers to a query."},
         "candidates": _whole(limits.candidates, default) | {"description": "How many documents are ranked by vectors."},
-        "filter": {"$ref": "#/components/schemas/Filter"},
+        "filter": _filter(),
         "text": {"type": "boolean", "default": True, "description": "Whether answers have title and text."},
         "codes_only": {"type": "boolean", "default": False, "description": "The ranking of the codes alone."},
         "model": model,
@@ -110,13 +112,14 @@ def _search(serving: Serving, limits: Limits) -> Schema:
     if serving.service is not None:
         kinds.insert(0, _object({"texts": texts, **body}, optional=FIELDS[2:]))
         example = {"texts": ["who painted the night watch"], "k": 3, "candidates": default}
-    parameters = [_parameter(name, each) for name, each in options.items() if name != "model" or serving.fingerprint]
+    shown = [name for name in options if name != "filter" and (name != "model" or serving.fingerprint)]
+    parameters = [{"name": name, "in": "query", "required": False, "schema": options[name]} for name in shown]
     size = 4 * dim
     return {
         "operationId": "search",
         "summary": "The best documents for each query.",
         "description": f"Queries in words or as vectors; or as float32 rows, little-endian, of {size} bytes each "
-        f"(up to {limits.queries}, finite numbers), with everything else in the query string. "
+        f"(up to {limits.queries}, finite numbers), with everything else in the query string (a filter as JSON). "
         f"All queries together may have {limits.answers} answers and {limits.reads} candidates.",
         "parameters": parameters,
         "requestBody": {
@@ -128,13 +131,6 @@ def _search(serving: Serving, limits: Limits) -> Schema:
         },
         "responses": _responses(_found(), *WITH_BODY, 409),
     }
-
-
-def _parameter(name: str, schema: Schema) -> Schema:
-    found: Schema = {"name": name, "in": "query", "required": False}
-    if name == "filter":
-        return found | {"content": {"application/json": {"schema": schema, "example": {"lang": "en"}}}}
-    return found | {"schema": schema}
 
 
 def _found() -> Schema:
@@ -168,11 +164,10 @@ def _answer() -> Schema:
 def _documents(serving: Serving, limits: Limits) -> Schema:
     name: Schema = {"type": "string", "minLength": 1, "maxLength": LONGEST_ID}
     attribute: Schema = {
-        "anyOf": [
-            {"type": ["string", "boolean"]},
-            {"type": "number", "minimum": -(2.0**62), "maximum": 2.0**62},
-            {"type": "array", "items": {"type": "string"}},
-        ]
+        "type": ["string", "boolean", "number", "array"],
+        "minimum": -(2.0**62),
+        "maximum": 2.0**62,
+        "items": {"type": "string"},
     }
     names = {"type": "string", "pattern": f"^(?!({'|'.join(COMBINING)})$)", "minLength": 1, "maxLength": LONGEST_NAME}
     attributes = {"type": "object", "propertyNames": names, "additionalProperties": attribute}
@@ -182,7 +177,7 @@ def _documents(serving: Serving, limits: Limits) -> Schema:
     given["attributes"] = _or_null(attributes)
     example: Schema = {"id": "doc-1", "title": "Title", "text": "Text", "attributes": {"lang": "en", "year": 2021}}
     if serving.service is None:
-        given["vector"] = _vector(serving.dim, LARGEST if serving.view.manifest.unit else FP16)
+        given["vector"] = _vector(serving.dim, largest_stored(serving))
         example["vector"] = [round(1 / serving.dim, 6)] * serving.dim
     several = {"type": "array", "minItems": 1, "maxItems": limits.documents}
     ids = {
@@ -244,14 +239,20 @@ def _filter() -> Schema:
         sides = {side: {"type": kind} for side in ("gt", "gte", "lt", "lte")}
         return {"type": "object", "properties": sides, "minProperties": 1, "additionalProperties": False}
 
-    choice = _object({"any": {"type": "array", "items": scalar, "minItems": 1}})
     several = {"type": "array", "items": this, "minItems": 1}
     return {
         "type": "object",
         "description": "Conditions by attribute, all of which must hold.",
         "minProperties": 1,
         "properties": {"and": several, "or": several, "not": this},
-        "additionalProperties": {"anyOf": [scalar, choice, bounds("number"), bounds("string")]},
+        "additionalProperties": {
+            "anyOf": [
+                scalar,
+                _object({"any": {"type": "array", "items": scalar, "minItems": 1}}),
+                bounds("number"),
+                bounds("string"),
+            ],
+        },
         "examples": [{"lang": "en", "year": {"gte": 2020}}, {"or": [{"tag": {"any": ["a", "b"]}}, {"not": {"n": 1}}]}],
     }
 

@@ -123,7 +123,9 @@ class Served:
         service = self._make(model)
         if before and before.service is not None:
             # Requests that have begun with the old model are answered by it.
-            threading.Timer(60.0, before.service.close).start()
+            closing = threading.Timer(60.0, before.service.close)
+            closing.daemon = True
+            closing.start()
         return Serving(view, model, service, finder, model.candidates)
 
     def close(self) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import signal
 import socket
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ from bidr.index.engines.shared import share_in
 from bidr.serve.app import Service, make_app
 from bidr.serve.documents import Documents
 from bidr.serve.link import WriterLink
-from bidr.serve.logs import log
+from bidr.serve.logs import log, log_fault
 from bidr.serve.metrics import Metrics
 from bidr.serve.process import report, settings_from_stdin, until_alone
 from bidr.serve.served import LOOK_EVERY, Served, TextService
@@ -63,7 +64,10 @@ class Worker:
     async def look(self) -> None:
         """Take up what is new in the index, and say what is served now."""
         before, loop = self.served.trouble, asyncio.get_running_loop()
-        await loop.run_in_executor(None, self.served.look)
+        try:
+            await loop.run_in_executor(None, self.served.look)
+        except Exception as error:  # nobody waits for this: it is tried again
+            log_fault("fault", error, where="follow")
         served, metrics = self.served, self.service.metrics
         metrics.documents.set(served.now.view.count)
         metrics.generation.set(served.now.generation)
@@ -99,18 +103,19 @@ def server_of(service: Service) -> Any:
     limits = service.limits
     config = uvicorn.Config(
         make_app(service),
-        http=timed_protocol(limits.body_seconds),
+        http=timed_protocol(limits.body_seconds, limits.seconds),
         log_config=None,
         access_log=False,
         server_header=False,
         proxy_headers=False,
         lifespan="off",
         ws="none",
-        limit_concurrency=limits.connections,
         timeout_keep_alive=KEEP_ALIVE,
         timeout_graceful_shutdown=max(1, round(service.settings.drain)),
     )
-    return uvicorn.Server(config)
+    server = uvicorn.Server(config)
+    service.connections = lambda: len(server.server_state.connections)
+    return server
 
 
 async def drain(service: Service, server: Any) -> None:
@@ -163,12 +168,20 @@ async def _ready(server: Any, worker: Worker) -> None:
     report({"ready": True})
 
 
+def runner() -> Any:
+    """What runs the event loop: the quicker one where it is installed."""
+    try:
+        return import_module("uvloop").run
+    except ModuleNotFoundError:
+        return asyncio.run
+
+
 def main() -> None:
     """Settings come on standard input, the listening socket as the file descriptor that argv names."""
     settings = settings_from_stdin()
     listening = socket.socket(fileno=int(sys.argv[1]))
     try:
-        asyncio.run(serve(settings, listening))
+        runner()(serve(settings, listening))
     except BidrError as error:
         report({"error": str(error)})
         sys.exit(2)

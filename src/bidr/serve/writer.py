@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from bidr.errors import BidrError
+from bidr.progress import console
 from bidr.serve.errors import Overloaded, Refused, as_refusal
 from bidr.serve.logs import log, log_fault
 from bidr.serve.process import report, settings_from_stdin, until_alone
@@ -154,6 +155,7 @@ async def run(settings: Settings) -> None:
 
 def main() -> None:
     settings = settings_from_stdin()
+    console.quiet = True  # bars are for people; the log is for machines
     asyncio.run(run(settings))
 
 
