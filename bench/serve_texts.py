@@ -74,7 +74,17 @@ class Server:
 
     def __init__(self, index: Path, flags: tuple[str, ...]) -> None:
         self.log = tempfile.NamedTemporaryFile(suffix=".log")  # noqa: SIM115
-        command = [sys.executable, "-m", "bidr", "serve", str(index), "--port=0", "--no-access-log", "--limit.rate=0"]
+        command = [
+            sys.executable,
+            "-m",
+            "bidr",
+            "serve",
+            str(index),
+            "--port=0",
+            "--no-access-log",
+            "--limit.rate=0",
+            "--limit.seconds=60",
+        ]
         self.process = subprocess.Popen([*command, *flags], stderr=self.log, stdout=self.log)
         while not (ready := self._said("ready")):
             if self.process.poll() is not None:
