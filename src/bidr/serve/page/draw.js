@@ -42,6 +42,7 @@ export function drawAnswers(list, byCodesList, deep, wanted, found, byCodes) {
   const words = wanted.q.toLowerCase().match(/[\p{L}\p{N}]{3,}/gu) ?? [];
   const finals = new Map(found.answers.map((one) => [one.id, one.rank]));
   list.replaceChildren(...found.answers.map((one) => card(one, words, move(one))));
+  list.querySelector("article")?.setAttribute("tabindex", "0");  // one stop for Tab, the arrows go on from there
   byCodesList.replaceChildren(...(byCodes?.answers ?? []).map((one) => card(one, words, fate(finals.get(one.id), one.rank), finals.has(one.id))));
   const shown = new Set((byCodes?.answers ?? []).map((one) => one.id));
   const from = byCodes ? found.answers.filter((one) => !shown.has(one.id)).sort((a, b) => a.candidate_rank - b.candidate_rank) : [];

@@ -37,6 +37,12 @@ async function search(keep) {
   writeState(wanted, wide.matches, keep);
   asking?.abort();
   if (!wanted.q) return clear();
+  const longest = about?.limits?.characters;
+  if (wanted.q.length > longest) {
+    asking = null;
+    return showTrouble(new Trouble("The question is too long",
+      `It has ${wanted.q.length.toLocaleString("en")} characters; this server reads up to ${longest.toLocaleString("en")}.`));
+  }
   const mine = asking = new AbortController();
   board.classList.add("stale");
   try {
@@ -164,6 +170,7 @@ function step(by) {
   if (!all.length) return;
   if (at + by < 0) return box.focus();
   const next = all[Math.min(at < 0 ? 0 : at + by, all.length - 1)];
+  for (const one of all) one.tabIndex = one === next ? 0 : -1;
   next.focus();
   next.scrollIntoView({ block: "nearest" });
 }
@@ -182,7 +189,7 @@ document.addEventListener("keydown", (event) => {
   else if (event.key === "Escape" && at === box) { box.value = ""; search(true); }
   else if (event.key === "Escape") box.focus(), box.select();
   else if ((event.key === "ArrowDown" || event.key === "ArrowUp") && !typing) step(event.key === "ArrowDown" ? 1 : -1);
-  else if (event.key === "Enter" && at.matches("article")) open(at);
+  else if ((event.key === "Enter" || event.key === " ") && at.matches("article")) open(at);
   else return;
   event.preventDefault();
 });
