@@ -36,7 +36,8 @@ def main() -> None:
     given.add_argument("queries", type=Path)
     given.add_argument("--out", type=Path, required=True)
     given.add_argument("--requests", type=int, default=10_000)
-    given.add_argument("--swap-documents", type=int, default=20_000)
+    given.add_argument("--ids", type=Path, help="names of the rows, one a line, where FOLDER/index was built with them")
+    given.add_argument("--swap-documents", type=int, default=5_000)
     given.add_argument("--only", default="cpu,memory,add,swap")
     asked = given.parse_args()
     documents, queries = unit(np.load(asked.vectors)), unit(np.load(asked.queries))
@@ -50,12 +51,13 @@ def main() -> None:
 def cpu(asked: argparse.Namespace, index: Path, documents: np.ndarray, queries: np.ndarray) -> None:
     """CPU of the server a request, and recall of what it answers."""
     some = queries[:1_000]
-    exact = top_k(some, documents, K)[1]
+    names = asked.ids.read_text().split("\n") if asked.ids else list(map(str, range(len(documents))))
+    exact = [{names[row] for row in rows} for rows in top_k(some, documents, K).rows.tolist()]
     with server(index, asked.out / "log", "--threads=1") as (port, pid):
         for kind in ("json", "binary"):
             ask = Asking(port, kind)
             found = [ask(query, K, text=False) for query in some]  # brings the rows into memory too
-            hits = [len(set(one) & set(map(str, rows))) for one, rows in zip(found, exact.tolist(), strict=True)]
+            hits = [len(set(one) & near) for one, near in zip(found, exact, strict=True)]
             for k in (K, 10):
                 before, started = used(pid), time.perf_counter()
                 for number in range(asked.requests // 5):
