@@ -42,7 +42,7 @@ class Service:
         self.settings, self.limits, self.served, self.metrics = settings, settings.limits, served, metrics
         self.started = self.draining = False
         self.doors = Doorkeeper(settings.keys, self.limits.rate)
-        self.pool = ThreadPoolExecutor(settings.threads, "search")
+        self.pool = ThreadPoolExecutor(max(settings.threads, 1), "search")
         self._searching = 0
         self.connections: Callable[[], int] = lambda: 0
         self.documents = Documents(self.steady, served, self.limits, metrics, None)
@@ -98,7 +98,9 @@ class Service:
         return await serving.service.encode(asked.texts, deadline)
 
     async def _on_thread(self, work: Callable[..., Searched], *given: Any) -> Searched:
-        """Run on one of the search threads, if not too many wait for one."""
+        """Run on one of the search threads, if not too many wait for one; without threads here and now."""
+        if not self.settings.threads:
+            return work(*given)
         if self._searching >= self.settings.threads + self.limits.queue:
             raise Overloaded(1.0, hint="try again later, or start more workers (limit.queue)")
         self._searching += 1
