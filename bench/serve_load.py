@@ -42,7 +42,8 @@ def main() -> None:
     asked = given.parse_args()
     documents, queries = unit(np.load(asked.vectors)), unit(np.load(asked.queries))
     index = asked.out / "index"
-    if not index.exists():
+    asked.out.mkdir(parents=True, exist_ok=True)
+    if not index.exists() and {"cpu", "memory"} & set(asked.only.split(",")):
         build_vectors(documents, None, index)
     for name in asked.only.split(","):
         {"cpu": cpu, "memory": memory, "add": add, "swap": swap}[name](asked, index, documents, queries)
