@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from bidr.index.candidates import Rows
+from bidr.index.documents import DocumentFile
 from bidr.index.live.view import LiveView
 from bidr.index.names import Names
 from bidr.text.records import Document
@@ -28,20 +29,14 @@ class Finder:
         """Id, title, text and attributes of rows, in their order; None for what the index does not have."""
         found: list[Fields] = [{}] * len(rows)
         for part, places, own in self.view.split(rows):
-            for place, row in zip(places.tolist(), own.tolist(), strict=True):
-                if part is None:
-                    document: Document | None = self.view.memory.documents[row]
-                    known = document if self.view.memory.texts else None
-                    found[place] = _fields(document.id, known, document.attributes)  # type: ignore[union-attr]
-                else:
-                    stored = part.open.reader.documents
-                    document = stored.document(row) if texts else None
-                    name = document.id if document else stored.id(row)
-                    attributes = document.attributes if document else stored.columns.get(row)
-                    found[place] = _fields(name, document, attributes)
-        if not texts:
-            for each in found:
-                each["title"] = each["text"] = None
+            if part is None:
+                documents = [self.view.memory.documents[row] for row in own.tolist()]
+                shown = texts and self.view.memory.texts
+                each = [_fields(given.id, given if shown else None, given.attributes) for given in documents]
+            else:
+                each = _stored(part.open.reader.documents, own, texts=texts)
+            for place, fields in zip(places.tolist(), each, strict=True):
+                found[place] = fields
         return found
 
     def find(self, ids: Iterable[str]) -> dict[str, int]:
@@ -68,6 +63,15 @@ class Finder:
             reader = part.open.reader
             self._names[key] = Names(reader.generation, reader.manifest, part.count)
         return self._names[key]
+
+
+def _stored(stored: DocumentFile, rows: Rows, *, texts: bool) -> list[Fields]:
+    if texts and stored.has_text:
+        documents = [stored.document(row) for row in rows.tolist()]
+        return [_fields(given.id, given, given.attributes) for given in documents if given is not None]
+    columns = stored.columns
+    attributes = [columns.get(row) for row in rows.tolist()] if columns.there else [None] * len(rows)
+    return [_fields(name, None, known) for name, known in zip(stored.ids(rows), attributes, strict=True)]
 
 
 def _fields(name: str, document: Document | None, attributes: Any) -> Fields:

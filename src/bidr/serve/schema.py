@@ -8,7 +8,6 @@ from bidr.serve.documents import LONGEST_ID, largest_stored
 from bidr.serve.limits import Limits
 from bidr.serve.served import Serving
 
-
 Schema = dict[str, Any]
 ERRORS = {
     400: "The request cannot be read.",

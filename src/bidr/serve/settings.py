@@ -106,7 +106,7 @@ def check(settings: Settings) -> Settings:
         raise ConfigError(
             f"--writable on host {settings.host} needs a write key; set {WRITE_KEY} in the environment, or --keys FILE"
         )
-    for name, least, most in (("workers", 1, 256), ("threads", 1, 256), ("port", 0, 65_535), ("drain", 0, 3_600)):
+    for name, least, most in (("workers", 1, 256), ("threads", 0, 256), ("port", 0, 65_535), ("drain", 0, 3_600)):
         if not least <= getattr(settings, name) <= most:
             raise ConfigError(f"{name}: given {getattr(settings, name)}, expected {least} to {most}")
     return settings

@@ -23,7 +23,7 @@ from bidr.serve.runtime import runtime_folder
 from bidr.serve.settings import Settings
 
 START_WITHIN = 600.0
-TICK = 0.05
+TICK = 0.1
 LONGEST_PAUSE = 30.0
 TIDY_EVERY = 5.0
 
