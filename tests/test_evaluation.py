@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bidr.errors import ConfigError, DataError
-from bidr.evaluation import candidate_recall, evaluate_run, evaluate_searcher, paired, rank_run
+from bidr.evaluation import candidate_recall, evaluate_run, evaluate_searcher, paired, rank_run, recall_of, remember
 from bidr.index.build import build_index
 from bidr.index.reader import IndexReader
 from bidr.search import QueryVectors, Searcher
@@ -111,3 +111,21 @@ def test_a_report_of_queries_that_are_documents(searcher):
 def test_a_split_without_judged_queries(searcher):
     with pytest.raises(DataError, match="no judged queries"):
         evaluate_searcher(searcher, SimpleNamespace(queries=[Query("q", "1")], qrels={}))
+
+
+def test_the_curve_says_for_each_depth_what_fewer_candidates_would_have_had(searcher, tmp_path):
+    split = SimpleNamespace(
+        queries=[Query(str(row), str(row)) for row in range(50)],
+        qrels={str(row): {f"doc-{row + 1}": 1} for row in range(50)},
+    )
+    report = evaluate_searcher(searcher, split, ["R@10"], candidates=60)
+    depths = [n for n, _ in report.recall_curve]
+    assert depths == [1, 2, 5, 10, 20, 50, 60]
+    for n, share in report.recall_curve:
+        few = evaluate_searcher(searcher, split, ["R@1"], k=1, candidates=n)
+        assert share == few.candidate_recall
+    assert recall_of(tmp_path, "model") is None
+    remember(tmp_path, report, "model", "test")
+    assert recall_of(tmp_path, "model") == [list(point) for point in report.recall_curve]
+    assert recall_of(tmp_path, "another") is None, "what was measured of another model is not this one's"
+    remember(tmp_path / "nowhere", report, "model", "test")

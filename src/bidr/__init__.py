@@ -26,9 +26,12 @@ if TYPE_CHECKING:
         train,
         train_vectors,
     )
+    from bidr.client import AsyncClient, Client
 
 __version__ = "0.1.0"
 __all__ = [
+    "AsyncClient",
+    "Client",
     "OpenIndex",
     "PlainCodes",
     "TrainConfig",
@@ -48,6 +51,6 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'bidr' has no attribute {name!r}")
-    from bidr import api
+    from bidr import api, client
 
-    return getattr(api, name)
+    return getattr(client if name in ("AsyncClient", "Client") else api, name)

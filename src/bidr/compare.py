@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 
 from bidr.api import build, open_index
 from bidr.errors import ConfigError
-from bidr.evaluation import candidate_recall, evaluate_run, evaluate_searcher, paired, rank_run
+from bidr.evaluation import candidate_recall, evaluate_run, evaluate_searcher, paired, rank_run, remember
 from bidr.files import write_json
+from bidr.index.state import model_of as stamp_of
 from bidr.negatives.bm25 import Bm25
 from bidr.progress import say
 from bidr.search import Searcher
@@ -140,14 +141,17 @@ def _measure(name: str, shop: Workshop, out: Path, judged: Split, engine: str, s
     seconds = time.monotonic() - started
     index = build(shop.dataset, model, folder / "index", engine=engine, tokens=shop.folder / "tokens")
     with open_index(index, device=shop.device) as searcher:
-        rows = [_row(method, searcher, judged, seconds)]
+        rows = [_row(method, searcher, judged, seconds, index)]
         for how, smaller in shrunk(searcher, shrink).items() if shrink else ():
             rows.append(_row(f"{method}, {how}", smaller, judged, 0.0))
     return rows
 
 
-def _row(method: str, searcher: Searcher, judged: Split, seconds: float) -> Row:
+def _row(method: str, searcher: Searcher, judged: Split, seconds: float, index: Path | None = None) -> Row:
     found = evaluate_searcher(searcher, judged, MEASURES)
+    if index is not None:
+        stamp = stamp_of(index)
+        remember(index, found, stamp.fingerprint if stamp else None, judged.name)
     say(f"{method}: R@10 {found.measures['R@10']:.4f}, R@100 {found.measures['R@100']:.4f}")
     return Row(
         method,

@@ -4,12 +4,15 @@ import json
 import re
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from bidr.errors import ConfigError, DataError
+from bidr.files import write_json
 from bidr.search import STEPS, Ranking, Searcher, Timings
 from bidr.text.records import Query
 from bidr.text.trec import Run
@@ -18,6 +21,8 @@ MEASURES = ("R@10", "R@100", "RR@10", "nDCG@10")
 DEPTH = 100
 BY_QUERY = ("per_query", "run")
 BATCH = 64
+CURVE = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000)
+EVALUATED = "evaluated.json"
 TIMED_QUERIES = 200
 RESAMPLES = 10_000
 # Resamples are drawn some at a time: 10,000 resamples of 10,000 queries at once would take 800 MB.
@@ -129,6 +134,8 @@ class Report:
     per_query: dict[str, dict[str, float]]
     run: Run
     """What was found for each query, scored so that whoever reads it ranks it the same."""
+    recall_curve: list[tuple[int, float]] = field(default_factory=list)
+    """`candidate_recall` of the first so many candidates."""
 
     def json(self) -> str:
         """Everything but the values and rankings of each query, for another program."""
@@ -192,7 +199,31 @@ def evaluate_searcher(
         batch_queries_per_second=len(queries) / seconds,
         per_query=scores.per_query,
         run=run,
+        recall_curve=_curve(depths, qrels),
     )
+
+
+def remember(index: Path, report: Report, model: str | None, split: str) -> None:
+    """Leave in the index folder what was measured, for whoever serves it; a folder that is read-only stays as it is."""
+    told = {"split": split, "queries": report.queries, "documents": report.documents, "model": model}
+    with suppress(OSError):
+        write_json(index / EVALUATED, {**told, "measures": report.measures, "recall_curve": report.recall_curve})
+
+
+def recall_of(index: Path, model: str | None) -> list[list[float]] | None:
+    """The curve that `remember` left, if it was of this model."""
+    try:
+        found = json.loads((index / EVALUATED).read_text(encoding="utf-8"))
+        curve: list[list[float]] = found["recall_curve"]
+        return curve if found["model"] == model else None
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
+
+
+def _curve(candidates: Mapping[str, Sequence[str]], qrels: Qrels) -> list[tuple[int, float]]:
+    deepest = max(map(len, candidates.values()))
+    depths = [n for n in CURVE if n < deepest] + [deepest]
+    return [(n, candidate_recall({query: found[:n] for query, found in candidates.items()}, qrels)) for n in depths]
 
 
 def time_queries(searcher: Searcher, texts: Sequence[str], k: int, candidates: int) -> list[tuple[float, ...]]:

@@ -35,7 +35,8 @@ class Demo(Verb):
         rows = demo(self.out, documents=self.documents, config=CONFIG)
         remember(searchable(self.out))
         command = "bidr" if which("bidr") else sys.argv[0]
-        return Shown(f"{table(rows)}\nnext: {command} search {EXAMPLE}", report(rows))
+        page = f"or open http://127.0.0.1:8000 after: {command} serve {searchable(self.out)}"
+        return Shown(f"{table(rows)}\nnext: {command} search {EXAMPLE}\n{page}", report(rows))
 
 
 @dataclass(frozen=True, kw_only=True)

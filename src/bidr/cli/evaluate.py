@@ -57,7 +57,8 @@ class Evaluate(Verb):
 
     def run(self) -> Shown:
         from bidr.api import open_index
-        from bidr.evaluation import evaluate_searcher
+        from bidr.evaluation import evaluate_searcher, remember
+        from bidr.index.state import model_of
         from bidr.text import read_run, write_run
 
         if self.candidates is not None and self.candidates < 1:
@@ -72,6 +73,8 @@ class Evaluate(Verb):
             if self.query_vectors is not None:
                 searcher.encoder = searcher.by_vectors(self.query_vectors, rows)
             report = evaluate_searcher(searcher, split, self.measures, candidates=self.candidates)
+        stamp = model_of(index)
+        remember(index, report, stamp.fingerprint if stamp else None, self.split)
         if self.run_file:
             write_run(self.run_file, report.run)
         value = {

@@ -8,6 +8,7 @@ from bidr.cli.index import Build, Inspect, Verify
 from bidr.cli.live import Add, Compact, Delete, Snapshot
 from bidr.cli.plan import Plan
 from bidr.cli.search import Search
+from bidr.cli.serve import Serve
 from bidr.cli.shown import Verb
 from bidr.cli.train import Recipes, Train
 
@@ -17,6 +18,7 @@ VERBS: dict[str, type[Verb]] = {
     "plan": Plan,
     "build": Build,
     "search": Search,
+    "serve": Serve,
     "evaluate": Evaluate,
     "add": Add,
     "delete": Delete,

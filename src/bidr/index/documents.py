@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Self
 
+import numpy as np
+
 from bidr.errors import DataError, IndexFolderError
 from bidr.index.attributes import AttributesWriter, Columns
 from bidr.index.candidates import Rows
@@ -45,7 +47,12 @@ class DocumentFile:
 
     def ids(self, rows: Rows | Iterable[int]) -> list[str]:
         """Ids of many rows."""
-        return [self.id(int(row)) for row in rows]
+        if self._ids is None or not isinstance(rows, np.ndarray):
+            return [self.id(int(row)) for row in rows]
+        try:
+            return [each.decode("utf-8", "surrogatepass") for each in self._ids.many(rows)]
+        except UnicodeDecodeError:
+            return [self.id(int(row)) for row in rows]  # which says what is wrong
 
     def document(self, row: int) -> Document | None:
         """A document with its text, or None where the index was built from arrays alone."""

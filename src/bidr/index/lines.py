@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from bidr.errors import DataError, IndexFolderError
 from bidr.index.folder import REBUILD
@@ -38,6 +39,15 @@ class Lines:
         if not start <= end <= len(self._blob):
             raise IndexFolderError(f"{self.path}: row {row} is said to lie at {start} to {end}; damaged; {REBUILD}")
         return self._blob[start:end]
+
+    def many(self, rows: npt.NDArray[np.int64]) -> list[bytes]:
+        """The same for many rows, a third of the time a row."""
+        if len(rows) and not 0 <= rows.min() <= rows.max() < len(self):
+            return [self.get(int(row)) for row in rows]  # which says what is wrong
+        starts, ends, blob = self._offsets[rows].tolist(), self._offsets[rows + 1].tolist(), self._blob
+        if any(not start <= end <= len(blob) for start, end in zip(starts, ends, strict=True)):
+            return [self.get(int(row)) for row in rows]
+        return [blob[start:end] for start, end in zip(starts, ends, strict=True)]
 
     def close(self) -> None:
         self._offsets = np.zeros(1, dtype=OFFSET)

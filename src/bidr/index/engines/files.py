@@ -1,5 +1,6 @@
 """An engine as files of an index: plain numpy and safetensors, which any reader opens in a line."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,7 @@ def load_engine(folder: Path, engine: str, ef: int | None = None) -> Candidates:
     from bidr.index.engines.graph import Graph
     from bidr.index.engines.lists import Lists
     from bidr.index.engines.scan import Scan
+    from bidr.index.engines.shared import shared
     from bidr.index.engines.store import CodeStore
 
     try:
@@ -45,7 +47,7 @@ def load_engine(folder: Path, engine: str, ef: int | None = None) -> Candidates:
     codes: Codes = open_array(folder / CODES_FILE, np.dtype(np.uint8), 2)
     if codes.shape[1] != (codebooks.books * codebooks.bits + 7) // 8:
         raise IndexFolderError(f"{folder}: codes of {codes.shape[1]} bytes for {codebooks.books} books; {REBUILD}")
-    store = CodeStore(codebooks, codes, blocks=engine != "hnsw")
+    store = CodeStore(codebooks, codes, blocks=engine != "hnsw", keep=partial(shared, folder / CODES_FILE))
     if engine == "scan":
         return Scan(store)
     if engine == "lists":
@@ -57,7 +59,7 @@ def load_engine(folder: Path, engine: str, ef: int | None = None) -> Candidates:
             raise IndexFolderError(f"{folder / CENTROIDS_FILE}: {centroids.shape} for other lists; {REBUILD}")
         return Lists(store, centroids, offsets, ef)
     if engine == "hnsw":
-        links = read_array(folder / GRAPH_FILE, np.dtype(np.uint8), 3)
+        links = shared(folder / GRAPH_FILE, lambda: read_array(folder / GRAPH_FILE, np.dtype(np.uint8), 3))
         if len(links) != store.count or links.shape[2] not in (3, 4):
             raise IndexFolderError(f"{folder / GRAPH_FILE}: {links.shape} for {store.count:,} rows; {REBUILD}")
         return Graph(store, links, ef)

@@ -1,6 +1,7 @@
 """Codes in RAM, in the layout that scans fastest, and the two ways to score them: ranges of rows, or rows by number."""
 
 import os
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from bidr.index.engines.shuffle import BLOCK, shuffle_here
 from bidr.index.engines.tables import Tables, even_books, margin_of, paired
 from bidr.index.faissfile import unpack
 
+Keep = Callable[[Callable[[], npt.NDArray[np.uint8]]], npt.NDArray[np.uint8]]
 EVERY: Words = np.empty(0, dtype=np.uint32)
 # With a smaller share allowed, most blocks of 32 hold one allowed document or none: scored one by one.
 FEW_ALLOWED = 0.04
@@ -22,13 +24,16 @@ FEW_ALLOWED = 0.04
 class CodeStore:
     """Codes of a corpus. Rows are bytes as `pack` makes them: a byte a book, or two 4-bit codes a byte.
 
+    keep:   where they are held: by default in memory of this process.
     blocks: 4-bit codes in blocks of 32 documents, for scans by shuffle; otherwise a document's bytes stand together.
     """
 
-    def __init__(self, codebooks: Codebooks, rows: Codes, *, blocks: bool = True) -> None:
+    def __init__(
+        self, codebooks: Codebooks, rows: Codes, *, blocks: bool = True, keep: Keep = lambda make: make()
+    ) -> None:
         self.codebooks, self.count, self.shuffle = codebooks, len(rows), shuffle_here()
         self.blocked = blocks and codebooks.bits == 4
-        self.codes: Any = to_blocks(rows) if self.blocked else np.array(rows)
+        self.codes: Any = keep(lambda: to_blocks(rows) if self.blocked else np.array(rows))
         self._tables, self._margin = Tables(codebooks), margin_of(codebooks.books)
 
     @property

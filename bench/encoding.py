@@ -1,0 +1,67 @@
+"""What encodes queries how fast on this machine: programs, micro-batching and threads, with many clients at once.
+
+python bench/encoding.py --index INDEX --data FOLDER
+"""
+
+import asyncio
+import time
+from itertools import cycle
+from pathlib import Path
+from statistics import quantiles
+
+import torch
+import tyro
+
+from bidr.api import _model_of
+from bidr.serve.encoding.service import Encoding, QueryService, choose
+from bidr.text import load
+
+WAYS = {
+    "torch, one at a time, 1 thread": Encoding(program="torch", batch=1, parallel=1, threads=1),
+    "torch, one at a time, 2 threads": Encoding(program="torch", batch=1, parallel=1, threads=2),
+    "torch, two at a time, 1 thread each": Encoding(program="torch", batch=1, parallel=2, threads=1),
+    "torch, micro-batched": Encoding(program="torch"),
+    "onnx, two at a time": Encoding(program="onnx", batch=1),
+    "onnx, micro-batched": Encoding(program="onnx"),
+    "int8, two at a time": Encoding(program="int8", batch=1),
+    "int8, micro-batched": Encoding(program="int8"),
+}
+
+
+def main(index: Path, data: str, model: Path | None = None, clients: int = 32, seconds: float = 8.0) -> None:
+    """Closed loop: each client asks its next question when it has the vector of the last. dev questions."""
+    opened = _model_of(index, model, "cpu")
+    questions = [query.text for query in load(data).split("dev").queries]
+    print(f"{clients} clients, {seconds:g} s each")
+    print(f"{'way':<36}  {'queries/s':>9} {'p50 ms':>9} {'p99 ms':>8} {'CPU ms/query':>13}")
+    for name, encoding in WAYS.items():
+        encoders, _ = choose(opened, index, encoding)
+        torch.set_num_threads(encoding.threads)
+        service = QueryService(encoders, encoding)
+        asyncio.run(ask(service, questions[:32], clients, 0.5))
+        cpu = time.process_time()
+        started = time.perf_counter()
+        took = asyncio.run(ask(service, questions, clients, seconds))
+        cpu, wall = time.process_time() - cpu, time.perf_counter() - started
+        marks = quantiles(took, n=100)
+        p50, p99, each = 1000 * marks[49], 1000 * marks[98], 1000 * cpu / len(took)
+        print(f"{name:<36}  {len(took) / wall:>9.1f} {p50:>9.1f} {p99:>8.1f} {each:>13.2f}", flush=True)
+        service.close()
+
+
+async def ask(service: QueryService, questions: list[str], clients: int, seconds: float) -> list[float]:
+    """Seconds that each question took."""
+    until, took, coming = time.monotonic() + seconds, [], cycle(questions)
+
+    async def client() -> None:
+        while time.monotonic() < until:
+            started = time.perf_counter()
+            await service.encode([next(coming)], started + 1_000_000)
+            took.append(time.perf_counter() - started)
+
+    await asyncio.gather(*(client() for _ in range(clients)))
+    return took
+
+
+if __name__ == "__main__":
+    tyro.cli(main)

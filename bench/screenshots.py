@@ -1,0 +1,65 @@
+"""The screenshots in docs/images, taken of a served index in a real Chromium (Debian: chromium, chromium-driver).
+
+bidr demo
+python bench/screenshots.py runs/demo/comparison/bidr-unified/index docs/images
+"""
+
+import sys
+import tempfile
+import time
+from io import BytesIO
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import urlencode
+
+import tyro
+from PIL import Image
+
+sys.path.append(str(Path(__file__).parents[1] / "tests"))
+from serve.browser import browser
+from serve.made_server import running
+
+DRAWN = "const board = document.getElementById('board'); return !board.hidden && !board.classList.contains('stale')"
+
+
+class Shot(NamedTuple):
+    """One picture. codes: whether the codes' own ranking stands beside the answers."""
+
+    name: str
+    width: int
+    height: int
+    dark: bool = False
+    codes: bool = True
+
+
+SHOTS = (
+    Shot("page-light", 1280, 1440),
+    Shot("page-dark", 1280, 1440, dark=True),
+    Shot("page-phone", 360, 780, codes=False),
+    Shot("page-phone-codes", 360, 780, dark=True),
+)
+
+
+def main(
+    index: tyro.conf.Positional[Path], out: tyro.conf.Positional[Path], question: str = "merge two sorted arrays"
+) -> None:
+    """Serve the index, ask a question, and save what is seen."""
+    out.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder, running(index, Path(folder) / "log") as server:
+        for shot in SHOTS:
+            with browser(shot.width, shot.height, dark=shot.dark, scale=2 if shot.width < 500 else 1) as driver:
+                for _ in range(3):  # the first search of a browser waits for its connection
+                    driver.get(f"{server.url}/?{urlencode({'q': question, 'k': 6, 'codes': int(shot.codes)})}")
+                    until = time.monotonic() + 20
+                    while not driver.execute_script(DRAWN) and time.monotonic() < until:
+                        time.sleep(0.05)
+                time.sleep(0.5)
+                path = out / f"{shot.name}.png"
+                Image.open(BytesIO(driver.get_screenshot_as_png())).quantize(255, Image.Quantize.MAXCOVERAGE).save(
+                    path, optimize=True
+                )
+                print(f"{path}  {path.stat().st_size / 1000:.0f} KB")
+
+
+if __name__ == "__main__":
+    tyro.cli(main)

@@ -1,0 +1,76 @@
+"""bidr serve: an index over HTTP."""
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from bidr.cli.shown import OptionalFile, OptionalFolder, Shown, Verb
+from bidr.errors import MissingExtra
+from bidr.serve.encoding.settings import Encoding
+from bidr.serve.limits import Limits
+
+
+@dataclass(frozen=True, kw_only=True)
+class Serve(Verb):
+    """Answer searches over HTTP, and take documents with --writable.
+
+    Keys come from the environment (BIDR_READ_KEY, BIDR_WRITE_KEY) or from --keys; on loopback none are needed.
+    """
+
+    index: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="INDEX")]
+    """Folder of an index."""
+    model: OptionalFolder = None
+    """Folder of its model, if that is no longer where it was when the index was built."""
+    host: str = "127.0.0.1"
+    """Address to listen on. Any but loopback needs keys."""
+    port: int = 8000
+    """Port to listen on; 0: any that is free."""
+    workers: int = 1
+    """Processes that answer; they share the memory of the codes."""
+    threads: int = min(4, len(os.sched_getaffinity(0)))
+    """Threads of a worker that search; 0: none, one search after another, which takes the least CPU."""
+    writable: bool = False
+    """Take documents: a process of its own is the index's one writer."""
+    keys: OptionalFile = None
+    """File of lines 'read KEY' and 'write KEY'; else from the environment."""
+    drain: float = 10.0
+    """Seconds that requests have to end in when the server is told to stop (SIGTERM)."""
+    access_log: bool = True
+    """A line of JSON on standard error for every request."""
+    limit: Limits = field(default_factory=Limits)
+    encoding: Encoding = field(default_factory=Encoding)
+
+    def run(self) -> Shown:
+        try:
+            import fastapi  # noqa: F401
+            import orjson  # noqa: F401
+            import prometheus_client  # noqa: F401
+            import uvicorn  # noqa: F401
+        except ImportError as error:
+            raise MissingExtra("bidr serve", error.name or "fastapi", "serve") from error
+        from dataclasses import replace
+
+        from bidr.serve.settings import Settings, check, read_keys
+        from bidr.serve.supervisor import supervise
+
+        settings = check(
+            Settings(
+                index=self.index,
+                model=self.model,
+                host=self.host,
+                port=self.port,
+                workers=self.workers,
+                threads=self.threads,
+                writable=self.writable,
+                drain=self.drain,
+                access_log=self.access_log,
+                keys=read_keys(self.keys),
+                limits=self.limit,
+                encoding=self.encoding,
+            )
+        )
+        supervise(settings, lambda before: check(replace(before, keys=read_keys(self.keys))))
+        return Shown(f"{self.index}: stopped", {"index": str(self.index)})

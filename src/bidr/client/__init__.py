@@ -1,0 +1,10 @@
+"""A served index, used as a local one is: `bidr.Client(url)` where it was `bidr.open_index(folder)`.
+
+with bidr.Client("http://127.0.0.1:8000") as searcher:
+    print(searcher.search("who painted the night watch", k=10))
+"""
+
+from bidr.client.clients import AsyncClient, Client
+from bidr.client.errors import Conflict, NotAllowed, Rejected, ServiceError, Unavailable
+
+__all__ = ["AsyncClient", "Client", "Conflict", "NotAllowed", "Rejected", "ServiceError", "Unavailable"]

@@ -1,0 +1,176 @@
+"""The requests that each operation makes, whoever sends them: generators that yield a request and get its answer."""
+
+import json
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from bidr.codes.codebooks import Floats
+from bidr.errors import ConfigError, DataError
+from bidr.search import Answer, Answers, QueryVectors, Timings
+from bidr.text.records import Document
+
+T = TypeVar("T")
+Reply = dict[str, Any]
+BODY_SHARE = 0.9
+
+
+class Request(NamedTuple):
+    """One request. again: it may be sent twice though it is not known what became of the first."""
+
+    method: str
+    path: str
+    params: Mapping[str, Any] | Sequence[tuple[str, str]] = {}
+    body: bytes = b""
+    type: str = "application/json"
+    again: bool = True
+
+
+Steps = Generator[Request, Reply, T]
+INDEX = Request("GET", "/v1/index")
+
+
+class Question(NamedTuple):
+    """What all queries of a search have in common."""
+
+    k: int = 10
+    candidates: int | None = None
+    filter: Any = None
+    codes_only: bool = False
+
+    def fields(self) -> dict[str, Any]:
+        return {name: value for name, value in self._asdict().items() if value is not None and value is not False}
+
+
+class Asking:
+    """Operations on one server. What it allows is asked once, when something larger than one query is sent."""
+
+    def __init__(self) -> None:
+        self._about: Reply | None = None
+
+    def index(self) -> Steps[Reply]:
+        self._about = yield INDEX
+        return self._about
+
+    def by_texts(self, texts: Sequence[str], question: Question) -> Steps[list[Answers]]:
+        found: list[Answers] = []
+        if not all(isinstance(text, str) for text in texts):
+            raise DataError("a question is not a string; give a string, or a list of strings")
+        for part in (yield from self._parts(len(texts), question)):
+            body = json.dumps({"texts": list(texts[part]), **question.fields()}).encode()
+            found += answers_of((yield Request("POST", "/v1/search", body=body)))
+        return found
+
+    def by_vectors(self, queries: QueryVectors | npt.ArrayLike, question: Question) -> Steps[list[Answers]]:
+        rows, found = one_side(queries), []
+        params = question.fields()
+        if "filter" in params:
+            params["filter"] = json.dumps(params["filter"])
+        if "codes_only" in params:
+            params["codes_only"] = "true"
+        for part in (yield from self._parts(len(rows), question)):
+            body, kind = rows[part].tobytes(), "application/octet-stream"
+            found += answers_of((yield Request("POST", "/v1/search", params, body, kind)))
+        return found
+
+    def add(self, documents: Sequence[Document], vectors: Floats | None, replace: bool) -> Steps[int]:
+        if vectors is not None and len(vectors) != len(documents):
+            raise DataError(f"{len(vectors)} vectors for {len(documents)} documents given, expected one of each")
+        rows: list[dict[str, Any]] = [_fields(document) for document in documents]
+        for row, vector in zip(rows, np.asarray(vectors).tolist() if vectors is not None else (), strict=False):
+            row["vector"] = vector
+        count = 0
+        for part in _bodies([json.dumps(row) for row in rows], (yield from self._limits())):
+            start = b'{"replace": false, "documents": [' if not replace else b'{"documents": ['
+            done = yield Request("POST", "/v1/documents", body=start + part + b"]}", again=replace)
+            count += int(done["added"]) + int(done["replaced"])
+        return count
+
+    def delete(self, ids: Sequence[str], missing_ok: bool) -> Steps[int]:
+        count = 0
+        # Deleted twice is not found the second time: only where that is allowed may it be sent again.
+        for part in _some(ids, (yield from self._limits())["documents"]):
+            params = [*(("id", name) for name in part), ("missing_ok", "true" if missing_ok else "false")]
+            count += int((yield Request("DELETE", "/v1/documents", params, again=missing_ok))["deleted"])
+        return count
+
+    def get(self, ids: Sequence[str]) -> Steps[dict[str, Document]]:
+        found: dict[str, Document] = {}
+        for part in _some(ids, (yield from self._limits())["documents"]):
+            reply = yield Request("GET", "/v1/documents", [("id", name) for name in part])
+            found |= {row["id"]: _document(row) for row in reply["documents"]}
+        return found
+
+    def _limits(self) -> Steps[dict[str, Any]]:
+        about = self._about or (yield from self.index())
+        limits: dict[str, Any] = about["limits"]
+        return limits
+
+    def _parts(self, count: int, question: Question) -> Steps[list[slice]]:
+        """Queries that may go together in one request."""
+        if count <= 1:
+            return [slice(0, count)] if count else []
+        limits = yield from self._limits()
+        assert self._about is not None
+        k = question.k if isinstance(question.k, int) else 1
+        depth = k if question.codes_only else max(k, question.candidates or int(self._about.get("candidates") or 1))
+        most = min(limits["queries"], limits["reads"] // max(depth, 1), limits["answers"] // max(k, 1))
+        return [slice(start, start + max(most, 1)) for start in range(0, count, max(most, 1))]
+
+
+def answers_of(reply: Reply) -> list[Answers]:
+    """What a search found, as the local searcher says it."""
+    found = []
+    for result in reply["results"]:
+        answers = [
+            Answer(row["rank"], row["id"], row["score"], row["candidate_rank"], row["candidate_score"], _known(row))
+            for row in result["answers"]
+        ]
+        timings = result["timings"]
+        found.append(Answers(answers, Timings(*(float(timings.get(step) or 0.0) for step in Timings._fields))))
+    return found
+
+
+def one_side(queries: QueryVectors | npt.ArrayLike) -> Floats:
+    """Rows to send. A server gets the users' own vectors: what each side makes of them is its affair."""
+    if isinstance(queries, QueryVectors):
+        if queries.codes is not queries.vectors and not np.array_equal(queries.codes, queries.vectors):
+            raise ConfigError("queries of two sides given, but a server takes one vector a query; send texts instead")
+        queries = queries.vectors
+    rows = np.ascontiguousarray(queries, dtype="<f4")
+    if rows.ndim != 2:
+        raise DataError(f"queries: given shape {rows.shape}, expected (queries, dimensions); for one use vector[None]")
+    return rows
+
+
+def _known(row: Reply) -> Document | None:
+    return _document(row) if row.get("title") is not None or row.get("text") is not None else None
+
+
+def _document(row: Reply) -> Document:
+    return Document(row["id"], row.get("title") or "", row.get("text") or "", row.get("attributes"))
+
+
+def _fields(document: Document) -> dict[str, Any]:
+    fields: dict[str, Any] = {"id": document.id, "title": document.title, "text": document.text}
+    return fields | ({"attributes": dict(document.attributes)} if document.attributes else {})
+
+
+def _some(items: Sequence[str], most: int) -> Iterator[Sequence[str]]:
+    return (items[start : start + most] for start in range(0, len(items), most))
+
+
+def _bodies(rows: list[str], limits: Mapping[str, Any]) -> Iterator[bytes]:
+    """Documents joined by commas: as many as a request may have, and as fit into its body."""
+    part: list[bytes] = []
+    size = 0
+    for row in (each.encode() for each in rows):
+        if part and (len(part) >= limits["documents"] or size + len(row) > BODY_SHARE * limits["body"]):
+            yield b",".join(part)
+            part, size = [], 0
+        part.append(row)
+        size += len(row) + 1
+    if part:
+        yield b",".join(part)

@@ -1,0 +1,1 @@
+"""An index over HTTP: `bidr serve INDEX` (the extra 'serve')."""

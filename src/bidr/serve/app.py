@@ -1,0 +1,262 @@
+"""The ASGI application: which path does what, and what is done for every request."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from typing import Any
+
+from bidr.errors import IndexFolderError
+from bidr.search import QueryVectors
+from bidr.serve import asked as asking
+from bidr.serve.call import BINARY, CLOSE, JSON, Call, Gone, Receive, Reply, Scope, Send, as_json, send_reply
+from bidr.serve.documents import Documents
+from bidr.serve.errors import (
+    Conflict,
+    Invalid,
+    Late,
+    Overloaded,
+    Refused,
+    WrongMethod,
+    as_refusal,
+    describe,
+)
+from bidr.serve.keys import Doorkeeper, Right
+from bidr.serve.logs import log, log_fault
+from bidr.serve.metrics import Metrics
+from bidr.serve.schema import document
+from bidr.serve.searching import Searched, search
+from bidr.serve.served import Served, Serving
+from bidr.serve.served import describe as describe_index
+from bidr.serve.settings import Settings
+from bidr.serve.static import Page
+
+Handler = Callable[[Call], Awaitable[Reply]]
+
+
+class Service:
+    """What a worker does: the handlers of all paths, and what they share."""
+
+    def __init__(self, settings: Settings, served: Served, metrics: Metrics) -> None:
+        self.settings, self.limits, self.served, self.metrics = settings, settings.limits, served, metrics
+        self.started = self.draining = False
+        self.doors = Doorkeeper(settings.keys, self.limits.rate)
+        self.pool = ThreadPoolExecutor(max(settings.threads, 1), "search")
+        self._searching = 0
+        self.connections: Callable[[], int] = lambda: 0
+        self.documents = Documents(self.steady, served, self.limits, metrics, None)
+
+    async def search(self, call: Call) -> Reply:
+        """POST /v1/search"""
+        body = await call.body(JSON, BINARY)
+        return await self.steady(lambda serving: self._search(call, body, serving))
+
+    async def steady(self, work: Callable[[Serving], Awaitable[Reply]]) -> Reply:
+        """Do it again with the newest state, if parts of the one that it began with are gone by now.
+
+        What is open of a state stays readable; columns and tables of ids are opened when they are first asked for.
+        """
+        serving = self.served.now
+        try:
+            return await work(serving)
+        except IndexFolderError:
+            await asyncio.get_running_loop().run_in_executor(None, self.served.look)
+            if self.served.now is serving:
+                raise
+            return await work(self.served.now)
+
+    async def _search(self, call: Call, body: bytes, serving: Serving) -> Reply:
+        asked = self._asked(call, body, serving)
+        call.notes |= {"queries": asked.queries, "k": asked.k, "candidates": asked.candidates}
+        if asked.model is not None and asked.model != serving.fingerprint:
+            raise Conflict(
+                "the index was made by another model",
+                given=asked.model,
+                expected=serving.fingerprint or "no model: the index was made from vectors",
+                hint="encode queries with the model of the index",
+            )
+        started = time.perf_counter()
+        queries = await self._encoded(serving, asked, call.deadline)
+        encode = 1000 * (time.perf_counter() - started) if asked.texts is not None else 0.0
+        found = await self._on_thread(search, serving, asked, queries, call.deadline, encode)
+        self.metrics.searched(asked.queries, found.steps, 0 if asked.codes_only else asked.queries * asked.candidates)
+        return Reply(found.body)
+
+    def _asked(self, call: Call, body: bytes, serving: Serving) -> asking.Asked:
+        read = asking.from_bytes if call.content_type == BINARY else asking.from_json
+        return read(body, call.query(), asking.Rules(self.limits, serving.candidates, serving.dim))
+
+    async def _encoded(self, serving: Serving, asked: asking.Asked, deadline: float) -> QueryVectors:
+        if asked.vectors is not None:
+            return serving.query_vectors(asked.vectors)
+        if serving.service is None:
+            raise Invalid(
+                "the index has no text encoder", given="texts", expected="vectors", hint="encode the queries yourself"
+            )
+        assert asked.texts is not None
+        return await serving.service.encode(asked.texts, deadline)
+
+    async def _on_thread(self, work: Callable[..., Searched], *given: Any) -> Searched:
+        """Run on one of the search threads, if not too many wait for one; without threads here and now."""
+        if not self.settings.threads:
+            return work(*given)
+        if self._searching >= self.settings.threads + self.limits.queue:
+            raise Overloaded(1.0, hint="try again later, or start more workers (limit.queue)")
+        self._searching += 1
+        self.metrics.waiting.inc()
+        running = asyncio.get_running_loop().run_in_executor(self.pool, work, *given)
+        # A thread goes on though its request was given up: it counts until it is done.
+        running.add_done_callback(self._done)
+        return await asyncio.shield(running)
+
+    def _done(self, running: "asyncio.Future[Searched]") -> None:
+        self._searching -= 1
+        self.metrics.waiting.dec()
+        if not running.cancelled():
+            running.exception()  # looked at, though nobody may wait for it any more
+
+    async def index(self, call: Call) -> Reply:
+        """GET /v1/index"""
+        return as_json(describe_index(self.served, asdict(self.limits)))
+
+    async def live(self, call: Call) -> Reply:
+        """GET /livez"""
+        return as_json({"status": "live"})
+
+    async def ready(self, call: Call) -> Reply:
+        """GET /readyz"""
+        serving, trouble = self.served.now, self.served.trouble
+        state = "draining" if self.draining else "starting" if not self.started else "behind" if trouble else "ready"
+        told = {
+            "status": state,
+            "generation": serving.generation,
+            "documents": serving.view.count,
+            "model": serving.fingerprint,
+            "trouble": trouble,
+        }
+        return as_json(told, 503 if self.draining or not self.started else 200)
+
+    async def openapi(self, call: Call) -> Reply:
+        """GET /openapi.json"""
+        return as_json(document(self.served.now, self.limits, keys=self.settings.keys.any))
+
+    async def metrics_page(self, call: Call) -> Reply:
+        """GET /metrics"""
+        body, kind = self.metrics.render()
+        return Reply(body, 200, kind)
+
+
+class Endpoint:
+    """One path: its methods, who may use them, and what is the same for all requests."""
+
+    def __init__(self, service: Service, path: str, right: Mapping[str, Right], **methods: Handler) -> None:
+        self.service, self.path, self.right, self.methods = service, path, right, methods
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        service = self.service
+        call = Call(scope, receive, service.limits)
+        left = False
+        try:
+            async with asyncio.timeout(service.limits.seconds):
+                reply = await self._answer(call)
+        except Gone:
+            reply, left = Reply(b"", 499), True
+        except TimeoutError:
+            writes = self.right.get(scope["method"]) == "write"
+            reply = refuse(
+                Late(
+                    "the time for this request is over",
+                    expected=f"at most {service.limits.seconds:g} s",
+                    hint="it may have been written: send it again" if writes else "ask for less at once",
+                )
+            )
+        except Exception as error:
+            refused = as_refusal(error)
+            if refused is None or (refused.status >= 500 and not isinstance(error, Refused)):
+                log_fault("fault", error, path=self.path)
+            reply = refuse(refused) if refused else FAULT
+        status = reply.status
+        if not left:
+            closing = (CLOSE,) if service.draining or (call.unread and status >= 400) else ()
+            await send_reply(send, reply, closing)
+        took = time.monotonic() - call.started
+        service.metrics.answered(self.path, status, took)
+        if service.settings.access_log:
+            log(
+                "request",
+                method=scope["method"],
+                path=self.path,
+                status=status,
+                ms=round(1000 * took, 2),
+                client=call.client,
+                **call.notes,
+            )
+
+    async def _answer(self, call: Call) -> Reply:
+        method = call.scope["method"]
+        handler = self.methods.get("GET" if method == "HEAD" else method)
+        if handler is None:
+            allowed = ", ".join([*self.methods, *(["HEAD"] if "GET" in self.methods else [])])
+            raise WrongMethod("method", given=method, expected=allowed, headers=((b"allow", allowed.encode()),))
+        if self.service.connections() > self.service.limits.connections:
+            call.unread = True
+            raise Overloaded(1.0, "too many connections are open", hint="keep fewer (limit.connections)")
+        self.service.doors.admit(call, self.right.get(method, "read"))
+        return await handler(call)
+
+
+def refuse(error: Refused) -> Reply:
+    """The answer to a request that is refused."""
+    return as_json(describe(error), error.status, error.headers)
+
+
+FAULT = as_json(
+    {
+        "error": {
+            "type": "internal",
+            "message": "a fault of the server; its log says more",
+            "given": None,
+            "expected": None,
+            "hint": "try again; if it stays, report it with the server's log",
+        }
+    },
+    500,
+)
+
+
+def make_app(service: Service) -> Any:
+    """The application that uvicorn runs."""
+    from fastapi import FastAPI
+    from starlette.routing import Route
+
+    documents = service.documents
+    open_to_all: dict[str, Right] = {"GET": "none", "HEAD": "none"}
+    found: dict[str, tuple[dict[str, Right], dict[str, Handler]]] = {
+        "/v1/search": ({}, {"POST": service.search}),
+        "/v1/documents": (
+            {"POST": "write", "DELETE": "write"},
+            {"GET": documents.fetch, "POST": documents.add, "DELETE": documents.delete},
+        ),
+        "/v1/index": ({}, {"GET": service.index}),
+        "/metrics": ({}, {"GET": service.metrics_page}),
+        "/openapi.json": (open_to_all, {"GET": service.openapi}),
+        "/livez": (open_to_all, {"GET": service.live}),
+        "/readyz": (open_to_all, {"GET": service.ready}),
+    }
+    endpoints = {path: Endpoint(service, path, right, **methods) for path, (right, methods) in found.items()}
+    app = FastAPI(title="bidr", docs_url=None, redoc_url=None, openapi_url=None)
+    app.router.routes = [Route(path, endpoint) for path, endpoint in endpoints.items()]
+    every = dict.fromkeys(("GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"), Page())
+    app.router.default = Endpoint(service, "other", dict.fromkeys((*every, "HEAD"), "none"), **every)
+    app.router.redirect_slashes = False
+    search = endpoints["/v1/search"]
+
+    async def quickest_first(scope: Scope, receive: Receive, send: Send) -> None:
+        # The layers of an application take a tenth of what a search does; searches need none of them.
+        if scope["type"] == "http" and scope["path"] == "/v1/search":
+            await search(scope, receive, send)
+        else:
+            await app(scope, receive, send)
+
+    return quickest_first

@@ -1,0 +1,131 @@
+"""One request: its head, its body within the limits, and the answer that goes back."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any, NamedTuple
+from urllib.parse import parse_qs
+
+import orjson
+
+from bidr.serve.errors import Invalid, Refused, Slow, TooLarge, WrongType
+from bidr.serve.limits import Limits
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+Header = tuple[bytes, bytes]
+
+JSON, BINARY = "application/json", "application/octet-stream"
+DRAINED = 16
+
+
+class Reply(NamedTuple):
+    """An answer."""
+
+    body: bytes
+    status: int = 200
+    type: str = JSON
+    headers: tuple[Header, ...] = ()
+
+
+class Gone(Exception):
+    """The client went away."""
+
+
+class Call:
+    """A request that is being answered. `notes` go into the log."""
+
+    def __init__(self, scope: Scope, receive: Receive, limits: Limits) -> None:
+        self.scope, self._receive, self.limits = scope, receive, limits
+        self.started = time.monotonic()
+        self.deadline = self.started + limits.seconds
+        self.headers: dict[bytes, bytes] = dict(scope["headers"])
+        self.notes: dict[str, Any] = {}
+        self.unread = scope["method"] in ("POST", "PUT", "PATCH")
+
+    @property
+    def client(self) -> str:
+        found = self.scope.get("client")
+        return found[0] if found else "local"
+
+    @property
+    def content_type(self) -> str:
+        return self.headers.get(b"content-type", b"").decode("latin-1").partition(";")[0].strip().lower()
+
+    def query(self) -> dict[str, list[str]]:
+        """The parameters of the query string."""
+        raw: bytes = self.scope["query_string"]
+        if not raw:
+            return {}
+        try:
+            return parse_qs(
+                raw.decode("ascii"), keep_blank_values=True, strict_parsing=True, max_num_fields=2_000, errors="strict"
+            )
+        except ValueError as error:
+            raise Invalid("the query string cannot be read", given=raw.decode("latin-1")) from error
+
+    async def body(self, *types: str) -> bytes:
+        """The whole body, of one of these types, if it comes in time and is not too large."""
+        if self.content_type not in types:
+            raise WrongType("content type", given=self.content_type or "none", expected=" or ".join(types))
+        return await self._read()
+
+    async def _read(self) -> bytes:
+        most, declared = self.limits.body, self.headers.get(b"content-length", b"0")
+        size = int(declared) if declared.isdigit() else 0
+        if size > most and b"expect" in self.headers:
+            raise self._too_large(f"{size} bytes")
+        parts: list[bytes] = []
+        total = 0
+        try:
+            async with asyncio.timeout_at(asyncio.get_running_loop().time() + self.limits.body_seconds):
+                while True:
+                    message = await self._receive()
+                    if message["type"] == "http.disconnect":
+                        raise Gone
+                    part: bytes = message.get("body", b"")
+                    total += len(part)
+                    if total <= most and size <= most:
+                        parts.append(part)
+                    else:
+                        parts.clear()  # read on without keeping it, so that the client comes to see the answer
+                    if not message.get("more_body") or total > DRAINED * most:
+                        break
+        except TimeoutError:
+            raise Slow(
+                "the body did not arrive in time",
+                given=f"{total} bytes in {self.limits.body_seconds:g} s",
+                expected="a whole body",
+                hint="send it faster, or in parts (limit.body_seconds)",
+            ) from None
+        self.unread = False
+        if total > most or size > most:
+            raise self._too_large(f"{max(total, size)} bytes")
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def _too_large(self, given: str) -> Refused:
+        return TooLarge("body", given=given, expected=f"up to {self.limits.body} bytes", hint="send several requests")
+
+
+async def send_reply(send: Send, reply: Reply, more: tuple[Header, ...] = ()) -> None:
+    """An answer, on its way."""
+    headers = [
+        (b"content-type", reply.type.encode()),
+        (b"content-length", str(len(reply.body)).encode()),
+        *COMMON,
+        *reply.headers,
+        *more,
+    ]
+    await send({"type": "http.response.start", "status": reply.status, "headers": headers})
+    await send({"type": "http.response.body", "body": reply.body})
+
+
+COMMON: tuple[Header, ...] = ((b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store"))
+CLOSE: Header = (b"connection", b"close")
+
+
+def as_json(value: Any, status: int = 200, headers: tuple[Header, ...] = ()) -> Reply:
+    """A value as an answer."""
+    return Reply(orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY), status, JSON, headers)

@@ -1,0 +1,139 @@
+"""/v1/documents: fetch by id, add and replace, delete."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from bidr.errors import DataError
+from bidr.index.filters import check_attributes
+from bidr.index.vectors import LARGEST as STORED
+from bidr.serve.asked import LARGEST, matrix, object_of
+from bidr.serve.call import JSON, Call, Reply, as_json
+from bidr.serve.errors import Conflict, Forbidden, Invalid
+from bidr.serve.limits import Limits
+from bidr.serve.link import WriterLink
+from bidr.serve.metrics import Metrics
+from bidr.serve.served import Served, Serving
+
+Steady = Callable[[Callable[[Serving], Awaitable[Reply]]], Awaitable[Reply]]
+FIELDS = ("id", "title", "text", "attributes", "vector")
+LONGEST_ID = 512
+
+
+class Documents:
+    """The handlers. `link` is None where the server only reads."""
+
+    def __init__(
+        self, steady: Steady, served: Served, limits: Limits, metrics: Metrics, link: WriterLink | None
+    ) -> None:
+        self._steady = steady
+        self.served, self.limits, self.metrics, self.link = served, limits, metrics, link
+
+    async def fetch(self, call: Call) -> Reply:
+        """GET /v1/documents?id=a&id=b"""
+        query = call.query()
+        ids = self._ids(query, {"id"})
+
+        async def fetched(serving: Serving) -> Reply:
+            found, missing = serving.finder.documents(ids)
+            call.notes["documents"] = len(found)
+            return as_json({"documents": found, "missing": missing})
+
+        return await self._steady(fetched)
+
+    async def add(self, call: Call) -> Reply:
+        """POST /v1/documents"""
+        link = self._link()
+        given = object_of(await call.body(JSON), ("documents", "replace"))
+        listed, replace = given.get("documents"), given.get("replace", True)
+        if type(replace) is not bool:
+            raise Invalid("replace", given=replace, expected="true or false")
+        if type(listed) is not list or not 1 <= len(listed) <= self.limits.documents:
+            raise Invalid(
+                "documents",
+                given=len(listed) if isinstance(listed, list) else listed,
+                expected=f"a list of 1 to {self.limits.documents}",
+            )
+        documents, vectors = self._checked(listed, replace, self.served.now)
+        call.notes["documents"] = len(documents)
+        about = {"op": "add", "documents": documents, "replace": replace}
+        result = await link.ask(about, vectors)
+        self.metrics.wrote("added", result["added"])
+        self.metrics.wrote("replaced", result["replaced"])
+        return as_json(result)
+
+    async def delete(self, call: Call) -> Reply:
+        """DELETE /v1/documents?id=a&id=b"""
+        link = self._link()
+        query = call.query()
+        ids = self._ids(query, {"id", "missing_ok"})
+        missing_ok = query.get("missing_ok", ["false"])
+        if missing_ok not in (["true"], ["false"]):
+            raise Invalid("missing_ok", given=missing_ok[0], expected="true or false")
+        call.notes["documents"] = len(ids)
+        result = await link.ask({"op": "delete", "ids": ids, "missing_ok": missing_ok == ["true"]})
+        self.metrics.wrote("deleted", result["deleted"])
+        return as_json(result)
+
+    def _link(self) -> WriterLink:
+        if self.link is None:
+            raise Forbidden("this server only reads", hint="start it with --writable")
+        return self.link
+
+    def _ids(self, query: dict[str, list[str]], known: set[str]) -> list[str]:
+        for name in query:
+            if name not in known:
+                raise Invalid("unknown parameter", given=name, expected=", ".join(sorted(known)))
+        ids = query.get("id", [])
+        if not 1 <= len(ids) <= self.limits.documents or not all(0 < len(name) <= LONGEST_ID for name in ids):
+            raise Invalid(
+                "id",
+                given=f"{len(ids)} ids",
+                expected=f"1 to {self.limits.documents} ids of 1 to {LONGEST_ID} characters",
+            )
+        return list(dict.fromkeys(ids))
+
+    def _checked(self, listed: list[Any], replace: bool, serving: Serving) -> tuple[list[list[Any]], bytes]:
+        """Documents as fields, and their vectors as bytes."""
+        fields = [_document(number, given) for number, given in enumerate(listed)]
+        # Of an id that is given twice the last counts, as if it had come in a request of its own.
+        last = {given[0]: number for number, given in enumerate(fields)}
+        if len(last) < len(fields):
+            if not replace:
+                raise Conflict("an id is given twice", expected="new ids", hint='send "replace": true')
+            fields, listed = ([rows[number] for number in last.values()] for rows in (fields, listed))
+        vectors = [given["vector"] for given in listed if given.get("vector") is not None]
+        by_text = serving.service is not None
+        if by_text and vectors:
+            raise Invalid("vector given", expected="texts alone", hint="the index has encoders of its own")
+        if not by_text and len(vectors) != len(listed):
+            raise Invalid("documents without vector", expected="a vector of each", hint="the index has no text encoder")
+        if not vectors:
+            return fields, b""
+        rows = matrix(vectors, serving.dim, "documents: vector", largest_stored(serving))
+        return fields, rows.astype("<f4").tobytes()
+
+
+def largest_stored(serving: Serving) -> float:
+    """The largest number that a vector may have: vectors of length 1 are made so before they are stored."""
+    return LARGEST if serving.view.manifest.unit else STORED["fp16"]
+
+
+def _document(number: int, given: Any) -> list[Any]:
+    where = f"documents: number {number}"
+    if type(given) is not dict:
+        raise Invalid(where, given=given, expected="an object with id, title, text, attributes")
+    for name in given:
+        if name not in FIELDS:
+            raise Invalid(f"{where}: unknown field", given=name, expected=", ".join(FIELDS))
+    name = given.get("id")
+    if type(name) is not str or not 0 < len(name) <= LONGEST_ID:
+        raise Invalid(f"{where}: id", given=name, expected=f"a string of 1 to {LONGEST_ID} characters")
+    words = [given.get(key, "") for key in ("title", "text")]
+    if not all(type(word) is str for word in words):
+        raise Invalid(f"{where}: title and text", given=words, expected="strings")
+    attributes = given.get("attributes")
+    try:
+        checked = check_attributes(attributes, where) if attributes is not None else None
+    except DataError as error:
+        raise Invalid(str(error)) from error
+    return [name, *words, checked or None]

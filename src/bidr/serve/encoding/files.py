@@ -1,0 +1,52 @@
+"""The ONNX files of a model: exported once, by one of several workers, and kept."""
+
+import fcntl
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from bidr.files import storage_errors, write_json
+from bidr.model.folder import Model
+from bidr.model.onnx import ABOUT, INT8, export_onnx
+
+PARITY = "parity.json"
+Compare = Callable[[Path], dict[str, Any]]
+
+
+def exported(model: Model, root: Path, *, int8: bool, compare: Compare) -> tuple[Path, dict[str, Any]]:
+    """The folder of a model's files, and how near the 8-bit ones are (empty where they were not asked for).
+
+    compare: looks at a new folder and says what to remember of the 8-bit files.
+    """
+    folder = root / model.fingerprint[:16]
+    with storage_errors(root):
+        root.mkdir(parents=True, exist_ok=True)
+        with _alone(root / ".lock"):
+            if not _whole(folder, model, int8):
+                shutil.rmtree(folder, ignore_errors=True)
+                export_onnx(Model(model.folder), folder, int8=int8)  # one of its own, so that its weights go again
+            path = folder / PARITY
+            if int8 and not path.exists():
+                write_json(path, compare(folder))
+            return folder, json.loads(path.read_text(encoding="utf-8")) if int8 else {}
+
+
+def _whole(folder: Path, model: Model, int8: bool) -> bool:
+    try:
+        about = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
+        names = about["encoders"]
+        return about["model"] == model.fingerprint and (
+            not int8 or all((folder / name / INT8).exists() for name in names)
+        )
+    except (OSError, ValueError, LookupError, TypeError):
+        return False
+
+
+@contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    with path.open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,136 @@
+"""What the server answers when it does not answer: a status, a kind, and what a person needs to put it right."""
+
+from typing import Any
+
+from bidr.errors import BidrError, ConfigError, DataError, IndexFolderError, ModelError, StorageError
+
+LONGEST = 200
+
+
+class Refused(BidrError):
+    """A request that is not answered. `status` and `kind` are for programs, the rest for people."""
+
+    status, kind = 400, "bad_request"
+
+    def __init__(
+        self, message: str, *, given: Any = None, expected: Any = None, hint: str = "", headers: tuple[Any, ...] = ()
+    ) -> None:
+        super().__init__(message)
+        self.message, self.hint, self.headers = message, hint, headers
+        self.given, self.expected = _short(given), _short(expected)
+
+
+class Unsaid(Refused):
+    """No key was given where one is needed, or a wrong one."""
+
+    status, kind = 401, "unauthorized"
+
+
+class Forbidden(Refused):
+    """The key, or the server, does not allow it."""
+
+    status, kind = 403, "forbidden"
+
+
+class NotThere(Refused):
+    """Nothing of that name."""
+
+    status, kind = 404, "not_found"
+
+
+class WrongMethod(Refused):
+    """The path has no such method."""
+
+    status, kind = 405, "method_not_allowed"
+
+
+class Slow(Refused):
+    """The request did not arrive in time."""
+
+    status, kind = 408, "slow_request"
+
+
+class Conflict(Refused):
+    """The index is not what the request takes it for."""
+
+    status, kind = 409, "conflict"
+
+
+class TooLarge(Refused):
+    """A body beyond the limit."""
+
+    status, kind = 413, "too_large"
+
+
+class WrongType(Refused):
+    """A body of another content type."""
+
+    status, kind = 415, "unsupported_type"
+
+
+class Invalid(Refused):
+    """A value that cannot work."""
+
+    status, kind = 422, "invalid"
+
+
+class TooMany(Refused):
+    """More requests than one client may send."""
+
+    status, kind = 429, "rate_limited"
+
+    def __init__(self, message: str, retry_after: float = 1.0, **told: Any) -> None:
+        super().__init__(message, headers=retry(retry_after), **told)
+
+
+class Overloaded(Refused):
+    """More requests than can be answered, or not ready yet: to be tried again."""
+
+    status, kind = 503, "overloaded"
+
+    def __init__(self, retry_after: float = 1.0, message: str = "too many requests are waiting", **told: Any) -> None:
+        super().__init__(message, headers=retry(retry_after), **told)
+        self.retry_after = retry_after
+
+
+class Late(Refused):
+    """The time for a request is over."""
+
+    status, kind = 504, "deadline"
+
+
+def retry(seconds: float) -> tuple[tuple[bytes, bytes], ...]:
+    """The header that says when to come again, in whole seconds."""
+    return ((b"retry-after", str(max(1, round(seconds))).encode()),)
+
+
+def as_refusal(error: BaseException) -> Refused | None:
+    """What an error of the library says to a client; None: a fault of the server, of which nothing is told."""
+    if isinstance(error, Refused):
+        return error
+    if isinstance(error, ConfigError | DataError):
+        return Invalid(str(error))
+    if isinstance(error, IndexFolderError | ModelError | StorageError):
+        return Overloaded(5.0, "the index cannot be read or written at the moment", hint="the server's log says why")
+    return None
+
+
+def describe(error: Refused) -> dict[str, Any]:
+    """The body of the answer."""
+    return {
+        "error": {
+            "type": error.kind,
+            "message": error.message,
+            "given": error.given,
+            "expected": error.expected,
+            "hint": error.hint or None,
+        }
+    }
+
+
+def _short(value: Any) -> str | None:
+    if value is None:
+        return None
+    shown = value if isinstance(value, str) else repr(value)
+    shown = shown.encode("utf-8", "replace").decode()
+    return shown if len(shown) <= LONGEST else shown[: LONGEST - 3] + "..."

@@ -1,0 +1,83 @@
+"""Documents of a state of the index: by row for answers, many at a time, and by id for those who ask for them."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from bidr.index.candidates import Rows
+from bidr.index.documents import DocumentFile
+from bidr.index.live.view import LiveView
+from bidr.index.names import Names
+from bidr.text.records import Document
+
+Fields = dict[str, Any]
+
+
+class Finder:
+    """Looks documents up in one state. The tables of ids are opened when somebody first asks by id."""
+
+    def __init__(self, view: LiveView, names: dict[str, Names] | None = None) -> None:
+        self.view, self._names = view, names if names is not None else {}
+
+    def following(self, view: LiveView) -> "Finder":
+        """The same for a newer state: what is open and still there is taken over."""
+        there = {part.open.segment.xxh3 for part in view.parts}
+        return Finder(view, {key: names for key, names in self._names.items() if key in there})
+
+    def fields(self, rows: Rows, *, texts: bool) -> list[Fields]:
+        """Id, title, text and attributes of rows, in their order; None for what the index does not have."""
+        found: list[Fields] = [{}] * len(rows)
+        for part, places, own in self.view.split(rows):
+            if part is None:
+                documents = [self.view.memory.documents[row] for row in own.tolist()]
+                shown = texts and self.view.memory.texts
+                each = [_fields(given.id, given if shown else None, given.attributes) for given in documents]
+            else:
+                each = _stored(part.open.reader.documents, own, texts=texts)
+            for place, fields in zip(places.tolist(), each, strict=True):
+                found[place] = fields
+        return found
+
+    def find(self, ids: Iterable[str]) -> dict[str, int]:
+        """Rows of the ids that the index has."""
+        found: dict[str, int] = {}
+        for name in ids:
+            if (row := self.view.memory.rows.get(name)) is not None:
+                found[name] = self.view.start + row
+                continue
+            for part in self.view.parts:
+                own = self._of(part.open.segment.xxh3, part).find(name)
+                if own is not None and (part.deleted is None or not part.deleted[own]):
+                    found[name] = part.start + own
+        return found
+
+    def documents(self, ids: Sequence[str]) -> tuple[list[Fields], list[str]]:
+        """Documents by id, and the ids that are not there."""
+        found = self.find(ids)
+        rows = np.array(list(found.values()), dtype=np.int64)
+        return (self.fields(rows, texts=True) if len(rows) else []), [name for name in ids if name not in found]
+
+    def _of(self, key: str, part: Any) -> Names:
+        if key not in self._names:
+            reader = part.open.reader
+            self._names[key] = Names(reader.generation, reader.manifest, part.count)
+        return self._names[key]
+
+
+def _stored(stored: DocumentFile, rows: Rows, *, texts: bool) -> list[Fields]:
+    if texts and stored.has_text:
+        documents = [stored.document(row) for row in rows.tolist()]
+        return [_fields(given.id, given, given.attributes) for given in documents if given is not None]
+    columns = stored.columns
+    attributes = [columns.get(row) for row in rows.tolist()] if columns.there else [None] * len(rows)
+    return [_fields(name, None, known) for name, known in zip(stored.ids(rows), attributes, strict=True)]
+
+
+def _fields(name: str, document: Document | None, attributes: Any) -> Fields:
+    return {
+        "id": name,
+        "title": document.title if document else None,
+        "text": document.text if document else None,
+        "attributes": attributes or None,
+    }

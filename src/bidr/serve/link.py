@@ -1,0 +1,89 @@
+"""A worker's end of the line to the writer: jobs go there, and news of commits come from there."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from bidr.serve.errors import Overloaded
+from bidr.serve.logs import log
+from bidr.serve.wire import error_of, post, receive
+
+AGAIN = 0.2
+
+
+class WriterLink:
+    """Sends jobs and waits for what became of them. `look` is called, and waited for, when there is a commit."""
+
+    def __init__(self, path: Path, look: Callable[[], Awaitable[None]], most: int) -> None:
+        self.path, self._look, self._most = path, look, most
+        self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self._number = 0
+        self._writer: asyncio.StreamWriter | None = None
+
+    @property
+    def up(self) -> bool:
+        return self._writer is not None
+
+    async def ask(self, about: dict[str, Any], more: bytes = b"") -> dict[str, Any]:
+        """Have a job done; raises what it was refused with."""
+        if self._writer is None:
+            raise Overloaded(1.0, "the writer is starting")
+        if len(self._waiting) >= self._most:
+            raise Overloaded(1.0, "too many writes are waiting", hint="try again later (limit.queue)")
+        self._number += 1
+        number = self._number
+        done: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        self._waiting[number] = done
+        try:
+            post(self._writer, about | {"n": number}, more)
+            await self._writer.drain()
+            return await done
+        except ConnectionError as error:
+            raise _lost() from error
+        finally:
+            self._waiting.pop(number, None)
+
+    async def run(self) -> None:
+        """Keep the line up for as long as the worker lives."""
+        while True:
+            try:
+                reader, writer = await asyncio.open_unix_connection(self.path, limit=1 << 20)
+            except OSError:
+                await asyncio.sleep(AGAIN)
+                continue
+            self._writer = writer
+            try:
+                await self._look()
+                await self._listen(reader, writer)
+            except (asyncio.IncompleteReadError, ConnectionError):
+                log("writer_gone", "warning")
+            finally:
+                self._writer = None
+                writer.close()
+                for done in self._waiting.values():
+                    if not done.done():
+                        done.set_exception(_lost())
+
+    async def _listen(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            about, _ = await receive(reader)
+            if about["op"] == "commit":
+                await self._look()
+                post(writer, {"op": "seen", "commit": about["commit"]})
+                continue
+            done = self._waiting.get(about["n"])
+            if done is None or done.done():
+                continue
+            if about["op"] == "done":
+                done.set_result(about["result"])
+            else:
+                done.set_exception(error_of(about["error"]))
+
+
+def _lost() -> Overloaded:
+    return Overloaded(
+        1.0,
+        "the writer went away before it answered: it may have written this, or not",
+        hint="send it again: adding what is there already replaces it",
+    )

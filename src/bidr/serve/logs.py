@@ -1,0 +1,30 @@
+"""Logs: one JSON object a line on standard error, for machines that read them."""
+
+import os
+import sys
+import time
+import traceback
+from contextlib import suppress
+from typing import Any
+
+import orjson
+
+
+def log(event: str, level: str = "info", **fields: Any) -> None:
+    """Write one line. Nothing of a request's content or keys belongs into it."""
+    now = time.time()
+    line = {
+        "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now)) + f".{int(now % 1 * 1000):03d}Z",
+        "level": level,
+        "event": event,
+        "pid": os.getpid(),
+        **fields,
+    }
+    # One write, so that lines of several processes do not mix. If whoever read them is gone, requests still are.
+    with suppress(OSError, ValueError):
+        os.write(sys.stderr.fileno(), orjson.dumps(line, default=str, option=orjson.OPT_APPEND_NEWLINE))
+
+
+def log_fault(event: str, error: BaseException, **fields: Any) -> None:
+    """A fault of the server, with its trace: here and nowhere else."""
+    log(event, "error", error=repr(error), trace="".join(traceback.format_exception(error)), **fields)

@@ -1,0 +1,176 @@
+"""The index that is served: followed in the background, so that no request waits for a new generation to be opened."""
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from bidr.codes.codebooks import Floats
+from bidr.codes.vectors import VectorRows
+from bidr.errors import BidrError
+from bidr.evaluation import recall_of
+from bidr.index.live.index import LiveIndex
+from bidr.index.live.view import LiveView
+from bidr.index.reader import check_model
+from bidr.search import CANDIDATES, QueryVectors, Searcher
+from bidr.serve.finding import Finder
+
+if TYPE_CHECKING:
+    from bidr.model.folder import Model
+    from bidr.model.frozen import FrozenModel
+
+LOOK_EVERY = 0.2
+
+
+class TextService(Protocol):
+    """Encodes texts: queries, many requests at once, and the documents that are added."""
+
+    async def encode(self, texts: list[str], deadline: float) -> QueryVectors:
+        """Queries as both sides see them. `deadline` is of time.monotonic(); raises `Overloaded`."""
+
+    def documents(self, texts: list[str]) -> tuple[Floats, Floats]:
+        """Documents for the codes, and for the disk."""
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class Serving:
+    """What answers requests at one moment: a state of the index, and the model that made it. It never changes."""
+
+    view: LiveView
+    model: "Model | FrozenModel | None"
+    service: "TextService | None"
+    finder: Finder
+    candidates: int
+
+    @property
+    def generation(self) -> int:
+        return int(self.view.generation.name)
+
+    @property
+    def fingerprint(self) -> str | None:
+        return self.view.state.model.fingerprint if self.view.state.model else None
+
+    @property
+    def dim(self) -> int:
+        return self.view.manifest.dim
+
+    def query_vectors(self, given: Floats) -> QueryVectors:
+        """Vectors of queries as each side of the index takes them."""
+        queries = getattr(self.model, "queries", None)
+        if queries is not None:
+            return QueryVectors(*queries(given))
+        own = VectorRows(given, "vectors", "cosine" if self.view.manifest.unit else "ip")[:]
+        return QueryVectors(own, own)
+
+
+MakeService = Callable[["Model | FrozenModel"], "TextService | None"]
+
+
+class Served:
+    """Follows an index folder. `now` is what answers; a newer state takes its place when it is open, model and all.
+
+    model: folder of the model, if it is not where the index says.
+    make:  makes what encodes queries; called again when the index comes from another model.
+    """
+
+    def __init__(self, folder: Path, model: Path | None, make: MakeService) -> None:
+        self.folder, self._model_folder, self._make = folder, model, make
+        self._lock = threading.Lock()
+        self.trouble: str | None = None
+        self.swaps = 0
+        self._live = LiveIndex.open(folder)
+        self._now = self._taken_up(self._live.latest(), None)
+
+    @property
+    def now(self) -> Serving:
+        return self._now
+
+    def look(self) -> bool:
+        """Take up what was committed since; whether anything was. What cannot be opened is told by `trouble`."""
+        with self._lock:
+            try:
+                view = self._live.now()
+                changed = view is not self._now.view
+                if changed:
+                    generation = self._now.generation
+                    self._now = self._taken_up(view, self._now)
+                    self.swaps += self._now.generation != generation
+                self.trouble = None
+            except (BidrError, OSError) as error:
+                self.trouble = str(error)
+                return False
+            return changed
+
+    def _taken_up(self, view: LiveView, before: Serving | None) -> Serving:
+        if before is None or before.generation != int(view.generation.name):
+            warm(view)
+        stamp = view.state.model
+        finder = before.finder.following(view) if before else Finder(view)
+        if before and (before.fingerprint == (stamp.fingerprint if stamp else None)):
+            return Serving(view, before.model, before.service, finder, before.candidates)
+        if stamp is None and self._model_folder is None:
+            return Serving(view, None, None, finder, CANDIDATES)
+        from bidr.model.frozen import open_model
+
+        where = self._model_folder or Path(stamp.folder if stamp else "")
+        model = open_model(where)
+        check_model(self.folder, stamp, model.fingerprint)
+        service = self._make(model)
+        if before and before.service is not None:
+            # Requests that have begun with the old model are answered by it.
+            closing = threading.Timer(60.0, before.service.close)
+            closing.daemon = True
+            closing.start()
+        return Serving(view, model, service, finder, model.candidates)
+
+    def close(self) -> None:
+        if self._now.service is not None:
+            self._now.service.close()
+        self._live.close()
+
+
+def warm(view: LiveView) -> None:
+    """One search before any request: functions are compiled on first use, which takes seconds."""
+    manifest = view.manifest
+    sides = (
+        np.ones((1, dim), dtype=np.float32) / np.sqrt(np.float32(dim)) for dim in (manifest.code_dim, manifest.dim)
+    )
+    if view.count:
+        Searcher(view).search_vectors(QueryVectors(*sides), 1, CANDIDATES)
+
+
+def named(folder: Path) -> str:
+    """What people would call an index: its folder, or the run that it is the index of."""
+    return folder.parent.name if folder.name == "index" and folder.parent.name else folder.name
+
+
+def describe(served: Served, limits: dict[str, Any]) -> dict[str, Any]:
+    """What GET /v1/index says."""
+    serving = served.now
+    view, ram = serving.view, serving.view.candidates.ram_bytes
+    manifest, stamp = view.manifest, view.state.model
+    disk = sum(entry.size for part in view.parts for entry in part.open.reader.manifest.files.values())
+    total = int(sum(ram.values()) + view.memory.bytes)
+    return {
+        "name": named(served.folder.resolve()),
+        "documents": view.count,
+        "dim": manifest.dim,
+        "code_bytes": -(-manifest.books * int(np.log2(manifest.words)) // 8),
+        "engine": view.candidates.name,
+        "ram_bytes": total,
+        "ram_bytes_per_document": round(total / max(view.count, 1), 2),
+        "disk_bytes": disk,
+        "model": stamp.fingerprint if stamp else None,
+        "generation": serving.generation,
+        "segments": len(view.parts),
+        "candidates": serving.candidates,
+        "recall_curve": recall_of(served.folder, serving.fingerprint),
+        "limits": limits,
+        "texts": serving.service is not None,
+        "behind": served.trouble is not None,
+    }

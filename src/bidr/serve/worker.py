@@ -1,0 +1,191 @@
+"""One worker process: opens the index, answers requests, drains when it is told to."""
+
+import asyncio
+import signal
+import socket
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bidr.errors import BidrError
+from bidr.index.engines.shared import share_in
+from bidr.serve.app import Service, make_app
+from bidr.serve.documents import Documents
+from bidr.serve.link import WriterLink
+from bidr.serve.logs import log, log_fault
+from bidr.serve.metrics import Metrics
+from bidr.serve.process import report, settings_from_stdin, until_alone
+from bidr.serve.served import LOOK_EVERY, Served, TextService
+from bidr.serve.settings import Settings
+
+if TYPE_CHECKING:
+    from bidr.model.folder import Model
+    from bidr.model.frozen import FrozenModel
+
+KEEP_ALIVE = 75
+LINGER = 1.0
+WEIGH_EVERY = 15.0
+
+
+def service_of(settings: Settings, model: "Model | FrozenModel", metrics: Metrics | None = None) -> TextService | None:
+    """What encodes queries in words; none where the model was learned from vectors."""
+    from bidr.model.folder import Model
+    from bidr.serve.encoding import query_service
+
+    if not isinstance(model, Model):
+        return None
+    made = query_service(model, settings)
+    if metrics is not None:
+        made.batcher.batch_done = metrics.encoded
+    return made
+
+
+def open_service(settings: Settings) -> Service:
+    """The index and all that answers from it."""
+    share_in(settings.runtime / "codes" if settings.runtime else None)
+    metrics = Metrics(settings.runtime / "metrics" if settings.runtime else None)
+    served = Served(settings.index, settings.model, lambda model: service_of(settings, model, metrics))
+    return Service(settings, served, metrics)
+
+
+class Worker:
+    """The service, and what goes on beside its requests."""
+
+    def __init__(self, service: Service) -> None:
+        self.service, self.served = service, service.served
+        self.link: WriterLink | None = None
+        settings = service.settings
+        if settings.writable and settings.runtime is not None:
+            self.link = WriterLink(settings.runtime / "writer.sock", self.look, service.limits.queue)
+        service.documents = Documents(service.steady, self.served, service.limits, service.metrics, self.link)
+        self._weighed = 0.0
+
+    async def look(self) -> None:
+        """Take up what is new in the index, and say what is served now."""
+        before, loop = self.served.trouble, asyncio.get_running_loop()
+        try:
+            await loop.run_in_executor(None, self.served.look)
+        except Exception as error:  # nobody waits for this: it is tried again
+            log_fault("fault", error, where="follow")
+        served, metrics = self.served, self.service.metrics
+        metrics.documents.set(served.now.view.count)
+        metrics.generation.set(served.now.generation)
+        metrics.behind.set(1 if served.trouble else 0)
+        if served.trouble and served.trouble != before:
+            log("behind", "warning", index=str(served.folder), why=served.trouble, serving=served.now.generation)
+        if loop.time() - self._weighed > WEIGH_EVERY:
+            self._weighed = loop.time()
+            metrics.memory.set(pss())
+
+    async def follow(self) -> None:
+        """Look again and again, for as long as the worker lives."""
+        while True:
+            await self.look()
+            await asyncio.sleep(LOOK_EVERY)
+
+
+def pss(pid: int | str = "self") -> int:
+    """Bytes of memory of a process, of what it shares its part."""
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    except OSError:
+        return 0
+    return next((1024 * int(line.split()[1]) for line in lines if line.startswith("Pss:")), 0)
+
+
+def server_of(service: Service) -> Any:
+    """The HTTP server, with a limit on how slowly the head of a request may come."""
+    import uvicorn
+
+    from bidr.serve.protocol import timed_protocol
+
+    limits = service.limits
+    config = uvicorn.Config(
+        make_app(service),
+        http=timed_protocol(limits.body_seconds, limits.seconds),
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        lifespan="off",
+        ws="none",
+        timeout_keep_alive=KEEP_ALIVE,
+        timeout_graceful_shutdown=max(1, round(service.settings.drain)),
+    )
+    server = uvicorn.Server(config)
+    service.connections = lambda: len(server.server_state.connections)
+    return server
+
+
+async def drain(service: Service, server: Any) -> None:
+    """Take no more connections; tell those that are open to close; end when all are answered."""
+    service.draining = True
+    log("draining", connections=len(server.server_state.connections))
+    for each in server.servers:
+        each.close()
+    loop = asyncio.get_running_loop()
+    until = loop.time() + LINGER
+    # Whoever has a connection gets one more answer, which says that it is the last: no request meets a closed door.
+    while server.server_state.connections and loop.time() < until:
+        await asyncio.sleep(0.02)
+    server.should_exit = True
+
+
+async def serve(settings: Settings, listening: socket.socket) -> None:
+    """Answer requests until SIGTERM, or until the supervisor is gone."""
+    service = await asyncio.to_thread(open_service, settings)
+    worker = Worker(service)
+    server = server_of(service)
+    loop = asyncio.get_running_loop()
+    ending: list[asyncio.Task[None]] = []
+
+    def stop() -> None:
+        if not ending:
+            ending.append(loop.create_task(drain(service, server)))
+
+    loop.add_signal_handler(signal.SIGTERM, stop)
+    loop.add_signal_handler(signal.SIGINT, lambda: None)  # a terminal sends it to all; the supervisor says when
+    until_alone(stop)
+    tasks = [asyncio.create_task(worker.follow())]
+    if worker.link is not None:
+        tasks.append(asyncio.create_task(worker.link.run()))
+    tasks.append(asyncio.create_task(_ready(server, worker)))
+    await server._serve(sockets=[listening])
+    for task in tasks:
+        task.cancel()
+    service.pool.shutdown(wait=False, cancel_futures=True)
+    service.served.close()
+    log("drained")
+
+
+async def _ready(server: Any, worker: Worker) -> None:
+    """Tell the supervisor when requests are answered, and writes reach the writer."""
+    while not server.started or (worker.link is not None and not worker.link.up):
+        await asyncio.sleep(0.01)
+    worker.service.started = True
+    log("serving", generation=worker.served.now.generation, documents=worker.served.now.view.count)
+    report({"ready": True})
+
+
+def runner() -> Any:
+    """What runs the event loop: the quicker one where it is installed."""
+    try:
+        return import_module("uvloop").run
+    except ModuleNotFoundError:
+        return asyncio.run
+
+
+def main() -> None:
+    """Settings come on standard input, the listening socket as the file descriptor that argv names."""
+    settings = settings_from_stdin()
+    listening = socket.socket(fileno=int(sys.argv[1]))
+    try:
+        runner()(serve(settings, listening))
+    except BidrError as error:
+        report({"error": str(error)})
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

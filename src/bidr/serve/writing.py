@@ -1,0 +1,193 @@
+"""Documents in and out: what the one writer does with requests, several of them in one commit."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from bidr.codes.codebooks import Floats
+from bidr.codes.errors import code_errors
+from bidr.codes.vectors import VectorRows
+from bidr.errors import BidrError
+from bidr.index.live.writer import Coded, LiveWriter
+from bidr.index.reader import check_model
+from bidr.index.state import model_of
+from bidr.serve.errors import Conflict, Invalid, NotThere
+from bidr.serve.finding import Finder
+from bidr.serve.logs import log
+from bidr.serve.served import MakeService, TextService
+from bidr.text.records import Document
+
+if TYPE_CHECKING:
+    from bidr.model.folder import Model
+    from bidr.model.frozen import FrozenModel
+
+AT_ONCE = 512
+
+
+class Adding(NamedTuple):
+    """Documents to add, each with its vector where the index has no text encoder."""
+
+    documents: list[Document]
+    vectors: Floats | None
+    replace: bool
+
+
+class Deleting(NamedTuple):
+    """Documents to take out."""
+
+    ids: list[str]
+    missing_ok: bool
+
+
+Job = Adding | Deleting
+Outcome = dict[str, Any] | BidrError
+
+
+class Writing:
+    """Opens the index for writing when there is something to write, and lets go of it when there is not.
+
+    So another program (`bidr build`, `bidr compact`) has its turn. Used by one thread.
+    """
+
+    def __init__(self, folder: Path, model: Path | None, make: MakeService) -> None:
+        self.folder, self._model_folder, self._make = folder, model, make
+        self._model: Model | FrozenModel | None = None
+        self._service: TextService | None = None
+        self._writer: LiveWriter | None = None
+        self._finder: Finder | None = None
+
+    def apply(self, jobs: Sequence[Job]) -> list[Outcome]:
+        """Do jobs in their order, those that can be together in one commit; what became of each."""
+        outcomes: list[Outcome] = []
+        for group in grouped(jobs):
+            try:
+                outcomes += self._together(group)
+            except BidrError as error:
+                outcomes += [error] if len(group) == 1 else [self._alone(job) for job in group]
+        return outcomes
+
+    def _alone(self, job: Job) -> Outcome:
+        try:
+            return self._together([job])[0]
+        except BidrError as error:
+            return error
+
+    def _together(self, group: Sequence[Job]) -> list[Outcome]:
+        writer = self._open()
+        if isinstance(group[0], Deleting):
+            return [self._delete(writer, group[0])]
+        adds = [job for job in group if isinstance(job, Adding)]
+        known = [self._known(writer, [document.id for document in job.documents]) for job in adds]
+        for job, there in zip(adds, known, strict=True):
+            if there and not job.replace:  # whoever else is in the group is done alone then
+                raise Conflict(
+                    "documents of these ids are there already",
+                    given=", ".join(sorted(there)[:5]),
+                    expected="new ids",
+                    hint='send "replace": true to replace them',
+                )
+        given = [job.vectors for job in adds if job.vectors is not None]
+        writer.add([each for job in adds for each in job.documents], _joined(given) if given else None)
+        state = self._state(writer)
+        counted = zip(adds, known, strict=True)
+        return [state | {"added": len(job.documents) - len(there), "replaced": len(there)} for job, there in counted]
+
+    def _delete(self, writer: LiveWriter, job: Deleting) -> dict[str, Any]:
+        known = self._known(writer, job.ids)
+        missing = [name for name in job.ids if name not in known]
+        if missing and not job.missing_ok:
+            raise NotThere("no such documents", given=", ".join(missing[:5]), hint="missing_ok=true lets them be")
+        deleted = writer.delete(job.ids, missing_ok=True)
+        return self._state(writer) | {"deleted": deleted}
+
+    def _known(self, writer: LiveWriter, ids: list[str]) -> set[str]:
+        """Those of the ids that the index has."""
+        finder = self._finder.following(writer.view) if self._finder else Finder(writer.view)
+        self._finder = finder
+        return set(finder.find(ids))
+
+    def _state(self, writer: LiveWriter) -> dict[str, Any]:
+        return {"documents": writer.view.count, "generation": int(writer.view.generation.name)}
+
+    def _open(self) -> LiveWriter:
+        if self._writer is None:
+            self._take_model()
+            self._writer = LiveWriter(self.folder, self._code, warn=lambda told: log("drift", "warning", told=told))
+        return self._writer
+
+    def _take_model(self) -> None:
+        """The model that made the index as it is now, which may be another than last time."""
+        stamp = model_of(self.folder)
+        if stamp is None and self._model_folder is None:
+            self._model = self._service = None
+            return
+        if self._model is not None and stamp is not None and self._model.fingerprint == stamp.fingerprint:
+            return
+        from bidr.model.frozen import open_model
+
+        model = open_model(self._model_folder or (stamp.folder if stamp else ""))
+        check_model(self.folder, stamp, model.fingerprint)
+        self._model, self._service = model, self._make(model)
+
+    def _code(self, documents: Sequence[Document], vectors: Floats | None) -> Coded:
+        """Documents as codes and vectors, by what made the index."""
+        if self._service is not None:
+            return self._encoded(self._service, documents, vectors)
+        if vectors is None:
+            raise Invalid(
+                "documents without vectors", expected="a vector of each", hint="the index has no text encoder"
+            )
+        assert self._writer is not None
+        if self._model is not None:
+            frozen: Any = self._model
+            rows, books = frozen.documents(vectors)[:], frozen.additive
+        else:
+            view = self._writer.view
+            rows = VectorRows(vectors, "vectors", "cosine" if view.manifest.unit else "ip")[:]
+            books = view.codebooks
+        codes = books.encode(rows)
+        return Coded(codes, rows, code_errors(books, rows, codes))
+
+    def _encoded(self, service: TextService, documents: Sequence[Document], vectors: Floats | None) -> Coded:
+        """Each side by its own encoder."""
+        from bidr.text import document_text
+
+        if vectors is not None:
+            raise Invalid("vectors given", expected="texts alone", hint="the index has encoders of its own")
+        model: Any = self._model
+        for_codes, rows = service.documents([document_text(each, model.text.titles) for each in documents])
+        codes = model.codebooks.encode(for_codes)
+        return Coded(codes, rows, code_errors(model.codebooks, for_codes, codes))
+
+    @property
+    def open(self) -> bool:
+        return self._writer is not None
+
+    def release(self) -> None:
+        """Let another program write."""
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = self._finder = None
+
+
+def grouped(jobs: Sequence[Job]) -> list[list[Job]]:
+    """Runs of additions that share no id and are of one kind; a deletion stands alone."""
+    groups: list[list[Job]] = []
+    ids: set[str] = set()
+    kind: object = None
+    for job in jobs:
+        own = None if isinstance(job, Deleting) else job.vectors is None
+        names = set() if isinstance(job, Deleting) else {document.id for document in job.documents}
+        if own is None or own is not kind or ids & names or len(ids) + len(names) > AT_ONCE:
+            groups.append([])
+            ids = set()
+        groups[-1].append(job)
+        ids |= names
+        kind = own if own is not None else object()
+    return groups
+
+
+def _joined(given: list[Floats]) -> Floats:
+    import numpy as np
+
+    return given[0] if len(given) == 1 else np.concatenate(given)

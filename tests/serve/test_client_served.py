@@ -1,0 +1,52 @@
+"""bidr.Client against a real server: one line is another, the answers are the same."""
+
+import pytest
+
+import bidr
+from bidr.errors import ConfigError, DataError
+from bidr.text.records import Document
+from index.made_index import clustered
+from serve.made_server import DIM
+
+
+def test_one_line_changes_and_the_answers_do_not(server):
+    asked = clustered(7, DIM, 55)  # more than the three that the server takes at once
+    found = []
+    for opened in (bidr.open_index(server.index), bidr.Client(server.url)):
+        with opened as searcher:
+            found.append(searcher.answers(searcher.search_vectors(asked, 5, 30, filter={"even": True})))
+    local, remote = found
+    assert len(remote) == len(local) == 7
+    for mine, theirs in zip(remote, local, strict=True):
+        assert [one._replace(score=0, candidate_score=0) for one in mine] == [
+            one._replace(score=0, candidate_score=0) for one in theirs
+        ]
+        assert [one.score for one in mine] == pytest.approx([one.score for one in theirs], rel=1e-5)
+        assert mine.timings.candidates > 0
+        assert type(mine) is type(theirs)
+
+
+def test_documents_come_and_go(server):
+    vectors = clustered(5, DIM, 4_321)
+    documents = [Document(f"own-{row}", f"Own {row}", "Text", {"n": 1_000 + row}) for row in range(5)]
+    with bidr.Client(server.url) as client:
+        assert client.add(documents, vectors) == 5
+        assert [found[0].id for found in client.search_vectors(vectors, 1)] == [one.id for one in documents]
+        assert client.get(["own-0", "nobody"]) == {"own-0": documents[0]}
+        with pytest.raises(DataError, match="there already"):
+            client.add(documents[:1], vectors[:1], replace=False)
+        assert client.delete([one.id for one in documents]) == 5
+        assert client.get([one.id for one in documents]) == {}
+        with pytest.raises(DataError, match="own-0"):
+            client.delete(["own-0"])
+        assert client.delete(["own-0"], missing_ok=True) == 0
+
+
+def test_what_a_server_refuses_is_the_local_error(server):
+    with bidr.Client(server.url) as client:
+        with pytest.raises(ConfigError, match="k: given 0, expected a whole number from 1 to 30"):
+            client.search_vectors(clustered(1, DIM, 0), 0)
+        with pytest.raises(DataError, match="no text encoder"):
+            client.search("words")
+        with pytest.raises(DataError, match="multiple of 64 bytes"):
+            client.search_vectors(clustered(1, 2 * DIM + 1, 0))

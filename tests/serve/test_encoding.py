@@ -1,0 +1,293 @@
+"""The encoding service: the model's own vectors, whoever asks beside whom; batches, limits, deadlines."""
+
+import asyncio
+import json
+import sys
+import threading
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from bidr.codes import Codebooks
+from bidr.errors import ConfigError
+from bidr.index.build import build_index
+from bidr.index.folder import ModelStamp
+from bidr.model.folder import Model, ModelParts, TextSettings, save_model
+from bidr.model.transformer import TransformerEncoder
+from bidr.search import QueryVectors
+from bidr.serve.encoding import Encoding, query_service
+from bidr.serve.encoding.batching import Batcher
+from bidr.serve.encoding.encoders import groups
+from bidr.serve.errors import Late, Overloaded
+from bidr.text.records import Document
+from model.made_model import TEXTS, bag, bert
+
+TEXT = TextSettings(titles="prepend", query_length=7, document_length=20)
+FOREVER = 1e12
+
+
+def save(root: Path, *parts: Path | None, dim: int) -> Model:
+    books = np.random.default_rng(0).standard_normal((4, 16, dim // 4)).astype(np.float32)
+    codebooks = Codebooks(np.eye(dim, dtype=np.float32), books)
+    (root / "model").mkdir()
+    made = ModelParts(sparse=parts[0], dense=parts[1], query=parts[2], codebooks=codebooks)
+    return save_model(root / "model", made, TEXT, candidates=5, training={})
+
+
+def served(model: Model, root: Path, **options) -> SimpleNamespace:
+    """What the service needs to know of the server's settings, with an index of the model."""
+    if not (root / "index").exists():
+        documents = [Document(str(row), TEXTS[row % 4], f"{TEXTS[row % 3]} {row}") for row in range(40)]
+        random = np.random.default_rng(1).standard_normal((40, model.dense.dim)).astype(np.float32)
+        stamp = ModelStamp(model.fingerprint, str(model.folder))
+        codes = model.codebooks.encode(random)
+        build_index(
+            root / "index", codebooks=model.codebooks, codes=codes, vectors=random, documents=documents, model=stamp
+        )
+    limits = SimpleNamespace(queue=64)
+    return SimpleNamespace(index=root / "index", limits=limits, encoding=Encoding(**options))
+
+
+@pytest.fixture(scope="module")
+def bags(tmp_path_factory) -> Model:
+    """Two encoders that differ, and no unified one: a query is read by both."""
+    root = tmp_path_factory.mktemp("bags")
+    for seed, name in enumerate(("sparse", "dense")):
+        bag(root / "tokens", seed=seed)[0].save(root / name)
+    return save(root, root / "sparse", root / "dense", None, dim=8)
+
+
+@pytest.fixture(scope="module")
+def transformer(tmp_path_factory) -> Model:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HF_HUB_OFFLINE", "1")
+        root = tmp_path_factory.mktemp("bert")
+        prompts = {"query_prompt": "query: ", "document_prompt": "document: "}
+        TransformerEncoder.open(str(bert(root / "bert", truncation=4)), **prompts).save(root / "encoder")
+        return save(root, *[root / "encoder"] * 3, dim=32)
+
+
+def close(one, other):
+    assert np.allclose(one, other, atol=2e-5)
+
+
+def assert_the_models_own(service, model: Model) -> None:
+    async def everybody():
+        requests = [TEXTS[start : start + size] for start in range(3) for size in (1, 2, 3)]
+        return requests, await asyncio.gather(*(service.encode(texts, FOREVER) for texts in requests))
+
+    for texts, found in zip(*asyncio.run(everybody()), strict=True):
+        codes, vectors = model.encode_queries(texts)
+        close(found.codes, codes)
+        close(found.vectors, vectors)
+
+
+@pytest.mark.parametrize("batch", [1, 3, 16])
+def test_queries_get_the_models_own_vectors_whoever_asks_beside_them(bags, tmp_path, batch):
+    service = query_service(bags, served(bags, tmp_path, batch=batch))
+    assert service.program == "torch", "the built-in encoder needs no other program"
+    assert_the_models_own(service, bags)
+    service.close()
+
+
+def test_documents_get_the_vectors_that_the_build_gives_them(bags, tmp_path):
+    from bidr.coders import text_coder
+
+    service = query_service(bags, served(bags, tmp_path))
+    documents = [Document(str(row), "", f"{TEXTS[row % 5]} {'girl ' * (row % 7)}") for row in range(50)]
+    for_codes, vectors = service.documents([f" {document.text}" for document in documents])
+    wanted = text_coder(bags)(documents, None)
+    close(vectors, wanted.vectors)
+    assert (bags.codebooks.encode(for_codes) == wanted.codes).all()
+    service.close()
+
+
+def test_onnx_gives_the_models_own_vectors_and_is_exported_once(transformer, tmp_path, monkeypatch):
+    pytest.importorskip("onnxruntime", reason="the extra 'onnx' is not installed")
+    settings = served(transformer, tmp_path, program="onnx", cache=tmp_path / "cache")
+    service = query_service(transformer, settings)
+    assert service.program == "onnx"
+    assert_the_models_own(service, transformer)
+    texts = [*TEXTS, "sorting pearls in oysters by night " * 8]
+    found = service.documents(texts)
+    encoder = transformer.dense
+    from bidr.model.encode import encode_texts
+
+    close(found[1], encode_texts(encoder, texts, prompt="document: ", max_length=TEXT.document_length))
+    service.close()
+    monkeypatch.setattr("bidr.serve.encoding.files.export_onnx", lambda *args, **options: pytest.fail("exported again"))
+    query_service(transformer, settings).close()
+
+
+def test_int8_is_taken_only_where_it_gives_the_same_answers(transformer, tmp_path, monkeypatch):
+    pytest.importorskip("onnxruntime", reason="the extra 'onnx' is not installed")
+    settings = served(transformer, tmp_path, cache=tmp_path / "cache")
+    monkeypatch.setattr("bidr.serve.encoding.parity.AGREEMENT", 1.1)
+    service = query_service(transformer, settings)
+    assert service.program == "onnx"
+    assert_the_models_own(service, transformer)
+    service.close()
+    (told,) = (tmp_path / "cache").glob("*/parity.json")
+    figures = json.loads(told.read_text())
+    assert {role: one["holds"] for role, one in figures.items()} == {"queries": False, "documents": False}
+    assert figures["queries"]["texts"] > 0
+    assert figures["queries"]["cosine"] > 0.9
+    for one in figures.values():
+        one["holds"] = True
+    told.write_text(json.dumps(figures))
+    service = query_service(transformer, settings)
+    assert service.program == "int8"
+    service.close()
+
+
+def test_without_onnx_the_model_itself_is_used_unless_onnx_was_asked_for(transformer, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "onnxscript", None)
+    settings = served(transformer, tmp_path, cache=tmp_path / "cache")
+    service = query_service(transformer, settings)
+    assert service.program == "torch"
+    assert_the_models_own(service, transformer)
+    service.close()
+    with pytest.raises(Exception, match="onnxscript"):
+        query_service(transformer, served(transformer, tmp_path, program="onnx", cache=tmp_path / "other"))
+
+
+def test_settings_that_cannot_work_are_refused():
+    with pytest.raises(ConfigError, match=r"encoding.batch: given 0, expected 1 to"):
+        Encoding(batch=0)
+
+
+def test_rows_of_a_group_are_of_like_length_and_each_row_is_in_one():
+    lengths = np.random.default_rng(0).integers(1, 400, 200)
+    found = list(groups(lengths))
+    assert sorted(np.concatenate(found).tolist()) == list(range(200))
+    for places in found:
+        own = lengths[places]
+        assert own.min() >= 0.8 * own.max()
+        assert len(own) == 1 or len(own) * own.max() <= 1_024
+
+
+class Slow:
+    """An encoder that waits until it is let go, and remembers its batches."""
+
+    def __init__(self) -> None:
+        self.free, self.batches = threading.Event(), []
+
+    def __call__(self, texts: list[str]) -> QueryVectors:
+        self.batches.append(texts)
+        self.free.wait(10)
+        rows = np.array([[float(text)] for text in texts], dtype=np.float32)
+        return QueryVectors(rows, -rows)
+
+
+def batcher(slow: Slow, **options) -> Batcher:
+    return Batcher(slow, **({"parallel": 1, "most": 4, "wait": 0.0, "limit": 8} | options))
+
+
+async def begun(slow: Slow, batches: int) -> None:
+    while len(slow.batches) < batches:
+        await asyncio.sleep(0.001)
+
+
+def test_what_waits_is_encoded_together_and_requests_take_turns():
+    slow = Slow()
+    made = batcher(slow, limit=100)
+
+    async def run():
+        first = asyncio.create_task(made.encode(["0"], FOREVER))
+        await begun(slow, 1)
+        long = asyncio.create_task(made.encode([str(number) for number in range(10, 16)], FOREVER))
+        await asyncio.sleep(0)
+        short = asyncio.create_task(made.encode(["20"], FOREVER))
+        await asyncio.sleep(0.02)
+        assert made.waiting == 7
+        slow.free.set()
+        return await asyncio.gather(first, long, short)
+
+    first, long, short = asyncio.run(run())
+    assert slow.batches == [["0"], ["10", "20", "11", "12"], ["13", "14", "15"]]
+    assert first.codes.tolist() == [[0]]
+    assert long.codes.ravel().tolist() == list(range(10, 16))
+    assert short.vectors.tolist() == [[-20]]
+    assert made.waiting == 0
+    made.close()
+
+
+def test_a_full_queue_refuses_and_says_when_to_come_again():
+    slow = Slow()
+    made = batcher(slow, limit=2)
+
+    async def run():
+        tasks = [asyncio.create_task(made.encode(["0"], FOREVER))]
+        await begun(slow, 1)
+        tasks += [asyncio.create_task(made.encode([str(number)], FOREVER)) for number in (1, 2)]
+        await asyncio.sleep(0)
+        with pytest.raises(Overloaded) as refused:
+            await made.encode(["3"], FOREVER)
+        assert refused.value.retry_after >= 1
+        slow.free.set()
+        await asyncio.gather(*tasks)
+        assert (await made.encode(["4"], FOREVER)).codes.tolist() == [[4]]
+
+    asyncio.run(run())
+    made.close()
+
+
+def test_what_is_given_up_or_too_late_is_not_encoded():
+    slow = Slow()
+    made = batcher(slow, limit=100)
+
+    async def run():
+        first = asyncio.create_task(made.encode(["0"], FOREVER))
+        await begun(slow, 1)
+        gone = asyncio.create_task(made.encode(["1", "2"], FOREVER))
+        late = asyncio.create_task(made.encode(["3"], time.monotonic() - 1))
+        last = asyncio.create_task(made.encode(["4"], FOREVER))
+        await asyncio.sleep(0.01)
+        gone.cancel()
+        await asyncio.sleep(0.01)
+        slow.free.set()
+        with pytest.raises(Late):
+            await late
+        await asyncio.gather(first, last)
+
+    asyncio.run(run())
+    assert slow.batches == [["0"], ["4"]]
+    assert made.waiting == 0
+    made.close()
+
+
+def test_a_fault_reaches_those_whose_batch_it_was_and_nobody_else():
+    def encode(texts: list[str]) -> QueryVectors:
+        if "bad" in texts:
+            raise ValueError("broken")
+        return QueryVectors(*[np.zeros((len(texts), 1), dtype=np.float32)] * 2)
+
+    made = Batcher(encode, parallel=2, most=1, wait=0.0, limit=10)
+
+    async def run():
+        found = await asyncio.gather(
+            *(made.encode([text], FOREVER) for text in ("a", "bad", "b")), return_exceptions=True
+        )
+        assert [type(one).__name__ for one in found] == ["QueryVectors", "ValueError", "QueryVectors"]
+
+    asyncio.run(run())
+    made.close()
+
+
+def test_closing_lets_what_waits_be_encoded_and_takes_no_more():
+    slow = Slow()
+    made = batcher(slow)
+
+    async def run():
+        tasks = [asyncio.create_task(made.encode([str(number)], FOREVER)) for number in range(3)]
+        await begun(slow, 1)
+        made.close()
+        with pytest.raises(Overloaded):
+            await made.encode(["9"], FOREVER)
+        slow.free.set()
+        return await asyncio.gather(*tasks)
+
+    assert [found.codes.tolist() for found in asyncio.run(run())] == [[[0]], [[1]], [[2]]]
