@@ -14,7 +14,13 @@ def fuzz(server, *flags: str) -> None:
     hooks = {"SCHEMATHESIS_HOOKS": "fuzz_hooks", "FUZZED_DIM": str(DIM), "PYTHONPATH": str(Path(__file__).parent)}
     command = [str(Path(sys.executable).with_name("schemathesis")), "run", f"{server.url}/openapi.json", "--no-color"]
     done = subprocess.run(
-        [*command, *flags], env={**os.environ, **hooks}, capture_output=True, text=True, check=False, timeout=900
+        [*command, *flags],
+        cwd=server.log.parent,
+        env={**os.environ, **hooks},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=1800,
     )
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
     assert not server.events("fault")

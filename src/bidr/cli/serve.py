@@ -31,7 +31,7 @@ class Serve(Verb):
     workers: int = 1
     """Processes that answer; they share the memory of the codes."""
     threads: int = min(4, len(os.sched_getaffinity(0)))
-    """Threads of a worker that search; 0: none, one search after another, which takes the least CPU."""
+    """Threads of a worker that search; 0: none, one search after another."""
     writable: bool = False
     """Take documents: a process of its own is the index's one writer."""
     keys: OptionalFile = None
