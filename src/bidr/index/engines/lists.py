@@ -151,11 +151,11 @@ def centroid_keys(rows: Any, steps: Any, query: Any, count: int) -> Any:
     return keys[: keep_from(keys, len(keys), kth_largest(keys, len(keys), count))]
 
 
-@compiled
-def bits_within(words: Any, offsets: Any) -> Any:
+def bits_within(words: Words, offsets: Offsets) -> Offsets:
     """How many bits are set in each range of rows."""
-    found = np.zeros(len(offsets) - 1, dtype=np.int64)
-    for part in range(len(found)):
-        for row in range(offsets[part], offsets[part + 1]):
-            found[part] += (words[row >> 5] >> np.uint32(row & 31)) & np.uint32(1)
-    return found
+    before = np.zeros(len(words) + 1, dtype=np.int64)
+    np.cumsum(np.bitwise_count(words), out=before[1:])
+    place = offsets >> 5
+    beneath = (np.uint32(1) << (offsets & 31).astype(np.uint32)) - np.uint32(1)
+    there = words[np.minimum(place, len(words) - 1)] & beneath  # the last offset may be a word too far, with no bits
+    return np.diff(before[place] + np.bitwise_count(there))
