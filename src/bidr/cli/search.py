@@ -35,6 +35,8 @@ class Search(Verb):
     """How many answers to show."""
     candidates: OptionalNumber = None
     """How many documents the codes bring up to be ranked; by default as the model was trained."""
+    ef: OptionalNumber = None
+    """How widely candidates are looked for: lists that are visited, or documents that a graph keeps in view."""
     filter: OptionalFilter = None
     """What attributes the answers must have, as JSON: '{"lang": "en", "year": {"gte": 2020}}'."""
 
@@ -47,7 +49,7 @@ class Search(Verb):
         index = self.index or recall()
         from bidr.api import open_index
 
-        with open_index(index, self.model) as searcher:
+        with open_index(index, self.model, ef=self.ef) as searcher:
             found = searcher.search(query, self.k, self.candidates, filter=self._filter())
             told = self._told(searcher)
         return Shown(_text(found, told), {"query": query, "index": str(index), **_value(found)})
@@ -70,7 +72,7 @@ class Search(Verb):
         if self.words:
             raise ConfigError("words and --query-vectors given, expected one of them: ask by words or by vectors")
         index = self.index or recall()
-        with open_index(index, self.model) as searcher:
+        with open_index(index, self.model, ef=self.ef) as searcher:
             found = searcher.answers(searcher.search_vectors(path, self.k, self.candidates, filter=self._filter()))
             told = self._told(searcher)
         heads = [f"question {row}:\n" if len(found) > 1 else "" for row in range(len(found))]
