@@ -108,15 +108,18 @@ def _write_names(
 
 def _write_order(generation: Generation, codebooks: Codebooks, codes: Codes, engine: str) -> Order | None:
     """Cluster the documents and write in which order they stand; None: in the order they were given."""
+    from bidr.index.engines.arrange import arranged
     from bidr.index.engines.clusters import ORDERED_DOCUMENTS, clusters, lists_for
 
     count = len(codes)
-    if engine != "lists" and count < ORDERED_DOCUMENTS:
+    if engine == "scan" and count < ORDERED_DOCUMENTS:
         return None
     # An order alone needs no fine clusters.
-    lists = lists_for(count) if engine == "lists" else lists_for(count) // 4
+    lists = lists_for(count) // 4 if engine == "scan" else lists_for(count)
     with bar("Clustering", count, "documents") as advance:
         found = clusters(codebooks, codes, lists, advance)
+        if engine == "hnsw":
+            found = found._replace(order=np.concatenate(list(arranged(codebooks, codes, found))))
     write_array(generation, ORDER_FILE, found.order.astype(order_type(count)))
     if engine == "lists":
         write_array(generation, CENTROIDS_FILE, found.centroids)
@@ -153,9 +156,8 @@ def _write_codes(generation: Generation, codebooks: Codebooks, codes: Codes, ord
 def _write_graph(
     generation: Generation, codebooks: Codebooks, codes: Codes, order: Order | None, ef_construction: int
 ) -> None:
-    from bidr.index.engines.graph import build_links, reordered
+    from bidr.index.engines.graph import build_links
 
+    placed = np.concatenate(list(_ordered(codes, order)))
     with bar("Building hnsw", len(codes), "documents") as advance:
-        links = build_links(codebooks, codes, ef_construction, advance)
-    blocks = [links] if order is None else reordered(links, order)
-    write_rows(generation, GRAPH_FILE, np.dtype(np.uint8), links.shape, blocks)
+        write_array(generation, GRAPH_FILE, build_links(codebooks, placed, ef_construction, advance))
