@@ -125,9 +125,9 @@ def test_one_and_true_are_different_filters(tmp_path):
             assert found.rows[0].tolist() == wanted
 
 
-def test_deleted_rows_take_a_bit_each(tmp_path):
+def test_deleted_rows_take_two_bits_each(tmp_path):
     with writer(built(tmp_path / "i", 40)) as live:
         live.delete(["doc-8", "doc-31"])
         view = LiveIndex.open(tmp_path / "i").latest()
         assert view.count == 38
-        assert view.candidates.ram_bytes["deleted"] == 5
+        assert view.candidates.ram_bytes["deleted"] == 10

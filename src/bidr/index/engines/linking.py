@@ -47,8 +47,7 @@ def choose(codebooks: Codebooks, codes: Codes, near: int, first: int = 0) -> Ite
     near: how many nearest documents are chosen from.
     """
     decode, count = decoder(codebooks, codes), len(codes)
-    starts = np.arange(0, count, RANGE)
-    means = np.stack([decode(np.arange(start, min(start + RANGE, count))).mean(axis=0) for start in starts])
+    means = np.stack([decode(slice(start, start + RANGE)).mean(axis=0) for start in range(0, count, RANGE)])
     visited = -(-AMONG * near // RANGE)
     for start in range(first, count, RANGE):
         own = np.arange(start, min(start + RANGE, count))

@@ -85,24 +85,25 @@ class Part:
 
     @property
     def deleted_bytes(self) -> int:
-        """What the deleted rows take in RAM: a bit a row, and one a place where that is something else."""
-        return 0 if self.deleted is None else self.deleted.nbytes * (1 if self.open.order is None else 2)
+        """What the deleted rows take in RAM: a bit a row, and one a place that says whether it may be found."""
+        return 0 if self.deleted is None else 2 * self.deleted.nbytes
 
     def is_deleted(self, row: int) -> bool:
         return self.deleted is not None and bool(self.deleted[row >> 3] >> (row & 7) & 1)
 
     @cached_property
-    def _gone_places(self) -> Bits | None:
-        if self.deleted is None or self.open.order is None:
-            return self.deleted
-        return pack(unpack(self.deleted, self.count)[self.open.order])
+    def _alive_places(self) -> Bits | None:
+        if self.deleted is None:
+            return None
+        order = self.open.order
+        return ~(self.deleted if order is None else pack(unpack(self.deleted, self.count)[order]))
 
     def passing(self, asked: Filter | None) -> Bits | None:
         """Which places may be found, a bit each; None: all. Bits beyond the last place mean nothing."""
-        gone = self._gone_places
+        alive = self._alive_places
         if asked is None:
-            return None if gone is None else ~gone
-        return self.open.passing(asked) if gone is None else self.open.passing(asked) & ~gone
+            return alive
+        return self.open.passing(asked) if alive is None else self.open.passing(asked) & alive
 
     def allowed(self, asked: Filter | None) -> Mask | None:
         """The same, a truth value each."""
