@@ -22,11 +22,11 @@ Links = npt.NDArray[np.uint8]
 
 # Bytes for a document's links: some 60 of them, 240 documents. With a code of 16 bytes 96 bytes a document.
 LINK_BYTES = 80
-# Documents that are compared at once with those of the ranges nearest to theirs.
-RANGE = 128
+# Documents that are compared at once, with those of the pieces nearest to a piece of theirs.
+RANGE, PIECE = 128, 32
 # The nearest are looked for among so many times as many.
 AMONG = 100
-# What the first pass notes for a document, of a group one at most: those that it chose, then others that are near, as
+# What the first pass notes for a document: those that it chose, then one of each group that is near besides, as
 # -1 - place.
 NOTED = 64
 NOBODY = np.iinfo(np.int32).min
@@ -47,13 +47,15 @@ def choose(codebooks: Codebooks, codes: Codes, near: int, first: int = 0) -> Ite
     near: how many nearest documents are chosen from.
     """
     decode, count = decoder(codebooks, codes), len(codes)
-    means = np.stack([decode(slice(start, start + RANGE)).mean(axis=0) for start in range(0, count, RANGE)])
-    visited = -(-AMONG * near // RANGE)
+    means = np.stack([decode(slice(start, start + PIECE)).mean(axis=0) for start in range(0, count, PIECE)])
+    visited = min(-(-AMONG * near // PIECE), len(means))
     for start in range(first, count, RANGE):
         own = np.arange(start, min(start + RANGE, count))
-        ranges = np.argsort(-(means @ means[start // RANGE]), kind="stable")[:visited]
-        ranges = np.sort(np.union1d(ranges, [start // RANGE]))
-        places = (RANGE * ranges[:, None] + np.arange(RANGE)).ravel()
+        mine = np.arange(start // PIECE, own[-1] // PIECE + 1)
+        nearness = (means[mine] @ means.T).max(axis=0)
+        nearness[mine] = np.inf
+        pieces = np.sort(np.argpartition(-nearness, visited - 1)[:visited])
+        places = (PIECE * pieces[:, None] + np.arange(PIECE)).ravel()
         places = places[places < count]
         vectors = decode(places)
         at = np.searchsorted(places, own)
@@ -98,9 +100,8 @@ def _choose(vectors: Any, places: Any, scores: Any, best: Any, noted: Any) -> No
         for row in best[own]:
             if count == len(chosen):
                 break
-            here = places[row]
-            if not _has_group(noted[own], count, here) and _is_new(vectors, chosen, count, row, scores[own, row]):
-                chosen[count], noted[own, count] = row, here
+            if _is_new(vectors, chosen, count, row, scores[own, row]):
+                chosen[count], noted[own, count] = row, places[row]
                 count += 1
         for row in best[own]:
             if count == len(chosen):
