@@ -32,8 +32,8 @@ def main(
     half: questions are drawn at random; settings were chosen by those of the one half, figures are of the other.
     """
     corpus, everyone = _unit(np.load(vectors)[:documents]), _unit(np.load(queries))
-    drawn = np.random.default_rng(0).permutation(len(everyone))[0 if half == "dev" else 1 :: 2][:asked]
-    questions = everyone[drawn]
+    drawn = np.array_split(np.random.default_rng(0).permutation(len(everyone)), 2)[half == "test"]
+    questions = everyone[drawn[:asked]]
     if additive:
         fitted = fit_additive(corpus, books)
         codebooks, codes, questions = fitted.codebooks(), fitted.encode(corpus), fitted.adapt(questions)

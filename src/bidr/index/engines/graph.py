@@ -85,12 +85,12 @@ def build_links(
 ) -> Links:
     """Links of every document, (n, LINK_BYTES), as `pack_links` writes them. Codes stand by place (`arranged`).
 
-    ef_construction: how many nearest documents links are chosen from.
+    ef_construction: how widely is looked for near documents; links are chosen from a quarter more.
     """
     noted: Chosen = np.empty((len(codes), NOTED), dtype=np.int32)
     links: Links = np.empty((len(codes), LINK_BYTES), dtype=np.uint8)
     done = 0
-    for some in choose(codebooks, codes, ef_construction):
+    for some in choose(codebooks, codes, ef_construction + ef_construction // 4):
         noted[done : done + len(some)] = some
         done += len(some)
         advance(len(some))

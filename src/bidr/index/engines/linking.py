@@ -20,8 +20,8 @@ from bidr.index.engines.clusters import in_query_space
 Chosen = npt.NDArray[np.int32]
 Links = npt.NDArray[np.uint8]
 
-# Bytes for a document's links: some 60 of them, 240 documents. With a code of 16 bytes 96 bytes a document.
-LINK_BYTES = 80
+# Bytes for a document's links: some 60 of them, 240 documents. With a code of 16 bytes 98 bytes a document.
+LINK_BYTES = 82
 # Documents that are compared at once, with those of the pieces nearest to a piece of theirs.
 RANGE, PIECE = 128, 32
 # The nearest are looked for among so many times as many.
