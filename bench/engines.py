@@ -71,7 +71,7 @@ def _measured(
         engine, order = make_lists(codebooks, codes)
         settings = tuple((f" {share:.0%}", max(1, round(share * engine.lists))) for share in PROBES)
     else:
-        engine = make_graph(codebooks, codes)
+        engine, order = make_graph(codebooks, codes)
         settings = tuple((f" ef {width}", width) for width in WIDTHS)
     size = sum(engine.ram_bytes.values()) / len(codes)
     for label, ef in settings:

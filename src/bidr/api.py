@@ -9,7 +9,7 @@ from bidr.building import Names, Vectors, build, build_vectors
 from bidr.coders import frozen_coder, plain_coder, text_coder
 from bidr.codes.plain import PlainCodes
 from bidr.codes.vectors import Metric, open_vectors
-from bidr.errors import ModelError
+from bidr.errors import ConfigError, ModelError
 from bidr.evaluation import MEASURES, Report, evaluate_searcher
 from bidr.index.live.index import LiveIndex
 from bidr.index.live.snapshot import write_snapshot
@@ -149,6 +149,7 @@ def open_index(
     model: Path | str | None = None,
     *,
     candidates: int | None = None,
+    ef: int | None = None,
     device: str = "cpu",
     lexical: int = 0,
     lexical_weight: float = 0.0,
@@ -156,14 +157,17 @@ def open_index(
     """Open an index for searching; what is added to it and deleted from it later is seen within a second.
 
     model:  its model folder, if that is no longer where it was when the index was built.
+    ef:     how widely candidates are looked for: lists that are visited, or documents that a graph keeps in view.
     device: where queries are encoded.
     lexical, lexical_weight: as those of `Searcher`: how many documents the words find join the candidates.
     """
+    if ef is not None and ef < 1:
+        raise ConfigError(f"ef: given {ef}, expected a whole number of 1 or more")
     words: dict[str, Any] = {"lexical": lexical, "lexical_weight": lexical_weight}
     opened = _model_of(Path(folder), model, device)
     if opened is None:
-        return OpenIndex(LiveIndex.open(folder), **words)
-    reader = LiveIndex.open(folder, expect_model=opened.fingerprint)
+        return OpenIndex(LiveIndex.open(folder, ef=ef), **words)
+    reader = LiveIndex.open(folder, expect_model=opened.fingerprint, ef=ef)
 
     def encode(texts: Sequence[str]) -> QueryVectors:
         return QueryVectors(*opened.encode_queries(list(texts)))

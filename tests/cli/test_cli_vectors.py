@@ -57,6 +57,17 @@ def test_an_index_of_vectors_needs_no_training(files: Files, bidr: Run, tmp_path
     assert (best["id"], best["score"]) == ("new", pytest.approx(1, abs=0.01)), "cosines, whatever the lengths given"
 
 
+def test_how_widely_is_searched_can_be_set(files: Files, bidr: Run, tmp_path: Path) -> None:
+    documents, index = files.save("d.npy", files.documents), tmp_path / "index"
+    plain = ["--bytes-per-doc", "4", "--codewords", "16", "--engine", "lists"]
+    assert bidr("build", "--vectors", documents, "--ids", files.ids, "--out", index, *plain).code == 0
+    asked = ["search", "--index", index, "--query-vectors", files.save("one.npy", files.questions[7:8])]
+    assert "expected a whole number of 1 or more" in bidr.refused(*asked, "--ef", "0")
+    found = bidr(*asked, "--ef", "1", "--json", tmp_path / "found.json")
+    assert found.code == 0, found.err
+    assert json.loads((tmp_path / "found.json").read_text())["results"][0]["answers"][0]["id"] == "d7"
+
+
 def test_codes_of_no_bytes_and_texts_without_a_model_are_refused(files: Files, bidr: Run, tmp_path: Path) -> None:
     documents = files.save("d.npy", files.documents)
     out = ["--out", tmp_path / "index"]

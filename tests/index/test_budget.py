@@ -15,7 +15,7 @@ from bidr.errors import ConfigError, DataError, IndexFolderError, StorageError
 from bidr.index import build as building
 from bidr.index import work as working
 from bidr.index.build import build_index
-from bidr.index.engines import clusters
+from bidr.index.engines import clusters, linking
 from bidr.index.reader import IndexReader
 from bidr.index.vectors import write as vector_writing
 from bidr.index.work import Work
@@ -205,28 +205,25 @@ def test_a_full_disk_leaves_the_index_in_force_and_the_work_to_go_on_with(tmp_pa
         assert reader.manifest.engine == "lists"
 
 
-def test_links_that_were_found_are_not_sought_again(tmp_path, kill, vectors, monkeypatch):
-    import faiss
-
-    added = []
-    real = faiss.IndexHNSWPQ.add
-    monkeypatch.setattr(faiss.IndexHNSWPQ, "add", lambda self, rows: (added.append(len(rows)), real(self, rows)))
+def test_links_that_were_found_are_not_sought_again(tmp_path, vectors, monkeypatch):
     build(tmp_path / "alone", "hnsw", vectors)
-    assert sum(added) == COUNT
-    added.clear()
-    monkeypatch.setattr("bidr.index.kept.SHARE", 1e9)
-    real_keep = building.KeptGraph.keep
+    monkeypatch.setattr(working, "MARK_SECONDS", 0.0)
+    sought, real = [], linking.choose
 
-    def keep(self: building.KeptGraph, index: object) -> None:
-        real_keep(self, index)
-        raise Killed
+    def choose(codebooks, codes, near, first=0):
+        for number, some in enumerate(real(codebooks, codes, near, first)):
+            if number == 2:
+                raise Killed
+            sought.append(first + number * linking.RANGE)
+            yield some
 
-    monkeypatch.setattr(building.KeptGraph, "keep", keep)
-    for _ in range(COUNT // 300):
+    monkeypatch.setattr(linking, "choose", choose)
+    ranges = list(range(0, COUNT, linking.RANGE))
+    for _ in range((len(ranges) - 1) // 2):
         with pytest.raises(Killed):
             build(tmp_path / "killed", "hnsw", vectors)
     build(tmp_path / "killed", "hnsw", vectors)
-    assert added == [300] * (COUNT // 300)
+    assert sought == ranges
     assert content(tmp_path / "killed") == content(tmp_path / "alone")
 
 

@@ -27,11 +27,12 @@ from bidr.index.vectors import read_npy_header, write_npy_header
 from bidr.text.records import Attributes
 
 Mask = npt.NDArray[np.bool_]
+Bits = npt.NDArray[np.uint8]
 ATTRIBUTES = "attributes"
 COLUMNS = "attributes.json"
 DTYPES: dict[str, np.dtype[Any]] = {"number": np.dtype("<f8"), "whole": np.dtype("<i8"), "truth": np.dtype("|i1")}
 ABSENT: dict[str, float] = {"number": np.nan, "whole": np.iinfo(np.int64).min, "truth": -1}
-KEPT_MASKS = 16
+KEPT_FILTERS = 64
 
 
 class AttributesWriter:
@@ -103,7 +104,7 @@ class Columns:
 
     def __init__(self, folder: Path, manifest: HasFiles, count: int) -> None:
         self.folder, self.manifest, self.count = folder, manifest, count
-        self._masks: OrderedDict[Filter, Mask] = OrderedDict()
+        self._passing: OrderedDict[str, Bits] = OrderedDict()
         self._checked = cache(self._check)
         self.there = COLUMNS in manifest.files
         self._texts = Lines(folder, ATTRIBUTES) if self.there else None
@@ -129,13 +130,22 @@ class Columns:
         return found or None
 
     def mask(self, asked: Filter) -> Mask:
-        """Which documents pass, by row. The last few answers are kept: filters come again."""
-        if (known := self._masks.get(asked)) is not None:
+        """Which documents pass, by row."""
+        return self._evaluate(asked)
+
+    def passing(self, asked: Filter, order: npt.NDArray[Any] | None) -> Bits:
+        """Which places pass, a bit each; `order` says which row stands at a place.
+
+        The last few answers are kept: filters come again, and reading columns takes longer than a search does.
+        """
+        name = repr(asked)  # as keys, filters for 1 and for True would be one
+        if (known := self._passing.get(name)) is not None:
             return known
-        found = self._evaluate(asked)
-        self._masks[asked] = found
-        while len(self._masks) > KEPT_MASKS:
-            self._masks.popitem(last=False)
+        mask = self.mask(asked)
+        found = np.packbits(mask if order is None else mask[order], bitorder="little")
+        self._passing[name] = found
+        while len(self._passing) > KEPT_FILTERS:
+            self._passing.popitem(last=False)
         return found
 
     def close(self) -> None:

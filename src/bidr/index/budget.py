@@ -14,6 +14,7 @@ from pathlib import Path
 from bidr.codes.codebooks import ENCODE_ROWS
 from bidr.codes.fit import FIT_ROWS
 from bidr.errors import ConfigError
+from bidr.index.engines.arrange import PIECE
 from bidr.index.engines.clusters import AT_ONCE, GRAPH_LINKS, MANY_LISTS, ORDERED_DOCUMENTS, SORTED_AT_ONCE, sample_size
 from bidr.index.engines.files import IN_RAM
 from bidr.index.folder import open_generation
@@ -31,8 +32,8 @@ FITTING, CODING, DECODING, WRITING = 8, 5, 5, 6
 NAMED, CHECKED = 88, 40
 # And where their words are written too: lengths and places; postings on their way to disk, and sorted.
 WORDED, WORDS_HELD = 12, 200 * MIB
-# Faiss' graph: links as 32-bit numbers in an array that grows by doubling, levels, offsets, locks; and a block.
-GRAPH, GRAPH_BASE = 240, 32 * MIB
+# Who chose a document as a link, 4 bytes each and an offset; the means of pieces come on top. And what is compared.
+CHOSEN, GRAPH_BASE = 168, 192 * MIB
 UNITS = {"": 1, **{f"{unit}B": 1000 ** (power + 1) for power, unit in enumerate("KMGTP")}}
 UNITS |= {f"{unit}iB": 1024 ** (power + 1) for power, unit in enumerate("KMGTP")} | {"B": 1}
 
@@ -48,15 +49,15 @@ def build_peaks(shape: Shape, *, fits: bool = True, named: float | None = None, 
     parts = {"codes": CODING * ENCODE_ROWS * row, "vectors": WRITING * WRITE_ROWS * row}
     if fits:
         parts["codebooks"] = FITTING * min(FIT_ROWS, shape.count) * row
-    if shape.engine == "lists" or shape.count >= ORDERED_DOCUMENTS:
-        lists = shape.lists if shape.engine == "lists" else max(1, shape.lists // 4)
+    if shape.engine != "scan" or shape.count >= ORDERED_DOCUMENTS:
+        lists = shape.lists if shape.engine != "scan" else max(1, shape.lists // 4)
         sample, links = sample_size(shape.count, lists), 12 * GRAPH_LINKS if lists > MANY_LISTS else 0
         parts["clusters"] = sample * (2 * books + 24) + lists * (3 * row + links) + DECODING * AT_ONCE * row
         parts["order"] = 64 * SORTED_AT_ONCE + 24 * lists
     if named is not None:
         parts["names"] = round(shape.count * (NAMED + CHECKED + 2 * named + WORDED * worded)) + WORDS_HELD * worded
     if shape.engine == "hnsw":
-        parts["links"] = shape.count * (GRAPH + shape.code_bytes) + GRAPH_BASE
+        parts["links"] = shape.count * CHOSEN + shape.count // PIECE * row + GRAPH_BASE
     return {step: BASE + size for step, size in parts.items()}
 
 

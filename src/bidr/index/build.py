@@ -12,6 +12,7 @@ from bidr.errors import ConfigError, DataError
 from bidr.index.candidates import choose_engine
 from bidr.index.documents import write_documents, write_ids
 from bidr.index.engines import clusters
+from bidr.index.engines.arrange import arranged
 from bidr.index.engines.files import (
     CENTROIDS_FILE,
     CODES_FILE,
@@ -25,7 +26,7 @@ from bidr.index.engines.files import (
 from bidr.index.faissfile import EF_CONSTRUCTION, check_codes, pack
 from bidr.index.folder import Manifest, ModelStamp, checksum
 from bidr.index.generation import Begin, new_generation
-from bidr.index.kept import KeptGraph, KeptRounds
+from bidr.index.kept import KeptRounds
 from bidr.index.lexical.files import WordsWriter
 from bidr.index.vectors import WRITE_ROWS, Kind, VectorWriter
 from bidr.index.work import Files, Step, Work, forget, stamp_of, write_array, write_rows
@@ -162,10 +163,10 @@ class _Build:
 
     def order(self) -> None:
         """Cluster the documents and write in which order they stand."""
-        if self.engine != "lists" and self.count < clusters.ORDERED_DOCUMENTS:
+        if self.engine == "scan" and self.count < clusters.ORDERED_DOCUMENTS:
             return
         # An order alone needs no fine clusters.
-        lists = clusters.lists_for(self.count) // (1 if self.engine == "lists" else 4)
+        lists = clusters.lists_for(self.count) // (4 if self.engine == "scan" else 1)
         centroids = self._centroids(lists)
         made_from = [self.books, self.sources, lists, checksum(centroids.tobytes())]
 
@@ -178,7 +179,10 @@ class _Build:
             offsets, dtype = clusters.offsets_of(of, lists), order_type(self.count)
             with self.work.scattered("order.raw", dtype, self.count) as order:
                 clusters.put_in_order(of, offsets, order)
-                write_array(step, ORDER_FILE, dtype, (self.count,), _parts(order))
+                blocks = _parts(order)
+                if self.engine == "hnsw":
+                    blocks = arranged(self.codebooks, self.given, clusters.Clusters(centroids, offsets, order))
+                write_array(step, ORDER_FILE, dtype, (self.count,), blocks)
             if self.engine == "lists":
                 write_array(step, CENTROIDS_FILE, np.dtype("<f4"), centroids.shape, [centroids])
                 write_array(step, OFFSETS_FILE, np.dtype("<i8"), offsets.shape, [offsets])
@@ -222,18 +226,30 @@ class _Build:
         self.files |= self.work.run("codes", [self.sources, self._order, self.codebooks.bits], write)
 
     def graph(self, ef_construction: int) -> None:
-        from bidr.index.engines.graph import build_links, reordered
+        """The links, in two passes over the codes by place; both go on where they were cut off."""
+        from bidr.index.engines import linking
+        from bidr.index.engines.graph import chosen_from
 
-        made_from = [self.sources, self.books, ef_construction]
+        made_from, near = [self.sources, self.books, ef_construction, self._order], chosen_from(ef_construction)
+        shape = (self.count, self.codebooks.books)
+        placed = self.work.rows("placed.npy", made_from, np.uint8, shape, lambda at: self._placed(self.given, at))
+        noted = self.work.rows(
+            "noted.npy",
+            made_from,
+            np.int32,
+            (self.count, linking.NOTED),
+            lambda first: linking.choose(self.codebooks, placed, near, first),
+            "Choosing links",
+        )
+
+        def packed(first: int) -> Iterator[npt.NDArray[Any]]:
+            return linking.pack_links(self.codebooks, placed, noted, first)
 
         def write(step: Step) -> None:
-            kept = KeptGraph(self.work, made_from)
-            with bar("Building hnsw", self.count, "documents") as advance:
-                links = build_links(self.codebooks, self.given, ef_construction, advance, kept)
-            blocks = [links] if self.places is None else reordered(links, self.places)
-            write_array(step, GRAPH_FILE, np.dtype(np.uint8), links.shape, blocks)
+            shape = (self.count, linking.LINK_BYTES)
+            write_rows(step, GRAPH_FILE, np.dtype(np.uint8), shape, packed, "Writing links")
 
-        self.files |= self.work.run("graph", [made_from, self._order], write)
+        self.files |= self.work.run("graph", made_from, write)
 
     @property
     def _order(self) -> Any:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from importlib import import_module
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -49,20 +49,12 @@ def export_faiss(
     return _rotated(inner, codebooks)
 
 
-class Kept(Protocol):
-    """Where a graph is kept while it grows, so that a build that was killed goes on with it."""
-
-    def last(self) -> Any: ...
-    def keep(self, index: Any) -> None: ...
-
-
 def faiss_graph(
     codebooks: Codebooks,
     codes: Codes,
     links: int,
     ef_construction: int,
     advance: Callable[[int], None],
-    kept: Kept | None = None,
 ) -> Any:
     """An `IndexHNSWPQ` by inner product, for rotated queries, with 2 * links on the lowest level.
 
@@ -72,13 +64,7 @@ def faiss_graph(
     """
     faiss = faiss_module()
     rotated_dim = len(codebooks.rotation)
-    inner = kept.last() if kept else None
-    if inner is None:
-        inner = faiss.IndexHNSWPQ(rotated_dim, codebooks.books, links, codebooks.bits, faiss.METRIC_INNER_PRODUCT)
-    there = inner.ntotal
-    for _ in range(there):
-        inner.hnsw.random_level()  # the levels that follow are then those of a build that was never cut off
-    advance(there)
+    inner = faiss.IndexHNSWPQ(rotated_dim, codebooks.books, links, codebooks.bits, faiss.METRIC_INNER_PRODUCT)
     inner.hnsw.efConstruction = ef_construction
     # Pruned neighbours fill what links are left: no byte more, and on real vectors .7 % more of the scan is found.
     inner.keep_max_size_level0 = True
@@ -86,14 +72,12 @@ def faiss_graph(
     storage = code_storage(inner)
     faiss.copy_array_to_vector(inner_product_table(codebooks.centroids).ravel(), storage.pq.sdc_table)
     rows = max(1, min(ADD_ROWS, DECODED_NUMBERS // rotated_dim))
-    for start in range(there, len(codes), rows):
+    for start in range(0, len(codes), rows):
         block = np.ascontiguousarray(codes[start : start + rows])
         inner.add(codebooks.decode(block))
         # Faiss encoded the block again; where two codewords are equal it may have chosen the other one.
         stored_codes(storage)[start:] = pack(block, codebooks.bits)
         advance(len(block))
-        if kept:
-            kept.keep(inner)
     storage.pq.sdc_table.resize(0)
     return inner
 

@@ -1,4 +1,4 @@
-"""Steps that change what they made before, kept now and then as a whole: the means of clusters, a graph that grows."""
+"""A step that changes what it made before, kept now and then as a whole: the means of clusters."""
 
 import time
 from collections.abc import Callable
@@ -7,11 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from bidr.errors import StorageError
 from bidr.files import remove, sync_file
 from bidr.index import work as marks
 from bidr.index.engines.clusters import Moving, Rounds
-from bidr.index.faissfile import faiss_module
 from bidr.index.folder import FileEntry, file_checksum
 from bidr.index.work import Work
 
@@ -81,27 +79,3 @@ class KeptRounds(Rounds):
             position = np.array([state.rounds, state.rows], dtype=np.int64)
             arrays: dict[str, Any] = {"centroids": state.centroids, "sums": state.sums, "sizes": state.sizes}
             self._slots.keep(lambda path: path.write_bytes(save({**arrays, "position": position})))
-
-
-class KeptGraph:
-    """A Faiss index that is added to."""
-
-    def __init__(self, work: Work, made_from: Any) -> None:
-        self._slots = Slots(work, "links", made_from)
-
-    def last(self) -> Any:
-        """The index as it was kept last, or None."""
-        path = self._slots.last()
-        return None if path is None else faiss_module().read_index(str(path))
-
-    def keep(self, index: Any) -> None:
-        """Keep it, if it is time."""
-        if self._slots.due:
-            self._slots.keep(lambda path: _write_index(index, path))
-
-
-def _write_index(index: Any, path: Path) -> None:
-    try:
-        faiss_module().write_index(index, str(path))
-    except RuntimeError as error:  # Faiss does not say which refusal it was
-        raise StorageError(f"cannot write {path}: {str(error).splitlines()[0]}; is the disk full?") from error

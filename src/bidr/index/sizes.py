@@ -18,7 +18,7 @@ from bidr.index.engines.files import (
     ORDER_FILE,
     order_type,
 )
-from bidr.index.engines.graph import HALF_LINKS, LINK_BYTES, WIDE_LINK_BYTES
+from bidr.index.engines.linking import LINK_BYTES
 from bidr.index.engines.lists import MANY_LISTS
 from bidr.index.engines.shuffle import BLOCK as CODE_BLOCK
 from bidr.index.lines import OFFSET
@@ -30,7 +30,7 @@ from bidr.index.vectors.npy import BLOCK, npy_header
 ENGINES, BITS = ("scan", "lists", "hnsw"), (8, 4)
 FLOAT = np.dtype("<f4")
 BYTE = np.dtype("u1")
-# A row's number is kept in 32 bits with its score; links are put in order as signed numbers.
+# A row's number is kept in 32 bits with its score; links are chosen as signed numbers.
 MOST_DOCUMENTS = {"scan": 1 << 32, "lists": 1 << 32, "hnsw": 1 << 31}
 CENTROID_LINKS = 160
 # What JSON puts around a title and a text.
@@ -90,7 +90,7 @@ def engine_ram(shape: Shape) -> dict[str, int]:
         beside = CENTROID_LINKS if shape.lists > MANY_LISTS else FLOAT.itemsize
         parts["lists"] = shape.lists * (shape.dim + beside) + 8 * (shape.lists + 1)
     if shape.engine == "hnsw":
-        parts["links"] = shape.count * link_bytes(shape.count)
+        parts["links"] = shape.count * LINK_BYTES
     return parts
 
 
@@ -98,8 +98,8 @@ def ram(shape: Shape) -> dict[str, int]:
     """All that has to stay in RAM for searching, by what it is; page tables as if every vector had been read once."""
     parts = engine_ram(shape)
     if shape.live:
-        # A byte a document says whether its row is deleted, another one whether its place may be found.
-        parts["deleted"] = 2 * shape.count
+        # A bit a document says whether its row is deleted, another one whether its place is.
+        parts["deleted"] = shape.count // 4
     parts["seen blocks"] = shape.blocks // 8 + 1
     checks = CHECK.itemsize * shape.blocks
     parts["checksums"] = checks if checks <= ASKED_CHECKS else 0
@@ -112,7 +112,7 @@ def ram(shape: Shape) -> dict[str, int]:
 
 def query_bytes(shape: Shape) -> int:
     """What grows with the corpus while one query is answered: bits of who was met, and of who may be found."""
-    return (shape.count // 8 if shape.engine == "hnsw" else 0) + (shape.count // 4 if shape.live else 0)
+    return (shape.count // 32 if shape.engine == "hnsw" else 0) + (shape.count // 4 if shape.live else 0)
 
 
 def disk(shape: Shape, id_bytes: float | None = None, text_bytes: float | None = None) -> dict[str, int]:
@@ -125,13 +125,13 @@ def disk(shape: Shape, id_bytes: float | None = None, text_bytes: float | None =
         CODEBOOKS_FILE: SAFETENSORS_HEADER + FLOAT.itemsize * shape.dim * (shape.dim + (1 << shape.bits)),
         "manifest.json": MANIFEST,
     }
-    if shape.engine == "lists" or count >= ORDERED_DOCUMENTS:
+    if shape.engine != "scan" or count >= ORDERED_DOCUMENTS:
         files[ORDER_FILE] = _npy(order_type(count), count)
     if shape.engine == "lists":
         files[OFFSETS_FILE] = _npy(OFFSET, shape.lists + 1)
         files[CENTROIDS_FILE] = _npy(FLOAT, shape.lists, shape.dim)
     if shape.engine == "hnsw":
-        files[GRAPH_FILE] = _npy(BYTE, count, link_bytes(count))
+        files[GRAPH_FILE] = _npy(BYTE, count, LINK_BYTES)
     if id_bytes is not None:
         files |= _lines(IDS, count, id_bytes) | {HASHES: _npy(HASH, count), ROWS: _npy(ROW, count)}
     if text_bytes is not None:
@@ -139,11 +139,6 @@ def disk(shape: Shape, id_bytes: float | None = None, text_bytes: float | None =
     if shape.live:
         files["deleted"] = -(-count // 8)
     return files
-
-
-def link_bytes(count: int) -> int:
-    """Links of one document."""
-    return 2 * HALF_LINKS * (LINK_BYTES if count < 1 << 24 else WIDE_LINK_BYTES)
 
 
 def pages_a_row(row_bytes: int) -> float:

@@ -1,8 +1,8 @@
 """How long an index takes to build: work counted, over rates that were measured."""
 
-import math
-
 from bidr.index.engines.clusters import MANY_LISTS, ORDERED_DOCUMENTS, ROUNDS, sample_size
+from bidr.index.engines.linking import AMONG
+from bidr.index.faissfile import EF_CONSTRUCTION
 from bidr.index.sizes import Shape
 
 # CPU time of one core of a 2-core AMD EPYC (AVX2) that others used too: the middle of two runs of
@@ -11,7 +11,7 @@ from bidr.index.sizes import Shape
 FIT_SECONDS = {8: 24.0, 4: 8.0}  # 21 to 38, 8 to 21
 CODING = {8: 39e9, 4: 45e9}  # operations a second: 27 to 63, 37 to 62
 CLUSTERING = 74e9  # 69 to 78
-LINKING = {8: 34e-6, 4: 75e-6}  # seconds for a document and each doubling of the corpus: 24 to 35, 72 to 75 (two runs)
+LINKING = 30e9  # operations a second of choosing links
 WRITING = 225e6  # bytes of fp16 a second: 225 to 366 (two runs)
 NAMING = 63_000  # documents with 1,000 bytes of text a second: 37,000 to 94,000
 
@@ -31,6 +31,11 @@ def clustering_flops(count: int, dim: int, lists: int) -> float:
     return 2.0 * dim * (min(lists, MANY_LISTS) + dim) * (ROUNDS * sample + count)
 
 
+def linking_flops(count: int, dim: int) -> float:
+    """Each document compared with those among which its nearest are looked for."""
+    return 2.0 * count * dim * min(count, AMONG * EF_CONSTRUCTION)
+
+
 def build_seconds(shape: Shape, text: bool, cores: int) -> dict[str, float]:
     """Seconds by part. Coding, clustering and links use all cores; names and vectors are written by one."""
     count, dim = shape.count, shape.dim
@@ -38,11 +43,11 @@ def build_seconds(shape: Shape, text: bool, cores: int) -> dict[str, float]:
         "codebooks": FIT_SECONDS[shape.bits],
         "coding": coding_flops(count, dim, shape.bits) / CODING[shape.bits] / cores,
     }
-    if shape.engine == "lists" or count >= ORDERED_DOCUMENTS:
-        lists = shape.lists if shape.engine == "lists" else max(1, shape.lists // 4)
+    if shape.engine != "scan" or count >= ORDERED_DOCUMENTS:
+        lists = shape.lists if shape.engine != "scan" else max(1, shape.lists // 4)
         parts["clustering"] = clustering_flops(count, dim, lists) / CLUSTERING / cores
     if shape.engine == "hnsw":
-        parts["links"] = count * max(1.0, math.log2(count)) * LINKING[shape.bits] / cores
+        parts["links"] = linking_flops(count, dim) / LINKING / cores
     parts["vectors"] = 2.0 * count * dim / WRITING
     if text:
         parts["ids and text"] = count / NAMING

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from bidr.compiled import compiled
 from bidr.negatives.graph import ProximityGraph
 
 HOP_ATTEMPTS = 8
@@ -20,12 +21,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def _compiled(function: Function) -> Function:
-    if not find_spec("numba"):
-        return function
-    from numba import njit
-
-    made: Function = njit(cache=True)(function)
-    return made
+    return compiled()(function) if find_spec("numba") else function
 
 
 class Walk(NamedTuple):

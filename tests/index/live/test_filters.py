@@ -112,3 +112,22 @@ def test_metadata_of_a_corpus_becomes_attributes(tmp_path):
     metadata = {"url": "u", "year": 3, "nested": {}, "none": None, "tags": ["a"], "empty": [], "mixed": ["a", 1]}
     (tmp_path / "corpus.jsonl").write_text(json.dumps({"_id": "1", "text": "x", "metadata": metadata}))
     assert next(read_documents(tmp_path / "corpus.jsonl"))[1].attributes == {"url": "u", "year": 3, "tags": ["a"]}
+
+
+def test_one_and_true_are_different_filters(tmp_path):
+    """Python takes them for the same key, and kept answers go by the filter."""
+    documents = [Document("one", "", "", {"x": 1}), Document("true", "", "", {"x": True})]
+    vectors = some([0, 1])[1]
+    build_index(tmp_path / "i", codebooks=BOOKS, codes=BOOKS.encode(vectors), vectors=vectors, documents=documents)
+    with IndexReader.open(tmp_path / "i") as reader:
+        for value, wanted in ((1, [0]), (True, [1]), (1, [0])):
+            found = Searcher(reader).search_vectors(QueryVectors(vectors[:1], vectors[:1]), filter={"x": value})
+            assert found.rows[0].tolist() == wanted
+
+
+def test_deleted_rows_take_two_bits_each(tmp_path):
+    with writer(built(tmp_path / "i", 40)) as live:
+        live.delete(["doc-8", "doc-31"])
+        view = LiveIndex.open(tmp_path / "i").latest()
+        assert view.count == 38
+        assert view.candidates.ram_bytes["deleted"] == 10

@@ -10,5 +10,8 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 def compiled(function: Function) -> Function:
     """The function as machine code that lets other threads run meanwhile."""
-    made: Function = njit(cache=True, nogil=True, boundscheck=False)(function)
+    try:
+        made: Function = njit(cache=True, nogil=True, boundscheck=False)(function)
+    except RuntimeError:  # neither beside the source nor in a home folder: compiled again in every process
+        made = njit(nogil=True, boundscheck=False)(function)
     return made

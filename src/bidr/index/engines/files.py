@@ -35,6 +35,7 @@ def write_codebooks(create: NewFile, codebooks: Codebooks) -> None:
 def load_engine(folder: Path, engine: str, ef: int | None = None) -> Candidates:
     """An engine from files of which the checksums were found right."""
     from bidr.index.engines.graph import Graph
+    from bidr.index.engines.linking import LINK_BYTES
     from bidr.index.engines.lists import Lists
     from bidr.index.engines.scan import Scan
     from bidr.index.engines.shared import shared
@@ -59,8 +60,8 @@ def load_engine(folder: Path, engine: str, ef: int | None = None) -> Candidates:
             raise IndexFolderError(f"{folder / CENTROIDS_FILE}: {centroids.shape} for other lists; {REBUILD}")
         return Lists(store, centroids, offsets, ef)
     if engine == "hnsw":
-        links = shared(folder / GRAPH_FILE, lambda: read_array(folder / GRAPH_FILE, np.dtype(np.uint8), 3))
-        if len(links) != store.count or links.shape[2] not in (3, 4):
+        links = shared(folder / GRAPH_FILE, lambda: read_array(folder / GRAPH_FILE, np.dtype(np.uint8), 2))
+        if len(links) != store.count or links.shape[1] != LINK_BYTES:
             raise IndexFolderError(f"{folder / GRAPH_FILE}: {links.shape} for {store.count:,} rows; {REBUILD}")
         return Graph(store, links, ef)
     raise IndexFolderError(

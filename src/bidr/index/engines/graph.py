@@ -1,37 +1,29 @@
-"""A flat graph over codes: every document has links to near ones, and a query walks along them."""
+"""A flat graph over codes: every document has links to groups of near ones, and a query walks along them."""
 
-from collections.abc import Callable, Iterator
-from importlib import import_module
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
-import numpy.typing as npt
 
 from bidr.codes.codebooks import Codebooks, Codes, Floats
-from bidr.index.engines.base import Bitmap, Rows, as_queries, as_words, count_bits, each_query
-from bidr.index.engines.keep import ranked
-from bidr.index.engines.store import CodeStore, OverCodes
+from bidr.index.engines.base import Bitmap, Rows, Words, as_queries, as_words, count_bits, each_query
+from bidr.index.engines.keep import Keys, ranked
+from bidr.index.engines.linking import LINK_BYTES, NOTED, Chosen, Links, choose, pack_links
+from bidr.index.engines.store import EVERY, CodeStore, OverCodes
 from bidr.index.engines.walk import walk
-from bidr.index.faissfile import EF_CONSTRUCTION, Kept, faiss_graph
+from bidr.index.faissfile import EF_CONSTRUCTION
 
-Links = npt.NDArray[np.uint8]
-
-# 24 links of 3 bytes: with a code of 16 bytes 88 bytes a document.
-HALF_LINKS = 12
-LINK_BYTES, WIDE_LINK_BYTES = 3, 4
-AT_ONCE = 65_536
 # Documents that are compared first, evenly over the corpus, which stands in the order of clusters; the best are walked
 # from.
-ENTRIES, STARTS = 1_024, 8
+ENTRIES, STARTS = 1_024, 64
 # Visited documents for one candidate: a graph found 91, 96 and 99 % of 200 candidates at 1, 2 and 5. Its time grows
 # faster than the number visited, so beyond WIDE it is only 2 (98 % of 1,000 candidates).
 EF_PER_CANDIDATE, EF_PER_CANDIDATE_WIDE, NARROW, WIDE = 5, 2, 200, 1_000
 # Visiting one document in a graph takes as long as scanning this many.
-SCANNED_PER_VISIT = 130
+SCANNED_PER_VISIT = 250
 
 
 class Graph(OverCodes):
-    """Walks a graph (HNSW's lowest level) over the codes: fewer comparisons than a scan, and may miss a few.
+    """Walks a graph (one level, as HNSW's lowest) over the codes: fewer comparisons than a scan, and may miss a few.
 
     Where a scan is the faster of the two, because many candidates of few documents are wanted, it scans.
     """
@@ -62,9 +54,7 @@ class Graph(OverCodes):
         def one(number: int) -> tuple[Floats, Rows]:
             table = tables[number]
             if not scans:
-                entries = self.store.row_table(table)
-                met = walk(self.store.codes, entries, self.links, self._entries, STARTS, width, words)
-                scores, rows = ranked(met, k)
+                scores, rows = ranked(self.walk(table, width, words)[0], k)
                 if rows[-1] >= 0:
                     return scores, rows
                 # The part of the graph that the walk could reach was smaller than k.
@@ -73,6 +63,13 @@ class Graph(OverCodes):
             return self.store.scan_few(table, *self._all, k, words)
 
         return each_query(len(tables), k, one, self.threads)
+
+    def walk(self, table: Floats, width: int, allowed: Words = EVERY) -> tuple[Keys, int, int]:
+        """Keys of the best `width` documents that a walk meets, unsorted; how many it compared, and went on from."""
+        entries = self.store.row_table(table)
+        met: Keys
+        met, compared, passed = walk(self.store.codes, entries, self.links, self._entries, STARTS, width, allowed)
+        return met, compared, passed
 
 
 def default_width(k: int) -> int:
@@ -85,41 +82,25 @@ def build_links(
     codes: Codes,
     ef_construction: int = EF_CONSTRUCTION,
     advance: Callable[[int], None] = lambda rows: None,
-    kept: Kept | None = None,
 ) -> Links:
-    """Links of every document as little-endian numbers of 3 bytes (4 from 16.7 million on): (n, links, bytes).
+    """Links of every document, (n, LINK_BYTES), as `pack_links` writes them. Codes stand by place (`arranged`).
 
-    Where a document has fewer links it has itself for the rest. With `kept` a build that was killed goes on.
+    ef_construction: how widely is looked for near documents.
     """
-    faiss: Any = import_module("faiss")
-    graph = faiss_graph(codebooks, codes, HALF_LINKS, ef_construction, advance, kept)
-    levels = graph.hnsw
-    size = LINK_BYTES if len(codes) < 1 << 24 else WIDE_LINK_BYTES
-    neighbours = faiss.rev_swig_ptr(levels.neighbors.data(), levels.neighbors.size())
-    firsts = faiss.rev_swig_ptr(levels.offsets.data(), len(codes) + 1)
-    links = np.empty((len(codes), 2 * HALF_LINKS, size), dtype=np.uint8)
-    for start in range(0, len(codes), AT_ONCE):
-        places = firsts[start : min(start + AT_ONCE, len(codes)), None].astype(np.int64) + np.arange(2 * HALF_LINKS)
-        found = neighbours[places]
-        own = np.arange(start, start + len(found))[:, None]
-        links[start : start + len(found)] = _as_bytes(np.where(found < 0, own, found), size)
+    noted: Chosen = np.empty((len(codes), NOTED), dtype=np.int32)
+    links: Links = np.empty((len(codes), LINK_BYTES), dtype=np.uint8)
+    done = 0
+    for some in choose(codebooks, codes, chosen_from(ef_construction)):
+        noted[done : done + len(some)] = some
+        done += len(some)
+        advance(len(some))
+    done = 0
+    for packed in pack_links(codebooks, codes, noted):
+        links[done : done + len(packed)] = packed
+        done += len(packed)
     return links
 
 
-def reordered(links: Links, order: Rows) -> Iterator[Links]:
-    """Links between rows as links between places, some places at a time."""
-    places = np.empty(len(order), dtype=np.int32)
-    places[order] = np.arange(len(order), dtype=np.int32)
-    for start in range(0, len(order), AT_ONCE):
-        yield _as_bytes(places[_as_rows(links[order[start : start + AT_ONCE]])], links.shape[2])
-
-
-def _as_bytes(rows: npt.NDArray[Any], size: int) -> Links:
-    whole = np.ascontiguousarray(rows, dtype="<u4")
-    return whole.view(np.uint8).reshape(*whole.shape, 4)[:, :, :size]
-
-
-def _as_rows(links: Links) -> npt.NDArray[Any]:
-    whole = np.zeros((*links.shape[:2], 4), dtype=np.uint8)
-    whole[:, :, : links.shape[2]] = links
-    return whole.view("<u4")[:, :, 0]
+def chosen_from(ef_construction: int) -> int:
+    """How many near documents links are chosen from: a quarter more than a walk would have in view."""
+    return ef_construction + ef_construction // 4

@@ -1,6 +1,9 @@
 """Engines from arrays, without a folder: to compare them, or for a corpus that lives in memory."""
 
+import numpy as np
+
 from bidr.codes.codebooks import Codebooks, Codes
+from bidr.index.engines.arrange import arranged
 from bidr.index.engines.base import Rows
 from bidr.index.engines.clusters import clusters
 from bidr.index.engines.graph import Graph, build_links
@@ -28,8 +31,10 @@ def make_lists(
 
 def make_graph(
     codebooks: Codebooks, codes: Codes, ef: int | None = None, ef_construction: int = EF_CONSTRUCTION
-) -> Graph:
-    """A graph over codes, in their own order."""
+) -> tuple[Graph, Rows]:
+    """A graph over codes, and the order in which documents stand there: place -> row."""
     check_codes(codebooks, codes)
-    store = CodeStore(codebooks, pack(codes, codebooks.bits), blocks=False)
-    return Graph(store, build_links(codebooks, codes, ef_construction), ef)
+    order = np.concatenate(list(arranged(codebooks, codes, clusters(codebooks, codes))))
+    placed = codes[order]
+    store = CodeStore(codebooks, pack(placed, codebooks.bits), blocks=False)
+    return Graph(store, build_links(codebooks, placed, ef_construction), ef), order

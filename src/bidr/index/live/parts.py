@@ -56,8 +56,9 @@ class OpenSegment:
         """The codes of all places, one number a byte: a copy."""
         return self.reader.candidates.codes()
 
-    def attributes_mask(self, asked: Filter) -> Mask:
-        return self.reader.documents.columns.mask(asked)
+    def passing(self, asked: Filter) -> Bits:
+        """Which places pass a filter, a bit each."""
+        return self.reader.documents.columns.passing(asked, self.order)
 
 
 @dataclass(frozen=True)
@@ -66,52 +67,85 @@ class Part:
 
     open: OpenSegment
     start: int
-    deleted: Mask | None
-    """By row; None: no document of it is."""
+    deleted: Bits | None
+    """A bit for every row; None: no document of it is deleted."""
 
     @property
     def count(self) -> int:
         return self.open.segment.count
 
+    @cached_property
+    def gone(self) -> int:
+        """How many are deleted."""
+        return 0 if self.deleted is None else bits_set(self.deleted)
+
     @property
     def alive(self) -> int:
-        return self.count if self.deleted is None else self.count - int(np.count_nonzero(self.deleted))
+        return self.count - self.gone
+
+    @property
+    def deleted_bytes(self) -> int:
+        """What the deleted rows take in RAM: a bit a row, and one a place that says whether it may be found."""
+        return 0 if self.deleted is None else 2 * self.deleted.nbytes
+
+    def is_deleted(self, row: int) -> bool:
+        return self.deleted is not None and bool(self.deleted[row >> 3] >> (row & 7) & 1)
+
+    @cached_property
+    def _alive_places(self) -> Bits | None:
+        if self.deleted is None:
+            return None
+        order = self.open.order
+        return ~(self.deleted if order is None else pack(unpack(self.deleted, self.count)[order]))
+
+    def passing(self, asked: Filter | None) -> Bits | None:
+        """Which places may be found, a bit each; None: all. Bits beyond the last place mean nothing."""
+        alive = self._alive_places
+        if asked is None:
+            return alive
+        return self.open.passing(asked) if alive is None else self.open.passing(asked) & alive
 
     def allowed(self, asked: Filter | None) -> Mask | None:
-        """Which places may be found; None: all."""
-        if asked is None and self.deleted is None:
-            return None
-        mask = ~self.deleted if self.deleted is not None else np.ones(self.count, dtype=bool)
-        if asked is not None:
-            mask &= self.open.attributes_mask(asked)
-        return mask if self.open.order is None else np.asarray(mask[self.open.order])
+        """The same, a truth value each."""
+        bits = self.passing(asked)
+        return None if bits is None else unpack(bits, self.count)
 
-    def search(self, queries: Floats, k: int, ef: int | None, allowed: Mask | None) -> tuple[Floats, Rows]:
-        """The best k or fewer of the allowed places."""
-        engine = self.open.reader.candidates
-        if allowed is None:
-            return engine.search(queries, min(k, self.count), ef)
-        return engine.search(queries, min(k, int(np.count_nonzero(allowed))), ef, allowed=pack(allowed))
+    def search(self, queries: Floats, k: int, ef: int | None, allowed: Bits | None, there: int) -> tuple[Floats, Rows]:
+        """The best k or fewer of the allowed places, of which there are so many."""
+        return self.open.reader.candidates.search(queries, min(k, there), ef, allowed=allowed)
 
     def after(self, rows: Iterable[int]) -> "Part":
         """The same with more of its rows deleted."""
-        deleted = np.zeros(self.count, dtype=bool) if self.deleted is None else self.deleted.copy()
-        deleted[list(rows)] = True
+        deleted = np.zeros(-(-self.count // 8), dtype=np.uint8) if self.deleted is None else self.deleted.copy()
+        numbers = np.fromiter(rows, dtype=np.int64)
+        np.bitwise_or.at(deleted, numbers >> 3, np.left_shift(1, numbers & 7).astype(np.uint8))
         return replace(self, deleted=deleted)
 
 
 def pack(mask: Mask) -> Bits:
-    """One bit a document, the first one lowest, as Faiss reads them."""
+    """One bit a document, the first one lowest."""
     return np.packbits(mask, bitorder="little")
 
 
-def read_tombstones(state: Path, files: HasFiles, segment: Segment) -> Mask | None:
+def unpack(bits: Bits, count: int) -> Mask:
+    """A truth value a document."""
+    return np.unpackbits(bits, count=count, bitorder="little").view(np.bool_)
+
+
+def bits_set(bits: Bits, count: int | None = None) -> int:
+    """How many bits are set, of all or of the first so many."""
+    found = int(np.bitwise_count(bits).sum(dtype=np.int64))
+    if count is not None and count % 8:
+        found -= int(bits[-1] >> count % 8).bit_count()
+    return found
+
+
+def read_tombstones(state: Path, files: HasFiles, segment: Segment) -> Bits | None:
     """The deleted rows of a segment, every byte checked."""
     if not segment.deleted:
         return None
     check_content(state, files, segment.tombstones)
     bits = np.fromfile(state / segment.tombstones, dtype=np.uint8)
-    mask = np.unpackbits(bits, count=segment.count, bitorder="little").astype(bool)
-    if np.count_nonzero(mask) != segment.deleted:
+    if len(bits) != -(-segment.count // 8) or bits_set(bits, segment.count) != segment.deleted:
         raise IndexFolderError(f"{state / segment.tombstones}: not the {segment.deleted:,} rows expected; {REBUILD}")
-    return mask
+    return bits

@@ -13,8 +13,8 @@ from bidr.errors import ConfigError, DataError
 from bidr.index.candidates import Rows
 from bidr.index.filters import Filter, parse_filter
 from bidr.index.folder import Manifest
-from bidr.index.live.memory import Mask, Memory, code_scores
-from bidr.index.live.parts import OpenSegment, Part
+from bidr.index.live.memory import Memory, code_scores
+from bidr.index.live.parts import Bits, OpenSegment, Part, bits_set
 from bidr.index.reader import IndexReader
 from bidr.index.state import Segment, State
 from bidr.index.vectors import score_halves
@@ -117,8 +117,13 @@ class LiveCandidates:
         return str(self.view.parts[0].open.reader.candidates.name)
 
     @cached_property
-    def _allowed(self) -> list[Mask | None]:
-        return [part.allowed(self.asked) for part in self.view.parts]
+    def _allowed(self) -> list[tuple[Bits | None, int]]:
+        """Which places of each part may be found, and how many they are."""
+        found: list[tuple[Bits | None, int]] = []
+        for part in self.view.parts:
+            bits = part.passing(self.asked)
+            found.append((bits, part.count if bits is None else bits_set(bits, part.count)))
+        return found
 
     @cached_property
     def _in_log(self) -> Rows:
@@ -127,9 +132,7 @@ class LiveCandidates:
     @cached_property
     def count(self) -> int:
         """How many documents may be found."""
-        pairs = zip(self.view.parts, self._allowed, strict=True)
-        found = sum(part.count if mask is None else int(np.count_nonzero(mask)) for part, mask in pairs)
-        return found + len(self._in_log)
+        return sum(there for _, there in self._allowed) + len(self._in_log)
 
     @property
     def ram_bytes(self) -> dict[str, int]:
@@ -139,7 +142,7 @@ class LiveCandidates:
             for name, size in part.open.reader.candidates.ram_bytes.items():
                 total[name] = total.get(name, 0) + size
             if part.deleted is not None:
-                total["deleted"] = total.get("deleted", 0) + int(part.deleted.nbytes)
+                total["deleted"] = total.get("deleted", 0) + part.deleted_bytes
         if self.view.memory.documents:
             total["log"] = self.view.memory.bytes
         return total
@@ -147,9 +150,9 @@ class LiveCandidates:
     def search(self, queries: Floats, k: int, ef: int | None = None) -> tuple[Floats, Rows]:
         """Scores and rows of k documents a query, best first; rows of -1 where fewer may be found."""
         view, scores, rows = self.view, [], []
-        for part, allowed in zip(view.parts, self._allowed, strict=True):
-            if allowed is None or allowed.any():
-                found, places = part.search(queries, k, ef, allowed)
+        for part, (allowed, there) in zip(view.parts, self._allowed, strict=True):
+            if there:
+                found, places = part.search(queries, k, ef, allowed, there)
                 scores.append(found)
                 rows.append(np.where(places < 0, -1, places + part.start))
         if len(self._in_log):

@@ -18,9 +18,8 @@ from bidr.index.live.changes import Change, to_bytes
 from bidr.index.live.drift import Drift, Watch
 from bidr.index.live.index import LiveIndex
 from bidr.index.live.log import LogWriter, write_log
-from bidr.index.live.memory import Mask
 from bidr.index.live.merge import segment_of_log, segment_of_parts
-from bidr.index.live.parts import pack
+from bidr.index.live.parts import Bits, bits_set
 from bidr.index.live.view import LiveView
 from bidr.index.names import Names
 from bidr.index.state import Segment, State
@@ -188,7 +187,7 @@ class LiveWriter:
         for part in self._view.parts:
             names = self._names[part.open.segment.name]
             rows = [row for name in ids if (row := names.find(name)) is not None]
-            alive = [row for row in rows if part.deleted is None or not part.deleted[row]]
+            alive = [row for row in rows if not part.is_deleted(row)]
             if alive:
                 deleted[part.open.segment.name] = alive
         return deleted, [name for name in ids if name in self._view.memory.rows]
@@ -205,18 +204,18 @@ class LiveWriter:
             made = segment_of_parts(self._view, parts, next_segment)
             self._put_in_force([*kept, (made, None)], [made.name])
 
-    def _put_in_force(self, segments: list[tuple[Segment, Mask | None]], spare: list[str]) -> None:
+    def _put_in_force(self, segments: list[tuple[Segment, Bits | None]], spare: list[str]) -> None:
         """Commit a state of these segments, with an empty log."""
         self._close_log()
         view, drift = self._view, self.drift._asdict() if self.drift else self._view.state.drift
         with next_generation(self.folder, spare=spare) as generation:
             named = []
             for segment, deleted in segments:
-                gone = 0 if deleted is None else int(np.count_nonzero(deleted))
+                gone = 0 if deleted is None else bits_set(deleted)
                 named.append(Segment(segment.name, segment.xxh3, segment.count, gone))
                 if deleted is not None and gone:
                     with generation.file(named[-1].tombstones) as out:
-                        out.write(pack(deleted).tobytes())
+                        out.write(deleted.tobytes())
             write_log(generation.aside, generation.name)
 
             def describe(files: dict[str, FileEntry]) -> State:
