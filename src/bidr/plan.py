@@ -7,7 +7,7 @@ from typing import Any
 
 from bidr.errors import ConfigError
 from bidr.index.budget import build_peaks
-from bidr.index.engines.graph import default_width
+from bidr.index.engines.graph import COMPARED_A_STEP, default_width
 from bidr.index.engines.lists import VISITED
 from bidr.index.sizes import BITS, ENGINES, MOST_DOCUMENTS, Shape, cold_pages, disk, ram
 from bidr.index.times import build_seconds
@@ -108,10 +108,10 @@ def _engine(corpus: Corpus, engine: str, bits: int) -> dict[str, Any]:
 
 
 def compared(shape: Shape, candidates: int) -> int:
-    """Codes that a query is compared with, by default settings; of a graph, those that it goes on from."""
+    """Codes that a query is compared with, by default settings."""
     if shape.engine == "lists":
         return max(min(candidates, shape.count), round(VISITED * shape.count))
-    return min(default_width(candidates), shape.count) if shape.engine == "hnsw" else shape.count
+    return min(COMPARED_A_STEP * default_width(candidates), shape.count) if shape.engine == "hnsw" else shape.count
 
 
 def fits(corpus: Corpus, shape: Shape) -> bool:
