@@ -137,7 +137,7 @@ def refuse_other_content(out: Path) -> None:
     """An index goes into a folder of its own: a mistyped --out must not fill another one."""
     if out.is_file():
         raise ConfigError(f"{out} is a file; give a folder for the index")
-    ours = ("CURRENT", ".work")
+    ours = ("CURRENT", ".work", ".work.done")
     if out.is_dir() and any(out.iterdir()) and not any((out / name).exists() for name in ours):
         raise ConfigError(f"{out} holds something else already; choose another folder or empty it")
 

@@ -173,7 +173,7 @@ class Work:
 @contextmanager
 def working(index: Path) -> Iterator[Work]:
     """The work on an index, by one process at a time; its folder is gone when the index is there."""
-    folder = index / WORK
+    folder, aside = index / WORK, index / f"{WORK}.done"
     with storage_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
         with (folder / LOCK).open("a") as lock:
@@ -181,8 +181,11 @@ def working(index: Path) -> Iterator[Work]:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
                 raise IndexFolderError(f"{index}: another process is building this index; wait for it") from error
+            remove(aside)
             yield Work(folder)
-            remove(folder)
+            # At once: whoever begins to build meanwhile must not find half of it, or a lock that nobody else can see.
+            folder.rename(aside)
+            remove(aside)
 
 
 def write_rows(
