@@ -9,8 +9,8 @@ STAMP := $(VENV)/.installed
 demo: $(STAMP)  ## search this machine's Python documentation, minutes
 	$(BIN)/bidr demo
 
-test: check  ## everything that must pass before a commit
-	$(BIN)/pytest
+test: check  ## everything that must pass before a commit, two files of tests at a time
+	$(BIN)/pytest -n 2 --dist loadfile
 
 test-slow: $(STAMP)  ## what takes minutes
 	$(BIN)/pytest -m slow

@@ -54,7 +54,7 @@ _TABLE: list[tuple[str, str, dict[str, Any]]] = [
     ("star-distilled", "STAR, codes that are sums and rank as its vectors do", _single("mined", "distilled", **_SUMS)),
     (
         "star-distilled-evenly",
-        "the same, questions borrowed for all documents, not for those that nobody asked for",
+        "the same, questions borrowed for all documents alike",
         _single("mined", "distilled", frozen__borrowers="all", **_SUMS),
     ),
     (
