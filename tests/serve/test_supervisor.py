@@ -2,13 +2,16 @@
 
 import json
 import signal
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from bidr.cli.serve import Serve
 from bidr.errors import ConfigError
 from bidr.index.engines import shared
 from bidr.serve import supervisor as module
+from bidr.serve.encoding import Encoding
 from bidr.serve.settings import Keys, Settings
 from bidr.serve.supervisor import Supervisor
 
@@ -153,3 +156,10 @@ def test_codes_that_are_being_written_are_not_forgotten(tmp_path, monkeypatch):
     unfinished.touch()
     shared.forget_unfinished(77)
     assert not unfinished.exists()
+
+
+def test_defaults_where_the_system_does_not_say_which_cores_are_ours(monkeypatch):
+    """As on macOS."""
+    monkeypatch.delattr("os.sched_getaffinity", raising=False)
+    monkeypatch.setattr("os.cpu_count", lambda: 3)
+    assert (Encoding().parallel, Serve(index=Path("index")).threads) == (2, 3)
