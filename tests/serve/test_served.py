@@ -1,7 +1,10 @@
 """Following an index: new states, new models, and what happens when one cannot be opened."""
 
 import asyncio
+import threading
 import time
+from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,7 +13,9 @@ from bidr.errors import IndexFolderError
 from bidr.index.folder import ModelStamp
 from bidr.index.live.writer import Coded, LiveWriter
 from bidr.serve.finding import Finder
+from bidr.serve.limits import Limits
 from bidr.serve.served import Served, describe
+from bidr.serve.worker import Worker
 from bidr.text.records import Document
 from serve.made_server import BOOKS, asking, made, opened, vector
 
@@ -63,6 +68,29 @@ def test_an_index_of_another_model_is_not_taken_up(tmp_path):
     made(tmp_path / "index", seed=4)
     service.served.look()
     assert asyncio.run(state())[1].json()["status"] == "ready"
+
+
+def test_the_log_says_what_readyz_does_not(tmp_path, capfd):
+    """Once, though a request was the first to meet it."""
+    service = opened(made(tmp_path / "index"))
+    worker = Worker(service)
+    made(tmp_path / "index", seed=3, model=ModelStamp("of-another", str(tmp_path / "nowhere")))
+    service.served.look()
+    asyncio.run(worker.look())
+    asyncio.run(worker.look())
+    assert capfd.readouterr().err.count('"event":"behind"') == 1
+
+
+def test_a_model_is_kept_for_as_long_as_a_request_may_take(tmp_path, monkeypatch):
+    """Those that began with it end with it."""
+    service = opened(made(tmp_path / "index"), limits=Limits(seconds=300.0))
+    timers = []
+    monkeypatch.setattr(threading, "Timer", lambda seconds, work: timers.append(seconds) or SimpleNamespace(start=int))
+    before = replace(service.served.now, service=SimpleNamespace(close=None))
+    monkeypatch.setattr("bidr.model.frozen.open_model", lambda folder: SimpleNamespace(fingerprint="new", candidates=5))
+    made(tmp_path / "index", seed=2, model=ModelStamp("new", str(tmp_path)))
+    service.served._taken_up(service.served._live.now(), before)
+    assert timers == [300.0]
 
 
 def test_what_cannot_be_taken_up_is_not_tried_all_the_time(tmp_path, monkeypatch):
