@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import threading
 import time
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from bidr.index.live.index import LiveIndex
 from bidr.search import QueryVectors, Searcher
 from bidr.serve import app
+from bidr.serve.finding import Finder
 from bidr.serve.limits import Limits
 from bidr.serve.settings import Keys
 from index.made_index import clustered
@@ -140,6 +142,18 @@ def test_bytes_that_are_no_vectors(service):
         assert found.status_code == 422, found.text
 
 
+def test_the_page_is_kept_by_browsers_and_only_read(service):
+    found = ask(service, "GET", "/")
+    assert (found.status_code, found.headers.get_list("cache-control")) == (200, ["no-cache"])
+    again = ask(service, "GET", "/", headers={"if-none-match": found.headers["etag"]})
+    assert (again.status_code, again.content, "content-length" in again.headers) == (304, b"", False)
+    assert ask(service, "HEAD", "/").status_code == 200
+    posted = ask(service, "POST", "/")
+    assert (posted.status_code, posted.headers["allow"]) == (405, "GET, HEAD")
+    assert ask(service, "POST", "/nothing").status_code == 404
+    assert ask(service, "GET", "/v1/index").headers.get_list("cache-control") == ["no-store"]
+
+
 def test_other_types_paths_and_methods(service):
     assert ask(service, "POST", "/v1/search", content=b"{}", headers={"content-type": "text/plain"}).status_code == 415
     assert ask(service, "GET", "/v1/nothing").status_code == 404
@@ -175,6 +189,16 @@ def test_documents_are_fetched_by_id(service):
         assert ask(service, "GET", f"/v1/documents?{query}").status_code == 422
 
 
+def test_fetching_documents_does_not_keep_the_loop(service, monkeypatch):
+    threads = []
+    real = Finder.documents
+    monkeypatch.setattr(
+        Finder, "documents", lambda *given: (threads.append(threading.current_thread()), real(*given))[1]
+    )
+    assert ask(service, "GET", "/v1/documents?id=doc-1").status_code == 200
+    assert threads[0] is not threading.main_thread()
+
+
 def test_keys(index):
     """Read and write keys; health is for everybody; no key is ever part of an answer."""
     service = opened(index, keys=Keys(read=READ, write=WRITE), limits=SMALL)
@@ -203,6 +227,29 @@ def test_without_keys_only_this_machine_asks(service):
     assert found.status_code == 403
     for name in ("localhost:80", "127.0.0.1", "[::1]:9"):
         assert ask(service, "GET", "/v1/index", headers={"host": name}).status_code == 200
+
+
+def test_with_a_write_key_alone_only_this_machine_reads(index):
+    service = opened(index, keys=Keys(write=WRITE))
+    assert ask(service, "GET", "/v1/index", headers={"host": "evil.example"}).status_code == 403
+    assert ask(service, "GET", "/v1/index", headers={"host": "localhost"}).status_code == 200
+    given = {"host": "evil.example", "authorization": f"Bearer {WRITE}"}
+    assert ask(service, "GET", "/v1/index", headers=given).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("keys", "headers", "status"),
+    [
+        (Keys(read=READ), {}, 401),
+        (Keys(read=READ), {"authorization": "Bearer wrong"}, 401),
+        (Keys(read=READ, write=WRITE), {"authorization": f"Bearer {READ}"}, 403),
+        (Keys(), {"host": "evil.example"}, 403),
+    ],
+)
+def test_what_is_refused_counts_for_the_rate(index, keys, headers, status):
+    service = opened(index, keys=keys, limits=Limits(rate=1.0))
+    found = [ask(service, "POST", "/v1/documents", headers=headers).status_code for _ in range(3)]
+    assert found == [status, 429, 429]
 
 
 def test_rate(index):

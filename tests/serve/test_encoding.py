@@ -21,6 +21,7 @@ from bidr.search import QueryVectors
 from bidr.serve.encoding import Encoding, query_service
 from bidr.serve.encoding.batching import Batcher
 from bidr.serve.encoding.encoders import groups
+from bidr.serve.encoding.service import QueryService
 from bidr.serve.errors import Late, Overloaded
 from bidr.text.records import Document
 from model.made_model import TEXTS, bag, bert
@@ -291,3 +292,28 @@ def test_closing_lets_what_waits_be_encoded_and_takes_no_more():
         return await asyncio.gather(*tasks)
 
     assert [found.codes.tolist() for found in asyncio.run(run())] == [[[0]], [[1]], [[2]]]
+
+
+def test_a_service_that_is_closed_encodes_both_sides_of_what_waits():
+    """The codes' side has threads of its own, which must not be gone before."""
+    slow = Slow()
+
+    def encode(side: str, texts: list[str]) -> np.ndarray:
+        return slow(texts).codes if side == "vectors" else np.ones((len(texts), 1), dtype=np.float32)
+
+    sides = SimpleNamespace(codes="codes", vectors="vectors")
+    service = QueryService(SimpleNamespace(roles={"queries": sides}, encode=encode), Encoding(parallel=1, batch=1))
+
+    async def run():
+        tasks = [asyncio.create_task(service.encode([str(number)], FOREVER)) for number in range(3)]
+        await begun(slow, 1)
+        service.close()
+        slow.free.set()
+        return await asyncio.gather(*tasks)
+
+    assert [found.vectors.tolist() for found in asyncio.run(run())] == [[[0]], [[1]], [[2]]]
+    for _ in range(200):
+        if service._sides._shutdown:
+            break
+        time.sleep(0.01)
+    assert service._sides._shutdown

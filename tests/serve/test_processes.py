@@ -12,6 +12,7 @@ import httpx
 import pytest
 
 from bidr.errors import ConfigError
+from bidr.serve.limits import Limits
 from bidr.serve.settings import Keys, Settings, check, read_keys
 from bidr.serve.worker import pss
 from serve.made_server import READ, children, document, made, running, vector
@@ -225,6 +226,8 @@ def test_what_cannot_be_served_is_said(tmp_path):
     with pytest.raises(ConfigError, match="needs a write key"):
         check(Settings(index=index, host="0.0.0.0", writable=True, keys=Keys(read=READ)))
     check(Settings(index=index, host="::1", writable=True))
+    with pytest.raises(ConfigError, match=r"limit\.queue: given 0, expected 1"):
+        Limits(queue=0)
     short = tmp_path / "keys"
     short.write_text("read short\n")
     with pytest.raises(ConfigError, match="16 or more"):

@@ -1,14 +1,23 @@
 """Following an index: new states, new models, and what happens when one cannot be opened."""
 
 import asyncio
+import threading
+import time
+from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from bidr.errors import IndexFolderError
 from bidr.index.folder import ModelStamp
-from bidr.serve.served import Served
-from serve.made_server import asking, made, opened, vector
+from bidr.index.live.writer import Coded, LiveWriter
+from bidr.serve.finding import Finder
+from bidr.serve.limits import Limits
+from bidr.serve.served import Served, describe
+from bidr.serve.worker import Worker
+from bidr.text.records import Document
+from serve.made_server import BOOKS, asking, made, opened, vector
 
 
 def test_a_rebuild_is_taken_up_and_old_answers_stay_whole(tmp_path):
@@ -53,10 +62,80 @@ def test_an_index_of_another_model_is_not_taken_up(tmp_path):
     assert (found.status_code, found.json()["generation"]) == (200, 1)
     told = ready.json()
     assert (ready.status_code, told["status"], told["generation"]) == (200, "behind", 1)
-    assert "nowhere" in told["trouble"]
+    assert "nowhere" in service.served.trouble
+    assert "cannot be opened" in told["trouble"]
+    assert str(tmp_path) not in ready.text
     made(tmp_path / "index", seed=4)
     service.served.look()
     assert asyncio.run(state())[1].json()["status"] == "ready"
+
+
+def test_the_log_says_what_readyz_does_not(tmp_path, capfd):
+    """Once, though a request was the first to meet it."""
+    service = opened(made(tmp_path / "index"))
+    worker = Worker(service)
+    made(tmp_path / "index", seed=3, model=ModelStamp("of-another", str(tmp_path / "nowhere")))
+    service.served.look()
+    asyncio.run(worker.look())
+    asyncio.run(worker.look())
+    assert capfd.readouterr().err.count('"event":"behind"') == 1
+
+
+def test_a_model_is_kept_for_as_long_as_a_request_may_take(tmp_path, monkeypatch):
+    """Those that began with it end with it."""
+    service = opened(made(tmp_path / "index"), limits=Limits(seconds=300.0))
+    timers = []
+    monkeypatch.setattr(threading, "Timer", lambda seconds, work: timers.append(seconds) or SimpleNamespace(start=int))
+    before = replace(service.served.now, service=SimpleNamespace(close=None))
+    monkeypatch.setattr("bidr.model.frozen.open_model", lambda folder: SimpleNamespace(fingerprint="new", candidates=5))
+    made(tmp_path / "index", seed=2, model=ModelStamp("new", str(tmp_path)))
+    service.served._taken_up(service.served._live.now(), before)
+    assert timers == [300.0]
+
+
+def test_what_cannot_be_taken_up_is_not_tried_all_the_time(tmp_path, monkeypatch):
+    """Every try opens a model; a state that is new is tried at once."""
+    index = made(tmp_path / "index")
+    served = Served(index, None, lambda model: None)
+    tries, real = [], served._taken_up
+    monkeypatch.setattr(served, "_taken_up", lambda *given: (tries.append(1), real(*given))[1])
+    made(index, seed=3, model=ModelStamp("of-another", str(tmp_path / "nowhere")))
+    clock = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    for tick in range(300):  # a minute
+        clock[0] = 0.2 * tick
+        assert not served.look()
+    assert 6 <= len(tries) <= 12
+    made(index, seed=4)
+    assert served.look()
+    assert (served.trouble, served.now.generation) == (None, 3)
+
+
+def test_ram_is_that_of_the_index_with_its_log_counted_once(tmp_path):
+    index = made(tmp_path / "index")
+    new = [Document("new", "", "text")]
+    with LiveWriter(index, lambda documents, vectors: Coded(BOOKS.encode(vectors), vectors, np.zeros(1))) as writer:
+        writer.add(new, np.array([vector(1)], dtype=np.float32))
+    served = Served(index, None, lambda model: None)
+    assert served.now.view.memory.bytes > 0
+    told = describe(served, {})["ram_bytes"]
+    assert told == round(served.now.view.ram_bytes_per_doc * served.now.view.count)
+
+
+def test_a_state_is_followed_while_ids_are_looked_up_in_another_thread(tmp_path):
+    """Which opens tables of ids that the newer state takes over."""
+    served = Served(made(tmp_path / "index"), None, lambda model: None)
+    view, xxh3 = served.now.view, served.now.view.parts[0].open.segment.xxh3
+
+    class Key(str):
+        def __eq__(self, other):
+            finder._names[str(len(finder._names))] = None  # as another thread would
+            return str.__eq__(self, other)
+
+        __hash__ = str.__hash__
+
+    finder = Finder(view, {Key(xxh3): None, Key("of before"): None})
+    assert list(finder.following(view)._names) == [xxh3]
 
 
 def test_a_damaged_state_is_not_taken_up(tmp_path):

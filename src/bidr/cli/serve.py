@@ -1,6 +1,5 @@
 """bidr serve: an index over HTTP."""
 
-import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
@@ -8,6 +7,7 @@ from typing import Annotated
 import tyro
 
 from bidr.cli.shown import OptionalFile, OptionalFolder, Shown, Verb
+from bidr.cores import cores
 from bidr.errors import MissingExtra
 from bidr.serve.encoding.settings import Encoding
 from bidr.serve.limits import Limits
@@ -30,7 +30,7 @@ class Serve(Verb):
     """Port to listen on; 0: any that is free."""
     workers: int = 1
     """Processes that answer; they share the memory of the codes."""
-    threads: int = min(4, len(os.sched_getaffinity(0)))
+    threads: int = field(default_factory=lambda: min(4, cores()))
     """Threads of a worker that search; 0: none, one search after another."""
     writable: bool = False
     """Take documents: a process of its own is the index's one writer."""

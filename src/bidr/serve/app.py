@@ -5,7 +5,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
-from typing import Any
+from typing import Any, TypeVar
 
 from bidr.errors import IndexFolderError
 from bidr.search import QueryVectors
@@ -14,6 +14,7 @@ from bidr.serve.call import BINARY, CLOSE, JSON, Call, Gone, Receive, Reply, Sco
 from bidr.serve.documents import Documents
 from bidr.serve.errors import (
     Conflict,
+    Internal,
     Invalid,
     Late,
     Overloaded,
@@ -26,13 +27,15 @@ from bidr.serve.keys import Doorkeeper, Right
 from bidr.serve.logs import log, log_fault
 from bidr.serve.metrics import Metrics
 from bidr.serve.schema import document
-from bidr.serve.searching import Searched, search
+from bidr.serve.searching import search
 from bidr.serve.served import Served, Serving
 from bidr.serve.served import describe as describe_index
 from bidr.serve.settings import Settings
 from bidr.serve.static import Page
 
 Handler = Callable[[Call], Awaitable[Reply]]
+Found = TypeVar("Found")
+BEHIND = "the newest state of the index cannot be opened; the server's log says why"
 
 
 class Service:
@@ -45,7 +48,7 @@ class Service:
         self.pool = ThreadPoolExecutor(max(settings.threads, 1), "search")
         self._searching = 0
         self.connections: Callable[[], int] = lambda: 0
-        self.documents = Documents(self.steady, served, self.limits, metrics, None)
+        self.documents = Documents(self.steady, self.on_thread, served, self.limits, metrics, None)
 
     async def search(self, call: Call) -> Reply:
         """POST /v1/search"""
@@ -79,7 +82,7 @@ class Service:
         started = time.perf_counter()
         queries = await self._encoded(serving, asked, call.deadline)
         encode = 1000 * (time.perf_counter() - started) if asked.texts is not None else 0.0
-        found = await self._on_thread(search, serving, asked, queries, call.deadline, encode)
+        found = await self.on_thread(search, serving, asked, queries, call.deadline, encode)
         self.metrics.searched(asked.queries, found.steps, 0 if asked.codes_only else asked.queries * asked.candidates)
         return Reply(found.body)
 
@@ -97,7 +100,7 @@ class Service:
         assert asked.texts is not None
         return await serving.service.encode(asked.texts, deadline)
 
-    async def _on_thread(self, work: Callable[..., Searched], *given: Any) -> Searched:
+    async def on_thread(self, work: Callable[..., Found], *given: Any) -> Found:
         """Run on one of the search threads, if not too many wait for one; without threads here and now."""
         if not self.settings.threads:
             return work(*given)
@@ -110,7 +113,7 @@ class Service:
         running.add_done_callback(self._done)
         return await asyncio.shield(running)
 
-    def _done(self, running: "asyncio.Future[Searched]") -> None:
+    def _done(self, running: "asyncio.Future[Any]") -> None:
         self._searching -= 1
         self.metrics.waiting.dec()
         if not running.cancelled():
@@ -133,7 +136,7 @@ class Service:
             "generation": serving.generation,
             "documents": serving.view.count,
             "model": serving.fingerprint,
-            "trouble": trouble,
+            "trouble": BEHIND if trouble else None,
         }
         return as_json(told, 503 if self.draining or not self.started else 200)
 
@@ -211,17 +214,8 @@ def refuse(error: Refused) -> Reply:
     return as_json(describe(error), error.status, error.headers)
 
 
-FAULT = as_json(
-    {
-        "error": {
-            "type": "internal",
-            "message": "a fault of the server; its log says more",
-            "given": None,
-            "expected": None,
-            "hint": "try again; if it stays, report it with the server's log",
-        }
-    },
-    500,
+FAULT = refuse(
+    Internal("a fault of the server; its log says more", hint="try again; if it stays, report it with the server's log")
 )
 
 
@@ -247,6 +241,7 @@ def make_app(service: Service) -> Any:
     endpoints = {path: Endpoint(service, path, right, **methods) for path, (right, methods) in found.items()}
     app = FastAPI(title="bidr", docs_url=None, redoc_url=None, openapi_url=None)
     app.router.routes = [Route(path, endpoint) for path, endpoint in endpoints.items()]
+    # Of any method: a path that is not there is 404 for all of them.
     every = dict.fromkeys(("GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"), Page())
     app.router.default = Endpoint(service, "other", dict.fromkeys((*every, "HEAD"), "none"), **every)
     app.router.redirect_slashes = False

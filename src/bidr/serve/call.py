@@ -111,18 +111,17 @@ class Call:
 
 async def send_reply(send: Send, reply: Reply, more: tuple[Header, ...] = ()) -> None:
     """An answer, on its way."""
-    headers = [
-        (b"content-type", reply.type.encode()),
-        (b"content-length", str(len(reply.body)).encode()),
-        *COMMON,
-        *reply.headers,
-        *more,
-    ]
+    headers = [(b"content-type", reply.type.encode()), NO_SNIFF, *reply.headers, *more]
+    if reply.status != 304:  # whose length would be that of the file
+        headers.append((b"content-length", str(len(reply.body)).encode()))
+    if all(name != b"cache-control" for name, _ in reply.headers):
+        headers.append(NO_STORE)
     await send({"type": "http.response.start", "status": reply.status, "headers": headers})
     await send({"type": "http.response.body", "body": reply.body})
 
 
-COMMON: tuple[Header, ...] = ((b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store"))
+NO_SNIFF: Header = (b"x-content-type-options", b"nosniff")
+NO_STORE: Header = (b"cache-control", b"no-store")
 CLOSE: Header = (b"connection", b"close")
 
 

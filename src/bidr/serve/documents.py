@@ -1,7 +1,7 @@
 """/v1/documents: fetch by id, add and replace, delete."""
 
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from bidr.errors import DataError
 from bidr.index.filters import check_attributes
@@ -15,17 +15,30 @@ from bidr.serve.metrics import Metrics
 from bidr.serve.served import Served, Serving
 
 Steady = Callable[[Callable[[Serving], Awaitable[Reply]]], Awaitable[Reply]]
+Found = TypeVar("Found")
 FIELDS = ("id", "title", "text", "attributes", "vector")
 LONGEST_ID = 512
+
+
+class OnThread(Protocol):
+    """Runs work where the event loop does not wait for it."""
+
+    async def __call__(self, work: Callable[..., Found], *given: Any) -> Found: ...
 
 
 class Documents:
     """The handlers. `link` is None where the server only reads."""
 
     def __init__(
-        self, steady: Steady, served: Served, limits: Limits, metrics: Metrics, link: WriterLink | None
+        self,
+        steady: Steady,
+        on_thread: OnThread,
+        served: Served,
+        limits: Limits,
+        metrics: Metrics,
+        link: WriterLink | None,
     ) -> None:
-        self._steady = steady
+        self._steady, self._on_thread = steady, on_thread
         self.served, self.limits, self.metrics, self.link = served, limits, metrics, link
 
     async def fetch(self, call: Call) -> Reply:
@@ -34,9 +47,9 @@ class Documents:
         ids = self._ids(query, {"id"})
 
         async def fetched(serving: Serving) -> Reply:
-            found, missing = serving.finder.documents(ids)
-            call.notes["documents"] = len(found)
-            return as_json({"documents": found, "missing": missing})
+            count, reply = await self._on_thread(_fetched, serving, ids)
+            call.notes["documents"] = count
+            return reply
 
         return await self._steady(fetched)
 
@@ -111,6 +124,11 @@ class Documents:
             return fields, b""
         rows = matrix(vectors, serving.dim, "documents: vector", largest_stored(serving))
         return fields, rows.astype("<f4").tobytes()
+
+
+def _fetched(serving: Serving, ids: list[str]) -> tuple[int, Reply]:
+    found, missing = serving.finder.documents(ids)
+    return len(found), as_json({"documents": found, "missing": missing})
 
 
 def largest_stored(serving: Serving) -> float:

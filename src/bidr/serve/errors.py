@@ -83,6 +83,12 @@ class TooMany(Refused):
         super().__init__(message, headers=retry(retry_after), **told)
 
 
+class Internal(Refused):
+    """A fault of the server; what it was is in its log."""
+
+    status, kind = 500, "internal"
+
+
 class Overloaded(Refused):
     """More requests than can be answered, or not ready yet: to be tried again."""
 

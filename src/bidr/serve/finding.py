@@ -23,7 +23,8 @@ class Finder:
     def following(self, view: LiveView) -> "Finder":
         """The same for a newer state: what is open and still there is taken over."""
         there = {part.open.segment.xxh3 for part in view.parts}
-        return Finder(view, {key: names for key, names in self._names.items() if key in there})
+        known = self._names.copy()  # in one go: other threads look ids up meanwhile, which adds to it
+        return Finder(view, {key: names for key, names in known.items() if key in there})
 
     def fields(self, rows: Rows, *, texts: bool) -> list[Fields]:
         """Id, title, text and attributes of rows, in their order; None for what the index does not have."""

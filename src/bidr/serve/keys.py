@@ -6,11 +6,12 @@ from collections import OrderedDict
 from typing import Literal
 
 from bidr.serve.call import Call
-from bidr.serve.errors import Forbidden, TooMany, Unsaid
+from bidr.serve.errors import Forbidden, Refused, TooMany, Unsaid
 from bidr.serve.settings import Keys, loopback
 
 Right = Literal["none", "read", "write"]
 CLIENTS = 10_000
+EXPECTED = "the header 'Authorization: Bearer KEY'"
 WHO = ((b"www-authenticate", b"Bearer"),)
 
 
@@ -24,31 +25,30 @@ class Doorkeeper:
         self._clients: OrderedDict[bytes | str, tuple[float, float]] = OrderedDict()
 
     def admit(self, call: Call, right: Right) -> None:
-        """Check the key for what is asked, then the rate."""
+        """Check the rate, and the key for what is asked."""
         if right == "none":
             return
-        if self._keys.any:
-            self._count(self._known(call, right))
-        else:
-            _check_host(call)
-            self._count(call.client)
+        who, refused = self._known(call, right) if self._keys.any else (call.client, _strange_host(call))
+        self._count(who)  # what is refused counts too
+        if refused is not None:
+            raise refused
 
-    def _known(self, call: Call, right: Right) -> bytes | str:
+    def _known(self, call: Call, right: Right) -> tuple[bytes | str, Refused | None]:
+        """Who asks, a key or an address, and why it is not let in."""
         kind, _, given = call.headers.get(b"authorization", b"").partition(b" ")
         given = given.strip()
         if kind.lower() != b"bearer" or not given:
             if right == "read" and not self._keys.read:
-                return call.client  # only writing needs a key here
-            raise Unsaid("a key is needed", expected="the header 'Authorization: Bearer KEY'", headers=WHO)
+                return call.client, _strange_host(call)  # only writing needs a key here
+            return call.client, Unsaid("a key is needed", expected=EXPECTED, headers=WHO)
         # Every key is compared, whichever is right, so that the time says nothing.
         reads = [hmac.compare_digest(given, key) for key in self._read]
         writes = [hmac.compare_digest(given, key) for key in self._write]
         if not any(reads):
-            self._count(call.client)
-            raise Unsaid("the key is not known", expected="the header 'Authorization: Bearer KEY'", headers=WHO)
+            return call.client, Unsaid("the key is not known", expected=EXPECTED, headers=WHO)
         if right == "write" and not any(writes):
-            raise Forbidden("this key may read only", hint="use the write key")
-        return given
+            return given, Forbidden("this key may read only", hint="use the write key")
+        return given, None
 
     def _count(self, client: bytes | str) -> None:
         """A bucket of one second's requests for every client, filled as time goes by."""
@@ -69,11 +69,12 @@ class Doorkeeper:
             )
 
 
-def _check_host(call: Call) -> None:
-    """Without keys a page of another site must not get at a server on this machine under a name of its own."""
+def _strange_host(call: Call) -> Refused | None:
+    """Without a key, a page of another site must not get at a server on this machine under a name of its own."""
     host = call.headers.get(b"host", b"").decode("latin-1")
     name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
-    if not loopback(name.lower()):
-        raise Forbidden(
-            "this server is for its own machine", given=f"Host: {host}", expected="localhost", hint="set keys"
-        )
+    if loopback(name.lower()):
+        return None
+    return Forbidden(
+        "this server is for its own machine", given=f"Host: {host}", expected="localhost", hint="set a read key"
+    )

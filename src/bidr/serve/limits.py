@@ -39,6 +39,6 @@ class Limits:
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            least = 0 if field.name in ("rate", "queue") else 1e-3 if isinstance(value, float) else 1
+            least = 0 if field.name == "rate" else 1e-3 if isinstance(value, float) else 1
             if not least <= value < 1 << 40:
                 raise ConfigError(f"limit.{field.name}: given {value}, expected {least:g} or more")

@@ -81,3 +81,10 @@ class Metrics:
             registry = self._library.CollectorRegistry()
             multiprocess.MultiProcessCollector(registry, path=str(self._folder))  # type: ignore[no-untyped-call]
         return self._library.generate_latest(registry), str(self._library.CONTENT_TYPE_LATEST)
+
+
+def forget_worker(folder: Path, pid: int) -> None:
+    """What a worker that has ended counted stays; what it had at the moment (memory, a queue) is gone with it."""
+    from prometheus_client import multiprocess
+
+    multiprocess.mark_process_dead(pid, str(folder))  # type: ignore[no-untyped-call]

@@ -1,6 +1,7 @@
 """The index that is served: followed in the background, so that no request waits for a new generation to be opened."""
 
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,8 +11,9 @@ import numpy as np
 
 from bidr.codes.codebooks import Floats
 from bidr.codes.vectors import VectorRows
-from bidr.errors import BidrError
+from bidr.errors import BidrError, IndexFolderError
 from bidr.evaluation import recall_of
+from bidr.index.folder import current_generation
 from bidr.index.live.index import LiveIndex
 from bidr.index.live.view import LiveView
 from bidr.index.reader import check_model
@@ -22,7 +24,8 @@ if TYPE_CHECKING:
     from bidr.model.folder import Model
     from bidr.model.frozen import FrozenModel
 
-LOOK_EVERY = 0.2
+LOOK_EVERY, LONGEST_PAUSE = 0.2, 10.0
+KEPT_FOR = 60.0
 
 
 class TextService(Protocol):
@@ -76,13 +79,15 @@ class Served:
 
     model: folder of the model, if it is not where the index says.
     make:  makes what encodes queries; called again when the index comes from another model.
+    linger: seconds that requests which began with the model of before still have it.
     """
 
-    def __init__(self, folder: Path, model: Path | None, make: MakeService) -> None:
-        self.folder, self._model_folder, self._make = folder, model, make
+    def __init__(self, folder: Path, model: Path | None, make: MakeService, linger: float = KEPT_FOR) -> None:
+        self.folder, self._model_folder, self._make, self._linger = folder, model, make, linger
         self._lock = threading.Lock()
         self.trouble: str | None = None
-        self.swaps = 0
+        self._failed: tuple[str, str] | None = None
+        self._pause = self._not_before = 0.0
         self._live = LiveIndex.open(folder)
         self._now = self._taken_up(self._live.latest(), None)
 
@@ -93,18 +98,30 @@ class Served:
     def look(self) -> bool:
         """Take up what was committed since; whether anything was. What cannot be opened is told by `trouble`."""
         with self._lock:
+            current = self._current()
+            if self.trouble is not None and current == self._failed and time.monotonic() < self._not_before:
+                return False
             try:
                 view = self._live.now()
                 changed = view is not self._now.view
                 if changed:
-                    generation = self._now.generation
                     self._now = self._taken_up(view, self._now)
-                    self.swaps += self._now.generation != generation
-                self.trouble = None
-            except (BidrError, OSError) as error:
-                self.trouble = str(error)
+                self.trouble, self._pause = None, 0.0
+            except Exception as error:
+                self.trouble, self._failed = str(error) or repr(error), current
+                self._pause = min(LONGEST_PAUSE, max(LOOK_EVERY, 2 * self._pause))
+                self._not_before = time.monotonic() + self._pause
+                if not isinstance(error, BidrError | OSError):
+                    raise
                 return False
             return changed
+
+    def _current(self) -> tuple[str, str] | None:
+        """Which state is in force: another than the one that could not be taken up is tried at once."""
+        try:
+            return current_generation(self.folder)
+        except IndexFolderError:
+            return None
 
     def _taken_up(self, view: LiveView, before: Serving | None) -> Serving:
         if before is None or before.generation != int(view.generation.name):
@@ -123,7 +140,7 @@ class Served:
         service = self._make(model)
         if before and before.service is not None:
             # Requests that have begun with the old model are answered by it.
-            closing = threading.Timer(60.0, before.service.close)
+            closing = threading.Timer(self._linger, before.service.close)
             closing.daemon = True
             closing.start()
         return Serving(view, model, service, finder, model.candidates)
@@ -155,7 +172,7 @@ def describe(served: Served, limits: dict[str, Any]) -> dict[str, Any]:
     view, ram = serving.view, serving.view.candidates.ram_bytes
     manifest, stamp = view.manifest, view.state.model
     disk = sum(entry.size for part in view.parts for entry in part.open.reader.manifest.files.values())
-    total = int(sum(ram.values()) + view.memory.bytes)
+    total = int(sum(ram.values()))
     return {
         "name": named(served.folder.resolve()),
         "documents": view.count,

@@ -4,7 +4,7 @@ import hashlib
 from pathlib import Path
 
 from bidr.serve.call import Call, Header, Reply
-from bidr.serve.errors import NotThere
+from bidr.serve.errors import NotThere, WrongMethod
 
 FOLDER = Path(__file__).with_name("page")
 TYPES = {
@@ -20,6 +20,7 @@ TYPES = {
 SAFE: tuple[Header, ...] = (
     (b"content-security-policy", b"default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'"),
     (b"referrer-policy", b"no-referrer"),
+    (b"cache-control", b"no-cache"),  # kept, and asked for again by its tag
 )
 
 
@@ -41,6 +42,10 @@ class Page:
         found = self._files.get(call.scope["path"])
         if found is None:
             raise NotThere("no such path", given=call.scope["path"], hint="GET /openapi.json lists them")
+        if call.scope["method"] not in ("GET", "HEAD"):
+            raise WrongMethod(
+                "method", given=call.scope["method"], expected="GET, HEAD", headers=((b"allow", b"GET, HEAD"),)
+            )
         content, kind, tag = found
         headers = (*SAFE, (b"etag", tag))
         if call.headers.get(b"if-none-match") == tag:

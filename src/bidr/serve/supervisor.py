@@ -14,10 +14,11 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from bidr.errors import ConfigError
-from bidr.index.engines.shared import forget, share_in
+from bidr.errors import BidrError, ConfigError
+from bidr.index.engines.shared import forget, forget_unfinished, share_in
 from bidr.index.state import state_in_force
 from bidr.serve.logs import log
+from bidr.serve.metrics import forget_worker
 from bidr.serve.process import LENGTH, READY
 from bidr.serve.runtime import runtime_folder
 from bidr.serve.settings import Settings
@@ -80,6 +81,18 @@ class Child:
             self._ready = -1
 
 
+class Pause:
+    """How long a kind of process that keeps ending is not started again: longer each time."""
+
+    def __init__(self) -> None:
+        self.failures, self.until = 0, 0.0
+
+    def after(self, child: Child, now: float) -> None:
+        """One has ended."""
+        self.failures = 0 if now - child.started > LONGEST_PAUSE else self.failures + 1
+        self.until = now + min(LONGEST_PAUSE, 0.1 * 2**self.failures)
+
+
 class Supervisor:
     """Starts the others, starts again what fails, replaces workers one by one (SIGHUP), stops all (SIGTERM)."""
 
@@ -88,8 +101,7 @@ class Supervisor:
         self.workers: list[Child] = []
         self.writer: Child | None = None
         self.leaving: list[Child] = []
-        self._failures = 0
-        self._not_before = 0.0
+        self._pauses = {"worker": Pause(), "writer": Pause()}
         self._tidied = 0.0
         self._replace: list[Child] = []
         self._coming: Child | None = None
@@ -133,13 +145,11 @@ class Supervisor:
         for child in [*self.workers, *([self.writer] if self.writer else [])]:
             child.look()
         for child in [child for child in self.leaving if not child.alive]:
-            child.close()
             self.leaving.remove(child)
+            self._clear(child)
         self._revive()
         if self.renewing:
-            self.renewing, self.settings = False, self._again(self.settings)
-            self._replace = list(self.workers)
-            log("renewing", workers=len(self._replace))
+            self._begin_renewal()
         self._renew()
         if time.monotonic() - self._tidied > TIDY_EVERY:
             self._tidied = time.monotonic()
@@ -149,21 +159,34 @@ class Supervisor:
     def _revive(self) -> None:
         """Start again what ended, later and later if it keeps ending."""
         now = time.monotonic()
-        dead = [child for child in self.workers if not child.alive]
-        if self.writer is not None and not self.writer.alive:
-            dead.append(self.writer)
-        if not dead or now < self._not_before:
-            return
-        for child in dead:
-            self._failures = 0 if now - child.started > LONGEST_PAUSE else self._failures + 1
-            self._not_before = now + min(LONGEST_PAUSE, 0.1 * 2**self._failures)
-            log("ended", "error", kind=child.kind, status=child.process.returncode, failures=self._failures)
-            child.close()
+        # The place of a worker that is being replaced is taken by the one that is coming.
+        expected = self._replace[0] if self._coming is not None else None
+        every = [*self.workers, *([self.writer] if self.writer else [])]
+        ended = [child for child in every if child is not expected and not child.alive]
+        for child in [child for child in ended if now >= self._pauses[child.kind].until]:
+            self._pauses[child.kind].after(child, now)
+            failures = self._pauses[child.kind].failures
+            log("ended", "error", kind=child.kind, status=child.process.returncode, failures=failures)
+            self._clear(child)
             if child is self.writer:
                 self.writer = self._start("writer")
             else:
                 self.workers[self.workers.index(child)] = self._start("worker")
                 self._replace = [each for each in self._replace if each is not child]
+
+    def _begin_renewal(self) -> None:
+        """New settings, for new workers in the place of all that are there now."""
+        self.renewing = False
+        try:
+            self.settings = self._again(self.settings)
+        except BidrError as error:
+            log("renewal_failed", "error", why=str(error), kept=len(self.workers))
+            return
+        if self._coming is not None:  # it was given the settings of before
+            self._dismiss(self._coming)
+            self._coming = None
+        self._replace = list(self.workers)
+        log("renewing", workers=len(self._replace))
 
     def _renew(self) -> None:
         """One worker after another: the new one answers before the old one is told to leave."""
@@ -176,15 +199,22 @@ class Supervisor:
         if not coming.ready:
             log("renewal_failed", "error", why=str(coming.told.get("error")), kept=len(self._replace))
             self._replace = []
-            coming.close()
+            self._dismiss(coming)
             return
-        old = self._replace.pop(0) if self._replace else None
-        if old is None or old not in self.workers:
-            self.workers.append(coming)
-            return
+        old = self._replace.pop(0)
         self.workers[self.workers.index(old)] = coming
-        old.tell(signal.SIGTERM)
-        self.leaving.append(old)
+        self._dismiss(old)
+
+    def _dismiss(self, child: Child) -> None:
+        child.tell(signal.SIGTERM)
+        self.leaving.append(child)
+
+    def _clear(self, child: Child) -> None:
+        """Remove what a process that has ended leaves behind."""
+        child.close()
+        if child.kind == "worker" and self.settings.runtime is not None:
+            forget_worker(self.settings.runtime / "metrics", child.process.pid)
+            forget_unfinished(child.process.pid)
 
     def _stop(self) -> None:
         """Requests end first, then the writer."""

@@ -16,7 +16,7 @@ from bidr.serve.link import WriterLink
 from bidr.serve.logs import log, log_fault
 from bidr.serve.metrics import Metrics
 from bidr.serve.process import report, settings_from_stdin, until_alone
-from bidr.serve.served import LOOK_EVERY, Served, TextService
+from bidr.serve.served import KEPT_FOR, LOOK_EVERY, Served, TextService
 from bidr.serve.settings import Settings
 
 if TYPE_CHECKING:
@@ -45,7 +45,12 @@ def open_service(settings: Settings) -> Service:
     """The index and all that answers from it."""
     share_in(settings.runtime / "codes" if settings.runtime else None)
     metrics = Metrics(settings.runtime / "metrics" if settings.runtime else None)
-    served = Served(settings.index, settings.model, lambda model: service_of(settings, model, metrics))
+    served = Served(
+        settings.index,
+        settings.model,
+        lambda model: service_of(settings, model, metrics),
+        linger=max(KEPT_FOR, settings.limits.seconds),
+    )
     return Service(settings, served, metrics)
 
 
@@ -58,12 +63,15 @@ class Worker:
         settings = service.settings
         if settings.writable and settings.runtime is not None:
             self.link = WriterLink(settings.runtime / "writer.sock", self.look, service.limits.queue)
-        service.documents = Documents(service.steady, self.served, service.limits, service.metrics, self.link)
+        service.documents = Documents(
+            service.steady, service.on_thread, self.served, service.limits, service.metrics, self.link
+        )
         self._weighed = 0.0
+        self._trouble: str | None = None  # what the log was told last
 
     async def look(self) -> None:
         """Take up what is new in the index, and say what is served now."""
-        before, loop = self.served.trouble, asyncio.get_running_loop()
+        loop = asyncio.get_running_loop()
         try:
             await loop.run_in_executor(None, self.served.look)
         except Exception as error:  # nobody waits for this: it is tried again
@@ -72,8 +80,9 @@ class Worker:
         metrics.documents.set(served.now.view.count)
         metrics.generation.set(served.now.generation)
         metrics.behind.set(1 if served.trouble else 0)
-        if served.trouble and served.trouble != before:
-            log("behind", "warning", index=str(served.folder), why=served.trouble, serving=served.now.generation)
+        trouble, before, self._trouble = served.trouble, self._trouble, served.trouble
+        if trouble and trouble != before:
+            log("behind", "warning", index=str(served.folder), why=trouble, serving=served.now.generation)
         if loop.time() - self._weighed > WEIGH_EVERY:
             self._weighed = loop.time()
             metrics.memory.set(pss())

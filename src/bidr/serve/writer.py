@@ -11,7 +11,7 @@ import numpy as np
 
 from bidr.errors import BidrError
 from bidr.progress import console
-from bidr.serve.errors import Overloaded, Refused, as_refusal
+from bidr.serve.errors import Internal, Overloaded, Refused, as_refusal
 from bidr.serve.logs import log, log_fault
 from bidr.serve.process import report, settings_from_stdin, until_alone
 from bidr.serve.settings import Settings
@@ -90,7 +90,7 @@ class Desk:
             return self.writing.apply(jobs)
         except Exception as error:
             log_fault("fault", error, where="writer")
-            return [Refused("a fault of the writer; the server's log says more")] * len(jobs)
+            return [Internal("a fault of the writer; the server's log says more")] * len(jobs)
 
     async def _answer(self, taken: Sequence[tuple[Link, int, Job]], outcomes: list[Outcome], commit: int) -> None:
         """Tell every worker to look, wait until all have, then answer: the next search finds what was added."""

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from bidr.codes.codebooks import Floats
 from bidr.codes.errors import code_errors
 from bidr.codes.vectors import VectorRows
-from bidr.errors import BidrError
+from bidr.errors import BidrError, DataError
 from bidr.index.live.writer import Coded, LiveWriter
 from bidr.index.reader import check_model
 from bidr.index.state import model_of
-from bidr.serve.errors import Conflict, Invalid, NotThere
+from bidr.serve.errors import Conflict, Invalid, NotThere, Refused
 from bidr.serve.finding import Finder
 from bidr.serve.logs import log
 from bidr.serve.served import MakeService, TextService
@@ -63,7 +63,9 @@ class Writing:
             try:
                 outcomes += self._together(group)
             except BidrError as error:
-                outcomes += [error] if len(group) == 1 else [self._alone(job) for job in group]
+                # What is wrong with one job is no reason to refuse the others; a full disk is the same for all.
+                apart = len(group) > 1 and isinstance(error, Refused | DataError)
+                outcomes += [self._alone(job) for job in group] if apart else [error] * len(group)
         return outcomes
 
     def _alone(self, job: Job) -> Outcome:

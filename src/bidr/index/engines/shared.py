@@ -39,8 +39,15 @@ def shared(source: Path, make: Callable[[], Array]) -> Array:
 def forget(used: set[str]) -> None:
     """Remove what belongs to none of these segments any more; who has it mapped keeps it."""
     for kept in _folder.glob("*-*") if _folder else ():
-        if kept.name.partition("-")[0] not in used:
+        # What begins with a dot is being written.
+        if not kept.name.startswith(".") and kept.name.partition("-")[0] not in used:
             kept.unlink(missing_ok=True)
+
+
+def forget_unfinished(pid: int) -> None:
+    """Remove what a process that has ended was writing."""
+    for left in _folder.glob(f".*.{pid}") if _folder else ():
+        left.unlink(missing_ok=True)
 
 
 def _write(path: Path, array: Array) -> None:

@@ -1,6 +1,5 @@
 """Codes in RAM, in the layout that scans fastest, and the two ways to score them: ranges of rows, or rows by number."""
 
-import os
 from collections.abc import Callable
 from typing import Any
 
@@ -8,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bidr.codes.codebooks import Codebooks, Codes, Floats
+from bidr.cores import cores
 from bidr.index.engines.base import Rows, Words
 from bidr.index.engines.keep import ranked
 from bidr.index.engines.scoring import allowed_rows, best_near, best_rows, scan_rows
@@ -96,7 +96,7 @@ class OverCodes:
     """What all engines over codes have in common."""
 
     def __init__(self, store: CodeStore) -> None:
-        self.store, self.threads = store, len(os.sched_getaffinity(0))
+        self.store, self.threads = store, cores()
 
     @property
     def count(self) -> int:

@@ -1,6 +1,5 @@
 """Words over all parts of an index: BM25 whose document frequencies and lengths are those of the parts together."""
 
-import os
 from collections import Counter
 from collections.abc import Sequence
 from functools import cached_property, lru_cache
@@ -9,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bidr.codes.codebooks import Floats
+from bidr.cores import cores
 from bidr.errors import ConfigError, IndexFolderError
 from bidr.index.candidates import Bitmap, Rows
 from bidr.index.engines.base import each_query
@@ -47,7 +47,7 @@ class LiveWords:
 
     def __init__(self, view: LiveView, asked: Filter | None = None) -> None:
         self.view, self.asked = view, asked
-        self.threads = len(os.sched_getaffinity(0))
+        self.threads = cores()
 
     @cached_property
     def _parts(self) -> list[_Part]:

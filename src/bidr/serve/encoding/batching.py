@@ -22,12 +22,23 @@ class Batcher:
 
     encode:   texts to vectors; called by several threads at once.
     parallel: how many threads; most: texts of a batch; limit: texts that may wait.
+    ended:    called when the batcher was closed and its last text is encoded.
     wait:     seconds that a batch which is not full waits for more. It waits only while another thread is encoding:
               a text that comes alone is begun at once.
     """
 
-    def __init__(self, encode: Encode, *, parallel: int, most: int, wait: float, limit: int) -> None:
+    def __init__(
+        self,
+        encode: Encode,
+        *,
+        parallel: int,
+        most: int,
+        wait: float,
+        limit: int,
+        ended: Callable[[], object] | None = None,
+    ) -> None:
         self._encode, self._most, self._wait, self._limit = encode, most, wait, limit
+        self._ended, self._working = ended, parallel
         self._jobs: deque[_Job] = deque()
         self._changed = threading.Condition()
         self._waiting, self._busy, self._closed = 0, 0, False
@@ -85,6 +96,11 @@ class Batcher:
                 self._seconds += 0.1 * (took - self._seconds)
             if self.batch_done is not None:
                 self.batch_done(len(texts), self._waiting)
+        with self._changed:
+            self._working -= 1
+            last = not self._working
+        if last and self._ended is not None:
+            self._ended()
 
     def _take(self) -> "list[_Place] | None":
         """The next batch; None when there will be no more."""

@@ -55,7 +55,12 @@ class QueryService:
         self._sides = ThreadPoolExecutor(encoding.parallel, "encode-codes")
         self._adding = ThreadPoolExecutor(encoding.parallel, "encode-documents")
         self.batcher = Batcher(
-            self.encode_now, parallel=encoding.parallel, most=encoding.batch, wait=encoding.wait_ms / 1000, limit=queue
+            self.encode_now,
+            parallel=encoding.parallel,
+            most=encoding.batch,
+            wait=encoding.wait_ms / 1000,
+            limit=queue,
+            ended=lambda: self._sides.shutdown(wait=False),
         )
 
     @property
@@ -78,8 +83,7 @@ class QueryService:
         return codes(), vectors()
 
     def close(self) -> None:
-        self.batcher.close()
-        self._sides.shutdown(wait=False)
+        self.batcher.close()  # which needs the other side for what still waits
         self._adding.shutdown(wait=False)
 
     def encode_now(self, texts: list[str]) -> QueryVectors:

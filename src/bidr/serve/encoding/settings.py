@@ -1,10 +1,10 @@
 """How texts are encoded while serving."""
 
-import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Self
 
+from bidr.cores import cores
 from bidr.errors import ConfigError
 
 Program = Literal["auto", "onnx", "int8", "torch"]
@@ -21,7 +21,7 @@ class Encoding:
     """Folder for the ONNX files; by default 'onnx' in the folder of the model."""
     batch: int = 16
     """Most texts that are encoded together; 1: each by itself."""
-    parallel: int = min(2, len(os.sched_getaffinity(0)))
+    parallel: int = field(default_factory=lambda: min(2, cores()))
     """Batches that are encoded at once, for each worker."""
     threads: int = 1
     """Threads for one batch. On few cores two batches at once do more than one on two threads."""

@@ -1,0 +1,68 @@
+"""The writer: what becomes of jobs when one of them, or the disk, fails. And the folder that processes share."""
+
+import threading
+
+import numpy as np
+import pytest
+
+from bidr.errors import DataError, StorageError
+from bidr.serve import runtime
+from bidr.serve.errors import Internal
+from bidr.serve.wire import error_fields, error_of
+from bidr.serve.writer import Desk
+from bidr.serve.writing import Adding, Writing
+from bidr.text.records import Document
+
+
+def jobs(count):
+    return [Adding([Document(f"d{number}", "", "")], np.ones((1, 2), np.float32), True) for number in range(count)]
+
+
+@pytest.mark.parametrize(("error", "tries"), [(StorageError("disk full"), 1), (DataError("one is wrong"), 4)])
+def test_additions_are_tried_one_by_one_only_where_that_can_help(tmp_path, monkeypatch, error, tries):
+    writing, tried = Writing(tmp_path, None, lambda model: None), []
+
+    def failing(group):
+        tried.append(group)
+        raise error
+
+    monkeypatch.setattr(writing, "_together", failing)
+    assert writing.apply(jobs(3)) == [error] * 3
+    assert len(tried) == tries
+
+
+def test_a_fault_of_the_writer_is_the_servers_fault(tmp_path, monkeypatch, capfd):
+    writing = Writing(tmp_path, None, lambda model: None)
+    monkeypatch.setattr(writing, "apply", lambda given: 1 / 0)
+    (outcome,) = Desk(writing, 8, 1.0)._apply(jobs(1))
+    told = error_of(error_fields(outcome))  # as the worker gets it
+    assert (type(told), told.status) == (Internal, 500)
+    assert "ZeroDivisionError" in capfd.readouterr().err
+
+
+def test_a_server_that_starts_does_not_remove_the_folder_of_another_that_starts(tmp_path, monkeypatch):
+    """It would between the making of a folder and its lock."""
+    monkeypatch.setattr(runtime, "IN_MEMORY", tmp_path)
+    real, others = runtime.tempfile.mkdtemp, []
+
+    def start():
+        with runtime.runtime_folder():
+            pass
+
+    def meanwhile(**given):
+        made = real(**given)
+        if not others:
+            others.append(threading.Thread(target=start))
+            others[0].start()
+            others[0].join(0.2)
+        return made
+
+    monkeypatch.setattr(runtime.tempfile, "mkdtemp", meanwhile)
+    with runtime.runtime_folder() as folder:
+        others[0].join(5)
+        assert not others[0].is_alive()
+        assert (folder / runtime.LOCK).exists()
+    left = tmp_path / f"{runtime.PREFIX}left"
+    left.mkdir()
+    start()
+    assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == []
