@@ -59,6 +59,11 @@ class Serving:
     def dim(self) -> int:
         return self.view.manifest.dim
 
+    @property
+    def words(self) -> bool:
+        """Whether documents can be found by their words."""
+        return has_words(self.view)
+
     def query_vectors(self, given: Floats) -> QueryVectors:
         """Vectors of queries as each side of the index takes them."""
         queries = getattr(self.model, "queries", None)
@@ -141,7 +146,13 @@ def warm(view: LiveView) -> None:
         np.ones((1, dim), dtype=np.float32) / np.sqrt(np.float32(dim)) for dim in (manifest.code_dim, manifest.dim)
     )
     if view.count:
-        Searcher(view).search_vectors(QueryVectors(*sides), 1, CANDIDATES)
+        lexical = int(has_words(view))
+        searcher = Searcher(view, lexical=lexical, lexical_weight=lexical)
+        searcher.search_vectors(QueryVectors(*sides), 1, CANDIDATES, words=["first"])
+
+
+def has_words(view: LiveView) -> bool:
+    return all(part.open.reader.words is not None for part in view.parts)
 
 
 def named(folder: Path) -> str:
@@ -172,5 +183,6 @@ def describe(served: Served, limits: dict[str, Any]) -> dict[str, Any]:
         "recall_curve": recall_of(served.folder, serving.fingerprint),
         "limits": limits,
         "texts": serving.service is not None,
+        "words": serving.words,
         "behind": served.trouble is not None,
     }
