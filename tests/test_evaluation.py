@@ -7,11 +7,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from bidr.answers import QueryVectors
 from bidr.errors import ConfigError, DataError
 from bidr.evaluation import candidate_recall, evaluate_run, evaluate_searcher, paired, rank_run, recall_of, remember
 from bidr.index.build import build_index
 from bidr.index.reader import IndexReader
-from bidr.search import QueryVectors, Searcher
+from bidr.search import Searcher
 from bidr.text.records import Query
 from index.made_index import clustered, documents, random_codebooks
 

@@ -11,10 +11,11 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from bidr.answers import STEPS, Ranking, Timings
 from bidr.errors import ConfigError, DataError, IndexFolderError
 from bidr.files import write_json
 from bidr.index.folder import current_generation
-from bidr.search import STEPS, Ranking, Searcher, Timings
+from bidr.search import Searcher
 from bidr.text.records import Query
 from bidr.text.trec import Run
 

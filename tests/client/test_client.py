@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 import bidr
+from bidr.answers import Answer, Answers, QueryVectors, Timings
 from bidr.client.asking import answers_of
 from bidr.client.clients import AsyncClient, Client
 from bidr.client.errors import Conflict, NotAllowed, Rejected, Unavailable
 from bidr.client.retry import Retry
 from bidr.errors import BidrError, ConfigError, DataError
-from bidr.search import Answer, Answers, QueryVectors, Timings
 from bidr.text.records import Document
 
 LIMITS = {"queries": 4, "reads": 2_000, "answers": 1_000, "documents": 3, "body": 1_000}

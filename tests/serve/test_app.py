@@ -7,8 +7,9 @@ import time
 import numpy as np
 import pytest
 
+from bidr.answers import QueryVectors
 from bidr.index.live.index import LiveIndex
-from bidr.search import QueryVectors, Searcher
+from bidr.search import Searcher
 from bidr.serve import app
 from bidr.serve.limits import Limits
 from bidr.serve.settings import Keys

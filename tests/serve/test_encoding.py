@@ -11,13 +11,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from bidr.answers import QueryVectors
 from bidr.codes import Codebooks
 from bidr.errors import ConfigError
 from bidr.index.build import build_index
 from bidr.index.folder import ModelStamp
 from bidr.model.folder import Model, ModelParts, TextSettings, save_model
 from bidr.model.transformer import TransformerEncoder
-from bidr.search import QueryVectors
 from bidr.serve.encoding import Encoding, query_service
 from bidr.serve.encoding.batching import Batcher
 from bidr.serve.encoding.encoders import groups

@@ -8,9 +8,9 @@ from urllib.parse import quote
 import numpy as np
 import numpy.typing as npt
 
+from bidr.answers import Answer, Answers, QueryVectors, Timings
 from bidr.codes.codebooks import Floats
 from bidr.errors import ConfigError, DataError
-from bidr.search import Answer, Answers, QueryVectors, Timings
 from bidr.text.records import Document
 
 T = TypeVar("T")

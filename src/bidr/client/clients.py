@@ -8,12 +8,13 @@ from typing import Any, Self, TypedDict, TypeVar, Unpack, overload
 
 import numpy.typing as npt
 
+from bidr.answers import Answers, QueryVectors
 from bidr.client.asking import Asking, Question, Reply, Steps
 from bidr.client.retry import Retry
 from bidr.client.sending import attempts
 from bidr.codes.codebooks import Floats
 from bidr.errors import ConfigError, MissingExtra
-from bidr.search import Answers, QueryVectors, Texts
+from bidr.search import Texts
 from bidr.text.records import Document
 
 T = TypeVar("T")

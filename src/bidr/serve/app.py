@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from typing import Any
 
+from bidr.answers import QueryVectors
 from bidr.errors import IndexFolderError
-from bidr.search import QueryVectors
 from bidr.serve import asked as asking
 from bidr.serve.call import BINARY, CLOSE, JSON, Call, Gone, Receive, Reply, Scope, Send, as_json, send_reply
 from bidr.serve.documents import Documents

@@ -6,9 +6,10 @@ from typing import Any
 import numpy as np
 import orjson
 
+from bidr.answers import STEPS, QueryVectors
 from bidr.codes.codebooks import Floats
 from bidr.index.candidates import Rows
-from bidr.search import STEPS, QueryVectors, Searcher
+from bidr.search import Searcher
 from bidr.serve.asked import Asked
 from bidr.serve.errors import Late
 from bidr.serve.served import Serving

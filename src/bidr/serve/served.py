@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from bidr.answers import QueryVectors
 from bidr.codes.codebooks import Floats
 from bidr.codes.vectors import VectorRows
 from bidr.errors import BidrError
@@ -15,7 +16,7 @@ from bidr.evaluation import recall_of
 from bidr.index.live.index import LiveIndex
 from bidr.index.live.view import LiveView
 from bidr.index.reader import check_model
-from bidr.search import CANDIDATES, QueryVectors, Searcher
+from bidr.search import CANDIDATES, Searcher
 from bidr.serve.finding import Finder
 
 if TYPE_CHECKING:

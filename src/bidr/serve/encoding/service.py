@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from bidr.answers import QueryVectors
 from bidr.codes.codebooks import Floats
 from bidr.errors import BidrError, MissingExtra
 from bidr.index.folder import current_generation
 from bidr.model.bag import MODULES
 from bidr.model.folder import Model
-from bidr.search import QueryVectors
 from bidr.serve.encoding.batching import Batcher
 from bidr.serve.encoding.encoders import Encoders, Reading, by_onnx, by_torch
 from bidr.serve.encoding.files import exported
