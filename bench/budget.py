@@ -89,10 +89,11 @@ def same(one: Path, other: Path) -> list[str]:
 
 def recall(index: Path, vectors: Path, queries: np.ndarray, k: int = 100) -> tuple[float, float]:
     """Of the exact top k, the share in the answers; and of the codes' own top k, the share that the engine finds."""
+    from bidr.answers import QueryVectors
     from bidr.codes.exact import top_k_codes
     from bidr.codes.vectors import open_vectors
     from bidr.index.reader import IndexReader
-    from bidr.search import QueryVectors, Searcher
+    from bidr.search import Searcher
 
     rows, best = open_vectors(vectors, "vectors", "cosine"), [np.empty((len(queries), 0)) for _ in range(2)]
     for start in range(0, len(rows), 100_000):

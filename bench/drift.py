@@ -13,13 +13,14 @@ from pathlib import Path
 
 import numpy as np
 
+from bidr.answers import QueryVectors
 from bidr.codes.errors import code_errors
 from bidr.codes.fit import fit
 from bidr.index.build import build_index
 from bidr.index.live.index import LiveIndex
 from bidr.index.live.view import LiveView
 from bidr.index.live.writer import Coded, LiveWriter
-from bidr.search import QueryVectors, Searcher
+from bidr.search import Searcher
 from bidr.text.records import Document
 
 QUESTIONS, K, CANDIDATES, AT_ONCE = 500, 10, 200, 500

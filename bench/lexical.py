@@ -14,10 +14,11 @@ import numpy as np
 import tyro
 from tyro.conf import Positional
 
+from bidr.answers import QueryVectors
 from bidr.api import build, load, open_index
 from bidr.evaluation import candidate_recall, evaluate_run, rank_run
 from bidr.index.live.words import LiveWords
-from bidr.search import QueryVectors, Searcher
+from bidr.search import Searcher
 from bidr.text import Split
 
 MEASURES, ANSWERS, BATCH = ("R@10", "R@100"), 100, 64

@@ -18,8 +18,9 @@ import numpy as np
 import tyro
 from tyro.conf import Positional
 
+from bidr.answers import QueryVectors
 from bidr.index.reader import IndexReader
-from bidr.search import QueryVectors, Searcher
+from bidr.search import Searcher
 
 ANSWERS = 100
 AT_ONCE = 16_384

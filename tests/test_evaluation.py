@@ -1,15 +1,18 @@
 import json
 import math
+import shutil
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from bidr.answers import QueryVectors
 from bidr.errors import ConfigError, DataError
 from bidr.evaluation import candidate_recall, evaluate_run, evaluate_searcher, paired, rank_run, recall_of, remember
 from bidr.index.build import build_index
 from bidr.index.reader import IndexReader
-from bidr.search import QueryVectors, Searcher
+from bidr.search import Searcher
 from bidr.text.records import Query
 from index.made_index import clustered, documents, random_codebooks
 
@@ -73,12 +76,17 @@ def test_randomisation_equals_the_exact_test_on_few_queries():
         paired({}, {})
 
 
+def made(seed=0):
+    vectors, codebooks = clustered(300, 16, seed), random_codebooks(16, 4)
+    codes = codebooks.encode(vectors)
+    return {"codebooks": codebooks, "codes": codes, "vectors": vectors, "documents": documents(300)}
+
+
 @pytest.fixture
 def searcher(tmp_path):
-    vectors, codebooks = clustered(300, 16), random_codebooks(16, 4)
-    build_index(
-        tmp_path / "i", codebooks=codebooks, codes=codebooks.encode(vectors), vectors=vectors, documents=documents(300)
-    )
+    parts = made()
+    vectors = parts["vectors"]
+    build_index(tmp_path / "i", **parts)
 
     def encode(texts):
         found = vectors[[int(text) for text in texts]]
@@ -124,8 +132,20 @@ def test_the_curve_says_for_each_depth_what_fewer_candidates_would_have_had(sear
     for n, share in report.recall_curve:
         few = evaluate_searcher(searcher, split, ["R@1"], k=1, candidates=n)
         assert share == few.candidate_recall
-    assert recall_of(tmp_path, "model") is None
-    remember(tmp_path, report, "model", "test")
-    assert recall_of(tmp_path, "model") == [list(point) for point in report.recall_curve]
-    assert recall_of(tmp_path, "another") is None, "what was measured of another model is not this one's"
+    index, curve = searcher.reader.folder, [list(point) for point in report.recall_curve]
+    remember(index, replace(report, lexical=5), "model", "test")
+    assert recall_of(index, "model") is None, "with words it is not the codes' curve"
+    remember(index, report, "model", "test")
+    assert recall_of(index, "model") == curve
+    assert recall_of(index, "another") is None, "what was measured of another model is not this one's"
     remember(tmp_path / "nowhere", report, "model", "test")
+    build_index(tmp_path / "index", **made(31))
+    shutil.copy(index / "evaluated.json", tmp_path / "index")
+    assert recall_of(tmp_path / "index", "model") is None, "nor is another index's, of the same generation number"
+    shutil.copytree(index, tmp_path / "again")
+    assert recall_of(tmp_path / "again", "model") == curve
+    build_index(tmp_path / "again", **made(32))
+    assert recall_of(tmp_path / "again", "model") is None, "nor what was measured before it was built again"
+    (tmp_path / "again" / "evaluated.json").unlink()
+    remember(tmp_path / "again", report, "model", "test")
+    assert not (tmp_path / "again" / "evaluated.json").exists(), "built again while it was measured"

@@ -5,12 +5,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bidr.answers import Answers, QueryVectors
 from bidr.errors import ConfigError, DataError
 from bidr.index.build import build_index
 from bidr.index.engines import graph
 from bidr.index.ranking import best
 from bidr.index.reader import IndexReader
-from bidr.search import Answers, QueryVectors, Searcher
+from bidr.search import Searcher
 from index.made_index import clustered, documents, random_codebooks
 
 DIM = 16

@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from bidr.answers import QueryVectors, Ranking
 from bidr.building import Names, Vectors, build, build_vectors
 from bidr.coders import frozen_coder, plain_coder, text_coder
 from bidr.codes.plain import PlainCodes
@@ -18,7 +19,7 @@ from bidr.index.reader import check_model
 from bidr.index.state import model_of
 from bidr.model.folder import Model
 from bidr.model.frozen import FrozenModel, open_model
-from bidr.search import QueryEncoder, QueryVectors, Ranking, Searcher
+from bidr.search import QueryEncoder, Searcher
 from bidr.text import Dataset, Split, load
 from bidr.text.labels import label_rows, read_ids, read_judgements
 from bidr.text.trec import Qrels

@@ -11,9 +11,11 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from bidr.errors import ConfigError, DataError
+from bidr.answers import STEPS, Ranking, Timings
+from bidr.errors import ConfigError, DataError, IndexFolderError
 from bidr.files import write_json
-from bidr.search import STEPS, Ranking, Searcher, Timings
+from bidr.index.folder import current_generation
+from bidr.search import Searcher
 from bidr.text.records import Query
 from bidr.text.trec import Run
 
@@ -136,6 +138,9 @@ class Report:
     """What was found for each query, scored so that whoever reads it ranks it the same."""
     recall_curve: list[tuple[int, float]] = field(default_factory=list)
     """`candidate_recall` of the first so many candidates."""
+    lexical: int = 0
+    generation: str = ""
+    """Of the index that was asked."""
 
     def json(self) -> str:
         """Everything but the values and rankings of each query, for another program."""
@@ -200,23 +205,32 @@ def evaluate_searcher(
         per_query=scores.per_query,
         run=run,
         recall_curve=_curve(depths, qrels),
+        lexical=searcher.lexical,
+        generation=(rankings[0].view or searcher.reader.latest()).generation.name,
     )
 
 
 def remember(index: Path, report: Report, model: str | None, split: str) -> None:
-    """Leave in the index folder what was measured, for whoever serves it; a folder that is read-only stays as it is."""
+    """Leave in the index folder what was measured, for whoever serves it; a folder that is read-only stays as it is.
+
+    Not what words helped to find, which says nothing about the codes, nor what another generation answered.
+    """
     told = {"split": split, "queries": report.queries, "documents": report.documents, "model": model}
-    with suppress(OSError):
-        write_json(index / EVALUATED, {**told, "measures": report.measures, "recall_curve": report.recall_curve})
+    told |= {"measures": report.measures, "recall_curve": report.recall_curve}
+    with suppress(OSError, IndexFolderError):
+        generation = current_generation(index)
+        if not report.lexical and report.generation == generation[0]:
+            write_json(index / EVALUATED, {**told, "generation": generation})
 
 
 def recall_of(index: Path, model: str | None) -> list[list[float]] | None:
-    """The curve that `remember` left, if it was of this model."""
+    """The curve that `remember` left, if it was of this model and of the generation in force."""
     try:
         found = json.loads((index / EVALUATED).read_text(encoding="utf-8"))
         curve: list[list[float]] = found["recall_curve"]
-        return curve if found["model"] == model else None
-    except (OSError, ValueError, LookupError, TypeError):
+        measured = (found["model"], *found["generation"])
+        return curve if measured == (model, *current_generation(index)) else None
+    except (OSError, ValueError, LookupError, TypeError, IndexFolderError):
         return None
 
 

@@ -3,10 +3,11 @@
 import math
 import time
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol, Self, overload
+from typing import Any, Protocol, Self, overload
 
 import numpy as np
 
+from bidr.answers import STEPS, Answer, Answers, QueryVectors, Ranking, Timings
 from bidr.codes.codebooks import Floats
 from bidr.errors import ConfigError, DataError
 from bidr.index.candidates import Rows
@@ -16,19 +17,10 @@ from bidr.index.live.view import LiveVectors, LiveView
 from bidr.index.live.words import with_words
 from bidr.index.reader import IndexReader
 from bidr.index.vectors import VectorFile
-from bidr.text.records import Document
 
 CANDIDATES = 200
 Texts = list[str] | tuple[str, ...]
 WHOLE = (int, np.integer)
-STEPS = ("encode", "candidates", "reads", "ranking")
-
-
-class QueryVectors(NamedTuple):
-    """Queries as each side sees them; the same array twice where one encoder serves both."""
-
-    codes: Floats
-    vectors: Floats
 
 
 class QueryEncoder(Protocol):
@@ -38,65 +30,6 @@ class QueryEncoder(Protocol):
 
 
 StoredVectors = VectorFile | LiveVectors
-
-
-class Timings(NamedTuple):
-    """Milliseconds of each step."""
-
-    encode: float = 0.0
-    candidates: float = 0.0
-    reads: float = 0.0
-    ranking: float = 0.0
-
-    @property
-    def total(self) -> float:
-        return sum(self)
-
-
-class Answer(NamedTuple):
-    """One document that was found, and where the codes alone had put it (ranks start at 1).
-
-    candidate_rank: 0 where the words alone found it; its candidate_score is then the least of the codes' candidates.
-    word_rank:      where the words had it; 0: not asked for, or not among those that were.
-    """
-
-    rank: int
-    id: str
-    score: float
-    candidate_rank: int
-    candidate_score: float
-    document: Document | None
-    word_rank: int = 0
-
-
-class Answers(list[Answer]):
-    """The answers to one query, best first. `timings` are milliseconds, for one query out of a batch its share."""
-
-    def __init__(self, answers: Sequence[Answer], timings: Timings) -> None:
-        super().__init__(answers)
-        self.timings = timings
-
-
-class Ranking(NamedTuple):
-    """Answers to many queries as arrays: (queries, k) each, and (queries, candidates) for what the codes found.
-
-    Places are where documents stand in the index; `IndexReader.rows` says which rows these are.
-    """
-
-    rows: Rows
-    scores: Floats
-    candidate_ranks: Rows
-    candidate_scores: Floats
-    candidate_places: Rows
-    timings: Timings
-    view: "IndexReader | LiveView | None" = None
-    """The state of the index that the rows belong to: of a live index the numbers may mean others later."""
-    word_ranks: Rows | None = None
-
-    @property
-    def candidate_rows(self) -> Rows:
-        """The candidates by row, as answers have them."""
-        return self.candidate_places if self.view is None else self.view.rows_of(self.candidate_places)
 
 
 class Searcher:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from bidr.answers import QueryVectors
 from bidr.api import open_index
 from bidr.codes.codebooks import Floats, check_shape
 from bidr.codes.exact import top_k
@@ -22,7 +23,7 @@ from bidr.index.engines.graph import Graph
 from bidr.index.engines.lists import Lists
 from bidr.index.live.view import LiveView
 from bidr.index.reader import IndexReader
-from bidr.search import QueryVectors, Searcher
+from bidr.search import Searcher
 
 QUESTIONS, SEED = 300, 0
 SHARES, WIDTHS = (0.02, 0.05, 0.1, 0.2, 0.4, 1.0), (100, 200, 400, 1_000, 2_000)

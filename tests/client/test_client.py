@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 import bidr
+from bidr.answers import Answer, Answers, QueryVectors, Timings
+from bidr.client.asking import answers_of
 from bidr.client.clients import AsyncClient, Client
 from bidr.client.errors import Conflict, NotAllowed, Rejected, Unavailable
 from bidr.client.retry import Retry
 from bidr.errors import BidrError, ConfigError, DataError
-from bidr.search import Answer, Answers, QueryVectors, Timings
 from bidr.text.records import Document
 
 LIMITS = {"queries": 4, "reads": 2_000, "answers": 1_000, "documents": 3, "body": 1_000}
@@ -124,6 +125,49 @@ def test_many_are_sent_in_parts_that_the_server_allows():
     ]
     assert [len(one) for one in posts] == [1, 3, 2]
     assert sum(one.url.path == "/v1/index" for one in server.requests) == 1
+
+
+def test_bodies_and_addresses_stay_short():
+    server = Server()
+    ids = [f"doc {number} " + "ä" * 50 for number in range(60)]
+    with client(server) as searcher:
+        assert len(searcher.search(["x" * 400, "y" * 400, "z" * 400, "w"], k=1)) == 4
+        assert len(searcher.search_vectors(np.zeros((3, 2)), k=1)) == 3
+        searcher._asking._about = INDEX | {"limits": LIMITS | {"documents": 1_000, "body": 20, "queries": 100}}
+        assert len(searcher.search_vectors(np.zeros((5, 2)), k=1)) == 5
+        assert list(searcher.get(ids)) == ids
+        assert searcher.delete(ids) == 60
+    texts = [one.content for one in server.requests if one.headers.get("content-type") == "application/json"]
+    assert [len(json.loads(body)["texts"]) for body in texts] == [2, 2]
+    assert max(map(len, texts)) <= LIMITS["body"]
+    rows = [len(one.content) for one in server.requests if one.content and one.content not in texts]
+    assert rows == [24, 16, 16, 8]
+    named = [one for one in server.requests if one.url.path == "/v1/documents"]
+    assert len(named) == 6, "three each"
+    assert all(len(one.url.raw_path) < 8_000 for one in named)
+
+
+def test_words_are_asked_for_as_of_the_local_searcher():
+    server = Server()
+    with client(server, lexical=30, lexical_weight=0.5) as searcher:
+        searcher.search("a")
+        searcher.search("a", lexical=7)
+        searcher.search("a", lexical=0, lexical_weight=0.0, codes_only=True)
+        searcher.search_vectors(np.zeros((1, 2)), lexical=3)
+        searcher.search([str(number) for number in range(4)], candidates=500, lexical=500)
+    assert dict(server.requests[3].url.params) == {"k": "10", "lexical": "3", "lexical_weight": "0.5"}
+    bodies = [json.loads(one.content) for one in server.requests if b"texts" in one.content]
+    told = [{name: value for name, value in body.items() if name not in ("texts", "k")} for body in bodies]
+    assert told[:3] == [
+        {"lexical": 30, "lexical_weight": 0.5},
+        {"lexical": 7, "lexical_weight": 0.5},
+        {"codes_only": True},
+    ]
+    assert [len(body["texts"]) for body in bodies[3:]] == [2, 2], "what words add is read too"
+    (found,) = answers_of({"results": [{"answers": [ROW | {"word_rank": 4}], "timings": TIMINGS}]})
+    assert found[0].word_rank == 4
+    with client(server) as searcher, pytest.raises((TypeError, ValueError)):
+        searcher.search("a", lexcal=3)
 
 
 def test_busy_servers_are_asked_again_not_before_they_said(monkeypatch):

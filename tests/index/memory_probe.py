@@ -9,9 +9,10 @@ from pathlib import Path
 
 import numpy as np
 
+from bidr.answers import QueryVectors
 from bidr.index.build import build_index
 from bidr.index.reader import IndexReader
-from bidr.search import QueryVectors, Searcher
+from bidr.search import Searcher
 
 DIM, BOOKS, BLOCK = 384, 16, 10_000
 

@@ -9,13 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_index import clustered, documents, random_codebooks, small_index
 
+from bidr.answers import QueryVectors
 from bidr.errors import ConfigError, DataError, IndexFolderError
 from bidr.index.build import build_index
 from bidr.index.engines import clusters
 from bidr.index.faissfile import import_faiss, unpack
 from bidr.index.reader import IndexReader
 from bidr.index.vectors import VectorFile
-from bidr.search import QueryVectors, Searcher
+from bidr.search import Searcher
 from bidr.text.records import Document
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from bidr.answers import QueryVectors
 from bidr.errors import ConfigError, IndexFolderError
 from bidr.index.build import build_index
 from bidr.index.filters import parse_filter
@@ -16,7 +17,7 @@ from bidr.index.live.snapshot import write_snapshot
 from bidr.index.live.words import LiveWords
 from bidr.index.reader import IndexReader
 from bidr.negatives.bm25 import Bm25
-from bidr.search import QueryVectors, Searcher
+from bidr.search import Searcher
 from bidr.text.records import Document
 from index.live.made_live import BOOKS, DIM, clustered, writer
 

@@ -19,7 +19,7 @@ DOINGS = ("breaks", "burns", "drifts", "falls", "floats", "grows", "leans", "ope
 WHERE = ("above", "below", "beside", "behind", "beyond", "inside", "near", "outside", "over", "under")
 
 
-def words_index(folder: Path, count: int = 400) -> Path:
+def words_index(folder: Path, count: int = 400, **options: object) -> Path:
     """An index of sentences such as 'the clock sings below the river'."""
     random = np.random.default_rng(0)
     documents = []
@@ -41,5 +41,6 @@ def words_index(folder: Path, count: int = 400) -> Path:
     model = save_model(folder / "model", parts, text, candidates=100, training={})
     stamp = ModelStamp(model.fingerprint, str(model.folder.resolve()))
     codes = books.encode(vectors)
-    build_index(folder / "index", codebooks=books, codes=codes, vectors=vectors, documents=documents, model=stamp)
+    options = {"documents": documents, "model": stamp, **options}
+    build_index(folder / "index", codebooks=books, codes=codes, vectors=vectors, **options)
     return folder / "index"

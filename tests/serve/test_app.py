@@ -8,8 +8,9 @@ import time
 import numpy as np
 import pytest
 
+from bidr.answers import QueryVectors
 from bidr.index.live.index import LiveIndex
-from bidr.search import QueryVectors, Searcher
+from bidr.search import Searcher
 from bidr.serve import app
 from bidr.serve.finding import Finder
 from bidr.serve.limits import Limits

@@ -11,13 +11,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from bidr.answers import QueryVectors
 from bidr.codes import Codebooks
 from bidr.errors import ConfigError
 from bidr.index.build import build_index
 from bidr.index.folder import ModelStamp
 from bidr.model.folder import Model, ModelParts, TextSettings, save_model
 from bidr.model.transformer import TransformerEncoder
-from bidr.search import QueryVectors
 from bidr.serve.encoding import Encoding, query_service
 from bidr.serve.encoding.batching import Batcher
 from bidr.serve.encoding.encoders import groups
@@ -38,11 +38,11 @@ def save(root: Path, *parts: Path | None, dim: int) -> Model:
     return save_model(root / "model", made, TEXT, candidates=5, training={})
 
 
-def served(model: Model, root: Path, **options) -> SimpleNamespace:
+def served(model: Model, root: Path, seed: int = 1, **options) -> SimpleNamespace:
     """What the service needs to know of the server's settings, with an index of the model."""
     if not (root / "index").exists():
         documents = [Document(str(row), TEXTS[row % 4], f"{TEXTS[row % 3]} {row}") for row in range(40)]
-        random = np.random.default_rng(1).standard_normal((40, model.dense.dim)).astype(np.float32)
+        random = np.random.default_rng(seed).standard_normal((40, model.dense.dim)).astype(np.float32)
         stamp = ModelStamp(model.fingerprint, str(model.folder))
         codes = model.codebooks.encode(random)
         build_index(
@@ -132,16 +132,23 @@ def test_int8_is_taken_only_where_it_gives_the_same_answers(transformer, tmp_pat
     assert_the_models_own(service, transformer)
     service.close()
     (told,) = (tmp_path / "cache").glob("*/parity.json")
-    figures = json.loads(told.read_text())
+    record = json.loads(told.read_text())
+    figures = record["parity"]
     assert {role: one["holds"] for role, one in figures.items()} == {"queries": False, "documents": False}
     assert figures["queries"]["texts"] > 0
     assert figures["queries"]["cosine"] > 0.9
     for one in figures.values():
         one["holds"] = True
-    told.write_text(json.dumps(figures))
+    told.write_text(json.dumps(record))
     service = query_service(transformer, settings)
     assert service.program == "int8"
     service.close()
+    (tmp_path / "other").mkdir()
+    other = served(transformer, tmp_path / "other", seed=2, cache=tmp_path / "cache")
+    service = query_service(transformer, other)
+    assert service.program == "onnx", "what held for one index is not known of another"
+    service.close()
+    assert json.loads(told.read_text())["index"] != record["index"]
 
 
 def test_without_onnx_the_model_itself_is_used_unless_onnx_was_asked_for(transformer, tmp_path, monkeypatch):

@@ -12,7 +12,8 @@ from bidr.cli.state import recall
 from bidr.errors import ConfigError
 
 if TYPE_CHECKING:
-    from bidr.search import Answer, Answers, Searcher
+    from bidr.answers import Answer, Answers
+    from bidr.search import Searcher
 
 NARROWEST = 40
 HEAD = "rank   score  candidate  document"

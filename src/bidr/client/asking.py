@@ -3,18 +3,20 @@
 import json
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
+from urllib.parse import quote
 
 import numpy as np
 import numpy.typing as npt
 
+from bidr.answers import Answer, Answers, QueryVectors, Timings
 from bidr.codes.codebooks import Floats
 from bidr.errors import ConfigError, DataError
-from bidr.search import Answer, Answers, QueryVectors, Timings
 from bidr.text.records import Document
 
 T = TypeVar("T")
 Reply = dict[str, Any]
 BODY_SHARE = 0.9
+QUERY_BYTES = 7_000  # what servers and proxies take in an address is 8 KiB, the rest of it included
 
 
 class Request(NamedTuple):
@@ -29,6 +31,7 @@ class Request(NamedTuple):
 
 
 Steps = Generator[Request, Reply, T]
+NUMBERS = Answer._fields[:5]
 INDEX = Request("GET", "/v1/index")
 
 
@@ -39,9 +42,13 @@ class Question(NamedTuple):
     candidates: int | None = None
     filter: Any = None
     codes_only: bool = False
+    lexical: int = 0
+    lexical_weight: float = 0.0
 
     def fields(self) -> dict[str, Any]:
-        return {name: value for name, value in self._asdict().items() if value is not None and value is not False}
+        """What a server must be told: what is not as it is by default."""
+        usual = self._field_defaults
+        return {name: value for name, value in self._asdict().items() if name == "k" or value != usual[name]}
 
 
 class Asking:
@@ -58,8 +65,10 @@ class Asking:
         found: list[Answers] = []
         if not all(isinstance(text, str) for text in texts):
             raise DataError("a question is not a string; give a string, or a list of strings")
-        for part in (yield from self._parts(len(texts), question)):
-            body = json.dumps({"texts": list(texts[part]), **question.fields()}).encode()
+        quoted = [json.dumps(text) for text in texts]
+        rest = json.dumps({"texts": [], **question.fields()})[len('{"texts": [') :]
+        for part in (yield from self._parts([len(text) + 2 for text in quoted], len(rest), question)):
+            body = ('{"texts": [' + ", ".join(quoted[part]) + rest).encode()
             found += answers_of((yield Request("POST", "/v1/search", body=body)))
         return found
 
@@ -70,7 +79,7 @@ class Asking:
             params["filter"] = json.dumps(params["filter"])
         if "codes_only" in params:
             params["codes_only"] = "true"
-        for part in (yield from self._parts(len(rows), question)):
+        for part in (yield from self._parts([rows[:1].nbytes] * len(rows), 0, question)):
             body, kind = rows[part].tobytes(), "application/octet-stream"
             found += answers_of((yield Request("POST", "/v1/search", params, body, kind)))
         return found
@@ -82,24 +91,27 @@ class Asking:
         for row, vector in zip(rows, np.asarray(vectors).tolist() if vectors is not None else (), strict=False):
             row["vector"] = vector
         count = 0
-        for part in _bodies([json.dumps(row) for row in rows], (yield from self._limits())):
-            start = b'{"replace": false, "documents": [' if not replace else b'{"documents": ['
-            done = yield Request("POST", "/v1/documents", body=start + part + b"]}", again=replace)
+        start = b'{"replace": false, "documents": [' if not replace else b'{"documents": ['
+        bodies = [json.dumps(row).encode() for row in rows]
+        limits = yield from self._limits()
+        for part in grouped([len(body) + 1 for body in bodies], limits["documents"], BODY_SHARE * limits["body"]):
+            body = start + b",".join(bodies[part]) + b"]}"
+            done = yield Request("POST", "/v1/documents", body=body, again=replace)
             count += int(done["added"]) + int(done["replaced"])
         return count
 
     def delete(self, ids: Sequence[str], missing_ok: bool) -> Steps[int]:
         count = 0
         # Deleted twice is not found the second time: only where that is allowed may it be sent again.
-        for part in _some(ids, (yield from self._limits())["documents"]):
-            params = [*(("id", name) for name in part), ("missing_ok", "true" if missing_ok else "false")]
+        for part in (yield from self._named(ids)):
+            params = [*part, ("missing_ok", "true" if missing_ok else "false")]
             count += int((yield Request("DELETE", "/v1/documents", params, again=missing_ok))["deleted"])
         return count
 
     def get(self, ids: Sequence[str]) -> Steps[dict[str, Document]]:
         found: dict[str, Document] = {}
-        for part in _some(ids, (yield from self._limits())["documents"]):
-            reply = yield Request("GET", "/v1/documents", [("id", name) for name in part])
+        for part in (yield from self._named(ids)):
+            reply = yield Request("GET", "/v1/documents", part)
             found |= {row["id"]: _document(row) for row in reply["documents"]}
         return found
 
@@ -108,16 +120,23 @@ class Asking:
         limits: dict[str, Any] = about["limits"]
         return limits
 
-    def _parts(self, count: int, question: Question) -> Steps[list[slice]]:
-        """Queries that may go together in one request."""
-        if count <= 1:
-            return [slice(0, count)] if count else []
+    def _named(self, ids: Sequence[str]) -> Steps[list[list[tuple[str, str]]]]:
+        """Ids as parameters, as many as may go together in one request."""
+        most = (yield from self._limits())["documents"]
+        sizes = [len("&id=" + quote(str(name), safe="")) for name in ids]
+        return [[("id", name) for name in ids[part]] for part in grouped(sizes, most, QUERY_BYTES)]
+
+    def _parts(self, sizes: Sequence[int], rest: int, question: Question) -> Steps[list[slice]]:
+        """Queries that may go together in one request. sizes: bytes of each; rest: of what every request has."""
+        if len(sizes) <= 1:
+            return [slice(0, 1)] if sizes else []
         limits = yield from self._limits()
         assert self._about is not None
         k = question.k if isinstance(question.k, int) else 1
         depth = k if question.codes_only else max(k, question.candidates or int(self._about.get("candidates") or 1))
+        depth += 0 if question.codes_only else question.lexical
         most = min(limits["queries"], limits["reads"] // max(depth, 1), limits["answers"] // max(k, 1))
-        return [slice(start, start + max(most, 1)) for start in range(0, count, max(most, 1))]
+        return list(grouped(sizes, most, BODY_SHARE * limits["body"] - rest))
 
 
 def answers_of(reply: Reply) -> list[Answers]:
@@ -125,7 +144,7 @@ def answers_of(reply: Reply) -> list[Answers]:
     found = []
     for result in reply["results"]:
         answers = [
-            Answer(row["rank"], row["id"], row["score"], row["candidate_rank"], row["candidate_score"], _known(row))
+            Answer(**{name: row[name] for name in NUMBERS}, document=_known(row), word_rank=row.get("word_rank", 0))
             for row in result["answers"]
         ]
         timings = result["timings"]
@@ -158,19 +177,13 @@ def _fields(document: Document) -> dict[str, Any]:
     return fields | ({"attributes": dict(document.attributes)} if document.attributes else {})
 
 
-def _some(items: Sequence[str], most: int) -> Iterator[Sequence[str]]:
-    return (items[start : start + most] for start in range(0, len(items), most))
-
-
-def _bodies(rows: list[str], limits: Mapping[str, Any]) -> Iterator[bytes]:
-    """Documents joined by commas: as many as a request may have, and as fit into its body."""
-    part: list[bytes] = []
-    size = 0
-    for row in (each.encode() for each in rows):
-        if part and (len(part) >= limits["documents"] or size + len(row) > BODY_SHARE * limits["body"]):
-            yield b",".join(part)
-            part, size = [], 0
-        part.append(row)
-        size += len(row) + 1
-    if part:
-        yield b",".join(part)
+def grouped(sizes: Sequence[int], most: int, room: float) -> Iterator[slice]:
+    """Which items go together: as many as may, and as fit; one that does not fit by itself goes alone."""
+    start = size = 0
+    for number, own in enumerate(sizes):
+        if number > start and (number - start >= most or size + own > room):
+            yield slice(start, number)
+            start, size = number, 0
+        size += own
+    if sizes:
+        yield slice(start, len(sizes))

@@ -4,20 +4,36 @@ import asyncio
 import time
 from collections.abc import Collection, Sequence
 from types import ModuleType, TracebackType
-from typing import Any, Self, TypeVar, overload
+from typing import Any, Self, TypedDict, TypeVar, Unpack, overload
 
 import numpy.typing as npt
 
-from bidr.client.asking import Asking, Question, Reply, Request, Steps
-from bidr.client.errors import Unavailable, error_of
-from bidr.client.retry import AGAIN, Retry, may_repeat, told_wait
+from bidr.answers import Answers, QueryVectors
+from bidr.client.asking import Asking, Question, Reply, Steps
+from bidr.client.retry import Retry
+from bidr.client.sending import attempts
 from bidr.codes.codebooks import Floats
 from bidr.errors import ConfigError, MissingExtra
-from bidr.search import Answers, QueryVectors, Texts
+from bidr.search import Texts
 from bidr.text.records import Document
 
 T = TypeVar("T")
 URL, TIMEOUT = "http://127.0.0.1:8000", 15.0
+
+
+class Options(TypedDict, total=False):
+    """What else a search may say.
+
+    filter:         what attributes the answers must have.
+    codes_only:     answer as the codes alone rank.
+    lexical:        how many documents the words find (BM25) join the codes' candidates; 0: none, None: as the client.
+    lexical_weight: how much of BM25's score is added to the vectors' score; None: as the client.
+    """
+
+    filter: Any
+    codes_only: bool
+    lexical: int | None
+    lexical_weight: float | None
 
 
 class _Settings:
@@ -26,6 +42,7 @@ class _Settings:
     url:        where `bidr serve` listens.
     key:        the server's read or write key, where it has one.
     candidates: how many documents are read from disk for a query, unless a search says; None: as the server does.
+    lexical, lexical_weight: as those of a local searcher, unless a search says.
     timeout:    seconds for one attempt; retries: see `Retry`.
     options:    further arguments of httpx.Client, such as `verify` or `limits`.
     """
@@ -36,13 +53,16 @@ class _Settings:
         key: str | None = None,
         *,
         candidates: int | None = None,
+        lexical: int = 0,
+        lexical_weight: float = 0.0,
         timeout: float = TIMEOUT,
         retry: Retry | None = None,
         **options: Any,
     ) -> None:
         if not url.startswith(("http://", "https://")):
             raise ConfigError(f"url: given {url!r}, expected one such as {URL}; a folder is opened by bidr.open_index")
-        self.url, self.candidates, self._retry, self._asking = url.rstrip("/"), candidates, retry or Retry(), Asking()
+        self.url, self._retry, self._asking = url.rstrip("/"), retry or Retry(), Asking()
+        self.candidates, self.lexical, self.lexical_weight = candidates, lexical, lexical_weight
         headers = {"authorization": f"Bearer {key}"} if key else {}
         self._given: dict[str, Any] = {"base_url": self.url, "timeout": timeout, "headers": headers, **options}
 
@@ -50,11 +70,10 @@ class _Settings:
         """What `search_vectors` found, as it is: a local searcher makes answers of it here."""
         return found
 
-    def _question(self, k: int, candidates: int | None, filter: Any, codes_only: bool) -> Question:
-        return Question(k, self.candidates if candidates is None else candidates, filter, codes_only)
-
-    def _failed(self, error: Exception) -> Unavailable:
-        return Unavailable(f"{self.url} cannot be reached ({type(error).__name__}: {error}); is `bidr serve` running?")
+    def _question(self, k: int, candidates: int | None, options: Options) -> Question:
+        usual = Question(k, self.candidates, lexical=self.lexical, lexical_weight=self.lexical_weight)
+        given: dict[str, Any] = {"candidates": candidates, **options}
+        return usual._replace(**{name: value for name, value in given.items() if value is not None})
 
 
 class Client(_Settings):
@@ -67,25 +86,19 @@ class Client(_Settings):
     __init__.__doc__ = _Settings.__doc__
 
     @overload
-    def search(self, query: str, k: int = 10, candidates: int | None = None, *, filter: Any = None) -> Answers: ...
+    def search(self, query: str, k: int = 10, candidates: int | None = None, **options: Unpack[Options]) -> Answers: ...
 
     @overload
     def search(
-        self, query: Texts, k: int = 10, candidates: int | None = None, *, filter: Any = None
+        self, query: Texts, k: int = 10, candidates: int | None = None, **options: Unpack[Options]
     ) -> list[Answers]: ...
 
     def search(
-        self,
-        query: str | Texts,
-        k: int = 10,
-        candidates: int | None = None,
-        *,
-        filter: Any = None,
-        codes_only: bool = False,
+        self, query: str | Texts, k: int = 10, candidates: int | None = None, **options: Unpack[Options]
     ) -> Answers | list[Answers]:
-        """The k best documents for a question, or for each of many. codes_only: as the codes alone rank them."""
+        """The k best documents for a question, or for each of many; options as `Options` has them."""
         texts = [query] if isinstance(query, str) else list(query)
-        found = self._run(self._asking.by_texts(texts, self._question(k, candidates, filter, codes_only)))
+        found = self._run(self._asking.by_texts(texts, self._question(k, candidates, options)))
         return found[0] if isinstance(query, str) else found
 
     def search_vectors(
@@ -93,12 +106,10 @@ class Client(_Settings):
         queries: QueryVectors | npt.ArrayLike,
         k: int = 10,
         candidates: int | None = None,
-        *,
-        filter: Any = None,
-        codes_only: bool = False,
+        **options: Unpack[Options],
     ) -> list[Answers]:
         """The k best documents for each vector, of the model that made the documents'."""
-        return self._run(self._asking.by_vectors(queries, self._question(k, candidates, filter, codes_only)))
+        return self._run(self._asking.by_vectors(queries, self._question(k, candidates, options)))
 
     def add(self, documents: Sequence[Document], vectors: Floats | None = None, *, replace: bool = True) -> int:
         """Add documents, how many; one whose id is there is replaced, or refused with replace=False."""
@@ -126,35 +137,20 @@ class Client(_Settings):
         self.close()
 
     def _run(self, steps: Steps[T]) -> T:
+        broken, sending = _httpx().TransportError, attempts(steps, self._retry, self.url)
         try:
-            request = next(steps)
+            attempt = next(sending)
             while True:
-                request = steps.send(self._send(request))
+                if attempt.wait:
+                    time.sleep(attempt.wait)
+                try:
+                    found = self._http.request(**attempt.arguments)
+                except broken as error:
+                    found = error
+                attempt = sending.send(found)
         except StopIteration as done:
             value: T = done.value
             return value
-
-    def _send(self, request: Request) -> Reply:
-        started, number = time.monotonic(), 0
-        while True:
-            told, failed = None, None
-            try:
-                response = self._http.request(**_arguments(request))
-            except _httpx().TransportError as error:
-                failed = error
-                if not may_repeat(request, error):
-                    raise self._failed(error) from error
-            else:
-                if response.status_code not in AGAIN:
-                    return _reply(response)
-                told = told_wait(response)
-            wait = self._retry.delay(number, told, time.monotonic() - started)
-            if wait is None:
-                if failed is not None:
-                    raise self._failed(failed) from failed
-                return _reply(response)
-            number += 1
-            time.sleep(wait)
 
 
 class AsyncClient(_Settings):
@@ -168,26 +164,20 @@ class AsyncClient(_Settings):
 
     @overload
     async def search(
-        self, query: str, k: int = 10, candidates: int | None = None, *, filter: Any = None
+        self, query: str, k: int = 10, candidates: int | None = None, **options: Unpack[Options]
     ) -> Answers: ...
 
     @overload
     async def search(
-        self, query: Texts, k: int = 10, candidates: int | None = None, *, filter: Any = None
+        self, query: Texts, k: int = 10, candidates: int | None = None, **options: Unpack[Options]
     ) -> list[Answers]: ...
 
     async def search(
-        self,
-        query: str | Texts,
-        k: int = 10,
-        candidates: int | None = None,
-        *,
-        filter: Any = None,
-        codes_only: bool = False,
+        self, query: str | Texts, k: int = 10, candidates: int | None = None, **options: Unpack[Options]
     ) -> Answers | list[Answers]:
         """As `Client.search`."""
         texts = [query] if isinstance(query, str) else list(query)
-        found = await self._run(self._asking.by_texts(texts, self._question(k, candidates, filter, codes_only)))
+        found = await self._run(self._asking.by_texts(texts, self._question(k, candidates, options)))
         return found[0] if isinstance(query, str) else found
 
     async def search_vectors(
@@ -195,12 +185,10 @@ class AsyncClient(_Settings):
         queries: QueryVectors | npt.ArrayLike,
         k: int = 10,
         candidates: int | None = None,
-        *,
-        filter: Any = None,
-        codes_only: bool = False,
+        **options: Unpack[Options],
     ) -> list[Answers]:
         """As `Client.search_vectors`."""
-        return await self._run(self._asking.by_vectors(queries, self._question(k, candidates, filter, codes_only)))
+        return await self._run(self._asking.by_vectors(queries, self._question(k, candidates, options)))
 
     async def add(self, documents: Sequence[Document], vectors: Floats | None = None, *, replace: bool = True) -> int:
         """As `Client.add`."""
@@ -228,57 +216,20 @@ class AsyncClient(_Settings):
         await self.close()
 
     async def _run(self, steps: Steps[T]) -> T:
+        broken, sending = _httpx().TransportError, attempts(steps, self._retry, self.url)
         try:
-            request = next(steps)
+            attempt = next(sending)
             while True:
-                request = steps.send(await self._send(request))
+                if attempt.wait:
+                    await asyncio.sleep(attempt.wait)
+                try:
+                    found = await self._http.request(**attempt.arguments)
+                except broken as error:
+                    found = error
+                attempt = sending.send(found)
         except StopIteration as done:
             value: T = done.value
             return value
-
-    async def _send(self, request: Request) -> Reply:
-        started, number = time.monotonic(), 0
-        while True:
-            told, failed = None, None
-            try:
-                response = await self._http.request(**_arguments(request))
-            except _httpx().TransportError as error:
-                failed = error
-                if not may_repeat(request, error):
-                    raise self._failed(error) from error
-            else:
-                if response.status_code not in AGAIN:
-                    return _reply(response)
-                told = told_wait(response)
-            wait = self._retry.delay(number, told, time.monotonic() - started)
-            if wait is None:
-                if failed is not None:
-                    raise self._failed(failed) from failed
-                return _reply(response)
-            number += 1
-            await asyncio.sleep(wait)
-
-
-def _arguments(request: Request) -> dict[str, Any]:
-    arguments: dict[str, Any] = {"method": request.method, "url": request.path}
-    if request.params:
-        arguments["params"] = request.params
-    if request.body:
-        arguments |= {"content": request.body, "headers": {"content-type": request.type}}
-    return arguments
-
-
-def _reply(response: Any) -> Reply:
-    """The body of an answer, or the error that it tells of."""
-    try:
-        body = response.json()
-    except ValueError:
-        body = None
-    if response.status_code != 200:
-        raise error_of(response.status_code, body)
-    if not isinstance(body, dict):
-        raise Unavailable(f"{response.url} is no bidr server: its answer is not a JSON object", 200)
-    return body
 
 
 def _httpx() -> ModuleType:

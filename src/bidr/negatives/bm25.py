@@ -9,7 +9,7 @@ import numpy as np
 
 from bidr.codes.exact import TopK
 from bidr.progress import bar
-from bidr.text.words import words
+from bidr.text.words import K1, B, words
 
 QUERIES_AT_ONCE = 4_096
 
@@ -17,7 +17,7 @@ QUERIES_AT_ONCE = 4_096
 class Bm25:
     """BM25 over a corpus, in memory: English stemming and stop words, k1 and b as Anserini sets them."""
 
-    def __init__(self, texts: Iterable[str], k1: float = 0.9, b: float = 0.4) -> None:
+    def __init__(self, texts: Iterable[str], k1: float = K1, b: float = B) -> None:
         import bm25s
 
         tokens = words(list(texts), as_numbers=True)

@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from typing import Any, TypeVar
 
+from bidr.answers import QueryVectors
 from bidr.errors import IndexFolderError
-from bidr.search import QueryVectors
 from bidr.serve import asked as asking
 from bidr.serve.call import BINARY, CLOSE, JSON, Call, Gone, Receive, Reply, Scope, Send, as_json, send_reply
 from bidr.serve.documents import Documents
@@ -83,12 +83,12 @@ class Service:
         queries = await self._encoded(serving, asked, call.deadline)
         encode = 1000 * (time.perf_counter() - started) if asked.texts is not None else 0.0
         found = await self.on_thread(search, serving, asked, queries, call.deadline, encode)
-        self.metrics.searched(asked.queries, found.steps, 0 if asked.codes_only else asked.queries * asked.candidates)
+        self.metrics.searched(asked.queries, found.steps, asked.reads)
         return Reply(found.body)
 
     def _asked(self, call: Call, body: bytes, serving: Serving) -> asking.Asked:
         read = asking.from_bytes if call.content_type == BINARY else asking.from_json
-        return read(body, call.query(), asking.Rules(self.limits, serving.candidates, serving.dim))
+        return read(body, call.query(), asking.Rules(self.limits, serving.candidates, serving.dim, serving.words))
 
     async def _encoded(self, serving: Serving, asked: asking.Asked, deadline: float) -> QueryVectors:
         if asked.vectors is not None:

@@ -10,8 +10,10 @@ from bidr.codes.codebooks import Floats
 from bidr.serve.errors import Invalid, Refused
 from bidr.serve.limits import Limits
 
-FIELDS = ("texts", "vectors", "k", "candidates", "filter", "text", "codes_only", "model")
+OPTIONS = ("k", "candidates", "filter", "text", "codes_only", "model", "lexical", "lexical_weight")
+FIELDS = ("texts", "vectors", *OPTIONS)
 LARGEST = 1e18
+HEAVIEST = 1_000.0
 K = 10
 
 
@@ -26,10 +28,17 @@ class Asked(NamedTuple):
     text: bool
     codes_only: bool
     model: str | None
+    lexical: int
+    lexical_weight: float
 
     @property
     def queries(self) -> int:
         return len(self.texts if self.texts is not None else self.vectors)  # type: ignore[arg-type]
+
+    @property
+    def reads(self) -> int:
+        """Vectors that are read from disk, at most."""
+        return 0 if self.codes_only else self.queries * (max(self.k, self.candidates) + self.lexical)
 
 
 def object_of(body: bytes, fields: Iterable[str]) -> dict[str, Any]:
@@ -55,6 +64,7 @@ class Rules(NamedTuple):
     limits: Limits
     candidates: int
     dim: int
+    words: bool = False
 
 
 Query = Mapping[str, list[str]]
@@ -91,14 +101,40 @@ def from_bytes(body: bytes, query: Query, rules: Rules) -> Asked:
 def _asked(given: Mapping[str, Any], texts: list[str] | None, vectors: Floats | None, rules: Rules) -> Asked:
     limits = rules.limits
     asked = Asked(texts, vectors, *_options(given, rules))
-    depth = max(asked.k, 1 if asked.codes_only else asked.candidates)
+    if asked.lexical:
+        _check_words(asked, rules)
     for name, total, most in (
-        ("candidates of all queries together", asked.queries * depth, limits.reads),
+        ("candidates of all queries together", max(asked.reads, asked.queries * asked.k), limits.reads),
         ("answers to all queries together", asked.queries * asked.k, limits.answers),
     ):
         if total > most:
             raise Invalid(name, given=total, expected=f"up to {most}", hint="send fewer queries at once")
     return asked
+
+
+def _check_words(asked: Asked, rules: Rules) -> None:
+    if asked.texts is None:
+        raise Invalid(
+            "lexical: vectors have no words",
+            given=asked.lexical,
+            expected="texts",
+            hint="ask by texts, or leave it out",
+        )
+    if not rules.words:
+        raise Invalid(
+            "lexical: the index was built without words",
+            given=asked.lexical,
+            expected="0",
+            hint="build it with --lexical, or leave it out",
+        )
+    both = max(asked.k, asked.candidates) + asked.lexical
+    if both > rules.limits.candidates:
+        raise Invalid(
+            "candidates and lexical together",
+            given=both,
+            expected=f"up to {rules.limits.candidates}",
+            hint="ask for fewer",
+        )
 
 
 def _options(given: Mapping[str, Any], rules: Rules) -> tuple[Any, ...]:
@@ -112,6 +148,8 @@ def _options(given: Mapping[str, Any], rules: Rules) -> tuple[Any, ...]:
         _truth(given.get("text"), "text", True),
         _truth(given.get("codes_only"), "codes_only", False),
         _model(given.get("model")),
+        _number(given.get("lexical"), "lexical", 0, limits.candidates, least=0),
+        _weight(given.get("lexical_weight"), "lexical_weight"),
     )
 
 
@@ -144,6 +182,8 @@ READERS: dict[str, tuple[Callable[[str], Any], str]] = {
     "text": (TRUTH.__getitem__, "true or false"),
     "codes_only": (TRUTH.__getitem__, "true or false"),
     "model": (str, "a fingerprint"),
+    "lexical": (_digits, "a whole number"),
+    "lexical_weight": (float, "a number"),
 }
 
 
@@ -207,14 +247,22 @@ def _vectors(given: Any, limits: Limits, dim: int) -> Floats:
     return matrix(given, dim)
 
 
-def _number(given: Any, name: str, default: int, most: int) -> int:
+def _number(given: Any, name: str, default: int, most: int, least: int = 1) -> int:
     if given is None:
         return default
     if type(given) is float and given.is_integer() and abs(given) < 1e18:
         given = int(given)
-    if type(given) is not int or not 1 <= given <= most:
-        raise Invalid(name, given=given, expected=f"a whole number from 1 to {most}")
+    if type(given) is not int or not least <= given <= most:
+        raise Invalid(name, given=given, expected=f"a whole number from {least} to {most}")
     return given
+
+
+def _weight(given: Any, name: str) -> float:
+    if given is None:
+        return 0.0
+    if type(given) not in NUMBERS or not abs(given) <= HEAVIEST:
+        raise Invalid(name, given=given, expected=f"a number from -{HEAVIEST:g} to {HEAVIEST:g}")
+    return float(given)
 
 
 def _truth(given: Any, name: str, default: bool) -> bool:

@@ -3,7 +3,7 @@
 from typing import Any
 
 from bidr.index.filters import COMBINING, LONGEST_NAME
-from bidr.serve.asked import FIELDS, LARGEST, K
+from bidr.serve.asked import HEAVIEST, LARGEST, OPTIONS, K
 from bidr.serve.documents import LONGEST_ID, largest_stored
 from bidr.serve.limits import Limits
 from bidr.serve.served import Serving
@@ -69,8 +69,8 @@ def _or_null(schema: Schema) -> Schema:
     return {**schema, "type": [schema["type"], "null"]}
 
 
-def _whole(most: int | None = None, default: int | None = None) -> Schema:
-    found: Schema = {"type": "integer", "minimum": 1}
+def _whole(most: int | None = None, default: int | None = None, least: int = 1) -> Schema:
+    found: Schema = {"type": "integer", "minimum": least}
     if most is not None:
         found["maximum"] = most
     return found | ({"default": default} if default is not None else {})
@@ -106,10 +106,11 @@ def _search(serving: Serving, limits: Limits) -> Schema:
         "model": model,
     }
     body = {name: _or_null(each) for name, each in options.items()}
-    kinds = [_object({"vectors": vectors, **body}, optional=FIELDS[2:])]
+    kinds = [_object({"vectors": vectors, **body, **_words(0)}, optional=OPTIONS)]
     example: Schema = {"vectors": [[round(1 / dim, 6)] * dim], "k": 3, "candidates": default}
     if serving.service is not None:
-        kinds.insert(0, _object({"texts": texts, **body}, optional=FIELDS[2:]))
+        by_words = _words(limits.candidates if serving.words else 0)
+        kinds.insert(0, _object({"texts": texts, **body, **by_words}, optional=OPTIONS))
         example = {"texts": ["who painted the night watch"], "k": 3, "candidates": default}
     shown = [name for name in options if name != "filter" and (name != "model" or serving.fingerprint)]
     parameters = [{"name": name, "in": "query", "required": False, "schema": options[name]} for name in shown]
@@ -132,6 +133,15 @@ def _search(serving: Serving, limits: Limits) -> Schema:
     }
 
 
+def _words(most: int) -> Schema:
+    weight = {"type": "number", "minimum": -HEAVIEST, "maximum": HEAVIEST, "default": 0}
+    said = "How many documents words (BM25) add to the candidates; only by texts, on an index built with words."
+    return {
+        "lexical": _or_null(_whole(most, 0, least=0) | {"description": said}),
+        "lexical_weight": _or_null(weight | {"description": "Weight of BM25's share in the score."}),
+    }
+
+
 def _found() -> Schema:
     steps = ("encode", "candidates", "reads", "ranking", "total")
     result = _object(
@@ -151,8 +161,10 @@ def _answer() -> Schema:
             "rank": _whole() | {"description": "Final place, by the vectors."},
             "id": {"type": "string"},
             "score": number,
-            "candidate_rank": _whole() | {"description": "Place among the candidates, by the codes."},
+            "candidate_rank": _whole(least=0)
+            | {"description": "Place among the candidates, by the codes; 0: the words alone found it."},
             "candidate_score": number,
+            "word_rank": _whole(least=0) | {"description": "Place by the words; 0: not asked, or not among them."},
             "title": _or_null({"type": "string"}),
             "text": _or_null({"type": "string"}),
             "attributes": _or_null({"type": "object"}),
@@ -276,6 +288,7 @@ def _index() -> Schema:
             "recall_curve": _or_null({"type": "array", "items": pair}),
             "limits": {"type": "object", "additionalProperties": {"type": "number"}},
             "texts": {"type": "boolean"},
+            "words": {"type": "boolean"},
             "behind": {"type": "boolean"},
         }
     )

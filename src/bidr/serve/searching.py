@@ -6,15 +6,17 @@ from typing import Any
 import numpy as np
 import orjson
 
+from bidr.answers import STEPS, QueryVectors
 from bidr.codes.codebooks import Floats
 from bidr.index.candidates import Rows
-from bidr.search import STEPS, QueryVectors, Searcher
+from bidr.search import Searcher
 from bidr.serve.asked import Asked
 from bidr.serve.errors import Late
 from bidr.serve.served import Serving
 
 AT_ONCE = 8
-Found = tuple[Rows, Floats, Rows, Floats, dict[str, float]]
+RANKS = ("rank", "score", "candidate_rank", "candidate_score", "word_rank")
+Found = tuple[Rows, Floats, Rows, Floats, Rows, dict[str, float]]
 
 
 def search(serving: Serving, asked: Asked, queries: QueryVectors, deadline: float, encode: float) -> "Searched":
@@ -30,7 +32,11 @@ def search(serving: Serving, asked: Asked, queries: QueryVectors, deadline: floa
                 hint="ask fewer queries at once, with fewer candidates",
             )
         part = QueryVectors(*(side[start : start + AT_ONCE] for side in queries))
-        found = _by_codes(serving, asked, part) if asked.codes_only else _by_vectors(serving, asked, part)
+        if asked.codes_only:
+            found = _by_codes(serving, asked, part)
+        else:
+            words = asked.texts[start : start + AT_ONCE] if asked.texts is not None else None
+            found = _by_vectors(serving, asked, part, words)
         for step in STEPS[1:]:
             totals[step] += found[-1][step]
         timings = {step: round(took / len(part.codes), 4) for step, took in found[-1].items()}
@@ -49,13 +55,15 @@ class Searched:
         self.body, self.steps = body, steps
 
 
-def _by_vectors(serving: Serving, asked: Asked, queries: QueryVectors) -> Found:
-    ranking = Searcher(serving.view).search_vectors(queries, asked.k, asked.candidates, filter=asked.filter)
+def _by_vectors(serving: Serving, asked: Asked, queries: QueryVectors, words: list[str] | None) -> Found:
+    searcher = Searcher(serving.view, lexical=asked.lexical, lexical_weight=asked.lexical_weight)
+    ranking = searcher.search_vectors(queries, asked.k, asked.candidates, filter=asked.filter, words=words)
     return (
         ranking.rows,
         ranking.scores,
         ranking.candidate_ranks,
         ranking.candidate_scores,
+        np.zeros_like(ranking.rows) if ranking.word_ranks is None else ranking.word_ranks,
         ranking.timings._asdict(),
     )
 
@@ -69,18 +77,18 @@ def _by_codes(serving: Serving, asked: Asked, queries: QueryVectors) -> Found:
     rows = view.rows_of(places)
     ranks = np.broadcast_to(np.arange(1, rows.shape[1] + 1), rows.shape)
     took = 1000 * (time.perf_counter() - started)
-    return rows, scores, ranks, scores, dict.fromkeys(STEPS, 0.0) | {"candidates": took}
+    return rows, scores, ranks, scores, np.zeros_like(rows), dict.fromkeys(STEPS, 0.0) | {"candidates": took}
 
 
 def _result(serving: Serving, asked: Asked, found: Found, number: int, timings: dict[str, float]) -> dict[str, Any]:
     rows = found[0][number]
     there = rows[rows >= 0]
-    numbers = zip(*(column[number].tolist() for column in found[1:4]), strict=True)
+    numbers = zip(*(column[number].tolist() for column in found[1:5]), strict=True)
     documents = serving.finder.fields(there, texts=asked.text) if len(there) else []
     return {
         "answers": [
-            {"rank": rank, "score": score, "candidate_rank": candidate, "candidate_score": by_codes, **document}
-            for rank, (document, (score, candidate, by_codes)) in enumerate(zip(documents, numbers, strict=False), 1)
+            dict(zip(RANKS, (rank, *own), strict=True)) | document
+            for rank, (document, own) in enumerate(zip(documents, numbers, strict=False), 1)
         ],
         "timings": timings,
     }

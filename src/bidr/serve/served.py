@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from bidr.answers import QueryVectors
 from bidr.codes.codebooks import Floats
 from bidr.codes.vectors import VectorRows
 from bidr.errors import BidrError, IndexFolderError
@@ -17,7 +18,7 @@ from bidr.index.folder import current_generation
 from bidr.index.live.index import LiveIndex
 from bidr.index.live.view import LiveView
 from bidr.index.reader import check_model
-from bidr.search import CANDIDATES, QueryVectors, Searcher
+from bidr.search import CANDIDATES, Searcher
 from bidr.serve.finding import Finder
 
 if TYPE_CHECKING:
@@ -61,6 +62,11 @@ class Serving:
     @property
     def dim(self) -> int:
         return self.view.manifest.dim
+
+    @property
+    def words(self) -> bool:
+        """Whether documents can be found by their words."""
+        return has_words(self.view)
 
     def query_vectors(self, given: Floats) -> QueryVectors:
         """Vectors of queries as each side of the index takes them."""
@@ -158,7 +164,13 @@ def warm(view: LiveView) -> None:
         np.ones((1, dim), dtype=np.float32) / np.sqrt(np.float32(dim)) for dim in (manifest.code_dim, manifest.dim)
     )
     if view.count:
-        Searcher(view).search_vectors(QueryVectors(*sides), 1, CANDIDATES)
+        lexical = int(has_words(view))
+        searcher = Searcher(view, lexical=lexical, lexical_weight=lexical)
+        searcher.search_vectors(QueryVectors(*sides), 1, CANDIDATES, words=["first"])
+
+
+def has_words(view: LiveView) -> bool:
+    return all(part.open.reader.words is not None for part in view.parts)
 
 
 def named(folder: Path) -> str:
@@ -189,5 +201,6 @@ def describe(served: Served, limits: dict[str, Any]) -> dict[str, Any]:
         "recall_curve": recall_of(served.folder, serving.fingerprint),
         "limits": limits,
         "texts": serving.service is not None,
+        "words": serving.words,
         "behind": served.trouble is not None,
     }

@@ -3,6 +3,7 @@
 from typing import Any
 
 WORD = r"(?u)[^\W_]+"
+K1, B = 0.9, 0.4  # of BM25, as Anserini sets them
 
 
 def words(texts: list[str], *, as_numbers: bool = False) -> Any:

@@ -5,12 +5,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bidr.answers import QueryVectors
 from bidr.errors import ConfigError, IndexFolderError
 from bidr.index.build import build_index
 from bidr.index.filters import filter_from_json, matches, parse_filter
 from bidr.index.live.index import LiveIndex
 from bidr.index.reader import IndexReader
-from bidr.search import QueryVectors, Searcher
+from bidr.search import Searcher
 from bidr.text.beir import read_documents
 from bidr.text.records import Document
 from index.live.made_live import BOOKS, built, some, writer

@@ -9,13 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from bidr.answers import QueryVectors
 from bidr.codes.errors import code_errors
 from bidr.errors import ConfigError
 from bidr.index.build import build_index
 from bidr.index.live.index import LiveIndex
 from bidr.index.live.snapshot import write_snapshot
 from bidr.index.live.writer import Coded, LiveWriter
-from bidr.search import QueryVectors, Searcher
+from bidr.search import Searcher
 from bidr.text.records import Document
 from index.live.made_live import DIM, built, contents, expected, some, writer
 from index.made_index import clustered, fitted

@@ -6,11 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bidr.answers import QueryVectors
 from bidr.errors import DataError, IndexFolderError
 from bidr.index.folder import checksum, parse, render
 from bidr.index.live.index import LiveIndex
 from bidr.index.live.view import LiveView
-from bidr.search import QueryVectors, Searcher
+from bidr.search import Searcher
 from index.live.made_live import BOOKS, built, contents, expected, some, writer
 
 

@@ -28,8 +28,9 @@ def build(vectors: np.ndarray, folder: Path, settings: dict[str, Any]) -> None:
 
 
 def opened(folder: Path, settings: dict[str, Any]) -> Callable[..., np.ndarray]:
+    from bidr.answers import QueryVectors
     from bidr.index.reader import IndexReader
-    from bidr.search import QueryVectors, Searcher
+    from bidr.search import Searcher
 
     searcher = Searcher(IndexReader.open(folder))
     engine: Any = searcher.reader.candidates

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -62,14 +62,6 @@ def as_words(allowed: Bitmap | None, count: int) -> Words:
     if count % 8:
         padded[expected - 1] &= (1 << count % 8) - 1
     return padded.view("<u4").astype(np.uint32, copy=False)
-
-
-def allowed_places(allowed: Bitmap, order: npt.NDArray[Any] | None, count: int) -> Bitmap:
-    """A bitmap over rows as one over places, where the index keeps documents in an order of its own."""
-    if order is None:
-        return allowed
-    bits = np.unpackbits(allowed, count=count, bitorder="little")
-    return np.packbits(bits[order], bitorder="little")
 
 
 def count_bits(words: Words) -> int:

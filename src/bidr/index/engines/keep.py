@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bidr.index.engines.compiled import compiled
+from bidr.compiled import compiled
 
 Keys = npt.NDArray[np.uint64]
 
@@ -15,7 +15,7 @@ LAST_ROW = np.uint64(0xFFFFFFFF)
 SIGN = np.uint32(0x80000000)
 
 
-@compiled
+@compiled()
 def key_of(score: Any, row: Any) -> Any:
     """A float32 score and a row as a number that sorts as they do; `score` is given as its bits (uint32)."""
     bits = np.uint32(score)
@@ -29,7 +29,7 @@ def ranked(keys: Keys, k: int) -> tuple[Any, Any]:
     return scores, rows
 
 
-@compiled
+@compiled()
 def split_keys(keys: Any, k: int) -> tuple[Any, Any]:
     """Scores and rows of the k largest keys, largest first; keys must be sorted."""
     found = min(k, len(keys))
@@ -44,7 +44,7 @@ def split_keys(keys: Any, k: int) -> tuple[Any, Any]:
     return scores, rows
 
 
-@compiled
+@compiled()
 def kth_largest(keys: Any, count: int, k: int) -> Any:
     """The k-th largest of the first `count` keys, k from 1; they are left as they are."""
     work = keys[:count].copy()
@@ -70,7 +70,7 @@ def kth_largest(keys: Any, count: int, k: int) -> Any:
     return work[wanted]
 
 
-@compiled
+@compiled()
 def keep_from(keys: Any, count: int, least: Any) -> int:
     """Move the keys that are not below `least` to the front; how many they are."""
     kept = 0
@@ -82,7 +82,7 @@ def keep_from(keys: Any, count: int, least: Any) -> int:
     return kept
 
 
-@compiled
+@compiled()
 def with_room(keys: Any, count: int) -> Any:
     """The keys, in twice the space where half of it is taken (many equal scores: none of them can go)."""
     if 2 * count <= len(keys):
@@ -92,6 +92,6 @@ def with_room(keys: Any, count: int) -> Any:
     return more
 
 
-@compiled
+@compiled()
 def _middle(a: Any, b: Any, c: Any) -> Any:
     return max(min(a, b), min(max(a, b), c))

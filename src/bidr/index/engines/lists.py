@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from bidr.codes.codebooks import Floats
+from bidr.compiled import compiled
 from bidr.index.engines.base import Bitmap, Rows, Words, as_queries, as_words, each_query
-from bidr.index.engines.compiled import compiled
 from bidr.index.engines.keep import keep_from, key_of, kth_largest, ranked
 from bidr.index.engines.store import FEW_ALLOWED, CodeStore, OverCodes
 
@@ -131,7 +131,7 @@ class CentroidGraph:
         return np.concatenate((found, np.setdiff1d(np.arange(self._count), found)[:missing])) if missing else found
 
 
-@compiled
+@compiled()
 def centroid_keys(rows: Any, steps: Any, query: Any, count: int) -> Any:
     """Keys of the `count` rows in bytes with the largest inner products with a query, unsorted."""
     scale = np.float32(1e-30)

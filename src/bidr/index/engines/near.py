@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from numba.cpython.unsafe.numbers import trailing_zeros
 
-from bidr.index.engines.compiled import compiled
+from bidr.compiled import compiled
 from bidr.index.engines.keep import LAST_ROW, ROW_BITS, keep_from, with_room
 from bidr.index.engines.shuffle import BLOCK, BYTE_SUMS, next_block
 
@@ -16,7 +16,7 @@ SAMPLE_EVERY, SAMPLE_DEVIATIONS = 32, 6
 ALL = np.uint32(0xFFFFFFFF)
 
 
-@compiled
+@compiled()
 def near_keys(blocks: Any, table: Any, starts: Any, stops: Any, allowed: Any, k: int, margin: int, shuffle: Any) -> Any:
     """Keys of rows in the given ranges whose sum is at most `margin` below the k-th largest: unsorted.
 
@@ -32,7 +32,7 @@ def near_keys(blocks: Any, table: Any, starts: Any, stops: Any, allowed: Any, k:
     return keys[: keep_from(keys, len(keys), _from_sum(bound))]
 
 
-@compiled
+@compiled()
 def _first_guess(
     blocks: Any, table: Any, starts: Any, stops: Any, allowed: Any, k: int, margin: int, shuffle: Any
 ) -> int:
@@ -63,7 +63,7 @@ def _first_guess(
     return max(_from_above(often, rank) - margin, 0) if rank <= count else 0
 
 
-@compiled
+@compiled()
 def _reaching(
     blocks: Any, table: Any, starts: Any, stops: Any, allowed: Any, k: int, margin: int, least: int, shuffle: Any
 ) -> Any:
@@ -101,7 +101,7 @@ def _reaching(
     return keys[:count]
 
 
-@compiled
+@compiled()
 def _wanted(block: Any, start: int, stop: int, allowed: Any) -> Any:
     """Which of a block's documents are in a range and allowed: a bit each."""
     wanted, first = ALL, block * BLOCK
@@ -114,7 +114,7 @@ def _wanted(block: Any, start: int, stop: int, allowed: Any) -> Any:
     return wanted
 
 
-@compiled
+@compiled()
 def kth_sum(keys: Any, count: int, k: int) -> int:
     """The k-th largest sum of the first `count` keys, by counting how often each occurs."""
     low = high = np.int64(keys[0] >> ROW_BITS)
@@ -127,7 +127,7 @@ def kth_sum(keys: Any, count: int, k: int) -> int:
     return int(low + _from_above(often, k))
 
 
-@compiled
+@compiled()
 def _from_above(often: Any, k: int) -> int:
     """The place of the k-th, counted from the last place on."""
     for place in range(len(often) - 1, 0, -1):
@@ -137,6 +137,6 @@ def _from_above(often: Any, k: int) -> int:
     return 0
 
 
-@compiled
+@compiled()
 def _from_sum(least: int) -> Any:
     return np.uint64(max(least, 0)) << ROW_BITS

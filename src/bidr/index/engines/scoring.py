@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from bidr.index.engines.compiled import compiled
+from bidr.compiled import compiled
 from bidr.index.engines.keep import LAST_ROW, keep_from, key_of, kth_largest, split_keys
 from bidr.index.engines.near import near_keys
 from bidr.index.engines.tables import round_table
@@ -19,7 +19,7 @@ NONE, LOW, HALF, BLOCK_BITS = np.uint64(0), np.uint8(15), np.uint64(16), np.uint
 NIBBLE, IN_HALF, TWO_PAIRS = np.uint8(4), np.uint64(15), np.uint64(64)
 
 
-@compiled
+@compiled()
 def row_score(flat: Any, entries: Any, books: Any, row: Any) -> Any:
     """Score of a row of (n, bytes) codes by a table of 256 entries a byte, both flat."""
     at, total = U(row) * books, np.float32(0)
@@ -28,7 +28,7 @@ def row_score(flat: Any, entries: Any, books: Any, row: Any) -> Any:
     return total
 
 
-@compiled
+@compiled()
 def block_score(flat: Any, entries: Any, size: Any, row: Any) -> Any:
     """The same of 4-bit codes in blocks of 32 documents, `size` bytes each, by a table of 16 entries a book.
 
@@ -58,7 +58,7 @@ def block_score(flat: Any, entries: Any, size: Any, row: Any) -> Any:
     return (first + second) + (third + fourth)
 
 
-@compiled
+@compiled()
 def scan_rows(codes: Any, table: Any, starts: Any, stops: Any, allowed: Any, k: int) -> Any:
     """Keys of the k best rows within ranges, unsorted. `allowed`: a bit a row as uint32 words; empty: every row."""
     flat, entries, books = codes.reshape(-1), table.reshape(-1), U(codes.shape[1])
@@ -86,7 +86,7 @@ def scan_rows(codes: Any, table: Any, starts: Any, stops: Any, allowed: Any, k: 
     return keys[:count]
 
 
-@compiled
+@compiled()
 def best_rows(codes: Any, table: Any, rows: Any, k: int) -> Any:
     """Keys of the k best of given rows, unsorted, and of others where that saves no time to who sorts them.
 
@@ -114,14 +114,14 @@ def best_rows(codes: Any, table: Any, rows: Any, k: int) -> Any:
     return keys[:count]
 
 
-@compiled
+@compiled()
 def best_near(codes: Any, table: Any, starts: Any, stops: Any, allowed: Any, k: int, margin: int, shuffle: Any) -> Any:
     """`best_rows` of 4-bit codes within ranges: near ones by the rounded table, then scored."""
     near = near_keys(codes, round_table(table), starts, stops, allowed, k, margin, shuffle)
     return best_rows(codes, table, rows_of(near), k)
 
 
-@compiled
+@compiled()
 def rows_of(keys: Any) -> Any:
     """The rows that keys are of."""
     rows = np.empty(len(keys), dtype=np.int64)
@@ -130,7 +130,7 @@ def rows_of(keys: Any) -> Any:
     return rows
 
 
-@compiled
+@compiled()
 def allowed_rows(allowed: Any, starts: Any, stops: Any) -> Any:
     """Rows within ranges whose bit is set."""
     rows, count = np.empty(ROOM, dtype=np.int64), 0

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bidr.codes.codebooks import Codebooks, Floats
-from bidr.index.engines.compiled import compiled
+from bidr.compiled import compiled
 from bidr.index.engines.shuffle import BYTE_SUMS
 
 # Rounding moves a sum of BYTE_SUMS entries by up to half a step each.
@@ -46,7 +46,7 @@ class Tables:
         return table
 
 
-@compiled
+@compiled()
 def _products(rotated: Any, centroids: Any) -> Any:
     """Scores of the codewords of books that each see a slice of their own: (queries, M, words)."""
     books, words, width = centroids.shape
@@ -90,7 +90,7 @@ def margin_of(books: int) -> int:
     return math.ceil(DEVIATIONS * math.sqrt(books / 6))
 
 
-@compiled
+@compiled()
 def round_table(table: Any) -> Any:
     """`rounded` without the margin, for an even number of books."""
     books = len(table)

@@ -4,8 +4,8 @@ from typing import Any
 
 import numpy as np
 
+from bidr.compiled import compiled
 from bidr.index.engines.arrange import GROUP
-from bidr.index.engines.compiled import compiled
 from bidr.index.engines.keep import LAST_ROW, key_of
 from bidr.index.engines.scoring import row_score
 
@@ -13,7 +13,7 @@ ONE = np.uint32(1)
 MOST_LINKS = 256
 
 
-@compiled
+@compiled()
 def walk(codes: Any, table: Any, links: Any, entries: Any, starts: int, ef: int, allowed: Any) -> Any:
     """Keys of the `ef` best allowed documents that a walk meets, unsorted; how many it compared, and went on from.
 
@@ -55,7 +55,7 @@ def walk(codes: Any, table: Any, links: Any, entries: Any, starts: int, ef: int,
         found = _read(near, here * width, width, groups)
 
 
-@compiled
+@compiled()
 def _first_groups(flat: Any, numbers: Any, books: Any, entries: Any, starts: int) -> tuple[Any, int]:
     """The groups of the best entries, with room for those of a document's links."""
     score = np.empty(1, dtype=np.float32)
@@ -71,7 +71,7 @@ def _first_groups(flat: Any, numbers: Any, books: Any, entries: Any, starts: int
     return groups, found
 
 
-@compiled
+@compiled()
 def _read(near: Any, start: int, width: int, groups: Any) -> int:
     """Put the groups that a document links to into `groups`; how many they are."""
     at, stop, group, found = np.uint64(start), np.uint64(start + width), np.int64(-1), 0
@@ -92,12 +92,12 @@ def _read(near: Any, start: int, width: int, groups: Any) -> int:
     return found
 
 
-@compiled
+@compiled()
 def _is_allowed(allowed: Any, row: Any) -> bool:
     return len(allowed) == 0 or (allowed[row >> 5] >> np.uint32(row & 31)) & ONE != 0
 
 
-@compiled
+@compiled()
 def _keep(heap: Any, count: int, key: Any) -> int:
     """Put a key among the kept ones, of which the smallest stands first and goes where there is no room."""
     if count < len(heap):
@@ -107,7 +107,7 @@ def _keep(heap: Any, count: int, key: Any) -> int:
     return count
 
 
-@compiled
+@compiled()
 def _push(heap: Any, count: int, key: Any) -> int:
     place = count
     while place:
@@ -120,7 +120,7 @@ def _push(heap: Any, count: int, key: Any) -> int:
     return count + 1
 
 
-@compiled
+@compiled()
 def _pop(heap: Any, count: int) -> int:
     """Take the smallest away."""
     count -= 1
@@ -129,7 +129,7 @@ def _pop(heap: Any, count: int) -> int:
     return count
 
 
-@compiled
+@compiled()
 def _sink(heap: Any, count: int, key: Any) -> None:
     """Put a key in the place of the smallest."""
     place = 0

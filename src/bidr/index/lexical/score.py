@@ -9,9 +9,8 @@ from bidr.codes.codebooks import Floats
 from bidr.compiled import compiled
 from bidr.index.candidates import Bitmap, Rows
 from bidr.index.lexical.postings import U8, U32, Postings
+from bidr.text.words import K1, B
 
-K1, B = 0.9, 0.4
-"""As Anserini sets them, and as `negatives.bm25` does."""
 RANGE = 16_384
 SPARE = 4_096
 

@@ -20,7 +20,6 @@ Made = tuple[Any, Callable[..., Any]]
 
 AHEAD = 8  # rows: far enough for memory to answer, near enough for the cache to hold them until then
 LINE = 64
-SCALE_BYTES = 4
 WATCHED_FIRST, WATCHED = 8, 64
 RUSAGE_THREAD = 1
 MAJOR_FAULTS = 9  # its place among the 8-byte fields of struct rusage

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from bidr.answers import QueryVectors
 from bidr.codes.codebooks import Floats
-from bidr.search import QueryVectors
 from bidr.serve.errors import Late, Overloaded
 
 Encode = Callable[[list[str]], QueryVectors]

@@ -16,10 +16,11 @@ PARITY = "parity.json"
 Compare = Callable[[Path], dict[str, Any]]
 
 
-def exported(model: Model, root: Path, *, int8: bool, compare: Compare) -> tuple[Path, dict[str, Any]]:
+def exported(model: Model, root: Path, index: str, *, int8: bool, compare: Compare) -> tuple[Path, dict[str, Any]]:
     """The folder of a model's files, and how near the 8-bit ones are (empty where they were not asked for).
 
-    compare: looks at a new folder and says what to remember of the 8-bit files.
+    index:   what identifies the index that the 8-bit files are to answer from.
+    compare: looks at a folder and says what to remember of its 8-bit files; not asked again for the same index.
     """
     folder = root / model.fingerprint[:16]
     with storage_errors(root):
@@ -28,10 +29,20 @@ def exported(model: Model, root: Path, *, int8: bool, compare: Compare) -> tuple
             if not _whole(folder, model, int8):
                 shutil.rmtree(folder, ignore_errors=True)
                 export_onnx(Model(model.folder), folder, int8=int8)  # one of its own, so that its weights go again
-            path = folder / PARITY
-            if int8 and not path.exists():
-                write_json(path, compare(folder))
-            return folder, json.loads(path.read_text(encoding="utf-8")) if int8 else {}
+            return folder, _parity(folder, index, compare) if int8 else {}
+
+
+def _parity(folder: Path, index: str, compare: Compare) -> dict[str, Any]:
+    path = folder / PARITY
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        if found["index"] == index:
+            return dict(found["parity"])
+    except (OSError, ValueError, LookupError, TypeError):
+        pass
+    measured = compare(folder)
+    write_json(path, {"index": index, "parity": measured})
+    return measured
 
 
 def _whole(folder: Path, model: Model, int8: bool) -> bool:

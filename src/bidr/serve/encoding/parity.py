@@ -6,9 +6,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from bidr.answers import QueryVectors
 from bidr.codes.codebooks import Floats
 from bidr.index.live.index import LiveIndex
-from bidr.search import QueryVectors, Searcher
+from bidr.search import Searcher
 from bidr.serve.encoding.encoders import Encoders
 from bidr.text import document_text
 

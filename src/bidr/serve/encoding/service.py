@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from bidr.answers import QueryVectors
 from bidr.codes.codebooks import Floats
 from bidr.errors import BidrError, MissingExtra
+from bidr.index.folder import current_generation
 from bidr.model.bag import MODULES
 from bidr.model.folder import Model
-from bidr.search import QueryVectors
 from bidr.serve.encoding.batching import Batcher
 from bidr.serve.encoding.encoders import Encoders, Reading, by_onnx, by_torch
 from bidr.serve.encoding.files import exported
@@ -137,7 +138,9 @@ def _onnx(model: Model, index: Path, encoding: Encoding) -> tuple[Encoders, str]
         found = compare(index, model.text.titles, by_onnx(folder, whole, threads), by_onnx(folder, small, threads))
         return {role: one.figures() for role, one in found.items()}
 
-    folder, parity = exported(model, root, int8=encoding.program != "onnx", compare=look)
+    folder, parity = exported(
+        model, root, " ".join(current_generation(index)), int8=encoding.program != "onnx", compare=look
+    )
     if encoding.program == "onnx":
         chosen = whole
     elif encoding.program == "int8":
