@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import xxhash
 
@@ -57,6 +57,13 @@ def train_wordpieces(texts: Iterable[str], size: int = 30_000) -> "Tokenizer":
     )
     tokenizer.train_from_iterator(sample, trainer)
     return tokenizer
+
+
+def is_wordpieces(said: dict[str, Any]) -> bool:
+    """Whether a tokenizer, as its JSON says it, is one that `train_wordpieces` made."""
+    parts = [part.get("pattern") for part in (said["normalizer"] or {}).get("normalizers", [])]
+    units = (said["pre_tokenizer"] or {}).get("pattern")
+    return {"Regex": _CASE_BOUNDARY} in parts and units == {"Regex": _UNITS} and said["model"]["type"] == "WordPiece"
 
 
 def _sample(texts: Iterable[str]) -> Iterator[str]:
