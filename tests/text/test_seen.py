@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
-from bidr.text import seen
+from bidr.text import seen, tokens
 from bidr.text.seen import splits_at_spaces
 from bidr.text.tokens import Tokeniser
 from bidr.text.wordpieces import train_wordpieces
@@ -41,6 +41,11 @@ def bert(**kinds: object) -> Tokenizer:
 
 
 BOTH = {"bert": bert(), "built-in": train_wordpieces(["abc def, gh and ABC-de chef bead", "face é bad cafe"], 60)}
+
+
+@pytest.fixture(autouse=True)
+def few_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tokens, "_FEW_CORES", 1_000)
 
 
 def rows(tokeniser: Tokeniser, texts: list[str]) -> list[list[int]]:

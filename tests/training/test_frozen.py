@@ -18,7 +18,8 @@ from bidr.index.engines.make import make_scan
 from bidr.model.folder import Model
 from bidr.model.frozen import FrozenModel, open_model
 from bidr.training.frozen.distil import Distilling, label_loss
-from bidr.training.frozen.train import share_found
+from bidr.training.frozen.settings import FrozenConfig
+from bidr.training.frozen.train import cooled, share_found
 
 TRAIN = 300
 DEPTH = 15
@@ -177,3 +178,9 @@ def test_the_label_loss_is_that_of_each_answer_against_all_that_are_none() -> No
     others = torch.logsumexp(torch.tensor([1.0, 3.0]), 0)
     expected = sum(torch.log(1 + torch.exp(others - own)) for own in (2.0, 0.5))
     torch.testing.assert_close(label_loss(scores, labelled, pool), torch.as_tensor(expected))
+
+
+@pytest.mark.parametrize(("cooling", "size", "expected"), [(0.0, 32, 1.0), (0.5, 8, 1.0), (0.5, 32, 0.5)])
+def test_more_bytes_are_compared_more_sharply_where_asked(cooling, size, expected):
+    config = bidr.TrainConfig(bytes_per_doc=size, frozen=FrozenConfig(cooling=cooling))
+    assert cooled(config) == expected

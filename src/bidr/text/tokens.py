@@ -13,6 +13,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
+from bidr.cores import cores
 from bidr.errors import ConfigError, DataError
 from bidr.files import storage_errors, sync_file, sync_folder, write_json
 from bidr.progress import Advance, bar
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 FORMAT = 1
 _BLOCK = 1024
 _CHARACTERS_PER_TOKEN = 8
+# The tokenizer itself uses all cores, putting words together one, which is worth about five of them.
+_FEW_CORES = 8
 
 
 class Tokens(NamedTuple):
@@ -188,6 +191,12 @@ class _Block(NamedTuple):
     lengths: list[int]
 
 
+def _parts(texts: Iterable[str]) -> Iterator[list[str]]:
+    stream = iter(texts)
+    while part := list(islice(stream, _BLOCK)):
+        yield part
+
+
 def _block(rows: list[list[int]]) -> _Block:
     return _Block(np.fromiter(chain.from_iterable(rows), dtype=np.int32), [len(row) for row in rows])
 
@@ -231,16 +240,18 @@ class Tokeniser:
         self.largest_id = max(self.tokenizer.get_vocab().values(), default=0)
         unknown = getattr(self.tokenizer.model, "unk_token", None)
         self.filler = (self.tokenizer.token_to_id(unknown) if unknown else None) or 0
-        self._seen = SeenWords(self.tokenizer, max_length) if splits_at_spaces(self.tokenizer) else None
+        pays = cores() <= _FEW_CORES and splits_at_spaces(self.tokenizer)
+        self._seen = SeenWords(self.tokenizer, max_length) if pays else None
 
     def __call__(self, texts: Sequence[str]) -> Tokens:
         """Ragged rows, one a text."""
         return _joined(list(self.blocks(texts)))
 
     def blocks(self, texts: Iterable[str]) -> Iterator[_Block]:
-        stream = iter(texts)
-        while block := list(islice(stream, _BLOCK)):
-            yield self._by_words(block) if self._seen else _block(self._encode(block))
+        return map(self.block, _parts(texts))
+
+    def block(self, texts: list[str]) -> _Block:
+        return self._by_words(texts) if self._seen else _block(self._encode(texts))
 
     def _by_words(self, texts: list[str]) -> _Block:
         """The same tokens sooner; the few texts that cannot be had this way are tokenised whole."""

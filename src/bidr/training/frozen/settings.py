@@ -32,7 +32,10 @@ class FrozenConfig:
     others: int = 2_048
     """Random documents in a step's pool."""
     temperature: float = 0.6
-    """Of the distributions that are compared, as a multiple of the standard deviation of a question's scores."""
+    """Of the distributions that are compared, as a multiple of the standard deviation of a question's scores, at 8
+    bytes a document."""
+    cooling: float = 0.0
+    """How the temperature falls with the bytes: it is multiplied by (8 / bytes) to this power. 0: it does not."""
     rate: float = 1e-3
     """Learning rate of the codewords, for vectors of length 1 and 384 dimensions."""
     adapter_rate: float = 0.1

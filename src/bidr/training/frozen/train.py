@@ -25,6 +25,7 @@ from bidr.training.frozen.sampled import Labels, Pair, Prepared, Probe, prepare
 
 WORK, RUN, CHECKPOINT = "work", "run.json", "checkpoint.pt"
 WIDTH_OF_RATES = 384
+BYTES_OF_TEMPERATURE = 8
 SPREAD_QUESTIONS, SPREAD_DOCUMENTS = 256, 4_096
 History = list[dict[str, Any]]
 
@@ -179,9 +180,14 @@ def _settings(lessons: Lessons, config: TrainConfig) -> DistilSettings:
         rate=rate,
         adapter_rate=rate * frozen.adapter_rate,
         label_weight=frozen.label_weight,
-        temperature=frozen.temperature * spread(*lessons.full),
+        temperature=frozen.temperature * cooled(config) * spread(*lessons.full),
         seed=config.seed,
     )
+
+
+def cooled(config: TrainConfig) -> float:
+    """More bytes tell closer scores apart, so what is compared may be sharper."""
+    return float((BYTES_OF_TEMPERATURE / config.bytes_per_doc) ** config.frozen.cooling)
 
 
 def spread(documents: Floats, questions: Floats) -> float:
