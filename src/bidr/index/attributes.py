@@ -22,7 +22,7 @@ import numpy.typing as npt
 from bidr.errors import IndexFolderError
 from bidr.index.filters import RANGES, All, Filter, Not, Scalar, Test, check_attributes, kind
 from bidr.index.folder import REBUILD, HasFiles, check_content
-from bidr.index.lines import Lines, LinesWriter, NewFile
+from bidr.index.lines import Lines, NewFile, new_lines
 from bidr.index.vectors import read_npy_header, write_npy_header
 from bidr.text.records import Attributes
 
@@ -59,12 +59,10 @@ class AttributesWriter:
         """Write the columns; nothing where no document has an attribute."""
         if not self._texts:
             return
-        with create(f"{ATTRIBUTES}.blob") as out:
-            lines, texts = LinesWriter(out), dict(self._texts)
+        with new_lines(create, ATTRIBUTES, self.rows) as lines:
+            texts = dict(self._texts)
             for row in range(self.rows):
                 lines.append(texts.get(row, "{}"))
-        with create(f"{ATTRIBUTES}.offsets.npy") as out:
-            lines.write_offsets(out)
         columns = []
         for number, ((name, of), (rows, values)) in enumerate(self._columns.items()):
             places = np.frombuffer(rows, dtype=np.uint64).astype(np.int64)
@@ -83,12 +81,9 @@ class AttributesWriter:
     def _write_words(self, create: NewFile, number: int, rows: npt.NDArray[np.int64], values: list[str]) -> None:
         words = sorted(set(values))
         numbers = {word: place for place, word in enumerate(words)}
-        with create(f"column.{number}.words.blob") as out:
-            lines = LinesWriter(out)
+        with new_lines(create, f"column.{number}.words", len(words)) as lines:
             for word in words:
                 lines.append(json.dumps(word))
-        with create(f"column.{number}.words.offsets.npy") as out:
-            lines.write_offsets(out)
         _write_array(create, f"column.{number}.codes.npy", np.array([numbers[value] for value in values], dtype="<u4"))
         _write_array(create, f"column.{number}.rows.npy", rows.astype("<i8"))
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from bidr.codes.codebooks import Codebooks, Codes, Floats
 from bidr.errors import ConfigError, DataError
 from bidr.index.candidates import choose_engine
-from bidr.index.documents import write_documents, write_ids
+from bidr.index.documents import write_documents
 from bidr.index.engines import clusters
 from bidr.index.engines.arrange import arranged
 from bidr.index.engines.files import (
@@ -152,9 +152,9 @@ class _Build:
         def write(step: Step) -> None:
             words = None if titles is None else WordsWriter(self.work.folder, titles)
             passing = given if words is None else words.watch(given)
-            writer = write_ids if documents is None else write_documents
-            with bar("Writing ids" if documents is None else "Writing documents", self.count, "documents") as advance:
-                writer(step.file, passing, self.count, advance)
+            texts = documents is not None
+            with bar("Writing documents" if texts else "Writing ids", self.count, "documents") as advance:
+                write_documents(step.file, self.work.folder, passing, self.count, advance, texts=texts)
             if words is not None:
                 words.write(step, self.places)
 
