@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+from unit import unit
 
 from bidr.answers import QueryVectors
 from bidr.codes.errors import code_errors
@@ -34,7 +35,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=10_000, help="documents that the index is built from")
     given = parser.parse_args()
     count = given.count
-    every, others = (_unit(np.load(path, mmap_mode="r")[: 2 * count]) for path in (given.documents, given.others))
+    every, others = (unit(np.load(path, mmap_mode="r")[: 2 * count]) for path in (given.documents, given.others))
     fifth = min(count // 5, len(others), len(every) - count)
     vectors = np.array(every[:count], dtype=np.float32)
     books = fit(vectors, 16, 256, seed=0)
@@ -86,11 +87,6 @@ def recall(view: LiveView, vectors: np.ndarray, came: int) -> list[float]:
         hits = sum(len(set(view.documents.ids(rows)) & {f"d{row}" for row in wanted}) for rows, wanted in pairs)
         found.append(hits / (K * QUESTIONS))
     return found
-
-
-def _unit(rows: np.ndarray) -> np.ndarray:
-    floats = np.asarray(rows, dtype=np.float32)
-    return floats / np.linalg.norm(floats, axis=1, keepdims=True)
 
 
 if __name__ == "__main__":

@@ -56,17 +56,10 @@ def build(
     model = model if isinstance(model, Model) else Model(model, pick_device(device))
     out = Path(out)
     check_corpus(data, out)
-    limits: dict[str, Any] = {"titles": model.text.titles, "max_length": model.text.document_length}
     shape = _shape(data.corpus.count(), model.dense.dim, model.codebooks.books, model.codebooks.bits, engine, stored)
     budget = check_budget(ram_budget, build_peaks(shape, fits=False, named=True, worded=lexical))
     with watched(budget), working(out) as work:
-        source = tokens or work.folder / "tokens"
-        documents = tokenise_documents(data, model.sparse, source, **limits)
-        codes = encode_corpus(
-            model.sparse, documents, work.folder / "codes.npy", codebooks=model.codebooks, label="encode into codes"
-        )
-        documents = tokenise_documents(data, model.dense, source, **limits)
-        vectors = encode_corpus(model.dense, documents, work.folder / "vectors.npy", label="encode into vectors")
+        codes, vectors = _encoded(data, model, work.folder, tokens or work.folder / "tokens")
         build_index(
             out,
             codebooks=model.codebooks,
@@ -81,6 +74,17 @@ def build(
             lexical=model.text.titles if lexical else None,
         )
     return out
+
+
+def _encoded(data: Dataset, model: Model, folder: Path, tokens: Path) -> tuple[Codes, npt.NDArray[Any]]:
+    """Codes and vectors of all documents, on disk."""
+    limits: dict[str, Any] = {"titles": model.text.titles, "max_length": model.text.document_length}
+    documents = tokenise_documents(data, model.sparse, tokens, **limits)
+    codes = encode_corpus(
+        model.sparse, documents, folder / "codes.npy", codebooks=model.codebooks, label="encode into codes"
+    )
+    documents = tokenise_documents(data, model.dense, tokens, **limits)
+    return codes, encode_corpus(model.dense, documents, folder / "vectors.npy", label="encode into vectors")
 
 
 def build_vectors(

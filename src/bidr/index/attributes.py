@@ -137,7 +137,7 @@ class Columns:
         if (known := self._passing.get(name)) is not None:
             return known
         mask = self.mask(asked)
-        found = np.packbits(mask if order is None else mask[order], bitorder="little")
+        found = np.packbits(mask if order is None else mask.take(order), bitorder="little")
         self._passing[name] = found
         while len(self._passing) > KEPT_FILTERS:
             self._passing.popitem(last=False)
