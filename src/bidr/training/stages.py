@@ -111,6 +111,7 @@ def dense(shop: Workshop, sampler: str) -> Encoder:
             shop.scale,
             alone=sampler == "mined-alone",
             live_margin=shop.config.negatives.live_margin,
+            # A recipe's may be as long as the vectors or longer: nothing to cut off there.
             prefixes=[dim for dim in config.prefixes if dim < encoder.dim],
         )
         shop.run(
