@@ -12,6 +12,7 @@ or those furthest away, until they hold the share. Every question has a filter o
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -48,6 +49,11 @@ class Given(NamedTuple):
     codes: np.ndarray
     near: np.ndarray
 
+    def best(self, question: int, mask: np.ndarray) -> np.ndarray:
+        """The exact top K of what is allowed."""
+        allowed = np.flatnonzero(mask)
+        return allowed[np.argsort(-self.near[allowed, question])[:K]]
+
 
 def main(
     vectors: Positional[Path],
@@ -79,70 +85,75 @@ def alone(given: Given, engine: str, depth: int) -> None:
     near, random = given.near[order], np.random.default_rng(0)
     print(f"{'engine, allowed':<18} found   ms    p99   unfiltered p99   ratio of p99")
     for share in SHARES:
-        edges = np.quantile(near, [share, 1 - share], axis=0)
+        low, high = np.quantile(near, [share, 1 - share], axis=0)
         for kind in KINDS:
             plain, filtered, shares = [], [], []
             for number, query in enumerate(given.questions):
-                scores = near[:, number]
-                mask = {
-                    "at random": lambda: random.random(len(near)) < share,  # noqa: B023
-                    "with": lambda: scores >= edges[1, number],  # noqa: B023
-                    "against": lambda: scores <= edges[0, number],  # noqa: B023
-                }[kind]()
+                mask = random.random(len(near)) < share
+                if kind != "at random":
+                    mask = near[:, number] >= high[number] if kind == "with" else near[:, number] <= low[number]
                 allowed = np.packbits(mask, bitorder="little")
-                plain.append(fastest(lambda: searched.search(query[None], depth)))  # noqa: B023
-                filtered.append(fastest(lambda: searched.search(query[None], depth, allowed=allowed)))  # noqa: B023
+                plain.append(fastest(partial(searched.search, query[None], depth)))
+                filtered.append(fastest(partial(searched.search, query[None], depth, allowed=allowed)))
                 rows = searched.search(query[None], depth, allowed=allowed)[1][0]
                 shares.append(held(scan.search(query[None], depth, allowed=allowed)[1][0][:K], rows))
-            middle, late, usual = *np.percentile(filtered, [50, 99]), np.percentile(plain, 99)
-            numbers = f"{np.mean(shares):.4f}  {middle:.2f}  {late:.2f}  {usual:.2f}  {late / usual:.2f}"
-            print(f"{share:.1%} {kind:<11} {numbers}", flush=True)
+            print(f"{share:.1%} {kind:<11} {np.mean(shares):.4f}  {late(filtered, plain)}", flush=True)
 
 
 def through(given: Given, engine: str, depth: int, folder: Path) -> None:
     """The searcher: of the exact top K over what is allowed, how many are answered."""
-    drawn, labels, centroids = attributes(given)
-    documents = described(drawn, labels)
+    known = attributes(given)
     arrays = {"codebooks": given.codebooks, "codes": given.codes, "vectors": given.corpus}
-    build_index(folder, **arrays, documents=documents, engine=engine)
+    build_index(folder, **arrays, documents=known.documents(), engine=engine)
     view = LiveIndex.open(folder).latest()
     for part in view.parts:
         part.open.reader.candidates.threads = 1
-    searcher = Searcher(view)
-    plain = [measure(searcher, query, depth, None) for query in given.questions]
-    exact = [np.argsort(-given.near[:, number])[:K] for number in range(len(plain))]
-    usual = np.percentile([each.again for each in plain], 99)
-    found = np.mean([held(*pair) for pair in zip(exact, (each.rows for each in plain), strict=True)])
-    print(f"\nsearcher, unfiltered: {found:.4f} of the exact top {K}, p99 {usual:.2f} ms")
-    print(f"{'searcher, allowed':<18} really  found   again: ms  p99   ratio   first: ms  p99   ratio")
+    searcher, everything = Searcher(view), np.ones(len(given.corpus), dtype=bool)
+    found = [
+        held(given.best(number, everything), measure(searcher, query, depth, None).rows)
+        for number, query in enumerate(given.questions)
+    ]
+    print(f"\nsearcher, unfiltered: {np.mean(found):.4f} of the exact top {K}")
+    print(f"{'searcher, allowed':<18} really  found   again: ms, p99, unfiltered, ratio;   first: the same")
     random = np.random.default_rng(1)
     for share in SHARES:
-        name = "coarse" if share >= 1 / COARSE else "fine"
         for kind in KINDS:
-            runs, shares, really, beside = [], [], [], []
+            runs, plain, shares, really = [], [], [], []
             for number, query in enumerate(given.questions):
-                if kind == "at random":
-                    low = int(random.integers(0, round(DRAWN * (1 - share))))
-                    asked = {"drawn": {"gte": low, "lt": low + round(DRAWN * share)}}
-                    mask = (drawn >= low) & (drawn < low + DRAWN * share)
-                else:
-                    chosen = nearest(centroids[name] @ query * (1 if kind == "with" else -1), labels[name], share)
-                    asked, mask = {name: {"any": chosen.tolist()}}, np.isin(labels[name], chosen)
-                beside.append(measure(searcher, query, depth, None).again)
+                asked, mask = known.ask(kind, share, query, random)
+                plain.append(measure(searcher, query, depth, None).again)
                 runs.append(measure(searcher, query, depth, asked))
-                allowed = np.flatnonzero(mask)
-                exact_rows = allowed[np.argsort(-given.near[allowed, number])[:K]]
-                shares.append(held(exact_rows, runs[-1].rows))
+                shares.append(held(given.best(number, mask), runs[-1].rows))
                 really.append(mask.mean())
-            usual, numbers = np.percentile(beside, 99), f"{np.mean(really):.4f}  {np.mean(shares):.4f}"
-            for taken in ([each.again for each in runs], [each.first for each in runs]):
-                middle, late = np.percentile(taken, [50, 99])
-                numbers += f"  {middle:.2f}  {late:.2f}  {late / usual:.2f}    "
-            print(f"{share:.1%} {kind:<11} {numbers}", flush=True)
+            times = "    ".join(late([getattr(each, of) for each in runs], plain) for of in ("again", "first"))
+            print(f"{share:.1%} {kind:<11} {np.mean(really):.4f}  {np.mean(shares):.4f}  {times}", flush=True)
 
 
-def attributes(given: Given) -> tuple[np.ndarray, dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """A number drawn for each document; its clusters, and the centroids of these."""
+class Attributes(NamedTuple):
+    """What the documents have: a number drawn by chance, and the clusters that they are in."""
+
+    drawn: np.ndarray
+    labels: dict[str, np.ndarray]
+    centroids: dict[str, np.ndarray]
+
+    def documents(self) -> Iterator[Document]:
+        for row, number in enumerate(self.drawn.tolist()):
+            values = {name: int(of[row]) for name, of in self.labels.items()}
+            yield Document(f"d{row}", "", "", {"drawn": number, **values})
+
+    def ask(self, kind: str, share: float, query: np.ndarray, random: np.random.Generator) -> tuple[Any, np.ndarray]:
+        """A filter for one question, and which rows pass it."""
+        if kind == "at random":
+            wide = round(DRAWN * share)
+            low = int(random.integers(0, DRAWN - wide))
+            return {"drawn": {"gte": low, "lt": low + wide}}, (self.drawn >= low) & (self.drawn < low + wide)
+        name = "coarse" if share >= 1 / COARSE else "fine"
+        scores = self.centroids[name] @ query * (1 if kind == "with" else -1)
+        chosen = nearest(scores, self.labels[name], share)
+        return {name: {"any": chosen.tolist()}}, np.isin(self.labels[name], chosen)
+
+
+def attributes(given: Given) -> Attributes:
     drawn = np.random.default_rng(0).integers(0, DRAWN, len(given.corpus))
     found = clusters(given.codebooks, given.codes, min(FINE, len(given.corpus) // 50))
     fine = np.empty(len(given.corpus), dtype=np.int64)
@@ -150,13 +161,8 @@ def attributes(given: Given) -> tuple[np.ndarray, dict[str, np.ndarray], dict[st
     coarse = faiss.Kmeans(found.centroids.shape[1], COARSE, niter=20, seed=0, min_points_per_centroid=1)
     coarse.train(found.centroids)
     of = coarse.index.search(found.centroids, 1)[1][:, 0]
-    return drawn, {"fine": fine, "coarse": of[fine]}, {"fine": found.centroids, "coarse": coarse.centroids}
-
-
-def described(drawn: np.ndarray, labels: dict[str, np.ndarray]) -> Iterator[Document]:
-    for row, number in enumerate(drawn.tolist()):
-        values = {name: int(of[row]) for name, of in labels.items()}
-        yield Document(f"d{row}", "", "", {"drawn": number, **values})
+    both = {"fine": found.centroids, "coarse": coarse.centroids}
+    return Attributes(drawn, {"fine": fine, "coarse": of[fine]}, both)
 
 
 def nearest(scores: np.ndarray, labels: np.ndarray, share: float) -> np.ndarray:
@@ -193,6 +199,12 @@ def fastest(search: Callable[[], Any]) -> float:
         search()
         times.append(1000 * (time.process_time() - started))
     return min(times)
+
+
+def late(filtered: list[float], plain: list[float]) -> str:
+    """Median and p99, the p99 of the same questions without a filter, and one over the other."""
+    (middle, last), usual = np.percentile(filtered, [50, 99]), np.percentile(plain, 99)
+    return f"{middle:.2f}  {last:.2f}  {usual:.2f}  {last / usual:.2f}"
 
 
 def held(wanted: np.ndarray, found: np.ndarray) -> float:

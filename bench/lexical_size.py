@@ -25,7 +25,6 @@ from bidr.index.build import build_index
 from bidr.index.lexical.sizes import guessed, words_disk
 from bidr.index.live.index import LiveIndex
 from bidr.index.live.words import LiveWords
-from bidr.plan import look_through
 from bidr.text import load
 
 DIM, QUESTIONS, K = 16, 300, 100
@@ -69,10 +68,17 @@ def build(data: str, folder: Path, size: int, split: str) -> dict[str, float]:
     files = {file.name: file.stat().st_size for file in path.glob("words.*")}
     peak = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     seconds = time.process_time() - started
-    seen = look_through(islice(load(data).corpus, size))
-    planned, guess = (sum(words_disk(words, size).values()) for words in (seen.words, guessed(seen.text_bytes)))
+    planned, guess = plans(data, size)
     took = {"disk": sum(files.values()), "seconds": seconds, "peak": peak}
     return {"postings": files["words.counts.npy"], **took, "planned": planned, "guessed": guess}
+
+
+def plans(data: str, size: int) -> list[int]:
+    """Bytes on disk that a plan says, by a sample of the texts and by their mean size."""
+    from bidr.plan import look_through  # not before the peak is known: what it imports takes memory too
+
+    seen = look_through(islice(load(data).corpus, size))
+    return [sum(words_disk(words, size).values()) for words in (seen.words, guessed(seen.text_bytes))]
 
 
 def asked(data: str, folder: Path, size: int, split: str) -> dict[str, float]:

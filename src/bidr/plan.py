@@ -10,7 +10,7 @@ from bidr.index.budget import build_peaks
 from bidr.index.engines.graph import COMPARED_A_STEP, default_width
 from bidr.index.engines.lists import VISITED
 from bidr.index.lexical.sizes import SAMPLED, WordsSize, counted, words_disk, words_ram
-from bidr.index.sizes import BITS, ENGINES, MOST_DOCUMENTS, Shape, cold_pages, disk, ram
+from bidr.index.sizes import BITS, ENGINES, MOST_DOCUMENTS, Shape, cold_pages, disk, page_tables, ram
 from bidr.index.times import build_seconds
 from bidr.index.vectors import KINDS, Kind
 from bidr.search import CANDIDATES
@@ -61,8 +61,11 @@ class Corpus:
 
     def ram_parts(self, shape: Shape) -> dict[str, int]:
         """What an index of this shape takes in RAM, words included."""
-        words = {"words": words_ram(shape.count, self.candidates)} if self.words is not None else {}
-        return ram(shape) | words
+        parts = ram(shape)
+        if self.words is not None:
+            parts["words"] = words_ram(shape.count, self.candidates)
+            parts["page tables"] += page_tables(sum(words_disk(self.words, shape.count).values()))
+        return parts
 
     def disk_parts(self, shape: Shape) -> dict[str, int]:
         words = words_disk(self.words, shape.count) if self.words is not None else {}

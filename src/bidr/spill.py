@@ -45,7 +45,7 @@ class Spill:
             self._write()
 
     def ranges(self) -> Iterator[Records]:
-        """All records: each time those whose hash has the next first byte, in no order but that of their coming."""
+        """All records, once: each time those whose hash has the next first byte, in the order in which they came."""
         if self._file is None:
             records, edges = self._divided()
             yield from (records[low:high] for low, high in pairwise(edges))
@@ -57,8 +57,9 @@ class Spill:
             yield np.concatenate(parts)
 
     def _divided(self) -> tuple[Records, npt.NDArray[np.int64]]:
-        """What waits, by the first byte of the hash, and where each of these begins."""
+        """What waits and then waits no more, by the first byte of the hash, and where each of these begins."""
         records = np.concatenate([np.empty(0, self.dtype), *self._parts])
+        self._parts, self._waits = [], 0
         first = (records["hash"] >> np.uint64(56)).astype(np.uint8)
         edges = np.concatenate(([0], np.cumsum(np.bincount(first, minlength=RANGES))))
         return records[np.argsort(first, kind="stable")], edges
@@ -66,7 +67,6 @@ class Spill:
     def _write(self) -> None:
         before = self.count - self._waits
         records, edges = self._divided()
-        self._parts, self._waits = [], 0
         with storage_errors(self.near):
             if self._file is None:
                 folder = next(each for each in (self.near, *self.near.absolute().parents) if each.is_dir())

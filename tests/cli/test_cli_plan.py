@@ -71,7 +71,7 @@ def test_words_are_planned_for(bidr: Run, tmp_path: Path) -> None:
     for without, engine in zip(plain, worded, strict=True):
         more = engine["disk"]["per_document"] - without["disk"]["per_document"]
         assert 300 < more < 500, "75 postings of 5 bytes, and little else"
-        assert engine["ram"]["total"] - without["ram"]["total"] == engine["ram"]["bytes"]["words"] > 0
+        assert engine["ram"]["total"] - without["ram"]["total"] > engine["ram"]["bytes"]["words"] > 0
         assert engine["build_peak_a_machine"]["names"] > without["build_peak_a_machine"]["names"]
 
 

@@ -81,6 +81,10 @@ def _notes(plan: dict[str, Any]) -> list[str]:
         "of one core of a shared 2-core AMD EPYC (bench/build_rates.py), taken to be as fast on every core, without",
         "encoding texts: a guide, not a promise.",
     ]
+    if plan["words"]:
+        often, texts = plan["words"]["postings"], plan["words"]["texts"]
+        known = f"counted in {texts:,} of them" if texts > 1 else "guessed (see --data)"
+        lines.append(f"Words: {often:,.0f} different ones a text, {known}. Splitting texts is not in the build times.")
     if machines > 1:
         lines.append("With several machines each holds a share of the documents, and each answers every query.")
     return lines

@@ -100,7 +100,7 @@ class Columns:
     def __init__(self, folder: Path, manifest: HasFiles, count: int) -> None:
         self.folder, self.manifest, self.count = folder, manifest, count
         self._passing: OrderedDict[str, Bits] = OrderedDict()
-        self._checked = cache(self._check)
+        self._checked, self._array = cache(self._check), cache(self._open_array)
         self.there = COLUMNS in manifest.files
         self._texts = Lines(folder, ATTRIBUTES) if self.there else None
         if self._texts is not None and len(self._texts) != count:
@@ -188,11 +188,12 @@ class Columns:
             mask[rows[hit]] = True
         return mask
 
-    def _array(self, name: str, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    def _open_array(self, name: str, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+        """A file of a column, mapped once: mapping it takes as long as comparing it."""
         path = self._checked(name)
         shape, start = read_npy_header(path, dtype, dimensions=1)
         mapped: npt.NDArray[Any] = np.memmap(path, dtype=dtype, mode="r", offset=start, shape=shape)
-        return mapped
+        return mapped.view(np.ndarray)
 
     def _check(self, name: str) -> Path:
         check_content(self.folder, self.manifest, name)

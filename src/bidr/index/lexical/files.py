@@ -22,7 +22,7 @@ from bidr.text.records import Document
 ABOUT, HASHES, OFFSETS = "words.json", "words.hashes.npy", "words.offsets.npy"
 PLACES, COUNTS, LENGTHS = "words.places.npy", "words.counts.npy", "words.lengths.npy"
 AT_ONCE = 1_024
-HELD = 4 << 20
+HELD = 2 << 20
 RECORD = np.dtype([("hash", "<u8"), ("row", "<u4"), ("count", "u1")])
 
 
