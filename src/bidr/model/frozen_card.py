@@ -77,7 +77,7 @@ def frozen_card(model: "FrozenModel") -> str:
     rows = {
         "documents": f"{training['documents']:,}, of which {training['sampled_documents']:,} were looked at",
         "questions": f"{training['questions']:,}, {training['labelled_questions']:,} of them with answers",
-        "codes": f"{books.books} bytes a document ({books.books} books of {books.words} codewords, summed)",
+        "codes": f"{books.bytes_per_doc} bytes a document ({books.books} books of {books.words} codewords, summed)",
         "compared by": "cosine" if model.metric == "cosine" else "inner product",
         "candidates": f"{model.candidates} by default",
         "fingerprint": f"`{model.fingerprint}`",
