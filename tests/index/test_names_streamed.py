@@ -134,10 +134,14 @@ from bidr.index import names
 from bidr.index.documents import write_documents
 from bidr.text import ids
 from bidr.text.labels import list_ids
+from bidr.text.records import Document
 
 class Some:
     def __init__(self, count): self.count = count
     def __iter__(self): return (f"document-{row:09d}" for row in range(self.count))
+
+def described(count):
+    return (Document(name, "", "", {"of": row % 50}) for row, name in enumerate(Some(count)))
 
 folder, count = Path(sys.argv[1]), int(sys.argv[2])
 names.HELD = ids.HELD = int(sys.argv[3])
@@ -145,7 +149,8 @@ names.HELD = ids.HELD = int(sys.argv[3])
 def write(count):
     listed = list_ids(Some(count), count, "documents", folder)
     create = lambda name: NewFile(folder / name, fresh=False)
-    write_documents(create, folder, listed, count, lambda rows: None, texts=False)
+    given = described(count) if "described" in sys.argv else listed
+    write_documents(create, folder, given, count, lambda rows: None, texts=False)
 
 write(100_000)
 Path("/proc/self/clear_refs").write_text("5")  # forget the peak of the imports
@@ -155,9 +160,9 @@ print(memory("VmHWM", "status") - before)
 """
 
 
-def peak(folder: Path, count: int, held: int) -> int:
+def peak(folder: Path, count: int, held: int, *more: str) -> int:
     """Bytes that writing so many ids takes in a process of its own."""
-    command = [sys.executable, "-c", PROBE, str(folder), str(count), str(held)]
+    command = [sys.executable, "-c", PROBE, str(folder), str(count), str(held), *more]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
     return int(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment).stdout)
 
@@ -166,6 +171,12 @@ def test_memory_is_what_may_be_held(tmp_path):
     took = peak(tmp_path, 400_000, 1 << 14)
     print(took)
     assert took < 8 << 20, "20 bytes an id or more were held"
+
+
+def test_attributes_take_little_more_than_their_values(tmp_path):
+    took = peak(tmp_path, 300_000, 1 << 14, "described")
+    print(took)
+    assert took < (8 << 20) + 40 * 300_000, "their texts were held"
 
 
 @pytest.mark.slow

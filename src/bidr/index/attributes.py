@@ -9,7 +9,6 @@ column.0.words.blob, .offsets  the dictionary
 
 import bisect
 import json
-from array import array
 from collections import OrderedDict
 from collections.abc import Callable
 from functools import cache, reduce
@@ -20,10 +19,10 @@ import numpy as np
 import numpy.typing as npt
 
 from bidr.errors import IndexFolderError
-from bidr.index.filters import RANGES, All, Filter, Not, Scalar, Test, check_attributes, kind
+from bidr.index.filters import RANGES, All, Filter, Not, Scalar, Test, kind
 from bidr.index.folder import REBUILD, HasFiles, check_content
-from bidr.index.lines import Lines, NewFile, new_lines
-from bidr.index.vectors import read_npy_header, write_npy_header
+from bidr.index.lines import Lines
+from bidr.index.vectors import read_npy_header
 from bidr.text.records import Attributes
 
 Mask = npt.NDArray[np.bool_]
@@ -33,65 +32,6 @@ COLUMNS = "attributes.json"
 DTYPES: dict[str, np.dtype[Any]] = {"number": np.dtype("<f8"), "whole": np.dtype("<i8"), "truth": np.dtype("|i1")}
 ABSENT: dict[str, float] = {"number": np.nan, "whole": np.iinfo(np.int64).min, "truth": -1}
 KEPT_FILTERS = 64
-
-
-class AttributesWriter:
-    """Collects the attributes of documents in order; 8 bytes of RAM a value, and each word once."""
-
-    def __init__(self) -> None:
-        self.rows = 0
-        self._texts: list[tuple[int, str]] = []
-        self._columns: dict[tuple[str, str], tuple[array[int], list[Any]]] = {}
-
-    def append(self, given: Attributes | None) -> None:
-        if given:
-            checked = check_attributes(given, f"documents: row {self.rows:,}")
-            self._texts.append((self.rows, json.dumps(checked, ensure_ascii=False)))
-            for name, value in checked.items():
-                each: Any
-                for each in value if isinstance(value, list) else [value]:
-                    rows, values = self._columns.setdefault((name, kind(each)), (array("Q"), []))
-                    rows.append(self.rows)
-                    values.append(each)
-        self.rows += 1
-
-    def write(self, create: NewFile) -> None:
-        """Write the columns; nothing where no document has an attribute."""
-        if not self._texts:
-            return
-        with new_lines(create, ATTRIBUTES, self.rows) as lines:
-            texts = dict(self._texts)
-            for row in range(self.rows):
-                lines.append(texts.get(row, "{}"))
-        columns = []
-        for number, ((name, of), (rows, values)) in enumerate(self._columns.items()):
-            places = np.frombuffer(rows, dtype=np.uint64).astype(np.int64)
-            if of == "word":
-                self._write_words(create, number, places, values)
-            else:
-                whole = of == "number" and all(isinstance(value, int) for value in values)
-                stored = "whole" if whole else of
-                column = np.full(self.rows, ABSENT[stored], dtype=DTYPES[stored])
-                column[places] = values
-                _write_array(create, f"column.{number}.values.npy", column)
-            columns.append({"name": name, "kind": of if of == "word" else stored})
-        with create(COLUMNS) as out:
-            out.write(json.dumps(columns).encode())
-
-    def _write_words(self, create: NewFile, number: int, rows: npt.NDArray[np.int64], values: list[str]) -> None:
-        words = sorted(set(values))
-        numbers = {word: place for place, word in enumerate(words)}
-        with new_lines(create, f"column.{number}.words", len(words)) as lines:
-            for word in words:
-                lines.append(json.dumps(word))
-        _write_array(create, f"column.{number}.codes.npy", np.array([numbers[value] for value in values], dtype="<u4"))
-        _write_array(create, f"column.{number}.rows.npy", rows.astype("<i8"))
-
-
-def _write_array(create: NewFile, name: str, values: npt.NDArray[Any]) -> None:
-    with create(name) as out:
-        write_npy_header(out, values.dtype, values.shape)
-        out.write(np.ascontiguousarray(values).data.cast("B"))
 
 
 class Columns:

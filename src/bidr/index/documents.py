@@ -9,8 +9,9 @@ from typing import Self
 import numpy as np
 
 from bidr.errors import DataError, IndexFolderError
-from bidr.index.attributes import AttributesWriter, Columns
+from bidr.index.attributes import Columns
 from bidr.index.candidates import Rows
+from bidr.index.columns import AttributesWriter
 from bidr.index.folder import REBUILD, HasFiles
 from bidr.index.lines import Lines, NewFile, new_lines
 from bidr.index.names import NamesWriter
@@ -92,8 +93,8 @@ def write_documents(
     Of documents the attributes too, and with `texts` what they say: one pass over them. `folder`: where `create`
     makes files.
     """
-    attributes, names = AttributesWriter(), NamesWriter(folder)
-    with ExitStack() as opened:
+    attributes, names = AttributesWriter(create, count), NamesWriter(folder)
+    with attributes, ExitStack() as opened:
         ids = opened.enter_context(new_lines(create, IDS, count))
         said = opened.enter_context(new_lines(create, DOCUMENTS, count)) if texts else None
         for row, each in enumerate(documents):
@@ -106,7 +107,7 @@ def write_documents(
             attributes.append(document.attributes)
             advance(1)
     names.write(create, count)
-    attributes.write(create)
+    attributes.write()
 
 
 def _check_id(name: str, row: int, count: int) -> None:
