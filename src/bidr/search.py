@@ -173,10 +173,8 @@ class Searcher:
         for number, near in enumerate(places):
             # Places of -1, at the end, stand for documents that could not be found: fewer pass than were asked for.
             there = near if len(near) and near[-1] >= 0 else near[near >= 0]
-            with clock("reads"):
-                stored.fetch(there)
+            exact = self._score(there, vectors[number], clock, stored)
             with clock("ranking"):
-                exact = stored.score(there, vectors[number], fetched=True)
                 if added is not None:
                     exact += added[number, : len(there)]
                 ties |= self._best(exact, near, order[number], scores[number])
@@ -207,6 +205,13 @@ class Searcher:
             for rank, (row, score, candidate_rank, candidate_score, word_rank) in enumerate(found, start=1)
             if row >= 0
         ]
+
+    def _score(self, rows: Rows, query: Floats, clock: "_Clock", stored: StoredVectors) -> Floats:
+        """What the vectors say of some candidates; other ways to store them score otherwise (`shrunk`)."""
+        with clock("reads"):
+            stored.fetch(rows)
+        with clock("ranking"):
+            return stored.score(rows, query, fetched=True)
 
     def _checked(self, queries: QueryVectors) -> QueryVectors:
         manifest = self.reader.manifest

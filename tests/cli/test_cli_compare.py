@@ -87,7 +87,8 @@ def test_dev_questions_that_training_sets_aside_are_measured_on(bidr: Run, made:
     shutil.copytree(made.data, data)
     (data / "qrels" / "dev.tsv").unlink()
     flags = ["--recipes", "dpr-opq", "--data", data, "--out", tmp_path / "out", "--split", "dev", *TINY]
-    code, _, err = bidr("compare", *flags, "--conventional.epochs", "1", "--json", report)
+    short = ["--warmup.epochs", "1", "--sparse.epochs", "1", "--dense.epochs", "1"]
+    code, _, err = bidr("compare", *flags, *short, "--json", report)
     assert code == 0, err
     assert "set aside to choose on" in err
     assert [row["method"] for row in json.loads(report.read_text())["rows"]] == ["BM25", "dpr-opq"]
