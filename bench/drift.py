@@ -2,8 +2,8 @@
 
     python bench/drift.py DOCUMENTS.npy OTHERS.npy --out OUT
 
-Both are vectors of the same model; they are made unit vectors. Codes (OPQ, 16 bytes) are fitted to the first --count; a
-fifth of these is then replaced twice over, by other documents of the same kind and by OTHERS.
+Both are vectors of the same model; they are made unit vectors. Codes (OPQ, 16 bytes) are fitted to --count of
+DOCUMENTS, drawn by chance; a fifth of these is then replaced twice over, by other DOCUMENTS and by OTHERS.
 """
 
 import argparse
@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+from unit import unit
 
 from bidr.answers import QueryVectors
 from bidr.codes.errors import code_errors
@@ -34,7 +35,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=10_000, help="documents that the index is built from")
     given = parser.parse_args()
     count = given.count
-    every, others = (_unit(np.load(path, mmap_mode="r")[: 2 * count]) for path in (given.documents, given.others))
+    every, others = (drawn(path, 2 * count) for path in (given.documents, given.others))
     fifth = min(count // 5, len(others), len(every) - count)
     vectors = np.array(every[:count], dtype=np.float32)
     books = fit(vectors, 16, 256, seed=0)
@@ -71,6 +72,12 @@ def main() -> None:
         print(f"  {drift}\n  {'warned' if told else 'no warning'}", flush=True)
 
 
+def drawn(path: Path, most: int) -> np.ndarray:
+    """Rows by chance: in a file documents of a kind often stand together, and the next ones are of another."""
+    rows = np.load(path, mmap_mode="r")
+    return unit(rows[np.random.default_rng(0).permutation(len(rows))[:most]])
+
+
 ASKED = ("asked for documents that stayed", "asked for those that came")
 
 
@@ -86,11 +93,6 @@ def recall(view: LiveView, vectors: np.ndarray, came: int) -> list[float]:
         hits = sum(len(set(view.documents.ids(rows)) & {f"d{row}" for row in wanted}) for rows, wanted in pairs)
         found.append(hits / (K * QUESTIONS))
     return found
-
-
-def _unit(rows: np.ndarray) -> np.ndarray:
-    floats = np.asarray(rows, dtype=np.float32)
-    return floats / np.linalg.norm(floats, axis=1, keepdims=True)
 
 
 if __name__ == "__main__":

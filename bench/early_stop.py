@@ -11,6 +11,7 @@ import numpy as np
 import tyro
 from query_cost import exact_rows
 from tyro.conf import Positional
+from unit import unit
 
 from bidr.index.reader import IndexReader
 
@@ -19,8 +20,7 @@ ANSWERS, FIRST = 100, 300
 
 def main(index: Positional[Path], queries: Positional[Path], asked: int = 600, depth: int = 3_000) -> None:
     """Print a line for every rule."""
-    questions = np.load(queries)[:asked].astype(np.float32)
-    questions /= np.linalg.norm(questions, axis=1, keepdims=True)
+    questions = unit(np.load(queries)[:asked])
     questions = questions[len(questions) // 2 :]
     with IndexReader.open(index) as reader:
         codes, places = reader.candidates.search(questions, depth)

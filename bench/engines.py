@@ -17,6 +17,7 @@ import faiss
 import numpy as np
 import tyro
 from tyro.conf import Positional
+from unit import unit
 
 from bidr.codes.exact import top_k
 from bidr.codes.fit import fit
@@ -39,12 +40,12 @@ def main(
 ) -> None:
     """Print a line for every engine and setting."""
     faiss.omp_set_num_threads(1)
-    documents, questions = np.load(vectors, mmap_mode="r"), _unit(np.load(queries)[:asked])
+    documents, questions = np.load(vectors, mmap_mode="r"), unit(np.load(queries)[:asked])
     random = np.random.default_rng(0)
-    codebooks = fit(_unit(documents[np.sort(random.choice(len(documents), 40_000))]), books, codewords)
+    codebooks = fit(unit(documents[np.sort(random.choice(len(documents), 40_000))]), books, codewords)
     for count in counts:
         rows = np.sort(random.permutation(len(documents))[:count])
-        corpus = _unit(documents[rows])
+        corpus = unit(documents[rows])
         codes = codebooks.encode(corpus)
         exact = top_k(questions, corpus, 100).rows
         del corpus
@@ -104,11 +105,6 @@ def _one_by_one(search: Any, questions: np.ndarray) -> tuple[np.ndarray, float]:
 
 def _share(wanted: np.ndarray, found: np.ndarray) -> float:
     return float(np.mean([np.isin(a, b).mean() for a, b in zip(wanted, found, strict=True)]))
-
-
-def _unit(rows: np.ndarray) -> np.ndarray:
-    floats = rows.astype(np.float32)
-    return floats / np.linalg.norm(floats, axis=1, keepdims=True)
 
 
 if __name__ == "__main__":

@@ -1,28 +1,59 @@
-"""What a filter costs and loses: engines beside the scan over the allowed documents, on your own vectors.
+"""What a filter costs and loses, on your own vectors: engines beside a scan, and whole searches beside exact search.
 
 python bench/filters.py documents.npy queries.npy --books 64 --codewords 16
 
-An attribute that has nothing to do with the vectors, one that goes with the query (documents nearest to it are allowed)
-and one that goes against it (those furthest away are).
+An attribute that has nothing to do with the vectors, one that goes with the query and one that goes against it. For the
+engine alone these are the documents nearest to the query, or furthest from it. For the searcher they are attributes of
+an index that is built for it: a number drawn by chance, and clusters of documents, those nearest to the query allowed
+or those furthest away, until they hold the share. Every question has a filter of its own: asked for the first time
+(which looks through the column), and asked again (which documents pass is then known).
 """
 
+import tempfile
 import time
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import faiss
 import numpy as np
 import tyro
 from tyro.conf import Positional
+from unit import unit
 
+from bidr.answers import QueryVectors
+from bidr.codes.codebooks import Codebooks
 from bidr.codes.fit import fit
+from bidr.index.build import build_index
+from bidr.index.engines.clusters import clusters
 from bidr.index.engines.make import make_lists
 from bidr.index.engines.scan import Scan
+from bidr.index.live.index import LiveIndex
+from bidr.search import Searcher
+from bidr.text.records import Document
 
 SHARES = (0.5, 0.1, 0.01, 0.001)
+KINDS = ("at random", "with", "against")
+REPEATS, K, DRAWN = 3, 100, 1_000_000
+# Clusters by the share that is asked for: as many values of an attribute as a person would name.
+COARSE, FINE = 20, 1_000
 
 
-REPEATS = 3
+class Given(NamedTuple):
+    """Unit vectors, their codes, and inner products of all documents with all questions."""
+
+    corpus: np.ndarray
+    questions: np.ndarray
+    codebooks: Codebooks
+    codes: np.ndarray
+    near: np.ndarray
+
+    def best(self, question: int, mask: np.ndarray) -> np.ndarray:
+        """The exact top K of what is allowed."""
+        allowed = np.flatnonzero(mask)
+        scores = self.near[allowed, question]
+        return allowed[np.argpartition(-scores, K)[:K]] if len(allowed) > K else allowed
 
 
 def main(
@@ -34,60 +65,165 @@ def main(
     depth: int = 1_000,
     asked: int = 200,
     engine: str = "lists",
+    work: Path | None = None,
 ) -> None:
-    """Print a line for each kind of attribute and share of allowed documents."""
+    """Print a line for each kind of attribute and share of allowed documents; `work`: where the index is left."""
     faiss.omp_set_num_threads(1)
-    corpus, questions = _unit(np.load(vectors)[:documents]), _unit(np.load(queries)[:asked])
+    corpus, questions = unit(np.load(vectors)[:documents]), unit(np.load(queries)[:asked])
     codebooks = fit(corpus, books, codewords)
-    codes = codebooks.encode(corpus)
-    found, order = make_lists(codebooks, codes)
-    corpus, scan = corpus[order], Scan(found.store)
+    given = Given(corpus, questions, codebooks, codebooks.encode(corpus), corpus @ questions.T)
+    alone(given, engine, depth)
+    with tempfile.TemporaryDirectory() as folder:
+        through(given, engine, depth, work or Path(folder) / "index")
+
+
+def alone(given: Given, engine: str, depth: int) -> None:
+    """The engine: of the scan's top K over what is allowed, how many it finds."""
+    found, order = make_lists(given.codebooks, given.codes)
+    scan = Scan(found.store)
     searched = {"lists": found, "scan": scan}[engine]
     searched.threads = scan.threads = 1
-    random = np.random.default_rng(0)
-    near = corpus @ questions.T
-    print(f"{'allowed':<18} found   ms    p99   unfiltered p99   ratio of p99")
+    near, random = given.near[order], np.random.default_rng(0)
+    print(f"{'engine, allowed':<18} found   ms    p99   unfiltered p99   ratio of p99")
     for share in SHARES:
-        edges = np.quantile(near, [share, 1 - share], axis=0)
-        kinds = {
-            "at random": [random.random(len(corpus)) < share for _ in questions],
-            "with": [near[:, number] >= edges[1, number] for number in range(len(questions))],
-            "against": [near[:, number] <= edges[0, number] for number in range(len(questions))],
-        }
-        for kind, masks in kinds.items():
-            packed = [np.packbits(mask, bitorder="little") for mask in masks]
-            _report(f"{share:.1%} {kind}", searched, scan, questions, packed, depth)
+        low, high = np.quantile(near, [share, 1 - share], axis=0)
+        for kind in KINDS:
+            plain, filtered, shares = [], [], []
+            for number, query in enumerate(given.questions):
+                mask = random.random(len(near)) < share
+                if kind != "at random":
+                    mask = near[:, number] >= high[number] if kind == "with" else near[:, number] <= low[number]
+                allowed = np.packbits(mask, bitorder="little")
+                plain.append(fastest(partial(searched.search, query[None], depth)))
+                filtered.append(fastest(partial(searched.search, query[None], depth, allowed=allowed)))
+                rows = searched.search(query[None], depth, allowed=allowed)[1][0]
+                shares.append(held(scan.search(query[None], depth, allowed=allowed)[1][0][:K], rows))
+            print(f"{share:.1%} {kind:<11} {np.mean(shares):.4f}  {late(filtered, plain)}", flush=True)
 
 
-def _report(name: str, engine: Any, scan: Scan, questions: np.ndarray, filters: list[np.ndarray], depth: int) -> None:
-    """Each question with and without its filter, one right after the other: a busy moment is one for both."""
-    engine.search(questions[:1], depth)
-    engine.search(questions[:1], depth, allowed=filters[0])  # compiled, or read from where that is kept
-    shares, plain, filtered = [], [], []
-    for query, allowed in zip(questions, filters, strict=True):
-        plain.append(_fastest(engine, query, depth, None))
-        filtered.append(_fastest(engine, query, depth, allowed))
-        found = engine.search(query[None], depth, allowed=allowed)[1][0]
-        wanted = scan.search(query[None], depth, allowed=allowed)[1][0][:100]
-        shares.append(np.isin(wanted[wanted >= 0], found).mean() if (wanted >= 0).any() else 1.0)
-    middle, late = np.percentile(filtered, [50, 99])
-    usual = np.percentile(plain, 99)
-    print(f"{name:<18} {np.mean(shares):.4f}  {middle:.2f}  {late:.2f}  {usual:.2f}  {late / usual:.2f}", flush=True)
+def through(given: Given, engine: str, depth: int, folder: Path) -> None:
+    """The searcher: of the exact top K over what is allowed, how many are answered."""
+    known = attributes(given)
+    arrays = {"codebooks": given.codebooks, "codes": given.codes, "vectors": given.corpus}
+    build_index(folder, **arrays, documents=known.documents(), engine=engine)
+    view = LiveIndex.open(folder).latest()
+    for part in view.parts:
+        part.open.reader.candidates.threads = 1
+    searcher, everything = Searcher(view), np.ones(len(given.corpus), dtype=bool)
+    depths = [depth, 2 * depth, 4 * depth]
+    found = np.array(
+        [found_at(searcher, given, number, everything, None, depths) for number in range(len(given.near[0]))]
+    )
+    print(f"\nfound of the exact top {K}, at {depths} candidates; unfiltered: {shown(found)}")
+    print(f"{'searcher, allowed':<18} really  found at these    again: ms, p99, unfiltered, ratio;  first: the same")
+    random = np.random.default_rng(1)
+    for share in SHARES:
+        for kind in KINDS:
+            runs, plain, shares, really = [], [], [], []
+            for number, query in enumerate(given.questions):
+                asked, mask = known.ask(kind, share, query, random)
+                plain.append(measure(searcher, query, depth, None).again)
+                runs.append(measure(searcher, query, depth, asked))
+                shares.append(found_at(searcher, given, number, mask, asked, depths))
+                really.append(mask.mean())
+            times = "    ".join(late([getattr(each, of) for each in runs], plain) for of in ("again", "first"))
+            print(f"{share:.1%} {kind:<11} {np.mean(really):.4f}  {shown(np.array(shares))}  {times}", flush=True)
 
 
-def _fastest(engine: Any, query: np.ndarray, depth: int, allowed: np.ndarray | None) -> float:
+def found_at(
+    searcher: Searcher, given: Given, number: int, mask: np.ndarray, asked: Any, depths: list[int]
+) -> list[float]:
+    query, wanted = given.questions[number][None], given.best(number, mask)
+    both = QueryVectors(query, query)
+    return [held(wanted, searcher.search_vectors(both, K, depth, filter=asked).rows[0]) for depth in depths]
+
+
+def shown(shares: np.ndarray) -> str:
+    return " ".join(f"{share:.4f}" for share in shares.mean(axis=0))
+
+
+class Attributes(NamedTuple):
+    """What the documents have: a number drawn by chance, and the clusters that they are in."""
+
+    drawn: np.ndarray
+    labels: dict[str, np.ndarray]
+    centroids: dict[str, np.ndarray]
+
+    def documents(self) -> Iterator[Document]:
+        for row, number in enumerate(self.drawn.tolist()):
+            values = {name: int(of[row]) for name, of in self.labels.items()}
+            yield Document(f"d{row}", "", "", {"drawn": number, **values})
+
+    def ask(self, kind: str, share: float, query: np.ndarray, random: np.random.Generator) -> tuple[Any, np.ndarray]:
+        """A filter for one question, and which rows pass it."""
+        if kind == "at random":
+            wide = round(DRAWN * share)
+            low = int(random.integers(0, DRAWN - wide))
+            return {"drawn": {"gte": low, "lt": low + wide}}, (self.drawn >= low) & (self.drawn < low + wide)
+        name = "coarse" if share >= 1 / COARSE else "fine"
+        scores = self.centroids[name] @ query * (1 if kind == "with" else -1)
+        chosen = nearest(scores, self.labels[name], share)
+        return {name: {"any": chosen.tolist()}}, np.isin(self.labels[name], chosen)
+
+
+def attributes(given: Given) -> Attributes:
+    drawn = np.random.default_rng(0).integers(0, DRAWN, len(given.corpus))
+    found = clusters(given.codebooks, given.codes, min(FINE, len(given.corpus) // 50))
+    fine = np.empty(len(given.corpus), dtype=np.int64)
+    fine[found.order] = np.repeat(np.arange(len(found.centroids)), np.diff(found.offsets))
+    coarse = faiss.Kmeans(found.centroids.shape[1], COARSE, niter=20, seed=0, min_points_per_centroid=1)
+    coarse.train(found.centroids)
+    of = coarse.index.search(found.centroids, 1)[1][:, 0]
+    both = {"fine": found.centroids, "coarse": coarse.centroids}
+    return Attributes(drawn, {"fine": fine, "coarse": of[fine]}, both)
+
+
+def nearest(scores: np.ndarray, labels: np.ndarray, share: float) -> np.ndarray:
+    """The first clusters that hold the share between them, at least one."""
+    order = np.argsort(-scores)
+    held_there = np.cumsum(np.bincount(labels, minlength=len(scores))[order])
+    return order[: int(np.searchsorted(held_there, share * len(labels))) + 1]
+
+
+class Measured(NamedTuple):
+    """Milliseconds of CPU, the least of some: where it is not known yet which documents pass, and where it is."""
+
+    first: float
+    again: float
+
+
+def measure(searcher: Searcher, query: np.ndarray, depth: int, asked: Any) -> Measured:
+    both = QueryVectors(query[None], query[None])
+    search = partial(searcher.search_vectors, both, K, depth, filter=asked)
+
+    def forget() -> None:
+        for part in searcher.reader.latest().parts:
+            part.open.reader.documents.columns._passing.clear()
+
+    return Measured(fastest(search, forget), fastest(search))
+
+
+def fastest(search: Callable[[], Any], before: Callable[[], None] = lambda: None) -> float:
     """Milliseconds of CPU, the least of a few runs: what the search takes, not what else the machine does."""
     times = []
     for _ in range(REPEATS):
+        before()
         started = time.process_time()
-        engine.search(query[None], depth, allowed=allowed)
+        search()
         times.append(1000 * (time.process_time() - started))
     return min(times)
 
 
-def _unit(rows: np.ndarray) -> np.ndarray:
-    floats = rows.astype(np.float32)
-    return floats / np.linalg.norm(floats, axis=1, keepdims=True)
+def late(filtered: list[float], plain: list[float]) -> str:
+    """Median and p99, the p99 of the same questions without a filter, and one over the other."""
+    (middle, last), usual = np.percentile(filtered, [50, 99]), np.percentile(plain, 99)
+    return f"{middle:.2f}  {last:.2f}  {usual:.2f}  {last / usual:.2f}"
+
+
+def held(wanted: np.ndarray, found: np.ndarray) -> float:
+    """The share of what is wanted that was found."""
+    wanted = wanted[wanted >= 0]
+    return float(np.isin(wanted, found).mean()) if len(wanted) else 1.0
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from typing import Literal
 import numpy as np
 import tyro
 from tyro.conf import Positional
+from unit import unit
 
 from bidr.codes.additive import fit_additive
 from bidr.codes.fit import fit
@@ -31,7 +32,7 @@ def main(
 
     half: questions are drawn at random; settings were chosen by those of the one half, figures are of the other.
     """
-    corpus, everyone = _unit(np.load(vectors)[:documents]), _unit(np.load(queries))
+    corpus, everyone = unit(np.load(vectors)[:documents]), unit(np.load(queries))
     drawn = np.array_split(np.random.default_rng(0).permutation(len(everyone)), 2)[half == "test"]
     questions = everyone[drawn[:asked]]
     if additive:
@@ -58,11 +59,6 @@ def main(
             f"{1000 * spent / len(questions):.2f} ms of CPU a query",
             flush=True,
         )
-
-
-def _unit(rows: np.ndarray) -> np.ndarray:
-    floats = rows.astype(np.float32)
-    return floats / np.linalg.norm(floats, axis=1, keepdims=True)
 
 
 if __name__ == "__main__":

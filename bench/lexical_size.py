@@ -3,7 +3,8 @@
 python bench/lexical_size.py DATA WORK --sizes 50000 100000 190000
 
 DATA is a data set with texts; codes and vectors are random and small, since only the words are looked at. Every size is
-built and opened in a process of its own. Anonymous memory is what asking all questions adds, in bytes.
+built and opened in a process of its own. Anonymous memory is what asking all questions adds, in bytes. Planned is what
+`bidr plan --lexical` says with --data, guessed what it says with --text-bytes alone.
 """
 
 import json
@@ -21,6 +22,7 @@ from tyro.conf import Positional
 from bidr.bench.peers.harness import memory
 from bidr.codes.codebooks import Codebooks
 from bidr.index.build import build_index
+from bidr.index.lexical.sizes import guessed, words_disk
 from bidr.index.live.index import LiveIndex
 from bidr.index.live.words import LiveWords
 from bidr.text import load
@@ -41,14 +43,15 @@ def main(
         made = build if step == "build" else asked
         print(json.dumps(made(data, work / size, int(size), split)))
         return
-    print("| documents | postings | disk B/doc | build s | build peak MiB | anonymous bytes | CPU ms |")
-    print("|---|---|---|---|---|---|---|")
+    print("| documents | postings | disk B/doc | planned | guessed | build s | peak MiB | anonymous bytes | CPU ms |")
+    print("|---|---|---|---|---|---|---|---|---|")
     grown = []
     for size in sizes:
         built, found = (_apart(data, work, split, f"{step}:{size}") for step in ("build", "ask"))
         grown.append((size, found["anonymous"]))
         print(
-            f"| {size:,} | {built['postings']:,} | {built['disk'] / size:.0f} | {built['seconds']:.0f} | "
+            f"| {size:,} | {built['postings']:,} | {built['disk'] / size:.0f} | {built['planned'] / size:.0f} | "
+            f"{built['guessed'] / size:.0f} | {built['seconds']:.0f} | "
             f"{built['peak'] >> 20:,} | {found['anonymous']:,} | {found['cpu_ms']:.2f} |",
             flush=True,
         )
@@ -65,7 +68,17 @@ def build(data: str, folder: Path, size: int, split: str) -> dict[str, float]:
     files = {file.name: file.stat().st_size for file in path.glob("words.*")}
     peak = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     seconds = time.process_time() - started
-    return {"postings": files["words.counts.npy"], "disk": sum(files.values()), "seconds": seconds, "peak": peak}
+    planned, guess = plans(data, size)
+    took = {"disk": sum(files.values()), "seconds": seconds, "peak": peak}
+    return {"postings": files["words.counts.npy"], **took, "planned": planned, "guessed": guess}
+
+
+def plans(data: str, size: int) -> list[int]:
+    """Bytes on disk that a plan says, by a sample of the texts and by their mean size."""
+    from bidr.plan import look_through  # not before the peak is known: what it imports takes memory too
+
+    seen = look_through(islice(load(data).corpus, size))
+    return [sum(words_disk(words, size).values()) for words in (seen.words, guessed(seen.text_bytes))]
 
 
 def asked(data: str, folder: Path, size: int, split: str) -> dict[str, float]:

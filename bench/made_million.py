@@ -15,6 +15,7 @@ import faiss
 import numpy as np
 import tyro
 from tyro.conf import Positional
+from unit import unit
 
 from bidr.codes.exact import top_k, top_k_codes
 from bidr.codes.fit import fit
@@ -61,11 +62,6 @@ def check(documents: np.ndarray, queries: np.ndarray, amounts: tuple[float, ...]
             f"100th {exact.scores[:, -1].mean():.3f}; R@100 of 24 bytes at 200 {shares[0]:.3f}, 1000 {shares[1]:.3f}",
             flush=True,
         )
-
-
-def unit(rows: np.ndarray) -> np.ndarray:
-    floats = rows.astype(np.float32)
-    return floats / np.linalg.norm(floats, axis=1, keepdims=True)
 
 
 def main(

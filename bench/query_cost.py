@@ -17,6 +17,7 @@ import faiss
 import numpy as np
 import tyro
 from tyro.conf import Positional
+from unit import unit
 
 from bidr.answers import QueryVectors
 from bidr.index.reader import IndexReader
@@ -37,8 +38,7 @@ def main(
 ) -> None:
     """Print a line for every number of candidates; `visits`: how many lists, where the index has lists."""
     faiss.omp_set_num_threads(1)
-    questions = np.load(queries)[:asked].astype(np.float32)
-    questions /= np.linalg.norm(questions, axis=1, keepdims=True)
+    questions = unit(np.load(queries)[:asked])
     with IndexReader.open(index, ef=visits) as reader:
         exact, ways = exact_rows(reader, questions), _ways(reader)
         for depth in candidates:

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import tyro
 from tyro.conf import Positional
+from unit import unit
 
 from bidr.index.vectors.layout import KINDS, to_rows
 
@@ -47,11 +48,6 @@ def restored(kind: str, rows: np.ndarray) -> np.ndarray:
     if kind == "fp16":
         return stored.astype(np.float32)
     return stored["vector"].astype(np.float32) * stored["scale"][:, None]
-
-
-def unit(rows: np.ndarray) -> np.ndarray:
-    rows = np.asarray(rows, dtype=np.float32)
-    return rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
 
 
 def top(scores: np.ndarray, k: int) -> np.ndarray:

@@ -24,13 +24,11 @@ from bidr.model.encode import encode_corpus
 from bidr.model.folder import Model
 from bidr.model.frozen import FrozenModel, open_model
 from bidr.progress import say
-from bidr.text import Dataset, check
-from bidr.text.labels import read_ids
+from bidr.text import Dataset, check_corpus
+from bidr.text.labels import list_ids
 from bidr.training.material import tokenise_documents
 from bidr.training.workshop import pick_device
 
-# The mean size of an id that a budget is checked with.
-ID_BYTES = 16
 Vectors = Path | str | npt.NDArray[Any]
 Names = Path | str | Sequence[str]
 
@@ -57,18 +55,11 @@ def build(
     """
     model = model if isinstance(model, Model) else Model(model, pick_device(device))
     out = Path(out)
-    check(data, splits=[])
-    limits: dict[str, Any] = {"titles": model.text.titles, "max_length": model.text.document_length}
+    check_corpus(data, out)
     shape = _shape(data.corpus.count(), model.dense.dim, model.codebooks.books, model.codebooks.bits, engine, stored)
-    budget = check_budget(ram_budget, build_peaks(shape, fits=False, named=ID_BYTES, worded=lexical))
+    budget = check_budget(ram_budget, build_peaks(shape, fits=False, named=True, worded=lexical))
     with watched(budget), working(out) as work:
-        source = tokens or work.folder / "tokens"
-        documents = tokenise_documents(data, model.sparse, source, **limits)
-        codes = encode_corpus(
-            model.sparse, documents, work.folder / "codes.npy", codebooks=model.codebooks, label="encode into codes"
-        )
-        documents = tokenise_documents(data, model.dense, source, **limits)
-        vectors = encode_corpus(model.dense, documents, work.folder / "vectors.npy", label="encode into vectors")
+        codes, vectors = _encoded(data, model, work.folder, tokens or work.folder / "tokens")
         build_index(
             out,
             codebooks=model.codebooks,
@@ -83,6 +74,17 @@ def build(
             lexical=model.text.titles if lexical else None,
         )
     return out
+
+
+def _encoded(data: Dataset, model: Model, folder: Path, tokens: Path) -> tuple[Codes, npt.NDArray[Any]]:
+    """Codes and vectors of all documents, on disk."""
+    limits: dict[str, Any] = {"titles": model.text.titles, "max_length": model.text.document_length}
+    documents = tokenise_documents(data, model.sparse, tokens, **limits)
+    codes = encode_corpus(
+        model.sparse, documents, folder / "codes.npy", codebooks=model.codebooks, label="encode into codes"
+    )
+    documents = tokenise_documents(data, model.dense, tokens, **limits)
+    return codes, encode_corpus(model.dense, documents, folder / "vectors.npy", label="encode into vectors")
 
 
 def build_vectors(
@@ -116,8 +118,8 @@ def build_vectors(
         return _build_plain(vectors, out, plain or PlainCodes(), ids, data, ram_budget, options)
     model = model if isinstance(model, FrozenModel) else _frozen(model)
     rows, books = model.documents(vectors), model.codebooks.books
-    shape, named = _shape(*rows.shape, books, 8, engine, stored), _named(ids, data, len(rows))
-    budget = check_budget(ram_budget, build_peaks(shape, fits=False, named=ID_BYTES if named else None, worded=lexical))
+    shape, named = _shape(*rows.shape, books, 8, engine, stored), _named(ids, data, len(rows), Path(out))
+    budget = check_budget(ram_budget, build_peaks(shape, fits=False, named=bool(named), worded=lexical))
     options["model"] = ModelStamp(model.fingerprint, str(model.folder.resolve()))
     with watched(budget), working(Path(out)) as work:
         codes = _coded(work, rows, model.fingerprint, books, partial(model.additive.encode_blocks, rows))
@@ -137,10 +139,8 @@ def _build_plain(
     rows = open_vectors(vectors, "vectors", plain.metric)
     plain.check(rows.dim)
     shape = _shape(*rows.shape, plain.books, plain.codewords.bit_length() - 1, options["engine"], options["stored"])
-    named = _named(ids, data, len(rows))
-    budget = check_budget(
-        ram_budget, build_peaks(shape, named=ID_BYTES if named else None, worded=bool(options["lexical"]))
-    )
+    named = _named(ids, data, len(rows), Path(out))
+    budget = check_budget(ram_budget, build_peaks(shape, named=bool(named), worded=bool(options["lexical"])))
     with watched(budget), working(Path(out)) as work:
         name = "codebooks.safetensors"
 
@@ -161,14 +161,14 @@ def _shape(count: int, dim: int, books: int, bits: int, engine: str, stored: Kin
     return Shape(count, dim, choose_engine(engine, count, bits), bits, (books * bits + 7) // 8, stored)
 
 
-def _named(ids: Names | None, data: Dataset | None, count: int) -> dict[str, Any]:
+def _named(ids: Names | None, data: Dataset | None, count: int, out: Path) -> dict[str, Any]:
     """What documents are called, and what tells these names from others."""
     if data is not None:
         return {"documents": data.corpus, "named": data.corpus.fingerprint()}
     if ids is None:
         return {}
-    names = read_ids(ids, count, "documents")
-    return {"ids": names, "named": names.fingerprint()}
+    names = list_ids(ids, count, "documents", out)
+    return {"ids": names, "named": names.fingerprint}
 
 
 def _coded(work: Work, rows: VectorRows, coder: str, books: int, blocks: Callable[[int], Iterator[Codes]]) -> Codes:

@@ -21,7 +21,9 @@ from bidr.progress import say
 from bidr.search import Searcher
 from bidr.shrunk import shrunk
 from bidr.text import Dataset, Split, check
+from bidr.training.checks import check_cuts
 from bidr.training.config import SamplerName, TrainConfig
+from bidr.training.material import read_splits
 from bidr.training.recipe import model_of, open_workshop
 from bidr.training.recipes import DEFAULT, recipe, with_recipe
 from bidr.training.workshop import Workshop, refuse_untaught
@@ -82,17 +84,27 @@ def compare(
         if name in UNIFIED and settings.unify.epochs < 1:
             raise ConfigError(f"unify.epochs: given 0, expected 1 or more: the recipe {name!r} fits a query encoder")
         refuse_untaught(settings)
-    judged = data.split(split)
-    check(data, [split])
+    check_cuts("shrink", shrink, config.dim)
+    judged = _judged(data, split, config)
     shop = open_workshop(data, config, out)
+    check_cuts("shrink", shrink, shop.dim)
     rows = [_bm25(data, judged, config)]
     for name, settings in configs.items():
         own = shop.under(settings)
         if name == "bidr-unified":
             own = shop.under(replace(settings, dense=replace(settings.dense, sampler=better_sampler(own))))
-        rows += _measure(name, own, out, judged, engine, settings.dense.prefixes or shrink)
+        rows += _measure(name, own, out, judged, engine, sorted({*settings.dense.prefixes, *shrink}))
         write_json(out / "comparison.json", report(rows))
     return rows
+
+
+def _judged(data: Dataset, split: str, config: TrainConfig) -> Split:
+    """The questions to measure on. Where there is no dev split, that is what training sets aside for it."""
+    if split == "dev" and "dev" not in data.splits():
+        return read_splits(data, config.dev_queries, config.seed).dev
+    judged = data.split(split)
+    check(data, [split])
+    return judged
 
 
 def better_sampler(shop: Workshop) -> SamplerName:

@@ -1,23 +1,29 @@
 """What a corpus will take before anything is built: RAM, disk, reads, build time, machines, for every engine."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from bidr.errors import ConfigError
 from bidr.index.budget import build_peaks
 from bidr.index.engines.graph import COMPARED_A_STEP, default_width
 from bidr.index.engines.lists import VISITED
-from bidr.index.sizes import BITS, ENGINES, MOST_DOCUMENTS, Shape, cold_pages, disk, ram
+from bidr.index.lexical.sizes import SAMPLED, WordsSize, counted, words_disk, words_ram
+from bidr.index.sizes import BITS, ENGINES, MOST_DOCUMENTS, Shape, cold_pages, disk, page_tables, ram
 from bidr.index.times import build_seconds
 from bidr.index.vectors import KINDS, Kind
 from bidr.search import CANDIDATES
+from bidr.text.dataset import Titles, document_text
+from bidr.text.records import Document
 
 
 @dataclass(frozen=True, kw_only=True)
 class Corpus:
-    """What is planned for. `ram`: bytes of one machine; ids and texts by their mean size, None: there are none."""
+    """What is planned for. `ram`: bytes of one machine; ids and texts by their mean size, None: there are none.
+
+    words: of the texts, where they are indexed too.
+    """
 
     docs: int
     dim: int
@@ -29,6 +35,7 @@ class Corpus:
     text_bytes: float | None = 1_000
     cores: int = 16
     live: bool = True
+    words: WordsSize | None = None
 
     def __post_init__(self) -> None:
         for name in ("docs", "dim", "ram", "code_bytes", "candidates", "cores"):
@@ -40,7 +47,9 @@ class Corpus:
                 raise ConfigError(f"{name}: given {value}, expected a mean size in bytes of 0 or more")
         if self.stored not in KINDS:
             raise ConfigError(f"stored: given {self.stored!r}, expected one of {', '.join(KINDS)}")
-        least = sum(ram(self.shape("scan", 4, 1)).values())
+        if self.words is not None and self.text_bytes is None:
+            raise ConfigError("lexical: there are no texts (text_bytes 0), expected some; leave lexical out")
+        least = sum(self.ram_parts(self.shape("scan", 4, 1)).values())
         if least > self.ram:
             raise ConfigError(
                 f"ram: given {self.ram:,} bytes, but a process that holds one document takes {least:,}; give more"
@@ -49,6 +58,46 @@ class Corpus:
     def shape(self, engine: str, bits: int, count: int | None = None, code_bytes: int | None = None) -> Shape:
         size = code_bytes or self.code_bytes
         return Shape(count or self.docs, self.dim, engine, bits, size, self.stored, self.live)
+
+    def ram_parts(self, shape: Shape) -> dict[str, int]:
+        """What an index of this shape takes in RAM, words included."""
+        parts = ram(shape)
+        if self.words is not None:
+            parts["words"] = words_ram(shape.count, self.candidates)
+            parts["page tables"] += page_tables(sum(words_disk(self.words, shape.count).values()))
+        return parts
+
+    def disk_parts(self, shape: Shape) -> dict[str, int]:
+        words = words_disk(self.words, shape.count) if self.words is not None else {}
+        return disk(shape, self.id_bytes, self.text_bytes) | words
+
+
+class Texts(NamedTuple):
+    """A corpus as it is planned for: documents, mean sizes in bytes, and some of the texts, evenly spread."""
+
+    documents: int
+    id_bytes: float
+    text_bytes: float
+    sample: list[str]
+
+    @property
+    def words(self) -> WordsSize:
+        return counted(self.sample)
+
+
+def look_through(documents: Iterable[Document], titles: Titles = "prepend") -> Texts:
+    """Read a corpus once."""
+    count = ids = size = 0
+    sample, every = list[str](), 1
+    for document in documents:
+        ids += len(document.id.encode())
+        size += len(document.title.encode()) + len(document.text.encode())
+        if count % every == 0:
+            sample.append(document_text(document, titles))
+        count += 1
+        if len(sample) == 2 * SAMPLED:
+            sample, every = sample[::2], 2 * every
+    return Texts(count, ids / max(1, count), size / max(1, count), sample)
 
 
 def parse_count(name: str, given: str) -> int:
@@ -75,13 +124,14 @@ def plan(corpus: Corpus) -> dict[str, Any]:
         "text_bytes": corpus.text_bytes,
         "cores": corpus.cores,
         "live": corpus.live,
+        "words": corpus.words._asdict() if corpus.words else None,
         "engines": [_engine(corpus, engine, bits) for engine in ENGINES for bits in BITS],
     }
 
 
 def _engine(corpus: Corpus, engine: str, bits: int) -> dict[str, Any]:
     shape = corpus.shape(engine, bits)
-    parts, files = ram(shape), disk(shape, corpus.id_bytes, corpus.text_bytes)
+    parts, files = corpus.ram_parts(shape), corpus.disk_parts(shape)
     total = sum(parts.values())
     machines = machines_for(corpus, engine, bits)
     share = corpus.shape(engine, bits, -(-corpus.docs // machines))
@@ -92,14 +142,14 @@ def _engine(corpus: Corpus, engine: str, bits: int) -> dict[str, Any]:
         "fits": machines == 1,
         "largest_code_bytes": largest_codes(corpus, engine, bits),
         "machines": machines,
-        "ram_a_machine": sum(ram(share).values()),
+        "ram_a_machine": sum(corpus.ram_parts(share).values()),
         "disk": {"bytes": files, "total": sum(files.values()), "per_document": sum(files.values()) / corpus.docs},
         "compared_a_query": compared(share, corpus.candidates),
         "reads_a_query": {
             "candidates": min(corpus.candidates, share.count),
             "pages_cold": round(cold_pages(share, min(corpus.candidates, share.count)), 1),
         },
-        "build_peak_a_machine": build_peaks(share, named=corpus.id_bytes),
+        "build_peak_a_machine": build_peaks(share, named=corpus.id_bytes is not None, worded=corpus.words is not None),
         "build_seconds_a_machine": {
             part: round(seconds, 1)
             for part, seconds in build_seconds(share, corpus.text_bytes is not None, corpus.cores).items()
@@ -115,7 +165,7 @@ def compared(shape: Shape, candidates: int) -> int:
 
 
 def fits(corpus: Corpus, shape: Shape) -> bool:
-    return shape.count <= MOST_DOCUMENTS[shape.engine] and sum(ram(shape).values()) <= corpus.ram
+    return shape.count <= MOST_DOCUMENTS[shape.engine] and sum(corpus.ram_parts(shape).values()) <= corpus.ram
 
 
 def machines_for(corpus: Corpus, engine: str, bits: int) -> int:

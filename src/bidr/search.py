@@ -141,20 +141,10 @@ class Searcher:
             code_scores, places = engine.search(codes, depth)
             if joined := self._joined(code_scores, places, view, engine, words, lexical):
                 code_scores, places = joined.code_scores, joined.places
-        order = np.empty((len(places), min(k, depth)), dtype=np.int64)
-        scores, ties = np.empty(order.shape, dtype=np.float32), False
-        for number, near in enumerate(places):
-            # Places of -1, at the end, stand for documents that could not be found: fewer pass than were asked for.
-            there = near if len(near) and near[-1] >= 0 else near[near >= 0]
-            exact = self._score(there, vectors[number], clock, view.vectors)
-            with clock("ranking"):
-                if self.fuse:
-                    exact += np.float32(self.fuse) * code_scores[number, : len(there)]
-                if joined:
-                    exact += joined.added[number, : len(there)]
-                ties |= self._best(exact, near, order[number], scores[number])
+        added = self._added(code_scores, joined)
+        order, scores, ties = self._ranked(places, vectors, min(k, depth), added, view.vectors, clock)
+        each = np.arange(len(places))[:, None]
         with clock("ranking"):
-            each = np.arange(len(places))[:, None]
             found = view.rows_of(places[each, order])
             if ties:  # by row
                 by_row = np.lexsort((found, -scores), axis=1)
@@ -166,6 +156,29 @@ class Searcher:
                 candidate_ranks=joined.ranks[each, order], word_ranks=joined.word_ranks[each, order]
             )
         return ranking
+
+    def _added(self, code_scores: Floats, joined: Joined | None) -> Floats | None:
+        """What the codes and the words add to the scores of candidates; None: nothing."""
+        added = np.float32(self.fuse) * code_scores if self.fuse else None
+        if joined is None:
+            return added
+        return joined.added if added is None else added + joined.added
+
+    def _ranked(
+        self, places: Rows, vectors: Floats, k: int, added: Floats | None, stored: StoredVectors, clock: "_Clock"
+    ) -> tuple[Rows, Floats, bool]:
+        """Which k of its candidates each query's vector puts first, their scores, and whether any are equal."""
+        order = np.empty((len(places), k), dtype=np.int64)
+        scores, ties = np.empty(order.shape, dtype=np.float32), False
+        for number, near in enumerate(places):
+            # Places of -1, at the end, stand for documents that could not be found: fewer pass than were asked for.
+            there = near if len(near) and near[-1] >= 0 else near[near >= 0]
+            exact = self._score(there, vectors[number], clock, stored)
+            with clock("ranking"):
+                if added is not None:
+                    exact += added[number, : len(there)]
+                ties |= self._best(exact, near, order[number], scores[number])
+        return order, scores, ties
 
     def _joined(
         self, scores: Floats, places: Rows, view: Any, engine: Any, words: Sequence[str] | None, lexical: int | None
@@ -193,7 +206,8 @@ class Searcher:
             if row >= 0
         ]
 
-    def _score(self, rows: Rows, query: Floats, clock: "_Clock", stored: "StoredVectors") -> Floats:
+    def _score(self, rows: Rows, query: Floats, clock: "_Clock", stored: StoredVectors) -> Floats:
+        """What the vectors say of some candidates; other ways to store them score otherwise (`shrunk`)."""
         with clock("reads"):
             stored.fetch(rows)
         with clock("ranking"):

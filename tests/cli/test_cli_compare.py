@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -79,6 +80,27 @@ def test_a_recipe_is_a_preset_that_a_file_and_flags_override(tmp_path: Path) -> 
     found = parse(Train, flags, "bidr train", Train.defaults(flags)).settings
     assert (found.method, found.conventional.negatives) == ("conventional", "refreshed-alone")
     assert (found.conventional.codes, found.conventional.refresh, found.dense.prefixes) == ("pq", 5, (4, 8))
+
+
+def test_dev_questions_that_training_sets_aside_are_measured_on(bidr: Run, made: Made, tmp_path: Path) -> None:
+    data, report = tmp_path / "data", tmp_path / "report.json"
+    shutil.copytree(made.data, data)
+    (data / "qrels" / "dev.tsv").unlink()
+    flags = ["--recipes", "dpr-opq", "--data", data, "--out", tmp_path / "out", "--split", "dev", *TINY]
+    short = ["--warmup.epochs", "1", "--sparse.epochs", "1", "--dense.epochs", "1"]
+    code, _, err = bidr("compare", *flags, *short, "--json", report)
+    assert code == 0, err
+    assert "set aside to choose on" in err
+    assert [row["method"] for row in json.loads(report.read_text())["rows"]] == ["BM25", "dpr-opq"]
+    assert "no split 'other'" in bidr.refused("compare", *flags, "--split", "other")
+
+
+@pytest.mark.parametrize("verb", ["train", "compare"])
+def test_vectors_cut_off_behind_their_end_are_refused(bidr: Run, made: Made, tmp_path: Path, verb: str) -> None:
+    given = ["--data", made.data, "--out", tmp_path / "out", *TINY]
+    for flag in ["--dense.prefixes"] + ["--shrink"] * (verb == "compare"):
+        line = bidr.refused(verb, *given, flag, "8", "33")
+        assert f"{flag.removeprefix('--')}: given 33, expected 1 to 32" in line
 
 
 def test_recipes_are_listed_with_a_line_each(bidr: Run) -> None:

@@ -10,6 +10,7 @@ from cli_data import Run
 
 from bidr.codes.exact import top_k
 from bidr.index.budget import parse_bytes
+from bidr.index.lexical.sizes import guessed
 from bidr.plan import Corpus, machines_for, plan
 
 GIB = 1 << 30
@@ -61,6 +62,34 @@ def test_as_many_machines_as_are_needed_and_no_more() -> None:
         assert each["ram_a_machine"] <= corpus.ram
         alone = Corpus(docs=fewer, dim=768, ram=16 * GIB)
         assert not _engine(alone, each)["fits"]
+
+
+def test_words_are_planned_for(bidr: Run, tmp_path: Path) -> None:
+    plain, worded = (
+        plan(Corpus(docs=10**8, dim=384, ram=4 * GIB, words=words))["engines"] for words in (None, guessed(1_000))
+    )
+    for without, engine in zip(plain, worded, strict=True):
+        more = engine["disk"]["per_document"] - without["disk"]["per_document"]
+        assert 300 < more < 500, "75 postings of 5 bytes, and little else"
+        assert engine["ram"]["total"] - without["ram"]["total"] > engine["ram"]["bytes"]["words"] > 0
+        assert engine["build_peak_a_machine"]["names"] > without["build_peak_a_machine"]["names"]
+
+
+def test_a_plan_for_documents_that_are_there(bidr: Run, tmp_path: Path) -> None:
+    folder, out = tmp_path / "data", tmp_path / "plan.json"
+    texts = [" ".join(f"word{(row * number) % 97}" for number in range(20)) for row in range(300)]
+    folder.mkdir()
+    lines = [json.dumps({"_id": f"id-{row:03d}", "title": "", "text": text}) for row, text in enumerate(texts)]
+    (folder / "corpus.jsonl").write_text("\n".join(lines) + "\n")
+    shown = bidr("plan", "--data", folder, "--lexical", "--dim", 32, "--json", out)
+    assert shown.code == 0, shown.err
+    value = json.loads(out.read_text())
+    assert (value["documents"], value["id_bytes"]) == (300, 6)
+    assert value["text_bytes"] == pytest.approx(np.mean([len(text) for text in texts]))
+    assert value["words"]["postings"] == pytest.approx(np.mean([len(set(text.split())) for text in texts]))
+    assert "words" in shown.out
+    assert bidr("plan", "--data", folder, "--docs", "1e6", "--json", out).code == 0
+    assert json.loads(out.read_text())["documents"] == 10**6
 
 
 @pytest.mark.parametrize(
@@ -144,6 +173,9 @@ def test_settings_of_an_index_hold_when_it_is_searched(bidr: Run, files: tuple[P
         (["--docs", "1e9", "--bytes-per-doc", "-1"], ["-1"]),
         (["--docs", "1e9", "--text-bytes", "nan"], ["text_bytes", "nan"]),
         (["--docs", "1e9", "--stored", "fp8"], ["fp8"]),
+        (["--docs", "1e9", "--lexical", "--text-bytes", "0"], ["lexical", "no texts"]),
+        (["--data", "nowhere", "--id-bytes", "9"], ["--data", "--id-bytes"]),
+        (["--data", "nowhere", "--recall", ".9"], ["--data", "--recall"]),
         (["--recall", "1.2"], ["recall", "1.2", ".95"]),
         (["--recall", "0"], ["recall", "given 0"]),
         (["--recall", ".9", "--k", "0"], ["k: given 0"]),

@@ -1,6 +1,8 @@
 """The command line with vectors that already exist: the whole path, and one line for whatever is wrong with them."""
 
 import json
+import re
+import shlex
 from pathlib import Path
 
 import numpy as np
@@ -118,6 +120,29 @@ def test_train_build_search_and_evaluate(files: Files, bidr: Run, tmp_path: Path
     assert "has no text encoder" in bidr.refused(
         "build", "--data", files.data, "--model", model, "--out", tmp_path / "i"
     )
+
+
+def test_what_the_card_says_to_do_can_be_done(
+    files: Files, bidr: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    np.save("documents.npy", files.documents)
+    np.save("questions.npy", files.questions[:4])
+    Path("qrels.tsv").write_text("query-id\tcorpus-id\tscore\n" + "".join(f"{row}\t{row}\t1\n" for row in range(4)))
+    trained = ["--vectors", "documents.npy", "--query-vectors", files.save("q.npy", files.questions), *QUICK]
+    assert bidr("train", *trained, "--out", "RUN").code == 0
+    card = Path("RUN/README.md").read_text()
+    assert f"{len(files.documents):,}, of which" in card
+    assert "kept_by" in card
+    assert str(tmp_path) not in card, "a path of this machine"
+    commands = [shlex.split(line)[1:] for line in re.findall(r"^    (bidr .*)$", card, re.MULTILINE)]
+    assert [words[0] for words in commands] == ["build", "search", "evaluate"]
+    for words in commands:
+        done = bidr(*words)
+        assert done.code == 0, done.err
+    names: dict = {}
+    exec(re.search(r"```python\n(.*?)```", card, re.DOTALL)[1], names)
+    assert names["found"].rows[:, 0].tolist() == [0, 1, 2, 3]
 
 
 def other_dimension(files: Files) -> tuple[list[object], list[str]]:

@@ -1,9 +1,19 @@
+import re
+import textwrap
+from pathlib import Path
+
 import faiss
 import numpy as np
 import pytest
 from made_index import clustered, random_codebooks
 
+import bidr
+from bidr.api import open_index
+from bidr.building import build_vectors
+from bidr.codes.codebooks import Codebooks
+from bidr.codes.plain import PlainCodes
 from bidr.errors import ConfigError, DataError
+from bidr.index.build import build_index
 from bidr.index.faissfile import export_faiss, import_faiss, pack, unpack
 
 
@@ -69,3 +79,58 @@ def test_codes_of_other_codebooks_are_refused():
             export_faiss(codebooks, bad)
     with pytest.raises(ConfigError, match="codewords per book"):
         export_faiss(random_codebooks(16, 4, words=64), good)
+
+
+@pytest.mark.parametrize("words", [16, 256])
+@pytest.mark.parametrize("widened", [False, True])
+def test_lists_leave_as_lists(tmp_path, words, widened):
+    """Faiss reads the file and finds what our own lists do: all of them visited, and a few."""
+    codebooks, vectors = random_codebooks(24, 6, words), clustered(3_000, 24)
+    if widened:  # as additive codes are: a copy of the vector for every book
+        centroids = np.random.default_rng(1).standard_normal((6, words, 24)).astype(np.float32)
+        codebooks = Codebooks(np.tile(np.eye(24, dtype=np.float32), (6, 1)), centroids)
+    codes = np.random.default_rng(0).integers(0, words, (3_000, 6), dtype=np.uint8)
+    build_index(tmp_path / "i", codebooks=codebooks, codes=codes, vectors=vectors, engine="lists")
+    queries = clustered(40, 24, seed=9)
+    with open_index(tmp_path / "i") as searcher:
+        reader = searcher.reader.latest().parts[0].open.reader
+        faiss.write_index(searcher.reader.to_faiss("lists"), str(tmp_path / "codes.faiss"))
+        index = faiss.read_index(str(tmp_path / "codes.faiss"))
+        inverted = faiss.extract_index_ivf(index)
+        assert inverted.nlist == reader.candidates.lists > 50
+        assert inverted.nprobe == round(0.2 * inverted.nlist)
+        for visits, agree in ((inverted.nlist, 0.999), (5, 0.95)):
+            inverted.nprobe = visits
+            theirs = index.search(queries, 50)[1]
+            ours = reader.rows_of(reader.candidates.search(queries, 50, ef=visits)[1])
+            same = np.mean([np.isin(a, b).mean() for a, b in zip(ours, theirs, strict=True)])
+            assert same > agree, "4-bit scores are rounded, and so are the centroids"
+        if words == 256:
+            inverted.nprobe = inverted.nlist
+            np.testing.assert_array_equal(
+                index.search(queries, 50)[1], export_faiss(codebooks, codes).search(queries, 50)[1]
+            )
+    again, stored = import_faiss(index)
+    np.testing.assert_array_equal(stored, codes)
+    np.testing.assert_array_equal(again.centroids, codebooks.centroids)
+
+
+def test_what_has_no_lists_cannot_leave_as_lists(tmp_path):
+    codebooks, vectors = random_codebooks(24, 6), clustered(300, 24)
+    build_index(tmp_path, codebooks=codebooks, codes=codebooks.encode(vectors), vectors=vectors, engine="scan")
+    with open_index(tmp_path) as searcher, pytest.raises(ConfigError, match="engine is 'scan', expected 'lists'"):
+        searcher.reader.to_faiss("lists")
+
+
+def test_the_reader_of_the_docs_finds_what_bidr_finds(tmp_path, monkeypatch):
+    page = (Path(__file__).parents[2] / "docs" / "models.md").read_text()
+    block = re.search(r"    faiss.write_index\(.*?names = .*?\n", page, re.DOTALL)[0]
+    vectors, questions = clustered(3_000, 24), clustered(5, 24, seed=9)
+    given = {"vectors": vectors, "ids": [f"d{row}" for row in range(3_000)], "plain": PlainCodes(4, metric="ip")}
+    build_vectors(model=None, out=tmp_path / "INDEX", engine="lists", **given)
+    monkeypatch.chdir(tmp_path)
+    names = {"questions": questions, "bidr": bidr, "faiss": faiss}
+    exec(textwrap.dedent(block), names)
+    with open_index("INDEX", ef=64) as searcher:
+        wanted = searcher.search_vectors(questions, 10, 200).rows[0]
+    assert names["names"] == [f"d{row}" for row in wanted]

@@ -1,5 +1,6 @@
 """The sizes that are computed beforehand, beside those of real indexes: the formulas were fitted to none of these."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -7,11 +8,14 @@ import pytest
 from made_index import clustered, documents, random_codebooks
 
 from bidr.index.build import build_index
+from bidr.index.lexical.sizes import words_disk
 from bidr.index.live.index import LiveIndex
 from bidr.index.live.writer import LiveWriter
 from bidr.index.reader import IndexReader
 from bidr.index.sizes import BITS, ENGINES, Shape, cold_pages, disk, engine_ram, pages_a_row, ram
 from bidr.index.vectors import KINDS
+from bidr.plan import look_through
+from bidr.text.records import Document
 
 DIM, CODE_BYTES = 48, 6
 NEAR = 0.10
@@ -58,6 +62,27 @@ def test_what_is_planned_is_what_an_index_takes(tmp_path: Path, engine: str, cou
     for bits in BITS:
         stored = KINDS[bits == 4]
         check(tmp_path / f"{bits}", Shape(count, DIM, engine, bits, CODE_BYTES, stored, live=False))
+
+
+def texts(count: int) -> Iterator[Document]:
+    """Words as often as in a language: Zipf's law, new ones all the time; longer and shorter texts."""
+    random = np.random.default_rng(0)
+    for row in range(count):
+        words = random.zipf(1.35, int(random.lognormal(3.5, 0.6)) + 1)
+        yield Document(f"{row}", "", " ".join(f"w{word}" for word in words if word < 1 << 40))
+
+
+@pytest.mark.parametrize("count", [1_003, 4_500, 14_000])
+def test_an_index_of_words_takes_what_a_sample_of_the_texts_says(tmp_path: Path, count: int) -> None:
+    books, vectors = random_codebooks(8, 2, 16), clustered(count, 8)
+    given = {"codebooks": books, "codes": books.encode(vectors), "vectors": vectors}
+    path = build_index(tmp_path, **given, documents=texts(count), lexical="prepend", engine="scan")
+    found = {file.name: file.stat().st_size for file in path.glob("words.*")}
+    # Fitted to neither: to 2,000 of 20,000 texts.
+    planned = words_disk(look_through(texts(20_000)).words, count)
+    assert planned.keys() == found.keys()
+    assert sum(planned.values()) == pytest.approx(sum(found.values()), rel=NEAR)
+    assert planned["words.places.npy"] == pytest.approx(found["words.places.npy"], rel=NEAR)
 
 
 @pytest.mark.slow

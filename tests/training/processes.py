@@ -25,7 +25,8 @@ from bidr.text.tokens import TokenRows, tokenise
 from bidr.training.engine.gradients import Chance, backward
 from bidr.training.engine.loop import Training
 from bidr.training.engine.parallel import Group, joined
-from bidr.training.losses.objectives import FixedDocuments, Matching, Objective, Quantized, Unified
+from bidr.training.losses.objectives import Matching, Objective, Quantized
+from bidr.training.losses.unified import FixedDocuments, Unified
 from bidr.training.material import Questions
 from bidr.training.recipe import train
 from bidr.training.recipes import with_recipe

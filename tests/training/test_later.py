@@ -17,8 +17,9 @@ from bidr.negatives.pairs import Pairs, without_positives
 from bidr.negatives.samplers import Batch, RandomBatches
 from bidr.training.losses.infonce import Taught, contrast, divergence, info_nce, own_nce
 from bidr.training.losses.live import LiveCodes
-from bidr.training.losses.objectives import FixedDocuments, Matching, Quantized, Unified
+from bidr.training.losses.objectives import Matching, Quantized
 from bidr.training.losses.teacher import PairTeacher, VectorTeacher
+from bidr.training.losses.unified import FixedDocuments, Unified
 from bidr.training.losses.whole import whole_contrast
 from bidr.training.workshop import Workshop
 

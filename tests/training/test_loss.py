@@ -10,7 +10,8 @@ from bidr.negatives.pairs import Pairs
 from bidr.negatives.samplers import Batch
 from bidr.training.losses import whole
 from bidr.training.losses.infonce import contrast, info_nce
-from bidr.training.losses.objectives import FixedDocuments, Matching, Quantized, Unified
+from bidr.training.losses.objectives import Matching, Quantized
+from bidr.training.losses.unified import FixedDocuments, Unified
 from bidr.training.workshop import Workshop
 
 

@@ -48,7 +48,7 @@ class Compare(WithSettings):
     out: Folder
     """Folder for the models and indexes."""
     split: str = "test"
-    """Judged questions to measure on."""
+    """Judged questions to measure on; 'dev' where there is no such split: those that training sets aside."""
     engine: Literal["auto", "scan", "lists", "hnsw"] = "auto"
     """How candidates are found among the codes; 'auto': by the number of documents."""
     recipes: tuple[str, ...] = DEFAULT

@@ -1,11 +1,11 @@
 """bidr plan: what an index will take, and which settings reach a recall."""
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import tyro
 
-from bidr.cli.shown import OptionalFile, OptionalFolder, Shown, Verb
+from bidr.cli.shown import OptionalData, OptionalFile, OptionalFolder, Shown, Verb
 from bidr.errors import ConfigError
 
 OptionalText = Annotated[str | None, tyro.conf.arg(metavar="N", help_behavior_hint="(optional)")]
@@ -35,6 +35,10 @@ class Plan(Verb):
     """Mean size of an id."""
     text_bytes: float = 1_000
     """Mean size of a document's title and text; 0: the index has no texts."""
+    lexical: bool = False
+    """The words of the texts are indexed too; without --data guessed, for English texts of --text-bytes."""
+    data: OptionalData = None
+    """A data set that stands for the documents: read once, for the sizes of ids, texts and words (and --docs)."""
     cores: int = 16
     """Cores that build."""
     live: bool = True
@@ -55,32 +59,37 @@ class Plan(Verb):
     """What ranks the vectors of --vectors."""
 
     def run(self) -> Shown:
-        if (self.docs is None) == (self.recall is None):
+        if (self.docs is None and self.data is None) == (self.recall is None):
             raise ConfigError(
-                "give --docs (what will an index take?) or --recall (which settings reach it?), one of them"
+                "give --docs or --data (what will an index take?) or --recall (which settings reach it?), one of them"
             )
-        return self._sizes(self.docs) if self.docs is not None else self._settings(self.recall or 0.0)
+        return self._sizes() if self.recall is None else self._settings(self.recall)
 
-    def _sizes(self, docs: str) -> Shown:
+    def _sizes(self) -> Shown:
         from bidr.cli.planned import as_text
         from bidr.index.budget import parse_bytes
         from bidr.plan import Corpus, parse_count, plan
 
-        value = plan(
-            Corpus(
-                docs=parse_count("docs", docs),
-                dim=self.dim,
-                ram=parse_bytes("ram", self.ram),
-                code_bytes=self.bytes_per_doc,
-                stored=self.stored,
-                candidates=self.candidates,
-                id_bytes=self.id_bytes,
-                text_bytes=self.text_bytes or None,
-                cores=self.cores,
-                live=self.live,
-            )
-        )
+        docs = {} if self.docs is None else {"docs": parse_count("docs", self.docs)}
+        how = {"ram": parse_bytes("ram", self.ram), "code_bytes": self.bytes_per_doc, "stored": self.stored}
+        used = {"candidates": self.candidates, "cores": self.cores, "live": self.live, "dim": self.dim}
+        value = plan(Corpus(**{**self._texts(), **docs, **how, **used}))
         return Shown(as_text(value), value)
+
+    def _texts(self) -> dict[str, Any]:
+        """Ids, texts and words: as they are in --data, else as they are said to be."""
+        from bidr.index.lexical.sizes import guessed
+        from bidr.plan import look_through
+        from bidr.text import load
+
+        if self.data is None:
+            sizes = {"id_bytes": self.id_bytes, "text_bytes": self.text_bytes or None}
+            return sizes | ({"words": guessed(self.text_bytes)} if self.lexical else {})
+        if (self.id_bytes, self.text_bytes) != (Plan.id_bytes, Plan.text_bytes):
+            raise ConfigError("--data says how large ids and texts are; leave --id-bytes and --text-bytes out")
+        found = look_through(load(self.data).corpus)
+        sizes = {"id_bytes": found.id_bytes, "text_bytes": found.text_bytes, "docs": found.documents}
+        return sizes | ({"words": found.words} if self.lexical else {})
 
     def _settings(self, recall: float) -> Shown:
         from bidr.cli.planned import settings_text

@@ -15,6 +15,7 @@ ON_DISK = {
     "links": ("graph.npy",),
     "ids": ("ids.blob", "ids.offsets.npy", "ids.hashes.npy", "ids.rows.npy"),
     "text": ("documents.blob", "documents.offsets.npy"),
+    "words": tuple(f"words.{each}.npy" for each in ("hashes", "offsets", "places", "counts", "lengths")),
 }
 
 
@@ -24,6 +25,7 @@ def as_text(plan: dict[str, Any]) -> str:
     names = [f"{each['engine']}, {each['bits']} bits" for each in engines]
     ram_parts = list(dict.fromkeys(part for each in engines for part in each["ram"]["bytes"]))
     disk = [_on_disk(each["disk"]["bytes"]) for each in engines]
+    written = {part for parts in disk for part in parts if part != "words" or plan["words"]}
     blocks = [
         [
             f"{docs:,} documents of {plan['dimensions']} dimensions; codes of {plan['code_bytes']} bytes, vectors in "
@@ -38,7 +40,11 @@ def as_text(plan: dict[str, Any]) -> str:
         _table(
             "disk, bytes a document",
             names,
-            {part: [_each(parts.get(part, 0) / docs) for parts in disk] for part in [*ON_DISK, "other"]},
+            {
+                part: [_each(parts.get(part, 0) / docs) for parts in disk]
+                for part in [*ON_DISK, "other"]
+                if part in written
+            },
         ),
         _notes(plan),
     ]
@@ -75,6 +81,10 @@ def _notes(plan: dict[str, Any]) -> list[str]:
         "of one core of a shared 2-core AMD EPYC (bench/build_rates.py), taken to be as fast on every core, without",
         "encoding texts: a guide, not a promise.",
     ]
+    if plan["words"]:
+        often, texts = plan["words"]["postings"], plan["words"]["texts"]
+        known = f"counted in {texts:,} of them" if texts > 1 else "guessed (see --data)"
+        lines.append(f"Words: {often:,.0f} different ones a text, {known}. Splitting texts is not in the build times.")
     if machines > 1:
         lines.append("With several machines each holds a share of the documents, and each answers every query.")
     return lines

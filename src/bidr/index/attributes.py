@@ -9,7 +9,6 @@ column.0.words.blob, .offsets  the dictionary
 
 import bisect
 import json
-from array import array
 from collections import OrderedDict
 from collections.abc import Callable
 from functools import cache, reduce
@@ -20,10 +19,10 @@ import numpy as np
 import numpy.typing as npt
 
 from bidr.errors import IndexFolderError
-from bidr.index.filters import RANGES, All, Filter, Not, Scalar, Test, check_attributes, kind
+from bidr.index.filters import RANGES, All, Filter, Not, Scalar, Test, kind
 from bidr.index.folder import REBUILD, HasFiles, check_content
-from bidr.index.lines import Lines, LinesWriter, NewFile
-from bidr.index.vectors import read_npy_header, write_npy_header
+from bidr.index.lines import Lines
+from bidr.index.vectors import read_npy_header
 from bidr.text.records import Attributes
 
 Mask = npt.NDArray[np.bool_]
@@ -35,77 +34,13 @@ ABSENT: dict[str, float] = {"number": np.nan, "whole": np.iinfo(np.int64).min, "
 KEPT_FILTERS = 64
 
 
-class AttributesWriter:
-    """Collects the attributes of documents in order; 8 bytes of RAM a value, and each word once."""
-
-    def __init__(self) -> None:
-        self.rows = 0
-        self._texts: list[tuple[int, str]] = []
-        self._columns: dict[tuple[str, str], tuple[array[int], list[Any]]] = {}
-
-    def append(self, given: Attributes | None) -> None:
-        if given:
-            checked = check_attributes(given, f"documents: row {self.rows:,}")
-            self._texts.append((self.rows, json.dumps(checked, ensure_ascii=False)))
-            for name, value in checked.items():
-                each: Any
-                for each in value if isinstance(value, list) else [value]:
-                    rows, values = self._columns.setdefault((name, kind(each)), (array("Q"), []))
-                    rows.append(self.rows)
-                    values.append(each)
-        self.rows += 1
-
-    def write(self, create: NewFile) -> None:
-        """Write the columns; nothing where no document has an attribute."""
-        if not self._texts:
-            return
-        with create(f"{ATTRIBUTES}.blob") as out:
-            lines, texts = LinesWriter(out), dict(self._texts)
-            for row in range(self.rows):
-                lines.append(texts.get(row, "{}"))
-        with create(f"{ATTRIBUTES}.offsets.npy") as out:
-            lines.write_offsets(out)
-        columns = []
-        for number, ((name, of), (rows, values)) in enumerate(self._columns.items()):
-            places = np.frombuffer(rows, dtype=np.uint64).astype(np.int64)
-            if of == "word":
-                self._write_words(create, number, places, values)
-            else:
-                whole = of == "number" and all(isinstance(value, int) for value in values)
-                stored = "whole" if whole else of
-                column = np.full(self.rows, ABSENT[stored], dtype=DTYPES[stored])
-                column[places] = values
-                _write_array(create, f"column.{number}.values.npy", column)
-            columns.append({"name": name, "kind": of if of == "word" else stored})
-        with create(COLUMNS) as out:
-            out.write(json.dumps(columns).encode())
-
-    def _write_words(self, create: NewFile, number: int, rows: npt.NDArray[np.int64], values: list[str]) -> None:
-        words = sorted(set(values))
-        numbers = {word: place for place, word in enumerate(words)}
-        with create(f"column.{number}.words.blob") as out:
-            lines = LinesWriter(out)
-            for word in words:
-                lines.append(json.dumps(word))
-        with create(f"column.{number}.words.offsets.npy") as out:
-            lines.write_offsets(out)
-        _write_array(create, f"column.{number}.codes.npy", np.array([numbers[value] for value in values], dtype="<u4"))
-        _write_array(create, f"column.{number}.rows.npy", rows.astype("<i8"))
-
-
-def _write_array(create: NewFile, name: str, values: npt.NDArray[Any]) -> None:
-    with create(name) as out:
-        write_npy_header(out, values.dtype, values.shape)
-        out.write(np.ascontiguousarray(values).data.cast("B"))
-
-
 class Columns:
     """The attributes of a segment. A column's bytes are checked when a filter first asks for it."""
 
     def __init__(self, folder: Path, manifest: HasFiles, count: int) -> None:
         self.folder, self.manifest, self.count = folder, manifest, count
         self._passing: OrderedDict[str, Bits] = OrderedDict()
-        self._checked = cache(self._check)
+        self._checked, self._array = cache(self._check), cache(self._open_array)
         self.there = COLUMNS in manifest.files
         self._texts = Lines(folder, ATTRIBUTES) if self.there else None
         if self._texts is not None and len(self._texts) != count:
@@ -142,7 +77,7 @@ class Columns:
         if (known := self._passing.get(name)) is not None:
             return known
         mask = self.mask(asked)
-        found = np.packbits(mask if order is None else mask[order], bitorder="little")
+        found = np.packbits(mask if order is None else mask.take(order), bitorder="little")
         self._passing[name] = found
         while len(self._passing) > KEPT_FILTERS:
             self._passing.popitem(last=False)
@@ -193,11 +128,12 @@ class Columns:
             mask[rows[hit]] = True
         return mask
 
-    def _array(self, name: str, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    def _open_array(self, name: str, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+        """A file of a column, mapped once: mapping it takes as long as comparing it."""
         path = self._checked(name)
         shape, start = read_npy_header(path, dtype, dimensions=1)
         mapped: npt.NDArray[Any] = np.memmap(path, dtype=dtype, mode="r", offset=start, shape=shape)
-        return mapped
+        return mapped.view(np.ndarray)
 
     def _check(self, name: str) -> Path:
         check_content(self.folder, self.manifest, name)

@@ -28,8 +28,8 @@ LOOK_SECONDS = 0.02
 BASE = 200 * MIB
 # Arrays of the size of a block that are there at the same time, by step; the fit's are of its sample.
 FITTING, CODING, DECODING, WRITING = 8, 5, 5, 6
-# Of a document while names are written: hash, row and offsets, sorted; and of ids that are checked before.
-NAMED, CHECKED = 88, 40
+# Hashes of ids on their way to disk, and a 256th of them sorted: so many bytes, and of each document.
+NAMES_HELD, NAMED = 96 * MIB, 0.25
 # And where their words are written too: lengths and places; postings on their way to disk, and sorted.
 WORDED, WORDS_HELD = 12, 200 * MIB
 # Who chose a document as a link, 4 bytes each and an offset; the means of pieces come on top. And what is compared.
@@ -38,11 +38,11 @@ UNITS = {"": 1, **{f"{unit}B": 1000 ** (power + 1) for power, unit in enumerate(
 UNITS |= {f"{unit}iB": 1024 ** (power + 1) for power, unit in enumerate("KMGTP")} | {"B": 1}
 
 
-def build_peaks(shape: Shape, *, fits: bool = True, named: float | None = None, worded: bool = False) -> dict[str, int]:
+def build_peaks(shape: Shape, *, fits: bool = True, named: bool = False, worded: bool = False) -> dict[str, int]:
     """Anonymous bytes at the peak of every step.
 
     fits:   codebooks are fitted to the vectors.
-    named:  mean size of an id; None: rows have no other names.
+    named:  documents have ids.
     worded: the words of the texts are indexed.
     """
     row, books = FLOAT.itemsize * shape.dim, shape.books
@@ -54,8 +54,9 @@ def build_peaks(shape: Shape, *, fits: bool = True, named: float | None = None, 
         sample, links = sample_size(shape.count, lists), 12 * GRAPH_LINKS if lists > MANY_LISTS else 0
         parts["clusters"] = sample * (2 * books + 24) + lists * (3 * row + links) + DECODING * AT_ONCE * row
         parts["order"] = 64 * SORTED_AT_ONCE + 24 * lists
-    if named is not None:
-        parts["names"] = round(shape.count * (NAMED + CHECKED + 2 * named + WORDED * worded)) + WORDS_HELD * worded
+    if named:
+        held = NAMES_HELD + WORDS_HELD * worded
+        parts["names"] = held + math.ceil(shape.count * (NAMED + WORDED * worded))
     if shape.engine == "hnsw":
         parts["links"] = shape.count * CHOSEN + shape.count // PIECE * row + GRAPH_BASE
     return {step: BASE + size for step, size in parts.items()}

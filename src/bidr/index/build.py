@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -10,7 +10,7 @@ import numpy.typing as npt
 from bidr.codes.codebooks import Codebooks, Codes, Floats
 from bidr.errors import ConfigError, DataError
 from bidr.index.candidates import choose_engine
-from bidr.index.documents import write_documents, write_ids
+from bidr.index.documents import write_documents
 from bidr.index.engines import clusters
 from bidr.index.engines.arrange import arranged
 from bidr.index.engines.files import (
@@ -74,38 +74,25 @@ def build_index(
     An index that is already there is served until the new one is whole, and if anything fails.
     """
     _check_arrays(codebooks, codes, vectors)
-    _check_settings(documents is not None and ids is not None, ef_construction)
-    if lexical is not None and documents is None and ids is None:
-        raise ConfigError("lexical: no documents given, expected their texts; give documents, or leave lexical out")
+    _check_settings(documents is not None, ids is not None, lexical, ef_construction)
     chosen = choose_engine(engine, len(codes), codebooks.bits)
     with begin(Path(folder), keep) as generation:
         desk = work or Work(generation.aside, kept=False)
-        sources = {"codes": stamp_of(codes), "vectors": stamp_of(vectors)} if work else {}
-        build = _Build(desk, codebooks, codes, vectors, chosen, sources)
-        named_by = [named, len(codes)] if named is not None else None
-        if lexical is None:  # before the rest: bad names are found at once
-            build.names(documents, ids, named_by)
-        build.order()
-        if lexical is not None:  # words are written by place
-            build.names(documents, ids, named_by, lexical)
-        build.vectors(stored)
-        build.codes()
-        if chosen == "hnsw":
-            build.graph(ef_construction)
-        if work and sources != {"codes": stamp_of(codes), "vectors": stamp_of(vectors)}:
-            raise DataError("vectors: changed while the index was made of them; build it again")
+        build = _Build(desk, codebooks, codes, vectors, chosen)
+        build.run(_Names(documents, ids, named, lexical), stored, ef_construction)
         desk.clear()
         generation.adopt(desk.folder, build.files)
-
         about = {"engine": chosen, "ef_construction": ef_construction, "model": model, "unit": unit}
         shape = {"count": len(codes), "dim": vectors.shape[1], "code_dim": codebooks.dim}
         books = {"books": codebooks.books, "words": codebooks.words}
         return generation.commit(lambda files: Manifest(**shape, **books, **about, files=dict(files)))  # type: ignore[arg-type]
 
 
-def _check_settings(named_twice: bool, ef_construction: int) -> None:
-    if named_twice:
+def _check_settings(documents: bool, ids: bool, lexical: Titles | None, ef_construction: int) -> None:
+    if documents and ids:
         raise ConfigError("documents and ids given, expected one of them: documents carry their own ids")
+    if lexical is not None and not documents and not ids:
+        raise ConfigError("lexical: no documents given, expected their texts; give documents, or leave lexical out")
     if ef_construction < 1:
         raise ConfigError(f"ef_construction: given {ef_construction}, expected 1 or more; {EF_CONSTRUCTION} is usual")
 
@@ -118,24 +105,39 @@ def _check_arrays(codebooks: Codebooks, codes: Codes, vectors: npt.NDArray[Any])
         raise DataError(f"{len(codes):,} codes but {len(vectors):,} vectors given, expected one of each a document")
 
 
+class _Names(NamedTuple):
+    """What rows are called and say. stamp: what tells it from others; titles: whether their words are indexed too."""
+
+    documents: Iterable[Document] | None
+    ids: Iterable[str | Document] | None
+    stamp: Any
+    titles: Titles | None
+
+
 class _Build:
     """The steps of one build. `files`: those of the index that are written."""
 
-    def __init__(
-        self,
-        work: Work,
-        codebooks: Codebooks,
-        codes: Codes,
-        vectors: npt.NDArray[Any],
-        engine: str,
-        sources: dict[str, str],
-    ) -> None:
+    def __init__(self, work: Work, codebooks: Codebooks, codes: Codes, vectors: npt.NDArray[Any], engine: str) -> None:
         self.work, self.codebooks, self.given, self.rows = work, codebooks, codes, vectors
-        self.engine, self.sources, self.count = engine, sources, len(codes)
+        self.engine, self.sources, self.count = engine, _stamps(work, codes, vectors), len(codes)
         self.books = checksum(b"".join(array.tobytes() for array in codebooks if array is not None))
         self.files: Files = {}
         self.places: npt.NDArray[Any] | None = None
         """The row of each place; None: as they were given."""
+
+    def run(self, names: _Names, stored: Kind, ef_construction: int) -> None:
+        """All of them, in the order in which they need each other."""
+        if names.titles is None:  # before the rest: bad names are found at once
+            self.names(*names)
+        self.order()
+        if names.titles is not None:  # words are written by place
+            self.names(*names)
+        self.vectors(stored)
+        self.codes()
+        if self.engine == "hnsw":
+            self.graph(ef_construction)
+        if self.sources != _stamps(self.work, self.given, self.rows):
+            raise DataError("vectors: changed while the index was made of them; build it again")
 
     def names(
         self,
@@ -152,13 +154,15 @@ class _Build:
         def write(step: Step) -> None:
             words = None if titles is None else WordsWriter(self.work.folder, titles)
             passing = given if words is None else words.watch(given)
-            writer = write_ids if documents is None else write_documents
-            with bar("Writing ids" if documents is None else "Writing documents", self.count, "documents") as advance:
-                writer(step.file, passing, self.count, advance)
+            texts = documents is not None
+            with bar("Writing documents" if texts else "Writing ids", self.count, "documents") as advance:
+                write_documents(step.file, self.work.folder, passing, self.count, advance, texts=texts)
             if words is not None:
                 words.write(step, self.places)
 
-        made_from = stamp if stamp is None or titles is None else [stamp, titles, self._order]
+        made_from = None if stamp is None else [stamp, self.count]
+        if made_from is not None and titles is not None:
+            made_from = [made_from, titles, self._order]
         self.files |= self.work.run("names", made_from, write)
 
     def order(self) -> None:
@@ -277,6 +281,11 @@ class _Build:
         for block in blocks:
             yield block
             forget(array)
+
+
+def _stamps(work: Work, codes: Codes, vectors: npt.NDArray[Any]) -> dict[str, str]:
+    """What tells codes and vectors from others, where steps are kept."""
+    return {"codes": stamp_of(codes), "vectors": stamp_of(vectors)} if work.kept else {}
 
 
 def _parts(array: npt.NDArray[Any]) -> Iterator[npt.NDArray[Any]]:

@@ -1,19 +1,20 @@
 """What a row is called, what it says and which attributes it has: on disk, read row by row."""
 
 import json
-from array import array
 from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Self
 
 import numpy as np
 
 from bidr.errors import DataError, IndexFolderError
-from bidr.index.attributes import AttributesWriter, Columns
+from bidr.index.attributes import Columns
 from bidr.index.candidates import Rows
+from bidr.index.columns import AttributesWriter
 from bidr.index.folder import REBUILD, HasFiles
-from bidr.index.lines import Lines, LinesWriter, NewFile
-from bidr.index.names import check_all, hash_of, write_hashes
+from bidr.index.lines import Lines, NewFile, new_lines
+from bidr.index.names import NamesWriter
 from bidr.text.records import Document
 
 IDS, DOCUMENTS = "ids", "documents"
@@ -78,54 +79,35 @@ class DocumentFile:
             raise IndexFolderError(f"{store.path}: row {row} is damaged ({error}); {REBUILD}") from error
 
 
-def write_ids(
-    create: NewFile, ids: Iterable[str | Document], count: int, advance: Callable[[int], None], *, texts: bool = False
+def write_documents(
+    create: NewFile,
+    folder: Path,
+    documents: Iterable[str | Document],
+    count: int,
+    advance: Callable[[int], None],
+    *,
+    texts: bool = True,
 ) -> None:
     """Write ids in the order of the rows; refuse another number of them, and an id given twice.
 
-    Of documents the attributes too, and with `texts` what they say: one pass over them.
+    Of documents the attributes too, and with `texts` what they say: one pass over them. `folder`: where `create`
+    makes files.
     """
-    attributes, hashes, written = AttributesWriter(), array("Q"), dict[str, LinesWriter]()
-    with create(f"{IDS}.blob") as blob:
-        written[IDS] = LinesWriter(blob)
-        if texts:
-            with create(f"{DOCUMENTS}.blob") as text_blob:
-                written[DOCUMENTS] = LinesWriter(text_blob)
-                _write_rows(written, ids, count, advance, hashes, attributes)
-        else:
-            _write_rows(written, ids, count, advance, hashes, attributes)
-    check_all(hashes, count)
-    for name, lines in written.items():
-        with create(f"{name}.offsets.npy") as out:
-            lines.write_offsets(out)
-    write_hashes(create, hashes)
-    attributes.write(create)
-
-
-def write_documents(
-    create: NewFile, documents: Iterable[str | Document], count: int, advance: Callable[[int], None]
-) -> None:
-    """Write ids, texts and attributes."""
-    write_ids(create, documents, count, advance, texts=True)
-
-
-def _write_rows(
-    written: dict[str, LinesWriter],
-    ids: Iterable[str | Document],
-    count: int,
-    advance: Callable[[int], None],
-    hashes: "array[int]",
-    attributes: AttributesWriter,
-) -> None:
-    for row, each in enumerate(ids):
-        document = each if isinstance(each, Document) else Document(each, "", "")
-        _check_id(document.id, row, count)
-        written[IDS].append(document.id)
-        if DOCUMENTS in written:
-            written[DOCUMENTS].append(json.dumps([document.title, document.text], ensure_ascii=False))
-        hashes.append(hash_of(document.id))
-        attributes.append(document.attributes)
-        advance(1)
+    attributes, names = AttributesWriter(create, count), NamesWriter(folder)
+    with attributes, ExitStack() as opened:
+        ids = opened.enter_context(new_lines(create, IDS, count))
+        said = opened.enter_context(new_lines(create, DOCUMENTS, count)) if texts else None
+        for row, each in enumerate(documents):
+            document = each if isinstance(each, Document) else Document(each, "", "")
+            _check_id(document.id, row, count)
+            ids.append(document.id)
+            names.append(document.id)
+            if said is not None:
+                said.append(json.dumps([document.title, document.text], ensure_ascii=False))
+            attributes.append(document.attributes)
+            advance(1)
+    names.write(create, count)
+    attributes.write()
 
 
 def _check_id(name: str, row: int, count: int) -> None:

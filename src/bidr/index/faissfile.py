@@ -2,12 +2,13 @@
 
 from collections.abc import Callable
 from importlib import import_module
-from typing import Any
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from bidr.codes.codebooks import Codebooks, Codes
+from bidr.codes.codebooks import Codebooks, Codes, Floats
 from bidr.errors import ConfigError, DataError
 
 LINKS = 16
@@ -15,7 +16,9 @@ EF_CONSTRUCTION = 200
 ADD_ROWS = 16_384
 # Of decoded codes at once: 64 MB.
 DECODED_NUMBERS = 1 << 24
-SUPPORTED = "IndexPQ, IndexHNSWPQ, or IndexPreTransform with one linear transform over either"
+SUPPORTED = (
+    "IndexPQ, IndexHNSWPQ, IndexIVFPQ without residuals, or IndexPreTransform with one linear transform over one"
+)
 
 
 def faiss_module() -> Any:
@@ -82,14 +85,71 @@ def faiss_graph(
     return inner
 
 
+class InLists(NamedTuple):
+    """Which documents stand in which list: list j holds places offsets[j:j + 2], and `rows` says whose they are.
+
+    centroids: compared with queries that are not rotated.
+    """
+
+    centroids: Floats
+    offsets: npt.NDArray[np.int64]
+    rows: npt.NDArray[Any]
+
+
+def export_lists(codebooks: Codebooks, codes: Codes, lists: InLists, visits: int) -> Any:
+    """A `faiss.IndexPreTransform` over `IndexIVFPQ`, by inner product, of codes by place; it answers with rows.
+
+    It visits `visits` lists, which is its `nprobe`: `faiss.extract_index_ivf(index).nprobe = ...`.
+    """
+    faiss = faiss_module()
+    check_codes(codebooks, codes)
+    dim = len(codebooks.rotation)
+    quantizer = faiss.IndexFlatIP(dim)
+    quantizer.add(_for_rotated_queries(codebooks, lists.centroids))
+    shape = (dim, len(lists.centroids), codebooks.books, codebooks.bits)
+    inner = faiss.IndexIVFPQ(quantizer, *shape, faiss.METRIC_INNER_PRODUCT)
+    inner.by_residual, inner.nprobe, inner.own_fields = False, visits, True
+    quantizer.this.disown()
+    _set_codewords(inner, codebooks)
+    for number, (start, end) in enumerate(pairwise(lists.offsets.tolist())):
+        if start < end:
+            rows = np.ascontiguousarray(lists.rows[start:end], dtype=np.int64)
+            packed = pack(codes[start:end], codebooks.bits)
+            inner.invlists.add_entries(number, end - start, faiss.swig_ptr(rows), faiss.swig_ptr(packed))
+    inner.ntotal = len(codes)
+    return _rotated(inner, codebooks)
+
+
+def _for_rotated_queries(codebooks: Codebooks, centroids: Floats) -> Floats:
+    """Centroids with the same inner products with rotated queries; where the rotation widens, it is not its inverse."""
+    rotation = codebooks.rotation.astype(np.float64)
+    return np.ascontiguousarray((rotation @ np.linalg.solve(rotation.T @ rotation, centroids.T)).T, dtype=np.float32)
+
+
 def import_faiss(index: Any) -> tuple[Codebooks, Codes]:
     """Codebooks and codes (n, M) of a Faiss index over product-quantized codes."""
     codebooks, storage = import_codebooks(index)
-    return codebooks, unpack(stored_codes(storage).copy(), codebooks.books, codebooks.bits)
+    packed = _by_row(storage) if hasattr(storage, "invlists") else stored_codes(storage).copy()
+    return codebooks, unpack(packed, codebooks.books, codebooks.bits)
+
+
+def _by_row(index: Any) -> Codes:
+    """The codes of an `IndexIVFPQ`, as packed there, in the order of ids, which must be 0, 1, ..."""
+    faiss, lists = faiss_module(), index.invlists
+    packed = np.zeros((index.ntotal, index.code_size), dtype=np.uint8)
+    for number in range(index.nlist):
+        size = lists.list_size(number)
+        if size:
+            rows = faiss.rev_swig_ptr(lists.get_ids(number), size)
+            if rows.min() < 0 or rows.max() >= index.ntotal:
+                raise DataError(f"a Faiss index with the id {rows.max()}: expected 0 to {index.ntotal - 1}, one each")
+            codes = faiss.rev_swig_ptr(lists.get_codes(number), size * index.code_size)
+            packed[rows] = codes.reshape(size, -1)
+    return packed
 
 
 def import_codebooks(index: Any) -> tuple[Codebooks, Any]:
-    """Codebooks of a Faiss index, and the `IndexPQ` that holds its codes."""
+    """Codebooks of a Faiss index, and what holds its codes: an `IndexPQ`, or an `IndexIVFPQ`."""
     faiss = faiss_module()
     index = faiss.downcast_index(index)
     rotation = np.eye(index.d, dtype=np.float32)
@@ -97,7 +157,8 @@ def import_codebooks(index: Any) -> tuple[Codebooks, Any]:
     if isinstance(index, faiss.IndexPreTransform):
         rotation = _rotation_of(index)
         inner = faiss.downcast_index(index.index)
-    if not isinstance(inner, faiss.IndexPQ | faiss.IndexHNSWPQ):
+    lists = isinstance(inner, faiss.IndexIVFPQ) and not inner.by_residual
+    if not (lists or isinstance(inner, faiss.IndexPQ | faiss.IndexHNSWPQ)):
         raise DataError(f"a Faiss {type(inner).__name__} holds no plain codes: expected {SUPPORTED}")
     storage = code_storage(inner)
     quantizer = storage.pq

@@ -2,8 +2,8 @@
 
 import mmap
 from array import array
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +14,7 @@ from bidr.index.folder import REBUILD
 from bidr.index.vectors import Out, read_npy_header, write_npy_header
 
 OFFSET = np.dtype("<u8")
+AT_ONCE = 8_192
 NewFile = Callable[[str], AbstractContextManager[Out]]
 
 
@@ -56,19 +57,33 @@ class Lines:
 
 
 class LinesWriter:
-    """Appends strings to a blob and remembers where each starts."""
+    """Appends strings to one file, and to another where each starts."""
 
-    def __init__(self, out: Out) -> None:
-        self.out, self.offsets = out, array("Q", [0])
+    def __init__(self, out: Out, offsets: Out) -> None:
+        self.out, self._offsets = out, offsets
+        self._end, self._ends = 0, array("Q", [0])
 
     def append(self, line: str) -> None:
         content = line.encode("utf-8", "surrogatepass")
         self.out.write(content)
-        self.offsets.append(self.offsets[-1] + len(content))
+        self._end += len(content)
+        self._ends.append(self._end)
+        if len(self._ends) == AT_ONCE:
+            self.flush()
 
-    def write_offsets(self, out: Out) -> None:
-        write_npy_header(out, OFFSET, (len(self.offsets),))
-        out.write(np.frombuffer(self.offsets, dtype=np.uint64).astype(OFFSET).data.cast("B"))
+    def flush(self) -> None:
+        self._offsets.write(np.frombuffer(self._ends, dtype=np.uint64).astype(OFFSET).data.cast("B"))
+        self._ends = array("Q")
+
+
+@contextmanager
+def new_lines(create: NewFile, name: str, count: int) -> Iterator[LinesWriter]:
+    """Write so many strings; whoever appends another number of them must refuse what was written."""
+    with create(f"{name}.blob") as blob, create(f"{name}.offsets.npy") as offsets:
+        write_npy_header(offsets, OFFSET, (count + 1,))
+        lines = LinesWriter(blob, offsets)
+        yield lines
+        lines.flush()
 
 
 def map_file(path: Path) -> mmap.mmap:

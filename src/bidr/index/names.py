@@ -11,9 +11,12 @@ from bidr.errors import DataError
 from bidr.index.folder import HasFiles, check_content
 from bidr.index.lines import Lines, NewFile
 from bidr.index.vectors import read_npy_header, write_npy_header
+from bidr.spill import Spill
 
 HASHES, ROWS, IDS = "ids.hashes.npy", "ids.rows.npy", "ids"
 HASH, ROW = np.dtype("<u8"), np.dtype("<u4")
+RECORD = np.dtype([("hash", HASH), ("row", ROW)])
+AT_ONCE, HELD = 8_192, 1 << 20
 
 
 class Names:
@@ -57,24 +60,56 @@ def hash_of(name: str) -> int:
     return xxh3_64_intdigest(name.encode("utf-8", "surrogatepass"))
 
 
-def write_hashes(create: NewFile, hashes: "array[int]") -> None:
-    """Write what `Names` looks ids up by."""
-    for name, values in zip((HASHES, ROWS), _sorted(hashes), strict=True):
-        with create(name) as out:
-            write_npy_header(out, values.dtype, values.shape)
-            out.write(np.ascontiguousarray(values).data.cast("B"))
+class NamesWriter:
+    """Writes what `Names` looks ids up by, from ids in the order of their rows.
 
+    Ids are compared by their 64-bit hashes, sorted in bounded memory; of equal hashes the ids themselves decide.
+    """
 
-def check_all(hashes: "array[int]", count: int) -> None:
-    """Ids are compared by their 64-bit hashes: 8 bytes a document instead of all ids in RAM."""
-    if len(hashes) != count:
-        raise DataError(f"documents: {len(hashes):,} given, but codes for {count:,}; give the corpus that was encoded")
-    values = np.frombuffer(hashes, dtype=np.uint64)
-    order = np.argsort(values, kind="stable")
-    same = np.flatnonzero(values[order[1:]] == values[order[:-1]])
-    if len(same):
-        first, second = int(order[same[0]]), int(order[same[0] + 1])
-        raise DataError(f"documents: rows {first:,} and {second:,} have the same id; make ids unique, or leave one out")
+    def __init__(self, folder: Path) -> None:
+        """`folder`: where the ids are written too, before `write` is called; and what does not fit memory."""
+        self.folder = folder
+        self._spill, self._waiting = Spill(RECORD, folder, HELD), array("Q")
+
+    def append(self, name: str) -> None:
+        self._waiting.append(hash_of(name))
+        if len(self._waiting) == AT_ONCE:
+            self._move()
+
+    def write(self, create: NewFile, count: int) -> None:
+        """Write the files; refuse another number of ids than `count`, and an id given twice."""
+        self._move()
+        if self._spill.count != count:
+            given = f"documents: {self._spill.count:,} given, but codes for {count:,}"
+            raise DataError(f"{given}; give the corpus that was encoded")
+        with self._spill, create(HASHES) as hashes, create(ROWS) as rows:
+            write_npy_header(hashes, HASH, (count,))
+            write_npy_header(rows, ROW, (count,))
+            for records in self._spill.ranges():
+                ordered = records[np.argsort(records["hash"], kind="stable")]
+                self._refuse_repeated(ordered)
+                hashes.write(ordered["hash"].tobytes())
+                rows.write(ordered["row"].tobytes())
+
+    def _move(self) -> None:
+        records = np.empty(len(self._waiting), dtype=RECORD)
+        records["hash"] = np.frombuffer(self._waiting, dtype=np.uint64)
+        records["row"] = np.arange(self._spill.count, self._spill.count + len(records))
+        self._spill.add(records)
+        self._waiting = array("Q")
+
+    def _refuse_repeated(self, ordered: npt.NDArray[Any]) -> None:
+        same = np.flatnonzero(ordered["hash"][1:] == ordered["hash"][:-1])
+        if not len(same):
+            return
+        ids = Lines(self.folder, IDS)
+        for place in same.tolist():
+            first, second = ordered["row"][[place, place + 1]].tolist()
+            if ids.get(first) == ids.get(second):
+                raise DataError(
+                    f"documents: rows {first:,} and {second:,} have the same id; make ids unique, or leave one out"
+                )
+        ids.close()
 
 
 def _sorted(hashes: "array[int]") -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:

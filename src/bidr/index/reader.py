@@ -8,12 +8,13 @@ import numpy as np
 import numpy.typing as npt
 
 from bidr.codes.codebooks import Codebooks
-from bidr.errors import IndexFolderError
+from bidr.errors import ConfigError, IndexFolderError
 from bidr.index.build import VECTORS_FILE
 from bidr.index.candidates import Candidates, Rows
 from bidr.index.documents import IDS, DocumentFile
-from bidr.index.engines.files import IN_RAM, ORDER_FILE, load_engine, open_order
-from bidr.index.faissfile import export_faiss
+from bidr.index.engines.files import CENTROIDS_FILE, IN_RAM, ORDER_FILE, load_engine, open_order, read_array
+from bidr.index.engines.lists import VISITED, Lists
+from bidr.index.faissfile import InLists, export_faiss, export_lists
 from bidr.index.folder import (
     REBUILD,
     Manifest,
@@ -107,12 +108,28 @@ class IndexReader:
             rows[places < 0] = -1
         return rows
 
-    def to_faiss(self) -> Any:
-        """The codes as a plain Faiss index over rows, searched by inner product; `import_faiss` brings them back."""
+    def to_faiss(self, engine: str = "scan") -> Any:
+        """The codes as a plain Faiss index over rows, searched by inner product; `import_faiss` brings them back.
+
+        engine: "scan" (`IndexPQ`), "hnsw" (`IndexHNSWPQ`, linked now, which takes a while), or of an index with lists
+                also "lists" (`IndexIVFPQ`): the same lists, a fifth of them visited.
+        """
         codes = self.candidates.codes()
+        if engine == "lists":
+            lists = self._lists()
+            return export_lists(self.codebooks, codes, lists, max(1, round(VISITED * len(lists.centroids))))
         if self.order is not None:
             codes[self.order] = codes.copy()
-        return export_faiss(self.codebooks, codes)
+        return export_faiss(self.codebooks, codes, engine=engine)
+
+    def _lists(self) -> InLists:
+        if not isinstance(self.candidates, Lists) or self.order is None:
+            raise ConfigError(
+                f"{self.folder}: its engine is {self.manifest.engine!r}, expected 'lists' to leave as lists; "
+                "ask for 'scan', or build it with engine 'lists'"
+            )
+        centroids = read_array(self.generation / CENTROIDS_FILE, np.dtype("<f4"), 2)
+        return InLists(centroids, self.candidates.offsets, self.order)
 
     @property
     def ram_bytes_per_doc(self) -> float:

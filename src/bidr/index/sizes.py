@@ -103,11 +103,16 @@ def ram(shape: Shape) -> dict[str, int]:
     parts["seen blocks"] = shape.blocks // 8 + 1
     checks = CHECK.itemsize * shape.blocks
     parts["checksums"] = checks if checks <= ASKED_CHECKS else 0
-    parts["page tables"] = shape.vector_bytes // BLOCK * PAGE_TABLE_ENTRY
+    parts["page tables"] = page_tables(shape.vector_bytes)
     parts["a query"] = query_bytes(shape)
     parts["codebooks"] = FLOAT.itemsize * shape.dim * (2 * shape.dim + (1 << shape.bits))
     parts["process"] = PROCESS
     return parts
+
+
+def page_tables(mapped: int) -> int:
+    """What the kernel keeps for a file that is mapped and was read whole."""
+    return mapped // BLOCK * PAGE_TABLE_ENTRY
 
 
 def query_bytes(shape: Shape) -> int:

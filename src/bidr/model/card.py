@@ -68,7 +68,9 @@ def card(model: Model, changed: dict[str, Any]) -> str:
     training = model.training
     about = "\n".join(f"| {key} | {value} |" for key, value in _about(model))
     settings = "\n".join(f"{key} = {json.dumps(public(value))}" for key, value in changed.items() if value is not None)
-    stages = "\n\n".join(f"### {stage}\n\n{_epochs(epochs)}" for stage, epochs in training.get("stages", {}).items())
+    stages = "\n\n".join(
+        f"### {stage}\n\n{epochs_table(epochs)}" for stage, epochs in training.get("stages", {}).items()
+    )
     return "\n\n".join(
         [
             _front_matter(model),
@@ -147,7 +149,8 @@ def _use(model: Model) -> str:
     )
 
 
-def _epochs(epochs: list[dict[str, float]]) -> str:
+def epochs_table(epochs: list[dict[str, float]]) -> str:
+    """What was measured, a line each time."""
     if not epochs:
         return "No epochs."
     names = list(dict.fromkeys(name for epoch in epochs for name in epoch))

@@ -1,5 +1,6 @@
 """A model for vectors that already exist: codes and a query-side adapter, and no text encoder.
 
+README.md                     the card
 model.json                    what it is (kind "frozen"), its fingerprint, the metric, how it was trained
 sparse/quantizer.safetensors  codewords
 sparse/adapter.safetensors    what is done to documents before coding, and to queries before scoring codes
@@ -21,6 +22,7 @@ from bidr.codes.vectors import Metric, VectorRows, open_vectors
 from bidr.errors import ConfigError, DataError, ModelError
 from bidr.files import storage_errors, write_json
 from bidr.model.folder import FORMAT, QUANTIZER, Model, read_about
+from bidr.model.frozen_card import write_frozen_card
 
 KIND = "frozen"
 ADAPTER = "adapter.safetensors"
@@ -112,7 +114,9 @@ def save_frozen(
         (aside / "sparse").rename(folder / "sparse")
         write_json(folder / "model.json", about)
         aside.rmdir()
-    return FrozenModel(folder)
+    model = FrozenModel(folder)
+    write_frozen_card(model)
+    return model
 
 
 def _fingerprint(folder: Path, metric: str) -> str:

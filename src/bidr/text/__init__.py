@@ -1,7 +1,7 @@
 """What goes in: documents, queries and judgements from many formats, and their tokens on disk."""
 
 from bidr.text.beir import write_beir
-from bidr.text.dataset import Corpus, Dataset, Split, Titles, check, check_split, document_text, load
+from bidr.text.dataset import Corpus, Dataset, Split, Titles, check, check_corpus, check_split, document_text, load
 from bidr.text.ids import Ids
 from bidr.text.records import Document, Qrel, Query
 from bidr.text.tokens import Tokens, TokenStore, tokenise, tokenise_texts
@@ -22,6 +22,7 @@ __all__ = [
     "TokenStore",
     "Tokens",
     "check",
+    "check_corpus",
     "check_split",
     "document_text",
     "load",

@@ -10,7 +10,7 @@ import xxhash
 
 from bidr.errors import ConfigError, DataError
 from bidr.text import beir, irds, msmarco, parquet
-from bidr.text.ids import Ids
+from bidr.text.ids import Ids, pass_by
 from bidr.text.records import Document, Qrel, Query
 from bidr.text.tables import Source, SplitTables, Table
 from bidr.text.trec import Qrels
@@ -57,6 +57,9 @@ class Corpus:
                 pass
         assert self._count is not None
         return self._count
+
+    def ids(self) -> Iterator[str]:
+        return (document.id for document in self)
 
     def texts(self, titles: Titles) -> Iterator[str]:
         """What an encoder reads of each document, in order."""
@@ -202,15 +205,20 @@ def check(dataset: Dataset, splits: Iterable[str] | None = None) -> Ids:
     Finds what streaming alone cannot: duplicate document ids, and judgements of unknown documents in the splits named
     (all of them when None). The memory needed is that of the ids, 24 bytes a document above their own length.
     """
-    ids = Ids(document.id for document in dataset.corpus)
-    repeated = ids.repeated()
-    table = dataset.corpus.table
-    if repeated is not None:
-        first, second = (table.place(_number_of(table, row)) for row in repeated)
-        raise DataError(f"{second}: document id {ids[repeated[0]]!r} is that of {first}; make the ids unique")
+    ids = Ids(dataset.corpus.ids())
+    _refuse_repeated(dataset.corpus.table, ids.repeated())
     for name in dataset.splits() if splits is None else splits:
         check_split(dataset, dataset.split(name), ids)
     return ids
+
+
+def check_corpus(dataset: Dataset, near: Path) -> None:
+    """Read the documents once: raise DataError at the first fault or id that occurs twice.
+
+    Whatever their number it takes a few ten megabytes; what is more waits on disk, as near to this path as can be.
+    """
+    corpus = dataset.corpus
+    _refuse_repeated(corpus.table, pass_by(corpus.ids, near).repeated)
 
 
 def check_split(dataset: Dataset, split: Split, ids: Collection[str]) -> None:
@@ -222,6 +230,11 @@ def check_split(dataset: Dataset, split: Split, ids: Collection[str]) -> None:
         _raise_unknown(table, lambda judgement: judgement.doc_id in unknown, dataset.corpus.table.where)
 
 
-def _number_of(table: Table[Document], row: int) -> int:
-    """The line on which a record stands: blank lines are not records. Reads the table again."""
-    return next(number for at, (number, _) in enumerate(table) if at == row)
+def _refuse_repeated(table: Table[Document], rows: tuple[int, int] | None) -> None:
+    """Two documents have the same id: the table is read again for the lines on which they stand."""
+    if rows is None:
+        return
+    (first, document), (second, _) = (each for row, each in enumerate(table) if row in rows)
+    raise DataError(
+        f"{table.place(second)}: document id {document.id!r} is that of {table.place(first)}; make the ids unique"
+    )

@@ -1,11 +1,18 @@
 """Many document ids in little memory: their bytes end to end, and 24 bytes each to find them by row and by id."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import overload
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import NamedTuple, overload
 
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
+
+from bidr.spill import Spill
+
+RECORD = np.dtype([("hash", "<u8"), ("row", "<u8")])
+AT_ONCE, HELD = 8_192, 1 << 20
 
 
 class Ids(Sequence[str]):
@@ -78,3 +85,34 @@ class Ids(Sequence[str]):
             first, second = int(self._order[at]), int(self._order[at + 1])
             if self[first] == self[second]:
                 yield first, second
+
+
+class Passed(NamedTuple):
+    """Ids that passed by: how many, what tells them from others, and two rows with the same one where there are."""
+
+    rows: int
+    fingerprint: str
+    repeated: tuple[int, int] | None
+
+
+def pass_by(begin: Callable[[], Iterable[str]], near: Path) -> Passed:
+    """Look through ids, whatever their number in a few ten megabytes. `begin`: all of them, anew; `near`: see Spill."""
+    digest, stream = xxhash.xxh3_128(), iter(begin())
+    with Spill(RECORD, near, HELD) as spill:
+        while some := [each.encode() for each in islice(stream, AT_ONCE)]:
+            records = np.empty(len(some), dtype=RECORD)
+            records["hash"] = [xxhash.xxh3_64_intdigest(each) for each in some]
+            records["row"] = np.arange(spill.count, spill.count + len(some))
+            spill.add(records)
+            digest.update(b"".join(len(each).to_bytes(8, "little") + each for each in some))
+        return Passed(spill.count, digest.hexdigest(), _same(begin, spill))
+
+
+def _same(begin: Callable[[], Iterable[str]], spill: Spill) -> tuple[int, int] | None:
+    for records in spill.ranges():
+        ordered = records[np.argsort(records["hash"], kind="stable")]
+        for at in np.flatnonzero(ordered["hash"][1:] == ordered["hash"][:-1]):
+            rows: list[int] = ordered["row"][at : at + 2].tolist()
+            if len({each for row, each in enumerate(begin()) if row in rows}) == 1:
+                return rows[0], rows[1]
+    return None

@@ -1,13 +1,14 @@
 """Names of rows, and judgements that refer to them: what goes with vectors that come without text."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
 
 from bidr.errors import DataError
 from bidr.text import beir, streams, trec
-from bidr.text.ids import Ids
+from bidr.text.ids import Ids, pass_by
 from bidr.text.trec import Qrels
 
 TREC_COLUMNS = 4
@@ -45,15 +46,31 @@ def read_ids(source: Path | str | Iterable[str] | None, count: int, what: str) -
     """
     if source is None:
         return RowNumbers(count)
-    where = str(source) if isinstance(source, Path | str) else "ids"
-    ids = Ids(_read(Path(source)) if isinstance(source, Path | str) else source)
-    if len(ids) != count:
-        raise DataError(f"{where} has {len(ids):,} ids for {count:,} {what}: expected one for every row")
+    ids = Ids(_given(source))
+    _check(source, len(ids), count, what)
     repeated = ids.repeated()
     if repeated:
-        first, second = repeated
-        raise DataError(f"{where}: id {ids[first]!r} is that of rows {first:,} and {second:,}; make the ids unique")
+        _refuse(source, ids[repeated[0]], *repeated)
     return ids
+
+
+class ListedIds(Iterable[str]):
+    """Ids of rows, read anew each time they are asked for."""
+
+    def __init__(self, source: Path | str | Sequence[str], fingerprint: str) -> None:
+        self.source, self.fingerprint = source, fingerprint
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_given(self.source))
+
+
+def list_ids(source: Path | str | Sequence[str], count: int, what: str, near: Path) -> ListedIds:
+    """The same as `read_ids` for whom never looks one up: not held in memory. `near`: see `pass_by`."""
+    found = pass_by(lambda: _given(source), near)
+    _check(source, found.rows, count, what)
+    if found.repeated:
+        _refuse(source, next(islice(_given(source), found.repeated[0], None)), *found.repeated)
+    return ListedIds(source, found.fingerprint)
 
 
 def read_judgements(path: Path | str) -> Qrels:
@@ -92,12 +109,29 @@ def _known(names: Names, identifier: str, what: str, where: str) -> int:
     return row
 
 
+def _given(source: Path | str | Iterable[str]) -> Iterable[str]:
+    return _read(Path(source)) if isinstance(source, Path | str) else source
+
+
+def _check(source: object, given: int, count: int, what: str) -> None:
+    if given != count:
+        raise DataError(f"{_where(source)} has {given:,} ids for {count:,} {what}: expected one for every row")
+
+
+def _refuse(source: object, name: str, first: int, second: int) -> None:
+    raise DataError(f"{_where(source)}: id {name!r} is that of rows {first:,} and {second:,}; make the ids unique")
+
+
+def _where(source: object) -> str:
+    return str(source) if isinstance(source, Path | str) else "ids"
+
+
 def _read(path: Path) -> Iterable[str]:
     if not path.is_file():
         raise DataError(f"{path} does not exist; give a text file with one id a line, or an .npy of ids")
     if path.suffix == ".npy":
         try:
-            array = np.load(path, allow_pickle=False)
+            array = np.load(path, mmap_mode="r", allow_pickle=False)
         except (OSError, ValueError, EOFError) as error:
             raise DataError(f"{path} cannot be read as .npy ({error}); save strings or numbers") from error
         if array.ndim != 1 or array.dtype.kind not in "iuU":

@@ -1,6 +1,7 @@
 """What no setting may be."""
 
 import difflib
+from collections.abc import Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
@@ -12,6 +13,15 @@ def at_least(least: int, config: object, *names: str, prefix: str = "") -> None:
         value = getattr(config, name)
         if value is not None and value < least:
             raise ConfigError(f"{prefix}{name}: given {value}, expected {least} or more")
+
+
+def check_cuts(name: str, given: Sequence[int], dim: int | None) -> None:
+    """Vectors cannot be cut off behind their end; None: nobody knows it yet."""
+    if dim is None:
+        return
+    for each in given:
+        if not 1 <= each <= dim:
+            raise ConfigError(f"{name}: given {each}, expected 1 to {dim}, the dimensions of the encoder's vectors")
 
 
 def check_choices(config: Any, prefix: str = "") -> None:

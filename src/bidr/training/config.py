@@ -290,3 +290,8 @@ class TrainConfig:
     @property
     def built_in(self) -> bool:
         return self.encoder.backbone == BUILT_IN
+
+    @property
+    def dim(self) -> int | None:
+        """Dimensions of the vectors, where they are known before the encoder is opened."""
+        return self.encoder.dim if self.built_in else self.encoder.projection

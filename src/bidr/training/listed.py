@@ -10,7 +10,7 @@ from bidr.codes.lists import Lists, coarse_lists, visited
 from bidr.files import write_json
 from bidr.model.encoder import Encoder
 from bidr.progress import say
-from bidr.training.losses.objectives import LISTS
+from bidr.training.losses.unified import LISTS
 from bidr.training.mining import Sparse
 from bidr.training.workshop import Workshop
 

@@ -15,7 +15,8 @@ from bidr.training.listed import first_lists, measure_lists
 from bidr.training.losses.crops import crops_of
 from bidr.training.losses.following import Following
 from bidr.training.losses.live import LiveCodes
-from bidr.training.losses.objectives import CODEBOOKS, FixedDocuments, Matching, Quantized, Unified
+from bidr.training.losses.objectives import CODEBOOKS, Matching, Quantized
+from bidr.training.losses.unified import FixedDocuments, Unified
 from bidr.training.mining import (
     TEACHER,
     Sparse,
@@ -111,6 +112,7 @@ def dense(shop: Workshop, sampler: str) -> Encoder:
             shop.scale,
             alone=sampler == "mined-alone",
             live_margin=shop.config.negatives.live_margin,
+            # A recipe's may be as long as the vectors or longer: nothing to cut off there.
             prefixes=[dim for dim in config.prefixes if dim < encoder.dim],
         )
         shop.run(

@@ -26,6 +26,7 @@ from bidr.negatives.pairs import Rows, without_positives
 from bidr.negatives.samplers import Plan, RandomBatches, Sampler
 from bidr.progress import say
 from bidr.text import Dataset, document_text, train_wordpieces
+from bidr.training.checks import check_cuts
 from bidr.training.config import Negatives, TrainConfig
 from bidr.training.engine.loop import CHECKPOINT, LoopSettings, Measured, Training, run
 from bidr.training.engine.parallel import Group
@@ -49,12 +50,14 @@ class Workshop:
         self.config = self.base = config
         self.device = self.group.device(pick_device(config.device))
         refuse_untaught(config)
+        check_cuts("dense.prefixes", config.dense.prefixes, config.dim)
         with self.group.turn():
             splits = read_splits(dataset, config.dev_queries, config.seed)
             with storage_errors(folder):
                 folder.mkdir(parents=True, exist_ok=True)
             self._first = first = self._first_encoder()
             check_shape(first.dim, config.books, config.codewords)
+            check_cuts("dense.prefixes", config.dense.prefixes, first.dim)
             text = config.text
             self.material = prepare(
                 dataset,
@@ -75,6 +78,11 @@ class Workshop:
         other = copy.copy(self)
         other.config = config
         return other
+
+    @property
+    def dim(self) -> int:
+        """Dimensions of the encoders."""
+        return self._first.dim
 
     def name(self, stage: str) -> str:
         """A stage's folder under these settings."""

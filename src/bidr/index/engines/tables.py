@@ -1,10 +1,9 @@
 """What a query is turned into: a table with the inner product of the query and every codeword."""
 
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from bidr.codes.codebooks import Codebooks, Floats
 from bidr.compiled import compiled
@@ -61,13 +60,6 @@ def _products(rotated: Any, centroids: Any) -> Any:
     return table
 
 
-class Rounded(NamedTuple):
-    """A 4-bit table in bytes. margin: how far below another a rounded sum may come out though it is above it."""
-
-    table: npt.NDArray[np.uint8]
-    margin: int
-
-
 def paired(table: Floats) -> Floats:
     """A table for bytes of two 4-bit codes, (M / 2, 256), from one of 16 entries a book: the first book is low."""
     even = even_books(table)
@@ -80,19 +72,14 @@ def even_books(table: Floats) -> Floats:
     return np.pad(table, ((0, len(table) % 2), (0, 0))) if len(table) % 2 else table
 
 
-def rounded(table: Floats) -> Rounded:
-    """The table in as fine steps as let sums of BYTE_SUMS books fit a byte."""
-    return Rounded(round_table(even_books(table)), margin_of(len(table)))
-
-
 def margin_of(books: int) -> int:
-    """The margin of tables of so many books."""
+    """How far below another a sum of so many rounded entries may come out though it is above it."""
     return math.ceil(DEVIATIONS * math.sqrt(books / 6))
 
 
 @compiled()
 def round_table(table: Any) -> Any:
-    """`rounded` without the margin, for an even number of books."""
+    """A 4-bit table in bytes, in as fine steps as let sums of BYTE_SUMS books fit a byte. Books: an even number."""
     books = len(table)
     least, widest = np.empty(books, dtype=np.float32), np.float32(1e-30)
     spans = np.zeros(2, dtype=np.float32)

@@ -1,12 +1,10 @@
 """Postings as files of an index: counted while documents stream by, sorted piece by piece, memory mapped afterwards."""
 
 import json
-import tempfile
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -17,16 +15,15 @@ from bidr.index.folder import REBUILD, HasFiles, check_content
 from bidr.index.lexical.postings import Counted, Postings, count_words
 from bidr.index.vectors import write_npy_header
 from bidr.index.work import Step, write_array
+from bidr.spill import Spill
 from bidr.text.dataset import Titles, document_text
 from bidr.text.records import Document
 
 ABOUT, HASHES, OFFSETS = "words.json", "words.hashes.npy", "words.offsets.npy"
 PLACES, COUNTS, LENGTHS = "words.places.npy", "words.counts.npy", "words.lengths.npy"
 AT_ONCE = 1_024
-HELD = 4 << 20
-BUCKETS = 256
+HELD = 2 << 20
 RECORD = np.dtype([("hash", "<u8"), ("row", "<u4"), ("count", "u1")])
-Records = npt.NDArray[Any]
 
 
 class Words(NamedTuple):
@@ -55,16 +52,12 @@ class Words(NamedTuple):
 class WordsWriter:
     """Counts the words of documents as they pass, and writes them when the documents' order is known.
 
-    What does not fit a few ten megabytes waits in files without a name, one for each range of hashes.
+    What does not fit a few ten megabytes waits in a file without a name.
     """
 
     def __init__(self, folder: Path, titles: Titles) -> None:
-        self.folder, self.titles = folder, titles
-        self._held: list[Records] = []
-        self._waits = self._total = 0
+        self.titles, self._spill = titles, Spill(RECORD, folder, HELD)
         self._lengths: list[npt.NDArray[np.uint32]] = []
-        self._spilled: list[IO[bytes]] = []
-        self._opened = ExitStack()
 
     def watch(self, documents: Iterable[str | Document]) -> Iterator[str | Document]:
         """The same documents, counted."""
@@ -83,52 +76,19 @@ class WordsWriter:
         records = np.empty(len(counted.hashes), dtype=RECORD)
         records["hash"], records["row"], records["count"] = counted.hashes, counted.numbers + start, counted.counts
         self._lengths.append(counted.lengths)
-        self._held.append(records)
-        self._waits += len(records)
-        self._total += len(records)
-        if self._waits >= HELD:
-            self._spill()
-
-    def _spill(self) -> None:
-        """Move what is held to disk, each record to the file of its hash's first byte."""
-        if not self._spilled:
-            files = (tempfile.TemporaryFile(dir=self.folder) for _ in range(BUCKETS))  # noqa: SIM115
-            self._spilled = [self._opened.enter_context(file) for file in files]
-        for file, records in zip(self._spilled, self._divided(), strict=True):
-            file.write(records.tobytes())
-        self._held, self._waits = [], 0
-
-    def _divided(self) -> Iterator[Records]:
-        """What is held, by the first byte of the hash."""
-        records = np.concatenate([np.empty(0, RECORD), *self._held])
-        first = (records["hash"] >> np.uint64(56)).astype(np.uint8)
-        order = np.argsort(first, kind="stable")
-        ends = np.cumsum(np.bincount(first, minlength=BUCKETS))
-        for start, end in zip([0, *ends[:-1]], ends, strict=True):
-            yield records[order[start:end]]
-
-    def _buckets(self) -> Iterator[Records]:
-        """All records, hashes of each bucket above those of the one before."""
-        if not self._spilled:
-            yield from self._divided()
-            return
-        self._spill()
-        for file in self._spilled:
-            file.seek(0)
-            yield np.frombuffer(file.read(), dtype=RECORD)
-            file.close()
+        self._spill.add(records)
 
     def write(self, step: Step, order: npt.NDArray[Any] | None) -> None:
         """Write the postings by place: `order` says which row stands at which."""
         lengths = np.concatenate([np.zeros(0, np.uint32), *self._lengths])
         place_of = None if order is None else _inverse(order)
-        if not self._total:  # arrays on disk are never empty: a word that nobody can ask for
-            self._held, self._total = [np.array([(0, 0, 1)], dtype=RECORD)], 1
+        if not self._spill.count:  # arrays on disk are never empty: a word that nobody can ask for
+            self._spill.add(np.array([(0, 0, 1)], dtype=RECORD))
         hashes, sizes = list[npt.NDArray[Any]](), list[npt.NDArray[Any]]()
-        with self._opened, step.file(PLACES) as places, step.file(COUNTS) as counts:
-            write_npy_header(places, np.dtype("<u4"), (self._total,))
-            write_npy_header(counts, np.dtype("u1"), (self._total,))
-            for records in self._buckets():
+        with self._spill, step.file(PLACES) as places, step.file(COUNTS) as counts:
+            write_npy_header(places, np.dtype("<u4"), (self._spill.count,))
+            write_npy_header(counts, np.dtype("u1"), (self._spill.count,))
+            for records in self._spill.ranges():
                 own = records["row"] if place_of is None else place_of[records["row"]]
                 sort = np.lexsort((own, records["hash"]))
                 places.write(own[sort].astype("<u4").tobytes())

@@ -66,38 +66,71 @@ def _best(
     scores, found = np.empty(k + SPARE + RANGE, np.float32), np.empty(k + SPARE + RANGE, np.int64)
     own, asked, held, least = np.zeros(len(wanted), np.float32), 0, 0, np.float32(0)
     for first in range(0, count, RANGE):
-        last, touched = min(first + RANGE, count), 0
-        for term in range(len(cursors)):
-            at = cursors[term]
-            while at < ends[term] and places[at] < last:
-                place, often = np.int64(places[at]), np.float32(counts[at])
-                # A damaged file must not lead outside of the arrays.
-                if place < first or often == 0:
-                    return scores[:0], found[:0], own, False
-                if sums[place - first] == 0:
-                    met[touched] = place
-                    touched += 1
-                sums[place - first] += weights[term] * often / (often + base + slope * np.float32(lengths[place]))
-                at += 1
-            cursors[term] = at
+        last = min(first + RANGE, count)
+        touched = _add_up(places, counts, lengths, cursors, ends, weights, slope, base, first, last, sums, met)
+        if touched < 0:
+            return scores[:0], found[:0], own, False
         while asked < len(wanted) and wanted[asked] < last:
             own[asked] = sums[wanted[asked] - first]
             asked += 1
-        for number in range(touched):
-            place = met[number]
-            score = sums[place - first]
-            sums[place - first] = 0
-            if score > least and (len(allowed) == 0 or allowed[place >> 3] >> (place & 7) & 1):
-                scores[held], found[held] = score, place
-                held += 1
+        held = _take(met[:touched], first, sums, allowed, least, scores, found, held)
         if held > k + SPARE:
             held = _keep_best(scores, found, held, k)
             least = scores[held - 1]
-    for term in range(len(cursors)):
-        if cursors[term] < ends[term]:
-            return scores[:0], found[:0], own, False
+    if (cursors < ends).any():
+        return scores[:0], found[:0], own, False
     held = _keep_best(scores, found, held, k)
     return scores[:held].copy(), found[:held].copy(), own, True
+
+
+@compiled()
+def _add_up(
+    places: U32,
+    counts: U8,
+    lengths: U32,
+    cursors: npt.NDArray[np.int64],
+    ends: npt.NDArray[np.int64],
+    weights: Floats,
+    slope: np.float32,
+    base: np.float32,
+    first: int,
+    last: int,
+    sums: Floats,
+    met: Rows,
+) -> int:
+    """Add what every word gives to the places of a range, and move its cursor behind them.
+
+    Returns how many places were met, which `met` then holds; -1 where the postings are damaged.
+    """
+    touched = 0
+    for term in range(len(cursors)):
+        at = cursors[term]
+        while at < ends[term] and places[at] < last:
+            place, often = np.int64(places[at]), np.float32(counts[at])
+            # A damaged file must not lead outside of the arrays.
+            if place < first or often == 0:
+                return -1
+            if sums[place - first] == 0:
+                met[touched] = place
+                touched += 1
+            sums[place - first] += weights[term] * often / (often + base + slope * np.float32(lengths[place]))
+            at += 1
+        cursors[term] = at
+    return touched
+
+
+@compiled()
+def _take(
+    met: Rows, first: int, sums: Floats, allowed: Bitmap, least: np.float32, scores: Floats, found: Rows, held: int
+) -> int:
+    """Clear the sums of the places that were met; those that may be found and could count go behind what is held."""
+    for place in met:
+        score = sums[place - first]
+        sums[place - first] = 0
+        if score > least and (len(allowed) == 0 or allowed[place >> 3] >> (place & 7) & 1):
+            scores[held], found[held] = score, place
+            held += 1
+    return held
 
 
 @compiled()

@@ -103,9 +103,9 @@ class LiveIndex:
     def _changes(log: LogReader) -> list[Change]:
         return [from_bytes(record, log.path) for record in log.read()]
 
-    def to_faiss(self) -> Any:
+    def to_faiss(self, engine: str = "scan") -> Any:
         """The codes as a plain Faiss index over rows (see `IndexReader.to_faiss`)."""
-        return self.latest().to_faiss()
+        return self.latest().to_faiss(engine)
 
     @property
     def count(self) -> int:

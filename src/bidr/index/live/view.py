@@ -67,11 +67,11 @@ class LiveView:
         """The candidate engine over the documents that pass a filter."""
         return LiveCandidates(self, parse_filter(given))
 
-    def to_faiss(self) -> Any:
+    def to_faiss(self, engine: str = "scan") -> Any:
         """The codes as a plain Faiss index over rows (see `IndexReader.to_faiss`)."""
         if len(self.parts) > 1 or self.parts[0].deleted is not None or self.memory.documents:
             raise ConfigError(f"{self.folder}: documents were added or deleted since it was built; compact it first")
-        return self.parts[0].open.reader.to_faiss()
+        return self.parts[0].open.reader.to_faiss(engine)
 
     def rows_of(self, places: Rows) -> Rows:
         """The rows that stand at places, numbered through as they are; -1 stays -1."""

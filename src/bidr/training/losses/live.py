@@ -11,7 +11,7 @@ from bidr.codes import Codebooks
 from bidr.model.encoder import Encoder
 from bidr.negatives.pairs import Rows
 from bidr.training.losses.infonce import Contrast
-from bidr.training.losses.objectives import FixedDocuments, Unified
+from bidr.training.losses.unified import FixedDocuments, Unified
 from bidr.training.losses.whole import decode
 
 DOCUMENTS_AT_ONCE = 65_536
