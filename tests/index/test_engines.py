@@ -27,7 +27,7 @@ from bidr.index.engines.walk import MOST_LINKS, _read
 from bidr.index.faissfile import faiss_module
 
 Corpus = tuple[Codebooks, np.ndarray, np.ndarray]
-KINDS = ("8-bit", "4-bit", "4-bit, odd", "additive", "additive in groups")
+KINDS = ("8-bit", "4-bit", "4-bit, odd", "additive", "additive in groups", "additive, 4-bit", "additive, 4-bit, odd")
 
 
 @pytest.fixture(autouse=True)
@@ -42,7 +42,8 @@ def small(request) -> Corpus:
     vectors, queries = clustered(1_500, 24), clustered(6, 24, seed=3)
     vectors[700:720] = vectors[:20]
     if request.param.startswith("additive"):
-        additive = fit_additive(vectors, 4, groups=2 if "groups" in request.param else 1)
+        books, words = {"additive, 4-bit": (8, 16), "additive, 4-bit, odd": (5, 16)}.get(request.param, (4, 256))
+        additive = fit_additive(vectors, books, words, groups=2 if "groups" in request.param else 1)
         return additive.codebooks(), additive.encode(vectors), additive.adapt(queries)
     books, words = {"8-bit": (6, 256), "4-bit": (12, 16), "4-bit, odd": (3, 16)}[request.param]
     codebooks = fitted(vectors, books, words)
