@@ -166,11 +166,11 @@ def too_few(files: Files) -> tuple[list[object], list[str]]:
 
 
 def too_many_bytes(files: Files) -> tuple[list[object], list[str]]:
-    return ["--bytes-per-doc", 17], ["bytes_per_doc: given 17 for 16 dimensions"]
+    return ["--bytes-per-doc", 17], ["bytes_per_doc: given 17", "17 books for 16 dimensions"]
 
 
-def few_bits(files: Files) -> tuple[list[object], list[str]]:
-    return ["--codewords", 16], ["codewords: given 16, expected 256 where vectors are given"]
+def too_many_small_books(files: Files) -> tuple[list[object], list[str]]:
+    return ["--codewords", 16, "--bytes-per-doc", 9], ["given 9 with 16 codewords a book", "18 books for 16 dimensions"]
 
 
 def unknown_document(files: Files) -> tuple[list[object], list[str]]:
@@ -202,7 +202,7 @@ def both(files: Files) -> tuple[list[object], list[str]]:
     "spoil",
     [
         other_dimension, not_finite, infinite_question, wrong_type, wrong_shape, not_an_array, pickled, missing,
-        too_few, too_many_bytes, few_bits, unknown_document, unknown_query, other_ids, repeated_ids, both,
+        too_few, too_many_bytes, too_many_small_books, unknown_document, unknown_query, other_ids, repeated_ids, both,
     ],
     ids=lambda one: one.__name__,
 )  # fmt: skip

@@ -106,7 +106,7 @@ def _mapped(path: Path) -> dict[str, Floats]:
         size = int.from_bytes(file.read(8), "little")
         about = json.loads(file.read(min(size, path.stat().st_size)))
     start = 8 + size
-    found = {}
+    found: dict[str, Floats] = {}
     for name, array in about.items():
         if name == "__metadata__":
             continue

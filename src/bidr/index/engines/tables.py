@@ -47,10 +47,10 @@ class Tables:
         if self._alone:
             found: Floats = _products(rotated, self._centroids)
             return found
-        if len(self._groups) == 1:
-            return (rotated @ self._groups[0].T).reshape(-1, *self._shape)
         parts = zip(np.split(rotated, len(self._groups), axis=1), self._groups, strict=True)
-        return np.concatenate([part @ group.T for part, group in parts], axis=1).reshape(-1, *self._shape)
+        scores = [part @ group.T for part, group in parts]
+        table: Floats = scores[0] if len(scores) == 1 else np.concatenate(scores, axis=1)
+        return table.reshape(-1, *self._shape)
 
 
 @compiled()
