@@ -49,6 +49,16 @@ def test_they_reconstruct_better_than_product_codes_of_the_same_bytes(
     assert own < 0.9 * other
 
 
+def test_books_of_few_codewords_are_fitted_together(monkeypatch: pytest.MonkeyPatch, vectors: np.ndarray) -> None:
+    def error() -> float:
+        additive = fit_additive(vectors, 8, 16)
+        return float(np.square(additive.place(vectors) - decoded(additive, additive.encode(vectors))).sum(1).mean())
+
+    together = error()
+    monkeypatch.setattr("bidr.codes.additive.REFITS", 0)
+    assert together < 0.93 * error()
+
+
 def test_codewords_that_learn_do_not_change_which_ones_a_document_has(vectors: np.ndarray) -> None:
     additive = fit_additive(vectors, 4)
     moved = additive._replace(codewords=additive.codewords * 2 + 1)

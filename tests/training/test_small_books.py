@@ -50,7 +50,7 @@ def test_they_take_the_same_bytes_and_learn(model: FrozenModel, tmp_path: Path) 
         scores = of.queries(questions[TRAIN:])[0] @ _said(of, documents).T
         return share_found(np.argsort(-scores, axis=1)[:, :DEPTH], best)
 
-    assert share(model) > share(start) + 0.05
+    assert share(model) > share(start) + 0.03
 
 
 def _said(model: FrozenModel, documents: np.ndarray) -> np.ndarray:
