@@ -59,7 +59,7 @@ def main(
     svg: Path | None = None,
 ) -> None:
     """codewords: of learned codes, in a book.
-    fuse:    also measure learned codes with so much of their own score added to that of the vectors.
+    fuse:    also measure lists of learned codes with so much of their own score added to that of the vectors.
     targets: of the R@100 of exact search, what each must reach to be compared.
     most:    measure on so many questions at most.
     """
@@ -174,13 +174,13 @@ def _learned(
     words: int, model: Path, depths: list[dict[str, Any]], visited: list[dict[str, Any]], fuse: tuple[float, ...]
 ) -> list[Variant]:
     made, bits = {"model": str(model), "codes": str(model / CODES)}, words.bit_length() - 1
-    grids = {"scan": depths, "lists": visited}
+    grids = {"scan": depths, "lists": [{**one, "fuse": weight} for weight in (0.0, *fuse) for one in visited]}
     return [
         Variant(
             f"bidr learned {bits} bits, {engine}",
             "ours",
             {**made, "engine": engine},
-            [{**one, "fuse": weight} for weight in (0.0, *fuse) for one in grid],
+            grid,
             None,
         )
         for engine, grid in grids.items()
