@@ -145,7 +145,6 @@ def variants(
         "learned": [one for words, model in models.items() for one in _learned(words, model, depths, visited, fuse)],
         "opq": [
             Variant("bidr OPQ 4 bits, scan", "ours", {**product, "engine": "scan"}, depths, None),
-            Variant("bidr OPQ 4 bits, lists", "ours", {**product, "engine": "lists"}, visited, None),
         ],
         "faiss": [
             Variant("Faiss OPQ fast-scan", "faiss", {**product, "factory": f"PQ{books}x4fs"}, depths),
@@ -174,7 +173,9 @@ def _learned(
     words: int, model: Path, depths: list[dict[str, Any]], visited: list[dict[str, Any]], fuse: tuple[float, ...]
 ) -> list[Variant]:
     made, bits = {"model": str(model), "codes": str(model / CODES)}, words.bit_length() - 1
-    grids = {"scan": depths, "lists": [{**one, "fuse": weight} for weight in (0.0, *fuse) for one in visited]}
+    # A scan of 8-bit codes is made of lookups, and takes several times as long as their lists.
+    scan = {"scan": depths} if bits == 4 else {}
+    grids = {**scan, "lists": [{**one, "fuse": weight} for weight in (0.0, *fuse) for one in visited]}
     return [
         Variant(
             f"bidr learned {bits} bits, {engine}",
