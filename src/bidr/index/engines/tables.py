@@ -47,9 +47,11 @@ class Tables:
         if self._alone:
             found: Floats = _products(rotated, self._centroids)
             return found
-        parts = zip(np.split(rotated, len(self._groups), axis=1), self._groups, strict=True)
-        scores = [part @ group.T for part, group in parts]
-        table: Floats = scores[0] if len(scores) == 1 else np.concatenate(scores, axis=1)
+        if len(self._groups) == 1:
+            table: Floats = rotated @ self._groups[0].T
+        else:
+            parts = zip(np.split(rotated, len(self._groups), axis=1), self._groups, strict=True)
+            table = np.concatenate([part @ group.T for part, group in parts], axis=1)
         return table.reshape(-1, *self._shape)
 
 
