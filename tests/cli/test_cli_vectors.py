@@ -113,6 +113,16 @@ def test_train_build_search_and_evaluate(files: Files, bidr: Run, tmp_path: Path
     figures = [line for line in by_data.out.splitlines() if line.startswith(("R@", "RR@", "nDCG", "relevant"))]
     assert figures == [line for line in by_qrels.out.splitlines() if line.startswith(("R@", "RR@", "nDCG", "relevant"))]
     assert float(figures[0].split()[-1]) > 0.9
+    scores = []
+    for weight in ("0", "1"):
+        fused = bidr(
+            "search", "--index", index, "--query-vectors", one, "--fuse", weight, "--json", tmp_path / "f.json"
+        )
+        assert fused.code == 0, fused.err
+        best = json.loads((tmp_path / "f.json").read_text())["results"][0]["answers"][0]
+        scores.append((best["score"], best["candidate_score"]))
+    assert scores[1][0] == pytest.approx(sum(scores[0]), rel=1e-4), "the codes' score is added to the vectors'"
+    assert bidr("evaluate", "--index", index, "--query-vectors", questions, *given, "--fuse", "1").code == 0
     assert "has no text encoder" in bidr.refused("search", "--index", index, "some", "words")
     assert "has no text encoder" in bidr.refused("evaluate", "--index", index, "--data", files.data)
     assert "has no text encoder" in bidr.refused(

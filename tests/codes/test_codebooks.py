@@ -99,13 +99,13 @@ def test_mapped_codebooks_are_the_same_and_let_go_of(tmp_path):
     books, path = random_codebooks(12, 3, 16), tmp_path / "books.safetensors"
     books.save(path)
     mapped = Codebooks.load(path, mapped=True)
-    for given, found in zip(books, mapped, strict=True):
-        assert (given is None) == (found is None)
-        if given is not None:
+    for saved, found in zip(books, mapped, strict=True):
+        assert (saved is None) == (found is None)
+        if saved is not None:
             assert isinstance(found, np.memmap)
             let_go(found)
             let_go(found * 2)  # numpy calls it mapped too, and there is no file behind it
-            np.testing.assert_array_equal(found, given)
+            np.testing.assert_array_equal(found, saved)
 
 
 def test_books_must_divide_the_dimension_and_near_choices_are_named():
