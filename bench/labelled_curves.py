@@ -53,6 +53,7 @@ def main(
     scann_python: str | None = None,
     targets: tuple[float, ...] = (0.9, 0.95, 1.0),
     rounds: int = 1,
+    threads: int = 1,
     most: int | None = None,
     work: Path | None = None,
     json_file: Path | None = None,
@@ -62,6 +63,7 @@ def main(
     fuse:    also measure lists of learned codes with so much of their own score added to that of the vectors.
     targets: of the R@100 of exact search, what each must reach to be compared.
     most:    measure on so many questions at most.
+    threads: to build with; all search with one.
     """
     documents, asked = open_vectors(vectors, "vectors", metric), open_vectors(questions, "questions", metric)
     names, askers = read_ids(ids, len(documents), "documents"), read_ids(query_ids, len(asked), "questions")
@@ -84,7 +86,7 @@ def main(
             prepared,
             lambda peer: scann_python if peer == "scann" and scann_python else sys.executable,
             {},
-            Limits(1, 3_600, 0, rounds),
+            Limits(threads, 3_600, 0, rounds),
         )
         assert prepared.labelled is not None
         exact = {k: answered(prepared.exact, prepared.labelled, k) for k in (10, 100)}
