@@ -56,6 +56,7 @@ def main(
     threads: int = 1,
     most: int | None = None,
     work: Path | None = None,
+    join: tuple[Path, ...] = (),
     json_file: Path | None = None,
     svg: Path | None = None,
 ) -> None:
@@ -64,6 +65,7 @@ def main(
     targets: of the R@100 of exact search, what each must reach to be compared.
     most:    measure on so many questions at most.
     threads: to build with; all search with one.
+    join:    what other runs left as --json-file (of other bytes a document), shown beside these figures.
     """
     documents, asked = open_vectors(vectors, "vectors", metric), open_vectors(questions, "questions", metric)
     names, askers = read_ids(ids, len(documents), "documents"), read_ids(query_ids, len(asked), "questions")
@@ -90,7 +92,8 @@ def main(
         )
         assert prepared.labelled is not None
         exact = {k: answered(prepared.exact, prepared.labelled, k) for k in (10, 100)}
-    found = by_fuse(found)
+    earlier = [row for path in join for row in json.loads(path.read_text(encoding="utf-8"))["rows"]]
+    found = [*earlier, *by_fuse(found)]
     about = {"documents": len(documents), "questions": len(rows), "exact": exact, "rows": found}
     if json_file:
         json_file.write_text(json.dumps(about, indent=1), encoding="utf-8")
