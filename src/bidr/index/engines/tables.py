@@ -47,11 +47,9 @@ class Tables:
         if self._alone:
             found: Floats = _products(rotated, self._centroids)
             return found
-        if len(self._groups) == 1:
-            table: Floats = rotated @ self._groups[0].T
-        else:
-            parts = zip(np.split(rotated, len(self._groups), axis=1), self._groups, strict=True)
-            table = np.concatenate([part @ group.T for part, group in parts], axis=1)
+        parts = [rotated] if len(self._groups) == 1 else np.split(rotated, len(self._groups), axis=1)
+        scores: list[Floats] = [part @ group.T for part, group in zip(parts, self._groups, strict=True)]
+        table = scores[0] if len(scores) == 1 else np.concatenate(scores, axis=1)
         return table.reshape(-1, *self._shape)
 
 
