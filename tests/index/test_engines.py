@@ -113,6 +113,17 @@ def test_at_full_width_every_engine_is_the_scan_by_hand(small, engines, share, k
             assert len(np.setdiff1d(real, deeper[number])) == 0, name
 
 
+@pytest.mark.parametrize(("words", "groups"), [(256, 1), (16, 1), (16, 2)])
+def test_tables_of_sums_with_an_adapter_are_products_with_every_codeword(words, groups):
+    vectors, queries = clustered(600, 24), clustered(6, 24, seed=3)
+    additive = fit_additive(vectors, 4, words, groups=groups)
+    turned = np.random.default_rng(0).standard_normal(additive.query.shape).astype(np.float32)
+    codebooks = additive._replace(query=turned).with_adapter()
+    rotated = codebooks.rotate(queries).reshape(len(queries), codebooks.books, -1)
+    expected = np.einsum("qms,mws->qmw", rotated, codebooks.centroids)
+    np.testing.assert_allclose(Tables(codebooks).of(queries), expected, rtol=1e-4, atol=1e-4)
+
+
 def test_the_scan_is_that_of_numpy_to_the_bit(small):
     codebooks, codes, queries = small
     scores, rows = make_scan(codebooks, codes).search(queries, 200)
