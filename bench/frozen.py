@@ -12,7 +12,7 @@ import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import faiss
 import numpy as np
@@ -28,7 +28,19 @@ from bidr.training.config import FrozenConfig, TrainConfig
 from bidr.training.frozen.train import share_found, train_frozen
 
 DEPTHS, TOPS = (200, 1_000), (10, 100)
-Row = Literal["opq", "faiss-opq", "rq", "rabitq", "frozen", "frozen-labels", "frozen-few", "frozen-none"]
+Row = Literal[
+    "opq", "faiss-opq", "rq", "rabitq", "frozen", "frozen-labels", "frozen-borrowed", "frozen-few", "frozen-none"
+]
+LABELLED = ("frozen-labels", "frozen-borrowed")
+
+
+class Given(NamedTuple):
+    """What is learned from, and the vectors of the questions that are measured."""
+
+    documents: VectorRows
+    questions: VectorRows
+    labels: dict[int, list[int]]
+    asked: np.ndarray
 
 
 class Asked(NamedTuple):
@@ -51,9 +63,17 @@ def main(
     test_qrels: Path | None = None,
     few: int = 500,
     most: int | None = None,
+    codewords: tuple[Literal[256, 16], ...] = (256,),
+    seeds: tuple[int, ...] = (0,),
+    borrowed: float = 3.0,
+    keep: Path | None = None,
     settings: FrozenConfig = FrozenConfig(),  # noqa: B008
 ) -> None:
-    """most: measure on so many of the questions at most (to choose settings quickly)."""
+    """most:     measure on so many of the questions at most (to choose settings quickly).
+    codewords: of learned codes, in a book; seeds: theirs.
+    borrowed:  of the row "frozen-borrowed", questions made for each labelled one.
+    keep:      a folder for the learned models; one that is there already is taken as it is.
+    """
     documents, asked = open_vectors(vectors, "vectors", metric), open_vectors(questions, "questions", metric)
     names, askers = read_ids(ids, len(documents), "documents"), read_ids(query_ids, len(asked), "questions")
     parts = [label_rows(read_judgements(path), askers, names, str(path)) for path in (qrels, test_qrels) if path]
@@ -76,13 +96,17 @@ def main(
     labels = {again[row]: found for row, found in train.items()}
     for size in bytes_per_doc:
         for row in rows:
-            started, cpu = time.perf_counter(), time.process_time()
-            found = candidates(
-                row, size, documents, VectorRows(learned, "questions", metric), labels, measured, few, settings
-            )
-            if found is not None:
-                used, found = found
-                show(row, used, found, measured, time.perf_counter() - started, time.process_time() - cpu)
+            given = Given(documents, VectorRows(learned, "questions", metric), labels, measured.vectors)
+            for words, seed in [(w, s) for w in codewords for s in seeds] if row.startswith("frozen") else [(256, 0)]:
+                started, cpu = time.perf_counter(), time.process_time()
+                if row.startswith("frozen"):
+                    chosen = replace(settings, borrowed=borrowed if row == "frozen-borrowed" else settings.borrowed)
+                    config = TrainConfig(bytes_per_doc=size, codewords=words, seed=seed, frozen=chosen)
+                    used, found = size, learned_candidates(row, given, config, few, keep)
+                else:
+                    used, found = fitted_candidates(row, size, given)
+                name = row + (f", {words} words" if words != 256 else "") + (f", seed {seed}" if seed else "")
+                show(name, used, found, measured, time.perf_counter() - started, time.process_time() - cpu)
 
 
 def show(name: str, size: int, found: np.ndarray, asked: Asked, seconds: float, cpu: float) -> None:
@@ -93,46 +117,46 @@ def show(name: str, size: int, found: np.ndarray, asked: Asked, seconds: float, 
     print(f"| {name} | {size or '-'} | {' | '.join(cells)} | {seconds:.0f} ({cpu:.0f}) |", flush=True)
 
 
-def candidates(
-    row: Row,
-    size: int,
-    documents: VectorRows,
-    learned: VectorRows,
-    labels: Any,
-    asked: Asked,
-    few: int,
-    settings: FrozenConfig,
-) -> tuple[int, np.ndarray] | None:
-    """Bytes used and the candidates of the measured questions, or None where this kind of code has no such size."""
-    depth = max(DEPTHS)
+def fitted_candidates(row: Row, size: int, given: Given) -> tuple[int, np.ndarray]:
+    """Bytes used, and the candidates of the measured questions."""
+    depth, documents = max(DEPTHS), given.documents
     if row == "opq":
         books = fit(documents[np.arange(len(documents))[:: max(1, len(documents) // 20_000)]], size)
-        return size, top_k_codes(asked.vectors, books, books.encode(documents[:]), depth).rows
-    if row in ("faiss-opq", "rq", "rabitq"):
-        return faiss_candidates(row, size, documents, asked.vectors, depth)
-    chosen = replace(settings, label_weight=settings.label_weight if row == "frozen-labels" else 0.0)
-    some = learned if row != "frozen-few" else VectorRows(learned.array[:few], "questions", learned.metric)
-    config = TrainConfig(bytes_per_doc=size, frozen=chosen)
+        return size, top_k_codes(given.asked, books, books.encode(documents[:]), depth).rows
+    return faiss_candidates(row, size, documents, given.asked, depth)
+
+
+def learned_candidates(row: Row, given: Given, config: TrainConfig, few: int, keep: Path | None) -> np.ndarray:
+    """The candidates of codes that `bidr train --vectors` learns."""
+    documents, questions = given.documents, given.questions
+    if row not in LABELLED:
+        config = replace(config, frozen=replace(config.frozen, label_weight=0.0))
+    some = questions if row != "frozen-few" else VectorRows(questions.array[:few], "questions", questions.metric)
     folder = Path(tempfile.mkdtemp())
+    name = f"{row}-{config.bytes_per_doc}-{config.codewords}-{config.seed}"
     try:
-        given = labels if row == "frozen-labels" else {}
-        model = train_frozen(documents, None if row == "frozen-none" else some, config, folder / "model", given)
+        model = train_frozen(
+            documents,
+            None if row == "frozen-none" else some,
+            config,
+            (keep or folder) / name,
+            given.labels if row in LABELLED else {},
+        )
         scan = make_scan(model.codebooks, model.additive.encode(documents))
-        return size, scan.search(model.additive.adapt(asked.vectors), depth)[1]
+        return scan.search(model.adapt(given.asked), max(DEPTHS))[1]
     finally:
         shutil.rmtree(folder)
 
 
 def faiss_candidates(
     row: str, size: int, documents: VectorRows, asked: np.ndarray, depth: int
-) -> tuple[int, np.ndarray] | None:
+) -> tuple[int, np.ndarray]:
     """OPQ, residual codes and RaBitQ as Faiss has them, by inner product, with its own defaults."""
     dim, everything, product = documents.dim, documents[:], faiss.METRIC_INNER_PRODUCT
     if row == "rabitq":
-        # One bit a dimension and two factors of 4 bytes: what does not fit is cut off by principal axes.
-        kept = min(dim, (size - 8) * 8)
-        if kept < 8:
-            return None
+        # One bit a dimension and two factors of 4 bytes: what does not fit is cut off by principal axes. Of 8 bytes
+        # nothing would be left for bits: the least it can be is 9.
+        kept = min(dim, max(1, size - 8) * 8)
         inner = faiss.IndexRaBitQ(kept, product)
         index = faiss.IndexPreTransform(faiss.PCAMatrix(dim, kept, 0, True), inner) if kept < dim else inner
         if kept == dim:

@@ -3,8 +3,9 @@
 python bench/labelled_curves.py docs.npy questions.npy --ids ids.txt --query-ids query_ids.txt \
     --train-qrels train.tsv --qrels dev.tsv --models runs/v --bytes-per-doc 8 16 --json-file out.json --svg out.svg
 
-Codes are learned from the questions judged in --train-qrels, into MODELS-BYTES; what is there already is taken. All
-rank their candidates by the same fp16 vectors on disk. See `bidr bench`, whose harness measures.
+Codes are learned from the questions judged in --train-qrels, into MODELS-BYTES (with 16 codewords a book:
+MODELS-BYTES-16); what is there already is taken. All rank their candidates by the same fp16 vectors on disk. See
+`bidr bench`, whose harness measures.
 """
 
 import json
@@ -30,7 +31,7 @@ from bidr.training.config import TrainConfig
 
 DEPTHS = (100, 150, 200, 400, 1_000, 3_000)
 SHOWN = (100, 200, 400, 1_000)
-PROBED = (0.1,)
+VISITED = (0.05, 0.1, 0.2)
 CODES = "codes.npy"
 Panel = list[tuple[str, list[tuple[float, float]]]]
 Peer = Literal["learned", "opq", "faiss", "scann"]
@@ -43,6 +44,7 @@ def main(
     qrels: Path,
     models: Path,
     bytes_per_doc: tuple[int, ...] = (8, 16),
+    codewords: tuple[Literal[256, 16], ...] = (256, 16),
     peers: tuple[Peer, ...] = ("learned", "opq", "faiss", "scann"),
     fuse: tuple[float, ...] = (),
     metric: Literal["cosine", "ip"] = "cosine",
@@ -51,24 +53,32 @@ def main(
     scann_python: str | None = None,
     targets: tuple[float, ...] = (0.9, 0.95, 1.0),
     rounds: int = 1,
+    threads: int = 1,
     most: int | None = None,
     work: Path | None = None,
+    join: tuple[Path, ...] = (),
     json_file: Path | None = None,
     svg: Path | None = None,
 ) -> None:
-    """fuse:    also measure learned codes with so much of their own score added to that of the vectors.
+    """codewords: of learned codes, in a book.
+    fuse:    also measure lists of learned codes with so much of their own score added to that of the vectors.
     targets: of the R@100 of exact search, what each must reach to be compared.
     most:    measure on so many questions at most.
+    threads: to build with; all search with one.
+    join:    what other runs left as --json-file (of other bytes a document), shown beside these figures.
     """
     documents, asked = open_vectors(vectors, "vectors", metric), open_vectors(questions, "questions", metric)
     names, askers = read_ids(ids, len(documents), "documents"), read_ids(query_ids, len(asked), "questions")
     train, test = (label_rows(read_judgements(path), askers, names, str(path)) for path in (train_qrels, qrels))
     rows = list(test)[:most]
-    folders = {size: models.with_name(f"{models.name}-{size}") for size in bytes_per_doc}
-    if "learned" in peers:
-        for size, folder in folders.items():
-            coded(documents, asked, train, size, folder, metric)
-    wanted = [one for size in bytes_per_doc for one in variants(peers, size, documents, folders[size], fuse)]
+    learned = {(size, words): folder_of(models, size, words) for size in bytes_per_doc for words in codewords}
+    for (size, words), folder in learned.items() if "learned" in peers else ():
+        config = TrainConfig(bytes_per_doc=size, codewords=words)
+        coded(documents, asked, train, config, folder, metric)
+    wanted: list[Variant] = []
+    for size in bytes_per_doc:
+        own = {words: folder for (of, words), folder in learned.items() if of == size}
+        wanted += variants(peers, size, documents, own, fuse)
     with tempfile.TemporaryDirectory(dir=work) as temporary:
         measured = VectorRows(np.asarray(asked.array[np.array(rows)]), "questions", metric)
         prepared = prepare(Path(temporary), documents, measured, len(rows))
@@ -78,11 +88,12 @@ def main(
             prepared,
             lambda peer: scann_python if peer == "scann" and scann_python else sys.executable,
             {},
-            Limits(1, 3_600, 0, rounds),
+            Limits(threads, 3_600, 0, rounds),
         )
         assert prepared.labelled is not None
         exact = {k: answered(prepared.exact, prepared.labelled, k) for k in (10, 100)}
-    found = by_fuse(found)
+    earlier = [row for path in join for row in json.loads(path.read_text(encoding="utf-8"))["rows"]]
+    found = [*earlier, *by_fuse(found)]
     about = {"documents": len(documents), "questions": len(rows), "exact": exact, "rows": found}
     if json_file:
         json_file.write_text(json.dumps(about, indent=1), encoding="utf-8")
@@ -91,55 +102,95 @@ def main(
         svg.write_text(draw(found, exact[100]), encoding="utf-8")
 
 
+def folder_of(models: Path, size: int, words: int) -> Path:
+    return models.with_name(f"{models.name}-{size}" + ("" if words == 256 else f"-{words}"))
+
+
 def coded(
-    documents: VectorRows, asked: VectorRows, labels: dict[int, list[int]], size: int, folder: Path, metric: Any
+    documents: VectorRows,
+    asked: VectorRows,
+    labels: dict[int, list[int]],
+    config: TrainConfig,
+    folder: Path,
+    metric: Any,
 ) -> None:
     """Learn from questions and their labels and code the documents, as far as that is not done yet."""
     if not (folder / "model.json").exists():
-        learn(documents, asked, labels, size, folder, metric)
+        learn(documents, asked, labels, config, folder, metric)
     if not (folder / CODES).exists():
         np.save(folder / CODES, FrozenModel(folder).additive.encode(documents))
 
 
 def learn(
-    documents: VectorRows, asked: VectorRows, labels: dict[int, list[int]], size: int, folder: Path, metric: Any
+    documents: VectorRows,
+    asked: VectorRows,
+    labels: dict[int, list[int]],
+    config: TrainConfig,
+    folder: Path,
+    metric: Any,
 ) -> None:
     rows = sorted(labels)
     qrels = {str(number): {str(doc): 1 for doc in labels[row]} for number, row in enumerate(rows)}
     given = np.asarray(asked.array[np.array(rows)])
-    train_vectors(documents.array, given, folder, TrainConfig(bytes_per_doc=size), metric=metric, qrels=qrels)
+    train_vectors(documents.array, given, folder, config, metric=metric, qrels=qrels)
 
 
 def variants(
-    peers: tuple[Peer, ...], size: int, documents: VectorRows, model: Path, fuse: tuple[float, ...]
+    peers: tuple[Peer, ...], size: int, documents: VectorRows, models: dict[int, Path], fuse: tuple[float, ...]
 ) -> list[Variant]:
-    """What is built of so many bytes a document: learned codes first."""
+    """What is built of so many bytes a document: learned codes first. All lists are visited to the same shares."""
     books, lists = 2 * size, 1 << round(2 * len(documents) ** 0.5).bit_length() - 1
     depths: list[dict[str, Any]] = [{"candidates": depth} for depth in DEPTHS]
-    probed = [{**depth, "nprobe": round(share * lists)} for share in PROBED for depth in depths]
-    fused = [{**depth, "fuse": weight} for weight in (0.0, *fuse) for depth in depths]
-    learned = {"model": str(model), "codes": str(model / CODES)}
+    shares = [{**depth, "share": share} for share in VISITED for depth in depths]
+    probed = [{**one, "nprobe": round(one["share"] * lists)} for one in shares]
+    leaves = [{**one, "leaves": round(one["share"] * lists)} for one in shares]
+    visited = [{**one, "visited": one["share"]} for one in shares]
     product, width = {"fitted": books}, documents.dim // books
     made: dict[Peer, list[Variant]] = {
-        "learned": [
-            Variant(f"bidr learned, {engine}", "ours", {**learned, "engine": engine}, fused, None)
-            for engine in ("scan", "lists")
+        "learned": [one for words, model in models.items() for one in _learned(words, model, depths, visited, fuse)],
+        "opq": [
+            Variant("bidr OPQ 4 bits, scan", "ours", {**product, "engine": "scan"}, depths, None),
         ],
-        "opq": [Variant("bidr OPQ, 4 bits", "ours", {**product, "engine": "scan"}, depths, None)],
         "faiss": [
             Variant("Faiss OPQ fast-scan", "faiss", {**product, "factory": f"PQ{books}x4fs"}, depths),
+            Variant(
+                "Faiss IVF fast-scan",
+                "faiss",
+                {"factory": f"IVF{{lists}},PQ{books}x4fs", "lists": lists, **product},
+                probed,
+            ),
             Variant(
                 "Faiss IVF-PQ", "faiss", {"factory": f"IVF{{lists}},PQ{size}np", "lists": lists, **product}, probed
             ),
         ],
         "scann": [
             Variant("ScaNN", "scann", {**product, "width": width}, depths),
+            Variant("ScaNN tree", "scann", {"width": width, "lists": lists}, leaves),
         ],
     }
     if size > 8:  # one bit a principal axis, and 8 bytes of factors
         factory = {"factory": f"PCA{8 * (size - 8)},RaBitQ", "query_bits": 8}
         made["faiss"].append(Variant("Faiss RaBitQ", "faiss", factory, depths))
     return [one._replace(name=f"{one.name}, {size} B") for peer in peers for one in made[peer]]
+
+
+def _learned(
+    words: int, model: Path, depths: list[dict[str, Any]], visited: list[dict[str, Any]], fuse: tuple[float, ...]
+) -> list[Variant]:
+    made, bits = {"model": str(model), "codes": str(model / CODES)}, words.bit_length() - 1
+    # A scan of 8-bit codes is made of lookups, and takes several times as long as their lists.
+    scan = {"scan": depths} if bits == 4 else {}
+    grids = {**scan, "lists": [{**one, "fuse": weight} for weight in (0.0, *fuse) for one in visited]}
+    return [
+        Variant(
+            f"bidr learned {bits} bits, {engine}",
+            "ours",
+            {**made, "engine": engine},
+            grid,
+            None,
+        )
+        for engine, grid in grids.items()
+    ]
 
 
 def by_fuse(rows: list[Row]) -> list[Row]:

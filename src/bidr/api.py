@@ -152,6 +152,7 @@ def open_index(
     candidates: int | None = None,
     ef: int | None = None,
     device: str = "cpu",
+    fuse: float = 0.0,
     lexical: int = 0,
     lexical_weight: float = 0.0,
 ) -> OpenIndex:
@@ -160,11 +161,12 @@ def open_index(
     model:  its model folder, if that is no longer where it was when the index was built.
     ef:     how widely candidates are looked for: lists that are visited, or documents that a graph keeps in view.
     device: where queries are encoded.
+    fuse:   as that of `Searcher`: how much of the codes' score is added to the vectors'.
     lexical, lexical_weight: as those of `Searcher`: how many documents the words find join the candidates.
     """
     if ef is not None and ef < 1:
         raise ConfigError(f"ef: given {ef}, expected a whole number of 1 or more")
-    words: dict[str, Any] = {"lexical": lexical, "lexical_weight": lexical_weight}
+    words: dict[str, Any] = {"fuse": fuse, "lexical": lexical, "lexical_weight": lexical_weight}
     opened = _model_of(Path(folder), model, device)
     if opened is None:
         return OpenIndex(LiveIndex.open(folder, ef=ef), **words)

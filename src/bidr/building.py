@@ -117,8 +117,8 @@ def build_vectors(
     if model is None:
         return _build_plain(vectors, out, plain or PlainCodes(), ids, data, ram_budget, options)
     model = model if isinstance(model, FrozenModel) else _frozen(model)
-    rows, books = model.documents(vectors), model.codebooks.books
-    shape, named = _shape(*rows.shape, books, 8, engine, stored), _named(ids, data, len(rows), Path(out))
+    rows, books, bits = model.documents(vectors), model.codebooks.books, model.codebooks.bits
+    shape, named = _shape(*rows.shape, books, bits, engine, stored), _named(ids, data, len(rows), Path(out))
     budget = check_budget(ram_budget, build_peaks(shape, fits=False, named=bool(named), worded=lexical))
     options["model"] = ModelStamp(model.fingerprint, str(model.folder.resolve()))
     with watched(budget), working(Path(out)) as work:

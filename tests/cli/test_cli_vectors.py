@@ -115,6 +115,16 @@ def test_train_build_search_and_evaluate(files: Files, bidr: Run, tmp_path: Path
     figures = [line for line in by_data.out.splitlines() if line.startswith(("R@", "RR@", "nDCG", "relevant"))]
     assert figures == [line for line in by_qrels.out.splitlines() if line.startswith(("R@", "RR@", "nDCG", "relevant"))]
     assert float(figures[0].split()[-1]) > 0.9
+    scores = []
+    for weight in ("0", "1"):
+        fused = bidr(
+            "search", "--index", index, "--query-vectors", one, "--fuse", weight, "--json", tmp_path / "f.json"
+        )
+        assert fused.code == 0, fused.err
+        best = json.loads((tmp_path / "f.json").read_text())["results"][0]["answers"][0]
+        scores.append((best["score"], best["candidate_score"]))
+    assert scores[1][0] == pytest.approx(sum(scores[0]), rel=1e-4), "the codes' score is added to the vectors'"
+    assert bidr("evaluate", "--index", index, "--query-vectors", questions, *given, "--fuse", "1").code == 0
     assert "has no text encoder" in bidr.refused("search", "--index", index, "some", "words")
     assert "has no text encoder" in bidr.refused("evaluate", "--index", index, "--data", files.data)
     assert "has no text encoder" in bidr.refused(
@@ -191,11 +201,11 @@ def too_few(files: Files) -> tuple[list[object], list[str]]:
 
 
 def too_many_bytes(files: Files) -> tuple[list[object], list[str]]:
-    return ["--bytes-per-doc", 17], ["bytes_per_doc: given 17 for 16 dimensions"]
+    return ["--bytes-per-doc", 17], ["bytes_per_doc: given 17", "17 books for 16 dimensions"]
 
 
-def few_bits(files: Files) -> tuple[list[object], list[str]]:
-    return ["--codewords", 16], ["codewords: given 16, expected 256 where vectors are given"]
+def too_many_small_books(files: Files) -> tuple[list[object], list[str]]:
+    return ["--codewords", 16, "--bytes-per-doc", 9], ["given 9 with 16 codewords a book", "18 books for 16 dimensions"]
 
 
 def unknown_document(files: Files) -> tuple[list[object], list[str]]:
@@ -227,7 +237,7 @@ def both(files: Files) -> tuple[list[object], list[str]]:
     "spoil",
     [
         other_dimension, not_finite, infinite_question, wrong_type, wrong_shape, not_an_array, pickled, missing,
-        too_few, too_many_bytes, few_bits, unknown_document, unknown_query, other_ids, repeated_ids, both,
+        too_few, too_many_bytes, too_many_small_books, unknown_document, unknown_query, other_ids, repeated_ids, both,
     ],
     ids=lambda one: one.__name__,
 )  # fmt: skip

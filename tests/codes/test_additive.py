@@ -27,9 +27,11 @@ def decoded(additive: Additive, codes: np.ndarray) -> np.ndarray:
     return np.concatenate(parts, axis=1)
 
 
-@pytest.mark.parametrize("groups", [1, 2])
-def test_an_index_scores_documents_by_the_sum_of_their_codewords(vectors: np.ndarray, groups: int) -> None:
-    additive = fit_additive(vectors, 4, groups=groups)
+@pytest.mark.parametrize(("books", "words", "groups"), [(4, 256, 1), (4, 256, 2), (8, 16, 1), (8, 16, 2), (5, 16, 1)])
+def test_an_index_scores_documents_by_the_sum_of_their_codewords(
+    vectors: np.ndarray, books: int, words: int, groups: int
+) -> None:
+    additive = fit_additive(vectors, books, words, groups=groups)
     codes, queries = additive.encode(vectors), vectors[:20]
     scores, rows = make_scan(additive.codebooks(), codes).search(additive.adapt(queries), 50)
     by_hand = additive.adapt(queries) @ decoded(additive, codes).T
@@ -37,11 +39,24 @@ def test_an_index_scores_documents_by_the_sum_of_their_codewords(vectors: np.nda
     np.testing.assert_allclose(scores, -np.sort(-by_hand, axis=1)[:, :50], rtol=1e-4, atol=1e-3)
 
 
-def test_they_reconstruct_better_than_product_codes_of_the_same_bytes(vectors: np.ndarray) -> None:
-    additive, product = fit_additive(vectors, 4), fit(vectors, 4)
+@pytest.mark.parametrize(("books", "words"), [(4, 256), (8, 16)])
+def test_they_reconstruct_better_than_product_codes_of_the_same_bytes(
+    vectors: np.ndarray, books: int, words: int
+) -> None:
+    additive, product = fit_additive(vectors, books, words), fit(vectors, books, words)
     own = np.square(additive.place(vectors) - decoded(additive, additive.encode(vectors))).sum(1).mean()
     other = np.square(product.rotate(vectors) - product.decode(product.encode(vectors))).sum(1).mean()
     assert own < 0.9 * other
+
+
+def test_books_of_few_codewords_are_fitted_together(monkeypatch: pytest.MonkeyPatch, vectors: np.ndarray) -> None:
+    def error() -> float:
+        additive = fit_additive(vectors, 8, 16)
+        return float(np.square(additive.place(vectors) - decoded(additive, additive.encode(vectors))).sum(1).mean())
+
+    together = error()
+    monkeypatch.setattr("bidr.codes.additive.REFITS", 0)
+    assert together < 0.93 * error()
 
 
 def test_codewords_that_learn_do_not_change_which_ones_a_document_has(vectors: np.ndarray) -> None:
@@ -52,6 +67,7 @@ def test_codewords_that_learn_do_not_change_which_ones_a_document_has(vectors: n
 
 def test_many_books_are_grouped_evenly_and_few_are_not() -> None:
     assert [groups_of(books) for books in (1, 8, 16, 32, 48, 96)] == [1, 1, 1, 2, 3, 6]
+    assert [groups_of(books, 16) for books in (16, 32, 64)] == [1, 1, 2]
 
 
 def test_wide_vectors_are_cut_to_their_principal_axes(monkeypatch: pytest.MonkeyPatch, vectors: np.ndarray) -> None:

@@ -6,6 +6,7 @@ from made_codes import clustered, random_codebooks
 from safetensors.numpy import save_file
 
 from bidr.codes import Codebooks, check_shape, codebooks, usage
+from bidr.codes.vectors import let_go
 from bidr.errors import ConfigError, ModelError
 
 SHAPES = st.sampled_from([(8, 2, 16), (12, 4, 16), (16, 4, 256), (6, 1, 256), (10, 5, 16)])
@@ -77,20 +78,34 @@ def test_a_transposed_rotation_is_saved_as_it_is(tmp_path):
     assert np.array_equal(Codebooks.load(tmp_path / "q.safetensors").rotation, books.rotation.T)
 
 
-def test_files_that_are_no_codebooks_are_model_errors(tmp_path):
+@pytest.mark.parametrize("mapped", [False, True])
+def test_files_that_are_no_codebooks_are_model_errors(tmp_path, mapped):
     path = tmp_path / "q.safetensors"
     with pytest.raises(ModelError, match=r"q\.safetensors"):
-        Codebooks.load(path)
+        Codebooks.load(path, mapped=mapped)
     path.write_bytes(b"nothing of the kind")
     with pytest.raises(ModelError, match="not a codebook file"):
-        Codebooks.load(path)
+        Codebooks.load(path, mapped=mapped)
     save_file({"rotation": np.eye(4, dtype=np.float32)}, path)
     with pytest.raises(ModelError, match="centroids"):
-        Codebooks.load(path)
+        Codebooks.load(path, mapped=mapped)
     random_codebooks(12, 3, 16).save(path)
     path.write_bytes(path.read_bytes()[:-10])
     with pytest.raises(ModelError, match="not a codebook file"):
-        Codebooks.load(path)
+        Codebooks.load(path, mapped=mapped)
+
+
+def test_mapped_codebooks_are_the_same_and_let_go_of(tmp_path):
+    books, path = random_codebooks(12, 3, 16), tmp_path / "books.safetensors"
+    books.save(path)
+    mapped = Codebooks.load(path, mapped=True)
+    for saved, found in zip(books, mapped, strict=True):
+        assert (saved is None) == (found is None)
+        if saved is not None:
+            assert isinstance(found, np.memmap)
+            let_go(found)
+            let_go(found.astype(np.float64))  # numpy calls it mapped too, and there is no file behind it
+            np.testing.assert_array_equal(found, saved)
 
 
 def test_books_must_divide_the_dimension_and_near_choices_are_named():

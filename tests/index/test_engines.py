@@ -27,7 +27,7 @@ from bidr.index.engines.walk import MOST_LINKS, _read
 from bidr.index.faissfile import faiss_module
 
 Corpus = tuple[Codebooks, np.ndarray, np.ndarray]
-KINDS = ("8-bit", "4-bit", "4-bit, odd", "additive", "additive in groups")
+KINDS = ("8-bit", "4-bit", "4-bit, odd", "additive", "additive in groups", "additive, 4-bit", "additive, 4-bit, odd")
 
 
 @pytest.fixture(autouse=True)
@@ -42,7 +42,8 @@ def small(request) -> Corpus:
     vectors, queries = clustered(1_500, 24), clustered(6, 24, seed=3)
     vectors[700:720] = vectors[:20]
     if request.param.startswith("additive"):
-        additive = fit_additive(vectors, 4, groups=2 if "groups" in request.param else 1)
+        books, words = {"additive, 4-bit": (8, 16), "additive, 4-bit, odd": (5, 16)}.get(request.param, (4, 256))
+        additive = fit_additive(vectors, books, words, groups=2 if "groups" in request.param else 1)
         return additive.codebooks(), additive.encode(vectors), additive.adapt(queries)
     books, words = {"8-bit": (6, 256), "4-bit": (12, 16), "4-bit, odd": (3, 16)}[request.param]
     codebooks = fitted(vectors, books, words)
@@ -110,6 +111,17 @@ def test_at_full_width_every_engine_is_the_scan_by_hand(small, engines, share, k
             assert len(set(real.tolist())) == len(real), name
             assert allowed is None or allowed[real].all(), name
             assert len(np.setdiff1d(real, deeper[number])) == 0, name
+
+
+@pytest.mark.parametrize(("words", "groups"), [(256, 1), (16, 1), (16, 2)])
+def test_tables_of_sums_with_an_adapter_are_products_with_every_codeword(words, groups):
+    vectors, queries = clustered(600, 24), clustered(6, 24, seed=3)
+    additive = fit_additive(vectors, 4, words, groups=groups)
+    turned = np.random.default_rng(0).standard_normal(additive.query.shape).astype(np.float32)
+    codebooks = additive._replace(query=turned).with_adapter()
+    rotated = codebooks.rotate(queries).reshape(len(queries), codebooks.books, -1)
+    expected = np.einsum("qms,mws->qmw", rotated, codebooks.centroids)
+    np.testing.assert_allclose(Tables(codebooks).of(queries), expected, rtol=1e-4, atol=1e-4)
 
 
 def test_the_scan_is_that_of_numpy_to_the_bit(small):

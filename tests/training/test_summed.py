@@ -12,7 +12,7 @@ import bidr
 from bidr.codes import Codebooks
 from bidr.codes.additive import summed
 from bidr.codes.exact import top_k_codes
-from bidr.errors import ConfigError, Stopped
+from bidr.errors import Stopped
 from bidr.model.encode import encode_rows
 from bidr.model.quantizer import SummedQuantizer
 from bidr.text import Dataset, Document, Query
@@ -120,10 +120,12 @@ def test_stopped_while_codes_are_learned_it_goes_on_as_if_it_had_not_been(model,
     assert files(again.folder / "sparse") == files(model.folder / "sparse")
 
 
-@pytest.mark.parametrize("recipe", ["star-distilled", "star-taught"])
-def test_other_numbers_of_codewords_are_refused(recipe):
-    with pytest.raises(ConfigError, match="codewords: given 16, expected 256"):
-        with_recipe(CONFIG, recipe)
+def test_books_of_16_codewords_learn_too(tmp_path):
+    config = replace(quick("star-distilled"), codewords=16)
+    books = train(many(), config, tmp_path / "run").codebooks
+    assert (books.words, books.bytes_per_doc) == (16, WIDE.bytes_per_doc)
+    vectors = np.random.default_rng(0).standard_normal((20, books.dim)).astype(np.float32)
+    assert books.encode(vectors).shape == (20, 2 * WIDE.bytes_per_doc)
 
 
 @pytest.fixture(scope="module")

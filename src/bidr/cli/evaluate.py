@@ -3,7 +3,7 @@
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
@@ -42,6 +42,9 @@ class Evaluate(Verb):
     """Measures as ir_measures names them."""
     candidates: OptionalNumber = None
     """How many documents the codes bring up to be ranked; by default as the model was trained."""
+    fuse: float = 0.0
+    """How much of the codes' score is added to the vectors'; 0: the vectors decide. Codes that learned from labels can
+    rank better than the vectors do (1 is a good weight then)."""
     lexical: int = 0
     """How many documents that words find (BM25) are ranked too; the index must be built with --lexical."""
     lexical_weight: float = 0.0
@@ -68,7 +71,8 @@ class Evaluate(Verb):
         index = self.index or recall()
         split, rows = self._judged()
         other = read_run(self.compare) if self.compare else None
-        with open_index(index, self.model, lexical=self.lexical, lexical_weight=self.lexical_weight) as searcher:
+        words: dict[str, Any] = {"lexical": self.lexical, "lexical_weight": self.lexical_weight}
+        with open_index(index, self.model, fuse=self.fuse, **words) as searcher:
             _refuse_other_corpus(searcher, split, index)
             if self.query_vectors is not None:
                 searcher.encoder = searcher.by_vectors(self.query_vectors, rows)

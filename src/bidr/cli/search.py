@@ -38,6 +38,9 @@ class Search(Verb):
     """How many documents the codes bring up to be ranked; by default as the model was trained."""
     ef: OptionalNumber = None
     """How widely candidates are looked for: lists that are visited, or documents that a graph keeps in view."""
+    fuse: float = 0.0
+    """How much of the codes' score is added to the vectors'; 0: the vectors decide. Codes that learned from labels can
+    rank better than the vectors do (1 is a good weight then)."""
     lexical: int = 0
     """How many documents that words find (BM25) are ranked too; the index must be built with --lexical."""
     lexical_weight: float = 0.0
@@ -54,8 +57,8 @@ class Search(Verb):
         index = self.index or recall()
         from bidr.api import open_index
 
-        how: dict[str, Any] = {"ef": self.ef, "lexical": self.lexical, "lexical_weight": self.lexical_weight}
-        with open_index(index, self.model, **how) as searcher:
+        words: dict[str, Any] = {"lexical": self.lexical, "lexical_weight": self.lexical_weight}
+        with open_index(index, self.model, ef=self.ef, fuse=self.fuse, **words) as searcher:
             found = searcher.search(query, self.k, self.candidates, filter=self._filter())
             told = self._told(searcher)
         return Shown(_text(found, told), {"query": query, "index": str(index), **_value(found)})
@@ -81,7 +84,7 @@ class Search(Verb):
         if self.lexical:
             raise ConfigError("--lexical and --query-vectors given, expected words with --lexical: ask by words")
         index = self.index or recall()
-        with open_index(index, self.model, ef=self.ef) as searcher:
+        with open_index(index, self.model, ef=self.ef, fuse=self.fuse) as searcher:
             found = searcher.answers(searcher.search_vectors(path, self.k, self.candidates, filter=self._filter()))
             told = self._told(searcher)
         heads = [f"question {row}:\n" if len(found) > 1 else "" for row in range(len(found))]

@@ -18,10 +18,13 @@ from bidr.codes.fit import fit
 from bidr.codes.vectors import VectorRows
 from bidr.errors import ConfigError, DataError, ModelError
 
-WORDS = 256
-FIT_ROWS, FIT_BEAM = 60_000, 4
-ENCODE_ROWS, ENCODE_BEAM = 16_384, 8
-GROUP_BOOKS = 16
+# By the codewords in a book. Of few in many books the nearest sum is harder to find, and a step of the search costs
+# less.
+FIT_ROWS = {256: 60_000, 16: 30_000}
+ENCODE_BEAM = {256: 8, 16: 16}
+FIT_BEAM, ENCODE_ROWS = 4, 16_384
+REFITS = 10
+GROUP_BITS = 128
 WIDEST = 512
 Vectors = Floats | VectorRows
 
@@ -32,7 +35,7 @@ class Additive(NamedTuple):
     centre:    (dim,) is taken from every document; no ranking changes by that.
     document:  (width, dim) brings documents into the space of the codewords.
     query:     (width, dim) does it for queries: the adapter.
-    codewords: (M, 256, width / groups). The books of one group follow each other.
+    codewords: (M, words, width / groups), 256 or 16 words. The books of one group follow each other.
     chosen_by: of the same shape: what codewords are chosen with. Learning moves the codewords that are scored, and
                leaves these and so the codes of every document as they were.
     """
@@ -51,18 +54,23 @@ class Additive(NamedTuple):
     def groups(self) -> int:
         return int(self.document.shape[0] // self.codewords.shape[2])
 
-    def encode(self, vectors: Vectors, beam: int = ENCODE_BEAM) -> Codes:
+    @property
+    def words(self) -> int:
+        return int(self.codewords.shape[1])
+
+    def encode(self, vectors: Vectors, beam: int | None = None) -> Codes:
         """Codewords whose sum is near the document, found by a beam search: (n, M) uint8."""
         none = np.empty((0, len(self.codewords)), dtype=np.uint8)
         return np.concatenate([none, *self.encode_blocks(vectors, beam=beam)])
 
-    def encode_blocks(self, vectors: Vectors, first: int = 0, beam: int = ENCODE_BEAM) -> Iterator[Codes]:
+    def encode_blocks(self, vectors: Vectors, first: int = 0, beam: int | None = None) -> Iterator[Codes]:
         """The same from a row on, some rows at a time."""
+        beam = beam or ENCODE_BEAM[self.words]
         quantizers = [_quantizer(words, beam) for words in np.split(self.chosen_by, self.groups)]
         for start in range(first, len(vectors), ENCODE_ROWS):
             block = self.place(vectors[start : start + ENCODE_ROWS])
             parts = zip(quantizers, np.split(block, self.groups, axis=1), strict=True)
-            found = [quantizer.compute_codes(np.ascontiguousarray(part)) for quantizer, part in parts]
+            found = [_chosen(quantizer, np.ascontiguousarray(part)) for quantizer, part in parts]
             yield np.concatenate(found, axis=1)
 
     def encode_on(self, vectors: Floats, device: Any) -> Codes:
@@ -73,7 +81,7 @@ class Additive(NamedTuple):
 
         placed = torch.as_tensor(self.place(vectors), device=device).chunk(self.groups, dim=1)
         words = torch.as_tensor(self.chosen_by, device=device).chunk(self.groups)
-        found = [nearest_sums(part, own, ENCODE_BEAM) for part, own in zip(placed, words, strict=True)]
+        found = [nearest_sums(part, own, ENCODE_BEAM[self.words]) for part, own in zip(placed, words, strict=True)]
         codes: Codes = torch.cat(found, dim=1).to(torch.uint8).cpu().numpy()
         return codes
 
@@ -121,6 +129,18 @@ class Additive(NamedTuple):
             raise ModelError(f"{adapter}: not an adapter file ({error}); train it again") from error
 
 
+def load_query(adapter: Path) -> Floats:
+    """Of an adapter file what queries take alone."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(adapter, framework="numpy") as arrays:
+            query: Floats = arrays.get_tensor("query")
+            return query
+    except (OSError, SafetensorError) as error:
+        raise ModelError(f"{adapter}: not an adapter file ({error}); train it again") from error
+
+
 def summed(codebooks: Codebooks) -> Additive:
     """What `with_adapter` was made of, as far as documents need it."""
     centre, document, chosen_by = codebooks.centre, codebooks.document, codebooks.choosing
@@ -129,75 +149,99 @@ def summed(codebooks: Codebooks) -> Additive:
     return Additive(centre, document, document, codebooks.centroids, chosen_by)
 
 
-def groups_of(books: int) -> int:
-    """In how many groups the books are divided: as few as keep a group within GROUP_BOOKS."""
-    return next(groups for groups in range(1, books + 1) if books % groups == 0 and books // groups <= GROUP_BOOKS)
+def groups_of(books: int, words: int = 256) -> int:
+    """In how many groups the books are divided: as few as keep a group's codes within GROUP_BITS."""
+    most = GROUP_BITS // (words.bit_length() - 1)
+    return next(groups for groups in range(1, books + 1) if books % groups == 0 and books // groups <= most)
 
 
 def fit_additive(
-    vectors: Floats, books: int, *, seed: int = 0, groups: int | None = None, device: str = "cpu"
+    vectors: Floats, books: int, words: int = 256, *, seed: int = 0, groups: int | None = None, device: str = "cpu"
 ) -> Additive:
     """Additive codes that reconstruct the vectors well (Euclidean); at most FIT_ROWS of them are looked at.
 
     On a CPU by Faiss, on a GPU by the same steps in torch.
     """
-    groups = groups or groups_of(books)
-    if len(vectors) < WORDS:
-        raise DataError(f"fitting {WORDS} codewords needs at least {WORDS} vectors: given {len(vectors)}")
+    groups = groups or groups_of(books, words)
+    if len(vectors) < words:
+        raise DataError(f"fitting {words} codewords needs at least {words} vectors: given {len(vectors)}")
     random = np.random.default_rng(seed)
-    rows = np.sort(random.choice(len(vectors), min(FIT_ROWS, len(vectors)), replace=False))
+    rows = np.sort(random.choice(len(vectors), min(FIT_ROWS[words], len(vectors)), replace=False))
     sample = np.asarray(vectors[rows], dtype=np.float32)
     centre: Floats = sample.mean(axis=0, dtype=np.float32)
-    document = _map(sample - centre, books, groups, seed)
+    document = _map(sample - centre, books, words, groups, seed)
     parts = np.split((sample - centre) @ document.T, groups, axis=1)
     fitted = _fit_group if device == "cpu" else partial(_fit_group_on, device)
-    words = np.concatenate([fitted(np.ascontiguousarray(part), books // groups, seed) for part in parts])
-    return Additive(centre, document, document, words, words)
+    found = np.concatenate([fitted(np.ascontiguousarray(part), books // groups, words, seed) for part in parts])
+    return Additive(centre, document, document, found, found)
 
 
-def _map(centred: Floats, books: int, groups: int, seed: int) -> Floats:
+def _map(centred: Floats, books: int, words: int, groups: int, seed: int) -> Floats:
     """Principal axes where there are more than WIDEST; a rotation that suits the groups where there are several."""
     dim = centred.shape[1]
     width = min(dim, WIDEST) // groups * groups
     if width == 0:
-        raise ConfigError(f"bytes_per_doc: given {books}, too many for vectors of {dim} dimensions; use {dim} or fewer")
+        raise ConfigError(f"given {books} books, too many for vectors of {dim} dimensions; lower bytes_per_doc")
     axes: Floats = np.eye(dim, dtype=np.float32)
     if width < dim:
         axes = np.linalg.svd(centred.T @ centred)[0].T[:width].astype(np.float32)
     if groups == 1:
         return axes
-    rotation = fit(centred @ axes.T, groups, WORDS, seed=seed).rotation
+    rotation = fit(centred @ axes.T, groups, words, seed=seed).rotation
     turned: Floats = rotation @ axes
     return turned
 
 
-def _fit_group(sample: Floats, books: int, seed: int) -> Floats:
+def _fit_group(sample: Floats, books: int, words: int, seed: int) -> Floats:
     faiss: Any = import_module("faiss")
-    quantizer = faiss.ResidualQuantizer(sample.shape[1], books, 8)
+    quantizer = faiss.ResidualQuantizer(sample.shape[1], books, words.bit_length() - 1)
     quantizer.train_type = faiss.ResidualQuantizer.Train_default
     quantizer.max_beam_size, quantizer.use_beam_LUT = FIT_BEAM, 1
     quantizer.cp.seed = seed
     quantizer.cp.min_points_per_centroid = 1
     quantizer.train(sample)
-    words: Floats = faiss.vector_to_array(quantizer.codebooks).reshape(books, WORDS, -1).copy()
-    return words
+    found: Floats = faiss.vector_to_array(quantizer.codebooks).reshape(books, words, -1).copy()
+    return found if words == 256 else _refitted(sample, found)
 
 
-def _fit_group_on(device: str, sample: Floats, books: int, seed: int) -> Floats:
+def _refitted(sample: Floats, codewords: Floats) -> Floats:
+    """All books at once by least squares, and codewords chosen anew, some rounds of it.
+
+    Books of few codewords leave much to those that follow: of 16, the error falls by an eighth.
+    """
+    import torch
+
+    from bidr.codes.residual import least_squares
+
+    for _ in range(REFITS):
+        codes = _chosen(_quantizer(codewords, ENCODE_BEAM[16]), sample).astype(np.int64)
+        codewords = least_squares(*(torch.as_tensor(array) for array in (sample, codes, codewords))).numpy()
+    return codewords
+
+
+def _fit_group_on(device: str, sample: Floats, books: int, words: int, seed: int) -> Floats:
     import torch
 
     from bidr.codes.residual import fit_sums
 
-    words: Floats = fit_sums(torch.as_tensor(sample, device=device), books, WORDS, seed).cpu().numpy()
-    return words
+    found: Floats = fit_sums(torch.as_tensor(sample, device=device), books, words, seed).cpu().numpy()
+    return found
 
 
 def _quantizer(codewords: npt.NDArray[np.float32], beam: int) -> Any:
     faiss: Any = import_module("faiss")
-    books, _, width = codewords.shape
-    quantizer = faiss.ResidualQuantizer(width, books, 8)
+    books, words, width = codewords.shape
+    quantizer = faiss.ResidualQuantizer(width, books, words.bit_length() - 1)
     faiss.copy_array_to_vector(np.ascontiguousarray(codewords).ravel(), quantizer.codebooks)
     quantizer.is_trained = True
     quantizer.max_beam_size, quantizer.use_beam_LUT = beam, 1
     quantizer.compute_codebook_tables()
     return quantizer
+
+
+def _chosen(quantizer: Any, vectors: Floats) -> Codes:
+    """A byte a codeword: Faiss puts two of 4 bits into one."""
+    packed: Codes = quantizer.compute_codes(vectors)
+    if packed.shape[1] == quantizer.M:
+        return packed
+    return np.stack((packed & 15, packed >> 4), axis=2).reshape(len(packed), -1)[:, : quantizer.M]

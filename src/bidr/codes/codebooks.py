@@ -1,5 +1,6 @@
 """Plain-array codebooks: what a few bytes per document mean."""
 
+import json
 from pathlib import Path
 from typing import NamedTuple
 
@@ -88,15 +89,32 @@ class Codebooks(NamedTuple):
         aside.replace(path)
 
     @classmethod
-    def load(cls, path: Path) -> "Codebooks":
+    def load(cls, path: Path, *, mapped: bool = False) -> "Codebooks":
+        """mapped: the arrays stay on disk until they are looked at."""
         from safetensors import SafetensorError
         from safetensors.numpy import load_file
 
         try:
-            arrays = load_file(path)
-            return cls(**arrays)
-        except (OSError, TypeError, SafetensorError) as error:
+            return cls(**(_mapped(path) if mapped else load_file(path)))
+        except (OSError, TypeError, LookupError, ValueError, SafetensorError) as error:
             raise ModelError(f"{path}: not a codebook file ({error}); build or train it again") from error
+
+
+def _mapped(path: Path) -> dict[str, Floats]:
+    """The arrays of a safetensors file: the length of a JSON text, the text, and what its offsets count in."""
+    with path.open("rb") as file:
+        size = int.from_bytes(file.read(8), "little")
+        about = json.loads(file.read(min(size, path.stat().st_size)))
+    start = 8 + size
+    found: dict[str, Floats] = {}
+    for name, array in about.items():
+        if name == "__metadata__":
+            continue
+        if array["dtype"] != "F32":
+            raise ValueError(f"{name} is of type {array['dtype']}, expected F32")
+        shape = tuple(array["shape"])
+        found[name] = np.memmap(path, np.dtype("<f4"), "r", start + array["data_offsets"][0], shape)
+    return found
 
 
 def check_shape(dim: int, books: int, words: int) -> None:

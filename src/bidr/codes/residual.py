@@ -46,12 +46,12 @@ def fit_sums(sample: Tensor, books: int, words: int, seed: int = 0) -> Tensor:
         codes = nearest_sums(sample, fitted, FIT_BEAM)
         left = sample - sums(fitted, codes)
     for _ in range(ROUNDS):
-        fitted = _least_squares(sample, codes, fitted)
+        fitted = least_squares(sample, codes, fitted)
         codes = nearest_sums(sample, fitted, FIT_BEAM)
     return fitted
 
 
-def _least_squares(sample: Tensor, codes: Tensor, codewords: Tensor) -> Tensor:
+def least_squares(sample: Tensor, codes: Tensor, codewords: Tensor) -> Tensor:
     """The codewords that reconstruct best where the codes are given; rarely used ones stay near to where they are."""
     books, words, width = codewords.shape
     total, ridge = books * words, RIDGE * len(sample) / (books * words)

@@ -74,8 +74,10 @@ class VectorRows:
 
 def let_go(array: npt.NDArray[Any]) -> None:
     """Drop the pages of a mapped file that this process has looked at; they stay in the page cache."""
-    if isinstance(array, np.memmap) and array.mode != "c":
-        array._mmap.madvise(mmap.MADV_DONTNEED)  # type: ignore[attr-defined]
+    # What numpy computes from a mapped array is called one too, without a file behind it.
+    mapped = getattr(array, "_mmap", None)
+    if mapped is not None and getattr(array, "mode", "c") != "c":
+        mapped.madvise(mmap.MADV_DONTNEED)
 
 
 def open_vectors(source: Path | str | npt.NDArray[Any], name: str, metric: Metric) -> VectorRows:

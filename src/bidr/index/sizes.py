@@ -105,7 +105,7 @@ def ram(shape: Shape) -> dict[str, int]:
     parts["checksums"] = checks if checks <= ASKED_CHECKS else 0
     parts["page tables"] = page_tables(shape.vector_bytes)
     parts["a query"] = query_bytes(shape)
-    parts["codebooks"] = FLOAT.itemsize * shape.dim * (2 * shape.dim + (1 << shape.bits))
+    parts["codebooks"] = FLOAT.itemsize * shape.dim * (shape.dim + (1 << shape.bits))
     parts["process"] = PROCESS
     return parts
 

@@ -12,11 +12,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NoReturn
 
+import numpy as np
 import numpy.typing as npt
 import xxhash
 
 from bidr.codes import Codebooks
-from bidr.codes.additive import Additive
+from bidr.codes.additive import Additive, load_query
 from bidr.codes.codebooks import Floats
 from bidr.codes.vectors import Metric, VectorRows, open_vectors
 from bidr.errors import ConfigError, DataError, ModelError
@@ -66,7 +67,15 @@ class FrozenModel:
     def queries(self, vectors: Path | str | npt.NDArray[Any], name: str = "query vectors") -> tuple[Floats, Floats]:
         """Queries as the codes see them (adapted), and as the vectors do (as given; of length 1 for cosines)."""
         own = self._checked(open_vectors(vectors, name, self.metric))[:]
-        return self.additive.adapt(own), own
+        return self.adapt(own), own
+
+    def adapt(self, queries: Floats) -> Floats:
+        """As `Additive.adapt`; who only searches need not hold what codes documents."""
+        return np.asarray(queries @ self._query.T, dtype=np.float32)
+
+    @cached_property
+    def _query(self) -> Floats:
+        return load_query(self.folder / "sparse" / ADAPTER)
 
     def encode_queries(self, texts: list[str]) -> NoReturn:
         raise ConfigError(

@@ -269,10 +269,6 @@ class TrainConfig:
                 raise ConfigError(f"{name}.temperature: given {value}, expected more than 0")
         if self.negatives.judge == "teacher" and self.negatives.margin is None:
             raise ConfigError("negatives.judge: given 'teacher' without negatives.margin, expected a margin too")
-        if self.conventional.codes in ("distilled", "taught") and self.codewords != 256:
-            raise ConfigError(
-                f"codewords: given {self.codewords}, expected 256 where codes are sums ('{self.conventional.codes}')"
-            )
         if any(prefix < 1 for prefix in self.dense.prefixes):
             raise ConfigError(f"dense.prefixes: given {self.dense.prefixes}, expected numbers of 1 or more")
 

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bidr.codes import Codebooks
-from bidr.codes.additive import WORDS, fit_additive
+from bidr.codes.additive import fit_additive
 from bidr.codes.exact import top_k
 from bidr.codes.vectors import Metric, VectorRows
 from bidr.files import write_json
@@ -55,8 +55,9 @@ def _learn(shop: Workshop, sides: list[tuple[Encoder, npt.NDArray[np.float16]]],
     prepared = prepare(pairs[-1], labels, config, own=pairs[0], asked_for=asked_for, device=shop.device)
     if len(prepared.lessons.own.documents) == len(sides[0][1]):
         prepared = prepared._replace(probe=_dev(shop, sides, prepared))
-    say(f"fit {config.books} books of {WORDS} codewords that are summed")
-    start = fit_additive(prepared.lessons.own.documents, config.books, seed=config.seed, device=shop.device)
+    say(f"fit {config.books} books of {config.codewords} codewords that are summed")
+    own = prepared.lessons.own.documents
+    start = fit_additive(own, config.books, config.codewords, seed=config.seed, device=shop.device)
     found, history = learn(start, prepared, config, folder, shop.device)
     length = np.float32(prepared.length)
     found = found._replace(centre=found.centre * length, document=found.document / length)

@@ -34,7 +34,7 @@ def opened(folder: Path, settings: dict[str, Any]) -> Callable[..., np.ndarray]:
 
     searcher = Searcher(IndexReader.open(folder))
     engine: Any = searcher.reader.candidates
-    adapt = _model(settings).additive.adapt if "model" in settings else np.asarray
+    adapt = _model(settings).adapt if "model" in settings else np.asarray
 
     def search(query: np.ndarray, count: int, setting: dict[str, Any]) -> np.ndarray:
         if "visited" in setting:

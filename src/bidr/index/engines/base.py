@@ -33,6 +33,9 @@ class Candidates(Protocol):
     def ram_bytes(self) -> dict[str, int]:
         """Bytes held in RAM for the documents, by what they are."""
 
+    def tables(self, queries: Floats) -> Floats:
+        """Scores of all codewords, (queries, M, words): what a document's score is the sum of."""
+
     def codes(self) -> Codes:
         """Codes (n, M) of all rows, a byte a codeword: a copy, to be taken elsewhere."""
 

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bidr.codes.codebooks import Codebooks, Codes
+from bidr.codes.vectors import let_go
 from bidr.errors import IndexFolderError, ModelError
 from bidr.index.engines.base import Candidates
 from bidr.index.folder import REBUILD
@@ -42,13 +43,16 @@ def load_engine(folder: Path, engine: str, ef: int | None = None) -> Candidates:
     from bidr.index.engines.store import CodeStore
 
     try:
-        codebooks = Codebooks.load(folder / CODEBOOKS_FILE)
+        codebooks = Codebooks.load(folder / CODEBOOKS_FILE, mapped=True)
     except ModelError as error:
         raise IndexFolderError(f"{folder / CODEBOOKS_FILE}: {error}; {REBUILD}") from error
     codes: Codes = open_array(folder / CODES_FILE, np.dtype(np.uint8), 2)
     if codes.shape[1] != (codebooks.books * codebooks.bits + 7) // 8:
         raise IndexFolderError(f"{folder}: codes of {codes.shape[1]} bytes for {codebooks.books} books; {REBUILD}")
     store = CodeStore(codebooks, codes, blocks=engine != "hnsw", keep=partial(shared, folder / CODES_FILE))
+    for array in codebooks:  # searching takes none of it any more
+        if array is not None:
+            let_go(array)
     if engine == "scan":
         return Scan(store)
     if engine == "lists":

@@ -106,6 +106,10 @@ class OverCodes:
     def codebooks(self) -> Codebooks:
         return self.store.codebooks
 
+    def tables(self, queries: Floats) -> Floats:
+        """As `Candidates.tables`."""
+        return self.store.tables(queries)
+
     def codes(self) -> Codes:
         """As `Candidates.codes`."""
         return self.store.unpacked()

@@ -16,33 +16,40 @@ DEVIATIONS = 4.2
 
 
 class Tables:
-    """Makes tables for codebooks; books that see the same slice of a query (additive codes) share its rotation."""
+    """Makes tables for codebooks, and holds of these what that takes: copies, as a mapped file is slower.
+
+    Books that see the same slice of a query (additive codes) share its rotation; where all of them see the same, and it
+    makes a query no shorter, the codewords are rotated instead, once.
+    """
 
     def __init__(self, codebooks: Codebooks) -> None:
-        self.codebooks = codebooks
-        books, _, width = codebooks.centroids.shape
+        books, words, width = codebooks.centroids.shape
         parts = codebooks.rotation.reshape(books, width, -1)
         same = np.cumsum([book > 0 and not np.array_equal(parts[book], parts[book - 1]) for book in range(books)])
         firsts = np.searchsorted(same, np.arange(same[-1] + 1))
-        self._rotation = np.ascontiguousarray(parts[firsts].reshape(-1, codebooks.dim), dtype=np.float32)
-        self._shared = [np.ascontiguousarray(group) for group in np.split(codebooks.centroids, firsts[1:])]
-        self._alone = len(firsts) == books
-        self._centroids = np.ascontiguousarray(codebooks.centroids, dtype=np.float32)
+        self._shape, self._alone = (books, words), len(firsts) == books
+        self._centroids = np.array(codebooks.centroids, dtype=np.float32)
+        self._groups = [group.reshape(-1, width) for group in np.split(self._centroids, firsts[1:])]
+        self._rotation: Floats | None = np.array(parts[firsts].reshape(-1, codebooks.dim), dtype=np.float32)
+        if len(firsts) == 1 < books and codebooks.dim <= width:
+            self._groups, self._rotation = [self._groups[0] @ self._rotation], None
+            del self._centroids
+
+    @property
+    def nbytes(self) -> int:
+        held = sum(group.nbytes for group in self._groups)
+        return int(held + (0 if self._rotation is None else self._rotation.nbytes))
 
     def of(self, queries: Floats) -> Floats:
         """(queries, M, words): scores of codewords."""
-        books, words, width = self.codebooks.centroids.shape
-        rotated = queries @ self._rotation.T
+        rotated = queries if self._rotation is None else queries @ self._rotation.T
         if self._alone:
             found: Floats = _products(rotated, self._centroids)
             return found
-        table = np.empty((len(queries), books, words), dtype=np.float32)
-        first = 0
-        for slice_, group in zip(np.split(rotated, len(self._shared), axis=1), self._shared, strict=True):
-            scores = slice_ @ group.reshape(-1, width).T
-            table[:, first : first + len(group)] = scores.reshape(len(queries), len(group), words)
-            first += len(group)
-        return table
+        parts = [rotated] if len(self._groups) == 1 else np.split(rotated, len(self._groups), axis=1)
+        scores: list[Floats] = [part @ group.T for part, group in zip(parts, self._groups, strict=True)]
+        table = scores[0] if len(scores) == 1 else np.concatenate(scores, axis=1)
+        return table.reshape(-1, *self._shape)
 
 
 @compiled()

@@ -5,7 +5,7 @@ from typing import NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
-from bidr.codes.codebooks import Codebooks, Codes, Floats
+from bidr.codes.codebooks import Codes, Floats
 from bidr.index.filters import Filter, matches
 from bidr.index.live.changes import Change
 from bidr.index.vectors import Halves
@@ -64,11 +64,9 @@ class Memory(NamedTuple):
         return both
 
 
-def code_scores(codebooks: Codebooks, queries: Floats, codes: Codes) -> Floats:
+def code_scores(tables: Floats, codes: Codes) -> Floats:
     """Inner product of queries with coded documents, by one table a query: (queries, documents)."""
-    rotated = codebooks.rotate(queries).reshape(len(queries), codebooks.books, -1)
-    tables = np.einsum("qms,mws->qmw", rotated, codebooks.centroids)
-    scores = np.zeros((len(queries), len(codes)), dtype=np.float32)
-    for book in range(codebooks.books):
+    scores = np.zeros((len(tables), len(codes)), dtype=np.float32)
+    for book in range(tables.shape[1]):
         scores += tables[:, book, codes[:, book]]
     return scores

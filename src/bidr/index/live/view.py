@@ -11,6 +11,7 @@ import numpy as np
 from bidr.codes.codebooks import Codebooks, Floats
 from bidr.errors import ConfigError, DataError
 from bidr.index.candidates import Rows
+from bidr.index.engines.base import as_queries
 from bidr.index.filters import Filter, parse_filter
 from bidr.index.folder import Manifest
 from bidr.index.live.memory import Memory, code_scores
@@ -156,7 +157,8 @@ class LiveCandidates:
                 scores.append(found)
                 rows.append(np.where(places < 0, -1, places + part.start))
         if len(self._in_log):
-            found = code_scores(view.codebooks, queries, view.memory.codes[self._in_log])
+            tables = view.parts[0].open.reader.candidates.tables(as_queries(queries))
+            found = code_scores(tables, view.memory.codes[self._in_log])
             scores.append(found)
             rows.append(np.broadcast_to(view.start + self._in_log, found.shape))
         if len(scores) == 1 and scores[0].shape[1] == k:

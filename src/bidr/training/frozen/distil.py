@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from bidr.codes.additive import WORDS, Additive
+from bidr.codes.additive import Additive
 from bidr.codes.codebooks import Codes, Floats
 from bidr.errors import BidrError
 from bidr.training.engine.loop import schedule
@@ -65,7 +65,7 @@ class CodesLearner(nn.Module):
         self.codewords = nn.Parameter(torch.tensor(additive.codewords, device=device))
         self.query = nn.Parameter(torch.tensor(additive.query, device=device))
         each = len(additive.codewords) // self.groups
-        places = torch.as_tensor(codes.astype(np.int64)) + torch.arange(each).repeat(self.groups) * WORDS
+        places = torch.as_tensor(codes.astype(np.int64)) + torch.arange(each).repeat(self.groups) * additive.words
         self.places = places.to(device)
 
     def decode(self, rows: Tensor) -> Tensor:

@@ -5,7 +5,6 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from bidr.codes.additive import WORDS
 from bidr.codes.codebooks import Floats
 from bidr.codes.exact import top_k
 from bidr.codes.vectors import VectorRows
@@ -62,7 +61,7 @@ def prepare(
     """
     frozen, random, own = config.frozen, np.random.default_rng(config.seed), own or full
     documents, questions = full
-    most = max(WORDS, min(frozen.sample, SAMPLE_NUMBERS // documents.dim))
+    most = max(config.codewords, min(frozen.sample, SAMPLE_NUMBERS // documents.dim))
     rows = _sample_rows(documents, labels, most, random)
     asked = np.sort(random.permutation(len(questions))[: frozen.questions]) if questions else np.empty(0, np.int64)
     stand_ins = _stand_ins(len(rows), frozen.questions if questions is None else LEAST_QUESTIONS - len(asked), config)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from bidr.codes.additive import WORDS, Additive, fit_additive
+from bidr.codes.additive import Additive, fit_additive
 from bidr.codes.codebooks import Floats
 from bidr.codes.exact import top_k
 from bidr.codes.vectors import VectorRows, check_same_dim
@@ -54,15 +54,15 @@ def train_frozen(
     with storage_errors(out):
         work.mkdir(parents=True, exist_ok=True)
         write_json(work / RUN, asked)
-    say(f"fitting {config.bytes_per_doc} books of {WORDS} codewords")
-    start = fit_additive(prepared.lessons.own.documents, config.bytes_per_doc, seed=config.seed)
+    say(f"fitting {config.books} books of {config.codewords} codewords")
+    start = fit_additive(prepared.lessons.own.documents, config.books, config.codewords, seed=config.seed)
     additive, history = learn(start, prepared, config, work)
     training = {
         "documents": len(documents),
         "sampled_documents": len(prepared.lessons.own.documents),
         "questions": len(questions) if questions else 0,
         "labelled_questions": len(labels or {}),
-        "config": {**dataclasses.asdict(config.frozen), "bytes_per_doc": config.bytes_per_doc, "seed": config.seed},
+        "config": {**dataclasses.asdict(config.frozen), **_settings_of(config)},
         "dev": history,
         "seconds": round(time.monotonic() - started, 1),
     }
@@ -200,28 +200,35 @@ def spread(documents: Floats, questions: Floats) -> float:
 def _check(documents: VectorRows, questions: VectorRows | None, config: TrainConfig) -> None:
     if questions is not None:
         check_same_dim(documents, questions)
-    if config.codewords != WORDS:
-        raise ConfigError(f"codewords: given {config.codewords}, expected {WORDS} where vectors are given")
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise ConfigError("codes for given vectors are learned by one process; start it without torchrun")
-    if len(documents) < WORDS:
-        raise DataError(f"{documents.name} has {len(documents)} vectors, expected {WORDS} or more, one a codeword")
-    if config.bytes_per_doc > documents.dim:
-        raise ConfigError(
-            f"bytes_per_doc: given {config.bytes_per_doc} for {documents.dim} dimensions, expected no more than those"
+    if len(documents) < config.codewords:
+        raise DataError(
+            f"{documents.name} has {len(documents)} vectors, expected {config.codewords} or more, one a codeword"
         )
+    if config.books > documents.dim:
+        raise ConfigError(
+            f"bytes_per_doc: given {config.bytes_per_doc} with {config.codewords} codewords a book, that is "
+            f"{config.books} books for {documents.dim} dimensions; expected no more books than those"
+        )
+
+
+def _settings_of(config: TrainConfig) -> dict[str, Any]:
+    """What counts here of the settings that are not of frozen mode alone. 256 codewords are not named: what was begun
+    before there was a choice can go on."""
+    words = {} if config.codewords == 256 else {"codewords": config.codewords}
+    return {"bytes_per_doc": config.bytes_per_doc, "seed": config.seed, **words}
 
 
 def _identity(
     documents: VectorRows, questions: VectorRows | None, config: TrainConfig, labels: Labels
 ) -> dict[str, Any]:
     """What a run must have in common with the one it continues."""
-    settings = {name: getattr(config, name) for name in ("bytes_per_doc", "candidates", "seed")}
     identity = {
         "documents": documents.stamp(),
         "questions": questions.stamp() if questions else None,
         "labels": sorted([row, sorted(found)] for row, found in labels.items()),
-        "config": settings | dataclasses.asdict(config.frozen),
+        "config": _settings_of(config) | {"candidates": config.candidates} | dataclasses.asdict(config.frozen),
     }
     plain: dict[str, Any] = json.loads(json.dumps(identity))
     return plain
