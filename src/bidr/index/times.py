@@ -1,6 +1,8 @@
 """How long an index takes to build: work counted, over rates that were measured."""
 
+from bidr.index.engines.arrange import PIECE
 from bidr.index.engines.clusters import MANY_LISTS, ORDERED_DOCUMENTS, ROUNDS, sample_size
+from bidr.index.engines.graph import chosen_from
 from bidr.index.engines.linking import AMONG
 from bidr.index.faissfile import EF_CONSTRUCTION
 from bidr.index.sizes import Shape
@@ -32,8 +34,9 @@ def clustering_flops(count: int, dim: int, lists: int) -> float:
 
 
 def linking_flops(count: int, dim: int) -> float:
-    """Each document compared with those among which its nearest are looked for."""
-    return 2.0 * count * dim * min(count, AMONG * EF_CONSTRUCTION)
+    """Each document compared with those among which its nearest are looked for; and before that each piece of the
+    corpus with every other, which is little up to some million documents and nearly all from a hundred million on."""
+    return 2.0 * count * dim * (min(count, AMONG * chosen_from(EF_CONSTRUCTION)) + count / PIECE**2)
 
 
 def build_seconds(shape: Shape, text: bool, cores: int) -> dict[str, float]:
