@@ -37,7 +37,9 @@ def main(
 ) -> None:
     """Print a line for every number of candidates; `visits`: how many lists, where the index has lists."""
     faiss.omp_set_num_threads(1)
-    questions = np.load(queries)[:asked].astype(np.float32)
+    given = np.load(queries)
+    drawn = np.sort(np.random.default_rng(0).permutation(len(given))[:asked])  # files often begin with one kind of query
+    questions = given[drawn].astype(np.float32)
     questions /= np.linalg.norm(questions, axis=1, keepdims=True)
     with IndexReader.open(index, ef=visits) as reader:
         exact, ways = exact_rows(reader, questions), _ways(reader)

@@ -128,7 +128,11 @@ def _grid(name: str, lists: int) -> list[Settings]:
 
 
 def _refined(lists: int) -> list[Settings]:
-    return [{"nprobe": max(1, round(share * lists)), "candidates": depth} for share in SHARES for depth in (300, 1_000)]
+    return [
+        {"nprobe": max(1, round(share * lists)), "candidates": depth}
+        for share in SHARES
+        for depth in (300, 1_000, 2_000)
+    ]
 
 
 def _power_of_two(number: float) -> int:

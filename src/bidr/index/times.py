@@ -13,7 +13,7 @@ from bidr.index.sizes import Shape
 FIT_SECONDS = {8: 24.0, 4: 8.0}  # 21 to 38, 8 to 21
 CODING = {8: 39e9, 4: 45e9}  # operations a second: 27 to 63, 37 to 62
 CLUSTERING = 74e9  # 69 to 78
-LINKING = 30e9  # operations a second of choosing links
+LINKING = 35e9  # operations a second of choosing links: 27,000 MiniLM vectors, 8-bit codes of 16 bytes, busy machine
 WRITING = 225e6  # bytes of fp16 a second: 225 to 366 (two runs)
 NAMING = 63_000  # documents with 1,000 bytes of text a second: 37,000 to 94,000
 
