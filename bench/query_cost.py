@@ -38,7 +38,7 @@ def main(
     """Print a line for every number of candidates; `visits`: how many lists, where the index has lists."""
     faiss.omp_set_num_threads(1)
     given = np.load(queries)
-    drawn = np.sort(np.random.default_rng(0).permutation(len(given))[:asked])  # files often begin with one kind of query
+    drawn = np.sort(np.random.default_rng(0).permutation(len(given))[:asked])  # the first ones may be of one kind
     questions = given[drawn].astype(np.float32)
     questions /= np.linalg.norm(questions, axis=1, keepdims=True)
     with IndexReader.open(index, ef=visits) as reader:
