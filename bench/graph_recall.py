@@ -2,6 +2,7 @@
 
 python bench/graph_recall.py documents.npy queries.npy --books 16 --documents 40000
 python bench/graph_recall.py documents.npy queries.npy --books 8 --additive    # the codes of `bidr train --vectors`
+python bench/graph_recall.py INDEX queries.npy    # a graph that is there: bidr build --engine hnsw
 """
 
 import time
@@ -15,8 +16,10 @@ from unit import unit
 
 from bidr.codes.additive import fit_additive
 from bidr.codes.fit import fit
+from bidr.index.engines.graph import Graph
 from bidr.index.engines.keep import ranked
 from bidr.index.engines.make import make_graph, make_scan
+from bidr.index.reader import IndexReader
 
 
 def main(
@@ -30,29 +33,45 @@ def main(
 ) -> None:
     """Rows of both files are made unit vectors; OPQ codes, or additive ones; efSearch 100, 200, 400, 1000.
 
+    vectors: or the folder of an index.
+
     half: questions are drawn at random; settings were chosen by those of the one half, figures are of the other.
     """
-    corpus, everyone = unit(np.load(vectors)[:documents]), unit(np.load(queries))
+    everyone = unit(np.load(queries))
     drawn = np.array_split(np.random.default_rng(0).permutation(len(everyone)), 2)[half == "test"]
     questions = everyone[drawn[:asked]]
+    if vectors.is_dir():
+        with IndexReader.open(vectors) as reader:
+            graph = reader.candidates
+            if not isinstance(graph, Graph):
+                raise SystemExit(f"{vectors} has no graph: bidr build --engine hnsw")
+            print(f"{sum(graph.ram_bytes.values()) / graph.count:.1f} bytes a document")
+            _measure(graph, questions, make_scan(reader.codebooks, graph.codes()).search(questions, 100)[1])
+        return
+    corpus = unit(np.load(vectors)[:documents])
     if additive:
         fitted = fit_additive(corpus, books)
         codebooks, codes, questions = fitted.codebooks(), fitted.encode(corpus), fitted.adapt(questions)
     else:
         codebooks = fit(corpus, books)
         codes = codebooks.encode(corpus)
-    wanted = make_scan(codebooks, codes).search(questions, 100)[1]
     started = time.process_time()
     graph, order = make_graph(codebooks, codes)
     size = sum(graph.ram_bytes.values()) / len(codes)
     print(f"{size:.1f} bytes a document, built in {time.process_time() - started:.0f} s of CPU", flush=True)
+    _measure(graph, questions, make_scan(codebooks, codes[order]).search(questions, 100)[1])
+
+
+def _measure(graph: Graph, questions: np.ndarray, wanted: np.ndarray) -> None:
+    """wanted: places that the scan finds."""
+    graph.walk(graph.store.tables(questions[:1])[0], 100)  # compiles
     for width in (100, 200, 400, 1_000):
         shares, compared, spent = [], [], 0.0
         for table, best in zip(graph.store.tables(questions), wanted, strict=True):
             started = time.process_time()
             met, each, _ = graph.walk(table, width)
             spent += time.process_time() - started
-            shares.append(np.isin(best, order[ranked(met, 100)[1]]).mean())
+            shares.append(np.isin(best, ranked(met, 100)[1]).mean())
             compared.append(each)
         print(
             f"efSearch {width}: {np.mean(shares):.4f} of the scan's top 100, {np.mean(compared):,.0f} compared, "

@@ -38,7 +38,9 @@ def main(
 ) -> None:
     """Print a line for every number of candidates; `visits`: how many lists, where the index has lists."""
     faiss.omp_set_num_threads(1)
-    questions = unit(np.load(queries)[:asked])
+    given = np.load(queries)
+    drawn = np.sort(np.random.default_rng(0).permutation(len(given))[:asked])  # the first ones may be of one kind
+    questions = unit(given[drawn])
     with IndexReader.open(index, ef=visits) as reader:
         exact, ways = exact_rows(reader, questions), _ways(reader)
         for depth in candidates:

@@ -59,14 +59,7 @@ def test_killed_twenty_times_within_a_gibibyte(tmp_path, bench, engine, count):
     assert bench.run([*build, str(tmp_path / "often")], often)
     print(f"killed {killed} times: {often}")
     assert 1024 * often.anonymous < GIB
-    differ = bench.same(tmp_path / "alone", tmp_path / "often")
-    # Several threads link documents in an order of their own; all else is the same.
-    assert set(differ) <= ({"graph.npy", "manifest.json"} if engine == "hnsw" else set())
-    if engine == "hnsw":
-        queries = clustered(200, DIM, seed=count + 1)
-        scans = [bench.recall(tmp_path / name, tmp_path / "v.npy", queries)[1] for name in ("alone", "often")]
-        print(f"share of the codes' scan found: {scans}")
-        assert scans[0] == pytest.approx(scans[1], abs=0.005)
+    assert bench.same(tmp_path / "alone", tmp_path / "often") == []
 
 
 @pytest.mark.slow

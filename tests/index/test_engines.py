@@ -16,7 +16,7 @@ from bidr.index.engines.arrange import GROUP
 from bidr.index.engines.base import Candidates
 from bidr.index.engines.choose import AUTO_SCAN_DOCUMENTS, choose_engine
 from bidr.index.engines.graph import default_width
-from bidr.index.engines.linking import LINK_BYTES, RANGE, _write, choose, pack_links
+from bidr.index.engines.linking import LINK_BYTES, RANGE, _best, _write, choose, pack_links
 from bidr.index.engines.lists import CentroidGraph, Centroids
 from bidr.index.engines.make import make_graph, make_lists, make_scan
 from bidr.index.engines.near import SAMPLE_EVERY
@@ -226,6 +226,15 @@ def test_links_fill_their_bytes_with_near_documents():
         found.append(np.isin(nearest // GROUP, [*groups, place // GROUP]).mean())
     assert np.mean(found) > 0.9
     assert np.mean(counts) > 30
+
+
+@pytest.mark.parametrize("misled", [False, True])
+@pytest.mark.parametrize("count", [1, 250, 4_999])
+def test_the_nearest_are_those_that_sorting_finds(misled, count):
+    scores = np.random.default_rng(3).standard_normal((4, 5_000), dtype=np.float32).round(2)
+    if misled:
+        scores[:, ::16] += 100  # what a sample sees: it then promises too much
+    assert np.array_equal(_best(scores, count), np.argsort(-scores, axis=1, kind="stable")[:, :count])
 
 
 def test_links_are_the_same_wherever_a_build_goes_on():

@@ -11,6 +11,8 @@ PACKAGES = {"scann": "scann", "diskann": "diskannpy", "lancedb": "lancedb", "use
 DEPTHS = (100, 200, 300, 400, 600, 800, 1_000, 1_500, 2_000)
 LISTED_DEPTHS = (200, 400, 700, 1_000, 2_000)
 WIDTHS = (100, 150, 200, 300, 400, 600, 800, 1_200)
+# Where every step of a walk waits for the disk.
+DISK_WIDTHS = (100, 200, 400, 800)
 COLD_DEPTH = 1_000
 SHARES = (0.05, 0.1, 0.2, 0.4)
 
@@ -83,7 +85,7 @@ def _with_codes(peer: str, dim: int, size: int, lists: int) -> list[Variant]:
         made = [Variant(f"LanceDB IVF_PQ {size} B", peer, settings, _refined(lists // 2), None)]
     if peer == "diskann":
         settings = {"bytes": size, "links": 32, "ef_construction": 64}
-        made = [Variant(f"DiskANN {size} B", peer, settings, [{"ef": ef} for ef in WIDTHS], None)]
+        made = [Variant(f"DiskANN {size} B", peer, settings, [{"ef": ef} for ef in DISK_WIDTHS], None)]
     return made
 
 
@@ -126,7 +128,11 @@ def _grid(name: str, lists: int) -> list[Settings]:
 
 
 def _refined(lists: int) -> list[Settings]:
-    return [{"nprobe": max(1, round(share * lists)), "candidates": depth} for share in SHARES for depth in (300, 1_000)]
+    return [
+        {"nprobe": max(1, round(share * lists)), "candidates": depth}
+        for share in SHARES
+        for depth in (300, 1_000, 2_000)
+    ]
 
 
 def _power_of_two(number: float) -> int:

@@ -1,6 +1,8 @@
 """How long an index takes to build: work counted, over rates that were measured."""
 
+from bidr.index.engines.arrange import PIECE
 from bidr.index.engines.clusters import MANY_LISTS, ORDERED_DOCUMENTS, ROUNDS, sample_size
+from bidr.index.engines.graph import chosen_from
 from bidr.index.engines.linking import AMONG
 from bidr.index.faissfile import EF_CONSTRUCTION
 from bidr.index.sizes import Shape
@@ -11,7 +13,7 @@ from bidr.index.sizes import Shape
 FIT_SECONDS = {8: 24.0, 4: 8.0}  # 21 to 38, 8 to 21
 CODING = {8: 39e9, 4: 45e9}  # operations a second: 27 to 63, 37 to 62
 CLUSTERING = 74e9  # 69 to 78
-LINKING = 30e9  # operations a second of choosing links
+LINKING = 35e9  # operations a second of choosing links: 27,000 MiniLM vectors, 8-bit codes of 16 bytes, busy machine
 WRITING = 225e6  # bytes of fp16 a second: 225 to 366 (two runs)
 NAMING = 63_000  # documents with 1,000 bytes of text a second: 37,000 to 94,000
 
@@ -32,8 +34,9 @@ def clustering_flops(count: int, dim: int, lists: int) -> float:
 
 
 def linking_flops(count: int, dim: int) -> float:
-    """Each document compared with those among which its nearest are looked for."""
-    return 2.0 * count * dim * min(count, AMONG * EF_CONSTRUCTION)
+    """Each document compared with those among which its nearest are looked for; and before that each piece of the
+    corpus with every other, which is little up to some million documents and nearly all from a hundred million on."""
+    return 2.0 * count * dim * (min(count, AMONG * chosen_from(EF_CONSTRUCTION)) + count / PIECE**2)
 
 
 def build_seconds(shape: Shape, text: bool, cores: int) -> dict[str, float]:

@@ -6,7 +6,7 @@ give the same for a document wherever they begin, so that a build can go on wher
 """
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +14,6 @@ import numpy.typing as npt
 from bidr.codes.codebooks import Codebooks, Codes, Floats
 from bidr.compiled import compiled
 from bidr.index.engines.arrange import GROUP, PIECE
-from bidr.index.engines.base import Rows
 from bidr.index.engines.clusters import in_query_space
 
 Chosen = npt.NDArray[np.int32]
@@ -29,16 +28,29 @@ AMONG = 100
 # What the first pass notes for a document: those that it chose, then one of each group that is near besides, as
 # -1 - place.
 NOTED = 64
+# To find the nearest: one score in so many is looked at first, and the guess allows for so many deviations.
+SAMPLE_EVERY, SAMPLE_DEVIATIONS = 16, 4
 NOBODY = np.iinfo(np.int32).min
 
 Decode = Callable[[Any], Floats]
 
 
 def decoder(codebooks: Codebooks, codes: Codes) -> Decode:
-    """Documents by place as vectors whose inner products are those of their codes."""
-    if len(codebooks.rotation) <= codebooks.dim:
-        return lambda places: np.ascontiguousarray(codebooks.decode(codes[places]), dtype=np.float32)
-    return lambda places: np.ascontiguousarray(in_query_space(codebooks, codes[places]), dtype=np.float32)
+    """Documents by place as vectors whose inner products are those of their codes; good until the next are asked for.
+
+    They are tens of megabytes at a time: new memory for them would cost as much as filling it.
+    """
+    if len(codebooks.rotation) > codebooks.dim:
+        return lambda places: np.ascontiguousarray(in_query_space(codebooks, codes[places]), dtype=np.float32)
+    words, room = np.ascontiguousarray(codebooks.centroids, dtype=np.float32), [np.empty((0, 0), dtype=np.float32)]
+
+    def decode(places: Any) -> Floats:
+        wanted = np.ascontiguousarray(codes[places])
+        if len(room[0]) < len(wanted):
+            room[0] = np.empty((len(wanted), len(codebooks.rotation)), dtype=np.float32)
+        return cast(Floats, _decode(words, wanted, room[0]))
+
+    return decode
 
 
 def choose(codebooks: Codebooks, codes: Codes, near: int, first: int = 0) -> Iterator[Chosen]:
@@ -68,11 +80,45 @@ def choose(codebooks: Codebooks, codes: Codes, near: int, first: int = 0) -> Ite
         yield noted
 
 
-def _best(scores: Floats, count: int) -> Rows:
-    """Where the largest of each row are, best first."""
-    best = np.argpartition(-scores, count, axis=1)[:, :count]
-    order = np.argsort(-np.take_along_axis(scores, best, axis=1), axis=1, kind="stable")
-    return np.take_along_axis(best, order, axis=1)
+@compiled()
+def _decode(words: Any, codes: Any, room: Any) -> Any:
+    books, _, width = words.shape
+    for row in range(len(codes)):
+        for book in range(books):
+            word = words[book, codes[row, book]]
+            for place in range(width):
+                room[row, book * width + place] = word[place]
+    return room[: len(codes)]
+
+
+@compiled()
+def _best(scores: Any, count: int) -> Any:
+    """Where the largest of each row are, best first, of equal ones the first.
+
+    A sample tells what they are likely to reach: only those that do are sorted.
+    """
+    best, likely = np.empty((len(scores), count), dtype=np.int64), np.empty(scores.shape[1], dtype=np.int64)
+    expected = count / SAMPLE_EVERY
+    rank = int(expected + SAMPLE_DEVIATIONS * expected**0.5) + 1
+    for row in range(len(scores)):
+        sample = scores[row, ::SAMPLE_EVERY].copy()
+        least = np.partition(sample, len(sample) - rank)[len(sample) - rank] if rank < len(sample) else -np.inf
+        found = _reaching(scores[row], least, likely)
+        if found < count:
+            found = _reaching(scores[row], -np.inf, likely)
+        order = np.argsort(-scores[row][likely[:found]], kind="mergesort")
+        best[row] = likely[order[:count]]
+    return best
+
+
+@compiled()
+def _reaching(scores: Any, least: Any, places: Any) -> int:
+    """Put where scores reach the least among the places; how many do."""
+    found = 0
+    for place in range(len(scores)):
+        places[found] = place
+        found += scores[place] >= least
+    return found
 
 
 @compiled(loose_sums=True)
