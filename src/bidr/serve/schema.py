@@ -3,9 +3,10 @@
 from typing import Any
 
 from bidr.index.filters import COMBINING, LONGEST_NAME
-from bidr.serve.asked import HEAVIEST, LARGEST, OPTIONS, K
+from bidr.serve.asked import LARGEST
 from bidr.serve.documents import LONGEST_ID, largest_stored
 from bidr.serve.limits import Limits
+from bidr.serve.options import HEAVIEST, OPTIONS, K
 from bidr.serve.served import Serving
 
 Schema = dict[str, Any]
