@@ -57,7 +57,7 @@ class Finder:
                 continue
             for part in self.view.parts:
                 own = self._of(part.open.segment.xxh3, part).find(name)
-                if own is not None and (part.deleted is None or not part.deleted[own]):
+                if own is not None and not part.is_deleted(own):
                     found[name] = part.start + own
         return found
 
