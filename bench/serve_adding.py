@@ -49,10 +49,8 @@ def add(server: Server, texts: list[tuple[str, str]], at_once: int, clients: int
     def run(_: int) -> None:
         line = server.connection()
         while time.monotonic() < started + seconds:
-            new = [
-                document(f"{at_once}-{clients}-{next(coming)}", *texts[next(coming) % len(texts)])
-                for _ in range(at_once)
-            ]
+            numbers = list(islice(coming, at_once))
+            new = [document(f"{at_once}-{clients}-{number}", *texts[number % len(texts)]) for number in numbers]
             status, told = post(line, "/v1/documents", {"documents": new})
             if status != 200:
                 raise RuntimeError(f"{status} {told[:300]!r}")
