@@ -1,6 +1,6 @@
 """Documents added over HTTP in words, encoders included; each is looked for by the next search.
 
-python bench/serve_adding.py INDEX DATA [--seconds 20]
+python bench/serve_adding.py INDEX DATA [--seconds 20] [--program onnx]
 
 A snapshot of INDEX, made beside it and removed again, is served with --writable and two workers. Documents are texts of
 DATA under new ids; each is searched for at once by its own first words, and must be among the 10 answers whose
@@ -27,14 +27,17 @@ def main() -> None:
     given.add_argument("index", type=Path)
     given.add_argument("data")
     given.add_argument("--seconds", type=float, default=20.0)
+    given.add_argument("--program", default="auto", help="as --encoding.program of the server")
     asked = given.parse_args()
     texts = [(document.title, document.text) for document in islice(load(asked.data).corpus, 5_000)]
     copy = asked.index.with_name(f".{asked.index.name}.adding")
     shutil.rmtree(copy, ignore_errors=True)
     snapshot(asked.index, copy)
     try:
-        with Server(copy, "--writable", "--workers=2", "--no-access-log", "--limit.seconds=60") as server:
+        flags = ("--writable", "--workers=2", "--no-access-log", "--limit.seconds=60")
+        with Server(copy, *flags, f"--encoding.program={asked.program}") as server:
             print(f"program {server.said('encoding')['program']}")
+            add(server, texts, 1, 2, 0.0)  # the writer opens its encoders when it is first asked
             for at_once, clients in ((1, 1), (1, 8), (64, 1)):
                 print(add(server, texts, at_once, clients, asked.seconds), flush=True)
     finally:
@@ -47,8 +50,9 @@ def add(server: Server, texts: list[tuple[str, str]], at_once: int, clients: int
     started, cpu = time.monotonic(), server.cpu()
 
     def run(_: int) -> None:
-        line = server.connection()
-        while time.monotonic() < started + seconds:
+        line, first = server.connection(), True
+        while first or time.monotonic() < started + seconds:
+            first = False
             numbers = list(islice(coming, at_once))
             new = [document(f"{at_once}-{clients}-{number}", *texts[number % len(texts)]) for number in numbers]
             status, told = post(line, "/v1/documents", {"documents": new})
