@@ -166,7 +166,7 @@ def _quantise(source: Path, target: Path) -> None:
     # With one scale for a whole matrix MiniLM's cosines were .94, with one a column .99. The 7 bits are onnxruntime's
     # advice against overflow on processors without VNNI; with a scale a column they changed nothing that we could see.
     # What a matrix that narrows (the second of a feed-forward pair) reads has a few numbers far above the others, which
-    # leave the rest few of the 256 steps: kept whole, cosines were .996, for a third of the time that 8 bits save.
+    # leave the rest few of the 256 steps: kept whole, MiniLM's mean cosine was .996 instead of .993, for less speed.
     shapes = {each.name: each.dims for each in whole.graph.initializer}
     products = (node for node in whole.graph.node if node.op_type == "MatMul" and node.input[1] in shapes)
     narrowing = [node.name for node in products if shapes[node.input[1]][0] > shapes[node.input[1]][-1]]

@@ -1,8 +1,8 @@
 """Whether 8-bit encoders give answers as good as the whole ones give: asked of the index that is served.
 
-Not the same answers: in a crowded corpus the tenth and the twentieth score nearly the same, and vectors with a cosine
-of .9997 shared .976 of their top 10 on one. What is asked is how much worse, by the whole encoder's own scores, the
-answers are that 8 bits bring up.
+Not the same answers: in a crowded corpus the tenth and the twentieth score nearly the same, and a small change of a
+vector changes the list. What is asked is how much worse, by the whole encoder's own scores, the answers are that 8 bits
+bring up. The limit was chosen on one model and one index (docs/page.md).
 """
 
 from collections.abc import Sequence
