@@ -11,23 +11,23 @@ import argparse
 import json
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.client import HTTPConnection, HTTPException
+from collections.abc import Callable
+from http.client import HTTPException
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
+from serving import Server, post, together
 
 from bidr.api import build_vectors
 from bidr.codes.exact import top_k
+from bidr.errors import IndexFolderError
 from bidr.serve.worker import pss
 
 N, K, ROUND = 1_000, 100, 100
+LETS_GO = 60.0
 
 
 def main() -> None:
@@ -55,17 +55,17 @@ def cpu(asked: argparse.Namespace, index: Path, documents: np.ndarray, queries: 
     names = asked.ids.read_text().split("\n") if asked.ids else list(map(str, range(len(documents))))
     exact = [{names[row] for row in rows} for rows in top_k(some, documents, K).rows.tolist()]
     for threads, kind in ((0, "binary"), (0, "json"), (1, "binary"), (1, "json")):
-        with server(index, asked.out / "log", f"--threads={threads}") as (port, pid):
-            ask = Asking(port, kind)
+        with Server(index, f"--threads={threads}") as server:
+            ask = Asking(server, kind)
             found = [ask(query, K, text=False) for query in some]  # brings the rows into memory too
             hits = [len(set(one) & near) for one, near in zip(found, exact, strict=True)]
             for k in (K, 10):
                 rounds, started = [], time.perf_counter()
                 for first in range(0, asked.requests // 5, ROUND):
-                    before = used(pid)
+                    before = server.cpu()
                     for number in range(first, first + ROUND):
                         ask(some[number % len(some)], k, text=False)
-                    rounds.append(1000 * (used(pid) - before) / ROUND)
+                    rounds.append(1000 * (server.cpu() - before) / ROUND)
                 took = time.perf_counter() - started
                 say(
                     f"cpu, {kind}, {threads} threads",
@@ -83,11 +83,11 @@ def cpu(asked: argparse.Namespace, index: Path, documents: np.ndarray, queries: 
 def memory(asked: argparse.Namespace, index: Path, documents: np.ndarray, queries: np.ndarray) -> None:
     """Growth a 10,000 requests, and what two workers share."""
     for workers in (1, 2):
-        with server(index, asked.out / "log", f"--workers={workers}") as (port, pid):
-            pids = children(pid, "worker")
+        with Server(index, f"--workers={workers}") as server:
+            pids = server.children("worker")
             sizes = []
             for _ in range(3 if workers == 1 else 1):
-                load(port, queries, asked.requests, threads=2)
+                load(server, queries, asked.requests, threads=2)
                 sizes.append(sum(map(pss, pids)))
             grown = [round((after - before) / 1e6, 3) for before, after in pairwise(sizes)]
             say(f"memory, {workers} workers", pss_mb=[round(size / 1e6, 1) for size in sizes], grown_mb=grown)
@@ -99,19 +99,19 @@ def add(asked: argparse.Namespace, index: Path, documents: np.ndarray, queries: 
     small = asked.out / "added"
     if not small.exists():
         build_vectors(documents[: asked.swap_documents], None, small)
-    with server(small, asked.out / "log", "--writable", "--workers=2") as (port, _):
+    with Server(small, "--writable", "--workers=2") as server:
         for at_once, threads in ((1, 1), (1, 8), (100, 1)):
             done, missed = [0], [0]
 
             def run(thread: int, at_once: int = at_once, done: list[int] = done, missed: list[int] = missed) -> None:
-                line, ask = HTTPConnection("127.0.0.1", port), Asking(port, "json")
+                line, ask = server.connection(), Asking(server, "json")
                 random = np.random.default_rng([thread, at_once, time.time_ns() % 1_000_000])
                 until = time.monotonic() + 5
                 while time.monotonic() < until:
                     rows = unit(random.standard_normal((at_once, documents.shape[1])))
                     names = [f"new-{thread}-{at_once}-{done[0]}-{number}" for number in range(at_once)]
                     new = [{"id": i, "vector": row.tolist()} for i, row in zip(names, rows, strict=True)]
-                    status, told = post(line, "/v1/documents", json.dumps({"documents": new}).encode())
+                    status, told = post(line, "/v1/documents", {"documents": new})
                     assert status == 200, told
                     missed[0] += ask(rows[0], 1, text=False) != [names[0]]
                     done[0] += at_once
@@ -124,68 +124,67 @@ def swap(asked: argparse.Namespace, index: Path, documents: np.ndarray, queries:
     """Requests that fail while the index is rebuilt three times, added to, and every worker drained and replaced."""
     small = asked.out / "swapped"
     build_vectors(documents[: asked.swap_documents], None, small)
-    with server(small, asked.out / "log", "--writable", "--workers=2") as (port, pid):
-        line, events = HTTPConnection("127.0.0.1", port), []
+    with Server(small, "--writable", "--workers=2") as server:
+        line, events = server.connection(), []
 
         def change() -> None:
             for number in range(3):
                 again(lambda part=number: build_vectors(documents[part : part + asked.swap_documents], None, small))
                 new = {"documents": [{"id": f"new-{number}", "vector": documents[-1].tolist()}]}
-                status, told = post(line, "/v1/documents", json.dumps(new).encode())
+                status, told = post(line, "/v1/documents", new)
                 events.append((status, json.loads(told)["generation"]))
-            os.kill(pid, signal.SIGHUP)
-            before = children(pid, "worker")
-            while set(before) & set(children(pid, "worker")):
+            os.kill(server.pid, signal.SIGHUP)
+            before = server.children("worker")
+            while set(before) & set(server.children("worker")):
                 time.sleep(0.1)
             events.append("drained")
 
         changing = threading.Thread(target=change)
         changing.start()
-        counts = load(port, queries, asked.requests, threads=2, until=changing)
+        counts = load(server, queries, asked.requests, threads=2, until=changing)
         changing.join()
         say("swaps, additions, drain", **counts, events=events)
 
 
-def again(build: object) -> None:
+def again(build: Callable[[], object]) -> None:
     """Build as soon as the server's writer has let go of the index."""
+    until = time.monotonic() + LETS_GO
     while True:
         try:
-            build()  # type: ignore[operator]
+            build()
             return
-        except Exception:
+        except IndexFolderError:  # somebody writes it
+            if time.monotonic() > until:
+                raise
             time.sleep(0.2)
 
 
 class Asking:
     """Searches over one connection."""
 
-    def __init__(self, port: int, kind: str) -> None:
-        self.line, self.kind = HTTPConnection("127.0.0.1", port), kind
+    def __init__(self, server: Server, kind: str) -> None:
+        self.line, self.kind = server.connection(), kind
 
     def __call__(self, query: np.ndarray, k: int, *, text: bool) -> list[str]:
         if self.kind == "binary":
             path = f"/v1/search?k={k}&candidates={N}&text={str(text).lower()}"
             status, told = post(self.line, path, query.astype("<f4").tobytes(), "application/octet-stream")
         else:
-            body = json.dumps({"vectors": [query.tolist()], "k": k, "candidates": N, "text": text}).encode()
+            body = {"vectors": [query.tolist()], "k": k, "candidates": N, "text": text}
             status, told = post(self.line, "/v1/search", body)
         if status != 200:
             raise HTTPException(f"{status} {told[:200]!r}")
         return [each["id"] for each in json.loads(told)["results"][0]["answers"]]
 
 
-def post(line: HTTPConnection, path: str, body: bytes, kind: str = "application/json") -> tuple[int, bytes]:
-    line.request("POST", path, body, {"Content-Type": kind})
-    found = line.getresponse()
-    return found.status, found.read()
-
-
-def load(port: int, queries: np.ndarray, requests: int, threads: int, until: threading.Thread | None = None) -> dict:
+def load(
+    server: Server, queries: np.ndarray, requests: int, threads: int, until: threading.Thread | None = None
+) -> dict:
     """At least so many searches, and on while something else is going on."""
     counts, times, why = {"requests": 0, "failed": 0}, [], []
 
     def run(thread: int) -> None:
-        ask, number = Asking(port, "binary"), thread
+        ask, number = Asking(server, "binary"), thread
         while counts["requests"] < requests or (until is not None and until.is_alive()):
             started = time.perf_counter()
             try:
@@ -193,7 +192,7 @@ def load(port: int, queries: np.ndarray, requests: int, threads: int, until: thr
             except (HTTPException, OSError) as error:
                 counts["failed"] += 1
                 why.append(repr(error))
-                ask = Asking(port, "binary")
+                ask = Asking(server, "binary")
             times.append(time.perf_counter() - started)
             counts["requests"] += 1
             number += threads
@@ -204,52 +203,6 @@ def load(port: int, queries: np.ndarray, requests: int, threads: int, until: thr
         "p99_ms": round(1000 * float(np.quantile(times, 0.99)), 2),
     }
     return counts | shown | ({"why": why[:3]} if why else {})
-
-
-def together(run: object, threads: int) -> None:
-    every = [threading.Thread(target=run, args=(number,)) for number in range(threads)]  # type: ignore[arg-type]
-    for each in every:
-        each.start()
-    for each in every:
-        each.join()
-
-
-@contextmanager
-def server(index: Path, log: Path, *flags: str) -> Iterator[tuple[int, int]]:
-    """`bidr serve` on a free port; the port, and the process that looks after the others."""
-    with log.open("wb") as out:
-        started = subprocess.Popen(
-            [sys.executable, "-m", "bidr", "serve", str(index), "--port=0", "--limit.rate=0", *flags], stderr=out
-        )
-    try:
-        while not (ready := [line for line in log.read_text().splitlines() if '"event":"ready"' in line]):
-            assert started.poll() is None, log.read_text()
-            time.sleep(0.1)
-        yield int(json.loads(ready[0])["url"].rpartition(":")[2]), started.pid
-    finally:
-        started.terminate()
-        started.wait()
-
-
-def children(pid: int, kind: str) -> list[int]:
-    found = map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
-    return [each for each in found if f"bidr.serve.{kind}" in _command(each)]
-
-
-def _command(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_text()
-    except OSError:
-        return ""
-
-
-def used(pid: int) -> float:
-    """Seconds of CPU of a server and all its processes, thread by thread: to the nanosecond."""
-    total = 0
-    for each in (pid, *children(pid, "")):
-        for thread in Path(f"/proc/{each}/task").iterdir():
-            total += int((thread / "schedstat").read_text().split()[0])
-    return total / 1e9
 
 
 def shares(pid: int) -> str:

@@ -8,23 +8,17 @@ meets all of them; the medians of the rounds are shown. CPU is that of the serve
 """
 
 import argparse
-import json
-import os
-import re
-import subprocess
-import sys
-import tempfile
-import threading
 import time
 from contextlib import ExitStack
-from http.client import HTTPConnection
 from itertools import cycle
 from pathlib import Path
 from statistics import median, quantiles
 
+from serving import Server, post, together
+
 from bidr.text import load
 
-TICK = os.sysconf("SC_CLK_TCK")
+FLAGS = ("--no-access-log", "--limit.seconds=60")
 ALONE = ("--encoding.batch=1", "--encoding.program=torch")
 WAYS = {
     "torch-1": (*ALONE, "--encoding.parallel=1", "--encoding.threads=1"),
@@ -51,12 +45,13 @@ def main() -> None:
     questions = [query.text for query in load(asked.data).split("dev").queries]
     found: dict[str, list[tuple[float, ...]]] = {name: [] for name in asked.ways.split(",")}
     with ExitStack() as stack:
-        servers = {name: stack.enter_context(Server(asked.index, WAYS[name])) for name in found}
+        servers = {name: stack.enter_context(Server(asked.index, *FLAGS, *WAYS[name])) for name in found}
         for server in servers.values():
-            server.load(questions, asked.clients, asked.candidates, 1.0)
+            load_of(server, questions, asked.clients, asked.candidates, 1.0)
+        programs = {name: server.said("encoding")["program"] for name, server in servers.items()}
         for _ in range(asked.rounds):
             for name, server in servers.items():
-                found[name].append(server.load(questions, asked.clients, asked.candidates, asked.seconds))
+                found[name].append(load_of(server, questions, asked.clients, asked.candidates, asked.seconds))
     print(f"{asked.clients} clients, N = {asked.candidates}, k = 10; {asked.rounds} rounds of {asked.seconds:g} s")
     print(
         f"{'way':<14} {'program':<8} {'requests/s':>10} {'p50 ms':>8} {'p99 ms':>8} {'server CPU ms':>14} {'failed':>7}"
@@ -64,76 +59,26 @@ def main() -> None:
     for name, rounds in found.items():
         rate, p50, p99, cpu = (median(column) for column in list(zip(*rounds, strict=True))[:4])
         failed = sum(one[4] for one in rounds)
-        print(
-            f"{name:<14} {servers[name].program:<8} {rate:>10.1f} {p50:>8.1f} {p99:>8.1f} {cpu:>14.2f} {failed:>7.0f}"
-        )
+        print(f"{name:<14} {programs[name]:<8} {rate:>10.1f} {p50:>8.1f} {p99:>8.1f} {cpu:>14.2f} {failed:>7.0f}")
 
 
-class Server:
-    """`bidr serve` as a process of its own."""
+def load_of(server: Server, questions: list[str], clients: int, candidates: int, seconds: float) -> tuple[float, ...]:
+    """Requests a second, p50 and p99 in ms, server CPU in ms a request, failed requests."""
+    until, took, failed, coming = time.monotonic() + seconds, [], [], cycle(questions)
 
-    def __init__(self, index: Path, flags: tuple[str, ...]) -> None:
-        self.log = tempfile.NamedTemporaryFile(suffix=".log")  # noqa: SIM115
-        command = [
-            sys.executable,
-            "-m",
-            "bidr",
-            "serve",
-            str(index),
-            "--port=0",
-            "--no-access-log",
-            "--limit.rate=0",
-            "--limit.seconds=60",
-        ]
-        self.process = subprocess.Popen([*command, *flags], stderr=self.log, stdout=self.log)
-        while not (ready := self._said("ready")):
-            if self.process.poll() is not None:
-                sys.exit(Path(self.log.name).read_text())
-            time.sleep(0.2)
-        self.port = int(re.search(r":(\d+)$", ready["url"])[1])
-        self.program = self._said("encoding")["program"]
+    def client(_: int) -> None:
+        line = server.connection()
+        while time.monotonic() < until:
+            body = {"texts": [next(coming)], "k": 10, "candidates": candidates, "text": False}
+            started = time.perf_counter()
+            status, _found = post(line, "/v1/search", body)
+            (took if status == 200 else failed).append(time.perf_counter() - started)
 
-    def __enter__(self) -> "Server":
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.process.terminate()
-        self.process.wait(30)
-
-    def load(self, questions: list[str], clients: int, candidates: int, seconds: float) -> tuple[float, ...]:
-        """Requests a second, p50 and p99 in ms, server CPU in ms a request, failed requests."""
-        until, took, failed, coming = time.monotonic() + seconds, [], [], cycle(questions)
-
-        def client() -> None:
-            connection = HTTPConnection("127.0.0.1", self.port, timeout=60)
-            while time.monotonic() < until:
-                body = json.dumps({"texts": [next(coming)], "k": 10, "candidates": candidates, "text": False})
-                started = time.perf_counter()
-                connection.request("POST", "/v1/search", body, {"content-type": "application/json"})
-                reply = connection.getresponse()
-                reply.read()
-                (took if reply.status == 200 else failed).append(time.perf_counter() - started)
-
-        threads = [threading.Thread(target=client) for _ in range(clients)]
-        cpu, started = self._cpu(), time.perf_counter()
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        wall, cpu = time.perf_counter() - started, self._cpu() - cpu
-        marks = quantiles(took, n=100)
-        return len(took) / wall, 1000 * marks[49], 1000 * marks[98], 1000 * cpu / len(took), len(failed)
-
-    def _cpu(self) -> float:
-        """Seconds of all processes of the server."""
-        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
-        fields = [Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split() for pid in children]
-        return sum(int(one[11]) + int(one[12]) for one in fields) / TICK
-
-    def _said(self, event: str) -> dict:
-        lines = Path(self.log.name).read_text().splitlines()
-        found = [json.loads(line) for line in lines if line.startswith("{")]
-        return next((one for one in found if one["event"] == event), {})
+    cpu, started = server.cpu(), time.perf_counter()
+    together(client, clients)
+    wall, cpu = time.perf_counter() - started, server.cpu() - cpu
+    marks = quantiles(took, n=100)
+    return len(took) / wall, 1000 * marks[49], 1000 * marks[98], 1000 * cpu / len(took), len(failed)
 
 
 if __name__ == "__main__":

@@ -190,7 +190,8 @@ def open_writer(
     """
     opened = _model_of(Path(folder), model, device)
     if opened is None:
-        return LiveWriter(folder, plain_coder(Path(folder)), **options)
+        index = LiveIndex.open(folder)
+        return LiveWriter(folder, plain_coder(index.codebooks, unit=index.manifest.unit), **options)
     check_model(Path(folder), model_of(Path(folder)), opened.fingerprint)
     return LiveWriter(
         folder, frozen_coder(opened) if isinstance(opened, FrozenModel) else text_coder(opened), **options

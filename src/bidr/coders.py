@@ -1,39 +1,55 @@
 """How documents that are added get codes and vectors: by what made the index."""
 
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
-from bidr.codes.codebooks import Floats
+from bidr.codes.codebooks import Codebooks, Floats
 from bidr.codes.errors import code_errors
-from bidr.codes.fit import encode_on
 from bidr.codes.vectors import VectorRows
 from bidr.errors import DataError
-from bidr.index.live.index import LiveIndex
 from bidr.index.live.writer import Coded, Coder
-from bidr.model.encode import encode_texts
-from bidr.model.encoder import Encoder
-from bidr.model.folder import Model
-from bidr.model.frozen import FrozenModel
 from bidr.text import Document, document_text
 
+if TYPE_CHECKING:
+    from bidr.model.encoder import Encoder
+    from bidr.model.folder import Model
+    from bidr.model.frozen import FrozenModel
 
-def text_coder(model: Model) -> Coder:
-    """Encodes the texts, each side by its own encoder, as the build did."""
+Sides = Callable[[list[str]], tuple[Floats, Floats]]
+"""Encodes texts of documents for the codes, and for the disk."""
 
-    def encode(encoder: Encoder, documents: Sequence[Document]) -> Floats:
-        texts = [document_text(document, model.text.titles) for document in documents]
-        longest = min(model.text.document_length, encoder.max_length)
-        return encode_texts(encoder, texts, prompt=encoder.prompts.document, max_length=longest)
+
+def text_coder(model: "Model", sides: Sides | None = None) -> Coder:
+    """Encodes the texts, each side by its own encoder, as the build did.
+
+    sides: encodes in the place of the model's own encoders, which are then not loaded.
+    """
+    both = sides or _own_sides(model)
 
     def code(documents: Sequence[Document], vectors: Floats | None) -> Coded:
-        given = encode(model.sparse, documents)
-        codes = encode_on(model.codebooks, given, model.sparse.device)
-        return Coded(codes, encode(model.dense, documents), code_errors(model.codebooks, given, codes))
+        given, rows = both([document_text(document, model.text.titles) for document in documents])
+        if sides is None:
+            from bidr.codes.fit import encode_on
+
+            codes = encode_on(model.codebooks, given, model.sparse.device)
+        else:
+            codes = model.codebooks.encode(given)
+        return Coded(codes, rows, code_errors(model.codebooks, given, codes))
 
     return code
 
 
-def frozen_coder(model: FrozenModel) -> Coder:
+def _own_sides(model: "Model") -> Sides:
+    from bidr.model.encode import encode_texts
+
+    def encode(encoder: "Encoder", texts: list[str]) -> Floats:
+        longest = min(model.text.document_length, encoder.max_length)
+        return encode_texts(encoder, texts, prompt=encoder.prompts.document, max_length=longest)
+
+    return lambda texts: (encode(model.sparse, texts), encode(model.dense, texts))
+
+
+def frozen_coder(model: "FrozenModel") -> Coder:
     """Codes vectors that are given."""
 
     def code(documents: Sequence[Document], vectors: Floats | None) -> Coded:
@@ -44,13 +60,11 @@ def frozen_coder(model: FrozenModel) -> Coder:
     return code
 
 
-def plain_coder(folder: Path) -> Coder:
-    """Codes vectors by the codebooks in the index itself."""
-    index = LiveIndex.open(folder)
-    codebooks, metric = index.codebooks, "cosine" if index.manifest.unit else "ip"
+def plain_coder(codebooks: Codebooks, *, unit: bool) -> Coder:
+    """Codes vectors by the codebooks of the index itself. unit: they are made as long as 1."""
 
     def code(documents: Sequence[Document], vectors: Floats | None) -> Coded:
-        rows = VectorRows(_given(vectors), "vectors", metric)[:]  # type: ignore[arg-type]
+        rows = VectorRows(_given(vectors), "vectors", "cosine" if unit else "ip")[:]
         codes = codebooks.encode(rows)
         return Coded(codes, rows, code_errors(codebooks, rows, codes))
 

@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Sequence
-from typing import Any, Protocol, Self, overload
+from typing import Any, Protocol, overload
 
 import numpy as np
 
@@ -23,13 +23,13 @@ Texts = list[str] | tuple[str, ...]
 WHOLE = (int, np.integer)
 
 
+StoredVectors = VectorFile | LiveVectors
+
+
 class QueryEncoder(Protocol):
     """Turns questions into vectors."""
 
     def __call__(self, texts: Sequence[str]) -> QueryVectors: ...
-
-
-StoredVectors = VectorFile | LiveVectors
 
 
 class Searcher:
@@ -58,7 +58,7 @@ class Searcher:
         _check_number("candidates", candidates)
         _check_number("lexical", lexical, least=0)
         for name, weight in (("fuse", fuse), ("lexical_weight", lexical_weight)):
-            if not np.isfinite(weight):
+            if not math.isfinite(weight):
                 raise ConfigError(
                     f"{name}: given {weight}, expected a finite weight; 0 leaves the ranking to the vectors"
                 )
@@ -135,21 +135,21 @@ class Searcher:
         view = self.reader.latest()
         codes, vectors = self._checked(queries)
         clock = _Clock()
-        with clock("candidates"):
-            engine = view.candidates if filter is None else view.filtered(filter)
-            depth = min(max(depth, k), engine.count)
-            code_scores, places = engine.search(codes, depth)
-            if joined := self._joined(code_scores, places, view, engine, words, lexical):
-                code_scores, places = joined.code_scores, joined.places
+        engine = view.candidates if filter is None else view.filtered(filter)
+        depth = min(max(depth, k), engine.count)
+        code_scores, places = engine.search(codes, depth)
+        if joined := self._joined(code_scores, places, view, engine, words, lexical):
+            code_scores, places = joined.code_scores, joined.places
         added = self._added(code_scores, joined)
+        clock.took("candidates")
         order, scores, ties = self._ranked(places, vectors, min(k, depth), added, view.vectors, clock)
         each = np.arange(len(places))[:, None]
-        with clock("ranking"):
-            found = view.rows_of(places[each, order])
-            if ties:  # by row
-                by_row = np.lexsort((found, -scores), axis=1)
-                found, order, scores = found[each, by_row], order[each, by_row], scores[each, by_row]
-            code_scores = code_scores[each, order]
+        found = view.rows_of(places[each, order])
+        if ties:  # by row
+            by_row = np.lexsort((found, -scores), axis=1)
+            found, order, scores = found[each, by_row], order[each, by_row], scores[each, by_row]
+        code_scores = code_scores[each, order]
+        clock.took("ranking")
         ranking = Ranking(found, scores, order + 1, code_scores, places, clock.timings(), view)
         if joined:
             ranking = ranking._replace(
@@ -174,10 +174,10 @@ class Searcher:
             # Places of -1, at the end, stand for documents that could not be found: fewer pass than were asked for.
             there = near if len(near) and near[-1] >= 0 else near[near >= 0]
             exact = self._score(there, vectors[number], clock, stored)
-            with clock("ranking"):
-                if added is not None:
-                    exact += added[number, : len(there)]
-                ties |= self._best(exact, near, order[number], scores[number])
+            if added is not None:
+                exact += added[number, : len(there)]
+            ties |= self._best(exact, near, order[number], scores[number])
+            clock.took("ranking")
         return order, scores, ties
 
     def _joined(
@@ -208,10 +208,9 @@ class Searcher:
 
     def _score(self, rows: Rows, query: Floats, clock: "_Clock", stored: StoredVectors) -> Floats:
         """What the vectors say of some candidates; other ways to store them score otherwise (`shrunk`)."""
-        with clock("reads"):
-            stored.fetch(rows)
-        with clock("ranking"):
-            return stored.score(rows, query, fetched=True)
+        stored.fetch(rows)
+        clock.took("reads")
+        return stored.score(rows, query, fetched=True)
 
     def _checked(self, queries: QueryVectors) -> QueryVectors:
         manifest = self.reader.manifest
@@ -227,21 +226,17 @@ class Searcher:
 
 
 class _Clock:
-    """Adds up what each step took; steps do not lie within each other."""
+    """Adds up what each step took."""
 
     def __init__(self) -> None:
         self.seconds = dict.fromkeys(STEPS, 0.0)
-        self._step, self._started = "", 0.0
+        self._since = time.perf_counter()
 
-    def __call__(self, step: str) -> Self:
-        self._step = step
-        return self
-
-    def __enter__(self) -> None:
-        self._started = time.perf_counter()
-
-    def __exit__(self, *_: object) -> None:
-        self.seconds[self._step] += time.perf_counter() - self._started
+    def took(self, step: str) -> None:
+        """What went by since the step before was this one's."""
+        now = time.perf_counter()
+        self.seconds[step] += now - self._since
+        self._since = now
 
     def timings(self) -> Timings:
         return Timings(*(1000 * seconds for seconds in self.seconds.values()))

@@ -126,7 +126,7 @@ def test_onnx_gives_the_models_own_vectors_and_is_exported_once(transformer, tmp
 def test_int8_is_taken_only_where_it_gives_the_same_answers(transformer, tmp_path, monkeypatch):
     pytest.importorskip("onnxruntime", reason="the extra 'onnx' is not installed")
     settings = served(transformer, tmp_path, cache=tmp_path / "cache")
-    monkeypatch.setattr("bidr.serve.encoding.parity.AGREEMENT", 1.1)
+    monkeypatch.setattr("bidr.serve.encoding.parity.LOSS", -1.0)
     service = query_service(transformer, settings)
     assert service.program == "onnx"
     assert_the_models_own(service, transformer)
@@ -137,6 +137,7 @@ def test_int8_is_taken_only_where_it_gives_the_same_answers(transformer, tmp_pat
     assert {role: one["holds"] for role, one in figures.items()} == {"queries": False, "documents": False}
     assert figures["queries"]["texts"] > 0
     assert figures["queries"]["cosine"] > 0.9
+    assert 0 <= figures["queries"]["loss"] < 0.1
     for one in figures.values():
         one["holds"] = True
     told.write_text(json.dumps(record))

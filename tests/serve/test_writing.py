@@ -6,12 +6,18 @@ import numpy as np
 import pytest
 
 from bidr.errors import DataError, StorageError
+from bidr.index.live.index import LiveIndex
 from bidr.serve import runtime
 from bidr.serve.errors import Internal
+from bidr.serve.finding import Finder
+from bidr.serve.settings import Settings
 from bidr.serve.wire import error_fields, error_of
+from bidr.serve.worker import service_of
 from bidr.serve.writer import Desk
-from bidr.serve.writing import Adding, Writing
+from bidr.serve.writing import Adding, Deleting, Writing
 from bidr.text.records import Document
+from serve.made_server import made
+from serve.made_words import words_index
 
 
 def jobs(count):
@@ -29,6 +35,28 @@ def test_additions_are_tried_one_by_one_only_where_that_can_help(tmp_path, monke
     monkeypatch.setattr(writing, "_together", failing)
     assert writing.apply(jobs(3)) == [error] * 3
     assert len(tried) == tries
+
+
+def test_what_was_deleted_is_not_there_by_id(tmp_path):
+    index = made(tmp_path / "index")
+    writing = Writing(index, None, lambda model: None)
+    first, second = writing.apply([Deleting(["doc-40", "doc-3"], False), Deleting(["doc-41", "doc-40"], True)])
+    assert (first["deleted"], second["deleted"]) == (2, 1)
+    assert writing.apply([Deleting(["doc-3"], False)])[0].status == 404
+    writing.release()
+    finder = Finder(LiveIndex.open(index).latest())
+    assert finder.find(["doc-3", "doc-4", "doc-40", "doc-41", "doc-42"]) == {"doc-4": 4, "doc-42": 42}
+
+
+def test_hundreds_added_by_text_are_looked_at_for_drift(tmp_path):
+    """Documents of the index, which have vectors, are then encoded again beside those that were added."""
+    index = words_index(tmp_path)
+    settings = Settings(index=index)
+    writing = Writing(index, None, lambda model: service_of(settings, model))
+    new = [Document(f"new-{number}", "", f"the boat sings below the piano {number}") for number in range(300)]
+    assert [found["added"] for found in writing.apply([Adding(new, None, True)])] == [300]
+    assert writing.apply([Adding(new[:2], None, True)])[0]["replaced"] == 2
+    writing.release()
 
 
 def test_a_fault_of_the_writer_is_the_servers_fault(tmp_path, monkeypatch, capfd):

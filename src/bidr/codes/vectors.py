@@ -14,6 +14,7 @@ from bidr.errors import DataError
 Metric = Literal["cosine", "ip"]
 KINDS = ("float16", "float32", "float64", "int8")
 STAMP_ROWS = 1_024
+TINY = np.float32(np.finfo(np.float32).tiny)
 
 
 class VectorRows:
@@ -53,7 +54,7 @@ class VectorRows:
             row = range(len(self))[rows][at] if isinstance(rows, slice) else int(rows[at])
             raise DataError(f"{self.name}: row {row:,} holds NaN or infinity, expected finite numbers")
         if self.metric == "cosine":
-            block /= np.maximum(np.linalg.norm(block, axis=1, keepdims=True), np.finfo(np.float32).tiny)
+            block = of_length_one(block)
         return block
 
     def gather(self, rows: npt.NDArray[np.int64]) -> Floats:
@@ -70,6 +71,13 @@ class VectorRows:
         digest = xxhash.xxh3_128(f"{self.array.shape} {self.array.dtype} {self.metric}".encode())
         digest.update(np.ascontiguousarray(self.array[rows]).tobytes())
         return digest.hexdigest()
+
+
+def of_length_one(rows: Floats) -> Floats:
+    """Rows, which must be finite, divided by their lengths."""
+    lengths: Floats = np.sqrt(np.add.reduce(rows * rows, axis=1, keepdims=True))
+    found: Floats = np.divide(rows, np.maximum(lengths, TINY), dtype=np.float32)
+    return found
 
 
 def let_go(array: npt.NDArray[Any]) -> None:

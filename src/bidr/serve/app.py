@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+import weakref
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
@@ -26,6 +27,7 @@ from bidr.serve.errors import (
 from bidr.serve.keys import Doorkeeper, Right
 from bidr.serve.logs import log, log_fault
 from bidr.serve.metrics import Metrics
+from bidr.serve.options import Reading, Rules
 from bidr.serve.schema import document
 from bidr.serve.searching import search
 from bidr.serve.served import Served, Serving
@@ -47,6 +49,8 @@ class Service:
         self.doors = Doorkeeper(settings.keys, self.limits.rate)
         self.pool = ThreadPoolExecutor(max(settings.threads, 1), "search")
         self._searching = 0
+        metrics.queue = lambda: self._searching
+        self._reading = self._reading_of(served.now)
         self.connections: Callable[[], int] = lambda: 0
         self.documents = Documents(self.steady, self.on_thread, served, self.limits, metrics, None)
 
@@ -83,12 +87,18 @@ class Service:
         queries = await self._encoded(serving, asked, call.deadline)
         encode = 1000 * (time.perf_counter() - started) if asked.texts is not None else 0.0
         found = await self.on_thread(search, serving, asked, queries, call.deadline, encode)
-        self.metrics.searched(asked.queries, found.steps, asked.reads)
+        self.metrics.searched(asked.queries, asked.reads, found.steps)
         return Reply(found.body)
 
     def _asked(self, call: Call, body: bytes, serving: Serving) -> asking.Asked:
         read = asking.from_bytes if call.content_type == BINARY else asking.from_json
-        return read(body, call.query(), asking.Rules(self.limits, serving.candidates, serving.dim, serving.words))
+        if self._reading[0]() is not serving:
+            self._reading = self._reading_of(serving)
+        reading = self._reading[1]
+        return read(body, reading.said(call.scope["query_string"]), reading.rules)
+
+    def _reading_of(self, serving: Serving) -> "tuple[weakref.ref[Serving], Reading]":
+        return weakref.ref(serving), Reading(Rules(self.limits, serving.candidates, serving.dim, serving.words))
 
     async def _encoded(self, serving: Serving, asked: asking.Asked, deadline: float) -> QueryVectors:
         if asked.vectors is not None:
@@ -107,7 +117,6 @@ class Service:
         if self._searching >= self.settings.threads + self.limits.queue:
             raise Overloaded(1.0, hint="try again later, or start more workers (limit.queue)")
         self._searching += 1
-        self.metrics.waiting.inc()
         running = asyncio.get_running_loop().run_in_executor(self.pool, work, *given)
         # A thread goes on though its request was given up: it counts until it is done.
         running.add_done_callback(self._done)
@@ -115,7 +124,6 @@ class Service:
 
     def _done(self, running: "asyncio.Future[Any]") -> None:
         self._searching -= 1
-        self.metrics.waiting.dec()
         if not running.cancelled():
             running.exception()  # looked at, though nobody may wait for it any more
 

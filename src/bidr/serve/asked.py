@@ -1,6 +1,6 @@
 """What a search asks for: read from JSON or from bytes, and checked by hand, which is many times as fast as a model."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -9,12 +9,10 @@ import orjson
 from bidr.codes.codebooks import Floats
 from bidr.serve.errors import Invalid, Refused
 from bidr.serve.limits import Limits
+from bidr.serve.options import OPTIONS, Options, Rules, Said, options_of
 
-OPTIONS = ("k", "candidates", "filter", "text", "codes_only", "model", "lexical", "lexical_weight")
 FIELDS = ("texts", "vectors", *OPTIONS)
 LARGEST = 1e18
-HEAVIEST = 1_000.0
-K = 10
 
 
 class Asked(NamedTuple):
@@ -58,32 +56,19 @@ def object_of(body: bytes, fields: Iterable[str]) -> dict[str, Any]:
     return given
 
 
-class Rules(NamedTuple):
-    """What a search may ask of the index as it is."""
-
-    limits: Limits
-    candidates: int
-    dim: int
-    words: bool = False
-
-
-Query = Mapping[str, list[str]]
-
-
-def from_json(body: bytes, query: Query, rules: Rules) -> Asked:
+def from_json(body: bytes, said: Said, rules: Rules) -> Asked:
     """A search from JSON. What the body does not say, the query string may."""
     given = object_of(body, FIELDS)
     texts, vectors = given.get("texts"), given.get("vectors")
     if (texts is None) == (vectors is None):
         raise Invalid("a search is by texts or by vectors", given=sorted(given), expected="one of texts, vectors")
-    if query:
-        given = _parameters(query, rules) | given
+    options = options_of(said.given | given if said.given else given, rules)
     if texts is not None:
-        return _asked(given, _texts(texts, rules.limits), None, rules)
-    return _asked(given, None, _vectors(vectors, rules.limits, rules.dim), rules)
+        return _asked(_texts(texts, rules.limits), None, options, rules)
+    return _asked(None, _vectors(vectors, rules.limits, rules.dim), options, rules)
 
 
-def from_bytes(body: bytes, query: Query, rules: Rules) -> Asked:
+def from_bytes(body: bytes, said: Said, rules: Rules) -> Asked:
     """A search from float32 rows, little-endian, with the rest in the query string."""
     row = 4 * rules.dim
     if not body or len(body) % row:
@@ -95,21 +80,23 @@ def from_bytes(body: bytes, query: Query, rules: Rules) -> Asked:
         )
     rows = np.frombuffer(body, dtype="<f4").reshape(-1, rules.dim)
     count_queries(len(rows), rules.limits)
-    return _asked(_parameters(query, rules), None, _finite(rows), rules)
+    return _asked(None, _finite(rows), said.options, rules)
 
 
-def _asked(given: Mapping[str, Any], texts: list[str] | None, vectors: Floats | None, rules: Rules) -> Asked:
+def _asked(texts: list[str] | None, vectors: Floats | None, options: Options, rules: Rules) -> Asked:
     limits = rules.limits
-    asked = Asked(texts, vectors, *_options(given, rules))
+    asked = Asked(texts, vectors, *options)
     if asked.lexical:
         _check_words(asked, rules)
-    for name, total, most in (
-        ("candidates of all queries together", max(asked.reads, asked.queries * asked.k), limits.reads),
-        ("answers to all queries together", asked.queries * asked.k, limits.answers),
-    ):
-        if total > most:
-            raise Invalid(name, given=total, expected=f"up to {most}", hint="send fewer queries at once")
+    answers = asked.queries * asked.k
+    _check_total("candidates of all queries together", max(asked.reads, answers), limits.reads)
+    _check_total("answers to all queries together", answers, limits.answers)
     return asked
+
+
+def _check_total(name: str, total: int, most: int) -> None:
+    if total > most:
+        raise Invalid(name, given=total, expected=f"up to {most}", hint="send fewer queries at once")
 
 
 def _check_words(asked: Asked, rules: Rules) -> None:
@@ -135,56 +122,6 @@ def _check_words(asked: Asked, rules: Rules) -> None:
             expected=f"up to {rules.limits.candidates}",
             hint="ask for fewer",
         )
-
-
-def _options(given: Mapping[str, Any], rules: Rules) -> tuple[Any, ...]:
-    """What is asked besides the queries, in the order of `Asked`."""
-    limits = rules.limits
-    depth = min(rules.candidates, limits.candidates)
-    return (
-        _number(given.get("k"), "k", min(K, limits.k), limits.k),
-        _number(given.get("candidates"), "candidates", depth, limits.candidates),
-        _filter(given.get("filter")),
-        _truth(given.get("text"), "text", True),
-        _truth(given.get("codes_only"), "codes_only", False),
-        _model(given.get("model")),
-        _number(given.get("lexical"), "lexical", 0, limits.candidates, least=0),
-        _weight(given.get("lexical_weight"), "lexical_weight"),
-    )
-
-
-def _parameters(query: Query, rules: Rules) -> dict[str, Any]:
-    """What a query string says; checked, though a body may say otherwise."""
-    found = {}
-    for name, values in query.items():
-        if name not in READERS or len(values) > 1:
-            raise Invalid("unknown or repeated parameter", given=name, expected=", ".join(READERS))
-        read, expected = READERS[name]
-        try:
-            found[name] = read(values[0])
-        except (ValueError, KeyError) as error:
-            raise Invalid(f"{name} cannot be read", given=values[0], expected=expected) from error
-    _options(found, rules)
-    return found
-
-
-def _digits(text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and len(text) < 20):
-        raise ValueError(text)
-    return int(text)
-
-
-TRUTH = {"true": True, "false": False}
-READERS: dict[str, tuple[Callable[[str], Any], str]] = {
-    "k": (_digits, "a whole number"),
-    "candidates": (_digits, "a whole number"),
-    "filter": (orjson.loads, "JSON"),
-    "text": (TRUTH.__getitem__, "true or false"),
-    "codes_only": (TRUTH.__getitem__, "true or false"),
-    "model": (str, "a fingerprint"),
-    "lexical": (_digits, "a whole number"),
-    "lexical_weight": (float, "a number"),
-}
 
 
 def count_queries(count: int, limits: Limits) -> None:
@@ -216,8 +153,8 @@ NUMBERS = frozenset((float, int))
 
 def _finite(rows: Floats, what: str = "vectors", largest: float = LARGEST) -> Floats:
     # Squares of what is larger are not numbers of 32 bits any more.
-    bad = ~(np.abs(rows).max(axis=1) <= largest)
-    if bad.any():
+    if not np.maximum.reduce(np.abs(rows), axis=None) <= largest:
+        bad = ~(np.abs(rows).max(axis=1) <= largest)
         raise Invalid(
             f"{what}: number {int(bad.argmax())} holds NaN, infinity, or a number too large",
             expected=f"finite numbers up to {largest:g}",
@@ -245,43 +182,3 @@ def _vectors(given: Any, limits: Limits, dim: int) -> Floats:
         raise Invalid("vectors", given=given, expected="a list of lists of numbers")
     count_queries(len(given), limits)
     return matrix(given, dim)
-
-
-def _number(given: Any, name: str, default: int, most: int, least: int = 1) -> int:
-    if given is None:
-        return default
-    if type(given) is float and given.is_integer() and abs(given) < 1e18:
-        given = int(given)
-    if type(given) is not int or not least <= given <= most:
-        raise Invalid(name, given=given, expected=f"a whole number from {least} to {most}")
-    return given
-
-
-def _weight(given: Any, name: str) -> float:
-    if given is None:
-        return 0.0
-    if type(given) not in NUMBERS or not abs(given) <= HEAVIEST:
-        raise Invalid(name, given=given, expected=f"a number from -{HEAVIEST:g} to {HEAVIEST:g}")
-    return float(given)
-
-
-def _truth(given: Any, name: str, default: bool) -> bool:
-    if given is None:
-        return default
-    if type(given) is not bool:
-        raise Invalid(name, given=given, expected="true or false")
-    return given
-
-
-def _filter(given: Any) -> dict[str, Any] | None:
-    if given is None:
-        return None
-    if type(given) is not dict or not given:
-        raise Invalid("filter", given=given, expected='conditions by attribute, such as {"lang": "en"}')
-    return given
-
-
-def _model(given: Any) -> str | None:
-    if given is not None and (type(given) is not str or not given):
-        raise Invalid("model", given=given, expected="the fingerprint of the model that made the vectors")
-    return given

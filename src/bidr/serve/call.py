@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
+from functools import cached_property
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs
 
@@ -50,21 +51,13 @@ class Call:
         found = self.scope.get("client")
         return found[0] if found else "local"
 
-    @property
+    @cached_property
     def content_type(self) -> str:
         return self.headers.get(b"content-type", b"").decode("latin-1").partition(";")[0].strip().lower()
 
     def query(self) -> dict[str, list[str]]:
         """The parameters of the query string."""
-        raw: bytes = self.scope["query_string"]
-        if not raw:
-            return {}
-        try:
-            return parse_qs(
-                raw.decode("ascii"), keep_blank_values=True, strict_parsing=True, max_num_fields=2_000, errors="strict"
-            )
-        except ValueError as error:
-            raise Invalid("the query string cannot be read", given=raw.decode("latin-1")) from error
+        return parameters_of(self.scope["query_string"])
 
     async def body(self, *types: str) -> bytes:
         """The whole body, of one of these types, if it comes in time and is not too large."""
@@ -109,12 +102,24 @@ class Call:
         return TooLarge("body", given=given, expected=f"up to {self.limits.body} bytes", hint="send several requests")
 
 
+def parameters_of(raw: bytes) -> dict[str, list[str]]:
+    """The parameters of a query string."""
+    if not raw:
+        return {}
+    try:
+        return parse_qs(
+            raw.decode("ascii"), keep_blank_values=True, strict_parsing=True, max_num_fields=2_000, errors="strict"
+        )
+    except ValueError as error:
+        raise Invalid("the query string cannot be read", given=raw.decode("latin-1")) from error
+
+
 async def send_reply(send: Send, reply: Reply, more: tuple[Header, ...] = ()) -> None:
     """An answer, on its way."""
     headers = [(b"content-type", reply.type.encode()), NO_SNIFF, *reply.headers, *more]
     if reply.status != 304:  # whose length would be that of the file
-        headers.append((b"content-length", str(len(reply.body)).encode()))
-    if all(name != b"cache-control" for name, _ in reply.headers):
+        headers.append((b"content-length", b"%d" % len(reply.body)))
+    if not reply.headers or all(name != b"cache-control" for name, _ in reply.headers):
         headers.append(NO_STORE)
     await send({"type": "http.response.start", "status": reply.status, "headers": headers})
     await send({"type": "http.response.body", "body": reply.body})

@@ -12,6 +12,8 @@ from bidr.index.names import Names
 from bidr.text.records import Document
 
 Fields = dict[str, Any]
+Values = list[Any]
+FIELDS = ("id", "title", "text", "attributes")
 
 
 class Finder:
@@ -28,16 +30,22 @@ class Finder:
 
     def fields(self, rows: Rows, *, texts: bool) -> list[Fields]:
         """Id, title, text and attributes of rows, in their order; None for what the index does not have."""
-        found: list[Fields] = [{}] * len(rows)
+        return [dict(zip(FIELDS, each, strict=True)) for each in zip(*self.columns(rows, texts=texts), strict=True)]
+
+    def columns(self, rows: Rows, *, texts: bool) -> tuple[Values, Values, Values, Values]:
+        """The same field by field: ids of all rows, titles, texts, attributes."""
+        if self.view.only is not None:
+            return _stored(self.view.only.open.reader.documents, rows, texts=texts)
+        found = ([None] * len(rows), [None] * len(rows), [None] * len(rows), [None] * len(rows))
         for part, places, own in self.view.split(rows):
             if part is None:
                 documents = [self.view.memory.documents[row] for row in own.tolist()]
-                shown = texts and self.view.memory.texts
-                each = [_fields(given.id, given if shown else None, given.attributes) for given in documents]
+                each = _columns(documents, texts=texts and self.view.memory.texts)
             else:
                 each = _stored(part.open.reader.documents, own, texts=texts)
-            for place, fields in zip(places.tolist(), each, strict=True):
-                found[place] = fields
+            for column, values in zip(found, each, strict=True):
+                for place, value in zip(places.tolist(), values, strict=True):
+                    column[place] = value
         return found
 
     def find(self, ids: Iterable[str]) -> dict[str, int]:
@@ -49,7 +57,7 @@ class Finder:
                 continue
             for part in self.view.parts:
                 own = self._of(part.open.segment.xxh3, part).find(name)
-                if own is not None and (part.deleted is None or not part.deleted[own]):
+                if own is not None and not part.is_deleted(own):
                     found[name] = part.start + own
         return found
 
@@ -66,19 +74,19 @@ class Finder:
         return self._names[key]
 
 
-def _stored(stored: DocumentFile, rows: Rows, *, texts: bool) -> list[Fields]:
+def _stored(stored: DocumentFile, rows: Rows, *, texts: bool) -> tuple[Values, Values, Values, Values]:
     if texts and stored.has_text:
-        documents = [stored.document(row) for row in rows.tolist()]
-        return [_fields(given.id, given, given.attributes) for given in documents if given is not None]
-    columns = stored.columns
-    attributes = [columns.get(row) for row in rows.tolist()] if columns.there else [None] * len(rows)
-    return [_fields(name, None, known) for name, known in zip(stored.ids(rows), attributes, strict=True)]
+        documents = (stored.document(row) for row in rows.tolist())
+        return _columns([each for each in documents if each is not None], texts=True)
+    none, columns = [None] * len(rows), stored.columns
+    known = [columns.get(row) or None for row in rows.tolist()] if columns.there else none
+    return stored.ids(rows), none, none, known
 
 
-def _fields(name: str, document: Document | None, attributes: Any) -> Fields:
-    return {
-        "id": name,
-        "title": document.title if document else None,
-        "text": document.text if document else None,
-        "attributes": attributes or None,
-    }
+def _columns(documents: list[Document], *, texts: bool) -> tuple[Values, Values, Values, Values]:
+    return (
+        [each.id for each in documents],
+        [each.title if texts else None for each in documents],
+        [each.text if texts else None for each in documents],
+        [each.attributes or None for each in documents],
+    )

@@ -5,6 +5,7 @@ import sys
 import time
 import traceback
 from contextlib import suppress
+from functools import lru_cache
 from typing import Any
 
 import orjson
@@ -14,7 +15,7 @@ def log(event: str, level: str = "info", **fields: Any) -> None:
     """Write one line. Nothing of a request's content or keys belongs into it."""
     now = time.time()
     line = {
-        "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now)) + f".{int(now % 1 * 1000):03d}Z",
+        "time": f"{_second(int(now))}.{int(now % 1 * 1000):03d}Z",
         "level": level,
         "event": event,
         "pid": os.getpid(),
@@ -23,6 +24,11 @@ def log(event: str, level: str = "info", **fields: Any) -> None:
     # One write, so that lines of several processes do not mix. If whoever read them is gone, requests still are.
     with suppress(OSError, ValueError):
         os.write(sys.stderr.fileno(), orjson.dumps(line, default=str, option=orjson.OPT_APPEND_NEWLINE))
+
+
+@lru_cache(maxsize=1)
+def _second(seconds: int) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
 
 
 def log_fault(event: str, error: BaseException, **fields: Any) -> None:

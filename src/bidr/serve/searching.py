@@ -1,12 +1,12 @@
 """Searching on threads: the event loop stays free, and a request whose time is over stops between its queries."""
 
 import time
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import orjson
 
-from bidr.answers import STEPS, QueryVectors
+from bidr.answers import QueryVectors, Timings
 from bidr.codes.codebooks import Floats
 from bidr.index.candidates import Rows
 from bidr.search import Searcher
@@ -15,57 +15,68 @@ from bidr.serve.errors import Late
 from bidr.serve.served import Serving
 
 AT_ONCE = 8
-RANKS = ("rank", "score", "candidate_rank", "candidate_score", "word_rank")
-Found = tuple[Rows, Floats, Rows, Floats, Rows, dict[str, float]]
 
 
-def search(serving: Serving, asked: Asked, queries: QueryVectors, deadline: float, encode: float) -> "Searched":
+class Searched(NamedTuple):
+    """A rendered answer, and the milliseconds of each step."""
+
+    body: bytes
+    steps: Timings
+
+
+class Found(NamedTuple):
+    """Answers to some queries, (queries, k) each; the words' ranks are None where they were not asked."""
+
+    rows: Rows
+    scores: Floats
+    candidate_ranks: Rows
+    candidate_scores: Floats
+    word_ranks: Rows | None
+    timings: Timings
+
+
+def search(serving: Serving, asked: Asked, queries: QueryVectors, deadline: float, encode: float) -> Searched:
     """The answer to a request as bytes, and what it took. `deadline` is of time.monotonic(); times are milliseconds."""
     results: list[dict[str, Any]] = []
-    totals = dict.fromkeys(STEPS, 0.0) | {"encode": encode}
-    share = encode / asked.queries
-    for start in range(0, asked.queries, AT_ONCE):
+    count, totals = asked.queries, Timings(encode)
+    for start in range(0, count, AT_ONCE):
         if time.monotonic() > deadline:
             raise Late(
                 "the time for this request is over",
-                given=f"{asked.queries} queries",
+                given=f"{count} queries",
                 hint="ask fewer queries at once, with fewer candidates",
             )
-        part = QueryVectors(*(side[start : start + AT_ONCE] for side in queries))
+        part = QueryVectors(queries.codes[start : start + AT_ONCE], queries.vectors[start : start + AT_ONCE])
         if asked.codes_only:
             found = _by_codes(serving, asked, part)
         else:
-            words = asked.texts[start : start + AT_ONCE] if asked.texts is not None else None
-            found = _by_vectors(serving, asked, part, words)
-        for step in STEPS[1:]:
-            totals[step] += found[-1][step]
-        timings = {step: round(took / len(part.codes), 4) for step, took in found[-1].items()}
-        timings["encode"] = round(share, 4)
-        timings["total"] = round(sum(timings.values()), 4)
+            found = _by_vectors(serving, asked, part, asked.texts[start : start + AT_ONCE] if asked.texts else None)
+        _, candidates, reads, ranking = found.timings
+        totals = Timings(encode, totals.candidates + candidates, totals.reads + reads, totals.ranking + ranking)
+        timings = _shares(encode / count, found.timings, len(part.codes))
         results += [_result(serving, asked, found, number, timings) for number in range(len(part.codes))]
     return Searched(orjson.dumps({"results": results, "generation": serving.generation}), totals)
 
 
-class Searched:
-    """A rendered answer, and the milliseconds of each step."""
-
-    __slots__ = ("body", "steps")
-
-    def __init__(self, body: bytes, steps: dict[str, float]) -> None:
-        self.body, self.steps = body, steps
+def _shares(encode: float, steps: Timings, queries: int) -> dict[str, float]:
+    """The times of one query out of several that were searched together."""
+    _, candidates, reads, ranking = (step / queries for step in steps)
+    return {
+        "encode": round(encode, 4),
+        "candidates": round(candidates, 4),
+        "reads": round(reads, 4),
+        "ranking": round(ranking, 4),
+        "total": round(encode + candidates + reads + ranking, 4),
+    }
 
 
 def _by_vectors(serving: Serving, asked: Asked, queries: QueryVectors, words: list[str] | None) -> Found:
-    searcher = Searcher(serving.view, lexical=asked.lexical, lexical_weight=asked.lexical_weight)
-    ranking = searcher.search_vectors(queries, asked.k, asked.candidates, filter=asked.filter, words=words)
-    return (
-        ranking.rows,
-        ranking.scores,
-        ranking.candidate_ranks,
-        ranking.candidate_scores,
-        np.zeros_like(ranking.rows) if ranking.word_ranks is None else ranking.word_ranks,
-        ranking.timings._asdict(),
-    )
+    searcher = serving.searcher
+    if asked.lexical:
+        searcher = Searcher(serving.view, lexical=asked.lexical, lexical_weight=asked.lexical_weight)
+    found = searcher.search_vectors(queries, asked.k, asked.candidates, filter=asked.filter, words=words)
+    ranks = found.candidate_ranks
+    return Found(found.rows, found.scores, ranks, found.candidate_scores, found.word_ranks, found.timings)
 
 
 def _by_codes(serving: Serving, asked: Asked, queries: QueryVectors) -> Found:
@@ -77,18 +88,34 @@ def _by_codes(serving: Serving, asked: Asked, queries: QueryVectors) -> Found:
     rows = view.rows_of(places)
     ranks = np.broadcast_to(np.arange(1, rows.shape[1] + 1), rows.shape)
     took = 1000 * (time.perf_counter() - started)
-    return rows, scores, ranks, scores, np.zeros_like(rows), dict.fromkeys(STEPS, 0.0) | {"candidates": took}
+    return Found(rows, scores, ranks, scores, None, Timings(candidates=took))
 
 
 def _result(serving: Serving, asked: Asked, found: Found, number: int, timings: dict[str, float]) -> dict[str, Any]:
-    rows = found[0][number]
-    there = rows[rows >= 0]
-    numbers = zip(*(column[number].tolist() for column in found[1:5]), strict=True)
-    documents = serving.finder.fields(there, texts=asked.text) if len(there) else []
+    rows = found.rows[number]
+    if len(rows) and rows[-1] < 0:
+        rows = rows[rows >= 0]  # those that were not found stand at the end
+    count = len(rows)
+    columns = (found.scores, found.candidate_ranks, found.candidate_scores)
+    numbers = [column[number, :count].tolist() for column in columns]
+    words = [0] * count if found.word_ranks is None else found.word_ranks[number, :count].tolist()
+    documents = serving.finder.columns(rows, texts=asked.text)
     return {
         "answers": [
-            dict(zip(RANKS, (rank, *own), strict=True)) | document
-            for rank, (document, own) in enumerate(zip(documents, numbers, strict=False), 1)
+            {
+                "rank": rank,
+                "score": score,
+                "candidate_rank": candidate_rank,
+                "candidate_score": candidate_score,
+                "word_rank": word_rank,
+                "id": name,
+                "title": title,
+                "text": text,
+                "attributes": attributes,
+            }
+            for rank, score, candidate_rank, candidate_score, word_rank, name, title, text, attributes in zip(
+                range(1, count + 1), *numbers, words, *documents, strict=True
+            )
         ],
         "timings": timings,
     }

@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -11,7 +12,7 @@ import numpy as np
 
 from bidr.answers import QueryVectors
 from bidr.codes.codebooks import Floats
-from bidr.codes.vectors import VectorRows
+from bidr.codes.vectors import of_length_one
 from bidr.errors import BidrError, IndexFolderError
 from bidr.evaluation import recall_of
 from bidr.index.folder import current_generation
@@ -51,29 +52,34 @@ class Serving:
     finder: Finder
     candidates: int
 
-    @property
+    @cached_property
     def generation(self) -> int:
         return int(self.view.generation.name)
 
-    @property
+    @cached_property
     def fingerprint(self) -> str | None:
         return self.view.state.model.fingerprint if self.view.state.model else None
 
-    @property
+    @cached_property
     def dim(self) -> int:
         return self.view.manifest.dim
 
-    @property
+    @cached_property
     def words(self) -> bool:
         """Whether documents can be found by their words."""
         return has_words(self.view)
 
+    @cached_property
+    def searcher(self) -> Searcher:
+        """Answers by vectors alone."""
+        return Searcher(self.view)
+
     def query_vectors(self, given: Floats) -> QueryVectors:
-        """Vectors of queries as each side of the index takes them."""
+        """Vectors of queries, which are known to be finite, as each side of the index takes them."""
         queries = getattr(self.model, "queries", None)
         if queries is not None:
             return QueryVectors(*queries(given))
-        own = VectorRows(given, "vectors", "cosine" if self.view.manifest.unit else "ip")[:]
+        own = of_length_one(given) if self.view.manifest.unit else given
         return QueryVectors(own, own)
 
 

@@ -63,7 +63,7 @@ class Settings:
 
 def loopback(host: str) -> bool:
     """Whether only this machine can reach an address."""
-    if host == "localhost":
+    if host in ("127.0.0.1", "localhost"):
         return True
     try:
         return ipaddress.ip_address(host).is_loopback

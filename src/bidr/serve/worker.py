@@ -77,6 +77,7 @@ class Worker:
         except Exception as error:  # nobody waits for this: it is tried again
             log_fault("fault", error, where="follow")
         served, metrics = self.served, self.service.metrics
+        metrics.settle()
         metrics.documents.set(served.now.view.count)
         metrics.generation.set(served.now.generation)
         metrics.behind.set(1 if served.trouble else 0)
@@ -163,6 +164,7 @@ async def serve(settings: Settings, listening: socket.socket) -> None:
     await server._serve(sockets=[listening])
     for task in tasks:
         task.cancel()
+    service.metrics.settle()
     service.pool.shutdown(wait=False, cancel_futures=True)
     service.served.close()
     log("drained")

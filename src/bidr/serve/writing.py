@@ -4,17 +4,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from bidr.coders import frozen_coder, plain_coder, text_coder
 from bidr.codes.codebooks import Floats
-from bidr.codes.errors import code_errors
-from bidr.codes.vectors import VectorRows
 from bidr.errors import BidrError, DataError
-from bidr.index.live.writer import Coded, LiveWriter
+from bidr.index.live.writer import Coded, Coder, LiveWriter
 from bidr.index.reader import check_model
 from bidr.index.state import model_of
-from bidr.serve.errors import Conflict, Invalid, NotThere, Refused
-from bidr.serve.finding import Finder
+from bidr.serve.errors import Conflict, NotThere, Refused
 from bidr.serve.logs import log
-from bidr.serve.served import MakeService, TextService
+from bidr.serve.served import MakeService
 from bidr.text.records import Document
 
 if TYPE_CHECKING:
@@ -52,9 +50,8 @@ class Writing:
     def __init__(self, folder: Path, model: Path | None, make: MakeService) -> None:
         self.folder, self._model_folder, self._make = folder, model, make
         self._model: Model | FrozenModel | None = None
-        self._service: TextService | None = None
         self._writer: LiveWriter | None = None
-        self._finder: Finder | None = None
+        self._coder: Coder | None = None
 
     def apply(self, jobs: Sequence[Job]) -> list[Outcome]:
         """Do jobs in their order, those that can be together in one commit; what became of each."""
@@ -79,7 +76,7 @@ class Writing:
         if isinstance(group[0], Deleting):
             return [self._delete(writer, group[0])]
         adds = [job for job in group if isinstance(job, Adding)]
-        known = [self._known(writer, [document.id for document in job.documents]) for job in adds]
+        known = [writer.known([document.id for document in job.documents]) for job in adds]
         for job, there in zip(adds, known, strict=True):
             if there and not job.replace:  # whoever else is in the group is done alone then
                 raise Conflict(
@@ -95,18 +92,12 @@ class Writing:
         return [state | {"added": len(job.documents) - len(there), "replaced": len(there)} for job, there in counted]
 
     def _delete(self, writer: LiveWriter, job: Deleting) -> dict[str, Any]:
-        known = self._known(writer, job.ids)
+        known = writer.known(job.ids)
         missing = [name for name in job.ids if name not in known]
         if missing and not job.missing_ok:
             raise NotThere("no such documents", given=", ".join(missing[:5]), hint="missing_ok=true lets them be")
         deleted = writer.delete(job.ids, missing_ok=True)
         return self._state(writer) | {"deleted": deleted}
-
-    def _known(self, writer: LiveWriter, ids: list[str]) -> set[str]:
-        """Those of the ids that the index has."""
-        finder = self._finder.following(writer.view) if self._finder else Finder(writer.view)
-        self._finder = finder
-        return set(finder.find(ids))
 
     def _state(self, writer: LiveWriter) -> dict[str, Any]:
         return {"documents": writer.view.count, "generation": int(writer.view.generation.name)}
@@ -121,45 +112,25 @@ class Writing:
         """The model that made the index as it is now, which may be another than last time."""
         stamp = model_of(self.folder)
         if stamp is None and self._model_folder is None:
-            self._model = self._service = None
+            self._model = self._coder = None
             return
         if self._model is not None and stamp is not None and self._model.fingerprint == stamp.fingerprint:
             return
         from bidr.model.frozen import open_model
 
-        model = open_model(self._model_folder or (stamp.folder if stamp else ""))
+        model: Any = open_model(self._model_folder or (stamp.folder if stamp else ""))
         check_model(self.folder, stamp, model.fingerprint)
-        self._model, self._service = model, self._make(model)
+        service = self._make(model)
+        self._coder = text_coder(model, service.documents) if service is not None else frozen_coder(model)
+        self._model = model
 
     def _code(self, documents: Sequence[Document], vectors: Floats | None) -> Coded:
         """Documents as codes and vectors, by what made the index."""
-        if self._service is not None:
-            return self._encoded(self._service, documents, vectors)
-        if vectors is None:
-            raise Invalid(
-                "documents without vectors", expected="a vector of each", hint="the index has no text encoder"
-            )
+        if self._coder is not None:
+            return self._coder(documents, vectors)
         assert self._writer is not None
-        if self._model is not None:
-            frozen: Any = self._model
-            rows, books = frozen.documents(vectors)[:], frozen.additive
-        else:
-            view = self._writer.view
-            rows = VectorRows(vectors, "vectors", "cosine" if view.manifest.unit else "ip")[:]
-            books = view.codebooks
-        codes = books.encode(rows)
-        return Coded(codes, rows, code_errors(books, rows, codes))
-
-    def _encoded(self, service: TextService, documents: Sequence[Document], vectors: Floats | None) -> Coded:
-        """Each side by its own encoder."""
-        from bidr.text import document_text
-
-        if vectors is not None:
-            raise Invalid("vectors given", expected="texts alone", hint="the index has encoders of its own")
-        model: Any = self._model
-        for_codes, rows = service.documents([document_text(each, model.text.titles) for each in documents])
-        codes = model.codebooks.encode(for_codes)
-        return Coded(codes, rows, code_errors(model.codebooks, for_codes, codes))
+        view = self._writer.view
+        return plain_coder(view.codebooks, unit=view.manifest.unit)(documents, vectors)
 
     @property
     def open(self) -> bool:
@@ -169,7 +140,7 @@ class Writing:
         """Let another program write."""
         if self._writer is not None:
             self._writer.close()
-            self._writer = self._finder = None
+            self._writer = None
 
 
 def grouped(jobs: Sequence[Job]) -> list[list[Job]]:

@@ -52,6 +52,11 @@ class LiveView:
         return sum(part.alive for part in self.parts) + int(np.count_nonzero(self.memory.alive))
 
     @cached_property
+    def only(self) -> Part | None:
+        """The part that holds all documents, where there is one: its numbers are the view's own."""
+        return self.parts[0] if len(self.parts) == 1 and not self.memory.documents else None
+
+    @cached_property
     def manifest(self) -> Manifest:
         """That of the first segment, with the documents of all."""
         return replace(self.parts[0].open.reader.manifest, count=self.count)
@@ -76,6 +81,8 @@ class LiveView:
 
     def rows_of(self, places: Rows) -> Rows:
         """The rows that stand at places, numbered through as they are; -1 stays -1."""
+        if self.only is not None and places.size and places.min() >= 0:
+            return self.only.open.rows(places)
         rows = places.copy()
         for part in self.parts:
             if part.open.order is not None:
@@ -93,8 +100,8 @@ class LiveView:
 
     def split(self, rows: Rows) -> Iterator[tuple[Part | None, Rows, Rows]]:
         """Rows by the part that holds them (None: the log): the part, where among the rows, and its own numbers."""
-        if len(self.parts) == 1 and not self.memory.documents:
-            yield self.parts[0], np.arange(len(rows)), rows
+        if self.only is not None:
+            yield self.only, np.arange(len(rows)), rows
             return
         starts = np.array([*(part.start for part in self.parts), self.start])
         last = self.start + len(self.memory.documents)
@@ -155,7 +162,7 @@ class LiveCandidates:
             if there:
                 found, places = part.search(queries, k, ef, allowed, there)
                 scores.append(found)
-                rows.append(np.where(places < 0, -1, places + part.start))
+                rows.append(np.where(places < 0, -1, places + part.start) if part.start else places)
         if len(self._in_log):
             tables = view.parts[0].open.reader.candidates.tables(as_queries(queries))
             found = code_scores(tables, view.memory.codes[self._in_log])
@@ -180,12 +187,16 @@ class LiveVectors:
 
     def fetch(self, rows: Rows) -> None:
         """Wait until rows are in memory."""
+        if self.view.only is not None:
+            return self.view.only.open.reader.vectors.fetch(rows)
         for part, _, own in self.view.split(rows):
             if part is not None:
                 part.open.reader.vectors.fetch(own)
 
     def score(self, rows: Rows, query: Floats, *, fetched: bool = False) -> Floats:
         """As `VectorFile.score`."""
+        if self.view.only is not None:
+            return self.view.only.open.reader.vectors.score(rows, query, fetched=fetched)
         scores = np.empty(len(rows), dtype=np.float32)
         for part, places, own in self.view.split(rows):
             if part is not None:

@@ -19,7 +19,7 @@ from bidr.index.live.drift import Drift, Watch
 from bidr.index.live.index import LiveIndex
 from bidr.index.live.log import LogWriter, write_log
 from bidr.index.live.merge import segment_of_log, segment_of_parts
-from bidr.index.live.parts import Bits, bits_set
+from bidr.index.live.parts import Bits, Part, bits_set
 from bidr.index.live.view import LiveView
 from bidr.index.names import Names
 from bidr.index.state import Segment, State
@@ -121,6 +121,17 @@ class LiveWriter:
                 self._commit(Change([], False, *arrays, deleted, forgotten))
         return found
 
+    def known(self, ids: Collection[str]) -> set[str]:
+        """Those of the ids that the index has."""
+        with self._lock:
+            self._ready()
+            view = self._view
+            return {
+                name
+                for name in ids
+                if name in view.memory.rows or any(self._row(part, name) is not None for part in view.parts)
+            }
+
     def flush(self) -> None:
         """Turn what the log holds into a segment."""
         with self._lock:
@@ -185,12 +196,14 @@ class LiveWriter:
         self._ready()
         deleted: dict[str, list[int]] = {}
         for part in self._view.parts:
-            names = self._names[part.open.segment.name]
-            rows = [row for name in ids if (row := names.find(name)) is not None]
-            alive = [row for row in rows if not part.is_deleted(row)]
+            alive = [row for name in ids if (row := self._row(part, name)) is not None]
             if alive:
                 deleted[part.open.segment.name] = alive
         return deleted, [name for name in ids if name in self._view.memory.rows]
+
+    def _row(self, part: Part, name: str) -> int | None:
+        row = self._names[part.open.segment.name].find(name)
+        return None if row is None or part.is_deleted(row) else row
 
     def _commit(self, change: Change) -> None:
         assert self._log is not None

@@ -10,7 +10,7 @@ from typing import Any
 
 from bidr.files import storage_errors, write_json
 from bidr.model.folder import Model
-from bidr.model.onnx import ABOUT, INT8, export_onnx
+from bidr.model.onnx import ABOUT, FORMAT, INT8, export_onnx
 
 PARITY = "parity.json"
 Compare = Callable[[Path], dict[str, Any]]
@@ -49,9 +49,8 @@ def _whole(folder: Path, model: Model, int8: bool) -> bool:
     try:
         about = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
         names = about["encoders"]
-        return about["model"] == model.fingerprint and (
-            not int8 or all((folder / name / INT8).exists() for name in names)
-        )
+        same = about["format"] == FORMAT and about["model"] == model.fingerprint
+        return same and (not int8 or all((folder / name / INT8).exists() for name in names))
     except (OSError, ValueError, LookupError, TypeError):
         return False
 
