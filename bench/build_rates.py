@@ -86,7 +86,7 @@ def _write(folder: Path, vectors: np.ndarray) -> None:
 
 
 def _names(folder: Path, documents: list[Document]) -> None:
-    write_documents(lambda name: (folder / name).open("wb"), documents, len(documents), lambda rows: None)
+    write_documents(lambda name: (folder / name).open("wb"), folder, documents, len(documents), lambda rows: None)
 
 
 def _took(work: Callable[..., Any], *given: Any) -> tuple[float, Any]:

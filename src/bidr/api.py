@@ -198,6 +198,11 @@ def open_writer(
     )
 
 
+def has_text_encoder(folder: Path | str, model: Path | str | None = None) -> bool:
+    """Whether documents are added to an index as texts alone, and not with vectors."""
+    return isinstance(_model_of(Path(folder), model, "cpu"), Model)
+
+
 def snapshot(folder: Path | str, out: Path | str) -> Path:
     """A copy of an index as it is now, while a writer goes on: files that never change are linked, not copied."""
     return write_snapshot(Path(folder), Path(out))

@@ -81,4 +81,6 @@ class Spill:
         size = self.dtype.itemsize
         with storage_errors(self.near):
             content = os.pread(self._file.fileno(), (high - low) * size, low * size)
+            if len(content) != (high - low) * size:
+                raise OSError(f"{len(content)} bytes where {(high - low) * size} were written")
         return np.frombuffer(content, dtype=self.dtype)

@@ -115,6 +115,15 @@ def test_lists_leave_as_lists(tmp_path, words, widened):
     np.testing.assert_array_equal(again.centroids, codebooks.centroids)
 
 
+def test_lists_that_hold_an_id_twice_are_refused():
+    index = faiss.IndexIVFPQ(faiss.IndexFlatIP(8), 8, 2, 2, 8, faiss.METRIC_INNER_PRODUCT)
+    vectors, index.by_residual = clustered(300, 8), False
+    index.train(vectors)
+    index.add_with_ids(vectors[:3], np.array([0, 2, 2]))
+    with pytest.raises(DataError, match="id 1 0 times"):
+        import_faiss(index)
+
+
 def test_what_has_no_lists_cannot_leave_as_lists(tmp_path):
     codebooks, vectors = random_codebooks(24, 6), clustered(300, 24)
     build_index(tmp_path, codebooks=codebooks, codes=codebooks.encode(vectors), vectors=vectors, engine="scan")

@@ -180,6 +180,12 @@ def test_bad_runs(tmp_path: Path, content: str, message: str) -> None:
         read_run(tmp_path / "a.run")
 
 
+def test_half_a_surrogate_pair_in_an_id_is_refused(tmp_path: Path) -> None:
+    dataset = load(beir_folder(tmp_path / "a", corpus='{"_id": "\\ud800", "text": "x"}\n'))
+    with pytest.raises(DataError, match=r"corpus\.jsonl.*surrogate"):
+        list(dataset.corpus)
+
+
 def test_ids_that_would_break_a_run_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="white space"):
         write_run(tmp_path / "a.run", {"q": {"two words": 1.0}})

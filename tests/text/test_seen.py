@@ -57,16 +57,15 @@ def rows(tokeniser: Tokeniser, texts: list[str]) -> list[list[int]]:
 @given(texts=st.lists(TEXTS, max_size=6), length=st.sampled_from([3, 8, 64]))
 @settings(max_examples=150, deadline=None)
 def test_words_give_the_tokens_of_the_whole_text(name: str, texts: list[str], length: int) -> None:
-    by_words, whole = Tokeniser(BOTH[name], length), Tokeniser(BOTH[name], length)
+    by_words, whole = Tokeniser(BOTH[name], length, by_words=True), Tokeniser(BOTH[name], length)
     assert by_words._seen
-    whole._seen = None
     assert rows(by_words, texts) == rows(whole, texts)
     assert rows(by_words, texts[::-1]) == rows(whole, texts[::-1])  # nothing new any more
 
 
 def test_it_forgets_rather_than_grow(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(seen, "MOST_WORDS", 3)
-    tokeniser = Tokeniser(BOTH["bert"], 16)
+    tokeniser = Tokeniser(BOTH["bert"], 16, by_words=True)
     first = rows(tokeniser, ["a b c d e f"])
     rows(tokeniser, ["g h"])
     assert len(tokeniser._seen._known) == 2
@@ -90,3 +89,7 @@ def test_so_is_one_with_a_token_that_holds_a_space() -> None:
     tokenizer.add_tokens(["a b"])
     assert splits_at_spaces(bert())
     assert not splits_at_spaces(tokenizer)
+
+
+def test_queries_that_threads_share_a_tokeniser_for_keep_nothing() -> None:
+    assert Tokeniser(BOTH["bert"], 16)._seen is None

@@ -38,7 +38,7 @@ class Add(Verb):
     """Where texts are encoded: 'auto', 'cpu', 'cuda'."""
 
     def run(self) -> Shown:
-        from bidr.api import open_writer
+        from bidr.api import has_text_encoder, open_writer
         from bidr.codes.vectors import open_vectors
         from bidr.progress import bar
 
@@ -47,6 +47,8 @@ class Add(Verb):
         if rows is not None and len(rows) != count:
             raise DataError(f"{self.vectors}: {len(rows):,} vectors for the {count:,} documents of {self.documents}")
         told: list[str] = []
+        if rows is not None and has_text_encoder(self.index, self.model):
+            raise ConfigError(f"--vectors: given for {self.index}, whose model encodes texts itself; leave them out")
         with open_writer(self.index, self.model, device=self.device, warn=told.append) as writer:
             before, done = writer.view.count, 0
             with bar("add", count, "documents") as advance:

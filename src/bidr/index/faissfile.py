@@ -137,14 +137,22 @@ def _by_row(index: Any) -> Codes:
     """The codes of an `IndexIVFPQ`, as packed there, in the order of ids, which must be 0, 1, ..."""
     faiss, lists = faiss_module(), index.invlists
     packed = np.zeros((index.ntotal, index.code_size), dtype=np.uint8)
+    times = np.zeros(index.ntotal, dtype=np.int64)
     for number in range(index.nlist):
         size = lists.list_size(number)
         if size:
             rows = faiss.rev_swig_ptr(lists.get_ids(number), size)
             if rows.min() < 0 or rows.max() >= index.ntotal:
-                raise DataError(f"a Faiss index with the id {rows.max()}: expected 0 to {index.ntotal - 1}, one each")
+                odd = rows.min() if rows.min() < 0 else rows.max()
+                raise DataError(f"a Faiss index with the id {odd}: expected 0 to {index.ntotal - 1}, one each")
+            np.add.at(times, rows, 1)
             codes = faiss.rev_swig_ptr(lists.get_codes(number), size * index.code_size)
             packed[rows] = codes.reshape(size, -1)
+    if (times != 1).any():
+        odd = int(np.flatnonzero(times != 1)[0])
+        raise DataError(
+            f"a Faiss index with the id {odd} {times[odd]} times: expected 0 to {index.ntotal - 1}, one each"
+        )
     return packed
 
 

@@ -1,6 +1,7 @@
 """From an id to its row: sorted 64-bit hashes on disk, looked up by bisection, and the stored id decides."""
 
 from array import array
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -102,14 +103,13 @@ class NamesWriter:
         same = np.flatnonzero(ordered["hash"][1:] == ordered["hash"][:-1])
         if not len(same):
             return
-        ids = Lines(self.folder, IDS)
-        for place in same.tolist():
-            first, second = ordered["row"][[place, place + 1]].tolist()
-            if ids.get(first) == ids.get(second):
-                raise DataError(
-                    f"documents: rows {first:,} and {second:,} have the same id; make ids unique, or leave one out"
-                )
-        ids.close()
+        with closing(Lines(self.folder, IDS)) as ids:
+            for place in same.tolist():
+                first, second = ordered["row"][[place, place + 1]].tolist()
+                if ids.get(first) == ids.get(second):
+                    raise DataError(
+                        f"documents: rows {first:,} and {second:,} have the same id; make ids unique, or leave one out"
+                    )
 
 
 def _sorted(hashes: "array[int]") -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:

@@ -78,7 +78,8 @@ def from_bytes(body: bytes, said: Said, rules: Rules) -> Asked:
             expected=f"a multiple of {row} bytes: {rules.dim} dimensions",
             hint="use the model of this index (GET /v1/index)",
         )
-    rows = np.frombuffer(body, dtype="<f4").reshape(-1, rules.dim)
+    # A copy: code compiled for arrays that may be written would be compiled again for others.
+    rows = np.frombuffer(body, dtype="<f4").reshape(-1, rules.dim).copy()
     count_queries(len(rows), rules.limits)
     return _asked(None, _finite(rows), said.options, rules)
 

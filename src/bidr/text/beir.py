@@ -83,6 +83,10 @@ def _identifier(value: dict[str, Any], place: str) -> str:
         return str(identifier)
     if not isinstance(identifier, str) or not identifier:
         raise DataError(f"{place}: field '_id' is missing, empty or not a string; give every record an id")
+    if not identifier.isascii() and identifier.encode("utf-8", "replace").decode("utf-8") != identifier:
+        raise DataError(
+            f"{place}: field '_id' holds half of a surrogate pair ({identifier!a}); write the character whole"
+        )
     return identifier
 
 

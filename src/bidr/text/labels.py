@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bidr.errors import DataError
+from bidr.errors import ConfigError, DataError
 from bidr.text import beir, streams, trec
 from bidr.text.ids import Ids, pass_by
 from bidr.text.trec import Qrels
@@ -66,6 +66,8 @@ class ListedIds(Iterable[str]):
 
 def list_ids(source: Path | str | Sequence[str], count: int, what: str, near: Path) -> ListedIds:
     """The same as `read_ids` for whom never looks one up: not held in memory. `near`: see `pass_by`."""
+    if isinstance(source, Iterator):
+        raise ConfigError("ids: given an iterator, which can be read once; expected a list or a file: list(ids)")
     found = pass_by(lambda: _given(source), near)
     _check(source, found.rows, count, what)
     if found.repeated:

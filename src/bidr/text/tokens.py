@@ -140,7 +140,7 @@ def tokenise(
     decides, with the tokenizer and `max_length`, whether what the folder holds can be used. Truncation and padding that
     the tokenizer carries are ignored, and the tokenizer is not changed. `total` gives the progress bar its length.
     """
-    folder, encoder = Path(folder), Tokeniser(tokenizer, max_length)
+    folder, encoder = Path(folder), Tokeniser(tokenizer, max_length, by_words=True)
     wanted = {
         "format": FORMAT,
         "tokenizer": fingerprint(tokenizer),
@@ -227,9 +227,12 @@ def _plain_copy(tokenizer: "Tokenizer") -> "Tokenizer":
 
 
 class Tokeniser:
-    """A tokenizer set up for one length. Setting up copies the tokenizer, so keep one where queries come singly."""
+    """A tokenizer set up for one length. Setting up copies the tokenizer, so keep one where queries come singly.
 
-    def __init__(self, tokenizer: "Tokenizer", max_length: int) -> None:
+    by_words: keep the tokens of words seen before, where that is quicker: for one thread and a corpus.
+    """
+
+    def __init__(self, tokenizer: "Tokenizer", max_length: int, *, by_words: bool = False) -> None:
         special = tokenizer.num_special_tokens_to_add(False)
         if max_length <= special:
             raise ConfigError(f"max_length={max_length} leaves no room for text; expected more than {special}")
@@ -240,7 +243,7 @@ class Tokeniser:
         self.largest_id = max(self.tokenizer.get_vocab().values(), default=0)
         unknown = getattr(self.tokenizer.model, "unk_token", None)
         self.filler = (self.tokenizer.token_to_id(unknown) if unknown else None) or 0
-        pays = cores() <= _FEW_CORES and splits_at_spaces(self.tokenizer)
+        pays = by_words and cores() <= _FEW_CORES and splits_at_spaces(self.tokenizer)
         self._seen = SeenWords(self.tokenizer, max_length) if pays else None
 
     def __call__(self, texts: Sequence[str]) -> Tokens:

@@ -16,7 +16,7 @@ class Encoding:
 
     program: Program = "auto"
     """What runs the encoders: 'onnx', 'int8' (8-bit weights, smaller and quicker, not quite the same vectors), 'torch',
-    or 'auto': int8 where it gives the same answers, else onnx; the built-in encoder needs neither."""
+    or 'auto': int8 where its answers score as high (within .001), else onnx; the built-in encoder needs neither."""
     cache: Path | None = None
     """Folder for the ONNX files; by default 'onnx' in the folder of the model."""
     batch: int = 16

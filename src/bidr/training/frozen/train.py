@@ -62,7 +62,7 @@ def train_frozen(
         "sampled_documents": len(prepared.lessons.own.documents),
         "questions": len(questions) if questions else 0,
         "labelled_questions": len(labels or {}),
-        "config": {**dataclasses.asdict(config.frozen), **_settings_of(config)},
+        "config": _settings_of(config),
         "dev": history,
         "seconds": round(time.monotonic() - started, 1),
     }
@@ -214,10 +214,11 @@ def _check(documents: VectorRows, questions: VectorRows | None, config: TrainCon
 
 
 def _settings_of(config: TrainConfig) -> dict[str, Any]:
-    """What counts here of the settings that are not of frozen mode alone. 256 codewords are not named: what was begun
-    before there was a choice can go on."""
+    """What counts here. Not named are 256 codewords and no cooling: what was begun before there was a choice can go
+    on."""
     words = {} if config.codewords == 256 else {"codewords": config.codewords}
-    return {"bytes_per_doc": config.bytes_per_doc, "seed": config.seed, **words}
+    frozen = {name: value for name, value in dataclasses.asdict(config.frozen).items() if name != "cooling" or value}
+    return {"bytes_per_doc": config.bytes_per_doc, "seed": config.seed, **words, **frozen}
 
 
 def _identity(
@@ -228,7 +229,7 @@ def _identity(
         "documents": documents.stamp(),
         "questions": questions.stamp() if questions else None,
         "labels": sorted([row, sorted(found)] for row, found in labels.items()),
-        "config": _settings_of(config) | {"candidates": config.candidates} | dataclasses.asdict(config.frozen),
+        "config": _settings_of(config) | {"candidates": config.candidates},
     }
     plain: dict[str, Any] = json.loads(json.dumps(identity))
     return plain
