@@ -103,6 +103,18 @@ def test_a_file_of_scores_brings_its_own_documents(tmp_path):
     assert (np.delete(pool, 3, axis=0) == -1).all()
 
 
+def test_a_file_of_scores_filters_by_its_own_documents(tmp_path):
+    path = tmp_path / "scores.tsv"
+    qrels = dataset().split("train").qrels
+    answers = {query: next(iter(qrels[query])) for query in ("q3", "q4")}
+    path.write_text(f"q3\td5\t1.5\nq3\t{answers['q3']}\t1\nq3\td7\t-2\nq4\td5\t-9\n")
+    shop = shop_of(tmp_path / "work", "bidr-taught-filter", path)
+    kept = mining.train_candidates(shop, stages.sparse(shop))
+    assert kept[3].tolist() == [7, -1, -1, -1, -1, -1]  # d5 is better than the answer
+    assert (np.delete(kept, 3, axis=0) == -1).all()  # q4's answer has no score: nothing is sure
+    stages.dense(shop, "random-walk")
+
+
 @pytest.mark.parametrize(
     ("text", "told"),
     [("q1\td2\t1\nq1\td3\n", "line 2"), ("q1\td2\tgood\nq1\td3\tbad\n", "line 2"), ("x\td1\t1\n", "no score")],
