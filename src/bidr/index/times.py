@@ -35,7 +35,7 @@ def clustering_flops(count: int, dim: int, lists: int) -> float:
 
 def linking_flops(count: int, dim: int) -> float:
     """Each document compared with those among which its nearest are looked for; and before that each piece of the
-    corpus with every other, which is little up to some million documents and nearly all from a hundred million on."""
+    corpus with every other, which is little up to some million documents and most of it from a hundred million on."""
     return 2.0 * count * dim * (min(count, AMONG * chosen_from(EF_CONSTRUCTION)) + count / PIECE**2)
 
 
