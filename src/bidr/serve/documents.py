@@ -16,6 +16,8 @@ from bidr.serve.served import Served, Serving
 
 Steady = Callable[[Callable[[Serving], Awaitable[Reply]]], Awaitable[Reply]]
 Found = TypeVar("Found")
+# JSON does not tell 1e30 from the whole number, which no column holds: one limit for both.
+LARGEST_NUMBER = 2**62
 FIELDS = ("id", "title", "text", "attributes", "vector")
 LONGEST_ID = 512
 
@@ -154,4 +156,7 @@ def _document(number: int, given: Any) -> list[Any]:
         checked = check_attributes(attributes, where) if attributes is not None else None
     except DataError as error:
         raise Invalid(str(error)) from error
+    for key, value in (checked or {}).items():
+        if isinstance(value, int | float) and abs(value) > LARGEST_NUMBER:
+            raise Invalid(f"{where}: attribute {key!r}", given=value, expected="a number of at most 2^62 in size")
     return [name, *words, checked or None]

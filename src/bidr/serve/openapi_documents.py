@@ -1,7 +1,7 @@
 """What the OpenAPI document says of /v1/documents."""
 
 from bidr.index.filters import COMBINING, LONGEST_NAME
-from bidr.serve.documents import LONGEST_ID, largest_stored
+from bidr.serve.documents import LARGEST_NUMBER, LONGEST_ID, largest_stored
 from bidr.serve.limits import Limits
 from bidr.serve.openapi_parts import COMMON, WITH_BODY, Schema, an_object, or_null, responses, vector, whole
 from bidr.serve.served import Serving
@@ -73,8 +73,8 @@ def _added(serving: Serving, several: Schema) -> Schema:
 def _attributes() -> Schema:
     attribute: Schema = {
         "type": ["string", "boolean", "number", "array"],
-        "minimum": -(2.0**62),
-        "maximum": 2.0**62,
+        "minimum": -float(LARGEST_NUMBER),
+        "maximum": float(LARGEST_NUMBER),
         "items": {"type": "string"},
     }
     names = {"type": "string", "pattern": f"^(?!({'|'.join(COMBINING)})$)", "minLength": 1, "maxLength": LONGEST_NAME}
