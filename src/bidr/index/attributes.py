@@ -10,7 +10,6 @@ column.0.words.blob, .offsets  the dictionary
 import bisect
 import json
 from collections import OrderedDict
-from collections.abc import Callable
 from functools import cache, reduce
 from pathlib import Path
 from typing import Any
@@ -19,10 +18,12 @@ import numpy as np
 import numpy.typing as npt
 
 from bidr.errors import IndexFolderError
-from bidr.index.filters import RANGES, All, Filter, Not, Scalar, Test, kind
+from bidr.index.bitmaps import Words, ascending, by_place, by_row, new_words
+from bidr.index.filters import All, Filter, Not, Scalar, Test, kind
 from bidr.index.folder import REBUILD, HasFiles, check_content
 from bidr.index.lines import Lines
 from bidr.index.vectors import read_npy_header
+from bidr.index.wanted import mark_fraction_range, mark_fractions, mark_whole_range, mark_wholes
 from bidr.text.records import Attributes
 
 Mask = npt.NDArray[np.bool_]
@@ -41,6 +42,7 @@ class Columns:
         self.folder, self.manifest, self.count = folder, manifest, count
         self._passing: OrderedDict[str, Bits] = OrderedDict()
         self._checked, self._array = cache(self._check), cache(self._open_array)
+        self._rows, self._dictionaries = cache(self._check_rows), dict[int, _Words]()
         self.there = COLUMNS in manifest.files
         self._texts = Lines(folder, ATTRIBUTES) if self.there else None
         if self._texts is not None and len(self._texts) != count:
@@ -66,7 +68,7 @@ class Columns:
 
     def mask(self, asked: Filter) -> Mask:
         """Which documents pass, by row."""
-        return self._evaluate(asked)
+        return np.unpackbits(_as_bytes(self._evaluate(asked)), count=self.count, bitorder="little").view(np.bool_)
 
     def passing(self, asked: Filter, order: npt.NDArray[Any] | None) -> Bits:
         """Which places pass, a bit each; `order` says which row stands at a place.
@@ -76,8 +78,7 @@ class Columns:
         name = repr(asked)  # as keys, filters for 1 and for True would be one
         if (known := self._passing.get(name)) is not None:
             return known
-        mask = self.mask(asked)
-        found = np.packbits(mask if order is None else mask.take(order), bitorder="little")
+        found = _as_bytes(self._by_place(self._evaluate(asked), order))[: -(-self.count // 8)]
         self._passing[name] = found
         while len(self._passing) > KEPT_FILTERS:
             self._passing.popitem(last=False)
@@ -86,47 +87,80 @@ class Columns:
     def close(self) -> None:
         if self._texts is not None:
             self._texts.close()
+        for words in self._dictionaries.values():
+            words.lines.close()
 
-    def _evaluate(self, asked: Filter) -> Mask:
+    def _by_place(self, words: Words, order: npt.NDArray[Any] | None) -> Words:
+        """The bits of rows where these stand; none is set beyond the last place."""
+        if order is None:
+            if self.count % 32:
+                words[-1] &= (1 << self.count % 32) - 1
+            return words
+        if len(order) and order.view(f"u{order.itemsize}").max() >= self.count:
+            raise IndexFolderError(f"{self.folder}: the order of documents names rows that are not there; {REBUILD}")
+        found = new_words(self.count)
+        by_place(words, order, found)
+        return found
+
+    def _evaluate(self, asked: Filter) -> Words:
+        """Which rows pass; bits beyond the last row mean nothing."""
         if isinstance(asked, Test):
-            none = np.zeros(self.count, dtype=bool)
-            named = [number for number, (name, _) in enumerate(self.columns) if name == asked.name]
-            return reduce(np.logical_or, (self._test(number, asked) for number in named), none)
+            words = new_words(self.count)
+            for number, (name, of) in enumerate(self.columns):
+                if name == asked.name:
+                    self._mark(number, of, asked, words)
+            return words
         if isinstance(asked, Not):
             return ~self._evaluate(asked.part)
-        combine = np.logical_and if isinstance(asked, All) else np.logical_or
+        combine = np.bitwise_and if isinstance(asked, All) else np.bitwise_or
         return reduce(combine, [self._evaluate(part) for part in asked.parts])
 
-    def _test(self, number: int, test: Test) -> Mask:
-        of = self.columns[number][1]
+    def _mark(self, number: int, of: str, test: Test, words: Words) -> None:
+        """Set the bits of rows that pass one condition by one column."""
         if of == "word":
-            return self._test_words(number, test)
+            return self._mark_words(number, test, words)
         wanted = "number" if of == "whole" else of
         values = self._array(f"column.{number}.values.npy", DTYPES[of])
         if len(values) != self.count:
             raise IndexFolderError(f"{self.folder}: column {number} of another length; {REBUILD}")
-        there: Mask = ~np.isnan(values) if of == "number" else values != ABSENT[of]
         if test.any:
-            same = [value for value in test.any if kind(value) == wanted]
-            equal: Mask = reduce(np.logical_or, (_equal(values, value) for value in same), np.zeros(self.count, bool))
-            return there & equal
-        if wanted == "truth" or any(kind(bound) != wanted for _, bound in test.bounds):
-            return np.zeros(self.count, dtype=bool)
-        return reduce(np.logical_and, (_within(values, key, bound) for key, bound in test.bounds), there)
+            mark_any = mark_fractions if of == "number" else mark_wholes
+            numbers = [each for each in test.any if kind(each) == wanted and not isinstance(each, str)]
+            mark_any(values, numbers, words)
+        elif wanted == "number" and all(kind(bound) == wanted for _, bound in test.bounds):
+            mark_range = mark_fraction_range if of == "number" else mark_whole_range
+            mark_range(values, test.bounds, words)
+        return None
 
-    def _test_words(self, number: int, test: Test) -> Mask:
-        words = _Words(Lines(self.folder, f"column.{number}.words", self._checked))
-        mask, hits = np.zeros(self.count, dtype=bool), []
+    def _mark_words(self, number: int, test: Test, words: Words) -> None:
+        dictionary, (rows, once_each) = self._dictionary(number), self._rows(number)
         codes = self._array(f"column.{number}.codes.npy", np.dtype("<u4"))
+        if len(codes) != len(rows):
+            raise IndexFolderError(f"{self.folder}: column {number} of another length; {REBUILD}")
+        bits = words if once_each else new_words(len(codes))
         if test.any:
-            hits = [codes == place for word in test.any if (place := words.find(word)) is not None]
+            places = [place for word in test.any if (place := dictionary.find(word)) is not None]
+            mark_wholes(codes, places, bits)
         elif all(isinstance(bound, str) for _, bound in test.bounds):
-            low, high = words.between(test.bounds)
-            hits = [(codes >= low) & (codes < high)]
+            low, high = dictionary.between(test.bounds)
+            mark_whole_range(codes, (("gte", low), ("lt", high)), bits)
+        if not once_each:
+            by_row(bits, rows, words)
+
+    def _check_rows(self, number: int) -> tuple[npt.NDArray[Any], bool]:
+        """Whose the words of a column are, and whether every document has one."""
         rows = self._array(f"column.{number}.rows.npy", np.dtype("<i8"))
-        for hit in hits:
-            mask[rows[hit]] = True
-        return mask
+        right, once_each = ascending(rows, self.count)
+        if not right:
+            raise IndexFolderError(f"{self.folder}: column {number} names rows that are not there; {REBUILD}")
+        return rows, once_each
+
+    def _dictionary(self, number: int) -> "_Words":
+        """Opened once: that takes longer than finding a word in it."""
+        if (known := self._dictionaries.get(number)) is not None:
+            return known
+        opened = _Words(Lines(self.folder, f"column.{number}.words", self._checked))
+        return self._dictionaries.setdefault(number, opened)
 
     def _open_array(self, name: str, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
         """A file of a column, mapped once: mapping it takes as long as comparing it."""
@@ -167,12 +201,5 @@ class _Words:
         return low, high
 
 
-def _equal(values: npt.NDArray[Any], wanted: Scalar) -> Mask:
-    found: Mask = values == wanted
-    return found
-
-
-def _within(values: npt.NDArray[Any], key: str, bound: Scalar) -> Mask:
-    compare: Callable[[Any, Any], Any] = RANGES[key]
-    found: Mask = compare(values, bound)
-    return found
+def _as_bytes(words: Words) -> Bits:
+    return words.astype("<u4", copy=False).view(np.uint8)
