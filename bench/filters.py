@@ -6,7 +6,8 @@ An attribute that has nothing to do with the vectors, one that goes with the que
 engine alone these are the documents nearest to the query, or furthest from it. For the searcher they are attributes of
 an index that is built for it: a number drawn by chance, and clusters of documents, those nearest to the query allowed
 or those furthest away, until they hold the share. Every question has a filter of its own: asked for the first time
-(which looks through the column), and asked again (which documents pass is then known).
+(which looks through the column), and asked again (which documents pass is then known). What is found and what it takes
+are measured at the same number of candidates, a table for each `--depth`.
 """
 
 import tempfile
@@ -36,6 +37,8 @@ from bidr.text.records import Document
 SHARES = (0.5, 0.1, 0.01, 0.001)
 KINDS = ("at random", "with", "against")
 REPEATS, K, DRAWN = 3, 100, 1_000_000
+# What is promised: recall of exact filtered search, and p99 over that of the same questions without a filter.
+RECALL, TIMES = 0.99, 3.0
 # Clusters by the share that is asked for: as many values of an attribute as a person would name.
 COARSE, FINE = 20, 1_000
 
@@ -62,7 +65,7 @@ def main(
     books: int = 64,
     codewords: int = 16,
     documents: int = 192_990,
-    depth: int = 1_000,
+    depth: tuple[int, ...] = (1_000, 2_000),
     asked: int = 200,
     engine: str = "lists",
     work: Path | None = None,
@@ -72,9 +75,12 @@ def main(
     corpus, questions = unit(np.load(vectors)[:documents]), unit(np.load(queries)[:asked])
     codebooks = fit(corpus, books, codewords)
     given = Given(corpus, questions, codebooks, codebooks.encode(corpus), corpus @ questions.T)
-    alone(given, engine, depth)
+    alone(given, engine, depth[0])
+    known = attributes(given)
     with tempfile.TemporaryDirectory() as folder:
-        through(given, engine, depth, work or Path(folder) / "index")
+        searcher = built(given, known, engine, work or Path(folder) / "index")
+        for each in depth:
+            through(given, known, searcher, each)
 
 
 def alone(given: Given, engine: str, depth: int) -> None:
@@ -101,22 +107,22 @@ def alone(given: Given, engine: str, depth: int) -> None:
             print(f"{share:.1%} {kind:<11} {np.mean(shares):.4f}  {late(filtered, plain)}", flush=True)
 
 
-def through(given: Given, engine: str, depth: int, folder: Path) -> None:
-    """The searcher: of the exact top K over what is allowed, how many are answered."""
-    known = attributes(given)
+def built(given: Given, known: "Attributes", engine: str, folder: Path) -> Searcher:
     arrays = {"codebooks": given.codebooks, "codes": given.codes, "vectors": given.corpus}
     build_index(folder, **arrays, documents=known.documents(), engine=engine)
     view = LiveIndex.open(folder).latest()
     for part in view.parts:
         part.open.reader.candidates.threads = 1
-    searcher, everything = Searcher(view), np.ones(len(given.corpus), dtype=bool)
-    depths = [depth, 2 * depth, 4 * depth]
-    found = np.array(
-        [found_at(searcher, given, number, everything, None, depths) for number in range(len(given.near[0]))]
-    )
-    print(f"\nfound of the exact top {K}, at {depths} candidates; unfiltered: {shown(found)}")
-    print(f"{'searcher, allowed':<18} really  found at these    again: ms, p99, unfiltered, ratio;  first: the same")
-    random = np.random.default_rng(1)
+    return Searcher(view)
+
+
+def through(given: Given, known: "Attributes", searcher: Searcher, depth: int) -> None:
+    """The searcher: of the exact top K over what is allowed, how many are answered, and what it takes."""
+    everything, each = np.ones(len(given.corpus), dtype=bool), range(len(given.questions))
+    usual = np.mean([found_at(searcher, given, number, everything, None, depth) for number in each])
+    print(f"\n{depth:,} candidates: of the exact top {K} {usual:.4f} are found without a filter")
+    print(f"{'searcher, allowed':<18} really  found     again: ms, p99, unfiltered, ratio;  first: the same")
+    random, kept = np.random.default_rng(1), []
     for share in SHARES:
         for kind in KINDS:
             runs, plain, shares, really = [], [], [], []
@@ -124,22 +130,21 @@ def through(given: Given, engine: str, depth: int, folder: Path) -> None:
                 asked, mask = known.ask(kind, share, query, random)
                 plain.append(measure(searcher, query, depth, None).again)
                 runs.append(measure(searcher, query, depth, asked))
-                shares.append(found_at(searcher, given, number, mask, asked, depths))
+                shares.append(found_at(searcher, given, number, mask, asked, depth))
                 really.append(mask.mean())
-            times = "    ".join(late([getattr(each, of) for each in runs], plain) for of in ("again", "first"))
-            print(f"{share:.1%} {kind:<11} {np.mean(really):.4f}  {shown(np.array(shares))}  {times}", flush=True)
+            again, first = ([getattr(run, of) for run in runs] for of in ("again", "first"))
+            kept.append((np.mean(shares) >= RECALL, *(ratio(times, plain) <= TIMES for times in (again, first))))
+            times = f"{late(again, plain)}    {late(first, plain)}"
+            print(f"{share:.1%} {kind:<11} {np.mean(really):.4f}  {np.mean(shares):.4f}  {times}", flush=True)
+    found, again_kept, first_kept = np.sum(kept, axis=0)
+    print(
+        f"of {len(kept)}: {found} find {RECALL}, {again_kept} take {TIMES:g} times at most again, {first_kept} at first"
+    )
 
 
-def found_at(
-    searcher: Searcher, given: Given, number: int, mask: np.ndarray, asked: Any, depths: list[int]
-) -> list[float]:
+def found_at(searcher: Searcher, given: Given, number: int, mask: np.ndarray, asked: Any, depth: int) -> float:
     query, wanted = given.questions[number][None], given.best(number, mask)
-    both = QueryVectors(query, query)
-    return [held(wanted, searcher.search_vectors(both, K, depth, filter=asked).rows[0]) for depth in depths]
-
-
-def shown(shares: np.ndarray) -> str:
-    return " ".join(f"{share:.4f}" for share in shares.mean(axis=0))
+    return held(wanted, searcher.search_vectors(QueryVectors(query, query), K, depth, filter=asked).rows[0])
 
 
 class Attributes(NamedTuple):
@@ -217,7 +222,11 @@ def fastest(search: Callable[[], Any], before: Callable[[], None] = lambda: None
 def late(filtered: list[float], plain: list[float]) -> str:
     """Median and p99, the p99 of the same questions without a filter, and one over the other."""
     (middle, last), usual = np.percentile(filtered, [50, 99]), np.percentile(plain, 99)
-    return f"{middle:.2f}  {last:.2f}  {usual:.2f}  {last / usual:.2f}"
+    return f"{middle:.2f}  {last:.2f}  {usual:.2f}  {ratio(filtered, plain):.2f}"
+
+
+def ratio(filtered: list[float], plain: list[float]) -> float:
+    return float(np.percentile(filtered, 99) / np.percentile(plain, 99))
 
 
 def held(wanted: np.ndarray, found: np.ndarray) -> float:

@@ -47,7 +47,7 @@ def mark_fraction_range(values: npt.NDArray[Any], bounds: Bounds, words: Words) 
 
 def mark_wholes(values: npt.NDArray[Any], wanted: Iterable[float], words: Words) -> None:
     """Whole numbers that are among those wanted."""
-    numbers = sorted({int(each) for each in wanted if each == math.floor(each) and SMALLEST <= each <= LARGEST})
+    numbers = sorted({int(each) for each in wanted if SMALLEST <= each <= LARGEST and each == int(each)})
     if not numbers:
         return
     low, high = numbers[0], numbers[-1]
