@@ -1,5 +1,9 @@
 """Bits that one compiled pass writes, beside what numpy says, and whole filters beside a look at each document."""
 
+import json
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -193,3 +197,31 @@ def test_an_order_that_names_no_row_is_damage(index):
             order[7] = wrong
             with pytest.raises(IndexFolderError, match="not there"):
                 reader.documents.columns.passing(parse_filter({"year": 3, "not": {"year": wrong}}), order)
+
+
+AFTER_WARMING = """
+import json, sys
+from bidr.index import bitmaps
+from bidr.index.filters import parse_filter
+from bidr.index.reader import IndexReader
+from bidr.index.wanted import warm_up
+
+compiled = lambda: sum(len(each.signatures) for each in vars(bitmaps).values() if hasattr(each, "signatures"))
+warm_up()
+before = compiled()
+with IndexReader.open(sys.argv[1]) as reader:
+    for asked in json.loads(sys.argv[2]):
+        reader.filtered(asked).count
+print(before, compiled() - before)
+"""
+
+
+def test_a_server_that_is_warm_compiles_nothing_for_a_filter(index):
+    """That takes a second each, and nobody else is answered meanwhile."""
+    each = [{"word": "w3"}, {"tags": {"any": ["w1", "w5"]}}, {"word": {"gt": "w2"}}, {"truth": True}, {"part": 2.0}]
+    numbers = [{"year": 3}, {"year": {"any": [3, 7]}}, {"whole": {"any": [0, 2**62]}}, {"whole": {"lt": 2.5}}]
+    parts = [{"part": {"any": [0.1, 1, 2]}}, {"part": {"gte": 0, "lt": 7}}, {"mixed": {"any": ["w3", True, 3]}}]
+    run = [sys.executable, "-c", AFTER_WARMING, str(index[0]), json.dumps([*each, *numbers, *parts])]
+    before, more = subprocess.run(run, capture_output=True, check=True, text=True).stdout.split()
+    assert int(before) > 10
+    assert more == "0"

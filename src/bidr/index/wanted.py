@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bidr.index.bitmaps import Words, found, hashed, listed, within
+from bidr.index.bitmaps import Words, ascending, by_place, by_row, found, hashed, listed, new_words, within
 
 Bounds = tuple[tuple[str, Any], ...]
 SMALLEST, LARGEST = -(1 << 63) + 1, (1 << 63) - 1
@@ -79,3 +79,23 @@ def _rounded(number: float) -> float:
         return float(number)
     except OverflowError:  # a whole number beyond all fractions
         return math.inf if number > 0 else -math.inf
+
+
+def warm_up() -> None:
+    """Have compiled what filters take. Columns are mapped for reading alone, which to numba is a type of its own."""
+    row, order, words = np.zeros(1, dtype=np.int64), np.zeros(1, dtype=np.int32), new_words(1)
+    for kind in ("i8", "u4", "i1", "f8"):
+        values = np.zeros(1, dtype=kind)
+        for array in (values, row, order):
+            array.flags.writeable = False
+        if kind == "f8":
+            mark_fractions(values, (0, 1), words)
+            mark_fraction_range(values, (), words)
+            continue
+        mark_whole_range(values, (), words)
+        if kind != "i1":
+            mark_wholes(values, (0, 2), words)
+            mark_wholes(values, (0, 2 * LARGEST_TABLE), words)
+    ascending(row, 1)
+    by_row(words, row, new_words(1))
+    by_place(words, order, new_words(1))

@@ -19,6 +19,7 @@ from bidr.index.folder import current_generation
 from bidr.index.live.index import LiveIndex
 from bidr.index.live.view import LiveView
 from bidr.index.reader import check_model
+from bidr.index.wanted import warm_up
 from bidr.search import CANDIDATES, Searcher
 from bidr.serve.finding import Finder
 
@@ -166,6 +167,8 @@ class Served:
 def warm(view: LiveView) -> None:
     """One search before any request: functions are compiled on first use, which takes seconds."""
     manifest = view.manifest
+    if any(part.open.reader.documents.columns.there for part in view.parts):
+        warm_up()
     sides = (
         np.ones((1, dim), dtype=np.float32) / np.sqrt(np.float32(dim)) for dim in (manifest.code_dim, manifest.dim)
     )
