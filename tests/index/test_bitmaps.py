@@ -195,7 +195,7 @@ def test_an_order_that_names_no_row_is_damage(index):
         for wrong in (reader.count, -1):
             order = np.array(reader.order)
             order[7] = wrong
-            with pytest.raises(IndexFolderError, match="not there"):
+            with pytest.raises(IndexFolderError, match="rows not there"):
                 reader.documents.columns.passing(parse_filter({"year": 3, "not": {"year": wrong}}), order)
 
 
