@@ -188,7 +188,7 @@ class _Words:
         return len(self.lines)
 
     def __getitem__(self, place: int) -> str:
-        return str(json.loads(self.lines.get(place)))
+        return str(json.loads(str(self.lines.get(place), "ascii")))  # of bytes it would guess the encoding first
 
     def find(self, word: Scalar) -> int | None:
         if not isinstance(word, str):

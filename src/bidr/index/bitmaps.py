@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from numba.cpython.unsafe.numbers import trailing_zeros
 
 from bidr.compiled import compiled
 
@@ -94,16 +95,13 @@ def found(values: Any, table: Any, none: Any, words: Any) -> None:
 
 @compiled()
 def by_row(bits: Any, rows: Any, words: Any) -> None:
-    """Set the bit of each row one of whose values has its bit set; rows ascend, and were checked to be there."""
-    at, word = U(0), np.uint32(0)
-    for value in range(U(len(rows))):
-        row = U(rows[value])
-        if row >> SHIFT != at:
-            words[at] |= word
-            at, word = row >> SHIFT, np.uint32(0)
-        word |= ((bits[U(value) >> SHIFT] >> np.uint32(U(value) & LOW)) & ONE) << np.uint32(row & LOW)
-    if len(rows):
-        words[at] |= word
+    """Set the bit of each row one of whose values has its bit set; rows were checked to be there."""
+    for number in range(U(len(bits))):
+        word, base = bits[number], number << SHIFT
+        while word:
+            row = U(rows[base + U(trailing_zeros(word))])
+            word &= word - ONE
+            words[row >> SHIFT] |= ONE << np.uint32(row & LOW)
 
 
 @compiled()
