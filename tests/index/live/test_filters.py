@@ -16,7 +16,7 @@ from bidr.text.beir import read_documents
 from bidr.text.records import Document
 from index.live.made_live import BOOKS, built, some, writer
 
-WORDS = st.sampled_from(["", "a", "b", "ab", "ö", "z"])
+WORDS = st.sampled_from(["", "a", "b", "ab", "ö", "z", "\\", '"'])
 NUMBERS = st.one_of(st.integers(-3, 3), st.sampled_from([0.5, -1.5, 2.0, 2**62, 1e300]))
 SCALARS = st.one_of(WORDS, NUMBERS, st.booleans())
 NAMES = st.sampled_from(["x", "y", "z"])
