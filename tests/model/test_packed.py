@@ -8,8 +8,8 @@ import torch
 from made_model import TEXTS, bert
 from torch.nn import functional
 
-from bidr.model.encode import encode_texts
 from bidr.model.dropout import hash_dropouts
+from bidr.model.encode import encode_texts
 from bidr.model.packed import encode_packed, packable
 from bidr.model.transformer import TransformerEncoder
 

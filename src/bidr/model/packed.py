@@ -70,7 +70,7 @@ def _states(backbone: Any, given: dict[str, Any], training: bool) -> Tensor:
     """The last layer's states, a row a token."""
     if training:
         names, values = zip(*backbone.named_parameters(), strict=True)
-        weights = dict(zip(names, _Halved.apply(*values), strict=True))
+        weights = dict(zip(names, _Halved.apply(*values), strict=True))  # type: ignore[no-untyped-call]
         weights.update(drawn_seeds(backbone, given["input_ids"].device))
         out = torch.func.functional_call(backbone, weights, (), given)
         return cast(Tensor, out.last_hidden_state[0])

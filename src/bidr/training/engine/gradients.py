@@ -50,7 +50,7 @@ def backward(
     own = [cut(tokens, part.start, part.stop) for tokens, part in zip(prepared.texts, slices, strict=True)]
     # One pass for questions and documents: on a GPU a step's length is what it takes to start its kernels.
     encoded = Encoded(objective.encoder, joined(own), tokens_at_once)
-    parts = encoded.vectors.split([len(tokens.offsets) - 1 for tokens in own])
+    parts = torch.split(encoded.vectors, [len(tokens.offsets) - 1 for tokens in own])
     vectors = [
         group.gather(part, np.diff(bound).tolist()).requires_grad_() for part, bound in zip(parts, bounds, strict=True)
     ]
