@@ -8,6 +8,7 @@ import torch
 from made_model import TEXTS, bert
 from torch.nn import functional
 
+from bidr.model.dropout import hash_dropouts
 from bidr.model.encode import encode_texts
 from bidr.model.packed import encode_packed, packable
 from bidr.model.transformer import TransformerEncoder
@@ -68,3 +69,23 @@ def test_other_kinds_are_padded(tmp_path):
     model = TransformerEncoder.open(str(bert(tmp_path / "again"))).model
     model[0].model.config.model_type = "mpnet"
     assert not packable(model)
+
+
+def test_hashed_dropout_draws_anew_in_every_pass(tmp_path):
+    encoder = TransformerEncoder.open(str(bert(tmp_path)), dropout=0.2).train()
+    encoder.model[0].model.embeddings.dropout.p = 0.0
+    hash_dropouts(encoder.model[0].model.encoder.layer)
+    torch.manual_seed(1)
+    first, second = (packed(encoder, TEXTS, True).detach() for _ in range(2))
+    torch.manual_seed(1)
+    again = packed(encoder, TEXTS, True).detach()
+    assert torch.equal(first, again)
+    assert not torch.allclose(first, second, atol=1e-3)
+
+
+def test_what_the_loss_does_not_reach_gets_no_gradient(tmp_path):
+    encoder = TransformerEncoder.open(str(bert(tmp_path)), pooling="cls").train()
+    packed(encoder, TEXTS, True).square().sum().backward()
+    assert {name for name, value in encoder.named_parameters() if value.grad is None} == {
+        name for name, _ in encoder.named_parameters() if "pooler" in name
+    }

@@ -8,11 +8,23 @@ from torch import nn
 
 from bidr.errors import BidrError, ModelError, Stopped
 from bidr.negatives.samplers import Plan
+from bidr.text.tokens import Tokens
 from bidr.training.engine import checkpoint, loop
 from bidr.training.engine.loop import LoopSettings, Training, prepare_ahead, run, schedule
 from bidr.training.losses.objectives import Objective, Prepared
 
 SETTINGS = LoopSettings(epochs=3, rate=0.05, decay=0.01, warmup_share=0.2, clip=1.0, seed=0, checkpoint_seconds=1e9)
+WORD = Tokens(np.zeros(1, dtype=np.int32), np.arange(2))
+
+
+class Unheard(nn.Linear):
+    """An encoder whose vectors the loss below does not look at."""
+
+    def __init__(self) -> None:
+        super().__init__(4, 4)
+
+    def encode(self, tokens):
+        return self.weight[0].expand(len(tokens.offsets) - 1, 4)
 
 
 class Noisy(Objective):
@@ -21,13 +33,13 @@ class Noisy(Objective):
     def __init__(self) -> None:
         super().__init__()
         torch.manual_seed(1)
-        self.encoder = nn.Linear(4, 4)
+        self.encoder = Unheard()
         self.values: dict[int, float] = {}
         self.steps = 0
 
     def prepare(self, batch, random):
         noise = torch.from_numpy(random.standard_normal((3, 4))).float()
-        return Prepared(batch.queries, (), (batch.queries, noise))
+        return Prepared(batch.queries, (WORD,), (batch.queries, noise))
 
     def terms(self, vectors, given):
         self.steps += 1

@@ -29,7 +29,7 @@ from safetensors.torch import load_file
 
 from bidr.model.encode import like_lengths
 from bidr.text.tokens import TokenRows, Tokens
-from bidr.training.engine.gradients import cut, shares
+from bidr.training.engine.gradients import cut, joined, shares
 from bidr.training.engine.parallel import Group
 from bidr.training.recipe import train
 from bidr.training.recipes import with_recipe
@@ -77,13 +77,16 @@ def plain(name: str, folder: Path, size: int = 1):
     found: list[list[torch.Tensor]] = [[] for _ in prepared.texts]
     for rank in range(size):
         CHANCE.begin(1, rank)
-        for place, tokens in enumerate(prepared.texts):
-            rows = TokenRows(cut(tokens, *shares(tokens, size)[rank : rank + 2]))
-            parts = list(like_lengths(rows.lengths(), LIMITS[limit]))
-            parts = [np.arange(len(rows))] if len(parts) == 1 else parts
-            if parts:
-                vectors = torch.cat([made.encoder.encode(rows.batch(part)) for part in parts])
-                found[place].append(vectors[torch.from_numpy(np.argsort(np.concatenate(parts)))])
+        own = [cut(tokens, *shares(tokens, size)[rank : rank + 2]) for tokens in prepared.texts]
+        rows = TokenRows(joined(own))
+        parts = list(like_lengths(rows.lengths(), LIMITS[limit]))
+        parts = [np.arange(len(rows))] if len(parts) == 1 else parts
+        if not parts:  # fewer texts than processes
+            continue
+        vectors = torch.cat([made.encoder.encode(rows.batch(part)) for part in parts])
+        vectors = vectors[torch.from_numpy(np.argsort(np.concatenate(parts)))]
+        for each, some in zip(found, vectors.split([len(tokens.offsets) - 1 for tokens in own]), strict=True):
+            each.append(some)
     CHANCE.begin(0)
     terms = made.terms([torch.cat(each) for each in found], prepared.given)
     sum(terms.values()).backward()

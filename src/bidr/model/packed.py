@@ -7,12 +7,14 @@ many small operations between the matrix products have to move.
 
 import contextlib
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from typing import Any, cast
 
 import torch
 from torch import Tensor
+
+from bidr.model.dropout import drawn_seeds, hash_dropouts
 
 ATTENTION = "bidr_packed"
 POOLINGS = ("mean", "cls", "lasttoken")
@@ -54,31 +56,49 @@ def encode_packed(model: Any, ids: Tensor, offsets: Tensor, longest: int, *, tra
 
 
 def compile_layers(model: Any, steps: int) -> None:
-    """Fuse what lies between a layer's matrix products, where there will be steps enough to earn the time back.
-
-    Not where activations are dropped: drawing them again on the way back takes longer than fusing saves.
-    """
+    """Fuse what lies between a layer's matrix products, where there will be steps enough to earn the time back."""
     tools = find_spec("triton") and (shutil.which("cc") or shutil.which("gcc") or shutil.which("clang"))
-    dropped = any(module.p for module in model.modules() if isinstance(module, torch.nn.Dropout))
-    if steps < COMPILED_STEPS or not tools or dropped:
+    if steps < COMPILED_STEPS or not tools:
         return
-    for layer in model[0].model.encoder.layer:
+    layers = model[0].model.encoder.layer
+    hash_dropouts(layers)
+    for layer in layers:
         layer.compile(dynamic=True)
 
 
 def _states(backbone: Any, given: dict[str, Any], training: bool) -> Tensor:
     """The last layer's states, a row a token."""
     if training:
-        weights = {
-            name: value.to(torch.bfloat16) if value.is_floating_point() else value
-            for name, value in (*backbone.named_parameters(), *backbone.named_buffers())
-        }
+        names, values = zip(*backbone.named_parameters(), strict=True)
+        weights = dict(zip(names, _Halved.apply(*values), strict=True))  # type: ignore[no-untyped-call]
+        weights.update(drawn_seeds(backbone, given["input_ids"].device))
         out = torch.func.functional_call(backbone, weights, (), given)
         return cast(Tensor, out.last_hidden_state[0])
     # What is indexed should be as exact as it can be, and compiled code would be made again for it.
     half = torch.autocast("cuda", dtype=torch.bfloat16, enabled=given["input_ids"].is_cuda)
     with torch.compiler.set_stance("force_eager"), half:
         return cast(Tensor, backbone(**given).last_hidden_state[0])
+
+
+class _Halved(torch.autograd.Function):
+    """Weights as bfloat16 and their gradients as float32, all of them by a few kernels instead of one each."""
+
+    @staticmethod
+    def forward(ctx: Any, *weights: Tensor) -> tuple[Tensor, ...]:
+        ctx.set_materialize_grads(False)
+        return tuple(_converted(weights, torch.bfloat16))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+        """What was not used (a pooler, say) has none: the optimizer must leave it alone."""
+        found = iter(_converted([each for each in gradients if each is not None], torch.float32))
+        return tuple(None if each is None else next(found) for each in gradients)
+
+
+def _converted(values: Sequence[Tensor], to: torch.dtype) -> list[Tensor]:
+    found = [torch.empty_like(value, dtype=to) for value in values]
+    torch._foreach_copy_(found, list(values))
+    return found
 
 
 def _pool(states: Tensor, how: str, owners: Tensor, offsets: Tensor) -> Tensor:
@@ -124,5 +144,10 @@ def _attend(
     from torch.nn.attention.varlen import varlen_attn
 
     query, key, value = (part.squeeze(0).transpose(0, 1) for part in (query, key, value))
+    if query.is_cuda and find_spec("triton"):
+        from bidr.model.short_attention import attend, fits
+
+        if fits(query, max_length_q):
+            return attend(query, key, value, cu_seq_lens_q, max_length_q).unsqueeze(0), None
     found = varlen_attn(query, key, value, cu_seq_lens_q, cu_seq_lens_q, max_length_q, max_length_q)
     return cast(Tensor, found).unsqueeze(0), None

@@ -46,21 +46,20 @@ def backward(
     """
     chance.begin(1, group.rank)
     bounds = [shares(tokens, group.size) for tokens in prepared.texts]
-    own = [
-        Encoded(objective.encoder, cut(tokens, *bound[group.rank : group.rank + 2]), tokens_at_once)
-        for tokens, bound in zip(prepared.texts, bounds, strict=True)
-    ]
+    slices = [slice(*bound[group.rank : group.rank + 2]) for bound in bounds]
+    own = [cut(tokens, part.start, part.stop) for tokens, part in zip(prepared.texts, slices, strict=True)]
+    # One pass for questions and documents: on a GPU a step's length is what it takes to start its kernels.
+    encoded = Encoded(objective.encoder, joined(own), tokens_at_once)
+    parts = torch.split(encoded.vectors, [len(tokens.offsets) - 1 for tokens in own])
     vectors = [
-        group.gather(each.vectors, np.diff(bound).tolist()).requires_grad_()
-        for each, bound in zip(own, bounds, strict=True)
+        group.gather(part, np.diff(bound).tolist()).requires_grad_() for part, bound in zip(parts, bounds, strict=True)
     ]
     chance.begin(0)
     terms = objective.terms(vectors, prepared.given)
     torch.stack(list(terms.values())).sum().backward()  # type: ignore[no-untyped-call]
     group.count_once(objective.parameters())
-    for each, whole, bound in zip(own, vectors, bounds, strict=True):
-        if whole.grad is not None:
-            each.backward(whole.grad[bound[group.rank] : bound[group.rank + 1]])
+    wanted = [torch.zeros_like(whole) if whole.grad is None else whole.grad for whole in vectors]
+    encoded.backward(torch.cat([gradient[part] for gradient, part in zip(wanted, slices, strict=True)]))
     group.sum_gradients(objective.parameters())
     return {name: term.detach() for name, term in terms.items()}
 
@@ -118,3 +117,10 @@ def cut(tokens: Tokens, first: int, end: int) -> Tokens:
     """Some texts in a row."""
     offsets = tokens.offsets[first : end + 1]
     return Tokens(tokens.ids[offsets[0] : offsets[-1]], offsets - offsets[0])
+
+
+def joined(texts: list[Tokens]) -> Tokens:
+    """All texts of several batches, one after another."""
+    ends = np.cumsum([0, *(tokens.offsets[-1] for tokens in texts)])
+    starts = [tokens.offsets[:-1] + before for tokens, before in zip(texts, ends, strict=False)]
+    return Tokens(np.concatenate([tokens.ids for tokens in texts]), np.concatenate([*starts, ends[-1:]]))

@@ -18,7 +18,7 @@ from bidr.training.losses.infonce import Contrast, Taught
 from bidr.training.material import read_splits
 from bidr.training.workshop import Workshop
 
-PAIRS_AT_ONCE = 4_096
+PAIRS_AT_ONCE, PAIRS_A_PASS = 16_384, 256
 Floats = npt.NDArray[np.floating[Any]]
 
 
@@ -104,8 +104,12 @@ def _cross_encode(shop: Workshop, teacher: str, queries: Rows, rows: Rows) -> np
         model = CrossEncoder(teacher, device=shop.device, num_labels=1)
     except Exception as error:  # whatever transformers raises for a folder that is none
         raise ModelError(f"distil.teacher: {teacher} is no cross-encoder that can be read ({error})") from error
-    wanted = set(rows.tolist())
-    titles = shop.config.text.titles
+    text = shop.config.text
+    # It reads as much of a text as its pupils do.
+    model.max_seq_length = min(model.max_seq_length or 512, text.query_length + text.document_length)
+    if shop.device.startswith("cuda"):
+        model.half()
+    wanted, titles = set(rows.tolist()), text.titles
     texts = {row: document_text(one, titles) for row, one in enumerate(shop.dataset.corpus) if row in wanted}
     say(f"the teacher scores {len(rows):,} pairs of query and document, once")
     scores = np.empty(len(rows), dtype=np.float32)
@@ -116,7 +120,9 @@ def _cross_encode(shop: Workshop, teacher: str, queries: Rows, rows: Rows) -> np
                 (shop.material.train.texts[query], texts[row])
                 for query, row in zip(queries[part].tolist(), rows[part].tolist(), strict=True)
             ]
-            scores[part] = model.predict(pairs, activation_fn=nn.Identity(), show_progress_bar=False)
+            scores[part] = model.predict(
+                pairs, activation_fn=nn.Identity(), batch_size=PAIRS_A_PASS, show_progress_bar=False
+            )
             advance(len(pairs))
     return scores
 
