@@ -105,7 +105,8 @@ def write(path: Path, count: int, dim: int, stored: Kind) -> None:
 def compile_first(folder: Path, dim: int, stored: Kind) -> None:
     folder.mkdir()
     write(folder / "vectors.npy", 100, dim, stored)
-    for reads in ("io_uring", "advice"):
+    for reads in ("auto", "io_uring", "advice"):
+        evict(folder / "vectors.npy")
         with VectorFile.open(folder / "vectors.npy", reads=reads) as small:
             small.score(np.arange(100), np.ones(dim, dtype=np.float32))
     shutil.rmtree(folder)

@@ -21,9 +21,9 @@ class Lane:
     """Memory of HELD blocks, of which only what was ever used takes RAM."""
 
     def __init__(self) -> None:
-        self.process = os.getpid()
+        self.process, self.held = os.getpid(), HELD
         # Shared, not private: a child that is made while reads are on their way must not take their pages with it.
-        self._memory = mmap.mmap(-1, HELD * BLOCK)
+        self._memory = mmap.mmap(-1, self.held * BLOCK)
         content = np.frombuffer(self._memory, dtype=np.uint8)
         asked = np.zeros((DEPTH, 8), dtype=np.uint64)
         pointers = asked.ctypes.data + asked.strides[0] * np.arange(DEPTH)

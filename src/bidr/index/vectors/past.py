@@ -63,12 +63,12 @@ class Past:
         Whatever goes wrong, nothing is held: the blocks are left to the page cache, where it is told what it was.
         """
         from bidr.index.vectors import direct
-        from bidr.index.vectors.lanes import HELD, lanes
+        from bidr.index.vectors.lanes import lanes
 
         lane = None if self._refused else lanes.borrow()
         if lane is None:
             return None, blocks
-        held = direct.not_in_memory(blocks, seen, again, HELD, words.ctypes.data, mmap.PAGESIZE)
+        held = direct.not_in_memory(blocks, seen, again, lane.held, words.ctypes.data, mmap.PAGESIZE)
         state = lane.read(self._handle, self._size, held, expected, seen[1]) if len(held) else direct.FAILED
         if state == direct.STUCK:
             lanes.retire(lane)
