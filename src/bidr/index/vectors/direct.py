@@ -42,7 +42,7 @@ def _in_memory(base: int, block: int, page: int, told: Array) -> bool:
 
 @compiled()
 def not_in_memory(blocks: Array, seen: Array, again: bool, most: int, base: int, page: int) -> Array:
-    """Of sorted blocks, each once, up to `most` to be read past the page cache: not in it, and never read unless `again`.
+    """Of sorted blocks, each once, up to `most` to be read past the page cache: not in it, never read (or `again`).
 
     None where a share of OFTEN was read before: what lies near what is asked for often is worth keeping too. Asking the
     system for a block takes a quarter of the time of reading it: a few are asked for, and all only where one of these
@@ -72,21 +72,23 @@ def not_in_memory(blocks: Array, seen: Array, again: bool, most: int, base: int,
 @compiled()
 def places_of(rows: Array, blocks: Array, start: int, row_bytes: int, itemsize: int) -> Array:
     """Where rows begin in memory that holds sorted blocks one behind the other; -1: not all of the row is there."""
-    places = np.full(len(rows), -1, dtype=np.int64)
+    places = np.empty(len(rows), dtype=np.int64)
     for number in range(len(rows)):
-        if rows[number] >= 0:
-            first = start + rows[number] * row_bytes
-            block, more = first >> SHIFT, ((first + row_bytes - 1) >> SHIFT) - (first >> SHIFT)
-            at = np.searchsorted(blocks, block)
-            if at + more < len(blocks) and blocks[at] == block and blocks[at + more] == block + more:
-                places[number] = ((at << SHIFT) + (first & (BLOCK - 1))) // itemsize
+        first = start + rows[number] * row_bytes
+        block, more = first >> SHIFT, ((first + row_bytes - 1) >> SHIFT) - (first >> SHIFT)
+        at, end = 0, len(blocks)
+        while at < end:  # no searchsorted: it takes seconds to compile
+            middle = (at + end) >> 1
+            at, end = (middle + 1, end) if blocks[middle] < block else (at, middle)
+        places[number] = -1
+        if rows[number] >= 0 and at + more < len(blocks) and blocks[at] == block and blocks[at + more] == block + more:
+            places[number] = ((at << SHIFT) + (first & (BLOCK - 1))) // itemsize
     return places
 
 
 @compiled()
 def _ask(requests: Requests, entry: int, file: int, span: Array, at: int, number: int) -> None:
     asked = requests.asked[entry]
-    asked[:] = np.uint64(0)
     asked[0] = np.uint64(number)
     asked[2] = np.uint64(file) << np.uint64(32)
     asked[3] = np.uint64(requests.content.ctypes.data + (at << SHIFT))
@@ -102,7 +104,8 @@ def _arrived(requests: Requests, event: Array, span: Array, at: int, size: int) 
         return WELL
     if come != size - start:
         return REFUSED if come in (INVALID, NOT_SUPPORTED) else FAILED
-    requests.content[(at << SHIFT) + come : (at << SHIFT) + length] = 0
+    for place in range(come, length):
+        requests.content[(at << SHIFT) + place] = 0
     return WELL
 
 
@@ -114,7 +117,8 @@ def read_past(requests: Requests, file: int, size: int, spans: Array, content: C
     REFUSED: this file cannot be read so; STUCK: answers do not come, the memory may still be written to.
     """
     count, at, answered = len(spans), np.zeros(len(spans), dtype=np.int64), requests.answered
-    at[1:] = np.cumsum(spans[:, 1] - spans[:, 0] + 1)[:-1]
+    for number in range(1, count):
+        at[number] = at[number - 1] + spans[number - 1, 1] - spans[number - 1, 0] + 1
     asked, done, come, fruitless, state = 0, 0, 0, 0, WELL
     while done < count or come:
         more = min(count - asked, DEPTH - (asked - done))
