@@ -30,7 +30,7 @@ def evict(path: Path) -> None:
 
 
 def spans_of(file: VectorFile, rows: np.ndarray) -> np.ndarray:
-    blocks, _ = fetching.unseen(rows, file.count, file._start, file._row_bytes, file._seen, True)
+    blocks, _ = fetching.unseen(rows, file.count, file._start, file._row_bytes, file._whole, True)
     return fetching.ranges(np.sort(blocks))
 
 

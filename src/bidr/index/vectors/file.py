@@ -61,6 +61,7 @@ class VectorFile:
         self._tail = np.frombuffer(self._map, np.uint8, offset=size - size % 8) if size % 8 else _NO_BYTES
         # A bit a block: found whole in mapped memory; and read once, past the page cache.
         self._seen = np.zeros((2, -(-size // BLOCK) // 8 + 1), dtype=np.uint8)
+        self._whole = self._seen[0]
         self._reads = reads
         self._past = Past.open(path, size) if reads == "auto" and self._start % self._stored.itemsize == 0 else None
 
@@ -146,34 +147,34 @@ class VectorFile:
 
     def _fetch(self, rows: Rows, *, again: bool = False) -> Fetched:
         """Bring the blocks of rows that were never read, or all `again`; many rows a part at a time."""
-        from bidr.index.vectors.fetching import ranges
+        from bidr.index.vectors import fetching
 
         fetched = IN_MEMORY
         for at in range(0, len(rows), FETCHED_ROWS):
             part = rows[at : at + FETCHED_ROWS]
+            if not again and fetching.all_seen(part, self.count, self._start, self._row_bytes, self._whole):
+                continue
             blocks = self._blocks(part, again)
             if len(blocks) and len(part) == len(rows):
                 fetched = self._fetch_past(part, blocks, again)
                 if fetched.lane is not None:
                     blocks = self._blocks(part[fetched.places < 0], again)
             if len(blocks):
-                self._bring(ranges(blocks))
+                self._bring(fetching.ranges(blocks))
         return fetched
 
-    def _blocks(self, rows: Rows, again: bool) -> npt.NDArray[np.int64]:
+    def _blocks(self, rows: Rows, again: bool) -> Rows:
         """Sorted blocks of rows that were never read, or all."""
-        from bidr.index.vectors import fetching
+        from bidr.index.vectors.fetching import unseen
 
-        layout = (self.count, self._start, self._row_bytes, self._seen[0])
-        if not again and fetching.all_seen(rows, *layout):
-            return rows[:0]
-        blocks, wrong = fetching.unseen(rows, *layout, again)
+        blocks: Rows
+        blocks, wrong = unseen(rows, self.count, self._start, self._row_bytes, self._whole, again)
         if wrong >= 0:
             raise self._no_such_row(int(rows[wrong]))
         blocks.sort()
-        return blocks  # type: ignore[no-any-return]
+        return blocks
 
-    def _fetch_past(self, rows: Rows, blocks: npt.NDArray[np.int64], again: bool) -> Fetched:
+    def _fetch_past(self, rows: Rows, blocks: Rows, again: bool) -> Fetched:
         """Read what of the blocks is asked for the first time past the page cache."""
         from bidr.index.vectors.direct import places_of
 
@@ -189,7 +190,7 @@ class VectorFile:
         from bidr.index.vectors.fetching import Content, read_by_advice
         from bidr.index.vectors.rings import rings
 
-        content = Content(self._words, self._tail, check_keys(), self._expected, self._seen[0])
+        content = Content(self._words, self._tail, check_keys(), self._expected, self._whole)
         found = rings.read(self._handle, spans, content) if self._into_cache == "io_uring" else None
         if found is None:
             found = read_by_advice(self._words.ctypes.data, self._handle, spans, mmap.PAGESIZE, content)

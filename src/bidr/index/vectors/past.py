@@ -75,7 +75,10 @@ class Past:
         elif state >= direct.FAILED:
             lane.give_back()
         # Where each read is waited for (a file system that takes O_DIRECT for a hint), the page cache is quicker.
-        self._at_once = self._at_once + 1 if state == direct.AT_ONCE else 0
+        if state == direct.AT_ONCE:
+            self._at_once += 1
+        elif state == direct.WELL and len(held) > direct.DEPTH:
+            self._at_once = 0
         self._refused = self._refused or state == direct.REFUSED or self._at_once == AT_ONCE_IN_A_ROW
         self._left -= len(held)
         if self._left < 0:
