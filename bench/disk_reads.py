@@ -34,10 +34,11 @@ Opened = tuple[Score, Callable[[], None]]
 
 
 class Times(NamedTuple):
-    """Milliseconds of a draw."""
+    """Milliseconds of a draw; `busy`: of the processor, cold."""
 
     cold: float
-    warm: float | None
+    warm: float | None = None
+    busy: float | None = None
 
 
 def main(
@@ -62,9 +63,10 @@ def main(
         ways: dict[str, Callable[[list[np.ndarray]], Times]] = {
             LIMIT: lambda drawn: fio(path, drawn, *BATCHED),
             "fio, the same, its defaults": lambda drawn: fio(path, drawn),
-            "io_uring": lambda drawn: measure(path, drawn, lambda: opened(path, "io_uring")),
-            "advice, the fallback": lambda drawn: measure(path, drawn, lambda: opened(path, "advice")),
-            "io_uring, read before and evicted since": lambda drawn: again(path, drawn),
+            "past the page cache, the first time": lambda drawn: measure(path, drawn, lambda: opened(path, "auto")),
+            "the same, read before and evicted since": lambda drawn: again(path, drawn),
+            "into it, io_uring": lambda drawn: measure(path, drawn, lambda: opened(path, "io_uring")),
+            "into it, advice": lambda drawn: measure(path, drawn, lambda: opened(path, "advice")),
             "memmap, MADV_RANDOM": lambda drawn: measure(path, drawn, lambda: by_memmap(path, random=True)),
         }
         for turn in range(rounds):
@@ -81,13 +83,19 @@ def main(
 def show(names: list[str], found: dict[str, list[Times]]) -> None:
     """Medians over the rounds; the ratio is that of each round to its own fio."""
     limits = [times.cold for times in found[LIMIT]]
-    print("| way | cold ms, median (least to most) | times fio, median of rounds | warm ms |\n|---|---|---|---|")
+    print("| way | cold ms, median (least to most) | times fio, median of rounds | of it CPU | warm ms |")
+    print("|---|---|---|---|---|")
     for name in names:
         cold = [times.cold for times in found[name]]
         ratio = statistics.median(one / limit for one, limit in zip(cold, limits, strict=True))
-        warm = [times.warm for times in found[name] if times.warm is not None]
-        last = f"{statistics.median(warm):.3f}" if warm else ""
-        print(f"| {name} | {statistics.median(cold):.1f} ({min(cold):.1f} to {max(cold):.1f}) | {ratio:.2f} | {last} |")
+        line = f"| {name} | {statistics.median(cold):.1f} ({min(cold):.1f} to {max(cold):.1f}) | {ratio:.2f} |"
+        busy = middle([times.busy for times in found[name]], 1)
+        print(line, busy, "|", middle([times.warm for times in found[name]], 3), "|")
+
+
+def middle(given: list[float | None], digits: int) -> str:
+    there = [one for one in given if one is not None]
+    return f"{statistics.median(there):.{digits}f}" if there else ""
 
 
 def write(path: Path, count: int, dim: int, stored: Kind) -> None:
@@ -105,7 +113,8 @@ def write(path: Path, count: int, dim: int, stored: Kind) -> None:
 def compile_first(folder: Path, dim: int, stored: Kind) -> None:
     folder.mkdir()
     write(folder / "vectors.npy", 100, dim, stored)
-    for reads in ("io_uring", "advice"):
+    for reads in ("auto", "io_uring", "advice"):
+        evict(folder / "vectors.npy")
         with VectorFile.open(folder / "vectors.npy", reads=reads) as small:
             small.score(np.arange(100), np.ones(dim, dtype=np.float32))
     shutil.rmtree(folder)
@@ -149,37 +158,42 @@ def by_memmap(path: Path, *, random: bool) -> Opened:
     return score, lambda: None
 
 
-def timed(score: Score, rows: np.ndarray, query: np.ndarray) -> float:
-    started = time.perf_counter()
+def timed(score: Score, rows: np.ndarray, query: np.ndarray) -> tuple[float, float]:
+    """Milliseconds, and those of the processor."""
+    started, busy = time.perf_counter(), time.thread_time()
     score(rows, query)
-    return 1000 * (time.perf_counter() - started)
+    return 1000 * (time.perf_counter() - started), 1000 * (time.thread_time() - busy)
 
 
 def measure(path: Path, draws: list[np.ndarray], open_: Callable[[], Opened]) -> Times:
-    """Median milliseconds of a draw: the first time, and again."""
+    """Median milliseconds of a draw: the first time, and from the third on."""
     cold, warm, other = [], [], np.zeros(1 << 26, dtype=np.uint8)
     query = np.random.default_rng(2).standard_normal(dim_of(path), dtype=np.float32)
     for draw in draws:
         must_be_cold(path)
         score, close = open_()
         cold.append(timed(score, draw, query))
-        warm += [timed(score, draw, query) for _ in range(10) if other.sum() == 0]  # out of the processor's caches
+        score(draw, query)
+        warm += [timed(score, draw, query)[0] for _ in range(10) if other.sum() == 0]  # out of the processor's caches
         close()
         del score, close
-    return Times(statistics.median(cold), statistics.median(warm))
+    took, busy = np.median(cold, axis=0).tolist()
+    return Times(took, statistics.median(warm), busy)
 
 
 def again(path: Path, draws: list[np.ndarray]) -> Times:
-    """Rows that were read before, then evicted: nothing says so beforehand."""
+    """Rows that were in the page cache, then evicted: nothing says so beforehand."""
     cold = []
     query = np.ones(dim_of(path), dtype=np.float32)
     for draw in draws:
         with VectorFile.open(path) as file:
-            file.score(draw, query)
+            for _ in range(3):
+                file.score(draw, query)
             file._map.madvise(mmap.MADV_DONTNEED)
             must_be_cold(path)
             cold.append(timed(file.score, draw, query))
-    return Times(statistics.median(cold), None)
+    took, busy = np.median(cold, axis=0).tolist()
+    return Times(took, None, busy)
 
 
 def must_be_cold(path: Path) -> None:
@@ -216,7 +230,7 @@ def fio(path: Path, draws: list[np.ndarray], *more: str) -> Times:
     if one["total_ios"] != len(reads):
         raise SystemExit(f"fio read {one['total_ios']:,} pages, expected {len(reads):,}")
     log.unlink()
-    return Times(1000 / one["iops"] * len(reads) / len(draws), None)
+    return Times(1000 / one["iops"] * len(reads) / len(draws))
 
 
 if __name__ == "__main__":

@@ -13,17 +13,23 @@ from bidr.errors import ConfigError, DataError
 from bidr.index.candidates import Rows
 from bidr.index.lexical.join import Joined
 from bidr.index.live.index import LiveIndex
-from bidr.index.live.view import LiveVectors, LiveView
+from bidr.index.live.view import LiveView
 from bidr.index.live.words import with_words
 from bidr.index.reader import IndexReader
-from bidr.index.vectors import VectorFile
 
 CANDIDATES = 200
 Texts = list[str] | tuple[str, ...]
 WHOLE = (int, np.integer)
 
 
-StoredVectors = VectorFile | LiveVectors
+class StoredVectors(Protocol):
+    """Vectors on disk: of one file or of many."""
+
+    def fetch(self, rows: Rows) -> Any: ...
+
+    def score(self, rows: Rows, query: Floats, fetched: Any = None) -> Floats: ...
+
+    def read(self, rows: Rows) -> Floats: ...
 
 
 class QueryEncoder(Protocol):
@@ -208,9 +214,9 @@ class Searcher:
 
     def _score(self, rows: Rows, query: Floats, clock: "_Clock", stored: StoredVectors) -> Floats:
         """What the vectors say of some candidates; other ways to store them score otherwise (`shrunk`)."""
-        stored.fetch(rows)
+        fetched = stored.fetch(rows)
         clock.took("reads")
-        return stored.score(rows, query, fetched=True)
+        return stored.score(rows, query, fetched)
 
     def _checked(self, queries: QueryVectors) -> QueryVectors:
         manifest = self.reader.manifest

@@ -100,7 +100,7 @@ def ram(shape: Shape) -> dict[str, int]:
     if shape.live:
         # A bit a document says whether its row is deleted, another one whether its place is.
         parts["deleted"] = shape.count // 4
-    parts["seen blocks"] = shape.blocks // 8 + 1
+    parts["seen blocks"] = 2 * (shape.blocks // 8 + 1)
     checks = CHECK.itemsize * shape.blocks
     parts["checksums"] = checks if checks <= ASKED_CHECKS else 0
     parts["page tables"] = page_tables(shape.vector_bytes)

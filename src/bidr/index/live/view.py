@@ -18,7 +18,7 @@ from bidr.index.live.memory import Memory, code_scores
 from bidr.index.live.parts import Bits, OpenSegment, Part, bits_set
 from bidr.index.reader import IndexReader
 from bidr.index.state import Segment, State
-from bidr.index.vectors import score_halves
+from bidr.index.vectors import Fetched, score_halves
 from bidr.text.records import Document
 
 
@@ -185,22 +185,21 @@ class LiveVectors:
         self.view = view
         self.dim = int(view.memory.vectors.shape[1])
 
-    def fetch(self, rows: Rows) -> None:
-        """Wait until rows are in memory."""
+    def fetch(self, rows: Rows) -> list[Fetched]:
+        """As `VectorFile.fetch`, for each part."""
         if self.view.only is not None:
-            return self.view.only.open.reader.vectors.fetch(rows)
-        for part, _, own in self.view.split(rows):
-            if part is not None:
-                part.open.reader.vectors.fetch(own)
+            return [self.view.only.open.reader.vectors.fetch(rows)]
+        return [part.open.reader.vectors.fetch(own) for part, _, own in self.view.split(rows) if part is not None]
 
-    def score(self, rows: Rows, query: Floats, *, fetched: bool = False) -> Floats:
+    def score(self, rows: Rows, query: Floats, fetched: list[Fetched] | None = None) -> Floats:
         """As `VectorFile.score`."""
+        brought = iter(self.fetch(rows) if fetched is None else fetched)
         if self.view.only is not None:
-            return self.view.only.open.reader.vectors.score(rows, query, fetched=fetched)
+            return self.view.only.open.reader.vectors.score(rows, query, next(brought))
         scores = np.empty(len(rows), dtype=np.float32)
         for part, places, own in self.view.split(rows):
             if part is not None:
-                scores[places] = part.open.reader.vectors.score(own, query, fetched=fetched)
+                scores[places] = part.open.reader.vectors.score(own, query, next(brought))
             else:
                 scores[places] = score_halves(self.view.memory.vectors[own], query)
         return scores

@@ -3,12 +3,14 @@
 from bidr.index.vectors.file import Halves, VectorFile, score_halves
 from bidr.index.vectors.layout import KINDS, LARGEST, Kind
 from bidr.index.vectors.npy import Out, read_npy_header, write_npy_header
+from bidr.index.vectors.past import Fetched
 from bidr.index.vectors.write import WRITE_ROWS, NewFile, VectorWriter, blocks
 
 __all__ = [
     "KINDS",
     "LARGEST",
     "WRITE_ROWS",
+    "Fetched",
     "Halves",
     "Kind",
     "NewFile",

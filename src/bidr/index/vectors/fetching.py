@@ -47,7 +47,7 @@ class Queue(NamedTuple):
 
 
 class Content(NamedTuple):
-    """The file as mapped memory, and what its blocks must be; `seen` has a bit for each that was found so."""
+    """Blocks in memory, and what they must be; `seen` has a bit for each of the file that was found so."""
 
     words: Array  # uint64
     tail: Array  # uint8: bytes behind the last whole word
@@ -138,11 +138,14 @@ def checksums(words: Array, tail: Array, keys: Array) -> Array:
 
 
 @compiled()
-def check(content: Content, first: int, last: int) -> Any:
-    """Mark blocks as read, each only if it is whole; the first that is not, or -1. Without checksums all are."""
+def check(content: Content, first: int, last: int, at: int) -> Any:
+    """Mark blocks as read, each only if it is whole; the first that is not, or -1. Without checksums all are.
+
+    at: which block of the content the first is.
+    """
     for block in range(first, last + 1):
         if len(content.expected):
-            found = checksum(content.words, content.tail, block, content.keys)
+            found = checksum(content.words, content.tail, at + block - first, content.keys)
             if found != content.expected[block]:
                 return block
         content.seen[block >> 3] |= np.uint8(1 << (block & 7))
@@ -184,7 +187,8 @@ def read_by_ring(queue: Queue, file: int, spans: Array, content: Content) -> Any
         wanted = 0 if pending else min(WAIT_FOR, asked - done)
         _syscall(IO_URING_ENTER, queue.handle, waiting, wanted, GETEVENTS, 0, 0)
         for place in range(pending):
-            wrong = check(content, spans[come[place], 0], spans[come[place], 1])
+            first, last = spans[come[place], 0], spans[come[place], 1]
+            wrong = check(content, first, last, first)
             damaged = wrong if damaged < 0 else damaged
         pending = 0
         head, end = np.int64(shared[places[3]]), np.int64(shared[places[4]])
@@ -221,6 +225,6 @@ def read_by_advice(base: int, file: int, spans: Array, page: int, content: Conte
             result = _pread(file, byte.ctypes.data, np.uint64(1), block << SHIFT)
             if result <= 0:
                 return np.int64(number), np.int64(0 if result == 0 else INPUT_OUTPUT), damaged
-        wrong = check(content, spans[number, 0], spans[number, 1])
+        wrong = check(content, spans[number, 0], spans[number, 1], spans[number, 0])
         damaged = wrong if damaged < 0 else damaged
     return np.int64(-1), np.int64(0), damaged

@@ -17,6 +17,7 @@ from bidr.index.candidates import Rows
 from bidr.index.folder import REBUILD
 from bidr.index.vectors.layout import CHECK, check_keys, checks_path, read_layout
 from bidr.index.vectors.npy import BLOCK, read_npy_header
+from bidr.index.vectors.past import IN_MEMORY, Fetched, Past
 
 Reads = Literal["auto", "io_uring", "advice"]
 FETCHED_ROWS = 16_384
@@ -39,8 +40,8 @@ def score_halves(halves: Halves, query: Floats) -> Floats:
 class VectorFile:
     """Vectors that stay on disk: only the rows that are asked for are read. Any number of threads may use one.
 
-    A block of the file is checked when it is first read. The memory it takes is a bit a block and lists of at most
-    FETCHED_ROWS rows.
+    A block of the file is checked when it is first read, and again when it enters the page cache. The memory it takes
+    is two bits a block, lists of at most FETCHED_ROWS rows, and the lanes that all files of a process share.
     """
 
     def __init__(self, path: Path, reads: Reads = "auto") -> None:
@@ -58,20 +59,29 @@ class VectorFile:
         self._stored = np.frombuffer(self._map, "<u2" if self.kind == "fp16" else "i1", offset=self._start)
         self._words = np.frombuffer(self._map, "<u8", count=size // 8)
         self._tail = np.frombuffer(self._map, np.uint8, offset=size - size % 8) if size % 8 else _NO_BYTES
-        self._seen = np.zeros(-(-size // BLOCK) // 8 + 1, dtype=np.uint8)
+        # A bit a block: found whole in mapped memory; and read once, past the page cache.
+        self._seen = np.zeros((2, -(-size // BLOCK) // 8 + 1), dtype=np.uint8)
+        self._whole = self._seen[0]
         self._reads = reads
+        self._past = Past.open(path, size) if reads == "auto" and self._start % self._stored.itemsize == 0 else None
 
     @classmethod
     def open(cls, path: Path, reads: Reads = "auto") -> Self:
         """Open an .npy file of rows.
 
-        reads: how new rows are brought: by io_uring, by advice to the system, or by the former where it is allowed.
+        reads: how new rows are brought into the page cache: by io_uring, or by advice to the system. "auto" takes the
+            former where it is allowed, and reads what is asked for the first time past the page cache.
         """
         return cls(path, reads)
 
     @property
     def reads(self) -> str:
         """How rows that are not in memory are read on this machine."""
+        past = self._past is not None and self._past.usable()
+        return f"direct, then {self._into_cache}" if past else self._into_cache
+
+    @property
+    def _into_cache(self) -> str:
         from bidr.index.vectors.rings import rings
 
         if self._reads == "advice":
@@ -87,29 +97,35 @@ class VectorFile:
         """Whether blocks are checked when they are read."""
         return self._expected is not _NO_CHECKS
 
-    def fetch(self, rows: Rows) -> None:
-        """Wait until rows are in memory, read together and checked; a row of -1 is nobody. Quick where they are."""
-        self._fetch(_as_rows(rows), everything=False)
+    def fetch(self, rows: Rows) -> Fetched:
+        """Bring rows, read together and checked; a row of -1 is nobody. Quick where they are in memory."""
+        return self._fetch(_as_rows(rows))
 
-    def score(self, rows: Rows, query: Floats, *, fetched: bool = False) -> Floats:
+    def score(self, rows: Rows, query: Floats, fetched: Fetched | None = None) -> Floats:
         """Inner product of a query with each of the rows; -inf for a row of -1.
 
         Each depends on its row and the query alone, so equal vectors tie wherever they are.
-        fetched: `fetch` was called with these rows, so that they need not be looked for again.
+        fetched: what `fetch` gave for these rows, so that they need not be looked for again.
         """
-        from bidr.index.vectors import kernels
-
         wanted, asked = _as_rows(rows), np.ascontiguousarray(query, dtype=np.float32)
         if asked.shape != (self.dim,):
             raise DataError(f"query: given shape {asked.shape}, expected ({self.dim},)")
-        if not fetched:
-            self._fetch(wanted, everything=False)
-        scores = np.empty(len(wanted), dtype=np.float32)
-        watch = sys.platform == "linux"
-        done = kernels.score(self._stored, self._stride, wanted, asked, scores, 0, watch)
-        if done < len(wanted):  # read before, but no longer in memory
-            self._fetch(wanted[done:], everything=True)
-            kernels.score(self._stored, self._stride, wanted, asked, scores, done, False)
+        return self._score(wanted, asked, self._fetch(wanted) if fetched is None else fetched, sys.platform == "linux")
+
+    def _score(self, rows: Rows, query: Floats, fetched: Fetched, watch: bool) -> Floats:
+        from bidr.index.vectors import kernels
+
+        scores = np.empty(len(rows), dtype=np.float32)
+        if fetched.lane is not None:
+            kernels.score(fetched.lane.stored(self._stored), 1, fetched.places, query, scores, 0, False)
+            others = np.flatnonzero(fetched.places < 0)
+            if len(others):
+                scores[others] = self._score(rows[others], query, IN_MEMORY, watch)
+            return scores
+        done = kernels.score(self._stored, self._stride, rows, query, scores, 0, watch)
+        if done < len(rows):  # read before, but no longer in memory
+            rest = rows[done:]
+            scores[done:] = self._score(rest, query, self._fetch(rest, again=True), False)
         return scores
 
     def read(self, rows: Rows) -> Floats:
@@ -119,34 +135,63 @@ class VectorFile:
         wanted = _as_rows(rows)
         if len(wanted) and wanted.min() < 0:
             raise self._no_such_row(int(wanted.min()))
-        self._fetch(wanted, everything=False)
         vectors = np.empty((len(wanted), self.dim), dtype=np.float32)
-        kernels.decode(self._stored, self._stride, wanted, vectors)
+        for at in range(0, len(wanted), FETCHED_ROWS):
+            part, out = wanted[at : at + FETCHED_ROWS], vectors[at : at + FETCHED_ROWS]
+            fetched = self._fetch(part)
+            if fetched.lane is not None:
+                kernels.decode(fetched.lane.stored(self._stored), 1, fetched.places, out)
+                part = np.where(fetched.places < 0, part, -1)
+            kernels.decode(self._stored, self._stride, part, out)
         return vectors
 
-    def _fetch(self, rows: Rows, *, everything: bool) -> None:
-        """Bring the blocks of rows that were never read, or all; many rows a part at a time."""
+    def _fetch(self, rows: Rows, *, again: bool = False) -> Fetched:
+        """Bring the blocks of rows that were never read, or all `again`; many rows a part at a time."""
         from bidr.index.vectors import fetching
 
+        fetched = IN_MEMORY
         for at in range(0, len(rows), FETCHED_ROWS):
             part = rows[at : at + FETCHED_ROWS]
-            if not everything and fetching.all_seen(part, self.count, self._start, self._row_bytes, self._seen):
+            if not again and fetching.all_seen(part, self.count, self._start, self._row_bytes, self._whole):
                 continue
-            blocks, wrong = fetching.unseen(part, self.count, self._start, self._row_bytes, self._seen, everything)
-            if wrong >= 0:
-                raise self._no_such_row(int(part[wrong]))
-            if not len(blocks):
-                continue
-            blocks.sort()
-            self._bring(fetching.ranges(blocks))
+            blocks = self._blocks(part, again)
+            if len(blocks) and len(part) == len(rows):
+                fetched = self._fetch_past(part, blocks, again)
+                if fetched.lane is not None:
+                    blocks = self._blocks(part[fetched.places < 0], again)
+            if len(blocks):
+                self._bring(fetching.ranges(blocks))
+        return fetched
+
+    def _blocks(self, rows: Rows, again: bool) -> Rows:
+        """Sorted blocks of rows that were never read, or all."""
+        from bidr.index.vectors.fetching import unseen
+
+        blocks: Rows
+        blocks, wrong = unseen(rows, self.count, self._start, self._row_bytes, self._whole, again)
+        if wrong >= 0:
+            raise self._no_such_row(int(rows[wrong]))
+        blocks.sort()
+        return blocks
+
+    def _fetch_past(self, rows: Rows, blocks: Rows, again: bool) -> Fetched:
+        """Read what of the blocks is asked for the first time past the page cache."""
+        from bidr.index.vectors.direct import places_of
+
+        if self._past is None:
+            return IN_MEMORY
+        lane, held = self._past.read(blocks, self._seen, self._words, self._expected, again)
+        if lane is None:
+            return IN_MEMORY
+        return Fetched(lane, places_of(rows, held, self._start, self._row_bytes, self._stored.itemsize))
 
     def _bring(self, spans: npt.NDArray[np.int64]) -> None:
         """Read and check blocks, all at once."""
         from bidr.index.vectors.fetching import Content, read_by_advice
         from bidr.index.vectors.rings import rings
 
-        content = Content(self._words, self._tail, check_keys(), self._expected, self._seen)
-        found = rings.read(self._handle, spans, content) if self.reads == "io_uring" else None
+        content = Content(self._words, self._tail, check_keys(), self._expected, self._whole)
+        found = rings.read(self._handle, spans, content) if self._into_cache == "io_uring" else None
         if found is None:
             found = read_by_advice(self._words.ctypes.data, self._handle, spans, mmap.PAGESIZE, content)
         bad, error, damaged = found
@@ -177,6 +222,8 @@ class VectorFile:
                         mapped.close()
             os.close(self._handle)
             self._handle = -1
+            if self._past is not None:
+                self._past.close()
 
     def __enter__(self) -> Self:
         return self

@@ -139,9 +139,11 @@ def score(stored: Array, stride: int, rows: Array, query: Array, scores: Array, 
 
 @compiled()
 def decode(stored: Array, stride: int, rows: Array, vectors: Array) -> None:
-    """Rows as float32."""
+    """Rows as float32; of a row of -1 nothing is touched."""
     dim = vectors.shape[1]
     for number in range(len(rows)):
+        if rows[number] < 0:
+            continue
         start = np.uint64(rows[number]) * np.uint64(stride)
         scale = scale_after(stored, start + np.uint64(dim))
         for place in range(dim):
