@@ -25,7 +25,8 @@ def build(vectors: np.ndarray, folder: Path, settings: dict[str, Any]) -> None:
 
 
 def opened(folder: Path, settings: dict[str, Any]) -> Callable[..., np.ndarray]:
-    index = diskannpy.StaticDiskIndex(index_directory=str(folder), num_threads=1, num_nodes_to_cache=0)
+    # With one thread diskannpy 0.7.0 waits forever while it opens; a single query takes one of them in any case.
+    index = diskannpy.StaticDiskIndex(index_directory=str(folder), num_threads=2, num_nodes_to_cache=0)
 
     def search(query: np.ndarray, count: int, setting: dict[str, Any]) -> np.ndarray:
         found = index.search(query, k_neighbors=count, complexity=max(setting["ef"], count), beam_width=4)
