@@ -20,7 +20,7 @@ from bidr.index.state import model_of
 from bidr.model.folder import Model
 from bidr.model.frozen import FrozenModel, open_model
 from bidr.search import QueryEncoder, Searcher
-from bidr.text import Dataset, Split, load
+from bidr.text import Dataset, Document, Query, Split, load
 from bidr.text.labels import label_rows, read_ids, read_judgements
 from bidr.text.trec import Qrels
 from bidr.training.config import TrainConfig
@@ -34,8 +34,11 @@ if TYPE_CHECKING:
     from bidr.model.onnx import Exported
 
 __all__ = [
+    "Dataset",
+    "Document",
     "OpenIndex",
     "PlainCodes",
+    "Query",
     "TrainConfig",
     "build",
     "build_vectors",
