@@ -65,6 +65,20 @@ def run(command: list[str], took: Took, kill_after: float | None = None) -> bool
     return process.returncode == 0
 
 
+def run_killed(command: list[str], out: Path, kills: int, pace: float, seed: int) -> None:
+    """Run a build that is killed again and again, and then left to come to its end."""
+    took, chance, done = Took(), random.Random(seed), 0
+    for _ in range(kills):
+        # Imports take some seconds; then twice the share of the work, so that kills fall all over it.
+        if run([*command, str(out)], took, 6 + chance.uniform(0, 2 * pace)):
+            break
+        done += 1
+        print(f"killed {done}: {took.said[-1] if took.said else 'before it said anything'}", flush=True)
+    if not (out / "CURRENT").exists():
+        run([*command, str(out)], took)
+    print(f"killed {done} times: {took}", flush=True)
+
+
 def look(pid: int, took: Took) -> float:
     """Memory now, into the peaks; CPU seconds so far."""
     try:
@@ -140,17 +154,7 @@ def main(
     if not (alone / "CURRENT").exists():
         run([*command, str(alone)], whole)
         print(f"left alone: {whole}", flush=True)
-    pace = seconds or whole.wall / (kills + 1)
-    often, chance, done = Took(), random.Random(seed), 0
-    for _ in range(kills):
-        # Imports take some seconds; then twice the share of the work, so that kills fall all over it.
-        if run([*command, str(killed)], often, 6 + chance.uniform(0, 2 * pace)):
-            break
-        done += 1
-        print(f"killed {done}: {often.said[-1] if often.said else 'before it said anything'}", flush=True)
-    if not (killed / "CURRENT").exists():
-        run([*command, str(killed)], often)
-    print(f"killed {done} times: {often}", flush=True)
+    run_killed(command, killed, kills, seconds or whole.wall / (kills + 1), seed)
     differ = same(alone, killed)
     print("the same bytes" if not differ else f"different: {', '.join(differ)}", flush=True)
     if queries is not None:

@@ -64,11 +64,8 @@ def main() -> None:
         build(given.out / "fresh", now)
         fresh = recall(LiveIndex.open(given.out / "fresh").latest(), now, fifth)
         print(f"{kind}: {fifth:,} of {count:,} replaced in {seconds:.1f} s; recall@{K} live, fresh build:")
-        print(
-            "\n".join(
-                f"  {name:<28} {live:.4f}  {built:.4f}" for name, live, built in zip(ASKED, found, fresh, strict=True)
-            )
-        )
+        for name, added, built in zip(ASKED, found, fresh, strict=True):
+            print(f"  {name:<28} {added:.4f}  {built:.4f}")
         print(f"  {drift}\n  {'warned' if told else 'no warning'}", flush=True)
 
 

@@ -12,7 +12,7 @@ from statistics import quantiles
 import torch
 import tyro
 
-from bidr.api import _model_of
+from bidr.api import model_of_index
 from bidr.serve.encoding.service import Encoding, QueryService, choose
 from bidr.text import load
 
@@ -30,7 +30,7 @@ WAYS = {
 
 def main(index: Path, data: str, model: Path | None = None, clients: int = 32, seconds: float = 8.0) -> None:
     """Closed loop: each client asks its next question when it has the vector of the last. dev questions."""
-    opened = _model_of(index, model, "cpu")
+    opened = model_of_index(index, model)
     questions = [query.text for query in load(data).split("dev").queries]
     print(f"{clients} clients, {seconds:g} s each")
     print(f"{'way':<36}  {'queries/s':>9} {'p50 ms':>9} {'p99 ms':>8} {'CPU ms/query':>13}")

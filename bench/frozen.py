@@ -78,25 +78,14 @@ def main(
     names, askers = read_ids(ids, len(documents), "documents"), read_ids(query_ids, len(asked), "questions")
     parts = [label_rows(read_judgements(path), askers, names, str(path)) for path in (qrels, test_qrels) if path]
     cut = len(asked) * 4 // 5
-    train, test = (
-        parts if len(parts) == 2 else ({row: [] for row in range(cut)}, {n: [] for n in range(cut, len(asked))})
-    )
-    rows_asked = list(test)[:most]
-    exact_started = time.perf_counter()
-    best = top_k(asked[np.array(rows_asked)], documents, max(DEPTHS)).rows
-    widest = max(1, *(len(test[row]) for row in rows_asked))
-    labelled = np.array([test[row] + [-1] * (widest - len(test[row])) for row in rows_asked])
-    measured = Asked(asked[np.array(rows_asked)], best, labelled)
-    print(f"{len(documents):,} documents, {documents.dim} dimensions; {len(train):,} questions, {len(best):,} measured")
-    print("| codes | bytes | top 10 @200 | @1000 | top 100 @200 | @1000 | labelled @200 | @1000 | seconds (CPU) |")
-    print("|---|---|---|---|---|---|---|---|---|")
-    show("exact", 0, best, measured, time.perf_counter() - exact_started, 0.0)
-    learned = asked.array[np.array(sorted(train))]
+    apart = [{row: [] for row in part} for part in (range(cut), range(cut, len(asked)))]
+    train, test = parts if len(parts) == 2 else apart
+    measured = measured_by(documents, asked, {row: test[row] for row in list(test)[:most]}, len(train))
     again = {old: new for new, old in enumerate(sorted(train))}
-    labels = {again[row]: found for row, found in train.items()}
+    own = VectorRows(asked.array[np.array(list(again))], "questions", metric)
+    given = Given(documents, own, {again[row]: found for row, found in train.items()}, measured.vectors)
     for size in bytes_per_doc:
         for row in rows:
-            given = Given(documents, VectorRows(learned, "questions", metric), labels, measured.vectors)
             for words, seed in [(w, s) for w in codewords for s in seeds] if row.startswith("frozen") else [(256, 0)]:
                 started, cpu = time.perf_counter(), time.process_time()
                 if row.startswith("frozen"):
@@ -107,6 +96,20 @@ def main(
                     used, found = fitted_candidates(row, size, given)
                 name = row + (f", {words} words" if words != 256 else "") + (f", seed {seed}" if seed else "")
                 show(name, used, found, measured, time.perf_counter() - started, time.process_time() - cpu)
+
+
+def measured_by(documents: VectorRows, asked: VectorRows, test: dict[int, list[int]], learned: int) -> Asked:
+    """The questions that are measured, with what exact search finds for them, which is shown."""
+    started, rows = time.perf_counter(), np.array(list(test))
+    best = top_k(asked[rows], documents, max(DEPTHS)).rows
+    widest = max(1, *map(len, test.values()))
+    labelled = np.array([found + [-1] * (widest - len(found)) for found in test.values()])
+    measured = Asked(asked[rows], best, labelled)
+    print(f"{len(documents):,} documents, {documents.dim} dimensions; {learned:,} questions, {len(best):,} measured")
+    print("| codes | bytes | top 10 @200 | @1000 | top 100 @200 | @1000 | labelled @200 | @1000 | seconds (CPU) |")
+    print("|---|---|---|---|---|---|---|---|---|")
+    show("exact", 0, best, measured, time.perf_counter() - started, 0.0)
+    return measured
 
 
 def show(name: str, size: int, found: np.ndarray, asked: Asked, seconds: float, cpu: float) -> None:

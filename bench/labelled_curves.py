@@ -9,22 +9,20 @@ MODELS-BYTES-16); what is there already is taken. All rank their candidates by t
 """
 
 import json
-import math
 import sys
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import tyro
+from labelled_plots import at_depth, draw
 from tyro.conf import Positional
 
 from bidr.api import train_vectors
-from bidr.bench.curves import COLOURS
 from bidr.bench.run import Limits, Row, answered, compare, prepare
 from bidr.bench.variants import Variant
-from bidr.codes.vectors import VectorRows, open_vectors
+from bidr.codes.vectors import Metric, VectorRows, open_vectors
 from bidr.model.frozen import FrozenModel
 from bidr.text.labels import label_rows, read_ids, read_judgements
 from bidr.training.config import TrainConfig
@@ -33,7 +31,6 @@ DEPTHS = (100, 150, 200, 400, 1_000, 3_000)
 SHOWN = (100, 200, 400, 1_000)
 VISITED = (0.05, 0.1, 0.2)
 CODES = "codes.npy"
-Panel = list[tuple[str, list[tuple[float, float]]]]
 Peer = Literal["learned", "opq", "faiss", "scann"]
 
 
@@ -47,7 +44,7 @@ def main(
     codewords: tuple[Literal[256, 16], ...] = (256, 16),
     peers: tuple[Peer, ...] = ("learned", "opq", "faiss", "scann"),
     fuse: tuple[float, ...] = (),
-    metric: Literal["cosine", "ip"] = "cosine",
+    metric: Metric = "cosine",
     ids: Path | None = None,
     query_ids: Path | None = None,
     scann_python: str | None = None,
@@ -67,72 +64,69 @@ def main(
     threads: to build with; all search with one.
     join:    what other runs left as --json-file (of other bytes a document), shown beside these figures.
     """
-    documents, asked = open_vectors(vectors, "vectors", metric), open_vectors(questions, "questions", metric)
-    names, askers = read_ids(ids, len(documents), "documents"), read_ids(query_ids, len(asked), "questions")
-    train, test = (label_rows(read_judgements(path), askers, names, str(path)) for path in (train_qrels, qrels))
-    rows = list(test)[:most]
-    learned = {(size, words): folder_of(models, size, words) for size in bytes_per_doc for words in codewords}
-    for (size, words), folder in learned.items() if "learned" in peers else ():
-        config = TrainConfig(bytes_per_doc=size, codewords=words)
-        coded(documents, asked, train, config, folder, metric)
+    given = read(vectors, questions, ids, query_ids, train_qrels, qrels, metric)
     wanted: list[Variant] = []
     for size in bytes_per_doc:
-        own = {words: folder for (of, words), folder in learned.items() if of == size}
-        wanted += variants(peers, size, documents, own, fuse)
-    with tempfile.TemporaryDirectory(dir=work) as temporary:
-        measured = VectorRows(np.asarray(asked.array[np.array(rows)]), "questions", metric)
-        prepared = prepare(Path(temporary), documents, measured, len(rows))
-        prepared = prepared._replace(labelled=[test[row] for row in rows])
-        found = compare(
-            wanted,
-            prepared,
-            lambda peer: scann_python if peer == "scann" and scann_python else sys.executable,
-            {},
-            Limits(threads, 3_600, 0, rounds),
-        )
-        assert prepared.labelled is not None
-        exact = {k: answered(prepared.exact, prepared.labelled, k) for k in (10, 100)}
+        own = {words: folder_of(models, size, words) for words in codewords}
+        for words, folder in own.items() if "learned" in peers else ():
+            learn(given, TrainConfig(bytes_per_doc=size, codewords=words), folder)
+        wanted += variants(peers, size, given.documents, own, fuse)
+    about = measure(given, wanted, most, scann_python or sys.executable, Limits(threads, 3_600, 0, rounds), work)
     earlier = [row for path in join for row in json.loads(path.read_text(encoding="utf-8"))["rows"]]
-    found = [*earlier, *by_fuse(found)]
-    about = {"documents": len(documents), "questions": len(rows), "exact": exact, "rows": found}
+    about["rows"] = [*earlier, *about["rows"]]
     if json_file:
         json_file.write_text(json.dumps(about, indent=1), encoding="utf-8")
     print(report(about, targets))
     if svg:
-        svg.write_text(draw(found, exact[100]), encoding="utf-8")
+        svg.write_text(draw(about["rows"], about["exact"][100]), encoding="utf-8")
+
+
+class Given(NamedTuple):
+    """Vectors, and of the questions to learn from and to measure the rows that answer them."""
+
+    documents: VectorRows
+    questions: VectorRows
+    train: dict[int, list[int]]
+    test: dict[int, list[int]]
+
+
+def read(
+    vectors: Path, questions: Path, ids: Path | None, query_ids: Path | None, train: Path, test: Path, metric: Metric
+) -> Given:
+    documents, asked = open_vectors(vectors, "vectors", metric), open_vectors(questions, "questions", metric)
+    names, askers = read_ids(ids, len(documents), "documents"), read_ids(query_ids, len(asked), "questions")
+    labels = [label_rows(read_judgements(path), askers, names, str(path)) for path in (train, test)]
+    return Given(documents, asked, *labels)
 
 
 def folder_of(models: Path, size: int, words: int) -> Path:
     return models.with_name(f"{models.name}-{size}" + ("" if words == 256 else f"-{words}"))
 
 
-def coded(
-    documents: VectorRows,
-    asked: VectorRows,
-    labels: dict[int, list[int]],
-    config: TrainConfig,
-    folder: Path,
-    metric: Any,
-) -> None:
+def learn(given: Given, config: TrainConfig, folder: Path) -> None:
     """Learn from questions and their labels and code the documents, as far as that is not done yet."""
+    documents = given.documents
     if not (folder / "model.json").exists():
-        learn(documents, asked, labels, config, folder, metric)
+        rows = sorted(given.train)
+        qrels = {str(number): {str(doc): 1 for doc in given.train[row]} for number, row in enumerate(rows)}
+        asked = np.asarray(given.questions.array[np.array(rows)])
+        train_vectors(documents.array, asked, folder, config, metric=documents.metric, qrels=qrels)
     if not (folder / CODES).exists():
         np.save(folder / CODES, FrozenModel(folder).additive.encode(documents))
 
 
-def learn(
-    documents: VectorRows,
-    asked: VectorRows,
-    labels: dict[int, list[int]],
-    config: TrainConfig,
-    folder: Path,
-    metric: Any,
-) -> None:
-    rows = sorted(labels)
-    qrels = {str(number): {str(doc): 1 for doc in labels[row]} for number, row in enumerate(rows)}
-    given = np.asarray(asked.array[np.array(rows)])
-    train_vectors(documents.array, given, folder, config, metric=metric, qrels=qrels)
+def measure(
+    given: Given, wanted: list[Variant], most: int | None, scann: str, limits: Limits, work: Path | None
+) -> dict[str, Any]:
+    """Figures of all variants on the first questions. scann: the Python that has it."""
+    rows = list(given.test)[:most]
+    labelled = [given.test[row] for row in rows]
+    asked = VectorRows(np.asarray(given.questions.array[np.array(rows)]), "questions", given.questions.metric)
+    with tempfile.TemporaryDirectory(dir=work) as temporary:
+        prepared = prepare(Path(temporary), given.documents, asked, len(rows))._replace(labelled=labelled)
+        found = compare(wanted, prepared, lambda peer: scann if peer == "scann" else sys.executable, {}, limits)
+    exact = {k: answered(prepared.exact, labelled, k) for k in (10, 100)}
+    return {"documents": len(given.documents), "questions": len(rows), "exact": exact, "rows": by_fuse(found)}
 
 
 def variants(
@@ -213,7 +207,7 @@ def report(about: dict[str, Any], targets: tuple[float, ...]) -> str:
     lines += [f"| index | RAM B/doc | {' | '.join(f'R@100, {depth} read' for depth in SHOWN)} | CPU ms, 200 read |"]
     lines += [f"|{'---|' * (3 + len(SHOWN))}"]
     for row in rows:
-        best = {depth: max(_at(row, depth), key=lambda one: one["labelled@100"]) for depth in SHOWN}
+        best = {depth: max(at_depth(row, depth), key=lambda one: one["labelled@100"]) for depth in SHOWN}
         cells = " | ".join(f"{best[depth]['labelled@100']:.4f}" for depth in SHOWN)
         ram = row["ram_per_document"]["anonymous_bytes"]
         lines.append(f"| {row['name']} | {ram:.0f} | {cells} | {best[200]['cpu_ms']:.2f} |")
@@ -225,10 +219,6 @@ def report(about: dict[str, Any], targets: tuple[float, ...]) -> str:
     return "\n".join([*lines, "", *failed])
 
 
-def _at(row: Row, depth: int) -> list[dict[str, Any]]:
-    return [point for point in row["points"] if point["setting"]["candidates"] == depth]
-
-
 def _reached(row: Row, least: float) -> str:
     there = [point for point in row["points"] if point["labelled@100"] >= least - 1e-9]
     if not there:
@@ -238,97 +228,6 @@ def _reached(row: Row, least: float) -> str:
     quick = min(there, key=lambda one: float(one["cpu_ms"]))
     read = quick["setting"]["candidates"]
     return f"| {row['name']} | {fewest:,} | {quick['cpu_ms']:.2f} | {quick['qps_per_core']:,.0f} | {read:,} |"
-
-
-WIDTH, HEIGHT, LEFT, TOP, GAP = 420, 360, 60, 40, 70
-
-
-def draw(rows: list[Row], exact: float) -> str:
-    """R@100 against candidates read, against bytes of RAM (200 read), and against queries a second, side by side."""
-    rows = [row for row in rows if row["points"]]
-    kinds = list(dict.fromkeys(row["name"].rpartition(", ")[0] for row in rows))
-    curves: list[tuple[str, Panel]] = []
-    by_read = [(row["name"], _front(row, lambda one: one["setting"]["candidates"], low=True)) for row in rows]
-    curves.append(("documents read", by_read))
-    by_bytes = []
-    for kind in kinds:
-        own = [row for row in rows if row["name"].rpartition(", ")[0] == kind]
-        size = [(float(row["name"].rpartition(", ")[2].split()[0]), row) for row in own]
-        by_bytes.append((kind, [(bytes_, max(one["labelled@100"] for one in _at(row, 200))) for bytes_, row in size]))
-    curves.append(("bytes of code a document, 200 read", by_bytes))
-    by_speed = [(row["name"], _front(row, lambda one: one["qps_per_core"], low=False)) for row in rows]
-    curves.append(("queries a second and core", by_speed))
-    values = [value for _, panel in curves for _, points in panel for _, value in points]
-    low, high = math.floor(20 * min(values)) / 20, math.ceil(20 * max(*values, exact)) / 20
-    colour = {kind: COLOURS[number % len(COLOURS)] for number, kind in enumerate(kinds)}
-    whole = 3 * (WIDTH + GAP) + LEFT
-    tall = HEIGHT + TOP + 70 + 18 * (len(kinds) // 4 + 1)
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {whole} {tall}" font-family="sans-serif" font-size="12">'
-    ]
-    parts.append('<rect width="100%" height="100%" fill="white"/>')
-    for number, (title, panel) in enumerate(curves):
-        parts += _panel(LEFT + number * (WIDTH + GAP), title, panel, (low, high), exact, colour)
-    for number, kind in enumerate(kinds):
-        x, y = LEFT + (number % 4) * 300, HEIGHT + TOP + 60 + 18 * (number // 4)
-        parts.append(
-            f'<circle cx="{x}" cy="{y - 4}" r="5" fill="{colour[kind]}"/><text x="{x + 12}" y="{y}">{kind}</text>'
-        )
-    return "\n".join([*parts, "</svg>", ""])
-
-
-def _front(row: Row, of: Callable[[dict[str, Any]], float], *, low: bool) -> list[tuple[float, float]]:
-    """The points that no other of the same index beats in both."""
-    points = sorted(((float(of(one)), one["labelled@100"]) for one in row["points"]), reverse=not low)
-    kept: list[tuple[float, float]] = []
-    for x, value in points:
-        if not kept or value > kept[-1][1]:
-            kept.append((x, value))
-    return kept
-
-
-def _panel(
-    left: int,
-    title: str,
-    panel: Panel,
-    span: tuple[float, float],
-    exact: float,
-    colour: dict[str, str],
-) -> list[str]:
-    """One plot; the scale to the right is logarithmic. Dashed: the fewer bytes of a kind; dotted: exact search."""
-    every = [x for _, points in panel for x, _ in points]
-    first, last = math.log(min(every)), math.log(max(every)) + 1e-9
-
-    def place(x: float, value: float) -> tuple[float, float]:
-        right = (math.log(x) - first) / (last - first)
-        return left + right * WIDTH, TOP + HEIGHT * (1 - (value - span[0]) / (span[1] - span[0]))
-
-    frame = f'<rect x="{left}" y="{TOP}" width="{WIDTH}" height="{HEIGHT}" fill="none" stroke="#888"/>'
-    parts = [frame, f'<text x="{left}" y="{TOP - 10}">labelled R@100 against {title}</text>']
-    for step in range(6):
-        value = span[0] + step * (span[1] - span[0]) / 5
-        _, y = place(min(every), value)
-        parts.append(f'<text x="{left - 6}" y="{y + 4:.1f}" text-anchor="end">{value:.2f}</text>')
-    for x in sorted(set(every)) if len(set(every)) <= 12 else [min(every), max(every)]:
-        parts.append(
-            f'<text x="{place(x, span[0])[0]:.1f}" y="{TOP + HEIGHT + 16}" text-anchor="middle">{x:,.0f}</text>'
-        )
-    y = place(min(every), exact)[1]
-    parts.append(f'<path d="M{left} {y:.1f}h{WIDTH}" stroke="#444" stroke-dasharray="1 3"/>')
-    sizes = sorted(
-        {name.rpartition(", ")[2] for name, _ in panel if name not in colour}, key=lambda one: int(one.split()[0])
-    )
-    for name, points in panel:
-        kind, _, size = name.rpartition(", ") if name not in colour else (name, "", "")
-        dash = "5 4" if len(sizes) > 1 and size == sizes[0] else "none"
-        drawn = " ".join(f"{x:.1f},{y:.1f}" for x, y in (place(*point) for point in points))
-        style = f'fill="none" stroke="{colour[kind]}" stroke-width="2" stroke-dasharray="{dash}"'
-        parts.append(f'<polyline points="{drawn}" {style}/>')
-        parts += [
-            f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.5" fill="{colour[kind]}"/>'
-            for x, y in (place(*one) for one in points)
-        ]
-    return parts
 
 
 if __name__ == "__main__":

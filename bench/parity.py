@@ -10,7 +10,7 @@ import numpy as np
 import tyro
 
 from bidr.answers import QueryVectors
-from bidr.api import _model_of
+from bidr.api import model_of_index
 from bidr.evaluation import evaluate_run, paired, rank_run
 from bidr.index.live.index import LiveIndex
 from bidr.search import Searcher
@@ -23,7 +23,7 @@ AT_ONCE, N = 16, 1_000
 
 def main(index: Path, data: str, split: str = "dev", questions: int = 1_000, model: Path | None = None) -> None:
     """The first questions of a split with judgements."""
-    opened, given = _model_of(index, model, "cpu"), load(data).split(split)
+    opened, given = model_of_index(index, model), load(data).split(split)
     asked = list(islice(given.queries, questions))
     searcher = Searcher(LiveIndex.open(index))
     found = {}

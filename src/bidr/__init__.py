@@ -12,8 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from bidr.api import (
+        Dataset,
+        Document,
         OpenIndex,
         PlainCodes,
+        Query,
         TrainConfig,
         build,
         build_vectors,
@@ -32,8 +35,11 @@ __version__ = "0.1.0"
 __all__ = [
     "AsyncClient",
     "Client",
+    "Dataset",
+    "Document",
     "OpenIndex",
     "PlainCodes",
+    "Query",
     "TrainConfig",
     "build",
     "build_vectors",

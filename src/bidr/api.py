@@ -20,7 +20,7 @@ from bidr.index.state import model_of
 from bidr.model.folder import Model
 from bidr.model.frozen import FrozenModel, open_model
 from bidr.search import QueryEncoder, Searcher
-from bidr.text import Dataset, Split, load
+from bidr.text import Dataset, Document, Query, Split, load
 from bidr.text.labels import label_rows, read_ids, read_judgements
 from bidr.text.trec import Qrels
 from bidr.training.config import TrainConfig
@@ -34,8 +34,11 @@ if TYPE_CHECKING:
     from bidr.model.onnx import Exported
 
 __all__ = [
+    "Dataset",
+    "Document",
     "OpenIndex",
     "PlainCodes",
+    "Query",
     "TrainConfig",
     "build",
     "build_vectors",
@@ -145,6 +148,25 @@ class OpenIndex(Searcher):
         self.reader.close()
 
 
+def model_of_index(
+    folder: Path | str, model: Path | str | None = None, device: str = "cpu"
+) -> Model | FrozenModel | None:
+    """The model that made an index, or the one that is said to have; none where the index was made from arrays."""
+    stamp = model_of(Path(folder))
+    if model is None and stamp is None:
+        return None
+    where = model if model is not None else stamp.folder if stamp else ""
+    try:
+        return open_model(where, pick_device(device))
+    except ModelError as error:
+        if model is not None:
+            raise
+        raise ModelError(
+            f"{folder} was built with the model in {where}, which cannot be opened there any more ({error}); "
+            "say where it is now with --model, or model=... in Python"
+        ) from error
+
+
 def open_index(
     folder: Path | str,
     model: Path | str | None = None,
@@ -167,7 +189,7 @@ def open_index(
     if ef is not None and ef < 1:
         raise ConfigError(f"ef: given {ef}, expected a whole number of 1 or more")
     words: dict[str, Any] = {"fuse": fuse, "lexical": lexical, "lexical_weight": lexical_weight}
-    opened = _model_of(Path(folder), model, device)
+    opened = model_of_index(folder, model, device)
     if opened is None:
         return OpenIndex(LiveIndex.open(folder, ef=ef), **words)
     reader = LiveIndex.open(folder, expect_model=opened.fingerprint, ef=ef)
@@ -188,7 +210,7 @@ def open_writer(
     Texts are encoded by the index's model; where that was learned from vectors, or there is none, give vectors:
     ``writer.add([Document("id", "title", "text", {"lang": "en"})], vectors)``. Options as those of `LiveWriter`.
     """
-    opened = _model_of(Path(folder), model, device)
+    opened = model_of_index(folder, model, device)
     if opened is None:
         index = LiveIndex.open(folder)
         return LiveWriter(folder, plain_coder(index.codebooks, unit=index.manifest.unit), **options)
@@ -200,29 +222,12 @@ def open_writer(
 
 def has_text_encoder(folder: Path | str, model: Path | str | None = None) -> bool:
     """Whether documents are added to an index as texts alone, and not with vectors."""
-    return isinstance(_model_of(Path(folder), model, "cpu"), Model)
+    return isinstance(model_of_index(folder, model), Model)
 
 
 def snapshot(folder: Path | str, out: Path | str) -> Path:
     """A copy of an index as it is now, while a writer goes on: files that never change are linked, not copied."""
     return write_snapshot(Path(folder), Path(out))
-
-
-def _model_of(folder: Path, model: Path | str | None, device: str) -> Model | FrozenModel | None:
-    """The model that made an index, or the one that is said to have; none where the index was made from arrays."""
-    stamp = model_of(folder)
-    if model is None and stamp is None:
-        return None
-    where = model if model is not None else stamp.folder if stamp else ""
-    try:
-        return open_model(where, pick_device(device))
-    except ModelError as error:
-        if model is not None:
-            raise
-        raise ModelError(
-            f"{folder} was built with the model in {where}, which cannot be opened there any more ({error}); "
-            "say where it is now with --model, or model=... in Python"
-        ) from error
 
 
 def evaluate(

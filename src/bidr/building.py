@@ -54,25 +54,16 @@ def build(
         Encoding the texts is not in it: that takes what the model takes.
     """
     model = model if isinstance(model, Model) else Model(model, pick_device(device))
+    options: dict[str, Any] = {"engine": engine, "stored": stored, "lexical": model.text.titles if lexical else None}
     out = Path(out)
     check_corpus(data, out)
     shape = _shape(data.corpus.count(), model.dense.dim, model.codebooks.books, model.codebooks.bits, engine, stored)
     budget = check_budget(ram_budget, build_peaks(shape, fits=False, named=True, worded=lexical))
     with watched(budget), working(out) as work:
         codes, vectors = _encoded(data, model, work.folder, tokens or work.folder / "tokens")
-        build_index(
-            out,
-            codebooks=model.codebooks,
-            codes=codes,
-            vectors=vectors,
-            documents=data.corpus,
-            model=ModelStamp(model.fingerprint, str(model.folder.resolve())),
-            engine=engine,
-            stored=stored,
-            work=work.below("index"),
-            named=data.corpus.fingerprint(),
-            lexical=model.text.titles if lexical else None,
-        )
+        options["model"] = _stamp(model)
+        named = _named(None, data, len(codes), out)
+        _finish(work, out, vectors, codebooks=model.codebooks, codes=codes, **named, **options)
     return out
 
 
@@ -120,7 +111,7 @@ def build_vectors(
     rows, books, bits = model.documents(vectors), model.codebooks.books, model.codebooks.bits
     shape, named = _shape(*rows.shape, books, bits, engine, stored), _named(ids, data, len(rows), Path(out))
     budget = check_budget(ram_budget, build_peaks(shape, fits=False, named=bool(named), worded=lexical))
-    options["model"] = ModelStamp(model.fingerprint, str(model.folder.resolve()))
+    options["model"] = _stamp(model)
     with watched(budget), working(Path(out)) as work:
         codes = _coded(work, rows, model.fingerprint, books, partial(model.additive.encode_blocks, rows))
         _finish(work, out, rows, codebooks=model.codebooks, codes=codes, **named, **options)
@@ -159,6 +150,10 @@ def _build_plain(
 
 def _shape(count: int, dim: int, books: int, bits: int, engine: str, stored: Kind) -> Shape:
     return Shape(count, dim, choose_engine(engine, count, bits), bits, (books * bits + 7) // 8, stored)
+
+
+def _stamp(model: Model | FrozenModel) -> ModelStamp:
+    return ModelStamp(model.fingerprint, str(model.folder.resolve()))
 
 
 def _named(ids: Names | None, data: Dataset | None, count: int, out: Path) -> dict[str, Any]:

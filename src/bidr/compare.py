@@ -5,7 +5,7 @@ bidr compare --data FOLDER --out DIR --bytes-per-doc 8
 
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -26,7 +26,7 @@ from bidr.training.config import SamplerName, TrainConfig
 from bidr.training.material import read_splits
 from bidr.training.recipe import model_of, open_workshop
 from bidr.training.recipes import DEFAULT, recipe, with_recipe
-from bidr.training.workshop import Workshop, refuse_untaught
+from bidr.training.workshop import Workshop, check_prefixes, refuse_untaught
 
 UNIFIED = ("bidr", "bidr-unified", "bidr-jpq", "bidr-lists", "star-jpq")
 SAMPLERS: tuple[SamplerName, ...] = ("random-walk", "snowball")
@@ -84,10 +84,11 @@ def compare(
         if name in UNIFIED and settings.unify.epochs < 1:
             raise ConfigError(f"unify.epochs: given 0, expected 1 or more: the recipe {name!r} fits a query encoder")
         refuse_untaught(settings)
-    check_cuts("shrink", shrink, config.dim)
+    check_prefixes(config, config.dim)
+    _check_cuts(configs, shrink, config.dim)
     judged = _judged(data, split, config)
     shop = open_workshop(data, config, out)
-    check_cuts("shrink", shrink, shop.dim)
+    _check_cuts(configs, shrink, shop.dim)
     rows = [_bm25(data, judged, config)]
     for name, settings in configs.items():
         own = shop.under(settings)
@@ -96,6 +97,13 @@ def compare(
         rows += _measure(name, own, out, judged, engine, sorted({*settings.dense.prefixes, *shrink}))
         write_json(out / "comparison.json", report(rows))
     return rows
+
+
+def _check_cuts(configs: Mapping[str, TrainConfig], shrink: Sequence[int], dim: int | None) -> None:
+    """Before anything is trained: a recipe whose vectors are not cut off would be measured as another one."""
+    check_cuts("shrink", shrink, dim)
+    for name, settings in configs.items():
+        check_cuts(f"recipe {name!r}, dense.prefixes", settings.dense.prefixes, dim, "leave the recipe out")
 
 
 def _judged(data: Dataset, split: str, config: TrainConfig) -> Split:

@@ -181,9 +181,7 @@ def evaluate_searcher(
         _parse(name)
     candidates = searcher.candidates if candidates is None else candidates
     k = min(depth_of(measures), candidates) if k is None else k
-    queries = [query for query in split.queries if query.id in split.qrels]
-    if not queries:
-        raise DataError("the split has no judged queries, expected at least one; check queries and judgements")
+    queries = _judged(split)
     qrels = {query.id: split.qrels[query.id] for query in queries}
     rankings, seconds = _answer_all(searcher, queries, k, candidates)
     run = rank_run(_ids(searcher, queries, [found.rows for found in rankings]))
@@ -232,6 +230,13 @@ def recall_of(index: Path, model: str | None) -> list[list[float]] | None:
         return curve if measured == (model, *current_generation(index)) else None
     except (OSError, ValueError, LookupError, TypeError, IndexFolderError):
         return None
+
+
+def _judged(split: Judged) -> list[Query]:
+    queries = [query for query in split.queries if query.id in split.qrels]
+    if not queries:
+        raise DataError("the split has no judged queries, expected at least one; check queries and judgements")
+    return queries
 
 
 def _curve(candidates: Mapping[str, Sequence[str]], qrels: Qrels) -> list[tuple[int, float]]:

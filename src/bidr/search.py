@@ -151,17 +151,15 @@ class Searcher:
         order, scores, ties = self._ranked(places, vectors, min(k, depth), added, view.vectors, clock)
         each = np.arange(len(places))[:, None]
         found = view.rows_of(places[each, order])
-        if ties:  # by row
+        if ties:
             by_row = np.lexsort((found, -scores), axis=1)
             found, order, scores = found[each, by_row], order[each, by_row], scores[each, by_row]
         code_scores = code_scores[each, order]
         clock.took("ranking")
         ranking = Ranking(found, scores, order + 1, code_scores, places, clock.timings(), view)
-        if joined:
-            ranking = ranking._replace(
-                candidate_ranks=joined.ranks[each, order], word_ranks=joined.word_ranks[each, order]
-            )
-        return ranking
+        if joined is None:
+            return ranking
+        return ranking._replace(candidate_ranks=joined.ranks[each, order], word_ranks=joined.word_ranks[each, order])
 
     def _added(self, code_scores: Floats, joined: Joined | None) -> Floats | None:
         """What the codes and the words add to the scores of candidates; None: nothing."""

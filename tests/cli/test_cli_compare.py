@@ -101,6 +101,20 @@ def test_vectors_cut_off_behind_their_end_are_refused(bidr: Run, made: Made, tmp
     for flag in ["--dense.prefixes"] + ["--shrink"] * (verb == "compare"):
         line = bidr.refused(verb, *given, flag, "8", "33")
         assert f"{flag.removeprefix('--')}: given 33, expected 1 to 32" in line
+        assert "recipe" not in line
+
+
+def test_a_recipe_that_cuts_vectors_off_behind_their_end_is_refused_before_anything_is_trained(
+    bidr: Run, made: Made, tmp_path: Path
+) -> None:
+    given = ["--data", made.data, "--out", tmp_path / "out", *TINY]
+    line = bidr.refused("train", "--recipe", "bidr-matryoshka", *given)
+    assert "dense.prefixes: given 64, expected 1 to 32" in line
+    assert "set --dense.prefixes 8 16, say, or take an encoder with at least 128 dimensions" in line
+    line = bidr.refused("compare", "--recipes", "dpr-opq", "bidr-matryoshka", *given)
+    assert "recipe 'bidr-matryoshka', dense.prefixes: given 64, expected 1 to 32" in line
+    assert "leave the recipe out, or take an encoder with at least 128 dimensions" in line
+    assert not (tmp_path / "out").exists()
 
 
 def test_recipes_are_listed_with_a_line_each(bidr: Run) -> None:

@@ -102,6 +102,17 @@ def test_different_ids_of_the_same_hash_are_no_repetition(tmp_path, small, monke
         Folder(tmp_path).write(["a", "b", "b"])
 
 
+def test_an_id_is_found_twice_with_another_of_the_same_hash_between(tmp_path, small, monkeypatch):
+    monkeypatch.setattr(names, "hash_of", len)
+    monkeypatch.setattr(ids.xxhash, "xxh3_64_intdigest", len)
+    given = ["cc", "a", "b", "dd", "a", "b"]
+    assert ids.Ids(given).repeated() == (1, 4)
+    assert ids.pass_by(lambda: iter(given), tmp_path).repeated == (1, 4)
+    with pytest.raises(DataError, match="rows 1 and 4 have the same id"):
+        Folder(tmp_path).write(given)
+    assert ids.Ids(given[:4]).repeated() is ids.pass_by(lambda: iter(given[:4]), tmp_path).repeated is None
+
+
 def test_lists_of_ids_are_checked_and_told_apart_without_being_held(tmp_path, small):
     given = [f"{row}" for row in range(500)]
     path = tmp_path / "ids.txt"

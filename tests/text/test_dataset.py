@@ -95,6 +95,19 @@ def test_in_memory() -> None:
     assert [query.id for query in dataset.split("test").queries] == ["q2", "q1"]
 
 
+def test_what_is_in_memory_can_be_read_again_and_is_told_from_other_content() -> None:
+    first, second = (
+        Dataset.from_records("made", (one._replace(text=one.text + more) for one in DOCUMENTS), iter(QUERIES), QRELS)
+        for more in ("", "!")
+    )
+    assert list(first.corpus) == list(first.corpus) == DOCUMENTS
+    same = Dataset.from_records("made", DOCUMENTS, QUERIES, QRELS)
+    assert same.corpus.fingerprint() == first.corpus.fingerprint() != second.corpus.fingerprint()
+    other = Dataset.from_records("made", DOCUMENTS, QUERIES, QRELS | {"train": QRELS["test"]})
+    assert other.fingerprint(["test"]) == first.fingerprint(["test"])
+    assert other.fingerprint(["train"]) != first.fingerprint(["train"])
+
+
 def test_fingerprint_changes_with_the_file(tmp_path: Path) -> None:
     folder = beir_folder(tmp_path / "a")
     before = load(folder).corpus.fingerprint()

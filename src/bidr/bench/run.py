@@ -106,35 +106,48 @@ def compare(
     """
     books = {variant.settings["fitted"] for variant in variants if "fitted" in variant.settings}
     fitted = {number: fit_once(prepared, number) for number in sorted(books)}
-    rows: list[Row] = [{"name": one.name, "peer": one.peer, "settings": one.settings, "points": []} for one in variants]
-    pairs = list(zip(variants, rows, strict=True))
-    requests = [_request(variant, prepared, fitted, limits) for variant in variants]
+    entries = [_Entry(one, _request(one, prepared, fitted, limits), _row(one)) for one in variants]
+    rows = [entry.row for entry in entries]
 
-    def each(what: str, do: Callable[[Variant, Row, dict[str, Any]], None]) -> None:
-        for (variant, row), request in zip(pairs, requests, strict=True):
-            if "error" in row:
-                continue
-            try:
-                do(variant, row, request)
-            except PeerError as error:
-                row["error"] = str(error)
-            print(f"{variant.name}: {row.get('error') or what}", file=sys.stderr, flush=True)
-            keep(rows)
-
-    def build(variant: Variant, row: Row, request: dict[str, Any]) -> None:
+    def build(variant: Variant, request: dict[str, Any], row: Row) -> None:
         if variant.peer in failed:
             raise PeerError(failed[variant.peer])
         lines = ask(python_of(variant.peer), {**request, "phase": "build"}, limits.seconds)
         _built(row, lines, fitted.get(variant.settings.get("fitted", 0)), prepared)
 
-    def search(variant: Variant, row: Row, request: dict[str, Any]) -> None:
+    def search(variant: Variant, request: dict[str, Any], row: Row) -> None:
         again = {"cold": 0} if row["points"] else {}
         _searched(row, ask(python_of(variant.peer), {**request, **again, "phase": "search"}, limits.seconds), prepared)
 
-    each("built", build)
-    for number in range(limits.rounds):
-        each(f"searched, round {number + 1} of {limits.rounds}", search)
+    steps = [("built", build)]
+    steps += [(f"searched, round {number + 1} of {limits.rounds}", search) for number in range(limits.rounds)]
+    for done, do in steps:
+        for entry in entries:
+            if "error" not in entry.row:
+                _attempt(entry, do, done)
+                keep(rows)
     return rows
+
+
+class _Entry(NamedTuple):
+    """A variant, what the harness is told of it, and what was found."""
+
+    variant: Variant
+    request: dict[str, Any]
+    row: Row
+
+
+def _row(variant: Variant) -> Row:
+    return {"name": variant.name, "peer": variant.peer, "settings": variant.settings, "points": []}
+
+
+def _attempt(entry: _Entry, do: Callable[[Variant, dict[str, Any], Row], None], done: str) -> None:
+    """Do it and say so; where it fails the row says why."""
+    try:
+        do(*entry)
+    except PeerError as error:
+        entry.row["error"] = str(error)
+    print(f"{entry.variant.name}: {entry.row.get('error') or done}", file=sys.stderr, flush=True)
 
 
 def _request(variant: Variant, prepared: Prepared, fitted: dict[int, Fitted], limits: Limits) -> dict[str, Any]:

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bidr.errors import IndexFolderError
-from bidr.index.bitmaps import Words, ascending, by_place, by_row, new_words
+from bidr.index.bitmaps import WORD, Words, ascending, by_place, by_row, new_words
 from bidr.index.filters import All, Filter, Not, Scalar, Test, kind
 from bidr.index.folder import REBUILD, HasFiles, check_content
 from bidr.index.lines import Lines
@@ -95,11 +95,12 @@ class Columns:
     def _by_place(self, words: Words, order: npt.NDArray[Any] | None) -> Words:
         """The bits of rows where these stand; none is set beyond the last place."""
         if order is None:
-            if self.count % 32:
-                words[-1] &= (1 << self.count % 32) - 1
+            if self.count % WORD:
+                words[-1] &= (1 << self.count % WORD) - 1
             return words
         if order is not self._order:
-            if len(order) != self.count or order.view(f"u{order.itemsize}").max() >= self.count:
+            unsigned = order.view(f"u{order.itemsize}")  # what is below 0 is then far above
+            if len(order) != self.count or unsigned.max() >= self.count:
                 raise IndexFolderError(f"{self.folder}: the order of documents names rows not there; {REBUILD}")
             self._order = order
         found = new_words(self.count)
@@ -111,18 +112,18 @@ class Columns:
         if isinstance(asked, Test):
             words = new_words(self.count)
             for number, (name, of) in enumerate(self.columns):
-                if name == asked.name:
-                    self._mark(number, of, asked, words)
+                if name == asked.name and of == "word":
+                    self._mark_words(number, asked, words)
+                elif name == asked.name:
+                    self._mark_values(number, of, asked, words)
             return words
         if isinstance(asked, Not):
             return ~self._evaluate(asked.part)
         combine = np.bitwise_and if isinstance(asked, All) else np.bitwise_or
         return reduce(combine, [self._evaluate(part) for part in asked.parts])
 
-    def _mark(self, number: int, of: str, test: Test, words: Words) -> None:
-        """Set the bits of rows that pass one condition by one column."""
-        if of == "word":
-            return self._mark_words(number, test, words)
+    def _mark_values(self, number: int, of: str, test: Test, words: Words) -> None:
+        """Set the bits of rows that pass one condition by one column of numbers or truth values."""
         wanted = "number" if of == "whole" else of
         values = self._array(f"column.{number}.values.npy", DTYPES[of])
         if len(values) != self.count:
@@ -134,9 +135,9 @@ class Columns:
         elif wanted == "number" and all(kind(bound) == wanted for _, bound in test.bounds):
             mark_range = mark_fraction_range if of == "number" else mark_whole_range
             mark_range(values, test.bounds, words)
-        return None
 
     def _mark_words(self, number: int, test: Test, words: Words) -> None:
+        """The same by a column of words."""
         dictionary, (rows, once_each) = self._dictionary(number), self._rows(number)
         codes = self._array(f"column.{number}.codes.npy", np.dtype("<u4"))
         if len(codes) != len(rows):

@@ -1,6 +1,7 @@
 """Building an index folder from codebooks, codes, vectors and documents: in steps, each streamed, and kept if asked."""
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -82,10 +83,7 @@ def build_index(
         build.run(_Names(documents, ids, named, lexical), stored, ef_construction)
         desk.clear()
         generation.adopt(desk.folder, build.files)
-        about = {"engine": chosen, "ef_construction": ef_construction, "model": model, "unit": unit}
-        shape = {"count": len(codes), "dim": vectors.shape[1], "code_dim": codebooks.dim}
-        books = {"books": codebooks.books, "words": codebooks.words}
-        return generation.commit(lambda files: Manifest(**shape, **books, **about, files=dict(files)))  # type: ignore[arg-type]
+        return generation.commit(partial(build.manifest, ef_construction, model, unit))
 
 
 def _check_settings(documents: bool, ids: bool, lexical: Titles | None, ef_construction: int) -> None:
@@ -128,10 +126,10 @@ class _Build:
     def run(self, names: _Names, stored: Kind, ef_construction: int) -> None:
         """All of them, in the order in which they need each other."""
         if names.titles is None:  # before the rest: bad names are found at once
-            self.names(*names)
+            self.names(names)
         self.order()
         if names.titles is not None:  # words are written by place
-            self.names(*names)
+            self.names(names)
         self.vectors(stored)
         self.codes()
         if self.engine == "hnsw":
@@ -139,14 +137,24 @@ class _Build:
         if self.sources != _stamps(self.work, self.given, self.rows):
             raise DataError("vectors: changed while the index was made of them; build it again")
 
-    def names(
-        self,
-        documents: Iterable[Document] | None,
-        ids: Iterable[str | Document] | None,
-        stamp: Any,
-        titles: Titles | None = None,
-    ) -> None:
+    def manifest(self, ef_construction: int, model: ModelStamp | None, unit: bool, files: Files) -> Manifest:
+        """What is to be said of the index."""
+        return Manifest(
+            count=self.count,
+            dim=self.rows.shape[1],
+            code_dim=self.codebooks.dim,
+            books=self.codebooks.books,
+            words=self.codebooks.words,
+            engine=self.engine,
+            ef_construction=ef_construction,
+            model=model,
+            unit=unit,
+            files=dict(files),
+        )
+
+    def names(self, names: _Names) -> None:
         """Ids and texts; and their words, where `titles` says whether those of titles count."""
+        documents, ids, stamp, titles = names
         given = ids if documents is None else documents
         if given is None:
             return

@@ -13,6 +13,7 @@ from bidr.index.folder import HasFiles, check_content
 from bidr.index.lines import Lines, NewFile
 from bidr.index.vectors import read_npy_header, write_npy_header
 from bidr.spill import Spill
+from bidr.text.ids import same_id
 
 HASHES, ROWS, IDS = "ids.hashes.npy", "ids.rows.npy", "ids"
 HASH, ROW = np.dtype("<u8"), np.dtype("<u4")
@@ -83,12 +84,12 @@ class NamesWriter:
         if self._spill.count != count:
             given = f"documents: {self._spill.count:,} given, but codes for {count:,}"
             raise DataError(f"{given}; give the corpus that was encoded")
-        with self._spill, create(HASHES) as hashes, create(ROWS) as rows:
+        with self._spill, closing(Lines(self.folder, IDS)) as ids, create(HASHES) as hashes, create(ROWS) as rows:
             write_npy_header(hashes, HASH, (count,))
             write_npy_header(rows, ROW, (count,))
             for records in self._spill.ranges():
                 ordered = records[np.argsort(records["hash"], kind="stable")]
-                self._refuse_repeated(ordered)
+                _refuse_repeated(ordered, ids)
                 hashes.write(ordered["hash"].tobytes())
                 rows.write(ordered["row"].tobytes())
 
@@ -99,17 +100,13 @@ class NamesWriter:
         self._spill.add(records)
         self._waiting = array("Q")
 
-    def _refuse_repeated(self, ordered: npt.NDArray[Any]) -> None:
-        same = np.flatnonzero(ordered["hash"][1:] == ordered["hash"][:-1])
-        if not len(same):
-            return
-        with closing(Lines(self.folder, IDS)) as ids:
-            for place in same.tolist():
-                first, second = ordered["row"][[place, place + 1]].tolist()
-                if ids.get(first) == ids.get(second):
-                    raise DataError(
-                        f"documents: rows {first:,} and {second:,} have the same id; make ids unique, or leave one out"
-                    )
+
+def _refuse_repeated(ordered: npt.NDArray[Any], ids: Lines) -> None:
+    same = same_id(ordered["hash"], ordered["row"], lambda rows: map(ids.get, rows))
+    if same:
+        raise DataError(
+            f"documents: rows {same[0]:,} and {same[1]:,} have the same id; make ids unique, or leave one out"
+        )
 
 
 def _sorted(hashes: "array[int]") -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:

@@ -40,12 +40,14 @@ class HashedDropout(nn.Dropout):
 
 
 def mixed(bits: Tensor) -> Tensor:
+    """Hashes of 32-bit numbers."""
     for shift, factor in ROUNDS:
         bits = (bits ^ ((bits >> shift) & ((1 << (32 - shift)) - 1))) * factor
     return bits
 
 
 def hash_dropouts(layers: nn.Module) -> None:
+    """Put a hashed dropout in the place of every other."""
     for owner in list(layers.modules()):
         for name, child in owner.named_children():
             if type(child) is nn.Dropout:

@@ -2,9 +2,8 @@
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import xxhash
 
@@ -12,11 +11,10 @@ from bidr.errors import ConfigError, DataError
 from bidr.text import beir, irds, msmarco, parquet
 from bidr.text.ids import Ids, pass_by
 from bidr.text.records import Document, Qrel, Query
-from bidr.text.tables import Source, SplitTables, Table
+from bidr.text.tables import Source, SplitTables, Table, held_table
 from bidr.text.trec import Qrels
 
 Titles = Literal["prepend", "ignore"]
-Record = TypeVar("Record")
 
 _FOLDERS: tuple[tuple[Callable[[Path], Source | None], str], ...] = (
     (beir.detect, beir.LOOKED_FOR),
@@ -66,7 +64,7 @@ class Corpus:
         return (document_text(document, titles) for document in self)
 
     def fingerprint(self) -> str:
-        """Changes when the files do (by name, size and time of change); costs no reading."""
+        """Changes when the files do (by name, size and time of change: nothing is read), or what is held in memory."""
         return _fingerprint([self.table])
 
 
@@ -112,18 +110,20 @@ class Dataset:
     def from_records(
         cls,
         name: str,
-        documents: Sequence[Document],
-        queries: Sequence[Query] = (),
+        documents: Iterable[Document],
+        queries: Iterable[Query] = (),
         qrels_by_split: Mapping[str, Mapping[str, Mapping[str, int]]] | None = None,
     ) -> "Dataset":
-        """A data set held in memory."""
-        query_table = Table(f"{name} queries", partial(_numbered, queries), "number")
-        splits = {}
+        """A data set held in memory.
+
+        name:           what error messages call it.
+        qrels_by_split: scores by split ("train", "dev", "test"), query id and document id; above 0 is an answer.
+        """
+        asked, splits = held_table(f"{name} queries", queries), {}
         for split, qrels in (qrels_by_split or {}).items():
-            judgements = [Qrel(query, doc, score) for query, found in qrels.items() for doc, score in found.items()]
-            table = Table(f"{name} qrels {split}", partial(_numbered, judgements), "number")
-            splits[split] = SplitTables(query_table, table)
-        return cls(Source(name, Table(f"{name} documents", partial(_numbered, documents), "number"), splits))
+            judgements = (Qrel(query, doc, score) for query, found in qrels.items() for doc, score in found.items())
+            splits[split] = SplitTables(asked, held_table(f"{name} qrels {split}", judgements))
+        return cls(Source(name, held_table(f"{name} documents", documents), splits))
 
 
 def _fingerprint(tables: Sequence[Table[Any]]) -> str:
@@ -133,11 +133,9 @@ def _fingerprint(tables: Sequence[Table[Any]]) -> str:
         for path in table.files:
             state = path.stat()
             digest.update(f"{path.name} {state.st_size} {state.st_mtime_ns}".encode())
+        for record in table.held:
+            digest.update(repr(record).encode())
     return digest.hexdigest()
-
-
-def _numbered(records: Iterable[Record]) -> Iterator[tuple[int, Record]]:
-    return enumerate(records, start=1)
 
 
 def _read_judgements(table: Table[Qrel]) -> Qrels:

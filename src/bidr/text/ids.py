@@ -1,9 +1,9 @@
 """Many document ids in little memory: their bytes end to end, and 24 bytes each to find them by row and by id."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple, overload
+from typing import Any, NamedTuple, overload
 
 import numpy as np
 import xxhash
@@ -78,13 +78,26 @@ class Ids(Sequence[str]):
 
     def repeated(self) -> tuple[int, int] | None:
         """Two rows with the same id, or None when all differ."""
-        return next(self._repeated(), None)
+        return same_id(self._hashes, self._order, lambda rows: map(self.__getitem__, rows))
 
-    def _repeated(self) -> Iterator[tuple[int, int]]:
-        for at in np.flatnonzero(self._hashes[1:] == self._hashes[:-1]):
-            first, second = int(self._order[at]), int(self._order[at + 1])
-            if self[first] == self[second]:
-                yield first, second
+
+def same_id(
+    hashes: NDArray[Any], rows: NDArray[Any], ids_of: Callable[[Iterator[int]], Iterable[Hashable]]
+) -> tuple[int, int] | None:
+    """Two rows with the same id, or None; of equal hashes the ids themselves decide.
+
+    hashes: sorted; rows: whose they are, rising where hashes are equal.
+    ids_of: the ids of rising rows, looked up as far as they are needed: of an id that all share, two.
+    """
+    equal = np.flatnonzero(hashes[1:] == hashes[:-1])
+    for start in equal[np.diff(equal, prepend=-2) > 1]:
+        end = np.searchsorted(hashes, hashes[start], side="right")
+        known: dict[Hashable, int] = {}
+        for row, identifier in zip(map(int, rows[start:end]), ids_of(map(int, rows[start:end])), strict=False):
+            before = known.setdefault(identifier, row)
+            if before != row:
+                return before, row
+    return None
 
 
 class Passed(NamedTuple):
@@ -111,8 +124,14 @@ def pass_by(begin: Callable[[], Iterable[str]], near: Path) -> Passed:
 def _same(begin: Callable[[], Iterable[str]], spill: Spill) -> tuple[int, int] | None:
     for records in spill.ranges():
         ordered = records[np.argsort(records["hash"], kind="stable")]
-        for at in np.flatnonzero(ordered["hash"][1:] == ordered["hash"][:-1]):
-            rows: list[int] = ordered["row"][at : at + 2].tolist()
-            if len({each for row, each in enumerate(begin()) if row in rows}) == 1:
-                return rows[0], rows[1]
+        if found := same_id(ordered["hash"], ordered["row"], lambda rows: _at(begin(), rows)):
+            return found
     return None
+
+
+def _at(ids: Iterable[str], rows: Iterator[int]) -> Iterator[str]:
+    """Those that stand at rising rows."""
+    stream, passed = iter(ids), 0
+    for row in rows:
+        yield from islice(stream, row - passed, row - passed + 1)
+        passed = row + 1

@@ -1,7 +1,7 @@
 """What every format offers: tables of documents, queries and judgements that can be read again and again."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -25,6 +25,8 @@ class Table(Generic[Record]):
     unit: str = "line"
     files: tuple[Path, ...] = ()
     """What to look at to learn whether the content has changed."""
+    held: Sequence[Record] = ()
+    """The content itself, where there are no files."""
 
     def __iter__(self) -> Iterator[tuple[int, Record]]:
         return self.read()
@@ -52,6 +54,16 @@ class Source(NamedTuple):
 def file_table(path: Path, read: Callable[[Path], Iterator[tuple[int, Record]]]) -> Table[Record]:
     """A table over one text file."""
     return Table(str(path), partial(read, path), files=(path,))
+
+
+def held_table(where: str, records: Iterable[Record]) -> Table[Record]:
+    """A table over records in memory."""
+    held = tuple(records)
+    return Table(where, partial(_numbered, held), "number", held=held)
+
+
+def _numbered(records: Sequence[Record]) -> Iterator[tuple[int, Record]]:
+    return enumerate(records, start=1)
 
 
 def columns(path: Path, counts: tuple[int, ...], layout: str) -> Iterator[tuple[int, list[str]]]:

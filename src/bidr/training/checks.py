@@ -15,13 +15,16 @@ def at_least(least: int, config: object, *names: str, prefix: str = "") -> None:
             raise ConfigError(f"{prefix}{name}: given {value}, expected {least} or more")
 
 
-def check_cuts(name: str, given: Sequence[int], dim: int | None) -> None:
-    """Vectors cannot be cut off behind their end; None: nobody knows it yet."""
+def check_cuts(name: str, given: Sequence[int], dim: int | None, instead: str = "give smaller ones") -> None:
+    """Vectors cannot be cut off behind their end; None: nobody knows it yet. `instead`: what to do about it."""
     if dim is None:
         return
     for each in given:
         if not 1 <= each <= dim:
-            raise ConfigError(f"{name}: given {each}, expected 1 to {dim}, the dimensions of the encoder's vectors")
+            raise ConfigError(
+                f"{name}: given {each}, expected 1 to {dim}, the dimensions of the encoder's vectors; "
+                f"{instead}, or take an encoder with at least {max(given)} dimensions"
+            )
 
 
 def check_choices(config: Any, prefix: str = "") -> None:

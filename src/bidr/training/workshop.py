@@ -50,14 +50,14 @@ class Workshop:
         self.config = self.base = config
         self.device = self.group.device(pick_device(config.device))
         refuse_untaught(config)
-        check_cuts("dense.prefixes", config.dense.prefixes, config.dim)
+        check_prefixes(config, config.dim)
         with self.group.turn():
             splits = read_splits(dataset, config.dev_queries, config.seed)
             with storage_errors(folder):
                 folder.mkdir(parents=True, exist_ok=True)
             self._first = first = self._first_encoder()
             check_shape(first.dim, config.books, config.codewords)
-            check_cuts("dense.prefixes", config.dense.prefixes, first.dim)
+            check_prefixes(config, first.dim)
             text = config.text
             self.material = prepare(
                 dataset,
@@ -250,6 +250,12 @@ def refuse_untaught(config: TrainConfig) -> None:
         raise ConfigError(
             "distil.teacher: not given, expected a cross-encoder's folder or a file of its scores, to learn from"
         )
+
+
+def check_prefixes(config: TrainConfig, dim: int | None) -> None:
+    """Vectors of so many dimensions can be cut off where the settings say; None: nobody knows yet how many."""
+    some = f"{max(1, (dim or 0) // 4)} {max(1, (dim or 0) // 2)}"
+    check_cuts("dense.prefixes", config.dense.prefixes, dim, f"set --dense.prefixes {some}, say")
 
 
 def given(value: float | None, usual: float) -> float:

@@ -101,6 +101,7 @@ def random_state(device: torch.device) -> tuple[Tensor, Tensor | None]:
 
 
 def restore_random_state(device: torch.device, state: tuple[Tensor, Tensor | None]) -> None:
+    """Set them back to where they were."""
     on_host, on_device = state
     torch.set_rng_state(on_host)
     if on_device is not None:
