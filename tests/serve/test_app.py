@@ -286,7 +286,7 @@ def test_deadline(index, monkeypatch):
     real, done = app.search, []
 
     def slow(serving, asked, queries, deadline, encode):
-        time.sleep(0.2)
+        time.sleep(1.5)
         try:
             return real(serving, asked, queries, deadline, encode)
         except Exception as error:
@@ -296,7 +296,7 @@ def test_deadline(index, monkeypatch):
     monkeypatch.setattr(app, "search", slow)
     started = time.monotonic()
     found = search(service, vectors=[vector(1)])
-    assert (found.status_code, time.monotonic() - started < 0.19) == (504, True)
+    assert (found.status_code, time.monotonic() - started < 1.4) == (504, True)
     service.pool.shutdown()
     assert "time for this request" in str(done[0])
 
