@@ -128,8 +128,9 @@ def _build_plain(
     options: dict[str, Any],
 ) -> Path:
     rows = open_vectors(vectors, "vectors", plain.metric)
-    plain.check(rows.dim)
-    shape = _shape(*rows.shape, plain.books, plain.codewords.bit_length() - 1, options["engine"], options["stored"])
+    shape = _shape(
+        *rows.shape, plain.books(rows.dim), plain.codewords.bit_length() - 1, options["engine"], options["stored"]
+    )
     named = _named(ids, data, len(rows), Path(out))
     budget = check_budget(ram_budget, build_peaks(shape, named=bool(named), worded=bool(options["lexical"])))
     with watched(budget), working(Path(out)) as work:

@@ -37,8 +37,9 @@ class Build(Verb):
     """How vectors lie on disk: int8 is half of fp16, and ranks a little less exactly."""
     lexical: bool = False
     """Also index the words of --data, for searches that join what words find: bidr search --lexical 100."""
-    bytes_per_doc: int = 32
-    """Without a model: bytes of codes that a document takes in RAM."""
+    bytes_per_doc: int | None = None
+    """Without a model: bytes of codes that a document takes in RAM; by default 32, or the most below that divide the
+    dimensions."""
     codewords: Literal[16, 256] = 16
     """Without a model: 16 codewords a book (quicker to scan) or 256 (finer at the same bytes)."""
     metric: Literal["cosine", "ip"] = "cosine"

@@ -10,29 +10,40 @@ from bidr.codes.fit import FIT_ROWS, fit
 from bidr.codes.vectors import Metric, VectorRows
 from bidr.errors import ConfigError
 
+USUAL_BYTES = 32
+
 
 class PlainCodes(NamedTuple):
-    """OPQ codes. codewords: 16 a book are quicker to scan, 256 finer at the same bytes."""
+    """OPQ codes. bytes_per_doc: by default 32, or the most below that divide the dimensions.
 
-    bytes_per_doc: int = 32
+    codewords: 16 a book are quicker to scan, 256 finer at the same bytes.
+    """
+
+    bytes_per_doc: int | None = None
     codewords: Literal[16, 256] = 16
     metric: Metric = "cosine"
     seed: int = 0
 
-    @property
-    def books(self) -> int:
-        return self.bytes_per_doc * (1 if self.codewords == 256 else 2)
-
-    def check(self, dim: int) -> None:
-        """Refuse what cannot be, before anything is computed."""
-        if self.bytes_per_doc < 1:
-            raise ConfigError(f"bytes_per_doc: given {self.bytes_per_doc}, expected 1 or more")
-        check_shape(dim, self.books, self.codewords)
+    def books(self, dim: int) -> int:
+        """How many codebooks vectors get; refuses what cannot be, before anything is computed."""
+        each = 1 if self.codewords == 256 else 2
+        fitting = [size for size in range(1, dim // each + 1) if dim % (each * size) == 0]
+        usual = max((size for size in fitting if size <= USUAL_BYTES), default=USUAL_BYTES)
+        size = usual if self.bytes_per_doc is None else self.bytes_per_doc
+        if size not in fitting:
+            near = sorted(sorted(fitting, key=lambda other: abs(other - size))[:3])
+            choose = f"choose {' or '.join(map(str, near))}" if near else "take 256 codewords"
+            raise ConfigError(
+                f"bytes_per_doc: given {size}, that is {each * size} codebooks of {self.codewords} codewords, expected "
+                f"a number of codebooks that divides the {dim} dimensions; {choose}"
+            )
+        check_shape(dim, each * size, self.codewords)
+        return each * size
 
     def fit(self, rows: VectorRows) -> Codebooks:
-        self.check(rows.dim)
+        books = self.books(rows.dim)
         some = np.random.default_rng(self.seed).choice(len(rows), min(FIT_ROWS, len(rows)), replace=False)
-        return fit(rows.gather(np.sort(some)), self.books, self.codewords, seed=self.seed)
+        return fit(rows.gather(np.sort(some)), books, self.codewords, seed=self.seed)
 
 
 def encode_blocks(codebooks: Codebooks, rows: VectorRows, first: int = 0) -> Iterator[Codes]:
