@@ -108,6 +108,29 @@ def test_vectors_go_as_bytes():
             searcher.search_vectors(rows[0])
 
 
+def test_one_id_or_document_is_not_taken_for_many():
+    """Letters of an id are ids too: deleting "12" must not delete "1" and "2"."""
+    server = Server()
+    calls = [
+        (lambda one: one.delete("12"), r"ids: given the string '12', expected a list of ids; for one write \['12'\]"),
+        (lambda one: one.get("12"), "given the string '12'"),
+        (lambda one: one.delete([1, 2]), "ids: number 0 is 1, expected a string"),
+        (lambda one: one.add(Document("a", "", "")), r"given a single Document, expected .* \[document\]"),
+        (lambda one: one.add("a"), "given a single str"),
+    ]
+
+    async def run(call, said):
+        async with AsyncClient("http://made", transport=httpx.MockTransport(server)) as searcher:
+            with pytest.raises(DataError, match=said):
+                await call(searcher)
+
+    for call, said in calls:
+        with client(server) as searcher, pytest.raises(DataError, match=said):
+            call(searcher)
+        asyncio.run(run(call, said))
+    assert not server.requests
+
+
 def test_many_are_sent_in_parts_that_the_server_allows():
     server = Server()
     with client(server) as searcher:

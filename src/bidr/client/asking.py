@@ -1,7 +1,7 @@
 """The requests that each operation makes, whoever sends them: generators that yield a request and get its answer."""
 
 import json
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import quote
 
@@ -11,7 +11,7 @@ import numpy.typing as npt
 from bidr.answers import Answer, Answers, QueryVectors, Timings
 from bidr.codes.codebooks import Floats
 from bidr.errors import ConfigError, DataError
-from bidr.text.records import Document
+from bidr.text.records import Document, several_documents, several_ids
 
 T = TypeVar("T")
 Reply = dict[str, Any]
@@ -85,6 +85,7 @@ class Asking:
         return found
 
     def add(self, documents: Sequence[Document], vectors: Floats | None, replace: bool) -> Steps[int]:
+        documents = several_documents(documents)
         if vectors is not None and len(vectors) != len(documents):
             raise DataError(f"{len(vectors)} vectors for {len(documents)} documents given, expected one of each")
         rows: list[dict[str, Any]] = [_fields(document) for document in documents]
@@ -100,7 +101,7 @@ class Asking:
             count += int(done["added"]) + int(done["replaced"])
         return count
 
-    def delete(self, ids: Sequence[str], missing_ok: bool) -> Steps[int]:
+    def delete(self, ids: Collection[str], missing_ok: bool) -> Steps[int]:
         count = 0
         # Deleted twice is not found the second time: only where that is allowed may it be sent again.
         for part in (yield from self._named(ids)):
@@ -108,7 +109,7 @@ class Asking:
             count += int((yield Request("DELETE", "/v1/documents", params, again=missing_ok))["deleted"])
         return count
 
-    def get(self, ids: Sequence[str]) -> Steps[dict[str, Document]]:
+    def get(self, ids: Collection[str]) -> Steps[dict[str, Document]]:
         found: dict[str, Document] = {}
         for part in (yield from self._named(ids)):
             reply = yield Request("GET", "/v1/documents", part)
@@ -120,11 +121,12 @@ class Asking:
         limits: dict[str, Any] = about["limits"]
         return limits
 
-    def _named(self, ids: Sequence[str]) -> Steps[list[list[tuple[str, str]]]]:
+    def _named(self, ids: Collection[str]) -> Steps[list[list[tuple[str, str]]]]:
         """Ids as parameters, as many as may go together in one request."""
+        names = several_ids(ids)
         most = (yield from self._limits())["documents"]
-        sizes = [len("&id=" + quote(str(name), safe="")) for name in ids]
-        return [[("id", name) for name in ids[part]] for part in grouped(sizes, most, QUERY_BYTES)]
+        sizes = [len("&id=" + quote(name, safe="")) for name in names]
+        return [[("id", name) for name in names[part]] for part in grouped(sizes, most, QUERY_BYTES)]
 
     def _parts(self, sizes: Sequence[int], rest: int, question: Question) -> Steps[list[slice]]:
         """Queries that may go together in one request. sizes: bytes of each; rest: of what every request has."""

@@ -117,11 +117,11 @@ class Client(_Settings):
 
     def delete(self, ids: Collection[str], *, missing_ok: bool = False) -> int:
         """Take documents out of the index; how many."""
-        return self._run(self._asking.delete(list(ids), missing_ok))
+        return self._run(self._asking.delete(ids, missing_ok))
 
     def get(self, ids: Collection[str]) -> dict[str, Document]:
         """Documents by id; those that are not there are left out."""
-        return self._run(self._asking.get(list(ids)))
+        return self._run(self._asking.get(ids))
 
     def index(self) -> Reply:
         """What is served: documents, RAM, disk, model, limits."""
@@ -196,11 +196,11 @@ class AsyncClient(_Settings):
 
     async def delete(self, ids: Collection[str], *, missing_ok: bool = False) -> int:
         """As `Client.delete`."""
-        return await self._run(self._asking.delete(list(ids), missing_ok))
+        return await self._run(self._asking.delete(ids, missing_ok))
 
     async def get(self, ids: Collection[str]) -> dict[str, Document]:
         """As `Client.get`."""
-        return await self._run(self._asking.get(list(ids)))
+        return await self._run(self._asking.get(ids))
 
     async def index(self) -> Reply:
         """As `Client.index`."""
