@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bidr.answers import Answer, Answers, QueryVectors, Timings
+from bidr.client.errors import Unavailable
 from bidr.codes.codebooks import Floats
 from bidr.errors import ConfigError, DataError
 from bidr.text.records import Document, several_documents, several_ids
@@ -69,19 +70,19 @@ class Asking:
         rest = json.dumps({"texts": [], **question.fields()})[len('{"texts": [') :]
         for part in (yield from self._parts([len(text) + 2 for text in quoted], len(rest), question)):
             body = ('{"texts": [' + ", ".join(quoted[part]) + rest).encode()
-            found += answers_of((yield Request("POST", "/v1/search", body=body)))
+            found += as_many((yield Request("POST", "/v1/search", body=body)), len(quoted[part]))
         return found
 
     def by_vectors(self, queries: QueryVectors | npt.ArrayLike, question: Question) -> Steps[list[Answers]]:
         rows, found = one_side(queries), []
-        params = question.fields()
+        params = question.fields() | {"dim": rows.shape[1]}  # by their bytes alone, wide rows are more rows
         if "filter" in params:
             params["filter"] = json.dumps(params["filter"])
         if "codes_only" in params:
             params["codes_only"] = "true"
         for part in (yield from self._parts([rows[:1].nbytes] * len(rows), 0, question)):
             body, kind = rows[part].tobytes(), "application/octet-stream"
-            found += answers_of((yield Request("POST", "/v1/search", params, body, kind)))
+            found += as_many((yield Request("POST", "/v1/search", params, body, kind)), len(rows[part]))
         return found
 
     def add(self, documents: Sequence[Document], vectors: Floats | None, replace: bool) -> Steps[int]:
@@ -139,6 +140,15 @@ class Asking:
         depth += 0 if question.codes_only else question.lexical
         most = min(limits["queries"], limits["reads"] // max(depth, 1), limits["answers"] // max(k, 1))
         return list(grouped(sizes, most, BODY_SHARE * limits["body"] - rest))
+
+
+def as_many(reply: Reply, queries: int) -> list[Answers]:
+    """What a search found for so many queries."""
+    if (count := len(reply["results"])) != queries:
+        raise Unavailable(
+            f"the server gave {count} results, expected {queries}: one a query; is it a `bidr serve`?", 200
+        )
+    return answers_of(reply)
 
 
 def answers_of(reply: Reply) -> list[Answers]:
