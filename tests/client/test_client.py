@@ -208,6 +208,29 @@ def test_words_are_asked_for_as_of_the_local_searcher():
         searcher.search("a", lexcal=3)
 
 
+def test_numbers_of_numpy_are_numbers():
+    server = Server()
+    with client(server, candidates=np.int64(500), lexical_weight=np.float64(0.5)) as searcher:
+        searcher.search("a", k=np.int64(3), filter={"n": {"any": [np.int64(1)]}}, codes_only=np.True_)
+        searcher.search_vectors(np.zeros((1, 2)), k=np.uint8(3), filter={"n": np.float64(0.25)})
+        searcher.search([str(number) for number in range(4)], k=np.int64(500))
+        searcher.add([Document("a", "", "", {"n": np.int64(1)})])
+        with pytest.raises(DataError, match=r"given .*object.*, expected .* JSON"):
+            searcher.search("a", filter={"n": object()})
+    one, *parts = [json.loads(each.content) for each in server.requests if b"texts" in each.content]
+    filter = {"n": {"any": [1]}}
+    assert one == {
+        "texts": ["a"],
+        "k": 3,
+        "candidates": 500,
+        "filter": filter,
+        "codes_only": True,
+        "lexical_weight": 0.5,
+    }
+    assert dict(server.requests[1].url.params)["filter"] == '{"n": 0.25}'
+    assert [len(part["texts"]) for part in parts] == [2, 2], "as many as the answers to all allow"
+
+
 def test_busy_servers_are_asked_again_not_before_they_said(monkeypatch):
     waits = []
     monkeypatch.setattr(time, "sleep", waits.append)

@@ -156,6 +156,8 @@ def test_bytes_of_another_dimension_are_refused_where_it_is_said(service):
     assert "model of this index" in error["hint"]
     by_json = ask(service, "POST", f"/v1/search?dim={2 * DIM}", json={"vectors": [vector(1)]})
     assert by_json.status_code == 422, "said of any search, it holds"
+    told = ask(service, "GET", "/openapi.json").json()["paths"]["/v1/search"]["post"]["parameters"]
+    assert [one["schema"]["const"] for one in told if one["name"] == "dim"] == [DIM]
 
 
 def test_the_page_is_kept_by_browsers_and_only_read(service):

@@ -11,8 +11,9 @@ import numpy.typing as npt
 from bidr.answers import Answer, Answers, QueryVectors, Timings
 from bidr.client.errors import Unavailable
 from bidr.codes.codebooks import Floats
+from bidr.codes.vectors import as_array
 from bidr.errors import ConfigError, DataError
-from bidr.text.records import Document, several_documents, several_ids
+from bidr.text.records import Document, plain, several_documents, several_ids
 
 T = TypeVar("T")
 Reply = dict[str, Any]
@@ -67,7 +68,7 @@ class Asking:
         if not all(isinstance(text, str) for text in texts):
             raise DataError("a question is not a string; give a string, or a list of strings")
         quoted = [json.dumps(text) for text in texts]
-        rest = json.dumps({"texts": [], **question.fields()})[len('{"texts": [') :]
+        rest = as_json({"texts": [], **question.fields()})[len('{"texts": [') :]
         for part in (yield from self._parts([len(text) + 2 for text in quoted], len(rest), question)):
             body = ('{"texts": [' + ", ".join(quoted[part]) + rest).encode()
             found += as_many((yield Request("POST", "/v1/search", body=body)), len(quoted[part]))
@@ -77,7 +78,7 @@ class Asking:
         rows, found = one_side(queries), []
         params = question.fields() | {"dim": rows.shape[1]}  # by their bytes alone, wide rows are more rows
         if "filter" in params:
-            params["filter"] = json.dumps(params["filter"])
+            params["filter"] = as_json(params["filter"])
         if "codes_only" in params:
             params["codes_only"] = "true"
         for part in (yield from self._parts([rows[:1].nbytes] * len(rows), 0, question)):
@@ -94,7 +95,7 @@ class Asking:
             row["vector"] = vector
         count = 0
         start = b'{"replace": false, "documents": [' if not replace else b'{"documents": ['
-        bodies = [json.dumps(row).encode() for row in rows]
+        bodies = [as_json(row).encode() for row in rows]
         limits = yield from self._limits()
         for part in grouped([len(body) + 1 for body in bodies], limits["documents"], BODY_SHARE * limits["body"]):
             body = start + b",".join(bodies[part]) + b"]}"
@@ -170,10 +171,23 @@ def one_side(queries: QueryVectors | npt.ArrayLike) -> Floats:
         if queries.codes is not queries.vectors and not np.array_equal(queries.codes, queries.vectors):
             raise ConfigError("queries of two sides given, but a server takes one vector a query; send texts instead")
         queries = queries.vectors
-    rows = np.ascontiguousarray(queries, dtype="<f4")
+    with np.errstate(over="ignore"):  # what is too large for float32 the server refuses
+        rows = np.ascontiguousarray(as_array(queries, "queries"), dtype="<f4")
     if rows.ndim != 2:
         raise DataError(f"queries: given shape {rows.shape}, expected (queries, dimensions); for one use vector[None]")
     return rows
+
+
+def as_json(value: Any) -> str:
+    """JSON, in which numbers of numpy are numbers."""
+    return json.dumps(value, default=_for_json)
+
+
+def _for_json(value: Any) -> Any:
+    found = plain(value)
+    if found is value:
+        raise DataError(f"given {value!r} of type {type(value).__name__}, expected what JSON can say; convert it")
+    return found
 
 
 def _known(row: Reply) -> Document | None:

@@ -1,7 +1,9 @@
 """The small tuples that pass between the parts."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from bidr.errors import DataError
 
@@ -31,6 +33,11 @@ class Qrel(NamedTuple):
     query_id: str
     doc_id: str
     score: int
+
+
+def plain(value: Any) -> Any:
+    """A number or truth value of numpy as Python's own; anything else as it is."""
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def several_ids(ids: Iterable[str]) -> list[str]:
