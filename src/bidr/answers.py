@@ -1,7 +1,7 @@
 """What a search is asked and answers, as it passes between packages."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 from bidr.codes.codebooks import Floats
 from bidr.index.candidates import Rows
@@ -17,6 +17,21 @@ class QueryVectors(NamedTuple):
 
     codes: Floats
     vectors: Floats
+
+
+class Options(TypedDict, total=False):
+    """What else a search may say, of an open index and of a served one.
+
+    filter:         what attributes the answers must have, such as {"lang": "en", "year": {"gte": 2020}}.
+    codes_only:     answer as the codes alone rank: nothing is read from disk, and words are not asked.
+    lexical:        how many documents the words find (BM25) join the codes' candidates; 0: none, None: as the searcher.
+    lexical_weight: how much of BM25's score is added to the vectors' score; None: as the searcher.
+    """
+
+    filter: Any
+    codes_only: bool
+    lexical: int | None
+    lexical_weight: float | None
 
 
 class Timings(NamedTuple):

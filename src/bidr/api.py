@@ -3,9 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
-from bidr.answers import QueryVectors, Ranking
+import numpy.typing as npt
+
+from bidr.answers import Options, QueryVectors, Ranking
 from bidr.building import Names, Vectors, build, build_vectors
 from bidr.coders import frozen_coder, plain_coder, text_coder
 from bidr.codes.plain import PlainCodes
@@ -112,17 +114,19 @@ class OpenIndex(Searcher):
 
     def search_vectors(
         self,
-        queries: QueryVectors | Vectors,
+        queries: QueryVectors | Path | npt.ArrayLike,
         k: int = 10,
         candidates: int | None = None,
         *,
-        filter: Any = None,
         words: Sequence[str] | None = None,
-        lexical: int | None = None,
+        **options: Unpack[Options],
     ) -> Ranking:
-        """The k best documents for each query, as arrays. `queries` may be the vectors of the users' own model."""
+        """The k best documents for each query, as arrays. `queries` may be the vectors of the users' own model.
+
+        words: the same questions in words, for the documents that words find; options as `Options` has them.
+        """
         asked = queries if isinstance(queries, QueryVectors) else self.query_vectors(queries)
-        return super().search_vectors(asked, k, candidates, filter=filter, words=words, lexical=lexical)
+        return super().search_vectors(asked, k, candidates, words=words, **options)
 
     def by_vectors(self, vectors: Vectors, rows: dict[str, int]) -> QueryEncoder:
         """An encoder that looks names up: what `evaluate` asks with where questions are rows of vectors."""
@@ -134,7 +138,7 @@ class OpenIndex(Searcher):
 
         return encode
 
-    def query_vectors(self, vectors: Vectors) -> QueryVectors:
+    def query_vectors(self, vectors: Path | npt.ArrayLike) -> QueryVectors:
         """Questions' vectors as each side of the index takes them."""
         if isinstance(self.model, FrozenModel):
             return QueryVectors(*self.model.queries(vectors))

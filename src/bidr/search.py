@@ -3,11 +3,11 @@
 import math
 import time
 from collections.abc import Sequence
-from typing import Any, Protocol, overload
+from typing import Any, Protocol, Unpack, overload
 
 import numpy as np
 
-from bidr.answers import STEPS, Answer, Answers, QueryVectors, Ranking, Timings
+from bidr.answers import STEPS, Answer, Answers, Options, QueryVectors, Ranking, Timings
 from bidr.codes.codebooks import Floats
 from bidr.errors import ConfigError, DataError
 from bidr.index.candidates import Rows
@@ -63,48 +63,27 @@ class Searcher:
 
         _check_number("candidates", candidates)
         _check_number("lexical", lexical, least=0)
-        for name, weight in (("fuse", fuse), ("lexical_weight", lexical_weight)):
-            if not math.isfinite(weight):
-                raise ConfigError(
-                    f"{name}: given {weight}, expected a finite weight; 0 leaves the ranking to the vectors"
-                )
+        _check_weight("fuse", fuse)
+        _check_weight("lexical_weight", lexical_weight)
         self.lexical, self.lexical_weight = lexical, lexical_weight
         self.reader, self.encoder, self.candidates, self.fuse = reader, encoder, candidates, fuse
         self._best = best
 
     @overload
-    def search(
-        self, query: str, k: int = 10, candidates: int | None = None, *, filter: Any = None, lexical: int | None = None
-    ) -> Answers: ...
+    def search(self, query: str, k: int = 10, candidates: int | None = None, **options: Unpack[Options]) -> Answers: ...
 
     @overload
     def search(
-        self,
-        query: Texts,
-        k: int = 10,
-        candidates: int | None = None,
-        *,
-        filter: Any = None,
-        lexical: int | None = None,
+        self, query: Texts, k: int = 10, candidates: int | None = None, **options: Unpack[Options]
     ) -> list[Answers]: ...
 
     def search(
-        self,
-        query: str | Texts,
-        k: int = 10,
-        candidates: int | None = None,
-        *,
-        filter: Any = None,
-        lexical: int | None = None,
+        self, query: str | Texts, k: int = 10, candidates: int | None = None, **options: Unpack[Options]
     ) -> Answers | list[Answers]:
-        """The k best documents for a question, or for each of many.
-
-        filter: what attributes the answers must have, such as {"lang": "en", "year": {"gte": 2020}} (`index/filters`).
-        lexical: as that of the class, for these questions.
-        """
+        """The k best documents for a question, or for each of many; options as `Options` has them."""
         texts = [query] if isinstance(query, str) else list(query)
         queries, milliseconds = self.encode(texts)
-        ranking = self.search_vectors(queries, k, candidates, filter=filter, words=texts, lexical=lexical)
+        ranking = self.search_vectors(queries, k, candidates, words=texts, **options)
         ranking = ranking._replace(timings=ranking.timings._replace(encode=milliseconds))
         found = self.answers(ranking)
         return found[0] if isinstance(query, str) else found
@@ -128,9 +107,11 @@ class Searcher:
         *,
         filter: Any = None,
         words: Sequence[str] | None = None,
+        codes_only: bool = False,
         lexical: int | None = None,
+        lexical_weight: float | None = None,
     ) -> Ranking:
-        """The k best documents for each query, as arrays.
+        """The k best documents for each query, as arrays; options as `Options` has them.
 
         `k` and `candidates` beyond the number of documents mean all of them; fewer candidates than k are k.
         words: the same questions in words, for the documents that words find.
@@ -142,9 +123,11 @@ class Searcher:
         codes, vectors = self._checked(queries)
         clock = _Clock()
         engine = view.candidates if filter is None else view.filtered(filter)
-        depth = min(max(depth, k), engine.count)
+        depth = min(k if codes_only else max(depth, k), engine.count)
         code_scores, places = engine.search(codes, depth)
-        if joined := self._joined(code_scores, places, view, engine, words, lexical):
+        if codes_only:
+            return _as_coded(code_scores, places, view, clock)
+        if joined := self._joined(code_scores, places, view, engine, words, lexical, lexical_weight):
             code_scores, places = joined.code_scores, joined.places
         added = self._added(code_scores, joined)
         clock.took("candidates")
@@ -185,14 +168,23 @@ class Searcher:
         return order, scores, ties
 
     def _joined(
-        self, scores: Floats, places: Rows, view: Any, engine: Any, words: Sequence[str] | None, lexical: int | None
+        self,
+        scores: Floats,
+        places: Rows,
+        view: Any,
+        engine: Any,
+        words: Sequence[str] | None,
+        lexical: int | None,
+        weight: float | None,
     ) -> Joined | None:
         """The codes' candidates and those of the words; None where words are not asked."""
         lexical = self.lexical if lexical is None else lexical
+        weight = self.lexical_weight if weight is None else weight
         _check_number("lexical", lexical, least=0)
+        _check_weight("lexical_weight", weight)
         if not lexical:
             return None
-        return with_words(scores, places, view, engine, words, lexical, self.lexical_weight)
+        return with_words(scores, places, view, engine, words, lexical, weight)
 
     def answers(self, ranking: Ranking) -> list[Answers]:
         """Ids and texts for rows: reads them from disk, so only for answers that somebody looks at."""
@@ -246,9 +238,22 @@ class _Clock:
         return Timings(*(1000 * seconds for seconds in self.seconds.values()))
 
 
+def _as_coded(scores: Floats, places: Rows, view: Any, clock: _Clock) -> Ranking:
+    """The codes' own ranking: nothing is read from disk."""
+    rows = view.rows_of(places)
+    ranks = np.broadcast_to(np.arange(1, rows.shape[1] + 1), rows.shape)
+    clock.took("candidates")
+    return Ranking(rows, scores, ranks, scores, places, clock.timings(), view)
+
+
 def _check_number(name: str, value: int, least: int = 1) -> None:
     if isinstance(value, bool) or not isinstance(value, WHOLE) or value < least:
         raise ConfigError(f"{name}: given {value!r}, expected a whole number of {least} or more")
+
+
+def _check_weight(name: str, weight: float) -> None:
+    if not math.isfinite(weight):
+        raise ConfigError(f"{name}: given {weight}, expected a finite weight; 0 leaves the ranking to the vectors")
 
 
 def _as_floats(given: Floats) -> Floats:

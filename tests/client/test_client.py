@@ -12,7 +12,7 @@ import bidr
 from bidr.answers import Answer, Answers, QueryVectors, Timings
 from bidr.client.asking import answers_of
 from bidr.client.clients import AsyncClient, Client
-from bidr.client.errors import Conflict, NotAllowed, Rejected, Unavailable
+from bidr.client.errors import Conflict, NotAllowed, Rejected, ServiceError, Unavailable
 from bidr.client.retry import Retry
 from bidr.errors import BidrError, ConfigError, DataError
 from bidr.text.records import Document
@@ -100,12 +100,45 @@ def test_vectors_go_as_bytes():
         assert searcher.answers(found) == [[FOUND]] * 3
         sent = server.requests[-1]
         assert np.frombuffer(sent.content, dtype="<f4").tolist() == [1, 2, 3, 4, 5, 6]
-        assert dict(sent.url.params) == {"k": "2", "filter": '{"n": 1}', "codes_only": "true"}
+        assert dict(sent.url.params) == {"k": "2", "filter": '{"n": 1}', "codes_only": "true", "dim": "2"}
         assert searcher.search_vectors(QueryVectors(rows, rows)) == found
         with pytest.raises(ConfigError, match="two sides"):
             searcher.search_vectors(QueryVectors(rows, 2 * rows))
         with pytest.raises(DataError, match=r"vector\[None\]"):
             searcher.search_vectors(rows[0])
+
+
+@pytest.mark.parametrize("made", [[], [{"answers": [], "timings": TIMINGS}] * 2])
+def test_answers_to_more_or_fewer_queries_than_were_asked_are_refused(monkeypatch, made):
+    """A server that takes one wide row for two queries must not pass for one that answered."""
+    monkeypatch.setattr(Server, "answer", lambda self, request: {"results": made, "generation": 1})
+    with client(Server()) as searcher:
+        for call in (lambda: searcher.search("words"), lambda: searcher.search_vectors(np.zeros((1, 2)))):
+            with pytest.raises(ServiceError, match=f"{len(made)} results, expected 1"):
+                call()
+
+
+def test_one_id_or_document_is_not_taken_for_many():
+    """Letters of an id are ids too: deleting "12" must not delete "1" and "2"."""
+    server = Server()
+    calls = [
+        (lambda one: one.delete("12"), r"ids: given the string '12', expected a list of ids; for one write \['12'\]"),
+        (lambda one: one.get("12"), "given the string '12'"),
+        (lambda one: one.delete([1, 2]), "ids: number 0 is 1, expected a string"),
+        (lambda one: one.add(Document("a", "", "")), r"given a single Document, expected .* \[document\]"),
+        (lambda one: one.add("a"), "given a single str"),
+    ]
+
+    async def run(call, said):
+        async with AsyncClient("http://made", transport=httpx.MockTransport(server)) as searcher:
+            with pytest.raises(DataError, match=said):
+                await call(searcher)
+
+    for call, said in calls:
+        with client(server) as searcher, pytest.raises(DataError, match=said):
+            call(searcher)
+        asyncio.run(run(call, said))
+    assert not server.requests
 
 
 def test_many_are_sent_in_parts_that_the_server_allows():
@@ -155,7 +188,12 @@ def test_words_are_asked_for_as_of_the_local_searcher():
         searcher.search("a", lexical=0, lexical_weight=0.0, codes_only=True)
         searcher.search_vectors(np.zeros((1, 2)), lexical=3)
         searcher.search([str(number) for number in range(4)], candidates=500, lexical=500)
-    assert dict(server.requests[3].url.params) == {"k": "10", "lexical": "3", "lexical_weight": "0.5"}
+    assert dict(server.requests[3].url.params) == {
+        "k": "10",
+        "lexical": "3",
+        "lexical_weight": "0.5",
+        "dim": "2",
+    }
     bodies = [json.loads(one.content) for one in server.requests if b"texts" in one.content]
     told = [{name: value for name, value in body.items() if name not in ("texts", "k")} for body in bodies]
     assert told[:3] == [
@@ -168,6 +206,29 @@ def test_words_are_asked_for_as_of_the_local_searcher():
     assert found[0].word_rank == 4
     with client(server) as searcher, pytest.raises((TypeError, ValueError)):
         searcher.search("a", lexcal=3)
+
+
+def test_numbers_of_numpy_are_numbers():
+    server = Server()
+    with client(server, candidates=np.int64(500), lexical_weight=np.float64(0.5)) as searcher:
+        searcher.search("a", k=np.int64(3), filter={"n": {"any": [np.int64(1)]}}, codes_only=np.True_)
+        searcher.search_vectors(np.zeros((1, 2)), k=np.uint8(3), filter={"n": np.float64(0.25)})
+        searcher.search([str(number) for number in range(4)], k=np.int64(500))
+        searcher.add([Document("a", "", "", {"n": np.int64(1)})])
+        with pytest.raises(DataError, match=r"given .*object.*, expected .* JSON"):
+            searcher.search("a", filter={"n": object()})
+    one, *parts = [json.loads(each.content) for each in server.requests if b"texts" in each.content]
+    filter = {"n": {"any": [1]}}
+    assert one == {
+        "texts": ["a"],
+        "k": 3,
+        "candidates": 500,
+        "filter": filter,
+        "codes_only": True,
+        "lexical_weight": 0.5,
+    }
+    assert dict(server.requests[1].url.params)["filter"] == '{"n": 0.25}'
+    assert [len(part["texts"]) for part in parts] == [2, 2], "as many as the answers to all allow"
 
 
 def test_busy_servers_are_asked_again_not_before_they_said(monkeypatch):

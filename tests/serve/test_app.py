@@ -143,6 +143,23 @@ def test_bytes_that_are_no_vectors(service):
         assert found.status_code == 422, found.text
 
 
+def test_bytes_of_another_dimension_are_refused_where_it_is_said(service):
+    """Two rows of 16 numbers are as many bytes as one of 32: only who sends them can tell."""
+    kind = {"content-type": "application/octet-stream"}
+    wide = clustered(1, 2 * DIM, 3).astype("<f4").tobytes()
+    for query, status, queries in ((f"dim={DIM}", 200, 2), ("", 200, 2), (f"dim={2 * DIM}", 422, 0), ("dim=x", 422, 0)):
+        found = ask(service, "POST", f"/v1/search?{query}", content=wide, headers=kind)
+        assert (found.status_code, len(found.json().get("results", ()))) == (status, queries), found.text
+    error = ask(service, "POST", f"/v1/search?dim={2 * DIM}", content=wide, headers=kind).json()["error"]
+    assert (error["message"], error["given"]) == ("dim", str(2 * DIM))
+    assert str(DIM) in error["expected"]
+    assert "model of this index" in error["hint"]
+    by_json = ask(service, "POST", f"/v1/search?dim={2 * DIM}", json={"vectors": [vector(1)]})
+    assert by_json.status_code == 422, "said of any search, it holds"
+    told = ask(service, "GET", "/openapi.json").json()["paths"]["/v1/search"]["post"]["parameters"]
+    assert [one["schema"]["const"] for one in told if one["name"] == "dim"] == [DIM]
+
+
 def test_the_page_is_kept_by_browsers_and_only_read(service):
     found = ask(service, "GET", "/")
     assert (found.status_code, found.headers.get_list("cache-control")) == (200, ["no-cache"])

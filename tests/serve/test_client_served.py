@@ -1,5 +1,6 @@
 """bidr.Client against a real server: one line is another, the answers are the same."""
 
+import numpy as np
 import pytest
 
 import bidr
@@ -11,10 +12,10 @@ from serve.made_server import DIM
 
 def test_one_line_changes_and_the_answers_do_not(server):
     asked = clustered(7, DIM, 55)  # more than the three that the server takes at once
-    found = []
+    found, passing = [], {"even": True, "n": {"gte": np.int64(4)}}
     for opened in (bidr.open_index(server.index), bidr.Client(server.url)):
         with opened as searcher:
-            found.append(searcher.answers(searcher.search_vectors(asked, 5, 30, filter={"even": True})))
+            found.append(searcher.answers(searcher.search_vectors(asked, 5, 30, filter=passing)))
     local, remote = found
     assert len(remote) == len(local) == 7
     for mine, theirs in zip(remote, local, strict=True):
@@ -24,6 +25,22 @@ def test_one_line_changes_and_the_answers_do_not(server):
         assert [one.score for one in mine] == pytest.approx([one.score for one in theirs], rel=1e-5)
         assert mine.timings.candidates > 0
         assert type(mine) is type(theirs)
+
+
+def test_vectors_may_be_lists_here_and_there(server):
+    asked = clustered(2, DIM, 56)
+    whole = [[1] * DIM, [0, 2] * (DIM // 2)]
+    for opened in (bidr.open_index(server.index), bidr.Client(server.url)):
+        with opened as searcher:
+
+            def ids(queries, searcher=searcher):
+                return [[one.id for one in found] for found in searcher.answers(searcher.search_vectors(queries, 5))]
+
+            assert ids(asked.tolist()) == ids(tuple(asked)) == ids(asked)
+            assert ids(whole) == ids(np.array(whole, dtype=np.float32))
+            for wrong in ([[1.0] * DIM, [1.0]], [["a"] * DIM], [[None] * DIM], [[True] * DIM]):
+                with pytest.raises(DataError, match=r"quer.*: given .*, expected "):
+                    searcher.search_vectors(wrong)
 
 
 def test_documents_come_and_go(server):
@@ -48,5 +65,6 @@ def test_what_a_server_refuses_is_the_local_error(server):
             client.search_vectors(clustered(1, DIM, 0), 0)
         with pytest.raises(DataError, match="no text encoder"):
             client.search("words")
-        with pytest.raises(DataError, match="multiple of 64 bytes"):
-            client.search_vectors(clustered(1, 2 * DIM + 1, 0))
+        for dim in (2 * DIM, 2 * DIM + 1):
+            with pytest.raises(DataError, match=f"dim: given {dim}, expected {DIM}"):
+                client.search_vectors(np.ones((1, dim)))

@@ -2,10 +2,12 @@
 
 import asyncio
 
+import httpx
 import numpy as np
 import pytest
 
 import bidr
+from bidr.serve.app import make_app
 from bidr.serve.limits import Limits
 from serve.made_server import asking, opened
 from serve.made_words import words_index
@@ -44,6 +46,38 @@ def test_answers_are_those_of_the_searcher(index, service):
         np.testing.assert_allclose([row["score"] for row in result["answers"]], [one.score for one in answers], 1e-4)
     assert any(row["word_rank"] for result in found for row in result["answers"])
     assert any(row["candidate_rank"] == 0 for result in found for row in result["answers"])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"lexical": 15, "lexical_weight": 0.6},
+        {"lexical": np.int64(15), "lexical_weight": np.float32(0.6)},
+        {"lexical": 15, "lexical_weight": None},
+        {"codes_only": True},
+        {"codes_only": True, "lexical": 15},
+    ],
+)
+def test_the_same_call_is_answered_the_same_here_and_there(index, service, options):
+    """Local, and by a client: with the same names, and numbers of numpy."""
+    k, candidates = np.int64(8), np.int32(20)
+
+    async def remote():
+        transport = httpx.ASGITransport(make_app(service), client=("127.0.0.1", 1))
+        async with bidr.AsyncClient("http://127.0.0.1", transport=transport) as client:
+            return await client.search(ASKED, k, candidates, **options)
+
+    with bidr.open_index(index) as searcher:
+        local = searcher.search(ASKED, k, candidates, **options)
+    for mine, theirs in zip(asyncio.run(remote()), local, strict=True):
+        assert len(mine) == 8
+        assert [one._replace(score=0, candidate_score=0) for one in mine] == [
+            one._replace(score=0, candidate_score=0) for one in theirs
+        ]
+        for name in ("score", "candidate_score"):
+            assert [getattr(one, name) for one in mine] == pytest.approx(
+                [getattr(one, name) for one in theirs], rel=1e-4, abs=1e-4
+            )
 
 
 def test_without_asking_for_them_there_are_no_words(service):

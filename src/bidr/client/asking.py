@@ -1,7 +1,7 @@
 """The requests that each operation makes, whoever sends them: generators that yield a request and get its answer."""
 
 import json
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import quote
 
@@ -9,9 +9,11 @@ import numpy as np
 import numpy.typing as npt
 
 from bidr.answers import Answer, Answers, QueryVectors, Timings
+from bidr.client.errors import Unavailable
 from bidr.codes.codebooks import Floats
+from bidr.codes.vectors import as_array
 from bidr.errors import ConfigError, DataError
-from bidr.text.records import Document
+from bidr.text.records import Document, plain, several_documents, several_ids
 
 T = TypeVar("T")
 Reply = dict[str, Any]
@@ -66,25 +68,26 @@ class Asking:
         if not all(isinstance(text, str) for text in texts):
             raise DataError("a question is not a string; give a string, or a list of strings")
         quoted = [json.dumps(text) for text in texts]
-        rest = json.dumps({"texts": [], **question.fields()})[len('{"texts": [') :]
+        rest = as_json({"texts": [], **question.fields()})[len('{"texts": [') :]
         for part in (yield from self._parts([len(text) + 2 for text in quoted], len(rest), question)):
             body = ('{"texts": [' + ", ".join(quoted[part]) + rest).encode()
-            found += answers_of((yield Request("POST", "/v1/search", body=body)))
+            found += as_many((yield Request("POST", "/v1/search", body=body)), len(quoted[part]))
         return found
 
     def by_vectors(self, queries: QueryVectors | npt.ArrayLike, question: Question) -> Steps[list[Answers]]:
         rows, found = one_side(queries), []
-        params = question.fields()
+        params = question.fields() | {"dim": rows.shape[1]}  # by their bytes alone, wide rows are more rows
         if "filter" in params:
-            params["filter"] = json.dumps(params["filter"])
+            params["filter"] = as_json(params["filter"])
         if "codes_only" in params:
             params["codes_only"] = "true"
         for part in (yield from self._parts([rows[:1].nbytes] * len(rows), 0, question)):
             body, kind = rows[part].tobytes(), "application/octet-stream"
-            found += answers_of((yield Request("POST", "/v1/search", params, body, kind)))
+            found += as_many((yield Request("POST", "/v1/search", params, body, kind)), len(rows[part]))
         return found
 
     def add(self, documents: Sequence[Document], vectors: Floats | None, replace: bool) -> Steps[int]:
+        documents = several_documents(documents)
         if vectors is not None and len(vectors) != len(documents):
             raise DataError(f"{len(vectors)} vectors for {len(documents)} documents given, expected one of each")
         rows: list[dict[str, Any]] = [_fields(document) for document in documents]
@@ -92,7 +95,7 @@ class Asking:
             row["vector"] = vector
         count = 0
         start = b'{"replace": false, "documents": [' if not replace else b'{"documents": ['
-        bodies = [json.dumps(row).encode() for row in rows]
+        bodies = [as_json(row).encode() for row in rows]
         limits = yield from self._limits()
         for part in grouped([len(body) + 1 for body in bodies], limits["documents"], BODY_SHARE * limits["body"]):
             body = start + b",".join(bodies[part]) + b"]}"
@@ -100,7 +103,7 @@ class Asking:
             count += int(done["added"]) + int(done["replaced"])
         return count
 
-    def delete(self, ids: Sequence[str], missing_ok: bool) -> Steps[int]:
+    def delete(self, ids: Collection[str], missing_ok: bool) -> Steps[int]:
         count = 0
         # Deleted twice is not found the second time: only where that is allowed may it be sent again.
         for part in (yield from self._named(ids)):
@@ -108,7 +111,7 @@ class Asking:
             count += int((yield Request("DELETE", "/v1/documents", params, again=missing_ok))["deleted"])
         return count
 
-    def get(self, ids: Sequence[str]) -> Steps[dict[str, Document]]:
+    def get(self, ids: Collection[str]) -> Steps[dict[str, Document]]:
         found: dict[str, Document] = {}
         for part in (yield from self._named(ids)):
             reply = yield Request("GET", "/v1/documents", part)
@@ -120,11 +123,12 @@ class Asking:
         limits: dict[str, Any] = about["limits"]
         return limits
 
-    def _named(self, ids: Sequence[str]) -> Steps[list[list[tuple[str, str]]]]:
+    def _named(self, ids: Collection[str]) -> Steps[list[list[tuple[str, str]]]]:
         """Ids as parameters, as many as may go together in one request."""
+        names = several_ids(ids)
         most = (yield from self._limits())["documents"]
-        sizes = [len("&id=" + quote(str(name), safe="")) for name in ids]
-        return [[("id", name) for name in ids[part]] for part in grouped(sizes, most, QUERY_BYTES)]
+        sizes = [len("&id=" + quote(name, safe="")) for name in names]
+        return [[("id", name) for name in names[part]] for part in grouped(sizes, most, QUERY_BYTES)]
 
     def _parts(self, sizes: Sequence[int], rest: int, question: Question) -> Steps[list[slice]]:
         """Queries that may go together in one request. sizes: bytes of each; rest: of what every request has."""
@@ -137,6 +141,15 @@ class Asking:
         depth += 0 if question.codes_only else question.lexical
         most = min(limits["queries"], limits["reads"] // max(depth, 1), limits["answers"] // max(k, 1))
         return list(grouped(sizes, most, BODY_SHARE * limits["body"] - rest))
+
+
+def as_many(reply: Reply, queries: int) -> list[Answers]:
+    """What a search found for so many queries."""
+    if (count := len(reply["results"])) != queries:
+        raise Unavailable(
+            f"the server gave {count} results, expected {queries}: one a query; is it a `bidr serve`?", 200
+        )
+    return answers_of(reply)
 
 
 def answers_of(reply: Reply) -> list[Answers]:
@@ -158,10 +171,23 @@ def one_side(queries: QueryVectors | npt.ArrayLike) -> Floats:
         if queries.codes is not queries.vectors and not np.array_equal(queries.codes, queries.vectors):
             raise ConfigError("queries of two sides given, but a server takes one vector a query; send texts instead")
         queries = queries.vectors
-    rows = np.ascontiguousarray(queries, dtype="<f4")
+    with np.errstate(over="ignore"):  # what is too large for float32 the server refuses
+        rows = np.ascontiguousarray(as_array(queries, "queries"), dtype="<f4")
     if rows.ndim != 2:
         raise DataError(f"queries: given shape {rows.shape}, expected (queries, dimensions); for one use vector[None]")
     return rows
+
+
+def as_json(value: Any) -> str:
+    """JSON, in which numbers of numpy are numbers."""
+    return json.dumps(value, default=_for_json)
+
+
+def _for_json(value: Any) -> Any:
+    found = plain(value)
+    if found is value:
+        raise DataError(f"given {value!r} of type {type(value).__name__}, expected what JSON can say; convert it")
+    return found
 
 
 def _known(row: Reply) -> Document | None:

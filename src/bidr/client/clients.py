@@ -4,36 +4,21 @@ import asyncio
 import time
 from collections.abc import Collection, Sequence
 from types import ModuleType, TracebackType
-from typing import Any, Self, TypedDict, TypeVar, Unpack, overload
+from typing import Any, Self, TypeVar, Unpack, overload
 
 import numpy.typing as npt
 
-from bidr.answers import Answers, QueryVectors
+from bidr.answers import Answers, Options, QueryVectors
 from bidr.client.asking import Asking, Question, Reply, Steps
 from bidr.client.retry import Retry
 from bidr.client.sending import attempts
 from bidr.codes.codebooks import Floats
 from bidr.errors import ConfigError, MissingExtra
 from bidr.search import Texts
-from bidr.text.records import Document
+from bidr.text.records import Document, plain
 
 T = TypeVar("T")
 URL, TIMEOUT = "http://127.0.0.1:8000", 15.0
-
-
-class Options(TypedDict, total=False):
-    """What else a search may say.
-
-    filter:         what attributes the answers must have.
-    codes_only:     answer as the codes alone rank.
-    lexical:        how many documents the words find (BM25) join the codes' candidates; 0: none, None: as the client.
-    lexical_weight: how much of BM25's score is added to the vectors' score; None: as the client.
-    """
-
-    filter: Any
-    codes_only: bool
-    lexical: int | None
-    lexical_weight: float | None
 
 
 class _Settings:
@@ -73,7 +58,8 @@ class _Settings:
     def _question(self, k: int, candidates: int | None, options: Options) -> Question:
         usual = Question(k, self.candidates, lexical=self.lexical, lexical_weight=self.lexical_weight)
         given: dict[str, Any] = {"candidates": candidates, **options}
-        return usual._replace(**{name: value for name, value in given.items() if value is not None})
+        asked = usual._replace(**{name: value for name, value in given.items() if value is not None})
+        return Question(*map(plain, asked))
 
 
 class Client(_Settings):
@@ -117,11 +103,11 @@ class Client(_Settings):
 
     def delete(self, ids: Collection[str], *, missing_ok: bool = False) -> int:
         """Take documents out of the index; how many."""
-        return self._run(self._asking.delete(list(ids), missing_ok))
+        return self._run(self._asking.delete(ids, missing_ok))
 
     def get(self, ids: Collection[str]) -> dict[str, Document]:
         """Documents by id; those that are not there are left out."""
-        return self._run(self._asking.get(list(ids)))
+        return self._run(self._asking.get(ids))
 
     def index(self) -> Reply:
         """What is served: documents, RAM, disk, model, limits."""
@@ -196,11 +182,11 @@ class AsyncClient(_Settings):
 
     async def delete(self, ids: Collection[str], *, missing_ok: bool = False) -> int:
         """As `Client.delete`."""
-        return await self._run(self._asking.delete(list(ids), missing_ok))
+        return await self._run(self._asking.delete(ids, missing_ok))
 
     async def get(self, ids: Collection[str]) -> dict[str, Document]:
         """As `Client.get`."""
-        return await self._run(self._asking.get(list(ids)))
+        return await self._run(self._asking.get(ids))
 
     async def index(self) -> Reply:
         """As `Client.index`."""

@@ -88,10 +88,23 @@ def let_go(array: npt.NDArray[Any]) -> None:
         mapped.madvise(mmap.MADV_DONTNEED)
 
 
-def open_vectors(source: Path | str | npt.NDArray[Any], name: str, metric: Metric) -> VectorRows:
-    """A user's vectors from an array, or from an .npy file that stays on disk. `name` is what errors call them."""
+def as_array(given: npt.ArrayLike, name: str) -> npt.NDArray[Any]:
+    """An array of numbers, from one or from lists of them."""
+    try:
+        array = np.asarray(given)
+    except (ValueError, TypeError) as error:
+        raise DataError(f"{name}: given no array ({error}), expected numbers in rows of equal length") from error
+    if array.dtype.kind not in "fiu":
+        raise DataError(f"{name}: given values of type {array.dtype}, expected numbers; convert them")
+    return array if isinstance(given, np.ndarray) or array.dtype.kind == "f" else array.astype(np.float32)
+
+
+def open_vectors(source: Path | npt.ArrayLike, name: str, metric: Metric) -> VectorRows:
+    """A user's vectors from an array or lists, or from an .npy file that stays on disk. `name` is for errors."""
     if isinstance(source, np.ndarray):
         return VectorRows(source, name, metric)
+    if not isinstance(source, Path | str):
+        return VectorRows(as_array(source, name), name, metric)
     path = Path(source)
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False)

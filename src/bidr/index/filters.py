@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from bidr.errors import ConfigError, DataError
-from bidr.text.records import Attributes, Value
+from bidr.text.records import Attributes, Value, plain
 
 Scalar = str | int | float | bool
 RANGES: dict[str, Callable[[Any, Any], bool]] = {
@@ -92,6 +92,7 @@ def _condition(name: Any, value: Any, depth: int) -> Filter:
 
 
 def _scalar(name: str, value: Any) -> Scalar:
+    value = plain(value)
     if isinstance(value, str | int) or (isinstance(value, float) and math.isfinite(value)):
         return value
     raise ConfigError(f"filter: {name!r} compared with {_short(value)}, expected a string, number or truth value")

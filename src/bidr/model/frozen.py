@@ -64,7 +64,7 @@ class FrozenModel:
         """Documents' vectors, as codes and index take them."""
         return self._checked(open_vectors(vectors, name, self.metric))
 
-    def queries(self, vectors: Path | str | npt.NDArray[Any], name: str = "query vectors") -> tuple[Floats, Floats]:
+    def queries(self, vectors: Path | npt.ArrayLike, name: str = "query vectors") -> tuple[Floats, Floats]:
         """Queries as the codes see them (adapted), and as the vectors do (as given; of length 1 for cosines)."""
         own = self._checked(open_vectors(vectors, name, self.metric))[:]
         return self.adapt(own), own

@@ -47,6 +47,7 @@ class Reading:
         known = self._known.get(raw)
         if known is None:
             given = _parameters(parameters_of(raw))
+            check_dim(given.pop("dim", None), self.rules.dim)
             known = Said(given, options_of(given, self.rules))
             if len(raw) <= LONGEST_KNOWN and len(self._known) < MOST_KNOWN and "filter" not in given:
                 self._known[raw] = known
@@ -67,6 +68,17 @@ def options_of(given: Mapping[str, Any], rules: Rules) -> Options:
         0 if (lexical := get("lexical")) is None else _number(lexical, "lexical", limits.candidates, least=0),
         0.0 if (weight := get("lexical_weight")) is None else _weight(weight, "lexical_weight"),
     )
+
+
+def check_dim(given: int | None, dim: int) -> None:
+    """Refuse vectors that are said to have other dimensions than the index: bytes do not tell."""
+    if given is not None and given != dim:
+        raise Invalid(
+            "dim",
+            given=given,
+            expected=f"{dim}, the dimensions of this index",
+            hint="use the model of this index (GET /v1/index)",
+        )
 
 
 def _parameters(query: Mapping[str, list[str]]) -> dict[str, Any]:
@@ -99,6 +111,7 @@ READERS: dict[str, tuple[Callable[[str], Any], str]] = {
     "model": (str, "a fingerprint"),
     "lexical": (_digits, "a whole number"),
     "lexical_weight": (float, "a number"),
+    "dim": (_digits, "a whole number"),
 }
 
 

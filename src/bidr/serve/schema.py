@@ -74,12 +74,16 @@ def _search(serving: Serving, limits: Limits) -> Schema:
         example = {"texts": ["who painted the night watch"], "k": 3, "candidates": default}
     shown = [name for name in options if name != "filter" and (name != "model" or serving.fingerprint)]
     parameters = [{"name": name, "in": "query", "required": False, "schema": options[name]} for name in shown]
+    said = "Dimensions of the vectors that are sent: bytes of wider ones could be taken for several queries."
+    own: Schema = {"type": "integer", "const": dim, "description": said}
+    parameters.append({"name": "dim", "in": "query", "required": False, "schema": own})
     size = 4 * dim
     return {
         "operationId": "search",
         "summary": "The best documents for each query.",
         "description": f"Queries in words or as vectors; or as float32 rows, little-endian, of {size} bytes each "
-        f"(up to {limits.queries}, finite numbers), with everything else in the query string (a filter as JSON). "
+        f"(up to {limits.queries}, finite numbers), with everything else in the query string (a filter as JSON; "
+        f"`dim={dim}`, where there is more than one row). "
         f"All queries together may have {limits.answers} answers and {limits.reads} candidates.",
         "parameters": parameters,
         "requestBody": {

@@ -3,13 +3,11 @@
 import time
 from typing import Any, NamedTuple
 
-import numpy as np
 import orjson
 
 from bidr.answers import QueryVectors, Timings
 from bidr.codes.codebooks import Floats
 from bidr.index.candidates import Rows
-from bidr.search import Searcher
 from bidr.serve.asked import Asked
 from bidr.serve.errors import Late
 from bidr.serve.served import Serving
@@ -47,10 +45,7 @@ def search(serving: Serving, asked: Asked, queries: QueryVectors, deadline: floa
                 hint="ask fewer queries at once, with fewer candidates",
             )
         part = QueryVectors(queries.codes[start : start + AT_ONCE], queries.vectors[start : start + AT_ONCE])
-        if asked.codes_only:
-            found = _by_codes(serving, asked, part)
-        else:
-            found = _by_vectors(serving, asked, part, asked.texts[start : start + AT_ONCE] if asked.texts else None)
+        found = _found(serving, asked, part, asked.texts[start : start + AT_ONCE] if asked.texts else None)
         _, candidates, reads, ranking = found.timings
         totals = Timings(encode, totals.candidates + candidates, totals.reads + reads, totals.ranking + ranking)
         timings = _shares(encode / count, found.timings, len(part.codes))
@@ -70,25 +65,19 @@ def _shares(encode: float, steps: Timings, queries: int) -> dict[str, float]:
     }
 
 
-def _by_vectors(serving: Serving, asked: Asked, queries: QueryVectors, words: list[str] | None) -> Found:
-    searcher = serving.searcher
-    if asked.lexical:
-        searcher = Searcher(serving.view, lexical=asked.lexical, lexical_weight=asked.lexical_weight)
-    found = searcher.search_vectors(queries, asked.k, asked.candidates, filter=asked.filter, words=words)
+def _found(serving: Serving, asked: Asked, queries: QueryVectors, words: list[str] | None) -> Found:
+    found = serving.searcher.search_vectors(
+        queries,
+        asked.k,
+        asked.candidates,
+        filter=asked.filter,
+        words=words,
+        codes_only=asked.codes_only,
+        lexical=asked.lexical,
+        lexical_weight=asked.lexical_weight,
+    )
     ranks = found.candidate_ranks
     return Found(found.rows, found.scores, ranks, found.candidate_scores, found.word_ranks, found.timings)
-
-
-def _by_codes(serving: Serving, asked: Asked, queries: QueryVectors) -> Found:
-    """The codes' own ranking: nothing is read from disk."""
-    started = time.perf_counter()
-    view = serving.view
-    engine = view.candidates if asked.filter is None else view.filtered(asked.filter)
-    scores, places = engine.search(queries.codes, min(asked.k, engine.count))
-    rows = view.rows_of(places)
-    ranks = np.broadcast_to(np.arange(1, rows.shape[1] + 1), rows.shape)
-    took = 1000 * (time.perf_counter() - started)
-    return Found(rows, scores, ranks, scores, None, Timings(candidates=took))
 
 
 def _result(serving: Serving, asked: Asked, found: Found, number: int, timings: dict[str, float]) -> dict[str, Any]:

@@ -139,6 +139,26 @@ def test_what_cannot_be_added_or_deleted_changes_nothing(tmp_path):
         assert contents(index) == expected(range(6))
 
 
+def test_one_id_or_document_is_not_taken_for_many(tmp_path):
+    """Letters of an id are ids too: deleting "12" must not delete "1" and "2"."""
+    index = built(tmp_path / "i")
+    documents, vectors = some([8, 9])
+    with writer(index) as live:
+        live.add([one._replace(id=str(row)) for row, one in enumerate(documents, start=1)], vectors)
+        before = contents(index)
+        with pytest.raises(DataError, match=r"ids: given the string '12', expected a list of ids; .* \['12'\]"):
+            live.delete("12")
+        with pytest.raises(DataError, match="given the string '12'"):
+            live.known("12")
+        with pytest.raises(DataError, match="ids: number 1 is 2, expected a string"):
+            live.delete(["1", 2])
+        with pytest.raises(DataError, match=r"given a single Document, expected a list .* \[document\]"):
+            live.add(documents[0], vectors[:1])
+        with pytest.raises(DataError, match="number 0 is a str, expected a Document"):
+            live.add(["words"], vectors[:1])
+    assert contents(index) == before
+
+
 def test_an_index_without_ids_takes_row_numbers_for_ids(tmp_path):
     from bidr.index.build import build_index
 

@@ -25,7 +25,7 @@ from bidr.index.names import Names
 from bidr.index.state import Segment, State
 from bidr.index.vectors import LARGEST
 from bidr.progress import say
-from bidr.text.records import Document
+from bidr.text.records import Document, several_documents, several_ids
 
 LOG_DOCUMENTS = 4_096
 LOG_BYTES = 64 << 20
@@ -108,7 +108,7 @@ class LiveWriter:
 
     def delete(self, ids: Collection[str], *, missing_ok: bool = False) -> int:
         """Take documents out of the index in one commit; how many. An unknown id is refused, and nothing is deleted."""
-        names = list(dict.fromkeys(ids))
+        names = list(dict.fromkeys(several_ids(ids)))
         with self._lock:
             deleted, forgotten = self._find(names)
             found = len(forgotten) + sum(map(len, deleted.values()))
@@ -123,12 +123,13 @@ class LiveWriter:
 
     def known(self, ids: Collection[str]) -> set[str]:
         """Those of the ids that the index has."""
+        asked = several_ids(ids)
         with self._lock:
             self._ready()
             view = self._view
             return {
                 name
-                for name in ids
+                for name in asked
                 if name in view.memory.rows or any(self._row(part, name) is not None for part in view.parts)
             }
 
@@ -269,7 +270,7 @@ def next_segment(folder: Path, keep: int) -> AbstractContextManager[Generation]:
 def _checked(documents: Sequence[Document]) -> list[Document]:
     """Documents as they are stored; DataError names the first that cannot be."""
     found: dict[str, Document] = {}
-    for row, document in enumerate(documents):
+    for row, document in enumerate(several_documents(documents)):
         if not isinstance(document.id, str) or not document.id:
             raise DataError(f"documents: number {row} has the id {document.id!r}, expected a string that is not empty")
         if document.id in found:
