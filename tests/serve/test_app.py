@@ -360,6 +360,26 @@ def test_index_ready_and_metrics(service):
         service.draining = False
 
 
+def test_vectors_are_counted_that_were_read_not_those_asked_for(index):
+    """Fewer pass a filter, or are there, than candidates were asked for; the codes alone read none."""
+    service = opened(index, limits=Limits())
+
+    def reads(**options):
+        before = counted()
+        assert search(service, vectors=[vector(1), vector(2)], **options).status_code == 200
+        return counted() - before
+
+    def counted():
+        lines = ask(service, "GET", "/metrics").text.splitlines()
+        return float(next(line.split()[1] for line in lines if line.startswith("bidr_vector_reads_total")))
+
+    assert reads(candidates=20) == 40
+    assert reads(candidates=10_000) == 120
+    assert reads(candidates=10_000, filter={"n": {"lt": 7}}) == 14
+    assert reads(candidates=10_000, filter={"n": -1}) == 0
+    assert reads(candidates=50, codes_only=True) == 0
+
+
 def test_openapi_is_of_this_index(service):
     found = ask(service, "GET", "/openapi.json").json()
     body = found["paths"]["/v1/search"]["post"]["requestBody"]["content"]["application/json"]

@@ -89,6 +89,11 @@ class Columns:
             self._texts.close()
         for words in self._dictionaries.values():
             words.lines.close()
+        # These hold on to this object, as it does to them: what they have mapped is let go now, not by some collection.
+        for kept in (self._rows, self._array):
+            kept.cache_clear()
+        self._passing.clear()
+        self._order = None
 
     def _by_place(self, words: Words, order: npt.NDArray[Any] | None) -> Words:
         """The bits of rows where these stand; none is set beyond the last place."""
