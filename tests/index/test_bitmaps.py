@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -10,10 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bidr.errors import IndexFolderError
+from bidr.index import attributes as stored
 from bidr.index.bitmaps import AT_ONCE, by_place, by_row, new_words, within
 from bidr.index.build import build_index
 from bidr.index.filters import RANGES, matches, parse_filter
 from bidr.index.reader import IndexReader
+from bidr.index.recent import OVERHEAD
 from bidr.index.wanted import mark_fraction_range, mark_fractions, mark_whole_range, mark_wholes
 from bidr.text.records import Document
 from index.live.made_live import BOOKS, some
@@ -225,3 +228,45 @@ def test_a_server_that_is_warm_compiles_nothing_for_a_filter(index):
     before, more = subprocess.run(run, capture_output=True, check=True, text=True).stdout.split()
     assert int(before) > 10
     assert more == "0"
+
+
+@pytest.mark.parametrize("how", ["or", "and"])
+def test_many_parts_take_no_more_memory_than_a_few(index, how):
+    """Each is put to the others at once: a filter of thousands must not make as many bitmaps."""
+    columns = IndexReader.open(index[0]).documents.columns
+    bitmap = new_words(len(index[1])).nbytes
+
+    def peak(parts):
+        asked = parse_filter({how: [{"word": "w1"}] * parts})
+        tracemalloc.start()
+        try:
+            columns.mask(asked)
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    peak(3)  # opens the column
+    assert peak(400) < peak(3) + 4 * bitmap
+
+
+def test_what_passes_is_kept_in_so_much_memory_and_the_last_asked_stay(index, monkeypatch):
+    """However long a filter is, and however many come: a bit a document, and a key of a few bytes."""
+    room = 8
+    a_filter = -(-len(index[1]) // 8) + OVERHEAD
+    monkeypatch.setattr(stored, "KEPT_BYTES", room * a_filter)
+    columns = IndexReader.open(index[0]).documents.columns
+    ask = {number: parse_filter({"year": {"any": [number, *range(10_000, 12_000)]}}) for number in range(20)}
+    first = columns.passing(ask[0], None)
+    for number in range(1, 20):
+        columns.passing(ask[number], None)
+        assert columns.passing(ask[0], None) is first  # asked for again and again: others go
+    kept = columns._passing
+    assert len(kept) == room
+    assert kept.bytes == room * a_filter
+    assert max(len(key) for key in kept._kept) < 100
+    again = columns.passing(ask[19], None)
+    assert columns.passing(ask[19], None) is again
+    monkeypatch.setattr(kept, "most", 1)
+    last = columns.passing(ask[5], None)
+    assert columns.passing(ask[5], None) is last
+    assert len(kept) == 1

@@ -18,7 +18,18 @@ from bidr.serve.settings import Keys
 from index.made_index import clustered
 from serve.made_server import DIM, READ, WRITE, asking, made, opened, vector
 
-SMALL = Limits(body=20_000, k=50, queries=8, candidates=60, answers=100, reads=300, characters=40, documents=5)
+SMALL = Limits(
+    body=20_000,
+    k=50,
+    queries=8,
+    candidates=60,
+    answers=100,
+    reads=300,
+    characters=40,
+    conditions=10,
+    values=20,
+    documents=5,
+)
 
 
 @pytest.fixture(scope="module")
@@ -100,6 +111,12 @@ def test_codes_only_filter_and_text(service):
         ({"vectors": [[0.1] * DIM], "model": "of another"}, 409, "another model"),
         ({"vectors": [[0.1] * DIM], "filter": {"n": {"near": 3}}}, 422, "filter"),
         ({"vectors": [[0.1] * DIM], "filter": {}}, 422, "filter"),
+        ({"vectors": [[0.1] * DIM], "filter": {"or": [{"n": 1}] * 10}}, 422, "filter: conditions"),
+        ({"vectors": [[0.1] * DIM], "filter": {str(n): 1 for n in range(11)}}, 422, "up to 10"),
+        ({"vectors": [[0.1] * DIM], "filter": {"not": {"not": {"or": [{"a": 1, "b": 2}] * 4}}}}, 422, "up to 10"),
+        ({"vectors": [[0.1] * DIM], "filter": {"n": {"any": list(range(21))}}}, 422, "filter: values"),
+        ({"vectors": [[0.1] * DIM], "filter": {"or": [{"n": {"any": [1, 2, 3]}}] * 7}}, 422, "up to 20"),
+        ({"vectors": [[0.1] * DIM], "filter": {"or": [1] * 21}}, 422, "filter: values"),
         ({"vectors": [[0.1] * DIM], "K": 5}, 422, "unknown field"),
         ({"vectors": [[0.1] * DIM], "texts": ["a"]}, 422, "texts or by vectors"),
         ({}, 422, "texts or by vectors"),
@@ -114,6 +131,15 @@ def test_what_cannot_work_is_said(service, body, status, said):
     error = found.json()["error"]
     assert set(error) == {"type", "message", "given", "expected", "hint"}
     assert said in found.text
+
+
+def test_a_filter_as_large_as_it_may_be_is_answered(service):
+    most = {"or": [*({"n": {"gte": 3, "lt": 5}} for _ in range(8)), {"n": {"any": [1, 2, 7, 8]}}]}
+    for given in (most, {"n": {"any": list(range(20))}}):
+        found = search(service, vectors=[vector(1)], filter=given)
+        assert (found.status_code, len(found.json()["results"][0]["answers"]) > 5) == (200, True), found.text
+    by_query = ask(service, "POST", "/v1/search", params={"filter": json.dumps({"or": [{"n": 1}] * 10})}, json={})
+    assert (by_query.status_code, "filter: conditions" in by_query.text) == (422, True)
 
 
 @pytest.mark.parametrize(
@@ -349,6 +375,26 @@ def test_index_ready_and_metrics(service):
         assert search(service, vectors=[vector(1)]).headers["connection"] == "close"
     finally:
         service.draining = False
+
+
+def test_vectors_are_counted_that_were_read_not_those_asked_for(index):
+    """Fewer pass a filter, or are there, than candidates were asked for; the codes alone read none."""
+    service = opened(index, limits=Limits())
+
+    def reads(**options):
+        before = counted()
+        assert search(service, vectors=[vector(1), vector(2)], **options).status_code == 200
+        return counted() - before
+
+    def counted():
+        lines = ask(service, "GET", "/metrics").text.splitlines()
+        return float(next(line.split()[1] for line in lines if line.startswith("bidr_vector_reads_total")))
+
+    assert reads(candidates=20) == 40
+    assert reads(candidates=10_000) == 120
+    assert reads(candidates=10_000, filter={"n": {"lt": 7}}) == 14
+    assert reads(candidates=10_000, filter={"n": -1}) == 0
+    assert reads(candidates=50, codes_only=True) == 0
 
 
 def test_openapi_is_of_this_index(service):

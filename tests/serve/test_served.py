@@ -1,6 +1,8 @@
 """Following an index: new states, new models, and what happens when one cannot be opened."""
 
 import asyncio
+import gc
+import os
 import threading
 import time
 from dataclasses import replace
@@ -45,6 +47,44 @@ def test_a_request_that_meets_a_replaced_state_is_answered_from_the_new_one(tmp_
     found, fetched = asyncio.run(both())
     assert (found.status_code, found.json()["generation"]) == (200, 2)
     assert fetched.json()["documents"][0]["text"].startswith("Text 1 of 2")
+
+
+def test_a_replaced_generation_is_let_go_at_once(tmp_path):
+    """Its files take disk space for as long as anybody has them open, and no garbage collection may come for long."""
+    index = made(tmp_path / "index", engine="lists")
+    service = opened(index)
+
+    def held():
+        with open("/proc/self/maps") as maps:
+            gone = sum(str(tmp_path) in line and "(deleted)" in line for line in maps)
+        return gone, len(os.listdir("/proc/self/fd"))
+
+    async def use():
+        async with asking(service) as client:
+            for body in ({}, {"filter": {"even": True, "lang": {"gte": "a"}}}, {"codes_only": True}):
+                assert (await client.post("/v1/search", json={"vectors": [vector(1)], **body})).status_code == 200
+            assert (await client.get("/v1/documents?id=doc-1&id=nobody")).status_code == 200
+            assert (await client.get("/v1/index")).status_code == 200
+
+    gc.collect()
+    gc.disable()
+    try:
+        after = []
+        for seed in range(2, 6):
+            asyncio.run(use())
+            made(index, seed=seed // 2, engine="lists", documents=in_words(seed // 2))  # twice the same
+            assert service.served.look()
+            after.append(held())
+    finally:
+        gc.enable()
+    assert [gone for gone, _ in after] == [0, 0, 0, 0]
+    assert len({handles for _, handles in after}) == 1, after
+
+
+def in_words(seed, count=60):
+    """Documents with attributes in words too, which have a dictionary."""
+    known = ({"even": row % 2 == 0, "lang": f"l{row % 5}"} for row in range(count))
+    return [Document(f"doc-{row}", "", f"{seed}", each) for row, each in enumerate(known)]
 
 
 def test_an_index_of_another_model_is_not_taken_up(tmp_path):
@@ -125,17 +165,18 @@ def test_ram_is_that_of_the_index_with_its_log_counted_once(tmp_path):
 def test_a_state_is_followed_while_ids_are_looked_up_in_another_thread(tmp_path):
     """Which opens tables of ids that the newer state takes over."""
     served = Served(made(tmp_path / "index"), None, lambda model: None)
-    view, xxh3 = served.now.view, served.now.view.parts[0].open.segment.xxh3
+    view, segment = served.now.view, served.now.view.parts[0].open.segment
 
-    class Key(str):
+    class Key(tuple):
         def __eq__(self, other):
             finder._names[str(len(finder._names))] = None  # as another thread would
-            return str.__eq__(self, other)
+            return tuple.__eq__(self, other)
 
-        __hash__ = str.__hash__
+        __hash__ = tuple.__hash__
 
-    finder = Finder(view, {Key(xxh3): None, Key("of before"): None})
-    assert list(finder.following(view)._names) == [xxh3]
+    here = (segment.name, segment.xxh3)
+    finder = Finder(view, {Key(here): None, Key(("of", "before")): None})
+    assert list(finder.following(view)._names) == [here]
 
 
 def test_a_damaged_state_is_not_taken_up(tmp_path):

@@ -9,8 +9,7 @@ column.0.words.blob, .offsets  the dictionary
 
 import bisect
 import json
-from collections import OrderedDict
-from functools import cache, reduce
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from bidr.index.bitmaps import WORD, Words, ascending, by_place, by_row, new_wor
 from bidr.index.filters import All, Filter, Not, Scalar, Test, kind
 from bidr.index.folder import REBUILD, HasFiles, check_content
 from bidr.index.lines import Lines
+from bidr.index.recent import Recent
 from bidr.index.vectors import read_npy_header
 from bidr.index.wanted import mark_fraction_range, mark_fractions, mark_whole_range, mark_wholes
 from bidr.text.records import Attributes
@@ -32,7 +32,7 @@ ATTRIBUTES = "attributes"
 COLUMNS = "attributes.json"
 DTYPES: dict[str, np.dtype[Any]] = {"number": np.dtype("<f8"), "whole": np.dtype("<i8"), "truth": np.dtype("|i1")}
 ABSENT: dict[str, float] = {"number": np.nan, "whole": np.iinfo(np.int64).min, "truth": -1}
-KEPT_FILTERS = 64
+KEPT_BYTES = 64 << 20
 
 
 class Columns:
@@ -40,7 +40,7 @@ class Columns:
 
     def __init__(self, folder: Path, manifest: HasFiles, count: int) -> None:
         self.folder, self.manifest, self.count = folder, manifest, count
-        self._passing: OrderedDict[str, Bits] = OrderedDict()
+        self._passing = Recent(KEPT_BYTES)
         self._checked, self._array = cache(self._check), cache(self._open_array)
         self._rows, self._dictionaries = cache(self._check_rows), dict[int, _Words]()
         self._order: npt.NDArray[Any] | None = None
@@ -75,15 +75,13 @@ class Columns:
     def passing(self, asked: Filter, order: npt.NDArray[Any] | None) -> Bits:
         """Which places pass, a bit each; `order` says which row stands at a place.
 
-        The last few answers are kept: filters come again, and looking through columns takes a third of a search.
+        The last answers are kept: filters come again, and looking through columns takes a third of a search.
         """
         name = repr(asked)  # as keys, filters for 1 and for True would be one
         if (known := self._passing.get(name)) is not None:
             return known
         found = _as_bytes(self._by_place(self._evaluate(asked), order))[: -(-self.count // 8)]
-        self._passing[name] = found
-        while len(self._passing) > KEPT_FILTERS:
-            self._passing.popitem(last=False)
+        self._passing.put(name, found)
         return found
 
     def close(self) -> None:
@@ -91,6 +89,11 @@ class Columns:
             self._texts.close()
         for words in self._dictionaries.values():
             words.lines.close()
+        # These hold on to this object, as it does to them: what they have mapped is let go now, not by some collection.
+        for kept in (self._rows, self._array):
+            kept.cache_clear()
+        self._passing.clear()
+        self._order = None
 
     def _by_place(self, words: Words, order: npt.NDArray[Any] | None) -> Words:
         """The bits of rows where these stand; none is set beyond the last place."""
@@ -118,9 +121,13 @@ class Columns:
                     self._mark_values(number, of, asked, words)
             return words
         if isinstance(asked, Not):
-            return ~self._evaluate(asked.part)
-        combine = np.bitwise_and if isinstance(asked, All) else np.bitwise_or
-        return reduce(combine, [self._evaluate(part) for part in asked.parts])
+            words = self._evaluate(asked.part)
+            return np.invert(words, out=words)
+        combine, (first, *rest) = np.bitwise_and if isinstance(asked, All) else np.bitwise_or, asked.parts
+        words = self._evaluate(first)
+        for part in rest:
+            combine(words, self._evaluate(part), out=words)
+        return words
 
     def _mark_values(self, number: int, of: str, test: Test, words: Words) -> None:
         """Set the bits of rows that pass one condition by one column of numbers or truth values."""

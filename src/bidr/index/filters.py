@@ -60,6 +60,24 @@ def parse_filter(given: Any, depth: int = 0) -> Filter:
     return All(tuple(_condition(name, value, depth) for name, value in given.items()))
 
 
+def size_of(given: Any) -> tuple[int, int]:
+    """How many conditions ("and", "or" and "not" are some too) and values are written in a filter, right or wrong."""
+    conditions, values, waiting = 0, 0, [given]
+    while waiting:
+        each = waiting.pop()
+        if not isinstance(each, Mapping):
+            values += 1
+            continue
+        conditions += len(each)
+        for name, value in each.items():
+            if name in COMBINING:
+                waiting += value if isinstance(value, list | tuple) else [value]
+            else:
+                sides = list(value.values()) if isinstance(value, Mapping) else [value]
+                values += sum(len(side) if isinstance(side, list | tuple) else 1 for side in sides)
+    return conditions, values
+
+
 def filter_from_json(text: str) -> Any:
     """What --filter says, as Python has it."""
     try:

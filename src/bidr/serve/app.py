@@ -87,7 +87,7 @@ class Service:
         queries = await self._encoded(serving, asked, call.deadline)
         encode = 1000 * (time.perf_counter() - started) if asked.texts is not None else 0.0
         found = await self.on_thread(search, serving, asked, queries, call.deadline, encode)
-        self.metrics.searched(asked.queries, asked.reads, found.steps)
+        self.metrics.searched(asked.queries, found.reads, found.steps)
         return Reply(found.body)
 
     def _asked(self, call: Call, body: bytes, serving: Serving) -> asking.Asked:

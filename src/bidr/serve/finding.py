@@ -7,24 +7,26 @@ import numpy as np
 
 from bidr.index.candidates import Rows
 from bidr.index.documents import DocumentFile
+from bidr.index.live.parts import Part
 from bidr.index.live.view import LiveView
 from bidr.index.names import Names
 from bidr.text.records import Document
 
 Fields = dict[str, Any]
 Values = list[Any]
+Key = tuple[str, str]
 FIELDS = ("id", "title", "text", "attributes")
 
 
 class Finder:
     """Looks documents up in one state. The tables of ids are opened when somebody first asks by id."""
 
-    def __init__(self, view: LiveView, names: dict[str, Names] | None = None) -> None:
+    def __init__(self, view: LiveView, names: dict[Key, Names] | None = None) -> None:
         self.view, self._names = view, names if names is not None else {}
 
     def following(self, view: LiveView) -> "Finder":
         """The same for a newer state: what is open and still there is taken over."""
-        there = {part.open.segment.xxh3 for part in view.parts}
+        there = {_key(part) for part in view.parts}
         known = self._names.copy()  # in one go: other threads look ids up meanwhile, which adds to it
         return Finder(view, {key: names for key, names in known.items() if key in there})
 
@@ -56,7 +58,7 @@ class Finder:
                 found[name] = self.view.start + row
                 continue
             for part in self.view.parts:
-                own = self._of(part.open.segment.xxh3, part).find(name)
+                own = self._of(part).find(name)
                 if own is not None and not part.is_deleted(own):
                     found[name] = part.start + own
         return found
@@ -67,11 +69,16 @@ class Finder:
         rows = np.array(list(found.values()), dtype=np.int64)
         return (self.fields(rows, texts=True) if len(rows) else []), [name for name in ids if name not in found]
 
-    def _of(self, key: str, part: Any) -> Names:
-        if key not in self._names:
+    def _of(self, part: Part) -> Names:
+        if (key := _key(part)) not in self._names:
             reader = part.open.reader
             self._names[key] = Names(reader.generation, reader.manifest, part.count)
         return self._names[key]
+
+
+def _key(part: Part) -> Key:
+    """By name too: what is built again from the same is the same, but its files before are gone, and to be let go."""
+    return part.open.segment.name, part.open.segment.xxh3
 
 
 def _stored(stored: DocumentFile, rows: Rows, *, texts: bool) -> tuple[Values, Values, Values, Values]:

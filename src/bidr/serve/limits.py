@@ -23,6 +23,10 @@ class Limits:
     """Answers to all queries of a request together."""
     characters: int = 8_192
     """Characters of a query in words."""
+    conditions: int = 1_000
+    """Conditions of a filter; each "and", "or" and "not" is one too."""
+    values: int = 10_000
+    """Values that the conditions of a filter compare with, all together."""
     documents: int = 1_000
     """Documents of a request that adds, fetches or deletes."""
     seconds: float = 10.0

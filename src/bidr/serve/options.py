@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from bidr.index.filters import size_of
 from bidr.serve.call import parameters_of
 from bidr.serve.errors import Invalid
 from bidr.serve.limits import Limits
@@ -61,7 +62,7 @@ def options_of(given: Mapping[str, Any], rules: Rules) -> Options:
     return (
         min(K, limits.k) if (k := get("k")) is None else _number(k, "k", limits.k),
         depth if (asked := get("candidates")) is None else _number(asked, "candidates", limits.candidates),
-        None if (conditions := get("filter")) is None else _filter(conditions),
+        None if (conditions := get("filter")) is None else _filter(conditions, limits),
         True if (text := get("text")) is None else _truth(text, "text"),
         False if (only := get("codes_only")) is None else _truth(only, "codes_only"),
         None if (model := get("model")) is None else _model(model),
@@ -135,9 +136,18 @@ def _truth(given: Any, name: str) -> bool:
     return given
 
 
-def _filter(given: Any) -> dict[str, Any]:
+def _filter(given: Any, limits: Limits) -> dict[str, Any]:
     if type(given) is not dict or not given:
         raise Invalid("filter", given=given, expected='conditions by attribute, such as {"lang": "en"}')
+    conditions, values = size_of(given)
+    for name, count, most in (("conditions", conditions, limits.conditions), ("values", values, limits.values)):
+        if count > most:
+            raise Invalid(
+                f"filter: {name}",
+                given=count,
+                expected=f"up to {most}",
+                hint='ask for a range, for one of several by {"any": [...]}, or for less at once',
+            )
     return given
 
 

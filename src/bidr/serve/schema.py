@@ -39,7 +39,7 @@ def document(serving: Serving, limits: Limits, *, keys: bool) -> Schema:
             "/metrics": {"get": _metrics()},
         },
         "components": {
-            "schemas": {"Filter": _filter(), "Answer": _answer(), "Error": error_body()},
+            "schemas": {"Filter": _filter(limits), "Answer": _answer(), "Error": error_body()},
             "responses": {str(status): refusal(status) for status in ERRORS},
         },
     }
@@ -60,7 +60,7 @@ def _search(serving: Serving, limits: Limits) -> Schema:
     options: Schema = {
         "k": whole(limits.k, min(K, limits.k)) | {"description": "Answers to a query."},
         "candidates": whole(limits.candidates, default) | {"description": "How many documents are ranked by vectors."},
-        "filter": _filter(),
+        "filter": _filter(limits),
         "text": {"type": "boolean", "default": True, "description": "Whether answers have title and text."},
         "codes_only": {"type": "boolean", "default": False, "description": "The ranking of the codes alone."},
         "model": model,
@@ -136,7 +136,7 @@ def _answer() -> Schema:
     )
 
 
-def _filter() -> Schema:
+def _filter(limits: Limits) -> Schema:
     scalar: Schema = {"type": ["string", "number", "boolean"]}
     this = {"$ref": "#/components/schemas/Filter"}
 
@@ -147,7 +147,8 @@ def _filter() -> Schema:
     several = {"type": "array", "items": this, "minItems": 1}
     return {
         "type": "object",
-        "description": "Conditions by attribute, all of which must hold.",
+        "description": "Conditions by attribute, all of which must hold; "
+        f"up to {limits.conditions} conditions and {limits.values} values in all.",
         "minProperties": 1,
         "properties": {"and": several, "or": several, "not": this},
         "additionalProperties": {

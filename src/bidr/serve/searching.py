@@ -3,6 +3,7 @@
 import time
 from typing import Any, NamedTuple
 
+import numpy as np
 import orjson
 
 from bidr.answers import QueryVectors, Timings
@@ -16,10 +17,11 @@ AT_ONCE = 8
 
 
 class Searched(NamedTuple):
-    """A rendered answer, and the milliseconds of each step."""
+    """A rendered answer, the milliseconds of each step, and how many vectors were read."""
 
     body: bytes
     steps: Timings
+    reads: int
 
 
 class Found(NamedTuple):
@@ -31,12 +33,14 @@ class Found(NamedTuple):
     candidate_scores: Floats
     word_ranks: Rows | None
     timings: Timings
+    reads: int = 0
+    """Candidates that were ranked by their vectors."""
 
 
 def search(serving: Serving, asked: Asked, queries: QueryVectors, deadline: float, encode: float) -> Searched:
     """The answer to a request as bytes, and what it took. `deadline` is of time.monotonic(); times are milliseconds."""
     results: list[dict[str, Any]] = []
-    count, totals = asked.queries, Timings(encode)
+    count, totals, vectors = asked.queries, Timings(encode), 0
     for start in range(0, count, AT_ONCE):
         if time.monotonic() > deadline:
             raise Late(
@@ -48,9 +52,10 @@ def search(serving: Serving, asked: Asked, queries: QueryVectors, deadline: floa
         found = _found(serving, asked, part, asked.texts[start : start + AT_ONCE] if asked.texts else None)
         _, candidates, reads, ranking = found.timings
         totals = Timings(encode, totals.candidates + candidates, totals.reads + reads, totals.ranking + ranking)
+        vectors += found.reads
         timings = _shares(encode / count, found.timings, len(part.codes))
         results += [_result(serving, asked, found, number, timings) for number in range(len(part.codes))]
-    return Searched(orjson.dumps({"results": results, "generation": serving.generation}), totals)
+    return Searched(orjson.dumps({"results": results, "generation": serving.generation}), totals, vectors)
 
 
 def _shares(encode: float, steps: Timings, queries: int) -> dict[str, float]:
@@ -77,7 +82,8 @@ def _found(serving: Serving, asked: Asked, queries: QueryVectors, words: list[st
         lexical_weight=asked.lexical_weight,
     )
     ranks = found.candidate_ranks
-    return Found(found.rows, found.scores, ranks, found.candidate_scores, found.word_ranks, found.timings)
+    reads = 0 if asked.codes_only else int(np.count_nonzero(found.candidate_places >= 0))
+    return Found(found.rows, found.scores, ranks, found.candidate_scores, found.word_ranks, found.timings, reads)
 
 
 def _result(serving: Serving, asked: Asked, found: Found, number: int, timings: dict[str, float]) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """The index that is served: followed in the background, so that no request waits for a new generation to be opened."""
 
+import gc
 import threading
 import time
 from collections.abc import Callable
@@ -103,6 +104,8 @@ class Served:
         self._pause = self._not_before = 0.0
         self._live = LiveIndex.open(folder)
         self._now = self._taken_up(self._live.latest(), None)
+        # Compiling leaves cycles that hold what was searched; later there is no such moment when nobody waits.
+        gc.collect()
 
     @property
     def now(self) -> Serving:

@@ -29,8 +29,6 @@ class LiveView:
         self.folder, self.generation, self.state = folder, folder / name, state
         self.parts, self.memory = parts, memory
         self.start = parts[-1].start + parts[-1].count
-        self.candidates = LiveCandidates(self, None)
-        self.vectors, self.documents = LiveVectors(self), LiveDocuments(self)
 
     @classmethod
     def of(cls, reader: IndexReader) -> "LiveView":
@@ -46,10 +44,28 @@ class LiveView:
     def close(self) -> None:
         """Nothing to do: files are closed when nobody uses them any more."""
 
+    # Made anew each time: a view that kept what keeps it would hold its files until some garbage collection.
+    @property
+    def candidates(self) -> "LiveCandidates":
+        return LiveCandidates(self, None)
+
+    @property
+    def vectors(self) -> "LiveVectors":
+        return LiveVectors(self)
+
+    @property
+    def documents(self) -> "LiveDocuments":
+        return LiveDocuments(self)
+
     @cached_property
     def count(self) -> int:
         """Documents that can be found."""
-        return sum(part.alive for part in self.parts) + int(np.count_nonzero(self.memory.alive))
+        return sum(part.alive for part in self.parts) + len(self.in_log)
+
+    @cached_property
+    def in_log(self) -> Rows:
+        """Which documents of the log can be found."""
+        return np.flatnonzero(self.memory.alive)
 
     @cached_property
     def only(self) -> Part | None:
@@ -96,7 +112,7 @@ class LiveView:
         for part in self.parts:
             allowed = part.allowed(None)
             found.append(part.start + (np.arange(part.count) if allowed is None else np.flatnonzero(allowed)))
-        return np.concatenate([*found, self.start + np.flatnonzero(self.memory.alive)])
+        return np.concatenate([*found, self.start + self.in_log])
 
     def split(self, rows: Rows) -> Iterator[tuple[Part | None, Rows, Rows]]:
         """Rows by the part that holds them (None: the log): the part, where among the rows, and its own numbers."""
@@ -130,12 +146,12 @@ class LiveCandidates:
         found: list[tuple[Bits | None, int]] = []
         for part in self.view.parts:
             bits = part.passing(self.asked)
-            found.append((bits, part.count if bits is None else bits_set(bits, part.count)))
+            found.append((bits, part.alive if self.asked is None or bits is None else bits_set(bits, part.count)))
         return found
 
     @cached_property
     def _in_log(self) -> Rows:
-        return np.flatnonzero(self.view.memory.allowed(self.asked))
+        return self.view.in_log if self.asked is None else np.flatnonzero(self.view.memory.allowed(self.asked))
 
     @cached_property
     def count(self) -> int:
