@@ -3,6 +3,7 @@
 import json
 import sys
 from functools import cache
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -191,3 +192,17 @@ def test_whole_runs_of_two_processes_stay_together_and_can_be_stopped_by_either(
     assert first["stops"] == len(STOPS)
     assert first["stopped"] == first["whole"], "no step lost or taken twice"
     assert files(folder / "stopped") == files(folder / "whole")
+
+
+def test_joined_texts_are_those_of_all_batches_in_their_order():
+    """The tests above join texts by the same function, so it needs one of its own."""
+    batches = [[[1, 2, 3], [4]], [], [[5, 6]], [[7], [8, 9]]]
+    made = [
+        Tokens(
+            np.array(list(chain.from_iterable(texts)), dtype=np.int32), np.cumsum([0, *map(len, texts)], dtype=np.int64)
+        )
+        for texts in batches
+    ]
+    found = joined(made)
+    assert [part.tolist() for part in np.split(found.ids, found.offsets[1:-1])] == list(chain.from_iterable(batches))
+    assert (found.offsets[0], found.offsets[-1]) == (0, len(found.ids))
