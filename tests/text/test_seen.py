@@ -5,10 +5,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
-from bidr.text import seen, tokens
-from bidr.text.seen import splits_at_spaces
+from bidr.text import seen
+from bidr.text.seen import splits_at_signs
 from bidr.text.tokens import Tokeniser
 from bidr.text.wordpieces import train_wordpieces
+from bidr.text.wordtable import WordTable
 
 PIECES = [
     "[PAD]",
@@ -43,11 +44,6 @@ def bert(**kinds: object) -> Tokenizer:
 BOTH = {"bert": bert(), "built-in": train_wordpieces(["abc def, gh and ABC-de chef bead", "face é bad cafe"], 60)}
 
 
-@pytest.fixture(autouse=True)
-def few_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tokens, "_FEW_CORES", 1_000)
-
-
 def rows(tokeniser: Tokeniser, texts: list[str]) -> list[list[int]]:
     found = tokeniser(texts)
     return [found.ids[start:end].tolist() for start, end in zip(found.offsets, found.offsets[1:], strict=False)]
@@ -68,7 +64,7 @@ def test_it_forgets_rather_than_grow(monkeypatch: pytest.MonkeyPatch) -> None:
     tokeniser = Tokeniser(BOTH["bert"], 16, by_words=True)
     first = rows(tokeniser, ["a b c d e f"])
     rows(tokeniser, ["g h"])
-    assert len(tokeniser._seen._known) == 2
+    assert tokeniser._seen.table.count == 2
     assert rows(tokeniser, ["a b c d e f"]) == first
 
 
@@ -81,15 +77,31 @@ def test_it_forgets_rather_than_grow(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_tokenizers_that_look_across_spaces_are_left_alone(kinds: dict[str, object]) -> None:
-    assert not splits_at_spaces(bert(**kinds))
+    assert not splits_at_signs(bert(**kinds))
 
 
 def test_so_is_one_with_a_token_that_holds_a_space() -> None:
     tokenizer = bert()
     tokenizer.add_tokens(["a b"])
-    assert splits_at_spaces(bert())
-    assert not splits_at_spaces(tokenizer)
+    assert splits_at_signs(bert())
+    assert not splits_at_signs(tokenizer)
 
 
 def test_queries_that_threads_share_a_tokeniser_for_keep_nothing() -> None:
     assert Tokeniser(BOTH["bert"], 16)._seen is None
+
+
+def test_a_table_of_words_grows_and_keeps_their_numbers() -> None:
+    table, texts = WordTable(), [f"word{i} né{i % 7},".encode() for i in range(5_000)]
+    first = table.number(texts, 3)
+    assert table.count == 5_000 + 7 + 1
+    assert first.counts.tolist() == [3] * 5_000
+    again = table.number(texts[::-1], 3)
+    assert (again.words.reshape(-1, 3)[::-1] == first.words.reshape(-1, 3)).all()
+    assert table.since(0)[:3] == ["word0", "né0", ","]
+    assert table.count == len(set(table.since(0)))
+
+
+def test_a_token_of_the_tokenizers_own_is_found_within_a_word() -> None:
+    texts = ["ab[MASK]cd, e", "ab [mask] cd", "a"]
+    assert rows(Tokeniser(BOTH["bert"], 16, by_words=True), texts) == rows(Tokeniser(BOTH["bert"], 16), texts)

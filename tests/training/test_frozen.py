@@ -17,9 +17,9 @@ from bidr.errors import ConfigError, DataError, ModelError, Stopped
 from bidr.index.engines.make import make_scan
 from bidr.model.folder import Model
 from bidr.model.frozen import FrozenModel, open_model
-from bidr.training.frozen.distil import Distilling, label_loss
+from bidr.training.frozen.distil import Distilling, Lessons, Vectors, label_loss
 from bidr.training.frozen.settings import FrozenConfig
-from bidr.training.frozen.train import cooled, share_found
+from bidr.training.frozen.train import distil_settings, share_found, spread
 
 TRAIN = 300
 DEPTH = 15
@@ -180,7 +180,13 @@ def test_the_label_loss_is_that_of_each_answer_against_all_that_are_none() -> No
     torch.testing.assert_close(label_loss(scores, labelled, pool), torch.as_tensor(expected))
 
 
-@pytest.mark.parametrize(("cooling", "size", "expected"), [(0.0, 32, 1.0), (0.5, 8, 1.0), (0.5, 32, 0.5)])
-def test_more_bytes_are_compared_more_sharply_where_asked(cooling, size, expected):
-    config = bidr.TrainConfig(bytes_per_doc=size, frozen=FrozenConfig(cooling=cooling))
-    assert cooled(config) == expected
+@pytest.mark.parametrize(
+    ("finer", "size", "expected"),
+    [(0.0, 32, (1e-3, 2_048, 0.6, 16)), (1.0, 4, (1e-3, 2_048, 0.6, 16)), (1.0, 32, (2.5e-4, 8_192, 0.3, 32))],
+)
+def test_more_bytes_have_finer_lessons_where_asked(finer, size, expected):
+    config = bidr.TrainConfig(bytes_per_doc=size, frozen=FrozenConfig(finer=finer))
+    given = Vectors(np.eye(384, dtype=np.float32), np.eye(384, dtype=np.float32))
+    found = distil_settings(Lessons(given, given, np.zeros((384, 1), np.int64), np.zeros((384, 0), np.int64)), config)
+    sharpness = found.temperature / spread(*given)
+    assert (found.rate, found.others, sharpness, found.own) == pytest.approx(expected)

@@ -13,11 +13,10 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from bidr.cores import cores
 from bidr.errors import ConfigError, DataError
 from bidr.files import storage_errors, sync_file, sync_folder, write_json
 from bidr.progress import Advance, bar
-from bidr.text.seen import SeenWords, splits_at_spaces
+from bidr.text.seen import SeenWords, splits_at_signs
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -25,8 +24,6 @@ if TYPE_CHECKING:
 FORMAT = 1
 _BLOCK = 1024
 _CHARACTERS_PER_TOKEN = 8
-# The tokenizer itself uses all cores, putting words together one, which is worth about five of them.
-_FEW_CORES = 8
 
 
 class Tokens(NamedTuple):
@@ -201,6 +198,15 @@ def _block(rows: list[list[int]]) -> _Block:
     return _Block(np.fromiter(chain.from_iterable(rows), dtype=np.int32), [len(row) for row in rows])
 
 
+def _with_rows(ids: NDArray[np.int32], lengths: NDArray[np.int64], rows: dict[int, list[int]]) -> _Block:
+    """The block with some of its rows replaced."""
+    ends, parts, done = np.cumsum(lengths), [], 0
+    for place, row in rows.items():
+        parts += [ids[done : ends[place] - lengths[place]], np.array(row, dtype=np.int32)]
+        done, lengths[place] = ends[place], len(row)
+    return _Block(np.concatenate([*parts, ids[done:]]), lengths.tolist())
+
+
 def _write(blocks: Iterator[_Block], folder: Path, meta: dict[str, Any], advance: Advance) -> None:
     lengths = []
     with (folder / "tokens.bin").open("wb") as out:
@@ -229,7 +235,7 @@ def _plain_copy(tokenizer: "Tokenizer") -> "Tokenizer":
 class Tokeniser:
     """A tokenizer set up for one length. Setting up copies the tokenizer, so keep one where queries come singly.
 
-    by_words: keep the tokens of words seen before, where that is quicker: for one thread and a corpus.
+    by_words: keep the tokens of words seen before, where the tokenizer allows: for one thread and a corpus.
     """
 
     def __init__(self, tokenizer: "Tokenizer", max_length: int, *, by_words: bool = False) -> None:
@@ -243,7 +249,7 @@ class Tokeniser:
         self.largest_id = max(self.tokenizer.get_vocab().values(), default=0)
         unknown = getattr(self.tokenizer.model, "unk_token", None)
         self.filler = (self.tokenizer.token_to_id(unknown) if unknown else None) or 0
-        pays = by_words and cores() <= _FEW_CORES and splits_at_spaces(self.tokenizer)
+        pays = by_words and splits_at_signs(self.tokenizer)
         self._seen = SeenWords(self.tokenizer, max_length) if pays else None
 
     def __call__(self, texts: Sequence[str]) -> Tokens:
@@ -264,12 +270,8 @@ class Tokeniser:
         shortened = np.array([cut is not text for cut, text in zip(beginnings, texts, strict=True)])
         least = np.where(shortened, self.max_length, 1)
         again = sorted({*found.whole, *np.flatnonzero(found.lengths < least).tolist()})
-        if not again:
-            return _Block(found.ids, found.lengths.tolist())
-        rows = [part.tolist() for part in np.split(found.ids, np.cumsum(found.lengths)[:-1])]
-        for place, row in zip(again, self._encode([texts[place] for place in again]), strict=True):
-            rows[place] = row
-        return _block(rows)
+        rows = self._encode([texts[place] for place in again]) if again else []
+        return _with_rows(found.ids, found.lengths, dict(zip(again, rows, strict=True)))
 
     def _encode(self, texts: list[str]) -> list[list[int]]:
         """Long texts are cut at white space first, since all but their beginning would be tokenised for nothing.

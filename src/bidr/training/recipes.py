@@ -31,7 +31,7 @@ _TAUGHT = {"distil__source": "teacher", "negatives__each": 4}
 _MARGIN = {"negatives__margin": 0.0}
 _SUMS = {
     "frozen__temperature": 1.0,
-    "frozen__cooling": 0.5,
+    "frozen__finer": 1.0,
     "frozen__questions": 20_000,
     "frozen__steps": 1_200,
     "frozen__batch_size": 512,

@@ -32,10 +32,10 @@ class FrozenConfig:
     others: int = 2_048
     """Random documents in a step's pool."""
     temperature: float = 0.6
-    """Of the distributions that are compared, as a multiple of the standard deviation of a question's scores, at 8
-    bytes a document."""
-    cooling: float = 0.0
-    """How the temperature falls with the bytes: it is multiplied by (8 / bytes) to this power. 0: it does not."""
+    """Of the distributions that are compared, as a multiple of the standard deviation of a question's scores."""
+    finer: float = 0.0
+    """How lessons grow finer with more than 8 bytes a document. With f = (bytes / 8) to this power, `rate` is divided
+    and `others` multiplied by f, `temperature` divided and `own` multiplied by its root. 0: they are as they stand."""
     rate: float = 1e-3
     """Learning rate of the codewords, for vectors of length 1 and 384 dimensions."""
     adapter_rate: float = 0.1

@@ -25,7 +25,7 @@ from bidr.training.frozen.sampled import Labels, Pair, Prepared, Probe, prepare
 
 WORK, RUN, CHECKPOINT = "work", "run.json", "checkpoint.pt"
 WIDTH_OF_RATES = 384
-BYTES_OF_TEMPERATURE = 8
+BYTES_OF_SETTINGS = 8
 SPREAD_QUESTIONS, SPREAD_DOCUMENTS = 256, 4_096
 History = list[dict[str, Any]]
 
@@ -109,7 +109,7 @@ class _Run:
     def __init__(self, start: Additive, prepared: Prepared, config: TrainConfig, device: str) -> None:
         self.probe, self.config, self.start = prepared.probe, config, start
         self.learner = CodesLearner(start, start.encode(prepared.lessons.own.documents), device)
-        self.distilling = Distilling(self.learner, prepared.lessons, _settings(prepared.lessons, config))
+        self.distilling = Distilling(self.learner, prepared.lessons, distil_settings(prepared.lessons, config))
         self.best, self.history = start, History()
 
     def state(self) -> dict[str, Any]:
@@ -169,25 +169,25 @@ def share_found(found: Rows, wanted: Rows) -> float:
     return float(np.mean(hits)) if hits else 0.0
 
 
-def _settings(lessons: Lessons, config: TrainConfig) -> DistilSettings:
-    frozen = config.frozen
-    rate = frozen.rate * (WIDTH_OF_RATES / lessons.own.documents.shape[1]) ** 0.5
+def distil_settings(lessons: Lessons, config: TrainConfig) -> DistilSettings:
+    frozen, finer = config.frozen, fineness(config)
+    rate = frozen.rate / finer * (WIDTH_OF_RATES / lessons.own.documents.shape[1]) ** 0.5
     return DistilSettings(
         steps=frozen.steps,
         batch_size=min(frozen.batch_size, len(lessons.best)),
-        own=frozen.own,
-        others=frozen.others,
+        own=round(frozen.own * finer**0.5),
+        others=round(frozen.others * finer),
         rate=rate,
         adapter_rate=rate * frozen.adapter_rate,
         label_weight=frozen.label_weight,
-        temperature=frozen.temperature * cooled(config) * spread(*lessons.full),
+        temperature=frozen.temperature / finer**0.5 * spread(*lessons.full),
         seed=config.seed,
     )
 
 
-def cooled(config: TrainConfig) -> float:
-    """More bytes tell closer scores apart, so what is compared may be sharper."""
-    return float((BYTES_OF_TEMPERATURE / config.bytes_per_doc) ** config.frozen.cooling)
+def fineness(config: TrainConfig) -> float:
+    """More bytes tell closer scores apart: what they are to learn is sharper, and a rough step undoes more."""
+    return float(max(1.0, config.bytes_per_doc / BYTES_OF_SETTINGS) ** config.frozen.finer)
 
 
 def spread(documents: Floats, questions: Floats) -> float:
@@ -214,10 +214,10 @@ def _check(documents: VectorRows, questions: VectorRows | None, config: TrainCon
 
 
 def _settings_of(config: TrainConfig) -> dict[str, Any]:
-    """What counts here. Not named are 256 codewords and no cooling: what was begun before there was a choice can go
+    """What counts here. Not named are 256 codewords and no `finer`: what was begun before there was a choice can go
     on."""
     words = {} if config.codewords == 256 else {"codewords": config.codewords}
-    frozen = {name: value for name, value in dataclasses.asdict(config.frozen).items() if name != "cooling" or value}
+    frozen = {name: value for name, value in dataclasses.asdict(config.frozen).items() if name != "finer" or value}
     return {"bytes_per_doc": config.bytes_per_doc, "seed": config.seed, **words, **frozen}
 
 
