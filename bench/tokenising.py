@@ -2,8 +2,8 @@
 
 python bench/tokenising.py --data FOLDER --tokenizer tokenizer.json [--texts 60000] [--whole 4000]
 
-Seconds of CPU, so that neither other work nor the tokenizer's threads count; words are looked up by one thread. That the
-tokens are the same is checked for the texts that both were given.
+Seconds of CPU, so that neither other work nor the tokenizer's threads count; words are looked up by one thread. That
+the tokens are the same is checked for the texts that both were given.
 """
 
 import time
