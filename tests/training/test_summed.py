@@ -13,7 +13,7 @@ from bidr.codes import Codebooks
 from bidr.codes.additive import summed
 from bidr.codes.exact import top_k_codes
 from bidr.errors import Stopped
-from bidr.model.encode import encode_rows
+from bidr.model.encode import encode_rows, fingerprint
 from bidr.model.quantizer import SummedQuantizer
 from bidr.text import Dataset, Document, Query
 from bidr.text.tokens import TokenRows
@@ -172,3 +172,16 @@ def test_a_taught_model_has_an_encoder_for_each_side_and_trains_as_long_as_other
     assert sum(epochs.values()) == sum(
         stage.epochs for stage in (config.warmup, config.sparse, config.dense, config.unify)
     )
+
+
+def test_tuning_moves_codewords_and_queries_and_leaves_every_code(tmp_path):
+    config = quick("star-tuned")
+    model = train(many(), config, tmp_path / "run")
+    shop = open_workshop(many(), config, tmp_path / "run")
+    before, side = stages.distilled(shop), stages.tuned(shop)
+    assert not np.allclose(model.codebooks.centroids, before.codebooks.centroids, atol=1e-4)
+    vectors = encode_rows(model.sparse, shop.material.documents)
+    assert np.array_equal(model.codebooks.encode(vectors), before.codebooks.encode(vectors))
+    assert fingerprint(model.query) == fingerprint(side.encoder) != fingerprint(model.sparse)
+    assert fingerprint(model.sparse) == fingerprint(model.dense) == fingerprint(before.encoder)
+    assert len(shop.history(side.name)) == config.unify.epochs

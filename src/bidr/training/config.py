@@ -154,10 +154,11 @@ class ConventionalConfig:
     from the warm-up's vectors, or mined again ('refreshed') by the encoder as it learns."""
     refresh: int = 1
     """Epochs after which 'refreshed' negatives are mined again."""
-    codes: Literal["pq", "opq", "learned", "jpq", "distilled", "taught"] = "opq"
+    codes: Literal["pq", "opq", "learned", "jpq", "distilled", "tuned", "taught"] = "opq"
     """Codes fitted to the vectors; or learned from there on in the sparse stage; or OPQ's, with codewords and query
-    encoder learned for them; or sums of codewords that learn to rank as the vectors do ('distilled', see frozen), or
-    with an encoder of their own that learns it too ('taught')."""
+    encoder learned for them; or sums of codewords that learn to rank as the vectors do ('distilled', see frozen),
+    with codewords and query encoder learned for them afterwards ('tuned'), or with an encoder of their own that learns
+    it too ('taught')."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -259,7 +260,7 @@ class TrainConfig:
         at_least(1, self.conventional, "refresh", prefix="conventional.")
         at_least(1, self.negatives, "each", prefix="negatives.")
         at_least(1, self.distil, "depth", prefix="distil.")
-        if self.method == "conventional" and self.conventional.codes == "jpq":
+        if self.method == "conventional" and self.conventional.codes in ("jpq", "tuned"):
             at_least(1, self.unify, "epochs", prefix="unify.")  # the steps in which codewords learn
         at_least(0, self.frozen, "steps", "label_weight", "dev_questions", prefix="frozen.")
         at_least(1, self.frozen, "questions", "sample", "depth", "own", "others", "measured", prefix="frozen.")

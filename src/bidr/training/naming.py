@@ -39,7 +39,8 @@ def settings_of(stage: str, config: TrainConfig) -> dict[str, Any]:
     for stage_negatives in ("warmup.negatives", "sparse.negatives"):
         every[stage_negatives] = every[stage_negatives] or ("in-batch" if config.built_in else "bm25")
     # What takes steps from the conventional way's encoder makes it another one.
-    learned = {"learned": "learned", "taught": "learned", "jpq": "jpq"}.get(config.conventional.codes, "fitted")
+    takes = {"learned": "learned", "taught": "learned", "jpq": "jpq", "tuned": "jpq"}
+    learned = takes.get(config.conventional.codes, "fitted")
     common = {key: value for key, value in every.items() if "." not in key and key not in ELSEWHERE}
     common |= _below(every, "encoder.", "text.", "warmup.")
     codes = _below(every, "bytes_per_doc", "codewords")
@@ -63,6 +64,7 @@ def settings_of(stage: str, config: TrainConfig) -> dict[str, Any]:
         "dense": dense,
         "unify": dense | _below(every, "unify."),
         "jpq": single | codes | _below(every, "unify."),
+        "tuned": single | codes | _below(every, "unify.", "frozen."),
     }[stage.partition("-")[0]]
 
 

@@ -134,6 +134,7 @@ def conventional_model(shop: Workshop, out: Path) -> Model:
     """The conventional way: one encoder, codes of its vectors, the same vectors ranked again."""
     codes = shop.config.conventional.codes
     made_by = {"learned": stages.sparse, "jpq": stages.jpq, "distilled": stages.distilled, "taught": stages.taught}
+    made_by |= {"tuned": stages.tuned}
     side = made_by.get(codes, stages.fitted)(shop)
     name = shop.name("conventional")
     encoder, names = shop.folder / name / "encoder", [shop.name("warmup"), name]
@@ -145,7 +146,7 @@ def conventional_model(shop: Workshop, out: Path) -> Model:
         parts, names = replace(parts, sparse=own, query=None), [*names, shop.name("taught"), side.name]
     elif codes == "distilled":
         names.append(side.name)
-    elif codes == "jpq":
+    elif codes in ("jpq", "tuned"):
         parts, names = replace(parts, query=shop.folder / side.name / "encoder"), [*names, side.name]
     return _save(shop, parts, out, names)
 

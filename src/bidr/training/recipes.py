@@ -59,6 +59,11 @@ _TABLE: list[tuple[str, str, dict[str, Any]]] = [
         _single("mined", "distilled", frozen__borrowers="all", **_SUMS),
     ),
     (
+        "star-tuned",
+        "such sums, then codewords and a query encoder learned for them",
+        _single("mined", "tuned", unify__negatives="top", **_SUMS),
+    ),
+    (
         "star-taught",
         "STAR, sums of an encoder that follows its ranking",
         _single("mined", "taught", sparse__crops=2.0, **_SUMS),

@@ -138,10 +138,15 @@ def jpq(shop: Workshop) -> Sparse:
     return _fit_queries(shop, shop.name("jpq"), lambda: fitted(shop), lambda: conventional(shop))
 
 
+def tuned(shop: Workshop) -> Sparse:
+    """The codes of `distilled`, then as `jpq`: codewords and a query encoder learn, the documents stay as they are."""
+    return _fit_queries(shop, shop.name("tuned"), lambda: distilled(shop), lambda: conventional(shop))
+
+
 def _fit_queries(shop: Workshop, stage: str, coded: Callable[[], Sparse], vectors_by: Callable[[], Encoder]) -> Sparse:
     """Learn a query encoder, from the vectors' own on, for given codes and given vectors of the documents."""
     config, probe, learned = shop.config.unify, shop.probe, shop.folder / stage / CODEBOOKS
-    side, learns = coded(), shop.config.unify.codewords == "learned" or stage.startswith("jpq")
+    side, learns = coded(), shop.config.unify.codewords == "learned" or stage.startswith(("jpq", "tuned"))
     if not shop.finished(stage):
         encoder, path = vectors_by(), shop.folder / stage / "vectors.npy"
         vectors = shop.encode_corpus(encoder, path, "encode for unification")
@@ -247,7 +252,7 @@ def conventional_epochs(shop: Workshop) -> int:
     return (
         dense_epochs(shop)
         + (0 if codes in ("learned", "taught") else config.sparse.epochs)
-        + (0 if codes == "jpq" else config.unify.epochs)
+        + (0 if codes in ("jpq", "tuned") else config.unify.epochs)
     )
 
 

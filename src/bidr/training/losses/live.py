@@ -68,7 +68,7 @@ class LiveCodes(Unified):
 
     def codebooks(self) -> Codebooks:
         fixed, learned = self.fixed.codebooks, self._centroids.detach().cpu().numpy().copy()
-        return Codebooks(fixed.rotation, learned, fixed.centroids if fixed.choosing is None else fixed.choosing)
+        return fixed._replace(centroids=learned, choosing=fixed.centroids if fixed.choosing is None else fixed.choosing)
 
 
 def _known(compared: Contrast) -> tuple[Rows, Rows]:
