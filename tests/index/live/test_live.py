@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from bidr.answers import QueryVectors
 from bidr.errors import DataError, IndexFolderError
+from bidr.index import generation
 from bidr.index.folder import checksum, parse, render
 from bidr.index.live.index import LiveIndex
 from bidr.index.live.view import LiveView
@@ -182,11 +183,12 @@ def test_a_view_stays_what_it_was(tmp_path):
         live.add(*some([2], version=1))
         live.delete(["doc-6"])
         live.compact()
-        assert sorted(path.name for path in index.iterdir()) == [".lock", "000005", "000006", "CURRENT"]
+        assert sorted(path.name for path in index.iterdir()) == [".lock", ".next", "000005", "000006", "CURRENT"]
         assert contents(view) == expected(range(7))
 
 
-def test_building_again_replaces_a_live_index_and_readers_follow(tmp_path):
+def test_building_again_replaces_a_live_index_and_readers_follow(tmp_path, monkeypatch):
+    monkeypatch.setattr(generation, "WAIT", 0.1)
     index = built(tmp_path / "i")
     with writer(index) as live:
         live.add(*some([6]))
