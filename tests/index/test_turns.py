@@ -1,4 +1,4 @@
-"""Who writes an index next: nobody is kept from it by others who write all the time, and nothing is left by the killed."""
+"""Who writes an index next: nobody is kept from it by others who write all the time, or by those who were killed."""
 
 import os
 import signal

@@ -147,7 +147,7 @@ class Load:
 
 
 def test_nothing_fails_while_the_index_and_the_workers_are_replaced(server):
-    """A rebuild of the whole index while it is added to without a pause, more additions, then every worker drained and replaced."""
+    """A rebuild of the whole index while it is added to without a pause, then every worker drained and replaced."""
     with Load(server) as load, server.client() as client:
         generation = client.get("/readyz").json()["generation"]
         with Adding(server) as adding:

@@ -95,7 +95,7 @@ Begin = Callable[[Path, int], AbstractContextManager[Generation]]
 def new_generation(folder: Path, keep: int = 0) -> Iterator[Generation]:
     """Write a generation of the index in `folder`, keeping that many earlier ones.
 
-    Whoever writes it is waited for, up to `WAIT` seconds. What a killed writer left behind is removed first. If anything
+    Whoever writes it is waited for, up to `WAIT` seconds. What a killed writer left is removed first. If anything
     fails, the generation in force stays in force.
     """
     if keep < 0:
