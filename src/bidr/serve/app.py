@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from bidr.answers import QueryVectors
 from bidr.errors import IndexFolderError
 from bidr.serve import asked as asking
-from bidr.serve.call import BINARY, CLOSE, JSON, Call, Gone, Receive, Reply, Scope, Send, as_json, send_reply
+from bidr.serve.call import BINARY, CLOSE, JSON, Bodies, Call, Gone, Receive, Reply, Scope, Send, as_json, send_reply
 from bidr.serve.documents import Documents
 from bidr.serve.errors import (
     Conflict,
@@ -46,7 +46,7 @@ class Service:
     def __init__(self, settings: Settings, served: Served, metrics: Metrics) -> None:
         self.settings, self.limits, self.served, self.metrics = settings, settings.limits, served, metrics
         self.started = self.draining = False
-        self.doors = Doorkeeper(settings.keys, self.limits.rate)
+        self.doors, self.bodies = Doorkeeper(settings.keys, self.limits.rate), Bodies(self.limits.bodies)
         self.pool = ThreadPoolExecutor(max(settings.threads, 1), "search")
         self._searching = 0
         metrics.queue = lambda: self._searching
@@ -166,7 +166,7 @@ class Endpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         service = self.service
-        call = Call(scope, receive, service.limits)
+        call = Call(scope, receive, service.limits, service.bodies)
         left = False
         try:
             async with asyncio.timeout(service.limits.seconds):
@@ -187,6 +187,8 @@ class Endpoint:
             if refused is None or (refused.status >= 500 and not isinstance(error, Refused)):
                 log_fault("fault", error, path=self.path)
             reply = refuse(refused) if refused else FAULT
+        finally:
+            call.forget()
         status = reply.status
         if not left:
             closing = (CLOSE,) if service.draining or (call.unread and status >= 400) else ()

@@ -9,7 +9,7 @@ from urllib.parse import parse_qs
 
 import orjson
 
-from bidr.serve.errors import Invalid, Refused, Slow, TooLarge, WrongType
+from bidr.serve.errors import Invalid, Overloaded, Refused, Slow, TooLarge, WrongType
 from bidr.serve.limits import Limits
 
 Scope = MutableMapping[str, Any]
@@ -35,11 +35,26 @@ class Gone(Exception):
     """The client went away."""
 
 
-class Call:
-    """A request that is being answered. `notes` go into the log."""
+class Bodies:
+    """Bytes of all bodies that a worker has at the moment, and whether there may be more."""
 
-    def __init__(self, scope: Scope, receive: Receive, limits: Limits) -> None:
-        self.scope, self._receive, self.limits = scope, receive, limits
+    def __init__(self, most: int) -> None:
+        self.most, self.held = most, 0
+
+    def take(self, count: int) -> bool:
+        """Have so many more, if there is room for them."""
+        if self.held + count > self.most:
+            return False
+        self.held += count
+        return True
+
+
+class Call:
+    """A request that is being answered. `notes` go into the log; `bodies` are those of all requests."""
+
+    def __init__(self, scope: Scope, receive: Receive, limits: Limits, bodies: Bodies) -> None:
+        self.scope, self._receive, self.limits, self._bodies = scope, receive, limits, bodies
+        self._held = 0
         self.started = time.monotonic()
         self.deadline = self.started + limits.seconds
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
@@ -71,7 +86,7 @@ class Call:
         if size > most and b"expect" in self.headers:
             raise self._too_large(f"{size} bytes")
         parts: list[bytes] = []
-        total = 0
+        total, room = 0, True
         try:
             async with asyncio.timeout_at(asyncio.get_running_loop().time() + self.limits.body_seconds):
                 while True:
@@ -80,10 +95,12 @@ class Call:
                         raise Gone
                     part: bytes = message.get("body", b"")
                     total += len(part)
-                    if total <= most and size <= most:
+                    if total <= most and size <= most and room and (room := self._bodies.take(len(part))):
+                        self._held += len(part)
                         parts.append(part)
                     else:
                         parts.clear()  # read on without keeping it, so that the client comes to see the answer
+                        self.forget()
                     if not message.get("more_body") or total > DRAINED * most:
                         break
         except TimeoutError:
@@ -96,7 +113,20 @@ class Call:
         self.unread = False
         if total > most or size > most:
             raise self._too_large(f"{max(total, size)} bytes")
+        if not room:
+            raise Overloaded(
+                1.0,
+                "the bodies of all requests together are too large at the moment",
+                given=f"{total} bytes more",
+                expected=f"up to {self._bodies.most} bytes in all",
+                hint="try again later, send less at once, or start more workers (limit.bodies)",
+            )
         return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def forget(self) -> None:
+        """The body is not needed any more."""
+        self._bodies.held -= self._held
+        self._held = 0
 
     def _too_large(self, given: str) -> Refused:
         return TooLarge("body", given=given, expected=f"up to {self.limits.body} bytes", hint="send several requests")
