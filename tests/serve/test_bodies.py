@@ -49,7 +49,7 @@ def test_many_bodies_at_once_take_bounded_memory(service):
         calls = [asyncio.create_task(sending(app, BODY - PART, last)) for _ in range(40)]
         for _ in range(10 * BODY // PART):
             await asyncio.sleep(0)
-        kept, most = tracemalloc.get_traced_memory()
+        _, most = tracemalloc.get_traced_memory()
         tracemalloc.stop()
         last.set()
         return most, await asyncio.gather(*calls), await sending(app, BODY - PART, last)
