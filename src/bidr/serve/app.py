@@ -20,9 +20,9 @@ from bidr.serve.errors import (
     Late,
     Overloaded,
     Refused,
-    WrongMethod,
     as_refusal,
     describe,
+    wrong_method,
 )
 from bidr.serve.keys import Doorkeeper, Right
 from bidr.serve.logs import log, log_fault
@@ -211,7 +211,7 @@ class Endpoint:
         handler = self.methods.get("GET" if method == "HEAD" else method)
         if handler is None:
             allowed = ", ".join([*self.methods, *(["HEAD"] if "GET" in self.methods else [])])
-            raise WrongMethod("method", given=method, expected=allowed, headers=((b"allow", allowed.encode()),))
+            raise wrong_method(method, allowed)
         if self.service.connections() > self.service.limits.connections:
             call.unread = True
             raise Overloaded(1.0, "too many connections are open", hint="keep fewer (limit.connections)")

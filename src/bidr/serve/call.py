@@ -77,7 +77,12 @@ class Call:
     async def body(self, *types: str) -> bytes:
         """The whole body, of one of these types, if it comes in time and is not too large."""
         if self.content_type not in types:
-            raise WrongType("content type", given=self.content_type or "none", expected=" or ".join(types))
+            raise WrongType(
+                "the body's type is not one that is read here",
+                given=self.content_type or "no content type",
+                expected=" or ".join(types),
+                hint="say it in the header Content-Type",
+            )
         return await self._read()
 
     async def _read(self) -> bytes:
@@ -129,7 +134,12 @@ class Call:
         self._held = 0
 
     def _too_large(self, given: str) -> Refused:
-        return TooLarge("body", given=given, expected=f"up to {self.limits.body} bytes", hint="send several requests")
+        return TooLarge(
+            "the body is too large",
+            given=given,
+            expected=f"up to {self.limits.body} bytes",
+            hint="send several requests (limit.body)",
+        )
 
 
 def parameters_of(raw: bytes) -> dict[str, list[str]]:
@@ -141,7 +151,12 @@ def parameters_of(raw: bytes) -> dict[str, list[str]]:
             raw.decode("ascii"), keep_blank_values=True, strict_parsing=True, max_num_fields=2_000, errors="strict"
         )
     except ValueError as error:
-        raise Invalid("the query string cannot be read", given=raw.decode("latin-1")) from error
+        raise Invalid(
+            "the query string cannot be read",
+            given=raw.decode("latin-1"),
+            expected="name=value, several joined by &",
+            hint="percent-encode the values, as UTF-8",
+        ) from error
 
 
 async def send_reply(send: Send, reply: Reply, more: tuple[Header, ...] = ()) -> None:

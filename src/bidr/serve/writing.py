@@ -102,7 +102,12 @@ class Writing:
         known = writer.known(job.ids)
         missing = [name for name in job.ids if name not in known]
         if missing and not job.missing_ok:
-            raise NotThere("no such documents", given=", ".join(missing[:5]), hint="missing_ok=true lets them be")
+            raise NotThere(
+                "no such documents",
+                given=", ".join(missing[:5]),
+                expected="ids of documents that are there",
+                hint="missing_ok=true lets the others be",
+            )
         deleted = writer.delete(job.ids, missing_ok=True)
         return self._state(writer) | {"deleted": deleted}
 

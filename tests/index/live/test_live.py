@@ -127,8 +127,8 @@ def test_what_cannot_be_added_or_deleted_changes_nothing(tmp_path):
             (documents, vectors[:, :8], "given shape"),
             (documents, vectors * np.nan, "finite"),
             (documents, vectors * 1e6, "above 65,504"),
-            ([documents[0]._replace(attributes={"a": {}}), documents[1]], vectors, "attribute 'a'"),
-            ([documents[0]._replace(attributes={"not": 1}), documents[1]], vectors, "attribute name 'not'"),
+            ([documents[0]._replace(attributes={"a": {}}), documents[1]], vectors, 'attribute "a": given {}'),
+            ([documents[0]._replace(attributes={"not": 1}), documents[1]], vectors, 'attribute\'s name: given "not"'),
         ):
             with pytest.raises(DataError, match=message):
                 live.add(given_documents, given_vectors)
