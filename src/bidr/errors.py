@@ -30,6 +30,10 @@ class StorageError(BidrError):
     """The disk refused: full, read-only, or failing."""
 
 
+class OutOfTime(BidrError):
+    """A search had to end by a certain time, and did not."""
+
+
 class Explained(BidrError):
     """An error whose parts are known apart, for those who pass them on in another form than a line."""
 

@@ -9,11 +9,12 @@ from dataclasses import asdict
 from typing import Any, TypeVar
 
 from bidr.answers import QueryVectors
-from bidr.errors import IndexFolderError
+from bidr.errors import IndexFolderError, OutOfTime
 from bidr.serve import asked as asking
 from bidr.serve.call import BINARY, CLOSE, JSON, Bodies, Call, Gone, Receive, Reply, Scope, Send, as_json, send_reply
 from bidr.serve.documents import Documents
 from bidr.serve.errors import (
+    OVER,
     Conflict,
     Internal,
     Invalid,
@@ -177,14 +178,14 @@ class Endpoint:
             writes = self.right.get(scope["method"]) == "write"
             reply = refuse(
                 Late(
-                    "the time for this request is over",
+                    OVER,
                     expected=f"at most {service.limits.seconds:g} s",
                     hint="it may have been written: send it again" if writes else "ask for less at once",
                 )
             )
         except Exception as error:
             refused = as_refusal(error)
-            if refused is None or (refused.status >= 500 and not isinstance(error, Refused)):
+            if refused is None or (refused.status >= 500 and not isinstance(error, Refused | OutOfTime)):
                 log_fault("fault", error, path=self.path)
             reply = refuse(refused) if refused else FAULT
         finally:

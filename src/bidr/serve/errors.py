@@ -9,11 +9,13 @@ from bidr.errors import (
     Explained,
     IndexFolderError,
     ModelError,
+    OutOfTime,
     StorageError,
     written,
 )
 
 LONGEST = 200
+OVER = "the time for this request is over"
 
 
 class Refused(BidrError):
@@ -142,6 +144,8 @@ def as_refusal(error: BaseException) -> Refused | None:
         return Invalid(error.what, given=error.given, expected=error.expected, hint=error.hint)
     if isinstance(error, ConfigError | DataError):
         return Invalid(str(error))
+    if isinstance(error, OutOfTime):
+        return Late(OVER, hint="ask with fewer conditions, fewer queries at once, or fewer candidates")
     if isinstance(error, IndexFolderError | ModelError | StorageError):
         return Overloaded(5.0, "the index cannot be read or written at the moment", hint="the server's log says why")
     return None
