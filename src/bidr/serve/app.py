@@ -26,9 +26,11 @@ from bidr.serve.errors import (
     wrong_method,
 )
 from bidr.serve.keys import Doorkeeper, Right
+from bidr.serve.link import WriterLink
 from bidr.serve.logs import log, log_fault
 from bidr.serve.metrics import Metrics
 from bidr.serve.options import Reading, Rules
+from bidr.serve.protocol import Connections
 from bidr.serve.schema import document
 from bidr.serve.searching import search
 from bidr.serve.served import Served, Serving
@@ -37,14 +39,14 @@ from bidr.serve.settings import Settings
 from bidr.serve.static import Page
 
 Handler = Callable[[Call], Awaitable[Reply]]
-Found = TypeVar("Found")
+Result = TypeVar("Result")
 BEHIND = "the newest state of the index cannot be opened; the server's log says why"
 
 
 class Service:
-    """What a worker does: the handlers of all paths, and what they share."""
+    """What a worker does: the handlers of all paths, and what they share. `link` is None where it only reads."""
 
-    def __init__(self, settings: Settings, served: Served, metrics: Metrics) -> None:
+    def __init__(self, settings: Settings, served: Served, metrics: Metrics, link: WriterLink | None = None) -> None:
         self.settings, self.limits, self.served, self.metrics = settings, settings.limits, served, metrics
         self.started = self.draining = False
         self.doors, self.bodies = Doorkeeper(settings.keys, self.limits.rate), Bodies(self.limits.bodies)
@@ -52,8 +54,8 @@ class Service:
         self._searching = 0
         metrics.queue = lambda: self._searching
         self._reading = self._reading_of(served.now)
-        self.connections: Callable[[], int] = lambda: 0
-        self.documents = Documents(self.steady, self.on_thread, served, self.limits, metrics, None)
+        self.connections, self.link = Connections(), link
+        self.documents = Documents(self.steady, self.on_thread, served, self.limits, metrics, link)
 
     async def search(self, call: Call) -> Reply:
         """POST /v1/search"""
@@ -111,7 +113,7 @@ class Service:
         assert asked.texts is not None
         return await serving.service.encode(asked.texts, deadline)
 
-    async def on_thread(self, work: Callable[..., Found], *given: Any) -> Found:
+    async def on_thread(self, work: Callable[..., Result], *given: Any) -> Result:
         """Run on one of the search threads, if not too many wait for one; without threads here and now."""
         if not self.settings.threads:
             return work(*given)
@@ -213,7 +215,7 @@ class Endpoint:
         if handler is None:
             allowed = ", ".join([*self.methods, *(["HEAD"] if "GET" in self.methods else [])])
             raise wrong_method(method, allowed)
-        if self.service.connections() > self.service.limits.connections:
+        if self.service.connections.open > self.service.limits.connections:
             call.unread = True
             raise Overloaded(1.0, "too many connections are open", hint="keep fewer (limit.connections)")
         self.service.doors.admit(call, self.right.get(method, "read"))

@@ -15,7 +15,7 @@ from bidr.serve.metrics import Metrics
 from bidr.serve.served import Served, Serving
 
 Steady = Callable[[Callable[[Serving], Awaitable[Reply]]], Awaitable[Reply]]
-Found = TypeVar("Found")
+Result = TypeVar("Result")
 # JSON does not tell 1e30 from the whole number, which no column holds: one limit for both.
 LARGEST_NUMBER = 2**62
 FIELDS = ("id", "title", "text", "attributes", "vector")
@@ -25,7 +25,7 @@ LONGEST_ID = 512
 class OnThread(Protocol):
     """Runs work where the event loop does not wait for it."""
 
-    async def __call__(self, work: Callable[..., Found], *given: Any) -> Found: ...
+    async def __call__(self, work: Callable[..., Result], *given: Any) -> Result: ...
 
 
 class Documents:
