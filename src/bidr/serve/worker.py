@@ -133,6 +133,8 @@ def server_of(service: Service) -> Any:
 async def drain(service: Service, server: Any) -> None:
     """Take no more connections; tell those that are open to close; end when all are answered."""
     service.draining = True
+    while not server.started:  # told while it begins: only then is there something to close
+        await asyncio.sleep(0.01)
     log("draining", connections=len(server.server_state.connections))
     for each in server.servers:
         each.close()
