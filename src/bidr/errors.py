@@ -1,5 +1,10 @@
 """The errors a user can cause: one line each, saying what is wrong, what was given and expected, what to do."""
 
+import json
+from typing import Any
+
+LONGEST = 80
+
 
 class BidrError(Exception):
     """Base of every error that is shown to a person as one line, with exit code 2."""
@@ -25,6 +30,26 @@ class StorageError(BidrError):
     """The disk refused: full, read-only, or failing."""
 
 
+class OutOfTime(BidrError):
+    """A search had to end by a certain time, and did not."""
+
+
+class Explained(BidrError):
+    """An error whose parts are known apart, for those who pass them on in another form than a line."""
+
+    def __init__(self, what: str, *, given: str, expected: str, hint: str) -> None:
+        super().__init__(f"{what}: given {given}, expected {expected}; {hint}")
+        self.what, self.given, self.expected, self.hint = what, given, expected, hint
+
+
+class FilterError(Explained, ConfigError):
+    """A filter that cannot be meant."""
+
+
+class AttributesError(Explained, DataError):
+    """Attributes of a document that cannot be stored."""
+
+
 class MissingExtra(BidrError):
     """A feature needs a package that is not installed."""
 
@@ -34,3 +59,12 @@ class MissingExtra(BidrError):
 
 class Stopped(BidrError):
     """The user or the system asked to stop; the work done so far is kept."""
+
+
+def written(value: Any, longest: int = LONGEST) -> str:
+    """A value as JSON writes it, cut where it is long: for errors about what came, or could have come, as JSON."""
+    try:
+        shown = json.dumps(value, ensure_ascii=False, default=str)
+    except (RecursionError, ValueError, TypeError):  # nested too deep, in itself, or by keys that JSON has not
+        shown = "a value that JSON cannot show, or nested too deep"
+    return shown if len(shown) <= longest else shown[: longest - 3] + "..."

@@ -66,7 +66,7 @@ def test_what_is_wrong_is_said_and_changes_nothing(bidr: Run, index: Path, tmp_p
     assert "occurs twice" in bidr.refused("add", index, documents(tmp_path / "a", good, good))
     assert "line 2" in bidr.refused("add", index, documents(tmp_path / "b", good, {"_id": "y"}))
     assert "metadata" in bidr.refused("add", index, documents(tmp_path / "c", {**good, "metadata": 3}))
-    assert "'not'" in bidr.refused("add", index, documents(tmp_path / "d", {**good, "metadata": {"not": 3}}))
+    assert '"not"' in bidr.refused("add", index, documents(tmp_path / "d", {**good, "metadata": {"not": 3}}))
     assert "no documents" in bidr.refused("add", index, documents(tmp_path / "e"))
     np.save(tmp_path / "v.npy", np.ones((1, 8), dtype=np.float32))
     given = documents(tmp_path / "v", good)

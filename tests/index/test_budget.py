@@ -94,7 +94,7 @@ def test_killed_at_any_write_it_ends_in_the_same_bytes(tmp_path, kill, vectors, 
     kill.left = -1
     assert times >= 5
     assert content(tmp_path / "killed") == content(tmp_path / "alone")
-    assert sorted(path.name for path in (tmp_path / "killed").iterdir()) == [".lock", "000001", "CURRENT"]
+    assert sorted(path.name for path in (tmp_path / "killed").iterdir()) == [".lock", ".next", "000001", "CURRENT"]
 
 
 def test_a_build_from_vectors_goes_on_in_every_step(tmp_path, kill, vectors):

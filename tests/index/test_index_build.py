@@ -102,7 +102,7 @@ def test_values_that_fp16_cannot_hold_are_refused_with_their_row(tmp_path, value
     given_arrays["vectors"][17, 3] = value
     with pytest.raises(DataError, match="row 17 holds"):
         build_index(tmp_path / "i", **given_arrays)
-    assert [entry.name for entry in (tmp_path / "i").iterdir()] == [".lock"]
+    assert [entry.name for entry in (tmp_path / "i").iterdir()] == [".lock", ".next"]
 
 
 @pytest.mark.parametrize(
@@ -173,4 +173,4 @@ for limit in (100, 1000, 3000, 20000):
         reader.verify()
         assert reader.count == 60
     assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] != 100
-    assert sorted(entry.name for entry in (tmp_path / "i").iterdir()) == [".lock", "000001", "CURRENT"]
+    assert sorted(entry.name for entry in (tmp_path / "i").iterdir()) == [".lock", ".next", "000001", "CURRENT"]

@@ -11,6 +11,7 @@ from made_index import clustered, documents, random_codebooks, small_index
 
 from bidr.errors import ConfigError, IndexFolderError, StorageError
 from bidr.index import folder as folder_module
+from bidr.index import generation
 from bidr.index.build import build_index
 from bidr.index.engines.files import IN_RAM
 from bidr.index.folder import FileEntry, Manifest, checksum, parse, render
@@ -29,7 +30,7 @@ def contents(index: Path) -> tuple[list[str], bytes]:
 
 
 def entries(index: Path) -> list[str]:
-    return sorted(entry.name for entry in index.iterdir() if entry.name != ".lock")
+    return sorted(entry.name for entry in index.iterdir() if entry.name not in (".lock", ".next"))
 
 
 @pytest.fixture
@@ -182,7 +183,8 @@ def test_a_reader_holds_what_it_opened(index):
     assert contents(index) != before
 
 
-def test_two_writers_at_once_are_refused(index):
+def test_two_writers_at_once_are_refused(index, monkeypatch):
+    monkeypatch.setattr(generation, "WAIT", 0.1)
     with new_generation(index), pytest.raises(IndexFolderError, match="another process is writing"):
         small_index(index)
     contents(index)

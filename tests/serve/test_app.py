@@ -117,7 +117,7 @@ def test_codes_only_filter_and_text(service):
         ({"vectors": [[0.1] * DIM], "filter": {"n": {"any": list(range(21))}}}, 422, "filter: values"),
         ({"vectors": [[0.1] * DIM], "filter": {"or": [{"n": {"any": [1, 2, 3]}}] * 7}}, 422, "up to 20"),
         ({"vectors": [[0.1] * DIM], "filter": {"or": [1] * 21}}, 422, "filter: values"),
-        ({"vectors": [[0.1] * DIM], "K": 5}, 422, "unknown field"),
+        ({"vectors": [[0.1] * DIM], "K": 5}, 422, "not known"),
         ({"vectors": [[0.1] * DIM], "texts": ["a"]}, 422, "texts or by vectors"),
         ({}, 422, "texts or by vectors"),
         ({"texts": ["words"]}, 422, "no text encoder"),
@@ -177,7 +177,7 @@ def test_bytes_of_another_dimension_are_refused_where_it_is_said(service):
         found = ask(service, "POST", f"/v1/search?{query}", content=wide, headers=kind)
         assert (found.status_code, len(found.json().get("results", ()))) == (status, queries), found.text
     error = ask(service, "POST", f"/v1/search?dim={2 * DIM}", content=wide, headers=kind).json()["error"]
-    assert (error["message"], error["given"]) == ("dim", str(2 * DIM))
+    assert (error["given"], "dimensions" in error["message"]) == (str(2 * DIM), True)
     assert str(DIM) in error["expected"]
     assert "model of this index" in error["hint"]
     by_json = ask(service, "POST", f"/v1/search?dim={2 * DIM}", json={"vectors": [vector(1)]})

@@ -8,7 +8,7 @@ from bidr.serve.errors import Invalid
 
 @pytest.mark.parametrize("value", [1e308, -1e19, LARGEST_NUMBER + 1])
 def test_numbers_beyond_the_documented_limit_are_refused(value):
-    with pytest.raises(Invalid, match="attribute 'n'"):
+    with pytest.raises(Invalid, match='attribute "n"'):
         _document(0, {"id": "a", "attributes": {"n": value}})
 
 

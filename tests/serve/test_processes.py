@@ -147,30 +147,35 @@ class Load:
 
 
 def test_nothing_fails_while_the_index_and_the_workers_are_replaced(server):
-    """A rebuild of the whole index, additions to it, then every worker drained and replaced."""
+    """A rebuild of the whole index while it is added to without a pause, then every worker drained and replaced."""
     with Load(server) as load, server.client() as client:
         generation = client.get("/readyz").json()["generation"]
-        rebuilt = _when_free(server.index, seed=5)
+        with Adding(server) as adding:
+            _until(lambda: adding.done > 5)
+            made(server.index, seed=5)
+            added = adding.done
+            _until(lambda: adding.done > added)
         _until(lambda: client.get("/readyz").json()["generation"] > generation)
-        assert client.get("/v1/documents?id=doc-1").json()["documents"][0]["text"].startswith(f"Text 1 of {rebuilt}")
+        assert client.get("/v1/documents?id=doc-1").json()["documents"][0]["text"].startswith("Text 1 of 5")
         assert client.post("/v1/documents", json={"documents": [document(40)]}).json()["added"] == 1
         before = server.workers()
         server.process.send_signal(signal.SIGHUP)
         _until(lambda: len(server.workers()) == 2 and not set(before) & set(server.workers()), 60)
         assert answers(client, document(40)["vector"], k=1, candidates=100) == ["new-40"]
     assert load.done > 50
-    assert load.failed == []
+    assert load.failed == adding.failed == []
 
 
-def _when_free(index: Path, seed: int) -> int:
-    """Build when the writer has let go of the index."""
-    for _ in range(100):
-        try:
-            made(index, seed=seed)
-            return seed
-        except Exception:
-            time.sleep(0.1)
-    raise AssertionError("the writer never let go")
+class Adding(Load):
+    """Documents from several threads, all the time. While another program writes, they are refused for a while."""
+
+    def _run(self) -> None:
+        with self.server.client() as client:
+            while not self.stop.is_set():
+                found = client.post("/v1/documents", json={"documents": [document(50)]})
+                if found.status_code != 200 and "retry-after" not in found.headers:
+                    self.failed.append(found.text)
+                self.done += found.status_code == 200
 
 
 def _until(holds, seconds: float = 20) -> None:

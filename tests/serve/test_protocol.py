@@ -1,8 +1,14 @@
 """What goes over a connection: answers in one piece, and all of them."""
 
 import asyncio
+import socket
 
+import httpx
+
+from bidr.serve.limits import Limits
 from bidr.serve.protocol import Together
+from bidr.serve.worker import server_of
+from serve.made_server import made, opened
 
 
 class Sent:
@@ -55,3 +61,32 @@ def test_nothing_is_lost_when_it_is_closed():
         assert together.is_closing()
 
     assert told(answered) == [b"head", "closed"]
+
+
+def test_more_connections_than_may_be_open_are_told_to_come_again(tmp_path):
+    """Those that were closed count no more."""
+    service = opened(made(tmp_path / "index"), limits=Limits(connections=2))
+
+    async def go():
+        listening = socket.create_server(("127.0.0.1", 0))
+        server = server_of(service)
+        serving = asyncio.create_task(server.serve(sockets=[listening]))
+        url = f"http://127.0.0.1:{listening.getsockname()[1]}/v1/index"
+        clients = [httpx.AsyncClient() for _ in range(4)]
+        first = [await client.get(url) for client in clients[:3]]
+        await clients[0].aclose()
+        while service.connections.open > 1:
+            await asyncio.sleep(0.01)
+        after = await clients[3].get(url)
+        for client in clients:
+            await client.aclose()
+        while service.connections.open:
+            await asyncio.sleep(0.01)
+        server.should_exit = True
+        await serving
+        return first, after
+
+    first, after = asyncio.run(asyncio.wait_for(go(), 30))
+    assert [found.status_code for found in first] == [200, 200, 503]
+    assert (first[2].headers["retry-after"], first[2].headers["connection"]) == ("1", "close")
+    assert after.status_code == 200

@@ -1,13 +1,19 @@
 """The writer: what becomes of jobs when one of them, or the disk, fails. And the folder that processes share."""
 
 import threading
+import time
+from contextlib import ExitStack
+from itertools import count
 
 import numpy as np
 import pytest
 
 from bidr.errors import DataError, StorageError
+from bidr.index import generation
+from bidr.index.generation import only_writer
 from bidr.index.live.index import LiveIndex
 from bidr.serve import runtime
+from bidr.serve import writing as writing_module
 from bidr.serve.errors import Internal
 from bidr.serve.finding import Finder
 from bidr.serve.settings import Settings
@@ -35,6 +41,59 @@ def test_additions_are_tried_one_by_one_only_where_that_can_help(tmp_path, monke
     monkeypatch.setattr(writing, "_together", failing)
     assert writing.apply(jobs(3)) == [error] * 3
     assert len(tried) == tries
+
+
+def test_steady_writing_keeps_no_build_from_the_index(tmp_path, monkeypatch):
+    """Jobs come without a pause, so the writer is never idle; it lets go because the build waits."""
+    monkeypatch.setattr(generation, "WAIT", 10.0)
+    index = made(tmp_path / "index")
+    writing, stop, outcomes = Writing(index, None, lambda model: None), threading.Event(), []
+
+    def steadily():
+        for number in count():
+            if stop.is_set():
+                return writing.release()
+            rows = np.ones((1, 16), np.float32)
+            outcomes.extend(writing.apply([Adding([Document(f"d{number}", "", "")], rows, True)]))
+
+    adding = threading.Thread(target=steadily)
+    adding.start()
+    until(lambda: len(outcomes) > 3)
+    try:
+        made(index, seed=3)
+        until(lambda: "added" in outcomes[-1])
+    finally:
+        stop.set()
+        adding.join()
+    assert LiveIndex.open(index).latest().count > 60
+    failed = [outcome for outcome in outcomes if "added" not in outcome]
+    assert all("another process is writing" in str(outcome) for outcome in failed)
+
+
+def test_jobs_wait_together_for_another_writer(tmp_path, monkeypatch):
+    """Not each of them in its turn."""
+    index = made(tmp_path / "index")
+    writing = Writing(index, None, lambda model: None)
+    monkeypatch.setattr(writing_module, "WAIT", 0.3)
+    started = time.monotonic()
+    with only_writer(index):
+        outcomes = writing.apply([Deleting([f"doc-{number}"], True) for number in range(20)])
+    assert len(outcomes) == 20
+    assert all("another process is writing" in str(outcome) for outcome in outcomes)
+    assert time.monotonic() - started < 3
+    monkeypatch.setattr(writing_module, "WAIT", 20.0)
+    with ExitStack() as held:
+        held.enter_context(only_writer(index))
+        threading.Timer(0.2, held.close).start()
+        assert writing.apply([Deleting(["doc-1"], True)])[0]["deleted"] == 1
+    writing.release()
+
+
+def until(holds, seconds=20):
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.01)
 
 
 def test_what_was_deleted_is_not_there_by_id(tmp_path):

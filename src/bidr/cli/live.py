@@ -40,6 +40,7 @@ class Add(Verb):
     def run(self) -> Shown:
         from bidr.api import has_text_encoder, open_writer
         from bidr.codes.vectors import open_vectors
+        from bidr.index.generation import WAIT
         from bidr.progress import bar
 
         count = check_documents(self.documents)
@@ -49,7 +50,7 @@ class Add(Verb):
         told: list[str] = []
         if rows is not None and has_text_encoder(self.index, self.model):
             raise ConfigError(f"--vectors: given for {self.index}, whose model encodes texts itself; leave them out")
-        with open_writer(self.index, self.model, device=self.device, warn=told.append) as writer:
+        with open_writer(self.index, self.model, device=self.device, warn=told.append, wait=WAIT) as writer:
             before, done = writer.view.count, 0
             with bar("add", count, "documents") as advance:
                 for batch in _batches(self.documents):
@@ -150,12 +151,13 @@ def _batches(path: Path) -> "Iterator[list[Document]]":
 
 def _writer(index: Path) -> "LiveWriter":
     """A writer that adds nothing, and so needs no model."""
+    from bidr.index.generation import WAIT
     from bidr.index.live.writer import LiveWriter
 
     def refuse(documents: Any, vectors: Any) -> Any:
         raise ConfigError("this writer was opened to delete and to compact; open one with the model of the index")
 
-    return LiveWriter(index, refuse)
+    return LiveWriter(index, refuse, wait=WAIT)
 
 
 def _state(index: Path, writer: "LiveWriter") -> dict[str, Any]:

@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from bidr.errors import IndexFolderError
 from bidr.index.bitmaps import WORD, Words, ascending, by_place, by_row, new_words
+from bidr.index.deadline import in_time
 from bidr.index.filters import All, Filter, Not, Scalar, Test, kind
 from bidr.index.folder import REBUILD, HasFiles, check_content
 from bidr.index.lines import Lines
@@ -112,6 +113,7 @@ class Columns:
 
     def _evaluate(self, asked: Filter) -> Words:
         """Which rows pass; bits beyond the last row mean nothing."""
+        in_time()
         if isinstance(asked, Test):
             words = new_words(self.count)
             for number, (name, of) in enumerate(self.columns):

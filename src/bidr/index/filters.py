@@ -13,7 +13,7 @@ import operator
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from bidr.errors import ConfigError, DataError
+from bidr.errors import AttributesError, ConfigError, FilterError, written
 from bidr.text.records import Attributes, Value, plain
 
 Scalar = str | int | float | bool
@@ -25,6 +25,9 @@ RANGES: dict[str, Callable[[Any, Any], bool]] = {
 }
 COMBINING = ("and", "or", "not")
 DEEPEST = 32
+EXAMPLE = '{"lang": "en"}'
+HINT = "write it as docs/live.md shows, or leave it out to search all documents"
+LEAVE_OUT = "write it so, or leave it out"
 LONGEST_NAME = 200
 
 
@@ -52,11 +55,18 @@ Filter = Test | All | Any_ | Not
 
 
 def parse_filter(given: Any, depth: int = 0) -> Filter:
-    """A filter from what a user wrote; ConfigError says what of it cannot be meant."""
+    """A filter from what a user wrote; FilterError says what of it cannot be meant."""
     if not isinstance(given, Mapping) or not given:
-        raise ConfigError(f'filter: given {_short(given)}, expected conditions by attribute such as {{"lang": "en"}}')
+        raise FilterError(
+            "filter: no conditions", given=written(given), expected=f"an object such as {EXAMPLE}", hint=HINT
+        )
     if depth > DEEPEST:
-        raise ConfigError(f"filter: nested more than {DEEPEST} deep; write it flatter")
+        raise FilterError(
+            "filter: nested too deep",
+            given=f"more than {DEEPEST} levels",
+            expected=f"up to {DEEPEST}",
+            hint="write it flatter",
+        )
     return All(tuple(_condition(name, value, depth) for name, value in given.items()))
 
 
@@ -88,12 +98,17 @@ def filter_from_json(text: str) -> Any:
 
 def _condition(name: Any, value: Any, depth: int) -> Filter:
     if not isinstance(name, str):
-        raise ConfigError(f"filter: attribute {_short(name)}, expected a name")
+        raise FilterError("filter: an attribute's name", given=written(name), expected="a string", hint=HINT)
     if name == "not":
         return Not(parse_filter(value, depth + 1))
     if name in COMBINING:
         if not isinstance(value, list | tuple) or not value:
-            raise ConfigError(f"filter: {name!r} of {_short(value)}, expected a list of filters")
+            raise FilterError(
+                f"filter: {written(name)} of no filters",
+                given=written(value),
+                expected=f"a list of filters such as [{EXAMPLE}]",
+                hint=HINT,
+            )
         parts = tuple(parse_filter(each, depth + 1) for each in value)
         return All(parts) if name == "and" else Any_(parts)
     if not isinstance(value, Mapping):
@@ -103,22 +118,31 @@ def _condition(name: Any, value: Any, depth: int) -> Filter:
     if value and set(value) <= set(RANGES):
         bounds = tuple((key, _scalar(name, each)) for key, each in value.items())
         if len({isinstance(each, str) for _, each in bounds}) > 1 or any(isinstance(each, bool) for _, each in bounds):
-            raise ConfigError(f"filter: range of {name!r} from {_short(value)}, expected numbers or strings, not both")
+            raise FilterError(
+                f"filter: a range of {written(name)}",
+                given=written(value),
+                expected="bounds that are all numbers or all strings",
+                hint="leave one side out, or write both alike",
+            )
         return Test(name, bounds=bounds)
-    known = ", ".join(RANGES)
-    raise ConfigError(f"filter: {name!r} is {_short(value)}, expected a value, {{'any': [values]}}, or any of {known}")
+    raise FilterError(
+        f"filter: a condition on {written(name)}",
+        given=written(value),
+        expected=f'a value, {{"any": [values]}}, or bounds by {", ".join(RANGES)}',
+        hint=HINT,
+    )
 
 
 def _scalar(name: str, value: Any) -> Scalar:
     value = plain(value)
     if isinstance(value, str | int) or (isinstance(value, float) and math.isfinite(value)):
         return value
-    raise ConfigError(f"filter: {name!r} compared with {_short(value)}, expected a string, number or truth value")
-
-
-def _short(value: Any) -> str:
-    shown = repr(value)
-    return shown if len(shown) <= 80 else shown[:77] + "..."
+    raise FilterError(
+        f"filter: what {written(name)} is compared with",
+        given=written(value),
+        expected="a string, a finite number, true or false",
+        hint='to ask for one of several write {"any": [values]}',
+    )
 
 
 def matches(asked: Filter, attributes: Attributes) -> bool:
@@ -147,18 +171,27 @@ def kind(value: Scalar) -> str:
 
 
 def check_attributes(given: Any, what: str) -> dict[str, Value]:
-    """Attributes as they are stored; DataError names what cannot be."""
+    """Attributes as they are stored; AttributesError names what cannot be."""
     if not isinstance(given, Mapping):
-        raise DataError(f"{what}: attributes {_short(given)}, expected values by name")
+        raise AttributesError(
+            f"{what}: attributes", given=written(given), expected="an object of values by name", hint=LEAVE_OUT
+        )
     for name, value in given.items():
         if not isinstance(name, str) or not name or name in COMBINING or len(name) > LONGEST_NAME:
-            raise DataError(f"{what}: attribute name {_short(name)}, expected a string, not 'and', 'or' or 'not'")
+            raise AttributesError(
+                f"{what}: an attribute's name",
+                given=written(name),
+                expected=f'a string of 1 to {LONGEST_NAME} characters, not "and", "or" or "not"',
+                hint="give it another name",
+            )
         words = isinstance(value, list | tuple) and all(isinstance(each, str) for each in value)
         whole = isinstance(value, int) and abs(value) < 1 << 63
         number = whole or (isinstance(value, float) and math.isfinite(value))
         if not (words or number or isinstance(value, str)):
-            raise DataError(
-                f"{what}: attribute {name!r} is {_short(value)}, expected a string, a finite number of 64 bits, "
-                "a truth value or a list of strings"
+            raise AttributesError(
+                f"{what}: attribute {written(name)}",
+                given=written(value),
+                expected="a string, a finite number of 64 bits, true or false, or a list of strings",
+                hint=LEAVE_OUT,
             )
     return {name: list(value) if isinstance(value, tuple) else value for name, value in given.items()}

@@ -3,17 +3,22 @@
 import fcntl
 import os
 import re
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from bidr.errors import ConfigError, IndexFolderError
 from bidr.files import NewFile, remove, storage_errors, sync_folder, write_atomically
 from bidr.index.folder import CURRENT, GENERATION, MANIFEST, FileEntry, Manifest, checksum, current_generation, render
 from bidr.index.state import State, named_by, render_state
+from bidr.progress import say
 
-LOCK = ".lock"
+LOCK, NEXT = ".lock", ".next"
+WAIT = 600.0
+"""Seconds that a build, or another verb that writes, waits for whoever writes already."""
+LOOK_EVERY, SAID_AFTER = 0.02, 1.0
 UNFINISHED = re.compile(r"\.\d{6}\.\d+\.new|\.CURRENT\.\d+\.new")
 
 
@@ -90,7 +95,8 @@ Begin = Callable[[Path, int], AbstractContextManager[Generation]]
 def new_generation(folder: Path, keep: int = 0) -> Iterator[Generation]:
     """Write a generation of the index in `folder`, keeping that many earlier ones.
 
-    What a killed writer left behind is removed first. If anything fails, the generation in force stays in force.
+    Whoever writes it is waited for, up to `WAIT` seconds. What a killed writer left is removed first. If anything
+    fails, the generation in force stays in force.
     """
     if keep < 0:
         raise ConfigError(f"generations to keep: given {keep}, expected 0 or more")
@@ -98,7 +104,7 @@ def new_generation(folder: Path, keep: int = 0) -> Iterator[Generation]:
         raise IndexFolderError(f"{folder}: a file, expected a folder or a path that does not exist yet; choose another")
     with storage_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        with only_writer(folder), next_generation(folder, keep) as generation:
+        with only_writer(folder, WAIT), next_generation(folder, keep) as generation:
             yield generation
 
 
@@ -134,14 +140,44 @@ def remove_unnamed(folder: Path, keep: list[str]) -> None:
 
 
 @contextmanager
-def only_writer(folder: Path) -> Iterator[None]:
-    """Hold the index for writing; another writer is refused."""
+def only_writer(folder: Path, wait: float = 0.0) -> Iterator[None]:
+    """Hold the index for writing. Another writer is waited for, so many seconds, and then this one is refused.
+
+    Whoever comes holds NEXT until it has LOCK. So who has the index sees that it is wanted, and who lets it go does not
+    get it back before. The system lets go of both for a process that is killed.
+    """
     with storage_errors(folder / LOCK), (folder / LOCK).open("a") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise IndexFolderError(f"{folder}: another process is writing this index; wait until it is done") from error
+        with (folder / NEXT).open("a") as turn:
+            _take((turn, lock), folder, wait)
         yield
+
+
+def _take(files: Collection[IO[str]], folder: Path, wait: float) -> None:
+    started, said = time.monotonic(), False
+    for file in files:
+        while not _free(file):
+            waited = time.monotonic() - started
+            if waited >= wait:
+                raise IndexFolderError(f"{folder}: another process is writing this index; wait until it is done")
+            if not said and waited >= SAID_AFTER:
+                say(f"{folder}: another process is writing this index; waiting for it, up to {wait:.0f} s")
+                said = True
+            time.sleep(LOOK_EVERY)
+
+
+def _free(file: IO[str]) -> bool:
+    """Lock a file that nobody else has locked."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def wanted(folder: Path) -> bool:
+    """Whether another process waits to write. For who has the index."""
+    with (folder / NEXT).open("a") as turn:
+        return not _free(turn)
 
 
 def in_force(folder: Path) -> str | None:

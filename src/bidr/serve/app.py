@@ -9,25 +9,28 @@ from dataclasses import asdict
 from typing import Any, TypeVar
 
 from bidr.answers import QueryVectors
-from bidr.errors import IndexFolderError
+from bidr.errors import IndexFolderError, OutOfTime
 from bidr.serve import asked as asking
-from bidr.serve.call import BINARY, CLOSE, JSON, Call, Gone, Receive, Reply, Scope, Send, as_json, send_reply
+from bidr.serve.call import BINARY, CLOSE, JSON, Bodies, Call, Gone, Receive, Reply, Scope, Send, as_json, send_reply
 from bidr.serve.documents import Documents
 from bidr.serve.errors import (
+    OVER,
     Conflict,
     Internal,
     Invalid,
     Late,
     Overloaded,
     Refused,
-    WrongMethod,
     as_refusal,
     describe,
+    wrong_method,
 )
 from bidr.serve.keys import Doorkeeper, Right
+from bidr.serve.link import WriterLink
 from bidr.serve.logs import log, log_fault
 from bidr.serve.metrics import Metrics
 from bidr.serve.options import Reading, Rules
+from bidr.serve.protocol import Connections
 from bidr.serve.schema import document
 from bidr.serve.searching import search
 from bidr.serve.served import Served, Serving
@@ -36,23 +39,23 @@ from bidr.serve.settings import Settings
 from bidr.serve.static import Page
 
 Handler = Callable[[Call], Awaitable[Reply]]
-Found = TypeVar("Found")
+Result = TypeVar("Result")
 BEHIND = "the newest state of the index cannot be opened; the server's log says why"
 
 
 class Service:
-    """What a worker does: the handlers of all paths, and what they share."""
+    """What a worker does: the handlers of all paths, and what they share. `link` is None where it only reads."""
 
-    def __init__(self, settings: Settings, served: Served, metrics: Metrics) -> None:
+    def __init__(self, settings: Settings, served: Served, metrics: Metrics, link: WriterLink | None = None) -> None:
         self.settings, self.limits, self.served, self.metrics = settings, settings.limits, served, metrics
         self.started = self.draining = False
-        self.doors = Doorkeeper(settings.keys, self.limits.rate)
+        self.doors, self.bodies = Doorkeeper(settings.keys, self.limits.rate), Bodies(self.limits.bodies)
         self.pool = ThreadPoolExecutor(max(settings.threads, 1), "search")
         self._searching = 0
         metrics.queue = lambda: self._searching
         self._reading = self._reading_of(served.now)
-        self.connections: Callable[[], int] = lambda: 0
-        self.documents = Documents(self.steady, self.on_thread, served, self.limits, metrics, None)
+        self.connections, self.link = Connections(), link
+        self.documents = Documents(self.steady, self.on_thread, served, self.limits, metrics, link)
 
     async def search(self, call: Call) -> Reply:
         """POST /v1/search"""
@@ -110,7 +113,7 @@ class Service:
         assert asked.texts is not None
         return await serving.service.encode(asked.texts, deadline)
 
-    async def on_thread(self, work: Callable[..., Found], *given: Any) -> Found:
+    async def on_thread(self, work: Callable[..., Result], *given: Any) -> Result:
         """Run on one of the search threads, if not too many wait for one; without threads here and now."""
         if not self.settings.threads:
             return work(*given)
@@ -166,7 +169,7 @@ class Endpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         service = self.service
-        call = Call(scope, receive, service.limits)
+        call = Call(scope, receive, service.limits, service.bodies)
         left = False
         try:
             async with asyncio.timeout(service.limits.seconds):
@@ -177,16 +180,18 @@ class Endpoint:
             writes = self.right.get(scope["method"]) == "write"
             reply = refuse(
                 Late(
-                    "the time for this request is over",
+                    OVER,
                     expected=f"at most {service.limits.seconds:g} s",
                     hint="it may have been written: send it again" if writes else "ask for less at once",
                 )
             )
         except Exception as error:
             refused = as_refusal(error)
-            if refused is None or (refused.status >= 500 and not isinstance(error, Refused)):
+            if refused is None or (refused.status >= 500 and not isinstance(error, Refused | OutOfTime)):
                 log_fault("fault", error, path=self.path)
             reply = refuse(refused) if refused else FAULT
+        finally:
+            call.forget()
         status = reply.status
         if not left:
             closing = (CLOSE,) if service.draining or (call.unread and status >= 400) else ()
@@ -209,8 +214,8 @@ class Endpoint:
         handler = self.methods.get("GET" if method == "HEAD" else method)
         if handler is None:
             allowed = ", ".join([*self.methods, *(["HEAD"] if "GET" in self.methods else [])])
-            raise WrongMethod("method", given=method, expected=allowed, headers=((b"allow", allowed.encode()),))
-        if self.service.connections() > self.service.limits.connections:
+            raise wrong_method(method, allowed)
+        if self.service.connections.open > self.service.limits.connections:
             call.unread = True
             raise Overloaded(1.0, "too many connections are open", hint="keep fewer (limit.connections)")
         self.service.doors.admit(call, self.right.get(method, "read"))

@@ -1,5 +1,6 @@
 """What a search asks for: read from JSON or from bytes, and checked by hand, which is many times as fast as a model."""
 
+import math
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -7,6 +8,7 @@ import numpy as np
 import orjson
 
 from bidr.codes.codebooks import Floats
+from bidr.errors import written
 from bidr.serve.errors import Invalid, Refused
 from bidr.serve.limits import Limits
 from bidr.serve.options import OPTIONS, Options, Rules, Said, options_of
@@ -45,14 +47,24 @@ def object_of(body: bytes, fields: Iterable[str]) -> dict[str, Any]:
         given = orjson.loads(body)
     except orjson.JSONDecodeError as error:
         raise Refused(
-            f"the body is not JSON: {error}", hint="NaN and Infinity are no JSON; send UTF-8, numbers in plain notation"
+            f"the body is not JSON: {error}",
+            given=body[:60].decode("utf-8", "replace") or "nothing",
+            expected="a JSON object",
+            hint="NaN and Infinity are no JSON; send UTF-8, numbers in plain notation",
         ) from error
     if not isinstance(given, dict):
-        raise Invalid("the body is not an object", given=given, expected='an object such as {"texts": ["..."]}')
+        raise Invalid(
+            "the body is not an object",
+            given=written(given),
+            expected=f"an object with {', '.join(fields)}",
+            hint="GET /openapi.json has examples",
+        )
     known = tuple(fields)
     for name in given:
         if name not in known:
-            raise Invalid("unknown field", given=name, expected=", ".join(known), hint="leave it out")
+            raise Invalid(
+                "a field that is not known", given=written(name), expected=", ".join(known), hint="leave it out"
+            )
     return given
 
 
@@ -61,7 +73,12 @@ def from_json(body: bytes, said: Said, rules: Rules) -> Asked:
     given = object_of(body, FIELDS)
     texts, vectors = given.get("texts"), given.get("vectors")
     if (texts is None) == (vectors is None):
-        raise Invalid("a search is by texts or by vectors", given=sorted(given), expected="one of texts, vectors")
+        raise Invalid(
+            "a search is by texts or by vectors",
+            given="both" if texts is not None else "neither",
+            expected="one of texts, vectors",
+            hint="send a request for each" if texts is not None else 'add "texts": ["..."]',
+        )
     options = options_of(said.given | given if said.given else given, rules)
     if texts is not None:
         return _asked(_texts(texts, rules.limits), None, options, rules)
@@ -129,7 +146,10 @@ def count_queries(count: int, limits: Limits) -> None:
     """Refuse none, and too many."""
     if not 1 <= count <= limits.queries:
         raise Invalid(
-            "queries of one request", given=count, expected=f"1 to {limits.queries}", hint="send several requests"
+            "the number of queries in one request",
+            given=count,
+            expected=f"1 to {limits.queries}",
+            hint="send several requests",
         )
 
 
@@ -139,12 +159,17 @@ def matrix(rows: list[Any], dim: int, what: str = "vectors", largest: float = LA
         if type(row) is not list or len(row) != dim:
             raise Invalid(
                 f"{what}: number {number} is not of the dimensions of this index",
-                given=f"{len(row)} numbers" if type(row) is list else row,
+                given=f"{len(row)} numbers" if type(row) is list else written(row),
                 expected=f"{dim} numbers",
                 hint="use the model of this index (GET /v1/index)",
             )
         if not NUMBERS.issuperset(map(type, row)):
-            raise Invalid(f"{what}: number {number} holds what is not a number", expected="numbers alone")
+            raise Invalid(
+                f"{what}: number {number} holds what is not a number",
+                given=written(next(each for each in row if type(each) not in NUMBERS)),
+                expected="numbers alone",
+                hint="send a vector's numbers without quotes, and none that is null",
+            )
     with np.errstate(over="ignore"):
         return _finite(np.array(rows, dtype=np.float32), what, largest)
 
@@ -156,8 +181,11 @@ def _finite(rows: Floats, what: str = "vectors", largest: float = LARGEST) -> Fl
     # Squares of what is larger are not numbers of 32 bits any more.
     if not np.maximum.reduce(np.abs(rows), axis=None) <= largest:
         bad = ~(np.abs(rows).max(axis=1) <= largest)
+        row = rows[int(bad.argmax())]
+        value = float(row[int((~(np.abs(row) <= largest)).argmax())])
         raise Invalid(
             f"{what}: number {int(bad.argmax())} holds NaN, infinity, or a number too large",
+            given=f"{value:g}" if math.isfinite(value) else "NaN" if math.isnan(value) else "more than 32 bits hold",
             expected=f"finite numbers up to {largest:g}",
             hint="scale or normalise the vectors",
         )
@@ -166,7 +194,12 @@ def _finite(rows: Floats, what: str = "vectors", largest: float = LARGEST) -> Fl
 
 def _texts(given: Any, limits: Limits) -> list[str]:
     if type(given) is not list or not all(type(text) is str for text in given):
-        raise Invalid("texts", given=given, expected="a list of strings")
+        raise Invalid(
+            "texts are not strings",
+            given=written(given),
+            expected="a list of strings",
+            hint='for one query send ["its words"]',
+        )
     count_queries(len(given), limits)
     for number, text in enumerate(given):
         if not text.strip() or len(text) > limits.characters:
@@ -174,12 +207,18 @@ def _texts(given: Any, limits: Limits) -> list[str]:
                 f"texts: number {number} is empty or too long",
                 given=f"{len(text)} characters",
                 expected=f"1 to {limits.characters}, not only spaces",
+                hint="leave it out, or shorten it (limit.characters)",
             )
     return given
 
 
 def _vectors(given: Any, limits: Limits, dim: int) -> Floats:
     if type(given) is not list:
-        raise Invalid("vectors", given=given, expected="a list of lists of numbers")
+        raise Invalid(
+            "vectors are no list",
+            given=written(given),
+            expected="a list of lists of numbers",
+            hint="for one query send [[...]]",
+        )
     count_queries(len(given), limits)
     return matrix(given, dim)

@@ -9,7 +9,7 @@ from urllib.parse import parse_qs
 
 import orjson
 
-from bidr.serve.errors import Invalid, Refused, Slow, TooLarge, WrongType
+from bidr.serve.errors import Invalid, Overloaded, Refused, Slow, TooLarge, WrongType
 from bidr.serve.limits import Limits
 
 Scope = MutableMapping[str, Any]
@@ -35,11 +35,26 @@ class Gone(Exception):
     """The client went away."""
 
 
-class Call:
-    """A request that is being answered. `notes` go into the log."""
+class Bodies:
+    """Bytes of all bodies that a worker has at the moment, and whether there may be more."""
 
-    def __init__(self, scope: Scope, receive: Receive, limits: Limits) -> None:
-        self.scope, self._receive, self.limits = scope, receive, limits
+    def __init__(self, most: int) -> None:
+        self.most, self.held = most, 0
+
+    def take(self, count: int) -> bool:
+        """Have so many more, if there is room for them."""
+        if self.held + count > self.most:
+            return False
+        self.held += count
+        return True
+
+
+class Call:
+    """A request that is being answered. `notes` go into the log; `bodies` are those of all requests."""
+
+    def __init__(self, scope: Scope, receive: Receive, limits: Limits, bodies: Bodies) -> None:
+        self.scope, self._receive, self.limits, self._bodies = scope, receive, limits, bodies
+        self._held = 0
         self.started = time.monotonic()
         self.deadline = self.started + limits.seconds
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
@@ -62,7 +77,12 @@ class Call:
     async def body(self, *types: str) -> bytes:
         """The whole body, of one of these types, if it comes in time and is not too large."""
         if self.content_type not in types:
-            raise WrongType("content type", given=self.content_type or "none", expected=" or ".join(types))
+            raise WrongType(
+                "the body's type is not one that is read here",
+                given=self.content_type or "no content type",
+                expected=" or ".join(types),
+                hint="say it in the header Content-Type",
+            )
         return await self._read()
 
     async def _read(self) -> bytes:
@@ -71,7 +91,7 @@ class Call:
         if size > most and b"expect" in self.headers:
             raise self._too_large(f"{size} bytes")
         parts: list[bytes] = []
-        total = 0
+        total, room = 0, True
         try:
             async with asyncio.timeout_at(asyncio.get_running_loop().time() + self.limits.body_seconds):
                 while True:
@@ -80,10 +100,12 @@ class Call:
                         raise Gone
                     part: bytes = message.get("body", b"")
                     total += len(part)
-                    if total <= most and size <= most:
+                    if total <= most and size <= most and room and (room := self._bodies.take(len(part))):
+                        self._held += len(part)
                         parts.append(part)
                     else:
                         parts.clear()  # read on without keeping it, so that the client comes to see the answer
+                        self.forget()
                     if not message.get("more_body") or total > DRAINED * most:
                         break
         except TimeoutError:
@@ -96,10 +118,28 @@ class Call:
         self.unread = False
         if total > most or size > most:
             raise self._too_large(f"{max(total, size)} bytes")
+        if not room:
+            raise Overloaded(
+                1.0,
+                "the bodies of all requests together are too large at the moment",
+                given=f"{total} bytes more",
+                expected=f"up to {self._bodies.most} bytes in all",
+                hint="try again later, send less at once, or start more workers (limit.bodies)",
+            )
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
+    def forget(self) -> None:
+        """The body is not needed any more."""
+        self._bodies.held -= self._held
+        self._held = 0
+
     def _too_large(self, given: str) -> Refused:
-        return TooLarge("body", given=given, expected=f"up to {self.limits.body} bytes", hint="send several requests")
+        return TooLarge(
+            "the body is too large",
+            given=given,
+            expected=f"up to {self.limits.body} bytes",
+            hint="send several requests (limit.body)",
+        )
 
 
 def parameters_of(raw: bytes) -> dict[str, list[str]]:
@@ -111,7 +151,12 @@ def parameters_of(raw: bytes) -> dict[str, list[str]]:
             raw.decode("ascii"), keep_blank_values=True, strict_parsing=True, max_num_fields=2_000, errors="strict"
         )
     except ValueError as error:
-        raise Invalid("the query string cannot be read", given=raw.decode("latin-1")) from error
+        raise Invalid(
+            "the query string cannot be read",
+            given=raw.decode("latin-1"),
+            expected="name=value, several joined by &",
+            hint="percent-encode the values, as UTF-8",
+        ) from error
 
 
 async def send_reply(send: Send, reply: Reply, more: tuple[Header, ...] = ()) -> None:

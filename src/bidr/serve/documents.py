@@ -3,19 +3,19 @@
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol, TypeVar
 
-from bidr.errors import DataError
+from bidr.errors import AttributesError, written
 from bidr.index.filters import check_attributes
 from bidr.index.vectors import LARGEST as STORED
 from bidr.serve.asked import LARGEST, matrix, object_of
 from bidr.serve.call import JSON, Call, Reply, as_json
-from bidr.serve.errors import Conflict, Forbidden, Invalid
+from bidr.serve.errors import Conflict, Forbidden, Invalid, as_refusal
 from bidr.serve.limits import Limits
 from bidr.serve.link import WriterLink
 from bidr.serve.metrics import Metrics
 from bidr.serve.served import Served, Serving
 
 Steady = Callable[[Callable[[Serving], Awaitable[Reply]]], Awaitable[Reply]]
-Found = TypeVar("Found")
+Result = TypeVar("Result")
 # JSON does not tell 1e30 from the whole number, which no column holds: one limit for both.
 LARGEST_NUMBER = 2**62
 FIELDS = ("id", "title", "text", "attributes", "vector")
@@ -25,7 +25,7 @@ LONGEST_ID = 512
 class OnThread(Protocol):
     """Runs work where the event loop does not wait for it."""
 
-    async def __call__(self, work: Callable[..., Found], *given: Any) -> Found: ...
+    async def __call__(self, work: Callable[..., Result], *given: Any) -> Result: ...
 
 
 class Documents:
@@ -61,12 +61,18 @@ class Documents:
         given = object_of(await call.body(JSON), ("documents", "replace"))
         listed, replace = given.get("documents"), given.get("replace", True)
         if type(replace) is not bool:
-            raise Invalid("replace", given=replace, expected="true or false")
+            raise Invalid(
+                "replace is not a truth value",
+                given=written(replace),
+                expected="true or false",
+                hint="send it without quotes, or leave it out",
+            )
         if type(listed) is not list or not 1 <= len(listed) <= self.limits.documents:
             raise Invalid(
-                "documents",
-                given=len(listed) if isinstance(listed, list) else listed,
+                "documents are no list, or none, or too many",
+                given=f"{len(listed)} documents" if isinstance(listed, list) else written(listed),
                 expected=f"a list of 1 to {self.limits.documents}",
+                hint="send several requests (limit.documents)",
             )
         documents, vectors = self._checked(listed, replace, self.served.now)
         call.notes["documents"] = len(documents)
@@ -83,7 +89,12 @@ class Documents:
         ids = self._ids(query, {"id", "missing_ok"})
         missing_ok = query.get("missing_ok", ["false"])
         if missing_ok not in (["true"], ["false"]):
-            raise Invalid("missing_ok", given=missing_ok[0], expected="true or false")
+            raise Invalid(
+                "missing_ok cannot be read",
+                given=", ".join(missing_ok),
+                expected="true or false, once",
+                hint="leave it out, and ids that are not there are refused",
+            )
         call.notes["documents"] = len(ids)
         result = await link.ask({"op": "delete", "ids": ids, "missing_ok": missing_ok == ["true"]})
         self.metrics.wrote("deleted", result["deleted"])
@@ -91,19 +102,28 @@ class Documents:
 
     def _link(self) -> WriterLink:
         if self.link is None:
-            raise Forbidden("this server only reads", hint="start it with --writable")
+            raise Forbidden(
+                "this server only reads",
+                given="a request to write",
+                expected="searches, and documents by id",
+                hint="whoever runs it can start it with --writable",
+            )
         return self.link
 
     def _ids(self, query: dict[str, list[str]], known: set[str]) -> list[str]:
         for name in query:
             if name not in known:
-                raise Invalid("unknown parameter", given=name, expected=", ".join(sorted(known)))
+                raise Invalid(
+                    "a parameter that is not known", given=name, expected=", ".join(sorted(known)), hint="leave it out"
+                )
         ids = query.get("id", [])
-        if not 1 <= len(ids) <= self.limits.documents or not all(0 < len(name) <= LONGEST_ID for name in ids):
+        lengths = [len(name) for name in ids] or [0]
+        if not 1 <= len(ids) <= self.limits.documents or not 0 < min(lengths) <= max(lengths) <= LONGEST_ID:
             raise Invalid(
-                "id",
-                given=f"{len(ids)} ids",
+                "no ids are given, too many, or one that no document has",
+                given=f"{len(ids)} ids of {min(lengths)} to {max(lengths)} characters",
                 expected=f"1 to {self.limits.documents} ids of 1 to {LONGEST_ID} characters",
+                hint="send them as id=a&id=b, in several requests where they are many (limit.documents)",
             )
         return list(dict.fromkeys(ids))
 
@@ -114,14 +134,30 @@ class Documents:
         last = {given[0]: number for number, given in enumerate(fields)}
         if len(last) < len(fields):
             if not replace:
-                raise Conflict("an id is given twice", expected="new ids", hint='send "replace": true')
+                ids = [given[0] for given in fields]
+                raise Conflict(
+                    "an id is given twice",
+                    given=written(next(name for name in last if ids.count(name) > 1)),
+                    expected="each once",
+                    hint='leave one out, or send "replace": true',
+                )
             fields, listed = ([rows[number] for number in last.values()] for rows in (fields, listed))
         vectors = [given["vector"] for given in listed if given.get("vector") is not None]
         by_text = serving.service is not None
         if by_text and vectors:
-            raise Invalid("vector given", expected="texts alone", hint="the index has encoders of its own")
+            raise Invalid(
+                "the index has encoders of its own",
+                given=f"{len(vectors)} documents with vectors",
+                expected="title and text alone",
+                hint="leave the vectors out",
+            )
         if not by_text and len(vectors) != len(listed):
-            raise Invalid("documents without vector", expected="a vector of each", hint="the index has no text encoder")
+            raise Invalid(
+                "the index has no text encoder",
+                given=f"{len(listed) - len(vectors)} documents without vector",
+                expected=f"a vector of {serving.dim} numbers of each",
+                hint='send "vector": [...] with each document',
+            )
         if not vectors:
             return fields, b""
         rows = matrix(vectors, serving.dim, "documents: vector", largest_stored(serving))
@@ -141,22 +177,47 @@ def largest_stored(serving: Serving) -> float:
 def _document(number: int, given: Any) -> list[Any]:
     where = f"documents: number {number}"
     if type(given) is not dict:
-        raise Invalid(where, given=given, expected="an object with id, title, text, attributes")
+        raise Invalid(
+            f"{where} is not an object",
+            given=written(given),
+            expected=f"an object with {', '.join(FIELDS)}",
+            hint='send at least {"id": "...", "text": "..."}',
+        )
     for name in given:
         if name not in FIELDS:
-            raise Invalid(f"{where}: unknown field", given=name, expected=", ".join(FIELDS))
+            raise Invalid(
+                f"{where}: unknown field",
+                given=written(name),
+                expected=", ".join(FIELDS),
+                hint="put it into attributes, or leave it out",
+            )
     name = given.get("id")
     if type(name) is not str or not 0 < len(name) <= LONGEST_ID:
-        raise Invalid(f"{where}: id", given=name, expected=f"a string of 1 to {LONGEST_ID} characters")
+        raise Invalid(
+            f"{where}: id is missing, or cannot be one",
+            given=written(name) if "id" in given else "none",
+            expected=f"a string of 1 to {LONGEST_ID} characters",
+            hint="give each document an id of its own",
+        )
     words = [given.get(key, "") for key in ("title", "text")]
     if not all(type(word) is str for word in words):
-        raise Invalid(f"{where}: title and text", given=words, expected="strings")
+        raise Invalid(
+            f"{where}: title or text is not a string",
+            given=written(next(word for word in words if type(word) is not str)),
+            expected="strings",
+            hint="leave out what there is not",
+        )
     attributes = given.get("attributes")
     try:
         checked = check_attributes(attributes, where) if attributes is not None else None
-    except DataError as error:
-        raise Invalid(str(error)) from error
+    except AttributesError as error:
+        raise as_refusal(error) or error from error
     for key, value in (checked or {}).items():
         if isinstance(value, int | float) and abs(value) > LARGEST_NUMBER:
-            raise Invalid(f"{where}: attribute {key!r}", given=value, expected="a number of at most 2^62 in size")
+            raise Invalid(
+                f"{where}: attribute {written(key)}",
+                given=written(value),
+                expected="a number of at most 2^62 in size",
+                hint="send it as a string, or leave it out",
+            )
     return [name, *words, checked or None]

@@ -2,13 +2,28 @@
 
 from typing import Any
 
-from bidr.errors import BidrError, ConfigError, DataError, IndexFolderError, ModelError, StorageError
+from bidr.errors import (
+    BidrError,
+    ConfigError,
+    DataError,
+    Explained,
+    IndexFolderError,
+    ModelError,
+    OutOfTime,
+    StorageError,
+    written,
+)
 
 LONGEST = 200
+OVER = "the time for this request is over"
 
 
 class Refused(BidrError):
-    """A request that is not answered. `status` and `kind` are for programs, the rest for people."""
+    """A request that is not answered. `status` and `kind` are for programs, the rest for people.
+
+    What is given and expected are words, or, if they are not strings, written as JSON. A string of the client's JSON is
+    put through `written` by whoever raises this, so that "5" is told from 5.
+    """
 
     status, kind = 400, "bad_request"
 
@@ -105,6 +120,17 @@ class Late(Refused):
     status, kind = 504, "deadline"
 
 
+def wrong_method(given: str, allowed: str) -> WrongMethod:
+    """The refusal of a method, with the header that names those there are."""
+    return WrongMethod(
+        "the path has no such method",
+        given=given,
+        expected=allowed,
+        hint="GET /openapi.json says what each path takes",
+        headers=((b"allow", allowed.encode()),),
+    )
+
+
 def retry(seconds: float) -> tuple[tuple[bytes, bytes], ...]:
     """The header that says when to come again, in whole seconds."""
     return ((b"retry-after", str(max(1, round(seconds))).encode()),)
@@ -114,8 +140,12 @@ def as_refusal(error: BaseException) -> Refused | None:
     """What an error of the library says to a client; None: a fault of the server, of which nothing is told."""
     if isinstance(error, Refused):
         return error
+    if isinstance(error, Explained):
+        return Invalid(error.what, given=error.given, expected=error.expected, hint=error.hint)
     if isinstance(error, ConfigError | DataError):
         return Invalid(str(error))
+    if isinstance(error, OutOfTime):
+        return Late(OVER, hint="ask with fewer conditions, fewer queries at once, or fewer candidates")
     if isinstance(error, IndexFolderError | ModelError | StorageError):
         return Overloaded(5.0, "the index cannot be read or written at the moment", hint="the server's log says why")
     return None
@@ -137,6 +167,6 @@ def describe(error: Refused) -> dict[str, Any]:
 def _short(value: Any) -> str | None:
     if value is None:
         return None
-    shown = value if isinstance(value, str) else repr(value)
+    shown = value if isinstance(value, str) else written(value, LONGEST)
     shown = shown.encode("utf-8", "replace").decode()
     return shown if len(shown) <= LONGEST else shown[: LONGEST - 3] + "..."

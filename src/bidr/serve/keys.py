@@ -11,7 +11,7 @@ from bidr.serve.settings import Keys, loopback
 
 Right = Literal["none", "read", "write"]
 CLIENTS = 10_000
-EXPECTED = "the header 'Authorization: Bearer KEY'"
+EXPECTED, ASK = 'the header "Authorization: Bearer KEY"', "ask whoever runs the server for a key"
 WHO = ((b"www-authenticate", b"Bearer"),)
 
 
@@ -40,14 +40,18 @@ class Doorkeeper:
         if kind.lower() != b"bearer" or not given:
             if right == "read" and not self._keys.read:
                 return call.client, _strange_host(call)  # only writing needs a key here
-            return call.client, Unsaid("a key is needed", expected=EXPECTED, headers=WHO)
+            return call.client, Unsaid("a key is needed", given="none", expected=EXPECTED, hint=ASK, headers=WHO)
         # Every key is compared, whichever is right, so that the time says nothing.
         reads = [hmac.compare_digest(given, key) for key in self._read]
         writes = [hmac.compare_digest(given, key) for key in self._write]
         if not any(reads):
-            return call.client, Unsaid("the key is not known", expected=EXPECTED, headers=WHO)
+            return call.client, Unsaid(
+                "the key is not known", given="another key", expected=EXPECTED, hint=ASK, headers=WHO
+            )
         if right == "write" and not any(writes):
-            return given, Forbidden("this key may read only", hint="use the write key")
+            return given, Forbidden(
+                "this key may read only", given="the read key", expected="the write key", hint="send the write key"
+            )
         return given, None
 
     def _count(self, client: bytes | str) -> None:
@@ -64,6 +68,7 @@ class Doorkeeper:
             raise TooMany(
                 "more requests than one client may send",
                 retry_after=(1 - left) / self._rate,
+                given=f"more than {self._rate:g} in the last second",
                 expected=f"up to {self._rate:g} a second",
                 hint="put several queries into one request",
             )

@@ -11,6 +11,8 @@ class Limits:
 
     body: int = 8 << 20
     """Bytes of a request's body."""
+    bodies: int = 256 << 20
+    """Bytes of the bodies of all requests that are not answered yet, for each worker; with more the answer is 503."""
     k: int = 1_000
     """Answers to a query."""
     queries: int = 256
@@ -46,3 +48,5 @@ class Limits:
             least = 0 if field.name == "rate" else 1e-3 if isinstance(value, float) else 1
             if not least <= value < 1 << 40:
                 raise ConfigError(f"limit.{field.name}: given {value}, expected {least:g} or more")
+        if self.bodies < self.body:
+            raise ConfigError(f"limit.bodies: given {self.bodies}, expected limit.body, {self.body}, or more")

@@ -10,13 +10,14 @@ from bidr.serve.logs import log
 from bidr.serve.wire import error_of, post, receive
 
 AGAIN = 0.2
+Look = Callable[[], Awaitable[None]]
 
 
 class WriterLink:
-    """Sends jobs and waits for what became of them. `look` is called, and waited for, when there is a commit."""
+    """Sends jobs and waits for what became of them."""
 
-    def __init__(self, path: Path, look: Callable[[], Awaitable[None]], most: int) -> None:
-        self.path, self._look, self._most = path, look, most
+    def __init__(self, path: Path, most: int) -> None:
+        self.path, self._most = path, most
         self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._number = 0
         self._writer: asyncio.StreamWriter | None = None
@@ -44,8 +45,8 @@ class WriterLink:
         finally:
             self._waiting.pop(number, None)
 
-    async def run(self) -> None:
-        """Keep the line up for as long as the worker lives."""
+    async def run(self, look: Look) -> None:
+        """Keep the line up for as long as the worker lives. `look` is called, and waited for, after each commit."""
         while True:
             try:
                 reader, writer = await asyncio.open_unix_connection(self.path, limit=1 << 20)
@@ -54,8 +55,8 @@ class WriterLink:
                 continue
             self._writer = writer
             try:
-                await self._look()
-                await self._listen(reader, writer)
+                await look()
+                await self._listen(reader, writer, look)
             except (asyncio.IncompleteReadError, ConnectionError):
                 log("writer_gone", "warning")
             finally:
@@ -65,11 +66,11 @@ class WriterLink:
                     if not done.done():
                         done.set_exception(_lost())
 
-    async def _listen(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _listen(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, look: Look) -> None:
         while True:
             about, _ = await receive(reader)
             if about["op"] == "commit":
-                await self._look()
+                await look()
                 post(writer, {"op": "seen", "commit": about["commit"]})
                 continue
             done = self._waiting.get(about["n"])

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from bidr.errors import written
 from bidr.index.filters import size_of
 from bidr.serve.call import parameters_of
 from bidr.serve.errors import Invalid
@@ -13,6 +14,7 @@ from bidr.serve.limits import Limits
 OPTIONS = ("k", "candidates", "filter", "text", "codes_only", "model", "lexical", "lexical_weight")
 HEAVIEST = 1_000.0
 K = 10
+LEAVE_OUT = "or leave it out, and the server chooses"
 LONGEST_KNOWN, MOST_KNOWN = 256, 256
 
 
@@ -75,7 +77,7 @@ def check_dim(given: int | None, dim: int) -> None:
     """Refuse vectors that are said to have other dimensions than the index: bytes do not tell."""
     if given is not None and given != dim:
         raise Invalid(
-            "dim",
+            "the vectors are of other dimensions than this index",
             given=given,
             expected=f"{dim}, the dimensions of this index",
             hint="use the model of this index (GET /v1/index)",
@@ -87,12 +89,19 @@ def _parameters(query: Mapping[str, list[str]]) -> dict[str, Any]:
     found = {}
     for name, values in query.items():
         if name not in READERS or len(values) > 1:
-            raise Invalid("unknown or repeated parameter", given=name, expected=", ".join(READERS))
+            raise Invalid(
+                "unknown or repeated parameter",
+                given=name,
+                expected=f"once each: {', '.join(READERS)}",
+                hint="leave it out",
+            )
         read, expected = READERS[name]
         try:
             found[name] = read(values[0])
         except (ValueError, KeyError) as error:
-            raise Invalid(f"{name} cannot be read", given=values[0], expected=expected) from error
+            raise Invalid(
+                f"{name} cannot be read", given=values[0] or "nothing", expected=expected, hint=LEAVE_OUT
+            ) from error
     return found
 
 
@@ -120,25 +129,45 @@ def _number(given: Any, name: str, most: int, least: int = 1) -> int:
     if type(given) is float and given.is_integer() and abs(given) < 1e18:
         given = int(given)
     if type(given) is not int or not least <= given <= most:
-        raise Invalid(name, given=given, expected=f"a whole number from {least} to {most}")
+        raise Invalid(
+            f"{name} cannot be asked for so",
+            given=written(given),
+            expected=f"a whole number from {least} to {most}",
+            hint=f"{LEAVE_OUT}; whoever runs the server sets the limit",
+        )
     return given
 
 
 def _weight(given: Any, name: str) -> float:
     if type(given) not in (float, int) or not abs(given) <= HEAVIEST:
-        raise Invalid(name, given=given, expected=f"a number from -{HEAVIEST:g} to {HEAVIEST:g}")
+        raise Invalid(
+            f"{name} cannot be asked for so",
+            given=written(given),
+            expected=f"a number from -{HEAVIEST:g} to {HEAVIEST:g}",
+            hint=LEAVE_OUT,
+        )
     return float(given)
 
 
 def _truth(given: Any, name: str) -> bool:
     if type(given) is not bool:
-        raise Invalid(name, given=given, expected="true or false")
+        raise Invalid(
+            f"{name} is not a truth value",
+            given=written(given),
+            expected="true or false",
+            hint="send it without quotes",
+        )
     return given
 
 
 def _filter(given: Any, limits: Limits) -> dict[str, Any]:
     if type(given) is not dict or not given:
-        raise Invalid("filter", given=given, expected='conditions by attribute, such as {"lang": "en"}')
+        raise Invalid(
+            "the filter has no conditions",
+            given=written(given),
+            expected='conditions by attribute, such as {"lang": "en"}',
+            hint="leave it out to search all documents",
+        )
     conditions, values = size_of(given)
     for name, count, most in (("conditions", conditions, limits.conditions), ("values", values, limits.values)):
         if count > most:
@@ -153,5 +182,10 @@ def _filter(given: Any, limits: Limits) -> dict[str, Any]:
 
 def _model(given: Any) -> str:
     if type(given) is not str or not given:
-        raise Invalid("model", given=given, expected="the fingerprint of the model that made the vectors")
+        raise Invalid(
+            "model is not a fingerprint",
+            given=written(given),
+            expected="a string: the fingerprint of the model that made the vectors",
+            hint="GET /v1/index says that of the index; or leave it out",
+        )
     return given

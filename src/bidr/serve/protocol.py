@@ -38,6 +38,12 @@ class Together:
         return getattr(self._transport, name)
 
 
+class Connections:
+    """How many are open."""
+
+    open = 0
+
+
 class Limited:
     """What is added to uvicorn's protocol, whichever parser that has.
 
@@ -46,6 +52,7 @@ class Limited:
     """
 
     head = reading = 0.0
+    counted: Connections
     _late: asyncio.TimerHandle | None = None
     _stuck: asyncio.TimerHandle | None = None
     _size = 0
@@ -58,6 +65,7 @@ class Limited:
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(Together(transport, self.loop))  # type: ignore[misc]
+        self.counted.open += 1
         self._late = self.loop.call_later(self.head, self._cut)
 
     def data_received(self, data: bytes) -> None:
@@ -82,6 +90,7 @@ class Limited:
             self._stuck = None
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self.counted.open -= 1
         for timer in (self._late, self._stuck):
             if timer is not None:
                 timer.cancel()
@@ -98,12 +107,13 @@ class Limited:
             self.transport.close()
 
 
-def timed_protocol(seconds: float, waits: float) -> type[asyncio.Protocol]:
+def timed_protocol(seconds: float, waits: float, connections: Connections) -> type[asyncio.Protocol]:
     """The protocol class: over the parser in C where there is one. See `Limited` for the two times."""
     base: Any
     try:
         from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol as base
     except ImportError:
         from uvicorn.protocols.http.h11_impl import H11Protocol as base
-    found: type[asyncio.Protocol] = type("TimedProtocol", (Limited, base), {"head": seconds, "reading": waits})
+    own = {"head": seconds, "reading": waits, "counted": connections}
+    found: type[asyncio.Protocol] = type("TimedProtocol", (Limited, base), own)
     return found

@@ -9,8 +9,9 @@ import orjson
 from bidr.answers import QueryVectors, Timings
 from bidr.codes.codebooks import Floats
 from bidr.index.candidates import Rows
+from bidr.index.deadline import ending
 from bidr.serve.asked import Asked
-from bidr.serve.errors import Late
+from bidr.serve.errors import OVER, Late
 from bidr.serve.served import Serving
 
 AT_ONCE = 8
@@ -44,12 +45,13 @@ def search(serving: Serving, asked: Asked, queries: QueryVectors, deadline: floa
     for start in range(0, count, AT_ONCE):
         if time.monotonic() > deadline:
             raise Late(
-                "the time for this request is over",
+                OVER,
                 given=f"{count} queries",
                 hint="ask fewer queries at once, with fewer candidates",
             )
         part = QueryVectors(queries.codes[start : start + AT_ONCE], queries.vectors[start : start + AT_ONCE])
-        found = _found(serving, asked, part, asked.texts[start : start + AT_ONCE] if asked.texts else None)
+        with ending(deadline):
+            found = _found(serving, asked, part, asked.texts[start : start + AT_ONCE] if asked.texts else None)
         _, candidates, reads, ranking = found.timings
         totals = Timings(encode, totals.candidates + candidates, totals.reads + reads, totals.ranking + ranking)
         vectors += found.reads

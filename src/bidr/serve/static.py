@@ -4,7 +4,7 @@ import hashlib
 from pathlib import Path
 
 from bidr.serve.call import Call, Header, Reply
-from bidr.serve.errors import NotThere, WrongMethod
+from bidr.serve.errors import NotThere, wrong_method
 
 FOLDER = Path(__file__).with_name("page")
 TYPES = {
@@ -41,11 +41,14 @@ class Page:
         """A file; 304 where the client has it already."""
         found = self._files.get(call.scope["path"])
         if found is None:
-            raise NotThere("no such path", given=call.scope["path"], hint="GET /openapi.json lists them")
-        if call.scope["method"] not in ("GET", "HEAD"):
-            raise WrongMethod(
-                "method", given=call.scope["method"], expected="GET, HEAD", headers=((b"allow", b"GET, HEAD"),)
+            raise NotThere(
+                "no such path",
+                given=call.scope["path"],
+                expected="a path of this server, such as /v1/search",
+                hint="GET /openapi.json lists them",
             )
+        if call.scope["method"] not in ("GET", "HEAD"):
+            raise wrong_method(call.scope["method"], "GET, HEAD")
         content, kind, tag = found
         headers = (*SAFE, (b"etag", tag))
         if call.headers.get(b"if-none-match") == tag:

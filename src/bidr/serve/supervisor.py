@@ -17,6 +17,7 @@ from pathlib import Path
 from bidr.errors import BidrError, ConfigError
 from bidr.index.engines.shared import forget, forget_unfinished, share_in
 from bidr.index.state import state_in_force
+from bidr.serve.door import left, shut, turn_away
 from bidr.serve.logs import log
 from bidr.serve.metrics import forget_worker
 from bidr.serve.process import LENGTH, READY
@@ -27,6 +28,8 @@ START_WITHIN = 600.0
 TICK = 0.1
 LONGEST_PAUSE = 30.0
 TIDY_EVERY = 5.0
+ACCEPTED_WITHIN = 0.1
+"""Seconds in which workers accept who has connected; the supervisor answers the others."""
 
 
 class Child:
@@ -219,9 +222,17 @@ class Supervisor:
     def _stop(self) -> None:
         """Requests end first, then the writer."""
         log("stopping")
+        shut(self.listening)
+        if any(worker.ready for worker in self.workers):
+            time.sleep(ACCEPTED_WITHIN)
+        workers = [*self.workers, *self.leaving, *([self._coming] if self._coming else [])]
+        for worker in workers:
+            worker.tell(signal.SIGTERM)
+        # Who has connected while there was no worker to accept it would be reset when the last of us lets go.
+        waiting = left(self.listening)
         self.listening.close()
-        coming = [self._coming] if self._coming else []
-        self._end([*self.workers, *self.leaving, *coming])
+        turn_away(waiting)
+        self._end(workers)
         if self.writer is not None:
             self._end([self.writer])
 

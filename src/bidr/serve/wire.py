@@ -8,6 +8,7 @@ import orjson
 
 from bidr.serve import errors
 
+SOCKET = "writer.sock"
 HEAD = struct.Struct("<II")
 LONGEST = 1 << 30
 KINDS: dict[str, type[errors.Refused]] = {

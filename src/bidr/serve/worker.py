@@ -4,6 +4,8 @@ import asyncio
 import signal
 import socket
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 from bidr.errors import BidrError
 from bidr.index.engines.shared import share_in
 from bidr.serve.app import Service, make_app
-from bidr.serve.documents import Documents
 from bidr.serve.link import WriterLink
 from bidr.serve.logs import log, log_fault
 from bidr.serve.metrics import Metrics
 from bidr.serve.process import report, settings_from_stdin, until_alone
 from bidr.serve.served import KEPT_FOR, LOOK_EVERY, Served, TextService
 from bidr.serve.settings import Settings
+from bidr.serve.wire import SOCKET
 
 if TYPE_CHECKING:
     from bidr.model.folder import Model
@@ -51,21 +53,17 @@ def open_service(settings: Settings) -> Service:
         lambda model: service_of(settings, model, metrics),
         linger=max(KEPT_FOR, settings.limits.seconds),
     )
-    return Service(settings, served, metrics)
+    link = None
+    if settings.writable and settings.runtime is not None:
+        link = WriterLink(settings.runtime / SOCKET, settings.limits.queue)
+    return Service(settings, served, metrics, link)
 
 
 class Worker:
     """The service, and what goes on beside its requests."""
 
     def __init__(self, service: Service) -> None:
-        self.service, self.served = service, service.served
-        self.link: WriterLink | None = None
-        settings = service.settings
-        if settings.writable and settings.runtime is not None:
-            self.link = WriterLink(settings.runtime / "writer.sock", self.look, service.limits.queue)
-        service.documents = Documents(
-            service.steady, service.on_thread, self.served, service.limits, service.metrics, self.link
-        )
+        self.service, self.served, self.link = service, service.served, service.link
         self._weighed = 0.0
         self._trouble: str | None = None  # what the log was told last
 
@@ -113,7 +111,7 @@ def server_of(service: Service) -> Any:
     limits = service.limits
     config = uvicorn.Config(
         make_app(service),
-        http=timed_protocol(limits.body_seconds, limits.seconds),
+        http=timed_protocol(limits.body_seconds, limits.seconds, service.connections),
         log_config=None,
         access_log=False,
         server_header=False,
@@ -123,14 +121,20 @@ def server_of(service: Service) -> Any:
         timeout_keep_alive=KEEP_ALIVE,
         timeout_graceful_shutdown=max(1, round(service.settings.drain)),
     )
-    server = uvicorn.Server(config)
-    service.connections = lambda: len(server.server_state.connections)
-    return server
+
+    class Server(uvicorn.Server):
+        @contextmanager
+        def capture_signals(self) -> Iterator[None]:
+            yield  # it has none: the worker drains when it is told to
+
+    return Server(config)
 
 
 async def drain(service: Service, server: Any) -> None:
     """Take no more connections; tell those that are open to close; end when all are answered."""
     service.draining = True
+    while not server.started:  # told while it begins: only then is there something to close
+        await asyncio.sleep(0.01)
     log("draining", connections=len(server.server_state.connections))
     for each in server.servers:
         each.close()
@@ -159,9 +163,9 @@ async def serve(settings: Settings, listening: socket.socket) -> None:
     until_alone(stop)
     tasks = [asyncio.create_task(worker.follow())]
     if worker.link is not None:
-        tasks.append(asyncio.create_task(worker.link.run()))
+        tasks.append(asyncio.create_task(worker.link.run(worker.look)))
     tasks.append(asyncio.create_task(_ready(server, worker)))
-    await server._serve(sockets=[listening])
+    await server.serve(sockets=[listening])
     for task in tasks:
         task.cancel()
     service.metrics.settle()

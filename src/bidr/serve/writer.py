@@ -5,7 +5,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -15,11 +15,10 @@ from bidr.serve.errors import Internal, Overloaded, Refused, as_refusal
 from bidr.serve.logs import log, log_fault
 from bidr.serve.process import report, settings_from_stdin, until_alone
 from bidr.serve.settings import Settings
-from bidr.serve.wire import error_fields, post, receive
+from bidr.serve.wire import SOCKET, error_fields, post, receive
 from bidr.serve.writing import Adding, Deleting, Job, Outcome, Writing
 from bidr.text.records import Document
 
-SOCKET = "writer.sock"
 SEEN_WITHIN = 1.0
 JOBS_AT_ONCE = 64
 
@@ -120,14 +119,13 @@ class Desk:
         await asyncio.get_running_loop().run_in_executor(self._thread, self.writing.release)
 
 
-def job_of(about: dict[str, object], more: bytes) -> Job:
+def job_of(about: dict[str, Any], more: bytes) -> Job:
     """What a frame asks for; the worker has checked it."""
-    given: dict[str, object] = about
-    if given["op"] == "delete":
-        return Deleting(list(given["ids"]), bool(given["missing_ok"]))  # type: ignore[call-overload]
-    documents = [Document(*fields) for fields in given["documents"]]  # type: ignore[attr-defined]
+    if about["op"] == "delete":
+        return Deleting(about["ids"], about["missing_ok"])
+    documents = [Document(*fields) for fields in about["documents"]]
     vectors = np.frombuffer(more, dtype="<f4").reshape(len(documents), -1).astype(np.float32) if more else None
-    return Adding(documents, vectors, bool(given["replace"]))
+    return Adding(documents, vectors, about["replace"])
 
 
 async def run(settings: Settings) -> None:
@@ -138,7 +136,7 @@ async def run(settings: Settings) -> None:
     desk = Desk(writing, settings.limits.queue, settings.writer_idle)
     assert settings.runtime is not None
     path = settings.runtime / SOCKET
-    Path(path).unlink(missing_ok=True)
+    path.unlink(missing_ok=True)
     server = await asyncio.start_unix_server(desk.connected, path)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()

@@ -1,5 +1,6 @@
 """Documents in and out: what the one writer does with requests, several of them in one commit."""
 
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from bidr.model.frozen import FrozenModel
 
 AT_ONCE = 512
+WAIT = 1.0
+"""Seconds that jobs taken together wait for another program that writes: enough to add or delete a few documents."""
 
 
 class Adding(NamedTuple):
@@ -44,7 +47,7 @@ Outcome = dict[str, Any] | BidrError
 class Writing:
     """Opens the index for writing when there is something to write, and lets go of it when there is not.
 
-    So another program (`bidr build`, `bidr compact`) has its turn. Used by one thread.
+    So another program (`bidr build`, `bidr compact`) has its turn: when it waits for it, at once. Used by one thread.
     """
 
     def __init__(self, folder: Path, model: Path | None, make: MakeService) -> None:
@@ -52,10 +55,12 @@ class Writing:
         self._model: Model | FrozenModel | None = None
         self._writer: LiveWriter | None = None
         self._coder: Coder | None = None
+        self._until = 0.0
 
     def apply(self, jobs: Sequence[Job]) -> list[Outcome]:
         """Do jobs in their order, those that can be together in one commit; what became of each."""
         outcomes: list[Outcome] = []
+        self._until = time.monotonic() + WAIT
         for group in grouped(jobs):
             try:
                 outcomes += self._together(group)
@@ -63,6 +68,8 @@ class Writing:
                 # What is wrong with one job is no reason to refuse the others; a full disk is the same for all.
                 apart = len(group) > 1 and isinstance(error, Refused | DataError)
                 outcomes += [self._alone(job) for job in group] if apart else [error] * len(group)
+            if self._writer is not None and self._writer.wanted:
+                self.release()
         return outcomes
 
     def _alone(self, job: Job) -> Outcome:
@@ -95,7 +102,12 @@ class Writing:
         known = writer.known(job.ids)
         missing = [name for name in job.ids if name not in known]
         if missing and not job.missing_ok:
-            raise NotThere("no such documents", given=", ".join(missing[:5]), hint="missing_ok=true lets them be")
+            raise NotThere(
+                "no such documents",
+                given=", ".join(missing[:5]),
+                expected="ids of documents that are there",
+                hint="missing_ok=true lets the others be",
+            )
         deleted = writer.delete(job.ids, missing_ok=True)
         return self._state(writer) | {"deleted": deleted}
 
@@ -105,7 +117,12 @@ class Writing:
     def _open(self) -> LiveWriter:
         if self._writer is None:
             self._take_model()
-            self._writer = LiveWriter(self.folder, self._code, warn=lambda told: log("drift", "warning", told=told))
+            self._writer = LiveWriter(
+                self.folder,
+                self._code,
+                warn=lambda told: log("drift", "warning", told=told),
+                wait=self._until - time.monotonic(),
+            )
         return self._writer
 
     def _take_model(self) -> None:

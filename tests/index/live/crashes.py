@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 SECTOR = 512
+LOCKS = (".lock", ".next")
 DATA = ("all", "none", "torn", "zeros")
 Tree = dict[str, bytes | None]
 
@@ -62,7 +63,7 @@ class Disk:
         return found
 
     def inside(self, path: Any) -> bool:
-        return isinstance(path, str | Path) and Path(path).is_relative_to(self.root) and Path(path).name != ".lock"
+        return isinstance(path, str | Path) and Path(path).is_relative_to(self.root) and Path(path).name not in LOCKS
 
     def node(self, path: Any) -> Any:
         node: Any = self.top

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from bidr.answers import QueryVectors
 from bidr.errors import DataError, IndexFolderError
+from bidr.index import generation
 from bidr.index.folder import checksum, parse, render
 from bidr.index.live.index import LiveIndex
 from bidr.index.live.view import LiveView
@@ -126,8 +127,8 @@ def test_what_cannot_be_added_or_deleted_changes_nothing(tmp_path):
             (documents, vectors[:, :8], "given shape"),
             (documents, vectors * np.nan, "finite"),
             (documents, vectors * 1e6, "above 65,504"),
-            ([documents[0]._replace(attributes={"a": {}}), documents[1]], vectors, "attribute 'a'"),
-            ([documents[0]._replace(attributes={"not": 1}), documents[1]], vectors, "attribute name 'not'"),
+            ([documents[0]._replace(attributes={"a": {}}), documents[1]], vectors, 'attribute "a": given {}'),
+            ([documents[0]._replace(attributes={"not": 1}), documents[1]], vectors, 'attribute\'s name: given "not"'),
         ):
             with pytest.raises(DataError, match=message):
                 live.add(given_documents, given_vectors)
@@ -182,11 +183,12 @@ def test_a_view_stays_what_it_was(tmp_path):
         live.add(*some([2], version=1))
         live.delete(["doc-6"])
         live.compact()
-        assert sorted(path.name for path in index.iterdir()) == [".lock", "000005", "000006", "CURRENT"]
+        assert sorted(path.name for path in index.iterdir()) == [".lock", ".next", "000005", "000006", "CURRENT"]
         assert contents(view) == expected(range(7))
 
 
-def test_building_again_replaces_a_live_index_and_readers_follow(tmp_path):
+def test_building_again_replaces_a_live_index_and_readers_follow(tmp_path, monkeypatch):
+    monkeypatch.setattr(generation, "WAIT", 0.1)
     index = built(tmp_path / "i")
     with writer(index) as live:
         live.add(*some([6]))

@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bidr.codes.codebooks import Codes, Floats
+from bidr.index.deadline import in_time
 from bidr.index.filters import Filter, matches
 from bidr.index.live.changes import Change
 from bidr.index.vectors import Halves
@@ -59,7 +60,10 @@ class Memory(NamedTuple):
         """Which documents may be found."""
         if asked is None:
             return self.alive
-        passed = [matches(asked, document.attributes or {}) for document in self.documents]
+        passed = []
+        for document in self.documents:
+            in_time()
+            passed.append(matches(asked, document.attributes or {}))
         both: Mask = self.alive & np.array(passed, dtype=bool)
         return both
 

@@ -27,7 +27,7 @@ KEPT_TEXTS = 8_192
 Lists = list[Rows]
 
 
-class Found(NamedTuple):
+class FoundByWords(NamedTuple):
     """The best by words: (queries, k) each, -1 and -inf where fewer share a word; scores of the places wanted."""
 
     scores: Floats
@@ -65,7 +65,7 @@ class LiveWords:
             parts.append(_Part(log_postings(view), view.start, allowed, view.generation))
         return parts
 
-    def search(self, texts: Sequence[str], k: int, wanted: Lists | None = None) -> Found:
+    def search(self, texts: Sequence[str], k: int, wanted: Lists | None = None) -> FoundByWords:
         """The k best places for each question; with `wanted` also what BM25 gives these places of each."""
         parts, asked = self._parts, [_hashed(text) for text in words(list(texts))]
         wanted = wanted or [np.empty(0, dtype=np.int64)] * len(asked)
@@ -74,7 +74,7 @@ class LiveWords:
         def one(number: int) -> tuple[Floats, Rows]:
             return _best(parts, asked[number], k, wanted[number], own[number])
 
-        return Found(*each_query(len(asked), k, one, self.threads), own)
+        return FoundByWords(*each_query(len(asked), k, one, self.threads), own)
 
 
 def with_words(

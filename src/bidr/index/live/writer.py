@@ -13,7 +13,7 @@ from bidr.codes.codebooks import Codes, Floats
 from bidr.errors import DataError
 from bidr.index.filters import check_attributes
 from bidr.index.folder import FileEntry, current_generation
-from bidr.index.generation import Generation, next_generation, only_writer
+from bidr.index.generation import Generation, next_generation, only_writer, wanted
 from bidr.index.live.changes import Change, to_bytes
 from bidr.index.live.drift import Drift, Watch
 from bidr.index.live.index import LiveIndex
@@ -53,6 +53,7 @@ class LiveWriter:
     log_documents: how many documents the log may hold before they become a segment.
     segments:      how many segments there may be before all but the first are merged.
     warn:          told when what is added no longer suits the codebooks.
+    wait:          seconds to wait for another writer, before this one is refused.
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class LiveWriter:
         log_documents: int = LOG_DOCUMENTS,
         segments: int = SEGMENTS,
         warn: Callable[[str], None] = say,
+        wait: float = 0.0,
     ) -> None:
         self.folder, self.coder = Path(folder), coder
         self.log_documents, self.most_segments = log_documents, segments
@@ -71,7 +73,7 @@ class LiveWriter:
         self._log: LogWriter | None = None
         self._names: dict[str, Names] = {}
         current_generation(self.folder)  # an index must be there before a lock file is made
-        self._held.enter_context(only_writer(self.folder))
+        self._held.enter_context(only_writer(self.folder, wait))
         try:
             self._live = LiveIndex.open(self.folder)
             self._open()
@@ -88,6 +90,11 @@ class LiveWriter:
     def drift(self) -> Drift | None:
         """How what was added last compares with the corpus; None: too little was added."""
         return self._watch.drift
+
+    @property
+    def wanted(self) -> bool:
+        """Whether another process waits to write: close this writer soon, and it has its turn before the next one."""
+        return wanted(self.folder)
 
     def add(self, documents: Sequence[Document], vectors: Floats | None = None) -> int:
         """Put documents into the index in one commit; one whose id is there already is replaced."""

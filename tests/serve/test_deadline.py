@@ -1,0 +1,59 @@
+"""A filter of many conditions stops when the time of its request is over, in segments and in the log."""
+
+import time
+
+import pytest
+
+from bidr.errors import OutOfTime
+from bidr.index import attributes
+from bidr.index.deadline import ending, in_time
+from bidr.index.live import memory
+from bidr.serve.errors import Late, as_refusal
+from bidr.serve.limits import Limits
+from bidr.serve.writing import Adding, Writing
+from bidr.text.records import Document
+from index.made_index import clustered
+from serve.made_server import DIM, made, opened, vector
+from serve.test_app import search
+
+CONDITIONS = {"or": [{"n": number} for number in range(200)]}
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory):
+    """With documents in a segment and in the log."""
+    folder = made(tmp_path_factory.mktemp("late") / "index")
+    writing = Writing(folder, None, lambda model: None)
+    new = [Document(f"new-{number}", "", "", {"n": number}) for number in range(200)]
+    assert writing.apply([Adding(new, clustered(200, DIM, 5), True)])[0]["added"] == 200
+    writing.release()
+    return folder
+
+
+def test_time_is_looked_at_only_where_it_is_said():
+    in_time()
+    with pytest.raises(OutOfTime), ending(time.monotonic() - 1):
+        in_time()
+    in_time()
+    assert isinstance(as_refusal(OutOfTime("over")), Late)
+
+
+@pytest.mark.parametrize(("where", "name"), [(attributes.Columns, "_mark_values"), (memory, "matches")])
+def test_a_filter_stops_between_its_conditions(index, monkeypatch, capfd, where, name):
+    """On the thread of the event loop nothing else could stop it."""
+    service = opened(index, limits=Limits(seconds=0.3), threads=0)
+    real, done = getattr(where, name), []
+
+    def slow(*given):
+        done.append(given)
+        time.sleep(0.02)
+        return real(*given)
+
+    assert search(service, vectors=[vector(1)], filter={"n": 7}).status_code == 200
+    monkeypatch.setattr(where, name, slow)
+    started = time.monotonic()
+    found = search(service, vectors=[vector(1)], filter=CONDITIONS)
+    assert (found.status_code, found.json()["error"]["message"]) == (504, "the time for this request is over")
+    assert 1 < len(done) < 100
+    assert time.monotonic() - started < 3
+    assert "fault" not in capfd.readouterr().err
