@@ -61,10 +61,10 @@ def test_documents_come_and_go(server):
 
 def test_what_a_server_refuses_is_the_local_error(server):
     with bidr.Client(server.url) as client:
-        with pytest.raises(ConfigError, match="k: given 0, expected a whole number from 1 to 30"):
+        with pytest.raises(ConfigError, match="given 0, expected a whole number from 1 to 30"):
             client.search_vectors(clustered(1, DIM, 0), 0)
         with pytest.raises(DataError, match="no text encoder"):
             client.search("words")
         for dim in (2 * DIM, 2 * DIM + 1):
-            with pytest.raises(DataError, match=f"dim: given {dim}, expected {DIM}"):
+            with pytest.raises(DataError, match=f"given {dim}, expected {DIM}"):
                 client.search_vectors(np.ones((1, dim)))
