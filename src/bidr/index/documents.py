@@ -50,7 +50,7 @@ class DocumentFile:
         """Ids of many rows."""
         if self._ids is None and isinstance(rows, np.ndarray):
             numbers = rows.tolist()
-            if numbers and 0 <= min(numbers) and max(numbers) < self.count:
+            if numbers and min(numbers) >= 0 and max(numbers) < self.count:
                 return list(map(str, numbers))
         if self._ids is None or not isinstance(rows, np.ndarray):
             return [self.id(int(row)) for row in rows]

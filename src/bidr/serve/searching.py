@@ -82,7 +82,13 @@ def _found(serving: Serving, asked: Asked, queries: QueryVectors, words: list[st
         lexical_weight=asked.lexical_weight,
     )
     ranks = found.candidate_ranks
-    reads = 0 if asked.codes_only else int(np.count_nonzero(found.candidate_places >= 0))
+    places = found.candidate_places
+    if asked.codes_only:
+        reads = 0
+    elif len(places) == 1 and places.size and places[0, -1] >= 0:  # those that were not found stand at the end
+        reads = places.size
+    else:
+        reads = int(np.count_nonzero(places >= 0))
     return Found(found.rows, found.scores, ranks, found.candidate_scores, found.word_ranks, found.timings, reads)
 
 
@@ -90,6 +96,7 @@ def _result(serving: Serving, asked: Asked, found: Found, number: int, timings: 
     rows = found.rows[number]
     if len(rows) and rows[-1] < 0:
         rows = rows[rows >= 0]  # those that were not found stand at the end
-    columns = (found.scores, found.candidate_ranks, found.candidate_scores, found.word_ranks)
-    numbers = Numbers(*(None if column is None else column[number, : len(rows)] for column in columns))
+    here = (number, slice(len(rows)))
+    words = None if found.word_ranks is None else found.word_ranks[here]
+    numbers = Numbers(found.scores[here], found.candidate_ranks[here], found.candidate_scores[here], words)
     return result_of(numbers, serving.finder.columns(rows, texts=asked.text), timings)
