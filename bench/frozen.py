@@ -28,10 +28,7 @@ from bidr.training.config import FrozenConfig, TrainConfig
 from bidr.training.frozen.train import share_found, train_frozen
 
 DEPTHS, TOPS = (200, 1_000), (10, 100)
-Row = Literal[
-    "opq", "faiss-opq", "rq", "rabitq", "frozen", "frozen-labels", "frozen-borrowed", "frozen-few", "frozen-none"
-]
-LABELLED = ("frozen-labels", "frozen-borrowed")
+Row = Literal["opq", "faiss-opq", "rq", "rabitq", "frozen", "frozen-labels", "frozen-few", "frozen-none"]
 
 
 class Given(NamedTuple):
@@ -65,13 +62,11 @@ def main(
     most: int | None = None,
     codewords: tuple[Literal[256, 16], ...] = (256,),
     seeds: tuple[int, ...] = (0,),
-    borrowed: float = 3.0,
     keep: Path | None = None,
     settings: FrozenConfig = FrozenConfig(),  # noqa: B008
 ) -> None:
     """most:     measure on so many of the questions at most (to choose settings quickly).
     codewords: of learned codes, in a book; seeds: theirs.
-    borrowed:  of the row "frozen-borrowed", questions made for each labelled one.
     keep:      a folder for the learned models; one that is there already is taken as it is.
     """
     documents, asked = open_vectors(vectors, "vectors", metric), open_vectors(questions, "questions", metric)
@@ -89,8 +84,7 @@ def main(
             for words, seed in [(w, s) for w in codewords for s in seeds] if row.startswith("frozen") else [(256, 0)]:
                 started, cpu = time.perf_counter(), time.process_time()
                 if row.startswith("frozen"):
-                    chosen = replace(settings, borrowed=borrowed if row == "frozen-borrowed" else settings.borrowed)
-                    config = TrainConfig(bytes_per_doc=size, codewords=words, seed=seed, frozen=chosen)
+                    config = TrainConfig(bytes_per_doc=size, codewords=words, seed=seed, frozen=settings)
                     used, found = size, learned_candidates(row, given, config, few, keep)
                 else:
                     used, found = fitted_candidates(row, size, given)
@@ -132,7 +126,7 @@ def fitted_candidates(row: Row, size: int, given: Given) -> tuple[int, np.ndarra
 def learned_candidates(row: Row, given: Given, config: TrainConfig, few: int, keep: Path | None) -> np.ndarray:
     """The candidates of codes that `bidr train --vectors` learns."""
     documents, questions = given.documents, given.questions
-    if row not in LABELLED:
+    if row != "frozen-labels":
         config = replace(config, frozen=replace(config.frozen, label_weight=0.0))
     some = questions if row != "frozen-few" else VectorRows(questions.array[:few], "questions", questions.metric)
     folder = Path(tempfile.mkdtemp())
@@ -143,7 +137,7 @@ def learned_candidates(row: Row, given: Given, config: TrainConfig, few: int, ke
             None if row == "frozen-none" else some,
             config,
             (keep or folder) / name,
-            given.labels if row in LABELLED else {},
+            given.labels if row == "frozen-labels" else {},
         )
         scan = make_scan(model.codebooks, model.additive.encode(documents))
         return scan.search(model.adapt(given.asked), max(DEPTHS))[1]

@@ -132,17 +132,17 @@ class Searcher:
         added = self._added(code_scores, joined)
         clock.took("candidates")
         order, scores, ties = self._ranked(places, vectors, min(k, depth), added, view.vectors, clock)
-        each = np.arange(len(places))[:, None]
-        found = view.rows_of(places[each, order])
+        found = view.rows_of(_picked(places, order))
         if ties:
             by_row = np.lexsort((found, -scores), axis=1)
-            found, order, scores = found[each, by_row], order[each, by_row], scores[each, by_row]
-        code_scores = code_scores[each, order]
+            found, order, scores = (_picked(each, by_row) for each in (found, order, scores))
+        code_scores = _picked(code_scores, order)
         clock.took("ranking")
         ranking = Ranking(found, scores, order + 1, code_scores, places, clock.timings(), view)
         if joined is None:
             return ranking
-        return ranking._replace(candidate_ranks=joined.ranks[each, order], word_ranks=joined.word_ranks[each, order])
+        ranks, word_ranks = _picked(joined.ranks, order), _picked(joined.word_ranks, order)
+        return ranking._replace(candidate_ranks=ranks, word_ranks=word_ranks)
 
     def _added(self, code_scores: Floats, joined: Joined | None) -> Floats | None:
         """What the codes and the words add to the scores of candidates; None: nothing."""
@@ -244,6 +244,13 @@ def _as_coded(scores: Floats, places: Rows, view: Any, clock: _Clock) -> Ranking
     ranks = np.broadcast_to(np.arange(1, rows.shape[1] + 1), rows.shape)
     clock.took("candidates")
     return Ranking(rows, scores, ranks, scores, places, clock.timings(), view)
+
+
+def _picked(values: Any, order: Rows) -> Any:
+    """What stands at the given places of each query."""
+    if len(values) == 1:
+        return values[0].take(order[0])[None]  # a quarter of the time
+    return np.take_along_axis(values, order, axis=1)
 
 
 def _check_number(name: str, value: int, least: int = 1) -> None:

@@ -67,7 +67,7 @@ def lessons_of(vectors: Vectors, labels: dict[int, list[int]], **settings):
 def test_lessons_hold_questions_for_documents_that_nobody_asked_for():
     vectors, labelled = grouped()
     labels = {row: [int(answer)] for row, answer in enumerate(labelled[:, 0])}
-    plain = lessons_of(vectors, labels)
+    plain = lessons_of(vectors, labels, borrowed=0.0)
     asked = (plain.labelled >= 0).any(axis=1).sum()
     odd = {}
     for borrowers in ("unasked", "all"):
@@ -83,4 +83,4 @@ def test_lessons_hold_questions_for_documents_that_nobody_asked_for():
 
 def test_without_labels_nothing_is_borrowed():
     vectors, _ = grouped()
-    assert len(lessons_of(vectors, {}, borrowed=2.0).best) == len(lessons_of(vectors, {}).best)
+    assert len(lessons_of(vectors, {}, borrowed=2.0).best) == len(lessons_of(vectors, {}, borrowed=0.0).best)

@@ -48,13 +48,10 @@ class DocumentFile:
 
     def ids(self, rows: Rows | Iterable[int]) -> list[str]:
         """Ids of many rows."""
-        if (
-            self._ids is None
-            and isinstance(rows, np.ndarray)
-            and rows.size
-            and 0 <= rows.min() <= rows.max() < self.count
-        ):
-            return list(map(str, rows.tolist()))
+        if self._ids is None and isinstance(rows, np.ndarray):
+            numbers = rows.tolist()
+            if numbers and min(numbers) >= 0 and max(numbers) < self.count:
+                return list(map(str, numbers))
         if self._ids is None or not isinstance(rows, np.ndarray):
             return [self.id(int(row)) for row in rows]
         try:

@@ -178,9 +178,12 @@ NUMBERS = frozenset((float, int))
 
 
 def _finite(rows: Floats, what: str = "vectors", largest: float = LARGEST) -> Floats:
-    # Squares of what is larger are not numbers of 32 bits any more.
-    if not np.maximum.reduce(np.abs(rows), axis=None) <= largest:
-        bad = ~(np.abs(rows).max(axis=1) <= largest)
+    # Squares of what is larger are not numbers of 32 bits any more. The sum of all of them tells in one step of nearly
+    # every request that no number is.
+    if float(np.vdot(rows, rows)) <= largest**2:
+        return rows
+    bad = ~(np.abs(rows).max(axis=1) <= largest)
+    if bad.any():
         row = rows[int(bad.argmax())]
         value = float(row[int((~(np.abs(row) <= largest)).argmax())])
         raise Invalid(

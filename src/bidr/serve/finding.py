@@ -14,6 +14,7 @@ from bidr.text.records import Document
 
 Fields = dict[str, Any]
 Values = list[Any]
+Columns = tuple[Values, Values | None, Values | None, Values | None]
 Key = tuple[str, str]
 FIELDS = ("id", "title", "text", "attributes")
 
@@ -32,12 +33,14 @@ class Finder:
 
     def fields(self, rows: Rows, *, texts: bool) -> list[Fields]:
         """Id, title, text and attributes of rows, in their order; None for what the index does not have."""
-        return [dict(zip(FIELDS, each, strict=True)) for each in zip(*self.columns(rows, texts=texts), strict=True)]
+        columns = (column or [None] * len(rows) for column in self.columns(rows, texts=texts))
+        return [dict(zip(FIELDS, each, strict=True)) for each in zip(*columns, strict=True)]
 
-    def columns(self, rows: Rows, *, texts: bool) -> tuple[Values, Values, Values, Values]:
-        """The same field by field: ids of all rows, titles, texts, attributes."""
+    def columns(self, rows: Rows, *, texts: bool) -> Columns:
+        """The same field by field: ids of all rows, titles, texts, attributes; None where no row has any."""
         if self.view.only is not None:
             return _stored(self.view.only.open.reader.documents, rows, texts=texts)
+        found: tuple[Values, Values, Values, Values]
         found = ([None] * len(rows), [None] * len(rows), [None] * len(rows), [None] * len(rows))
         for part, places, own in self.view.split(rows):
             if part is None:
@@ -46,7 +49,7 @@ class Finder:
             else:
                 each = _stored(part.open.reader.documents, own, texts=texts)
             for column, values in zip(found, each, strict=True):
-                for place, value in zip(places.tolist(), values, strict=True):
+                for place, value in zip(places.tolist(), values or (), strict=values is not None):
                     column[place] = value
         return found
 
@@ -81,16 +84,16 @@ def _key(part: Part) -> Key:
     return part.open.segment.name, part.open.segment.xxh3
 
 
-def _stored(stored: DocumentFile, rows: Rows, *, texts: bool) -> tuple[Values, Values, Values, Values]:
+def _stored(stored: DocumentFile, rows: Rows, *, texts: bool) -> Columns:
     if texts and stored.has_text:
         documents = (stored.document(row) for row in rows.tolist())
         return _columns([each for each in documents if each is not None], texts=True)
-    none, columns = [None] * len(rows), stored.columns
-    known = [columns.get(row) or None for row in rows.tolist()] if columns.there else none
-    return stored.ids(rows), none, none, known
+    columns = stored.columns
+    known = [columns.get(row) or None for row in rows.tolist()] if columns.there else None
+    return stored.ids(rows), None, None, known
 
 
-def _columns(documents: list[Document], *, texts: bool) -> tuple[Values, Values, Values, Values]:
+def _columns(documents: list[Document], *, texts: bool) -> Columns:
     return (
         [each.id for each in documents],
         [each.title if texts else None for each in documents],

@@ -1,10 +1,9 @@
 """Searching on threads: the event loop stays free, and a request whose time is over stops between its queries."""
 
 import time
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import orjson
 
 from bidr.answers import QueryVectors, Timings
 from bidr.codes.codebooks import Floats
@@ -12,6 +11,7 @@ from bidr.index.candidates import Rows
 from bidr.index.deadline import ending
 from bidr.serve.asked import Asked
 from bidr.serve.errors import OVER, Late
+from bidr.serve.rendering import Numbers, body_of, result_of
 from bidr.serve.served import Serving
 
 AT_ONCE = 8
@@ -40,7 +40,7 @@ class Found(NamedTuple):
 
 def search(serving: Serving, asked: Asked, queries: QueryVectors, deadline: float, encode: float) -> Searched:
     """The answer to a request as bytes, and what it took. `deadline` is of time.monotonic(); times are milliseconds."""
-    results: list[dict[str, Any]] = []
+    results: list[bytes] = []
     count, totals, vectors = asked.queries, Timings(encode), 0
     for start in range(0, count, AT_ONCE):
         if time.monotonic() > deadline:
@@ -57,7 +57,7 @@ def search(serving: Serving, asked: Asked, queries: QueryVectors, deadline: floa
         vectors += found.reads
         timings = _shares(encode / count, found.timings, len(part.codes))
         results += [_result(serving, asked, found, number, timings) for number in range(len(part.codes))]
-    return Searched(orjson.dumps({"results": results, "generation": serving.generation}), totals, vectors)
+    return Searched(body_of(results, serving.generation), totals, vectors)
 
 
 def _shares(encode: float, steps: Timings, queries: int) -> dict[str, float]:
@@ -84,35 +84,21 @@ def _found(serving: Serving, asked: Asked, queries: QueryVectors, words: list[st
         lexical_weight=asked.lexical_weight,
     )
     ranks = found.candidate_ranks
-    reads = 0 if asked.codes_only else int(np.count_nonzero(found.candidate_places >= 0))
+    places = found.candidate_places
+    if asked.codes_only:
+        reads = 0
+    elif len(places) == 1 and places.size and places[0, -1] >= 0:  # those that were not found stand at the end
+        reads = places.size
+    else:
+        reads = int(np.count_nonzero(places >= 0))
     return Found(found.rows, found.scores, ranks, found.candidate_scores, found.word_ranks, found.timings, reads)
 
 
-def _result(serving: Serving, asked: Asked, found: Found, number: int, timings: dict[str, float]) -> dict[str, Any]:
+def _result(serving: Serving, asked: Asked, found: Found, number: int, timings: dict[str, float]) -> bytes:
     rows = found.rows[number]
     if len(rows) and rows[-1] < 0:
         rows = rows[rows >= 0]  # those that were not found stand at the end
-    count = len(rows)
-    columns = (found.scores, found.candidate_ranks, found.candidate_scores)
-    numbers = [column[number, :count].tolist() for column in columns]
-    words = [0] * count if found.word_ranks is None else found.word_ranks[number, :count].tolist()
-    documents = serving.finder.columns(rows, texts=asked.text)
-    return {
-        "answers": [
-            {
-                "rank": rank,
-                "score": score,
-                "candidate_rank": candidate_rank,
-                "candidate_score": candidate_score,
-                "word_rank": word_rank,
-                "id": name,
-                "title": title,
-                "text": text,
-                "attributes": attributes,
-            }
-            for rank, score, candidate_rank, candidate_score, word_rank, name, title, text, attributes in zip(
-                range(1, count + 1), *numbers, words, *documents, strict=True
-            )
-        ],
-        "timings": timings,
-    }
+    here = (number, slice(len(rows)))
+    words = None if found.word_ranks is None else found.word_ranks[here]
+    numbers = Numbers(found.scores[here], found.candidate_ranks[here], found.candidate_scores[here], words)
+    return result_of(numbers, serving.finder.columns(rows, texts=asked.text), timings)

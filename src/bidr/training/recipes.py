@@ -35,7 +35,6 @@ _SUMS = {
     "frozen__questions": 20_000,
     "frozen__steps": 1_200,
     "frozen__batch_size": 512,
-    "frozen__borrowed": 3.0,
     "frozen__crops": 0.0,
 }
 _LIVE = {"unify.codewords": "learned", "unify.negatives": "top"}

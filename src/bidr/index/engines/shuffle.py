@@ -16,7 +16,8 @@ BLOCK = 32
 # Sums of so many books fit a byte before they are widened to 16 bits.
 BYTE_SUMS = 4
 PAIR_BYTES = 32
-LINE, AHEAD = 64, 2_048
+# Codes are asked for so many bytes ahead: with half of it a scan takes a third longer where they come from memory.
+LINE, AHEAD = 64, 4_096
 
 BYTE, SHORT, WORD, LONG = (ir.IntType(bits) for bits in (8, 16, 32, 64))
 BYTES, SHORTS = ir.VectorType(BYTE, 32), ir.VectorType(SHORT, 16)

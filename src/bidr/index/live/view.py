@@ -63,6 +63,11 @@ class LiveView:
         return sum(part.alive for part in self.parts) + len(self.in_log)
 
     @cached_property
+    def alive(self) -> list[tuple[Bits | None, int]]:
+        """Which places of each part can be found (None: all), and how many they are."""
+        return [(part.passing(None), part.alive) for part in self.parts]
+
+    @cached_property
     def in_log(self) -> Rows:
         """Which documents of the log can be found."""
         return np.flatnonzero(self.memory.alive)
@@ -97,7 +102,8 @@ class LiveView:
 
     def rows_of(self, places: Rows) -> Rows:
         """The rows that stand at places, numbered through as they are; -1 stays -1."""
-        if self.only is not None and places.size and places.min() >= 0:
+        # A list's least is found in a third of the time of an array's, for as many as are answers.
+        if self.only is not None and places.size and min(places.ravel().tolist()) >= 0:
             return self.only.open.rows(places)
         rows = places.copy()
         for part in self.parts:
@@ -135,25 +141,18 @@ class LiveCandidates:
 
     def __init__(self, view: LiveView, asked: Filter | None) -> None:
         self.view, self.asked = view, asked
+        if asked is None:
+            self._allowed, self._in_log = view.alive, view.in_log
+        else:
+            found = [(part, part.passing(asked)) for part in view.parts]
+            self._allowed = [(bits, part.alive if bits is None else bits_set(bits, part.count)) for part, bits in found]
+            self._in_log = np.flatnonzero(view.memory.allowed(asked))
 
     @property
     def name(self) -> str:
         return str(self.view.parts[0].open.reader.candidates.name)
 
-    @cached_property
-    def _allowed(self) -> list[tuple[Bits | None, int]]:
-        """Which places of each part may be found, and how many they are."""
-        found: list[tuple[Bits | None, int]] = []
-        for part in self.view.parts:
-            bits = part.passing(self.asked)
-            found.append((bits, part.alive if self.asked is None or bits is None else bits_set(bits, part.count)))
-        return found
-
-    @cached_property
-    def _in_log(self) -> Rows:
-        return self.view.in_log if self.asked is None else np.flatnonzero(self.view.memory.allowed(self.asked))
-
-    @cached_property
+    @property
     def count(self) -> int:
         """How many documents may be found."""
         return sum(there for _, there in self._allowed) + len(self._in_log)

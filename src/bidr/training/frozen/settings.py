@@ -20,7 +20,7 @@ class FrozenConfig:
     crops: float = 3.0
     """Where there are texts (conventional.codes = 'distilled'): passages of documents that ask too, for each
     question."""
-    borrowed: float = 0.0
+    borrowed: float = 3.0
     """Where there are labels: questions made for documents that nobody asked for, from those of their neighbours, for
     each labelled question."""
     borrowers: Literal["unasked", "all"] = "unasked"
