@@ -33,9 +33,9 @@ AMONG = 100
 # 1.1 each chooses 45 of 250, at 1 27, and what the links find of a walk's top 100 left .0097 unfound instead of .0149.
 NEARER = 1.1
 CHOSEN_EACH = 64
-# What the first pass notes for a group: the groups that its documents chose, then those that are near besides, as
-# -1 - group.
-NOTED = 256
+# What the first pass notes for a group: the groups that its documents chose, some 140, at most 256 (whose ranks are
+# bytes), then those that are near besides, as -1 - group.
+NOTED = 320
 # To find the nearest: one score in so many is looked at first, and the guess allows for so many deviations.
 SAMPLE_EVERY, SAMPLE_DEVIATIONS = 16, 4
 NOBODY = np.iinfo(np.int32).min
