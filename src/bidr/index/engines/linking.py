@@ -29,8 +29,8 @@ MOST_LINKS = most_links(LINK_WORDS)
 RANGE = 128
 # The nearest are looked for among so many times as many.
 AMONG = 100
-# A document is not chosen where its product with one that is exceeds so many times that with the one that chooses: at
-# 1.1 each chooses 45 of 250, at 1 27, and what the links find of a walk's top 100 left .0097 unfound instead of .0149.
+# A document is not chosen where its product with one that is exceeds so many times that with the one that chooses. At
+# 1.1 each chooses 45 of 250, at 1 27; such links alone left .0097 and .0149 of a scan's top 100 unfound (250,000).
 NEARER = 1.1
 CHOSEN_EACH = 64
 # What the first pass notes for a group: the groups that its documents chose, some 140, at most 256 (whose ranks are
