@@ -16,7 +16,7 @@ from bidr.index.engines.arrange import GROUP
 from bidr.index.engines.base import Candidates
 from bidr.index.engines.choose import AUTO_SCAN_DOCUMENTS, choose_engine
 from bidr.index.engines.graph import default_width
-from bidr.index.engines.linking import LINK_WORDS, MOST_LINKS, RANGE, _best, choose, pack_links
+from bidr.index.engines.linking import LINK_WORDS, MOST_LINKS, NODE, POOLED, RANGE, _best, choose, pack_links
 from bidr.index.engines.lists import CentroidGraph, Centroids
 from bidr.index.engines.make import make_graph, make_lists, make_scan
 from bidr.index.engines.near import SAMPLE_EVERY
@@ -225,13 +225,13 @@ def test_links_fill_their_bytes_with_near_documents():
     near, found, counts = np.empty(MOST_LINKS, dtype=np.int64), [], []
     products = (decoded := codebooks.decode(graph.codes())) @ decoded.T
     for place in range(0, 3_000, 100):
-        groups = near[: read_links(graph.links[place // GROUP], 0, LINK_WORDS, near)].copy()
-        assert place // GROUP not in groups
+        groups = near[: read_links(graph.links[place // NODE], 0, LINK_WORDS, near)].copy()
+        assert place // NODE not in groups // POOLED
         counts.append(len(groups))
         nearest = np.argsort(-products[place])[:10]
-        found.append(np.isin(nearest // GROUP, [*groups, place // GROUP]).mean())
+        found.append((np.isin(nearest // GROUP, groups) | (nearest // NODE == place // NODE)).mean())
     assert np.mean(found) > 0.9
-    assert np.mean(counts) > 200
+    assert np.mean(counts) > 300
 
 
 @pytest.mark.parametrize("misled", [False, True])
@@ -251,7 +251,7 @@ def test_links_are_the_same_wherever_a_build_goes_on():
     again = 3 * RANGE // GROUP
     np.testing.assert_array_equal(np.concatenate(list(choose(codebooks, codes, 50, again))), noted[again:])
     links = np.concatenate(list(pack_links(noted)))
-    np.testing.assert_array_equal(np.concatenate(list(pack_links(noted, RANGE))), links[RANGE:])
+    np.testing.assert_array_equal(np.concatenate(list(pack_links(noted, RANGE // POOLED))), links[RANGE // POOLED :])
 
 
 def test_centroids_in_bytes_and_by_graph_come_in_the_order_of_floats():

@@ -242,7 +242,7 @@ class _Build:
         from bidr.index.engines import linking
         from bidr.index.engines.graph import chosen_from
 
-        near, groups = chosen_from(ef_construction), linking.groups_of(self.count)
+        near, groups, nodes = chosen_from(ef_construction), linking.groups_of(self.count), linking.nodes_of(self.count)
         made_from = [self.sources, self.books, ef_construction, self._order]
         # By group: what an earlier version left by document is not gone on with.
         linked_from, shape = [made_from, groups, linking.NOTED, linking.LINK_WORDS], (self.count, self.codebooks.books)
@@ -261,8 +261,8 @@ class _Build:
             return linking.pack_links(noted, first)
 
         def write(step: Step) -> None:
-            shape = (groups, linking.LINK_WORDS)
-            write_rows(step, GRAPH_FILE, np.dtype("<u8"), shape, packed, "Writing links", "groups")
+            shape = (nodes, linking.LINK_WORDS)
+            write_rows(step, GRAPH_FILE, np.dtype("<u8"), shape, packed, "Writing links", "lists")
 
         self.files |= self.work.run("graph", linked_from, write)
 

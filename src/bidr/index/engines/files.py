@@ -36,7 +36,7 @@ def write_codebooks(create: NewFile, codebooks: Codebooks) -> None:
 def load_engine(folder: Path, engine: str, ef: int | None = None) -> Candidates:
     """An engine from files of which the checksums were found right."""
     from bidr.index.engines.graph import Graph
-    from bidr.index.engines.linking import LINK_WORDS, groups_of
+    from bidr.index.engines.linking import LINK_WORDS, nodes_of
     from bidr.index.engines.lists import Lists
     from bidr.index.engines.scan import Scan
     from bidr.index.engines.shared import shared
@@ -65,7 +65,7 @@ def load_engine(folder: Path, engine: str, ef: int | None = None) -> Candidates:
         return Lists(store, centroids, offsets, ef)
     if engine == "hnsw":
         links = shared(folder / GRAPH_FILE, lambda: _read_links(folder / GRAPH_FILE))
-        if links.shape != (groups_of(store.count), LINK_WORDS):
+        if links.shape != (nodes_of(store.count), LINK_WORDS):
             raise IndexFolderError(f"{folder / GRAPH_FILE}: {links.shape} for {store.count:,} rows; {REBUILD}")
         return Graph(store, links, ef)
     raise IndexFolderError(

@@ -8,7 +8,7 @@ from bidr.codes.codebooks import Codebooks, Codes, Floats
 from bidr.index.engines.arrange import GROUP
 from bidr.index.engines.base import Bitmap, Rows, Words, as_queries, as_words, count_bits, each_query
 from bidr.index.engines.keep import Keys, ranked
-from bidr.index.engines.linking import LINK_WORDS, NOTED, Chosen, Links, choose, groups_of, pack_links
+from bidr.index.engines.linking import LINK_WORDS, NOTED, Chosen, Links, choose, groups_of, nodes_of, pack_links
 from bidr.index.engines.store import EVERY, CodeStore, OverCodes
 from bidr.index.engines.walk import walk
 from bidr.index.faissfile import EF_CONSTRUCTION
@@ -86,12 +86,12 @@ def build_links(
     ef_construction: int = EF_CONSTRUCTION,
     advance: Callable[[int], None] = lambda rows: None,
 ) -> Links:
-    """Links of every group, (groups, LINK_WORDS), as `pack_links` writes them. Codes stand by place (`arranged`).
+    """Links of every node, (nodes, LINK_WORDS), as `pack_links` writes them. Codes stand by place (`arranged`).
 
     ef_construction: how widely is looked for near documents.
     """
     noted: Chosen = np.empty((groups_of(len(codes)), NOTED), dtype=np.int32)
-    links: Links = np.empty((len(noted), LINK_WORDS), dtype=np.uint64)
+    links: Links = np.empty((nodes_of(len(codes)), LINK_WORDS), dtype=np.uint64)
     done = 0
     for some in choose(codebooks, codes, chosen_from(ef_construction)):
         noted[done : done + len(some)] = some

@@ -7,7 +7,7 @@ import numpy as np
 from bidr.compiled import compiled
 from bidr.index.engines.arrange import GROUP
 from bidr.index.engines.keep import LAST_ROW, key_of
-from bidr.index.engines.linking import MOST_LINKS
+from bidr.index.engines.linking import MOST_LINKS, NODE
 from bidr.index.engines.packed import read_links
 from bidr.index.engines.scoring import row_score
 from bidr.index.vectors.kernels import LINE, prefetch
@@ -20,7 +20,7 @@ U = np.uint64
 def walk(codes: Any, table: Any, links: Any, entries: Any, starts: int, ef: int, allowed: Any) -> Any:
     """Keys of the `ef` best allowed documents that a walk meets, unsorted; how many it compared; groups gone on from.
 
-    It goes on from the best group that it has not gone on from, where a group is as good as its best document, until
+    It goes on from the node of the best group that it has not gone on from, as good as its best document, until
     that is worse than all `ef` documents it keeps. Links are as `packed` writes them: each leads to a group, which is
     compared whole.
     """
@@ -51,7 +51,7 @@ def walk(codes: Any, table: Any, links: Any, entries: Any, starts: int, ef: int,
                 waiting = _push(ahead, waiting, ~first)
         if not waiting or (kept == ef and ~ahead[0] < best[0]):
             return best[:kept], compared, passed
-        here = np.int64(LAST_ROW - (~ahead[0] & LAST_ROW)) // GROUP
+        here = np.int64(LAST_ROW - (~ahead[0] & LAST_ROW)) // NODE
         waiting = _pop(ahead, waiting)
         passed += 1
         found = read_links(near, here * width, width, groups)
