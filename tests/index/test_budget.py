@@ -214,7 +214,7 @@ def test_links_that_were_found_are_not_sought_again(tmp_path, vectors, monkeypat
         for number, some in enumerate(real(codebooks, codes, near, first)):
             if number == 2:
                 raise Killed
-            sought.append(first + number * linking.RANGE)
+            sought.append(linking.GROUP * first + number * linking.RANGE)
             yield some
 
     monkeypatch.setattr(linking, "choose", choose)

@@ -16,14 +16,14 @@ from bidr.index.engines.arrange import GROUP
 from bidr.index.engines.base import Candidates
 from bidr.index.engines.choose import AUTO_SCAN_DOCUMENTS, choose_engine
 from bidr.index.engines.graph import default_width
-from bidr.index.engines.linking import LINK_BYTES, RANGE, _best, _write, choose, pack_links
+from bidr.index.engines.linking import LINK_WORDS, MOST_LINKS, NODE, POOLED, RANGE, _best, choose, pack_links
 from bidr.index.engines.lists import CentroidGraph, Centroids
 from bidr.index.engines.make import make_graph, make_lists, make_scan
 from bidr.index.engines.near import SAMPLE_EVERY
+from bidr.index.engines.packed import bits_of, read_links, write_links
 from bidr.index.engines.scan import Scan
 from bidr.index.engines.store import from_blocks, to_blocks
 from bidr.index.engines.tables import Tables, even_books, margin_of, round_table
-from bidr.index.engines.walk import MOST_LINKS, _read
 from bidr.index.faissfile import faiss_module
 
 Corpus = tuple[Codebooks, np.ndarray, np.ndarray]
@@ -205,10 +205,16 @@ def test_a_sample_that_misleads_costs_time_and_no_answers():
 
 
 def test_links_are_read_as_they_were_written():
-    for groups in ([], [0], [127, 128], [3, 130, 131, 40_000, 3_000_000], list(range(60))):
-        packed, found = np.zeros(LINK_BYTES, dtype=np.uint8), np.empty(MOST_LINKS, dtype=np.int64)
-        _write(np.array(groups, dtype=np.int64), packed)
-        assert found[: _read(packed, 0, LINK_BYTES, found)].tolist() == groups
+    random, found = np.random.default_rng(4), np.empty(MOST_LINKS, dtype=np.int64)
+    drawn = [np.unique(random.integers(0, 8**power, 130)).tolist() for power in range(1, 10)]
+    for groups in ([], [0], [7, 8], [3, 130, 131, 40_000, 3_000_000, (1 << 31) - 1], list(range(MOST_LINKS)), *drawn):
+        packed = np.zeros(3 * LINK_WORDS, dtype=np.uint64)
+        packed[2 * LINK_WORDS :] = 2**64 - 1  # another's
+        while sum(bits_of(int(gap)) for gap in np.diff(groups, prepend=-1)) > 64 * LINK_WORDS:
+            groups.pop()
+        write_links(np.array(groups, dtype=np.int64), packed[LINK_WORDS : 2 * LINK_WORDS])
+        assert found[: read_links(packed, LINK_WORDS, LINK_WORDS, found)].tolist() == groups
+        assert not packed[:LINK_WORDS].any()
 
 
 def test_links_fill_their_bytes_with_near_documents():
@@ -219,13 +225,13 @@ def test_links_fill_their_bytes_with_near_documents():
     near, found, counts = np.empty(MOST_LINKS, dtype=np.int64), [], []
     products = (decoded := codebooks.decode(graph.codes())) @ decoded.T
     for place in range(0, 3_000, 100):
-        groups = near[: _read(graph.links[place], 0, LINK_BYTES, near)].copy()
-        assert place // GROUP not in groups
+        groups = near[: read_links(graph.links[place // NODE], 0, LINK_WORDS, near)].copy()
+        assert place // NODE not in groups // POOLED
         counts.append(len(groups))
         nearest = np.argsort(-products[place])[:10]
-        found.append(np.isin(nearest // GROUP, [*groups, place // GROUP]).mean())
+        found.append((np.isin(nearest // GROUP, groups) | (nearest // NODE == place // NODE)).mean())
     assert np.mean(found) > 0.9
-    assert np.mean(counts) > 30
+    assert np.mean(counts) > 300
 
 
 @pytest.mark.parametrize("misled", [False, True])
@@ -241,10 +247,11 @@ def test_links_are_the_same_wherever_a_build_goes_on():
     codebooks, vectors = random_codebooks(16, 4), clustered(1_000, 16)
     codes = codebooks.encode(vectors)
     noted = np.concatenate(list(choose(codebooks, codes, 50)))
-    np.testing.assert_array_equal(np.concatenate(list(choose(codebooks, codes, 50, 3 * RANGE))), noted[3 * RANGE :])
-    links = np.concatenate(list(pack_links(codebooks, codes, noted)))
-    again = np.concatenate(list(pack_links(codebooks, codes, noted, 5 * RANGE)))
-    np.testing.assert_array_equal(again, links[5 * RANGE :])
+    assert len(noted) == 1_000 // GROUP
+    again = 3 * RANGE // GROUP
+    np.testing.assert_array_equal(np.concatenate(list(choose(codebooks, codes, 50, again))), noted[again:])
+    links = np.concatenate(list(pack_links(noted)))
+    np.testing.assert_array_equal(np.concatenate(list(pack_links(noted, RANGE // POOLED))), links[RANGE // POOLED :])
 
 
 def test_centroids_in_bytes_and_by_graph_come_in_the_order_of_floats():

@@ -13,7 +13,7 @@ from bidr.errors import ConfigError, IndexFolderError, StorageError
 from bidr.index import folder as folder_module
 from bidr.index import generation
 from bidr.index.build import build_index
-from bidr.index.engines.files import IN_RAM
+from bidr.index.engines.files import IN_RAM, load_engine
 from bidr.index.folder import FileEntry, Manifest, checksum, parse, render
 from bidr.index.generation import new_generation
 from bidr.index.reader import IndexReader
@@ -151,6 +151,14 @@ def test_an_engine_whose_files_are_not_there_is_refused(index, engine, named):
     put_manifest(index, folder_module.render_fields({**fields, "engine": engine}))
     with pytest.raises(IndexFolderError, match=named):
         IndexReader.open(index)
+
+
+def test_links_as_earlier_versions_wrote_them_are_refused(tmp_path):
+    small_index(tmp_path / "i", engine="hnsw")
+    (generation,) = (tmp_path / "i").glob("0*")
+    np.save(generation / "graph.npy", np.zeros((manifest_of(tmp_path / "i").count, 82), dtype=np.uint8))
+    with pytest.raises(IndexFolderError, match=r"graph\.npy: links of single documents.*build the index again"):
+        load_engine(generation, "hnsw")
 
 
 def test_no_index_and_a_file_for_a_folder(tmp_path):

@@ -32,8 +32,9 @@ FITTING, CODING, DECODING, WRITING = 8, 5, 5, 6
 NAMES_HELD, NAMED = 96 * MIB, 0.25
 # And where their words are written too: lengths and places; postings on their way to disk, and sorted.
 WORDED, WORDS_HELD = 12, 200 * MIB
-# Who chose a document as a link, 4 bytes each and an offset; the means of pieces come on top. And what is compared.
-CHOSEN, GRAPH_BASE = 168, 192 * MIB
+# Who chose a group as a link, some 140 of 5 bytes each and offsets, for each of its four documents; the means of pieces
+# come on top. And what is compared.
+CHOSEN, GRAPH_BASE = 184, 192 * MIB
 UNITS = {"": 1, **{f"{unit}B": 1000 ** (power + 1) for power, unit in enumerate("KMGTP")}}
 UNITS |= {f"{unit}iB": 1024 ** (power + 1) for power, unit in enumerate("KMGTP")} | {"B": 1}
 

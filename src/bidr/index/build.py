@@ -238,30 +238,33 @@ class _Build:
         self.files |= self.work.run("codes", [self.sources, self._order, self.codebooks.bits], write)
 
     def graph(self, ef_construction: int) -> None:
-        """The links, in two passes over the codes by place; both go on where they were cut off."""
+        """The links, in two passes over the groups by place; both go on where they were cut off."""
         from bidr.index.engines import linking
         from bidr.index.engines.graph import chosen_from
 
-        made_from, near = [self.sources, self.books, ef_construction, self._order], chosen_from(ef_construction)
-        shape = (self.count, self.codebooks.books)
+        near, groups, nodes = chosen_from(ef_construction), linking.groups_of(self.count), linking.nodes_of(self.count)
+        made_from = [self.sources, self.books, ef_construction, self._order]
+        # By group: what an earlier version left by document is not gone on with.
+        linked_from, shape = [made_from, groups, linking.NOTED, linking.LINK_WORDS], (self.count, self.codebooks.books)
         placed = self.work.rows("placed.npy", made_from, np.uint8, shape, lambda at: self._placed(self.given, at))
         noted = self.work.rows(
             "noted.npy",
-            made_from,
+            linked_from,
             np.int32,
-            (self.count, linking.NOTED),
+            (groups, linking.NOTED),
             lambda first: linking.choose(self.codebooks, placed, near, first),
             "Choosing links",
+            "groups",
         )
 
         def packed(first: int) -> Iterator[npt.NDArray[Any]]:
-            return linking.pack_links(self.codebooks, placed, noted, first)
+            return linking.pack_links(noted, first)
 
         def write(step: Step) -> None:
-            shape = (self.count, linking.LINK_BYTES)
-            write_rows(step, GRAPH_FILE, np.dtype(np.uint8), shape, packed, "Writing links")
+            shape = (nodes, linking.LINK_WORDS)
+            write_rows(step, GRAPH_FILE, np.dtype("<u8"), shape, packed, "Writing links", "lists")
 
-        self.files |= self.work.run("graph", made_from, write)
+        self.files |= self.work.run("graph", linked_from, write)
 
     @property
     def _order(self) -> Any:

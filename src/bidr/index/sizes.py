@@ -18,7 +18,7 @@ from bidr.index.engines.files import (
     ORDER_FILE,
     order_type,
 )
-from bidr.index.engines.linking import LINK_BYTES
+from bidr.index.engines.linking import LINK_WORDS, nodes_of
 from bidr.index.engines.lists import MANY_LISTS
 from bidr.index.engines.shuffle import BLOCK as CODE_BLOCK
 from bidr.index.lines import OFFSET
@@ -30,6 +30,7 @@ from bidr.index.vectors.npy import BLOCK, npy_header
 ENGINES, BITS = ("scan", "lists", "hnsw"), (8, 4)
 FLOAT = np.dtype("<f4")
 BYTE = np.dtype("u1")
+WORD = np.dtype("<u8")
 # A row's number is kept in 32 bits with its score; links are chosen as signed numbers.
 MOST_DOCUMENTS = {"scan": 1 << 32, "lists": 1 << 32, "hnsw": 1 << 31}
 CENTROID_LINKS = 160
@@ -90,7 +91,7 @@ def engine_ram(shape: Shape) -> dict[str, int]:
         beside = CENTROID_LINKS if shape.lists > MANY_LISTS else FLOAT.itemsize
         parts["lists"] = shape.lists * (shape.dim + beside) + 8 * (shape.lists + 1)
     if shape.engine == "hnsw":
-        parts["links"] = shape.count * LINK_BYTES
+        parts["links"] = nodes_of(shape.count) * LINK_WORDS * WORD.itemsize
     return parts
 
 
@@ -136,7 +137,7 @@ def disk(shape: Shape, id_bytes: float | None = None, text_bytes: float | None =
         files[OFFSETS_FILE] = _npy(OFFSET, shape.lists + 1)
         files[CENTROIDS_FILE] = _npy(FLOAT, shape.lists, shape.dim)
     if shape.engine == "hnsw":
-        files[GRAPH_FILE] = _npy(BYTE, count, LINK_BYTES)
+        files[GRAPH_FILE] = _npy(WORD, nodes_of(count), LINK_WORDS)
     if id_bytes is not None:
         files |= _lines(IDS, count, id_bytes) | {HASHES: _npy(HASH, count), ROWS: _npy(ROW, count)}
     if text_bytes is not None:

@@ -110,11 +110,21 @@ class Work:
         return step.files
 
     def rows(
-        self, name: str, made_from: Any, dtype: Any, shape: tuple[int, ...], blocks: Blocks, label: str = ""
+        self,
+        name: str,
+        made_from: Any,
+        dtype: Any,
+        shape: tuple[int, ...],
+        blocks: Blocks,
+        label: str = "",
+        each: str = "documents",
     ) -> Array:
-        """An array that the index is made from and not of, on disk, filled block by block."""
+        """An array that the index is made from and not of, on disk, filled block by block.
+
+        label, each: what a bar shows, and what a row is; none without a label.
+        """
         self._passing.add(name)
-        self.run(name, made_from, lambda step: write_rows(step, name, np.dtype(dtype), shape, blocks, label))
+        self.run(name, made_from, lambda step: write_rows(step, name, np.dtype(dtype), shape, blocks, label, each))
         return open_array(self.folder / name, np.dtype(dtype), len(shape))
 
     @contextmanager
@@ -189,10 +199,16 @@ def working(index: Path) -> Iterator[Work]:
 
 
 def write_rows(
-    step: Step, name: str, dtype: np.dtype[Any], shape: tuple[int, ...], blocks: Blocks, label: str = ""
+    step: Step,
+    name: str,
+    dtype: np.dtype[Any],
+    shape: tuple[int, ...],
+    blocks: Blocks,
+    label: str = "",
+    each: str = "documents",
 ) -> None:
     """An .npy file from blocks of rows, the only one of its step, which is gone on with."""
-    with step.file(name) as out, _shown(label, shape[0], step.done) as advance:
+    with step.file(name) as out, _shown(label, shape[0], step.done, each) as advance:
         if not step.done:
             write_npy_header(out, dtype, shape)
         for block in blocks(step.done):
@@ -210,11 +226,11 @@ def write_array(step: Step, name: str, dtype: np.dtype[Any], shape: tuple[int, .
 
 
 @contextmanager
-def _shown(label: str, total: int, done: int) -> Iterator[Callable[[int], None]]:
+def _shown(label: str, total: int, done: int, each: str) -> Iterator[Callable[[int], None]]:
     if not label:
         yield lambda rows: None
         return
-    with bar(label, total, "documents", done) as advance:
+    with bar(label, total, each, done) as advance:
         yield advance
 
 

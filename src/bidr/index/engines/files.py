@@ -36,7 +36,7 @@ def write_codebooks(create: NewFile, codebooks: Codebooks) -> None:
 def load_engine(folder: Path, engine: str, ef: int | None = None) -> Candidates:
     """An engine from files of which the checksums were found right."""
     from bidr.index.engines.graph import Graph
-    from bidr.index.engines.linking import LINK_BYTES
+    from bidr.index.engines.linking import LINK_WORDS, nodes_of
     from bidr.index.engines.lists import Lists
     from bidr.index.engines.scan import Scan
     from bidr.index.engines.shared import shared
@@ -64,13 +64,23 @@ def load_engine(folder: Path, engine: str, ef: int | None = None) -> Candidates:
             raise IndexFolderError(f"{folder / CENTROIDS_FILE}: {centroids.shape} for other lists; {REBUILD}")
         return Lists(store, centroids, offsets, ef)
     if engine == "hnsw":
-        links = shared(folder / GRAPH_FILE, lambda: read_array(folder / GRAPH_FILE, np.dtype(np.uint8), 2))
-        if len(links) != store.count or links.shape[1] != LINK_BYTES:
+        links = shared(folder / GRAPH_FILE, lambda: _read_links(folder / GRAPH_FILE))
+        if links.shape != (nodes_of(store.count), LINK_WORDS):
             raise IndexFolderError(f"{folder / GRAPH_FILE}: {links.shape} for {store.count:,} rows; {REBUILD}")
         return Graph(store, links, ef)
     raise IndexFolderError(
         f"{folder}: the manifest names the engine {engine!r}, expected scan, lists or hnsw; {REBUILD}"
     )
+
+
+def _read_links(path: Path) -> npt.NDArray[np.uint64]:
+    try:
+        return read_array(path, np.dtype("<u8"), 2)
+    except IndexFolderError as error:
+        read_npy_header(path, np.dtype(np.uint8), 2)  # neither are they of another kind
+        raise IndexFolderError(
+            f"{path}: links of single documents, as earlier versions of bidr wrote them; {REBUILD}"
+        ) from error
 
 
 def open_order(path: Path, count: int) -> npt.NDArray[Any]:

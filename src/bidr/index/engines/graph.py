@@ -1,13 +1,14 @@
-"""A flat graph over codes: every document has links to groups of near ones, and a query walks along them."""
+"""A flat graph over codes: every group of documents has links to near ones, and a query walks along them."""
 
 from collections.abc import Callable
 
 import numpy as np
 
 from bidr.codes.codebooks import Codebooks, Codes, Floats
+from bidr.index.engines.arrange import GROUP
 from bidr.index.engines.base import Bitmap, Rows, Words, as_queries, as_words, count_bits, each_query
 from bidr.index.engines.keep import Keys, ranked
-from bidr.index.engines.linking import LINK_BYTES, NOTED, Chosen, Links, choose, pack_links
+from bidr.index.engines.linking import LINK_WORDS, NOTED, Chosen, Links, choose, groups_of, nodes_of, pack_links
 from bidr.index.engines.store import EVERY, CodeStore, OverCodes
 from bidr.index.engines.walk import walk
 from bidr.index.faissfile import EF_CONSTRUCTION
@@ -18,8 +19,8 @@ ENTRIES, STARTS = 1_024, 64
 # Documents kept in view for one candidate: a graph over 193,000 found 96, 98 and 99 % of 200 candidates at 1, 2 and 3,
 # and of 1,000 98.7 and 99.6 % at 1 and 2.
 EF_PER_CANDIDATE, EF_PER_CANDIDATE_WIDE, NARROW, WIDE = 3, 2, 200, 1_000
-# Documents compared for each one kept in view: 88 to 45 of 193,000 at a width of 200 to 1,000.
-COMPARED_A_STEP = 60
+# Documents compared for each one kept in view: 620 to 280 of a million at a width of 200 to 1,000.
+COMPARED_A_STEP = 400
 # Visiting one document in a graph takes as long as scanning this many.
 SCANNED_PER_VISIT = 250
 
@@ -67,7 +68,7 @@ class Graph(OverCodes):
         return each_query(len(tables), k, one, self.threads)
 
     def walk(self, table: Floats, width: int, allowed: Words = EVERY) -> tuple[Keys, int, int]:
-        """Keys of the best `width` documents that a walk meets, unsorted; how many it compared, and went on from."""
+        """Keys of the best `width` documents that a walk meets, unsorted; how many it compared; groups gone on from."""
         entries = self.store.row_table(table)
         met: Keys
         met, compared, passed = walk(self.store.codes, entries, self.links, self._entries, STARTS, width, allowed)
@@ -85,19 +86,19 @@ def build_links(
     ef_construction: int = EF_CONSTRUCTION,
     advance: Callable[[int], None] = lambda rows: None,
 ) -> Links:
-    """Links of every document, (n, LINK_BYTES), as `pack_links` writes them. Codes stand by place (`arranged`).
+    """Links of every node, (nodes, LINK_WORDS), as `pack_links` writes them. Codes stand by place (`arranged`).
 
     ef_construction: how widely is looked for near documents.
     """
-    noted: Chosen = np.empty((len(codes), NOTED), dtype=np.int32)
-    links: Links = np.empty((len(codes), LINK_BYTES), dtype=np.uint8)
+    noted: Chosen = np.empty((groups_of(len(codes)), NOTED), dtype=np.int32)
+    links: Links = np.empty((nodes_of(len(codes)), LINK_WORDS), dtype=np.uint64)
     done = 0
     for some in choose(codebooks, codes, chosen_from(ef_construction)):
         noted[done : done + len(some)] = some
         done += len(some)
-        advance(len(some))
+        advance(len(some) * GROUP)
     done = 0
-    for packed in pack_links(codebooks, codes, noted):
+    for packed in pack_links(noted):
         links[done : done + len(packed)] = packed
         done += len(packed)
     return links

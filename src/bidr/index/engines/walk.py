@@ -7,57 +7,59 @@ import numpy as np
 from bidr.compiled import compiled
 from bidr.index.engines.arrange import GROUP
 from bidr.index.engines.keep import LAST_ROW, key_of
+from bidr.index.engines.linking import MOST_LINKS, NODE
+from bidr.index.engines.packed import read_links
 from bidr.index.engines.scoring import row_score
+from bidr.index.vectors.kernels import LINE, prefetch
 
 ONE = np.uint32(1)
-MOST_LINKS = 256
+U = np.uint64
 
 
 @compiled()
 def walk(codes: Any, table: Any, links: Any, entries: Any, starts: int, ef: int, allowed: Any) -> Any:
-    """Keys of the `ef` best allowed documents that a walk meets, unsorted; how many it compared, and went on from.
+    """Keys of the `ef` best allowed documents that a walk meets, unsorted; how many it compared; groups gone on from.
 
-    It goes on from the best document that it has not gone on from, until that is worse than all `ef` it keeps. Links
-    are as `linking.pack_links` writes them: each leads to a group, all of whose documents are compared.
+    It goes on from the node of the best group that it has not gone on from, as good as its best document, until
+    that is worse than all `ef` documents it keeps. Links are as `packed` writes them: each leads to a group, which is
+    compared whole.
     """
     score = np.empty(1, dtype=np.float32)
     bits = score.view(np.uint32)
-    flat, numbers, books = codes.reshape(-1), table.reshape(-1), np.uint64(codes.shape[1])
+    flat, numbers, books = codes.reshape(-1), table.reshape(-1), U(codes.shape[1])
     near, width, count = links.reshape(-1), links.shape[1], len(codes)
     seen = np.zeros((count // GROUP + 32) // 32, dtype=np.uint32)
-    ahead, waiting = np.empty(4 * ef + GROUP * (width + starts), dtype=np.uint64), 0
+    ahead, waiting = np.empty(4 * ef + MOST_LINKS + starts, dtype=np.uint64), 0
     best, kept, compared, passed = np.empty(ef, dtype=np.uint64), 0, len(entries), 0
     groups, found = _first_groups(flat, numbers, books, entries, starts)
     while True:
-        for number in range(found):
-            group = groups[number]
-            word, bit = group >> 5, ONE << np.uint32(group & 31)
-            if seen[word] & bit:
-                continue
-            seen[word] |= bit
-            if waiting + GROUP > len(ahead):
-                more = np.empty(2 * len(ahead), dtype=np.uint64)
-                more[:waiting] = ahead[:waiting]
-                ahead = more
+        found = _unseen(groups, found, seen, flat, U(GROUP) * books)
+        if waiting + found > len(ahead):
+            more = np.empty(2 * len(ahead), dtype=np.uint64)
+            more[:waiting] = ahead[:waiting]
+            ahead = more
+        for group in groups[:found]:
+            first = U(0)
             for row in range(GROUP * group, min(GROUP * group + GROUP, count)):
                 score[0] = row_score(flat, numbers, books, row)
                 compared += 1
                 met = key_of(bits[0], row)
-                if kept < ef or met > best[0]:
-                    waiting = _push(ahead, waiting, ~met)
-                    if _is_allowed(allowed, row):
-                        kept = _keep(best, kept, met)
+                first = max(first, met)
+                if (kept < ef or met > best[0]) and _is_allowed(allowed, row):
+                    kept = _keep(best, kept, met)
+            if kept < ef or first >= best[0]:
+                waiting = _push(ahead, waiting, ~first)
         if not waiting or (kept == ef and ~ahead[0] < best[0]):
             return best[:kept], compared, passed
-        here = np.int64(LAST_ROW - (~ahead[0] & LAST_ROW))
+        here = np.int64(LAST_ROW - (~ahead[0] & LAST_ROW)) // NODE
         waiting = _pop(ahead, waiting)
         passed += 1
-        found = _read(near, here * width, width, groups)
+        found = read_links(near, here * width, width, groups)
 
 
 @compiled()
 def _first_groups(flat: Any, numbers: Any, books: Any, entries: Any, starts: int) -> tuple[Any, int]:
-    """The groups of the best entries, with room for those of a document's links."""
+    """The groups of the best entries, with room for those that a group links to."""
     score = np.empty(1, dtype=np.float32)
     bits, keys = score.view(np.uint32), np.empty(len(entries), dtype=np.uint64)
     for place in range(len(entries)):
@@ -72,24 +74,22 @@ def _first_groups(flat: Any, numbers: Any, books: Any, entries: Any, starts: int
 
 
 @compiled()
-def _read(near: Any, start: int, width: int, groups: Any) -> int:
-    """Put the groups that a document links to into `groups`; how many they are."""
-    at, stop, group, found = np.uint64(start), np.uint64(start + width), np.int64(-1), 0
-    while at < stop:
-        byte = near[at]
-        if byte == 0:
-            break
-        at += np.uint64(1)
-        difference, shift = np.int64(byte & np.uint8(127)), np.int64(7)
-        while byte & np.uint8(128):
-            byte = near[at]
-            at += np.uint64(1)
-            difference |= np.int64(byte & np.uint8(127)) << shift
-            shift += 7
-        group += difference
-        groups[found] = group
-        found += 1
-    return found
+def _unseen(groups: Any, found: int, seen: Any, flat: Any, size: Any) -> int:
+    """Move the groups that were not met before to the front, and ask memory for their codes; how many they are."""
+    fresh = 0
+    for number in range(found):
+        group = groups[number]
+        word, bit = group >> 5, ONE << np.uint32(group & 31)
+        if seen[word] & bit:
+            continue
+        seen[word] |= bit
+        groups[fresh] = group
+        fresh += 1
+        start = U(group) * size
+        for line in range(U(0), size, U(LINE)):
+            prefetch(flat, start + line)
+        prefetch(flat, start + size - U(1))
+    return fresh
 
 
 @compiled()
