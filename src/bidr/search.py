@@ -209,16 +209,17 @@ class Searcher:
         return stored.score(rows, query, fetched)
 
     def _checked(self, queries: QueryVectors) -> QueryVectors:
+        """Queries as each side takes them: where vectors are cut off, queries are too."""
         manifest = self.reader.manifest
         codes = _as_matrix("queries for the codes", queries.codes, manifest.code_dim)
         if queries.vectors is queries.codes and manifest.dim == manifest.code_dim:
-            return QueryVectors(codes, codes)
+            return QueryVectors(codes, manifest.cut(codes))
         vectors = _as_matrix("queries for the vectors", queries.vectors, manifest.dim)
         if len(codes) != len(vectors):
             raise DataError(
                 f"{len(codes)} queries for the codes, {len(vectors)} for the vectors: expected as many of both"
             )
-        return QueryVectors(codes, vectors)
+        return QueryVectors(codes, manifest.cut(vectors))
 
 
 class _Clock:
