@@ -8,15 +8,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from bidr.codes.additive import Additive
 from bidr.codes.codebooks import Codebooks, Codes
+from bidr.codes.errors import code_errors
 from bidr.codes.plain import PlainCodes, encode_blocks
-from bidr.codes.vectors import VectorRows, open_vectors
+from bidr.codes.vectors import VectorRows, check_dims, open_vectors
 from bidr.errors import ConfigError, ModelError
 from bidr.index.budget import build_peaks, check_budget, watched
 from bidr.index.build import build_index
 from bidr.index.candidates import choose_engine
 from bidr.index.engines.files import write_codebooks
-from bidr.index.folder import ModelStamp
+from bidr.index.folder import ModelStamp, Spread
+from bidr.index.live.drift import ERRORS_SAMPLED
 from bidr.index.sizes import Shape
 from bidr.index.vectors import Kind
 from bidr.index.work import Step, Work, forget, stamp_of, working
@@ -40,6 +43,7 @@ def build(
     *,
     engine: str = "auto",
     stored: Kind = "fp16",
+    dims: int | None = None,
     lexical: bool = False,
     tokens: Path | None = None,
     device: str = "auto",
@@ -48,6 +52,7 @@ def build(
     """Encode a corpus and put an index of it in force; a build that was cut off is continued.
 
     stored: how vectors lie on disk: "fp16", or "int8", which is half of it.
+    dims: store and rank by the first so many numbers of the vectors, for models that were trained so; None: by all.
     lexical: also index the words of the texts, for searches that join what words find (`Searcher`).
     tokens: a folder of the tokenised corpus to share; by default one beside the index, removed in the end.
     ram_budget: most anonymous memory that making the index may take (bytes, or "1GiB"); what cannot be kept is refused.
@@ -55,6 +60,7 @@ def build(
     """
     model = model if isinstance(model, Model) else Model(model, pick_device(device))
     options: dict[str, Any] = {"engine": engine, "stored": stored, "lexical": model.text.titles if lexical else None}
+    options |= {"dims": check_dims(dims, model.dense.dim), "unit": model.dense.normalised}
     out = Path(out)
     check_corpus(data, out)
     shape = _shape(data.corpus.count(), model.dense.dim, model.codebooks.books, model.codebooks.bits, engine, stored)
@@ -87,6 +93,7 @@ def build_vectors(
     data: Dataset | None = None,
     engine: str = "auto",
     stored: Kind = "fp16",
+    dims: int | None = None,
     plain: PlainCodes | None = None,
     lexical: bool = False,
     ram_budget: int | str | None = None,
@@ -97,6 +104,7 @@ def build_vectors(
     ids:    one for every row; by default row numbers.
     data:   a data set whose corpus has the documents' ids and texts, in the order of the rows.
     stored: how vectors lie on disk: "fp16", or "int8", which is half of it.
+    dims:   store and rank by the first so many numbers of each vector (Matryoshka), code all of them; None: all.
     lexical: also index the words of the texts of `data`.
     ram_budget: most anonymous memory that the build may take (bytes, or "1GiB"); what cannot be kept is refused.
 
@@ -105,15 +113,18 @@ def build_vectors(
     if lexical and data is None:
         raise ConfigError("lexical: no texts given, expected data (--data) with a corpus; leave lexical out")
     options: dict[str, Any] = {"engine": engine, "stored": stored, "lexical": "prepend" if lexical else None}
+    options["dims"] = dims
     if model is None:
         return _build_plain(vectors, out, plain or PlainCodes(), ids, data, ram_budget, options)
     model = model if isinstance(model, FrozenModel) else _frozen(model)
     rows, books, bits = model.documents(vectors), model.codebooks.books, model.codebooks.bits
+    dims = options["dims"] = check_dims(dims, rows.dim)
     shape, named = _shape(*rows.shape, books, bits, engine, stored), _named(ids, data, len(rows), Path(out))
     budget = check_budget(ram_budget, build_peaks(shape, fits=False, named=bool(named), worded=lexical))
-    options["model"] = _stamp(model)
+    options |= {"model": _stamp(model), "unit": model.metric == "cosine"}
     with watched(budget), working(Path(out)) as work:
         codes = _coded(work, rows, model.fingerprint, books, partial(model.additive.encode_blocks, rows))
+        options["code_error"] = _code_error(dims, model.additive, rows, codes)
         _finish(work, out, rows, codebooks=model.codebooks, codes=codes, **named, **options)
     return Path(out)
 
@@ -128,6 +139,7 @@ def _build_plain(
     options: dict[str, Any],
 ) -> Path:
     rows = open_vectors(vectors, "vectors", plain.metric)
+    options["dims"] = check_dims(options["dims"], rows.dim)
     shape = _shape(
         *rows.shape, plain.books(rows.dim), plain.codewords.bit_length() - 1, options["engine"], options["stored"]
     )
@@ -145,6 +157,7 @@ def _build_plain(
         codebooks = Codebooks.load(work.folder / name)
         codes = _coded(work, rows, fitted[name].xxh3, codebooks.books, partial(encode_blocks, codebooks, rows))
         options |= {**named, "unit": plain.metric == "cosine"}
+        options["code_error"] = _code_error(options["dims"], codebooks, rows, codes)
         _finish(work, out, rows, codebooks=codebooks, codes=codes, **options)
     return Path(out)
 
@@ -177,6 +190,14 @@ def _coded(work: Work, rows: VectorRows, coder: str, books: int, blocks: Callabl
 
     shape = (len(rows), books)
     return work.rows("coded.npy", [stamp_of(rows), coder], np.uint8, shape, forgetting, "encode into codes")
+
+
+def _code_error(dims: int | None, coder: Codebooks | Additive, rows: VectorRows, codes: Codes) -> Spread | None:
+    """What the codes of some rows miss, where the index will not hold the vectors that tell it."""
+    if dims is None:
+        return None
+    some = np.unique(np.linspace(0, len(rows) - 1, ERRORS_SAMPLED).astype(np.int64))
+    return Spread.of(code_errors(coder, rows.gather(some), codes[some]))
 
 
 def _finish(work: Work, out: Path | str, rows: Any, **given: Any) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from bidr.codes.vectors import check_dims
 from bidr.errors import ConfigError
 from bidr.index.budget import build_peaks
 from bidr.index.engines.graph import COMPARED_A_STEP, default_width
@@ -30,6 +31,7 @@ class Corpus:
     ram: int
     code_bytes: int = 16
     stored: Kind = "fp16"
+    stored_dims: int | None = None
     candidates: int = CANDIDATES
     id_bytes: float | None = 12
     text_bytes: float | None = 1_000
@@ -47,6 +49,7 @@ class Corpus:
                 raise ConfigError(f"{name}: given {value}, expected a mean size in bytes of 0 or more")
         if self.stored not in KINDS:
             raise ConfigError(f"stored: given {self.stored!r}, expected one of {', '.join(KINDS)}")
+        check_dims(self.stored_dims, self.dim)
         if self.words is not None and self.text_bytes is None:
             raise ConfigError("lexical: there are no texts (text_bytes 0), expected some; leave lexical out")
         least = sum(self.ram_parts(self.shape("scan", 4, 1)).values())
@@ -57,7 +60,7 @@ class Corpus:
 
     def shape(self, engine: str, bits: int, count: int | None = None, code_bytes: int | None = None) -> Shape:
         size = code_bytes or self.code_bytes
-        return Shape(count or self.docs, self.dim, engine, bits, size, self.stored, self.live)
+        return Shape(count or self.docs, self.dim, engine, bits, size, self.stored, self.live, self.stored_dims)
 
     def ram_parts(self, shape: Shape) -> dict[str, int]:
         """What an index of this shape takes in RAM, words included."""
@@ -119,6 +122,7 @@ def plan(corpus: Corpus) -> dict[str, Any]:
         "ram_budget": corpus.ram,
         "code_bytes": corpus.code_bytes,
         "stored": corpus.stored,
+        "stored_dims": corpus.stored_dims or corpus.dim,
         "candidates": corpus.candidates,
         "id_bytes": corpus.id_bytes,
         "text_bytes": corpus.text_bytes,

@@ -11,6 +11,7 @@ from bidr.answers import STEPS, Answer, Answers, Options, QueryVectors, Ranking,
 from bidr.codes.codebooks import Floats
 from bidr.errors import ConfigError, DataError
 from bidr.index.candidates import Rows
+from bidr.index.folder import Manifest
 from bidr.index.lexical.join import Joined
 from bidr.index.live.index import LiveIndex
 from bidr.index.live.view import LiveView
@@ -120,7 +121,7 @@ class Searcher:
         depth = self.candidates if candidates is None else candidates
         _check_number("candidates", depth)
         view = self.reader.latest()
-        codes, vectors = self._checked(queries)
+        codes, vectors = _checked(queries, view.manifest)
         clock = _Clock()
         engine = view.candidates if filter is None else view.filtered(filter)
         depth = min(k if codes_only else max(depth, k), engine.count)
@@ -208,18 +209,6 @@ class Searcher:
         clock.took("reads")
         return stored.score(rows, query, fetched)
 
-    def _checked(self, queries: QueryVectors) -> QueryVectors:
-        manifest = self.reader.manifest
-        codes = _as_matrix("queries for the codes", queries.codes, manifest.code_dim)
-        if queries.vectors is queries.codes and manifest.dim == manifest.code_dim:
-            return QueryVectors(codes, codes)
-        vectors = _as_matrix("queries for the vectors", queries.vectors, manifest.dim)
-        if len(codes) != len(vectors):
-            raise DataError(
-                f"{len(codes)} queries for the codes, {len(vectors)} for the vectors: expected as many of both"
-            )
-        return QueryVectors(codes, vectors)
-
 
 class _Clock:
     """Adds up what each step took."""
@@ -236,6 +225,17 @@ class _Clock:
 
     def timings(self) -> Timings:
         return Timings(*(1000 * seconds for seconds in self.seconds.values()))
+
+
+def _checked(queries: QueryVectors, manifest: Manifest) -> QueryVectors:
+    """Queries as each side takes them: where vectors are cut off, queries are too."""
+    codes = _as_matrix("queries for the codes", queries.codes, manifest.code_dim)
+    if queries.vectors is queries.codes and manifest.dim == manifest.code_dim:
+        return QueryVectors(codes, manifest.cut(codes))
+    vectors = _as_matrix("queries for the vectors", queries.vectors, manifest.dim)
+    if len(codes) != len(vectors):
+        raise DataError(f"{len(codes)} queries for the codes, {len(vectors)} for the vectors: expected as many of both")
+    return QueryVectors(codes, manifest.cut(vectors))
 
 
 def _as_coded(scores: Floats, places: Rows, view: Any, clock: _Clock) -> Ranking:

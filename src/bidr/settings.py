@@ -112,7 +112,7 @@ def on_index(folder: Path, vectors: Path, recall: float, k: int) -> Measured:
             raise DataError(f"{folder}: {view.count:,} documents, expected {k} or more; choose a smaller --k")
         places = view.places()
         stored: Any = _Stored(view, places)
-        exact = Exact(asked, view.rows_of(places[top_k(asked.vectors, stored, k).rows]))
+        exact = Exact(asked, view.rows_of(places[top_k(view.manifest.cut(asked.vectors), stored, k).rows]))
         found = list(_settings(searcher, exact, recall, k))
     return Measured(len(places), len(places), len(asked.codes), k, recall, found)
 

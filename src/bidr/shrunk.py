@@ -22,8 +22,8 @@ class ShrunkSearcher(Searcher):
 
     def __init__(self, searcher: Searcher, *, dims: int | None = None, int8: bool = False) -> None:
         super().__init__(searcher.reader, searcher.encoder, searcher.candidates, fuse=searcher.fuse)
-        if dims is not None and not 0 < dims <= searcher.reader.manifest.dim:
-            raise ConfigError(f"dims: given {dims}, expected 1 to {searcher.reader.manifest.dim}")
+        if dims is not None and not 0 < dims <= searcher.reader.manifest.stored_dim:
+            raise ConfigError(f"dims: given {dims}, expected 1 to {searcher.reader.manifest.stored_dim}")
         self.dims, self.scales = dims, None
         if int8:
             rows = np.linspace(0, self.reader.count - 1, min(SAMPLE, self.reader.count)).astype(np.int64)
@@ -57,7 +57,7 @@ def shrunk(searcher: Searcher, prefixes: Sequence[int]) -> dict[str, ShrunkSearc
     """Searchers with smaller vectors, by what makes them smaller."""
     found = {"int8": ShrunkSearcher(searcher, int8=True)}
     for dims in prefixes:
-        if dims < searcher.reader.manifest.dim:
+        if dims < searcher.reader.manifest.stored_dim:
             found[f"first {dims}"] = ShrunkSearcher(searcher, dims=dims)
             found[f"first {dims}, int8"] = ShrunkSearcher(searcher, dims=dims, int8=True)
     return found

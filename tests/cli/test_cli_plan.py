@@ -189,3 +189,16 @@ def test_bad_input_is_one_line(bidr: Run, flags: list[str], words: list[str]) ->
     line = bidr.refused("plan", *flags)
     for word in words:
         assert word in line
+
+
+def test_fewer_dimensions_on_disk(bidr: Run, tmp_path: Path) -> None:
+    asked, sizes = ["plan", "--docs", "1e6", "--dim", 768, "--json", tmp_path / "plan.json"], []
+    for more in ([], ["--stored-dims", 192]):
+        shown = bidr(*asked, *more)
+        assert shown.code == 0, shown.err
+        assert ("the first 192 dimensions" in shown.out) == bool(more)
+        sizes.append(json.loads((tmp_path / "plan.json").read_text())["engines"][0])
+    vectors = [each["disk"]["bytes"]["vectors.npy"] for each in sizes]
+    assert vectors == [4096 + 2 * 768 * 10**6, 4096 + 2 * 192 * 10**6]
+    assert sizes[0]["ram"]["bytes"]["codes"] == sizes[1]["ram"]["bytes"]["codes"]
+    assert "dims: given 769, expected a whole number from 1 to 768" in bidr.refused(*asked, "--stored-dims", 769)

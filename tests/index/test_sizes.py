@@ -34,6 +34,7 @@ def build(folder: Path, shape: Shape) -> tuple[float, float]:
         documents=texts,
         engine=shape.engine,
         stored=shape.stored,
+        dims=shape.dims,
         ef_construction=16,
     )
     ids = sum(len(each.id.encode()) for each in texts) / shape.count
@@ -62,6 +63,11 @@ def test_what_is_planned_is_what_an_index_takes(tmp_path: Path, engine: str, cou
     for bits in BITS:
         stored = KINDS[bits == 4]
         check(tmp_path / f"{bits}", Shape(count, DIM, engine, bits, CODE_BYTES, stored, live=False))
+
+
+def test_vectors_that_are_cut_off_take_what_is_left_of_them(tmp_path: Path) -> None:
+    for kind in KINDS:
+        check(tmp_path / kind, Shape(1_003, DIM, "scan", 8, CODE_BYTES, kind, live=False, dims=16))
 
 
 def texts(count: int) -> Iterator[Document]:

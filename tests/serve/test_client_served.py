@@ -7,7 +7,7 @@ import bidr
 from bidr.errors import ConfigError, DataError
 from bidr.text.records import Document
 from index.made_index import clustered
-from serve.made_server import DIM
+from serve.made_server import DIM, made, running, unit
 
 
 def test_one_line_changes_and_the_answers_do_not(server):
@@ -68,3 +68,22 @@ def test_what_a_server_refuses_is_the_local_error(server):
         for dim in (2 * DIM, 2 * DIM + 1):
             with pytest.raises(DataError, match=f"given {dim}, expected {DIM}"):
                 client.search_vectors(np.ones((1, dim)))
+
+
+def test_whole_vectors_are_sent_and_the_index_cuts_them(tmp_path):
+    dims, asked, added = 4, clustered(5, DIM, 57), 3 * clustered(2, DIM, 4_322)
+    made(tmp_path / "index", dims=dims)
+    with running(tmp_path / "index", tmp_path / "log", "--workers=1", "--writable") as server:
+        with bidr.Client(server.url) as client:
+            client.add([Document(f"own-{row}", "", "") for row in range(2)], added)
+            remote = client.answers(client.search_vectors(asked, 5, 62))
+            about = client.index()
+            assert (about["dim"], about["stored_dim"]) == (DIM, dims)
+            with pytest.raises(DataError, match=f"dim: given {dims}, expected {DIM}"):
+                client.search_vectors(asked[:, :dims])
+        with bidr.open_index(tmp_path / "index") as index:
+            local = index.answers(index.search_vectors(asked, 5, 62))
+    every = unit(np.concatenate([clustered(60, DIM), added])[:, :dims])
+    exact = np.sort(unit(asked[:, :dims]) @ every.T)[:, ::-1][:, :5]
+    for found in (remote, local):
+        np.testing.assert_allclose([[one.score for one in near] for near in found], exact, atol=1e-3)

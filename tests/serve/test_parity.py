@@ -11,9 +11,11 @@ from index.made_index import clustered
 from serve.made_server import DIM, made
 
 
-@pytest.fixture(scope="module")
-def searcher(tmp_path_factory):
-    return Searcher(LiveIndex.open(made(tmp_path_factory.mktemp("parity") / "index", count=300)))
+@pytest.fixture(scope="module", params=[None, 8])
+def searcher(tmp_path_factory, request):
+    """Of whole vectors, and of such that are cut off."""
+    folder = tmp_path_factory.mktemp("parity") / "index"
+    return Searcher(LiveIndex.open(made(folder, count=300, dims=request.param)))
 
 
 def judged(searcher, monkeypatch, whole, small):
@@ -34,12 +36,13 @@ def test_what_is_lost_is_the_score_of_the_answers(searcher, monkeypatch):
     whole, other = clustered(8, DIM, 5), clustered(8, DIM, 6)
     found = judged(searcher, monkeypatch, whole, other)
     view = searcher.reader.latest()
-    vectors = np.zeros((view.count, DIM), np.float32)
+    vectors = np.zeros((view.count, view.manifest.stored_dim), np.float32)
     places = np.arange(view.count)
     vectors[view.rows_of(places)] = view.vectors.read(places)
     wanted, got = (searcher.search_vectors(QueryVectors(each, each), 10).rows for each in (whole, other))
     best, worse = (
-        np.array([vectors[own] @ query for own, query in zip(rows, whole, strict=True)]) for rows in (wanted, got)
+        np.array([vectors[own] @ query for own, query in zip(rows, view.manifest.cut(whole), strict=True)])
+        for rows in (wanted, got)
     )
     expected = ((best - worse).sum(1) / np.abs(best).sum(1)).mean()
     assert found.loss == pytest.approx(expected, abs=1e-4)

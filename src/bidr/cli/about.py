@@ -105,7 +105,7 @@ def describe_index(about: dict[str, Any]) -> Shown:
         ("codes", f"{about['codes']['books']} books of {about['codes']['codewords']} codewords"),
         (
             "dimensions",
-            f"{about['dimensions']['codes']} for the codes, {about['dimensions']['vectors']} for the vectors",
+            f"{about['dimensions']['codes']} for the codes, {_dimensions(about['dimensions'])} for the vectors",
         ),
         (
             "vectors",
@@ -121,6 +121,11 @@ def describe_index(about: dict[str, Any]) -> Shown:
         *((f"  {name}", f"{each[name]:,.1f} bytes a document, {size(disk[name])}") for name in disk),
     ]
     return Shown(columns(rows), about)
+
+
+def _dimensions(about: dict[str, int]) -> str:
+    whole, stored = about["vectors"], about["stored"]
+    return f"{whole}" if stored == whole else f"the first {stored} of {whole}"
 
 
 def _live_rows(about: dict[str, Any]) -> list[tuple[str, str]]:

@@ -35,6 +35,9 @@ class Build(Verb):
     'auto': by the number of documents."""
     stored: Literal["fp16", "int8"] = "fp16"
     """How vectors lie on disk: int8 is half of fp16, and ranks a little less exactly."""
+    dims: int | None = None
+    """Store and rank by the first so many dimensions of the vectors alone: for models trained so (Matryoshka); codes
+    are made of all."""
     lexical: bool = False
     """Also index the words of --data, for searches that join what words find: bidr search --lexical 100."""
     bytes_per_doc: int | None = None
@@ -60,6 +63,7 @@ class Build(Verb):
         how: dict[str, Any] = {
             "engine": self.engine,
             "stored": self.stored,
+            "dims": self.dims,
             "ram_budget": self.ram_budget,
             "lexical": self.lexical,
         }

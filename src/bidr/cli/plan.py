@@ -29,6 +29,8 @@ class Plan(Verb):
     """Bytes of a document's code."""
     stored: Literal["fp16", "int8"] = "fp16"
     """How vectors lie on disk."""
+    stored_dims: int | None = None
+    """How many first dimensions of the vectors lie there (bidr build --dims); by default all."""
     candidates: int = 200
     """Vectors that are read for a query."""
     id_bytes: float = 12
@@ -73,7 +75,7 @@ class Plan(Verb):
         docs = {} if self.docs is None else {"docs": parse_count("docs", self.docs)}
         how = {"ram": parse_bytes("ram", self.ram), "code_bytes": self.bytes_per_doc, "stored": self.stored}
         used = {"candidates": self.candidates, "cores": self.cores, "live": self.live, "dim": self.dim}
-        value = plan(Corpus(**{**self._texts(), **docs, **how, **used}))
+        value = plan(Corpus(**{**self._texts(), **docs, **how, **used}, stored_dims=self.stored_dims))
         return Shown(as_text(value), value)
 
     def _texts(self) -> dict[str, Any]:

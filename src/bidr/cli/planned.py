@@ -29,7 +29,8 @@ def as_text(plan: dict[str, Any]) -> str:
     blocks = [
         [
             f"{docs:,} documents of {plan['dimensions']} dimensions; codes of {plan['code_bytes']} bytes, vectors in "
-            f"{plan['stored']}; {plan['ram_budget'] / GIB:,.1f} GiB of RAM and {plan['cores']} cores a machine"
+            f"{plan['stored']}{_cut(plan)}; "
+            f"{plan['ram_budget'] / GIB:,.1f} GiB of RAM and {plan['cores']} cores a machine"
         ],
         _table("", names, _summary(plan)),
         _table(
@@ -49,6 +50,10 @@ def as_text(plan: dict[str, Any]) -> str:
         _notes(plan),
     ]
     return "\n\n".join("\n".join(block) for block in blocks)
+
+
+def _cut(plan: dict[str, Any]) -> str:
+    return f", the first {plan['stored_dims']} dimensions" if plan["stored_dims"] < plan["dimensions"] else ""
 
 
 def _summary(plan: dict[str, Any]) -> dict[str, list[str]]:

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import xxhash
 
 from bidr.codes.codebooks import Floats
-from bidr.errors import DataError
+from bidr.errors import ConfigError, DataError
 
 Metric = Literal["cosine", "ip"]
 KINDS = ("float16", "float32", "float64", "int8")
@@ -77,6 +77,26 @@ def of_length_one(rows: Floats) -> Floats:
     """Rows, which must be finite, divided by their lengths."""
     lengths: Floats = np.sqrt(np.add.reduce(rows * rows, axis=1, keepdims=True))
     found: Floats = np.divide(rows, np.maximum(lengths, TINY), dtype=np.float32)
+    return found
+
+
+def check_dims(dims: int | None, dim: int) -> int | None:
+    """How many of a vector's first numbers are kept; None: all of them."""
+    if dims is None:
+        return None
+    if isinstance(dims, bool) or not isinstance(dims, int | np.integer) or not 0 < dims <= dim:
+        raise ConfigError(f"dims: given {dims!r}, expected a whole number from 1 to {dim}, the vectors' dimensions")
+    return int(dims) if dims < dim else None
+
+
+def cut_off(vectors: npt.NDArray[Any], dims: int, *, unit: bool) -> Floats:
+    """The first numbers of each vector. unit: brought to length 1 again."""
+    first: Floats = np.ascontiguousarray(vectors[:, :dims], dtype=np.float32)
+    if not unit:
+        return first
+    # What is left of a vector may be so small that the squares vanish in 32 bits.
+    lengths = np.sqrt(np.einsum("ij,ij->i", first, first, dtype=np.float64))
+    found: Floats = np.divide(first, np.maximum(lengths, TINY)[:, None]).astype(np.float32)
     return found
 
 

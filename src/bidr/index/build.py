@@ -3,13 +3,14 @@
 from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from bidr.codes.codebooks import Codebooks, Codes, Floats
-from bidr.errors import ConfigError, DataError
+from bidr.codes.vectors import check_dims
+from bidr.errors import DataError
 from bidr.index.candidates import choose_engine
 from bidr.index.documents import write_documents
 from bidr.index.engines import clusters
@@ -24,9 +25,10 @@ from bidr.index.engines.files import (
     order_type,
     write_codebooks,
 )
-from bidr.index.faissfile import EF_CONSTRUCTION, check_codes, pack
-from bidr.index.folder import Manifest, ModelStamp, checksum
+from bidr.index.faissfile import EF_CONSTRUCTION, pack
+from bidr.index.folder import Manifest, ModelStamp, Spread, checksum
 from bidr.index.generation import Begin, new_generation
+from bidr.index.given import Names, Stored, check_arrays, check_settings
 from bidr.index.kept import KeptRounds
 from bidr.index.lexical.files import WordsWriter
 from bidr.index.vectors import WRITE_ROWS, Kind, VectorWriter
@@ -53,6 +55,9 @@ def build_index(
     begin: Begin = new_generation,
     stored: Kind = "fp16",
     unit: bool = False,
+    dims: int | None = None,
+    whole: int | None = None,
+    code_error: Spread | None = None,
     lexical: Titles | None = None,
     work: Work | None = None,
     named: Any = None,
@@ -66,6 +71,9 @@ def build_index(
     engine:    "scan", "lists", "hnsw", or "auto": by the number of documents.
     stored:    "fp16", or "int8": half the disk, a scale a row.
     unit:      whether the vectors were brought to length 1, as what is added and asked later must be then.
+    dims:      store and rank by the first so many numbers of the vectors, of length 1 again where `unit`; None: by all.
+    whole:     how many dimensions vectors had that are cut already, as those of queries and additions still have.
+    code_error: how far codes are from whole vectors, for who adds such vectors to an index of cut ones.
     lexical:   also index the words of the texts, with those of titles ("prepend") or without ("ignore").
     keep:      how many earlier generations to leave in the folder.
     begin:     how the folder is begun: an index that is added to begins its segments itself.
@@ -74,42 +82,18 @@ def build_index(
 
     An index that is already there is served until the new one is whole, and if anything fails.
     """
-    _check_arrays(codebooks, codes, vectors)
-    _check_settings(documents is not None, ids is not None, lexical, ef_construction)
-    chosen = choose_engine(engine, len(codes), codebooks.bits)
+    check_arrays(codebooks, codes, vectors)
+    check_settings(documents is not None, ids is not None, lexical, ef_construction)
+    dims, chosen = check_dims(dims, vectors.shape[1]), choose_engine(engine, len(codes), codebooks.bits)
     with begin(Path(folder), keep) as generation:
         desk = work or Work(generation.aside, kept=False)
         build = _Build(desk, codebooks, codes, vectors, chosen)
-        build.run(_Names(documents, ids, named, lexical), stored, ef_construction)
+        build.run(Names(documents, ids, named, lexical), Stored(stored, dims, unit), ef_construction)
         desk.clear()
         generation.adopt(desk.folder, build.files)
-        return generation.commit(partial(build.manifest, ef_construction, model, unit))
-
-
-def _check_settings(documents: bool, ids: bool, lexical: Titles | None, ef_construction: int) -> None:
-    if documents and ids:
-        raise ConfigError("documents and ids given, expected one of them: documents carry their own ids")
-    if lexical is not None and not documents and not ids:
-        raise ConfigError("lexical: no documents given, expected their texts; give documents, or leave lexical out")
-    if ef_construction < 1:
-        raise ConfigError(f"ef_construction: given {ef_construction}, expected 1 or more; {EF_CONSTRUCTION} is usual")
-
-
-def _check_arrays(codebooks: Codebooks, codes: Codes, vectors: npt.NDArray[Any]) -> None:
-    check_codes(codebooks, codes)
-    if vectors.ndim != 2 or vectors.shape[1] == 0 or not np.issubdtype(vectors.dtype, np.floating):
-        raise DataError(f"vectors: given {vectors.dtype} of shape {vectors.shape}, expected floats of (documents, dim)")
-    if len(vectors) != len(codes):
-        raise DataError(f"{len(codes):,} codes but {len(vectors):,} vectors given, expected one of each a document")
-
-
-class _Names(NamedTuple):
-    """What rows are called and say. stamp: what tells it from others; titles: whether their words are indexed too."""
-
-    documents: Iterable[Document] | None
-    ids: Iterable[str | Document] | None
-    stamp: Any
-    titles: Titles | None
+        cut = {"dims": dims} if whole is None else {"dims": vectors.shape[1], "dim": whole}
+        about = {**cut, "unit": unit, "code_error": code_error, "model": model, "ef_construction": ef_construction}
+        return generation.commit(partial(build.manifest, about))
 
 
 class _Build:
@@ -123,7 +107,7 @@ class _Build:
         self.places: npt.NDArray[Any] | None = None
         """The row of each place; None: as they were given."""
 
-    def run(self, names: _Names, stored: Kind, ef_construction: int) -> None:
+    def run(self, names: Names, stored: Stored, ef_construction: int) -> None:
         """All of them, in the order in which they need each other."""
         if names.titles is None:  # before the rest: bad names are found at once
             self.names(names)
@@ -137,22 +121,20 @@ class _Build:
         if self.sources != _stamps(self.work, self.given, self.rows):
             raise DataError("vectors: changed while the index was made of them; build it again")
 
-    def manifest(self, ef_construction: int, model: ModelStamp | None, unit: bool, files: Files) -> Manifest:
-        """What is to be said of the index."""
-        return Manifest(
-            count=self.count,
-            dim=self.rows.shape[1],
-            code_dim=self.codebooks.dim,
-            books=self.codebooks.books,
-            words=self.codebooks.words,
-            engine=self.engine,
-            ef_construction=ef_construction,
-            model=model,
-            unit=unit,
-            files=dict(files),
-        )
+    def manifest(self, about: dict[str, Any], files: Files) -> Manifest:
+        """What is to be said of the index. about: fields that the build does not need."""
+        known = {
+            "count": self.count,
+            "dim": self.rows.shape[1],
+            "code_dim": self.codebooks.dim,
+            "books": self.codebooks.books,
+            "words": self.codebooks.words,
+            "engine": self.engine,
+            "files": dict(files),
+        }
+        return Manifest(**(known | about))
 
-    def names(self, names: _Names) -> None:
+    def names(self, names: Names) -> None:
         """Ids and texts; and their words, where `titles` says whether those of titles count."""
         documents, ids, stamp, titles = names
         given = ids if documents is None else documents
@@ -209,21 +191,24 @@ class _Build:
         with bar("Finding clusters", clusters.ROUNDS * sample, "comparisons", before) as advance:
             return clusters.find_centroids(self.codebooks, self.given, lists, rounds, advance)
 
-    def vectors(self, kind: Kind) -> None:
-        count, dim = self.rows.shape
+    def vectors(self, stored: Stored) -> None:
+        count, dim = self.rows.shape[0], stored.dims or self.rows.shape[1]
 
         def write(step: Step) -> None:
             with (
                 bar("Writing vectors", count, "documents", step.done) as advance,
-                VectorWriter(step.file, count, dim, kind, written=step.done) as out,
+                VectorWriter(step.file, count, dim, stored.kind, written=step.done) as out,
             ):
                 for block in self._placed(self.rows, step.done):
-                    out.write(block)
+                    out.write(stored.cut(block))
                     if len(block) == WRITE_ROWS:  # which ends with a block of the file, and so with its checksum
                         step.mark(out.written)
                     advance(len(block))
 
-        self.files |= self.work.run("vectors", [self.sources, self._order, kind], write)
+        made_from = [self.sources, self._order, stored.kind]
+        if stored.dims is not None:
+            made_from += [stored.dims, stored.unit]
+        self.files |= self.work.run("vectors", made_from, write)
 
     def codes(self) -> None:
         width = (self.codebooks.books * self.codebooks.bits + 7) // 8

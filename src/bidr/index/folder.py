@@ -13,8 +13,10 @@ import re
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, Self, TypeVar
 
+from bidr.codes.codebooks import Floats
+from bidr.codes.vectors import cut_off
 from bidr.errors import IndexFolderError
 
 FORMAT = 2
@@ -44,9 +46,21 @@ class ModelStamp(NamedTuple):
     folder: str
 
 
+class Spread(NamedTuple):
+    """What is kept of some errors: their mean and variance, and how many there were."""
+
+    mean: float
+    variance: float
+    sampled: int
+
+    @classmethod
+    def of(cls, errors: Floats) -> Self:
+        return cls(float(errors.mean()), float(errors.var()), len(errors))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """What an index is. `dim` is that of the vectors on disk, `code_dim` that of what the codes were made from."""
+    """What an index is. `dim` is that of the vectors, `code_dim` that of what the codes were made from."""
 
     count: int
     dim: int
@@ -59,8 +73,21 @@ class Manifest:
     files: dict[str, FileEntry]
     unit: bool = False
     """Whether vectors were brought to length 1 (cosines), as what is added and asked then must be too."""
+    dims: int | None = None
+    """How many first numbers of each vector are on disk, and rank; None: all."""
+    code_error: Spread | None = None
+    """Of the whole vectors that were given, as what is on disk does not tell it any more."""
     metric: str = METRIC
     format: int = FORMAT
+
+    @property
+    def stored_dim(self) -> int:
+        """The dimensions of the vectors on disk."""
+        return self.dim if self.dims is None else self.dims
+
+    def cut(self, vectors: Floats) -> Floats:
+        """Whole vectors, of documents or queries, as they are on disk and rank."""
+        return vectors if self.dims is None else cut_off(vectors, self.dims, unit=self.unit)
 
 
 class HasFiles(Protocol):
@@ -99,6 +126,9 @@ def render(manifest: Manifest) -> bytes:
     fields = asdict(manifest)
     fields["model"] = manifest.model._asdict() if manifest.model else None
     fields["files"] = {name: entry._asdict() for name, entry in sorted(manifest.files.items())}
+    for name in ("dims", "code_error"):  # left out where vectors are whole: so were they before there was a choice
+        if fields[name] is None:
+            del fields[name]
     return render_fields(fields)
 
 
@@ -150,10 +180,13 @@ def entries_of(fields: Any) -> dict[str, FileEntry]:
 def _from_fields(fields: dict[str, Any]) -> Manifest:
     files = entries_of(fields["files"])
     model = ModelStamp(**fields["model"]) if fields["model"] else None
-    manifest = Manifest(**{**fields, "files": files, "model": model})
+    error = Spread(*fields["code_error"]) if "code_error" in fields else None
+    manifest = Manifest(**{**fields, "files": files, "model": model, "code_error": error})
     numbers = (manifest.count, manifest.dim, manifest.code_dim, manifest.books, manifest.words)
     if not all(isinstance(number, int) and number > 0 for number in numbers):
         raise ValueError(f"counts and dimensions {numbers}, expected numbers above 0")
+    if manifest.dims is not None and not (isinstance(manifest.dims, int) and 0 < manifest.dims < manifest.dim):
+        raise ValueError(f"dims {manifest.dims!r}, expected a number above 0 and below {manifest.dim}")
     if manifest.metric != METRIC:
         raise ValueError(f"metric {manifest.metric!r}, expected {METRIC!r}")
     return manifest

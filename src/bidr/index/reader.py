@@ -152,7 +152,7 @@ class IndexReader:
                 "checked": self.vectors.checked,
                 "reads": self.vectors.reads,
             },
-            "dimensions": {"vectors": manifest.dim, "codes": manifest.code_dim},
+            "dimensions": {"vectors": manifest.dim, "stored": manifest.stored_dim, "codes": manifest.code_dim},
             "codes": {"books": manifest.books, "codewords": manifest.words},
             "ids": f"{IDS}.blob" in manifest.files,
             "text": self.documents.has_text,
@@ -194,7 +194,7 @@ def _open_parts(generation: Path, manifest: Manifest, ef: int | None) -> Parts:
     candidates = load_engine(generation, manifest.engine, ef)
     order = open_order(generation / ORDER_FILE, manifest.count) if ORDER_FILE in manifest.files else None
     found = (candidates.count, vectors.count, vectors.dim, candidates.codebooks.dim)
-    expected = (manifest.count, manifest.count, manifest.dim, manifest.code_dim)
+    expected = (manifest.count, manifest.count, manifest.stored_dim, manifest.code_dim)
     if found != expected:
         raise IndexFolderError(
             f"{generation}: codes, vectors and dimensions are {found}, the manifest says {expected}; {REBUILD}"

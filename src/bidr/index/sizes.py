@@ -49,6 +49,7 @@ class Shape:
 
     code_bytes: bytes of a document's code; of 4-bit codes, twice as many books.
     live:       documents will be deleted or replaced in it.
+    dims:       how many first numbers of each vector are on disk; None: all.
     """
 
     count: int
@@ -58,6 +59,7 @@ class Shape:
     code_bytes: int = 16
     stored: Kind = "fp16"
     live: bool = True
+    dims: int | None = None
 
     @property
     def books(self) -> int:
@@ -70,7 +72,8 @@ class Shape:
     @property
     def row_bytes(self) -> int:
         """Bytes of a vector on disk."""
-        return row_dtype(self.stored, self.dim).itemsize * (self.dim if self.stored == "fp16" else 1)
+        dim = self.dims or self.dim
+        return row_dtype(self.stored, dim).itemsize * (dim if self.stored == "fp16" else 1)
 
     @property
     def vector_bytes(self) -> int:

@@ -171,6 +171,7 @@ def _index() -> Schema:
             "name": {"type": "string"},
             "documents": count,
             "dim": count,
+            "stored_dim": count,
             "code_bytes": count,
             "engine": {"type": "string"},
             "ram_bytes": count,

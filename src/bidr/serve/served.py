@@ -201,6 +201,7 @@ def describe(served: Served, limits: dict[str, Any]) -> dict[str, Any]:
         "name": named(served.folder.resolve()),
         "documents": view.count,
         "dim": manifest.dim,
+        "stored_dim": manifest.stored_dim,
         "code_bytes": -(-manifest.books * int(np.log2(manifest.words)) // 8),
         "engine": view.candidates.name,
         "ram_bytes": total,

@@ -7,6 +7,9 @@ import numpy as np
 
 from bidr.codes.codebooks import Codes, Floats
 from bidr.codes.usage import usage
+from bidr.errors import DataError
+from bidr.index.candidates import Rows
+from bidr.index.folder import Spread
 from bidr.index.live.view import LiveView
 from bidr.text.records import Document
 
@@ -48,14 +51,17 @@ class Drift(NamedTuple):
 class Watch:
     """Looks at what the log holds now and then; the corpus is sampled when there is something to compare with it.
 
-    errors_of: how far codes are from documents and vectors that the index holds already.
+    errors_of: how far codes are from documents and vectors that the index holds already; without vectors where it has
+               them no longer whole.
     """
 
-    def __init__(self, errors_of: Callable[[list[Document], Floats], Floats], warn: Callable[[str], None]) -> None:
+    def __init__(
+        self, errors_of: Callable[[list[Document], Floats | None], Floats], warn: Callable[[str], None]
+    ) -> None:
         self.errors_of, self.warn = errors_of, warn
         self.drift: Drift | None = None
         self._seen: tuple[str, int] = ("", 0)
-        self._base: tuple[Floats, Codes] | None = None
+        self._base: tuple[Spread | None, Codes] | None = None
 
     def look(self, view: LiveView) -> None:
         """Judge a log of LEAST documents, and again when it has grown by as many."""
@@ -69,24 +75,33 @@ class Watch:
         if self.drift.warning:
             self.warn(self.drift.warning)
 
-    def _sampled(self, view: LiveView) -> tuple[Floats, Codes]:
+    def _sampled(self, view: LiveView) -> tuple[Spread | None, Codes]:
         """Errors of some documents that the index was built from, and codes of more."""
         part = view.parts[0]
         few, many = (
             np.unique(np.linspace(0, part.count - 1, min(number, part.count)).astype(np.int64))
             for number in (ERRORS_SAMPLED, CODES_SAMPLED)
         )
-        documents = [view.documents.record(row) for row in view.rows_of(few).tolist()]
-        return self.errors_of(documents, view.vectors.read(few)), part.open.codes[many]
+        return view.manifest.code_error or self._errors(view, few), part.open.codes[many]
+
+    def _errors(self, view: LiveView, rows: Rows) -> Spread | None:
+        documents = [view.documents.record(row) for row in view.rows_of(rows).tolist()]
+        if view.manifest.dims is None:
+            return Spread.of(self.errors_of(documents, view.vectors.read(rows)))
+        try:
+            return Spread.of(self.errors_of(documents, None))
+        except DataError:  # an index of cut vectors that nobody looked at while they were whole
+            return None
 
 
-def judge(base_errors: Floats, base_codes: Codes, errors: Floats, codes: Codes, words: int) -> Drift:
-    """Compare what was added with a sample of the corpus."""
-    count = min(len(base_codes), len(codes))
-    spread = np.sqrt(base_errors.var() / len(base_errors) + errors.var() / len(errors))
-    sigmas = (errors.mean() - base_errors.mean()) / max(float(spread), 1e-12)
+def judge(base: Spread | None, base_codes: Codes, errors: Floats, codes: Codes, words: int) -> Drift:
+    """Compare what was added with a sample of the corpus. base: errors there; None: only the use of codewords tells."""
+    count, added = min(len(base_codes), len(codes)), Spread.of(errors)
+    base = base or added
+    spread = np.sqrt(base.variance / base.sampled + added.variance / added.sampled)
+    sigmas = (added.mean - base.mean) / max(float(spread), 1e-12)
     entropies = (usage(_sample(each, count), words).entropy_bits for each in (base_codes, codes))
-    return Drift(len(codes), float(base_errors.mean()), float(errors.mean()), float(sigmas), *entropies)
+    return Drift(len(codes), base.mean, added.mean, float(sigmas), *entropies)
 
 
 def _sample(codes: Codes, count: int) -> Codes:

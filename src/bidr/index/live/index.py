@@ -81,7 +81,7 @@ class LiveIndex:
         check_model(self.folder, state.model, self.expect_model)
         parts = self._open_parts(name, state)
         manifest = parts[0].open.reader.manifest
-        view = LiveView(self.folder, name, state, parts, Memory.empty(manifest.books, manifest.dim))
+        view = LiveView(self.folder, name, state, parts, Memory.empty(manifest.books, manifest.stored_dim))
         log = LogReader(self.folder / name) if state.live else None
         if log is not None:
             view = _after(view, self._changes(log))

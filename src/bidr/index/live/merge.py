@@ -111,7 +111,9 @@ def _as_before(view: LiveView) -> dict[str, Any]:
     """How the index was built, for segments to come."""
     first = view.parts[0].open.reader
     words = first.words.titles if first.words else None
-    return {"stored": first.vectors.kind, "unit": first.manifest.unit, "lexical": words}
+    manifest = first.manifest
+    cut = {} if manifest.dims is None else {"whole": manifest.dim, "code_error": manifest.code_error}
+    return {"stored": first.vectors.kind, "unit": manifest.unit, "lexical": words, **cut}
 
 
 def written(path: Path, count: int) -> Segment:

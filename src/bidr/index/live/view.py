@@ -35,7 +35,7 @@ class LiveView:
         """An index that was built and is not followed, as a view."""
         segment = Segment(reader.generation.name, "", reader.count)
         state = State(segments=(segment,), model=reader.manifest.model, live=False)
-        memory = Memory.empty(reader.manifest.books, reader.manifest.dim)
+        memory = Memory.empty(reader.manifest.books, reader.manifest.stored_dim)
         return cls(reader.folder, segment.name, state, (Part(OpenSegment(segment, reader), 0, None),), memory)
 
     def latest(self) -> "LiveView":

@@ -101,7 +101,7 @@ class LiveWriter:
         checked = _checked(documents)
         if not checked:
             return 0
-        dim = self._view.vectors.dim
+        dim = self._view.manifest.dim
         if vectors is not None and vectors.shape != (len(checked), dim):
             raise DataError(f"vectors: given shape {vectors.shape}, expected {(len(checked), dim)}: one a document")
         coded = self._fitting(self.coder(checked, vectors), len(checked))
@@ -251,15 +251,15 @@ class LiveWriter:
             self._log = None
 
     def _fitting(self, coded: Coded, count: int) -> Coded:
-        """Refuse arrays that do not fit the index, before anything is written."""
-        memory = self._view.memory
+        """Refuse arrays that do not fit the index, before anything is written; vectors as they are stored."""
+        manifest = self._view.manifest
         found = (coded.codes.shape, coded.vectors.shape, coded.errors.shape)
-        expected = ((count, memory.codes.shape[1]), (count, memory.vectors.shape[1]), (count,))
+        expected = ((count, manifest.books), (count, manifest.dim), (count,))
         if found != expected:
             raise DataError(
                 f"codes, vectors and errors of shapes {found} given, expected {expected}; use its own model"
             )
-        largest = LARGEST["fp16"]
+        coded, largest = coded._replace(vectors=manifest.cut(coded.vectors)), LARGEST["fp16"]
         bad = ~(np.abs(coded.vectors) <= largest).all(axis=1)
         if bad.any():
             raise DataError(

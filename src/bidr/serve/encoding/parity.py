@@ -91,8 +91,9 @@ def _parity(searcher: Searcher, role: str, texts: Sequence[str], whole: Encoders
 def _scores(searcher: Searcher, ranking: Ranking, queries: Floats) -> Floats:
     """What other queries score with the answers of a ranking; 0 where there is none."""
     places = np.take_along_axis(ranking.candidate_places, ranking.candidate_ranks - 1, axis=1)
-    vectors = searcher.reader.latest().vectors
-    scores = [vectors.score(own[own >= 0], query) for own, query in zip(places, queries, strict=True)]
+    view = searcher.reader.latest()
+    asked = view.manifest.cut(queries)
+    scores = [view.vectors.score(own[own >= 0], query) for own, query in zip(places, asked, strict=True)]
     return np.stack([np.pad(own, (0, places.shape[1] - len(own))) for own in scores])
 
 

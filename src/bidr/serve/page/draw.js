@@ -169,7 +169,7 @@ export function drawIndex(section, served, about) {
     ["RAM a document", `${Number(about.ram_bytes_per_document.toFixed(1))} bytes`, `${bytes(about.ram_bytes)} in all`],
     ["Disk a document", `${count(each)} bytes`, `${bytes(about.disk_bytes)} in all`],
     ["Codes", `${about.code_bytes} bytes`, `searched by ${about.engine}`],
-    ["Vectors", count(about.dim), "dimensions, on disk"],
+    ["Vectors", count(about.stored_dim), `${about.stored_dim < about.dim ? `of ${count(about.dim)} ` : ""}dimensions, on disk`],
     ["Model", about.model ? about.model.slice(0, 8) : "none", `generation ${about.generation}`],
   ];
   section.querySelector("dl").replaceChildren(...facts.map(([name, value, more]) => {
