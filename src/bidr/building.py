@@ -1,6 +1,7 @@
 """From a corpus and a model, or from vectors, to an index: encode, then write."""
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,7 @@ def build(
     engine: str = "auto",
     stored: Kind = "fp16",
     lexical: bool = False,
+    learned_lists: bool = True,
     tokens: Path | None = None,
     device: str = "auto",
     ram_budget: int | str | None = None,
@@ -49,6 +51,7 @@ def build(
 
     stored: how vectors lie on disk: "fp16", or "int8", which is half of it.
     lexical: also index the words of the texts, for searches that join what words find (`Searcher`).
+    learned_lists: with engine "lists", take those that the model learned, where it has any; else k-means finds them.
     tokens: a folder of the tokenised corpus to share; by default one beside the index, removed in the end.
     ram_budget: most anonymous memory that making the index may take (bytes, or "1GiB"); what cannot be kept is refused.
         Encoding the texts is not in it: that takes what the model takes.
@@ -58,6 +61,9 @@ def build(
     out = Path(out)
     check_corpus(data, out)
     shape = _shape(data.corpus.count(), model.dense.dim, model.codebooks.books, model.codebooks.bits, engine, stored)
+    if learned_lists and model.lists is not None and shape.engine == "lists":
+        options["lists"] = model.lists
+        shape = replace(shape, learned=len(model.lists.means))
     budget = check_budget(ram_budget, build_peaks(shape, fits=False, named=True, worded=lexical))
     with watched(budget), working(out) as work:
         codes, vectors = _encoded(data, model, work.folder, tokens or work.folder / "tokens")

@@ -14,6 +14,7 @@ from bidr.index.engines.files import (
     CODEBOOKS_FILE,
     CODES_FILE,
     GRAPH_FILE,
+    LEARNED_FILE,
     OFFSETS_FILE,
     ORDER_FILE,
     order_type,
@@ -48,6 +49,7 @@ class Shape:
 
     code_bytes: bytes of a document's code; of 4-bit codes, twice as many books.
     live:       documents will be deleted or replaced in it.
+    learned:    lists that the model brings; 0: they are found by k-means.
     """
 
     count: int
@@ -57,6 +59,7 @@ class Shape:
     code_bytes: int = 16
     stored: Kind = "fp16"
     live: bool = True
+    learned: int = 0
 
     @property
     def books(self) -> int:
@@ -64,7 +67,7 @@ class Shape:
 
     @property
     def lists(self) -> int:
-        return lists_for(self.count)
+        return self.learned or lists_for(self.count)
 
     @property
     def row_bytes(self) -> int:
@@ -135,6 +138,8 @@ def disk(shape: Shape, id_bytes: float | None = None, text_bytes: float | None =
     if shape.engine == "lists":
         files[OFFSETS_FILE] = _npy(OFFSET, shape.lists + 1)
         files[CENTROIDS_FILE] = _npy(FLOAT, shape.lists, shape.dim)
+        if shape.learned:
+            files[LEARNED_FILE] = SAFETENSORS_HEADER + 2 * FLOAT.itemsize * shape.learned * shape.dim
     if shape.engine == "hnsw":
         files[GRAPH_FILE] = _npy(BYTE, count, LINK_BYTES)
     if id_bytes is not None:

@@ -142,7 +142,7 @@ class UnifyConfig:
     """How many of those."""
     lists: int = 0
     """Coarse lists of documents whose centroids learn with the query encoder, so that fewer must be visited; 0: none.
-    They are left in the stage's folder: the index does not use them yet."""
+    An index with engine 'lists' takes them."""
 
 
 @dataclass(frozen=True, kw_only=True)
