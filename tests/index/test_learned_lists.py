@@ -12,6 +12,7 @@ from bidr.codes.learned import LearnedLists
 from bidr.errors import DataError, IndexFolderError, ModelError
 from bidr.index.budget import build_peaks
 from bidr.index.build import build_index
+from bidr.index.candidates import AUTO_SCAN_DOCUMENTS
 from bidr.index.faissfile import import_faiss
 from bidr.index.live.index import LiveIndex
 from bidr.index.live.writer import Coded, LiveWriter
@@ -101,6 +102,15 @@ def test_without_learned_lists_an_index_is_as_it_was(tmp_path, learned):
         assert "by k-means" in describe_index(found.describe()).text
         assert brought.describe()["lists"] == {"count": brought.candidates.lists, "made_by": "model"}
         assert "learned by the model" in describe_index(brought.describe()).text
+
+
+def test_auto_takes_them_where_it_takes_lists(tmp_path, learned, monkeypatch):
+    monkeypatch.setitem(AUTO_SCAN_DOCUMENTS, 4, COUNT - 1)
+    with IndexReader.open(built(tmp_path / "i", learned, engine="auto")) as reader:
+        assert reader.describe()["lists"]["made_by"] == "model"
+    monkeypatch.setitem(AUTO_SCAN_DOCUMENTS, 4, COUNT)
+    with IndexReader.open(built(tmp_path / "i", learned, engine="auto")) as reader:
+        assert reader.describe()["lists"] is None
 
 
 def test_where_codewords_learned_on_documents_stay_in_the_lists_that_they_had(tmp_path, learned):
