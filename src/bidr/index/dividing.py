@@ -16,7 +16,7 @@ from bidr.progress import bar
 
 
 class Division(NamedTuple):
-    """Means, to the nearest of which a document goes, decoded by `codebooks`; `learned`: by whom they are known."""
+    """A document, decoded by `codebooks`, goes to the nearest of the means; learned: the model's lists, if these are."""
 
     means: Floats
     codebooks: Codebooks
