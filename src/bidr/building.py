@@ -1,6 +1,7 @@
 """From a corpus and a model, or from vectors, to an index: encode, then write."""
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,7 @@ def build(
     stored: Kind = "fp16",
     dims: int | None = None,
     lexical: bool = False,
+    learned_lists: bool = True,
     tokens: Path | None = None,
     device: str = "auto",
     ram_budget: int | str | None = None,
@@ -54,6 +56,7 @@ def build(
     stored: how vectors lie on disk: "fp16", or "int8", which is half of it.
     dims: store and rank by the first so many numbers of the vectors, for models that were trained so; None: by all.
     lexical: also index the words of the texts, for searches that join what words find (`Searcher`).
+    learned_lists: with engine "lists", take those that the model learned, where it has any; else k-means finds them.
     tokens: a folder of the tokenised corpus to share; by default one beside the index, removed in the end.
     ram_budget: most anonymous memory that making the index may take (bytes, or "1GiB"); what cannot be kept is refused.
         Encoding the texts is not in it: that takes what the model takes.
@@ -64,6 +67,9 @@ def build(
     out = Path(out)
     check_corpus(data, out)
     shape = _shape(data.corpus.count(), model.dense.dim, model.codebooks.books, model.codebooks.bits, engine, stored)
+    if learned_lists and model.lists is not None and shape.engine == "lists":
+        options["lists"] = model.lists
+        shape = replace(shape, learned=len(model.lists.means))
     budget = check_budget(ram_budget, build_peaks(shape, fits=False, named=True, worded=lexical))
     with watched(budget), working(out) as work:
         codes, vectors = _encoded(data, model, work.folder, tokens or work.folder / "tokens")

@@ -10,6 +10,7 @@ from made_index import clustered, random_codebooks
 
 from bidr import files
 from bidr.building import build_vectors
+from bidr.codes.learned import LearnedLists
 from bidr.codes.plain import PlainCodes
 from bidr.errors import ConfigError, DataError, IndexFolderError, StorageError
 from bidr.index import build as building
@@ -80,14 +81,17 @@ def vectors() -> np.ndarray:
     return clustered(COUNT, DIM)
 
 
-@pytest.mark.parametrize("engine", ["scan", "lists", "hnsw"])
+@pytest.mark.parametrize("engine", ["scan", "lists", "learned lists", "hnsw"])
 def test_killed_at_any_write_it_ends_in_the_same_bytes(tmp_path, kill, vectors, engine):
-    build(tmp_path / "alone", engine, vectors)
+    options = {}
+    if engine == "learned lists":
+        engine, options = "lists", {"lists": LearnedLists(vectors[:40], vectors[40:80])}
+    build(tmp_path / "alone", engine, vectors, **options)
     chance, times = random.Random(0), 0
     while not (tmp_path / "killed" / "CURRENT").exists():
         kill.left = chance.randint(1, 48)  # ids take some 45, and begin again
         try:
-            build(tmp_path / "killed", engine, vectors)
+            build(tmp_path / "killed", engine, vectors, **options)
         except Killed:
             times += 1
         assert times < 200, "it does not get on"
@@ -144,17 +148,20 @@ def test_what_is_not_as_it_was_marked_is_done_again(tmp_path, kill, vectors, dam
 
 
 @pytest.mark.parametrize("at", [20, 70, 90, 110])
-@pytest.mark.parametrize("change", ["vectors", "one row", "engine", "stored"])
+@pytest.mark.parametrize("change", ["vectors", "one row", "engine", "stored", "lists", "learned"])
 def test_nothing_of_another_build_gets_in(tmp_path, kill, vectors, change, at):
     other, options = vectors.copy(), {"engine": "lists", "stored": "fp16"}
     if change == "vectors":
         other = clustered(COUNT, DIM, seed=5)
     elif change == "one row":
         other[777] = -other[777]
+    elif change in ("lists", "learned"):
+        options["lists"] = LearnedLists(vectors[:40], vectors[40:80])
     else:
         options |= {"engine": {"engine": "hnsw"}, "stored": {"stored": "int8"}}[change]
     build(tmp_path / "fresh", vectors=other, **options)
-    stopped(tmp_path / "i", kill, at, "lists", vectors)
+    before = {"lists": LearnedLists(vectors[:40], vectors[80:120])} if change == "learned" else {}
+    stopped(tmp_path / "i", kill, at, "lists", vectors, **before)
     build(tmp_path / "i", vectors=other, **options)
     assert content(tmp_path / "i") == content(tmp_path / "fresh")
 

@@ -7,6 +7,7 @@ import pytest
 from made_model import TEXTS, bag, bert, close
 
 from bidr.codes import Codebooks
+from bidr.codes.learned import LearnedLists
 from bidr.errors import ModelError
 from bidr.model.encode import encode_texts
 from bidr.model.folder import Model, ModelParts, TextSettings, save_model
@@ -104,6 +105,25 @@ def test_the_fingerprint_is_that_of_weights_codewords_and_text_settings(tmp_path
         made(replace(parts, codebooks=parts.codebooks._replace(centroids=moved))),
     ]
     assert len({base, *others}) == 1 + len(others)
+
+
+def test_lists_that_were_learned_are_part_of_the_model(tmp_path, saved, parts):
+    """And of its fingerprint; a model without them has none, also where there were some before."""
+    random = np.random.default_rng(1)
+    lists = LearnedLists(*random.standard_normal((2, 5, 8)).astype(np.float32))
+    without = Model(saved)
+    assert without.lists is None
+    model = save_model(saved, replace(parts, lists=lists), TEXT, candidates=50, training={})
+    for found, given in zip(model.lists, lists, strict=True):
+        assert np.array_equal(found, given)
+    assert model.fingerprint != without.fingerprint
+    assert json.loads((saved / "model.json").read_text())["lists"] == 5
+    damage(saved / "sparse" / "lists.safetensors")
+    with pytest.raises(ModelError, match="restore"):
+        Model(saved)
+    again = save_model(saved, parts, TEXT, candidates=50, training={})
+    assert again.lists is None
+    assert again.fingerprint == without.fingerprint
 
 
 def damage(path, at: int = -1) -> None:

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 from made_training import CONFIG, DOCUMENTS, TRAIN, dataset, files, with_settings
 
+from bidr.building import build
 from bidr.errors import ConfigError, Stopped
+from bidr.index.reader import IndexReader
 from bidr.model.encode import encode_rows, fingerprint
 from bidr.training import mining, stages
 from bidr.training.config import SparseConfig, TrainConfig
@@ -130,6 +132,8 @@ def test_a_teacher_that_is_needed_and_not_named_is_asked_for(tmp_path):
 def test_jpq_without_steps_to_learn_in_is_refused():
     with pytest.raises(ConfigError, match=r"unify\.epochs: given 0, expected 1"):
         with_recipe(with_settings(unify={"epochs": 0}), "star-jpq")
+    with pytest.raises(ConfigError, match=r"unify\.lists: given 8"):
+        with_recipe(with_settings(unify={"lists": 8}), "star-tuned")
 
 
 def test_in_python_settings_override_the_recipe_and_the_recipe_the_configuration(tmp_path, monkeypatch):
@@ -204,11 +208,11 @@ def test_jpq_moves_codewords_and_queries_and_leaves_every_code(tmp_path):
     assert fingerprint(model.sparse) == fingerprint(model.dense) == fingerprint(before.encoder)
 
 
-def test_what_learned_lists_gave_is_left_beside_them(tmp_path):
+def test_learned_lists_are_measured_kept_and_taken_by_the_index(tmp_path):
     import json
 
     config = with_recipe(CONFIG, "bidr-lists")
-    train(dataset(), config, tmp_path / "run")
+    model = train(dataset(), config, tmp_path / "run")
     stage = tmp_path / "run" / "work" / "unify-random-walk"
     found = json.loads((stage / "lists.json").read_text())
     assert found["lists"] == DOCUMENTS // 8
@@ -218,3 +222,17 @@ def test_what_learned_lists_gave_is_left_beside_them(tmp_path):
     with np.load(stage / "lists.npz") as kept:
         assert not np.allclose(kept["means"], kept["learned"], atol=1e-4)
         assert len(kept["of"]) == DOCUMENTS
+        of, learned, rotation = kept["of"], kept["learned"], model.codebooks.rotation
+
+    for budget in (None, "4GiB"):
+        build(dataset(), model, tmp_path / f"index-{budget}", engine="lists", ram_budget=budget, device="cpu")
+        with IndexReader.open(tmp_path / f"index-{budget}") as reader:
+            sizes = np.bincount(of)
+            filled = np.flatnonzero(sizes)
+            assert np.array_equal(np.diff(reader.candidates.offsets), sizes[filled])
+            assert np.array_equal(of[np.asarray(reader.order)], np.sort(of)), "the lists of training"
+            centroids = np.load(reader.generation / "centroids.npy")
+            assert np.allclose(centroids, learned[filled] @ rotation, atol=1e-5)
+    build(dataset(), model, tmp_path / "k-means", engine="lists", learned_lists=False, device="cpu")
+    with IndexReader.open(tmp_path / "k-means") as reader:
+        assert reader.describe()["lists"]["made_by"] == "k-means"

@@ -21,6 +21,7 @@ def describe_model(model: Any) -> Shown:
             "document_length": text.document_length,
         },
         "codes": {"books": books.books, "codewords": books.words, "bytes_per_document": books.bytes_per_doc},
+        "lists": len(model.lists.means) if model.lists else None,
         "dimensions": books.dim,
         "training": training,
     }
@@ -30,6 +31,7 @@ def describe_model(model: Any) -> Shown:
         ("method", config["method"]),
         ("encoder", f"{config['encoder']['backbone']}, {books.dim} dimensions"),
         ("codes", f"{books.bytes_per_doc} bytes a document ({books.books} books of {books.words} codewords)"),
+        *([("lists", f"{len(model.lists.means):,}, learned: bidr build --engine lists")] if model.lists else []),
         ("query encoders", "one for both sides" if model.unified else "one for each side"),
         ("candidates", f"{model.candidates} by default"),
         ("text", f"titles: {text.titles}; most tokens: query {text.query_length}, document {text.document_length}"),
@@ -102,6 +104,7 @@ def describe_index(about: dict[str, Any]) -> Shown:
         ("index", f"{about['folder']} (generation {about['generation']}, format {about['format']})"),
         ("documents", f"{count:,}, {'with' if about['text'] else 'without'} their text"),
         ("engine", f"{about['engine']} over the codes, {about['metric']}"),
+        *([("lists", lists_line(about["lists"]))] if about.get("lists") else []),
         ("codes", f"{about['codes']['books']} books of {about['codes']['codewords']} codewords"),
         (
             "dimensions",
@@ -126,6 +129,11 @@ def describe_index(about: dict[str, Any]) -> Shown:
 def _dimensions(about: dict[str, int]) -> str:
     whole, stored = about["vectors"], about["stored"]
     return f"{whole}" if stored == whole else f"the first {stored} of {whole}"
+
+
+def lists_line(lists: dict[str, Any]) -> str:
+    """How many lists there are, and where they come from."""
+    return f"{lists['count']:,}, {'learned by the model' if lists['made_by'] == 'model' else 'by k-means'}"
 
 
 def _live_rows(about: dict[str, Any]) -> list[tuple[str, str]]:

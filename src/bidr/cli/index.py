@@ -33,6 +33,9 @@ class Build(Verb):
     engine: Literal["auto", "scan", "lists", "hnsw"] = "auto"
     """How candidates are found among the codes: compare with all, with those in the nearest lists, or walk a graph;
     'auto': by the number of documents."""
+    learned_lists: bool = True
+    """With lists: take those that the model learned (bidr train --unify.lists), where it has any;
+    --no-learned-lists finds them by k-means."""
     stored: Literal["fp16", "int8"] = "fp16"
     """How vectors lie on disk: int8 is half of fp16, and ranks a little less exactly."""
     dims: int | None = None
@@ -76,7 +79,7 @@ class Build(Verb):
         elif self.model is None:
             raise ConfigError("--data without --model given; train a model first, or give --vectors")
         else:
-            build(data, self.model, self.out, device=self.device, **how)
+            build(data, self.model, self.out, device=self.device, learned_lists=self.learned_lists, **how)
         remember(self.out)
         following = f"next: bidr search --index {self.out} {asked}"
         if self.ram_budget is not None and loaded_bytes(self.out) > parse_bytes("ram_budget", self.ram_budget):

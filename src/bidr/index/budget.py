@@ -53,6 +53,8 @@ def build_peaks(shape: Shape, *, fits: bool = True, named: bool = False, worded:
     if shape.engine != "scan" or shape.count >= ORDERED_DOCUMENTS:
         lists = shape.lists if shape.engine != "scan" else max(1, shape.lists // 4)
         sample, links = sample_size(shape.count, lists), 12 * GRAPH_LINKS if lists > MANY_LISTS else 0
+        if shape.learned:  # nothing is sampled, but there are two points a list, and their files
+            sample, links = 0, links + 3 * row
         parts["clusters"] = sample * (2 * books + 24) + lists * (3 * row + links) + DECODING * AT_ONCE * row
         parts["order"] = 64 * SORTED_AT_ONCE + 24 * lists
     if named:

@@ -8,18 +8,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bidr.codes.codebooks import Codebooks, Codes, Floats
+from bidr.codes.codebooks import Codebooks, Codes
+from bidr.codes.learned import LearnedLists
 from bidr.codes.vectors import check_dims
 from bidr.errors import DataError
 from bidr.index.candidates import choose_engine
+from bidr.index.dividing import Division, as_learned, by_kmeans, write_lists
 from bidr.index.documents import write_documents
 from bidr.index.engines import clusters
 from bidr.index.engines.arrange import arranged
 from bidr.index.engines.files import (
-    CENTROIDS_FILE,
     CODES_FILE,
     GRAPH_FILE,
-    OFFSETS_FILE,
     ORDER_FILE,
     open_array,
     order_type,
@@ -29,7 +29,6 @@ from bidr.index.faissfile import EF_CONSTRUCTION, pack
 from bidr.index.folder import Manifest, ModelStamp, Spread, checksum
 from bidr.index.generation import Begin, new_generation
 from bidr.index.given import Names, Stored, check_arrays, check_settings
-from bidr.index.kept import KeptRounds
 from bidr.index.lexical.files import WordsWriter
 from bidr.index.vectors import WRITE_ROWS, Kind, VectorWriter
 from bidr.index.work import Files, Step, Work, forget, stamp_of, write_array, write_rows
@@ -59,6 +58,7 @@ def build_index(
     whole: int | None = None,
     code_error: Spread | None = None,
     lexical: Titles | None = None,
+    lists: LearnedLists | None = None,
     work: Work | None = None,
     named: Any = None,
 ) -> Path:
@@ -75,6 +75,7 @@ def build_index(
     whole:     how many dimensions vectors had that are cut already, as those of queries and additions still have.
     code_error: how far codes are from whole vectors, for who adds such vectors to an index of cut ones.
     lexical:   also index the words of the texts, with those of titles ("prepend") or without ("ignore").
+    lists:     with engine "lists", those that the model learned; by default they are found by k-means.
     keep:      how many earlier generations to leave in the folder.
     begin:     how the folder is begun: an index that is added to begins its segments itself.
     work:      where steps are kept, so that a build that was killed goes on; without it, it begins again.
@@ -88,6 +89,7 @@ def build_index(
     with begin(Path(folder), keep) as generation:
         desk = work or Work(generation.aside, kept=False)
         build = _Build(desk, codebooks, codes, vectors, chosen)
+        build.learned = lists if chosen == "lists" else None
         build.run(Names(documents, ids, named, lexical), Stored(stored, dims, unit), ef_construction)
         desk.clear()
         generation.adopt(desk.folder, build.files)
@@ -106,6 +108,7 @@ class _Build:
         self.files: Files = {}
         self.places: npt.NDArray[Any] | None = None
         """The row of each place; None: as they were given."""
+        self.learned: LearnedLists | None = None
 
     def run(self, names: Names, stored: Stored, ef_construction: int) -> None:
         """All of them, in the order in which they need each other."""
@@ -159,13 +162,12 @@ class _Build:
         """Cluster the documents and write in which order they stand."""
         if self.engine == "scan" and self.count < clusters.ORDERED_DOCUMENTS:
             return
-        # An order alone needs no fine clusters.
-        lists = clusters.lists_for(self.count) // (4 if self.engine == "scan" else 1)
-        centroids = self._centroids(lists)
-        made_from = [self.books, self.sources, lists, checksum(centroids.tobytes())]
+        division = self._division()
+        means, lists = division.means, len(division.means)
+        made_from = [self.books, self.sources, lists, checksum(means.tobytes())]
 
         def assigned(first: int) -> Iterator[npt.NDArray[Any]]:
-            yield from self._forgetting(clusters.assigned(self.codebooks, self.given, centroids, first), self.given)
+            yield from self._forgetting(clusters.assigned(division.codebooks, self.given, means, first), self.given)
 
         of = self.work.rows("clusters.npy", made_from, "<i4", (self.count,), assigned, "Dividing into clusters")
 
@@ -173,23 +175,23 @@ class _Build:
             offsets, dtype = clusters.offsets_of(of, lists), order_type(self.count)
             with self.work.scattered("order.raw", dtype, self.count) as order:
                 clusters.put_in_order(of, offsets, order)
-                blocks = _parts(order)
+                blocks: Iterator[npt.NDArray[Any]]
+                blocks = (order[at : at + WRITE_ROWS] for at in range(0, self.count, WRITE_ROWS))
                 if self.engine == "hnsw":
-                    blocks = arranged(self.codebooks, self.given, clusters.Clusters(centroids, offsets, order))
+                    blocks = arranged(self.codebooks, self.given, clusters.Clusters(means, offsets, order))
                 write_array(step, ORDER_FILE, dtype, (self.count,), blocks)
             if self.engine == "lists":
-                write_array(step, CENTROIDS_FILE, np.dtype("<f4"), centroids.shape, [centroids])
-                write_array(step, OFFSETS_FILE, np.dtype("<i8"), offsets.shape, [offsets])
+                write_lists(step, division, offsets)
 
-        self.files |= self.work.run("order", [made_from, self.engine], write)
+        self.files |= self.work.run("order", [made_from, self.engine, *division.stamp], write)
         self.places = open_array(self.work.folder / ORDER_FILE, order_type(self.count), 1)
 
-    def _centroids(self, lists: int) -> Floats:
-        rounds = KeptRounds(self.work, [self.books, self.sources, lists])
-        sample, state = clusters.sample_size(self.count, lists), rounds.last()
-        before = state.rounds * sample + state.rows if state else 0
-        with bar("Finding clusters", clusters.ROUNDS * sample, "comparisons", before) as advance:
-            return clusters.find_centroids(self.codebooks, self.given, lists, rounds, advance)
+    def _division(self) -> Division:
+        if self.learned is not None:
+            return as_learned(self.codebooks, self.learned)
+        # An order alone needs no fine clusters.
+        lists = clusters.lists_for(self.count) // (4 if self.engine == "scan" else 1)
+        return by_kmeans(self.work, self.codebooks, self.given, lists, [self.books, self.sources, lists])
 
     def vectors(self, stored: Stored) -> None:
         count, dim = self.rows.shape[0], stored.dims or self.rows.shape[1]
@@ -282,7 +284,3 @@ class _Build:
 def _stamps(work: Work, codes: Codes, vectors: npt.NDArray[Any]) -> dict[str, str]:
     """What tells codes and vectors from others, where steps are kept."""
     return {"codes": stamp_of(codes), "vectors": stamp_of(vectors)} if work.kept else {}
-
-
-def _parts(array: npt.NDArray[Any]) -> Iterator[npt.NDArray[Any]]:
-    return (array[start : start + WRITE_ROWS] for start in range(0, len(array), WRITE_ROWS))

@@ -8,11 +8,20 @@ import numpy as np
 import numpy.typing as npt
 
 from bidr.codes.codebooks import Codebooks
+from bidr.codes.learned import LearnedLists
 from bidr.errors import ConfigError, IndexFolderError
 from bidr.index.build import VECTORS_FILE
 from bidr.index.candidates import Candidates, Rows
 from bidr.index.documents import IDS, DocumentFile
-from bidr.index.engines.files import CENTROIDS_FILE, IN_RAM, ORDER_FILE, load_engine, open_order, read_array
+from bidr.index.engines.files import (
+    CENTROIDS_FILE,
+    IN_RAM,
+    LEARNED_FILE,
+    ORDER_FILE,
+    load_engine,
+    open_order,
+    read_array,
+)
 from bidr.index.engines.lists import VISITED, Lists
 from bidr.index.faissfile import InLists, export_faiss, export_lists
 from bidr.index.folder import (
@@ -131,6 +140,13 @@ class IndexReader:
         centroids = read_array(self.generation / CENTROIDS_FILE, np.dtype("<f4"), 2)
         return InLists(centroids, self.candidates.offsets, self.order)
 
+    def learned_lists(self) -> LearnedLists | None:
+        """The lists that the model learned, where documents stand by them."""
+        if LEARNED_FILE not in self.manifest.files:
+            return None
+        check_content(self.generation, self.manifest, LEARNED_FILE)
+        return LearnedLists.load(self.generation / LEARNED_FILE)
+
     @property
     def ram_bytes_per_doc(self) -> float:
         """Bytes of RAM that one more document takes: its code, its links and their bookkeeping."""
@@ -146,6 +162,7 @@ class IndexReader:
             "format": manifest.format,
             "documents": self.count,
             "engine": manifest.engine,
+            "lists": self._lists_in_words(),
             "metric": manifest.metric,
             "vectors": {
                 "stored": self.vectors.kind,
@@ -163,6 +180,15 @@ class IndexReader:
             "disk_bytes_per_document": {
                 name: round(entry.size / self.count, 2) for name, entry in sorted(manifest.files.items())
             },
+        }
+
+    def _lists_in_words(self) -> dict[str, Any] | None:
+        """How many lists hold documents, and who made them; None: the engine has none."""
+        if not isinstance(self.candidates, Lists):
+            return None
+        return {
+            "count": self.candidates.lists,
+            "made_by": "model" if LEARNED_FILE in self.manifest.files else "k-means",
         }
 
     def verify(self) -> None:

@@ -14,6 +14,7 @@ from bidr.index.engines.files import (
     CODEBOOKS_FILE,
     CODES_FILE,
     GRAPH_FILE,
+    LEARNED_FILE,
     OFFSETS_FILE,
     ORDER_FILE,
     order_type,
@@ -50,6 +51,7 @@ class Shape:
     code_bytes: bytes of a document's code; of 4-bit codes, twice as many books.
     live:       documents will be deleted or replaced in it.
     dims:       how many first numbers of each vector are on disk; None: all.
+    learned:    lists that the model brings; 0: they are found by k-means.
     """
 
     count: int
@@ -60,6 +62,7 @@ class Shape:
     stored: Kind = "fp16"
     live: bool = True
     dims: int | None = None
+    learned: int = 0
 
     @property
     def books(self) -> int:
@@ -67,7 +70,7 @@ class Shape:
 
     @property
     def lists(self) -> int:
-        return lists_for(self.count)
+        return self.learned or lists_for(self.count)
 
     @property
     def row_bytes(self) -> int:
@@ -139,6 +142,8 @@ def disk(shape: Shape, id_bytes: float | None = None, text_bytes: float | None =
     if shape.engine == "lists":
         files[OFFSETS_FILE] = _npy(OFFSET, shape.lists + 1)
         files[CENTROIDS_FILE] = _npy(FLOAT, shape.lists, shape.dim)
+        if shape.learned:
+            files[LEARNED_FILE] = SAFETENSORS_HEADER + 2 * FLOAT.itemsize * shape.learned * shape.dim
     if shape.engine == "hnsw":
         files[GRAPH_FILE] = _npy(WORD, nodes_of(count), LINK_WORDS)
     if id_bytes is not None:

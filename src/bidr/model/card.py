@@ -127,6 +127,8 @@ def _about(model: Model) -> list[tuple[str, str]]:
         ("fingerprint", f"`{model.fingerprint}`"),
         ("versions", f"bidr {__version__}, torch {torch_version}"),
     ]
+    if model.lists is not None:
+        rows.insert(6, ("coarse lists", f"{len(model.lists.means):,}, learned with the question encoder"))
     if used:
         entropy = f"entropy {used['entropy_bits']:.2f} of {books.bits} bits"
         worst = f"{used['least_entropy_bits']:.2f} in the worst book"

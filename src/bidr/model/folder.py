@@ -1,7 +1,8 @@
 """The saved model: two encoders, the codebooks, perhaps one query encoder for both, and what text they expect.
 
 model.json   what it is, its fingerprint, how it was trained
-sparse/      encoder of the codes, and quantizer.safetensors (rotation, codebooks)
+sparse/      encoder of the codes, quantizer.safetensors (rotation, codebooks), and lists.safetensors where coarse lists
+             were learned
 dense/       encoder of the vectors
 query/       the unified query encoder (absent where each side has its own)
 """
@@ -18,6 +19,7 @@ import numpy.typing as npt
 import xxhash
 
 from bidr.codes import Codebooks
+from bidr.codes.learned import LearnedLists
 from bidr.errors import ModelError
 from bidr.files import storage_errors, write_json
 from bidr.model.encode import encode_texts
@@ -26,7 +28,7 @@ from bidr.model.load import limit_length, load_encoder
 from bidr.text import Titles
 
 FORMAT = 1
-QUANTIZER = "quantizer.safetensors"
+QUANTIZER, LISTS = "quantizer.safetensors", "lists.safetensors"
 Floats = npt.NDArray[np.float32]
 
 
@@ -41,12 +43,13 @@ class TextSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelParts:
-    """Where the parts of a new model are: folders of saved encoders, and the codebooks."""
+    """Where the parts of a new model are: folders of saved encoders, the codebooks, and lists if any were learned."""
 
     sparse: Path
     dense: Path
     query: Path | None
     codebooks: Codebooks
+    lists: LearnedLists | None = None
 
 
 class Model:
@@ -78,6 +81,12 @@ class Model:
     @cached_property
     def codebooks(self) -> Codebooks:
         return Codebooks.load(self.folder / "sparse" / QUANTIZER)
+
+    @cached_property
+    def lists(self) -> LearnedLists | None:
+        """Coarse lists that were learned with the query encoder; None: an index finds its own."""
+        path = self.folder / "sparse" / LISTS
+        return LearnedLists.load(path) if path.exists() else None
 
     @cached_property
     def sparse(self) -> Encoder:
@@ -141,6 +150,8 @@ def save_model(
                 shutil.copytree(source, aside / name)
                 limit_length(aside / name, lengths[name])
         parts.codebooks.save(aside / "sparse" / QUANTIZER)
+        if parts.lists is not None:
+            parts.lists.save(aside / "sparse" / LISTS)
         about = {
             "format": FORMAT,
             "fingerprint": weights_fingerprint(aside, text),
@@ -148,6 +159,7 @@ def save_model(
             "candidates": candidates,
             "text": asdict(text),
             "codes": {"books": parts.codebooks.books, "words": parts.codebooks.words},
+            "lists": len(parts.lists.means) if parts.lists else None,
             "training": training,
         }
         (folder / "model.json").unlink(missing_ok=True)

@@ -142,7 +142,7 @@ class UnifyConfig:
     """How many of those."""
     lists: int = 0
     """Coarse lists of documents whose centroids learn with the query encoder, so that fewer must be visited; 0: none.
-    They are left in the stage's folder: the index does not use them yet."""
+    An index with engine 'lists' takes them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -262,6 +262,11 @@ class TrainConfig:
         at_least(1, self.distil, "depth", prefix="distil.")
         if self.method == "conventional" and self.conventional.codes in ("jpq", "tuned"):
             at_least(1, self.unify, "epochs", prefix="unify.")  # the steps in which codewords learn
+            if self.conventional.codes == "tuned" and self.unify.lists:
+                raise ConfigError(
+                    f"unify.lists: given {self.unify.lists} with codes that are sums (conventional.codes 'tuned'), "
+                    "expected 0; lists are learned for slices, as of 'jpq'"
+                )
         at_least(0, self.frozen, "steps", "label_weight", "dev_questions", prefix="frozen.")
         at_least(1, self.frozen, "questions", "sample", "depth", "own", "others", "measured", prefix="frozen.")
         at_least(2, self.frozen, "batch_size", prefix="frozen.")

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from bidr.codes.learned import LearnedLists
 from bidr.codes.lists import Lists, coarse_lists, visited
 from bidr.files import write_json
 from bidr.model.encoder import Encoder
@@ -32,6 +33,15 @@ def first_lists(shop: Workshop, side: Sparse, codes: npt.NDArray[Any]) -> Lists 
     name = f"lists-{count}{side.name.removeprefix('sparse')}"
     centroids = shop.kept(f"{name}-centroids", lambda: made().centroids)
     return Lists(np.array(centroids), np.array(shop.kept(f"{name}-of", lambda: made().of)))
+
+
+def learned_lists(shop: Workshop, found: Sparse) -> LearnedLists | None:
+    """The lists that a finished stage learned, as a model keeps them; None where it learned none."""
+    path = shop.folder / found.name / LISTS
+    if not path.exists():
+        return None
+    with np.load(path) as kept:
+        return LearnedLists.from_rotated(found.codebooks, kept["means"], kept["learned"])
 
 
 def measure_lists(shop: Workshop, found: Sparse, first: Encoder) -> None:

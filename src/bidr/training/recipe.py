@@ -17,6 +17,7 @@ from bidr.training import stages
 from bidr.training.config import TrainConfig
 from bidr.training.engine.logs import check_tensorboard
 from bidr.training.engine.parallel import Group, joined
+from bidr.training.listed import learned_lists
 from bidr.training.workshop import Workshop
 
 Resume = Literal["auto", "never", "must"]
@@ -116,16 +117,18 @@ def bidr_model(shop: Workshop, sampler: str, out: Path, *, unified: bool) -> Mod
     side = stages.sparse(shop)
     stages.dense(shop, sampler)
     names = [shop.name("warmup"), side.name, shop.name(f"dense-{sampler}")]
-    codebooks, query = side.codebooks, None
+    codebooks, query, lists = side.codebooks, None, None
     if unified:
         fitted = stages.unify(shop, sampler)
         names.append(fitted.name)
         codebooks, query = fitted.codebooks, shop.folder / fitted.name / "encoder"
+        lists = learned_lists(shop, fitted)
     parts = ModelParts(
         sparse=shop.folder / side.name / "encoder",
         dense=shop.folder / names[2] / "encoder",
         query=query,
         codebooks=codebooks,
+        lists=lists,
     )
     return _save(shop, parts, out, names)
 
@@ -133,8 +136,13 @@ def bidr_model(shop: Workshop, sampler: str, out: Path, *, unified: bool) -> Mod
 def conventional_model(shop: Workshop, out: Path) -> Model:
     """The conventional way: one encoder, codes of its vectors, the same vectors ranked again."""
     codes = shop.config.conventional.codes
-    made_by = {"learned": stages.sparse, "jpq": stages.jpq, "distilled": stages.distilled, "taught": stages.taught}
-    made_by |= {"tuned": stages.tuned}
+    made_by = {
+        "learned": stages.sparse,
+        "jpq": stages.jpq,
+        "distilled": stages.distilled,
+        "tuned": stages.tuned,
+        "taught": stages.taught,
+    }
     side = made_by.get(codes, stages.fitted)(shop)
     name = shop.name("conventional")
     encoder, names = shop.folder / name / "encoder", [shop.name("warmup"), name]
@@ -147,7 +155,8 @@ def conventional_model(shop: Workshop, out: Path) -> Model:
     elif codes == "distilled":
         names.append(side.name)
     elif codes in ("jpq", "tuned"):
-        parts, names = replace(parts, query=shop.folder / side.name / "encoder"), [*names, side.name]
+        own = shop.folder / side.name / "encoder"
+        parts, names = replace(parts, query=own, lists=learned_lists(shop, side)), [*names, side.name]
     return _save(shop, parts, out, names)
 
 

@@ -16,6 +16,8 @@ from bidr.index.vectors import NewFile, read_npy_header
 
 CODEBOOKS_FILE, CODES_FILE, ORDER_FILE = "codebooks.safetensors", "codes.npy", "order.npy"
 CENTROIDS_FILE, OFFSETS_FILE, GRAPH_FILE = "centroids.npy", "lists.npy", "graph.npy"
+# Where the lists are those that the model learned: all of them, for whoever makes lists of these documents again.
+LEARNED_FILE = "learned.safetensors"
 # What is read into RAM, by engine; it is checked whole when an index is opened.
 IN_RAM = {
     "scan": (CODEBOOKS_FILE, CODES_FILE),

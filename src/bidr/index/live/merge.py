@@ -82,6 +82,7 @@ def segment_of_parts(view: LiveView, parts: list[Part], begin: Begin) -> Segment
         **{"documents" if texts else "ids": documents()},  # type: ignore[arg-type]
         model=view.state.model,
         engine=parts[0].open.reader.manifest.engine,
+        lists=parts[0].open.reader.learned_lists(),
         **_as_before(view),
         begin=begin,
     )
