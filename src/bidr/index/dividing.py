@@ -16,7 +16,7 @@ from bidr.progress import bar
 
 
 class Division(NamedTuple):
-    """A document, decoded by `codebooks`, goes to the nearest of the means. learned: the model's lists, if they are."""
+    """Documents, decoded by `codebooks`, go to the nearest mean. learned: the lists of the model, if taken."""
 
     means: Floats
     codebooks: Codebooks
