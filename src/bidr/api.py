@@ -10,14 +10,14 @@ import numpy.typing as npt
 from bidr.answers import Options, QueryVectors, Ranking
 from bidr.building import Names, Vectors, build, build_vectors
 from bidr.coders import frozen_coder, plain_coder, text_coder
+from bidr.codes.codebooks import Floats
 from bidr.codes.plain import PlainCodes
 from bidr.codes.vectors import Metric, open_vectors
-from bidr.errors import ConfigError, ModelError
+from bidr.errors import ConfigError, IndexFolderError, ModelError
 from bidr.evaluation import MEASURES, Report, evaluate_searcher
 from bidr.index.live.index import LiveIndex
 from bidr.index.live.snapshot import write_snapshot
-from bidr.index.live.writer import LiveWriter
-from bidr.index.reader import check_model
+from bidr.index.live.writer import Coded, LiveWriter
 from bidr.index.state import model_of
 from bidr.model.folder import Model
 from bidr.model.frozen import FrozenModel, open_model
@@ -216,12 +216,23 @@ def open_writer(
     """
     opened = model_of_index(folder, model, device)
     if opened is None:
-        index = LiveIndex.open(folder)
-        return LiveWriter(folder, plain_coder(index.codebooks, unit=index.manifest.unit), **options)
-    check_model(Path(folder), model_of(Path(folder)), opened.fingerprint)
-    return LiveWriter(
-        folder, frozen_coder(opened) if isinstance(opened, FrozenModel) else text_coder(opened), **options
-    )
+        return _plain_writer(folder, options)
+    coder = frozen_coder(opened) if isinstance(opened, FrozenModel) else text_coder(opened)
+    return LiveWriter(folder, coder, expect_model=opened.fingerprint, **options)
+
+
+def _plain_writer(folder: Path | str, options: dict[str, Any]) -> LiveWriter:
+    """Codes by what the index has once it is held: whoever was waited for may have built it anew."""
+
+    def code(documents: Sequence[Document], vectors: Floats | None) -> Coded:
+        view = writer.view
+        return plain_coder(view.codebooks, unit=view.manifest.unit)(documents, vectors)
+
+    writer = LiveWriter(folder, code, **options)
+    if writer.view.state.model is not None:
+        writer.close()
+        raise IndexFolderError(f"{folder}: built anew with a model while this waited to write; start again")
+    return writer
 
 
 def has_text_encoder(folder: Path | str, model: Path | str | None = None) -> bool:

@@ -404,7 +404,7 @@ def test_a_graph_of_few_documents_answers_as_a_scan_does(monkeypatch):
 
 
 def test_width_grows_with_what_is_wanted():
-    assert [default_width(k) for k in (1, 10, 200, 400, 1_000)] == [200, 200, 600, 1_000, 2_000]
+    assert [default_width(k) for k in (1, 10, 200, 400, 1_000)] == [200, 200, 400, 800, 1_000]
 
 
 def test_engine_names():

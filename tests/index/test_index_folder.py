@@ -193,7 +193,7 @@ def test_a_reader_holds_what_it_opened(index):
 
 def test_two_writers_at_once_are_refused(index, monkeypatch):
     monkeypatch.setattr(generation, "WAIT", 0.1)
-    with new_generation(index), pytest.raises(IndexFolderError, match="another process is writing"):
+    with new_generation(index), pytest.raises(IndexFolderError, match="another writer has this index"):
         small_index(index)
     contents(index)
 

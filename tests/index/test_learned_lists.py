@@ -128,6 +128,17 @@ def coder(documents: list[Document], vectors: np.ndarray) -> Coded:
     return Coded(BOOKS.encode(vectors), vectors, np.zeros(len(vectors), dtype=np.float32))
 
 
+def test_lists_outlive_the_documents_they_were_made_of(tmp_path, learned):
+    folder = built(tmp_path / "i", learned)
+    with LiveWriter(folder, coder) as writer:
+        writer.add([Document(f"d{row}", "", "") for row in range(COUNT)], VECTORS[::-1])
+        writer.compact()
+        assert writer.view.count == COUNT
+        (part,) = writer.view.parts
+        assert part.open.reader.manifest.engine == "lists"
+        np.testing.assert_array_equal(part.open.reader.learned_lists().means, learned.means)
+
+
 def test_compacting_keeps_them_and_puts_what_was_added_where_it_belongs(tmp_path, learned):
     """The list that was empty gets documents then: it must not have been forgotten."""
     added, unseen = clustered(30, DIM, seed=9), 1 - np.minimum(CODES[:1], 1)

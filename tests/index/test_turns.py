@@ -7,12 +7,16 @@ import sys
 import threading
 import time
 
+import numpy as np
 import pytest
-from made_index import small_index
+from made_index import clustered, random_codebooks, small_index
 
+import bidr
 from bidr.errors import IndexFolderError
 from bidr.index import generation
+from bidr.index.build import build_index
 from bidr.index.generation import LOCK, only_writer, wanted
+from bidr.index.live import writer as live_writer
 
 WAITING = """
 import sys
@@ -65,7 +69,7 @@ def test_a_writer_sees_that_it_is_wanted_and_by_whom_lives(tmp_path):
         assert not wanted(tmp_path)
         waiting = subprocess.Popen([sys.executable, "-c", WAITING, str(tmp_path)], stdout=subprocess.PIPE)
         until(lambda: wanted(tmp_path))
-        with pytest.raises(IndexFolderError, match="another process is writing"), only_writer(tmp_path):
+        with pytest.raises(IndexFolderError, match="another writer has this index"), only_writer(tmp_path):
             pass
     # It is free, and kept for the one that waits.
     assert waiting.communicate(timeout=20)[0] == b"has it\n"
@@ -76,8 +80,43 @@ def test_a_writer_sees_that_it_is_wanted_and_by_whom_lives(tmp_path):
 def test_waiting_is_told_and_ends(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(generation, "SAID_AFTER", 0.05)
     started = time.monotonic()
-    with only_writer(tmp_path), pytest.raises(IndexFolderError, match="another process"), only_writer(tmp_path, 0.3):
+    with only_writer(tmp_path), pytest.raises(IndexFolderError, match="another writer"), only_writer(tmp_path, 0.3):
         pass
     assert 0.3 <= time.monotonic() - started < 10
     assert "waiting for it, up to 0 s" in capsys.readouterr().err
     assert (tmp_path / LOCK).exists()
+
+
+def built(folder, codebooks):
+    vectors = clustered(60, 16)
+    return build_index(folder, codebooks=codebooks, codes=codebooks.encode(vectors), vectors=vectors, engine="scan")
+
+
+def test_who_waited_for_a_build_codes_by_what_it_built(tmp_path, monkeypatch):
+    first, then = (random_codebooks(16, 4, seed=seed) for seed in (1, 2))
+    built(tmp_path, first)
+
+    def build_first(folder, wait):
+        built(folder, then)
+        return only_writer(folder, wait)
+
+    monkeypatch.setattr(live_writer, "only_writer", build_first)
+    vectors = clustered(3, 16, seed=9)
+    assert (first.encode(vectors) != then.encode(vectors)).any()
+    with bidr.open_writer(tmp_path) as writer:
+        writer.add([bidr.Document(f"new-{row}", "", "") for row in range(3)], vectors)
+        np.testing.assert_array_equal(writer.view.memory.codes, then.encode(vectors))
+
+
+def test_who_waited_for_a_build_with_a_model_is_refused(tmp_path, monkeypatch):
+    built(tmp_path, random_codebooks(16, 4))
+
+    def build_first(folder, wait):
+        small_index(folder)
+        return only_writer(folder, wait)
+
+    monkeypatch.setattr(live_writer, "only_writer", build_first)
+    with pytest.raises(IndexFolderError, match="built anew with a model"):
+        bidr.open_writer(tmp_path)
+    with only_writer(tmp_path):
+        pass

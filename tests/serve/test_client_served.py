@@ -79,7 +79,7 @@ def test_whole_vectors_are_sent_and_the_index_cuts_them(tmp_path):
             remote = client.answers(client.search_vectors(asked, 5, 62))
             about = client.index()
             assert (about["dim"], about["stored_dim"]) == (DIM, dims)
-            with pytest.raises(DataError, match=f"dim: given {dims}, expected {DIM}"):
+            with pytest.raises(DataError, match=f"given {dims}, expected {DIM}"):
                 client.search_vectors(asked[:, :dims])
         with bidr.open_index(tmp_path / "index") as index:
             local = index.answers(index.search_vectors(asked, 5, 62))

@@ -67,7 +67,7 @@ def test_steady_writing_keeps_no_build_from_the_index(tmp_path, monkeypatch):
         adding.join()
     assert LiveIndex.open(index).latest().count > 60
     failed = [outcome for outcome in outcomes if "added" not in outcome]
-    assert all("another process is writing" in str(outcome) for outcome in failed)
+    assert all("another writer has this index" in str(outcome) for outcome in failed)
 
 
 def test_jobs_wait_together_for_another_writer(tmp_path, monkeypatch):
@@ -79,7 +79,7 @@ def test_jobs_wait_together_for_another_writer(tmp_path, monkeypatch):
     with only_writer(index):
         outcomes = writing.apply([Deleting([f"doc-{number}"], True) for number in range(20)])
     assert len(outcomes) == 20
-    assert all("another process is writing" in str(outcome) for outcome in outcomes)
+    assert all("another writer has this index" in str(outcome) for outcome in outcomes)
     assert time.monotonic() - started < 3
     monkeypatch.setattr(writing_module, "WAIT", 20.0)
     with ExitStack() as held:

@@ -158,9 +158,9 @@ def _take(files: Collection[IO[str]], folder: Path, wait: float) -> None:
         while not _free(file):
             waited = time.monotonic() - started
             if waited >= wait:
-                raise IndexFolderError(f"{folder}: another process is writing this index; wait until it is done")
+                raise IndexFolderError(f"{folder}: another writer has this index; close it, or wait until it is done")
             if not said and waited >= SAID_AFTER:
-                say(f"{folder}: another process is writing this index; waiting for it, up to {wait:.0f} s")
+                say(f"{folder}: another writer has this index; waiting for it, up to {wait:.0f} s")
                 said = True
             time.sleep(LOOK_EVERY)
 
@@ -176,8 +176,11 @@ def _free(file: IO[str]) -> bool:
 
 def wanted(folder: Path) -> bool:
     """Whether another process waits to write. For who has the index."""
-    with (folder / NEXT).open("a") as turn:
-        return not _free(turn)
+    try:
+        with (folder / NEXT).open("a") as turn:
+            return not _free(turn)
+    except OSError:  # a courtesy: what was written before is none the worse
+        return False
 
 
 def in_force(folder: Path) -> str | None:

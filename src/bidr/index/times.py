@@ -51,7 +51,7 @@ def build_seconds(shape: Shape, text: bool, cores: int) -> dict[str, float]:
         parts["clustering"] = clustering_flops(count, dim, lists) / CLUSTERING / cores
     if shape.engine == "hnsw":
         parts["links"] = linking_flops(count, dim) / LINKING / cores
-    parts["vectors"] = 2.0 * count * dim / WRITING
+    parts["vectors"] = 2.0 * count * (shape.dims or dim) / WRITING
     if text:
         parts["ids and text"] = count / NAMING
     return parts

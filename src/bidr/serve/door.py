@@ -1,10 +1,10 @@
-"""Closing a listening socket in good order: whoever has connected is answered, whoever comes later is refused."""
+"""Closing a listening socket in good order: whoever has connected is answered, whoever comes later is not."""
 
 import ctypes
 import socket
 import struct
 import time
-from collections.abc import Iterable
+from collections.abc import Sequence
 from contextlib import suppress
 
 ATTACH_FILTER = 26  # SO_ATTACH_FILTER, which Python has no name for
@@ -39,14 +39,18 @@ def left(listening: socket.socket) -> list[socket.socket]:
     return found
 
 
-def turn_away(connections: Iterable[socket.socket], seconds: float = 1.0) -> None:
-    """Tell clients to come again, and wait so long for them to have heard it."""
+def turn_away(connections: Sequence[socket.socket], seconds: float = 1.0) -> None:
+    """Tell clients to come again, and wait so long, for all together, for them to have heard it."""
     until = time.monotonic() + seconds
+    for each in connections:
+        with suppress(OSError):
+            each.setblocking(False)
+            each.sendall(AWAY % (len(BODY), BODY))
+            each.shutdown(socket.SHUT_WR)
     for each in connections:
         # What is sent is lost if a socket is closed with something unread in it.
         with each, suppress(OSError):
-            each.settimeout(max(0.01, until - time.monotonic()))
-            each.sendall(AWAY % (len(BODY), BODY))
-            each.shutdown(socket.SHUT_WR)
-            while each.recv(65_536) and time.monotonic() < until:
-                pass
+            while (left := until - time.monotonic()) > 0:
+                each.settimeout(left)
+                if not each.recv(65_536):
+                    break

@@ -116,13 +116,18 @@ class Writing:
 
     def _open(self) -> LiveWriter:
         if self._writer is None:
-            self._take_model()
-            self._writer = LiveWriter(
+            writer = LiveWriter(
                 self.folder,
                 self._code,
                 warn=lambda told: log("drift", "warning", told=told),
                 wait=self._until - time.monotonic(),
             )
+            try:
+                self._take_model()  # whoever was waited for may have built it anew
+            except BaseException:
+                writer.close()
+                raise
+            self._writer = writer
         return self._writer
 
     def _take_model(self) -> None:

@@ -66,8 +66,9 @@ class WordTable:
 
     def since(self, count: int) -> list[str]:
         """The words that came up after so many."""
-        starts, letters = self._starts[count : self.count + 1].tolist(), self._letters[: self.letters].tobytes()
-        return [letters[start:end].decode() for start, end in pairwise(starts)]
+        starts = self._starts[count : self.count + 1]
+        letters = self._letters[starts[0] : starts[-1]].tobytes()
+        return [letters[start:end].decode() for start, end in pairwise((starts - starts[0]).tolist())]
 
     def _make_room(self, words: int, letters: int) -> None:
         """For so many new words."""

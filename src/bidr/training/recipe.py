@@ -208,6 +208,8 @@ def _refuse_other_run(found: dict[str, Any], wanted: dict[str, Any], out: Path) 
 def _differences(found: dict[str, Any], wanted: dict[str, Any], prefix: str = "") -> list[str]:
     names: list[str] = []
     for key, new in wanted.items():
+        if key not in found and not new:  # a run from before there was this setting, which is not asked for
+            continue
         old = found.get(key)
         if isinstance(new, dict) and isinstance(old, dict):
             names += _differences(old, new, f"{prefix}{key}.")

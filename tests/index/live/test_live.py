@@ -135,7 +135,7 @@ def test_what_cannot_be_added_or_deleted_changes_nothing(tmp_path):
         with pytest.raises(DataError, match="no document 'ghost'"):
             live.delete(["doc-1", "ghost"])
         assert live.delete(["ghost"], missing_ok=True) == 0
-        with pytest.raises(IndexFolderError, match="another process is writing"):
+        with pytest.raises(IndexFolderError, match="another writer has this index"):
             writer(index)
         assert contents(index) == expected(range(6))
 
@@ -194,7 +194,7 @@ def test_building_again_replaces_a_live_index_and_readers_follow(tmp_path, monke
         live.add(*some([6]))
         live.flush()
         live.add(*some([7]))
-        with pytest.raises(IndexFolderError, match="another process is writing"):
+        with pytest.raises(IndexFolderError, match="another writer has this index"):
             built(index)
     reader = LiveIndex.open(index)
     built(index, 4)

@@ -64,8 +64,8 @@ class CodesOf:
         return found
 
 
-def segment_of_parts(view: LiveView, parts: list[Part], begin: Begin) -> Segment:
-    """One segment of what is alive in several, by the engine of the first."""
+def segment_of_parts(view: LiveView, parts: list[Part], begin: Begin, like: Part) -> Segment:
+    """One segment of what is alive in several, with the engine and the lists of another."""
     kept = [np.arange(part.count) if (mask := part.allowed(None)) is None else np.flatnonzero(mask) for part in parts]
     rows = np.concatenate([part.start + places for part, places in zip(parts, kept, strict=True)])
     texts = any(part.open.reader.documents.has_text for part in parts)
@@ -81,8 +81,8 @@ def segment_of_parts(view: LiveView, parts: list[Part], begin: Begin) -> Segment
         vectors=RowsOf(view, rows),  # type: ignore[arg-type]
         **{"documents" if texts else "ids": documents()},  # type: ignore[arg-type]
         model=view.state.model,
-        engine=parts[0].open.reader.manifest.engine,
-        lists=parts[0].open.reader.learned_lists(),
+        engine=like.open.reader.manifest.engine,
+        lists=like.open.reader.learned_lists(),
         **_as_before(view),
         begin=begin,
     )

@@ -54,6 +54,7 @@ class LiveWriter:
     segments:      how many segments there may be before all but the first are merged.
     warn:          told when what is added no longer suits the codebooks.
     wait:          seconds to wait for another writer, before this one is refused.
+    expect_model:  fingerprint of the model that `coder` is of; an index that another made is refused.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class LiveWriter:
         segments: int = SEGMENTS,
         warn: Callable[[str], None] = say,
         wait: float = 0.0,
+        expect_model: str | None = None,
     ) -> None:
         self.folder, self.coder = Path(folder), coder
         self.log_documents, self.most_segments = log_documents, segments
@@ -75,7 +77,7 @@ class LiveWriter:
         current_generation(self.folder)  # an index must be there before a lock file is made
         self._held.enter_context(only_writer(self.folder, wait))
         try:
-            self._live = LiveIndex.open(self.folder)
+            self._live = LiveIndex.open(self.folder, expect_model)
             self._open()
         except BaseException:
             self._held.close()
@@ -146,14 +148,14 @@ class LiveWriter:
             self._close_log()
             self._open()
             view, spare = self._view, []
-            segments = [(part.open.segment, part.deleted) for part in view.parts if part.alive]
+            # The first segment stays even where nothing of it is left: by its engine all are merged.
+            first = view.parts[0]
+            segments = [(part.open.segment, part.deleted) for part in view.parts if part.alive or part is first]
             if view.memory.alive.any():
                 made = segment_of_log(view, next_segment)
                 segments.append((made, None))
                 spare.append(made.name)
-            # Where nothing is left, the first segment stays: it tells what kind of documents these are.
-            first = view.parts[0]
-            self._put_in_force(segments or [(first.open.segment, first.deleted)], spare)
+            self._put_in_force(segments, spare)
             if len(segments) > self.most_segments:
                 self._merge(first=1)
 
@@ -222,7 +224,7 @@ class LiveWriter:
         parts = [part for part in self._view.parts[first:] if part.alive]
         if parts:
             kept = [(part.open.segment, part.deleted) for part in self._view.parts[:first]]
-            made = segment_of_parts(self._view, parts, next_segment)
+            made = segment_of_parts(self._view, parts, next_segment, like=self._view.parts[first])
             self._put_in_force([*kept, (made, None)], [made.name])
 
     def _put_in_force(self, segments: list[tuple[Segment, Bits | None]], spare: list[str]) -> None:

@@ -35,7 +35,7 @@ class FrozenConfig:
     """Of the distributions that are compared, as a multiple of the standard deviation of a question's scores."""
     finer: float = 0.0
     """How lessons grow finer with more than 8 bytes a document. With f = (bytes / 8) to this power, `rate` is divided
-    and `others` multiplied by f, `temperature` divided and `own` multiplied by its root. 0: they are as they stand."""
+    and `others` multiplied by f, `temperature` divided and `own` (up to `depth`) multiplied by its root."""
     rate: float = 1e-3
     """Learning rate of the codewords, for vectors of length 1 and 384 dimensions."""
     adapter_rate: float = 0.1
