@@ -74,14 +74,14 @@ def test_jobs_wait_together_for_another_writer(tmp_path, monkeypatch):
     """Not each of them in its turn."""
     index = made(tmp_path / "index")
     writing = Writing(index, None, lambda model: None)
-    monkeypatch.setattr(writing_module, "WAIT", 0.3)
+    monkeypatch.setattr(writing_module, "PATIENCE", 0.3)
     started = time.monotonic()
     with only_writer(index):
         outcomes = writing.apply([Deleting([f"doc-{number}"], True) for number in range(20)])
     assert len(outcomes) == 20
     assert all("another writer has this index" in str(outcome) for outcome in outcomes)
     assert time.monotonic() - started < 3
-    monkeypatch.setattr(writing_module, "WAIT", 20.0)
+    monkeypatch.setattr(writing_module, "PATIENCE", 20.0)
     with ExitStack() as held:
         held.enter_context(only_writer(index))
         threading.Timer(0.2, held.close).start()

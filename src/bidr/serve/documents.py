@@ -191,6 +191,10 @@ def _document(number: int, given: Any) -> list[Any]:
                 expected=", ".join(FIELDS),
                 hint="put it into attributes, or leave it out",
             )
+    return [_id(where, given), *_words(where, given), _attributes(where, given.get("attributes"))]
+
+
+def _id(where: str, given: dict[str, Any]) -> str:
     name = given.get("id")
     if type(name) is not str or not 0 < len(name) <= LONGEST_ID:
         raise Invalid(
@@ -199,6 +203,10 @@ def _document(number: int, given: Any) -> list[Any]:
             expected=f"a string of 1 to {LONGEST_ID} characters",
             hint="give each document an id of its own",
         )
+    return name
+
+
+def _words(where: str, given: dict[str, Any]) -> list[str]:
     words = [given.get(key, "") for key in ("title", "text")]
     if not all(type(word) is str for word in words):
         raise Invalid(
@@ -207,9 +215,12 @@ def _document(number: int, given: Any) -> list[Any]:
             expected="strings",
             hint="leave out what there is not",
         )
-    attributes = given.get("attributes")
+    return words
+
+
+def _attributes(where: str, given: Any) -> dict[str, Any] | None:
     try:
-        checked = check_attributes(attributes, where) if attributes is not None else None
+        checked = check_attributes(given, where) if given is not None else None
     except AttributesError as error:
         raise as_refusal(error) or error from error
     for key, value in (checked or {}).items():
@@ -220,4 +231,4 @@ def _document(number: int, given: Any) -> list[Any]:
                 expected="a number of at most 2^62 in size",
                 hint="send it as a string, or leave it out",
             )
-    return [name, *words, checked or None]
+    return checked or None

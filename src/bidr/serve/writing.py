@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from bidr.model.frozen import FrozenModel
 
 AT_ONCE = 512
-WAIT = 1.0
+PATIENCE = 1.0
 """Seconds that jobs taken together wait for another program that writes: enough to add or delete a few documents."""
 
 
@@ -60,7 +60,7 @@ class Writing:
     def apply(self, jobs: Sequence[Job]) -> list[Outcome]:
         """Do jobs in their order, those that can be together in one commit; what became of each."""
         outcomes: list[Outcome] = []
-        self._until = time.monotonic() + WAIT
+        self._until = time.monotonic() + PATIENCE
         for group in grouped(jobs):
             try:
                 outcomes += self._together(group)
