@@ -44,8 +44,8 @@ def build(folder: Path, count: int, engine: str) -> None:
 
 
 def search(folder: Path) -> None:
-    with IndexReader.open(folder, ef=200) as reader:  # so narrow that the graph is walked at either size
-        searcher = Searcher(reader, candidates=200)
+    with IndexReader.open(folder, ef=50) as reader:  # so narrow that the graph is walked at either size
+        searcher = Searcher(reader, candidates=50)
         queries = np.random.default_rng(0).standard_normal((1, DIM)).astype(np.float32)
         for _ in range(3):
             searcher.search_vectors(QueryVectors(queries, queries))
