@@ -1,7 +1,8 @@
 """Work that goes on while one waits: the next item made in another thread, results on their way from a device."""
 
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
@@ -22,6 +23,18 @@ def ahead(make: Callable[[Given], Made], items: Sequence[Given]) -> Iterator[Mad
             ready, following = following, thread.submit(make, item)
             yield ready.result()
         yield following.result()
+
+
+def together(make: Callable[[Given], Made], items: Iterable[Given], threads: int) -> Iterator[Made]:
+    """make(item) for every item in order, by several threads; items are taken a few ahead of the caller."""
+    with ThreadPoolExecutor(threads, "together") as pool:
+        making: deque[Future[Made]] = deque()
+        for item in items:
+            making.append(pool.submit(make, item))
+            if len(making) > 2 * threads:
+                yield making.popleft().result()
+        while making:
+            yield making.popleft().result()
 
 
 class OnItsWay:

@@ -23,17 +23,14 @@ def plain(query, key, value, lengths):
 @pytest.mark.parametrize("lengths", [[1], [16, 3], [32, 33, 1], [64, 65, 7], [LONGEST, 1, 40, 90], [5] * 300])
 def test_as_plain_attention(width, lengths):
     torch.manual_seed(0)
-    parts = [torch.randn(sum(lengths), 3, width, device="cuda").bfloat16().requires_grad_() for _ in range(3)]
-    wide = [part.detach().double().requires_grad_() for part in parts]
+    joined = torch.randn(sum(lengths), 3, 5, width, device="cuda").bfloat16().requires_grad_()
+    wide = joined.detach().double().requires_grad_()
     offsets = torch.tensor([0, *lengths], device="cuda").cumsum(0).int()
-    assert fits(parts[0], max(lengths))
-    found, expected = attend(*parts, offsets, max(lengths)), plain(*wide, lengths)
+    assert fits(joined, max(lengths))
+    found, expected = attend(joined, offsets, max(lengths)), plain(*wide.unbind(1), lengths)
     given = torch.randn_like(found)
     near(found, expected)
-    for mine, other in zip(
-        torch.autograd.grad(found, parts, given), torch.autograd.grad(expected, wide, given.double()), strict=True
-    ):
-        near(mine, other)
+    near(*torch.autograd.grad(found, joined, given), *torch.autograd.grad(expected, wide, given.double()))
 
 
 def near(found, expected):
@@ -41,8 +38,8 @@ def near(found, expected):
 
 
 def test_longer_texts_and_other_widths_are_left_to_torch():
-    query = torch.empty(1, 3, 32, dtype=torch.bfloat16)
-    assert fits(query, LONGEST)
-    assert not fits(query, LONGEST + 1)
-    assert not fits(query.float(), 8)
-    assert not fits(torch.empty(1, 3, 80, dtype=torch.bfloat16), 8)
+    joined = torch.empty(1, 3, 5, 32, dtype=torch.bfloat16)
+    assert fits(joined, LONGEST)
+    assert not fits(joined, LONGEST + 1)
+    assert not fits(joined.float(), 8)
+    assert not fits(torch.empty(1, 3, 5, 80, dtype=torch.bfloat16), 8)

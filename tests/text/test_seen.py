@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
-from bidr.text import seen
+from bidr.text import seen, tokens
 from bidr.text.seen import splits_at_signs
 from bidr.text.tokens import Tokeniser
 from bidr.text.wordpieces import train_wordpieces
@@ -54,18 +54,27 @@ def rows(tokeniser: Tokeniser, texts: list[str]) -> list[list[int]]:
 @settings(max_examples=150, deadline=None)
 def test_words_give_the_tokens_of_the_whole_text(name: str, texts: list[str], length: int) -> None:
     by_words, whole = Tokeniser(BOTH[name], length, by_words=True), Tokeniser(BOTH[name], length)
-    assert by_words._seen
+    assert by_words.threads
     assert rows(by_words, texts) == rows(whole, texts)
     assert rows(by_words, texts[::-1]) == rows(whole, texts[::-1])  # nothing new any more
 
 
 def test_it_forgets_rather_than_grow(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(seen, "MOST_WORDS", 3)
+    words = seen.SeenWords(Tokeniser(BOTH["bert"], 16).tokenizer, 16)
+    first = words.rows(["a b c d e f"]).ids.tolist()
+    words.rows(["g h"])
+    assert words.table.count == 2
+    assert words.rows(["a b c d e f"]).ids.tolist() == first
+
+
+def test_several_threads_keep_the_order_of_the_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tokens, "_BLOCK", 3)
+    monkeypatch.setattr("os.cpu_count", lambda: 3)
     tokeniser = Tokeniser(BOTH["bert"], 16, by_words=True)
-    first = rows(tokeniser, ["a b c d e f"])
-    rows(tokeniser, ["g h"])
-    assert tokeniser._seen.table.count == 2
-    assert rows(tokeniser, ["a b c d e f"]) == first
+    texts = [f"word{i % 11} and {i}," for i in range(500)]
+    assert tokeniser.threads == 3
+    assert rows(tokeniser, texts) == rows(Tokeniser(BOTH["bert"], 16), texts)
 
 
 @pytest.mark.parametrize(
@@ -88,7 +97,7 @@ def test_so_is_one_with_a_token_that_holds_a_space() -> None:
 
 
 def test_queries_that_threads_share_a_tokeniser_for_keep_nothing() -> None:
-    assert Tokeniser(BOTH["bert"], 16)._seen is None
+    assert not Tokeniser(BOTH["bert"], 16).threads
 
 
 def test_a_table_of_words_grows_and_keeps_their_numbers() -> None:

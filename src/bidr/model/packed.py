@@ -6,9 +6,7 @@ many small operations between the matrix products have to move.
 """
 
 import contextlib
-import shutil
 from collections.abc import Iterator, Sequence
-from functools import cache
 from importlib.util import find_spec
 from typing import Any, cast
 
@@ -16,6 +14,7 @@ import torch
 from torch import Tensor
 
 from bidr.model.dropout import drawn_seeds, hash_dropouts
+from bidr.model.joined import join_projections, kernels_can_be_made
 
 ATTENTION = "bidr_packed"
 POOLINGS = ("mean", "cls", "lasttoken")
@@ -58,18 +57,12 @@ def encode_packed(model: Any, ids: Tensor, offsets: Tensor, longest: int, *, tra
 
 def compile_layers(model: Any, steps: int) -> None:
     """Fuse what lies between a layer's matrix products, where there will be steps enough to earn the time back."""
-    if steps < COMPILED_STEPS or not _kernels_can_be_made():
+    if steps < COMPILED_STEPS or not kernels_can_be_made():
         return
     layers = model[0].model.encoder.layer
     hash_dropouts(layers)
     for layer in layers:
         layer.compile(dynamic=True)
-
-
-@cache
-def _kernels_can_be_made() -> bool:
-    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
-    return torch.cuda.is_available() and find_spec("triton") is not None and compiler is not None
 
 
 def _states(backbone: Any, given: dict[str, Any], training: bool) -> Tensor:
@@ -118,10 +111,10 @@ def _pool(states: Tensor, how: str, owners: Tensor, offsets: Tensor) -> Tensor:
 
 @contextlib.contextmanager
 def _attention(backbone: Any) -> Iterator[None]:
-    """The packed kernel for this call; what is saved of the model does not change."""
-    from transformers import AttentionInterface, AttentionMaskInterface
+    """Packed texts for this call; what is saved of the model does not change."""
+    from transformers import AttentionMaskInterface
 
-    AttentionInterface.register(ATTENTION, _attend_short if _kernels_can_be_made() else _attend)
+    join_projections(backbone.encoder.layer)
     AttentionMaskInterface.register(ATTENTION, _no_mask)
     before = backbone.config._attn_implementation
     backbone.config._attn_implementation = ATTENTION
@@ -133,34 +126,3 @@ def _attention(backbone: Any) -> Iterator[None]:
 
 def _no_mask(*_: Any, **__: Any) -> None:
     """Texts are kept apart by their offsets."""
-
-
-def _attend_short(
-    module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **given: Any
-) -> tuple[Tensor, None]:
-    """The same, by a kernel of our own where texts are short."""
-    from bidr.model.short_attention import attend, fits
-
-    if not fits(query, given["max_length_q"]):
-        return _attend(module, query, key, value, attention_mask, **given)
-    query, key, value = (part.squeeze(0).transpose(0, 1) for part in (query, key, value))
-    return attend(query, key, value, given["cu_seq_lens_q"], given["max_length_q"]).unsqueeze(0), None
-
-
-def _attend(
-    module: Any,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,
-    *,
-    cu_seq_lens_q: Tensor,
-    max_length_q: int,
-    **_: Any,
-) -> tuple[Tensor, None]:
-    """Attention within each text; (1, heads, tokens, width) in, (1, tokens, heads, width) out."""
-    from torch.nn.attention.varlen import varlen_attn
-
-    query, key, value = (part.squeeze(0).transpose(0, 1) for part in (query, key, value))
-    found = varlen_attn(query, key, value, cu_seq_lens_q, cu_seq_lens_q, max_length_q, max_length_q)
-    return cast(Tensor, found).unsqueeze(0), None

@@ -18,56 +18,53 @@ WIDTHS = (16, 32, 64)
 WARPS = {16: 1, 32: 1, 64: 2, 128: 4}
 
 
-def fits(query: Tensor, longest: int) -> bool:
-    """Whether texts and heads, (tokens, heads, width), are of a size that this is made for."""
-    return longest <= LONGEST and query.shape[-1] in WIDTHS and query.dtype in (torch.bfloat16, torch.float16)
+def fits(joined: Tensor, longest: int) -> bool:
+    """Whether texts and heads, (tokens, 3, heads, width), are of a size that this is made for."""
+    return longest <= LONGEST and joined.shape[-1] in WIDTHS and joined.dtype in (torch.bfloat16, torch.float16)
 
 
 @torch.library.custom_op("bidr::short_attention", mutates_args=())
-def attend(query: Tensor, key: Tensor, value: Tensor, offsets: Tensor, longest: int) -> Tensor:
-    """(tokens, heads, width) each; text i is the rows from offsets[i] to offsets[i + 1]."""
-    query, key, value = (part.contiguous() for part in (query, key, value))
-    found = torch.empty_like(query)
-    _launch(_forward, (query, key, value, found), offsets, longest)
+def attend(joined: Tensor, offsets: Tensor, longest: int) -> Tensor:
+    """Query, key and value side by side in; text i is the rows from offsets[i] to offsets[i + 1]."""
+    joined = joined.contiguous()
+    found = torch.empty_like(joined[:, 0], memory_format=torch.contiguous_format)
+    _launch(_forward, (joined, found), offsets, longest)
     return found
 
 
 @torch.library.custom_op("bidr::short_attention_backward", mutates_args=())
-def _attend_back(
-    query: Tensor, key: Tensor, value: Tensor, given: Tensor, offsets: Tensor, longest: int
-) -> tuple[Tensor, Tensor, Tensor]:
-    query, key, value, given = (part.contiguous() for part in (query, key, value, given))
-    found = torch.empty_like(query), torch.empty_like(key), torch.empty_like(value)
-    _launch(_backward, (query, key, value, given, *found), offsets, longest)
+def _attend_back(joined: Tensor, given: Tensor, offsets: Tensor, longest: int) -> Tensor:
+    joined, given = joined.contiguous(), given.contiguous()
+    found = torch.empty_like(joined)
+    _launch(_backward, (joined, given, found), offsets, longest)
     return found
 
 
 @attend.register_fake
-def _(query: Tensor, key: Tensor, value: Tensor, offsets: Tensor, longest: int) -> Tensor:
-    return torch.empty_like(query, memory_format=torch.contiguous_format)
+def _(joined: Tensor, offsets: Tensor, longest: int) -> Tensor:
+    return torch.empty_like(joined[:, 0], memory_format=torch.contiguous_format)
 
 
 @_attend_back.register_fake
-def _(query: Tensor, *_: Any) -> tuple[Tensor, Tensor, Tensor]:
-    like = [torch.empty_like(query, memory_format=torch.contiguous_format) for _ in range(3)]
-    return like[0], like[1], like[2]
+def _(joined: Tensor, given: Tensor, offsets: Tensor, longest: int) -> Tensor:
+    return torch.empty_like(joined, memory_format=torch.contiguous_format)
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    *parts, ctx.longest = inputs
-    ctx.save_for_backward(*parts)
+    joined, offsets, ctx.longest = inputs
+    ctx.save_for_backward(joined, offsets)
 
 
 def _back(ctx: Any, given: Tensor) -> tuple[Tensor | None, ...]:
-    query, key, value, offsets = ctx.saved_tensors
-    return *_attend_back(query, key, value, given, offsets, ctx.longest), None, None
+    joined, offsets = ctx.saved_tensors
+    return _attend_back(joined, given, offsets, ctx.longest), None, None
 
 
 attend.register_autograd(_back, setup_context=_keep)
 
 
 def _launch(kernel: Any, parts: tuple[Tensor, ...], offsets: Tensor, longest: int) -> None:
-    _, heads, width = parts[0].shape
+    _, _, heads, width = parts[0].shape
     block = max(16, triton.next_power_of_2(longest))
     kernel[len(offsets) - 1, heads](
         *parts, offsets, heads * width, width**-0.5, WIDTH=width, BLOCK=block, num_warps=WARPS[block]
@@ -92,6 +89,14 @@ def _places(start, length, stride, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def _parts(joined, start, length, wide, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
+    """Query, key and value, which stand side by side, each as wide as all heads."""
+    at, there = _places(start, length, 3 * wide, WIDTH, BLOCK)
+    query, key = tl.load(joined + at, there, 0.0), tl.load(joined + wide + at, there, 0.0)
+    return query, key, tl.load(joined + 2 * wide + at, there, 0.0)
+
+
+@triton.jit
 def _shares(query, key, length, scale, BLOCK: tl.constexpr):
     scores = tl.dot(query, tl.trans(key)) * (scale * LOG2E)
     scores = tl.where((tl.arange(0, BLOCK) < length)[None, :], scores, float("-inf"))
@@ -100,43 +105,44 @@ def _shares(query, key, length, scale, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def _forward_block(q, k, v, out, start, length, stride, scale, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
-    at, there = _places(start, length, stride, WIDTH, BLOCK)
-    query, key, value = tl.load(q + at, there, 0.0), tl.load(k + at, there, 0.0), tl.load(v + at, there, 0.0)
+def _forward_block(joined, out, start, length, wide, scale, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
+    query, key, value = _parts(joined, start, length, wide, WIDTH, BLOCK)
     shares = _shares(query, key, length, scale, BLOCK).to(value.dtype)
+    at, there = _places(start, length, wide, WIDTH, BLOCK)
     tl.store(out + at, tl.dot(shares, value).to(value.dtype), there)
 
 
 @triton.jit
-def _backward_block(q, k, v, do, dq, dk, dv, start, length, stride, scale, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
-    at, there = _places(start, length, stride, WIDTH, BLOCK)
-    query, key, value = tl.load(q + at, there, 0.0), tl.load(k + at, there, 0.0), tl.load(v + at, there, 0.0)
-    given = tl.load(do + at, there, 0.0)
+def _backward_block(joined, given, out, start, length, wide, scale, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
+    query, key, value = _parts(joined, start, length, wide, WIDTH, BLOCK)
+    at, there = _places(start, length, wide, WIDTH, BLOCK)
+    slope = tl.load(given + at, there, 0.0)
     shares = _shares(query, key, length, scale, BLOCK)
-    tl.store(dv + at, tl.dot(tl.trans(shares.to(given.dtype)), given).to(given.dtype), there)
-    wanted = tl.dot(given, tl.trans(value))
-    steep = (shares * (wanted - tl.sum(shares * wanted, 1)[:, None]) * scale).to(given.dtype)
-    tl.store(dq + at, tl.dot(steep, key).to(given.dtype), there)
-    tl.store(dk + at, tl.dot(tl.trans(steep), query).to(given.dtype), there)
+    at, there = _places(start, length, 3 * wide, WIDTH, BLOCK)
+    tl.store(out + 2 * wide + at, tl.dot(tl.trans(shares.to(slope.dtype)), slope).to(slope.dtype), there)
+    wanted = tl.dot(slope, tl.trans(value))
+    steep = (shares * (wanted - tl.sum(shares * wanted, 1)[:, None]) * scale).to(slope.dtype)
+    tl.store(out + at, tl.dot(steep, key).to(slope.dtype), there)
+    tl.store(out + wide + at, tl.dot(tl.trans(steep), query).to(slope.dtype), there)
 
 
 @triton.jit
-def _forward(q, k, v, out, offsets, stride, scale, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
+def _forward(joined, out, offsets, wide, scale, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
     start, length = _text(offsets)
     if BLOCK > 32 and length <= 32:
-        _forward_block(q, k, v, out, start, length, stride, scale, WIDTH, 32)
+        _forward_block(joined, out, start, length, wide, scale, WIDTH, 32)
     elif BLOCK > 64 and length <= 64:
-        _forward_block(q, k, v, out, start, length, stride, scale, WIDTH, 64)
+        _forward_block(joined, out, start, length, wide, scale, WIDTH, 64)
     else:
-        _forward_block(q, k, v, out, start, length, stride, scale, WIDTH, BLOCK)
+        _forward_block(joined, out, start, length, wide, scale, WIDTH, BLOCK)
 
 
 @triton.jit
-def _backward(q, k, v, do, dq, dk, dv, offsets, stride, scale, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
+def _backward(joined, given, out, offsets, wide, scale, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
     start, length = _text(offsets)
     if BLOCK > 32 and length <= 32:
-        _backward_block(q, k, v, do, dq, dk, dv, start, length, stride, scale, WIDTH, 32)
+        _backward_block(joined, given, out, start, length, wide, scale, WIDTH, 32)
     elif BLOCK > 64 and length <= 64:
-        _backward_block(q, k, v, do, dq, dk, dv, start, length, stride, scale, WIDTH, 64)
+        _backward_block(joined, given, out, start, length, wide, scale, WIDTH, 64)
     else:
-        _backward_block(q, k, v, do, dq, dk, dv, start, length, stride, scale, WIDTH, BLOCK)
+        _backward_block(joined, given, out, start, length, wide, scale, WIDTH, BLOCK)

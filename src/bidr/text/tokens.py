@@ -7,12 +7,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import chain, islice
 from pathlib import Path
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
+from bidr.ahead import together
 from bidr.errors import ConfigError, DataError
 from bidr.files import storage_errors, sync_file, sync_folder, write_json
 from bidr.progress import Advance, bar
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 FORMAT = 1
 _BLOCK = 1024
 _CHARACTERS_PER_TOKEN = 8
+_MOST_THREADS = 4  # beyond them one waits for Python's lock
 
 
 class Tokens(NamedTuple):
@@ -235,7 +238,7 @@ def _plain_copy(tokenizer: "Tokenizer") -> "Tokenizer":
 class Tokeniser:
     """A tokenizer set up for one length. Setting up copies the tokenizer, so keep one where queries come singly.
 
-    by_words: keep the tokens of words seen before, where the tokenizer allows: for one thread and a corpus.
+    by_words: keep the tokens of words seen before, where the tokenizer allows: for a corpus.
     """
 
     def __init__(self, tokenizer: "Tokenizer", max_length: int, *, by_words: bool = False) -> None:
@@ -250,23 +253,29 @@ class Tokeniser:
         unknown = getattr(self.tokenizer.model, "unk_token", None)
         self.filler = (self.tokenizer.token_to_id(unknown) if unknown else None) or 0
         pays = by_words and splits_at_signs(self.tokenizer)
-        self._seen = SeenWords(self.tokenizer, max_length) if pays else None
+        self.threads = min(os.cpu_count() or 1, _MOST_THREADS) if pays else 0
+        self._idle: SimpleQueue[SeenWords] = SimpleQueue()
+        for _ in range(self.threads):
+            self._idle.put(SeenWords(self.tokenizer, max_length))
 
     def __call__(self, texts: Sequence[str]) -> Tokens:
         """Ragged rows, one a text."""
         return _joined(list(self.blocks(texts)))
 
     def blocks(self, texts: Iterable[str]) -> Iterator[_Block]:
-        return map(self.block, _parts(texts))
-
-    def block(self, texts: list[str]) -> _Block:
-        return self._by_words(texts) if self._seen else _block(self._encode(texts))
+        parts = _parts(texts)
+        if not self.threads:
+            return (_block(self._encode(part)) for part in parts)
+        return together(self._by_words, parts, self.threads)
 
     def _by_words(self, texts: list[str]) -> _Block:
         """The same tokens sooner; the few texts that cannot be had this way are tokenised whole."""
-        assert self._seen
         beginnings = [self._beginning(text) for text in texts]
-        found = self._seen.rows(beginnings)
+        seen = self._idle.get()
+        try:
+            found = seen.rows(beginnings)
+        finally:
+            self._idle.put(seen)
         shortened = np.array([cut is not text for cut, text in zip(beginnings, texts, strict=True)])
         least = np.where(shortened, self.max_length, 1)
         again = sorted({*found.whole, *np.flatnonzero(found.lengths < least).tolist()})
