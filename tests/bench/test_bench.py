@@ -1,6 +1,7 @@
 """bidr bench: what a peer says becomes a row, what it cannot do becomes the reason, and figures are right."""
 
 import mmap
+import subprocess
 import sys
 import xml.etree.ElementTree as ET
 from pathlib import Path
@@ -10,13 +11,14 @@ import pytest
 
 from bidr.bench import run
 from bidr.bench.curves import front, svg
-from bidr.bench.install import install
+from bidr.bench.install import RANKING, install
 from bidr.bench.launch import PeerError, ask
 from bidr.bench.peers import harness
 from bidr.bench.report import fastest, tables
 from bidr.bench.variants import NAMES, Variant, variants
 from bidr.cli import main
 from bidr.codes.vectors import VectorRows
+from bidr.index.vectors import VectorWriter
 
 EXACT = """
 import numpy as np, os
@@ -167,6 +169,32 @@ def test_each_peer_is_measured_and_has_an_adapter() -> None:
 def test_what_needs_no_environment_gets_none(tmp_path: Path) -> None:
     assert install(tmp_path, ("ours", "faiss", "naive")) == {}
     assert not list(tmp_path.iterdir())
+
+
+ALONE = """
+import importlib.metadata, sys
+known = set(sys.argv[1:])
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in missing:
+            raise ImportError(name)
+missing = set(importlib.metadata.packages_distributions()) - known - {"bidr"}
+sys.meta_path.insert(0, Missing())
+from bidr.bench.peers.harness import ranker
+import numpy as np, pathlib
+print(ranker("auto", pathlib.Path("vectors.npy"))[0])
+"""
+
+
+def test_candidates_are_ranked_by_our_reads_in_what_a_peer_is_installed_with(tmp_path: Path) -> None:
+    """Otherwise a peer would be charged for slower ones."""
+    with VectorWriter(lambda name: (tmp_path / name).open("wb"), 4, 8, "fp16") as out:
+        out.write(np.ones((4, 8), dtype=np.float32))
+    names = [*RANKING, "numpy", "llvmlite"]
+    said = subprocess.run(
+        [sys.executable, "-c", ALONE, *names], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert said.stdout == "bidr's reads\n"
 
 
 @pytest.mark.parametrize(

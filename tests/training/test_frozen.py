@@ -19,7 +19,7 @@ from bidr.model.folder import Model
 from bidr.model.frozen import FrozenModel, open_model
 from bidr.training.frozen.distil import Distilling, Lessons, Vectors, label_loss
 from bidr.training.frozen.settings import FrozenConfig
-from bidr.training.frozen.train import distil_settings, share_found, spread
+from bidr.training.frozen.train import distil_settings, share_at_depths, share_found, spread
 
 TRAIN = 300
 DEPTH = 15
@@ -190,3 +190,13 @@ def test_more_bytes_have_finer_lessons_where_asked(finer, size, expected):
     found = distil_settings(Lessons(given, given, np.zeros((384, 1), np.int64), np.zeros((384, 0), np.int64)), config)
     sharpness = found.temperature / spread(*given)
     assert (found.rate, found.others, sharpness, found.own) == pytest.approx(expected)
+
+
+def test_codes_that_find_all_are_told_apart_by_how_soon() -> None:
+    found = np.arange(200)[None]
+    first, last, none = (np.array([[row, -1]]) for row in (3, 150, 999))
+    assert share_found(found, first) == share_found(found, last) == 1
+    assert share_at_depths(found, first) == 1
+    assert share_at_depths(found, last) == 1 / 5  # of 200, 100, 50, 25 and 12
+    assert share_at_depths(found, none) == 0
+    assert share_at_depths(found[:, :4], first) == 1

@@ -7,7 +7,7 @@ from pathlib import Path
 from bidr.bench.variants import PACKAGES
 
 # With these bidr's reads run in the peer's Python too, so that no peer is slowed by how candidates are ranked.
-RANKING = ("numba",)
+RANKING = ("numba", "xxhash")
 DONE = "installed"
 
 

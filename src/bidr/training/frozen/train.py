@@ -21,7 +21,7 @@ from bidr.progress import bar, say
 from bidr.training.config import TrainConfig
 from bidr.training.engine import checkpoint
 from bidr.training.frozen.distil import CodesLearner, Distilling, DistilSettings, Lessons, Rows
-from bidr.training.frozen.sampled import Labels, Pair, Prepared, Probe, prepare
+from bidr.training.frozen.sampled import TOP, Labels, Pair, Prepared, Probe, prepare
 
 WORK, RUN, CHECKPOINT = "work", "run.json", "checkpoint.pt"
 WIDTH_OF_RATES = 384
@@ -137,14 +137,22 @@ class _Run:
 def _measure(learner: CodesLearner, probe: Probe, config: TrainConfig) -> dict[str, float]:
     """How many of the exact top 10, and of the labelled documents, are among the candidates of held-out questions."""
     found = candidates_of(learner, probe.questions, config.candidates)
-    figures = {"exact_top_10": share_found(found, probe.best)}
+    wanted = {"exact_top_10": probe.best}
+    # Labels alone can mislead: a model that was trained on them finds them all, however bad its codes are.
     if (probe.labelled >= 0).any() and config.frozen.label_weight:
-        figures["labelled"] = share_found(found, probe.labelled)
+        wanted["labelled"] = probe.labelled
+    figures = {name: share_found(found, rows) for name, rows in wanted.items()}
     if len(probe.questions):
         said = ", ".join(f"{name} {value:.4f}" for name, value in figures.items())
         say(f"held-out questions, share among {config.candidates} candidates: {said}")
-    # Labels alone can mislead: a model that was trained on them finds them all, however bad its codes are.
-    return {**figures, "kept_by": sum(figures.values()) / len(figures)}
+    return {**figures, "kept_by": float(np.mean([share_at_depths(found, rows) for rows in wanted.values()]))}
+
+
+def share_at_depths(found: Rows, wanted: Rows) -> float:
+    """Mean over ever fewer candidates, down to 10: among many, codes of many bytes all find all but a question or two,
+    and chance would choose."""
+    depths = [found.shape[1] >> half for half in range(found.shape[1].bit_length()) if found.shape[1] >> half >= TOP]
+    return float(np.mean([share_found(found[:, :depth], wanted) for depth in depths or [found.shape[1]]]))
 
 
 def candidates_of(learner: CodesLearner, questions: Floats, count: int) -> Rows:
