@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 from bidr.codes.vectors import check_dims
 from bidr.errors import ConfigError
 from bidr.index.budget import build_peaks
-from bidr.index.engines.graph import COMPARED_A_STEP, default_width
-from bidr.index.engines.lists import VISITED
+from bidr.index.engines.graph import compared_by_walk, default_width
+from bidr.index.engines.lists import default_visits
 from bidr.index.lexical.sizes import SAMPLED, WordsSize, counted, words_disk, words_ram
 from bidr.index.sizes import BITS, ENGINES, MOST_DOCUMENTS, Shape, cold_pages, disk, page_tables, ram
 from bidr.index.times import build_seconds
@@ -164,8 +164,8 @@ def _engine(corpus: Corpus, engine: str, bits: int) -> dict[str, Any]:
 def compared(shape: Shape, candidates: int) -> int:
     """Codes that a query is compared with, by default settings."""
     if shape.engine == "lists":
-        return max(min(candidates, shape.count), round(VISITED * shape.count))
-    return min(COMPARED_A_STEP * default_width(candidates), shape.count) if shape.engine == "hnsw" else shape.count
+        return max(min(candidates, shape.count), round(default_visits(shape.lists) / shape.lists * shape.count))
+    return compared_by_walk(shape.count, default_width(candidates)) if shape.engine == "hnsw" else shape.count
 
 
 def fits(corpus: Corpus, shape: Shape) -> bool:

@@ -17,7 +17,7 @@ from bidr.index.engines.base import Candidates
 from bidr.index.engines.choose import AUTO_SCAN_DOCUMENTS, choose_engine
 from bidr.index.engines.graph import default_width
 from bidr.index.engines.linking import LINK_WORDS, MOST_LINKS, NODE, POOLED, RANGE, _best, choose, pack_links
-from bidr.index.engines.lists import CentroidGraph, Centroids
+from bidr.index.engines.lists import CentroidGraph, Centroids, default_visits
 from bidr.index.engines.make import make_graph, make_lists, make_scan
 from bidr.index.engines.near import SAMPLE_EVERY
 from bidr.index.engines.packed import bits_of, read_links, write_links
@@ -413,3 +413,11 @@ def test_engine_names():
         assert choose_engine("auto", most + 1, bits) == "lists"
     with pytest.raises(ConfigError, match=r"ivf.*expected one of auto, scan, lists, hnsw"):
         choose_engine("ivf", 10)
+
+
+def test_a_fifth_of_the_lists_is_visited_and_of_very_many_fewer():
+    assert [default_visits(lists) for lists in (1, 3, 100, 4_000)] == [1, 1, 20, 800]
+    assert default_visits(4_000, 1.5) == 1_200
+    ever = [default_visits(lists) for lists in range(4_000, 200_000, 1_000)]
+    assert ever == sorted(ever)
+    assert default_visits(126_491) < 0.02 * 126_491

@@ -22,7 +22,7 @@ from bidr.index.engines.files import (
     open_order,
     read_array,
 )
-from bidr.index.engines.lists import VISITED, Lists
+from bidr.index.engines.lists import Lists, default_visits
 from bidr.index.faissfile import InLists, export_faiss, export_lists
 from bidr.index.folder import (
     REBUILD,
@@ -121,12 +121,12 @@ class IndexReader:
         """The codes as a plain Faiss index over rows, searched by inner product; `import_faiss` brings them back.
 
         engine: "scan" (`IndexPQ`), "hnsw" (`IndexHNSWPQ`, linked now, which takes a while), or of an index with lists
-                also "lists" (`IndexIVFPQ`): the same lists, a fifth of them visited.
+                also "lists" (`IndexIVFPQ`): the same lists, as many of them visited.
         """
         codes = self.candidates.codes()
         if engine == "lists":
             lists = self._lists()
-            return export_lists(self.codebooks, codes, lists, max(1, round(VISITED * len(lists.centroids))))
+            return export_lists(self.codebooks, codes, lists, default_visits(len(lists.centroids)))
         if self.order is not None:
             codes[self.order] = codes.copy()
         return export_faiss(self.codebooks, codes, engine=engine)

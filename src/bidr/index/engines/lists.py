@@ -17,8 +17,9 @@ Offsets = npt.NDArray[np.int64]
 Scanning = Callable[[Floats, Rows, Rows, int, Words], tuple[Floats, Rows]]
 
 # The share of lists that is visited: at a million documents it finds 98.6 % of a scan's 1,000 candidates, 10 % finds
-# 96.7 and 40 % 99.6 (docs/engines.md).
-VISITED = 0.2
+# 96.7 and 40 % 99.6 (docs/engines.md). Of more lists than a million documents have, a smaller one: what must be visited
+# for as much grew with the documents to the power .09 to .2 from 192,990 to a million, the lists with their root.
+VISITED, VISITED_OF, FEWER = 0.2, 4_000, 0.7
 # Under a filter so many times as many: fewer documents of each are compared, and those that a filter leaves are further
 # away. Found of the scan's top 100 at 50 and 10 % allowed, with the query: .990 without this.
 VISITED_FILTERED = 1.5
@@ -31,6 +32,12 @@ AGAINST = 0.75
 MANY_LISTS = 32_768
 # Products with bytes, summed over 8,000 dimensions, fit 32 bits.
 QUERY_STEPS = 2_047
+
+
+def default_visits(lists: int, times: float = 1) -> int:
+    """How many of so many lists a query visits."""
+    share: float = VISITED * min(1, VISITED_OF / max(lists, 1)) ** FEWER
+    return max(1, round(times * share * lists))
 
 
 class Lists(OverCodes):
@@ -57,8 +64,8 @@ class Lists(OverCodes):
         """As `Candidates.search`; `ef` lists are visited, and more where these hold fewer than k documents."""
         queries, words = as_queries(queries), as_words(allowed, self.count)
         tables = self.store.tables(queries)
-        share_visited = VISITED if allowed is None else VISITED * VISITED_FILTERED
-        visits = min(ef or self.visits or max(1, round(share_visited * self.lists)), self.lists)
+        usual = default_visits(self.lists, 1 if allowed is None else VISITED_FILTERED)
+        visits = min(ef or self.visits or usual, self.lists)
         sizes, goal, share = np.diff(self.offsets), k, 0.0
         scan: Scanning = self.store.scan
         if allowed is not None:
