@@ -34,3 +34,16 @@ def test_what_fails_fails_at_its_place():
     assert [next(found), next(found)] == [0, 1]
     with pytest.raises(ZeroDivisionError):
         next(found)
+
+
+def test_what_nobody_waits_for_any_more_is_not_made():
+    made = []
+
+    def make(item):
+        time.sleep(0.02)
+        made.append(item)
+
+    found = together(make, range(100), 2)
+    next(found)
+    found.close()
+    assert len(made) <= 4

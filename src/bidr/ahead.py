@@ -27,14 +27,16 @@ def ahead(make: Callable[[Given], Made], items: Sequence[Given]) -> Iterator[Mad
 
 def together(make: Callable[[Given], Made], items: Iterable[Given], threads: int) -> Iterator[Made]:
     """make(item) for every item in order, by several threads; items are taken a few ahead of the caller."""
-    with ThreadPoolExecutor(threads, "together") as pool:
-        making: deque[Future[Made]] = deque()
+    pool, making = ThreadPoolExecutor(threads, "together"), deque[Future[Made]]()
+    try:
         for item in items:
             making.append(pool.submit(make, item))
             if len(making) > 2 * threads:
                 yield making.popleft().result()
         while making:
             yield making.popleft().result()
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 class OnItsWay:

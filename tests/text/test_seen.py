@@ -70,7 +70,7 @@ def test_it_forgets_rather_than_grow(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_several_threads_keep_the_order_of_the_texts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tokens, "_BLOCK", 3)
-    monkeypatch.setattr("os.cpu_count", lambda: 3)
+    monkeypatch.setattr(tokens, "cores", lambda: 3)
     tokeniser = Tokeniser(BOTH["bert"], 16, by_words=True)
     texts = [f"word{i % 11} and {i}," for i in range(500)]
     assert tokeniser.threads == 3
@@ -114,3 +114,23 @@ def test_a_table_of_words_grows_and_keeps_their_numbers() -> None:
 def test_a_token_of_the_tokenizers_own_is_found_within_a_word() -> None:
     texts = ["ab[MASK]cd, e", "ab [mask] cd", "a"]
     assert rows(Tokeniser(BOTH["bert"], 16, by_words=True), texts) == rows(Tokeniser(BOTH["bert"], 16), texts)
+
+
+def test_after_an_error_words_are_learned_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tokens, "cores", lambda: 1)
+    texts = ["a b", "c d", "and h"]
+    monkeypatch.setattr(tokens, "_BLOCK", 1)
+    learn, calls = seen.SeenWords._learn, iter([False, True, False, False])
+
+    def fails(self: seen.SeenWords, new: list[str]) -> None:
+        if next(calls):
+            raise MemoryError
+        learn(self, new)
+
+    monkeypatch.setattr(seen.SeenWords, "_learn", fails)
+    found = Tokeniser(BOTH["bert"], 16, by_words=True).blocks(texts)
+    whole = rows(Tokeniser(BOTH["bert"], 16), texts)
+    made: list[list[int]] = []
+    with pytest.raises(MemoryError):
+        made.extend(block.ids.tolist() for block in found)
+    assert made == whole[:1]

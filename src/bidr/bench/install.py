@@ -15,7 +15,8 @@ def install(folder: Path, peers: tuple[str, ...]) -> dict[str, str]:
     """Install what the named peers need; returns for each that failed the reason."""
     failed: dict[str, str] = {}
     for peer in peers:
-        if peer not in PACKAGES or (folder / peer / DONE).exists():
+        done = folder / peer / DONE
+        if peer not in PACKAGES or (done.exists() and done.read_text(encoding="utf-8").split() == [*RANKING]):
             continue
         print(f"installing {PACKAGES[peer]} into {folder / peer}", file=sys.stderr, flush=True)
         reason = _run([sys.executable, "-m", "venv", str(folder / peer)])
@@ -25,7 +26,7 @@ def install(folder: Path, peers: tuple[str, ...]) -> dict[str, str]:
             failed[peer] = reason
         else:
             _run([*pip, "--only-binary", ":all:", *RANKING])
-            (folder / peer / DONE).touch()
+            done.write_text("\n".join(RANKING), encoding="utf-8")
     return failed
 
 

@@ -17,6 +17,13 @@ from torch.nn import functional
 PARTS = ("query", "key", "value")
 
 
+def joinable(layers: nn.ModuleList) -> bool:
+    """Whether all projections are plain ones: of an adapter's, say, the weight is not all."""
+    attentions = [cast(Any, layer).attention.self for layer in layers]
+    projections = [getattr(one, name) for one in attentions for name in PARTS]
+    return all(type(one) is nn.Linear and one.bias is not None for one in projections)
+
+
 def join_projections(layers: nn.ModuleList) -> None:
     """Let every layer's attention take packed texts so; padded ones go the way they went."""
     for layer in layers:
@@ -32,6 +39,11 @@ class _Joined(nn.Module):
     attention_head_size: int
     attend: Callable[[Tensor, Tensor, int], Tensor]  # (tokens, 3, heads, width) to (tokens, heads, width)
 
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Copies and pickles are of the kind that this is laid over."""
+        made: Any = super().__reduce_ex__(protocol)
+        return _new, (type(self).__bases__[1],), *made[2:]
+
     def forward(self, hidden_states: Tensor, *given: Any, **named: Any) -> Any:
         if "cu_seq_lens_q" not in named:
             return super().forward(hidden_states, *given, **named)
@@ -41,6 +53,10 @@ class _Joined(nn.Module):
         joined = joined.view(len(joined), len(PARTS), -1, self.attention_head_size)
         found = self.attend(joined, named["cu_seq_lens_q"], named["max_length_q"])
         return found.flatten(1)[None], None
+
+
+def _new(kind: Any) -> Any:
+    return kind.__new__(kind)
 
 
 @cache
@@ -60,9 +76,9 @@ def _attend_short(joined: Tensor, offsets: Tensor, longest: int) -> Tensor:
     """By a kernel of our own where texts are short."""
     from bidr.model.short_attention import attend, fits
 
-    return (
-        cast(Tensor, attend(joined, offsets, longest)) if fits(joined, longest) else _attend(joined, offsets, longest)
-    )
+    if joined.is_cuda and fits(joined, longest):
+        return cast(Tensor, attend(joined, offsets, longest))
+    return _attend(joined, offsets, longest)
 
 
 def _attend(joined: Tensor, offsets: Tensor, longest: int) -> Tensor:

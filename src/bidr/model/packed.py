@@ -14,12 +14,11 @@ import torch
 from torch import Tensor
 
 from bidr.model.dropout import drawn_seeds, hash_dropouts
-from bidr.model.joined import join_projections, kernels_can_be_made
+from bidr.model.joined import join_projections, joinable, kernels_can_be_made
 
 ATTENTION = "bidr_packed"
 POOLINGS = ("mean", "cls", "lasttoken")
-# Where a model's first position is: RoBERTa and its kin count from behind the padding token.
-FIRST_POSITION = {"bert": 0, "roberta": 2, "xlm-roberta": 2, "camembert": 2}
+KINDS = ("bert", "roberta", "xlm-roberta", "camembert")
 COMPILED_STEPS = 500
 
 
@@ -31,7 +30,9 @@ def packable(model: Any) -> bool:
     kind = getattr(getattr(backbone, "config", None), "model_type", None)
     pooling = model[1]
     known = type(pooling).__name__ == "Pooling" and getattr(pooling, "pooling_mode", None) in POOLINGS
-    return kind in FIRST_POSITION and known and bool(getattr(pooling, "include_prompt", True))
+    if kind not in KINDS or not known or not getattr(pooling, "include_prompt", True):
+        return False
+    return joinable(cast(Any, backbone).encoder.layer)
 
 
 def encode_packed(model: Any, ids: Tensor, offsets: Tensor, longest: int, *, training: bool) -> Tensor:
@@ -42,7 +43,7 @@ def encode_packed(model: Any, ids: Tensor, offsets: Tensor, longest: int, *, tra
     positions = torch.arange(len(ids), device=ids.device) - offsets[owners]
     given: dict[str, Any] = {
         "input_ids": ids[None],
-        "position_ids": positions[None] + FIRST_POSITION[backbone.config.model_type],
+        "position_ids": positions[None] + _first_position(backbone),
         "cu_seq_lens_q": offsets.int(),
         "max_length_q": longest,
     }
@@ -53,6 +54,11 @@ def encode_packed(model: Any, ids: Tensor, offsets: Tensor, longest: int, *, tra
     for module in list(model)[2:]:
         features = module(features)
     return features["sentence_embedding"].float()
+
+
+def _first_position(backbone: Any) -> int:
+    """RoBERTa and its kin count from behind the padding token."""
+    return 0 if backbone.config.model_type == "bert" else int(backbone.embeddings.padding_idx) + 1
 
 
 def compile_layers(model: Any, steps: int) -> None:

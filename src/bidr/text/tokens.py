@@ -3,11 +3,11 @@
 import json
 import os
 import shutil
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import chain, islice
 from pathlib import Path
-from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -15,6 +15,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from bidr.ahead import together
+from bidr.cores import cores
 from bidr.errors import ConfigError, DataError
 from bidr.files import storage_errors, sync_file, sync_folder, write_json
 from bidr.progress import Advance, bar
@@ -253,10 +254,7 @@ class Tokeniser:
         unknown = getattr(self.tokenizer.model, "unk_token", None)
         self.filler = (self.tokenizer.token_to_id(unknown) if unknown else None) or 0
         pays = by_words and splits_at_signs(self.tokenizer)
-        self.threads = min(os.cpu_count() or 1, _MOST_THREADS) if pays else 0
-        self._idle: SimpleQueue[SeenWords] = SimpleQueue()
-        for _ in range(self.threads):
-            self._idle.put(SeenWords(self.tokenizer, max_length))
+        self.threads = min(cores(), _MOST_THREADS) if pays else 0
 
     def __call__(self, texts: Sequence[str]) -> Tokens:
         """Ragged rows, one a text."""
@@ -266,16 +264,21 @@ class Tokeniser:
         parts = _parts(texts)
         if not self.threads:
             return (_block(self._encode(part)) for part in parts)
-        return together(self._by_words, parts, self.threads)
+        kept = threading.local()
 
-    def _by_words(self, texts: list[str]) -> _Block:
+        def block(part: list[str]) -> _Block:
+            words = getattr(kept, "words", None) or SeenWords(self.tokenizer, self.max_length)
+            kept.words = None  # what an error leaves half written is not looked up in again
+            found = self._by_words(part, words)
+            kept.words = words
+            return found
+
+        return together(block, parts, self.threads)
+
+    def _by_words(self, texts: list[str], words: SeenWords) -> _Block:
         """The same tokens sooner; the few texts that cannot be had this way are tokenised whole."""
         beginnings = [self._beginning(text) for text in texts]
-        seen = self._idle.get()
-        try:
-            found = seen.rows(beginnings)
-        finally:
-            self._idle.put(seen)
+        found = words.rows(beginnings)
         shortened = np.array([cut is not text for cut, text in zip(beginnings, texts, strict=True)])
         least = np.where(shortened, self.max_length, 1)
         again = sorted({*found.whole, *np.flatnonzero(found.lengths < least).tolist()})

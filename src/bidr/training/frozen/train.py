@@ -23,6 +23,7 @@ from bidr.training.engine import checkpoint
 from bidr.training.frozen.distil import CodesLearner, Distilling, DistilSettings, Lessons, Rows
 from bidr.training.frozen.sampled import TOP, Labels, Pair, Prepared, Probe, prepare
 
+KEPT_BY = "shares at depths"
 WORK, RUN, CHECKPOINT = "work", "run.json", "checkpoint.pt"
 WIDTH_OF_RATES = 384
 BYTES_OF_SETTINGS = 8
@@ -115,11 +116,13 @@ class _Run:
     def state(self) -> dict[str, Any]:
         best = {"codewords": torch.tensor(self.best.codewords), "query": torch.tensor(self.best.query)}
         start = {name: torch.tensor(array) for name, array in self.start._asdict().items()}
-        return {"distilling": self.distilling.state(), "history": self.history, "best": best, "start": start}
+        state = {"distilling": self.distilling.state(), "history": self.history, "best": best, "start": start}
+        return {**state, "kept_by": KEPT_BY}
 
     def restore(self, state: dict[str, Any]) -> None:
         self.distilling.restore(state["distilling"])
-        self.history = state["history"]
+        # What an earlier version measured cannot be compared.
+        self.history = state["history"] if state.get("kept_by") == KEPT_BY else []
         self.best = self.best._replace(**{name: one.numpy() for name, one in state["best"].items()})
 
     def measure(self) -> None:
