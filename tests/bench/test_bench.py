@@ -54,8 +54,8 @@ def measured(
     return run.compare([variant], prepared, lambda peer: sys.executable, {}, run.Limits(1, seconds, 2, 1))[0]
 
 
-def made(rank: str | None = "random", cold: bool = False) -> Variant:
-    return Variant("made", "made", {}, [{"candidates": 100}, {"candidates": 400}], rank, cold)
+def made(rank: str | None = "random", on_disk: bool = False) -> Variant:
+    return Variant("made", "made", {}, [{"candidates": 100}, {"candidates": 400}], rank, on_disk)
 
 
 @pytest.mark.parametrize(
@@ -128,11 +128,29 @@ def test_cold_is_proved(tmp_path: Path) -> None:
 def test_what_stays_in_memory_is_not_called_cold(prepared: run.Prepared, monkeypatch: pytest.MonkeyPatch) -> None:
     with prepared.rows.open("rb") as opened, mmap.mmap(opened.fileno(), 0, prot=mmap.PROT_READ) as held:
         assert sum(held[::4_096]) >= 0
-        row = measured(prepared, EXACT, monkeypatch, made(cold=True))
+        row = measured(prepared, EXACT, monkeypatch, made())
     assert "stay in memory" in row["not_cold"]["error"]
     assert "stay in memory" in tables([row])
     assert len(row["points"]) == 2  # what was measured warm stands
     assert "error" not in row
+
+
+def test_a_peer_that_reads_its_own_files_is_measured_cold_too(
+    prepared: run.Prepared, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mapped = EXACT.replace('rows = np.load(folder / "rows.npy")', 'rows = np.load(folder / "rows.npy", mmap_mode="r")')
+    row = measured(prepared, mapped, monkeypatch, made(None, on_disk=True))
+    if "not_cold" in row:
+        pytest.skip("the temporary files of this machine live in memory")
+    assert row["cold"]["queries"] == 2
+    assert "cold" not in measured(prepared, mapped, monkeypatch, made(None))
+
+
+def test_the_peak_of_a_build_is_its_own(prepared: run.Prepared, monkeypatch: pytest.MonkeyPatch) -> None:
+    held = np.ones(50_000_000)  # 400 MB, which a child's getrusage would count
+    row = measured(prepared, EXACT, monkeypatch, made())
+    assert held[0] == 1
+    assert row["build"]["peak_bytes"] < 200e6
 
 
 def test_recall() -> None:

@@ -23,6 +23,7 @@ class Variant(NamedTuple):
     grid: what it is searched with, each a point of its curve.
     rank: how the harness ranks candidates by the stored vectors ("auto": by bidr's reads where the peer's Python can,
           else by numpy; "memmap": as the paper's code does); None: the peer answers by itself.
+    on_disk: such a peer keeps vectors on disk.
     """
 
     name: str
@@ -30,7 +31,12 @@ class Variant(NamedTuple):
     settings: Settings
     grid: list[Settings]
     rank: str | None = "auto"
-    cold: bool = False
+    on_disk: bool = False
+
+    @property
+    def cold(self) -> bool:
+        """Whether vectors are on disk, where a query may have to wait for them."""
+        return self.rank is not None or self.on_disk
 
     @property
     def adapter(self) -> str:
@@ -64,7 +70,7 @@ def _with_codes(peer: str, dim: int, size: int, lists: int) -> list[Variant]:
     if peer == "ours":
         visited = [{"visited": share, "candidates": depth} for share in SHARES for depth in LISTED_DEPTHS]
         return [
-            Variant(f"bidr {engine} {size} B", peer, {"fitted": books, "engine": engine}, grid, None, cold=True)
+            Variant(f"bidr {engine} {size} B", peer, {"fitted": books, "engine": engine}, grid, None, on_disk=True)
             for engine, grid in (("scan", depths), ("lists", visited))
         ]
     if peer == "faiss":
@@ -79,13 +85,13 @@ def _with_codes(peer: str, dim: int, size: int, lists: int) -> list[Variant]:
     made = []
     if peer == "naive":
         settings: Settings = {"factory": f"PQ{books}x4fs", "fitted": books}
-        made = [Variant(f"naive memmap {size} B", peer, settings, depths, "memmap", cold=True)]
+        made = [Variant(f"naive memmap {size} B", peer, settings, depths, "memmap")]
     if peer == "lancedb":
         settings = {"books": size, "lists": lists // 2}
-        made = [Variant(f"LanceDB IVF_PQ {size} B", peer, settings, _refined(lists // 2), None)]
+        made = [Variant(f"LanceDB IVF_PQ {size} B", peer, settings, _refined(lists // 2), None, on_disk=True)]
     if peer == "diskann":
         settings = {"bytes": size, "links": 32, "ef_construction": 64}
-        made = [Variant(f"DiskANN {size} B", peer, settings, [{"ef": ef} for ef in DISK_WIDTHS], None)]
+        made = [Variant(f"DiskANN {size} B", peer, settings, [{"ef": ef} for ef in DISK_WIDTHS], None, on_disk=True)]
     return made
 
 

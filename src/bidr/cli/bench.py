@@ -100,6 +100,8 @@ class Bench(Verb):
         ):
             if value < 1:
                 raise ConfigError(f"--{name}: given {value}, expected 1 or more")
+        if self.cold < 0:
+            raise ConfigError(f"--cold: given {self.cold}, expected 0 or more queries")
         if self.work is not None and not self.work.is_dir():
             raise ConfigError(f"--work: the folder {self.work} does not exist; create it first")
         pythons = {}
