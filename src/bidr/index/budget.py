@@ -17,6 +17,9 @@ from bidr.errors import ConfigError
 from bidr.index.engines.arrange import PIECE
 from bidr.index.engines.clusters import AT_ONCE, GRAPH_LINKS, MANY_LISTS, ORDERED_DOCUMENTS, SORTED_AT_ONCE, sample_size
 from bidr.index.engines.files import IN_RAM
+from bidr.index.engines.graph import chosen_from
+from bidr.index.engines.linking import AMONG
+from bidr.index.faissfile import EF_CONSTRUCTION
 from bidr.index.folder import open_generation
 from bidr.index.sizes import FLOAT, Shape
 from bidr.index.vectors import WRITE_ROWS
@@ -32,9 +35,9 @@ FITTING, CODING, DECODING, WRITING = 8, 5, 5, 6
 NAMES_HELD, NAMED = 96 * MIB, 0.25
 # And where their words are written too: lengths and places; postings on their way to disk, and sorted.
 WORDED, WORDS_HELD = 12, 200 * MIB
-# Who chose a group as a link, some 140 of 5 bytes each and offsets, for each of its four documents; the means of pieces
-# come on top. And what is compared.
-CHOSEN, GRAPH_BASE = 184, 192 * MIB
+# Links are chosen (vectors that are looked at together, beside the means of all pieces), then put in order: who chose a
+# group, some 140 of 5 bytes each and offsets, for each of its four documents. A million took 311 and 410 MiB in all.
+LOOKED_AT, CHOOSING, CHOSEN, ORDERING = 1.25, 32 * MIB, 184, 40 * MIB
 UNITS = {"": 1, **{f"{unit}B": 1000 ** (power + 1) for power, unit in enumerate("KMGTP")}}
 UNITS |= {f"{unit}iB": 1024 ** (power + 1) for power, unit in enumerate("KMGTP")} | {"B": 1}
 
@@ -61,7 +64,9 @@ def build_peaks(shape: Shape, *, fits: bool = True, named: bool = False, worded:
         held = NAMES_HELD + WORDS_HELD * worded
         parts["names"] = held + math.ceil(shape.count * (NAMED + WORDED * worded))
     if shape.engine == "hnsw":
-        parts["links"] = shape.count * CHOSEN + shape.count // PIECE * row + GRAPH_BASE
+        together = round(LOOKED_AT * AMONG * chosen_from(EF_CONSTRUCTION)) * row
+        choosing = CHOOSING + min(together, shape.count * row) + shape.count // PIECE * row
+        parts["links"] = max(choosing, ORDERING + shape.count * CHOSEN)
     return {step: BASE + size for step, size in parts.items()}
 
 

@@ -95,7 +95,7 @@ def engine_ram(shape: Shape) -> dict[str, int]:
     parts = {"codes": rows * shape.code_bytes}
     if shape.engine == "lists":
         beside = CENTROID_LINKS if shape.lists > MANY_LISTS else FLOAT.itemsize
-        parts["lists"] = shape.lists * (shape.dim + beside) + 8 * (shape.lists + 1)
+        parts["lists"] = shape.lists * (shape.dim + beside) + 8 * (2 * shape.lists + 1)
     if shape.engine == "hnsw":
         parts["links"] = nodes_of(shape.count) * LINK_WORDS * WORD.itemsize
     return parts

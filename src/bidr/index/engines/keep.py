@@ -13,6 +13,7 @@ Keys = npt.NDArray[np.uint64]
 ROW_BITS = np.uint64(32)
 LAST_ROW = np.uint64(0xFFFFFFFF)
 SIGN = np.uint32(0x80000000)
+BINS, FEW = 1_024, 128
 
 
 @compiled()
@@ -50,8 +51,47 @@ def split_keys(keys: Any, k: int) -> tuple[Any, Any]:
 
 @compiled()
 def kth_largest(keys: Any, count: int, k: int) -> Any:
-    """The k-th largest of the first `count` keys, k from 1; they are left as they are."""
-    work = keys[:count].copy()
+    """The k-th largest of the first `count` keys, k from 1; they are left as they are.
+
+    Counted into bins between the least and the largest, of which one is looked at further: no branch depends on a key,
+    which makes it several times as fast as exchanging keys about a pivot.
+    """
+    work, counts = keys[:count].copy(), np.empty(BINS, dtype=np.int64)
+    while count > FEW:
+        least, shift = _bins(work[:count])
+        counts[:] = 0
+        for place in range(count):
+            counts[(work[place] - least) >> shift] += 1
+        at, above = BINS - 1, 0
+        while above + counts[at] < k:
+            above += counts[at]
+            at -= 1
+        if shift == 0:
+            return least + np.uint64(at)
+        kept = 0
+        for place in range(count):
+            key = work[place]
+            work[kept] = key
+            kept += ((key - least) >> shift) == np.uint64(at)
+        count, k = kept, k - above
+    return _selected(work, count, k)
+
+
+@compiled()
+def _bins(keys: Any) -> Any:
+    """The least key, and by how many bits its differences from the others are cut to number the bins."""
+    least, most = keys[0], keys[0]
+    for key in keys:
+        least, most = min(least, key), max(most, key)
+    shift = np.uint64(0)
+    while (most - least) >> shift >= np.uint64(BINS):
+        shift += np.uint64(1)
+    return least, shift
+
+
+@compiled()
+def _selected(work: Any, count: int, k: int) -> Any:
+    """The same of a few, which are moved about."""
     low, high, wanted = 0, count - 1, count - k
     while low < high:
         pivot = _middle(work[low], work[(low + high) // 2], work[high])

@@ -47,7 +47,7 @@ class Lists(OverCodes):
 
     def __init__(self, store: CodeStore, centroids: Floats, offsets: Offsets, visits: int | None = None) -> None:
         super().__init__(store)
-        self.offsets, self.visits = offsets, visits
+        self.offsets, self.visits, self._sizes = offsets, visits, np.diff(offsets)
         self._centroids = CentroidGraph(centroids) if len(centroids) > MANY_LISTS else Centroids(centroids)
 
     @property
@@ -56,7 +56,7 @@ class Lists(OverCodes):
 
     @property
     def ram_bytes(self) -> dict[str, int]:
-        return {"codes": self.store.nbytes, "lists": self._centroids.nbytes + self.offsets.nbytes}
+        return {"codes": self.store.nbytes, "lists": self._centroids.nbytes + self.offsets.nbytes + self._sizes.nbytes}
 
     def search(
         self, queries: Floats, k: int, ef: int | None = None, allowed: Bitmap | None = None
@@ -66,7 +66,7 @@ class Lists(OverCodes):
         tables = self.store.tables(queries)
         usual = default_visits(self.lists, 1 if allowed is None else VISITED_FILTERED)
         visits = min(ef or self.visits or usual, self.lists)
-        sizes, goal, share = np.diff(self.offsets), k, 0.0
+        sizes, goal, share = self._sizes, k, 0.0
         scan: Scanning = self.store.scan
         if allowed is not None:
             sizes = bits_within(words, self.offsets)
@@ -87,14 +87,16 @@ class Lists(OverCodes):
         All of them where of the documents in the nearest a smaller share than `least` counts.
         """
         near = self._centroids.nearest(query, visits)
-        there = sizes[near].sum()
-        if there < least * (self.offsets[near + 1] - self.offsets[near]).sum():
-            near = np.arange(self.lists)
+        held = sizes[near]
+        there = held.sum()
+        if least and there < least * self._sizes[near].sum():
+            near, held = np.arange(self.lists), sizes
         elif there < goal:
             every = self._centroids.nearest(query, self.lists)
             filled = int(np.searchsorted(np.cumsum(sizes[every]), min(goal, sizes.sum())))
             near = every[: max(visits, filled + 1)]
-        return near[sizes[near] > 0]
+            held = sizes[near]
+        return near[held > 0]
 
 
 class Centroids:
