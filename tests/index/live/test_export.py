@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import faiss
@@ -18,6 +19,7 @@ from bidr.index.build import build_index
 from bidr.index.faissfile import import_faiss
 from bidr.index.live import export
 from bidr.index.live.index import LiveIndex
+from bidr.training.config import FrozenConfig
 from index.live.made_live import built, some, writer
 from index.made_index import clustered, fitted, random_codebooks
 
@@ -140,12 +142,18 @@ def test_what_was_added_and_deleted_leaves_as_it_is(tmp_path):
     assert not (tmp_path / "other").exists()
 
 
+@pytest.fixture(scope="module")
+def learned(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    quick = {"candidates": 20, "bytes_per_doc": 2, "device": "cpu", "frozen": FrozenConfig(steps=3, batch_size=32)}
+    folder = tmp_path_factory.mktemp("model") / "RUN"
+    return bidr.train_vectors(VECTORS, QUESTIONS.repeat(20, axis=0), folder, **quick).folder
+
+
 @pytest.mark.parametrize("engine", ["scan", "lists"])
-def test_questions_need_no_adapter(tmp_path, monkeypatch, engine):
+def test_questions_need_no_adapter(tmp_path, monkeypatch, learned, engine):
     """Of a model that was learned from vectors: what leaves takes questions as users have them."""
-    quick = {"candidates": 20, "bytes_per_doc": 2, "device": "cpu"}
-    model = bidr.train_vectors(VECTORS, QUESTIONS.repeat(20, axis=0), tmp_path / "RUN", **quick)
-    build_vectors(VECTORS, model, tmp_path / "INDEX", engine=engine)
+    shutil.copytree(learned, tmp_path / "RUN")
+    build_vectors(VECTORS, tmp_path / "RUN", tmp_path / "INDEX", engine=engine)
     bidr.export_index(tmp_path / "INDEX", tmp_path / "out", engine=engine)
     index = faiss.read_index(str(tmp_path / "out" / "codes.faiss"))
     if engine == "lists":
