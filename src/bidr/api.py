@@ -116,6 +116,16 @@ class OpenIndex(Searcher):
 
     model: Model | FrozenModel | None = None
 
+    def encode(self, texts: Sequence[str]) -> tuple[QueryVectors, float]:
+        """As that of `Searcher`; tells whose index has no model what to do instead."""
+        if self.encoder is None:
+            raise ConfigError(
+                f"{self.reader.folder} was made from vectors without a model: a question in words cannot be encoded; "
+                "give its vector, from the model that made the documents' (--query-vectors, or search_vectors in "
+                "Python), and for what words find (--lexical, words=...) both"
+            )
+        return super().encode(texts)
+
     def search_vectors(
         self,
         queries: QueryVectors | Path | npt.ArrayLike,
@@ -244,9 +254,13 @@ def has_text_encoder(folder: Path | str, model: Path | str | None = None) -> boo
     return isinstance(model_of_index(folder, model), Model)
 
 
-def snapshot(folder: Path | str, out: Path | str) -> Path:
-    """A copy of an index as it is now, while a writer goes on: files that never change are linked, not copied."""
-    return write_snapshot(Path(folder), Path(out))
+def snapshot(folder: Path | str, out: Path | str, *, copy: bool = False) -> Path:
+    """An index as it is now, in a folder of its own, while a writer goes on.
+
+    Files that never change are linked where the file system can: no space, no time, but the same bytes on the disk,
+    which one fault damages for both. copy: copy them, for a backup.
+    """
+    return write_snapshot(Path(folder), Path(out), copy=copy)
 
 
 def evaluate(

@@ -118,6 +118,8 @@ def build_vectors(
     """
     if lexical and data is None:
         raise ConfigError("lexical: no texts given, expected data (--data) with a corpus; leave lexical out")
+    if model is not None and plain is not None:
+        raise ConfigError("plain: given with a model, expected one of them: its codes are learned; leave plain out")
     options: dict[str, Any] = {"engine": engine, "stored": stored, "lexical": "prepend" if lexical else None}
     options["dims"] = dims
     if model is None:

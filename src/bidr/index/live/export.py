@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from bidr.codes.codebooks import Codebooks
 from bidr.errors import ConfigError, StorageError
-from bidr.files import NewFile, remove, storage_errors, sync_file, sync_folder
+from bidr.files import NewFile, new_folder, remove, storage_errors, sync_file, sync_folder
 from bidr.index.candidates import Rows
 from bidr.index.documents import IDS
 from bidr.index.engines.lists import default_visits
@@ -72,7 +72,7 @@ def write_export(
     with storage_errors(out):
         try:
             remove(aside)
-            os.makedirs(aside)
+            new_folder(aside)
             leaving.write(aside, adapted or view.codebooks)
             with NewFile(aside / README) as file:
                 file.write(readme(view, engine, adapted or view.codebooks, asked or Asked(), leaving.named).encode())

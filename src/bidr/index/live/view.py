@@ -94,6 +94,11 @@ class LiveView:
         """The candidate engine over the documents that pass a filter."""
         return LiveCandidates(self, parse_filter(given))
 
+    def attributes(self) -> set[str]:
+        """The attributes that any document may have; of those in the log too."""
+        found = {name for part in self.parts for name, _ in part.open.reader.documents.columns.columns}
+        return found.union(*(document.attributes or {} for document in self.memory.documents))
+
     def to_faiss(self, engine: str = "scan") -> Any:
         """The codes as a plain Faiss index over rows (see `IndexReader.to_faiss`)."""
         return self.unchanged("leave for Faiss").open.reader.to_faiss(engine)
