@@ -12,6 +12,7 @@ import numpy.typing as npt
 from bidr.codes.additive import Additive
 from bidr.codes.codebooks import Codebooks, Codes
 from bidr.codes.errors import code_errors
+from bidr.codes.fit import too_few
 from bidr.codes.plain import PlainCodes, encode_blocks
 from bidr.codes.vectors import VectorRows, check_dims, open_vectors
 from bidr.errors import ConfigError, ModelError
@@ -147,6 +148,8 @@ def _build_plain(
     options: dict[str, Any],
 ) -> Path:
     rows = open_vectors(vectors, "vectors", plain.metric)
+    if len(rows) < plain.codewords:
+        raise too_few(len(rows), plain.codewords)
     options["dims"] = check_dims(options["dims"], rows.dim)
     shape = _shape(
         *rows.shape, plain.books(rows.dim), plain.codewords.bit_length() - 1, options["engine"], options["stored"]

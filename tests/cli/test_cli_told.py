@@ -125,6 +125,7 @@ def test_a_refusal_says_what_to_do(bidr: Run, folder: Path, tmp_path: Path) -> N
     assert "--codewords 256" in told
     np.save(tmp_path / "few.npy", VECTORS[:3])
     assert "given 3; give more" in bidr.refused("build", "--vectors", tmp_path / "few.npy", "--out", tmp_path / "i")
+    assert not (tmp_path / "i").exists()
     new = lines(tmp_path / "new.jsonl", {"_id": "new", "text": "words"})
     told = bidr.refused("add", index, new, "--vectors", tmp_path / "few.npy")
     assert "3 vectors for the 1 documents" in told

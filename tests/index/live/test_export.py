@@ -19,6 +19,7 @@ from bidr.index.build import build_index
 from bidr.index.faissfile import import_faiss
 from bidr.index.live import export
 from bidr.index.live.index import LiveIndex
+from bidr.index.live.view import LiveVectors
 from bidr.training.config import FrozenConfig
 from index.live.made_live import built, some, writer
 from index.made_index import clustered, fitted, random_codebooks
@@ -51,10 +52,13 @@ def left_by(folder: Path) -> dict[str, np.ndarray]:
 @pytest.mark.parametrize("words", [16, 256])
 @pytest.mark.parametrize("engine", ["scan", "lists", "hnsw"])
 def test_rows_are_documents_and_the_readme_reads_them(tmp_path, monkeypatch, engine, words):
-    monkeypatch.setattr(export, "NUMBERS", 5_000)  # in many blocks
+    monkeypatch.setattr(export, "NUMBERS", 5_000)
+    read, blocks = LiveVectors.read, []
+    monkeypatch.setattr(LiveVectors, "read", lambda *given: blocks.append(len(given[1])) or read(*given))
     index, out = made(tmp_path, engine, words), tmp_path / "out"
     done = bidr.export_index(index, out, engine=engine)
     assert done.documents == COUNT
+    assert max(blocks) <= 5_000 // DIM < sum(blocks) == COUNT, "in bounded memory, whatever the corpus"
     assert set(done.files) == {path.name for path in out.iterdir()}
     left = left_by(out)
     np.testing.assert_array_equal(left["vectors"], VECTORS.astype(np.float16))
