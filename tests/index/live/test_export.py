@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import bidr
+from bidr.answers import QueryVectors
 from bidr.api import open_index
 from bidr.building import build_vectors
 from bidr.cli import main
@@ -18,6 +19,7 @@ from bidr.errors import ConfigError, ModelError, StorageError
 from bidr.index.build import build_index
 from bidr.index.faissfile import import_faiss
 from bidr.index.live import export
+from bidr.index.live.export_readme import Asked
 from bidr.index.live.index import LiveIndex
 from bidr.index.live.view import LiveVectors
 from bidr.training.config import FrozenConfig
@@ -223,3 +225,16 @@ def test_codewords_that_documents_chose_by_leave_too(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path / "out")
     names = python_in((tmp_path / "out" / "README.md").read_text(), questions=QUESTIONS, vector=VECTORS[5])
     assert names["code"].tolist() == codebooks.encode(VECTORS[5:6])[0].tolist()
+
+
+def test_each_side_is_asked_by_its_own_encoder(tmp_path, monkeypatch):
+    index, turned = made(tmp_path, "scan"), np.roll(QUESTIONS, 1, axis=1)
+    asked = Asked("the model's `sparse/`", "the model's `dense/`")
+    export.write_export(LiveIndex.open(index).latest(), tmp_path / "out", asked=asked)
+    monkeypatch.chdir(tmp_path / "out")
+    page = (tmp_path / "out" / "README.md").read_text()
+    assert "`code_questions` from the model's `sparse/`" in page
+    names = python_in(page, questions=QUESTIONS, code_questions=turned, vector=VECTORS[0])
+    with open_index(index) as searcher:
+        wanted = searcher.search_vectors(QueryVectors(turned, QUESTIONS), 10, 200).rows[0]
+    assert names["best"].tolist() == wanted.tolist()
