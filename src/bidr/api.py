@@ -10,20 +10,18 @@ import numpy.typing as npt
 from bidr.answers import Options, QueryVectors, Ranking
 from bidr.building import Names, Vectors, build, build_vectors
 from bidr.coders import frozen_coder, plain_coder, text_coder
-from bidr.codes.codebooks import Codebooks, Floats
+from bidr.codes.codebooks import Floats
 from bidr.codes.plain import PlainCodes
 from bidr.codes.vectors import Metric, open_vectors
 from bidr.errors import ConfigError, IndexFolderError, ModelError
 from bidr.evaluation import MEASURES, Report, evaluate_searcher
-from bidr.index.live.export import ExportedIndex, write_export
-from bidr.index.live.export_readme import Asked
+from bidr.exporting import export_index
 from bidr.index.live.index import LiveIndex
 from bidr.index.live.snapshot import write_snapshot
 from bidr.index.live.writer import Coded, LiveWriter
-from bidr.index.reader import check_model
 from bidr.index.state import model_of
-from bidr.model.folder import Model, read_about
-from bidr.model.frozen import KIND, FrozenModel, open_model
+from bidr.model.folder import Model
+from bidr.model.frozen import FrozenModel, open_model
 from bidr.search import QueryEncoder, Searcher
 from bidr.text import Dataset, Document, Query, Split, load
 from bidr.text.labels import label_rows, read_ids, read_judgements
@@ -278,35 +276,3 @@ def export_onnx(model: Model | Path | str, out: Path | str, *, int8: bool = Fals
     from bidr.model.onnx import export_onnx as export
 
     return export(model if isinstance(model, Model) else Model(model), out, int8=int8)
-
-
-def export_index(
-    index: Path | str, out: Path | str, *, engine: str = "scan", model: Path | str | None = None
-) -> ExportedIndex:
-    """Write an index as plain files, with a README of the lines that read them by numpy and by Faiss alone.
-
-    engine: of the Faiss index: "scan" (all codes), "lists" (of an index with lists), or "hnsw" (linked now).
-    model:  the index's model folder, if that is no longer where it was when the index was built.
-    """
-    adapted, asked, made_by = None, None, model_of(Path(index))
-    if made_by is not None:
-        adapted, asked = _questions_of(Path(index), Path(model or made_by.folder))
-    with LiveIndex.open(index) as opened:
-        return write_export(opened.latest(), Path(out), engine, adapted=adapted, asked=asked)
-
-
-def _questions_of(index: Path, model: Path) -> tuple[Codebooks | None, Asked | None]:
-    """Of a model: codebooks with its query adapter in them, where it has one; else what encodes questions."""
-    try:
-        about = read_about(model)
-        frozen = FrozenModel(model) if about.get("kind") == KIND else None
-    except ModelError as error:
-        raise ModelError(
-            f"{index} was built with the model in {model}, which says how questions are asked and cannot be opened "
-            f'there any more ({error}); say where it is now: bidr.export_index(..., model="FOLDER") in Python'
-        ) from error
-    check_model(index, model_of(index), about["fingerprint"])
-    if frozen is not None:
-        return frozen.additive.with_adapter(), None
-    sides = ("query", "query") if about["unified"] else ("sparse", "dense")
-    return None, Asked(*(f"the model's `{side}/`" for side in sides))
