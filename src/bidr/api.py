@@ -15,6 +15,7 @@ from bidr.codes.plain import PlainCodes
 from bidr.codes.vectors import Metric, open_vectors
 from bidr.errors import ConfigError, IndexFolderError, ModelError
 from bidr.evaluation import MEASURES, Report, evaluate_searcher
+from bidr.exporting import export_index
 from bidr.index.live.index import LiveIndex
 from bidr.index.live.snapshot import write_snapshot
 from bidr.index.live.writer import Coded, LiveWriter
@@ -45,6 +46,7 @@ __all__ = [
     "build",
     "build_vectors",
     "evaluate",
+    "export_index",
     "export_onnx",
     "load",
     "open_index",
@@ -111,6 +113,16 @@ class OpenIndex(Searcher):
     """An index with the model that made it, ready for questions in words. Use it in a `with` block."""
 
     model: Model | FrozenModel | None = None
+
+    def encode(self, texts: Sequence[str]) -> tuple[QueryVectors, float]:
+        """As that of `Searcher`; tells whose index has no model what to do instead."""
+        if self.encoder is None:
+            raise ConfigError(
+                f"{self.reader.folder} was made from vectors without a model: a question in words cannot be encoded; "
+                "give its vector, from the model that made the documents' (--query-vectors, or search_vectors in "
+                "Python), and for what words find (--lexical, words=...) both"
+            )
+        return super().encode(texts)
 
     def search_vectors(
         self,
@@ -240,9 +252,13 @@ def has_text_encoder(folder: Path | str, model: Path | str | None = None) -> boo
     return isinstance(model_of_index(folder, model), Model)
 
 
-def snapshot(folder: Path | str, out: Path | str) -> Path:
-    """A copy of an index as it is now, while a writer goes on: files that never change are linked, not copied."""
-    return write_snapshot(Path(folder), Path(out))
+def snapshot(folder: Path | str, out: Path | str, *, copy: bool = False) -> Path:
+    """An index as it is now, in a folder of its own, while a writer goes on.
+
+    Files that never change are linked where the file system can: no space, no time, but the same bytes on the disk,
+    which one fault damages for both. copy: copy them, for a backup.
+    """
+    return write_snapshot(Path(folder), Path(out), copy=copy)
 
 
 def evaluate(

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from bidr.codes.additive import Additive
 from bidr.codes.codebooks import Codebooks, Codes
 from bidr.codes.errors import code_errors
+from bidr.codes.fit import too_few
 from bidr.codes.plain import PlainCodes, encode_blocks
 from bidr.codes.vectors import VectorRows, check_dims, open_vectors
 from bidr.errors import ConfigError, ModelError
@@ -118,6 +119,8 @@ def build_vectors(
     """
     if lexical and data is None:
         raise ConfigError("lexical: no texts given, expected data (--data) with a corpus; leave lexical out")
+    if model is not None and plain is not None:
+        raise ConfigError("plain: given with a model, expected one of them: its codes are learned; leave plain out")
     options: dict[str, Any] = {"engine": engine, "stored": stored, "lexical": "prepend" if lexical else None}
     options["dims"] = dims
     if model is None:
@@ -145,6 +148,8 @@ def _build_plain(
     options: dict[str, Any],
 ) -> Path:
     rows = open_vectors(vectors, "vectors", plain.metric)
+    if len(rows) < plain.codewords:
+        raise too_few(len(rows), plain.codewords)
     options["dims"] = check_dims(options["dims"], rows.dim)
     shape = _shape(
         *rows.shape, plain.books(rows.dim), plain.codewords.bit_length() - 1, options["engine"], options["stored"]

@@ -33,6 +33,15 @@ def storage_errors(path: Path) -> Iterator[None]:
         raise StorageError(f"cannot write {error.filename or path}: {REFUSALS[error.errno]}") from error
 
 
+def new_folder(folder: Path) -> None:
+    """Make a folder, in which something is written that will be renamed; the error names what it stands in."""
+    try:
+        os.makedirs(folder)
+    except OSError as error:
+        why = REFUSALS.get(error.errno or 0) or f"{error.strerror}; choose another folder"
+        raise StorageError(f"cannot make a folder in {folder.parent}: {why}") from error
+
+
 def sync_folder(folder: Path) -> None:
     """Make renames and new names in a folder durable."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)

@@ -5,13 +5,14 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from bidr.codes.plain import PLANNED_BYTES, bits_for
 from bidr.codes.vectors import check_dims
 from bidr.errors import ConfigError
 from bidr.index.budget import build_peaks
 from bidr.index.engines.graph import compared_by_walk, default_width
 from bidr.index.engines.lists import default_visits
 from bidr.index.lexical.sizes import SAMPLED, WordsSize, counted, words_disk, words_ram
-from bidr.index.sizes import BITS, ENGINES, MOST_DOCUMENTS, Shape, cold_pages, disk, page_tables, ram
+from bidr.index.sizes import ENGINES, MOST_DOCUMENTS, Shape, cold_pages, disk, page_tables, ram
 from bidr.index.times import build_seconds
 from bidr.index.vectors import KINDS, Kind
 from bidr.search import CANDIDATES
@@ -29,7 +30,7 @@ class Corpus:
     docs: int
     dim: int
     ram: int
-    code_bytes: int = 16
+    code_bytes: int = PLANNED_BYTES
     stored: Kind = "fp16"
     stored_dims: int | None = None
     candidates: int = CANDIDATES
@@ -115,7 +116,8 @@ def parse_count(name: str, given: str) -> int:
 
 
 def plan(corpus: Corpus) -> dict[str, Any]:
-    """Every engine with codes of 8 and of 4 bits, as a program reads it."""
+    """Every engine with codes of 8 and of 4 bits, where they can be built, as a program reads it."""
+    bits = bits_for(corpus.dim, corpus.code_bytes)
     return {
         "documents": corpus.docs,
         "dimensions": corpus.dim,
@@ -129,7 +131,7 @@ def plan(corpus: Corpus) -> dict[str, Any]:
         "cores": corpus.cores,
         "live": corpus.live,
         "words": corpus.words._asdict() if corpus.words else None,
-        "engines": [_engine(corpus, engine, bits) for engine in ENGINES for bits in BITS],
+        "engines": [_engine(corpus, engine, each) for engine in ENGINES for each in bits],
     }
 
 

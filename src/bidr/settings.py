@@ -12,9 +12,10 @@ import numpy.typing as npt
 
 from bidr.answers import QueryVectors
 from bidr.api import open_index
-from bidr.codes.codebooks import Floats, check_shape
+from bidr.codes.codebooks import Floats
 from bidr.codes.exact import top_k
 from bidr.codes.fit import fit
+from bidr.codes.plain import bits_for
 from bidr.codes.vectors import VectorRows, check_same_dim
 from bidr.errors import ConfigError, DataError
 from bidr.index.build import build_index
@@ -78,7 +79,10 @@ def check_goal(recall: float, k: int) -> None:
 def on_sample(
     documents: VectorRows, questions: VectorRows, recall: float, k: int, code_bytes: int, sample: int
 ) -> Measured:
-    """Fit codes of 8 and of 4 bits to a sample of vectors, build a scan and lists of each, and measure them."""
+    """Fit codes of 8 and of 4 bits to a sample of vectors, build a scan and lists of each, and measure them.
+
+    Of the two, those that can have the size: their books divide the dimensions.
+    """
     check_goal(recall, k)
     check_same_dim(documents, questions)
     count = min(sample, len(documents))
@@ -89,8 +93,7 @@ def on_sample(
     vectors, asked = documents[rows], questions[:QUESTIONS]
     exact = Exact(QueryVectors(asked, asked), top_k(asked, vectors, k).rows)
     found: list[Setting] = []
-    for bits in (8, 4):
-        check_shape(documents.dim, code_bytes * 8 // bits, 1 << bits)
+    for bits in bits_for(documents.dim, code_bytes):
         codebooks = fit(vectors, code_bytes * 8 // bits, 1 << bits)
         codes = codebooks.encode(vectors)
         for engine in ("scan", "lists"):

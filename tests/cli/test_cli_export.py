@@ -39,7 +39,7 @@ def test_what_the_card_says_to_do_can_be_done(
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     card = (tmp_path / "RUN" / "README.md").read_text()
     commands = [shlex.split(line)[1:] for line in re.findall(r"^    (bidr .*)$", card, re.MULTILINE)]
-    assert [words[0] for words in commands] == ["build", "search", "evaluate", "export"]
+    assert [words[0] for words in commands] == ["build", "search", "evaluate", "export", "export"]
     for words in commands:
         done = bidr(*words)
         assert done.code == 0, done.err
@@ -59,8 +59,9 @@ def check_docs_page(model: Model) -> None:
     with bidr_api.open_index("INDEX", "RUN") as searcher:
         wanted = [int(answer.id.removeprefix("d")) for answer in searcher.search("words of a question", k=10)]
     assert names["best"].tolist() == wanted
+    assert names["names"] == [f"d{row}" for row in wanted]
     vectors = encode_texts(model.sparse, ["a document"], prompt="", max_length=256)
-    assert names["codes"].tolist() == model.codebooks.encode(vectors)[0].tolist()
+    assert names["code"].tolist() == model.codebooks.encode(vectors)[0].tolist()
 
 
 def python_in(page: str) -> dict:

@@ -54,6 +54,6 @@ def test_what_cannot_be_meant_is_refused(bidr: Run, made: Made, index: Path, tmp
     assert "lexical: given -1" in bidr.refused("search", "--index", index, "--lexical", -1, "a")
     vectors = tmp_path / "v.npy"
     asked = ("search", "--index", index, "--query-vectors", vectors, "--lexical", 5)
-    assert "--lexical and --query-vectors" in bidr.refused(*asked)
+    assert "--lexical and --query-vectors" in bidr.refused(*asked)  # without words
     built = ("build", "--vectors", vectors, "--out", tmp_path / "i", "--lexical")
     assert "no texts given" in bidr.refused(*built)

@@ -9,6 +9,8 @@ import pytest
 from cli_data import Run
 
 from bidr.codes.exact import top_k
+from bidr.codes.plain import PlainCodes
+from bidr.errors import ConfigError
 from bidr.index.budget import parse_bytes
 from bidr.index.lexical.sizes import guessed
 from bidr.plan import Corpus, machines_for, plan
@@ -52,6 +54,23 @@ def test_the_largest_codes_fit_and_the_next_do_not() -> None:
 
 def _engine(corpus: Corpus, like: dict) -> dict:
     return next(e for e in plan(corpus)["engines"] if (e["engine"], e["bits"]) == (like["engine"], like["bits"]))
+
+
+def test_what_is_planned_can_be_built(bidr: Run, tmp_path: Path) -> None:
+    """By the rule that `bidr build` has, for codes of 8 bits and of 4; a size that nobody gave is one that fits."""
+    for dim, size in ((100, 10), (37, 1), (768, 16), (6, 6), (16, 16)):
+        shown = bidr("plan", "--docs", "1e6", "--dim", dim, "--json", tmp_path / "plan.json")
+        assert shown.code == 0, shown.err
+        value = json.loads((tmp_path / "plan.json").read_text())
+        assert value["code_bytes"] == size
+        for bits, codewords in ((8, 256), (4, 16)):
+            there = any(each["bits"] == bits for each in value["engines"])
+            try:
+                PlainCodes(size, codewords).books(dim)
+            except ConfigError:
+                assert not there
+            else:
+                assert there
 
 
 def test_as_many_machines_as_are_needed_and_no_more() -> None:
@@ -171,6 +190,9 @@ def test_settings_of_an_index_hold_when_it_is_searched(bidr: Run, files: tuple[P
         (["--docs", "1e9", "--ram", "1MiB"], ["ram", "1,048,576", "give more"]),
         (["--docs", "1e9", "--dim", "0"], ["dim: given 0"]),
         (["--docs", "1e9", "--bytes-per-doc", "-1"], ["-1"]),
+        (["--docs", "1e6", "--dim", "100", "--bytes-per-doc", "16"], ["given 16", "100 dimensions", "choose 10 or 20"]),
+        (["--docs", "1e6", "--dim", "37", "--bytes-per-doc", "16"], ["given 16", "37 dimensions", "choose 1 or 37"]),
+        (["--docs", "1e6", "--dim", "768", "--bytes-per-doc", "5000"], ["given 5000", "or 768"]),
         (["--docs", "1e9", "--text-bytes", "nan"], ["text_bytes", "nan"]),
         (["--docs", "1e9", "--stored", "fp8"], ["fp8"]),
         (["--docs", "1e9", "--lexical", "--text-bytes", "0"], ["lexical", "no texts"]),

@@ -1,17 +1,10 @@
-import re
-import textwrap
-from pathlib import Path
-
 import faiss
 import numpy as np
 import pytest
 from made_index import clustered, random_codebooks
 
-import bidr
 from bidr.api import open_index
-from bidr.building import build_vectors
 from bidr.codes.codebooks import Codebooks
-from bidr.codes.plain import PlainCodes
 from bidr.errors import ConfigError, DataError
 from bidr.index.build import build_index
 from bidr.index.faissfile import export_faiss, import_faiss, pack, unpack
@@ -129,17 +122,3 @@ def test_what_has_no_lists_cannot_leave_as_lists(tmp_path):
     build_index(tmp_path, codebooks=codebooks, codes=codebooks.encode(vectors), vectors=vectors, engine="scan")
     with open_index(tmp_path) as searcher, pytest.raises(ConfigError, match="engine is 'scan', expected 'lists'"):
         searcher.reader.to_faiss("lists")
-
-
-def test_the_reader_of_the_docs_finds_what_bidr_finds(tmp_path, monkeypatch):
-    page = (Path(__file__).parents[2] / "docs" / "models.md").read_text()
-    block = re.search(r"    faiss.write_index\(.*?names = .*?\n", page, re.DOTALL)[0]
-    vectors, questions = clustered(3_000, 24), clustered(5, 24, seed=9)
-    given = {"vectors": vectors, "ids": [f"d{row}" for row in range(3_000)], "plain": PlainCodes(4, metric="ip")}
-    build_vectors(model=None, out=tmp_path / "INDEX", engine="lists", **given)
-    monkeypatch.chdir(tmp_path)
-    names = {"questions": questions, "bidr": bidr, "faiss": faiss}
-    exec(textwrap.dedent(block), names)
-    with open_index("INDEX", ef=64) as searcher:
-        wanted = searcher.search_vectors(questions, 10, 200).rows[0]
-    assert names["names"] == [f"d{row}" for row in wanted]

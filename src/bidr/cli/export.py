@@ -1,30 +1,61 @@
-"""bidr export: the encoders for programs without torch."""
+"""bidr export: encoders for programs without torch, and an index for programs without bidr."""
 
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
 
-from bidr.cli.shown import Folder, Shown, Verb
+from bidr.cli.shown import Folder, OptionalFolder, Shown, Verb
+from bidr.errors import ConfigError
 
 
 @dataclass(frozen=True, kw_only=True)
 class Export(Verb):
-    """Write a model's encoders as ONNX, checked against the model itself.
+    """Write a model's encoders as ONNX (--model), or an index as Faiss and numpy files (--index).
 
-    Pooling, projection and normalisation are in the files; onnx.json says what reads queries and documents, with which
-    prompt and length. Needs the extra 'onnx'.
+    Encoders are checked against the model itself; pooling, projection and normalisation are in the files; onnx.json
+    says what reads queries and documents, with which prompt and length. Needs the extra 'onnx'. Of an index leave
+    codes, codebooks, vectors and ids, in the order of documents, and a README.md with the lines that read them.
     """
 
-    model: Folder
-    """What `bidr train` left."""
     out: Folder
     """Folder for the files: new or empty."""
+    model: OptionalFolder = None
+    """What `bidr train` left, to leave as ONNX."""
+    index: OptionalFolder = None
+    """What `bidr build` left, to leave as Faiss and numpy files."""
     onnx_int8: bool = False
-    """Files with 8-bit weights besides: smaller and faster, and not quite the same vectors."""
+    """With --model: files with 8-bit weights besides: smaller and faster, and not quite the same vectors."""
+    engine: Literal["scan", "lists", "hnsw"] | None = None
+    """With --index: what the Faiss index looks at: all codes ('scan', the default), those in the nearest lists (of an
+    index that was built with lists), or a graph, which is linked then."""
 
     def run(self) -> Shown:
+        if self.index is not None and self.model is not None:
+            raise ConfigError("--model and --index given, expected one of them; export them in two runs")
+        if self.index is not None:
+            if self.onnx_int8:
+                raise ConfigError("--onnx-int8 is for --model, and --index was given; leave it out")
+            return self._index(self.index)
+        if self.model is None:
+            raise ConfigError("neither --model (encoders as ONNX) nor --index (Faiss and numpy files) given; give one")
+        if self.engine is not None:
+            raise ConfigError("--engine is for --index, and --model was given; leave it out")
+        return self._model(self.model)
+
+    def _index(self, index: Path) -> Shown:
+        from bidr.api import export_index
+        from bidr.cli.about import size
+
+        done = export_index(index, self.out, engine=self.engine or "scan")
+        lines = [f"{name:<13}  {size(count):>9}" for name, count in done.files.items()]
+        lines.append(f"{done.documents:,} documents; how to read them: {done.folder / 'README.md'}")
+        return Shown("\n".join(lines), {"folder": str(self.out), "documents": done.documents, "files": done.files})
+
+    def _model(self, model: Path) -> Shown:
         from bidr.api import export_onnx
         from bidr.cli.about import size
 
-        done = export_onnx(self.model, self.out, int8=self.onnx_int8)
+        done = export_onnx(model, self.out, int8=self.onnx_int8)
         lines = ["file                     size      texts  largest difference  smallest cosine"]
         for one in done.checks:
             name = f"{one.encoder}/{one.file}"

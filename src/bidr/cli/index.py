@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
@@ -10,6 +10,9 @@ from bidr.cli.shown import Folder, OptionalData, OptionalFile, OptionalFolder, O
 from bidr.cli.state import remember
 from bidr.errors import ConfigError
 from bidr.files import read_json
+
+if TYPE_CHECKING:
+    from bidr.codes.plain import PlainCodes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,22 +49,23 @@ class Build(Verb):
     bytes_per_doc: int | None = None
     """Without a model: bytes of codes that a document takes in RAM; by default 32, or the most below that divide the
     dimensions."""
-    codewords: Literal[16, 256] = 16
-    """Without a model: 16 codewords a book (quicker to scan) or 256 (finer at the same bytes)."""
-    metric: Literal["cosine", "ip"] = "cosine"
-    """Without a model: what the vectors are compared by."""
+    codewords: Literal[16, 256] | None = None
+    """Without a model: 16 codewords a book (quicker to scan; the default) or 256 (finer at the same bytes)."""
+    metric: Literal["cosine", "ip"] | None = None
+    """Without a model: what the vectors are compared by; by default 'cosine'."""
     ram_budget: OptionalSize = None
     """Most anonymous memory that the build may take, such as 1GiB; refused at the start where that cannot be kept."""
     device: str = "auto"
     """'auto' takes a GPU if there is one; or 'cpu', 'cuda', 'cuda:1'."""
 
     def run(self) -> Shown:
-        from bidr.api import PlainCodes, build, build_vectors, load
+        from bidr.api import build, build_vectors, load
         from bidr.cli.about import describe_index
         from bidr.index.budget import loaded_bytes, parse_bytes
         from bidr.index.live.index import LiveIndex
 
         refuse_other_content(self.out)
+        self._check_flags()
         data, asked = load(self.data) if self.data else None, "WORDS ..."
         how: dict[str, Any] = {
             "engine": self.engine,
@@ -71,12 +75,10 @@ class Build(Verb):
             "lexical": self.lexical,
         }
         if self.vectors is not None:
-            plain = PlainCodes(self.bytes_per_doc, self.codewords, self.metric)
-            build_vectors(self.vectors, self.model, self.out, ids=self.ids, data=data, plain=plain, **how)
+            how["plain"] = self._plain() if self.model is None else None
+            build_vectors(self.vectors, self.model, self.out, ids=self.ids, data=data, **how)
             asked = "--query-vectors FILE"
-        elif data is None or self.ids is not None:
-            raise ConfigError("give --data (a corpus to encode), or --vectors with or without --ids (encoded already)")
-        elif self.model is None:
+        elif data is None or self.model is None:
             raise ConfigError("--data without --model given; train a model first, or give --vectors")
         else:
             build(data, self.model, self.out, device=self.device, learned_lists=self.learned_lists, **how)
@@ -88,6 +90,26 @@ class Build(Verb):
         with LiveIndex.open(self.out) as reader:
             shown = describe_index(reader.describe())
         return Shown(f"{shown.text}\n{following}", shown.value)
+
+    def _plain(self) -> "PlainCodes":
+        from bidr.api import PlainCodes
+
+        return PlainCodes(self.bytes_per_doc, self.codewords or 16, self.metric or "cosine")
+
+    def _check_flags(self) -> None:
+        """Refuse what would be ignored."""
+        if self.data is None and self.vectors is None:
+            raise ConfigError("give --data (a corpus to encode), or --vectors with or without --ids (encoded already)")
+        if self.data is not None and self.ids is not None:
+            raise ConfigError("--ids given with --data, whose documents have ids of their own; leave --ids out")
+        own = {"--bytes-per-doc": self.bytes_per_doc, "--codewords": self.codewords, "--metric": self.metric}
+        given = [name for name, value in own.items() if value is not None]
+        if self.model is not None and given:
+            raise ConfigError(
+                f"{', '.join(given)} given with --model, expected --model alone: codes and metric are those that it "
+                f"learned; leave {'it' if len(given) == 1 else 'them'} out, or train another model with "
+                f"{'it' if len(given) == 1 else 'them'}"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

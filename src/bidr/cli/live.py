@@ -43,10 +43,13 @@ class Add(Verb):
         from bidr.index.generation import WAIT
         from bidr.progress import bar
 
-        count = check_documents(self.documents)
+        count, left_out = check_documents(self.documents)
         rows = None if self.vectors is None else open_vectors(self.vectors, str(self.vectors), "ip")
         if rows is not None and len(rows) != count:
-            raise DataError(f"{self.vectors}: {len(rows):,} vectors for the {count:,} documents of {self.documents}")
+            raise DataError(
+                f"{self.vectors}: {len(rows):,} vectors for the {count:,} documents of {self.documents}, expected one "
+                "for each, in their order; encode that very file"
+            )
         told: list[str] = []
         if rows is not None and has_text_encoder(self.index, self.model):
             raise ConfigError(f"--vectors: given for {self.index}, whose model encodes texts itself; leave them out")
@@ -59,6 +62,8 @@ class Add(Verb):
                     advance(len(batch))
             added = writer.view.count - before
             value = {**_state(self.index, writer), "added": added, "replaced": count - added, "warning": _last(told)}
+            value["left_out"] = left_out.count
+        left_out.tell(self.documents)
         line = f"{self.index}: {added:,} added, {count - added:,} replaced; {value['documents']:,} documents"
         return Shown("\n".join([line, *told[-1:]]), value)
 
@@ -105,30 +110,58 @@ class Compact(Verb):
 
 @dataclass(frozen=True, kw_only=True)
 class Snapshot(Verb):
-    """Copy an index as it is now, while documents are added to it; the copy is an index like any other."""
+    """Keep an index as it is now, in another folder, while documents are added to it; that is an index like any other.
+
+    Files are linked (hard links): it takes no space and no time, and what is added or deleted later in one changes
+    nothing in the other, but a fault of the disk in a file of one is in both. --copy makes a backup.
+    """
 
     index: Index
     """Folder of an index."""
     out: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="OUT")]
     """A folder that does not exist yet."""
+    copy: bool = False
+    """Copy every byte, where files would be linked; on another file system they are copied anyway."""
 
     def run(self) -> Shown:
         from bidr.api import snapshot
         from bidr.index.live.index import LiveIndex
 
-        snapshot(self.index, self.out)
+        snapshot(self.index, self.out, copy=self.copy)
         with LiveIndex.open(self.out) as copied:
             count = copied.count
         return Shown(f"{self.out}: {count:,} documents of {self.index}", {"index": str(self.out), "documents": count})
 
 
-def check_documents(path: Path) -> int:
-    """Read a file of documents once, before any of it is added; how many there are."""
+class LeftOut:
+    """Counts the metadata that cannot be attributes."""
+
+    def __init__(self) -> None:
+        self.count, self.first = 0, ""
+
+    def __call__(self, place: str, name: str) -> None:
+        self.first = self.first or f"{name!r} of {place}"
+        self.count += 1
+
+    def tell(self, path: Path) -> None:
+        from bidr.progress import say
+
+        if self.count:
+            say(
+                f"{path}: {self.count:,} values of metadata were left out, the first {self.first}; attributes are "
+                "strings, finite numbers, truth values and lists of strings"
+            )
+
+
+def check_documents(path: Path) -> tuple[int, LeftOut]:
+    """Read a file of documents once, before any of it is added; how many there are, and what of them is left out."""
     from bidr.index.filters import check_attributes
     from bidr.text import Ids, beir
 
+    left_out = LeftOut()
+
     def ids() -> Iterator[str]:
-        for number, document in beir.read_documents(path):
+        for number, document in beir.read_documents(path, left_out):
             check_attributes(document.attributes or {}, f"{path} line {number}")
             yield document.id
 
@@ -138,7 +171,7 @@ def check_documents(path: Path) -> int:
         raise DataError(f"{path}: the id {found[repeated[0]]!r} occurs twice; make the ids unique")
     if not len(found):
         raise DataError(f"{path} has no documents; expected at least one a line")
-    return len(found)
+    return len(found), left_out
 
 
 def _batches(path: Path) -> "Iterator[list[Document]]":

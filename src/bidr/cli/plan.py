@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from bidr.cli.shown import OptionalData, OptionalFile, OptionalFolder, Shown, Verb
+from bidr.cli.shown import OptionalData, OptionalFile, OptionalFolder, OptionalNumber, Shown, Verb
 from bidr.errors import ConfigError
 
 OptionalText = Annotated[str | None, tyro.conf.arg(metavar="N", help_behavior_hint="(optional)")]
@@ -25,8 +25,8 @@ class Plan(Verb):
     """Dimensions of their vectors."""
     ram: str = "64GiB"
     """RAM of one machine."""
-    bytes_per_doc: int = 16
-    """Bytes of a document's code."""
+    bytes_per_doc: OptionalNumber = None
+    """Bytes of a document's code; by default 16, or the most below that divide the dimensions."""
     stored: Literal["fp16", "int8"] = "fp16"
     """How vectors lie on disk."""
     stored_dims: int | None = None
@@ -73,10 +73,15 @@ class Plan(Verb):
         from bidr.plan import Corpus, parse_count, plan
 
         docs = {} if self.docs is None else {"docs": parse_count("docs", self.docs)}
-        how = {"ram": parse_bytes("ram", self.ram), "code_bytes": self.bytes_per_doc, "stored": self.stored}
+        how = {"ram": parse_bytes("ram", self.ram), "code_bytes": self._size(self.dim), "stored": self.stored}
         used = {"candidates": self.candidates, "cores": self.cores, "live": self.live, "dim": self.dim}
         value = plan(Corpus(**{**self._texts(), **docs, **how, **used}, stored_dims=self.stored_dims))
         return Shown(as_text(value), value)
+
+    def _size(self, dim: int) -> int:
+        from bidr.codes.plain import planned_bytes
+
+        return planned_bytes(dim) if self.bytes_per_doc is None else self.bytes_per_doc
 
     def _texts(self) -> dict[str, Any]:
         """Ids, texts and words: as they are in --data, else as they are said to be."""
@@ -109,7 +114,7 @@ class Plan(Verb):
             documents, questions = (
                 open_vectors(path, str(path), self.metric) for path in (self.vectors, self.query_vectors) if path
             )
-            measured = on_sample(documents, questions, recall, self.k, self.bytes_per_doc, self.sample)
+            measured = on_sample(documents, questions, recall, self.k, self._size(documents.dim), self.sample)
         cheapest = measured.cheapest
         settings = [setting._asdict() for setting in measured.settings]
         value = {**measured._asdict(), "settings": settings, "cheapest": cheapest._asdict() if cheapest else None}

@@ -27,7 +27,8 @@ class Search(Verb):
     words: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="WORDS ...")] = ()
     """The question, with or without quotes."""
     query_vectors: OptionalFile = None
-    """Instead of words: the question's vector, or those of many (.npy, one a row)."""
+    """Instead of words: the question's vector, or those of many (.npy, one a row); with --lexical beside the words: the
+    one vector of the question."""
     index: OptionalFolder = None
     """Folder of the index; by default the one made last."""
     model: OptionalFolder = None
@@ -70,22 +71,48 @@ class Search(Verb):
 
     def _told(self, searcher: "Searcher") -> str:
         view = searcher.reader.latest()
+        self._hint(view)
         count = view.count if self.filter is None else view.filtered(self._filter()).count
         depth = min(max(self.candidates or searcher.candidates, self.k), count)
         passed = "" if self.filter is None else f"{count:,} that pass the filter, of "
         words = f" and {self.lexical:,} by words" if self.lexical else ""
         return f"{depth:,} candidates{words} out of {passed}{view.count:,} documents"
 
+    def _hint(self, view: Any) -> None:
+        """Say which attributes of the filter no document has: an answer of nothing would not."""
+        from bidr.index.filters import names_in, parse_filter
+        from bidr.progress import say
+
+        unknown = set() if self.filter is None else names_in(parse_filter(self._filter())) - view.attributes()
+        if unknown:
+            known = ", ".join(sorted(view.attributes())) or "none"
+            say(f"--filter: no document has the attribute {', '.join(map(repr, sorted(unknown)))}; there are: {known}")
+
     def _by_vectors(self, path: Path) -> Shown:
         from bidr.api import open_index
 
-        if self.words:
-            raise ConfigError("words and --query-vectors given, expected one of them: ask by words or by vectors")
-        if self.lexical:
-            raise ConfigError("--lexical and --query-vectors given, expected words with --lexical: ask by words")
+        words = " ".join(self.words).strip()
+        if words and not self.lexical:
+            raise ConfigError(
+                "words and --query-vectors given, expected one of them: ask by words or by vectors; or by both, with "
+                "--lexical N, so many of what words find"
+            )
+        if self.lexical and not words:
+            raise ConfigError(
+                "--lexical and --query-vectors given without words, expected the question in words too; put it after "
+                "the flags"
+            )
         index = self.index or recall()
-        with open_index(index, self.model, ef=self.ef, fuse=self.fuse) as searcher:
-            found = searcher.answers(searcher.search_vectors(path, self.k, self.candidates, filter=self._filter()))
+        weighed: dict[str, Any] = {"lexical": self.lexical, "lexical_weight": self.lexical_weight}
+        with open_index(index, self.model, ef=self.ef, fuse=self.fuse, **weighed) as searcher:
+            asked = searcher.query_vectors(path)
+            if words and len(asked.vectors) != 1:
+                raise ConfigError(
+                    f"{path}: {len(asked.vectors):,} vectors for one question in words, expected one row; ask one at a "
+                    "time"
+                )
+            given = {"filter": self._filter(), "words": [words] if words else None}
+            found = searcher.answers(searcher.search_vectors(asked, self.k, self.candidates, **given))
             told = self._told(searcher)
         heads = [f"question {row}:\n" if len(found) > 1 else "" for row in range(len(found))]
         text = "\n".join(head + _text(one, told) for head, one in zip(heads, found, strict=True))

@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from bidr.codes.codebooks import Codebooks, Codes, Floats
-from bidr.codes.fit import fit
+from bidr.codes.fit import fit, too_few
 from bidr.codes.vectors import VectorRows
-from bidr.errors import ConfigError, DataError, ModelError
+from bidr.errors import ConfigError, ModelError
 
 # By the codewords in a book. Of few in many books the nearest sum is harder to find, and a step of the search costs
 # less.
@@ -164,7 +164,7 @@ def fit_additive(
     """
     groups = groups or groups_of(books, words)
     if len(vectors) < words:
-        raise DataError(f"fitting {words} codewords needs at least {words} vectors: given {len(vectors)}")
+        raise too_few(len(vectors), words)
     random = np.random.default_rng(seed)
     rows = np.sort(random.choice(len(vectors), min(FIT_ROWS[words], len(vectors)), replace=False))
     sample = np.asarray(vectors[rows], dtype=np.float32)

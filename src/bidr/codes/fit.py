@@ -12,6 +12,15 @@ FIT_ROWS = 20_000
 CHUNK_ROWS = {"cpu": 512, "cuda": 4_096}
 
 
+def too_few(given: int, words: int) -> DataError:
+    """The error of whoever has fewer vectors than codewords."""
+    fewer = ", or take 16 codewords" if words == 256 and given >= 16 else ""
+    return DataError(
+        f"fitting {words} codewords needs at least {words} vectors: given {given}; give more{fewer} (so few can be "
+        "compared one by one, without an index)"
+    )
+
+
 def fit(
     vectors: Floats,
     books: int,
@@ -29,7 +38,7 @@ def fit(
     """
     check_shape(vectors.shape[1], books, words)
     if len(vectors) < words:
-        raise DataError(f"fitting {words} codewords needs at least {words} vectors: given {len(vectors)}")
+        raise too_few(len(vectors), words)
     generator = np.random.default_rng(seed)
     rows = np.sort(generator.choice(len(vectors), min(FIT_ROWS, len(vectors)), replace=False))
     sample = torch.as_tensor(np.asarray(vectors[rows], dtype=np.float32), device=device)

@@ -10,7 +10,7 @@ from bidr.codes.fit import FIT_ROWS, fit
 from bidr.codes.vectors import Metric, VectorRows
 from bidr.errors import ConfigError
 
-USUAL_BYTES = 32
+USUAL_BYTES, PLANNED_BYTES = 32, 16
 
 
 class PlainCodes(NamedTuple):
@@ -24,12 +24,20 @@ class PlainCodes(NamedTuple):
     metric: Metric = "cosine"
     seed: int = 0
 
+    def sizes(self, dim: int) -> list[int]:
+        """The bytes that codes of vectors of so many dimensions can take: their codebooks divide the dimensions."""
+        return [size for size in range(1, dim // self._each + 1) if dim % (self._each * size) == 0]
+
     def books(self, dim: int) -> int:
         """How many codebooks vectors get; refuses what cannot be, before anything is computed."""
-        each = 1 if self.codewords == 256 else 2
-        fitting = [size for size in range(1, dim // each + 1) if dim % (each * size) == 0]
-        usual = max((size for size in fitting if size <= USUAL_BYTES), default=USUAL_BYTES)
-        size = usual if self.bytes_per_doc is None else self.bytes_per_doc
+        each, fitting, size = self._each, self.sizes(dim), self.bytes_per_doc
+        if size is None and not fitting:
+            raise ConfigError(
+                f"codewords: 16 take an even number of codebooks, which cannot divide the {dim} dimensions of the "
+                "vectors; take 256 codewords (--codewords 256)"
+            )
+        if size is None:
+            size = max(own for own in fitting if own <= USUAL_BYTES)
         if size not in fitting:
             near = sorted(sorted(fitting, key=lambda other: abs(other - size))[:3])
             choose = f"choose {' or '.join(map(str, near))}" if near else "take 256 codewords"
@@ -39,6 +47,11 @@ class PlainCodes(NamedTuple):
             )
         check_shape(dim, each * size, self.codewords)
         return each * size
+
+    @property
+    def _each(self) -> int:
+        """Codebooks that a byte holds."""
+        return 1 if self.codewords == 256 else 2
 
     def fit(self, rows: VectorRows) -> Codebooks:
         books = self.books(rows.dim)
@@ -50,3 +63,23 @@ def encode_blocks(codebooks: Codebooks, rows: VectorRows, first: int = 0) -> Ite
     """Codes of all rows from one on, some at a time."""
     for start in range(first, len(rows), ENCODE_ROWS):
         yield codebooks.encode(rows[start : start + ENCODE_ROWS])
+
+
+def bits_for(dim: int, size: int) -> list[int]:
+    """Of 8 and 4 bits a codeword those of which codes of a size can be made; refuses a size that neither can have."""
+    sizes = {8: PlainCodes(codewords=256).sizes(dim), 4: PlainCodes(codewords=16).sizes(dim)}
+    found = [bits for bits, own in sizes.items() if size in own]
+    if not found:
+        near = sorted({other for own in sizes.values() for other in own}, key=lambda other: abs(other - size))
+        raise ConfigError(
+            f"bytes_per_doc: given {size}, expected a number of codebooks (one a byte, or two of 4 bits) that divides "
+            f"the {dim} dimensions; choose {' or '.join(map(str, sorted(near[:3])))}"
+        )
+    return found
+
+
+def planned_bytes(dim: int) -> int:
+    """Bytes of a code to plan with: 16, or the most below that vectors of so many dimensions can have."""
+    if dim < 1:
+        raise ConfigError(f"dim: given {dim}, expected 1 or more")
+    return max(size for size in PlainCodes(codewords=256).sizes(dim) if size <= PLANNED_BYTES)

@@ -33,8 +33,11 @@ def export_faiss(
     engine: str = "scan",
     ef_construction: int = EF_CONSTRUCTION,
     advance: Callable[[int], None] = lambda rows: None,
+    rotation: Floats | None = None,
 ) -> Any:
     """A `faiss.IndexPreTransform` over `IndexPQ` (engine "scan") or `IndexHNSWPQ` ("hnsw"), by inner product.
+
+    rotation: what queries are mapped by, where that is more than the codebooks' own: with a query adapter in it.
 
     Searching it needs nothing of bidr. Do not add to a graph that was read from a file: Faiss then links new
     documents by Euclidean distance (see `faiss_graph`).
@@ -44,12 +47,12 @@ def export_faiss(
         raise ConfigError(f"engine: given {engine!r}, expected 'scan' or 'hnsw'")
     check_codes(codebooks, codes)
     if engine == "hnsw":
-        return _rotated(faiss_graph(codebooks, codes, LINKS, ef_construction, advance), codebooks)
+        return _rotated(faiss_graph(codebooks, codes, LINKS, ef_construction, advance), codebooks, rotation)
     shape = (len(codebooks.rotation), codebooks.books, codebooks.bits)
     inner = faiss.IndexPQ(*shape, faiss.METRIC_INNER_PRODUCT)
     _set_codewords(inner, codebooks)
     _fill_scan(inner, codebooks, codes, advance)
-    return _rotated(inner, codebooks)
+    return _rotated(inner, codebooks, rotation)
 
 
 def faiss_graph(
@@ -96,10 +99,13 @@ class InLists(NamedTuple):
     rows: npt.NDArray[Any]
 
 
-def export_lists(codebooks: Codebooks, codes: Codes, lists: InLists, visits: int) -> Any:
+def export_lists(
+    codebooks: Codebooks, codes: Codes, lists: InLists, visits: int, rotation: Floats | None = None
+) -> Any:
     """A `faiss.IndexPreTransform` over `IndexIVFPQ`, by inner product, of codes by place; it answers with rows.
 
     It visits `visits` lists, which is its `nprobe`: `faiss.extract_index_ivf(index).nprobe = ...`.
+    rotation: as that of `export_faiss`.
     """
     faiss = faiss_module()
     check_codes(codebooks, codes)
@@ -117,7 +123,7 @@ def export_lists(codebooks: Codebooks, codes: Codes, lists: InLists, visits: int
             packed = pack(codes[start:end], codebooks.bits)
             inner.invlists.add_entries(number, end - start, faiss.swig_ptr(rows), faiss.swig_ptr(packed))
     inner.ntotal = len(codes)
-    return _rotated(inner, codebooks)
+    return _rotated(inner, codebooks, rotation)
 
 
 def _for_rotated_queries(codebooks: Codebooks, centroids: Floats) -> Floats:
@@ -244,10 +250,10 @@ def _set_codewords(inner: Any, codebooks: Codebooks) -> None:
     storage.is_trained = inner.is_trained = True
 
 
-def _rotated(inner: Any, codebooks: Codebooks) -> Any:
+def _rotated(inner: Any, codebooks: Codebooks, rotation: Floats | None) -> Any:
     faiss = faiss_module()
-    transform = faiss.LinearTransform(codebooks.dim, codebooks.rotation.shape[0], False)
-    matrix = np.ascontiguousarray(codebooks.rotation, dtype=np.float32)
+    matrix = np.ascontiguousarray(codebooks.rotation if rotation is None else rotation, dtype=np.float32)
+    transform = faiss.LinearTransform(matrix.shape[1], matrix.shape[0], False)
     faiss.copy_array_to_vector(matrix.ravel(), transform.A)
     transform.is_trained = True
     transform.set_is_orthonormal()

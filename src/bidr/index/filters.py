@@ -70,6 +70,14 @@ def parse_filter(given: Any, depth: int = 0) -> Filter:
     return All(tuple(_condition(name, value, depth) for name, value in given.items()))
 
 
+def names_in(asked: Filter) -> set[str]:
+    """The attributes that a filter asks for."""
+    if isinstance(asked, Test):
+        return {asked.name}
+    parts = (asked.part,) if isinstance(asked, Not) else asked.parts
+    return {name for part in parts for name in names_in(part)}
+
+
 def size_of(given: Any) -> tuple[int, int]:
     """How many conditions ("and", "or" and "not" are some too) and values are written in a filter, right or wrong."""
     conditions, values, waiting = 0, 0, [given]

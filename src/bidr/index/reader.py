@@ -125,13 +125,14 @@ class IndexReader:
         """
         codes = self.candidates.codes()
         if engine == "lists":
-            lists = self._lists()
+            lists = self.in_lists()
             return export_lists(self.codebooks, codes, lists, default_visits(len(lists.centroids)))
         if self.order is not None:
             codes[self.order] = codes.copy()
         return export_faiss(self.codebooks, codes, engine=engine)
 
-    def _lists(self) -> InLists:
+    def in_lists(self) -> InLists:
+        """Its lists, as Faiss is given them."""
         if not isinstance(self.candidates, Lists) or self.order is None:
             raise ConfigError(
                 f"{self.folder}: its engine is {self.manifest.engine!r}, expected 'lists' to leave as lists; "

@@ -37,18 +37,19 @@ The encoders as ONNX files, for programs without torch:
 
     bidr export --model RUN --out ONNX
 
-Codes and vectors of an index with numpy alone (`INDEX/CURRENT` names the generation in force):
+Codes, codebooks, vectors and ids of an index for numpy and Faiss alone, row for row the same documents:
+
+    bidr export --index INDEX --out PLAIN
 
 ```python
 import numpy as np
 
-codes = np.load("INDEX/000001/codes.npy", mmap_mode="r")  # a byte a book, or two 4-bit codes a byte, the first low
-vectors = np.load("INDEX/000001/vectors.npy", mmap_mode="r")  # fp16, row for row the same documents
+codes = np.load("PLAIN/codes.npy", mmap_mode="r")  # the number of a codeword in each book
+vectors = np.load("PLAIN/vectors.npy", mmap_mode="r")
 ```
 
-Where there is a file `order.npy` it says which document, in the order they were given, stands at a row of both.
-`bidr.open_index("INDEX").reader.to_faiss()` is a plain Faiss index, searched by inner product with questions encoded
-with RUN/{of_codes}.
+`PLAIN/codes.faiss` is a plain Faiss index, searched by inner product with questions encoded with RUN/{of_codes};
+`PLAIN/README.md` has the lines that search and rank.
 
 Rotation and codebooks are the arrays `rotation` and `centroids` of `sparse/quantizer.safetensors`: a document's code
 is, in each book, the number of the codeword nearest to its part of the rotated vector (`vector @ rotation.T`); where

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -34,15 +34,22 @@ def _judgement_files(folder: Path) -> Iterator[tuple[str, Table[Qrel]]]:
             yield name.removesuffix(".tsv"), file_table(path, read_judgements)
 
 
-def read_documents(path: Path) -> Iterator[tuple[int, Document]]:
+def read_documents(
+    path: Path, left_out: Callable[[str, str], None] = lambda place, name: None
+) -> Iterator[tuple[int, Document]]:
     """The documents of a corpus.jsonl; `title` may be absent or null, `_id` and `text` may not.
 
-    What of `metadata` is flat (strings, numbers, truth values, lists of strings) becomes the document's attributes.
+    What of `metadata` is flat (strings, numbers, truth values, lists of strings) becomes the document's attributes;
+    `left_out` is called with the place and name of what else has a value.
     """
     for number, value in objects(path):
         place = f"{path} line {number}"
         title = _string(value, "title", place) if value.get("title") is not None else ""
-        attributes = attributes_of(value.get("metadata"), place)
+        metadata = value.get("metadata")
+        attributes = attributes_of(metadata, place)
+        if metadata and len(attributes or {}) < len(metadata):
+            for name in (name for name, each in metadata.items() if not _flat(each) and each not in (None, [], {})):
+                left_out(place, name)
         yield number, Document(_identifier(value, place), title, _string(value, "text", place), attributes)
 
 

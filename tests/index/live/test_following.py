@@ -11,7 +11,7 @@ import pytest
 
 from bidr.answers import QueryVectors
 from bidr.codes.errors import code_errors
-from bidr.errors import ConfigError
+from bidr.errors import ConfigError, IndexFolderError
 from bidr.index.build import build_index
 from bidr.index.live.index import LiveIndex
 from bidr.index.live.snapshot import write_snapshot
@@ -107,6 +107,36 @@ def test_a_snapshot_is_an_index_and_stays_what_it_was(tmp_path):
     with pytest.raises(ConfigError, match="exists already"):
         write_snapshot(index, tmp_path / "copy")
     assert {path.name for path in tmp_path.iterdir()} == {"i", "copy", "plain", "plain copy"}
+
+
+@pytest.mark.parametrize("copy", [True, False])
+def test_a_copy_outlives_damage_to_the_index_and_links_do_not(tmp_path, copy):
+    index = built(tmp_path / "i")
+    with writer(index) as live:
+        live.add(*some([6]))
+        live.flush()
+        live.delete(["doc-0"])
+        live.flush()
+        live.add(*some([7]))
+    wanted = contents(index)
+    write_snapshot(index, tmp_path / "copy", copy=copy)
+    LiveIndex.open(tmp_path / "copy").verify()
+    ours = {(path.stat().st_dev, path.stat().st_ino) for path in (tmp_path / "copy").rglob("*")}
+    theirs = {(path.stat().st_dev, path.stat().st_ino) for path in index.rglob("*")}
+    assert bool(ours & theirs) != copy
+    for path in index.rglob("*"):
+        if path.is_file() and path.stat().st_size and path.name not in ("CURRENT", ".lock"):
+            with path.open("r+b") as opened:
+                last = opened.seek(-1, 2)
+                byte = opened.read(1)[0]
+                opened.seek(last)
+                opened.write(bytes([byte ^ 1]))
+    if copy:
+        LiveIndex.open(tmp_path / "copy").verify()
+        assert contents(tmp_path / "copy") == wanted
+    else:
+        with pytest.raises(IndexFolderError):
+            LiveIndex.open(tmp_path / "copy").verify()
 
 
 def replaced_fifth(folder: Path, strangers: np.ndarray) -> tuple[float, float, list[str]]:

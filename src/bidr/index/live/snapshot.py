@@ -2,27 +2,28 @@
 
 import os
 import shutil
-from contextlib import suppress
 from pathlib import Path
 
 from bidr.errors import ConfigError, IndexFolderError
-from bidr.files import remove, storage_errors, sync_file, sync_folder, write_atomically
+from bidr.files import new_folder, remove, storage_errors, sync_file, sync_folder, write_atomically
 from bidr.index.folder import CURRENT, MANIFEST, settled
 from bidr.index.live.log import ACKNOWLEDGED, LOG, LogReader, write_log
 from bidr.index.state import read_state
 
 
-def write_snapshot(folder: Path, out: Path) -> Path:
+def write_snapshot(folder: Path, out: Path, *, copy: bool = False) -> Path:
     """Put the state in force into a new folder, which is an index like any other.
 
-    What never changes is linked where the file system can, else copied; of the log what is whole is copied.
+    What never changes is linked where the file system can, else copied; of the log what is whole is copied. Linked
+    files are those of the index under a second name: what damages one damages both.
+    copy: copy all of them, byte for byte.
     """
     if out.exists():
         raise ConfigError(f"{out} exists already; give a folder that does not")
     aside = out.with_name(f".{out.name}.{os.getpid()}.new")
     with storage_errors(out):
         try:
-            settled(folder, lambda name, digest: _copy_state(folder, aside, name, digest))
+            settled(folder, lambda name, digest: _copy_state(folder, aside, name, digest, copy))
             os.rename(aside, out)
         except BaseException:
             remove(aside)
@@ -31,14 +32,14 @@ def write_snapshot(folder: Path, out: Path) -> Path:
     return out
 
 
-def _copy_state(folder: Path, aside: Path, name: str, digest: str) -> None:
+def _copy_state(folder: Path, aside: Path, name: str, digest: str, copy: bool) -> None:
     remove(aside)
-    os.makedirs(aside)
+    new_folder(aside)
     state = read_state(folder, name, digest)
     for segment in state.segments:
-        _copy(folder / segment.name, aside / segment.name)
+        _copy(folder / segment.name, aside / segment.name, copy)
     if state.live:
-        _copy(folder / name, aside / name, without=(LOG, ACKNOWLEDGED))
+        _copy(folder / name, aside / name, copy, without=(LOG, ACKNOWLEDGED))
         log = LogReader(folder / name)
         try:
             write_log(aside / name, name, log.read())
@@ -48,18 +49,25 @@ def _copy_state(folder: Path, aside: Path, name: str, digest: str) -> None:
     write_atomically(aside / CURRENT, f"{name} {digest}\n".encode())
 
 
-def _copy(source: Path, target: Path, without: tuple[str, ...] = ()) -> None:
+def _copy(source: Path, target: Path, copy: bool, without: tuple[str, ...] = ()) -> None:
     os.mkdir(target)
     try:
         names = [name for name in os.listdir(source) if name not in without]
         for name in names:
-            with suppress(OSError):
-                os.link(source / name, target / name)
-                continue
-            shutil.copyfile(source / name, target / name)
-            sync_file(target / name)
+            if copy or not _linked(source / name, target / name):
+                shutil.copyfile(source / name, target / name)
+                sync_file(target / name)
     except FileNotFoundError as error:
         raise IndexFolderError(f"{source}: went away while it was copied; try again") from error
     if MANIFEST not in names:
         raise IndexFolderError(f"{source}: has no {MANIFEST}; try again")
     sync_folder(target)
+
+
+def _linked(source: Path, target: Path) -> bool:
+    """Whether a file could be given a second name; across file systems it cannot."""
+    try:
+        os.link(source, target)
+    except OSError:
+        return False
+    return True

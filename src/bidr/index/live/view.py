@@ -94,11 +94,28 @@ class LiveView:
         """The candidate engine over the documents that pass a filter."""
         return LiveCandidates(self, parse_filter(given))
 
+    def attributes(self) -> set[str]:
+        """The attributes that any document may have; of those in the log too."""
+        found = {name for part in self.parts for name, _ in part.open.reader.documents.columns.columns}
+        return found.union(*(document.attributes or {} for document in self.memory.documents))
+
     def to_faiss(self, engine: str = "scan") -> Any:
         """The codes as a plain Faiss index over rows (see `IndexReader.to_faiss`)."""
-        if len(self.parts) > 1 or self.parts[0].deleted is not None or self.memory.documents:
-            raise ConfigError(f"{self.folder}: documents were added or deleted since it was built; compact it first")
-        return self.parts[0].open.reader.to_faiss(engine)
+        return self.unchanged("leave for Faiss").open.reader.to_faiss(engine)
+
+    @property
+    def changed(self) -> bool:
+        """Whether documents were added or deleted since it was built or compacted."""
+        return len(self.parts) > 1 or self.parts[0].deleted is not None or bool(self.memory.documents)
+
+    def unchanged(self, wanted: str) -> Part:
+        """The one part of an index as it was built; refuses another, which cannot do what is wanted."""
+        if self.changed:
+            raise ConfigError(
+                f"{self.folder}: documents were added or deleted since it was built, and so it cannot {wanted}; "
+                f"compact it first: bidr compact {self.folder}"
+            )
+        return self.parts[0]
 
     def rows_of(self, places: Rows) -> Rows:
         """The rows that stand at places, numbered through as they are; -1 stays -1."""

@@ -123,7 +123,10 @@ class LiveWriter:
             found = len(forgotten) + sum(map(len, deleted.values()))
             if found < len(names) and not missing_ok:
                 unknown = next(name for name in names if not any(self._find([name])))
-                raise DataError(f"{self.folder}: no document {unknown!r}; leave it out, or allow ids that are missing")
+                raise DataError(
+                    f"{self.folder}: no document {unknown!r}; leave it out, or allow ids that are missing "
+                    "(--missing-ok, or missing_ok=True in Python)"
+                )
             if found:
                 memory = self._view.memory
                 arrays = memory.codes[:0], memory.vectors[:0], memory.errors[:0]
