@@ -107,7 +107,7 @@ class LiveView:
             return self.only.open.rows(places)
         rows = places.copy()
         for part in self.parts:
-            if part.open.order is not None:
+            if part.open.reader.ordered:
                 here = (places >= part.start) & (places < part.start + part.count)
                 rows[here] = part.start + part.open.rows(places[here] - part.start)
         return rows
