@@ -23,6 +23,7 @@ from bidr.index.checks import SUFFIX
 from bidr.index.folder import REBUILD, HasFiles, check_content
 from bidr.index.vectors.layout import CHECK, check_keys
 from bidr.index.vectors.npy import BLOCK, read_npy_header
+from bidr.index.vectors.watched import Watched
 
 Blocks = npt.NDArray[np.int64]
 SHIFT = BLOCK.bit_length() - 1
@@ -51,13 +52,15 @@ class CheckedFile:
         ):
             check_content(folder, files, name)
             whole = True
-        self._handle, self._map = _map(self.path)
+        self._handle, self.map = _map(self.path)
         self._close = weakref.finalize(self, os.close, self._handle)
         if scattered:
-            self._map.madvise(mmap.MADV_RANDOM)
-        self.size = len(self._map)
+            self.map.madvise(mmap.MADV_RANDOM)
+        self.size = len(self.map)
         self.done = whole and not by_block
         """Whether all of it was compared."""
+        if self.done:
+            self._close()  # what is mapped has a handle of its own
         # The same bits twice: as bytes for one look, as an array for many.
         self._seen = bytearray(-(-self.size // BLOCK) // 8 + 1)
         self.bits = np.frombuffer(self._seen, dtype=np.uint8)
@@ -65,6 +68,8 @@ class CheckedFile:
         self._expected = NO_CHECKS
         if by_block:
             self._open_checks()
+        self.watched = (self.path, self.map), (self._checks_path, self._checks)
+        self.still_there = Watched(*self.watched).look
 
     def _open_checks(self) -> None:
         path, blocks = self._checks_path, -(-self.size // BLOCK)
@@ -80,32 +85,16 @@ class CheckedFile:
 
     def array(self, dtype: np.dtype[Any], count: int, start: int) -> npt.NDArray[Any]:
         """What is mapped as numbers, none of them compared yet."""
-        return np.frombuffer(self._map, dtype=dtype, count=count, offset=start)
-
-    def read(self, start: int, end: int) -> bytes:
-        """Some bytes. Not from mapped memory: a disk that fails, or a file that was cut off, is then no signal."""
-        self.need(start, end)
-        try:
-            content = os.pread(self._handle, end - start, start)
-        except OSError as error:
-            raise self._unreadable(error.strerror or "") from error
-        if len(content) != end - start:
-            raise self._unreadable("it ends too early")
-        return content
-
-    def mapped(self, start: int, end: int) -> bytes:
-        """The same from mapped memory, after `need_spans`."""
-        return self._map[start:end]
+        return np.frombuffer(self.map, dtype=dtype, count=count, offset=start)
 
     def need(self, start: int, end: int) -> None:
-        """Compare the blocks of a range that were not yet."""
-        if self.done or start >= end:
-            return
-        first, behind, seen = start >> SHIFT, ((end - 1) >> SHIFT) + 1, self._seen
-        for block in range(first, behind):
-            if not seen[block >> 3] >> (block & 7) & 1:
-                self.bring(np.arange(block, behind))
-                return
+        """Compare the blocks of a range that were not yet. Of mapped memory what is `still_there` may be looked at."""
+        if not self.done and start < end:
+            first, behind, seen = start >> SHIFT, ((end - 1) >> SHIFT) + 1, self._seen
+            for block in range(first, behind):
+                if not seen[block >> 3] >> (block & 7) & 1:
+                    self.bring(np.arange(block, behind))
+                    break
 
     def need_spans(self, starts: npt.NDArray[Any], ends: npt.NDArray[Any]) -> bool:
         """The same for many ranges; False where one is none of the file."""
@@ -130,11 +119,6 @@ class CheckedFile:
             self.done = True
         self.still_there()
 
-    def still_there(self) -> None:
-        """Refuse to look at mapped memory of a file that was cut off since it was opened: that would be a signal."""
-        if self._map.size() < self.size:
-            raise self._unreadable(f"{self._map.size():,} bytes, {self.size:,} when it was opened")
-
     def bring(self, blocks: Blocks) -> None:
         """Read and compare sorted blocks, those that were not yet."""
         from bidr.index.vectors.fetching import Content, ranges, read_by_advice
@@ -143,8 +127,6 @@ class CheckedFile:
         if not len(blocks):
             return
         self.still_there()
-        if self._checks is not None and self._checks.size() < len(self._checks):
-            raise IndexFolderError(f"{self._checks_path}: cut off since it was opened; {REBUILD}")
         words, spans = self.array(np.dtype("<u8"), self.size // 8, 0), ranges(blocks)
         tail = self.array(np.dtype(np.uint8), self.size % 8, self.size // 8 * 8) if self.size % 8 else NO_BYTES
         content = Content(words, tail, check_keys(), self._expected, self.bits)
@@ -160,9 +142,9 @@ class CheckedFile:
 
     def close(self) -> None:
         """Give files and address space back; the object is of no use afterwards."""
-        self._handle, self._expected = -1, NO_CHECKS
+        self._expected = NO_CHECKS
         self._close()
-        for mapped in (self._map, self._checks):
+        for mapped in (self.map, self._checks):
             # Whoever took an array may still hold it: then it goes with its last holder.
             with suppress(BufferError):
                 if mapped is not None:
@@ -175,8 +157,8 @@ class CheckedArray:
     def __init__(self, folder: Path, name: str, dtype: Any, files: HasFiles | None = None, **how: bool) -> None:
         self.file, self.dtype = CheckedFile(folder, name, files, **how), np.dtype(dtype)
         self.path = self.file.path
-        (self.count,), self._start = read_npy_header(self.path, self.dtype, dimensions=1)
-        self.unchecked = self.file.array(self.dtype, self.count, self._start)
+        (self.count,), self.start = read_npy_header(self.path, self.dtype, dimensions=1)
+        self.unchecked = self.file.array(self.dtype, self.count, self.start)
         """All of them, for who has had compared what it takes."""
 
     def __len__(self) -> int:
@@ -189,8 +171,8 @@ class CheckedArray:
         file = self.file
         if not file.done:
             flat = np.ascontiguousarray(rows, dtype=np.int64).ravel()
-            if not all_seen(flat, self.count, self._start, self.dtype.itemsize, file.bits):
-                blocks, wrong = unseen(flat, self.count, self._start, self.dtype.itemsize, file.bits, False)
+            if not all_seen(flat, self.count, self.start, self.dtype.itemsize, file.bits):
+                blocks, wrong = unseen(flat, self.count, self.start, self.dtype.itemsize, file.bits, False)
                 if wrong >= 0:
                     raise DataError(f"{self.path}: number {flat[wrong]} asked for, expected 0 to {self.count - 1}")
                 file.bring(np.unique(blocks))
@@ -198,16 +180,18 @@ class CheckedArray:
         taken: npt.NDArray[Any] = self.unchecked[rows]
         return taken
 
-    def some(self, first: int, count: int) -> tuple[int, ...]:
+    def some(self, first: int, count: int) -> list[int]:
         """A few that stand side by side."""
         size = self.dtype.itemsize
-        content = self.file.read(self._start + first * size, self._start + (first + count) * size)
-        return tuple(np.frombuffer(content, dtype=self.dtype).tolist())
+        self.file.need(self.start + first * size, self.start + (first + count) * size)
+        self.file.still_there()
+        found: list[int] = self.unchecked[first : first + count].tolist()
+        return found
 
     def need_ranges(self, firsts: npt.NDArray[Any], ends: npt.NDArray[Any]) -> bool:
         """Have compared what lies between; False where that is not in the file."""
         size = self.dtype.itemsize
-        return self.file.need_spans(self._start + firsts * size, self._start + ends * size)
+        return self.file.need_spans(self.start + firsts * size, self.start + ends * size)
 
     def whole(self) -> npt.NDArray[Any]:
         """All of them; the same object each time."""
@@ -222,7 +206,7 @@ class CheckedArray:
         self.file.still_there()
         if self.file.done:
             return np.searchsorted(self.unchecked, values)
-        while (block := first_places(self.unchecked, values, self._start, self.file.bits, found)) >= 0:
+        while (block := first_places(self.unchecked, values, self.start, self.file.bits, found)) >= 0:
             self.file.bring(np.array([block]))
         return found
 

@@ -1,5 +1,6 @@
 """Strings on disk by row, none of them in RAM."""
 
+import struct
 from array import array
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -12,8 +13,10 @@ from bidr.errors import DataError, IndexFolderError
 from bidr.index.checked import CheckedArray, CheckedFile
 from bidr.index.folder import REBUILD, HasFiles
 from bidr.index.vectors import Out, write_npy_header
+from bidr.index.vectors.watched import Watched
 
 OFFSET = np.dtype("<u8")
+PAIR = struct.Struct("<QQ")
 AT_ONCE = 8_192
 NewFile = Callable[[str], AbstractContextManager[Out]]
 
@@ -25,18 +28,23 @@ class Lines:
         """`files`, `whole`: what is compared with which checksums (see `CheckedFile`)."""
         self._blob = CheckedFile(folder, f"{name}.blob", files, whole=whole, scattered=True)
         self._offsets = CheckedArray(folder, f"{name}.offsets.npy", OFFSET, files, whole=whole, scattered=True)
-        self.path = self._blob.path
+        self.path, self._count = self._blob.path, len(self._offsets) - 1
+        self._still_there = Watched(*self._blob.watched, *self._offsets.file.watched).look
 
     def __len__(self) -> int:
-        return len(self._offsets) - 1
+        return self._count
 
     def get(self, row: int) -> bytes:
-        if not 0 <= row < len(self):
+        if not 0 <= row < self._count:
             raise DataError(f"row {row} asked for, expected 0 to {len(self) - 1}")
-        start, end = self._offsets.some(row, 2)
+        self._still_there()
+        offsets, at = self._offsets.file, self._offsets.start + row * OFFSET.itemsize
+        offsets.need(at, at + PAIR.size)
+        start, end = PAIR.unpack_from(offsets.map, at)
         if not start <= end <= self._blob.size:
             raise IndexFolderError(f"{self.path}: row {row} is said to lie at {start} to {end}; damaged; {REBUILD}")
-        return self._blob.read(start, end)
+        self._blob.need(start, end)
+        return self._blob.map[start:end]
 
     def many(self, rows: npt.NDArray[np.int64]) -> list[bytes]:
         """The same for many rows, a third of the time a row."""
@@ -45,7 +53,7 @@ class Lines:
         starts, ends, blob = self._offsets.take(rows), self._offsets.take(rows + 1), self._blob
         if not blob.need_spans(starts, ends):
             return [self.get(int(row)) for row in rows]
-        return [blob.mapped(start, end) for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
+        return [blob.map[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
 
     def close(self) -> None:
         self._offsets.close()

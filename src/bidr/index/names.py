@@ -64,7 +64,7 @@ class _OnDisk:
     def rows(self, wanted: int) -> Iterator[int]:
         """The rows whose ids have this hash: seldom more than one."""
         for place in range(int(self._hashes.find(np.array([wanted], dtype=HASH))[0]), len(self._hashes)):
-            if self._hashes.some(place, 1) != (wanted,):
+            if self._hashes.some(place, 1) != [wanted]:
                 return
             yield from self._rows.some(place, 1)
 

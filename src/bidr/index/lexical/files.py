@@ -45,7 +45,7 @@ class Words(NamedTuple):
         postings = Postings(hashes, offsets, places, counts, lengths, about["words"], files)
         sizes = (len(postings.offsets), len(postings.counts), len(postings.lengths))
         expected = (len(postings.hashes) + 1, len(postings.places), count)
-        if sizes != expected or files.offsets.some(len(postings.hashes), 1) != (len(postings.places),):
+        if sizes != expected or files.offsets.some(len(postings.hashes), 1) != [len(postings.places)]:
             raise IndexFolderError(f"{folder / PLACES}: arrays of {sizes}, expected {expected}; {REBUILD}")
         return cls(postings, about["titles"])
 
