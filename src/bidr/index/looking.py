@@ -2,8 +2,11 @@
 
 from typing import Any
 
+import numpy as np
+
 from bidr.compiled import compiled
 from bidr.index.vectors.fetching import SHIFT
+from bidr.index.vectors.layout import check_keys
 
 
 @compiled()
@@ -39,3 +42,16 @@ def first_places(values: Any, wanted: Any, start: int, seen: Any, found: Any) ->
             low, high = (middle + 1, high) if values[middle] < wanted[number] else (low, middle)
         found[number] = low
     return -1
+
+
+def warm_up() -> None:
+    """Have compiled what files on disk are looked at by."""
+    from bidr.index.vectors.fetching import Content, all_seen, ranges, read_by_advice, unseen
+
+    none, bits = np.empty(0, dtype=np.int64), np.zeros(1, dtype=np.uint8)
+    words, checks, tail = (np.frombuffer(b"", dtype=kind) for kind in ("<u8", "<u4", np.uint8))
+    spans_seen(none, none, 0, bits)
+    first_places(words, np.empty(0, dtype=np.uint64), 0, bits, none)
+    all_seen(none, 0, 0, 8, bits)
+    unseen(none, 0, 0, 8, bits, False)
+    read_by_advice(0, -1, ranges(none), 4_096, Content(words, tail, check_keys(), checks, bits))

@@ -120,6 +120,18 @@ def test_no_flipped_byte_changes_an_answer(asked_index):
     assert answered(asked_index) == before
 
 
+def test_an_index_from_before_is_searched_unchecked_and_says_so(asked_index, monkeypatch):
+    before = answered(asked_index)
+    with closing(LiveIndex.open(asked_index)) as opened:
+        assert opened.describe()["unchecked"] == []
+        large = {name for name in opened.describe()["disk_bytes"] if checks.BY_BLOCK.fullmatch(name)}
+    if checks.WHOLE:  # these have no checksums by block; were they large, that would be as it was
+        monkeypatch.setattr(checks, "WHOLE", 0)
+        assert answered(asked_index) == before
+        with closing(LiveIndex.open(asked_index)) as opened:
+            assert set(opened.describe()["unchecked"]) == large
+
+
 def test_a_file_that_is_cut_off_while_it_is_open_is_an_error(asked_index):
     """In a process of its own: it may be a signal. Once before anything was asked, once after all was."""
     code = "from index.live.test_damage import cut_off; import sys; cut_off(sys.argv[1])"
