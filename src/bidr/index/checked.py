@@ -89,12 +89,14 @@ class CheckedFile:
 
     def need(self, start: int, end: int) -> None:
         """Compare the blocks of a range that were not yet. Of mapped memory what is `still_there` may be looked at."""
-        if not self.done and start < end:
-            first, behind, seen = start >> SHIFT, ((end - 1) >> SHIFT) + 1, self._seen
-            for block in range(first, behind):
-                if not seen[block >> 3] >> (block & 7) & 1:
-                    self.bring(np.arange(block, behind))
-                    break
+        if self.done or start >= end:
+            return
+        first, last, seen = start >> SHIFT, (end - 1) >> SHIFT, self._seen
+        while first <= last:
+            if not seen[first >> 3] >> (first & 7) & 1:
+                self.bring(np.arange(first, last + 1))
+                return
+            first += 1
 
     def need_spans(self, starts: npt.NDArray[Any], ends: npt.NDArray[Any]) -> bool:
         """The same for many ranges; False where one is none of the file."""

@@ -258,5 +258,7 @@ class LiveDocuments:
         return self.view.memory.documents[own] if part is None else part.open.record(own)
 
     def _at(self, row: int) -> tuple[Part | None, int]:
+        if self.view.only is not None:
+            return self.view.only, row
         part, _, own = next(self.view.split(np.array([row], dtype=np.int64)))
         return part, int(own[0])
