@@ -197,11 +197,13 @@ class Searcher:
         words = np.zeros_like(ranking.rows) if ranking.word_ranks is None else ranking.word_ranks
         columns = (ranking.rows, ranking.scores, ranking.candidate_ranks, ranking.candidate_scores, words)
         found = zip(*(column[number].tolist() for column in columns), strict=True)
-        return [
-            Answer(rank, documents.id(row), score, candidate_rank, candidate_score, documents.document(row), word_rank)
-            for rank, (row, score, candidate_rank, candidate_score, word_rank) in enumerate(found, start=1)
-            if row >= 0
-        ]
+        answers = []
+        for rank, (row, score, candidate_rank, candidate_score, word_rank) in enumerate(found, start=1):
+            if row >= 0:
+                document = documents.document(row)
+                name = documents.id(row) if document is None else document.id
+                answers.append(Answer(rank, name, score, candidate_rank, candidate_score, document, word_rank))
+        return answers
 
     def _score(self, rows: Rows, query: Floats, clock: "_Clock", stored: StoredVectors) -> Floats:
         """What the vectors say of some candidates; other ways to store them score otherwise (`shrunk`)."""

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from made_index import clustered, documents, random_codebooks
 
+from bidr.index import checks
 from bidr.index.build import build_index
 from bidr.index.lexical.sizes import words_disk
 from bidr.index.live.index import LiveIndex
@@ -68,6 +69,14 @@ def test_what_is_planned_is_what_an_index_takes(tmp_path: Path, engine: str, cou
 def test_vectors_that_are_cut_off_take_what_is_left_of_them(tmp_path: Path) -> None:
     for kind in KINDS:
         check(tmp_path / kind, Shape(1_003, DIM, "scan", 8, CODE_BYTES, kind, live=False, dims=16))
+
+
+def test_checksums_of_blocks_take_what_is_planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shape = Shape(4_500, DIM, "lists", 8, CODE_BYTES, live=False)
+    monkeypatch.setattr(checks, "WHOLE", 20_000)
+    check(tmp_path, shape)
+    there = {path.name.removesuffix(checks.SUFFIX) for path in tmp_path.glob(f"0*/*{checks.SUFFIX}")}
+    assert there == {"documents.blob", "documents.offsets.npy", "ids.blob", "ids.offsets.npy", "ids.hashes.npy"}
 
 
 def texts(count: int) -> Iterator[Document]:

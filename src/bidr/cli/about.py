@@ -115,6 +115,7 @@ def describe_index(about: dict[str, Any]) -> Shown:
             f"{about['vectors']['stored']}, new rows read by {about['vectors']['reads']}, "
             + ("blocks checked when first read" if about["vectors"]["checked"] else "no checksums of blocks"),
         ),
+        *([("not checked", f"{', '.join(about['unchecked'])}: build it again")] if about["unchecked"] else []),
         ("model", f"{model['fingerprint']} ({model['folder']})" if model else "none: made from vectors"),
         *([("words", "indexed: bidr search --lexical 100")] if about.get("lexical") else []),
         *_live_rows(about),

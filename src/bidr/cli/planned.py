@@ -9,7 +9,7 @@ GIB = 1 << 30
 # What a person looks for on disk, by the files that it is made of.
 ON_DISK = {
     "vectors": ("vectors.npy",),
-    "checksums": ("vectors.checks.npy",),
+    "checksums": (),
     "codes": ("codes.npy", "codebooks.safetensors"),
     "order": ("order.npy", "lists.npy", "centroids.npy"),
     "links": ("graph.npy",),
@@ -97,6 +97,7 @@ def _notes(plan: dict[str, Any]) -> list[str]:
 
 def _on_disk(files: dict[str, int]) -> dict[str, int]:
     parts = {part: sum(files.get(name, 0) for name in names) for part, names in ON_DISK.items()}
+    parts["checksums"] = sum(size for name, size in files.items() if ".checks" in name)
     return {**parts, "other": sum(files.values()) - sum(parts.values())}
 
 

@@ -18,12 +18,12 @@ import numpy.typing as npt
 
 from bidr.errors import IndexFolderError
 from bidr.index.bitmaps import WORD, Words, ascending, by_place, by_row, new_words
+from bidr.index.checked import CheckedArray
 from bidr.index.deadline import in_time
 from bidr.index.filters import All, Filter, Not, Scalar, Test, kind
 from bidr.index.folder import REBUILD, HasFiles, check_content
 from bidr.index.lines import Lines
 from bidr.index.recent import Recent
-from bidr.index.vectors import read_npy_header
 from bidr.index.wanted import mark_fraction_range, mark_fractions, mark_whole_range, mark_wholes
 from bidr.text.records import Attributes
 
@@ -42,18 +42,19 @@ class Columns:
     def __init__(self, folder: Path, manifest: HasFiles, count: int) -> None:
         self.folder, self.manifest, self.count = folder, manifest, count
         self._passing = Recent(KEPT_BYTES)
-        self._checked, self._array = cache(self._check), cache(self._open_array)
-        self._rows, self._dictionaries = cache(self._check_rows), dict[int, _Words]()
+        self._opened, self._once_each = cache(self._open_array), cache(self._check_rows)
+        self._dictionaries = dict[int, _Words]()
         self._order: npt.NDArray[Any] | None = None
         """The order that was last checked."""
         self.there = COLUMNS in manifest.files
-        self._texts = Lines(folder, ATTRIBUTES) if self.there else None
+        self._texts = Lines(folder, ATTRIBUTES, manifest) if self.there else None
         if self._texts is not None and len(self._texts) != count:
             raise IndexFolderError(f"{self._texts.path}: {len(self._texts):,} rows, expected {count:,}; {REBUILD}")
         self.columns = self._names() if self.there else []
 
     def _names(self) -> list[tuple[str, str]]:
-        path = self._checked(COLUMNS)
+        path = self.folder / COLUMNS
+        check_content(self.folder, self.manifest, COLUMNS)
         try:
             return [(column["name"], column["kind"]) for column in json.loads(path.read_bytes())]
         except (OSError, ValueError, LookupError, TypeError) as error:
@@ -91,7 +92,7 @@ class Columns:
         for words in self._dictionaries.values():
             words.lines.close()
         # These hold on to this object, as it does to them: what they have mapped is let go now, not by some collection.
-        for kept in (self._rows, self._array):
+        for kept in (self._once_each, self._opened):
             kept.cache_clear()
         self._passing.clear()
         self._order = None
@@ -147,7 +148,7 @@ class Columns:
 
     def _mark_words(self, number: int, test: Test, words: Words) -> None:
         """The same by a column of words."""
-        dictionary, (rows, once_each) = self._dictionary(number), self._rows(number)
+        dictionary, once_each, rows = self._dictionary(number), self._once_each(number), self._rows(number)
         codes = self._array(f"column.{number}.codes.npy", np.dtype("<u4"))
         if len(codes) != len(rows):
             raise IndexFolderError(f"{self.folder}: column {number} of another length; {REBUILD}")
@@ -161,31 +162,30 @@ class Columns:
         if not once_each:
             by_row(bits, rows, words)
 
-    def _check_rows(self, number: int) -> tuple[npt.NDArray[Any], bool]:
-        """Whose the words of a column are, and whether every document has one."""
-        rows = self._array(f"column.{number}.rows.npy", np.dtype("<i8"))
-        right, once_each = ascending(rows, self.count)
+    def _rows(self, number: int) -> npt.NDArray[Any]:
+        """Whose the words of a column are."""
+        return self._array(f"column.{number}.rows.npy", np.dtype("<i8"))
+
+    def _check_rows(self, number: int) -> bool:
+        """Whether every document has a word of a column, one alone."""
+        right, once_each = ascending(self._rows(number), self.count)
         if not right:
             raise IndexFolderError(f"{self.folder}: column {number} names rows that are not there; {REBUILD}")
-        return rows, once_each
+        return once_each
 
     def _dictionary(self, number: int) -> "_Words":
         """Opened once: that takes longer than finding a word in it."""
         if (known := self._dictionaries.get(number)) is not None:
             return known
-        opened = _Words(Lines(self.folder, f"column.{number}.words", self._checked))
+        opened = _Words(Lines(self.folder, f"column.{number}.words", self.manifest, whole=True))
         return self._dictionaries.setdefault(number, opened)
 
-    def _open_array(self, name: str, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-        """A file of a column, mapped once: mapping it takes as long as comparing it."""
-        path = self._checked(name)
-        shape, start = read_npy_header(path, dtype, dimensions=1)
-        mapped: npt.NDArray[Any] = np.memmap(path, dtype=dtype, mode="r", offset=start, shape=shape)
-        return mapped.view(np.ndarray)
+    def _array(self, name: str, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+        return self._opened(name, dtype).whole()
 
-    def _check(self, name: str) -> Path:
-        check_content(self.folder, self.manifest, name)
-        return self.folder / name
+    def _open_array(self, name: str, dtype: np.dtype[Any]) -> CheckedArray:
+        """A file of a column, mapped once: mapping it takes as long as comparing it."""
+        return CheckedArray(self.folder, name, dtype, self.manifest, whole=True)
 
 
 class _Words:

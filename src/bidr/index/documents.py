@@ -29,7 +29,9 @@ class DocumentFile:
     @classmethod
     def open(cls, folder: Path, count: int, manifest: HasFiles) -> Self:
         """Open what is there; a count that differs from the index is damage."""
-        stores = [Lines(folder, name) if f"{name}.blob" in manifest.files else None for name in (IDS, DOCUMENTS)]
+        stores = [
+            Lines(folder, name, manifest) if f"{name}.blob" in manifest.files else None for name in (IDS, DOCUMENTS)
+        ]
         for store in stores:
             if store is not None and len(store) != count:
                 raise IndexFolderError(f"{store.path}: {len(store):,} rows, expected {count:,}; {REBUILD}")

@@ -1,6 +1,6 @@
 """Strings on disk by row, none of them in RAM."""
 
-import mmap
+import struct
 from array import array
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -10,10 +10,13 @@ import numpy as np
 import numpy.typing as npt
 
 from bidr.errors import DataError, IndexFolderError
-from bidr.index.folder import REBUILD
-from bidr.index.vectors import Out, read_npy_header, write_npy_header
+from bidr.index.checked import CheckedArray, CheckedFile
+from bidr.index.folder import REBUILD, HasFiles
+from bidr.index.vectors import Out, write_npy_header
+from bidr.index.vectors.watched import Watched
 
 OFFSET = np.dtype("<u8")
+PAIR = struct.Struct("<QQ")
 AT_ONCE = 8_192
 NewFile = Callable[[str], AbstractContextManager[Out]]
 
@@ -21,38 +24,39 @@ NewFile = Callable[[str], AbstractContextManager[Out]]
 class Lines:
     """Strings by row: one file with all of them end to end, one with where each starts. Neither is held in RAM."""
 
-    def __init__(self, folder: Path, name: str, checked: Callable[[str], Path] | None = None) -> None:
-        """`checked` is called with the name of each file before it is used, and says where that is."""
-        place = checked or folder.joinpath
-        self.path, offsets = place(f"{name}.blob"), place(f"{name}.offsets.npy")
-        shape, start = read_npy_header(offsets, OFFSET, dimensions=1)
-        self._offsets_map = map_file(offsets)
-        self._offsets = np.frombuffer(self._offsets_map, dtype=OFFSET, count=shape[0], offset=start)
-        self._blob = map_file(self.path)
+    def __init__(self, folder: Path, name: str, files: HasFiles | None = None, *, whole: bool = False) -> None:
+        """`files`, `whole`: what is compared with which checksums (see `CheckedFile`)."""
+        self._blob = CheckedFile(folder, f"{name}.blob", files, whole=whole, scattered=True)
+        self._offsets = CheckedArray(folder, f"{name}.offsets.npy", OFFSET, files, whole=whole, scattered=True)
+        self.path, self._count = self._blob.path, len(self._offsets) - 1
+        self._still_there = Watched(*self._blob.watched, *self._offsets.file.watched).look
 
     def __len__(self) -> int:
-        return len(self._offsets) - 1
+        return self._count
 
     def get(self, row: int) -> bytes:
-        if not 0 <= row < len(self):
+        if not 0 <= row < self._count:
             raise DataError(f"row {row} asked for, expected 0 to {len(self) - 1}")
-        start, end = int(self._offsets[row]), int(self._offsets[row + 1])
-        if not start <= end <= len(self._blob):
+        self._still_there()
+        offsets, at = self._offsets.file, self._offsets.start + row * OFFSET.itemsize
+        offsets.need(at, at + PAIR.size)
+        start, end = PAIR.unpack_from(offsets.map, at)
+        if not start <= end <= self._blob.size:
             raise IndexFolderError(f"{self.path}: row {row} is said to lie at {start} to {end}; damaged; {REBUILD}")
-        return self._blob[start:end]
+        self._blob.need(start, end)
+        return self._blob.map[start:end]
 
     def many(self, rows: npt.NDArray[np.int64]) -> list[bytes]:
         """The same for many rows, a third of the time a row."""
         if len(rows) and not 0 <= rows.min() <= rows.max() < len(self):
             return [self.get(int(row)) for row in rows]  # which says what is wrong
-        starts, ends, blob = self._offsets[rows].tolist(), self._offsets[rows + 1].tolist(), self._blob
-        if any(not start <= end <= len(blob) for start, end in zip(starts, ends, strict=True)):
+        starts, ends, blob = self._offsets.take(rows), self._offsets.take(rows + 1), self._blob
+        if not blob.need_spans(starts, ends):
             return [self.get(int(row)) for row in rows]
-        return [blob[start:end] for start, end in zip(starts, ends, strict=True)]
+        return [blob.map[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
 
     def close(self) -> None:
-        self._offsets = np.zeros(1, dtype=OFFSET)
-        self._offsets_map.close()
+        self._offsets.close()
         self._blob.close()
 
 
@@ -84,14 +88,3 @@ def new_lines(create: NewFile, name: str, count: int) -> Iterator[LinesWriter]:
         lines = LinesWriter(blob, offsets)
         yield lines
         lines.flush()
-
-
-def map_file(path: Path) -> mmap.mmap:
-    """A file as memory that is read page by page, only where it is looked at."""
-    try:
-        with path.open("rb") as opened:
-            mapped = mmap.mmap(opened.fileno(), 0, prot=mmap.PROT_READ)
-    except (OSError, ValueError) as error:
-        raise IndexFolderError(f"{path}: cannot be read ({error}); {REBUILD}") from error
-    mapped.madvise(mmap.MADV_RANDOM)
-    return mapped

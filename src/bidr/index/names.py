@@ -1,6 +1,7 @@
 """From an id to its row: sorted 64-bit hashes on disk, looked up by bisection, and the stored id decides."""
 
 from array import array
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -9,9 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from bidr.errors import DataError
-from bidr.index.folder import HasFiles, check_content
+from bidr.index.checked import CheckedArray
+from bidr.index.folder import HasFiles
 from bidr.index.lines import Lines, NewFile
-from bidr.index.vectors import read_npy_header, write_npy_header
+from bidr.index.vectors import write_npy_header
 from bidr.spill import Spill
 from bidr.text.ids import same_id
 
@@ -22,31 +24,25 @@ AT_ONCE, HELD = 8_192, 1 << 20
 
 
 class Names:
-    """The ids of a segment. What the files hold is checked whole on opening: a wrong byte would hide a document."""
+    """The ids of a segment."""
 
     def __init__(self, folder: Path, manifest: HasFiles, count: int) -> None:
         self.count = count
-        self._ids = Lines(folder, IDS) if f"{IDS}.blob" in manifest.files else None
+        self._ids = Lines(folder, IDS, manifest) if f"{IDS}.blob" in manifest.files else None
+        self._sorted: _Sorted | _OnDisk | None = None
         if self._ids is None:
             return
         if HASHES in manifest.files:
-            for name in (HASHES, ROWS):
-                check_content(folder, manifest, name)
-            self._hashes, self._rows = (_mapped(folder / name, kind) for name, kind in ((HASHES, HASH), (ROWS, ROW)))
+            self._sorted = _OnDisk(folder, manifest)
         else:  # an index from before ids could be looked up
-            hashes = array("Q", (hash_of(_text(self._ids.get(row))) for row in range(count)))
-            self._hashes, self._rows = _sorted(hashes)
+            self._sorted = _Sorted(array("Q", (hash_of(_text(self._ids.get(row))) for row in range(count))))
 
     def find(self, name: str) -> int | None:
         """The row of an id, or None."""
-        if self._ids is None:
+        if self._ids is None or self._sorted is None:
             known = name.isascii() and name.isdecimal() and str(int(name)) == name and int(name) < self.count
             return int(name) if known else None
-        wanted = np.uint64(hash_of(name))
-        for place in range(int(np.searchsorted(self._hashes, wanted)), self.count):
-            if self._hashes[place] != wanted:
-                return None
-            row = int(self._rows[place])
+        for row in self._sorted.rows(hash_of(name)):
             if _text(self._ids.get(row)) == name:
                 return row
         return None
@@ -54,6 +50,40 @@ class Names:
     def close(self) -> None:
         if self._ids is not None:
             self._ids.close()
+        if isinstance(self._sorted, _OnDisk):
+            self._sorted.close()
+
+
+class _OnDisk:
+    """Hashes and rows in files. Where these have no checksums by block they are compared whole, however large."""
+
+    def __init__(self, folder: Path, manifest: HasFiles) -> None:
+        self._hashes = CheckedArray(folder, HASHES, HASH, manifest, whole=True)
+        self._rows = CheckedArray(folder, ROWS, ROW, manifest, whole=True)
+
+    def rows(self, wanted: int) -> Iterator[int]:
+        """The rows whose ids have this hash: seldom more than one."""
+        for place in range(int(self._hashes.find(np.array([wanted], dtype=HASH))[0]), len(self._hashes)):
+            if self._hashes.some(place, 1) != [wanted]:
+                return
+            yield from self._rows.some(place, 1)
+
+    def close(self) -> None:
+        self._hashes.close()
+        self._rows.close()
+
+
+class _Sorted:
+    """The same in memory."""
+
+    def __init__(self, hashes: "array[int]") -> None:
+        values = np.frombuffer(hashes, dtype=np.uint64)
+        self._order = np.argsort(values, kind="stable")
+        self._hashes = values[self._order]
+
+    def rows(self, wanted: int) -> Iterator[int]:
+        first, end = (np.searchsorted(self._hashes, np.uint64(wanted), side) for side in ("left", "right"))
+        yield from self._order[first:end].tolist()
 
 
 def hash_of(name: str) -> int:
@@ -107,18 +137,6 @@ def _refuse_repeated(ordered: npt.NDArray[Any], ids: Lines) -> None:
         raise DataError(
             f"documents: rows {same[0]:,} and {same[1]:,} have the same id; make ids unique, or leave one out"
         )
-
-
-def _sorted(hashes: "array[int]") -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    values = np.frombuffer(hashes, dtype=np.uint64)
-    order = np.argsort(values, kind="stable")
-    return values[order].astype(HASH), order.astype(ROW)
-
-
-def _mapped(path: Path, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    shape, start = read_npy_header(path, dtype, dimensions=1)
-    mapped: npt.NDArray[Any] = np.memmap(path, dtype=dtype, mode="r", offset=start, shape=shape)
-    return mapped
 
 
 def _text(content: bytes) -> str:

@@ -12,6 +12,8 @@ from bidr.codes.learned import LearnedLists
 from bidr.errors import ConfigError, IndexFolderError
 from bidr.index.build import VECTORS_FILE
 from bidr.index.candidates import Candidates, Rows
+from bidr.index.checked import CheckedArray
+from bidr.index.checks import unchecked
 from bidr.index.documents import IDS, DocumentFile
 from bidr.index.engines.files import (
     CENTROIDS_FILE,
@@ -46,7 +48,7 @@ class Parts(NamedTuple):
     candidates: Candidates
     vectors: VectorFile
     documents: DocumentFile
-    order: npt.NDArray[Any] | None
+    order: CheckedArray | None
     words: Words | None
 
 
@@ -59,7 +61,7 @@ class IndexReader:
 
     def __init__(self, folder: Path, generation: Path, manifest: Manifest, parts: Parts) -> None:
         self.folder, self.generation, self.manifest = folder, generation, manifest
-        self.candidates, self.vectors, self.documents, self.order, self.words = parts
+        self.candidates, self.vectors, self.documents, self._order, self.words = parts
 
     @classmethod
     def open(cls, folder: Path | str, expect_model: str | None = None, ef: int | None = None) -> Self:
@@ -108,11 +110,21 @@ class IndexReader:
     def codebooks(self) -> Codebooks:
         return self.candidates.codebooks
 
+    @property
+    def ordered(self) -> bool:
+        """Whether places are other than rows."""
+        return self._order is not None
+
+    @property
+    def order(self) -> npt.NDArray[Any] | None:
+        """The row of each place, all of them checked; None: the same."""
+        return None if self._order is None else self._order.whole()
+
     def rows_of(self, places: Rows) -> Rows:
         """The rows that stand at places; -1 stays -1."""
-        if self.order is None:
+        if self._order is None:
             return places
-        rows = self.order[places].astype(np.int64)
+        rows = self._order.take(places).astype(np.int64)
         if (places < 0).any():
             rows[places < 0] = -1
         return rows
@@ -127,19 +139,20 @@ class IndexReader:
         if engine == "lists":
             lists = self.in_lists()
             return export_lists(self.codebooks, codes, lists, default_visits(len(lists.centroids)))
-        if self.order is not None:
-            codes[self.order] = codes.copy()
+        if (order := self.order) is not None:
+            codes[order] = codes.copy()
         return export_faiss(self.codebooks, codes, engine=engine)
 
     def in_lists(self) -> InLists:
         """Its lists, as Faiss is given them."""
-        if not isinstance(self.candidates, Lists) or self.order is None:
+        order = self.order
+        if not isinstance(self.candidates, Lists) or order is None:
             raise ConfigError(
                 f"{self.folder}: its engine is {self.manifest.engine!r}, expected 'lists' to leave as lists; "
                 "ask for 'scan', or build it with engine 'lists'"
             )
         centroids = read_array(self.generation / CENTROIDS_FILE, np.dtype("<f4"), 2)
-        return InLists(centroids, self.candidates.offsets, self.order)
+        return InLists(centroids, self.candidates.offsets, order)
 
     def learned_lists(self) -> LearnedLists | None:
         """The lists that the model learned, where documents stand by them."""
@@ -174,6 +187,7 @@ class IndexReader:
             "codes": {"books": manifest.books, "codewords": manifest.words},
             "ids": f"{IDS}.blob" in manifest.files,
             "text": self.documents.has_text,
+            "unchecked": unchecked(manifest),
             "lexical": self.words is not None,
             "model": manifest.model._asdict() if manifest.model else None,
             "ram_bytes_per_document": {**ram, "total": round(self.ram_bytes_per_doc, 2)},
@@ -200,6 +214,10 @@ class IndexReader:
     def close(self) -> None:
         self.vectors.close()
         self.documents.close()
+        if self._order is not None:
+            self._order.close()
+        if self.words is not None:
+            self.words.close()
 
     def __enter__(self) -> Self:
         return self
@@ -213,13 +231,13 @@ def _open_parts(generation: Path, manifest: Manifest, ef: int | None) -> Parts:
         raise IndexFolderError(
             f"{generation}: the manifest names the engine {manifest.engine!r}, expected {', '.join(IN_RAM)}; {REBUILD}"
         )
-    # What is read into RAM is checked whole now; the rest by `verify`.
+    # What is read into RAM is checked whole now; the rest when it is first looked at.
     for name in IN_RAM[manifest.engine]:
         check_content(generation, manifest, name)
     vectors = VectorFile.open(generation / VECTORS_FILE)
     documents = DocumentFile.open(generation, manifest.count, manifest)
     candidates = load_engine(generation, manifest.engine, ef)
-    order = open_order(generation / ORDER_FILE, manifest.count) if ORDER_FILE in manifest.files else None
+    order = open_order(generation, manifest, manifest.count) if ORDER_FILE in manifest.files else None
     found = (candidates.count, vectors.count, vectors.dim, candidates.codebooks.dim)
     expected = (manifest.count, manifest.count, manifest.stored_dim, manifest.code_dim)
     if found != expected:

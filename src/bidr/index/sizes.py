@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bidr.index.build import VECTORS_FILE
+from bidr.index.checks import with_checks
 from bidr.index.documents import DOCUMENTS, IDS
 from bidr.index.engines.clusters import ORDERED_DOCUMENTS, lists_for
 from bidr.index.engines.files import (
@@ -152,7 +153,7 @@ def disk(shape: Shape, id_bytes: float | None = None, text_bytes: float | None =
         files |= _lines(DOCUMENTS, count, text_bytes + TEXT_FRAME)
     if shape.live:
         files["deleted"] = -(-count // 8)
-    return files
+    return with_checks(files)
 
 
 def pages_a_row(row_bytes: int) -> float:

@@ -23,10 +23,11 @@ import numpy.typing as npt
 from bidr.codes.vectors import VectorRows, let_go
 from bidr.errors import IndexFolderError
 from bidr.files import remove, storage_errors, write_json
+from bidr.index.checks import BY_BLOCK, SUFFIX, summed
 from bidr.index.engines.files import open_array
 from bidr.index.folder import FileEntry, checksum, digest_of
 from bidr.index.generation import LOCK, HashedFile
-from bidr.index.vectors import write_npy_header
+from bidr.index.vectors import Out, write_npy_header
 from bidr.progress import bar
 
 Array = npt.NDArray[Any]
@@ -37,7 +38,7 @@ Blocks = Callable[[int], Iterator[Array]]
 WORK = ".work"
 MARK = ".mark.json"
 # Another number for other files of the same step: those of an older bidr are then not gone on with.
-FORMAT = 1
+FORMAT = 2
 # So much of a step may have to be done again.
 MARK_SECONDS = 5.0
 
@@ -53,8 +54,17 @@ class Step:
         self._marked = time.monotonic()
 
     @contextmanager
-    def file(self, name: str) -> Iterator[HashedFile]:
-        """Write a file, from where the step goes on."""
+    def file(self, name: str) -> Iterator[Out]:
+        """Write a file, from where the step goes on; and the checksums of its blocks, where it is to have them."""
+        with self._file(name) as out:
+            if not BY_BLOCK.fullmatch(name):
+                yield out
+                return
+            with summed(out, lambda: self._file(name + SUFFIX)) as passing:
+                yield passing
+
+    @contextmanager
+    def _file(self, name: str) -> Iterator[HashedFile]:
         path, kept = self.work.folder / name, self.files[name].size if self.done and name in self.files else 0
         with storage_errors(path):
             with HashedFile(path, fresh=False, kept=kept, digest=self.digests.pop(name, None)) as out:

@@ -16,6 +16,7 @@ from bidr.codes.codebooks import Floats
 from bidr.codes.vectors import of_length_one
 from bidr.errors import BidrError, IndexFolderError
 from bidr.evaluation import recall_of
+from bidr.index import looking
 from bidr.index.folder import current_generation
 from bidr.index.live.index import LiveIndex
 from bidr.index.live.view import LiveView
@@ -172,6 +173,7 @@ def warm(view: LiveView) -> None:
     manifest = view.manifest
     if any(part.open.reader.documents.columns.there for part in view.parts):
         warm_up()
+    looking.warm_up()
     sides = (
         np.ones((1, dim), dtype=np.float32) / np.sqrt(np.float32(dim)) for dim in (manifest.code_dim, manifest.dim)
     )

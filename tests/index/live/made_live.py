@@ -56,9 +56,10 @@ def expected(numbers: Sequence[int], version: int = 0) -> dict[str, tuple]:
     }
 
 
-def built(folder: Path, count: int = 6, **options: object) -> Path:
-    """An index of the first documents, as `build_index` makes it."""
+def built(folder: Path, count: int = 6, given: Sequence[Document] | None = None, **options: object) -> Path:
+    """An index of the first documents, as `build_index` makes it; or of others with their vectors."""
     documents, vectors = some(range(count))
+    documents = documents if given is None else list(given)
     from bidr.index.build import build_index
 
     build_index(folder, codebooks=BOOKS, codes=BOOKS.encode(vectors), vectors=vectors, documents=documents, **options)

@@ -3,15 +3,27 @@
 import errno
 import os
 import shutil
+import subprocess
+import sys
+import time
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
+from bidr.answers import QueryVectors
 from bidr.errors import BidrError, IndexFolderError, StorageError
+from bidr.index import checks
 from bidr.index.live.index import LiveIndex
 from bidr.index.live.log import LOG
+from bidr.index.names import Names
+from bidr.index.vectors.watched import ASKED_EVERY
+from bidr.search import Searcher
+from bidr.text.records import Document
 from index.live.crashes import Disk, recorded
-from index.live.made_live import built, contents, expected, some, writer
+from index.live.made_live import DIM, built, clustered, contents, expected, some, writer
 
 
 @pytest.fixture
@@ -26,6 +38,129 @@ def live_index(tmp_path) -> Path:
         live.delete(["doc-3"])
         live.add(*some([6]))
     return index
+
+
+@pytest.fixture(params=[checks.WHOLE, 0], ids=["small", "by block"])
+def asked_index(tmp_path, monkeypatch, request) -> Path:
+    """Everything that an index can have: lists, words, texts and attributes of every kind, in two segments.
+
+    Its files are small, and so compared whole; or taken for large ones, and compared block by block.
+    """
+    monkeypatch.setattr(checks, "WHOLE", request.param)
+    index = built(tmp_path / "index", 300, engine="lists", lexical="prepend", given=described(300))
+    with writer(index) as live:
+        live.add(described(308)[300:], some(range(300, 308))[1])
+        live.delete(["doc-1", "doc-301"])
+        live.flush()
+    return index
+
+
+def described(count: int) -> list[Document]:
+    """Documents with some text, most of them with attributes of every kind."""
+    found = []
+    for number, document in enumerate(some(range(count))[0]):
+        attributes = {"whole": number % 7, "part": number / 7, "even": number % 2 == 0, "name": f"n{number % 5}"}
+        lists = {"tags": [f"t{number % 3}", f"t{number % 4}"]}
+        text = f"word{number} word{number % 11} " * (1 + number % 40)
+        found.append(document._replace(text=text, attributes=None if number % 9 == 0 else attributes | lists))
+    return found
+
+
+def answered(index: Path) -> list | str:
+    """What searching alone says; an error of another kind fails the test."""
+    try:
+        with closing(LiveIndex.open(index)) as opened:
+            return asked(opened)
+    except IndexFolderError as error:
+        return str(error)
+
+
+def asked(opened: LiveIndex) -> list:
+    """What an index says, in every way there is to ask it."""
+    questions = np.stack([clustered(1, DIM, seed=number)[0] for number in (5, 77, 150, 222, 303)])
+    words = ["word5 word7", "title 150", "word3", "word222", "word303 word1"]
+    queries = QueryVectors(questions, questions)
+    filters: list[Any] = [None, {"whole": {"gte": 3}}, {"part": {"lt": 20.5}}, {"even": True}, {"name": "n3"}]
+    filters += [{"tags": {"any": ["t0", "t2"]}}, {"not": {"name": {"gt": "n2"}}}]
+    searcher, view, said = Searcher(opened, candidates=50), opened.latest(), list[Any]()
+    for each in filters:
+        found = searcher.search_vectors(queries, 8, filter=each, words=words, lexical=20, lexical_weight=0.5)
+        said += [[answer._replace(document=None) for answer in one] for one in searcher.answers(found)]
+    said += [view.rows_of(view.places()).tolist(), contents(view)]
+    for part in view.parts:
+        documents, rows = part.open.reader.documents, np.arange(part.count)
+        said += [documents.ids(rows), [documents.columns.get(row) for row in rows.tolist()]]
+        with closing(Names(part.open.reader.generation, part.open.reader.manifest, part.count)) as names:
+            said.append([names.find(f"doc-{number}") for number in range(310)])
+    return said
+
+
+def test_no_flipped_byte_changes_an_answer(asked_index):
+    """Of no file, however it is searched, and though nobody verifies."""
+    before = answered(asked_index)
+    assert isinstance(before, list)
+    random, told = np.random.default_rng(0), set()
+    files = sorted(asked_index.glob("0*/*"))
+    for path in files:
+        content = path.read_bytes()
+        places = random.integers(0, len(content), 2)
+        for offset in [len(content) - 1, *map(int, places)]:
+            changed = bytearray(content)
+            changed[offset] ^= 1 << int(random.integers(8))
+            path.write_bytes(changed)
+            found = answered(asked_index)
+            assert isinstance(found, str) or found == before, (path, offset)
+            if isinstance(found, str):
+                assert path.name in found or path.name.removesuffix(checks.SUFFIX) in found or "vectors" in found
+                told.add(path)
+        path.write_bytes(content)
+    # What no question of these takes anything from may be damaged.
+    assert {path.name for path in files} - {path.name for path in told} <= {LOG, "acknowledged"}
+    assert (checks.WHOLE == 0) == any(path.name == f"order.npy{checks.SUFFIX}" for path in files)
+    assert answered(asked_index) == before
+
+
+def test_an_index_from_before_is_searched_unchecked_and_says_so(asked_index, monkeypatch):
+    before = answered(asked_index)
+    with closing(LiveIndex.open(asked_index)) as opened:
+        assert opened.describe()["unchecked"] == []
+        large = {name for name in opened.describe()["disk_bytes"] if checks.BY_BLOCK.fullmatch(name)}
+    if checks.WHOLE:  # these have no checksums by block; were they large, that would be as it was
+        monkeypatch.setattr(checks, "WHOLE", 0)
+        assert answered(asked_index) == before
+        with closing(LiveIndex.open(asked_index)) as opened:
+            assert set(opened.describe()["unchecked"]) == large
+
+
+def test_a_file_that_is_cut_off_while_it_is_open_is_an_error(asked_index):
+    """In a process of its own: it may be a signal. Once before anything was asked, once after all was."""
+    code = "from index.live.test_damage import cut_off; import sys; cut_off(sys.argv[1])"
+    path = os.pathsep.join([str(Path(__file__).parents[2]), *sys.path])
+    command, env = [sys.executable, "-c", code, str(asked_index)], {**os.environ, "PYTHONPATH": path}
+    done = subprocess.run(command, env=env, capture_output=True, check=False)
+    assert done.returncode == 0, (done.returncode, done.stdout[-300:], done.stderr[-300:])
+    refused = set(done.stdout.decode().split())
+    assert refused <= {path.name for path in asked_index.glob("000001/*")}
+    files = {"order.npy", "ids.blob", "documents.offsets.npy", "attributes.blob", "words.places.npy", "vectors.npy"}
+    assert files <= refused
+
+
+def cut_off(index: str) -> None:
+    """Cut off each file of the first segment of an open index in turn; print which of them were missed."""
+    before = answered(Path(index))
+    for path in sorted(Path(index).glob("000001/*")):
+        content = path.read_bytes()
+        for warm in (False, True):
+            with closing(LiveIndex.open(index)) as opened:
+                if warm:
+                    assert asked(opened) == before
+                os.truncate(path, 0)
+                time.sleep(2 * ASKED_EVERY)
+                try:
+                    assert asked(opened) == before, path
+                except IndexFolderError as error:
+                    print(path.name if path.name in str(error) else error, flush=True)
+            path.write_bytes(content)
 
 
 def outcome(index: Path) -> dict | str:

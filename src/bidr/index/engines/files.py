@@ -10,8 +10,9 @@ import numpy.typing as npt
 from bidr.codes.codebooks import Codebooks, Codes
 from bidr.codes.vectors import let_go
 from bidr.errors import IndexFolderError, ModelError
+from bidr.index.checked import CheckedArray
 from bidr.index.engines.base import Candidates
-from bidr.index.folder import REBUILD
+from bidr.index.folder import REBUILD, HasFiles
 from bidr.index.vectors import NewFile, read_npy_header
 
 CODEBOOKS_FILE, CODES_FILE, ORDER_FILE = "codebooks.safetensors", "codes.npy", "order.npy"
@@ -85,12 +86,12 @@ def _read_links(path: Path) -> npt.NDArray[np.uint64]:
         ) from error
 
 
-def open_order(path: Path, count: int) -> npt.NDArray[Any]:
+def open_order(folder: Path, files: HasFiles, count: int) -> CheckedArray:
     """Which row stands at a place, on disk: looked at for answers only."""
-    order = open_array(path, order_type(count), 1)
+    order = CheckedArray(folder, ORDER_FILE, order_type(count), files)
     if len(order) != count:
-        raise IndexFolderError(f"{path}: {len(order):,} places, expected {count:,}; {REBUILD}")
-    return order.view(np.ndarray)  # a memmap would be slow to take parts of
+        raise IndexFolderError(f"{order.path}: {len(order):,} places, expected {count:,}; {REBUILD}")
+    return order
 
 
 def order_type(count: int) -> np.dtype[Any]:

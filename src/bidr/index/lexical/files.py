@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from bidr.errors import ConfigError, IndexFolderError
-from bidr.index.engines.files import open_array
+from bidr.index.checked import CheckedArray
 from bidr.index.folder import REBUILD, HasFiles, check_content
-from bidr.index.lexical.postings import Counted, Postings, count_words
+from bidr.index.lexical.postings import Counted, OnDisk, Postings, count_words
 from bidr.index.vectors import write_npy_header
 from bidr.index.work import Step, write_array
 from bidr.spill import Spill
@@ -40,13 +40,18 @@ class Words(NamedTuple):
         check_content(folder, manifest, ABOUT)
         about = json.loads((folder / ABOUT).read_bytes())
         kinds = {HASHES: "<u8", OFFSETS: "<u8", PLACES: "<u4", COUNTS: "u1", LENGTHS: "<u4"}
-        arrays = {name: open_array(folder / name, np.dtype(kind), 1) for name, kind in kinds.items()}
-        postings = Postings(**{name.split(".")[1]: array for name, array in arrays.items()}, words=about["words"])
+        files = OnDisk(*(CheckedArray(folder, name, kind, manifest) for name, kind in kinds.items()))
+        hashes, offsets, places, counts, lengths = (each.unchecked for each in files)
+        postings = Postings(hashes, offsets, places, counts, lengths, about["words"], files)
         sizes = (len(postings.offsets), len(postings.counts), len(postings.lengths))
         expected = (len(postings.hashes) + 1, len(postings.places), count)
-        if sizes != expected or postings.offsets[-1] != len(postings.places):
+        if sizes != expected or files.offsets.some(len(postings.hashes), 1) != [len(postings.places)]:
             raise IndexFolderError(f"{folder / PLACES}: arrays of {sizes}, expected {expected}; {REBUILD}")
         return cls(postings, about["titles"])
+
+    def close(self) -> None:
+        for each in self.postings.files or ():
+            each.close()
 
 
 class WordsWriter:

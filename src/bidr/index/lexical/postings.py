@@ -7,6 +7,7 @@ from typing import NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
+from bidr.index.checked import CheckedArray
 from bidr.index.names import hash_of
 from bidr.text.words import words
 
@@ -26,6 +27,16 @@ class Counted(NamedTuple):
     lengths: U32
 
 
+class OnDisk(NamedTuple):
+    """The same arrays as files."""
+
+    hashes: CheckedArray
+    offsets: CheckedArray
+    places: CheckedArray
+    counts: CheckedArray
+    lengths: CheckedArray
+
+
 class Postings(NamedTuple):
     """The documents of each word: places[offsets[i]:offsets[i + 1]] hold the word hashes[i], lowest place first.
 
@@ -39,6 +50,8 @@ class Postings(NamedTuple):
     lengths: U32
     words: int
     """Words of all documents together."""
+    files: OnDisk | None = None
+    """Where the arrays are files: what of them is looked at is compared with its checksums first."""
 
     @classmethod
     def of(cls, counted: Counted) -> Self:
@@ -51,11 +64,25 @@ class Postings(NamedTuple):
 
     def find(self, asked: U64) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """Where the postings of each word begin and end; nowhere for a word that no document holds."""
-        at = np.searchsorted(self.hashes, asked)
-        inside = np.minimum(at, max(len(self.hashes) - 1, 0))
-        known = (at < len(self.hashes)) & (self.hashes[inside] == asked) if len(self.hashes) else at < 0
-        starts, ends = (np.where(known, self.offsets[inside + more].astype(np.int64), 0) for more in (0, 1))
+        if not len(self.hashes):
+            return np.zeros(len(asked), np.int64), np.zeros(len(asked), np.int64)
+        files = self.files
+        at = np.searchsorted(self.hashes, asked) if files is None else files.hashes.find(asked)
+        inside = np.minimum(at, len(self.hashes) - 1)
+        hashes = self.hashes[inside] if files is None else files.hashes.take(inside)
+        known = (at < len(self.hashes)) & (hashes == asked)
+        offsets = [
+            self.offsets[inside + more] if files is None else files.offsets.take(inside + more) for more in (0, 1)
+        ]
+        starts, ends = (np.where(known, each.astype(np.int64), 0) for each in offsets)
         return starts, ends
+
+    def sound(self, starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]) -> bool:
+        """Whether ranges lie in the postings, which are compared then: a damaged file must not lead outside of them."""
+        if self.files is None:
+            return bool(((starts >= 0) & (starts <= ends) & (ends <= len(self.places))).all())
+        self.files.lengths.whole()  # of most of its blocks a common word takes some
+        return self.files.places.need_ranges(starts, ends) and self.files.counts.need_ranges(starts, ends)
 
 
 def count_words(texts: Sequence[str]) -> Counted:

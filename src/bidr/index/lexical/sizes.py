@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from bidr.index.checks import with_checks
 from bidr.index.lexical.files import ABOUT, COUNTS, HASHES, LENGTHS, OFFSETS, PLACES
 from bidr.index.lexical.postings import count_words
 from bidr.index.lexical.score import RANGE, SPARE
@@ -49,7 +50,7 @@ def counted(texts: Iterable[str]) -> WordsSize:
 def words_disk(words: WordsSize, count: int) -> dict[str, int]:
     """Bytes of every file, headers left out: they are a thousandth."""
     postings, different = max(1, round(words.postings * count)), words.words(count)
-    return {
+    files = {
         HASHES: 8 * different,
         OFFSETS: 8 * (different + 1),
         PLACES: 4 * postings,
@@ -57,6 +58,7 @@ def words_disk(words: WordsSize, count: int) -> dict[str, int]:
         LENGTHS: 4 * count,
         ABOUT: 40,
     }
+    return with_checks(files)
 
 
 def words_ram(count: int, candidates: int) -> int:

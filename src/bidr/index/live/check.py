@@ -3,6 +3,7 @@
 from typing import Any
 
 from bidr.errors import IndexFolderError
+from bidr.index.checks import unchecked
 from bidr.index.folder import MANIFEST, check_content, file_checksum, open_segment
 from bidr.index.live.changes import from_bytes
 from bidr.index.live.log import LogReader
@@ -30,6 +31,7 @@ def describe_live(view: LiveView) -> dict[str, Any]:
             **{name: round(size / count, 2) for name, size in ram.items()},
             "total": round(sum(ram.values()) / count, 2),
         },
+        "unchecked": sorted({name for part in view.parts for name in unchecked(part.open.reader.manifest)}),
         "disk_bytes": disk,
         "disk_bytes_per_document": {name: round(size / count, 2) for name, size in disk.items()},
         "segments": [

@@ -11,7 +11,7 @@ from bidr.index.build import build_index
 from bidr.index.candidates import Rows
 from bidr.index.engines.files import CODES_FILE, open_array
 from bidr.index.faissfile import unpack
-from bidr.index.folder import MANIFEST, file_checksum
+from bidr.index.folder import MANIFEST, check_content, file_checksum
 from bidr.index.generation import Begin
 from bidr.index.live.parts import Part
 from bidr.index.live.view import LiveView
@@ -44,6 +44,8 @@ class CodesOf:
 
     def __init__(self, parts: list[Part], kept: list[Rows]) -> None:
         readers = [part.open.reader for part in parts]
+        for reader in readers:  # once more: what is wrong now would be right in what is written
+            check_content(reader.generation, reader.manifest, CODES_FILE)
         self._files = [open_array(reader.generation / CODES_FILE, self.dtype, 2) for reader in readers]
         self._kept, self._books = kept, readers[0].codebooks
         self._ends = np.cumsum([len(places) for places in kept])

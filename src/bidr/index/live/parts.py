@@ -38,13 +38,13 @@ class OpenSegment:
             raise IndexFolderError(f"{folder / segment.name}: {reader.count} documents, the state says {segment.count}")
         return opened
 
-    @cached_property
+    @property
     def order(self) -> Rows | None:
         """The row of each place, where vectors and codes stand in another order than ids and texts."""
         return self.reader.order
 
     def rows(self, places: Rows) -> Rows:
-        return places if self.order is None else np.asarray(self.order[places], dtype=np.int64)
+        return self.reader.rows_of(places)
 
     def record(self, row: int) -> Document:
         """Everything that is known of a document; without text where it was given without."""

@@ -124,7 +124,7 @@ class LiveView:
             return self.only.open.rows(places)
         rows = places.copy()
         for part in self.parts:
-            if part.open.order is not None:
+            if part.open.reader.ordered:
                 here = (places >= part.start) & (places < part.start + part.count)
                 rows[here] = part.start + part.open.rows(places[here] - part.start)
         return rows
@@ -275,5 +275,7 @@ class LiveDocuments:
         return self.view.memory.documents[own] if part is None else part.open.record(own)
 
     def _at(self, row: int) -> tuple[Part | None, int]:
+        if self.view.only is not None:
+            return self.view.only, row
         part, _, own = next(self.view.split(np.array([row], dtype=np.int64)))
         return part, int(own[0])

@@ -149,7 +149,7 @@ def _best(parts: list[_Part], asked: tuple[Any, Floats], k: int, wanted: Rows, o
     for part, (starts, ends) in zip(parts, where, strict=True):
         here = (wanted >= part.start) & (wanted < part.start + len(part.postings.lengths))
         query = Weighed(starts, ends, weights)
-        found = _sound(part, starts, ends) and best_words(
+        found = part.postings.sound(starts, ends) and best_words(
             part.postings, query, mean_length, k, part.allowed, wanted[here] - part.start
         )
         if not found:
@@ -160,8 +160,3 @@ def _best(parts: list[_Part], asked: tuple[Any, Floats], k: int, wanted: Rows, o
     every, names = np.concatenate(scores), np.concatenate(places)
     best = np.lexsort((names, -every))[:k]
     return every[best], names[best]
-
-
-def _sound(part: _Part, starts: Rows, ends: Rows) -> bool:
-    """Whether ranges lie in the postings: a damaged file must not lead outside of them."""
-    return bool(((starts >= 0) & (starts <= ends) & (ends <= len(part.postings.places))).all())

@@ -18,6 +18,7 @@ from bidr.index.folder import REBUILD
 from bidr.index.vectors.layout import CHECK, check_keys, checks_path, read_layout
 from bidr.index.vectors.npy import BLOCK, read_npy_header
 from bidr.index.vectors.past import IN_MEMORY, Fetched, Past
+from bidr.index.vectors.watched import Watched
 
 Reads = Literal["auto", "io_uring", "advice"]
 FETCHED_ROWS = 16_384
@@ -62,6 +63,7 @@ class VectorFile:
         # A bit a block: found whole in mapped memory; and read once, past the page cache.
         self._seen = np.zeros((2, -(-size // BLOCK) // 8 + 1), dtype=np.uint8)
         self._whole = self._seen[0]
+        self._watched = Watched((path, self._map), (checks_path(path), self._checks))
         self._reads = reads
         self._past = Past.open(path, size) if reads == "auto" and self._start % self._stored.itemsize == 0 else None
 
@@ -149,6 +151,7 @@ class VectorFile:
         """Bring the blocks of rows that were never read, or all `again`; many rows a part at a time."""
         from bidr.index.vectors import fetching
 
+        self._watched.look()
         fetched = IN_MEMORY
         for at in range(0, len(rows), FETCHED_ROWS):
             part = rows[at : at + FETCHED_ROWS]
@@ -215,6 +218,7 @@ class VectorFile:
         """Give file and address space back; the object is of no use afterwards."""
         if self._handle >= 0:
             del self._stored, self._words, self._tail, self._expected
+            self._watched = Watched()
             for mapped in (self._map, self._checks):
                 # Another thread, or the traceback of an error, may still hold it: then it goes with its last holder.
                 with suppress(BufferError):
