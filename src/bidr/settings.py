@@ -18,12 +18,11 @@ from bidr.codes.exact import top_k
 from bidr.codes.fit import fit
 from bidr.codes.vectors import VectorRows, check_same_dim
 from bidr.errors import ConfigError, DataError
+from bidr.growing import Growth, visits_of
 from bidr.index.build import build_index
 from bidr.index.candidates import Rows
-from bidr.index.engines.clusters import lists_for
-from bidr.index.engines.graph import Graph, compared_by_walk, walked
-from bidr.index.engines.lists import Lists, default_visits
-from bidr.index.engines.make import make_scan
+from bidr.index.engines.graph import Graph
+from bidr.index.engines.lists import Lists
 from bidr.index.live.view import LiveView
 from bidr.index.reader import IndexReader
 from bidr.index.sizes import BITS, ENGINES
@@ -33,8 +32,6 @@ from bidr.search import Searcher
 
 QUESTIONS, SEED = 300, 0
 ANY = 1 << 60
-# Of so few documents a scan takes what a query takes however few there are; of as many runs the quickest counts.
-FEW, RUNS = 256, 3
 SHARES, WIDTHS = (0.02, 0.05, 0.1, 0.2, 0.4, 1.0), (100, 200, 400, 1_000, 2_000)
 # Beyond so many candidates for an answer, longer codes are the better remedy.
 DEPTH_PER_ANSWER, LEAST_DEPTH, STEP = 20, 1_000, 1.25
@@ -135,16 +132,17 @@ def on_sample(documents: VectorRows, questions: VectorRows, recall: float, k: in
     vectors, asked = documents[rows], questions[:QUESTIONS]
     exact = Exact(QueryVectors(asked, asked), top_k(asked, vectors, k).rows)
     found: list[Setting] = []
+    growth = Growth(count, planned)
     for (code_bytes, bits), engines in shapes.items():
         codebooks = fit(vectors, code_bytes * 8 // bits, 1 << bits)
         codes = codebooks.encode(vectors)
-        alone = _codes_ms(make_scan(codebooks, codes[:FEW]), asked, k) if planned > count else 0.0
+        growth.begin(codebooks, codes, asked, k)
         for engine in engines:
             with tempfile.TemporaryDirectory() as folder:
                 how: dict[str, Any] = {"engine": engine, "stored": tried.stored}
                 build_index(folder, codebooks=codebooks, codes=codes, vectors=vectors, **how)
                 with IndexReader.open(folder) as reader:
-                    found += _settings(Searcher(reader), exact, recall, k, planned, alone)
+                    found += _settings(Searcher(reader), exact, recall, k, growth)
     return Measured(count, len(documents), planned, len(asked), k, recall, found, left_out)
 
 
@@ -187,7 +185,7 @@ def on_index(folder: Path, vectors: Path, recall: float, k: int) -> Measured:
         places = view.places()
         stored: Any = _Stored(view, places)
         exact = Exact(asked, view.rows_of(places[top_k(view.manifest.cut(asked.vectors), stored, k).rows]))
-        found = list(_settings(searcher, exact, recall, k, len(places)))
+        found = list(_settings(searcher, exact, recall, k, Growth(len(places), len(places))))
     return Measured(len(places), len(places), len(places), len(asked.codes), k, recall, found, [])
 
 
@@ -204,53 +202,22 @@ class _Stored:
         return self.view.vectors.read(self.places[part])
 
 
-def _settings(
-    searcher: Searcher, exact: Exact, recall: float, k: int, planned: int, alone: float = 0.0
-) -> Iterator[Setting]:
-    """Every width of the engine, with as few candidates as reach the recall. alone: what a query takes of no codes."""
-    engine, count = _engines(searcher)[0], searcher.reader.latest().count
+def _settings(searcher: Searcher, exact: Exact, recall: float, k: int, growth: Growth) -> Iterator[Setting]:
+    """Every width of the engine, with as few candidates as reach the recall."""
+    engine = _engines(searcher)[0]
     widths = SHARES if isinstance(engine, Lists) else WIDTHS if isinstance(engine, Graph) else (None,)
     books = engine.codebooks
-    most = min(count, max(LEAST_DEPTH, DEPTH_PER_ANSWER * k))
+    most = min(searcher.reader.latest().count, max(LEAST_DEPTH, DEPTH_PER_ANSWER * k))
     for width in widths:
-        _set_width(searcher, width, planned if planned > count else None)
+        _set_width(searcher, width, growth.planned if growth.any else None)
         candidates = _fewest(searcher, exact, recall, k, most)
         while True:
             reached, ms = _measure(searcher, exact, k, candidates)
             if reached >= recall or candidates == most:
                 break
             candidates = min(most, math.ceil(STEP * candidates))
-        expected = ms
-        if planned > count:
-            now, then = (_compared(engine, width, candidates, documents, planned) for documents in (count, planned))
-            by_codes = _codes_ms(searcher.reader.latest().candidates, exact.queries.codes, candidates)
-            expected += max(0.0, by_codes - alone) * (then / now - 1)
-        ef = _ef(engine, width, count, planned)
+        expected, ef = ms + growth.more_ms(engine, width, candidates, exact.queries.codes), growth.ef(engine, width)
         yield Setting(engine.name, books.bits, books.bytes_per_doc, width, ef, candidates, reached, ms, expected)
-
-
-def _ef(engine: Any, width: float | None, count: int, planned: int) -> int | None:
-    """What `--ef` must be for all documents. Of very many lists fewer are visited, by the law of the default."""
-    if not isinstance(engine, Lists) or width is None:
-        return None if width is None else int(width)
-    visits = _visits(engine, width)
-    if planned == count:
-        return visits
-    lists = lists_for(planned)
-    return min(lists, default_visits(lists, visits / default_visits(engine.lists))) if visits < engine.lists else lists
-
-
-def _compared(engine: Any, width: float | None, candidates: int, documents: int, planned: int) -> int:
-    """Codes that a query is compared with, of so many documents that stand for those that are planned."""
-    if isinstance(engine, Lists) and width is not None:
-        share = (_ef(engine, width, 0, documents) or 1) / lists_for(documents)
-        return max(min(candidates, documents), round(share * documents))
-    wide = max(int(width or 0), candidates)
-    return compared_by_walk(documents, wide) if isinstance(engine, Graph) and walked(planned, wide) else documents
-
-
-def _visits(engine: Lists, share: float) -> int:
-    return max(1, round(share * engine.lists))
 
 
 def _fewest(searcher: Searcher, exact: Exact, recall: float, k: int, most: int) -> int:
@@ -277,16 +244,6 @@ def _measure(searcher: Searcher, exact: Exact, k: int, candidates: int) -> tuple
     return float(np.mean(shares)), ms
 
 
-def _codes_ms(engine: Any, queries: Floats, k: int) -> float:
-    """CPU milliseconds that an engine takes for a query."""
-    spent = []
-    for _ in range(RUNS):
-        started = time.process_time()
-        engine.search(queries, k)
-        spent.append(time.process_time() - started)
-    return 1000 * min(spent) / len(queries)
-
-
 def _engines(searcher: Searcher) -> list[Any]:
     view = searcher.reader.latest()
     return [part.open.reader.candidates for part in view.parts] if isinstance(view, LiveView) else [view.candidates]
@@ -295,6 +252,6 @@ def _engines(searcher: Searcher) -> list[Any]:
 def _set_width(searcher: Searcher, width: float | None, stands_for: int | None) -> None:
     for engine in _engines(searcher):
         if isinstance(engine, Lists):
-            engine.visits = _visits(engine, width or 1)
+            engine.visits = visits_of(engine, width or 1)
         elif isinstance(engine, Graph):
             engine.ef, engine.stands_for = int(width or 0) or None, stands_for

@@ -28,7 +28,7 @@ def settings_text(measured: "Measured", commands: list[str], *, sampled: bool) -
         lines.append(f"(--vectors: of all {measured.planned:,} documents)")
     if grown:
         lines += [
-            f"CPU time at {measured.planned:,}: about, by how many codes are compared then. The recall is that of the sample:",
+            f"CPU time at {measured.planned:,}: by how many codes are compared then. The recall is the sample's:",
             "too hopeful, as more documents come between a query and its answers.",
         ]
     if sampled:
