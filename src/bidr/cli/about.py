@@ -103,7 +103,11 @@ def describe_index(about: dict[str, Any]) -> Shown:
     rows = [
         ("index", f"{about['folder']} (generation {about['generation']}, format {about['format']})"),
         ("documents", f"{count:,}, {'with' if about['text'] else 'without'} their text"),
-        ("engine", f"{about['engine']} over the codes, {about['metric']}"),
+        (
+            "engine",
+            f"{about['engine']} over the codes, {about['metric']}"
+            + ("; chosen by size, and again when compacted" if about.get("engine_chosen_by_size") else ""),
+        ),
         *([("lists", lists_line(about["lists"]))] if about.get("lists") else []),
         ("codes", f"{about['codes']['books']} books of {about['codes']['codewords']} codewords"),
         (

@@ -171,6 +171,7 @@ class IndexReader:
             "format": manifest.format,
             "documents": self.count,
             "engine": manifest.engine,
+            "engine_chosen_by_size": manifest.auto,
             "lists": self._lists_in_words(),
             "metric": "cosine" if manifest.unit else manifest.metric,
             "vectors": {
