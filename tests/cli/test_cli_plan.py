@@ -159,6 +159,7 @@ def test_what_does_not_fit_the_ram_is_left_out_and_said(bidr: Run, files: tuple[
     assert {each["bytes_per_doc"] for each in value["settings"]} == {4, 8}
     assert {(each["engine"], each["bytes_per_doc"]) for each in value["left_out"]} == {("hnsw", 4), ("hnsw", 8)}
     assert shown.out.count("left out: hnsw") == 4
+    assert shown.out.count("more RAM than there is") == 4
     line = bidr.refused("plan", *flags, "--docs", docs, "--ram", "135MB", "--bytes-per-doc", 8)
     assert "ram: given 135,000,000 bytes, but 10,000,000 documents take" in line
 
@@ -169,12 +170,15 @@ def test_settings_are_carried_over_by_the_commands_that_are_shown(
     """On a sample of all the recall must come again, typed as it was shown; on the index that is built so too."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(settings, "ENGINES", ("lists",))
+    stored, build_index = list[str](), settings.build_index
+    monkeypatch.setattr(settings, "build_index", lambda *a, **b: stored.append(b["stored"]) or build_index(*a, **b))
     out = tmp_path / "settings.json"
     flags = ["--recall", ".9", "--vectors", files[0], "--query-vectors", files[1], "--k", 10, "--stored", "int8"]
     assert bidr("plan", *flags, "--bytes-per-doc", 8, "--json", out).code == 0
     value = json.loads(out.read_text())
     best, (build, search) = value["cheapest"], value["commands"]
     assert bidr(*shlex.split(build)[1:]).code == 0
+    assert set(stored) == {"int8"}
     assert "int8" in bidr("inspect", "INDEX").out
     shown = bidr(*shlex.split(search)[1:], "--json", out)
     assert shown.code == 0, shown.err
