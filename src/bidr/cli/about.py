@@ -123,7 +123,11 @@ def describe_index(about: dict[str, Any]) -> Shown:
         *([("words", "indexed: bidr search --lexical 100")] if about.get("lexical") else []),
         *_live_rows(about),
         ("in RAM", f"{ram['total']:,.1f} bytes a document, {size(ram['total'] * count)} in all"),
-        *((f"  {name}", f"{value:,.1f} bytes a document") for name, value in ram.items() if name != "total"),
+        *(
+            (f"  {name}", f"{value:,.1f} bytes a document, {size(value * count)}")
+            for name, value in ram.items()
+            if name != "total"
+        ),
         ("on disk", f"{sum(each.values()):,.1f} bytes a document, {size(sum(disk.values()))} in all{_files(about)}"),
         *((f"  {name}", f"{each[name]:,.1f} bytes a document, {size(disk[name])}") for name in disk),
     ]
