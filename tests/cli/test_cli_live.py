@@ -7,6 +7,7 @@ import pytest
 from cli_data import Made, Run
 
 import bidr as package
+from bidr.index.sizes import Shape, ram
 from bidr.text import Document
 
 WORDS = "zanzibar quixotic"
@@ -83,3 +84,62 @@ def test_what_is_wrong_is_said_and_changes_nothing(bidr: Run, index: Path, tmp_p
         path: content for path, content in before.items() if path.name not in ("CURRENT", ".lock")
     } | {index / "CURRENT": after[index / "CURRENT"]}
     assert bidr("verify", index).code == 0
+
+
+def test_inspect_shows_what_is_only_in_the_log(bidr: Run, index: Path, tmp_path: Path) -> None:
+    assert "only_here" not in bidr("inspect", index).out
+    assert bidr(
+        "add", index, documents(tmp_path / "n.jsonl", {"_id": "n", "text": WORDS, "metadata": {"only_here": 1}})
+    )
+    told = tmp_path / "told.json"
+    shown = bidr("inspect", index, "--json", told).out
+    assert "only_here" in next(line for line in shown.splitlines() if line.startswith("attributes"))
+    assert bidr("delete", index, "n").code == 0
+    assert "only_here" not in bidr("inspect", index).out
+
+
+def test_inspect_and_verify_count_the_same_files_and_bytes(bidr: Run, index: Path, tmp_path: Path) -> None:
+    assert bidr("add", index, documents(tmp_path / "n.jsonl", {"_id": "d1", "text": WORDS})).code == 0
+    told = [tmp_path / "inspect.json", tmp_path / "verify.json"]
+    for verb, path in zip(("inspect", "verify"), told, strict=True):
+        assert bidr(verb, index, "--json", path).code == 0
+    inspected, verified = (json.loads(path.read_text()) for path in told)
+    there = [path for path in index.rglob("*") if path.is_file() and path.parent != index]
+    assert inspected["files"] == verified["files"] == len(there)
+    assert sum(inspected["disk_bytes"].values()) == verified["bytes"] == sum(path.stat().st_size for path in there)
+    assert f"{len(there)} files" in bidr("inspect", index).out
+
+
+def test_inspect_counts_the_ram_that_a_plan_counts(bidr: Run, tmp_path: Path) -> None:
+    vectors = np.random.default_rng(0).standard_normal((3_000, 32)).astype(np.float32)
+    np.save(tmp_path / "v.npy", vectors)
+    index, told = tmp_path / "i", tmp_path / "told.json"
+    flags = ["--vectors", tmp_path / "v.npy", "--out", index, "--engine", "lists", "--bytes-per-doc", 8]
+    assert bidr("build", *flags).code == 0
+    shown = bidr("inspect", index, "--json", told).out
+    assert "lists over the codes, cosine" in shown
+    value = json.loads(told.read_text())
+    found, each = value["ram_bytes"], value["ram_bytes_per_document"]
+    planned = ram(Shape(3_000, 32, "lists", 4, 8))
+    for part in ("codes", "lists", "seen blocks", "checksums", "codebooks"):
+        assert found[part] == pytest.approx(planned[part], rel=0.1), part
+    assert each["total"] == pytest.approx(sum(found.values()) / 3_000, abs=0.01)
+    assert bidr("build", *flags, "--metric", "ip").code == 0
+    assert "lists over the codes, inner product" in bidr("inspect", index).out
+
+
+@pytest.mark.parametrize("stranger", [False, True])
+def test_inspect_tells_drift_with_a_verdict(bidr: Run, tmp_path: Path, stranger: bool) -> None:
+    random = np.random.default_rng(0)
+    np.save(tmp_path / "v.npy", random.standard_normal((2_000, 32)) * np.linspace(1, 3, 32))
+    index, new = tmp_path / "i", random.standard_normal((400, 32)) * np.linspace(1, 3, 32)[:: -1 if stranger else 1]
+    assert bidr("build", "--vectors", tmp_path / "v.npy", "--out", index, "--bytes-per-doc", 8)
+    new = new if not stranger else np.where(np.arange(32) == 0, 9.0, 0.01 * new)
+    with package.open_writer(index, warn=lambda told: None) as writer:
+        writer.add([Document(f"n{row}", "", "") for row in range(400)], new.astype(np.float32))
+        writer.compact()
+    lines = {line[:18].strip(): line for line in bidr("inspect", index).out.splitlines()}
+    assert "bits, against" in lines["codeword entropy"]
+    assert "against" in lines["code error"]
+    assert ("suit the codebooks badly" in lines["verdict"]) == stranger
+    assert ("they suit the codebooks" in lines["verdict"]) != stranger

@@ -1,6 +1,7 @@
 """bidr plan: what it says adds up, what it measures holds, and bad input is one line."""
 
 import json
+import shlex
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,10 +9,15 @@ import numpy as np
 import pytest
 from cli_data import Run
 
+from bidr import settings
 from bidr.codes.exact import top_k
+from bidr.codes.fit import fit
 from bidr.codes.plain import PlainCodes
 from bidr.errors import ConfigError
+from bidr.growing import Growth
 from bidr.index.budget import parse_bytes
+from bidr.index.engines.lists import default_visits
+from bidr.index.engines.make import make_graph, make_lists, make_scan
 from bidr.index.lexical.sizes import guessed
 from bidr.plan import Corpus, machines_for, plan
 
@@ -146,17 +152,101 @@ def test_settings_for_a_recall_from_vectors(bidr: Run, files: tuple[Path, Path],
     value = json.loads(out.read_text())
     best = value["cheapest"]
     assert best["recall"] >= 0.9
-    assert best["ms"] == min(each["ms"] for each in value["settings"] if each["recall"] >= 0.9)
-    assert {each["engine"] for each in value["settings"]} == {"scan", "lists"}
+    assert best["ms_planned"] == min(each["ms_planned"] for each in value["settings"] if each["recall"] >= 0.9)
+    assert {each["engine"] for each in value["settings"]} == {"scan", "lists", "hnsw"}
     assert "too hopeful" in shown.out
     assert "a sample of 3,000" in shown.out
     whole = [each for each in value["settings"] if each["bits"] == 8 and each["visited"] in (None, 1.0)]
     assert len({each["candidates"] for each in whole}) == 1, "all lists visited are a scan"
 
 
+def test_what_does_not_fit_the_ram_is_left_out_and_said(bidr: Run, files: tuple[Path, Path], tmp_path: Path) -> None:
+    flags = ["--recall", ".9", "--vectors", files[0], "--query-vectors", files[1], "--k", 10, "--sample", 500]
+    out, docs = tmp_path / "settings.json", 10**7
+    needs = {
+        (engine, size): sum(corpus.ram_parts(corpus.shape(engine, 8)).values())
+        for size in (4, 8)
+        for corpus in [Corpus(docs=docs, dim=DIM, ram=GIB, code_bytes=size)]
+        for engine in ("scan", "lists", "hnsw")
+    }
+    ram = needs["lists", 8] + 1_000_000  # every scan and list, no graph
+    assert ram < needs["hnsw", 4]
+    shown = bidr("plan", *flags, "--docs", docs, "--ram", ram, "--bytes-per-doc", 4, 8, "--json", out)
+    assert shown.code == 0, shown.err
+    value = json.loads(out.read_text())
+    assert {each["engine"] for each in value["settings"]} == {"scan", "lists"}
+    assert {each["bytes_per_doc"] for each in value["settings"]} == {4, 8}
+    assert {(each["engine"], each["bytes_per_doc"]) for each in value["left_out"]} == {("hnsw", 4), ("hnsw", 8)}
+    assert shown.out.count("left out: hnsw") == 4
+    assert shown.out.count("more RAM than there is") == 4
+    line = bidr.refused("plan", *flags, "--docs", docs, "--ram", "135MB", "--bytes-per-doc", 8)
+    assert "ram: given 135,000,000 bytes, but 10,000,000 documents take" in line
+
+
+def test_settings_are_carried_over_by_the_commands_that_are_shown(
+    bidr: Run, files: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a sample of all the recall must come again, typed as it was shown; on the index that is built so too."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(settings, "ENGINES", ("lists",))
+    stored, build_index = list[str](), settings.build_index
+    monkeypatch.setattr(settings, "build_index", lambda *a, **b: stored.append(b["stored"]) or build_index(*a, **b))
+    out = tmp_path / "settings.json"
+    flags = ["--recall", ".9", "--vectors", files[0], "--query-vectors", files[1], "--k", 10, "--stored", "int8"]
+    assert bidr("plan", *flags, "--bytes-per-doc", 8, "--json", out).code == 0
+    value = json.loads(out.read_text())
+    best, (build, search) = value["cheapest"], value["commands"]
+    assert bidr(*shlex.split(build)[1:]).code == 0
+    assert set(stored) == {"int8"}
+    assert "int8" in bidr("inspect", "INDEX").out
+    shown = bidr(*shlex.split(search)[1:], "--json", out)
+    assert shown.code == 0, shown.err
+    assert f"--candidates {best['candidates']} --ef {best['ef']}" in search
+    vectors, questions = (unit(np.load(path)) for path in files)
+    exact = top_k(questions, vectors, 10).rows
+    found = [[int(answer["id"]) for answer in each["answers"]] for each in json.loads(out.read_text())["results"]]
+    recall = np.mean([np.isin(a, b).mean() for a, b in zip(exact, found, strict=True)])
+    assert recall == pytest.approx(best["recall"], abs=0.02)
+    shown = bidr("plan", "--recall", ".9", "--index", "INDEX", "--query-vectors", files[1], "--k", 10, "--json", out)
+    assert shown.code == 0, shown.err
+    (again,) = json.loads(out.read_text())["commands"]
+    assert again.startswith("bidr search --index INDEX")
+    assert "Measure again" not in shown.out
+
+
+def unit(vectors: np.ndarray) -> np.ndarray:
+    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+
+def test_how_many_lists_to_visit_follows_the_corpus() -> None:
+    random = np.random.default_rng(0)
+    vectors = random.standard_normal((2_000, 8)).astype(np.float32)
+    codebooks = fit(vectors, 2, iterations=2)
+    lists, _ = make_lists(codebooks, codebooks.encode(vectors))
+    there = lists.lists
+    assert Growth(2_000, 2_000).ef(lists, 0.4) == round(0.4 * there)
+    assert Growth(2_000, 1_000_000).ef(lists, 0.2) == pytest.approx(default_visits(4_000), rel=0.1)
+    assert Growth(2_000, 10**9).ef(lists, 0.4) == pytest.approx(2 * default_visits(126_491), rel=0.1)
+    assert Growth(2_000, 10**9).ef(lists, 1.0) == 126_491
+    assert Growth(2_000, 10**9).ef(make_scan(codebooks, codebooks.encode(vectors)), None) is None
+
+
+def test_a_graph_on_a_sample_is_walked_where_the_corpus_would_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    random = np.random.default_rng(0)
+    vectors = random.standard_normal((600, 8)).astype(np.float32)
+    codebooks = fit(vectors, 2, iterations=2)
+    graph, _ = make_graph(codebooks, codebooks.encode(vectors), 100)
+    walks = list[int]()
+    walk = graph.walk
+    monkeypatch.setattr(graph, "walk", lambda *given: walks.append(1) or walk(*given))
+    for stands_for, walked in ((None, 0), (79_000, 0), (81_000, 3)):
+        graph.stands_for = stands_for
+        graph.search(vectors[:3], 10)
+        assert len(walks) == walked, stands_for
+
+
 def test_settings_of_an_index_hold_when_it_is_searched(bidr: Run, files: tuple[Path, Path], tmp_path: Path) -> None:
     from bidr.api import open_index
-    from bidr.codes.fit import fit
     from bidr.index.build import build_index
 
     vectors, questions = (np.load(path) for path in files)
@@ -198,12 +288,15 @@ def test_settings_of_an_index_hold_when_it_is_searched(bidr: Run, files: tuple[P
         (["--docs", "1e9", "--lexical", "--text-bytes", "0"], ["lexical", "no texts"]),
         (["--data", "nowhere", "--id-bytes", "9"], ["--data", "--id-bytes"]),
         (["--data", "nowhere", "--recall", ".9"], ["--data", "--recall"]),
+        (["--docs", "1e9", "--k", "10"], ["--k", "not used without --recall"]),
+        (["--docs", "1e9", "--bytes-per-doc", "8", "16"], ["bytes_per_doc", "given 2 sizes"]),
+        (["--recall", ".9", "--query-vectors", "q", "--vectors", "d", "--cores", "2"], ["--cores", "not used"]),
+        (["--recall", ".9", "--query-vectors", "q", "--index", "i", "--ram", "1GiB"], ["--ram", "--index"]),
         (["--recall", "1.2"], ["recall", "1.2", ".95"]),
         (["--recall", "0"], ["recall", "given 0"]),
         (["--recall", ".9", "--k", "0"], ["k: given 0"]),
         (["--recall", ".9"], ["--query-vectors"]),
         (["--recall", ".9", "--query-vectors", "q.npy", "--vectors", "none.npy"], ["none.npy does not exist"]),
-        (["--recall", ".9", "--docs", "1e6"], ["--docs", "--recall"]),
         ([], ["--docs", "--recall"]),
     ],
 )

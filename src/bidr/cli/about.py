@@ -103,7 +103,11 @@ def describe_index(about: dict[str, Any]) -> Shown:
     rows = [
         ("index", f"{about['folder']} (generation {about['generation']}, format {about['format']})"),
         ("documents", f"{count:,}, {'with' if about['text'] else 'without'} their text"),
-        ("engine", f"{about['engine']} over the codes, {about['metric']}"),
+        (
+            "engine",
+            f"{about['engine']} over the codes, {about['metric']}"
+            + ("; chosen by size, and again when compacted" if about.get("engine_chosen_by_size") else ""),
+        ),
         *([("lists", lists_line(about["lists"]))] if about.get("lists") else []),
         ("codes", f"{about['codes']['books']} books of {about['codes']['codewords']} codewords"),
         (
@@ -120,8 +124,12 @@ def describe_index(about: dict[str, Any]) -> Shown:
         *([("words", "indexed: bidr search --lexical 100")] if about.get("lexical") else []),
         *_live_rows(about),
         ("in RAM", f"{ram['total']:,.1f} bytes a document, {size(ram['total'] * count)} in all"),
-        *((f"  {name}", f"{value:,.1f} bytes a document") for name, value in ram.items() if name != "total"),
-        ("on disk", f"{sum(each.values()):,.1f} bytes a document, {size(sum(disk.values()))} in all"),
+        *(
+            (f"  {name}", f"{value:,.1f} bytes a document, {size(value * count)}")
+            for name, value in ram.items()
+            if name != "total"
+        ),
+        ("on disk", f"{sum(each.values()):,.1f} bytes a document, {size(sum(disk.values()))} in all{_files(about)}"),
         *((f"  {name}", f"{each[name]:,.1f} bytes a document, {size(disk[name])}") for name in disk),
     ]
     return Shown(columns(rows), about)
@@ -148,10 +156,17 @@ def _live_rows(about: dict[str, Any]) -> list[tuple[str, str]]:
         rows.append(("log", f"{about['log']['documents']:,} documents, {size(about['log']['ram_bytes'])} in RAM"))
     if about.get("drift"):
         drift = about["drift"]
-        rows.append(
-            ("drift", f"code error of what was added last {drift['error']:.3f}, at first {drift['base_error']:.3f}")
-        )
+        rows += [
+            ("drift", f"of the {drift['documents']:,} documents that were judged last, against the corpus:"),
+            ("  code error", f"{drift['error']:.3f}, against {drift['base_error']:.3f}"),
+            ("  codeword entropy", f"{drift['entropy']:.2f} bits, against {drift['base_entropy']:.2f}"),
+            ("  verdict", drift["warning"] or "they suit the codebooks"),
+        ]
     return rows
+
+
+def _files(about: dict[str, Any]) -> str:
+    return f", {about['files']} files" if "files" in about else ""
 
 
 def size(count: float) -> str:

@@ -29,13 +29,13 @@ class Build(Verb):
     data: OptionalData = None
     """Folder in BEIR, MS MARCO or parquet layout, or 'irds:' and an id of ir_datasets. Only its corpus is used."""
     vectors: OptionalFile = None
-    """For a model that was learned from vectors: the documents' vectors (.npy); with --data, in its order, answers
-    show their text."""
+    """The documents' vectors (.npy): for a model that was learned from vectors, or for none. With --data, in its order,
+    answers show their text."""
     ids: OptionalFile = None
     """The ids of the rows of --vectors, one a line or .npy; by default row numbers."""
     engine: Literal["auto", "scan", "lists", "hnsw"] = "auto"
     """How candidates are found among the codes: compare with all, with those in the nearest lists, or walk a graph;
-    'auto': by the number of documents."""
+    'auto': by the number of documents, and again when they are compacted."""
     learned_lists: bool = True
     """With lists: take those that the model learned (bidr train --unify.lists), where it has any;
     --no-learned-lists finds them by k-means."""

@@ -104,7 +104,7 @@ class Compact(Verb):
         with _writer(self.index) as writer:
             before = len(writer.view.parts)
             writer.compact()
-            value = {**_state(self.index, writer), "segments_before": before}
+            value = {**_state(self.index, writer), "segments_before": before, "engine": writer.view.manifest.engine}
         return Shown(f"{self.index}: {before} segments and the log are one; {value['documents']:,} documents", value)
 
 

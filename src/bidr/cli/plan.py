@@ -1,13 +1,22 @@
 """bidr plan: what an index will take, and which settings reach a recall."""
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from bidr.cli.shown import OptionalData, OptionalFile, OptionalFolder, OptionalNumber, Shown, Verb
+from bidr.cli.shown import OptionalData, OptionalFile, OptionalFolder, OptionalSize, Shown, Verb
 from bidr.errors import ConfigError
 
+if TYPE_CHECKING:
+    from bidr.settings import Measured
+
+RAM = "64GiB"
+# Flags by what uses them: a plan that is computed, one that is measured, on vectors, and what is then chosen from.
+COMPUTED = {"dim", "stored_dims", "candidates", "id_bytes", "text_bytes", "lexical", "cores", "live"}
+MEASURED = {"k", "index", "query_vectors"}
+ONLY_VECTORS = {"vectors", "sample", "metric"}
+CHOSEN = {"docs", "ram", "bytes_per_doc", "stored"}
 OptionalText = Annotated[str | None, tyro.conf.arg(metavar="N", help_behavior_hint="(optional)")]
 OptionalShare = Annotated[float | None, tyro.conf.arg(metavar="SHARE", help_behavior_hint="(optional)")]
 
@@ -20,13 +29,14 @@ class Plan(Verb):
     """
 
     docs: OptionalText = None
-    """How many documents, such as 1e9."""
+    """How many documents, such as 1e9; with --recall by default as many as --vectors has."""
     dim: int = 768
     """Dimensions of their vectors."""
-    ram: str = "64GiB"
-    """RAM of one machine."""
-    bytes_per_doc: OptionalNumber = None
-    """Bytes of a document's code; by default 16, or the most below that divide the dimensions."""
+    ram: OptionalSize = None
+    """RAM of one machine: 64GiB unless given; with --recall, what takes more is left out."""
+    bytes_per_doc: Annotated[tuple[int, ...], tyro.conf.arg(metavar="N ...")] = ()
+    """Bytes of a document's code; by default 16, or the most below that divide the dimensions. With --recall several
+    may be given, and all are tried."""
     stored: Literal["fp16", "int8"] = "fp16"
     """How vectors lie on disk."""
     stored_dims: int | None = None
@@ -61,10 +71,10 @@ class Plan(Verb):
     """What ranks the vectors of --vectors."""
 
     def run(self) -> Shown:
-        if (self.docs is None and self.data is None) == (self.recall is None):
-            raise ConfigError(
-                "give --docs or --data (what will an index take?) or --recall (which settings reach it?), one of them"
-            )
+        if self.recall is not None and self.data is not None:
+            raise ConfigError("--data given with --recall, which is measured on --vectors or --index; leave --data out")
+        if self.docs is None and self.data is None and self.recall is None:
+            raise ConfigError("give --docs or --data (what will an index take?) or --recall (which settings reach it?)")
         return self._sizes() if self.recall is None else self._settings(self.recall)
 
     def _sizes(self) -> Shown:
@@ -72,16 +82,20 @@ class Plan(Verb):
         from bidr.index.budget import parse_bytes
         from bidr.plan import Corpus, parse_count, plan
 
+        self._refuse_unused(MEASURED | ONLY_VECTORS, "without --recall")
+        if len(self.bytes_per_doc) > 1:
+            raise ConfigError(f"bytes_per_doc: given {len(self.bytes_per_doc)} sizes, expected one without --recall")
         docs = {} if self.docs is None else {"docs": parse_count("docs", self.docs)}
-        how = {"ram": parse_bytes("ram", self.ram), "code_bytes": self._size(self.dim), "stored": self.stored}
+        ram = parse_bytes("ram", RAM if self.ram is None else self.ram)
+        how = {"ram": ram, "code_bytes": self._bytes(self.dim)[0], "stored": self.stored}
         used = {"candidates": self.candidates, "cores": self.cores, "live": self.live, "dim": self.dim}
         value = plan(Corpus(**{**self._texts(), **docs, **how, **used}, stored_dims=self.stored_dims))
         return Shown(as_text(value), value)
 
-    def _size(self, dim: int) -> int:
+    def _bytes(self, dim: int) -> tuple[int, ...]:
         from bidr.codes.plain import planned_bytes
 
-        return planned_bytes(dim) if self.bytes_per_doc is None else self.bytes_per_doc
+        return self.bytes_per_doc or (planned_bytes(dim),)
 
     def _texts(self) -> dict[str, Any]:
         """Ids, texts and words: as they are in --data, else as they are said to be."""
@@ -99,23 +113,49 @@ class Plan(Verb):
         return sizes | ({"words": found.words} if self.lexical else {})
 
     def _settings(self, recall: float) -> Shown:
-        from bidr.cli.planned import settings_text
-        from bidr.codes.vectors import open_vectors
-        from bidr.settings import check_goal, on_index, on_sample
+        from bidr.cli.settled import commands, settings_text
+        from bidr.settings import check_goal, on_index
 
         check_goal(recall, self.k)
         if self.query_vectors is None or (self.vectors is None) == (self.index is None):
             raise ConfigError(
                 "--recall is measured: give --query-vectors, and --vectors (documents) or --index, one of these two"
             )
+        self._refuse_unused(COMPUTED, "with --recall")
         if self.index is not None:
+            self._refuse_unused(ONLY_VECTORS | CHOSEN, "with --index, which is what it is")
             measured = on_index(self.index, self.query_vectors, recall, self.k)
         else:
-            documents, questions = (
-                open_vectors(path, str(path), self.metric) for path in (self.vectors, self.query_vectors) if path
-            )
-            measured = on_sample(documents, questions, recall, self.k, self._size(documents.dim), self.sample)
+            measured = self._on_sample(recall)
         cheapest = measured.cheapest
-        settings = [setting._asdict() for setting in measured.settings]
-        value = {**measured._asdict(), "settings": settings, "cheapest": cheapest._asdict() if cheapest else None}
-        return Shown(settings_text(measured), value)
+        following = commands(self, measured, cheapest) if cheapest else []
+        value = {
+            **measured._asdict(),
+            "settings": [setting._asdict() for setting in measured.settings],
+            "left_out": [each._asdict() for each in measured.left_out],
+            "cheapest": cheapest._asdict() if cheapest else None,
+            "commands": following,
+        }
+        return Shown(settings_text(measured, following, sampled=self.index is None), value)
+
+    def _on_sample(self, recall: float) -> "Measured":
+        from bidr.codes.vectors import open_vectors
+        from bidr.index.budget import parse_bytes
+        from bidr.plan import parse_count
+        from bidr.settings import Tried, on_sample
+
+        documents, questions = (
+            open_vectors(path, str(path), self.metric) for path in (self.vectors, self.query_vectors) if path
+        )
+        docs = None if self.docs is None else parse_count("docs", self.docs)
+        ram = None if self.ram is None else parse_bytes("ram", self.ram)
+        tried = Tried(self._bytes(documents.dim), self.stored, docs, ram, self.sample)
+        return on_sample(documents, questions, recall, self.k, tried)
+
+    def _refuse_unused(self, names: set[str], when: str) -> None:
+        """A flag that would change nothing is refused, not passed over."""
+        fields = type(self).__dataclass_fields__
+        given = [name for name in sorted(names) if getattr(self, name) != fields[name].default]
+        if given:
+            flags = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+            raise ConfigError(f"{flags} given, but not used {when}; leave it out")

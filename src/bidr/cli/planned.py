@@ -1,9 +1,6 @@
 """A plan in words."""
 
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from bidr.settings import Measured, Setting
+from typing import Any
 
 GIB = 1 << 30
 # What a person looks for on disk, by the files that it is made of.
@@ -117,56 +114,6 @@ def _largest(code_bytes: int | None) -> str:
 
 def _each(number: float) -> str:
     return "0" if not number else f"{number:,.2f}" if number >= 0.005 else "0.00"
-
-
-def settings_text(measured: "Measured") -> str:
-    """What was measured, and the cheapest of it that does."""
-    head = ["bits", "bytes", "visited", "candidates", f"recall@{measured.k}", "CPU ms a query"]
-    rows = [(each.engine, _cells(each)) for each in measured.settings]
-    widths = [max(len(name), *(len(cells[place]) for _, cells in rows)) for place, name in enumerate(head)]
-    table = [
-        f"{name:<6}  " + "  ".join(f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True))
-        for name, cells in [("engine", head), *rows]
-    ]
-    sampled = f", a sample of {measured.sampled_from:,}" if measured.documents < measured.sampled_from else ""
-    return "\n".join(
-        [
-            f"{measured.documents:,} documents{sampled}; {measured.questions:,} questions; wanted: {measured.recall:g} "
-            f"of the {measured.k} that exact search finds",
-            "",
-            *table,
-            "",
-            _verdict(measured),
-            f"Measured on {measured.documents:,} documents, everything in memory: for a larger corpus this is too "
-            "hopeful, as more documents come between",
-            "a query and its answers. Measure again on the index itself (--index) when it is there.",
-        ]
-    )
-
-
-def _cells(each: "Setting") -> list[str]:
-    visited = (
-        "all" if each.visited is None else f"{each.visited:.0%}" if each.engine == "lists" else f"{each.visited:,}"
-    )
-    return [
-        str(each.bits),
-        str(each.bytes_per_doc),
-        visited,
-        f"{each.candidates:,}",
-        f"{each.recall:.4f}",
-        f"{each.ms:.2f}",
-    ]
-
-
-def _verdict(measured: "Measured") -> str:
-    best = measured.cheapest
-    if best is None:
-        return "None of these reaches it: take longer codes (--bytes-per-doc), or want less."
-    how = {"lists": f", {best.visited:.0%} of the lists visited" if best.visited else "", "scan": ""}
-    return (
-        f"Cheapest that reaches it: {best.engine}{how.get(best.engine, f', ef {best.visited}')}, {best.bits}-bit codes "
-        f"of {best.bytes_per_doc} bytes, {best.candidates:,} candidates"
-    )
 
 
 def size(count: float) -> str:

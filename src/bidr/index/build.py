@@ -68,7 +68,7 @@ def build_index(
     vectors:   (n, dim) of any float type, array or memmap; ranked by inner product.
     documents: ids and texts, in the order of the rows; or only `ids`; or neither, and row numbers are the ids.
     model:     what made codes and vectors; a reader can then refuse queries of another model.
-    engine:    "scan", "lists", "hnsw", or "auto": by the number of documents.
+    engine:    "scan", "lists", "hnsw", or "auto": by the number of documents, and again whenever they are compacted.
     stored:    "fp16", or "int8": half the disk, a scale a row.
     unit:      whether the vectors were brought to length 1, as what is added and asked later must be then.
     dims:      store and rank by the first so many numbers of the vectors, of length 1 again where `unit`; None: by all.
@@ -95,6 +95,7 @@ def build_index(
         generation.adopt(desk.folder, build.files)
         cut = {"dims": dims} if whole is None else {"dims": vectors.shape[1], "dim": whole}
         about = {**cut, "unit": unit, "code_error": code_error, "model": model, "ef_construction": ef_construction}
+        about["auto"] = engine == "auto"
         return generation.commit(partial(build.manifest, about))
 
 

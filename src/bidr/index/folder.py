@@ -77,6 +77,8 @@ class Manifest:
     """How many first numbers of each vector are on disk, and rank; None: all."""
     code_error: Spread | None = None
     """Of the whole vectors that were given, as what is on disk does not tell it any more."""
+    auto: bool = False
+    """Whether the engine was chosen by the number of documents, and is again when they are compacted."""
     metric: str = METRIC
     format: int = FORMAT
 
@@ -126,8 +128,9 @@ def render(manifest: Manifest) -> bytes:
     fields = asdict(manifest)
     fields["model"] = manifest.model._asdict() if manifest.model else None
     fields["files"] = {name: entry._asdict() for name, entry in sorted(manifest.files.items())}
-    for name in ("dims", "code_error"):  # left out where vectors are whole: so were they before there was a choice
-        if fields[name] is None:
+    # Left out where they say what held before there was a choice: vectors are whole, the engine stays.
+    for name, usual in (("dims", None), ("code_error", None), ("auto", False)):
+        if fields[name] is usual:
             del fields[name]
     return render_fields(fields)
 
@@ -187,6 +190,8 @@ def _from_fields(fields: dict[str, Any]) -> Manifest:
         raise ValueError(f"counts and dimensions {numbers}, expected numbers above 0")
     if manifest.dims is not None and not (isinstance(manifest.dims, int) and 0 < manifest.dims < manifest.dim):
         raise ValueError(f"dims {manifest.dims!r}, expected a number above 0 and below {manifest.dim}")
+    if not isinstance(manifest.auto, bool):
+        raise ValueError(f"auto {manifest.auto!r}, expected true or false")
     if manifest.metric != METRIC:
         raise ValueError(f"metric {manifest.metric!r}, expected {METRIC!r}")
     return manifest

@@ -166,18 +166,28 @@ class IndexReader:
         """Bytes of RAM that one more document takes: its code, its links and their bookkeeping."""
         return sum(self.candidates.ram_bytes.values()) / self.count
 
+    @property
+    def ram_bytes(self) -> dict[str, int]:
+        """Bytes of RAM by what they are: those of every document, of the codebooks, and of the file of vectors."""
+        return {
+            **self.candidates.ram_bytes,
+            "codebooks": self.candidates.codebook_bytes,
+            **self.vectors.ram_bytes,
+        }
+
     def describe(self) -> dict[str, Any]:
         """What is in RAM, what is on disk, and what each part takes a document."""
-        manifest = self.manifest
-        ram = {name: round(size / self.count, 2) for name, size in self.candidates.ram_bytes.items()}
+        manifest, sizes = self.manifest, self.ram_bytes
+        ram = {name: round(size / self.count, 2) for name, size in sizes.items()}
         return {
             "folder": str(self.folder),
             "generation": self.generation.name,
             "format": manifest.format,
             "documents": self.count,
             "engine": manifest.engine,
+            "engine_chosen_by_size": manifest.auto,
             "lists": self._lists_in_words(),
-            "metric": manifest.metric,
+            "metric": "cosine" if manifest.unit else manifest.metric,
             "vectors": {
                 "stored": self.vectors.kind,
                 "checked": self.vectors.checked,
@@ -190,7 +200,7 @@ class IndexReader:
             "unchecked": unchecked(manifest),
             "lexical": self.words is not None,
             "model": manifest.model._asdict() if manifest.model else None,
-            "ram_bytes_per_document": {**ram, "total": round(self.ram_bytes_per_doc, 2)},
+            "ram_bytes_per_document": {**ram, "total": round(sum(sizes.values()) / self.count, 2)},
             "disk_bytes": {name: entry.size for name, entry in sorted(manifest.files.items())},
             "disk_bytes_per_document": {
                 name: round(entry.size / self.count, 2) for name, entry in sorted(manifest.files.items())

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from bidr.answers import QueryVectors
 from bidr.errors import DataError, IndexFolderError
 from bidr.index import generation
+from bidr.index.engines import choose
 from bidr.index.folder import checksum, parse, render
 from bidr.index.live.index import LiveIndex
 from bidr.index.live.view import LiveView
@@ -216,3 +217,23 @@ def test_an_index_from_before_ids_could_be_looked_up(tmp_path):
     assert {name: value[1] for name, value in contents(index).items()} == {
         "doc-1": "Version 1", "doc-2": "Version 0", "doc-3": "Version 0", "doc-5": "Version 0"
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(("given", "then"), [("auto", "lists"), ("scan", "scan")])
+def test_compaction_chooses_the_engine_again_where_it_was_chosen(tmp_path, monkeypatch, capsys, given, then):
+    monkeypatch.setattr(choose, "AUTO_SCAN_DOCUMENTS", {4: 30, 8: 30})
+    index = built(tmp_path / "i", 20, engine=given)
+    with writer(index) as live:
+        assert live.view.manifest.engine == "scan"
+        live.add(*some(range(20, 60)))
+        live.flush()
+        assert [part.open.reader.manifest.engine for part in live.view.parts] == ["scan", "scan"]
+        live.compact()
+        assert live.view.manifest.engine == then
+        assert ("found by lists now, not by scan" in capsys.readouterr().err) == (then == "lists")
+        live.add(*some([60]))
+        live.delete([f"doc-{row}" for row in range(40)])
+        live.compact()
+        assert live.view.manifest.engine == "scan"
+        assert live.view.manifest.auto == (given == "auto")
+    assert contents(index) == expected(range(40, 61))

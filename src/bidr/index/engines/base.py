@@ -33,6 +33,10 @@ class Candidates(Protocol):
     def ram_bytes(self) -> dict[str, int]:
         """Bytes held in RAM for the documents, by what they are."""
 
+    @property
+    def codebook_bytes(self) -> int:
+        """Bytes of codebooks held in RAM, however many documents there are."""
+
     def tables(self, queries: Floats) -> Floats:
         """Scores of all codewords, (queries, M, words): what a document's score is the sum of."""
 

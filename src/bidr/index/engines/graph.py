@@ -27,9 +27,11 @@ class Graph(OverCodes):
     """Walks a graph (one level, as HNSW's lowest) over the codes: fewer comparisons than a scan, and may miss a few.
 
     Where a scan is the faster of the two, because many candidates of few documents are wanted, it scans.
+    A sample that stands for more documents (`stands_for`) is walked where these would be.
     """
 
     name = "hnsw"
+    stands_for: int | None = None
 
     def __init__(self, store: CodeStore, links: Links, ef: int | None = None) -> None:
         super().__init__(store)
@@ -50,7 +52,8 @@ class Graph(OverCodes):
         there = self.count if allowed is None else count_bits(words)
         width = max(ef or self.ef or default_width(k), k)
         # To meet one allowed document a walk visits as many as stand for it.
-        scans = there <= k or there * there < SCANNED_PER_VISIT * width * self.count
+        share = there / self.count
+        scans = there <= k or share * share * (self.stands_for or self.count) < SCANNED_PER_VISIT * width
 
         def one(number: int) -> tuple[Floats, Rows]:
             table = tables[number]
@@ -71,6 +74,11 @@ class Graph(OverCodes):
         met: Keys
         met, compared, passed = walk(self.store.codes, entries, self.links, self._entries, STARTS, width, allowed)
         return met, compared, passed
+
+
+def walked(count: int, width: int) -> bool:
+    """Whether so many documents are walked, and not scanned, with so many in view."""
+    return count >= SCANNED_PER_VISIT * width
 
 
 def compared_by_walk(count: int, width: int) -> int:

@@ -40,6 +40,10 @@ class CodeStore:
     def nbytes(self) -> int:
         return int(self.codes.nbytes)
 
+    @property
+    def codebook_bytes(self) -> int:
+        return self._tables.nbytes
+
     def tables(self, queries: Floats) -> Floats:
         """(queries, books, words); one of them is what the methods below take."""
         return self._tables.of(queries)
@@ -105,6 +109,11 @@ class OverCodes:
     @property
     def codebooks(self) -> Codebooks:
         return self.store.codebooks
+
+    @property
+    def codebook_bytes(self) -> int:
+        """As `Candidates.codebook_bytes`."""
+        return self.store.codebook_bytes
 
     def tables(self, queries: Floats) -> Floats:
         """As `Candidates.tables`."""

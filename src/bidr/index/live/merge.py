@@ -67,7 +67,7 @@ class CodesOf:
 
 
 def segment_of_parts(view: LiveView, parts: list[Part], begin: Begin, like: Part) -> Segment:
-    """One segment of what is alive in several, with the engine and the lists of another."""
+    """One segment of what is alive in several, with the engine (chosen anew, if it was) and the lists of another."""
     kept = [np.arange(part.count) if (mask := part.allowed(None)) is None else np.flatnonzero(mask) for part in parts]
     rows = np.concatenate([part.start + places for part, places in zip(parts, kept, strict=True)])
     texts = any(part.open.reader.documents.has_text for part in parts)
@@ -83,7 +83,7 @@ def segment_of_parts(view: LiveView, parts: list[Part], begin: Begin, like: Part
         vectors=RowsOf(view, rows),  # type: ignore[arg-type]
         **{"documents" if texts else "ids": documents()},  # type: ignore[arg-type]
         model=view.state.model,
-        engine=like.open.reader.manifest.engine,
+        engine="auto" if like.open.reader.manifest.auto else like.open.reader.manifest.engine,
         lists=like.open.reader.learned_lists(),
         **_as_before(view),
         begin=begin,

@@ -163,11 +163,14 @@ class LiveWriter:
                 self._merge(first=1)
 
     def compact(self) -> None:
-        """Merge all segments and the log into one, without what is deleted."""
+        """Merge all segments and the log into one, without what is deleted; its engine is chosen anew, if it was."""
         with self._lock:
             self.flush()
             if len(self._view.parts) > 1 or self._view.parts[0].deleted is not None:
+                before = self._view.manifest.engine
                 self._merge(first=0)
+                if (after := self._view.manifest.engine) != before:
+                    say(f"{self.folder}: {self._view.count:,} documents are found by {after} now, not by {before}")
 
     def close(self) -> None:
         """Let another writer have the index."""

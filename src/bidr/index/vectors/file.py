@@ -99,6 +99,12 @@ class VectorFile:
         """Whether blocks are checked when they are read."""
         return self._expected is not _NO_CHECKS
 
+    @property
+    def ram_bytes(self) -> dict[str, int]:
+        """What stays in RAM of it, by what it is; of checksums what is asked for at once."""
+        checks = int(self._expected.nbytes)
+        return {"seen blocks": int(self._seen.nbytes), "checksums": checks if checks <= ASKED_CHECKS else 0}
+
     def fetch(self, rows: Rows) -> Fetched:
         """Bring rows, read together and checked; a row of -1 is nobody. Quick where they are in memory."""
         return self._fetch(_as_rows(rows))
