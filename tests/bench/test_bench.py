@@ -138,7 +138,8 @@ def test_what_stays_in_memory_is_not_called_cold(prepared: run.Prepared, monkeyp
 def test_a_peer_that_reads_its_own_files_is_measured_cold_too(
     prepared: run.Prepared, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    mapped = EXACT.replace('rows = np.load(folder / "rows.npy")', 'rows = np.load(folder / "rows.npy", mmap_mode="r")')
+    large = '(folder / "vectors.bin").write_bytes(bytes(1 << 22))'
+    mapped = EXACT.replace("def opened", f"    {large}\ndef opened")
     row = measured(prepared, mapped, monkeypatch, made(None, on_disk=True))
     if "not_cold" in row:
         pytest.skip("the temporary files of this machine live in memory")
