@@ -133,13 +133,38 @@ def test_a_table_of_words_grows_and_keeps_their_numbers() -> None:
     assert table.count == len(set(words_of(known)))
 
 
-def test_what_was_known_once_stays_while_others_add() -> None:
-    table, moments = WordTable(letters_of, strings([])), []
-    for i in range(300):
-        table.number([f"word{i} other{i * 7}".encode()], 2)
+def test_what_was_known_once_stays_while_others_add(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wordtable, "_LEAST", 2)
+    table, moments, texts = WordTable(letters_of, strings([])), [], [f"word{i} other{i}".encode() for i in range(300)]
+    for text in texts:
+        table.number([text], 2)
         moments.append((table.known, words_of(table.known)))
-    assert len({id(known.slots) for known, _ in moments}) < len({id(known.letters) for known, _ in moments}) < 300
+        assert each_once(table.known)
+        assert table.count == len(moments) * 2
+    for arrays in zip(*(known[1:] for known, _ in moments), strict=True):
+        assert 5 < len(set(map(id, arrays))) < 30
     assert all(words_of(known) == words for known, words in moments)
+    assert table.number(texts, 2)[0].words.tolist() == list(range(600))
+
+
+def each_once(known: Known) -> bool:
+    return sorted(known.slots[known.slots != wordtable.EMPTY].tolist()) == list(range(known.size))
+
+
+def test_words_that_were_never_learned_do_not_fill_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wordtable, "_LEAST", 8)
+
+    def tokens_of(words: list[str]) -> tuple[np.ndarray, np.ndarray]:
+        if words != ["known"]:
+            raise MemoryError
+        return letters_of(words)
+
+    table = WordTable(tokens_of, strings([]))
+    for i in range(100):
+        with pytest.raises(MemoryError):
+            table.number([f"bad{i}".encode()], 1)
+    assert words_of(table.number([b"known"], 1)[1]) == ["known"]
+    assert each_once(table.known)
 
 
 def test_strings_are_found_within_a_text_and_not_across_two() -> None:
@@ -193,20 +218,20 @@ def test_after_errors_the_same_words_are_learned_rightly(data: st.DataObject, fa
 
 def test_known_words_are_looked_up_while_others_are_learned(monkeypatch: pytest.MonkeyPatch) -> None:
     words, tokens_of = seen.SeenWords(Tokeniser(BOTH["bert"], 16).tokenizer, 16), seen.SeenWords._tokens_of
-    known, learned, also = (words.rows([text]).ids.tolist() for text in ("a b", "bad cafe", "bad cab"))
+    known, learned, also = (words.rows([text]).ids.tolist() for text in ("a b", "bad cafe", "bad"))
     pool = ThreadPoolExecutor(2)
     waiting: list[Future[seen.Rows]] = []
 
     def while_learning(self: seen.SeenWords, new: list[str]) -> tuple[np.ndarray, np.ndarray]:
         if new == ["bad", "cafe"]:
             assert pool.submit(words.rows, ["a b"]).result(timeout=10).ids.tolist() == known
-            waiting.append(pool.submit(words.rows, ["bad cab"]))
+            waiting.append(pool.submit(words.rows, ["bad"]))
             assert not wait(waiting, timeout=0.2).done, "a word that is being learned was taken for known"
         return tokens_of(self, new)
 
     monkeypatch.setattr(seen.SeenWords, "_tokens_of", while_learning)
     words.table = words._begun()
-    words.rows(["a b"])
+    words.rows(["a b c d e f ab cd ef abcd efgh face"])  # which leaves room: nothing has to be replaced
     assert words.rows(["bad cafe"]).ids.tolist() == learned
     assert waiting[0].result(timeout=10).ids.tolist() == also
     pool.shutdown()
