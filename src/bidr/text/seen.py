@@ -15,6 +15,8 @@ from bidr.text.wordpieces import is_wordpieces
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
+    from bidr.text.wordtable import WordTable
+
 MOST_WORDS, MOST_LETTERS = 1_000_000, 50_000_000
 _AT_ONCE = 256
 _BREAKS = str.maketrans("\n\t\r", "   ")
@@ -37,62 +39,50 @@ def splits_at_signs(tokenizer: "Tokenizer") -> bool:
 
 
 class SeenWords:
-    """The tokens of every word seen so far. Begins anew when it has grown too large."""
+    """The tokens of every word seen so far, for several threads. Begins anew when it has grown too large."""
 
     def __init__(self, tokenizer: "Tokenizer", max_length: int) -> None:
         from tokenizers import Tokenizer
 
         self._plain = Tokenizer.from_str(tokenizer.to_str())
         self._plain.no_truncation()
-        self._added = [token.content.encode() for token in self._plain.get_added_tokens_decoder().values()]
         one = tokenizer.encode("a")
         inner = [place for place, special in enumerate(one.special_tokens_mask) if not special]
         self._frame = (np.array(one.ids[: inner[0]], np.int32), np.array(one.ids[inner[-1] + 1 :], np.int32))
         self.room = max_length - sum(map(len, self._frame))
-        self._begin()
+        self.table = self._begun()
 
-    def _begin(self) -> None:
-        from bidr.text.wordtable import WordTable
+    def _begun(self) -> "WordTable":
+        """A tokenizer finds its own tokens wherever they stand, signs and all: texts with one are left."""
+        from bidr.text.wordtable import WordTable, strings
 
-        self.table = WordTable()
-        self._ids, self._starts = np.empty(0, dtype=np.int32), np.zeros(1, dtype=np.int64)
+        added = [token.content.encode() for token in self._plain.get_added_tokens_decoder().values()]
+        return WordTable(self._tokens_of, strings(added))
 
     def rows(self, texts: list[str]) -> Rows:
         """Cut at the room there is, with special tokens. Texts with odd white space, control characters or a token of
         the tokenizer's own are left."""
-        from bidr.text.wordtable import put_together
+        from bidr.text.wordlookup import put_together
 
-        if self.table.count > MOST_WORDS or self.table.letters > MOST_LETTERS:
-            self._begin()
+        table = self.table
+        if table.count > MOST_WORDS or table.letters > MOST_LETTERS:
+            table = self.table = self._begun()  # other threads finish with the one they have
         encoded = [_encoded(text) for text in texts]
-        self._leave_added(encoded)
-        known = self.table.count
-        found = self.table.number([one or b"" for one in encoded], self.room)
-        self._learn(self.table.since(known))
-        ids, lengths = put_together(found.words, found.counts, self._ids, self._starts, self._frame, self.room)
+        found, known = table.number([one or b"" for one in encoded], self.room)
+        ids, lengths = put_together(found.words, found.counts, known.ids, known.firsts, self._frame, self.room)
         left = np.array([one is None for one in encoded], dtype=np.bool_) | found.odd
         # Words that no token is left of: what lies behind the cut may still have some.
         left |= found.more & (lengths < self.room + sum(map(len, self._frame)))
         return Rows(ids, lengths, np.flatnonzero(left).tolist())
 
-    def _leave_added(self, encoded: list[bytes | None]) -> None:
-        """A tokenizer finds its own tokens wherever they stand, signs and all."""
-        together = b" ".join(one or b"" for one in encoded)
-        for token in self._added:
-            if token in together:
-                encoded[:] = [None if one is None or token in one else one for one in encoded]
-
-    def _learn(self, new: list[str]) -> None:
-        """Tokenise what came up for the first time."""
-        if not new:
-            return
-        groups = [new[start : start + _AT_ONCE] for start in range(0, len(new), _AT_ONCE)]
+    def _tokens_of(self, words: list[str]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+        """End to end, and how many each word has."""
+        groups = [words[start : start + _AT_ONCE] for start in range(0, len(words), _AT_ONCE)]
         found = self._plain.encode_batch(groups, is_pretokenized=True, add_special_tokens=False)
         ids = np.concatenate([np.array(one.ids, dtype=np.int32) for one in found])
         owners = [np.array(one.word_ids, dtype=np.int64) for one in found]
         counts = [np.bincount(own, minlength=len(group)) for own, group in zip(owners, groups, strict=True)]
-        self._ids = np.concatenate([self._ids, ids])
-        self._starts = np.concatenate([self._starts, self._starts[-1] + np.cumsum(np.concatenate(counts))])
+        return ids, np.concatenate(counts)
 
 
 def _encoded(text: str) -> bytes | None:

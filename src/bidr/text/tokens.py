@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import chain, islice
@@ -264,16 +263,8 @@ class Tokeniser:
         parts = _parts(texts)
         if not self.threads:
             return (_block(self._encode(part)) for part in parts)
-        kept = threading.local()
-
-        def block(part: list[str]) -> _Block:
-            words = getattr(kept, "words", None) or SeenWords(self.tokenizer, self.max_length)
-            kept.words = None  # what an error leaves half written is not looked up in again
-            found = self._by_words(part, words)
-            kept.words = words
-            return found
-
-        return together(block, parts, self.threads)
+        words = SeenWords(self.tokenizer, self.max_length)
+        return together(lambda part: self._by_words(part, words), parts, self.threads)
 
     def _by_words(self, texts: list[str], words: SeenWords) -> _Block:
         """The same tokens sooner; the few texts that cannot be had this way are tokenised whole."""

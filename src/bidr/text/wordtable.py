@@ -1,23 +1,35 @@
-"""Words of texts as numbers, compiled: a table of the words seen so far, looked up by their bytes."""
+"""Words of texts as numbers: a table of the words seen so far and their tokens, looked up by their bytes.
 
+Threads share a table. They look up at the same time, each in what was known when it began; one at a time adds.
+"""
+
+import threading
+from collections.abc import Callable
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bidr.compiled import compiled
+from bidr.text.wordlookup import (
+    EMPTY,
+    LETTER,
+    ODD,
+    SIGN,
+    SPACE,
+    Bytes,
+    Counts,
+    Known,
+    Numbered,
+    Numbers,
+    Strings,
+    add,
+    look_up,
+    settle,
+)
 
-LETTER, SPACE, SIGN, ODD = range(4)
-_EMPTY = -1
-_SEED, _FACTOR = np.uint64(14695981039346656037), np.uint64(1099511628211)  # FNV-1a
 _LEAST = 1 << 12
-Bytes = NDArray[np.uint8]
-Numbers = NDArray[np.int32]
-Counts = NDArray[np.int64]
-Hashes = NDArray[np.uint64]
-Flags = NDArray[np.bool_]
-Arrays = tuple[Numbers, Hashes, Bytes, Counts]
+TokensOf = Callable[[list[str]], tuple[Numbers, Counts]]
 
 
 def kinds_of_bytes() -> Bytes:
@@ -29,162 +41,97 @@ def kinds_of_bytes() -> Bytes:
     return kinds
 
 
-class Numbered(NamedTuple):
-    """Words of several texts end to end as numbers, how many each text has, whether it has more than were asked for,
-    and whether something in it kept it from being read to its end."""
-
-    words: Numbers
-    counts: Counts
-    more: Flags
-    odd: Flags
+def strings(given: list[bytes]) -> Strings:
+    letters, begins = np.frombuffer(b"".join(given), dtype=np.uint8), sorted({one[0] for one in given})
+    return Strings(letters, np.append(0, _ends(given)), np.array(begins, dtype=np.uint8))
 
 
 class WordTable:
-    """Every word's number, in the order they came up."""
+    """Every word's number, in the order they came up, and its tokens.
 
-    def __init__(self) -> None:
-        self.count, self._kinds = 0, kinds_of_bytes()
-        self._slots = np.full(_LEAST, _EMPTY, dtype=np.int32)
-        self._hashes, self._letters = np.empty(0, dtype=np.uint64), np.empty(0, dtype=np.uint8)
-        self._starts = np.zeros(1, dtype=np.int64)
+    tokens_of: the tokens of new words end to end, and how many each has. apart: texts that hold one of these strings
+    are odd.
+    """
+
+    def __init__(self, tokens_of: TokensOf, apart: Strings) -> None:
+        self._tokens_of, self._apart, self._kinds = tokens_of, apart, kinds_of_bytes()
+        self._lock, self._whole = threading.Lock(), True
+        none, zero = np.empty(0, dtype=np.int32), np.zeros(1, dtype=np.int64)
+        slots = np.full(_LEAST, EMPTY, dtype=np.int32)
+        self.known = Known(0, slots, np.empty(0, np.uint64), np.empty(0, np.uint8), zero, none, zero)
+
+    @property
+    def count(self) -> int:
+        return self.known.size
 
     @property
     def letters(self) -> int:
-        return int(self._starts[self.count])
+        known = self.known
+        return int(known.starts[known.size])
 
-    def number(self, texts: list[bytes], most: int) -> Numbered:
-        """The first words of every text, at most so many of each; new ones get the next numbers."""
-        joined = np.frombuffer(b"".join(texts), dtype=np.uint8)
-        ends = np.cumsum([len(text) for text in texts], dtype=np.int64)
+    def number(self, texts: list[bytes], most: int) -> tuple[Numbered, Known]:
+        """The first words of every text, at most so many of each, and words known that hold them all."""
+        known, joined, ends = self.known, np.frombuffer(b"".join(texts), dtype=np.uint8), _ends(texts)
         words = min(len(joined), len(texts) * most)
-        self._make_room(words, len(joined))
         flags = np.zeros((2, len(texts)), dtype=np.bool_)
         out = Numbered(np.empty(words, dtype=np.int32), np.zeros(len(texts), dtype=np.int64), *flags)
-        table = (self._slots, self._hashes, self._letters, self._starts)
-        self.count = _number(joined, ends, most, self._kinds, table, self.count, out)
-        return out._replace(words=out.words[: out.counts.sum()])
+        new = np.empty((words, 3), dtype=np.int64)
+        new = new[: look_up(joined, ends, most, self._kinds, self._apart, known, out, new)]  # without any lock
+        if len(new):
+            known = self._add(joined, new, out.words)
+        return out._replace(words=out.words[: out.counts.sum()]), known
 
-    def since(self, count: int) -> list[str]:
-        """The words that came up after so many."""
-        starts = self._starts[count : self.count + 1]
-        letters = self._letters[starts[0] : starts[-1]].tobytes()
-        return [letters[start:end].decode() for start, end in pairwise((starts - starts[0]).tolist())]
+    def _add(self, text: Bytes, new: Counts, words: Numbers) -> Known:
+        """Number the words that were not known, of which others may have added some meanwhile."""
+        with self._lock:
+            before = self.known
+            after = self._with_room(before, new)
+            self._whole = False  # an error leaves words in the slots that nobody knows
+            count = add(text, new, words, after)
+            if count > before.size:
+                ids, counts = self._tokens_of(_words(after, before.size, count))
+                after = _with_tokens(after, ids, counts)._replace(size=count)
+            self.known, self._whole = after, True
+            return after
 
-    def _make_room(self, words: int, letters: int) -> None:
-        """For so many new words."""
-        words, letters = self.count + words, self.letters + letters
-        if len(self._hashes) < words:
-            self._hashes = _longer(self._hashes, 2 * words)
-            self._starts = _longer(self._starts, 2 * words + 1)
-        if len(self._letters) < letters:
-            self._letters = _longer(self._letters, 2 * letters)
-        if len(self._slots) < 2 * words:
-            self._slots = np.full(1 << (2 * words).bit_length(), _EMPTY, dtype=np.int32)
-            _settle(self._slots, self._hashes, self.count)
+    def _with_room(self, known: Known, new: Counts) -> Known:
+        """For so many words more. Arrays are replaced, not changed: others may be looking at them."""
+        words = known.size + len(new)
+        letters = int(known.starts[known.size] + (new[:, 2] - new[:, 1]).sum())
+        if len(known.hashes) < words:
+            known = known._replace(hashes=_longer(known.hashes, 2 * words), starts=_longer(known.starts, 2 * words + 1))
+        if len(known.letters) < letters:
+            known = known._replace(letters=_longer(known.letters, 2 * letters))
+        if len(known.slots) < 2 * words or not self._whole:
+            slots = np.full(max(len(known.slots), 1 << (2 * words).bit_length()), EMPTY, dtype=np.int32)
+            settle(slots, known.hashes, known.size)
+            known = known._replace(slots=slots)
+        return known
+
+
+def _with_tokens(known: Known, ids: Numbers, counts: Counts) -> Known:
+    """With the tokens of the words that come next."""
+    words, tokens = known.size + len(counts), int(known.firsts[known.size]) + len(ids)
+    if len(known.firsts) <= words:
+        known = known._replace(firsts=_longer(known.firsts, 2 * words + 1))
+    if len(known.ids) < tokens:
+        known = known._replace(ids=_longer(known.ids, 2 * tokens))
+    known.ids[tokens - len(ids) : tokens] = ids
+    known.firsts[known.size + 1 : words + 1] = tokens - len(ids) + np.cumsum(counts)
+    return known
+
+
+def _words(known: Known, first: int, end: int) -> list[str]:
+    starts = known.starts[first : end + 1]
+    letters = known.letters[starts[0] : starts[-1]].tobytes()
+    return [letters[start:stop].decode() for start, stop in pairwise((starts - starts[0]).tolist())]
+
+
+def _ends(given: list[bytes]) -> Counts:
+    return np.cumsum(np.fromiter(map(len, given), dtype=np.int64, count=len(given)))
 
 
 def _longer(array: NDArray[Any], length: int) -> NDArray[Any]:
     out = np.empty(length, dtype=array.dtype)
     out[: len(array)] = array
     return out
-
-
-@compiled()
-def _settle(slots: Numbers, hashes: Hashes, count: int) -> None:
-    mask = np.uint64(len(slots) - 1)
-    for number in range(count):
-        place = hashes[number] & mask
-        while slots[place] != _EMPTY:
-            place = (place + np.uint64(1)) & mask
-        slots[place] = number
-
-
-@compiled()
-def _is(number: int, text: Bytes, start: int, end: int, letters: Bytes, starts: Counts) -> bool:
-    size = end - start
-    same = bool(starts[number + 1] - starts[number] == size)
-    place = 0
-    while same and place < size:
-        same = bool(text[start + place] == letters[starts[number] + place])
-        place += 1
-    return same
-
-
-@compiled()
-def _word(text: Bytes, start: int, end: int, table: Arrays, count: int) -> int:
-    """The word's number, which is `count` where it is new."""
-    slots, hashes, letters, starts = table
-    value = _SEED
-    for at in range(start, end):
-        value = (value ^ np.uint64(text[at])) * _FACTOR
-    value ^= value >> np.uint64(29)
-    mask = np.uint64(len(slots) - 1)
-    slot = value & mask
-    while slots[slot] != _EMPTY:
-        number = int(slots[slot])
-        if hashes[number] == value and _is(number, text, start, end, letters, starts):
-            return number
-        slot = (slot + np.uint64(1)) & mask
-    slots[slot], hashes[count] = count, value
-    starts[count + 1] = starts[count] + end - start
-    for at in range(start, end):
-        letters[starts[count] + at - start] = text[at]
-    return count
-
-
-@compiled()
-def _number(text: Bytes, ends: Counts, most: int, kinds: Bytes, table: Arrays, count: int, out: Numbered) -> int:
-    """Number the words of all texts; returns how many words are known then."""
-    words, counts, more, odd = out
-    written, place = 0, 0
-    for at in range(len(ends)):
-        first = written
-        while place < ends[at]:
-            kind = kinds[text[place]]
-            if kind == SPACE:
-                place += 1
-                continue
-            if kind == ODD:
-                odd[at] = True
-                break
-            if written - first == most:
-                more[at] = True
-                break
-            start = place
-            place += 1
-            while kind == LETTER and place < ends[at] and kinds[text[place]] == LETTER:
-                place += 1
-            number = _word(text, start, place, table, count)
-            count = max(count, number + 1)
-            words[written] = number
-            written += 1
-        place = ends[at]
-        counts[at] = written - first
-    return count
-
-
-@compiled()
-def put_together(
-    words: Numbers, counts: Counts, ids: Numbers, starts: Counts, frame: tuple[Numbers, Numbers], room: int
-) -> tuple[Numbers, Counts]:
-    """Tokens of every text, at most `room` and the frame around them, end to end; and how many each has."""
-    opening, closing = frame
-    lengths = np.empty(len(counts), dtype=np.int64)
-    out = np.empty(len(counts) * (room + len(opening) + len(closing)), dtype=np.int32)
-    written, first = 0, 0
-    for at in range(len(counts)):
-        begin = written
-        out[written : written + len(opening)] = opening
-        written += len(opening)
-        last = written + room
-        for place in range(first, first + counts[at]):
-            for token in range(starts[words[place]], starts[words[place] + 1]):
-                if written == last:
-                    break
-                out[written] = ids[token]
-                written += 1
-        first += counts[at]
-        out[written : written + len(closing)] = closing
-        written += len(closing)
-        lengths[at] = written - begin
-    return out[:written].copy(), lengths
