@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 FORMAT = 1
 _BLOCK = 1024
 _CHARACTERS_PER_TOKEN = 8
-_MOST_THREADS = 4  # beyond them one waits for Python's lock
+_MOST_THREADS = 4  # on sixteen cores, more were no quicker (docs/results/README.md)
 
 
 class Tokens(NamedTuple):
