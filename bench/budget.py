@@ -2,13 +2,16 @@
 
 python bench/budget.py million.npy --budget 1GiB --engine lists --kills 20
 python bench/budget.py million.npy --budget 1GiB --engine hnsw --kills 20 --queries queries.npy
+python bench/budget.py million.npy --budget 450MiB --attributes --kills 3
 
 First a build that is left alone, then one that gets SIGKILL at random moments and is started again. Printed for both:
 wall and CPU time, the peak of anonymous memory (RssAnon, looked at every 5 ms from outside), and of everything that the
 process has mapped (VmHWM; pages of files count there, though the kernel takes them back when it needs them). Then
-whether the two indexes are the same bytes; with queries, the recall of both.
+whether the two indexes are the same bytes; with queries, the recall of both. --attributes gives every document an id
+and six values of made attributes, one of them a word that no other document has.
 """
 
+import json
 import random
 import re
 import shutil
@@ -128,6 +131,17 @@ def recall(index: Path, vectors: Path, queries: np.ndarray, k: int = 100) -> tup
     return float(shares[0]), float(shares[1])
 
 
+def made_corpus(folder: Path, count: int) -> Path:
+    """Documents without text, with attributes of every kind."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "corpus.jsonl").open("w") as out:
+        for row in range(count):
+            own = {"url": f"https://example.org/{row * 7919 % count:09d}/page", "year": row % 60, "score": row / 7}
+            own |= {"tags": [f"t{row % 90}", f"u{row % 70}"], "open": row % 2 == 0}
+            out.write(json.dumps({"_id": f"document-{row:09d}", "text": "", "metadata": own}) + "\n")
+    return folder
+
+
 def main(
     vectors: Positional[Path],
     budget: str = "1GiB",
@@ -139,6 +153,7 @@ def main(
     seed: int = 0,
     folder: Path | None = None,
     seconds: float | None = None,
+    attributes: bool = False,
 ) -> None:
     """Measure.
 
@@ -148,7 +163,10 @@ def main(
     place = folder or Path(tempfile.mkdtemp())
     alone, killed = place / f"{engine}-alone", place / f"{engine}-killed"
     command = [sys.executable, "-m", "bidr", "build", "--vectors", str(vectors), "--engine", engine]
-    command += ["--bytes-per-doc", str(bytes_per_doc), "--codewords", str(codewords), "--ram-budget", budget, "--out"]
+    command += ["--bytes-per-doc", str(bytes_per_doc), "--codewords", str(codewords), "--ram-budget", budget]
+    if attributes:
+        command += ["--data", str(made_corpus(place / "corpus", len(np.load(vectors, mmap_mode="r"))))]
+    command.append("--out")
     shutil.rmtree(killed, ignore_errors=True)
     whole = Took()
     if not (alone / "CURRENT").exists():

@@ -71,7 +71,8 @@ def build(
     if learned_lists and model.lists is not None and shape.engine == "lists":
         options["lists"] = model.lists
         shape = replace(shape, learned=len(model.lists.means))
-    budget = check_budget(ram_budget, build_peaks(shape, fits=False, named=True, worded=lexical))
+    peaks = build_peaks(shape, fits=False, named=True, worded=lexical, described=_described(data))
+    budget = check_budget(ram_budget, peaks)
     with watched(budget), working(out) as work:
         codes, vectors = _encoded(data, model, work.folder, tokens or work.folder / "tokens")
         options["model"] = _stamp(model)
@@ -129,7 +130,8 @@ def build_vectors(
     rows, books, bits = model.documents(vectors), model.codebooks.books, model.codebooks.bits
     dims = options["dims"] = check_dims(dims, rows.dim)
     shape, named = _shape(*rows.shape, books, bits, engine, stored), _named(ids, data, len(rows), Path(out))
-    budget = check_budget(ram_budget, build_peaks(shape, fits=False, named=bool(named), worded=lexical))
+    peaks = build_peaks(shape, fits=False, named=bool(named), worded=lexical, described=_described(data))
+    budget = check_budget(ram_budget, peaks)
     options |= {"model": _stamp(model), "unit": model.metric == "cosine"}
     with watched(budget), working(Path(out)) as work:
         codes = _coded(work, rows, model.fingerprint, books, partial(model.additive.encode_blocks, rows))
@@ -155,7 +157,9 @@ def _build_plain(
         *rows.shape, plain.books(rows.dim), plain.codewords.bit_length() - 1, options["engine"], options["stored"]
     )
     named = _named(ids, data, len(rows), Path(out))
-    budget = check_budget(ram_budget, build_peaks(shape, named=bool(named), worded=bool(options["lexical"])))
+    lexical = bool(options["lexical"])
+    peaks = build_peaks(shape, named=bool(named), worded=lexical, described=_described(data))
+    budget = check_budget(ram_budget, peaks)
     with watched(budget), working(Path(out)) as work:
         name = "codebooks.safetensors"
 
@@ -179,6 +183,11 @@ def _shape(count: int, dim: int, books: int, bits: int, engine: str, stored: Kin
 
 def _stamp(model: Model | FrozenModel) -> ModelStamp:
     return ModelStamp(model.fingerprint, str(model.folder.resolve()))
+
+
+def _described(data: Dataset | None) -> bool:
+    """Whether documents may have attributes."""
+    return data is not None and data.corpus.described is not False
 
 
 def _named(ids: Names | None, data: Dataset | None, count: int, out: Path) -> dict[str, Any]:

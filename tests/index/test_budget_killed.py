@@ -29,10 +29,10 @@ def bench() -> ModuleType:
     return module
 
 
-def made(path: Path, count: int) -> Path:
-    rows = np.lib.format.open_memmap(path, "w+", np.float16, (count, DIM))
+def made(path: Path, count: int, dim: int = DIM) -> Path:
+    rows = np.lib.format.open_memmap(path, "w+", np.float16, (count, dim))
     for start in range(0, count, BLOCK):
-        rows[start : start + BLOCK] = clustered(min(BLOCK, count - start), DIM, seed=start)
+        rows[start : start + BLOCK] = clustered(min(BLOCK, count - start), dim, seed=start)
     rows.flush()
     return path
 
@@ -69,3 +69,18 @@ def test_a_small_build_is_killed_and_takes_what_is_planned(tmp_path, bench):
     bench.run([*build, str(tmp_path / "i")], took, 12.0)
     assert bench.run([*build, str(tmp_path / "i")], took)
     assert 0.7 * planned < 1024 * took.anonymous < 1.1 * planned
+
+
+@pytest.mark.slow
+def test_a_build_with_attributes_takes_what_is_planned(tmp_path, bench):
+    """Of few dimensions, so that names and attributes are the largest step."""
+    count, took = 1_000_000, bench.Took()
+    peaks = build_peaks(Shape(count, 32, "scan", 4, 16), named=True, described=True)
+    planned = max(peaks.values())
+    assert planned == peaks["names"]
+    build = command(made(tmp_path / "v.npy", count, 32), "scan", str(planned))
+    corpus = bench.made_corpus(tmp_path / "corpus", count)
+    build[-1:-1] = ["--data", str(corpus)]
+    assert bench.run([*build, str(tmp_path / "i")], took)
+    print(f"{count:,} with attributes: {took}; planned {planned >> 20} MiB")
+    assert 0.6 * planned < 1024 * took.anonymous < planned

@@ -38,15 +38,18 @@ class Corpus:
     def __init__(self, table: Table[Document]) -> None:
         self.table = table
         self._count: int | None = None
+        self.described: bool | None = None
+        """Whether any document has attributes; None: they have not been read to the end yet."""
 
     def __iter__(self) -> Iterator[Document]:
-        count = 0
+        count, described = 0, False
         for _, document in self.table:
             count += 1
+            described = described or bool(document.attributes)
             yield document
         if not count:
             raise DataError(f"{self.table.where} has no documents; expected at least one")
-        self._count = count
+        self._count, self.described = count, described
 
     def count(self) -> int:
         """The number of documents. The first call reads them all, unless they have been read to the end before."""
