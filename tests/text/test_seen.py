@@ -5,9 +5,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
-from bidr.text import seen, tokens
+from bidr.text import seen
 from bidr.text.seen import splits_at_signs
-from bidr.text.tokens import Tokeniser
+from bidr.text.tokeniser import Tokeniser
 from bidr.text.wordpieces import train_wordpieces
 from bidr.text.wordtable import WordTable
 
@@ -69,8 +69,8 @@ def test_it_forgets_rather_than_grow(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_several_threads_keep_the_order_of_the_texts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tokens, "_BLOCK", 3)
-    monkeypatch.setattr(tokens, "cores", lambda: 3)
+    monkeypatch.setattr("bidr.text.tokeniser._BLOCK", 3)
+    monkeypatch.setattr("bidr.text.tokeniser.cores", lambda: 3)
     tokeniser = Tokeniser(BOTH["bert"], 16, by_words=True)
     texts = [f"word{i % 11} and {i}," for i in range(500)]
     assert tokeniser.threads == 3
@@ -117,9 +117,9 @@ def test_a_token_of_the_tokenizers_own_is_found_within_a_word() -> None:
 
 
 def test_after_an_error_words_are_learned_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tokens, "cores", lambda: 1)
+    monkeypatch.setattr("bidr.text.tokeniser.cores", lambda: 1)
     texts = ["a b", "c d", "and h"]
-    monkeypatch.setattr(tokens, "_BLOCK", 1)
+    monkeypatch.setattr("bidr.text.tokeniser._BLOCK", 1)
     learn, calls = seen.SeenWords._learn, iter([False, True, False, False])
 
     def fails(self: seen.SeenWords, new: list[str]) -> None:
