@@ -29,7 +29,7 @@ from bidr.model.encode import encode_corpus
 from bidr.model.folder import Model
 from bidr.model.frozen import FrozenModel, open_model
 from bidr.progress import say
-from bidr.text import Dataset, check_corpus
+from bidr.text import Corpus, Dataset, Document, check_corpus
 from bidr.text.labels import list_ids
 from bidr.training.material import tokenise_documents
 from bidr.training.workshop import pick_device
@@ -67,6 +67,7 @@ def build(
     options |= {"dims": check_dims(dims, model.dense.dim), "unit": model.dense.normalised}
     out = Path(out)
     check_corpus(data, out)
+    data.corpus.tell_left_out()
     shape = _shape(data.corpus.count(), model.dense.dim, model.codebooks.books, model.codebooks.bits, engine, stored)
     if learned_lists and model.lists is not None and shape.engine == "lists":
         options["lists"] = model.lists
@@ -190,10 +191,21 @@ def _described(data: Dataset | None) -> bool:
     return data is not None and data.corpus.described is not False
 
 
+class _Telling:
+    """The documents of a corpus, of which it is said in the end what was left out."""
+
+    def __init__(self, corpus: Corpus) -> None:
+        self.corpus = corpus
+
+    def __iter__(self) -> Iterator[Document]:
+        yield from self.corpus
+        self.corpus.tell_left_out()
+
+
 def _named(ids: Names | None, data: Dataset | None, count: int, out: Path) -> dict[str, Any]:
     """What documents are called, and what tells these names from others."""
     if data is not None:
-        return {"documents": data.corpus, "named": data.corpus.fingerprint()}
+        return {"documents": _Telling(data.corpus), "named": data.corpus.fingerprint()}
     if ids is None:
         return {}
     names = list_ids(ids, count, "documents", out)

@@ -14,6 +14,7 @@ from bidr.errors import ConfigError, DataError
 if TYPE_CHECKING:
     from bidr.index.live.writer import LiveWriter
     from bidr.text import Document
+    from bidr.text.leftout import LeftOut
 
 AT_ONCE = 1_024
 Index = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="INDEX")]
@@ -62,8 +63,8 @@ class Add(Verb):
                     advance(len(batch))
             added = writer.view.count - before
             value = {**_state(self.index, writer), "added": added, "replaced": count - added, "warning": _last(told)}
-            value["left_out"] = left_out.count
-        left_out.tell(self.documents)
+            value |= {"left_out": left_out.count, "left_out_fields": dict(left_out.fields)}
+        left_out.tell(str(self.documents))
         line = f"{self.index}: {added:,} added, {count - added:,} replaced; {value['documents']:,} documents"
         return Shown("\n".join([line, *told[-1:]]), value)
 
@@ -133,30 +134,11 @@ class Snapshot(Verb):
         return Shown(f"{self.out}: {count:,} documents of {self.index}", {"index": str(self.out), "documents": count})
 
 
-class LeftOut:
-    """Counts the metadata that cannot be attributes."""
-
-    def __init__(self) -> None:
-        self.count, self.first = 0, ""
-
-    def __call__(self, place: str, name: str) -> None:
-        self.first = self.first or f"{name!r} of {place}"
-        self.count += 1
-
-    def tell(self, path: Path) -> None:
-        from bidr.progress import say
-
-        if self.count:
-            say(
-                f"{path}: {self.count:,} values of metadata were left out, the first {self.first}; attributes are "
-                "strings, finite numbers, truth values and lists of strings"
-            )
-
-
-def check_documents(path: Path) -> tuple[int, LeftOut]:
+def check_documents(path: Path) -> "tuple[int, LeftOut]":
     """Read a file of documents once, before any of it is added; how many there are, and what of them is left out."""
     from bidr.index.filters import check_attributes
     from bidr.text import Ids, beir
+    from bidr.text.leftout import LeftOut
 
     left_out = LeftOut()
 
