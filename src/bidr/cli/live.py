@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from bidr.cli.shown import OptionalFile, OptionalFolder, Shown, Verb
+from bidr.cli.shown import OptionalFile, OptionalFolder, OptionalSize, Shown, Verb
 from bidr.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -96,15 +96,25 @@ class Delete(Verb):
 
 @dataclass(frozen=True, kw_only=True)
 class Compact(Verb):
-    """Merge the segments of an index into one, and drop what was deleted."""
+    """Merge the segments of an index into one, and drop what was deleted.
+
+    One that was cut off is continued, if nothing was added or deleted since; the index serves all the while.
+    """
 
     index: Index
     """Folder of an index."""
+    ram_budget: OptionalSize = None
+    """Most anonymous memory that it may take, such as 1GiB, with the index, which is open; refused at the start where
+    that cannot be kept."""
 
     def run(self) -> Shown:
+        from bidr.index.budget import check_budget, loaded_bytes
+
+        # What could not even be opened within the budget is not.
+        check_budget(self.ram_budget, {"opening": loaded_bytes(self.index)}, "compacting this index")
         with _writer(self.index) as writer:
             before = len(writer.view.parts)
-            writer.compact()
+            writer.compact(ram_budget=self.ram_budget)
             value = {**_state(self.index, writer), "segments_before": before, "engine": writer.view.manifest.engine}
         return Shown(f"{self.index}: {before} segments and the log are one; {value['documents']:,} documents", value)
 
@@ -166,13 +176,11 @@ def _batches(path: Path) -> "Iterator[list[Document]]":
 
 def _writer(index: Path) -> "LiveWriter":
     """A writer that adds nothing, and so needs no model."""
+    from bidr.coders import no_coder
     from bidr.index.generation import WAIT
     from bidr.index.live.writer import LiveWriter
 
-    def refuse(documents: Any, vectors: Any) -> Any:
-        raise ConfigError("this writer was opened to delete and to compact; open one with the model of the index")
-
-    return LiveWriter(index, refuse, wait=WAIT)
+    return LiveWriter(index, no_coder, wait=WAIT)
 
 
 def _state(index: Path, writer: "LiveWriter") -> dict[str, Any]:

@@ -20,8 +20,9 @@ from bidr.index.engines.files import IN_RAM
 from bidr.index.engines.graph import chosen_from
 from bidr.index.engines.linking import AMONG
 from bidr.index.faissfile import EF_CONSTRUCTION
-from bidr.index.folder import open_generation
+from bidr.index.folder import open_segment
 from bidr.index.sizes import FLOAT, Shape
+from bidr.index.state import state_in_force
 from bidr.index.vectors import WRITE_ROWS
 from bidr.progress import say
 
@@ -76,20 +77,23 @@ def build_peaks(
     return {step: BASE + size for step, size in parts.items()}
 
 
-def check_budget(budget: int | str | None, peaks: dict[str, int]) -> int | None:
+def check_budget(
+    budget: int | str | None, peaks: dict[str, int], what: str = "this build", counted: int = 0
+) -> int | None:
     """Refuse a budget that cannot be kept, before anything is done; else how many bytes it is.
 
     What the process holds already, a model or arrays of the caller's, is counted.
+    what, counted: what takes it, and how much of what is held already the peaks have in them.
     """
     if budget is None:
         return None
     given = parse_bytes("ram_budget", str(budget))
     step = max(peaks, key=lambda name: peaks[name])
-    least = peaks[step] + max(0, anonymous() - BASE)
+    least = peaks[step] + max(0, anonymous() - BASE - counted)
     if least > given:
         less = "; engine 'lists' takes less" if step == "links" else ""
         raise ConfigError(
-            f"ram_budget: given {given:,} bytes, but this build takes up to {_size(least)} (step: {step}); give "
+            f"ram_budget: given {given:,} bytes, but {what} takes up to {_size(least)} (step: {step}); give "
             f"{_size(least)} or more{less}"
         )
     return given
@@ -110,9 +114,9 @@ def parse_bytes(name: str, given: str) -> int:
 
 
 def loaded_bytes(index: Path) -> int:
-    """What an index that was just built holds in RAM once it is opened, about: the files that go there."""
-    manifest = open_generation(index)[1]
-    return BASE + sum(manifest.files[name].size for name in IN_RAM[manifest.engine])
+    """What an index holds in RAM once it is opened, about: the files of its segments that go there."""
+    manifests = [open_segment(index, each.name, each.xxh3) for each in state_in_force(index)[1].segments]
+    return BASE + sum(each.files[name].size for each in manifests for name in IN_RAM[each.engine])
 
 
 def anonymous() -> int:
