@@ -2,13 +2,18 @@
 
 python bench/budget.py million.npy --budget 1GiB --engine lists --kills 20
 python bench/budget.py million.npy --budget 1GiB --engine hnsw --kills 20 --queries queries.npy
+python bench/budget.py million.npy --budget 450MiB --attributes --kills 3
+python bench/budget.py million.npy --budget 450MiB --attributes --compact --kills 5
 
 First a build that is left alone, then one that gets SIGKILL at random moments and is started again. Printed for both:
 wall and CPU time, the peak of anonymous memory (RssAnon, looked at every 5 ms from outside), and of everything that the
 process has mapped (VmHWM; pages of files count there, though the kernel takes them back when it needs them). Then
-whether the two indexes are the same bytes; with queries, the recall of both.
+whether the two indexes are the same bytes; with queries, the recall of both. --attributes gives every document an id
+and six values of made attributes, one of them a word that no other document has. --compact deletes every fifth document
+of the index that was left alone, and compacts two copies of it within the budget: one left alone, one killed.
 """
 
+import json
 import random
 import re
 import shutil
@@ -79,6 +84,41 @@ def run_killed(command: list[str], out: Path, kills: int, pace: float, seed: int
     print(f"killed {done} times: {took}", flush=True)
 
 
+def compacted(index: Path, budget: str, kills: int, seed: int, seconds: float | None = None) -> None:
+    """Delete every fifth document, and compact two copies: one that is left alone, one that is killed."""
+    from bidr.index.live.index import LiveIndex
+
+    both = [index.with_name(f"{index.name}-{name}") for name in ("compacted", "compacted-killed")]
+    with LiveIndex.open(index) as opened:
+        view = opened.latest()
+        ids = [view.documents.id(row) for row in range(0, view.count, 5)]
+    listed = index.with_name("deleted.txt")
+    listed.write_text("\n".join(ids) + "\n")
+    command = [sys.executable, "-m", "bidr"]
+    for copy in both:
+        shutil.rmtree(copy, ignore_errors=True)
+        subprocess.run([*command, "snapshot", str(index), str(copy)], check=True, stdout=subprocess.DEVNULL)
+        subprocess.run([*command, "delete", str(copy), "--file", str(listed)], check=True, stdout=subprocess.DEVNULL)
+    command += ["compact", "--ram-budget", budget]
+    alone, often, chance, done = Took(), Took(), random.Random(seed), 0
+    run([*command, str(both[0])], alone)
+    print(f"compacted, left alone: {alone}", flush=True)
+    pace = seconds or alone.wall / (kills + 1)
+    while done < kills and not run([*command, str(both[1])], often, 4 + chance.uniform(0, 2 * pace)):
+        done += 1
+    if done == kills:
+        run([*command, str(both[1])], often)
+    print(f"compacted, killed {done} times: {often}", flush=True)
+    folders = []
+    for copy in both:
+        with LiveIndex.open(copy) as opened:
+            (part,) = opened.latest().parts
+            folders.append(copy / part.open.segment.name)
+    differ = differing(*folders)
+    left = [path.name for path in both[1].iterdir() if path.name.startswith(".compact")]
+    print("the same bytes" if not differ else f"different: {', '.join(differ)}", f"left behind: {left or 'nothing'}")
+
+
 def look(pid: int, took: Took) -> float:
     """Memory now, into the peaks; CPU seconds so far."""
     try:
@@ -94,7 +134,11 @@ def look(pid: int, took: Took) -> float:
 
 def same(one: Path, other: Path) -> list[str]:
     """Files of two generations that differ."""
-    folders = [folder / (folder / "CURRENT").read_text().split()[0] for folder in (one, other)]
+    return differing(*(folder / (folder / "CURRENT").read_text().split()[0] for folder in (one, other)))
+
+
+def differing(*folders: Path) -> list[str]:
+    """Files of two folders that differ."""
     names = [sorted(path.name for path in folder.iterdir()) for folder in folders]
     if names[0] != names[1]:
         return [f"{names[0]} against {names[1]}"]
@@ -128,6 +172,17 @@ def recall(index: Path, vectors: Path, queries: np.ndarray, k: int = 100) -> tup
     return float(shares[0]), float(shares[1])
 
 
+def made_corpus(folder: Path, count: int) -> Path:
+    """Documents without text, with attributes of every kind."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "corpus.jsonl").open("w") as out:
+        for row in range(count):
+            own = {"url": f"https://example.org/{row * 7919 % count:09d}/page", "year": row % 60, "score": row / 7}
+            own |= {"tags": [f"t{row % 90}", f"u{row % 70}"], "open": row % 2 == 0}
+            out.write(json.dumps({"_id": f"document-{row:09d}", "text": "", "metadata": own}) + "\n")
+    return folder
+
+
 def main(
     vectors: Positional[Path],
     budget: str = "1GiB",
@@ -139,6 +194,8 @@ def main(
     seed: int = 0,
     folder: Path | None = None,
     seconds: float | None = None,
+    attributes: bool = False,
+    compact: bool = False,
 ) -> None:
     """Measure.
 
@@ -148,12 +205,18 @@ def main(
     place = folder or Path(tempfile.mkdtemp())
     alone, killed = place / f"{engine}-alone", place / f"{engine}-killed"
     command = [sys.executable, "-m", "bidr", "build", "--vectors", str(vectors), "--engine", engine]
-    command += ["--bytes-per-doc", str(bytes_per_doc), "--codewords", str(codewords), "--ram-budget", budget, "--out"]
+    command += ["--bytes-per-doc", str(bytes_per_doc), "--codewords", str(codewords), "--ram-budget", budget]
+    if attributes:
+        command += ["--data", str(made_corpus(place / "corpus", len(np.load(vectors, mmap_mode="r"))))]
+    command.append("--out")
     shutil.rmtree(killed, ignore_errors=True)
     whole = Took()
     if not (alone / "CURRENT").exists():
         run([*command, str(alone)], whole)
         print(f"left alone: {whole}", flush=True)
+    if compact:
+        compacted(alone, budget, kills, seed, seconds)
+        return
     run_killed(command, killed, kills, seconds or whole.wall / (kills + 1), seed)
     differ = same(alone, killed)
     print("the same bytes" if not differ else f"different: {', '.join(differ)}", flush=True)

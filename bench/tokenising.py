@@ -16,7 +16,8 @@ import tyro
 from tokenizers import Tokenizer
 
 import bidr
-from bidr.text.tokens import Tokeniser, Tokens
+from bidr.text.tokeniser import Tokeniser
+from bidr.text.tokens import Tokens
 
 
 def main(data: str, tokenizer: Path, texts: int = 60_000, whole: int = 4_000, length: int = 128) -> None:

@@ -23,7 +23,8 @@ from bidr.model.transformer import TransformerEncoder
 from bidr.negatives.graph import build_graph
 from bidr.negatives.pairs import Pairs
 from bidr.negatives.samplers import LocalBatches, RandomBatches, Sampler
-from bidr.text.tokens import TokenRows, Tokens, tokenise, tokenise_texts
+from bidr.text.tokeniser import tokenise, tokenise_texts
+from bidr.text.tokens import TokenRows, Tokens
 from bidr.training.engine.loop import LoopSettings, Training, prepare_ahead
 from bidr.training.losses.objectives import Matching
 from bidr.training.material import Questions, judged_pairs, read_splits

@@ -9,13 +9,15 @@ import numpy.typing as npt
 
 from bidr.answers import Options, QueryVectors, Ranking
 from bidr.building import Names, Vectors, build, build_vectors
-from bidr.coders import frozen_coder, plain_coder, text_coder
+from bidr.coders import frozen_coder, no_coder, plain_coder, text_coder
 from bidr.codes.codebooks import Floats
 from bidr.codes.plain import PlainCodes
 from bidr.codes.vectors import Metric, open_vectors
 from bidr.errors import ConfigError, IndexFolderError, ModelError
 from bidr.evaluation import MEASURES, Report, evaluate_searcher
 from bidr.exporting import export_index
+from bidr.index.budget import check_budget, loaded_bytes
+from bidr.index.generation import WAIT
 from bidr.index.live.index import LiveIndex
 from bidr.index.live.snapshot import write_snapshot
 from bidr.index.live.writer import Coded, LiveWriter
@@ -45,6 +47,7 @@ __all__ = [
     "TrainConfig",
     "build",
     "build_vectors",
+    "compact",
     "evaluate",
     "export_index",
     "export_onnx",
@@ -250,6 +253,19 @@ def _plain_writer(folder: Path | str, options: dict[str, Any]) -> LiveWriter:
 def has_text_encoder(folder: Path | str, model: Path | str | None = None) -> bool:
     """Whether documents are added to an index as texts alone, and not with vectors."""
     return isinstance(model_of_index(folder, model), Model)
+
+
+def compact(folder: Path | str, *, ram_budget: int | str | None = None, wait: float = WAIT) -> None:
+    """Merge the segments of an index into one, without what is deleted.
+
+    One that was killed is gone on with, if nothing was added or deleted since. Its model is not needed.
+    ram_budget: most anonymous memory that it may take (bytes, or "1GiB"); what cannot be kept is refused.
+    wait: seconds to wait for another writer.
+    """
+    # The index is open while it is compacted; what could not even be opened is not.
+    check_budget(ram_budget, {"opening": loaded_bytes(Path(folder))}, "compacting this index")
+    with LiveWriter(folder, no_coder, wait=wait) as writer:
+        writer.compact(ram_budget=ram_budget)
 
 
 def snapshot(folder: Path | str, out: Path | str, *, copy: bool = False) -> Path:

@@ -29,7 +29,7 @@ from bidr.model.encode import encode_corpus
 from bidr.model.folder import Model
 from bidr.model.frozen import FrozenModel, open_model
 from bidr.progress import say
-from bidr.text import Dataset, check_corpus
+from bidr.text import Corpus, Dataset, Document, check_corpus
 from bidr.text.labels import list_ids
 from bidr.training.material import tokenise_documents
 from bidr.training.workshop import pick_device
@@ -67,11 +67,13 @@ def build(
     options |= {"dims": check_dims(dims, model.dense.dim), "unit": model.dense.normalised}
     out = Path(out)
     check_corpus(data, out)
+    data.corpus.tell_left_out()
     shape = _shape(data.corpus.count(), model.dense.dim, model.codebooks.books, model.codebooks.bits, engine, stored)
     if learned_lists and model.lists is not None and shape.engine == "lists":
         options["lists"] = model.lists
         shape = replace(shape, learned=len(model.lists.means))
-    budget = check_budget(ram_budget, build_peaks(shape, fits=False, named=True, worded=lexical))
+    peaks = build_peaks(shape, fits=False, named=True, worded=lexical, described=_described(data))
+    budget = check_budget(ram_budget, peaks)
     with watched(budget), working(out) as work:
         codes, vectors = _encoded(data, model, work.folder, tokens or work.folder / "tokens")
         options["model"] = _stamp(model)
@@ -129,7 +131,8 @@ def build_vectors(
     rows, books, bits = model.documents(vectors), model.codebooks.books, model.codebooks.bits
     dims = options["dims"] = check_dims(dims, rows.dim)
     shape, named = _shape(*rows.shape, books, bits, engine, stored), _named(ids, data, len(rows), Path(out))
-    budget = check_budget(ram_budget, build_peaks(shape, fits=False, named=bool(named), worded=lexical))
+    peaks = build_peaks(shape, fits=False, named=bool(named), worded=lexical, described=_described(data))
+    budget = check_budget(ram_budget, peaks)
     options |= {"model": _stamp(model), "unit": model.metric == "cosine"}
     with watched(budget), working(Path(out)) as work:
         codes = _coded(work, rows, model.fingerprint, books, partial(model.additive.encode_blocks, rows))
@@ -155,7 +158,9 @@ def _build_plain(
         *rows.shape, plain.books(rows.dim), plain.codewords.bit_length() - 1, options["engine"], options["stored"]
     )
     named = _named(ids, data, len(rows), Path(out))
-    budget = check_budget(ram_budget, build_peaks(shape, named=bool(named), worded=bool(options["lexical"])))
+    lexical = bool(options["lexical"])
+    peaks = build_peaks(shape, named=bool(named), worded=lexical, described=_described(data))
+    budget = check_budget(ram_budget, peaks)
     with watched(budget), working(Path(out)) as work:
         name = "codebooks.safetensors"
 
@@ -181,10 +186,26 @@ def _stamp(model: Model | FrozenModel) -> ModelStamp:
     return ModelStamp(model.fingerprint, str(model.folder.resolve()))
 
 
+def _described(data: Dataset | None) -> bool:
+    """Whether documents may have attributes."""
+    return data is not None and data.corpus.described is not False
+
+
+class _Telling:
+    """The documents of a corpus, of which it is said in the end what was left out."""
+
+    def __init__(self, corpus: Corpus) -> None:
+        self.corpus = corpus
+
+    def __iter__(self) -> Iterator[Document]:
+        yield from self.corpus
+        self.corpus.tell_left_out()
+
+
 def _named(ids: Names | None, data: Dataset | None, count: int, out: Path) -> dict[str, Any]:
     """What documents are called, and what tells these names from others."""
     if data is not None:
-        return {"documents": data.corpus, "named": data.corpus.fingerprint()}
+        return {"documents": _Telling(data.corpus), "named": data.corpus.fingerprint()}
     if ids is None:
         return {}
     names = list_ids(ids, count, "documents", out)

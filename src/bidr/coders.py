@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from bidr.codes.codebooks import Codebooks, Floats
 from bidr.codes.errors import code_errors
 from bidr.codes.vectors import VectorRows
-from bidr.errors import DataError
+from bidr.errors import ConfigError, DataError
 from bidr.index.live.writer import Coded, Coder
 from bidr.text import Document, document_text
 
@@ -75,3 +75,8 @@ def _given(vectors: Floats | None) -> Floats:
     if vectors is None:
         raise DataError("documents without vectors given, but the index has no text encoder; give a vector of each")
     return vectors
+
+
+def no_coder(documents: Sequence[Document], vectors: Floats | None) -> Coded:
+    """For a writer that adds nothing, and so needs no model."""
+    raise ConfigError("this writer was opened to delete and to compact; open one with the model of the index")

@@ -155,7 +155,12 @@ def _engine(corpus: Corpus, engine: str, bits: int) -> dict[str, Any]:
             "candidates": min(corpus.candidates, share.count),
             "pages_cold": round(cold_pages(share, min(corpus.candidates, share.count)), 1),
         },
-        "build_peak_a_machine": build_peaks(share, named=corpus.id_bytes is not None, worded=corpus.words is not None),
+        "build_peak_a_machine": build_peaks(
+            share,
+            named=corpus.id_bytes is not None,
+            worded=corpus.words is not None,
+            described=corpus.text_bytes is not None,
+        ),
         "build_seconds_a_machine": {
             part: round(seconds, 1)
             for part, seconds in build_seconds(share, corpus.text_bytes is not None, corpus.cores).items()

@@ -10,6 +10,7 @@ from cli_data import Run, beir_folder
 from bidr.building import build_vectors
 from bidr.codes.plain import PlainCodes
 from bidr.errors import ConfigError
+from bidr.text.leftout import LeftOut
 
 COUNT, DIM = 64, 16
 VECTORS = np.random.default_rng(0).standard_normal((COUNT, DIM)).astype(np.float32)
@@ -105,10 +106,47 @@ def test_metadata_that_is_left_out_is_counted(bidr: Run, folder: Path, tmp_path:
     new = lines(tmp_path / "n.jsonl", {"_id": "a", "text": ""}, {"_id": "b", "text": "", "metadata": metadata})
     done = bidr("add", index, new, "--vectors", tmp_path / "two.npy", "--json", tmp_path / "a.json")
     assert done.code == 0, done.err
-    assert f"{new}: 3 values of metadata were left out, the first 'score' of {new} line 2" in done.err
-    assert json.loads((tmp_path / "a.json").read_text())["left_out"] == 3
+    fields = "'score' (1), 'nested' (1), 'mixed' (1)"
+    told = f"{new}: 3 values of metadata were left out, of {fields}, the first 'score' of {new} line 2"
+    assert told in done.err
+    value = json.loads((tmp_path / "a.json").read_text())
+    assert value["left_out"] == 3
+    assert value["left_out_fields"] == {"score": 1, "nested": 1, "mixed": 1}
     plain = lines(tmp_path / "p.jsonl", {"_id": "a", "text": ""}, {"_id": "b", "text": "", "metadata": {"lang": "en"}})
     assert "left out" not in bidr("add", index, plain, "--vectors", tmp_path / "two.npy").err
+
+
+def test_a_build_counts_the_metadata_that_it_leaves_out_once(bidr: Run, tmp_path: Path) -> None:
+    corpus, told = tmp_path / "data" / "corpus.jsonl", tmp_path / "b.json"
+    corpus.parent.mkdir()
+    nested = {"lang": "en", "author": {"name": "A"}, "refs": [1, 2], "none": None}
+    rows = [{"_id": f"{row}", "text": "", "metadata": nested if row % 10 == 3 else {"lang": "de"}} for row in range(40)]
+    lines(corpus, *rows)
+    np.save(tmp_path / "v.npy", VECTORS[:40])
+    build = ("build", "--vectors", tmp_path / "v.npy", "--out", tmp_path / "i", "--json", told, "--data", corpus.parent)
+    done = bidr(*build)
+    assert done.code == 0, done.err
+    said = f"{corpus}: 8 values of metadata were left out, of 'author' (4), 'refs' (4), the first 'author' of {corpus}"
+    assert done.err.count("left out") == done.err.count(said) == 1
+    value = json.loads(told.read_text())
+    assert (value["left_out"], value["left_out_fields"]) == (8, {"author": 4, "refs": 4})
+    assert value["attributes"] == ["lang"]
+    lines(corpus, *({**row, "metadata": {"lang": "en"}} for row in rows))
+    done = bidr(*build)
+    assert "left out" not in done.err
+    assert json.loads(told.read_text())["left_out"] == 0
+
+
+def test_of_many_fields_the_most_frequent_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+    left_out = LeftOut()
+    for row in range(3_000):
+        left_out(f"line {row}", f"field {row}")
+        left_out(f"line {row}", "often")
+    left_out.tell("corpus")
+    told = capsys.readouterr().err
+    assert told.startswith("corpus: 6,000 values of metadata were left out, of 'often' (3,000), 'field 0' (1), ")
+    assert "and 995 more fields, the first 'field 0' of line 0; attributes are" in told
+    assert len(left_out.fields) == 1_000, "no more is held"
 
 
 def test_a_refusal_says_what_to_do(bidr: Run, folder: Path, tmp_path: Path) -> None:

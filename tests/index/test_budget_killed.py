@@ -2,6 +2,7 @@
 
 import importlib.util
 import random
+import re
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -11,6 +12,8 @@ import pytest
 from made_index import clustered
 
 from bidr.index.budget import build_peaks
+from bidr.index.live.compaction import compact_peaks
+from bidr.index.live.index import LiveIndex
 from bidr.index.sizes import Shape
 
 DIM, KILLS, BLOCK = 384, 20, 10_000
@@ -29,10 +32,10 @@ def bench() -> ModuleType:
     return module
 
 
-def made(path: Path, count: int) -> Path:
-    rows = np.lib.format.open_memmap(path, "w+", np.float16, (count, DIM))
+def made(path: Path, count: int, dim: int = DIM) -> Path:
+    rows = np.lib.format.open_memmap(path, "w+", np.float16, (count, dim))
     for start in range(0, count, BLOCK):
-        rows[start : start + BLOCK] = clustered(min(BLOCK, count - start), DIM, seed=start)
+        rows[start : start + BLOCK] = clustered(min(BLOCK, count - start), dim, seed=start)
     rows.flush()
     return path
 
@@ -69,3 +72,36 @@ def test_a_small_build_is_killed_and_takes_what_is_planned(tmp_path, bench):
     bench.run([*build, str(tmp_path / "i")], took, 12.0)
     assert bench.run([*build, str(tmp_path / "i")], took)
     assert 0.7 * planned < 1024 * took.anonymous < 1.1 * planned
+
+
+@pytest.mark.slow
+def test_a_build_with_attributes_takes_what_is_planned(tmp_path, bench):
+    """Of few dimensions, so that names and attributes are the largest step."""
+    count, took = 1_000_000, bench.Took()
+    peaks = build_peaks(Shape(count, 32, "scan", 4, 16), named=True, described=True)
+    planned = max(peaks.values())
+    assert planned == peaks["names"]
+    build = command(made(tmp_path / "v.npy", count, 32), "scan", str(planned))
+    corpus = bench.made_corpus(tmp_path / "corpus", count)
+    build[-1:-1] = ["--data", str(corpus)]
+    assert bench.run([*build, str(tmp_path / "i")], took)
+    print(f"{count:,} with attributes: {took}; planned {planned >> 20} MiB")
+    assert 0.6 * planned < 1024 * took.anonymous < planned
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["lists", "hnsw"])
+def test_compaction_takes_what_is_planned_and_goes_on_after_kills(tmp_path, bench, engine, capsys):
+    count, dim = 150_000, 96
+    build = command(made(tmp_path / "v.npy", count, dim), engine, "1GiB")
+    build[-1:-1] = ["--data", str(bench.made_corpus(tmp_path / "corpus", count))]
+    assert bench.run([*build, str(tmp_path / "i")], bench.Took())
+    with LiveIndex.open(tmp_path / "i") as index:
+        planned = max(compact_peaks(index.latest()).values())
+    bench.compacted(tmp_path / "i", str(planned + (1 << 20)), 3, 0)  # and what becomes deleted
+    said = capsys.readouterr().out
+    print(f"{engine}: planned {planned >> 20} MiB\n{said}")
+    peaks = [int(found) << 20 for found in re.findall(r"peak (\d+) MiB anonymous", said)]
+    assert len(peaks) == 2
+    assert "the same bytes left behind: nothing" in said
+    assert all(0.5 * planned < each <= 1.05 * planned for each in peaks)

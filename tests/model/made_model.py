@@ -8,7 +8,8 @@ import torch
 
 from bidr.model.bag import BagEncoder
 from bidr.text import train_wordpieces
-from bidr.text.tokens import TokenStore, tokenise
+from bidr.text.tokeniser import tokenise
+from bidr.text.tokens import TokenStore
 
 WORDS = ["the", "night", "watch", "was", "painted", "by", "rembrandt", "a", "girl", "with", "pearl", "earring"]
 WORDS += ["sorting", "numbers", "quickly", "in", "oysters"]

@@ -7,7 +7,7 @@ from torch import nn
 from bidr.codes import Codebooks
 from bidr.model import encode
 from bidr.model.encode import TokenRows, discard, encode_corpus, encode_rows, fingerprint
-from bidr.text.tokens import tokenise, tokenise_texts
+from bidr.text.tokeniser import tokenise, tokenise_texts
 
 
 class Killed(BaseException):

@@ -11,7 +11,7 @@ from bidr.model.bag import BagEncoder, inverse_frequencies
 from bidr.model.encode import TokenRows, encode_rows, encode_texts
 from bidr.model.load import load_encoder
 from bidr.model.transformer import TransformerEncoder
-from bidr.text.tokens import tokenise_texts
+from bidr.text.tokeniser import tokenise_texts
 
 
 @pytest.fixture(autouse=True, scope="module")

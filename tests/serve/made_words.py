@@ -12,7 +12,7 @@ from bidr.model.encode import encode_texts
 from bidr.model.folder import ModelParts, TextSettings, save_model
 from bidr.text import train_wordpieces
 from bidr.text.records import Document
-from bidr.text.tokens import tokenise
+from bidr.text.tokeniser import tokenise
 
 THINGS = ("boat", "bridge", "candle", "clock", "door", "feather", "garden", "kettle", "mirror", "piano", "river")
 DOINGS = ("breaks", "burns", "drifts", "falls", "floats", "grows", "leans", "opens", "rests", "shines", "sings")

@@ -13,6 +13,7 @@ import pytest
 
 from bidr.errors import IndexFolderError
 from bidr.index.folder import ModelStamp
+from bidr.index.live.check import describe_live
 from bidr.index.live.writer import Coded, LiveWriter
 from bidr.serve.finding import Finder
 from bidr.serve.limits import Limits
@@ -151,15 +152,17 @@ def test_what_cannot_be_taken_up_is_not_tried_all_the_time(tmp_path, monkeypatch
     assert (served.trouble, served.now.generation) == (None, 3)
 
 
-def test_ram_is_that_of_the_index_with_its_log_counted_once(tmp_path):
+def test_ram_is_what_inspect_says_with_the_log_counted_once(tmp_path):
     index = made(tmp_path / "index")
     new = [Document("new", "", "text")]
     with LiveWriter(index, lambda documents, vectors: Coded(BOOKS.encode(vectors), vectors, np.zeros(1))) as writer:
         writer.add(new, np.array([vector(1)], dtype=np.float32))
     served = Served(index, None, lambda model: None)
     assert served.now.view.memory.bytes > 0
-    told = describe(served, {})["ram_bytes"]
-    assert told == round(served.now.view.ram_bytes_per_doc * served.now.view.count)
+    told, inspected = describe(served, {}), describe_live(served.now.view)
+    assert told["ram_bytes"] == sum(inspected["ram_bytes"].values())
+    assert told["ram_bytes_per_document"] == inspected["ram_bytes_per_document"]["total"]
+    assert {"codes", "codebooks", "checksums", "seen blocks", "log"} <= inspected["ram_bytes"].keys()
 
 
 def test_a_state_is_followed_while_ids_are_looked_up_in_another_thread(tmp_path):

@@ -1,5 +1,6 @@
 """What is wrong with a data set is said in one line that names the file and the line."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -145,3 +146,16 @@ def test_ids_beyond_one_block() -> None:
     assert packed[149_999] == "149999"
     assert packed.repeated() is None
     np.testing.assert_array_equal(packed.rows(["149999", "x", "0", "70000"]), [149_999, -1, 0, 70_000])
+
+
+def test_metadata_that_cannot_be_attributes_is_told_once(tmp_path, capsys):
+    row = {"_id": "a", "text": "", "metadata": {"lang": "en", "of": {"x": 1}}}
+    (tmp_path / "corpus.jsonl").write_text(json.dumps(row) + "\n")
+    corpus = load(tmp_path).corpus
+    corpus.tell_left_out()
+    assert (corpus.left_out, corpus.described, capsys.readouterr().err) == (None, None, "")
+    for _ in range(2):  # a build reads a corpus several times
+        assert [document.attributes for document in corpus] == [{"lang": "en"}]
+        corpus.tell_left_out()
+    assert corpus.described
+    assert capsys.readouterr().err.count("1 values of metadata were left out, of 'of' (1)") == 1

@@ -11,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
-from bidr.text import seen, tokens, wordtable
+from bidr.text import seen, wordtable
+from bidr.text import tokeniser as module
 from bidr.text.seen import splits_at_signs
-from bidr.text.tokens import Tokeniser
+from bidr.text.tokeniser import Tokeniser
 from bidr.text.wordlookup import Known
 from bidr.text.wordpieces import train_wordpieces
 from bidr.text.wordtable import WordTable, strings
@@ -77,8 +78,8 @@ def test_it_forgets_rather_than_grow(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_several_threads_keep_the_order_of_the_texts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tokens, "_BLOCK", 3)
-    monkeypatch.setattr(tokens, "cores", lambda: 3)
+    monkeypatch.setattr(module, "_BLOCK", 3)
+    monkeypatch.setattr(module, "cores", lambda: 3)
     tokeniser = Tokeniser(BOTH["bert"], 16, by_words=True)
     texts = [f"word{i % 11} and {i}," for i in range(500)]
     assert tokeniser.threads == 3
@@ -192,8 +193,8 @@ def failing(monkeypatch: pytest.MonkeyPatch, fails: Iterable[bool]) -> None:
 
 
 def test_an_error_ends_a_call_and_the_next_is_right(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tokens, "cores", lambda: 1)
-    monkeypatch.setattr(tokens, "_BLOCK", 1)
+    monkeypatch.setattr(module, "cores", lambda: 1)
+    monkeypatch.setattr(module, "_BLOCK", 1)
     failing(monkeypatch, [False, True])
     texts, tokeniser = ["a b", "c d", "and h"], Tokeniser(BOTH["bert"], 16, by_words=True)
     found, whole = tokeniser.blocks(texts), rows(Tokeniser(BOTH["bert"], 16), texts)
@@ -241,7 +242,7 @@ def test_known_words_are_looked_up_while_others_are_learned(monkeypatch: pytest.
 @settings(max_examples=60, deadline=None)
 def test_threads_share_words_that_grow_and_are_forgotten(texts: list[str], most: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tokens, "_BLOCK", 2)
+        patch.setattr(module, "_BLOCK", 2)
         patch.setattr(wordtable, "_LEAST", 2)
         patch.setattr(seen, "MOST_WORDS", most)
         by_words = Tokeniser(BOTH["bert"], 8, by_words=True)
@@ -257,7 +258,7 @@ def test_threads_learn_a_word_once(monkeypatch: pytest.MonkeyPatch) -> None:
         return tokens_of(self, new)
 
     monkeypatch.setattr(seen.SeenWords, "_tokens_of", noted)
-    monkeypatch.setattr(tokens, "_BLOCK", 5)
+    monkeypatch.setattr(module, "_BLOCK", 5)
     by_words = Tokeniser(BOTH["bert"], 16, by_words=True)
     by_words.threads = 6
     texts = [f"{'abcdefgh'[i % 8]}{i % 97} and {i % 13}" for i in range(2_000)]

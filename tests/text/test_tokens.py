@@ -12,7 +12,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 from bidr.errors import ConfigError, DataError
 from bidr.text import Tokens, TokenStore, tokenise, tokenise_texts
-from bidr.text.tokens import fingerprint
+from bidr.text.tokeniser import fingerprint
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *"abcdefghij"]
 TEXTS = ["a b c", "", "d", " ".join("abcdefghij" * 3), "e f g h i j a b", "zz a"]

@@ -21,7 +21,8 @@ from bidr.model.quantizer import Quantizer
 from bidr.negatives.pairs import Pairs
 from bidr.negatives.samplers import Batch
 from bidr.text import tokenise_texts
-from bidr.text.tokens import TokenRows, tokenise
+from bidr.text.tokeniser import tokenise
+from bidr.text.tokens import TokenRows
 from bidr.training.engine.gradients import Chance, backward
 from bidr.training.engine.loop import Training
 from bidr.training.engine.parallel import Group, joined

@@ -13,6 +13,7 @@ from bidr.files import read_json
 
 if TYPE_CHECKING:
     from bidr.codes.plain import PlainCodes
+    from bidr.text import Dataset
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,11 +86,11 @@ class Build(Verb):
         remember(self.out)
         following = f"next: bidr search --index {self.out} {asked}"
         if self.ram_budget is not None and loaded_bytes(self.out) > parse_bytes("ram_budget", self.ram_budget):
-            value = {"index": str(self.out)}  # to describe it would take more than the budget
+            value = {"index": str(self.out), **_left_out(data)}  # to describe it would take more than the budget
             return Shown(f"{self.out}: built; searching it takes more than {self.ram_budget}\n{following}", value)
         with LiveIndex.open(self.out) as reader:
             shown = describe_index(reader.describe())
-        return Shown(f"{shown.text}\n{following}", shown.value)
+        return Shown(f"{shown.text}\n{following}", {**shown.value, **_left_out(data)})
 
     def _plain(self) -> "PlainCodes":
         from bidr.api import PlainCodes
@@ -161,6 +162,12 @@ class Verify(Verb):
                 verify_live(view, advance)
         value = {"index": str(self.index), "generation": view.generation.name, "files": len(files), "bytes": whole}
         return Shown(f"{self.index}: {len(files)} files, {size(whole)}, every byte as it was written", value)
+
+
+def _left_out(data: "Dataset | None") -> dict[str, Any]:
+    """What metadata of a corpus that was read is in no attribute."""
+    found = data.corpus.left_out if data is not None else None
+    return {} if found is None else {"left_out": found.count, "left_out_fields": dict(found.fields)}
 
 
 def refuse_other_content(out: Path) -> None:

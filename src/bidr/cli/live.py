@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from bidr.cli.shown import OptionalFile, OptionalFolder, Shown, Verb
+from bidr.cli.shown import OptionalFile, OptionalFolder, OptionalSize, Shown, Verb
 from bidr.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from bidr.index.live.writer import LiveWriter
     from bidr.text import Document
+    from bidr.text.leftout import LeftOut
 
 AT_ONCE = 1_024
 Index = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="INDEX")]
@@ -62,8 +63,8 @@ class Add(Verb):
                     advance(len(batch))
             added = writer.view.count - before
             value = {**_state(self.index, writer), "added": added, "replaced": count - added, "warning": _last(told)}
-            value["left_out"] = left_out.count
-        left_out.tell(self.documents)
+            value |= {"left_out": left_out.count, "left_out_fields": dict(left_out.fields)}
+        left_out.tell(str(self.documents))
         line = f"{self.index}: {added:,} added, {count - added:,} replaced; {value['documents']:,} documents"
         return Shown("\n".join([line, *told[-1:]]), value)
 
@@ -95,15 +96,25 @@ class Delete(Verb):
 
 @dataclass(frozen=True, kw_only=True)
 class Compact(Verb):
-    """Merge the segments of an index into one, and drop what was deleted."""
+    """Merge the segments of an index into one, and drop what was deleted.
+
+    One that was cut off is continued, if nothing was added or deleted since; the index serves all the while.
+    """
 
     index: Index
     """Folder of an index."""
+    ram_budget: OptionalSize = None
+    """Most anonymous memory that it may take, such as 1GiB, with the index, which is open; refused at the start where
+    that cannot be kept."""
 
     def run(self) -> Shown:
+        from bidr.index.budget import check_budget, loaded_bytes
+
+        # What could not even be opened within the budget is not.
+        check_budget(self.ram_budget, {"opening": loaded_bytes(self.index)}, "compacting this index")
         with _writer(self.index) as writer:
             before = len(writer.view.parts)
-            writer.compact()
+            writer.compact(ram_budget=self.ram_budget)
             value = {**_state(self.index, writer), "segments_before": before, "engine": writer.view.manifest.engine}
         return Shown(f"{self.index}: {before} segments and the log are one; {value['documents']:,} documents", value)
 
@@ -133,30 +144,11 @@ class Snapshot(Verb):
         return Shown(f"{self.out}: {count:,} documents of {self.index}", {"index": str(self.out), "documents": count})
 
 
-class LeftOut:
-    """Counts the metadata that cannot be attributes."""
-
-    def __init__(self) -> None:
-        self.count, self.first = 0, ""
-
-    def __call__(self, place: str, name: str) -> None:
-        self.first = self.first or f"{name!r} of {place}"
-        self.count += 1
-
-    def tell(self, path: Path) -> None:
-        from bidr.progress import say
-
-        if self.count:
-            say(
-                f"{path}: {self.count:,} values of metadata were left out, the first {self.first}; attributes are "
-                "strings, finite numbers, truth values and lists of strings"
-            )
-
-
-def check_documents(path: Path) -> tuple[int, LeftOut]:
+def check_documents(path: Path) -> "tuple[int, LeftOut]":
     """Read a file of documents once, before any of it is added; how many there are, and what of them is left out."""
     from bidr.index.filters import check_attributes
     from bidr.text import Ids, beir
+    from bidr.text.leftout import LeftOut
 
     left_out = LeftOut()
 
@@ -184,13 +176,11 @@ def _batches(path: Path) -> "Iterator[list[Document]]":
 
 def _writer(index: Path) -> "LiveWriter":
     """A writer that adds nothing, and so needs no model."""
+    from bidr.coders import no_coder
     from bidr.index.generation import WAIT
     from bidr.index.live.writer import LiveWriter
 
-    def refuse(documents: Any, vectors: Any) -> Any:
-        raise ConfigError("this writer was opened to delete and to compact; open one with the model of the index")
-
-    return LiveWriter(index, refuse, wait=WAIT)
+    return LiveWriter(index, no_coder, wait=WAIT)
 
 
 def _state(index: Path, writer: "LiveWriter") -> dict[str, Any]:

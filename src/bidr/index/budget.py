@@ -20,8 +20,9 @@ from bidr.index.engines.files import IN_RAM
 from bidr.index.engines.graph import chosen_from
 from bidr.index.engines.linking import AMONG
 from bidr.index.faissfile import EF_CONSTRUCTION
-from bidr.index.folder import open_generation
+from bidr.index.folder import open_segment
 from bidr.index.sizes import FLOAT, Shape
+from bidr.index.state import state_in_force
 from bidr.index.vectors import WRITE_ROWS
 from bidr.progress import say
 
@@ -33,6 +34,9 @@ BASE = 200 * MIB
 FITTING, CODING, DECODING, WRITING = 8, 5, 5, 6
 # Hashes of ids on their way to disk, and a 256th of them sorted: so many bytes, and of each document.
 NAMES_HELD, NAMED = 96 * MIB, 0.25
+# Attributes: a million values, 32 MiB of different words as they are counted, and what merging those on disk takes.
+# Measured: 55 MiB for 200,000 documents of 6 values, 73 for a million.
+ATTRIBUTES_HELD = 80 * MIB
 # And where their words are written too: lengths and places; postings on their way to disk, and sorted.
 WORDED, WORDS_HELD = 12, 200 * MIB
 # Links are chosen (vectors that are looked at together, beside the means of all pieces), then put in order: who chose a
@@ -42,12 +46,15 @@ UNITS = {"": 1, **{f"{unit}B": 1000 ** (power + 1) for power, unit in enumerate(
 UNITS |= {f"{unit}iB": 1024 ** (power + 1) for power, unit in enumerate("KMGTP")} | {"B": 1}
 
 
-def build_peaks(shape: Shape, *, fits: bool = True, named: bool = False, worded: bool = False) -> dict[str, int]:
+def build_peaks(
+    shape: Shape, *, fits: bool = True, named: bool = False, worded: bool = False, described: bool = False
+) -> dict[str, int]:
     """Anonymous bytes at the peak of every step.
 
     fits:   codebooks are fitted to the vectors.
     named:  documents have ids.
     worded: the words of the texts are indexed.
+    described: documents may have attributes.
     """
     row, books = FLOAT.itemsize * shape.dim, shape.books
     parts = {"codes": CODING * ENCODE_ROWS * row, "vectors": WRITING * WRITE_ROWS * row}
@@ -61,7 +68,7 @@ def build_peaks(shape: Shape, *, fits: bool = True, named: bool = False, worded:
         parts["clusters"] = sample * (2 * books + 24) + lists * (3 * row + links) + DECODING * AT_ONCE * row
         parts["order"] = 64 * SORTED_AT_ONCE + 24 * lists
     if named:
-        held = NAMES_HELD + WORDS_HELD * worded
+        held = NAMES_HELD + WORDS_HELD * worded + ATTRIBUTES_HELD * described
         parts["names"] = held + math.ceil(shape.count * (NAMED + WORDED * worded))
     if shape.engine == "hnsw":
         together = round(LOOKED_AT * AMONG * chosen_from(EF_CONSTRUCTION)) * row
@@ -70,20 +77,23 @@ def build_peaks(shape: Shape, *, fits: bool = True, named: bool = False, worded:
     return {step: BASE + size for step, size in parts.items()}
 
 
-def check_budget(budget: int | str | None, peaks: dict[str, int]) -> int | None:
+def check_budget(
+    budget: int | str | None, peaks: dict[str, int], what: str = "this build", counted: int = 0
+) -> int | None:
     """Refuse a budget that cannot be kept, before anything is done; else how many bytes it is.
 
     What the process holds already, a model or arrays of the caller's, is counted.
+    what, counted: what takes it, and how much of what is held already the peaks have in them.
     """
     if budget is None:
         return None
     given = parse_bytes("ram_budget", str(budget))
     step = max(peaks, key=lambda name: peaks[name])
-    least = peaks[step] + max(0, anonymous() - BASE)
+    least = peaks[step] + max(0, anonymous() - BASE - counted)
     if least > given:
         less = "; engine 'lists' takes less" if step == "links" else ""
         raise ConfigError(
-            f"ram_budget: given {given:,} bytes, but this build takes up to {_size(least)} (step: {step}); give "
+            f"ram_budget: given {given:,} bytes, but {what} takes up to {_size(least)} (step: {step}); give "
             f"{_size(least)} or more{less}"
         )
     return given
@@ -104,9 +114,9 @@ def parse_bytes(name: str, given: str) -> int:
 
 
 def loaded_bytes(index: Path) -> int:
-    """What an index that was just built holds in RAM once it is opened, about: the files that go there."""
-    manifest = open_generation(index)[1]
-    return BASE + sum(manifest.files[name].size for name in IN_RAM[manifest.engine])
+    """What an index holds in RAM once it is opened, about: the files of its segments that go there."""
+    manifests = [open_segment(index, each.name, each.xxh3) for each in state_in_force(index)[1].segments]
+    return BASE + sum(each.files[name].size for each in manifests for name in IN_RAM[each.engine])
 
 
 def anonymous() -> int:

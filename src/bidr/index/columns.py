@@ -1,8 +1,9 @@
 """Writing attributes: as they come to one file, by column to others at the end (see `attributes`)."""
 
 import json
-from array import array
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -10,19 +11,25 @@ import numpy as np
 import numpy.typing as npt
 
 from bidr.index.attributes import ABSENT, ATTRIBUTES, COLUMNS, DTYPES
-from bidr.index.filters import Scalar, check_attributes, kind
+from bidr.index.filters import check_attributes, kind
 from bidr.index.lines import LinesWriter, NewFile, new_lines
+from bidr.index.values import PLACE, Aside, Column, Sorted, in_order
 from bidr.index.vectors import write_npy_header
 from bidr.text.records import Attributes
 
+# What may wait in memory, of all columns together: values, of 12 bytes, and bytes of different words.
+HELD, WORDS_HELD = 1 << 20, 32 << 20
+
 
 class AttributesWriter:
-    """Takes the attributes of `count` documents in order; in RAM are 12 bytes a value at most, and each word once."""
+    """Takes the attributes of `count` documents in order. However many they are, a bounded share is in memory; what is
+    more waits near `folder`."""
 
-    def __init__(self, create: NewFile, count: int) -> None:
+    def __init__(self, create: NewFile, count: int, folder: Path) -> None:
         self.create, self.count, self.rows = create, count, 0
-        self._columns: dict[tuple[str, str], _Column] = {}
-        self._opened = ExitStack()
+        self._columns: dict[tuple[str, str], Column] = {}
+        self._held = self._words_held = 0
+        self._opened, self._aside = ExitStack(), Aside(folder)
         self._texts: LinesWriter | None = None
 
     def __enter__(self) -> Self:
@@ -30,6 +37,10 @@ class AttributesWriter:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._opened.__exit__(kind, error, at)
+
+    def close(self) -> None:
+        """Let go of what waited."""
+        self._aside.close()
 
     def append(self, given: Attributes | None) -> None:
         text = "{}"
@@ -39,7 +50,7 @@ class AttributesWriter:
             for name, value in checked.items():
                 each: Any
                 for each in value if isinstance(value, list) else [value]:
-                    self._columns.setdefault((name, kind(each)), _Column()).append(self.rows, each)
+                    self._put(name, each)
         if given and self._texts is None:
             self._texts = self._opened.enter_context(new_lines(self.create, ATTRIBUTES, self.count))
             for _ in range(self.rows):
@@ -47,6 +58,21 @@ class AttributesWriter:
         if self._texts is not None:
             self._texts.append(text)
         self.rows += 1
+
+    def _put(self, name: str, value: Any) -> None:
+        column = self._columns.setdefault((name, kind(value)), Column())
+        before = column.words.bytes
+        column.append(self.rows, value)
+        self._held += 1
+        self._words_held += column.words.bytes - before
+        if self._held >= HELD:
+            for each in self._columns.values():
+                each.put_away(self._aside)
+            self._held = 0
+        if self._words_held >= WORDS_HELD:
+            largest = max(self._columns.values(), key=lambda each: each.words.bytes)
+            self._words_held -= largest.words.bytes
+            largest.words.put_away(self._aside, largest.count)
 
     def write(self) -> None:
         """Write the columns, after the last document; nothing where none has an attribute."""
@@ -58,49 +84,38 @@ class AttributesWriter:
             if of == "word":
                 self._write_words(number, column)
             else:
-                values = np.full(self.rows, ABSENT[stored], dtype=DTYPES[stored])
-                values[np.frombuffer(column.rows, dtype=np.uint32)] = column.numbers()
-                self._write_array(f"column.{number}.values.npy", values)
+                blocks = column.dense(self._aside, self.rows, DTYPES[stored], ABSENT[stored])
+                self._write_array(f"column.{number}.values.npy", DTYPES[stored], self.rows, blocks)
             columns.append({"name": name, "kind": stored})
         with self.create(COLUMNS) as out:
             out.write(json.dumps(columns).encode())
 
-    def _write_words(self, number: int, column: "_Column") -> None:
-        words = sorted(column.words)
-        with new_lines(self.create, f"column.{number}.words", len(words)) as lines:
-            for word in words:
+    def _write_words(self, number: int, column: Column) -> None:
+        column.words.put_away(self._aside, column.count)
+        found = in_order(self._aside, column.words.runs)
+        with new_lines(self.create, f"column.{number}.words", found.size) as lines:
+            for word in found.words:
                 lines.append(json.dumps(word))
-        places = np.empty(len(words), dtype="<u4")
-        places[[column.words[word] for word in words]] = np.arange(len(words))
-        self._write_array(f"column.{number}.codes.npy", places[column.numbers()])
-        rows = np.frombuffer(column.rows, dtype=np.uint32)
-        self._write_array(f"column.{number}.rows.npy", rows.astype("<i8"))
+        self._write_array(f"column.{number}.codes.npy", PLACE, column.count, self._places(column, found))
+        rows = (rows.astype("<i8") for rows, _ in column.blocks(self._aside))
+        self._write_array(f"column.{number}.rows.npy", np.dtype("<i8"), column.count, rows)
 
-    def _write_array(self, name: str, values: npt.NDArray[Any]) -> None:
+    def _places(self, column: Column, found: Sorted) -> Iterator[npt.NDArray[Any]]:
+        """For every value of a column the place of its word in the dictionary."""
+        runs, run, done = column.words.runs, 0, 0
+        places = found.places[0].of_numbers()
+        for _, numbers in column.blocks(self._aside):
+            at = 0
+            while at < len(numbers):
+                while done >= runs[run].until:
+                    run += 1
+                    places = found.places[run].of_numbers()
+                end = min(len(numbers), at + runs[run].until - done)
+                yield places[numbers[at:end]]
+                at, done = end, done + end - at
+
+    def _write_array(self, name: str, dtype: np.dtype[Any], count: int, blocks: Iterable[npt.NDArray[Any]]) -> None:
         with self.create(name) as out:
-            write_npy_header(out, values.dtype, values.shape)
-            out.write(np.ascontiguousarray(values).data.cast("B"))
-
-
-class _Column:
-    """Values of one name and kind, and whose they are. Whole numbers stay whole until another one comes."""
-
-    def __init__(self) -> None:
-        self.rows = array("I")
-        self.values: array[Any] = array("q")
-        self.words: dict[str, int] = {}
-
-    @property
-    def whole(self) -> bool:
-        return self.values.typecode == "q"
-
-    def numbers(self) -> npt.NDArray[Any]:
-        return np.frombuffer(self.values, dtype=self.values.typecode)
-
-    def append(self, row: int, value: Scalar) -> None:
-        self.rows.append(row)
-        if isinstance(value, str):
-            value = self.words.setdefault(value, len(self.words))
-        elif isinstance(value, float) and self.whole:
-            self.values = array("d", self.values)
-        self.values.append(value)
+            write_npy_header(out, dtype, (count,))
+            for block in blocks:
+                out.write(np.ascontiguousarray(block, dtype=dtype).data.cast("B"))

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterable
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Self
 
@@ -99,21 +99,22 @@ def write_documents(
     Of documents the attributes too, and with `texts` what they say: one pass over them. `folder`: where `create`
     makes files.
     """
-    attributes, names = AttributesWriter(create, count), NamesWriter(folder)
-    with attributes, ExitStack() as opened:
-        ids = opened.enter_context(new_lines(create, IDS, count))
-        said = opened.enter_context(new_lines(create, DOCUMENTS, count)) if texts else None
-        for row, each in enumerate(documents):
-            document = each if isinstance(each, Document) else Document(each, "", "")
-            _check_id(document.id, row, count)
-            ids.append(document.id)
-            names.append(document.id)
-            if said is not None:
-                said.append(json.dumps([document.title, document.text], ensure_ascii=False))
-            attributes.append(document.attributes)
-            advance(1)
-    names.write(create, count)
-    attributes.write()
+    names = NamesWriter(folder)
+    with closing(AttributesWriter(create, count, folder)) as attributes:
+        with attributes, ExitStack() as opened:
+            ids = opened.enter_context(new_lines(create, IDS, count))
+            said = opened.enter_context(new_lines(create, DOCUMENTS, count)) if texts else None
+            for row, each in enumerate(documents):
+                document = each if isinstance(each, Document) else Document(each, "", "")
+                _check_id(document.id, row, count)
+                ids.append(document.id)
+                names.append(document.id)
+                if said is not None:
+                    said.append(json.dumps([document.title, document.text], ensure_ascii=False))
+                attributes.append(document.attributes)
+                advance(1)
+        names.write(create, count)
+        attributes.write()
 
 
 def _check_id(name: str, row: int, count: int) -> None:

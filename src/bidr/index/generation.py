@@ -16,6 +16,8 @@ from bidr.index.state import State, named_by, render_state
 from bidr.progress import say
 
 LOCK, NEXT = ".lock", ".next"
+COMPACT = ".compact"
+"""What a compaction that was killed left to go on with."""
 WAIT = 600.0
 """Seconds that a build, or another verb that writes, waits for whoever writes already."""
 LOOK_EVERY, SAID_AFTER = 0.02, 1.0
@@ -106,6 +108,7 @@ def new_generation(folder: Path, keep: int = 0) -> Iterator[Generation]:
         folder.mkdir(parents=True, exist_ok=True)
         with only_writer(folder, WAIT), next_generation(folder, keep) as generation:
             yield generation
+            remove(folder / COMPACT)  # of an index that is no more
 
 
 @contextmanager

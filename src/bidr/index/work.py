@@ -191,9 +191,9 @@ class Work:
 
 
 @contextmanager
-def working(index: Path) -> Iterator[Work]:
+def working(index: Path, name: str = WORK) -> Iterator[Work]:
     """The work on an index, by one process at a time; its folder is gone when the index is there."""
-    folder, aside = index / WORK, index / f"{WORK}.done"
+    folder, aside = index / name, index / f"{name}.done"
     with storage_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
         with (folder / LOCK).open("a") as lock:
@@ -249,7 +249,12 @@ def _stamp(name: str, made_from: Any) -> str:
 
 
 def stamp_of(array: Any) -> str:
-    """Tells arrays apart: in memory by every byte, on disk by shape, type, size, time of change and some rows."""
+    """Tells arrays apart: in memory by every byte, on disk by shape, type, size, time of change and some rows.
+
+    What looks like an array and has a `stamp` of its own is told apart by that.
+    """
+    if own := getattr(array, "stamp", None):
+        return str(own)
     given = array if isinstance(array, VectorRows) else None
     held = array.array if isinstance(array, VectorRows) else array
     said = f"{held.shape} {held.dtype} {given.metric if given else ''}"

@@ -8,7 +8,8 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
-from bidr.text.tokens import Tokeniser, Tokens
+from bidr.text.tokeniser import Tokeniser
+from bidr.text.tokens import Tokens
 
 
 class Prompts(NamedTuple):

@@ -23,8 +23,8 @@ from bidr.model.folder import Model
 from bidr.model.onnx_check import Checked, Role, check
 from bidr.model.transformer import TransformerEncoder
 from bidr.progress import say
-from bidr.text.tokens import Tokeniser
-from bidr.text.tokens import fingerprint as tokenizer_fingerprint
+from bidr.text.tokeniser import Tokeniser
+from bidr.text.tokeniser import fingerprint as tokenizer_fingerprint
 
 FORMAT = 2
 ABOUT, WHOLE, INT8 = "onnx.json", "model.onnx", "model_int8.onnx"

@@ -195,7 +195,7 @@ def named(folder: Path) -> str:
 def describe(served: Served, limits: dict[str, Any]) -> dict[str, Any]:
     """What GET /v1/index says."""
     serving = served.now
-    view, ram = serving.view, serving.view.candidates.ram_bytes
+    view, ram = serving.view, serving.view.ram_bytes
     manifest, stamp = view.manifest, view.state.model
     disk = sum(entry.size for part in view.parts for entry in part.open.reader.manifest.files.values())
     total = int(sum(ram.values()))

@@ -4,7 +4,8 @@ from bidr.text.beir import write_beir
 from bidr.text.dataset import Corpus, Dataset, Split, Titles, check, check_corpus, check_split, document_text, load
 from bidr.text.ids import Ids
 from bidr.text.records import Document, Qrel, Query
-from bidr.text.tokens import Tokens, TokenStore, tokenise, tokenise_texts
+from bidr.text.tokeniser import tokenise, tokenise_texts
+from bidr.text.tokens import Tokens, TokenStore
 from bidr.text.trec import Qrels, Run, read_qrels, read_run, write_qrels, write_run
 from bidr.text.wordpieces import train_wordpieces
 

@@ -3,6 +3,8 @@
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +26,8 @@ def detect(folder: Path) -> Source | None:
         return None
     queries = file_table(streams.find(folder, "queries.jsonl") or folder / "queries.jsonl", read_queries)
     splits = {name: SplitTables(queries, table) for name, table in _judgement_files(folder / "qrels")}
-    return Source(folder.resolve().name, file_table(corpus, read_documents), splits)
+    documents = replace(file_table(corpus, read_documents), telling=partial(read_documents, corpus))
+    return Source(folder.resolve().name, documents, splits)
 
 
 def _judgement_files(folder: Path) -> Iterator[tuple[str, Table[Qrel]]]:

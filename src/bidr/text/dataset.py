@@ -10,6 +10,7 @@ import xxhash
 from bidr.errors import ConfigError, DataError
 from bidr.text import beir, irds, msmarco, parquet
 from bidr.text.ids import Ids, pass_by
+from bidr.text.leftout import LeftOut
 from bidr.text.records import Document, Qrel, Query
 from bidr.text.tables import Source, SplitTables, Table, held_table
 from bidr.text.trec import Qrels
@@ -38,15 +39,27 @@ class Corpus:
     def __init__(self, table: Table[Document]) -> None:
         self.table = table
         self._count: int | None = None
+        self.described: bool | None = None
+        """Whether any document has attributes; None: they have not been read to the end yet."""
+        self.left_out: LeftOut | None = None
+        """The metadata that could not be attributes, where they have been read to the end."""
+        self._told = False
 
     def __iter__(self) -> Iterator[Document]:
-        count = 0
-        for _, document in self.table:
+        count, described, left_out = 0, False, LeftOut()
+        for _, document in self.table.telling(left_out) if self.table.telling else self.table:
             count += 1
+            described = described or bool(document.attributes)
             yield document
         if not count:
             raise DataError(f"{self.table.where} has no documents; expected at least one")
-        self._count = count
+        self._count, self.described, self.left_out = count, described, left_out
+
+    def tell_left_out(self) -> None:
+        """Say which metadata could not be attributes, once, when the documents have been read to the end."""
+        if self.left_out is not None and not self._told:
+            self.left_out.tell(self.table.where)
+            self._told = True
 
     def count(self) -> int:
         """The number of documents. The first call reads them all, unless they have been read to the end before."""

@@ -9,6 +9,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from bidr.errors import DataError
 from bidr.text import streams
+from bidr.text.leftout import LeftOut
 from bidr.text.records import Document, Qrel, Query
 
 Record = TypeVar("Record")
@@ -27,6 +28,8 @@ class Table(Generic[Record]):
     """What to look at to learn whether the content has changed."""
     held: Sequence[Record] = ()
     """The content itself, where there are no files."""
+    telling: Callable[[LeftOut], Iterator[tuple[int, Record]]] | None = None
+    """As `read`, counting what of the records is left out; None: nothing ever is."""
 
     def __iter__(self) -> Iterator[tuple[int, Record]]:
         return self.read()

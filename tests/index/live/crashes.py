@@ -131,7 +131,7 @@ def put(tree: Tree, folder: Path) -> Path:
     return folder
 
 
-CALLS = ("open", "write", "pwrite", "fsync", "rename", "replace", "unlink", "mkdir", "rmdir", "close")
+CALLS = ("open", "write", "pwrite", "fsync", "rename", "replace", "link", "unlink", "mkdir", "rmdir", "close")
 
 
 @contextmanager
@@ -178,6 +178,8 @@ def recorded(disk: Disk, after: Any = lambda: None, before: Any = lambda call: N
         elif name in ("rename", "replace"):
             node = disk.node(path)
             disk.change(path, (Path(path).name, None), (Path(given[1]).name, node))
+        elif name == "link":
+            disk.change(given[1], (Path(given[1]).name, disk.node(path)))
         elif name in ("unlink", "rmdir"):
             disk.change(path, (Path(path).name, None))
         elif name == "mkdir":

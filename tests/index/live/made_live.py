@@ -39,10 +39,10 @@ def some(numbers: Sequence[int], version: int = 0) -> tuple[list[Document], np.n
 def contents(index: Path | LiveView) -> dict[str, tuple]:
     """Everything that an index says of every document that it has."""
     view = index if isinstance(index, LiveView) else LiveIndex.open(index).latest()
-    found = {}
-    for row in view.rows_of(view.places()).tolist():
+    found, places = {}, view.places()
+    for place, row in zip(places, view.rows_of(places).tolist(), strict=True):
         record = view.documents.record(row)
-        vector = view.vectors.read(np.array([row]))[0].astype(np.float16).tobytes()
+        vector = view.vectors.read(np.array([place]))[0].astype(np.float16).tobytes()
         found[record.id] = (record.title, record.text, record.attributes, vector)
     assert len(found) == view.count
     return found

@@ -134,6 +134,12 @@ def test_no_crash_leaves_a_bad_state(tmp_path, run):
     none_bad(tmp_path, run, every=1)
 
 
+@pytest.mark.slow
+def test_no_crash_of_a_compaction_that_keeps_its_steps_leaves_a_bad_state(tmp_path, monkeypatch):
+    monkeypatch.setattr("bidr.index.live.compaction.KEPT_FROM", 0)
+    none_bad(tmp_path, tried, every=7)
+
+
 @pytest.mark.parametrize("run", [tried, rebuilt])
 def test_no_crash_of_a_sample_leaves_a_bad_state(tmp_path, run):
     none_bad(tmp_path, run, every=13)

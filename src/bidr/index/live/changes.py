@@ -8,10 +8,11 @@ from typing import NamedTuple
 import numpy as np
 
 from bidr.codes.codebooks import Codes, Floats
-from bidr.errors import IndexFolderError
+from bidr.errors import DataError, IndexFolderError
+from bidr.index.filters import check_attributes
 from bidr.index.folder import REBUILD
 from bidr.index.vectors import Halves
-from bidr.text.records import Document
+from bidr.text.records import Document, several_documents
 
 
 class Change(NamedTuple):
@@ -62,3 +63,16 @@ def from_bytes(content: bytes, path: Path) -> Change:
         return Change(documents, about["texts"], codes, vectors, errors, about["deleted"], about["forgotten"])
     except (ValueError, LookupError, TypeError) as error:
         raise IndexFolderError(f"{path}: a record that bidr did not write ({error}); {REBUILD}") from error
+
+
+def checked_documents(documents: Sequence[Document]) -> list[Document]:
+    """Documents as they are stored; DataError names the first that cannot be."""
+    found: dict[str, Document] = {}
+    for row, document in enumerate(several_documents(documents)):
+        if not isinstance(document.id, str) or not document.id:
+            raise DataError(f"documents: number {row} has the id {document.id!r}, expected a string that is not empty")
+        if document.id in found:
+            raise DataError(f"documents: {document.id!r} is given twice in one call; leave one out")
+        attributes = check_attributes(document.attributes, f"document {document.id!r}") if document.attributes else None
+        found[document.id] = document._replace(attributes=attributes)
+    return list(found.values())

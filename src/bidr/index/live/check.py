@@ -18,11 +18,7 @@ def describe_live(view: LiveView) -> dict[str, Any]:
     disk: dict[str, int] = {}
     for name, size in files:
         disk[name] = disk.get(name, 0) + size
-    ram = view.candidates.ram_bytes
-    for part in view.parts:
-        reader = part.open.reader
-        for name, size in {"codebooks": reader.candidates.codebook_bytes, **reader.vectors.ram_bytes}.items():
-            ram[name] = ram.get(name, 0) + size
+    ram = view.ram_bytes
     return {
         **about,
         "generation": view.generation.name,

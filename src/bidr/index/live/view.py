@@ -87,6 +87,16 @@ class LiveView:
         return self.parts[0].open.reader.codebooks
 
     @property
+    def ram_bytes(self) -> dict[str, int]:
+        """Bytes of RAM by what they are, of all parts: those of documents, codebooks, files of vectors, and the log."""
+        total = self.candidates.ram_bytes
+        for part in self.parts:
+            reader = part.open.reader
+            for name, size in {"codebooks": reader.candidates.codebook_bytes, **reader.vectors.ram_bytes}.items():
+                total[name] = total.get(name, 0) + size
+        return total
+
+    @property
     def ram_bytes_per_doc(self) -> float:
         return sum(self.candidates.ram_bytes.values()) / max(self.count, 1)
 

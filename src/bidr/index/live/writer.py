@@ -11,10 +11,10 @@ import numpy as np
 
 from bidr.codes.codebooks import Codes, Floats
 from bidr.errors import DataError
-from bidr.index.filters import check_attributes
 from bidr.index.folder import FileEntry, current_generation
 from bidr.index.generation import Generation, next_generation, only_writer, wanted
-from bidr.index.live.changes import Change, to_bytes
+from bidr.index.live.changes import Change, checked_documents, to_bytes
+from bidr.index.live.compaction import compacting
 from bidr.index.live.drift import Drift, Watch
 from bidr.index.live.index import LiveIndex
 from bidr.index.live.log import LogWriter, write_log
@@ -24,8 +24,9 @@ from bidr.index.live.view import LiveView
 from bidr.index.names import Names
 from bidr.index.state import Segment, State
 from bidr.index.vectors import LARGEST
+from bidr.index.work import Work
 from bidr.progress import say
-from bidr.text.records import Document, several_documents, several_ids
+from bidr.text.records import Document, several_ids
 
 LOG_DOCUMENTS = 4_096
 LOG_BYTES = 64 << 20
@@ -100,7 +101,7 @@ class LiveWriter:
 
     def add(self, documents: Sequence[Document], vectors: Floats | None = None) -> int:
         """Put documents into the index in one commit; one whose id is there already is replaced."""
-        checked = _checked(documents)
+        checked = checked_documents(documents)
         if not checked:
             return 0
         dim = self._view.manifest.dim
@@ -148,6 +149,12 @@ class LiveWriter:
     def flush(self) -> None:
         """Turn what the log holds into a segment."""
         with self._lock:
+            self._flush()
+            if len(self._view.parts) > self.most_segments:
+                self._merge(first=1)
+
+    def _flush(self) -> None:
+        with self._lock:
             self._close_log()
             self._open()
             view, spare = self._view, []
@@ -159,16 +166,19 @@ class LiveWriter:
                 segments.append((made, None))
                 spare.append(made.name)
             self._put_in_force(segments, spare)
-            if len(segments) > self.most_segments:
-                self._merge(first=1)
 
-    def compact(self) -> None:
-        """Merge all segments and the log into one, without what is deleted; its engine is chosen anew, if it was."""
-        with self._lock:
-            self.flush()
+    def compact(self, *, ram_budget: int | str | None = None) -> None:
+        """Merge all segments and the log into one, without what is deleted; its engine is chosen anew, if it was.
+
+        One that was killed is gone on with, if nothing was added or deleted since.
+        ram_budget: most anonymous memory that it may take, with this index, which is open (bytes, or "1GiB"); what
+        cannot be kept is refused.
+        """
+        with self._lock, compacting(self._view, ram_budget) as work:
+            self._flush()
             if len(self._view.parts) > 1 or self._view.parts[0].deleted is not None:
                 before = self._view.manifest.engine
-                self._merge(first=0)
+                self._merge(first=0, work=work)
                 if (after := self._view.manifest.engine) != before:
                     say(f"{self.folder}: {self._view.count:,} documents are found by {after} now, not by {before}")
 
@@ -226,11 +236,11 @@ class LiveWriter:
         self._log.append([to_bytes(change)])
         self._view = self._live.now()
 
-    def _merge(self, first: int) -> None:
+    def _merge(self, first: int, work: Work | None = None) -> None:
         parts = [part for part in self._view.parts[first:] if part.alive]
         if parts:
             kept = [(part.open.segment, part.deleted) for part in self._view.parts[:first]]
-            made = segment_of_parts(self._view, parts, next_segment, like=self._view.parts[first])
+            made = segment_of_parts(self._view, parts, next_segment, like=self._view.parts[first], work=work)
             self._put_in_force([*kept, (made, None)], [made.name])
 
     def _put_in_force(self, segments: list[tuple[Segment, Bits | None]], spare: list[str]) -> None:
@@ -280,16 +290,3 @@ class LiveWriter:
 def next_segment(folder: Path, keep: int) -> AbstractContextManager[Generation]:
     """How a segment is begun by whom has the index already."""
     return next_generation(folder, alone=False)
-
-
-def _checked(documents: Sequence[Document]) -> list[Document]:
-    """Documents as they are stored; DataError names the first that cannot be."""
-    found: dict[str, Document] = {}
-    for row, document in enumerate(several_documents(documents)):
-        if not isinstance(document.id, str) or not document.id:
-            raise DataError(f"documents: number {row} has the id {document.id!r}, expected a string that is not empty")
-        if document.id in found:
-            raise DataError(f"documents: {document.id!r} is given twice in one call; leave one out")
-        attributes = check_attributes(document.attributes, f"document {document.id!r}") if document.attributes else None
-        found[document.id] = document._replace(attributes=attributes)
-    return list(found.values())

@@ -13,7 +13,8 @@ from bidr.codes.codebooks import Floats
 from bidr.model.encoder import Encoder
 from bidr.model.folder import Model
 from bidr.model.onnx import ABOUT, INT8, WHOLE
-from bidr.text.tokens import Tokeniser, TokenRows, Tokens
+from bidr.text.tokeniser import Tokeniser
+from bidr.text.tokens import TokenRows, Tokens
 
 Runner = Callable[[Tokens], Floats]
 TOKENS_AT_ONCE = 1_024  # beyond, what lies between two layers leaves the cache

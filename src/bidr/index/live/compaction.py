@@ -1,0 +1,71 @@
+"""What compacting an index takes in RAM, and what one that was killed leaves for the next to go on with."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from bidr.errors import BidrError
+from bidr.files import remove
+from bidr.index.budget import BASE, build_peaks, check_budget, watched
+from bidr.index.candidates import choose_engine
+from bidr.index.generation import COMPACT
+from bidr.index.live.view import LiveView
+from bidr.index.sizes import Shape, engine_ram
+from bidr.index.work import Work, working
+
+# Where a document stands that is kept; and in a segment with deleted ones a truth value by row and one by place.
+KEPT, SORTED_OUT = 4, 2
+# Of fewer documents it takes seconds, and begins again.
+KEPT_FROM = 20_000
+# Copies of the log while it becomes a segment.
+LOGGED = 3
+
+
+def shape_after(view: LiveView) -> Shape:
+    """The one segment that an index will be."""
+    first, manifest = view.parts[0].open.reader, view.manifest
+    bits = manifest.words.bit_length() - 1
+    engine = choose_engine("auto" if manifest.auto else manifest.engine, max(1, view.count), bits)
+    learned = first.learned_lists() if engine == "lists" else None
+    size, kind = (manifest.books * bits + 7) // 8, first.vectors.kind
+    lists = 0 if learned is None else len(learned.means)
+    return Shape(view.count, manifest.dim, engine, bits, size, kind, dims=manifest.dims, learned=lists)
+
+
+def compact_peaks(view: LiveView) -> dict[str, int]:
+    """Anonymous bytes at the peak of every step; the index as it is stays open all the while."""
+    readers, shape, held = [part.open.reader for part in view.parts], shape_after(view), sum(view.ram_bytes.values())
+    described = bool(view.attributes())
+    worded = all(reader.words is not None for reader in readers)
+    peaks = build_peaks(shape, fits=False, named=True, worded=worded, described=described)
+    del peaks["codes"]  # they are there, and only copied
+    places = KEPT * view.count + max(
+        (SORTED_OUT * part.count for part in view.parts if part.deleted is not None), default=0
+    )
+    peaks = {step: size + held + places for step, size in peaks.items()}
+    # Codes are read, and put into blocks.
+    peaks["opening"] = BASE + held + places + 2 * sum(engine_ram(shape).values())
+    peaks["log"] = BASE + held + LOGGED * view.memory.bytes
+    return peaks
+
+
+@contextmanager
+def compacting(view: LiveView, ram_budget: int | str | None = None) -> Iterator[Work | None]:
+    """The work of a compaction: within the budget, or refused before anything is done.
+
+    Killed, or stopped by hand, it leaves what it has done, for the next one to go on with; of few documents it keeps
+    nothing (None). What fails leaves nothing.
+    """
+    held, folder, large = sum(view.ram_bytes.values()), view.folder, view.count >= KEPT_FROM
+    budget = check_budget(ram_budget, compact_peaks(view), "compacting this index", held)
+    del view  # or its codes would stay, beside those of the new one
+    with watched(budget):
+        try:
+            if large:
+                with working(folder, COMPACT) as work:
+                    yield work
+            else:
+                yield None
+                remove(folder / COMPACT)
+        except (BidrError, OSError):
+            remove(folder / COMPACT)
+            raise

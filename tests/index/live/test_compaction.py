@@ -1,0 +1,218 @@
+"""Compaction within a budget, and after a kill: it goes on, or begins again, and leaves nothing behind."""
+
+import random
+from pathlib import Path
+
+import pytest
+
+import bidr
+from bidr import files
+from bidr.errors import ConfigError, StorageError
+from bidr.index import build as building
+from bidr.index import work as working
+from bidr.index.budget import build_peaks
+from bidr.index.engines import clusters
+from bidr.index.live import compaction, merge
+from bidr.index.live.compaction import compact_peaks, shape_after
+from bidr.index.live.index import LiveIndex
+from bidr.index.vectors import write as vector_writing
+from index.live.made_live import built, contents, expected, some, writer
+
+
+class Killed(BaseException):
+    """Nothing but a test catches it."""
+
+
+class Kill:
+    """Ends whoever writes at the n-th write from now on."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.left, self.error = -1, Killed
+        real = files.write_all
+
+        def write_all(handle: int, content: bytes) -> None:
+            self.left -= 1
+            if self.left == 0:
+                real(handle, content[: len(content) // 2])
+                raise self.error()
+            real(handle, content)
+
+        monkeypatch.setattr(files, "write_all", write_all)
+
+
+@pytest.fixture
+def kill(monkeypatch: pytest.MonkeyPatch) -> Kill:
+    """Everything in small pieces, each durable at once."""
+    monkeypatch.setattr(working, "MARK_SECONDS", 0.0)
+    monkeypatch.setattr(files, "PIECE", 1 << 9)
+    monkeypatch.setattr(clusters, "ORDERED_DOCUMENTS", 150)
+    for module in (building, vector_writing):
+        monkeypatch.setattr(module, "WRITE_ROWS", 128)  # a block of the file
+    monkeypatch.setattr(merge, "AT_ONCE", 64)
+    monkeypatch.setattr(compaction, "KEPT_FROM", 0)
+    return Kill(monkeypatch)
+
+
+def changed(folder: Path, engine: str = "scan") -> dict:
+    """An index with several segments, deleted documents and a log; what it holds."""
+    built(folder, 200, engine=engine)
+    with writer(folder) as live:
+        live.add(*some(range(200, 260)))
+        live.flush()
+        live.add(*some(range(40, 80), 1))
+        live.delete([f"doc-{row}" for row in range(90, 130)])
+        live.flush()
+        live.add(*some([300]))
+    return contents(folder)
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def clean(folder: Path) -> None:
+    """There is one segment, its state, and nothing else."""
+    found = names(folder)
+    assert found[:2] == [".lock", ".next"]
+    assert found[-1] == "CURRENT"
+    assert len(found) == 5, found
+
+
+def segment(folder: Path) -> dict[str, bytes]:
+    with LiveIndex.open(folder) as index:
+        (part,) = index.latest().parts
+        return {path.name: path.read_bytes() for path in (folder / part.open.segment.name).iterdir()}
+
+
+@pytest.mark.parametrize("engine", ["scan", "lists", "hnsw"])
+def test_killed_at_any_write_it_goes_on_and_ends_in_the_same_bytes(tmp_path, kill, engine):
+    wanted = changed(tmp_path / "alone", engine)
+    assert changed(tmp_path / "killed", engine) == wanted
+    with writer(tmp_path / "alone") as live:
+        live.compact()
+    chance, times, done = random.Random(0), 0, False
+    while not done:
+        kill.left = chance.randint(1, 62)  # names take some 60 with the log, and begin again
+        try:
+            bidr.compact(tmp_path / "killed")
+            done = True
+        except Killed:
+            times += 1
+            kill.left = -1
+            assert contents(tmp_path / "killed") == wanted
+        assert times < 100, "it does not get on"
+    kill.left = -1
+    assert times >= 3
+    clean(tmp_path / "alone")
+    clean(tmp_path / "killed")
+    assert contents(tmp_path / "killed") == wanted
+    assert segment(tmp_path / "killed") == segment(tmp_path / "alone")
+
+
+def stopped(folder: Path, kill: Kill, at: int) -> None:
+    kill.left = at
+    with pytest.raises(Killed):
+        bidr.compact(folder)
+    kill.left = -1
+    assert ".compact" in names(folder)
+
+
+def test_what_is_done_is_not_done_again(tmp_path, kill, monkeypatch):
+    wanted = changed(tmp_path / "i")
+    written, real = [], building._Build.names
+
+    def named(self: building._Build, given: object) -> None:
+        before = self.work.there("names", [given.stamp, self.count]) is not None
+        written.append(before)
+        real(self, given)
+
+    monkeypatch.setattr(building._Build, "names", named)
+    stopped(tmp_path / "i", kill, 75)
+    bidr.compact(tmp_path / "i")
+    # Of the log, and of all: when it was killed, and when it went on with what was there.
+    assert written[-1] is True
+    assert contents(tmp_path / "i") == wanted
+    clean(tmp_path / "i")
+
+
+@pytest.mark.parametrize("change", ["added", "deleted", "replaced"])
+@pytest.mark.parametrize("at", [40, 75])
+def test_nothing_of_another_state_gets_in(tmp_path, kill, change, at):
+    wanted = changed(tmp_path / "i", "lists")
+    stopped(tmp_path / "i", kill, at)
+    with writer(tmp_path / "i") as live:
+        if change == "added":
+            live.add(*some([400]))
+            wanted |= expected([400])
+        elif change == "deleted":
+            live.delete(["doc-7"])
+            del wanted["doc-7"]
+        else:
+            live.add(*some([7], 3))
+            wanted |= expected([7], 3)
+    assert contents(tmp_path / "i") == wanted
+    bidr.compact(tmp_path / "i")
+    assert contents(tmp_path / "i") == wanted
+    clean(tmp_path / "i")
+
+
+def test_what_fails_leaves_nothing(tmp_path, kill):
+    wanted = changed(tmp_path / "i")
+    kill.left, kill.error = 75, lambda: OSError(28, "full")
+    with pytest.raises(StorageError, match="no space left"):
+        bidr.compact(tmp_path / "i")
+    kill.left = -1
+    assert ".compact" not in names(tmp_path / "i")
+    assert contents(tmp_path / "i") == wanted
+
+
+def test_of_few_documents_it_begins_again_and_leaves_nothing(tmp_path, kill, monkeypatch):
+    wanted = changed(tmp_path / "i")
+    stopped(tmp_path / "i", kill, 75)  # when it had more
+    monkeypatch.setattr(compaction, "KEPT_FROM", 20_000)
+    kill.left = 40
+    with pytest.raises(Killed):
+        bidr.compact(tmp_path / "i")
+    kill.left = -1
+    assert contents(tmp_path / "i") == wanted
+    bidr.compact(tmp_path / "i")
+    assert contents(tmp_path / "i") == wanted
+    clean(tmp_path / "i")
+
+
+def test_an_index_built_anew_is_rid_of_what_was_left(tmp_path, kill):
+    changed(tmp_path / "i")
+    stopped(tmp_path / "i", kill, 75)
+    built(tmp_path / "i", 20)
+    assert names(tmp_path / "i") == [".lock", ".next", names(tmp_path / "i")[2], "CURRENT"]
+
+
+def test_a_budget_that_cannot_be_kept_is_refused_before_anything_is_done(tmp_path):
+    wanted, before = changed(tmp_path / "i"), names(tmp_path / "i")
+    for budget, said in (("1MiB", "step: opening"), ("much", "expected a size")):
+        with pytest.raises(ConfigError, match=said):
+            bidr.compact(tmp_path / "i", ram_budget=budget)
+    with (
+        writer(tmp_path / "i") as live,
+        pytest.raises(ConfigError, match="compacting this index takes up to") as refused,
+    ):
+        live.compact(ram_budget="210MiB")
+    assert names(tmp_path / "i") == before
+    least = int(str(refused.value).rsplit("give ", 1)[1].split(" MiB")[0].replace(",", ""))
+    bidr.compact(tmp_path / "i", ram_budget=(least + 200) << 20)  # other tests' memory comes and goes in this process
+    assert contents(tmp_path / "i") == wanted
+    clean(tmp_path / "i")
+
+
+def test_a_budget_counts_the_index_that_is_open(tmp_path):
+    changed(tmp_path / "i")
+    with LiveIndex.open(tmp_path / "i") as index:
+        view = index.latest()
+        held = sum(view.ram_bytes.values())
+        peaks = compact_peaks(view)
+        assert view.ram_bytes.keys() >= {"codes", "deleted", "codebooks", "log"}
+        alone = build_peaks(shape_after(view), fits=False, named=True, described=True)
+        beside = held + compaction.KEPT * view.count + compaction.SORTED_OUT * 200
+    assert min(peaks.values()) >= compaction.BASE + held
+    assert {step: peaks[step] - alone[step] for step in ("names", "vectors")} == {"names": beside, "vectors": beside}
+    assert {"names", "vectors", "opening", "log"} <= peaks.keys()
