@@ -22,12 +22,12 @@ ENTRIES, STARTS = 1_024, 64
 EF_PER_CANDIDATE, EF_PER_CANDIDATE_WIDE, NARROW, WIDE = 2, 1, 200, 1_000
 # Visiting one document in a graph takes as long as scanning this many.
 SCANNED_PER_VISIT = 800
-# A filter may go against the query: a walk would go through all that is nearer before it meets what is allowed, and take
-# many times as long as scanning that. Where the two have nothing to do with each other, of the entries nearest to the
-# query as large a share is allowed as of all: a quarter of it nearly always.
+# A filter may go against the query: a walk would go through all that is nearer before it meets what is allowed, which
+# at a million took 100 times as long as scanning that. Where the two have nothing to do with each other, of the entries
+# nearest to the query as large a share is allowed as of all: a quarter of that share nearly always.
 AGAINST = 0.25
-# To keep a document in view a walk goes on from 0.7 to 0.8 groups, by a filter of share s from 1 / s times as many. It may
-# go on from twice as many, or for as long as scanning everything would take: as going on takes as long as so many.
+# To keep a document in view a walk goes on from 0.7 to 0.8 groups, by a filter of share s from 1 / s times as many. It
+# may go on from twice as many, or for as long as scanning everything takes: going on takes as long as scanning so many.
 PASSED_PER_VIEW, SCANNED_PER_PASS = 1.5, 2_000
 
 

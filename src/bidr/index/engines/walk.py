@@ -67,9 +67,7 @@ def walk(
 
 
 @compiled()
-def _first_groups(
-    flat: Any, numbers: Any, books: Any, entries: Any, starts: int, allowed: Any
-) -> tuple[Any, int, int]:
+def _first_groups(flat: Any, numbers: Any, books: Any, entries: Any, starts: int, allowed: Any) -> tuple[Any, int, int]:
     """The groups of the best entries, with room for those that a group links to; how many of the best quarter may be
     found."""
     score = np.empty(1, dtype=np.float32)
