@@ -2,10 +2,12 @@
 
 python bench/engines.py documents.npy queries.npy --books 96 --codewords 16 --counts 20000 50000 100000 192990
 python bench/engines.py million.npy queries.npy --books 16 --codewords 256 --counts 1000000 --engines scan lists
+python bench/engines.py million.npy queries.npy --counts 400000 --engines scan lists --depth 500 700 1000 1500
 
 Codes are OPQ codes, fitted on a sample. "of scan": the share of the scan's N candidates that the engine finds.
 "R@100": the share of the exact top 100 that is left after the N candidates are ranked by the vectors, which is what the
-candidates hold of it. ms: CPU time of one query's candidates, the mean over all queries, on one thread.
+candidates hold of it; lists need more of them than a scan to hold as much. ms: CPU time of one query's candidates, the
+mean over all queries, on one thread.
 """
 
 import time
@@ -34,7 +36,7 @@ def main(
     books: int = 96,
     codewords: int = 16,
     counts: tuple[int, ...] = (20_000, 50_000, 100_000, 192_990),
-    depth: int = 1_000,
+    depth: tuple[int, ...] = (1_000,),
     engines: tuple[str, ...] = ("scan", "lists", "hnsw", "faiss"),
     asked: int = 300,
 ) -> None:
@@ -49,17 +51,18 @@ def main(
         codes = codebooks.encode(corpus)
         exact = top_k(questions, corpus, 100).rows
         del corpus
-        scanned = make_scan(codebooks, codes).search(questions, depth)[1]
+        scan = make_scan(codebooks, codes)
+        scanned = {each: scan.search(questions, each)[1] for each in depth}
         for name in engines:
-            for label, found, each, size in _measured(name, codebooks, codes, questions, depth):
-                recall, same = _share(exact, found), _share(scanned, found)
+            for label, many, found, each, size in _measured(name, codebooks, codes, questions, depth):
+                recall, same = _share(exact, found), _share(scanned[many], found)
                 figures = f"{size:6.1f} bytes  {each:6.3f} ms  of scan {same:.4f}  R@100 {recall:.4f}"
-                print(f"{count:>9,} {label:<12} {figures}", flush=True)
+                print(f"{count:>9,} {label:<12} N {many:<6,} {figures}", flush=True)
 
 
 def _measured(
-    name: str, codebooks: Any, codes: np.ndarray, questions: np.ndarray, depth: int
-) -> Iterator[tuple[str, np.ndarray, float, float]]:
+    name: str, codebooks: Any, codes: np.ndarray, questions: np.ndarray, depth: tuple[int, ...]
+) -> Iterator[tuple[str, int, np.ndarray, float, float]]:
     if name == "faiss":
         yield from _faiss(codebooks, codes, questions, depth)
         return
@@ -76,8 +79,9 @@ def _measured(
         settings = tuple((f" ef {width}", width) for width in WIDTHS)
     size = sum(engine.ram_bytes.values()) / len(codes)
     for label, ef in settings:
-        found, each = _one_by_one(lambda query, ef=ef: engine.search(query, depth, ef=ef)[1], questions)
-        yield f"{name}{label}", order[found], each, size
+        for many in depth:
+            found, each = _one_by_one(lambda query, ef=ef, many=many: engine.search(query, many, ef=ef)[1], questions)
+            yield f"{name}{label}", many, order[found], each, size
 
 
 def _faiss(
@@ -92,8 +96,9 @@ def _faiss(
     index.is_trained = True
     for start in range(0, len(codes), 16_384):
         index.add(codebooks.decode(codes[start : start + 16_384]))
-    found, each = _one_by_one(lambda query: index.search(query, depth)[1], rotated)
-    yield "faiss scan", found, each, codebooks.bytes_per_doc
+    for many in depth:
+        found, each = _one_by_one(lambda query, many=many: index.search(query, many)[1], rotated)
+        yield "faiss scan", many, found, each, codebooks.bytes_per_doc
 
 
 def _one_by_one(search: Any, questions: np.ndarray) -> tuple[np.ndarray, float]:

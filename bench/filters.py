@@ -1,6 +1,8 @@
 """What a filter costs and loses, on your own vectors: engines beside a scan, and whole searches beside exact search.
 
-python bench/filters.py documents.npy queries.npy --books 64 --codewords 16
+python bench/filters.py documents.npy queries.npy --books 64 --codewords 16 --engine scan
+python bench/filters.py documents.npy queries.npy --books 16 --codewords 256 --engine hnsw --as-of 1000000
+python bench/filters.py INDEX queries.npy --depth 100 1000    # the engine of an index, alone
 
 An attribute that has nothing to do with the vectors, one that goes with the query and one that goes against it. For the
 engine alone these are the documents nearest to the query, or furthest from it. For the searcher they are attributes of
@@ -8,6 +10,8 @@ an index that is built for it: a number drawn by chance, and clusters of documen
 or those furthest away, until they hold the share. Every question has a filter of its own: asked for the first time
 (which looks through the column), and asked again (which documents pass is then known). What is found and what it takes
 are measured at the same number of candidates, a table for each `--depth`.
+
+A graph over so few documents is scanned, as that is quicker: `--as-of` has it walked where it would be of so many.
 """
 
 import tempfile
@@ -15,7 +19,7 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import faiss
 import numpy as np
@@ -28,15 +32,17 @@ from bidr.codes.codebooks import Codebooks
 from bidr.codes.fit import fit
 from bidr.index.build import build_index
 from bidr.index.engines.clusters import clusters
-from bidr.index.engines.make import make_lists
+from bidr.index.engines.graph import Graph
 from bidr.index.engines.scan import Scan
 from bidr.index.live.index import LiveIndex
+from bidr.index.live.view import LiveView
+from bidr.index.reader import IndexReader
 from bidr.search import Searcher
 from bidr.text.records import Document
 
 SHARES = (0.5, 0.1, 0.01, 0.001)
 KINDS = ("at random", "with", "against")
-REPEATS, K, DRAWN = 3, 100, 1_000_000
+REPEATS, DRAWN = 3, 1_000_000
 # What is promised: recall of exact filtered search, and p99 over that of the same questions without a filter.
 RECALL, TIMES = 0.99, 3.0
 # Clusters by the share that is asked for: as many values of an attribute as a person would name.
@@ -51,12 +57,13 @@ class Given(NamedTuple):
     codebooks: Codebooks
     codes: np.ndarray
     near: np.ndarray
+    k: int
 
     def best(self, question: int, mask: np.ndarray) -> np.ndarray:
-        """The exact top K of what is allowed."""
+        """The exact top k of what is allowed."""
         allowed = np.flatnonzero(mask)
         scores = self.near[allowed, question]
-        return allowed[np.argpartition(-scores, K)[:K]] if len(allowed) > K else allowed
+        return allowed[np.argpartition(-scores, self.k)[: self.k]] if len(allowed) > self.k else allowed
 
 
 def main(
@@ -66,61 +73,81 @@ def main(
     codewords: int = 16,
     documents: int = 192_990,
     depth: tuple[int, ...] = (1_000, 2_000),
+    k: int = 100,
     asked: int = 200,
-    engine: str = "lists",
+    engine: Literal["scan", "lists", "hnsw"] = "lists",
+    as_of: int | None = None,
     work: Path | None = None,
 ) -> None:
-    """Print a line for each kind of attribute and share of allowed documents; `work`: where the index is left."""
+    """Print a line for each kind of attribute and share of allowed documents.
+
+    vectors: or the folder of an index, whose engine is looked at alone. Near the query is then what its codes say.
+    k: how many of the best are looked for. as_of: how many documents a graph passes for. work: where the index is left.
+    """
     faiss.omp_set_num_threads(1)
-    corpus, questions = unit(np.load(vectors)[:documents]), unit(np.load(queries)[:asked])
+    questions = unit(np.load(queries)[:asked])
+    if vectors.is_dir():
+        with IndexReader.open(vectors) as reader:
+            for each in depth:
+                alone(reader.candidates, of_codes(reader.candidates, questions), questions, each, k)
+        return
+    corpus = unit(np.load(vectors)[:documents])
     codebooks = fit(corpus, books, codewords)
-    given = Given(corpus, questions, codebooks, codebooks.encode(corpus), corpus @ questions.T)
-    alone(given, engine, depth[0])
+    given = Given(corpus, questions, codebooks, codebooks.encode(corpus), corpus @ questions.T, k)
     known = attributes(given)
     with tempfile.TemporaryDirectory() as folder:
-        searcher = built(given, known, engine, work or Path(folder) / "index")
+        view = built(given, known, engine, work or Path(folder) / "index")
+        reader, searcher = view.parts[0].open.reader, Searcher(view)
+        if isinstance(reader.candidates, Graph):
+            reader.candidates.stands_for = as_of
+        near = given.near if reader.order is None else given.near[reader.order]
+        alone(reader.candidates, near, questions, depth[0], k)
         for each in depth:
             through(given, known, searcher, each)
 
 
-def alone(given: Given, engine: str, depth: int) -> None:
-    """The engine: of the scan's top K over what is allowed, how many it finds."""
-    found, order = make_lists(given.codebooks, given.codes)
-    scan = Scan(found.store)
-    searched = {"lists": found, "scan": scan}[engine]
-    searched.threads = scan.threads = 1
-    near, random = given.near[order], np.random.default_rng(0)
+def alone(engine: Any, near: np.ndarray, questions: np.ndarray, depth: int, k: int) -> None:
+    """The engine: of the scan's top k over what is allowed, how many it finds. near: of every place, to every query."""
+    engine.threads = 1
+    scan, random = Scan(engine.store), np.random.default_rng(0)
+    print(f"\n{engine.name} alone, {depth:,} candidates")
     print(f"{'engine, allowed':<18} found   ms    p99   unfiltered p99   ratio of p99")
     for share in SHARES:
         low, high = np.quantile(near, [share, 1 - share], axis=0)
         for kind in KINDS:
             plain, filtered, shares = [], [], []
-            for number, query in enumerate(given.questions):
+            for number, query in enumerate(questions):
                 mask = random.random(len(near)) < share
                 if kind != "at random":
                     mask = near[:, number] >= high[number] if kind == "with" else near[:, number] <= low[number]
                 allowed = np.packbits(mask, bitorder="little")
-                plain.append(fastest(partial(searched.search, query[None], depth)))
-                filtered.append(fastest(partial(searched.search, query[None], depth, allowed=allowed)))
-                rows = searched.search(query[None], depth, allowed=allowed)[1][0]
-                shares.append(held(scan.search(query[None], depth, allowed=allowed)[1][0][:K], rows))
+                plain.append(fastest(partial(engine.search, query[None], depth)))
+                filtered.append(fastest(partial(engine.search, query[None], depth, allowed=allowed)))
+                rows = engine.search(query[None], depth, allowed=allowed)[1][0]
+                shares.append(held(scan.search(query[None], depth, allowed=allowed)[1][0][:k], rows))
             print(f"{share:.1%} {kind:<11} {np.mean(shares):.4f}  {late(filtered, plain)}", flush=True)
 
 
-def built(given: Given, known: "Attributes", engine: str, folder: Path) -> Searcher:
+def of_codes(engine: Any, questions: np.ndarray) -> np.ndarray:
+    """Scores of all codes with all questions, by place."""
+    tables, codes = engine.tables(questions), engine.codes()
+    found = np.zeros((len(codes), len(questions)), dtype=np.float32)
+    for book in range(codes.shape[1]):
+        found += tables[:, book].T[codes[:, book]]
+    return found
+
+
+def built(given: Given, known: "Attributes", engine: str, folder: Path) -> LiveView:
     arrays = {"codebooks": given.codebooks, "codes": given.codes, "vectors": given.corpus}
     build_index(folder, **arrays, documents=known.documents(), engine=engine)
-    view = LiveIndex.open(folder).latest()
-    for part in view.parts:
-        part.open.reader.candidates.threads = 1
-    return Searcher(view)
+    return LiveIndex.open(folder).latest()
 
 
 def through(given: Given, known: "Attributes", searcher: Searcher, depth: int) -> None:
-    """The searcher: of the exact top K over what is allowed, how many are answered, and what it takes."""
+    """The searcher: of the exact top k over what is allowed, how many are answered, and what it takes."""
     everything, each = np.ones(len(given.corpus), dtype=bool), range(len(given.questions))
     usual = np.mean([found_at(searcher, given, number, everything, None, depth) for number in each])
-    print(f"\n{depth:,} candidates: of the exact top {K} {usual:.4f} are found without a filter")
+    print(f"\n{depth:,} candidates: of the exact top {given.k} {usual:.4f} are found without a filter")
     print(f"{'searcher, allowed':<18} really  found     again: ms, p99, unfiltered, ratio;  first: the same")
     random, kept = np.random.default_rng(1), []
     for share in SHARES:
@@ -128,8 +155,8 @@ def through(given: Given, known: "Attributes", searcher: Searcher, depth: int) -
             runs, plain, shares, really = [], [], [], []
             for number, query in enumerate(given.questions):
                 asked, mask = known.ask(kind, share, query, random)
-                plain.append(measure(searcher, query, depth, None).again)
-                runs.append(measure(searcher, query, depth, asked))
+                plain.append(measure(searcher, query, given.k, depth, None).again)
+                runs.append(measure(searcher, query, given.k, depth, asked))
                 shares.append(found_at(searcher, given, number, mask, asked, depth))
                 really.append(mask.mean())
             again, first = ([getattr(run, of) for run in runs] for of in ("again", "first"))
@@ -144,7 +171,7 @@ def through(given: Given, known: "Attributes", searcher: Searcher, depth: int) -
 
 def found_at(searcher: Searcher, given: Given, number: int, mask: np.ndarray, asked: Any, depth: int) -> float:
     query, wanted = given.questions[number][None], given.best(number, mask)
-    return held(wanted, searcher.search_vectors(QueryVectors(query, query), K, depth, filter=asked).rows[0])
+    return held(wanted, searcher.search_vectors(QueryVectors(query, query), given.k, depth, filter=asked).rows[0])
 
 
 class Attributes(NamedTuple):
@@ -197,9 +224,9 @@ class Measured(NamedTuple):
     again: float
 
 
-def measure(searcher: Searcher, query: np.ndarray, depth: int, asked: Any) -> Measured:
+def measure(searcher: Searcher, query: np.ndarray, k: int, depth: int, asked: Any) -> Measured:
     both = QueryVectors(query[None], query[None])
-    search = partial(searcher.search_vectors, both, K, depth, filter=asked)
+    search = partial(searcher.search_vectors, both, k, depth, filter=asked)
 
     def forget() -> None:
         for part in searcher.reader.latest().parts:

@@ -13,7 +13,7 @@ from bidr.index import faissfile
 from bidr.index.engines import graph as graph_engine
 from bidr.index.engines import lists as lists_engine
 from bidr.index.engines.arrange import GROUP
-from bidr.index.engines.base import Candidates
+from bidr.index.engines.base import Candidates, as_words
 from bidr.index.engines.choose import AUTO_SCAN_DOCUMENTS, choose_engine
 from bidr.index.engines.graph import default_width
 from bidr.index.engines.linking import LINK_WORDS, MOST_LINKS, NODE, POOLED, RANGE, _best, choose, pack_links
@@ -303,6 +303,31 @@ def filtered():
     codebooks = fitted(vectors, 12)
     lists, order = make_lists(codebooks, codebooks.encode(vectors), 200)
     return lists, Scan(lists.store), vectors[order], queries
+
+
+@pytest.mark.parametrize("kind", ["at random", "with", "against", "against, near entries allowed"])
+@pytest.mark.parametrize("share", [0.5, 0.1])
+def test_a_graph_finds_what_passes_a_filter_without_going_through_everything(kind, share):
+    """What is nearer than all that is allowed would be walked through, which takes longer than scanning."""
+    vectors, queries = clustered(6_000, 24), clustered(8, 24, seed=4)
+    codebooks = fitted(vectors, 6)
+    graph, order = make_graph(codebooks, codebooks.encode(vectors))
+    found, shares = [], []
+    for table, query, near in zip(graph.tables(queries), queries, queries @ vectors[order].T, strict=True):
+        allowed = np.random.default_rng(0).random(len(near)) < share
+        if kind != "at random":
+            allowed = near >= np.quantile(near, 1 - share) if kind == "with" else near <= np.quantile(near, share)
+        if kind.endswith("entries allowed"):
+            allowed[graph._entries[::8]] = True
+        bits = bitmap(allowed)
+        keys, _, passed = graph.walk(table, 20, as_words(bits, len(near)))
+        assert passed <= (0 if kind == "against" else 2 * 20 / allowed.mean())
+        found.append(len(keys) == 20)
+        wanted, rows = (one.search(query[None], 20, ef=20, allowed=bits)[1][0] for one in (Scan(graph.store), graph))
+        assert allowed[rows].all()
+        shares.append(np.isin(wanted, rows).mean())
+    assert np.mean(shares) >= 0.97
+    assert all(found) or kind.startswith("against")
 
 
 def test_a_bitmap_of_another_size_is_refused(small):

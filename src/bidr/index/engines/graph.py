@@ -1,5 +1,6 @@
 """A flat graph over codes: every group of documents has links to near ones, and a query walks along them."""
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -9,7 +10,7 @@ from bidr.index.engines.arrange import GROUP
 from bidr.index.engines.base import Bitmap, Rows, Words, as_queries, as_words, count_bits, each_query
 from bidr.index.engines.keep import Keys, ranked
 from bidr.index.engines.linking import LINK_WORDS, NOTED, Chosen, Links, choose, groups_of, nodes_of, pack_links
-from bidr.index.engines.store import EVERY, CodeStore, OverCodes
+from bidr.index.engines.store import EVERY, FEW_ALLOWED, CodeStore, OverCodes
 from bidr.index.engines.walk import walk
 from bidr.index.faissfile import EF_CONSTRUCTION
 
@@ -21,6 +22,13 @@ ENTRIES, STARTS = 1_024, 64
 EF_PER_CANDIDATE, EF_PER_CANDIDATE_WIDE, NARROW, WIDE = 2, 1, 200, 1_000
 # Visiting one document in a graph takes as long as scanning this many.
 SCANNED_PER_VISIT = 800
+# A filter may go against the query: a walk would go through all that is nearer before it meets what is allowed, which
+# at a million took 100 times as long as scanning that. Where the two have nothing to do with each other, of the entries
+# nearest to the query as large a share is allowed as of all: a quarter of that share nearly always.
+AGAINST = 0.25
+# To keep a document in view a walk goes on from 0.7 to 0.8 groups, by a filter of share s from 1 / s times as many. It
+# may go on from twice as many, or for as long as scanning everything takes: going on takes as long as scanning so many.
+PASSED_PER_VIEW, SCANNED_PER_PASS = 1.5, 2_000
 
 
 class Graph(OverCodes):
@@ -54,6 +62,7 @@ class Graph(OverCodes):
         # To meet one allowed document a walk visits as many as stand for it.
         share = there / self.count
         scans = there <= k or share * share * (self.stands_for or self.count) < SCANNED_PER_VISIT * width
+        scan = self.store.scan_few if allowed is not None and share < FEW_ALLOWED else self.store.scan
 
         def one(number: int) -> tuple[Floats, Rows]:
             table = tables[number]
@@ -61,18 +70,24 @@ class Graph(OverCodes):
                 scores, rows = ranked(self.walk(table, width, words)[0], k)
                 if rows[-1] >= 0:
                     return scores, rows
-                # The part of the graph that the walk could reach was smaller than k.
-            if allowed is None:
-                return self.store.scan(table, *self._all, k)
-            return self.store.scan_few(table, *self._all, k, words)
+                # The walk gave up, or the part of the graph that it could reach was smaller than k.
+            return scan(table, *self._all, k, words)
 
         return each_query(len(tables), k, one, self.threads)
 
     def walk(self, table: Floats, width: int, allowed: Words = EVERY) -> tuple[Keys, int, int]:
-        """Keys of the best `width` documents that a walk meets, unsorted; how many it compared; groups gone on from."""
-        entries = self.store.row_table(table)
+        """Keys of the best `width` documents that a walk meets, unsorted; how many it compared; groups gone on from.
+
+        No keys where the filter goes against the query, and scanning what is allowed is quicker.
+        """
+        least, most = 0, self.count
+        if len(allowed):
+            share = max(count_bits(allowed), 1) / self.count
+            least = int(AGAINST * share * (len(self._entries) // 4))
+            most = max(math.ceil(PASSED_PER_VIEW * width / share), self.count // SCANNED_PER_PASS)
+        entries, codes = self.store.row_table(table), self.store.codes
         met: Keys
-        met, compared, passed = walk(self.store.codes, entries, self.links, self._entries, STARTS, width, allowed)
+        met, compared, passed = walk(codes, entries, self.links, self._entries, STARTS, width, allowed, least, most)
         return met, compared, passed
 
 

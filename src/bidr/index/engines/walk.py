@@ -17,8 +17,13 @@ U = np.uint64
 
 
 @compiled()
-def walk(codes: Any, table: Any, links: Any, entries: Any, starts: int, ef: int, allowed: Any) -> Any:
+def walk(
+    codes: Any, table: Any, links: Any, entries: Any, starts: int, ef: int, allowed: Any, least: int, most: int
+) -> Any:
     """Keys of the `ef` best allowed documents that a walk meets, unsorted; how many it compared; groups gone on from.
+
+    None where it gives up: of the best quarter of the entries fewer than `least` are allowed, or it went on from `most`
+    groups and had not come to an end.
 
     It goes on from the node of the best group that it has not gone on from, as good as its best document, until
     that is worse than all `ef` documents it keeps. Links are as `packed` writes them: each leads to a group, which is
@@ -31,7 +36,9 @@ def walk(codes: Any, table: Any, links: Any, entries: Any, starts: int, ef: int,
     seen = np.zeros((count // GROUP + 32) // 32, dtype=np.uint32)
     ahead, waiting = np.empty(4 * ef + MOST_LINKS + starts, dtype=np.uint64), 0
     best, kept, compared, passed = np.empty(ef, dtype=np.uint64), 0, len(entries), 0
-    groups, found = _first_groups(flat, numbers, books, entries, starts)
+    groups, found, there = _first_groups(flat, numbers, books, entries, starts, allowed)
+    if there < least:
+        return best[:0], compared, passed
     while True:
         found = _unseen(groups, found, seen, flat, U(GROUP) * books)
         if waiting + found > len(ahead):
@@ -51,6 +58,8 @@ def walk(codes: Any, table: Any, links: Any, entries: Any, starts: int, ef: int,
                 waiting = _push(ahead, waiting, ~first)
         if not waiting or (kept == ef and ~ahead[0] < best[0]):
             return best[:kept], compared, passed
+        if passed == most:
+            return best[:0], compared, passed
         here = np.int64(LAST_ROW - (~ahead[0] & LAST_ROW)) // NODE
         waiting = _pop(ahead, waiting)
         passed += 1
@@ -58,8 +67,9 @@ def walk(codes: Any, table: Any, links: Any, entries: Any, starts: int, ef: int,
 
 
 @compiled()
-def _first_groups(flat: Any, numbers: Any, books: Any, entries: Any, starts: int) -> tuple[Any, int]:
-    """The groups of the best entries, with room for those that a group links to."""
+def _first_groups(flat: Any, numbers: Any, books: Any, entries: Any, starts: int, allowed: Any) -> tuple[Any, int, int]:
+    """The groups of the best entries, with room for those that a group links to; how many of the best quarter may be
+    found."""
     score = np.empty(1, dtype=np.float32)
     bits, keys = score.view(np.uint32), np.empty(len(entries), dtype=np.uint64)
     for place in range(len(entries)):
@@ -70,7 +80,10 @@ def _first_groups(flat: Any, numbers: Any, books: Any, entries: Any, starts: int
     for key in keys[-starts:]:
         groups[found] = np.int64(LAST_ROW - (key & LAST_ROW)) // GROUP
         found += 1
-    return groups, found
+    there = 0
+    for key in keys[len(keys) - len(keys) // 4 :]:
+        there += _is_allowed(allowed, np.int64(LAST_ROW - (key & LAST_ROW)))
+    return groups, found, there
 
 
 @compiled()
