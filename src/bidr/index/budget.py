@@ -16,7 +16,7 @@ from bidr.codes.fit import FIT_ROWS
 from bidr.errors import ConfigError
 from bidr.index.engines.arrange import PIECE
 from bidr.index.engines.clusters import AT_ONCE, GRAPH_LINKS, MANY_LISTS, ORDERED_DOCUMENTS, SORTED_AT_ONCE, sample_size
-from bidr.index.engines.files import IN_RAM
+from bidr.index.engines.files import in_ram
 from bidr.index.engines.graph import chosen_from
 from bidr.index.engines.linking import AMONG
 from bidr.index.faissfile import EF_CONSTRUCTION
@@ -106,7 +106,7 @@ def parse_bytes(name: str, given: str) -> int:
 def loaded_bytes(index: Path) -> int:
     """What an index that was just built holds in RAM once it is opened, about: the files that go there."""
     manifest = open_generation(index)[1]
-    return BASE + sum(manifest.files[name].size for name in IN_RAM[manifest.engine])
+    return BASE + sum(manifest.files[name].size for name in in_ram(manifest, manifest.engine))
 
 
 def anonymous() -> int:

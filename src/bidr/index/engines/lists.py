@@ -11,6 +11,8 @@ from bidr.codes.codebooks import Floats
 from bidr.compiled import compiled
 from bidr.index.engines.base import Bitmap, Rows, Words, as_queries, as_words, each_query
 from bidr.index.engines.keep import keep_from, key_of, kth_largest, ranked
+from bidr.index.engines.means import Means
+from bidr.index.engines.shuffle import BLOCK
 from bidr.index.engines.store import FEW_ALLOWED, CodeStore, OverCodes
 
 Offsets = npt.NDArray[np.int64]
@@ -45,8 +47,16 @@ class Lists(OverCodes):
 
     name = "lists"
 
-    def __init__(self, store: CodeStore, centroids: Floats, offsets: Offsets, visits: int | None = None) -> None:
+    def __init__(
+        self,
+        store: CodeStore,
+        centroids: Floats,
+        offsets: Offsets,
+        visits: int | None = None,
+        means: Means | None = None,
+    ) -> None:
         super().__init__(store)
+        self.means = means
         self.offsets, self.visits, self._sizes = offsets, visits, np.diff(offsets)
         self._centroids = CentroidGraph(centroids) if len(centroids) > MANY_LISTS else Centroids(centroids)
 
@@ -56,7 +66,8 @@ class Lists(OverCodes):
 
     @property
     def ram_bytes(self) -> dict[str, int]:
-        return {"codes": self.store.nbytes, "lists": self._centroids.nbytes + self.offsets.nbytes + self._sizes.nbytes}
+        lists = self._centroids.nbytes + self.offsets.nbytes + self._sizes.nbytes
+        return {"codes": self.store.nbytes, "lists": lists + (self.means.nbytes if self.means else 0)}
 
     def search(
         self, queries: Floats, k: int, ef: int | None = None, allowed: Bitmap | None = None
@@ -76,10 +87,18 @@ class Lists(OverCodes):
                 scan = self.store.scan_few
 
         def one(number: int) -> tuple[Floats, Rows]:
+            if self.means is not None and allowed is None:
+                return scan(tables[number], *self._blocks(self.means, queries[number], visits, k), k, words)
             near = self._near(queries[number], visits, sizes, goal, AGAINST * share)
             return scan(tables[number], self.offsets[near], self.offsets[near + 1], k, words)
 
         return each_query(len(queries), k, one, self.threads)
+
+    def _blocks(self, means: Means, query: Floats, visits: int, k: int) -> tuple[Rows, Rows]:
+        """Where the blocks begin and end that hold as many documents as so many lists, and k at least."""
+        wanted = max(round(visits / self.lists * means.count), k // BLOCK + 2)
+        starts = BLOCK * means.nearest(query, wanted)
+        return starts, np.minimum(starts + BLOCK, self.count)
 
     def _near(self, query: Floats, visits: int, sizes: Offsets, goal: int, least: float) -> Rows:
         """The nearest lists: so many, and on until they hold `goal` documents that count.
