@@ -19,6 +19,8 @@ from bidr.index.engines.clusters import AT_ONCE, GRAPH_LINKS, MANY_LISTS, ORDERE
 from bidr.index.engines.files import in_ram
 from bidr.index.engines.graph import chosen_from
 from bidr.index.engines.linking import AMONG
+from bidr.index.engines.means import FITTED, has_means
+from bidr.index.engines.shuffle import BLOCK as CODE_BLOCK
 from bidr.index.faissfile import EF_CONSTRUCTION
 from bidr.index.folder import open_generation
 from bidr.index.sizes import FLOAT, Shape
@@ -30,7 +32,7 @@ LOOK_SECONDS = 0.02
 # A process that has imported torch, Faiss and numba and compiled what writing needs.
 BASE = 200 * MIB
 # Arrays of the size of a block that are there at the same time, by step; the fit's are of its sample.
-FITTING, CODING, DECODING, WRITING = 8, 5, 5, 6
+FITTING, CODING, DECODING, WRITING, MEANS = 8, 5, 5, 6, 4
 # Hashes of ids on their way to disk, and a 256th of them sorted: so many bytes, and of each document.
 NAMES_HELD, NAMED = 96 * MIB, 0.25
 # And where their words are written too: lengths and places; postings on their way to disk, and sorted.
@@ -60,6 +62,9 @@ def build_peaks(shape: Shape, *, fits: bool = True, named: bool = False, worded:
             sample, links = 0, links + 3 * row
         parts["clusters"] = sample * (2 * books + 24) + lists * (3 * row + links) + DECODING * AT_ONCE * row
         parts["order"] = 64 * SORTED_AT_ONCE + 24 * lists
+    if has_means(shape.engine, shape.count):
+        held = min(FITTED * CODE_BLOCK, shape.count)
+        parts["means"] = held * (2 * books + 16) + FITTED * MEANS * row + DECODING * AT_ONCE * row
     if named:
         held = NAMES_HELD + WORDS_HELD * worded
         parts["names"] = held + math.ceil(shape.count * (NAMED + WORDED * worded))

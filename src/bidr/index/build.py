@@ -12,7 +12,7 @@ from bidr.codes.codebooks import Codebooks, Codes
 from bidr.codes.learned import LearnedLists
 from bidr.codes.vectors import check_dims
 from bidr.errors import DataError
-from bidr.index.blocks import has_means, sampled, write_means
+from bidr.index.blocks import write_means
 from bidr.index.candidates import choose_engine
 from bidr.index.dividing import Division, as_learned, by_kmeans, write_lists
 from bidr.index.documents import write_documents
@@ -26,6 +26,7 @@ from bidr.index.engines.files import (
     order_type,
     write_codebooks,
 )
+from bidr.index.engines.means import has_means
 from bidr.index.engines.shuffle import BLOCK
 from bidr.index.faissfile import EF_CONSTRUCTION, pack
 from bidr.index.folder import Manifest, ModelStamp, Spread, checksum
@@ -199,7 +200,7 @@ class _Build:
         # An order alone needs no fine clusters.
         lists = clusters.lists_for(self.count) // (4 if self.engine == "scan" else 1)
         made_from, near = [self.books, self.sources, lists], has_means(self.engine, self.count)
-        return by_kmeans(self.work, self.codebooks, self.given, lists, made_from, near_in_a_row=near)
+        return by_kmeans(self.work, self.codebooks, self.given, lists, made_from, arranged=near)
 
     def vectors(self, stored: Stored) -> None:
         count, dim = self.rows.shape[0], stored.dims or self.rows.shape[1]
@@ -234,13 +235,8 @@ class _Build:
 
     def means(self) -> None:
         """The means of blocks of documents as they stand."""
-        places: Any = self.places
-        wanted = np.concatenate([places[each] for each in sampled(self.count)])
-        rows = np.sort(wanted)
-        some = self.given[rows][np.searchsorted(rows, wanted)]
-        made_from = [self.sources, self.books, self._order]
-        placed = partial(self._placed, self.given)
-        self.files |= write_means(self.work, self.codebooks, self.count, placed, some, made_from)
+        made_from, placed = [self.sources, self.books, self._order], partial(self._placed, self.given)
+        self.files |= write_means(self.work, self.codebooks, self.given, self.places, placed, made_from)
 
     def graph(self, ef_construction: int) -> None:
         """The links, in two passes over the groups by place; both go on where they were cut off."""

@@ -18,9 +18,9 @@ from bidr.index.documents import IDS, DocumentFile
 from bidr.index.engines.files import (
     CENTROIDS_FILE,
     IN_RAM,
-    in_ram,
     LEARNED_FILE,
     ORDER_FILE,
+    in_ram,
     load_engine,
     open_order,
     read_array,

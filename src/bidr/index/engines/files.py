@@ -83,15 +83,28 @@ def in_ram(files: HasFiles, engine: str) -> tuple[str, ...]:
     return IN_RAM[engine] + tuple(name for name in (MEAN_WORDS_FILE, MEANS_FILE) if name in files.files)
 
 
-def _means(folder: Path, count: int, dim: int) -> Any:
-    """The means of blocks, where there are any."""
+def read_words(folder: Path) -> npt.NDArray[np.float32]:
+    """The codewords of means: (books, 16, width)."""
+    from safetensors import SafetensorError
     from safetensors.numpy import load
 
+    path = folder / MEAN_WORDS_FILE
+    try:
+        words = load(path.read_bytes())["words"]
+    except (SafetensorError, KeyError) as error:
+        raise IndexFolderError(f"{path}: no codewords in it ({error}); {REBUILD}") from error
+    if words.ndim != 3 or words.dtype != np.float32:
+        raise IndexFolderError(f"{path}: {words.dtype} of shape {words.shape}, expected float32 of three; {REBUILD}")
+    return words
+
+
+def _means(folder: Path, count: int, dim: int) -> Any:
+    """The means of blocks, where there are any."""
     from bidr.index.engines.means import Means, blocks_of
 
     if not (folder / MEANS_FILE).exists():
         return None
-    words = load((folder / MEAN_WORDS_FILE).read_bytes())["words"]
+    words = read_words(folder)
     rows = open_array(folder / MEANS_FILE, np.dtype(np.uint8), 2)
     if rows.shape != (blocks_of(count), -(-len(words) // 2)) or len(words) * words.shape[2] != dim:
         raise IndexFolderError(f"{folder / MEANS_FILE}: {rows.shape} for {count:,} rows; {REBUILD}")

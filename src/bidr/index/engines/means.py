@@ -1,6 +1,6 @@
 """Blocks of 32 documents that stand side by side, by their means: those that a query should look into.
 
-Means are in 4-bit codes of their own, so that a query is compared with all of them as quickly as with as many documents.
+Means are in 4-bit codes of their own: a query is compared with all of them as quickly as with as many documents.
 """
 
 from typing import Any
@@ -15,15 +15,19 @@ from bidr.index.engines.shuffle import BLOCK, next_block, shuffle_here
 from bidr.index.engines.store import to_blocks
 from bidr.index.engines.tables import even_books, products, round_table
 
-
-# Fewer blocks than these are not worth it; and how many of them codewords are fitted to.
-FEWEST, FITTED, ROUNDS = 512, 16_384, 10
-BITS, MOST_BOOKS = 4, 128
+# Fewer blocks than these are not worth it; how many of them codewords are fitted to, and in how many rounds.
+FEWEST, FITTED, ROUNDS = 512, 8_192, 10
+BITS, WORDS, MOST_BOOKS = 4, 16, 128
 
 
 def blocks_of(count: int) -> int:
     """How many blocks so many documents stand in."""
     return -(-count // BLOCK)
+
+
+def has_means(engine: str, count: int) -> bool:
+    """Whether an index of so many documents has means of blocks."""
+    return engine == "lists" and blocks_of(count) >= FEWEST
 
 
 def books_for(dim: int) -> int:
@@ -32,7 +36,7 @@ def books_for(dim: int) -> int:
 
 
 class Means:
-    """The mean of each block, coded. words: codewords (books, 16, width), books side by side; rows: two codes a byte."""
+    """The mean of each block, coded. words: (books, 16, width), books side by side; rows: two codes a byte."""
 
     def __init__(self, words: Floats, rows: Codes) -> None:
         self._words, self.count, self._shuffle = np.array(words, dtype=np.float32), len(rows), shuffle_here()
