@@ -66,7 +66,7 @@ def coded_means(codebooks: Codebooks, placed: Codes) -> tuple[Floats, Codes]:
 def encoded(
     coder: MeanCoder, codebooks: Codebooks, placed: Callable[[int], Iterator[Codes]]
 ) -> Callable[[int], Iterator[Codes]]:
-    """Codes of means from a block on, some at a time. placed: documents' codes from a place on, whole blocks at a time."""
+    """Codes of means from a block on, some at a time. placed: documents' codes from a place on, by whole blocks."""
     return lambda first: (coder.encode(means_of(codebooks, codes)) for codes in placed(BLOCK * first))
 
 
