@@ -8,8 +8,8 @@ Settings = dict[str, Any]
 NAMES = ("ours", "faiss", "faiss-hnsw", "scann", "diskann", "lancedb", "usearch", "hnswlib", "naive")
 PACKAGES = {"scann": "scann", "diskann": "diskannpy", "lancedb": "lancedb", "usearch": "usearch", "hnswlib": "hnswlib"}
 """What pip installs for a peer that is not there with bidr."""
-# Steps of a half at most and mostly of a quarter, for all alike: the fastest setting that reaches a recall is shown, so a
-# wide step would count against who needs a little more than the one before.
+# Steps of a half at most, for all alike: the fastest setting that reaches a recall is shown, so a wide step counts
+# against who needs a little more than the one before.
 DEPTHS = (100, 150, 200, 250, 300, 400, 500, 600, 800, 1_000, 1_250, 1_500, 2_000)
 LISTED_DEPTHS = (200, 300, 400, 500, 700, 1_000, 1_500, 2_000)
 WIDTHS = (100, 150, 200, 250, 300, 350, 400, 500, 600, 700, 800, 1_000, 1_200)
