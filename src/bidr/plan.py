@@ -10,7 +10,8 @@ from bidr.codes.vectors import check_dims
 from bidr.errors import ConfigError
 from bidr.index.budget import build_peaks
 from bidr.index.engines.graph import compared_by_walk, default_width
-from bidr.index.engines.lists import default_visits
+from bidr.index.engines.lists import IN_BLOCKS, default_visits
+from bidr.index.engines.means import has_means
 from bidr.index.lexical.sizes import SAMPLED, WordsSize, counted, words_disk, words_ram
 from bidr.index.sizes import ENGINES, MOST_DOCUMENTS, Shape, cold_pages, disk, page_tables, ram
 from bidr.index.times import build_seconds
@@ -171,7 +172,9 @@ def _engine(corpus: Corpus, engine: str, bits: int) -> dict[str, Any]:
 def compared(shape: Shape, candidates: int) -> int:
     """Codes that a query is compared with, by default settings."""
     if shape.engine == "lists":
-        return max(min(candidates, shape.count), round(default_visits(shape.lists) / shape.lists * shape.count))
+        times = IN_BLOCKS if has_means(shape.engine, shape.count) else 1.0
+        visited = default_visits(shape.lists, times) / shape.lists
+        return max(min(candidates, shape.count), round(visited * shape.count))
     return compared_by_walk(shape.count, default_width(candidates)) if shape.engine == "hnsw" else shape.count
 
 

@@ -4,6 +4,7 @@ import mmap
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -183,6 +184,15 @@ def test_each_peer_is_measured_and_has_an_adapter() -> None:
     wanted = variants(NAMES, 193_000, 384, (32,))
     assert {one.peer for one in wanted} == set(NAMES)
     assert all((Path(run.__file__).parent / "peers" / f"{one.adapter}.py").exists() for one in wanted)
+
+
+def test_no_step_of_a_grid_is_wide_for_anyone() -> None:
+    for one in variants(NAMES, 1_000_000, 384, (32,)):
+        if one.peer in ("diskann", "lancedb"):  # a query takes tens of milliseconds
+            continue
+        for name in {name for setting in one.grid for name in setting}:
+            steps = sorted({setting[name] for setting in one.grid})
+            assert all(after <= 1.7 * before for before, after in pairwise(steps)), one.name
 
 
 def test_what_needs_no_environment_gets_none(tmp_path: Path) -> None:

@@ -81,9 +81,12 @@ def vectors() -> np.ndarray:
     return clustered(COUNT, DIM)
 
 
-@pytest.mark.parametrize("engine", ["scan", "lists", "learned lists", "hnsw"])
-def test_killed_at_any_write_it_ends_in_the_same_bytes(tmp_path, kill, vectors, engine):
+@pytest.mark.parametrize("engine", ["scan", "lists", "lists with means", "learned lists", "hnsw"])
+def test_killed_at_any_write_it_ends_in_the_same_bytes(tmp_path, kill, vectors, engine, monkeypatch):
     options = {}
+    if engine == "lists with means":
+        engine = "lists"
+        monkeypatch.setattr("bidr.index.engines.means.FEWEST", 16)
     if engine == "learned lists":
         engine, options = "lists", {"lists": LearnedLists(vectors[:40], vectors[40:80])}
     build(tmp_path / "alone", engine, vectors, **options)

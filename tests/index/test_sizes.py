@@ -9,6 +9,7 @@ from made_index import clustered, documents, random_codebooks
 
 from bidr.index import checks
 from bidr.index.build import build_index
+from bidr.index.engines import means
 from bidr.index.lexical.sizes import words_disk
 from bidr.index.live.index import LiveIndex
 from bidr.index.live.writer import LiveWriter
@@ -43,8 +44,8 @@ def build(folder: Path, shape: Shape) -> tuple[float, float]:
 
 
 def check(folder: Path, shape: Shape) -> None:
-    means = build(folder, shape)
-    planned = disk(shape, *means)
+    sizes = build(folder, shape)
+    planned = disk(shape, *sizes)
     with IndexReader.open(folder) as reader:
         measured, found = reader.candidates.ram_bytes, reader.describe()["disk_bytes"]
         generation = reader.generation
@@ -64,6 +65,13 @@ def test_what_is_planned_is_what_an_index_takes(tmp_path: Path, engine: str, cou
     for bits in BITS:
         stored = KINDS[bits == 4]
         check(tmp_path / f"{bits}", Shape(count, DIM, engine, bits, CODE_BYTES, stored, live=False))
+
+
+@pytest.mark.parametrize("bits", BITS)
+def test_means_of_blocks_take_what_is_planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bits: int) -> None:
+    monkeypatch.setattr(means, "FEWEST", 16)
+    check(tmp_path, Shape(4_500, DIM, "lists", bits, CODE_BYTES, live=False))
+    assert list(tmp_path.glob("0*/means.npy"))
 
 
 def test_vectors_that_are_cut_off_take_what_is_left_of_them(tmp_path: Path) -> None:

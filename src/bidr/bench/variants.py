@@ -8,13 +8,15 @@ Settings = dict[str, Any]
 NAMES = ("ours", "faiss", "faiss-hnsw", "scann", "diskann", "lancedb", "usearch", "hnswlib", "naive")
 PACKAGES = {"scann": "scann", "diskann": "diskannpy", "lancedb": "lancedb", "usearch": "usearch", "hnswlib": "hnswlib"}
 """What pip installs for a peer that is not there with bidr."""
-DEPTHS = (100, 200, 300, 400, 600, 800, 1_000, 1_500, 2_000)
-LISTED_DEPTHS = (200, 400, 700, 1_000, 2_000)
-WIDTHS = (100, 150, 200, 300, 400, 600, 800, 1_200)
+# Steps of a half at most, for all alike: the fastest setting that reaches a recall is shown, so a wide step counts
+# against who needs a little more than the one before.
+DEPTHS = (100, 150, 200, 250, 300, 400, 500, 600, 800, 1_000, 1_250, 1_500, 2_000)
+LISTED_DEPTHS = (200, 300, 400, 500, 700, 1_000, 1_500, 2_000)
+WIDTHS = (100, 150, 200, 250, 300, 350, 400, 500, 600, 700, 800, 1_000, 1_200)
 # Where every step of a walk waits for the disk.
 DISK_WIDTHS = (100, 200, 400, 800)
 COLD_DEPTH = 1_000
-SHARES = (0.05, 0.1, 0.2, 0.4)
+SHARES = (0.03, 0.05, 0.07, 0.1, 0.14, 0.2, 0.28, 0.4)
 
 
 class Variant(NamedTuple):

@@ -16,9 +16,11 @@ from bidr.codes.fit import FIT_ROWS
 from bidr.errors import ConfigError
 from bidr.index.engines.arrange import PIECE
 from bidr.index.engines.clusters import AT_ONCE, GRAPH_LINKS, MANY_LISTS, ORDERED_DOCUMENTS, SORTED_AT_ONCE, sample_size
-from bidr.index.engines.files import IN_RAM
+from bidr.index.engines.files import in_ram
 from bidr.index.engines.graph import chosen_from
 from bidr.index.engines.linking import AMONG
+from bidr.index.engines.means import FITTED, has_means
+from bidr.index.engines.shuffle import BLOCK as CODE_BLOCK
 from bidr.index.faissfile import EF_CONSTRUCTION
 from bidr.index.folder import open_segment
 from bidr.index.sizes import FLOAT, Shape
@@ -31,7 +33,7 @@ LOOK_SECONDS = 0.02
 # A process that has imported torch, Faiss and numba and compiled what writing needs.
 BASE = 200 * MIB
 # Arrays of the size of a block that are there at the same time, by step; the fit's are of its sample.
-FITTING, CODING, DECODING, WRITING = 8, 5, 5, 6
+FITTING, CODING, DECODING, WRITING, MEANS = 8, 5, 5, 6, 4
 # Hashes of ids on their way to disk, and a 256th of them sorted: so many bytes, and of each document.
 NAMES_HELD, NAMED = 96 * MIB, 0.25
 # Attributes: a million values, 32 MiB of different words as they are counted, and what merging those on disk takes.
@@ -67,6 +69,9 @@ def build_peaks(
             sample, links = 0, links + 3 * row
         parts["clusters"] = sample * (2 * books + 24) + lists * (3 * row + links) + DECODING * AT_ONCE * row
         parts["order"] = 64 * SORTED_AT_ONCE + 24 * lists
+    if has_means(shape.engine, shape.count):
+        held = min(FITTED * CODE_BLOCK, shape.count)
+        parts["means"] = held * (2 * books + 16) + FITTED * MEANS * row + DECODING * AT_ONCE * row
     if named:
         held = NAMES_HELD + WORDS_HELD * worded + ATTRIBUTES_HELD * described
         parts["names"] = held + math.ceil(shape.count * (NAMED + WORDED * worded))
@@ -116,7 +121,7 @@ def parse_bytes(name: str, given: str) -> int:
 def loaded_bytes(index: Path) -> int:
     """What an index holds in RAM once it is opened, about: the files of its segments that go there."""
     manifests = [open_segment(index, each.name, each.xxh3) for each in state_in_force(index)[1].segments]
-    return BASE + sum(each.files[name].size for each in manifests for name in IN_RAM[each.engine])
+    return BASE + sum(each.files[name].size for each in manifests for name in in_ram(each, each.engine))
 
 
 def anonymous() -> int:

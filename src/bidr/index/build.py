@@ -12,11 +12,12 @@ from bidr.codes.codebooks import Codebooks, Codes
 from bidr.codes.learned import LearnedLists
 from bidr.codes.vectors import check_dims
 from bidr.errors import DataError
+from bidr.index.blocks import write_means
 from bidr.index.candidates import choose_engine
 from bidr.index.dividing import Division, as_learned, by_kmeans, write_lists
 from bidr.index.documents import write_documents
 from bidr.index.engines import clusters
-from bidr.index.engines.arrange import arranged
+from bidr.index.engines.arrange import arranged, in_blocks
 from bidr.index.engines.files import (
     CODES_FILE,
     GRAPH_FILE,
@@ -25,6 +26,8 @@ from bidr.index.engines.files import (
     order_type,
     write_codebooks,
 )
+from bidr.index.engines.means import has_means
+from bidr.index.engines.shuffle import BLOCK
 from bidr.index.faissfile import EF_CONSTRUCTION, pack
 from bidr.index.folder import Manifest, ModelStamp, Spread, checksum
 from bidr.index.generation import Begin, new_generation
@@ -122,6 +125,8 @@ class _Build:
         self.codes()
         if self.engine == "hnsw":
             self.graph(ef_construction)
+        if has_means(self.engine, self.count):
+            self.means()
         if self.sources != _stamps(self.work, self.given, self.rows):
             raise DataError("vectors: changed while the index was made of them; build it again")
 
@@ -180,6 +185,8 @@ class _Build:
                 blocks = (order[at : at + WRITE_ROWS] for at in range(0, self.count, WRITE_ROWS))
                 if self.engine == "hnsw":
                     blocks = arranged(self.codebooks, self.given, clusters.Clusters(means, offsets, order))
+                elif has_means(self.engine, self.count):
+                    blocks = in_blocks(self.codebooks, self.given, offsets, order, BLOCK)
                 write_array(step, ORDER_FILE, dtype, (self.count,), blocks)
             if self.engine == "lists":
                 write_lists(step, division, offsets)
@@ -192,7 +199,8 @@ class _Build:
             return as_learned(self.codebooks, self.learned)
         # An order alone needs no fine clusters.
         lists = clusters.lists_for(self.count) // (4 if self.engine == "scan" else 1)
-        return by_kmeans(self.work, self.codebooks, self.given, lists, [self.books, self.sources, lists])
+        made_from, near = [self.books, self.sources, lists], has_means(self.engine, self.count)
+        return by_kmeans(self.work, self.codebooks, self.given, lists, made_from, arranged=near)
 
     def vectors(self, stored: Stored) -> None:
         count, dim = self.rows.shape[0], stored.dims or self.rows.shape[1]
@@ -224,6 +232,11 @@ class _Build:
 
         self.files |= self.work.run("codebooks", self.books, lambda step: write_codebooks(step.file, self.codebooks))
         self.files |= self.work.run("codes", [self.sources, self._order, self.codebooks.bits], write)
+
+    def means(self) -> None:
+        """The means of blocks of documents as they stand."""
+        made_from, placed = [self.sources, self.books, self._order], partial(self._placed, self.given)
+        self.files |= write_means(self.work, self.codebooks, self.given, self.places, placed, made_from)
 
     def graph(self, ef_construction: int) -> None:
         """The links, in two passes over the groups by place; both go on where they were cut off."""

@@ -8,6 +8,7 @@ import numpy.typing as npt
 from bidr.codes.codebooks import Codebooks, Codes, Floats
 from bidr.codes.learned import LearnedLists
 from bidr.index.engines import clusters
+from bidr.index.engines.arrange import in_a_row
 from bidr.index.engines.files import CENTROIDS_FILE, LEARNED_FILE, OFFSETS_FILE
 from bidr.index.folder import checksum
 from bidr.index.kept import KeptRounds
@@ -28,13 +29,16 @@ class Division(NamedTuple):
         return [checksum(self.learned.to_bytes())] if self.learned else []
 
 
-def by_kmeans(work: Work, codebooks: Codebooks, codes: Codes, lists: int, made_from: list[object]) -> Division:
-    """Means of so many clusters; where steps are kept, those of k-means are."""
+def by_kmeans(
+    work: Work, codebooks: Codebooks, codes: Codes, lists: int, made_from: list[object], *, arranged: bool = False
+) -> Division:
+    """Means of so many clusters; where steps are kept, those of k-means are. arranged: near ones follow each other."""
     rounds = KeptRounds(work, made_from)
     sample, state = clusters.sample_size(len(codes), lists), rounds.last()
     before = state.rounds * sample + state.rows if state else 0
     with bar("Finding clusters", clusters.ROUNDS * sample, "comparisons", before) as advance:
-        return Division(clusters.find_centroids(codebooks, codes, lists, rounds, advance), codebooks)
+        means = clusters.find_centroids(codebooks, codes, lists, rounds, advance)
+    return Division(in_a_row(means) if arranged else means, codebooks)
 
 
 def as_learned(codebooks: Codebooks, lists: LearnedLists) -> Division:

@@ -20,6 +20,7 @@ from bidr.index.engines.files import (
     IN_RAM,
     LEARNED_FILE,
     ORDER_FILE,
+    in_ram,
     load_engine,
     open_order,
     read_array,
@@ -242,7 +243,7 @@ def _open_parts(generation: Path, manifest: Manifest, ef: int | None) -> Parts:
             f"{generation}: the manifest names the engine {manifest.engine!r}, expected {', '.join(IN_RAM)}; {REBUILD}"
         )
     # What is read into RAM is checked whole now; the rest when it is first looked at.
-    for name in IN_RAM[manifest.engine]:
+    for name in in_ram(manifest, manifest.engine):
         check_content(generation, manifest, name)
     vectors = VectorFile.open(generation / VECTORS_FILE)
     documents = DocumentFile.open(generation, manifest.count, manifest)

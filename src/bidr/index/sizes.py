@@ -16,12 +16,15 @@ from bidr.index.engines.files import (
     CODES_FILE,
     GRAPH_FILE,
     LEARNED_FILE,
+    MEAN_WORDS_FILE,
+    MEANS_FILE,
     OFFSETS_FILE,
     ORDER_FILE,
     order_type,
 )
 from bidr.index.engines.linking import LINK_WORDS, nodes_of
 from bidr.index.engines.lists import MANY_LISTS
+from bidr.index.engines.means import WORDS, blocks_of, books_for, has_means
 from bidr.index.engines.shuffle import BLOCK as CODE_BLOCK
 from bidr.index.lines import OFFSET
 from bidr.index.names import HASH, HASHES, ROW, ROWS
@@ -38,7 +41,7 @@ MOST_DOCUMENTS = {"scan": 1 << 32, "lists": 1 << 32, "hnsw": 1 << 31}
 CENTROID_LINKS = 160
 # What JSON puts around a title and a text.
 TEXT_FRAME = len('["", ""]')
-SAFETENSORS_HEADER, MANIFEST = 152, 2_000
+SAFETENSORS_HEADER, MEANS_HEADER, MANIFEST = 152, 80, 2_000
 PAGE_TABLE_ENTRY = 8
 # Anonymous memory of a process that has searched 10,000 documents: 75 MB, and 129 MB in the first one, which compiles
 # (`cd tests/index; python memory_probe.py build FOLDER 10000 scan; python memory_probe.py search FOLDER`).
@@ -97,6 +100,8 @@ def engine_ram(shape: Shape) -> dict[str, int]:
     if shape.engine == "lists":
         beside = CENTROID_LINKS if shape.lists > MANY_LISTS else FLOAT.itemsize
         parts["lists"] = shape.lists * (shape.dim + beside) + 8 * (2 * shape.lists + 1)
+        if has_means(shape.engine, shape.count):
+            parts["lists"] += -(-blocks_of(shape.count) // CODE_BLOCK) * CODE_BLOCK * _mean_bytes(shape)
     if shape.engine == "hnsw":
         parts["links"] = nodes_of(shape.count) * LINK_WORDS * WORD.itemsize
     return parts
@@ -143,6 +148,9 @@ def disk(shape: Shape, id_bytes: float | None = None, text_bytes: float | None =
     if shape.engine == "lists":
         files[OFFSETS_FILE] = _npy(OFFSET, shape.lists + 1)
         files[CENTROIDS_FILE] = _npy(FLOAT, shape.lists, shape.dim)
+        if has_means(shape.engine, count):
+            files[MEANS_FILE] = _npy(BYTE, blocks_of(count), _mean_bytes(shape))
+            files[MEAN_WORDS_FILE] = MEANS_HEADER + FLOAT.itemsize * shape.dim * WORDS
         if shape.learned:
             files[LEARNED_FILE] = SAFETENSORS_HEADER + 2 * FLOAT.itemsize * shape.learned * shape.dim
     if shape.engine == "hnsw":
@@ -166,6 +174,11 @@ def cold_pages(shape: Shape, candidates: int) -> float:
     pages = candidates * pages_a_row(shape.row_bytes)
     kept = CHECK.itemsize * shape.blocks <= ASKED_CHECKS
     return min(pages + (0 if kept else candidates), shape.blocks)
+
+
+def _mean_bytes(shape: Shape) -> int:
+    """Bytes of the mean of a block."""
+    return -(-books_for(shape.dim) // 2)
 
 
 def _lines(name: str, count: int, mean: float) -> dict[str, int]:

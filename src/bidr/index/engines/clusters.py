@@ -58,11 +58,14 @@ def lists_for(count: int) -> int:
     return max(1, min(round(LISTS_PER_ROOT * math.sqrt(count)), count // LEAST_IN_A_LIST))
 
 
-def clusters(codebooks: Codebooks, codes: Codes, lists: int | None = None) -> Clusters:
-    """Cluster documents, everything in memory."""
+def clusters(
+    codebooks: Codebooks, codes: Codes, lists: int | None = None, arrange: Callable[[Floats], Floats] | None = None
+) -> Clusters:
+    """Cluster documents, everything in memory. arrange: puts the centroids in another order."""
     count = len(codes)
     lists = min(lists or lists_for(count), count)
     centroids = find_centroids(codebooks, codes, lists)
+    centroids = centroids if arrange is None else arrange(centroids)
     of = np.concatenate(list(assigned(codebooks, codes, centroids)))
     order = np.empty(count, dtype=np.int64)
     offsets = offsets_of(of, lists)

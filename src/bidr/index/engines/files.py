@@ -19,6 +19,8 @@ CODEBOOKS_FILE, CODES_FILE, ORDER_FILE = "codebooks.safetensors", "codes.npy", "
 CENTROIDS_FILE, OFFSETS_FILE, GRAPH_FILE = "centroids.npy", "lists.npy", "graph.npy"
 # Where the lists are those that the model learned: all of them, for whoever makes lists of these documents again.
 LEARNED_FILE = "learned.safetensors"
+# The means of blocks of 32 places, coded, and their codewords; absent in small indexes and those of earlier versions.
+MEANS_FILE, MEAN_WORDS_FILE = "means.npy", "means.safetensors"
 # What is read into RAM, by engine; it is checked whole when an index is opened.
 IN_RAM = {
     "scan": (CODEBOOKS_FILE, CODES_FILE),
@@ -65,7 +67,7 @@ def load_engine(folder: Path, engine: str, ef: int | None = None) -> Candidates:
             raise IndexFolderError(f"{folder / OFFSETS_FILE}: lists that do not cover {store.count:,} rows; {REBUILD}")
         if centroids.shape != (len(offsets) - 1, codebooks.dim):
             raise IndexFolderError(f"{folder / CENTROIDS_FILE}: {centroids.shape} for other lists; {REBUILD}")
-        return Lists(store, centroids, offsets, ef)
+        return Lists(store, centroids, offsets, ef, _means(folder, store.count, codebooks.dim))
     if engine == "hnsw":
         links = shared(folder / GRAPH_FILE, lambda: _read_links(folder / GRAPH_FILE))
         if links.shape != (nodes_of(store.count), LINK_WORDS):
@@ -74,6 +76,39 @@ def load_engine(folder: Path, engine: str, ef: int | None = None) -> Candidates:
     raise IndexFolderError(
         f"{folder}: the manifest names the engine {engine!r}, expected scan, lists or hnsw; {REBUILD}"
     )
+
+
+def in_ram(files: HasFiles, engine: str) -> tuple[str, ...]:
+    """The files of an index that are read into RAM."""
+    return IN_RAM[engine] + tuple(name for name in (MEAN_WORDS_FILE, MEANS_FILE) if name in files.files)
+
+
+def read_words(folder: Path) -> npt.NDArray[np.float32]:
+    """The codewords of means: (books, 16, width)."""
+    from safetensors import SafetensorError
+    from safetensors.numpy import load
+
+    path = folder / MEAN_WORDS_FILE
+    try:
+        words = load(path.read_bytes())["words"]
+    except (SafetensorError, KeyError) as error:
+        raise IndexFolderError(f"{path}: no codewords in it ({error}); {REBUILD}") from error
+    if words.ndim != 3 or words.dtype != np.float32:
+        raise IndexFolderError(f"{path}: {words.dtype} of shape {words.shape}, expected float32 of three; {REBUILD}")
+    return words
+
+
+def _means(folder: Path, count: int, dim: int) -> Any:
+    """The means of blocks, where there are any."""
+    from bidr.index.engines.means import Means, blocks_of
+
+    if not (folder / MEANS_FILE).exists():
+        return None
+    words = read_words(folder)
+    rows = open_array(folder / MEANS_FILE, np.dtype(np.uint8), 2)
+    if rows.shape != (blocks_of(count), -(-len(words) // 2)) or len(words) * words.shape[2] != dim:
+        raise IndexFolderError(f"{folder / MEANS_FILE}: {rows.shape} for {count:,} rows; {REBUILD}")
+    return Means(words, rows)
 
 
 def _read_links(path: Path) -> npt.NDArray[np.uint64]:

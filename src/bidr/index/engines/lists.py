@@ -11,6 +11,8 @@ from bidr.codes.codebooks import Floats
 from bidr.compiled import compiled
 from bidr.index.engines.base import Bitmap, Rows, Words, as_queries, as_words, each_query
 from bidr.index.engines.keep import keep_from, key_of, kth_largest, ranked
+from bidr.index.engines.means import Means
+from bidr.index.engines.shuffle import BLOCK
 from bidr.index.engines.store import FEW_ALLOWED, CodeStore, OverCodes
 
 Offsets = npt.NDArray[np.int64]
@@ -20,6 +22,8 @@ Scanning = Callable[[Floats, Rows, Rows, int, Words], tuple[Floats, Rows]]
 # 96.7 and 40 % 99.6 (docs/engines.md). Of more lists than a million documents have, a smaller one: what must be visited
 # for as much grew with the documents to the power .09 to .2 from 192,990 to a million, the lists with their root.
 VISITED, VISITED_OF, FEWER = 0.2, 4_000, 0.7
+# Where blocks are chosen by their means, half as many documents hold as much of what is looked for.
+IN_BLOCKS = 0.5
 # Under a filter so many times as many: fewer documents of each are compared, and those that a filter leaves are further
 # away. Found of the scan's top 100 at 50 and 10 % allowed, with the query: .990 without this.
 VISITED_FILTERED = 1.5
@@ -30,12 +34,15 @@ VISITED_FILTERED = 1.5
 AGAINST = 0.75
 # Comparing with every centroid takes 10 microseconds a thousand; from here on a graph over them is quicker.
 MANY_LISTS = 32_768
+# Of more blocks (four million documents) those in the nearest lists alone are looked at: so many times as many lists
+# as would be visited, which loses 1 of 160 of what is found (docs/engines.md).
+MANY_BLOCKS, LOOKED = 131_072, 4
 # Products with bytes, summed over 8,000 dimensions, fit 32 bits.
 QUERY_STEPS = 2_047
 
 
 def default_visits(lists: int, times: float = 1) -> int:
-    """How many of so many lists a query visits."""
+    """How many of so many lists a query visits: whole lists, or `IN_BLOCKS` of it in blocks."""
     share: float = VISITED * min(1, VISITED_OF / max(lists, 1)) ** FEWER
     return max(1, round(times * share * lists))
 
@@ -45,8 +52,16 @@ class Lists(OverCodes):
 
     name = "lists"
 
-    def __init__(self, store: CodeStore, centroids: Floats, offsets: Offsets, visits: int | None = None) -> None:
+    def __init__(
+        self,
+        store: CodeStore,
+        centroids: Floats,
+        offsets: Offsets,
+        visits: int | None = None,
+        means: Means | None = None,
+    ) -> None:
         super().__init__(store)
+        self.means = means
         self.offsets, self.visits, self._sizes = offsets, visits, np.diff(offsets)
         self._centroids = CentroidGraph(centroids) if len(centroids) > MANY_LISTS else Centroids(centroids)
 
@@ -56,7 +71,8 @@ class Lists(OverCodes):
 
     @property
     def ram_bytes(self) -> dict[str, int]:
-        return {"codes": self.store.nbytes, "lists": self._centroids.nbytes + self.offsets.nbytes + self._sizes.nbytes}
+        lists = self._centroids.nbytes + self.offsets.nbytes + self._sizes.nbytes
+        return {"codes": self.store.nbytes, "lists": lists + (self.means.nbytes if self.means else 0)}
 
     def search(
         self, queries: Floats, k: int, ef: int | None = None, allowed: Bitmap | None = None
@@ -64,7 +80,8 @@ class Lists(OverCodes):
         """As `Candidates.search`; `ef` lists are visited, and more where these hold fewer than k documents."""
         queries, words = as_queries(queries), as_words(allowed, self.count)
         tables = self.store.tables(queries)
-        usual = default_visits(self.lists, 1 if allowed is None else VISITED_FILTERED)
+        blocks = self.means if allowed is None else None
+        usual = default_visits(self.lists, VISITED_FILTERED if allowed is not None else IN_BLOCKS if blocks else 1)
         visits = min(ef or self.visits or usual, self.lists)
         sizes, goal, share = self._sizes, k, 0.0
         scan: Scanning = self.store.scan
@@ -76,10 +93,28 @@ class Lists(OverCodes):
                 scan = self.store.scan_few
 
         def one(number: int) -> tuple[Floats, Rows]:
+            if blocks is not None:
+                return scan(tables[number], *self._blocks(blocks, queries[number], visits, k), k, words)
             near = self._near(queries[number], visits, sizes, goal, AGAINST * share)
             return scan(tables[number], self.offsets[near], self.offsets[near + 1], k, words)
 
         return each_query(len(queries), k, one, self.threads)
+
+    def _blocks(self, means: Means, query: Floats, visits: int, k: int) -> tuple[Rows, Rows]:
+        """Where the blocks begin and end that hold as many documents as so many lists, and k at least."""
+        wanted = max(round(visits / self.lists * means.count), k // BLOCK + 2)
+        starts = BLOCK * means.nearest(query, wanted, self._within(query, visits, wanted))
+        return starts, np.minimum(starts + BLOCK, self.count)
+
+    def _within(self, query: Floats, visits: int, wanted: int) -> tuple[Rows, Rows] | None:
+        """Where blocks are looked for: of very many in the nearest lists alone; None: everywhere."""
+        looked = LOOKED * visits
+        if -(-self.count // BLOCK) <= MANY_BLOCKS or looked >= self.lists:
+            return None
+        near = np.sort(self._centroids.nearest(query, looked))
+        starts, stops = (-(-self.offsets[at] // BLOCK) for at in (near, near + 1))
+        filled = stops > starts
+        return (starts[filled], stops[filled]) if (stops - starts).sum() >= wanted else None
 
     def _near(self, query: Floats, visits: int, sizes: Offsets, goal: int, least: float) -> Rows:
         """The nearest lists: so many, and on until they hold `goal` documents that count.

@@ -3,12 +3,15 @@
 import numpy as np
 
 from bidr.codes.codebooks import Codebooks, Codes
-from bidr.index.engines.arrange import arranged
+from bidr.index.engines.arrange import arranged, in_a_row, in_blocks
 from bidr.index.engines.base import Rows
 from bidr.index.engines.clusters import clusters
+from bidr.index.engines.coding import coded_means
 from bidr.index.engines.graph import Graph, build_links
 from bidr.index.engines.lists import Lists
+from bidr.index.engines.means import Means, has_means
 from bidr.index.engines.scan import Scan
+from bidr.index.engines.shuffle import BLOCK
 from bidr.index.engines.store import CodeStore
 from bidr.index.faissfile import EF_CONSTRUCTION, check_codes, pack
 
@@ -24,9 +27,14 @@ def make_lists(
 ) -> tuple[Lists, Rows]:
     """Lists over codes, and the order in which documents stand there: place -> row."""
     check_codes(codebooks, codes)
-    found = clusters(codebooks, codes, lists)
-    store = CodeStore(codebooks, pack(codes[found.order], codebooks.bits))
-    return Lists(store, found.centroids, found.offsets, visits), found.order
+    blocks, means = has_means("lists", len(codes)), None
+    found = clusters(codebooks, codes, lists, in_a_row if blocks else None)
+    order = found.order
+    if blocks:
+        order = np.concatenate(list(in_blocks(codebooks, codes, found.offsets, order, BLOCK)))
+        means = Means(*coded_means(codebooks, codes[order]))
+    store = CodeStore(codebooks, pack(codes[order], codebooks.bits))
+    return Lists(store, found.centroids, found.offsets, visits, means), order
 
 
 def make_graph(

@@ -14,6 +14,9 @@ from bidr.index.engines.shuffle import BLOCK, BYTE_SUMS, next_block
 # too high, and the codes scanned twice, for 1 to 2 of 100 queries, with 6 for none.
 SAMPLE_EVERY, SAMPLE_DEVIATIONS = 32, 6
 ALL = np.uint32(0xFFFFFFFF)
+# Codes are asked for so many bytes ahead: with half of it a scan takes a third longer where they come from memory. Of
+# ranges of few blocks the first block of a later one is.
+AHEAD, FEW_BLOCKS, PARTS_AHEAD = 4_096, 4, 4
 
 
 @compiled()
@@ -44,7 +47,7 @@ def _first_guess(
         return 0
     pairs = blocks.shape[1]
     base, entries, sums = blocks.ctypes.data, table.ctypes.data, np.empty(BLOCK, dtype=np.uint16)
-    often = np.zeros((pairs + BYTE_SUMS - 1) // BYTE_SUMS * 510 + 1, dtype=np.int32)
+    often = np.zeros(largest_sum(pairs) + 1, dtype=np.int32)
     count, number, largest = 0, 0, np.uint16(len(often) - 1)
     for part in range(len(starts)):
         for block in range(starts[part] // BLOCK, (stops[part] + BLOCK - 1) // BLOCK):
@@ -53,14 +56,14 @@ def _first_guess(
                 continue
             wanted = _wanted(block, starts[part], stops[part], allowed)
             if wanted:
-                next_block(base, entries, pairs, block, block + 1, sums.ctypes.data, np.uint16(0), shuffle)
+                next_block(base, entries, pairs, block, block + 1, sums.ctypes.data, 0, np.uint16(0), shuffle)
             while wanted:
                 often[min(sums[trailing_zeros(wanted)], largest)] += 1
                 wanted &= wanted - np.uint32(1)
                 count += 1
     expected = k / SAMPLE_EVERY
     rank = int(expected + SAMPLE_DEVIATIONS * expected**0.5) + 1
-    return max(_from_above(often, rank) - margin, 0) if rank <= count else 0
+    return max(from_above(often, rank) - margin, 0) if rank <= count else 0
 
 
 @compiled()
@@ -73,6 +76,9 @@ def _reaching(
     keys, count = np.empty(4 * k + 4 * BLOCK, dtype=np.uint64), 0
     for part in range(len(starts)):
         block, last = starts[part] // BLOCK, (stops[part] + BLOCK - 1) // BLOCK
+        ahead = AHEAD
+        if last - block <= FEW_BLOCKS:
+            ahead = (starts[min(part + PARTS_AHEAD, len(starts) - 1)] // BLOCK - block) * pairs * BLOCK
         while block < last:
             stop = last
             if len(allowed):
@@ -80,7 +86,7 @@ def _reaching(
                     block += 1
                     continue
                 stop = block + 1
-            found = next_block(base, entries, pairs, block, stop, sums.ctypes.data, np.uint16(least), shuffle)
+            found = next_block(base, entries, pairs, block, stop, sums.ctypes.data, ahead, np.uint16(least), shuffle)
             reached = np.uint32(found & LAST_ROW)
             if not reached:
                 block = stop
@@ -115,6 +121,12 @@ def _wanted(block: Any, start: int, stop: int, allowed: Any) -> Any:
 
 
 @compiled()
+def largest_sum(pairs: int) -> int:
+    """What sums of so many pairs of books stay within."""
+    return (pairs + BYTE_SUMS - 1) // BYTE_SUMS * 510
+
+
+@compiled()
 def kth_sum(keys: Any, count: int, k: int) -> int:
     """The k-th largest sum of the first `count` keys, by counting how often each occurs."""
     low = high = np.int64(keys[0] >> ROW_BITS)
@@ -124,11 +136,11 @@ def kth_sum(keys: Any, count: int, k: int) -> int:
     often = np.zeros(high - low + 1, dtype=np.int32)
     for place in range(count):
         often[np.int64(keys[place] >> ROW_BITS) - low] += 1
-    return int(low + _from_above(often, k))
+    return int(low + from_above(often, k))
 
 
 @compiled()
-def _from_above(often: Any, k: int) -> int:
+def from_above(often: Any, k: int) -> int:
     """The place of the k-th, counted from the last place on."""
     for place in range(len(often) - 1, 0, -1):
         k -= often[place]

@@ -16,8 +16,7 @@ BLOCK = 32
 # Sums of so many books fit a byte before they are widened to 16 bits.
 BYTE_SUMS = 4
 PAIR_BYTES = 32
-# Codes are asked for so many bytes ahead: with half of it a scan takes a third longer where they come from memory.
-LINE, AHEAD = 64, 4_096
+LINE = 64
 
 BYTE, SHORT, WORD, LONG = (ir.IntType(bits) for bits in (8, 16, 32, 64))
 BYTES, SHORTS = ir.VectorType(BYTE, 32), ir.VectorType(SHORT, 16)
@@ -33,20 +32,30 @@ def shuffle_here() -> int | None:
 
 @intrinsic  # type: ignore[untyped-decorator]
 def next_block(
-    context: Any, codes: Any, table: Any, pairs: Any, block: Any, stop: Any, sums: Any, least: Any, shuffle: Any
+    context: Any,
+    codes: Any,
+    table: Any,
+    pairs: Any,
+    block: Any,
+    stop: Any,
+    sums: Any,
+    ahead: Any,
+    least: Any,
+    shuffle: Any,
 ) -> Any:
     """The first block from `block` to `stop` in which a sum of table entries reaches `least`, and which do.
 
     codes, table, sums: addresses. A pair of books takes 32 bytes of codes: 16 of the one book, 16 of the other, each
     with document j in the low and document j + 16 in the high half. The table has 16 entries a book in the same order.
+    ahead: while a block is looked at, codes so many bytes further on are asked for.
     Returns the block above and a bit for each of its 32 documents below, their sums in `sums`; no bit: none was found.
     The loop over blocks is in here, as numba's own counts references in every turn, which takes a third of the time.
     """
-    signature = types.uint64(*[types.intp] * 6, types.uint16, shuffle)
+    signature = types.uint64(*[types.intp] * 7, types.uint16, shuffle)
     native = not isinstance(shuffle, types.NoneType)
 
     def generate(_context: Any, builder: ir.IRBuilder, _signature: Any, given: Any) -> Any:
-        return _NextBlock(builder, native).emit(*given[:7])
+        return _NextBlock(builder, native).emit(*given[:8])
 
     return signature, generate
 
@@ -57,8 +66,8 @@ class _NextBlock:
     def __init__(self, builder: ir.IRBuilder, native: bool) -> None:
         self.builder, self.native = builder, native
 
-    def emit(self, codes: Any, table: Any, pairs: Any, block: Any, stop: Any, sums: Any, least: Any) -> Any:
-        builder = self.builder
+    def emit(self, codes: Any, table: Any, pairs: Any, block: Any, stop: Any, sums: Any, ahead: Any, least: Any) -> Any:
+        builder, self.ahead = self.builder, ahead
         self.table = builder.inttoptr(table, BYTE.as_pointer())
         self.sums = [cgutils.alloca_once(builder, SHORTS) for _ in range(4)]
         answer = cgutils.alloca_once_value(builder, ir.Constant(LONG, 0))
@@ -124,7 +133,8 @@ class _NextBlock:
             builder.module, ir.FunctionType(ir.VoidType(), [text, WORD, WORD, WORD]), "llvm.prefetch.p0"
         )
         for byte in range(0, count * PAIR_BYTES, LINE):
-            at = builder.add(builder.mul(pair, ir.Constant(LONG, PAIR_BYTES)), ir.Constant(LONG, byte + AHEAD))
+            at = builder.add(builder.mul(pair, ir.Constant(LONG, PAIR_BYTES)), ir.Constant(LONG, byte))
+            at = builder.add(at, self.ahead)
             builder.call(hint, [builder.gep(self.codes, [at]), WORD(0), WORD(0), WORD(1)])
 
     def _load(self, base: Any, at: Any) -> Any:

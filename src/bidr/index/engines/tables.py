@@ -44,7 +44,7 @@ class Tables:
         """(queries, M, words): scores of codewords."""
         rotated = queries if self._rotation is None else queries @ self._rotation.T
         if self._alone:
-            found: Floats = _products(rotated, self._centroids)
+            found: Floats = products(rotated, self._centroids)
             return found
         parts = [rotated] if len(self._groups) == 1 else np.split(rotated, len(self._groups), axis=1)
         scores: list[Floats] = [part @ group.T for part, group in zip(parts, self._groups, strict=True)]
@@ -53,7 +53,7 @@ class Tables:
 
 
 @compiled()
-def _products(rotated: Any, centroids: Any) -> Any:
+def products(rotated: Any, centroids: Any) -> Any:
     """Scores of the codewords of books that each see a slice of their own: (queries, M, words)."""
     books, words, width = centroids.shape
     table = np.empty((len(rotated), books, words), dtype=np.float32)
