@@ -8,7 +8,7 @@ ON_DISK = {
     "vectors": ("vectors.npy",),
     "checksums": (),
     "codes": ("codes.npy", "codebooks.safetensors"),
-    "order": ("order.npy", "lists.npy", "centroids.npy"),
+    "order": ("order.npy", "lists.npy", "centroids.npy", "means.npy", "means.safetensors"),
     "links": ("graph.npy",),
     "ids": ("ids.blob", "ids.offsets.npy", "ids.hashes.npy", "ids.rows.npy"),
     "text": ("documents.blob", "documents.offsets.npy"),
