@@ -1,5 +1,6 @@
 """Codes learned for vectors that stay as they are: better than fitted ones, the same from the same seed, resumable."""
 
+import math
 import os
 import signal
 from pathlib import Path
@@ -13,7 +14,7 @@ import bidr
 from bidr.codes.exact import top_k, top_k_codes
 from bidr.codes.fit import fit
 from bidr.codes.vectors import open_vectors
-from bidr.errors import ConfigError, DataError, ModelError, Stopped
+from bidr.errors import BidrError, ConfigError, DataError, ModelError, Stopped
 from bidr.index.engines.make import make_scan
 from bidr.model.folder import Model
 from bidr.model.frozen import FrozenModel, open_model
@@ -117,6 +118,65 @@ def test_a_run_that_was_killed_goes_on_from_its_last_checkpoint(
     monkeypatch.setattr(Distilling, "train_step", lambda self: begun.append(self.step) or step(self))
     assert weights(learned(tmp_path, config, "cut")) == whole
     assert begun[0] == 37
+
+
+def spoil(patch: pytest.MonkeyPatch, steps: range, value: float = math.nan) -> None:
+    """Losses that are not finite at some steps."""
+    real = Distilling.loss
+    patch.setattr(Distilling, "loss", lambda self, *given: real(self, *given) * (value if self.step in steps else 1.0))
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_loss_that_is_not_finite_is_skipped_and_counted_over_an_interruption(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: float
+) -> None:
+    spoil(monkeypatch, range(15, 25), value)
+    whole, step, counts = weights(learned(tmp_path, name="whole")), Distilling.train_step, []
+
+    def stopping(self: Distilling) -> float:
+        if self.step == 20:
+            os.kill(os.getpid(), signal.SIGINT)
+        return step(self)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Distilling, "train_step", stopping)
+        with pytest.raises(Stopped):
+            learned(tmp_path, name="cut")
+    monkeypatch.setattr(Distilling, "train_step", lambda self: (step(self), counts.append(self.skipped))[0])
+    assert weights(learned(tmp_path, name="cut")) == whole
+    assert (counts[0], counts[-1]) == (7, 10)
+    assert weights(learned(tmp_path, quick(steps=0), "begun")) != whole
+
+
+def test_a_gradient_that_is_not_finite_is_skipped_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The root of nothing has a loss of nothing and an endless gradient."""
+    real = Distilling.loss
+
+    def endless(self: Distilling, *given: torch.Tensor) -> torch.Tensor:
+        extra = (0 * self.learner.codewords).sum().sqrt() if self.step == 3 else 0
+        return real(self, *given) + extra
+
+    monkeypatch.setattr(Distilling, "loss", endless)
+    assert np.isfinite(learned(tmp_path).codebooks.centroids).all()
+
+
+@pytest.mark.parametrize(
+    ("steps", "spoilt", "said"),
+    [
+        (60, range(5, 60), r"in 21 of 26 steps, the last one step 26 \(loss nan\); lower frozen\.rate .*temperature"),
+        (60, range(60), r"in 21 of 21 steps.*\(loss nan\); raise frozen\.temperature, or look for vectors"),
+        (4, range(4), r"in 4 of 4 steps"),
+    ],
+)
+def test_many_skipped_steps_or_nothing_else_end_the_learning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int, spoilt: range, said: str
+) -> None:
+    """A rate that never moved anything is not the cause."""
+    spoil(monkeypatch, spoilt)
+    with pytest.raises(BidrError, match=said) as refused:
+        learned(tmp_path, quick(steps=steps))
+    assert "\n" not in str(refused.value)
+    assert not (tmp_path / "model" / "model.json").exists()
 
 
 def test_another_run_in_the_same_folder_is_refused(tmp_path: Path) -> None:
