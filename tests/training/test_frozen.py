@@ -14,10 +14,12 @@ import bidr
 from bidr.codes.exact import top_k, top_k_codes
 from bidr.codes.fit import fit
 from bidr.codes.vectors import open_vectors
-from bidr.errors import BidrError, ConfigError, DataError, ModelError, Stopped
+from bidr.errors import BidrError, ConfigError, DataError, MissingExtra, ModelError, Stopped
 from bidr.index.engines.make import make_scan
 from bidr.model.folder import Model
 from bidr.model.frozen import FrozenModel, open_model
+from bidr.training.engine import checkpoint, logs
+from bidr.training.engine.logs import LOG, lines_of
 from bidr.training.frozen.distil import Distilling, Lessons, Vectors, label_loss
 from bidr.training.frozen.settings import FrozenConfig
 from bidr.training.frozen.train import distil_settings, share_at_depths, share_found, spread
@@ -118,6 +120,64 @@ def test_a_run_that_was_killed_goes_on_from_its_last_checkpoint(
     monkeypatch.setattr(Distilling, "train_step", lambda self: begun.append(self.step) or step(self))
     assert weights(learned(tmp_path, config, "cut")) == whole
     assert begun[0] == 37
+
+
+def logged(folder: Path) -> list[dict[str, float]]:
+    """What is in the log but speed, which is never the same."""
+    return [
+        {name: value for name, value in line.items() if name != "triples_per_second"}
+        for line in lines_of(folder / "work" / LOG)
+    ]
+
+
+def test_loss_and_held_out_shares_are_logged_and_codeword_use(tmp_path: Path) -> None:
+    figures = learned(tmp_path).training["dev"]
+    lines = logged(tmp_path / "model")
+    steps = [line for line in lines if "measured" not in line]
+    assert [line["step"] for line in steps] == [10, 20, 30, 40, 50, 60]
+    assert all(line.keys() == {"step", "loss", "rate", "skipped"} for line in steps)
+    assert all(math.isfinite(line["loss"]) for line in steps)
+    measured = [line for line in lines if "measured" in line]
+    assert [(line["step"], line["measured"]) for line in measured] == [(0, 1), (30, 2), (60, 3)]
+    assert [line["dev/exact_top_10"] for line in measured] == [one["exact_top_10"] for one in figures]
+    assert all(0.5 < line["dev/codewords_used"] <= 1 for line in measured)
+    assert all(1 < line["dev/codeword_entropy_bits"] <= 8 for line in measured)
+
+
+@pytest.mark.parametrize("killed", [5, 30, 37])
+def test_a_run_that_was_killed_logs_every_line_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed: int
+) -> None:
+    """The last checkpoint is of step 27, and a run killed at 5 has none: it measures the start again."""
+    learned(tmp_path, name="whole")
+    step, save = Distilling.train_step, checkpoint.save
+
+    def dying(self: Distilling) -> float:
+        if self.step == killed:
+            raise MemoryError
+        return step(self)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Distilling, "train_step", dying)
+        patch.setattr(checkpoint, "save", lambda path, state: state["distilling"]["step"] == 27 and save(path, state))
+        with pytest.raises(MemoryError):
+            learned(tmp_path, bidr.api.replace(CONFIG, checkpoint_minutes=0.0), "cut")
+    learned(tmp_path, name="cut")
+    assert logged(tmp_path / "cut") == logged(tmp_path / "whole")
+
+
+def test_tensorboard_is_written_where_asked_for_and_missed_before_anything_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few = quick(steps=10)
+    learned(tmp_path, bidr.api.replace(few, logs=True), "with")
+    learned(tmp_path, bidr.api.replace(few, logs=False), "without")
+    counts = [len(list((tmp_path / name / "work").glob("events.out.*"))) for name in ("with", "without")]
+    assert counts == [1, 0]
+    monkeypatch.setattr(logs, "find_spec", lambda name: None)
+    with pytest.raises(MissingExtra, match=r"bidr\[logs\]"):
+        learned(tmp_path, bidr.api.replace(few, logs=True), "missed")
+    assert not (tmp_path / "missed").exists()
 
 
 def spoil(patch: pytest.MonkeyPatch, steps: range, value: float = math.nan) -> None:

@@ -223,8 +223,7 @@ def _epoch(training: Training, plan: Plan, path: Path, stop: checkpoint.StopSign
     """The steps that are left of an epoch; the seconds they took."""
     saved = started = time.monotonic()
     label = f"{training.name} {training.epoch + 1}/{training.settings.epochs}"
-    with bar(label, plan.steps) as advance:
-        advance(training.step)
+    with bar(label, plan.steps, before=training.step) as advance:
         for prepared in prepare_ahead(training, plan):
             value = training.train_step(prepared, plan.steps)
             advance(1, f"loss {value:.3f}" if math.isfinite(value) else "")
