@@ -20,6 +20,7 @@ from bidr.model.folder import Model
 from bidr.model.frozen import FrozenModel, open_model
 from bidr.training.engine import checkpoint, logs
 from bidr.training.engine.logs import LOG, lines_of
+from bidr.training.frozen import train
 from bidr.training.frozen.distil import Distilling, Lessons, Vectors, label_loss
 from bidr.training.frozen.settings import FrozenConfig
 from bidr.training.frozen.train import distil_settings, share_at_depths, share_found, spread
@@ -120,6 +121,34 @@ def test_a_run_that_was_killed_goes_on_from_its_last_checkpoint(
     monkeypatch.setattr(Distilling, "train_step", lambda self: begun.append(self.step) or step(self))
     assert weights(learned(tmp_path, config, "cut")) == whole
     assert begun[0] == 37
+
+
+def test_the_checkpoint_goes_when_the_model_is_there_and_not_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole, path = weights(learned(tmp_path, name="whole")), tmp_path / "cut" / "work" / "checkpoint.pt"
+    assert not list(tmp_path.rglob("checkpoint.pt"))
+
+    def dying(*given: object, **named: object) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(train, "save_frozen", dying)
+        with pytest.raises(MemoryError):
+            learned(tmp_path, name="cut")
+    assert path.exists()
+    capsys.readouterr()
+    with monkeypatch.context() as patch:
+        patch.setattr(Distilling, "train_step", lambda self: pytest.fail("all steps are taken"))
+        patch.setattr(train, "forget", dying)
+        with pytest.raises(MemoryError):
+            learned(tmp_path, name="cut")
+    said = capsys.readouterr().err
+    assert "resumed at step 60" in said
+    assert "60/60" not in said
+    assert path.exists()
+    assert weights(learned(tmp_path, name="cut")) == whole
+    assert not path.exists()
 
 
 def logged(folder: Path) -> list[dict[str, float]]:

@@ -17,7 +17,7 @@ from bidr.codes.exact import top_k
 from bidr.codes.usage import usage
 from bidr.codes.vectors import VectorRows, check_same_dim
 from bidr.errors import ConfigError, DataError, Stopped
-from bidr.files import read_json, storage_errors, write_json
+from bidr.files import read_json, storage_errors, sync_file, sync_folder, write_json
 from bidr.model.frozen import FrozenModel, save_frozen
 from bidr.progress import bar, say
 from bidr.training.config import TrainConfig
@@ -51,6 +51,7 @@ def train_frozen(
     asked = _identity(documents, questions, config, labels or {})
     _check_folder(out, asked, resume)
     if (out / "model.json").exists():
+        forget(out / WORK)  # a run may have ended between the model and this
         return FrozenModel(out)
     started = time.monotonic()
     prepared = prepare(Pair(documents, questions), labels or {}, config)
@@ -73,7 +74,18 @@ def train_frozen(
     additive = additive._replace(
         centre=additive.centre * np.float32(prepared.length), document=additive.document / np.float32(prepared.length)
     )
-    return save_frozen(out, additive, metric=documents.metric, candidates=config.candidates, training=training)
+    model = save_frozen(out, additive, metric=documents.metric, candidates=config.candidates, training=training)
+    forget(work, *(out / "sparse").iterdir())
+    return model
+
+
+def forget(work: Path, *results: Path) -> None:
+    """Remove the checkpoint, once what was learned is sure to be on the disk."""
+    with storage_errors(work):
+        for path in results:
+            sync_file(path)
+            sync_folder(path.parent)
+        (work / CHECKPOINT).unlink(missing_ok=True)
 
 
 def learn(
