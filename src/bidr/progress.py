@@ -60,7 +60,8 @@ def bar(label: str, total: int, unit: str = "steps", before: int = 0) -> Iterato
     if not console.is_terminal:
         lines = _Lines(label, total, unit, before)
         yield lines
-        lines.say()
+        if lines.done > before:  # else an earlier run said it
+            lines.say()
         return
     columns = (
         TextColumn("{task.description:<28}"),

@@ -1,5 +1,6 @@
 """Codes learned for vectors that stay as they are: better than fitted ones, the same from the same seed, resumable."""
 
+import math
 import os
 import signal
 from pathlib import Path
@@ -13,10 +14,13 @@ import bidr
 from bidr.codes.exact import top_k, top_k_codes
 from bidr.codes.fit import fit
 from bidr.codes.vectors import open_vectors
-from bidr.errors import ConfigError, DataError, ModelError, Stopped
+from bidr.errors import BidrError, ConfigError, DataError, MissingExtra, ModelError, Stopped
 from bidr.index.engines.make import make_scan
 from bidr.model.folder import Model
 from bidr.model.frozen import FrozenModel, open_model
+from bidr.training.engine import checkpoint, logs
+from bidr.training.engine.logs import LOG, lines_of
+from bidr.training.frozen import train
 from bidr.training.frozen.distil import Distilling, Lessons, Vectors, label_loss
 from bidr.training.frozen.settings import FrozenConfig
 from bidr.training.frozen.train import distil_settings, share_at_depths, share_found, spread
@@ -117,6 +121,151 @@ def test_a_run_that_was_killed_goes_on_from_its_last_checkpoint(
     monkeypatch.setattr(Distilling, "train_step", lambda self: begun.append(self.step) or step(self))
     assert weights(learned(tmp_path, config, "cut")) == whole
     assert begun[0] == 37
+
+
+def test_the_checkpoint_goes_when_the_model_is_there_and_not_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole, path = weights(learned(tmp_path, name="whole")), tmp_path / "cut" / "work" / "checkpoint.pt"
+    assert not list(tmp_path.rglob("checkpoint.pt"))
+
+    def dying(*given: object, **named: object) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(train, "save_frozen", dying)
+        with pytest.raises(MemoryError):
+            learned(tmp_path, name="cut")
+    assert path.exists()
+    capsys.readouterr()
+    with monkeypatch.context() as patch:
+        patch.setattr(Distilling, "train_step", lambda self: pytest.fail("all steps are taken"))
+        patch.setattr(train, "forget", dying)
+        with pytest.raises(MemoryError):
+            learned(tmp_path, name="cut")
+    said = capsys.readouterr().err
+    assert "resumed at step 60" in said
+    assert "60/60" not in said
+    assert path.exists()
+    assert weights(learned(tmp_path, name="cut")) == whole
+    assert not path.exists()
+
+
+def logged(folder: Path) -> list[dict[str, float]]:
+    """What is in the log but speed, which is never the same."""
+    return [
+        {name: value for name, value in line.items() if name != "triples_per_second"}
+        for line in lines_of(folder / "work" / LOG)
+    ]
+
+
+def test_loss_and_held_out_shares_are_logged_and_codeword_use(tmp_path: Path) -> None:
+    figures = learned(tmp_path).training["dev"]
+    lines = logged(tmp_path / "model")
+    steps = [line for line in lines if "measured" not in line]
+    assert [line["step"] for line in steps] == [10, 20, 30, 40, 50, 60]
+    assert all(line.keys() == {"step", "loss", "rate", "skipped"} for line in steps)
+    assert all(math.isfinite(line["loss"]) for line in steps)
+    measured = [line for line in lines if "measured" in line]
+    assert [(line["step"], line["measured"]) for line in measured] == [(0, 1), (30, 2), (60, 3)]
+    assert [line["dev/exact_top_10"] for line in measured] == [one["exact_top_10"] for one in figures]
+    assert all(0.5 < line["dev/codewords_used"] <= 1 for line in measured)
+    assert all(1 < line["dev/codeword_entropy_bits"] <= 8 for line in measured)
+
+
+@pytest.mark.parametrize("killed", [5, 30, 37])
+def test_a_run_that_was_killed_logs_every_line_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed: int
+) -> None:
+    """The last checkpoint is of step 27, and a run killed at 5 has none: it measures the start again."""
+    learned(tmp_path, name="whole")
+    step, save = Distilling.train_step, checkpoint.save
+
+    def dying(self: Distilling) -> float:
+        if self.step == killed:
+            raise MemoryError
+        return step(self)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Distilling, "train_step", dying)
+        patch.setattr(checkpoint, "save", lambda path, state: state["distilling"]["step"] == 27 and save(path, state))
+        with pytest.raises(MemoryError):
+            learned(tmp_path, bidr.api.replace(CONFIG, checkpoint_minutes=0.0), "cut")
+    learned(tmp_path, name="cut")
+    assert logged(tmp_path / "cut") == logged(tmp_path / "whole")
+
+
+def test_tensorboard_is_written_where_asked_for_and_missed_before_anything_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few = quick(steps=10)
+    learned(tmp_path, bidr.api.replace(few, logs=True), "with")
+    learned(tmp_path, bidr.api.replace(few, logs=False), "without")
+    counts = [len(list((tmp_path / name / "work").glob("events.out.*"))) for name in ("with", "without")]
+    assert counts == [1, 0]
+    monkeypatch.setattr(logs, "find_spec", lambda name: None)
+    with pytest.raises(MissingExtra, match=r"bidr\[logs\]"):
+        learned(tmp_path, bidr.api.replace(few, logs=True), "missed")
+    assert not (tmp_path / "missed").exists()
+
+
+def spoil(patch: pytest.MonkeyPatch, steps: range, value: float = math.nan) -> None:
+    """Losses that are not finite at some steps."""
+    real = Distilling.loss
+    patch.setattr(Distilling, "loss", lambda self, *given: real(self, *given) * (value if self.step in steps else 1.0))
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_loss_that_is_not_finite_is_skipped_and_counted_over_an_interruption(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: float
+) -> None:
+    spoil(monkeypatch, range(15, 25), value)
+    whole, step, counts = weights(learned(tmp_path, name="whole")), Distilling.train_step, []
+
+    def stopping(self: Distilling) -> float:
+        if self.step == 20:
+            os.kill(os.getpid(), signal.SIGINT)
+        return step(self)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Distilling, "train_step", stopping)
+        with pytest.raises(Stopped):
+            learned(tmp_path, name="cut")
+    monkeypatch.setattr(Distilling, "train_step", lambda self: (step(self), counts.append(self.skipped))[0])
+    assert weights(learned(tmp_path, name="cut")) == whole
+    assert (counts[0], counts[-1]) == (7, 10)
+    assert weights(learned(tmp_path, quick(steps=0), "begun")) != whole
+
+
+def test_a_gradient_that_is_not_finite_is_skipped_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The root of nothing has a loss of nothing and an endless gradient."""
+    real = Distilling.loss
+
+    def endless(self: Distilling, *given: torch.Tensor) -> torch.Tensor:
+        extra = (0 * self.learner.codewords).sum().sqrt() if self.step == 3 else 0
+        return real(self, *given) + extra
+
+    monkeypatch.setattr(Distilling, "loss", endless)
+    assert np.isfinite(learned(tmp_path).codebooks.centroids).all()
+
+
+@pytest.mark.parametrize(
+    ("steps", "spoilt", "said"),
+    [
+        (60, range(5, 60), r"in 21 of 26 steps, the last one step 26 \(loss nan\); lower frozen\.rate .*temperature"),
+        (60, range(60), r"in 21 of 21 steps.*\(loss nan\); raise frozen\.temperature, or look for vectors"),
+        (4, range(4), r"in 4 of 4 steps"),
+    ],
+)
+def test_many_skipped_steps_or_nothing_else_end_the_learning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int, spoilt: range, said: str
+) -> None:
+    """A rate that never moved anything is not the cause."""
+    spoil(monkeypatch, spoilt)
+    with pytest.raises(BidrError, match=said) as refused:
+        learned(tmp_path, quick(steps=steps))
+    assert "\n" not in str(refused.value)
+    assert not (tmp_path / "model" / "model.json").exists()
 
 
 def test_another_run_in_the_same_folder_is_refused(tmp_path: Path) -> None:

@@ -4,14 +4,19 @@ import signal
 import numpy as np
 import pytest
 import torch
+from made_training import CONFIG, DEV, dataset
 from torch import nn
 
 from bidr.errors import BidrError, ModelError, Stopped
+from bidr.negatives.pairs import Pairs
 from bidr.negatives.samplers import Plan
-from bidr.text.tokens import Tokens
+from bidr.text.tokens import TokenRows, Tokens
 from bidr.training.engine import checkpoint, loop
+from bidr.training.engine.logs import LOG, lines_of
 from bidr.training.engine.loop import LoopSettings, Training, prepare_ahead, run, schedule
 from bidr.training.losses.objectives import Objective, Prepared
+from bidr.training.material import Questions
+from bidr.training.workshop import Workshop
 
 SETTINGS = LoopSettings(epochs=3, rate=0.05, decay=0.01, warmup_share=0.2, clip=1.0, seed=0, checkpoint_seconds=1e9)
 WORD = Tokens(np.zeros(1, dtype=np.int32), np.arange(2))
@@ -201,6 +206,66 @@ def test_too_many_skipped_steps_end_the_stage(tmp_path, monkeypatch):
     training.objective.values = dict.fromkeys(range(2, 50), math.nan)
     with pytest.raises(BidrError, match=r"made: .*not finite in 4 steps.*step 5 of epoch 1 .*queries number 6, 10"):
         run(training, Numbers(), lambda: 0.5, tmp_path)
+
+
+@pytest.mark.parametrize("cut", [None, 4, 6])
+def test_an_epoch_without_one_finite_step_ends_the_stage(tmp_path, stop, cut):
+    """Six steps are fewer than are forgiven: what they leave would be the weights as they came, called trained."""
+
+    def begin() -> Training:
+        training = start()
+        training.objective.values = dict.fromkeys(range(50), math.nan)
+        return training
+
+    said = r"made: .*not finite in 6 steps, all of this epoch's.*step 6 of epoch 1 .*queries number 8, 1"
+    if cut:
+        stop(cut)
+        with pytest.raises(BidrError, match=said) if cut == 6 else pytest.raises(Stopped):
+            run(begin(), Numbers(), lambda: 0.5, tmp_path)
+    with pytest.raises(BidrError, match=said):
+        run(begin(), Numbers(), lambda: pytest.fail("there is nothing to measure"), tmp_path)
+
+
+def test_an_epoch_of_skipped_steps_after_a_good_one_ends_the_stage_too(tmp_path):
+    training = start()
+    training.objective.values = dict.fromkeys(range(7, 13), math.inf)
+    with pytest.raises(BidrError, match="all of this epoch's among them, the last one step 6 of epoch 2"):
+        run(training, Numbers(), lambda: 0.5, tmp_path)
+
+
+def test_the_epochs_loss_is_the_mean_of_its_finite_steps_and_says_how_many_were_not(tmp_path, stop, monkeypatch):
+    said, losses = [], []
+    monkeypatch.setattr(loop, "say", said.append)
+    real = Training.settle
+    monkeypatch.setattr(Training, "settle", lambda self: losses.append(real(self)) or losses[-1])
+    first = start(epochs=2)
+    first.objective.values = {2: math.nan, 3: math.nan}
+    stop(4)
+    with pytest.raises(Stopped):
+        run(first, Numbers(), lambda: 0.5, tmp_path)
+    again = start(epochs=2)
+    run(again, Numbers(), lambda: 0.5, tmp_path)
+    finite = [value for value in losses if math.isfinite(value)]
+    assert len(finite) == 10
+    assert [epoch["loss"] for epoch in again.history] == pytest.approx([np.mean(finite[:4]), np.mean(finite[4:])])
+    assert [epoch.get("epoch_skipped") for epoch in again.history] == [2, None]
+    assert [line.get("epoch_skipped") for line in lines_of(tmp_path / LOG) if "epoch" in line] == [2, None]
+    assert [line.partition("dev")[0].count("2 of 6 steps skipped") for line in said] == [0, 1, 0]
+
+
+def test_a_batch_is_named_by_the_ids_of_its_questions_where_they_are_known():
+    objective, rows = Noisy(), np.array([2, 0])
+    assert objective.name_queries(rows) == "number 2, 0"
+    nothing = Pairs(np.zeros(4, dtype=np.int64), np.zeros(0, dtype=np.int64))
+    objective.questions = Questions([], TokenRows(WORD), nothing)
+    assert objective.name_queries(rows) == "number 2, 0"
+    objective.questions = objective.questions._replace(ids=["q7", "q8", "q9"])
+    assert objective.name_queries(rows) == "'q9', 'q7'"
+
+
+def test_the_material_knows_its_questions_ids(tmp_path):
+    material = Workshop(dataset(), CONFIG, tmp_path).material
+    assert (material.train.ids[:2], len(material.dev.ids)) == (["q0", "q1"], DEV)
 
 
 def test_skips_are_counted_over_an_interruption(tmp_path, stop):

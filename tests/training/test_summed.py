@@ -19,6 +19,7 @@ from bidr.text import Dataset, Document, Query
 from bidr.text.tokens import TokenRows
 from bidr.training import stages
 from bidr.training.config import FrozenConfig, TrainConfig
+from bidr.training.engine.logs import lines_of
 from bidr.training.frozen import train as frozen
 from bidr.training.losses.following import Following
 from bidr.training.mining import corpus_codes
@@ -117,6 +118,10 @@ def test_stopped_while_codes_are_learned_it_goes_on_as_if_it_had_not_been(model,
         train(many(), quick("star-distilled"), tmp_path / "cut")
     again = train(many(), quick("star-distilled"), tmp_path / "cut")
     assert len(taken) == 30
+    assert not list(again.folder.rglob("checkpoint.pt"))
+    lines = [lines_of(path) for path in (again.folder / "work").glob("distilled*/log.jsonl")]
+    assert [line["step"] for line in lines[0] if "loss" in line] == [10, 20, 30]
+    assert [line["measured"] for line in lines[0] if "measured" in line] == [1, 2, 3, 4, 5]
     assert files(again.folder / "sparse") == files(model.folder / "sparse")
 
 

@@ -1,5 +1,6 @@
 """What a run learns from: the tokenised corpus, and the judged questions of train and dev as rows."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,6 +22,7 @@ class Questions(NamedTuple):
     texts: list[str]
     tokens: TokenRows
     pairs: Pairs
+    ids: Sequence[str] = ()
 
 
 class Material(NamedTuple):
@@ -70,7 +72,8 @@ def prepare(
     def questions(split: Split) -> Questions:
         texts = [query.text for query in split.queries]
         tokens = tokenise_texts([encoder.prompts.query + text for text in texts], encoder.tokenizer, length)
-        return Questions(texts, TokenRows(tokens), judged_pairs(split, splits.ids))
+        ids = [query.id for query in split.queries]
+        return Questions(texts, TokenRows(tokens), judged_pairs(split, splits.ids), ids)
 
     return Material(documents, questions(splits.train), questions(splits.dev))
 

@@ -1,7 +1,7 @@
 """The stages: warm-up, sparse, dense, unification, and the conventional way to compare with."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 from bidr.codes import Codebooks, usage
 from bidr.codes.additive import summed
@@ -129,24 +129,31 @@ def dense(shop: Workshop, sampler: str) -> Encoder:
 
 def unify(shop: Workshop, sampler: str) -> Sparse:
     """One query encoder for the codes and for the vectors of `dense`; the documents stay as they are."""
-    stage = shop.name(f"unify-{sampler}")
-    return _fit_queries(shop, stage, lambda: sparse(shop), lambda: dense(shop, sampler))
+    stage, codewords = shop.name(f"unify-{sampler}"), shop.config.unify.codewords
+    return _fit_queries(shop, stage, lambda: sparse(shop), lambda: dense(shop, sampler), codewords)
 
 
 def jpq(shop: Workshop) -> Sparse:
     """Codewords and a query encoder for OPQ codes of the conventional way's vectors; the documents stay as they are."""
-    return _fit_queries(shop, shop.name("jpq"), lambda: fitted(shop), lambda: conventional(shop))
+    return _fit_queries(shop, shop.name("jpq"), lambda: fitted(shop), lambda: conventional(shop), "learned")
 
 
 def tuned(shop: Workshop) -> Sparse:
     """The codes of `distilled`, then as `jpq`: codewords and a query encoder learn, the documents stay as they are."""
-    return _fit_queries(shop, shop.name("tuned"), lambda: distilled(shop), lambda: conventional(shop))
+    return _fit_queries(shop, shop.name("tuned"), lambda: distilled(shop), lambda: conventional(shop), "learned")
 
 
-def _fit_queries(shop: Workshop, stage: str, coded: Callable[[], Sparse], vectors_by: Callable[[], Encoder]) -> Sparse:
-    """Learn a query encoder, from the vectors' own on, for given codes and given vectors of the documents."""
+def _fit_queries(
+    shop: Workshop,
+    stage: str,
+    coded: Callable[[], Sparse],
+    vectors_by: Callable[[], Encoder],
+    codewords: Literal["fixed", "learned"],
+) -> Sparse:
+    """Learn a query encoder, from the vectors' own on, for given codes and given vectors of the documents; the codes'
+    words too, where they are not fixed."""
     config, probe, learned = shop.config.unify, shop.probe, shop.folder / stage / CODEBOOKS
-    side, learns = coded(), shop.config.unify.codewords == "learned" or stage.startswith(("jpq", "tuned"))
+    side, learns = coded(), codewords == "learned"
     if not shop.finished(stage):
         encoder, path = vectors_by(), shop.folder / stage / "vectors.npy"
         vectors = shop.encode_corpus(encoder, path, "encode for unification")

@@ -17,7 +17,7 @@ from bidr.negatives.pairs import Pairs, Rows
 from bidr.progress import say
 from bidr.text.tokens import TokenRows, Tokens
 from bidr.training.frozen.sampled import LEAST_QUESTIONS, TOP, Pair, Prepared, Probe, prepare
-from bidr.training.frozen.train import SPREAD_DOCUMENTS, learn, spread
+from bidr.training.frozen.train import SPREAD_DOCUMENTS, forget, learn, spread
 from bidr.training.losses.crops import as_questions
 from bidr.training.losses.following import Leader, Passages
 from bidr.training.losses.objectives import CODEBOOKS
@@ -64,6 +64,7 @@ def _learn(shop: Workshop, sides: list[tuple[Encoder, npt.NDArray[np.float16]]],
     found.with_adapter().save(folder / CODEBOOKS)
     best = max(each["kept_by"] for each in history)
     write_json(folder / DONE, {"stage": stage, "best": best, "history": history})
+    forget(folder, folder / CODEBOOKS)
 
 
 def _pair(encoder: Encoder, vectors: npt.NDArray[np.float16], asked: tuple[Tokens, Tokens]) -> Pair:

@@ -24,6 +24,9 @@ class Logs:
     def epoch(self, number: int, epoch: int, values: Mapping[str, float]) -> None:
         """What is known after an epoch whose last step had this number."""
 
+    def measured(self, number: int, times: int, values: Mapping[str, float]) -> None:
+        """The same of a stage without epochs, which measures itself for the so manieth time."""
+
     def close(self) -> None:
         pass
 
@@ -31,12 +34,13 @@ class Logs:
 class FolderLogs(Logs):
     """A stage's folder, from a step on: what was written of later ones, before a run was cut off, is dropped.
 
+    epochs:      how many were closed by then, or how often it was measured.
     tensorboard: None writes its files where the package is installed; True insists on it.
     """
 
     def __init__(self, folder: Path, number: int, epochs: int, tensorboard: bool | None) -> None:
         path = folder / LOG
-        kept = [line for line in lines_of(path) if line["step"] <= number and line.get("epoch", 0) <= epochs]
+        kept = [line for line in lines_of(path) if line["step"] <= number and _closed(line) <= epochs]
         write_atomically(path, "".join(map(_as_line, kept)).encode())
         self._path = path
         self._file: TextIO = path.open("a", encoding="utf-8", buffering=1)
@@ -53,7 +57,13 @@ class FolderLogs(Logs):
         self._write(number, {**values, "triples_per_second": round(speed, 1)})
 
     def epoch(self, number: int, epoch: int, values: Mapping[str, float]) -> None:
-        self._write(number, {"epoch": epoch, **values})
+        self._close(number, {"epoch": epoch, **values})
+
+    def measured(self, number: int, times: int, values: Mapping[str, float]) -> None:
+        self._close(number, {"measured": times, **values})
+
+    def _close(self, number: int, values: Mapping[str, float]) -> None:
+        self._write(number, values)
         # Validation is no training: the next line's speed begins after it.
         self._queries, self._since = 0, time.monotonic()
 
@@ -78,6 +88,11 @@ def lines_of(path: Path) -> list[dict[str, Any]]:
     with suppress(ValueError):  # what is damaged is lost, not the run
         return [json.loads(line) for line in whole]
     return []
+
+
+def _closed(line: Mapping[str, Any]) -> int:
+    """The epoch or measurement that a line closes; 0: a step's line."""
+    return int(line.get("epoch", line.get("measured", 0)))
 
 
 def _as_line(values: Mapping[str, Any]) -> str:

@@ -48,6 +48,8 @@ class Launched(NamedTuple):
     """A step that the device may still be at."""
 
     step: int
+    steps: int
+    """Of its epoch."""
     queries: Rows
     rate: float
     names: list[str]
@@ -67,6 +69,7 @@ class Training:
         self.optimizer = torch.optim.AdamW(objective.groups(settings.rate, settings.decay), fused=True)
         self.bases = [float(group["lr"]) for group in self.optimizer.param_groups]
         self.epoch = self.step = self.taken = self.skipped = 0
+        self.missed = 0  # of those skipped, this epoch's
         self.best, self.total = -math.inf, 0.0
         self.best_state: dict[str, torch.Tensor] = {}
         self.history: list[dict[str, float]] = []
@@ -83,6 +86,7 @@ class Training:
             "step": self.step,
             "taken": self.taken,
             "skipped": self.skipped,
+            "missed": self.missed,
             "total": self.total,
             "history": self.history,
         }
@@ -92,6 +96,7 @@ class Training:
         self.optimizer.load_state_dict(state["optimizer"])
         for name in ("best_state", "best", "epoch", "step", "taken", "skipped", "total", "history"):
             setattr(self, name, state[name])
+        self.missed = state.get("missed", 0)  # a checkpoint of an earlier version does not say
 
     def train_step(self, prepared: Prepared, steps: int) -> float:
         """Launch one update of an epoch of so many; the loss of the one before, so that no step waits for its own."""
@@ -111,7 +116,7 @@ class Training:
         before = self.settle()
         outcome = torch.cat([torch.stack([finite.float(), norm.float()]), values])
         rate = settings.rate * share
-        self._launched = Launched(self.step, prepared.queries, rate, list(terms), OnItsWay(outcome))
+        self._launched = Launched(self.step, steps, prepared.queries, rate, list(terms), OnItsWay(outcome))
         self.step += 1
         self.taken += 1
         return before
@@ -133,19 +138,21 @@ class Training:
         return loss
 
     def _skip(self, launched: Launched, value: float) -> None:
-        self.skipped += 1
-        if self.skipped > MOST_SKIPPED:
-            queries = ", ".join(map(str, launched.queries[:5]))
+        """Count it. Many end the stage, and so does an epoch of nothing else: there is no model in it to keep."""
+        self.skipped, self.missed = self.skipped + 1, self.missed + 1
+        if self.skipped > MOST_SKIPPED or self.missed == launched.steps:
+            everything = ", all of this epoch's among them" if self.missed == launched.steps else ""
             raise BidrError(
-                f"{self.name}: loss or gradient was not finite in {self.skipped} steps, the last one step "
-                f"{launched.step + 1} of epoch {self.epoch + 1} (loss {value}; train queries number {queries}, ...); "
+                f"{self.name}: loss or gradient was not finite in {self.skipped} steps{everything}, the last one step "
+                f"{launched.step + 1} of epoch {self.epoch + 1} (loss {value}; train queries "
+                f"{self.objective.name_queries(launched.queries[:5])}, ...); "
                 "lower the learning rate or look at that batch's texts"
             )
 
     def close_epoch(self, value: float) -> None:
         """Count the epoch, and keep the weights if dev says that they are the best so far."""
         self.settle()
-        self.epoch, self.step, self.total = self.epoch + 1, 0, 0.0
+        self.epoch, self.step, self.total, self.missed = self.epoch + 1, 0, 0.0, 0
         if value > self.best:
             self.best = value
             self.best_state = copy.deepcopy(self.objective.state_dict())
@@ -186,7 +193,7 @@ def run(
             training.settle()
             found = group.once(validate)
             measured = found if isinstance(found, dict) else {training.measure: found}
-            shown = _record(training, training.total / plan.steps, measured, notes)
+            shown = _record(training, plan.steps, measured, notes)
             training.close_epoch(measured[training.measure])
             _save(training, path)
             say(f"{shown}, {seconds:.1f} s")
@@ -195,14 +202,19 @@ def run(
     training.objective.load_state_dict(training.best_state)
 
 
-def _record(training: Training, loss: float, measured: dict[str, float], notes: dict[str, float]) -> str:
-    """Put what an epoch showed into the history and the logs; returns it as a line."""
+def _record(training: Training, steps: int, measured: dict[str, float], notes: dict[str, float]) -> str:
+    """Put what an epoch of so many steps showed into the history and the logs; returns it as a line."""
+    missed = training.missed
+    loss = training.total / (steps - missed)
+    if missed:
+        notes = {**notes, "epoch_skipped": missed}
     training.history.append({"epoch": training.epoch + 1, "loss": loss, **measured, **notes})
     on_dev = {f"dev/{name}": value for name, value in measured.items()}
     training.logs.epoch(training.taken, training.epoch + 1, {"epoch_loss": loss, **on_dev, **notes})
-    extra = "".join(f", {name} {number:.4g}" for name, number in notes.items())
+    extra = "".join(f", {name} {number:.4g}" for name, number in notes.items() if name != "epoch_skipped")
+    skipped = f" ({missed} of {steps} steps skipped, not finite)" if missed else ""
     return (
-        f"{training.name}: epoch {training.epoch + 1}/{training.settings.epochs}, loss {loss:.4f}, "
+        f"{training.name}: epoch {training.epoch + 1}/{training.settings.epochs}, loss {loss:.4f}{skipped}, "
         f"dev {training.measure} {measured[training.measure]:.4f}{extra}"
     )
 
@@ -211,8 +223,7 @@ def _epoch(training: Training, plan: Plan, path: Path, stop: checkpoint.StopSign
     """The steps that are left of an epoch; the seconds they took."""
     saved = started = time.monotonic()
     label = f"{training.name} {training.epoch + 1}/{training.settings.epochs}"
-    with bar(label, plan.steps) as advance:
-        advance(training.step)
+    with bar(label, plan.steps, before=training.step) as advance:
         for prepared in prepare_ahead(training, plan):
             value = training.train_step(prepared, plan.steps)
             advance(1, f"loss {value:.3f}" if math.isfinite(value) else "")
@@ -227,7 +238,8 @@ def _epoch(training: Training, plan: Plan, path: Path, stop: checkpoint.StopSign
 
 
 def _save(training: Training, path: Path) -> None:
-    """All processes hold the same state: the first one writes it."""
+    """All processes hold the same state: the first one writes it, and all end here where a step ends the stage."""
+    training.settle()
     if not training.group.rank:
         checkpoint.save(path, training.state())
 

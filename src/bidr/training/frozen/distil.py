@@ -17,7 +17,7 @@ from torch.nn import functional
 from bidr.codes.additive import Additive
 from bidr.codes.codebooks import Codes, Floats
 from bidr.errors import BidrError
-from bidr.training.engine.loop import schedule
+from bidr.training.engine.loop import MOST_SKIPPED, schedule
 
 Rows = npt.NDArray[np.int64]
 
@@ -96,13 +96,14 @@ class Distilling:
         self.bases = [settings.rate, settings.adapter_rate]
         groups = [{"params": [one], "lr": rate} for one, rate in zip(learner.parameters(), self.bases, strict=True)]
         self.optimizer = torch.optim.Adam(groups, betas=(0.9, 0.99))
-        self.step, self.total = 0, 0.0
+        self.step, self.skipped, self.total = 0, 0, 0.0
 
     def state(self) -> dict[str, Any]:
         return {
             "learner": self.learner.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "step": self.step,
+            "skipped": self.skipped,
             "total": self.total,
         }
 
@@ -110,21 +111,39 @@ class Distilling:
         self.learner.load_state_dict(state["learner"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.step, self.total = state["step"], state["total"]
+        self.skipped = state.get("skipped", 0)  # a checkpoint of an earlier version does not say
 
     def train_step(self) -> float:
-        """One update; what it draws is a function of seed and step."""
+        """One update; what it draws is a function of seed and step. One whose loss or gradient is not finite changes
+        nothing."""
         for group, base in zip(self.optimizer.param_groups, self.bases, strict=True):
             group["lr"] = base * schedule(self.step, self.settings.steps, 0.1)
         asked, pool = self._draw(np.random.default_rng((self.settings.seed, self.step)))
         loss = self.loss(asked, pool)
-        value = float(loss.detach())
-        if not math.isfinite(value):
-            raise BidrError(f"the loss of step {self.step} is {value}; lower frozen.rate ({self.settings.rate:g} here)")
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
-        self.optimizer.step()
-        self.step, self.total = self.step + 1, self.total + value
-        return value
+        norms = [one.grad.norm() for one in self.learner.parameters() if one.grad is not None]
+        value, *lengths = torch.stack([loss.detach(), *norms]).tolist()
+        self.step += 1
+        if math.isfinite(value + sum(lengths)):
+            self.optimizer.step()
+            self.total += value
+        else:
+            self._skip(value)
+        return float(value)
+
+    def _skip(self, value: float) -> None:
+        """Count it; many end the learning, and so does it where no step was finite: nothing was learned."""
+        self.skipped += 1
+        if self.skipped <= MOST_SKIPPED and self.skipped < self.settings.steps:
+            return
+        labels = ", lower frozen.label_weight" if self.labelled.shape[1] and self.settings.label_weight else ""
+        rates = "" if self.skipped == self.step else "lower frozen.rate or frozen.adapter_rate, "
+        raise BidrError(
+            f"codes: loss or gradient was not finite in {self.skipped} of {self.step} steps, the last one step "
+            f"{self.step} (loss {value}); {rates}raise frozen.temperature{labels}, or look for vectors that are far "
+            "longer than others"
+        )
 
     def _draw(self, random: np.random.Generator) -> tuple[Tensor, Tensor]:
         """Questions, and the pool all of them are compared with: some of their best, their labelled, random others."""

@@ -7,7 +7,7 @@ from typing import Literal
 @dataclass(frozen=True, kw_only=True)
 class FrozenConfig:
     """Codes for vectors that already exist (`bidr train --vectors`); of the other settings only bytes_per_doc,
-    codewords, candidates, seed and checkpoint_minutes count there."""
+    codewords, candidates, seed, checkpoint_minutes and logs count there."""
 
     steps: int = 400
     """Updates of codewords and query adapter; 0: codes that only reconstruct."""

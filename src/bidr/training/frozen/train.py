@@ -4,6 +4,7 @@ import dataclasses
 import json
 import os
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,15 @@ import torch
 from bidr.codes.additive import Additive, fit_additive
 from bidr.codes.codebooks import Floats
 from bidr.codes.exact import top_k
+from bidr.codes.usage import usage
 from bidr.codes.vectors import VectorRows, check_same_dim
 from bidr.errors import ConfigError, DataError, Stopped
-from bidr.files import read_json, storage_errors, write_json
+from bidr.files import read_json, storage_errors, sync_file, sync_folder, write_json
 from bidr.model.frozen import FrozenModel, save_frozen
 from bidr.progress import bar, say
 from bidr.training.config import TrainConfig
 from bidr.training.engine import checkpoint
+from bidr.training.engine.logs import FolderLogs, Logs, check_tensorboard
 from bidr.training.frozen.distil import CodesLearner, Distilling, DistilSettings, Lessons, Rows
 from bidr.training.frozen.sampled import TOP, Labels, Pair, Prepared, Probe, prepare
 
@@ -48,6 +51,7 @@ def train_frozen(
     asked = _identity(documents, questions, config, labels or {})
     _check_folder(out, asked, resume)
     if (out / "model.json").exists():
+        forget(out / WORK)  # a run may have ended between the model and this
         return FrozenModel(out)
     started = time.monotonic()
     prepared = prepare(Pair(documents, questions), labels or {}, config)
@@ -70,7 +74,18 @@ def train_frozen(
     additive = additive._replace(
         centre=additive.centre * np.float32(prepared.length), document=additive.document / np.float32(prepared.length)
     )
-    return save_frozen(out, additive, metric=documents.metric, candidates=config.candidates, training=training)
+    model = save_frozen(out, additive, metric=documents.metric, candidates=config.candidates, training=training)
+    forget(work, *(out / "sparse").iterdir())
+    return model
+
+
+def forget(work: Path, *results: Path) -> None:
+    """Remove the checkpoint, once what was learned is sure to be on the disk."""
+    with storage_errors(work):
+        for path in results:
+            sync_file(path)
+            sync_folder(path.parent)
+        (work / CHECKPOINT).unlink(missing_ok=True)
 
 
 def learn(
@@ -85,12 +100,12 @@ def learn(
     if saved:
         run.restore(saved)
         say(f"frozen: resumed at step {run.distilling.step}")
-    kept = time.monotonic()
-    with checkpoint.stop_signals() as stop, bar("learn codes", steps) as advance:
-        advance(run.distilling.step)
+    kept, begun = time.monotonic(), run.distilling.step
+    run.logs = FolderLogs(work, begun, len(run.history), config.logs)
+    with closing(run.logs), checkpoint.stop_signals() as stop, bar("learn codes", steps, before=begun) as advance:
         run.measure()
         while run.distilling.step < steps:
-            advance(1, f"loss {run.distilling.train_step():.3f}")
+            advance(1, f"loss {run.train_step():.3f}")
             run.measure()
             if stop.asked or time.monotonic() - kept > 60 * config.checkpoint_minutes:
                 checkpoint.save(path, run.state())
@@ -109,9 +124,10 @@ class _Run:
 
     def __init__(self, start: Additive, prepared: Prepared, config: TrainConfig, device: str) -> None:
         self.probe, self.config, self.start = prepared.probe, config, start
-        self.learner = CodesLearner(start, start.encode(prepared.lessons.own.documents), device)
+        codes = start.encode(prepared.lessons.own.documents)
+        self.learner, self.usage = CodesLearner(start, codes, device), usage(codes, start.words)
         self.distilling = Distilling(self.learner, prepared.lessons, distil_settings(prepared.lessons, config))
-        self.best, self.history = start, History()
+        self.best, self.history, self.logs = start, History(), Logs()
 
     def state(self) -> dict[str, Any]:
         best = {"codewords": torch.tensor(self.best.codewords), "query": torch.tensor(self.best.query)}
@@ -125,6 +141,14 @@ class _Run:
         self.history = state["history"] if state.get("kept_by") == KEPT_BY else []
         self.best = self.best._replace(**{name: one.numpy() for name, one in state["best"].items()})
 
+    def train_step(self) -> float:
+        distilling = self.distilling
+        value = distilling.train_step()
+        rate = distilling.optimizer.param_groups[0]["lr"]
+        shown = {"loss": value, "rate": rate, "skipped": distilling.skipped}
+        self.logs.step(distilling.step, distilling.settings.batch_size, shown)
+        return value
+
     def measure(self) -> None:
         """Where it is time for it, measure the held-out questions, and keep the codes if they are the best so far."""
         step, frozen = self.distilling.step, self.config.frozen
@@ -133,6 +157,13 @@ class _Run:
             return
         figures = _measure(self.learner, self.probe, self.config)
         self.history.append({"step": step, **figures})
+        use = {
+            "codewords_used": self.usage.used,
+            "codeword_entropy_bits": self.usage.entropy_bits,
+            "least_codeword_entropy_bits": self.usage.least_entropy_bits,
+        }
+        shown = {f"dev/{name}": value for name, value in (figures | use).items()}
+        self.logs.measured(step, len(self.history), shown)
         if self.history[-1]["kept_by"] >= max(one["kept_by"] for one in self.history):
             self.best = self.learner.learned()
 
@@ -209,6 +240,7 @@ def spread(documents: Floats, questions: Floats) -> float:
 
 
 def _check(documents: VectorRows, questions: VectorRows | None, config: TrainConfig) -> None:
+    check_tensorboard(config.logs)
     if questions is not None:
         check_same_dim(documents, questions)
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:

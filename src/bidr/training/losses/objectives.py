@@ -45,6 +45,14 @@ class Objective(nn.Module):
     """A stage's learning parts; groups say what learns how fast."""
 
     encoder: Encoder
+    questions: Questions
+
+    def name_queries(self, rows: Rows) -> str:
+        """What a person finds train queries by: ids, or else row numbers."""
+        known: Questions | None = getattr(self, "questions", None)
+        if known and known.ids:
+            return ", ".join(repr(known.ids[row]) for row in rows.tolist())
+        return "number " + ", ".join(map(str, rows.tolist()))
 
     def prepare(self, batch: Batch, random: np.random.Generator) -> Prepared:
         """Collect what a batch compares. Called from another thread: nothing that learns may be looked at."""
