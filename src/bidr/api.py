@@ -68,7 +68,8 @@ def train(
 ) -> Model:
     """Learn both representations from a data set's train pairs, choosing on its dev pairs.
 
-    `recipe` names settings to begin with (`bidr recipes` lists them), `settings` replace fields of the configuration:
+    `recipe` names settings to begin with (`bidr recipes` lists them), over which `config` has its way where it differs
+    from the defaults; `settings` replace fields of both:
     ``bidr.train(data, "runs/a", recipe="star-opq", bytes_per_doc=8)``. A run that was cut off in the same folder with
     the same settings is continued; resume="never" refuses a folder with a run in it, "must" one without.
     """

@@ -82,6 +82,18 @@ def test_a_recipe_is_a_preset_that_a_file_and_flags_override(tmp_path: Path) -> 
     assert (found.conventional.codes, found.conventional.refresh, found.dense.prefixes) == ("pq", 5, (4, 8))
 
 
+def test_flags_have_their_way_over_the_recipes_of_a_comparison_and_that_is_said(
+    bidr: Run, made: Made, tmp_path: Path
+) -> None:
+    flags = ["--data", made.data, "--out", tmp_path / "out", *TINY, "--dense.prefixes", "8", "16"]
+    short = ["--warmup.epochs", "1", "--sparse.epochs", "1", "--dense.epochs", "1"]
+    code, _, err = bidr("compare", "--recipes", "bidr-matryoshka", *flags, *short)
+    assert code == 0, err
+    assert "recipe 'bidr-matryoshka': dense.prefixes is (8, 16) as given, not (64, 128)" in err
+    trained = json.loads((tmp_path / "out" / "bidr-matryoshka" / "model.json").read_text())["training"]["config"]
+    assert trained["dense"]["prefixes"] == [8, 16]
+
+
 def test_dev_questions_that_training_sets_aside_are_measured_on(bidr: Run, made: Made, tmp_path: Path) -> None:
     data, report = tmp_path / "data", tmp_path / "report.json"
     shutil.copytree(made.data, data)

@@ -13,11 +13,11 @@ from bidr.errors import ConfigError, Stopped
 from bidr.index.reader import IndexReader
 from bidr.model.encode import encode_rows, fingerprint
 from bidr.training import mining, stages
-from bidr.training.config import SparseConfig, TrainConfig
+from bidr.training.config import DenseConfig, FrozenConfig, SparseConfig, TrainConfig, UnifyConfig
 from bidr.training.engine.loop import Training
 from bidr.training.naming import stage_name
 from bidr.training.recipe import model_of, open_workshop, train
-from bidr.training.recipes import RECIPES, with_recipe
+from bidr.training.recipes import RECIPES, contradictions, with_recipe
 from bidr.training.workshop import Workshop
 
 STEPS = -(-TRAIN // CONFIG.batch_size)
@@ -40,13 +40,19 @@ def scores_file(tmp_path_factory):
 
 # Codes that are sums need 256 codewords, more than there are documents here: see test_summed.py.
 SUMS = ("star-distilled", "star-distilled-evenly", "star-tuned", "star-taught")
-SMALL = [name for name in RECIPES if name not in SUMS]
+# These would do nothing to vectors of 16 dimensions and codes of 16 codewords: they have a test of their own.
+WIDE = ("bidr-4bit", "bidr-matryoshka")
+SMALL = [name for name in RECIPES if name not in SUMS + WIDE]
 
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory, scores_file):
-    """One folder for all recipes."""
-    base = replace(CONFIG, distil=replace(CONFIG.distil, teacher=str(scores_file), depth=8))
+    """One folder for all recipes; nothing is given that would have its way over one of them."""
+    base = with_settings(
+        distil={"teacher": str(scores_file), "depth": 8}, warmup={"negatives": None}, sparse={"negatives": None}
+    )
+    told = [line for name in SMALL for line in contradictions(base, name)]
+    assert all("unify.epochs is 0 as the recipe has it" in line for line in told)
     return open_workshop(dataset(), base, tmp_path_factory.mktemp("shared") / "run")
 
 
@@ -76,9 +82,19 @@ def test_recipes_in_one_folder_are_those_in_folders_of_their_own(shared, tmp_pat
     assert {group for group in same if len(group) > 1} == {
         frozenset({"conventional", "star-opq"}),
         frozenset({"bidr", "bidr-unified"}),
-        # the made data have 16 codewords and fewer dimensions anyway
-        frozenset({"bidr-random-walk", "bidr-4bit", "bidr-matryoshka"}),
     }
+
+
+def test_small_codewords_and_vectors_to_cut_off_make_models_of_their_own(tmp_path):
+    base = replace(with_settings(encoder={"dim": 144}, unify={"epochs": 1}), codewords=256)
+    shop = open_workshop(dataset(documents=300), base, tmp_path / "run")
+    plain, small, cut = (
+        model_of(shop.under(with_recipe(base, name)), tmp_path / name) for name in ("bidr-random-walk", *WIDE)
+    )
+    assert len({model.fingerprint for model in (plain, small, cut)}) == 3
+    assert [(model.codebooks.books, model.codebooks.words) for model in (plain, small)] == [(2, 256), (4, 16)]
+    assert fingerprint(cut.sparse) == fingerprint(plain.sparse), "prefixes are the dense side's"
+    assert fingerprint(cut.dense) != fingerprint(plain.dense)
 
 
 def test_an_unknown_recipe_is_refused_with_the_nearest():
@@ -136,16 +152,33 @@ def test_jpq_without_steps_to_learn_in_is_refused():
         with_recipe(with_settings(unify={"lists": 8}), "star-tuned")
 
 
-def test_in_python_settings_override_the_recipe_and_the_recipe_the_configuration(tmp_path, monkeypatch):
+def test_what_was_given_has_its_way_over_a_recipe():
+    given = TrainConfig(frozen=FrozenConfig(steps=50), dense=DenseConfig(prefixes=(8, 16)), unify=UnifyConfig(epochs=3))
+    sums = with_recipe(given, "star-distilled")
+    assert (sums.frozen.steps, sums.frozen.questions, sums.conventional.codes) == (50, 20_000, "distilled")
+    assert contradictions(given, "star-distilled") == ["recipe 'star-distilled': frozen.steps is 50 as given, not 1200"]
+    cut = with_recipe(given, "bidr-matryoshka")
+    assert (cut.dense.prefixes, cut.unify.epochs) == ((8, 16), 0), "which stages there are is the recipe's own"
+    assert contradictions(given, "bidr-matryoshka") == [
+        "recipe 'bidr-matryoshka': unify.epochs is 0 as the recipe has it, not 3",
+        "recipe 'bidr-matryoshka': dense.prefixes is (8, 16) as given, not (64, 128)",
+    ]
+    assert with_recipe(replace(given, method="conventional"), "bidr").method == "bidr"
+    assert with_recipe(TrainConfig(), "star-distilled").frozen.steps == 1_200
+
+
+def test_in_python_settings_override_the_configuration_and_both_the_recipe(tmp_path, monkeypatch):
     import bidr.api
 
     asked = []
     monkeypatch.setattr(bidr.api, "train_run", lambda data, config, *_: asked.append(config))
     bidr.api.train(dataset(), tmp_path, CONFIG, recipe="bidr-4bit", bytes_per_doc=4)
     bidr.api.train(dataset(), tmp_path, recipe="ance-opq", codewords=16)
+    bidr.api.train(dataset(), tmp_path, with_settings(dense={"prefixes": (4,)}), recipe="bidr-matryoshka")
     assert (asked[0].codewords, asked[0].bytes_per_doc, asked[0].unify.epochs) == (16, 4, 0)
     assert asked[0].sparse == CONFIG.sparse
     assert (asked[1].conventional.negatives, asked[1].codewords) == ("refreshed-alone", 16)
+    assert asked[2].dense.prefixes == (4,)
 
 
 # negatives

@@ -18,6 +18,7 @@ from bidr.training.config import TrainConfig
 from bidr.training.engine.logs import check_tensorboard
 from bidr.training.engine.parallel import Group, joined
 from bidr.training.listed import learned_lists
+from bidr.training.recipes import changes
 from bidr.training.workshop import Workshop
 
 Resume = Literal["auto", "never", "must"]
@@ -183,18 +184,6 @@ def _save(shop: Workshop, parts: ModelParts, out: Path, names: list[str]) -> Mod
 
     shop.group.once(write)
     return Model(out, shop.device)
-
-
-def changes(config: Any, prefix: str = "") -> dict[str, Any]:
-    """The settings that differ from the defaults, by the names that their flags have."""
-    found: dict[str, Any] = {}
-    for field in dataclasses.fields(config):
-        value = getattr(config, field.name)
-        if dataclasses.is_dataclass(value):
-            found |= changes(value, f"{prefix}{field.name}.")
-        elif value != field.default:
-            found[prefix + field.name] = value
-    return found
 
 
 def _refuse_other_run(found: dict[str, Any], wanted: dict[str, Any], out: Path) -> None:
