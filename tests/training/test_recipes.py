@@ -2,7 +2,9 @@
 
 import re
 import signal
-from dataclasses import replace
+from dataclasses import is_dataclass, replace
+from itertools import chain
+from typing import get_args, get_type_hints
 
 import numpy as np
 import pytest
@@ -12,7 +14,7 @@ from bidr.building import build
 from bidr.errors import ConfigError, Stopped
 from bidr.index.reader import IndexReader
 from bidr.model.encode import encode_rows, fingerprint
-from bidr.training import mining, stages
+from bidr.training import bounds, mining, stages
 from bidr.training.config import DenseConfig, FrozenConfig, SparseConfig, TrainConfig, UnifyConfig
 from bidr.training.engine.loop import Training
 from bidr.training.naming import stage_name
@@ -137,6 +139,56 @@ def test_a_stage_is_named_after_what_sets_it_apart():
 def test_a_value_that_is_none_of_the_choices_is_refused_in_python_too(make, told):
     with pytest.raises(ConfigError, match=told):
         make()
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"learning_rate": 0.0}, "more than 0"),
+        ({"learning_rate": -1e-3}, "more than 0"),
+        ({"clip": 0.0}, "more than 0"),
+        ({"warmup_share": 1.5}, "0 to 1"),
+        ({"warmup_share": -0.1}, "0 to 1"),
+        ({"checkpoint_minutes": -1.0}, "0 or more"),
+        ({"weight_decay": float("nan")}, "a finite number"),
+        ({"sparse.crops": -1.0}, "0 or more"),
+        ({"sparse.codebook_rate": -1.0}, "0 or more"),
+        ({"frozen.borrowed": -1.0}, "0 or more"),
+        ({"frozen.finer": -3.0}, "0 to 3"),
+        ({"frozen.finer": 50.0}, "0 to 3"),
+        ({"frozen.rate": 0.0}, "more than 0"),
+        ({"frozen.crops": float("inf")}, "a finite number"),
+        ({"negatives.live_margin": float("-inf")}, "a finite number"),
+        ({"encoder.dropout": 1.0}, "a share from 0 to below 1"),
+        ({"encoder.dropout": -0.1}, "a share from 0 to below 1"),
+        ({"batch_size": 1}, "2 or more"),
+        ({"frozen.temperature": 0.0}, "more than 0"),
+    ],
+)
+def test_a_number_that_cannot_work_is_refused(given, expected):
+    [(name, value)] = given.items()
+    part, _, below = name.rpartition(".")
+    with pytest.raises(ConfigError, match=f"^{re.escape(f'{name}: given {value}, expected {expected}')}$"):
+        with_settings(**{part: {below: value}}) if part else replace(CONFIG, **{name: value})
+
+
+def test_every_bound_is_of_a_setting():
+    """A name that is misspelt would bound nothing."""
+    known = set(types_of(TrainConfig()))
+    assert {*chain(*bounds.LEAST.values()), *bounds.ABOVE_0, *bounds.WITHIN} <= known
+    numbers = {name for name, kind in types_of(TrainConfig()).items() if kind & {int, float}}
+    free = {"negatives.margin", "negatives.live_margin", "codewords", "encoder.dropout", "dense.prefixes"}
+    assert numbers - {*chain(*bounds.LEAST.values()), *bounds.ABOVE_0, *bounds.WITHIN} <= free
+
+
+def types_of(config, prefix=""):
+    """The types of every setting, by its flag."""
+    found = {}
+    for name, hint in get_type_hints(type(config)).items():
+        value = getattr(config, name)
+        below = types_of(value, f"{prefix}{name}.") if is_dataclass(value) else {prefix + name: {hint, *get_args(hint)}}
+        found |= below
+    return found
 
 
 def test_a_teacher_that_is_needed_and_not_named_is_asked_for(tmp_path):
