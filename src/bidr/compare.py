@@ -160,7 +160,7 @@ def _measure(name: str, shop: Workshop, out: Path, judged: Split, engine: str, s
     folder, method = out / name, re.sub("^bidr-", "bidr ", name)
     folder.mkdir(parents=True, exist_ok=True)
     started = time.monotonic()
-    model = model_of(shop, folder)
+    model = model_of(shop, folder, name)
     seconds = time.monotonic() - started
     index = build(shop.dataset, model, folder / "index", engine=engine, tokens=shop.folder / "tokens")
     with open_index(index, device=shop.device) as searcher:

@@ -58,10 +58,10 @@ def test_finished_rows_are_on_disk_before_the_next_one_is_trained(
 
     real = compare.model_of
 
-    def cut_off(shop, folder):  # type: ignore[no-untyped-def]
+    def cut_off(shop, folder, name):  # type: ignore[no-untyped-def]
         if folder.name == "star-pq":
             raise ConfigError("cut off")
-        return real(shop, folder)
+        return real(shop, folder, name)
 
     monkeypatch.setattr(compare, "model_of", cut_off)
     code, _, _ = bidr("compare", "--recipes", "star-opq", "star-pq", "--data", made.data, "--out", tmp_path, *TINY)
@@ -92,6 +92,7 @@ def test_flags_have_their_way_over_the_recipes_of_a_comparison_and_that_is_said(
     assert "recipe 'bidr-matryoshka': dense.prefixes is (8, 16) as given, not (64, 128)" in err
     trained = json.loads((tmp_path / "out" / "bidr-matryoshka" / "model.json").read_text())["training"]["config"]
     assert trained["dense"]["prefixes"] == [8, 16]
+    assert "| recipe | `bidr-matryoshka`" in (tmp_path / "out" / "bidr-matryoshka" / "README.md").read_text()
 
 
 def test_dev_questions_that_training_sets_aside_are_measured_on(bidr: Run, made: Made, tmp_path: Path) -> None:

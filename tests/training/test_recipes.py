@@ -133,6 +133,8 @@ def test_a_stage_is_named_after_what_sets_it_apart():
         (lambda: TrainConfig(sparse=SparseConfig(loss="jont")), r"sparse\.loss: given 'jont'.*'joint'"),
         (lambda: TrainConfig(codewords=17), r"codewords: given 17, expected one of 256, 16"),
         (lambda: with_settings(encoder={"pooling": "median"}), r"encoder\.pooling: given 'median'"),
+        (lambda: with_settings(encoder={"projection": 8}), r"encoder\.projection: given 8 with the built-in.*\.dim"),
+        (lambda: with_settings(encoder={"dropout": 0.1}), r"encoder\.dropout: given 0.1 with the built-in encoder"),
         (lambda: with_settings(text={"titles": None}), r"text\.titles: given None"),
     ],
 )
@@ -195,6 +197,13 @@ def test_a_teacher_that_is_needed_and_not_named_is_asked_for(tmp_path):
     with pytest.raises(ConfigError, match=r"distil\.teacher"):
         train(dataset(), with_recipe(CONFIG, "bidr-taught"), tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_a_file_in_place_of_the_folder_is_called_one(tmp_path):
+    (tmp_path / "run").write_text("words")
+    with pytest.raises(ConfigError, match=r"run is a file, expected a folder"):
+        train(dataset(), CONFIG, tmp_path / "run")
+    assert (tmp_path / "run").read_text() == "words"
 
 
 def test_jpq_without_steps_to_learn_in_is_refused():
