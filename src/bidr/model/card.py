@@ -129,7 +129,7 @@ def _about(model: Model) -> list[tuple[str, str]]:
         ("versions", f"bidr {__version__}, torch {torch_version}"),
     ]
     if training.get("recipe"):
-        rows.insert(3, ("recipe", f"`{training['recipe']}`, with what is given below"))
+        rows.insert(3, ("recipe", f"`{training['recipe']}`; its settings are among those below"))
     if model.lists is not None:
         rows.insert(-4, ("coarse lists", f"{len(model.lists.means):,}, learned with the question encoder"))
     if used:
