@@ -24,15 +24,17 @@ from bidr.index.live.writer import Coded, LiveWriter
 from bidr.index.state import model_of
 from bidr.model.folder import Model
 from bidr.model.frozen import FrozenModel, open_model
+from bidr.progress import say
 from bidr.search import QueryEncoder, Searcher
 from bidr.text import Dataset, Document, Query, Split, load
 from bidr.text.labels import label_rows, read_ids, read_judgements
 from bidr.text.trec import Qrels
 from bidr.training.config import TrainConfig
+from bidr.training.frozen.settings import refuse_of_texts
 from bidr.training.frozen.train import train_frozen
 from bidr.training.recipe import Resume
 from bidr.training.recipe import train as train_run
-from bidr.training.recipes import with_recipe
+from bidr.training.recipes import changes, with_recipe
 from bidr.training.workshop import pick_device
 
 if TYPE_CHECKING:
@@ -71,12 +73,14 @@ def train(
 ) -> Model:
     """Learn both representations from a data set's train pairs, choosing on its dev pairs.
 
-    `recipe` names settings to begin with (`bidr recipes` lists them), `settings` replace fields of the configuration:
+    `recipe` names settings to begin with (`bidr recipes` lists them), over which `config` has its way where it differs
+    from the defaults; `settings` replace fields of both:
     ``bidr.train(data, "runs/a", recipe="star-opq", bytes_per_doc=8)``. A run that was cut off in the same folder with
     the same settings is continued; resume="never" refuses a folder with a run in it, "must" one without.
     """
     chosen = config or TrainConfig()
-    return train_run(data, replace(with_recipe(chosen, recipe) if recipe else chosen, **settings), out, resume)
+    chosen = replace(with_recipe(chosen, recipe) if recipe else chosen, **settings)
+    return train_run(data, chosen, out, resume, recipe)
 
 
 def train_vectors(
@@ -100,6 +104,10 @@ def train_vectors(
     qrels:         which documents answer which questions, where that is known; without it the ranking of the full
                    vectors is learned alone. It names rows by `ids` and `query_ids`: by default their numbers.
     """
+    chosen = replace(config or TrainConfig(), **settings)
+    pick_device(chosen.device)
+    refuse_of_texts(changes(chosen), chosen.device)
+    _check_named(query_vectors, qrels, {"ids": ids, "query_ids": query_ids})
     documents = open_vectors(vectors, "vectors", metric)
     questions = None if query_vectors is None else open_vectors(query_vectors, "query vectors", metric)
     labels = None
@@ -108,8 +116,17 @@ def train_vectors(
         asked = read_ids(query_ids, len(questions) if questions else 0, "questions")
         given = qrels if isinstance(qrels, dict) else read_judgements(qrels)
         labels = label_rows(given, asked, names, "qrels" if isinstance(qrels, dict) else str(qrels))
-    chosen = replace(config or TrainConfig(), **settings)
+        if not labels:
+            say("no judgement is above 0: nothing is labelled, the ranking of the full vectors is learned alone")
     return train_frozen(documents, questions, chosen, Path(out), labels, resume)
+
+
+def _check_named(query_vectors: object, qrels: object, names: dict[str, object]) -> None:
+    if qrels is not None and query_vectors is None:
+        raise ConfigError("qrels: given without query vectors, which they judge; give --query-vectors too")
+    for name, given in names.items():
+        if given is not None and qrels is None:
+            raise ConfigError(f"{name}: given without qrels, whose rows they name; give --qrels too, or leave them out")
 
 
 class OpenIndex(Searcher):

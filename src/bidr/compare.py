@@ -25,7 +25,7 @@ from bidr.training.checks import check_cuts
 from bidr.training.config import SamplerName, TrainConfig
 from bidr.training.material import read_splits
 from bidr.training.recipe import model_of, open_workshop
-from bidr.training.recipes import DEFAULT, recipe, with_recipe
+from bidr.training.recipes import DEFAULT, contradictions, recipe, with_recipe
 from bidr.training.workshop import Workshop, check_prefixes, refuse_untaught
 
 UNIFIED = ("bidr", "bidr-unified", "bidr-jpq", "bidr-lists", "star-jpq")
@@ -73,8 +73,8 @@ def compare(
     """Train, build and measure BM25 and each recipe; what is finished in the folder is not trained again.
 
     All share the text policy, the bytes a document, the number of candidates and every stage in which their settings
-    agree; a recipe with one encoder trains it for as many steps as the method's stages together. What is measured
-    stands in comparison.json after each row.
+    agree; a recipe with one encoder trains it for as many steps as the method's stages together. A setting that was
+    given has its way over a recipe's, and that is said. What is measured stands in comparison.json after each row.
 
     shrink: measure every recipe also with its vectors as int8 and cut off after so many dimensions.
     """
@@ -87,6 +87,9 @@ def compare(
     check_prefixes(config, config.dim)
     _check_cuts(configs, shrink, config.dim)
     judged = _judged(data, split, config)
+    for name in configs:
+        for line in contradictions(config, name):
+            say(line)
     shop = open_workshop(data, config, out)
     _check_cuts(configs, shrink, shop.dim)
     rows = [_bm25(data, judged, config)]
@@ -157,7 +160,7 @@ def _measure(name: str, shop: Workshop, out: Path, judged: Split, engine: str, s
     folder, method = out / name, re.sub("^bidr-", "bidr ", name)
     folder.mkdir(parents=True, exist_ok=True)
     started = time.monotonic()
-    model = model_of(shop, folder)
+    model = model_of(shop, folder, name)
     seconds = time.monotonic() - started
     index = build(shop.dataset, model, folder / "index", engine=engine, tokens=shop.folder / "tokens")
     with open_index(index, device=shop.device) as searcher:

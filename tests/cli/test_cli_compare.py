@@ -58,10 +58,10 @@ def test_finished_rows_are_on_disk_before_the_next_one_is_trained(
 
     real = compare.model_of
 
-    def cut_off(shop, folder):  # type: ignore[no-untyped-def]
+    def cut_off(shop, folder, name):  # type: ignore[no-untyped-def]
         if folder.name == "star-pq":
             raise ConfigError("cut off")
-        return real(shop, folder)
+        return real(shop, folder, name)
 
     monkeypatch.setattr(compare, "model_of", cut_off)
     code, _, _ = bidr("compare", "--recipes", "star-opq", "star-pq", "--data", made.data, "--out", tmp_path, *TINY)
@@ -80,6 +80,19 @@ def test_a_recipe_is_a_preset_that_a_file_and_flags_override(tmp_path: Path) -> 
     found = parse(Train, flags, "bidr train", Train.defaults(flags)).settings
     assert (found.method, found.conventional.negatives) == ("conventional", "refreshed-alone")
     assert (found.conventional.codes, found.conventional.refresh, found.dense.prefixes) == ("pq", 5, (4, 8))
+
+
+def test_flags_have_their_way_over_the_recipes_of_a_comparison_and_that_is_said(
+    bidr: Run, made: Made, tmp_path: Path
+) -> None:
+    flags = ["--data", made.data, "--out", tmp_path / "out", *TINY, "--dense.prefixes", "8", "16"]
+    short = ["--warmup.epochs", "1", "--sparse.epochs", "1", "--dense.epochs", "1"]
+    code, _, err = bidr("compare", "--recipes", "bidr-matryoshka", *flags, *short)
+    assert code == 0, err
+    assert "recipe 'bidr-matryoshka': dense.prefixes is (8, 16) as given, not (64, 128)" in err
+    trained = json.loads((tmp_path / "out" / "bidr-matryoshka" / "model.json").read_text())["training"]["config"]
+    assert trained["dense"]["prefixes"] == [8, 16]
+    assert "| recipe | `bidr-matryoshka`" in (tmp_path / "out" / "bidr-matryoshka" / "README.md").read_text()
 
 
 def test_dev_questions_that_training_sets_aside_are_measured_on(bidr: Run, made: Made, tmp_path: Path) -> None:

@@ -275,11 +275,58 @@ def test_resume_holds_for_vectors_too(files: Files, bidr: Run):
     [
         (["--recipe", "star-opq"], "--recipe goes with --data"),
         (["--seed", "-1"], "seed: given -1, expected 0 or more"),
+        (["--device", "cuda:99x"], "device: given 'cuda:99x'"),
+        (["--device", "cuda"], "no CUDA GPU is available"),
+        (["--method", "conventional"], "method: goes with --data"),
+        (["--batch-size", "64"], "use frozen.batch_size"),
+        (["--dense.epochs", "5"], "dense.epochs: goes with --data"),
+        (["--frozen.crops", "1"], "frozen.crops: goes with --data"),
+        (["--ids", "ids.txt"], "ids: given without qrels"),
+        (["--query-ids", "ids.txt"], "query_ids: given without qrels"),
+        (["--qrels", "qrels.tsv"], "qrels: given without query vectors"),
     ],
 )
-def test_what_does_not_go_with_vectors_is_refused(files: Files, bidr: Run, more, told):
+def test_what_does_not_go_with_vectors_is_refused(files: Files, bidr: Run, more, told, monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     documents = files.save("d.npy", files.documents)
     assert told in bidr.refused("train", "--vectors", documents, "--out", files.folder / "run", *QUICK, *more)
+    assert not (files.folder / "run").exists()
+
+
+def test_a_gpu_that_would_stand_idle_is_refused(files: Files, bidr: Run, monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    given = ["--vectors", files.save("d.npy", files.documents), "--out", files.folder / "run", *QUICK]
+    assert "are learned on the CPU" in bidr.refused("train", *given, "--device", "cuda")
+
+
+def test_judgements_that_label_nothing_are_told(files: Files, bidr: Run):
+    given = ["--vectors", files.save("d.npy", files.documents), "--query-vectors", files.save("q.npy", files.questions)]
+    for score, told in ((0, True), (1, False)):
+        qrels = files.text("qrels.tsv", [f"{row}\t{row}\t{score}" for row in range(9)])
+        code, _, err = bidr("train", *given, "--qrels", qrels, "--out", files.folder / f"run{score}", *QUICK)
+        assert code == 0, err
+        assert ("no judgement is above 0" in err) == told
+
+
+@pytest.mark.parametrize("metric", ["cosine", "ip"])
+def test_the_cards_settings_and_command_train_the_same_model_again(files: Files, bidr: Run, monkeypatch, metric):
+    monkeypatch.chdir(files.folder)
+    np.save("documents.npy", files.documents)
+    np.save("questions.npy", files.questions)
+    files.text("qrels.tsv", [f"{row}\t{row}\t1" for row in range(9)])
+    given = ["--vectors", "documents.npy", "--query-vectors", "questions.npy", "--qrels", "qrels.tsv"]
+    given += ["--metric", metric, "--seed", "3", "--codewords", "16", "--frozen.finer", "1", *QUICK]
+    assert bidr("train", *given, "--out", "first").code == 0
+    card = Path("first/README.md").read_text()
+    Path("FILE").write_text(re.search(r"```toml\n(.*?)```", card, re.DOTALL)[1])
+    command = re.search(r"`bidr (train [^`]*)`", card)[1]
+    assert ("--metric" in command) == (metric == "ip")
+    done = bidr(*shlex.split(command))
+    assert done.code == 0, done.err
+    first, again = (json.loads(Path(folder, "model.json").read_text()) for folder in ("first", "RUN"))
+    assert again["fingerprint"] == first["fingerprint"]
+    assert again["training"]["config"] == first["training"]["config"]
+    assert again["candidates"] == first["candidates"] == 20
 
 
 def test_a_single_vector_is_told_how_to_be_one_row(files: Files, bidr: Run):

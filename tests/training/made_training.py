@@ -23,19 +23,19 @@ from bidr.training.losses.objectives import Objective, Prepared
 DOCUMENTS, TRAIN, DEV = 90, 48, 16
 
 
-def dataset(name: str = "made") -> Dataset:
+def dataset(name: str = "made", documents: int = DOCUMENTS) -> Dataset:
     """Documents of a few words each; a question is two of them; every seventh question has two answers."""
     random = np.random.default_rng(7)
     words = [f"{a}{b}{c}" for a in "bdfgk" for b in "aeiou" for c in "lmnrst"]
-    texts = [" ".join(random.choice(words, 9)) for _ in range(DOCUMENTS)]
-    documents = [Document(f"d{row}", "", text) for row, text in enumerate(texts)]
+    texts = [" ".join(random.choice(words, 9)) for _ in range(documents)]
+    made = [Document(f"d{row}", "", text) for row, text in enumerate(texts)]
     queries, qrels = [], {"train": {}, "dev": {}}
     for number in range(TRAIN + DEV):
-        row = int(random.integers(DOCUMENTS))
+        row = int(random.integers(documents))
         queries.append(Query(f"q{number}", " ".join(random.choice(texts[row].split(), 2))))
-        answers = {f"d{row}": 1} | ({f"d{(row + 1) % DOCUMENTS}": 1} if number % 7 == 0 else {})
+        answers = {f"d{row}": 1} | ({f"d{(row + 1) % documents}": 1} if number % 7 == 0 else {})
         qrels["train" if number < TRAIN else "dev"][f"q{number}"] = answers
-    return Dataset.from_records(name, documents, queries, qrels)
+    return Dataset.from_records(name, made, queries, qrels)
 
 
 CONFIG = TrainConfig(

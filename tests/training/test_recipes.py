@@ -2,7 +2,9 @@
 
 import re
 import signal
-from dataclasses import replace
+from dataclasses import is_dataclass, replace
+from itertools import chain
+from typing import get_args, get_type_hints
 
 import numpy as np
 import pytest
@@ -12,12 +14,12 @@ from bidr.building import build
 from bidr.errors import ConfigError, Stopped
 from bidr.index.reader import IndexReader
 from bidr.model.encode import encode_rows, fingerprint
-from bidr.training import mining, stages
-from bidr.training.config import SparseConfig, TrainConfig
+from bidr.training import bounds, mining, stages
+from bidr.training.config import DenseConfig, FrozenConfig, SparseConfig, TrainConfig, UnifyConfig
 from bidr.training.engine.loop import Training
 from bidr.training.naming import stage_name
 from bidr.training.recipe import model_of, open_workshop, train
-from bidr.training.recipes import RECIPES, with_recipe
+from bidr.training.recipes import RECIPES, contradictions, with_recipe
 from bidr.training.workshop import Workshop
 
 STEPS = -(-TRAIN // CONFIG.batch_size)
@@ -40,13 +42,19 @@ def scores_file(tmp_path_factory):
 
 # Codes that are sums need 256 codewords, more than there are documents here: see test_summed.py.
 SUMS = ("star-distilled", "star-distilled-evenly", "star-tuned", "star-taught")
-SMALL = [name for name in RECIPES if name not in SUMS]
+# These would do nothing to vectors of 16 dimensions and codes of 16 codewords: they have a test of their own.
+WIDE = ("bidr-4bit", "bidr-matryoshka")
+SMALL = [name for name in RECIPES if name not in SUMS + WIDE]
 
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory, scores_file):
-    """One folder for all recipes."""
-    base = replace(CONFIG, distil=replace(CONFIG.distil, teacher=str(scores_file), depth=8))
+    """One folder for all recipes; nothing is given that would have its way over one of them."""
+    base = with_settings(
+        distil={"teacher": str(scores_file), "depth": 8}, warmup={"negatives": None}, sparse={"negatives": None}
+    )
+    told = [line for name in SMALL for line in contradictions(base, name)]
+    assert all("unify.epochs is 0 as the recipe has it" in line for line in told)
     return open_workshop(dataset(), base, tmp_path_factory.mktemp("shared") / "run")
 
 
@@ -76,9 +84,19 @@ def test_recipes_in_one_folder_are_those_in_folders_of_their_own(shared, tmp_pat
     assert {group for group in same if len(group) > 1} == {
         frozenset({"conventional", "star-opq"}),
         frozenset({"bidr", "bidr-unified"}),
-        # the made data have 16 codewords and fewer dimensions anyway
-        frozenset({"bidr-random-walk", "bidr-4bit", "bidr-matryoshka"}),
     }
+
+
+def test_small_codewords_and_vectors_to_cut_off_make_models_of_their_own(tmp_path):
+    base = replace(with_settings(encoder={"dim": 144}, unify={"epochs": 1}), codewords=256)
+    shop = open_workshop(dataset(documents=300), base, tmp_path / "run")
+    plain, small, cut = (
+        model_of(shop.under(with_recipe(base, name)), tmp_path / name) for name in ("bidr-random-walk", *WIDE)
+    )
+    assert len({model.fingerprint for model in (plain, small, cut)}) == 3
+    assert [(model.codebooks.books, model.codebooks.words) for model in (plain, small)] == [(2, 256), (4, 16)]
+    assert fingerprint(cut.sparse) == fingerprint(plain.sparse), "prefixes are the dense side's"
+    assert fingerprint(cut.dense) != fingerprint(plain.dense)
 
 
 def test_an_unknown_recipe_is_refused_with_the_nearest():
@@ -115,6 +133,8 @@ def test_a_stage_is_named_after_what_sets_it_apart():
         (lambda: TrainConfig(sparse=SparseConfig(loss="jont")), r"sparse\.loss: given 'jont'.*'joint'"),
         (lambda: TrainConfig(codewords=17), r"codewords: given 17, expected one of 256, 16"),
         (lambda: with_settings(encoder={"pooling": "median"}), r"encoder\.pooling: given 'median'"),
+        (lambda: with_settings(encoder={"projection": 8}), r"encoder\.projection: given 8 with the built-in.*\.dim"),
+        (lambda: with_settings(encoder={"dropout": 0.1}), r"encoder\.dropout: given 0.1 with the built-in encoder"),
         (lambda: with_settings(text={"titles": None}), r"text\.titles: given None"),
     ],
 )
@@ -123,10 +143,67 @@ def test_a_value_that_is_none_of_the_choices_is_refused_in_python_too(make, told
         make()
 
 
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"learning_rate": 0.0}, "more than 0"),
+        ({"learning_rate": -1e-3}, "more than 0"),
+        ({"clip": 0.0}, "more than 0"),
+        ({"warmup_share": 1.5}, "0 to 1"),
+        ({"warmup_share": -0.1}, "0 to 1"),
+        ({"checkpoint_minutes": -1.0}, "0 or more"),
+        ({"weight_decay": float("nan")}, "a finite number"),
+        ({"sparse.crops": -1.0}, "0 or more"),
+        ({"sparse.codebook_rate": -1.0}, "0 or more"),
+        ({"frozen.borrowed": -1.0}, "0 or more"),
+        ({"frozen.finer": -3.0}, "0 to 3"),
+        ({"frozen.finer": 50.0}, "0 to 3"),
+        ({"frozen.rate": 0.0}, "more than 0"),
+        ({"frozen.crops": float("inf")}, "a finite number"),
+        ({"negatives.live_margin": float("-inf")}, "a finite number"),
+        ({"encoder.dropout": 1.0}, "a share from 0 to below 1"),
+        ({"encoder.dropout": -0.1}, "a share from 0 to below 1"),
+        ({"batch_size": 1}, "2 or more"),
+        ({"frozen.temperature": 0.0}, "more than 0"),
+    ],
+)
+def test_a_number_that_cannot_work_is_refused(given, expected):
+    [(name, value)] = given.items()
+    part, _, below = name.rpartition(".")
+    with pytest.raises(ConfigError, match=f"^{re.escape(f'{name}: given {value}, expected {expected}')}$"):
+        with_settings(**{part: {below: value}}) if part else replace(CONFIG, **{name: value})
+
+
+def test_every_bound_is_of_a_setting():
+    """A name that is misspelt would bound nothing."""
+    known = set(types_of(TrainConfig()))
+    assert {*chain(*bounds.LEAST.values()), *bounds.ABOVE_0, *bounds.WITHIN} <= known
+    numbers = {name for name, kind in types_of(TrainConfig()).items() if kind & {int, float}}
+    free = {"negatives.margin", "negatives.live_margin", "codewords", "encoder.dropout", "dense.prefixes"}
+    assert numbers - {*chain(*bounds.LEAST.values()), *bounds.ABOVE_0, *bounds.WITHIN} <= free
+
+
+def types_of(config, prefix=""):
+    """The types of every setting, by its flag."""
+    found = {}
+    for name, hint in get_type_hints(type(config)).items():
+        value = getattr(config, name)
+        below = types_of(value, f"{prefix}{name}.") if is_dataclass(value) else {prefix + name: {hint, *get_args(hint)}}
+        found |= below
+    return found
+
+
 def test_a_teacher_that_is_needed_and_not_named_is_asked_for(tmp_path):
     with pytest.raises(ConfigError, match=r"distil\.teacher"):
         train(dataset(), with_recipe(CONFIG, "bidr-taught"), tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_a_file_in_place_of_the_folder_is_called_one(tmp_path):
+    (tmp_path / "run").write_text("words")
+    with pytest.raises(ConfigError, match=r"run is a file, expected a folder"):
+        train(dataset(), CONFIG, tmp_path / "run")
+    assert (tmp_path / "run").read_text() == "words"
 
 
 def test_jpq_without_steps_to_learn_in_is_refused():
@@ -136,16 +213,33 @@ def test_jpq_without_steps_to_learn_in_is_refused():
         with_recipe(with_settings(unify={"lists": 8}), "star-tuned")
 
 
-def test_in_python_settings_override_the_recipe_and_the_recipe_the_configuration(tmp_path, monkeypatch):
+def test_what_was_given_has_its_way_over_a_recipe():
+    given = TrainConfig(frozen=FrozenConfig(steps=50), dense=DenseConfig(prefixes=(8, 16)), unify=UnifyConfig(epochs=3))
+    sums = with_recipe(given, "star-distilled")
+    assert (sums.frozen.steps, sums.frozen.questions, sums.conventional.codes) == (50, 20_000, "distilled")
+    assert contradictions(given, "star-distilled") == ["recipe 'star-distilled': frozen.steps is 50 as given, not 1200"]
+    cut = with_recipe(given, "bidr-matryoshka")
+    assert (cut.dense.prefixes, cut.unify.epochs) == ((8, 16), 0), "which stages there are is the recipe's own"
+    assert contradictions(given, "bidr-matryoshka") == [
+        "recipe 'bidr-matryoshka': unify.epochs is 0 as the recipe has it, not 3",
+        "recipe 'bidr-matryoshka': dense.prefixes is (8, 16) as given, not (64, 128)",
+    ]
+    assert with_recipe(replace(given, method="conventional"), "bidr").method == "bidr"
+    assert with_recipe(TrainConfig(), "star-distilled").frozen.steps == 1_200
+
+
+def test_in_python_settings_override_the_configuration_and_both_the_recipe(tmp_path, monkeypatch):
     import bidr.api
 
     asked = []
     monkeypatch.setattr(bidr.api, "train_run", lambda data, config, *_: asked.append(config))
     bidr.api.train(dataset(), tmp_path, CONFIG, recipe="bidr-4bit", bytes_per_doc=4)
     bidr.api.train(dataset(), tmp_path, recipe="ance-opq", codewords=16)
+    bidr.api.train(dataset(), tmp_path, with_settings(dense={"prefixes": (4,)}), recipe="bidr-matryoshka")
     assert (asked[0].codewords, asked[0].bytes_per_doc, asked[0].unify.epochs) == (16, 4, 0)
     assert asked[0].sparse == CONFIG.sparse
     assert (asked[1].conventional.negatives, asked[1].codewords) == ("refreshed-alone", 16)
+    assert asked[2].dense.prefixes == (4,)
 
 
 # negatives

@@ -68,8 +68,9 @@ class Train(WithSettings):
     """The questions' ids for --qrels, likewise."""
 
     def run(self) -> Shown:
-        from bidr.api import load, train
+        from bidr.api import load
         from bidr.cli.about import describe_model
+        from bidr.training.recipe import train
 
         if (self.data is None) == (self.vectors is None):
             raise ConfigError("give either --data (texts to learn from) or --vectors (vectors that stay as they are)")
@@ -80,7 +81,7 @@ class Train(WithSettings):
         if given:
             raise ConfigError(f"--{given[0].replace('_', '-')} goes with --vectors; a data set has its own")
         assert self.data is not None
-        shown = describe_model(train(load(self.data), self.out, self.settings, resume=self.resume))
+        shown = describe_model(train(load(self.data), self.settings, self.out, self.resume, self.recipe))
         then = f"next: bidr build --data {self.data} --model {self.out} --out {self.out / 'index'}"
         return Shown(f"{shown.text}\n{then}", shown.value)
 

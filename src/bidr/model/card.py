@@ -128,12 +128,14 @@ def _about(model: Model) -> list[tuple[str, str]]:
         ("fingerprint", f"`{model.fingerprint}`"),
         ("versions", f"bidr {__version__}, torch {torch_version}"),
     ]
+    if training.get("recipe"):
+        rows.insert(3, ("recipe", f"`{training['recipe']}`; its settings are among those below"))
     if model.lists is not None:
-        rows.insert(6, ("coarse lists", f"{len(model.lists.means):,}, learned with the question encoder"))
+        rows.insert(-4, ("coarse lists", f"{len(model.lists.means):,}, learned with the question encoder"))
     if used:
         entropy = f"entropy {used['entropy_bits']:.2f} of {books.bits} bits"
         worst = f"{used['least_entropy_bits']:.2f} in the worst book"
-        rows.insert(6, ("codewords", f"{used['used']:.1%} used, {entropy}, {worst}"))
+        rows.insert(-4, ("codewords", f"{used['used']:.1%} used, {entropy}, {worst}"))
     return rows
 
 

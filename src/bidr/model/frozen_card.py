@@ -2,13 +2,16 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bidr.files import write_atomically
 from bidr.model.card import NAME, epochs_table
 
 if TYPE_CHECKING:
     from bidr.model.frozen import FrozenModel
+
+OWN = ("bytes_per_doc", "codewords", "seed")
+"""Settings of every run; the others are those of the table `frozen`."""
 
 CARD = """\
 ---
@@ -52,6 +55,8 @@ as `vector @ query.T`); `sparse/quantizer.safetensors` holds the codewords that 
 
 ## Training
 
+The settings, for `{train}`:
+
 ```toml
 {settings}
 ```
@@ -83,10 +88,27 @@ def frozen_card(model: "FrozenModel") -> str:
         "fingerprint": f"`{model.fingerprint}`",
         "versions": f"bidr {__version__}",
     }
-    settings = training["config"].items()
     return CARD.format(
         dim=model.dim,
         about="\n".join(f"| {key} | {value} |" for key, value in rows.items()),
-        settings="\n".join(f"{name} = {json.dumps(value)}" for name, value in settings if value is not None),
+        train=_command(model),
+        settings="\n".join(f"{name} = {json.dumps(value)}" for name, value in _settings(model).items()),
         history=epochs_table(training["dev"]),
     )
+
+
+def _settings(model: "FrozenModel") -> dict[str, Any]:
+    """As keys of a TOML file; crops are of texts, and refused with vectors."""
+    found = {"candidates": model.candidates}
+    for name, value in model.training["config"].items():
+        if value is not None and name != "crops":
+            found[name if name in OWN else f"frozen.{name}"] = value
+    return found
+
+
+def _command(model: "FrozenModel") -> str:
+    words = ["bidr train --vectors documents.npy"]
+    words += ["--query-vectors questions.npy"] if model.training["questions"] else []
+    words += ["--qrels qrels.tsv"] if model.training["labelled_questions"] else []
+    words += [f"--metric {model.metric}"] if model.metric != "cosine" else []
+    return " ".join([*words, "--out RUN --config FILE"])

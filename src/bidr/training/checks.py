@@ -44,3 +44,15 @@ def check_choices(config: Any, prefix: str = "") -> None:
         raise ConfigError(
             f"{prefix}{one.name}: given {value!r}, expected one of {', '.join(map(repr, choices))}{meant}"
         )
+
+
+def refuse_of_transformers(encoder: Any) -> None:
+    """What the built-in encoder would pass over."""
+    instead = {"projection": "set its dimensions with encoder.dim", "dropout": "leave it out"}
+    for name, other in instead.items():
+        value = getattr(encoder, name)
+        if value is not None:
+            raise ConfigError(
+                f"encoder.{name}: given {value} with the built-in encoder, which has none; {other}, or name a "
+                "transformer with encoder.backbone"
+            )

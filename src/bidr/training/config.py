@@ -5,7 +5,8 @@ from typing import Literal
 
 from bidr.errors import ConfigError
 from bidr.text import Titles
-from bidr.training.checks import at_least, check_choices
+from bidr.training.bounds import check_bounds
+from bidr.training.checks import at_least, check_choices, refuse_of_transformers
 from bidr.training.frozen.settings import FrozenConfig
 
 BUILT_IN = "built-in"
@@ -244,22 +245,9 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         check_choices(self)
-        at_least(0, self, "seed")
-        at_least(1, self, "bytes_per_doc", "candidates", "dev_queries", "dev_documents")
-        at_least(1, self, "tokens_at_once")
-        at_least(2, self, "batch_size")  # others' positives are the negatives
-        at_least(1, self.encoder, "dim", "vocabulary", "projection", prefix="encoder.")
-        at_least(1, self.text, "query_length", "document_length", prefix="text.")
-        at_least(1, self.warmup, "epochs", prefix="warmup.")
-        at_least(1, self.sparse, "epochs", prefix="sparse.")
-        at_least(1, self.dense, "epochs", "depth", "hops", prefix="dense.")
-        at_least(2, self.dense, "batch_size", prefix="dense.")
-        at_least(0, self.unify, "epochs", prefix="unify.")
-        at_least(0, self.unify, "pool", "lists", prefix="unify.")
-        at_least(1, self.unify, "own", "others", "top", prefix="unify.")
-        at_least(1, self.conventional, "refresh", prefix="conventional.")
-        at_least(1, self.negatives, "each", prefix="negatives.")
-        at_least(1, self.distil, "depth", prefix="distil.")
+        check_bounds(self)
+        if self.built_in:
+            refuse_of_transformers(self.encoder)
         if self.method == "conventional" and self.conventional.codes in ("jpq", "tuned"):
             at_least(1, self.unify, "epochs", prefix="unify.")  # the steps in which codewords learn
             if self.conventional.codes == "tuned" and self.unify.lists:
@@ -267,12 +255,6 @@ class TrainConfig:
                     f"unify.lists: given {self.unify.lists} with codes that are sums (conventional.codes 'tuned'), "
                     "expected 0; lists are learned for slices, as of 'jpq'"
                 )
-        at_least(0, self.frozen, "steps", "label_weight", "dev_questions", prefix="frozen.")
-        at_least(1, self.frozen, "questions", "sample", "depth", "own", "others", "measured", prefix="frozen.")
-        at_least(2, self.frozen, "batch_size", prefix="frozen.")
-        for name, value in (("sparse", self.sparse.temperature), ("frozen", self.frozen.temperature)):
-            if value <= 0:
-                raise ConfigError(f"{name}.temperature: given {value}, expected more than 0")
         if self.negatives.judge == "teacher" and self.negatives.margin is None:
             raise ConfigError("negatives.judge: given 'teacher' without negatives.margin, expected a margin too")
         if any(prefix < 1 for prefix in self.dense.prefixes):

@@ -18,6 +18,7 @@ from bidr.training.config import TrainConfig
 from bidr.training.engine.logs import check_tensorboard
 from bidr.training.engine.parallel import Group, joined
 from bidr.training.listed import learned_lists
+from bidr.training.recipes import changes
 from bidr.training.workshop import Workshop
 
 Resume = Literal["auto", "never", "must"]
@@ -30,21 +31,23 @@ MAY_CHANGE = ("device", "checkpoint_minutes", "tokens_at_once", "logs")
 """Settings of how a run goes, not of what it is: it may go on with others."""
 
 
-def train(dataset: Dataset, config: TrainConfig, out: Path | str, resume: Resume = "auto") -> Model:
+def train(
+    dataset: Dataset, config: TrainConfig, out: Path | str, resume: Resume = "auto", recipe: str | None = None
+) -> Model:
     """Train a model and leave it in a folder; a run that was cut off there is continued.
 
     The folder's `work` holds what the stages left: it may be deleted when the model is there. Under torchrun all
-    processes train the one model together.
+    processes train the one model together. recipe: where the settings are from, for the card.
     """
     with joined(config.device) as group:
-        return model_of(open_workshop(dataset, config, Path(out), resume, group), Path(out))
+        return model_of(open_workshop(dataset, config, Path(out), resume, group), Path(out), recipe)
 
 
-def model_of(shop: Workshop, out: Path) -> Model:
-    """The model that the workshop's settings ask for."""
+def model_of(shop: Workshop, out: Path, recipe: str | None = None) -> Model:
+    """The model that the workshop's settings ask for; recipe: where they are from."""
     if shop.config.method == "conventional":
-        return conventional_model(shop, out)
-    return bidr_model(shop, shop.config.dense.sampler, out, unified=shop.config.unify.epochs > 0)
+        return conventional_model(shop, out, recipe)
+    return bidr_model(shop, shop.config.dense.sampler, out, unified=shop.config.unify.epochs > 0, recipe=recipe)
 
 
 def open_workshop(
@@ -79,6 +82,8 @@ def _check_folder(settings: dict[str, Any], config: TrainConfig, out: Path, resu
         _refuse_other_run(read_json(path, DAMAGED), settings, out)
     elif resume == "must":
         raise ConfigError(f"{out} holds no run to go on with and resume is 'must'; check the folder, or use 'auto'")
+    elif out.is_file():
+        raise ConfigError(f"{out} is a file, expected a folder for the model; choose another name")
     elif out.exists() and any(out.iterdir()):
         raise ConfigError(f"{out} holds something else already; choose another folder or empty it")
     _refuse_shape(config)
@@ -112,7 +117,7 @@ def _refuse_few_documents(count: int, config: TrainConfig) -> None:
         )
 
 
-def bidr_model(shop: Workshop, sampler: str, out: Path, *, unified: bool) -> Model:
+def bidr_model(shop: Workshop, sampler: str, out: Path, *, unified: bool, recipe: str | None = None) -> Model:
     """The method: codes first, then vectors on the candidates that the codes bring up, then one query encoder."""
     side = stages.sparse(shop)
     stages.dense(shop, sampler)
@@ -130,10 +135,10 @@ def bidr_model(shop: Workshop, sampler: str, out: Path, *, unified: bool) -> Mod
         codebooks=codebooks,
         lists=lists,
     )
-    return _save(shop, parts, out, names)
+    return _save(shop, parts, out, names, recipe)
 
 
-def conventional_model(shop: Workshop, out: Path) -> Model:
+def conventional_model(shop: Workshop, out: Path, recipe: str | None = None) -> Model:
     """The conventional way: one encoder, codes of its vectors, the same vectors ranked again."""
     codes = shop.config.conventional.codes
     made_by = {
@@ -157,10 +162,10 @@ def conventional_model(shop: Workshop, out: Path) -> Model:
     elif codes in ("jpq", "tuned"):
         own = shop.folder / side.name / "encoder"
         parts, names = replace(parts, query=own, lists=learned_lists(shop, side)), [*names, side.name]
-    return _save(shop, parts, out, names)
+    return _save(shop, parts, out, names, recipe)
 
 
-def _save(shop: Workshop, parts: ModelParts, out: Path, names: list[str]) -> Model:
+def _save(shop: Workshop, parts: ModelParts, out: Path, names: list[str], recipe: str | None) -> Model:
     config = shop.config
     text = TextSettings(
         titles=config.text.titles,
@@ -171,6 +176,7 @@ def _save(shop: Workshop, parts: ModelParts, out: Path, names: list[str]) -> Mod
         "data": shop.dataset.name,
         "documents": len(shop.material.documents),
         "train_queries": len(shop.material.train.texts),
+        **({"recipe": recipe} if recipe else {}),
         "config": dataclasses.asdict(config),
         "stages": {name: shop.history(name) for name in names},
         "codewords": shop.usage(),
@@ -183,18 +189,6 @@ def _save(shop: Workshop, parts: ModelParts, out: Path, names: list[str]) -> Mod
 
     shop.group.once(write)
     return Model(out, shop.device)
-
-
-def changes(config: Any, prefix: str = "") -> dict[str, Any]:
-    """The settings that differ from the defaults, by the names that their flags have."""
-    found: dict[str, Any] = {}
-    for field in dataclasses.fields(config):
-        value = getattr(config, field.name)
-        if dataclasses.is_dataclass(value):
-            found |= changes(value, f"{prefix}{field.name}.")
-        elif value != field.default:
-            found[prefix + field.name] = value
-    return found
 
 
 def _refuse_other_run(found: dict[str, Any], wanted: dict[str, Any], out: Path) -> None:

@@ -1,7 +1,7 @@
 """Recipes: what a run is, in a line. Each is a few settings over the same stages, trained equally long."""
 
 import difflib
-from dataclasses import replace
+from dataclasses import fields, is_dataclass, replace
 from typing import Any, NamedTuple
 
 from bidr.errors import ConfigError
@@ -93,6 +93,7 @@ _TABLE: list[tuple[str, str, dict[str, Any]]] = [
     ("bidr-matryoshka", "vectors that may be cut off", _two(dense__prefixes=(64, 128))),
 ]
 RECIPES = {name: Recipe(name, about, settings) for name, about, settings in _TABLE}
+STAGES = ("method", "unify.epochs")
 DEFAULT = ("conventional", "bidr-random-walk", "bidr-snowball", "bidr-unified")
 
 
@@ -105,15 +106,44 @@ def recipe(name: str) -> Recipe:
     return RECIPES[name]
 
 
+def changes(config: Any, prefix: str = "") -> dict[str, Any]:
+    """The settings that differ from the defaults, by the names that their flags have."""
+    found: dict[str, Any] = {}
+    for field in fields(config):
+        value = getattr(config, field.name)
+        if is_dataclass(value):
+            found |= changes(value, f"{prefix}{field.name}.")
+        elif value != field.default:
+            found[prefix + field.name] = value
+    return found
+
+
 def with_recipe(config: TrainConfig, name: str) -> TrainConfig:
-    """The configuration with a recipe's settings in place of its own."""
+    """The configuration with a recipe's settings where it has the defaults: what was given has its way.
+
+    Which stages there are is the recipe's own (`STAGES`): how long to unify is asked for those that do.
+    """
+    given = changes(config)
     parts: dict[str, dict[str, Any]] = {}
     for key, value in recipe(name).settings.items():
+        if key in given and key not in STAGES:
+            continue
         part, _, below = key.rpartition(".")
         parts.setdefault(part, {})[below] = value
     own = parts.pop("", {})
     nested = {part: replace(getattr(config, part), **values) for part, values in parts.items()}
     return replace(config, **own, **nested)
+
+
+def contradictions(config: TrainConfig, name: str) -> list[str]:
+    """Where what was given and a recipe differ, which of both it is: a line each."""
+    given, lines = changes(config), []
+    for key, value in recipe(name).settings.items():
+        if key in given and given[key] != value:
+            kept, left = (value, given[key]) if key in STAGES else (given[key], value)
+            whose = "as the recipe has it" if key in STAGES else "as given"
+            lines.append(f"recipe {name!r}: {key} is {kept!r} {whose}, not {left!r}")
+    return lines
 
 
 def listing() -> str:

@@ -1,7 +1,17 @@
 """What can be set for codes of vectors that already exist."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
+
+from bidr.errors import ConfigError
+
+COUNT = ("bytes_per_doc", "codewords", "candidates", "seed", "checkpoint_minutes", "device")
+INSTEAD = {
+    "batch_size": "use frozen.batch_size",
+    "learning_rate": "use frozen.rate",
+    "frozen.crops": "passages need texts; leave it out",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,3 +56,15 @@ class FrozenConfig:
     """Most questions to hold out and choose on; never more than a tenth."""
     measured: int = 4
     """How often the held-out questions are measured."""
+
+
+def refuse_of_texts(given: Iterable[str], device: str) -> None:
+    """Names of settings that would do nothing to vectors that stay as they are, which are learned from on a CPU."""
+    for name in given:
+        if name in INSTEAD or not (name in COUNT or name.startswith("frozen.")):
+            raise ConfigError(
+                f"{name}: goes with --data and does nothing with given vectors; "
+                + INSTEAD.get(name, "leave it out: only frozen.* and " + ", ".join(COUNT[:-1]) + " count there")
+            )
+    if device not in ("auto", "cpu"):
+        raise ConfigError(f"device: given {device!r}, but codes of given vectors are learned on the CPU; leave it out")
