@@ -38,3 +38,21 @@ def test_two_processes_train_one_model_and_both_stop_when_torchrun_is_told_to(
     assert shown.count("fingerprint ") == 1
     assert err.count("warmup: resumed in epoch") == 1
     assert bidr("inspect", out).code == 0
+
+
+@pytest.mark.slow
+def test_stopped_while_the_first_process_alone_learns_codes_both_say_so(made: Made, tmp_path: Path) -> None:
+    flags = ("--recipe", "star-distilled", "--frozen.steps", "100000", "--frozen.measured", "1000")
+    process = start(made.data, tmp_path / "out", *flags)
+    assert process.stderr is not None
+    measured = 0
+    for line in process.stderr:
+        measured += line.startswith("held-out questions")
+        if measured == 3:
+            process.send_signal(signal.SIGTERM)
+            break
+    _, err = process.communicate(timeout=120)
+    assert process.returncode != 0
+    assert err.count("bidr: stopped at step ") == 2, err
+    assert "unexpected" not in err
+    assert len(list((tmp_path / "out" / "work").glob("distilled*/checkpoint.pt"))) == 1

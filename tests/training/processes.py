@@ -2,10 +2,13 @@
 
 import os
 import signal
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from threading import Timer
 from typing import Any
 
 import numpy as np
@@ -147,6 +150,36 @@ def encode_twice(group: Group, folder: Path) -> None:
     for _ in range(2):
         shop.encode_corpus(encoder, folder / "encoded" / "vectors.npy", "encode")
         encoder.forward = None  # type: ignore[method-assign, assignment]
+
+
+def signalled(rank: int, folder: Path) -> None:
+    """What each process says when all are told to stop while the first one is at work, or only the other one is, or
+    the first one is gone."""
+    said = []
+
+    def work(stopped: bool) -> None:
+        time.sleep(1)
+        if stopped:
+            raise Stopped("stopped at step 3")
+
+    def leave() -> None:
+        os._exit(0)
+
+    with suppress(BidrError), joined("cpu") as group:
+        for way in (group.once, partial(in_turn, group)):
+            for stopped in (True, False):
+                if rank:
+                    Timer(0.3, os.kill, (os.getpid(), signal.SIGTERM)).start()
+                try:
+                    way(partial(work, stopped))
+                except Stopped as error:
+                    said.append(str(error))
+        (folder / f"said{rank}").write_text("\n".join(said))
+        try:
+            group.once(leave)
+        except BidrError as error:
+            (folder / f"lost{rank}").write_text(str(error))
+            raise
 
 
 # whole runs

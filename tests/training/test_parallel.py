@@ -23,6 +23,7 @@ from processes import (
     gradients,
     objective,
     recipes,
+    signalled,
     spawn,
     with_dropout,
 )
@@ -142,6 +143,16 @@ def test_the_corpus_is_encoded_by_all_into_one_file(two, folder):
 def test_what_the_first_process_cannot_do_ends_the_others_too(two, folder):
     assert (folder / "failed0").read_text() == "no such luck\nno such luck"
     assert (folder / "failed1").read_text().splitlines() == ["the first process failed: no such luck"] * 2
+
+
+def test_a_process_that_waits_is_told_to_stop_and_all_stop(tmp_path):
+    spawn(signalled, tmp_path)
+    first, second = ((tmp_path / f"said{rank}").read_text().splitlines() for rank in range(2))
+    assert first == second
+    assert first[::2] == ["stopped at step 3"] * 2
+    assert all("run the same command again" in line for line in first[1::2])
+    assert len(first) == 4
+    assert (tmp_path / "lost1").read_text().startswith("another process of this run has ended; what was finished")
 
 
 def test_one_process_goes_on_with_what_two_began(two, folder):

@@ -65,3 +65,13 @@ def stop_signals() -> Iterator[StopSignal]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def held_signals() -> Iterator[StopSignal]:
+    """The same for a process that waits for another, unless it is within such a block: then that one is told."""
+    if isinstance(signal.getsignal(signal.SIGTERM), StopSignal):
+        yield StopSignal()
+        return
+    with stop_signals() as asked:
+        yield asked

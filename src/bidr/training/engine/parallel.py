@@ -7,9 +7,9 @@ others; `Processes` are several.
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from bidr import progress
 from bidr.errors import BidrError, ConfigError, Stopped
+from bidr.training.engine import checkpoint
 
 T = TypeVar("T")
 
@@ -67,6 +68,14 @@ class Group:
 
     def wait(self) -> None:
         """Until all are here."""
+
+
+class _Told(NamedTuple):
+    """What the first process says: what it made, or why it could not."""
+
+    made: Any = None
+    failure: str | None = None
+    stopped: bool = False
 
 
 class Processes(Group):
@@ -133,48 +142,64 @@ class Processes(Group):
 
     def any(self, flag: bool) -> bool:
         flags = torch.tensor([flag], dtype=torch.uint8)
-        dist.all_reduce(flags, dist.ReduceOp.MAX, group=self._hosts)
+        with _in_touch():
+            dist.all_reduce(flags, dist.ReduceOp.MAX, group=self._hosts)
         return bool(flags.item())
 
     def once(self, make: Callable[[], T]) -> T:
         if self._alone:
             return make()
-        made: Any = None
-        failure = ""
-        try:
-            if not self.rank:
-                with self._by_itself():
-                    made = make()
-        except BaseException as error:
-            failure = str(error) or type(error).__name__
-            raise
-        finally:
-            told = self._tell((failure, made))
-        if told[0]:
-            raise _failed(told[0])
-        found: T = told[1]
+        found: T = self._hear() if self.rank else self._by_first(make)
         return found
 
     @contextmanager
     def turn(self) -> Iterator[None]:
         if self._alone:
             yield
-            return
-        failure = self._tell("") if self.rank else ""
-        if failure:
-            raise _failed(failure)
-        try:
+        elif self.rank:
+            self._hear()
             with self._by_itself():
                 yield
-        except BaseException as error:
-            failure = str(error) or type(error).__name__
-            raise
-        finally:
-            if not self.rank:
-                self._tell(failure)
+        else:
+            with self._telling(), self._by_itself():
+                yield
+            self._tell(_Told())
+            self._stop_together(False)
 
     def wait(self) -> None:
-        dist.barrier(group=self._hosts)
+        with _in_touch():
+            dist.barrier(group=self._hosts)
+
+    def _by_first(self, make: Callable[[], T]) -> T:
+        with self._telling(), self._by_itself():
+            made = make()
+        self._tell(_Told(made))
+        self._stop_together(False)
+        return made
+
+    def _hear(self) -> Any:
+        """Wait for what the first process makes. A signal meanwhile must not end this process: the first would have
+        nobody to tell."""
+        with checkpoint.held_signals() as stop:
+            told = self._tell(_Told())
+        if told.failure is not None:
+            raise Stopped(told.failure) if told.stopped else BidrError(f"the first process failed: {told.failure}")
+        self._stop_together(stop.asked)
+        return told.made
+
+    @contextmanager
+    def _telling(self) -> Iterator[None]:
+        """Tell the others of a failure within."""
+        try:
+            yield
+        except BaseException as error:
+            with suppress(BidrError):
+                self._tell(_Told(None, str(error) or type(error).__name__, isinstance(error, Stopped)))
+            raise
+
+    def _stop_together(self, asked: bool) -> None:
+        if self.any(asked):
+            raise Stopped("stopped; what was finished is kept: run the same command again to go on from there")
 
     @contextmanager
     def _by_itself(self) -> Iterator[None]:
@@ -185,10 +210,11 @@ class Processes(Group):
         finally:
             self._alone = False
 
-    def _tell(self, what: Any) -> Any:
+    def _tell(self, what: _Told) -> _Told:
         """What the first process says."""
         said = [what]
-        dist.broadcast_object_list(said, 0, group=self._hosts, device=torch.device("cpu"))
+        with _in_touch():
+            dist.broadcast_object_list(said, 0, group=self._hosts, device=torch.device("cpu"))
         return said[0]
 
 
@@ -207,7 +233,8 @@ def joined(device: str) -> Iterator[Group]:
         with progress.silent() if group.rank else nullcontext():
             yield group
     except Stopped:
-        _leave(group, begun)
+        with suppress(BidrError):
+            _leave(group, begun)
         raise
     _leave(group, begun)
 
@@ -219,8 +246,15 @@ def _leave(group: Group, begun: bool) -> None:
         dist.destroy_process_group()
 
 
-def _failed(reason: str) -> BidrError:
-    return BidrError(f"the first process failed: {reason}")
+@contextmanager
+def _in_touch() -> Iterator[None]:
+    try:
+        yield
+    except RuntimeError as error:
+        raise BidrError(
+            "another process of this run has ended; what was finished is kept: run the same command again to go on "
+            f"from there ({error})"
+        ) from error
 
 
 def _buckets(gradients: Sequence[Tensor]) -> Iterator[list[Tensor]]:
