@@ -6,7 +6,7 @@ from typing import Literal
 
 from bidr.errors import ConfigError
 
-COUNT = ("bytes_per_doc", "codewords", "candidates", "seed", "checkpoint_minutes", "device")
+COUNT = ("bytes_per_doc", "codewords", "candidates", "seed", "checkpoint_minutes", "logs", "device")
 INSTEAD = {
     "batch_size": "use frozen.batch_size",
     "learning_rate": "use frozen.rate",
