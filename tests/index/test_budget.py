@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from killing import Kill, Killed
 from made_index import clustered, random_codebooks
 
 from bidr import files
@@ -25,27 +26,6 @@ COUNT, DIM = 1_500, 32
 BOOKS = random_codebooks(DIM, 4)
 NAMES = [f"{row:x}" for row in range(COUNT)]
 PLAIN = PlainCodes(bytes_per_doc=2)
-
-
-class Killed(BaseException):
-    """Nothing but a test catches it."""
-
-
-class Kill:
-    """Ends a build at its n-th write to the disk."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.left, self.error = -1, Killed
-        real = files.write_all
-
-        def write_all(handle: int, content: bytes) -> None:
-            self.left -= 1
-            if self.left == 0:
-                real(handle, content[: len(content) // 2])
-                raise self.error()
-            real(handle, content)
-
-        monkeypatch.setattr(files, "write_all", write_all)
 
 
 @pytest.fixture

@@ -192,7 +192,7 @@ def test_a_run_that_was_killed_logs_every_line_once(
         with pytest.raises(MemoryError):
             learned(tmp_path, bidr.api.replace(CONFIG, checkpoint_minutes=0.0), "cut")
     learned(tmp_path, name="cut")
-    assert logged(tmp_path / "cut") == logged(tmp_path / "whole")
+    assert logged(tmp_path / "cut") == logged(tmp_path / "whole") != []
 
 
 def test_tensorboard_is_written_where_asked_for_and_missed_before_anything_is(

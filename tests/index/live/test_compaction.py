@@ -16,28 +16,8 @@ from bidr.index.live import compaction, merge
 from bidr.index.live.compaction import compact_peaks, shape_after
 from bidr.index.live.index import LiveIndex
 from bidr.index.vectors import write as vector_writing
+from index.killing import Kill, Killed
 from index.live.made_live import built, contents, expected, some, writer
-
-
-class Killed(BaseException):
-    """Nothing but a test catches it."""
-
-
-class Kill:
-    """Ends whoever writes at the n-th write from now on."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.left, self.error = -1, Killed
-        real = files.write_all
-
-        def write_all(handle: int, content: bytes) -> None:
-            self.left -= 1
-            if self.left == 0:
-                real(handle, content[: len(content) // 2])
-                raise self.error()
-            real(handle, content)
-
-        monkeypatch.setattr(files, "write_all", write_all)
 
 
 @pytest.fixture
