@@ -77,11 +77,9 @@ def test_the_best_means_are_those_of_numpy(ranges, count):
 
 
 def test_means_are_of_what_stands_in_a_block():
-    codebooks = random_codebooks(8, 4)
-    codes = np.random.default_rng(0).integers(0, 16, (100, 4), dtype=np.uint8)
-    whole = codebooks.decode(codes) @ codebooks.rotation
-    expected = [whole[at : at + BLOCK].mean(axis=0) for at in range(0, 100, BLOCK)]
-    np.testing.assert_allclose(means_of(codebooks, codes), expected, atol=1e-5)
+    rows = np.random.default_rng(0).standard_normal((100, 8)).astype(np.float32)
+    expected = [rows[at : at + BLOCK].mean(axis=0) for at in range(0, 100, BLOCK)]
+    np.testing.assert_allclose(means_of(rows), expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("before", [0, 5, 31])
@@ -142,7 +140,8 @@ class TestOnDisk:
 
     def test_an_index_answers_as_one_in_memory(self, folder):
         codebooks, queries = random_codebooks(DIM, 12), clustered(6, DIM, seed=3)
-        made, order = make_lists(codebooks, codebooks.encode(clustered(COUNT, DIM)))
+        vectors = clustered(COUNT, DIM)
+        made, order = make_lists(codebooks, codebooks.encode(vectors), vectors=vectors)
         with IndexReader.open(folder) as reader:
             assert reader.candidates.means is not None
             np.testing.assert_array_equal(reader.order, order)

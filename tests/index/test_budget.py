@@ -15,9 +15,10 @@ from bidr.codes.learned import LearnedLists
 from bidr.codes.plain import PlainCodes
 from bidr.errors import ConfigError, DataError, IndexFolderError, StorageError
 from bidr.index import build as building
+from bidr.index import dividing
 from bidr.index import work as working
 from bidr.index.build import build_index
-from bidr.index.engines import clusters, linking
+from bidr.index.engines import clusters, linking, sources
 from bidr.index.reader import IndexReader
 from bidr.index.vectors import write as vector_writing
 from bidr.index.work import Work
@@ -33,7 +34,8 @@ def kill(monkeypatch: pytest.MonkeyPatch) -> Kill:
     """Everything in small pieces, each durable at once."""
     monkeypatch.setattr(working, "MARK_SECONDS", 0.0)
     monkeypatch.setattr(files, "PIECE", 1 << 9)
-    monkeypatch.setattr(clusters, "AT_ONCE", 256)
+    for module in (sources, dividing):
+        monkeypatch.setattr(module, "AT_ONCE", 256)
     monkeypatch.setattr(clusters, "SORTED_AT_ONCE", 200)
     monkeypatch.setattr(clusters, "ORDERED_DOCUMENTS", 100)
     for module in (building, vector_writing):
@@ -238,9 +240,9 @@ def test_very_many_lists_are_found_by_a_graph_and_nearly_the_same(vectors, monke
     codes = BOOKS.encode(vectors)
     exact = clusters.clusters(BOOKS, codes, 200)
     monkeypatch.setattr(clusters, "MANY_LISTS", 50)
-    ours = [np.concatenate(list(clusters.assigned(BOOKS, codes, exact.centroids))) for _ in range(2)]
+    ours = [np.concatenate(list(clusters.assigned(sources.Decoded(BOOKS, codes), exact.centroids))) for _ in range(2)]
     monkeypatch.setattr(clusters, "MANY_LISTS", 1_000)
-    all_compared = np.concatenate(list(clusters.assigned(BOOKS, codes, exact.centroids)))
+    all_compared = np.concatenate(list(clusters.assigned(sources.Decoded(BOOKS, codes), exact.centroids)))
     assert (ours[0] == ours[1]).all()
     assert (ours[0] == all_compared).mean() > 0.97
 

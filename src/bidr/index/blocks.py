@@ -5,40 +5,33 @@ from typing import Any
 
 import numpy as np
 
-from bidr.codes.codebooks import Codebooks, Codes
-from bidr.index.engines.coding import MeanCoder, encoded, means_of, sampled, shape_of
+from bidr.codes.codebooks import Codes, Floats
+from bidr.index.engines.coding import MeanCoder, sampled
 from bidr.index.engines.files import MEAN_WORDS_FILE, MEANS_FILE, read_words
 from bidr.index.work import Files, Step, Work, write_rows
 
+AT_ONCE = 8_192
+
 
 def write_means(
-    work: Work,
-    codebooks: Codebooks,
-    codes: Codes,
-    places: Any,
-    placed: Callable[[int], Iterator[Codes]],
-    made_from: Any,
+    work: Work, shape: tuple[int, int], means: Callable[[int], Iterator[Floats]], made_from: list[Any]
 ) -> Files:
-    """Codewords for means, then the means.
-
-    places: which of the codes stands where; placed: codes in that order, from a place on, some whole blocks at a time.
-    """
-    coder = MeanCoder(codebooks.dim)
+    """The means, then codewords for them, then their codes. means: of blocks from one on, some at a time."""
+    found, coder = work.rows("blocks.npy", made_from, "<f4", shape, means), MeanCoder(shape[1])
 
     def fit(step: Step) -> None:
         from safetensors.numpy import save
 
-        wanted = np.concatenate([places[part] for part in sampled(len(codes))])
-        rows = np.sort(wanted)  # read forwards: the array may be a file
-        coder.fit(means_of(codebooks, codes[rows][np.searchsorted(rows, wanted)]))
+        coder.fit(sampled(found))
         with step.file(MEAN_WORDS_FILE) as out:
             out.write(save({"words": coder.words}))
 
+    def encoded(first: int) -> Iterator[Codes]:
+        return (coder.encode(np.array(found[at : at + AT_ONCE])) for at in range(first, len(found), AT_ONCE))
+
     def write(step: Step) -> None:
         coder.words = read_words(work.folder)
-        blocks = encoded(coder, codebooks, placed)
-        write_rows(step, MEANS_FILE, np.dtype(np.uint8), shape_of(coder, len(codes)), blocks)
+        write_rows(step, MEANS_FILE, np.dtype(np.uint8), (len(found), coder.code_bytes), encoded)
 
     files = work.run("mean words", made_from, fit)
-    stamp = None if made_from is None else [made_from, files[MEAN_WORDS_FILE].xxh3]
-    return files | work.run("means", stamp, write)
+    return files | work.run("means", [made_from, files[MEAN_WORDS_FILE].xxh3], write)

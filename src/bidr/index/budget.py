@@ -14,13 +14,13 @@ from pathlib import Path
 from bidr.codes.codebooks import ENCODE_ROWS
 from bidr.codes.fit import FIT_ROWS
 from bidr.errors import ConfigError
-from bidr.index.engines.arrange import PIECE
-from bidr.index.engines.clusters import AT_ONCE, GRAPH_LINKS, MANY_LISTS, ORDERED_DOCUMENTS, SORTED_AT_ONCE, sample_size
+from bidr.index.engines.arrange import PIECE, TOGETHER
+from bidr.index.engines.clusters import GRAPH_LINKS, MANY_LISTS, ORDERED_DOCUMENTS, SORTED_AT_ONCE, sample_size
 from bidr.index.engines.files import in_ram
 from bidr.index.engines.graph import chosen_from
 from bidr.index.engines.linking import AMONG
 from bidr.index.engines.means import FITTED, has_means
-from bidr.index.engines.shuffle import BLOCK as CODE_BLOCK
+from bidr.index.engines.sources import AT_ONCE
 from bidr.index.faissfile import EF_CONSTRUCTION
 from bidr.index.folder import open_segment
 from bidr.index.sizes import FLOAT, Shape
@@ -33,7 +33,7 @@ LOOK_SECONDS = 0.02
 # A process that has imported torch, Faiss and numba and compiled what writing needs.
 BASE = 200 * MIB
 # Arrays of the size of a block that are there at the same time, by step; the fit's are of its sample.
-FITTING, CODING, DECODING, WRITING, MEANS = 8, 5, 5, 6, 4
+FITTING, CODING, DECODING, WRITING, MEANS, ARRANGING = 8, 5, 5, 6, 4, 4
 # Hashes of ids on their way to disk, and a 256th of them sorted: so many bytes, and of each document.
 NAMES_HELD, NAMED = 96 * MIB, 0.25
 # Attributes: a million values, 32 MiB of different words as they are counted, and what merging those on disk takes.
@@ -70,8 +70,8 @@ def build_peaks(
         parts["clusters"] = sample * (2 * books + 24) + lists * (3 * row + links) + DECODING * AT_ONCE * row
         parts["order"] = 64 * SORTED_AT_ONCE + 24 * lists
     if has_means(shape.engine, shape.count):
-        held = min(FITTED * CODE_BLOCK, shape.count)
-        parts["means"] = held * (2 * books + 16) + FITTED * MEANS * row + DECODING * AT_ONCE * row
+        parts["order"] += ARRANGING * min(TOGETHER, shape.count) * row
+        parts["means"] = FITTED * MEANS * row + DECODING * WRITE_ROWS * row
     if named:
         held = NAMES_HELD + WORDS_HELD * worded + ATTRIBUTES_HELD * described
         parts["names"] = held + math.ceil(shape.count * (NAMED + WORDED * worded))

@@ -18,6 +18,7 @@ from bidr.index.dividing import Division, as_learned, by_kmeans, write_lists
 from bidr.index.documents import write_documents
 from bidr.index.engines import clusters
 from bidr.index.engines.arrange import arranged, in_blocks
+from bidr.index.engines.coding import means_of
 from bidr.index.engines.files import (
     CODES_FILE,
     GRAPH_FILE,
@@ -26,8 +27,9 @@ from bidr.index.engines.files import (
     order_type,
     write_codebooks,
 )
-from bidr.index.engines.means import has_means
+from bidr.index.engines.means import blocks_of, has_means
 from bidr.index.engines.shuffle import BLOCK
+from bidr.index.engines.sources import Decoded, Source, source_of
 from bidr.index.faissfile import EF_CONSTRUCTION, pack
 from bidr.index.folder import Manifest, ModelStamp, Spread, checksum
 from bidr.index.generation import Begin, new_generation
@@ -113,6 +115,8 @@ class _Build:
         self.places: npt.NDArray[Any] | None = None
         """The row of each place; None: as they were given."""
         self.learned: LearnedLists | None = None
+        self.source: Source = Decoded(codebooks, codes)
+        """What lists and blocks are made by."""
 
     def run(self, names: Names, stored: Stored, ef_construction: int) -> None:
         """All of them, in the order in which they need each other."""
@@ -168,12 +172,14 @@ class _Build:
         """Cluster the documents and write in which order they stand."""
         if self.engine == "scan" and self.count < clusters.ORDERED_DOCUMENTS:
             return
+        if self.engine == "lists" and self.learned is None:
+            self.source = source_of(self.codebooks, self.given, self.rows)
         division = self._division()
         means, lists = division.means, len(division.means)
-        made_from = [self.books, self.sources, lists, checksum(means.tobytes())]
+        made_from = [self.books, self.sources, lists, checksum(means.tobytes()), *self.source.stamp]
 
         def assigned(first: int) -> Iterator[npt.NDArray[Any]]:
-            yield from self._forgetting(clusters.assigned(division.codebooks, self.given, means, first), self.given)
+            yield from self._forgetting(clusters.assigned(division.source, means, first), division.source.array)
 
         of = self.work.rows("clusters.npy", made_from, "<i4", (self.count,), assigned, "Dividing into clusters")
 
@@ -184,9 +190,9 @@ class _Build:
                 blocks: Iterator[npt.NDArray[Any]]
                 blocks = (order[at : at + WRITE_ROWS] for at in range(0, self.count, WRITE_ROWS))
                 if self.engine == "hnsw":
-                    blocks = arranged(self.codebooks, self.given, clusters.Clusters(means, offsets, order))
+                    blocks = arranged(self.source, clusters.Clusters(means, offsets, order))
                 elif has_means(self.engine, self.count):
-                    blocks = in_blocks(self.codebooks, self.given, offsets, order, BLOCK)
+                    blocks = self._forgetting(in_blocks(self.source, offsets, order, BLOCK), self.source.array)
                 write_array(step, ORDER_FILE, dtype, (self.count,), blocks)
             if self.engine == "lists":
                 write_lists(step, division, offsets)
@@ -196,11 +202,11 @@ class _Build:
 
     def _division(self) -> Division:
         if self.learned is not None:
-            return as_learned(self.codebooks, self.learned)
+            return as_learned(self.codebooks, self.given, self.learned)
         # An order alone needs no fine clusters.
         lists = clusters.lists_for(self.count) // (4 if self.engine == "scan" else 1)
-        made_from, near = [self.books, self.sources, lists], has_means(self.engine, self.count)
-        return by_kmeans(self.work, self.codebooks, self.given, lists, made_from, arranged=near)
+        made_from = [self.books, self.sources, lists, *self.source.stamp]
+        return by_kmeans(self.work, self.source, lists, made_from, arranged=has_means(self.engine, self.count))
 
     def vectors(self, stored: Stored) -> None:
         count, dim = self.rows.shape[0], stored.dims or self.rows.shape[1]
@@ -235,8 +241,12 @@ class _Build:
 
     def means(self) -> None:
         """The means of blocks of documents as they stand."""
-        made_from, placed = [self.sources, self.books, self._order], partial(self._placed, self.given)
-        self.files |= write_means(self.work, self.codebooks, self.given, self.places, placed, made_from)
+
+        def means(first: int) -> Iterator[npt.NDArray[Any]]:
+            return (means_of(self.source.floats(block)) for block in self._placed(self.source.array, BLOCK * first))
+
+        shape = (blocks_of(self.count), self.codebooks.dim)
+        self.files |= write_means(self.work, shape, means, [self.sources, self.books, self._order])
 
     def graph(self, ef_construction: int) -> None:
         """The links, in two passes over the groups by place; both go on where they were cut off."""

@@ -1,6 +1,7 @@
 """What documents are divided by: means that k-means finds, or lists that their model has learned."""
 
-from typing import NamedTuple
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -10,17 +11,18 @@ from bidr.codes.learned import LearnedLists
 from bidr.index.engines import clusters
 from bidr.index.engines.arrange import in_a_row
 from bidr.index.engines.files import CENTROIDS_FILE, LEARNED_FILE, OFFSETS_FILE
+from bidr.index.engines.sources import AT_ONCE, Decoded, Source
 from bidr.index.folder import checksum
 from bidr.index.kept import KeptRounds
-from bidr.index.work import Step, Work, write_array
+from bidr.index.work import Step, Work, forget, write_array
 from bidr.progress import bar
 
 
 class Division(NamedTuple):
-    """Documents, decoded by `codebooks`, go to the nearest mean. learned: the lists of the model, if taken."""
+    """Documents, as `source` has them, go to the nearest mean. learned: the lists of the model, if taken."""
 
     means: Floats
-    codebooks: Codebooks
+    source: Source
     learned: LearnedLists | None = None
 
     @property
@@ -29,24 +31,42 @@ class Division(NamedTuple):
         return [checksum(self.learned.to_bytes())] if self.learned else []
 
 
-def by_kmeans(
-    work: Work, codebooks: Codebooks, codes: Codes, lists: int, made_from: list[object], *, arranged: bool = False
-) -> Division:
+def by_kmeans(work: Work, source: Source, lists: int, made_from: list[object], *, arranged: bool = False) -> Division:
     """Means of so many clusters; where steps are kept, those of k-means are. arranged: near ones follow each other."""
-    rounds = KeptRounds(work, made_from)
-    sample, state = clusters.sample_size(len(codes), lists), rounds.last()
-    before = state.rounds * sample + state.rows if state else 0
-    with bar("Finding clusters", clusters.ROUNDS * sample, "comparisons", before) as advance:
-        means = clusters.find_centroids(codebooks, codes, lists, rounds, advance)
-    return Division(in_a_row(means) if arranged else means, codebooks)
+    rounds, sample = KeptRounds(work, made_from), _sample(work, source, lists, made_from)
+    state = rounds.last()
+    before = state.rounds * len(sample) + state.rows if state else 0
+    with bar("Finding clusters", clusters.ROUNDS * len(sample), "comparisons", before) as advance:
+
+        def compared(rows: int) -> None:
+            advance(rows)
+            forget(sample.array)
+
+        means = clusters.find_centroids(sample, lists, rounds, compared)
+    return Division(in_a_row(means) if arranged else means, source)
 
 
-def as_learned(codebooks: Codebooks, lists: LearnedLists) -> Division:
+def _sample(work: Work, source: Source, lists: int, made_from: list[object]) -> Source:
+    """What k-means looks at: codes in memory, vectors on disk."""
+    rows = clusters.sample_rows(len(source), lists)
+
+    def some(first: int) -> Iterator[npt.NDArray[Any]]:
+        for at in range(first, len(rows), AT_ONCE):
+            yield source.array[rows[at : at + AT_ONCE]]
+            forget(source.array)
+
+    if isinstance(source, Decoded):
+        return source.of(np.concatenate(list(some(0))))
+    shape = (len(rows), source.array.shape[1])
+    return source.of(work.rows("sample.npy", made_from, "<f4", shape, some))
+
+
+def as_learned(codebooks: Codebooks, codes: Codes, lists: LearnedLists) -> Division:
     """The model's lists. Where its codewords learned on, documents stay in the lists of the codewords before."""
     lists.check(codebooks.dim)
     if codebooks.choosing is not None and codebooks.document is None:
         codebooks = codebooks._replace(centroids=codebooks.choosing)
-    return Division(np.ascontiguousarray(lists.means, dtype=np.float32), codebooks, lists)
+    return Division(np.ascontiguousarray(lists.means, dtype=np.float32), Decoded(codebooks, codes), lists)
 
 
 def write_lists(step: Step, division: Division, offsets: npt.NDArray[np.int64]) -> None:

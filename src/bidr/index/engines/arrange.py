@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from bidr.codes.codebooks import Codebooks, Codes, Floats
+from bidr.codes.codebooks import Floats
 from bidr.index.engines.base import Rows
-from bidr.index.engines.clusters import Clusters, in_query_space
+from bidr.index.engines.clusters import Clusters
+from bidr.index.engines.sources import Source
 
 # Documents that a link reaches at once. Their codes of 16 bytes are one line of a processor's cache.
 GROUP = 4
@@ -22,24 +23,22 @@ ROUNDS = 5
 TOGETHER = 16_384
 
 
-def arranged(codebooks: Codebooks, codes: Codes, found: Clusters) -> Iterator[Rows]:
+def arranged(source: Source, found: Clusters) -> Iterator[Rows]:
     """Rows in the order in which they should stand, cluster after cluster: near clusters follow each other, and within
     one the documents of a group are near."""
     for cluster in halved(found.centroids, np.arange(len(found.centroids)), 1):
         rows = np.sort(np.asarray(found.order[found.offsets[cluster] : found.offsets[cluster + 1]], dtype=np.int64))
         if len(rows):
-            vectors = in_query_space(codebooks, np.asarray(codes[rows]))
-            yield rows[halved(vectors, np.arange(len(rows)), GROUP)]
+            yield rows[halved(source[rows], np.arange(len(rows)), GROUP)]
 
 
-def in_blocks(codebooks: Codebooks, codes: Codes, offsets: Rows, order: Any, size: int) -> Iterator[Rows]:
+def in_blocks(source: Source, offsets: Rows, order: Any, size: int) -> Iterator[Rows]:
     """Rows in the order in which they should stand: lists stay where they are, and within one those are near that stand
     in the same block of `size` places."""
     for start, stop in pairwise(offsets.tolist()):
         for at in range(start, stop, TOGETHER):
             rows = np.sort(np.asarray(order[at : min(at + TOGETHER, stop)], dtype=np.int64))
-            vectors = in_query_space(codebooks, np.asarray(codes[rows]))
-            yield rows[halved(vectors, np.arange(len(rows)), size, ROUNDS, -start % size)]
+            yield rows[halved(source[rows], np.arange(len(rows)), size, ROUNDS, -start % size)]
 
 
 def in_a_row(means: Floats) -> Floats:

@@ -1,6 +1,6 @@
-"""Coarse clusters of a corpus, from its codes alone: the order in which documents stand, and the lists of an index.
+"""Coarse clusters of a corpus: the order in which documents stand, and the lists of an index.
 
-Codes are clustered in the space of queries: a document is what a query's inner product with it is its score.
+Documents are clustered in the space of queries, as a `Source` has them.
 """
 
 import math
@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from bidr.codes.codebooks import Codebooks, Codes, Floats
+from bidr.index.engines.sources import Decoded, Source
 
 POINTS_A_LIST, ROUNDS, SEED = 64, 10, 0
-AT_ONCE = 8_192
 SORTED_AT_ONCE = 1 << 18
 # From so many lists on (67 million documents) a document's is found by a graph over the centroids, not among all.
 MANY_LISTS, GRAPH_LINKS, GRAPH_WIDTH = 32_768, 32, 64
@@ -59,14 +59,22 @@ def lists_for(count: int) -> int:
 
 
 def clusters(
-    codebooks: Codebooks, codes: Codes, lists: int | None = None, arrange: Callable[[Floats], Floats] | None = None
+    codebooks: Codebooks,
+    codes: Codes,
+    lists: int | None = None,
+    arrange: Callable[[Floats], Floats] | None = None,
+    source: Source | None = None,
 ) -> Clusters:
-    """Cluster documents, everything in memory. arrange: puts the centroids in another order."""
-    count = len(codes)
+    """Cluster documents, everything in memory.
+
+    arrange: puts the centroids in another order. source: what they are clustered by; by default their codes.
+    """
+    count, source = len(codes), source or Decoded(codebooks, codes)
     lists = min(lists or lists_for(count), count)
-    centroids = find_centroids(codebooks, codes, lists)
+    sample = source.array[sample_rows(count, lists)]
+    centroids = find_centroids(source.of(sample), lists)
     centroids = centroids if arrange is None else arrange(centroids)
-    of = np.concatenate(list(assigned(codebooks, codes, centroids)))
+    of = np.concatenate(list(assigned(source, centroids)))
     order = np.empty(count, dtype=np.int64)
     offsets = offsets_of(of, lists)
     put_in_order(of, offsets, order)
@@ -78,32 +86,34 @@ def sample_size(count: int, lists: int) -> int:
     return min(count, POINTS_A_LIST * lists)
 
 
+def sample_rows(count: int, lists: int) -> npt.NDArray[np.int64]:
+    """Which documents: one out of each stretch of the corpus, so that choosing takes no memory for the rest."""
+    size = sample_size(count, lists)
+    drawn = (np.arange(size) + np.random.default_rng(SEED).random(size)) * (count / size)
+    return np.minimum(drawn.astype(np.int64), count - 1)
+
+
 def find_centroids(
-    codebooks: Codebooks,
-    codes: Codes,
-    lists: int,
-    rounds: Rounds | None = None,
-    advance: Callable[[int], None] = lambda rows: None,
+    sample: Source, lists: int, rounds: Rounds | None = None, advance: Callable[[int], None] = lambda rows: None
 ) -> Floats:
-    """Means of so many clusters, by k-means over a sample, of which only the codes are held in memory."""
+    """Means of so many clusters, by k-means over a sample."""
     kept = rounds or Rounds()
     state = kept.last()
     if state is not None and state.rounds == ROUNDS:
         return state.centroids
-    sample = _sample(codes, sample_size(len(codes), lists))
     if state is None:
         first = np.sort(np.random.default_rng(SEED + 1).permutation(len(sample))[:lists])
-        state = _begun(0, np.concatenate([block for _, block in decoded(codebooks, sample[first])]))
+        state = _begun(0, np.concatenate([block for _, block in sample.of(sample.array[first]).blocks()]))
     while state.rounds < ROUNDS:
-        state = _moved(codebooks, sample, state, kept, advance)
+        state = _moved(sample, state, kept, advance)
     kept.keep(state, now=True)
     return state.centroids
 
 
-def assigned(codebooks: Codebooks, codes: Codes, centroids: Floats, first: int = 0) -> Iterator[npt.NDArray[np.int32]]:
+def assigned(source: Source, centroids: Floats, first: int = 0) -> Iterator[npt.NDArray[np.int32]]:
     """The cluster of every document from a row on, some at a time."""
     index = _nearest(centroids)
-    for _, block in decoded(codebooks, codes, first):
+    for _, block in source.blocks(first):
         yield index.search(block, 1)[1][:, 0].astype(np.int32)
 
 
@@ -129,42 +139,14 @@ def put_in_order(of: npt.NDArray[Any], offsets: npt.NDArray[np.int64], order: np
         free[runs[heads]] += sizes
 
 
-def in_query_space(codebooks: Codebooks, codes: Codes) -> Floats:
-    """What codes say of documents, in the space of queries: (n, dim)."""
-    books, _, width = codebooks.centroids.shape
-    if len(codebooks.rotation) <= codebooks.dim:
-        return codebooks.decode(codes) @ codebooks.rotation
-    # Additive codes: a copy of the space for every book, so side by side they would take as many times the memory.
-    words = np.matmul(codebooks.centroids, codebooks.rotation.reshape(books, width, -1))
-    total = words[0][codes[:, 0]]
-    for book in range(1, books):
-        total += words[book][codes[:, book]]
-    summed: Floats = total
-    return summed
-
-
-def decoded(codebooks: Codebooks, codes: Codes, first: int = 0) -> Iterator[tuple[int, Floats]]:
-    """Documents from a row on as their codes say, some at a time."""
-    for start in range(first, len(codes), AT_ONCE):
-        block = np.asarray(codes[start : start + AT_ONCE])
-        yield start, np.ascontiguousarray(in_query_space(codebooks, block), dtype=np.float32)
-
-
-def _sample(codes: Codes, size: int) -> Codes:
-    """Codes of so many documents, one out of each stretch of the corpus: choosing takes no memory for the rest."""
-    drawn = (np.arange(size) + np.random.default_rng(SEED).random(size)) * (len(codes) / size)
-    rows = np.minimum(drawn.astype(np.int64), len(codes) - 1)
-    return np.concatenate([np.asarray(codes[rows[at : at + AT_ONCE]]) for at in range(0, size, AT_ONCE)])
-
-
 def _begun(rounds: int, centroids: Floats) -> Moving:
     return Moving(rounds, 0, centroids, np.zeros_like(centroids), np.zeros(len(centroids), dtype=np.int64))
 
 
-def _moved(codebooks: Codebooks, sample: Codes, state: Moving, kept: Rounds, advance: Callable[[int], None]) -> Moving:
+def _moved(sample: Source, state: Moving, kept: Rounds, advance: Callable[[int], None]) -> Moving:
     """A round: every centroid at the mean of those nearest to it."""
     index, sums, sizes = _nearest(state.centroids), state.sums, state.sizes
-    for start, block in decoded(codebooks, sample, state.rows):
+    for start, block in sample.blocks(state.rows):
         near = index.search(block, 1)[1][:, 0]
         rows = np.argsort(near, kind="stable")
         heads = np.flatnonzero(np.diff(near[rows], prepend=-1))

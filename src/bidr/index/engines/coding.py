@@ -1,14 +1,12 @@
-"""The means of blocks of documents, as what codes say of these, and codes for the means."""
+"""The means of blocks of documents, and codes for them."""
 
-from collections.abc import Callable, Iterator
 from importlib import import_module
 from typing import Any
 
 import numpy as np
 
-from bidr.codes.codebooks import Codebooks, Codes, Floats
-from bidr.index.engines.clusters import AT_ONCE, in_query_space
-from bidr.index.engines.means import BITS, FITTED, ROUNDS, blocks_of, books_for
+from bidr.codes.codebooks import Codes, Floats
+from bidr.index.engines.means import BITS, FITTED, ROUNDS, books_for
 from bidr.index.engines.shuffle import BLOCK
 
 
@@ -44,38 +42,21 @@ class MeanCoder:
         return codes
 
 
-def means_of(codebooks: Codebooks, codes: Codes) -> Floats:
-    """What the codes of each 32 documents say on average, in the space of queries; the last may be fewer."""
-    return np.concatenate([_means(codebooks, codes[at : at + AT_ONCE]) for at in range(0, len(codes), AT_ONCE)])
+def means_of(rows: Floats) -> Floats:
+    """The mean of each 32 rows; the last may be of fewer."""
+    heads = np.arange(0, len(rows), BLOCK)
+    sizes = np.diff(heads, append=len(rows)).astype(np.float32)
+    return np.ascontiguousarray(np.add.reduceat(rows, heads) / sizes[:, None], dtype=np.float32)
 
 
-def sampled(count: int) -> list[slice]:
-    """Places of whole blocks that stand evenly over the corpus, for codewords to be fitted to."""
-    whole = count // BLOCK
-    blocks = np.unique(np.linspace(0, whole - 1, min(FITTED, whole)).astype(np.int64))
-    return [slice(BLOCK * block, BLOCK * block + BLOCK) for block in blocks.tolist()]
+def sampled(means: Floats) -> Floats:
+    """Means of blocks that stand evenly over the corpus, for codewords to be fitted to."""
+    some = np.unique(np.linspace(0, len(means) - 1, min(FITTED, len(means))).astype(np.int64))
+    return np.array(means[some], dtype=np.float32)
 
 
-def coded_means(codebooks: Codebooks, placed: Codes) -> tuple[Floats, Codes]:
-    """Codewords and codes of the means of documents in the order in which they stand, all in memory."""
-    coder = MeanCoder(codebooks.dim)
-    coder.fit(means_of(codebooks, np.concatenate([placed[part] for part in sampled(len(placed))])))
-    return coder.words, coder.encode(means_of(codebooks, placed))
-
-
-def encoded(
-    coder: MeanCoder, codebooks: Codebooks, placed: Callable[[int], Iterator[Codes]]
-) -> Callable[[int], Iterator[Codes]]:
-    """Codes of means from a block on, some at a time. placed: documents' codes from a place on, by whole blocks."""
-    return lambda first: (coder.encode(means_of(codebooks, codes)) for codes in placed(BLOCK * first))
-
-
-def shape_of(coder: MeanCoder, count: int) -> tuple[int, int]:
-    return blocks_of(count), coder.code_bytes
-
-
-def _means(codebooks: Codebooks, codes: Codes) -> Floats:
-    heads = np.arange(0, len(codes), BLOCK)
-    summed = np.add.reduceat(in_query_space(codebooks, np.asarray(codes)), heads)
-    sizes = np.diff(heads, append=len(codes)).astype(np.float32)
-    return np.ascontiguousarray(summed / sizes[:, None], dtype=np.float32)
+def coded_means(means: Floats) -> tuple[Floats, Codes]:
+    """Codewords and codes of means that are all in memory."""
+    coder = MeanCoder(means.shape[1])
+    coder.fit(sampled(means))
+    return coder.words, coder.encode(means)

@@ -15,8 +15,8 @@ import numpy.typing as npt
 from bidr.codes.codebooks import Codebooks, Codes, Floats
 from bidr.compiled import compiled
 from bidr.index.engines.arrange import GROUP, PIECE
-from bidr.index.engines.clusters import in_query_space
 from bidr.index.engines.packed import bits_of, most_links, write_links
+from bidr.index.engines.sources import in_query_space
 
 Chosen = npt.NDArray[np.int32]
 Links = npt.NDArray[np.uint64]

@@ -2,16 +2,17 @@
 
 import numpy as np
 
-from bidr.codes.codebooks import Codebooks, Codes
+from bidr.codes.codebooks import Codebooks, Codes, Floats
 from bidr.index.engines.arrange import arranged, in_a_row, in_blocks
 from bidr.index.engines.base import Rows
 from bidr.index.engines.clusters import clusters
-from bidr.index.engines.coding import coded_means
+from bidr.index.engines.coding import coded_means, means_of
 from bidr.index.engines.graph import Graph, build_links
 from bidr.index.engines.lists import Lists
 from bidr.index.engines.means import Means, has_means
 from bidr.index.engines.scan import Scan
 from bidr.index.engines.shuffle import BLOCK
+from bidr.index.engines.sources import Decoded, source_of
 from bidr.index.engines.store import CodeStore
 from bidr.index.faissfile import EF_CONSTRUCTION, check_codes, pack
 
@@ -23,16 +24,24 @@ def make_scan(codebooks: Codebooks, codes: Codes) -> Scan:
 
 
 def make_lists(
-    codebooks: Codebooks, codes: Codes, lists: int | None = None, visits: int | None = None
+    codebooks: Codebooks,
+    codes: Codes,
+    lists: int | None = None,
+    visits: int | None = None,
+    vectors: Floats | None = None,
 ) -> tuple[Lists, Rows]:
-    """Lists over codes, and the order in which documents stand there: place -> row."""
+    """Lists over codes, and the order in which documents stand there: place -> row.
+
+    vectors: what the documents are divided by, if the codes are of them, as in an index.
+    """
     check_codes(codebooks, codes)
     blocks, means = has_means("lists", len(codes)), None
-    found = clusters(codebooks, codes, lists, in_a_row if blocks else None)
+    source = Decoded(codebooks, codes) if vectors is None else source_of(codebooks, codes, vectors)
+    found = clusters(codebooks, codes, lists, in_a_row if blocks else None, source)
     order = found.order
     if blocks:
-        order = np.concatenate(list(in_blocks(codebooks, codes, found.offsets, order, BLOCK)))
-        means = Means(*coded_means(codebooks, codes[order]))
+        order = np.concatenate(list(in_blocks(source, found.offsets, order, BLOCK)))
+        means = Means(*coded_means(means_of(source[order])))
     store = CodeStore(codebooks, pack(codes[order], codebooks.bits))
     return Lists(store, found.centroids, found.offsets, visits, means), order
 
@@ -42,7 +51,7 @@ def make_graph(
 ) -> tuple[Graph, Rows]:
     """A graph over codes, and the order in which documents stand there: place -> row."""
     check_codes(codebooks, codes)
-    order = np.concatenate(list(arranged(codebooks, codes, clusters(codebooks, codes))))
+    order = np.concatenate(list(arranged(Decoded(codebooks, codes), clusters(codebooks, codes))))
     placed = codes[order]
     store = CodeStore(codebooks, pack(placed, codebooks.bits), blocks=False)
     return Graph(store, build_links(codebooks, placed, ef_construction), ef), order

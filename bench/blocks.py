@@ -1,0 +1,176 @@
+"""What blocks of 32 documents bring to inverted lists, on your own vectors.
+
+python bench/blocks.py million.npy queries.npy --counts 200000 400000 700000 1000000
+python bench/blocks.py million.npy queries.npy --counts 1000000 --bytes-per-doc 64 --candidates 300 500 700 1000
+
+Documents are drawn for each count, coded (OPQ, 4 bits), and an index is built of them twice, with blocks at any size:
+divided by what codes say, and by vectors. Of each, and of its whole lists, printed are
+
+1. what stands there: the share of the exact top 100 in the nearest blocks (or lists, of which the blocks that they
+   touch count), whatever codes find of it;
+2. whole queries: R@100 and CPU ms of one thread, the least of three rounds, all ways in turn;
+3. from these the CPU ms of a recall: between shares in proportion, with whatever number of candidates takes least.
+"""
+
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+from unittest import mock
+
+import faiss
+import numpy as np
+import tyro
+from tyro.conf import Positional
+from unit import unit
+
+from bidr.answers import QueryVectors
+from bidr.codes.codebooks import Codebooks
+from bidr.codes.exact import top_k
+from bidr.codes.fit import fit
+from bidr.index.build import build_index
+from bidr.index.engines import means, sources
+from bidr.index.engines.lists import Lists
+from bidr.index.engines.shuffle import BLOCK
+from bidr.index.reader import IndexReader
+from bidr.search import Searcher
+
+SHARES = (0.03, 0.05, 0.07, 0.1, 0.14, 0.2, 0.28, 0.4)
+RECALLS = (0.90, 0.93, 0.95, 0.96, 0.97, 0.98, 0.99)
+ROUNDS, ANSWERS, AT_ONCE = 3, 100, 16_384
+By = Literal["codes", "vectors"]
+
+
+class Way(NamedTuple):
+    """An index, looked into by blocks or by lists."""
+
+    name: str
+    searcher: Searcher
+    engine: Lists
+    means: means.Means | None
+
+    def search(self, query: np.ndarray, share: float, candidates: int) -> np.ndarray:
+        self.engine.means, self.engine.visits = self.means, max(1, round(share * self.engine.lists))
+        asked = query[None]
+        return self.searcher.search_vectors(QueryVectors(asked, asked), ANSWERS, candidates).rows[0]
+
+    def near(self, query: np.ndarray, share: float) -> np.ndarray:
+        """The nearest blocks, so many of all; of lists those that they touch."""
+        wanted = round(share * means.blocks_of(self.engine.count))
+        if self.means is not None:
+            return self.means.nearest(query, wanted)
+        near, offsets = self.engine._centroids.nearest(query, self.engine.lists), self.engine.offsets
+        first, last = offsets[near] // BLOCK, (offsets[near + 1] - 1) // BLOCK
+        taken = np.cumsum(last - first + 1) <= wanted
+        return np.concatenate([np.arange(*each) for each in zip(first[taken], last[taken] + 1, strict=True)])
+
+
+def main(
+    vectors: Positional[Path],
+    queries: Positional[Path],
+    counts: tuple[int, ...] = (1_000_000,),
+    bytes_per_doc: int = 32,
+    candidates: tuple[int, ...] = (500, 700, 1_000, 1_500, 2_000),
+    by: tuple[By, ...] = ("codes", "vectors"),
+    asked: int = 400,
+) -> None:
+    """Print three tables for each count."""
+    faiss.omp_set_num_threads(1)
+    documents, questions, random = np.load(vectors, mmap_mode="r"), unit(np.load(queries)[:asked]), _random()
+    codebooks = fit(unit(documents[np.sort(random.choice(len(documents), 40_000))]), 2 * bytes_per_doc, 16)
+    for count in counts:
+        rows = np.sort(random.permutation(len(documents))[:count])
+        corpus = unit(documents[rows])
+        exact = top_k(questions, corpus, ANSWERS).rows
+        print(f"\n{count:,} documents, {bytes_per_doc} bytes, {len(questions)} questions\n")
+        with ExitStack() as stack:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            _build(folder, codebooks, corpus, by)
+            del corpus
+            ways = [way for each in by for way in _ways(stack.enter_context(IndexReader.open(folder / each)), each)]
+            _print_standing(ways, questions, exact)
+            _print_queries(ways, questions, exact, candidates)
+
+
+def _random() -> np.random.Generator:
+    return np.random.default_rng(0)
+
+
+def _build(folder: Path, codebooks: Codebooks, corpus: np.ndarray, by: tuple[By, ...]) -> None:
+    codes = codebooks.encode(corpus)
+    for each in by:
+        # A share above 1 is one that no vectors reach.
+        with mock.patch.object(means, "FEWEST", 1), mock.patch.object(sources, "ALIKE", 0 if each == "vectors" else 2):
+            build_index(folder / each, codebooks=codebooks, codes=codes, vectors=corpus, engine="lists")
+
+
+def _ways(reader: IndexReader, by: By) -> Iterator[Way]:
+    searcher, engine = Searcher(reader), reader.candidates
+    assert isinstance(engine, Lists)
+    for name, own in (("lists", None), ("blocks", engine.means)):
+        yield Way(f"{name} by {by}", searcher, engine, own)
+
+
+def _print_standing(ways: list[Way], questions: np.ndarray, exact: np.ndarray) -> None:
+    _row("of all documents", *(f"{share:.0%}" for share in SHARES))
+    _row(*["---"] * (len(SHARES) + 1))
+    for way in ways:
+        places = np.empty(way.engine.count, dtype=np.int64)
+        places[way.searcher.reader.rows_of(np.arange(way.engine.count))] = np.arange(way.engine.count)
+        there = places[exact] // BLOCK
+        pairs = list(zip(questions, there, strict=True))
+        found = [np.mean([np.isin(own, way.near(query, share)).mean() for query, own in pairs]) for share in SHARES]
+        _row(way.name, *(f"{share:.3f}" for share in found))
+    print(flush=True)
+
+
+def _print_queries(ways: list[Way], questions: np.ndarray, exact: np.ndarray, candidates: tuple[int, ...]) -> None:
+    for way in ways:  # everything is read once
+        for query in questions:
+            way.search(query, 2 * max(SHARES), 2 * max(candidates))
+    taken: dict[tuple[str, float, int], tuple[float, float]] = {}
+    for _ in range(ROUNDS):
+        for share in SHARES:
+            for many in candidates:
+                for way in ways:
+                    setting = way.name, share, many
+                    recall, each = _asked(way, questions, exact, share, many)
+                    taken[setting] = recall, min(each, taken.get(setting, (0.0, np.inf))[1])
+    _row("visited", "N", *(f"{way.name}: R@100, ms" for way in ways))
+    _row(*["---"] * (len(ways) + 2))
+    for share in SHARES:
+        for many in candidates:
+            both = [taken[way.name, share, many] for way in ways]
+            _row(f"{share:.0%}", f"{many:,}", *(f"{recall:.3f}, {each:.2f}" for recall, each in both))
+    print()
+    _row("R@100", *(f"{way.name}: ms" for way in ways))
+    _row(*["---"] * (len(ways) + 1))
+    for recall in RECALLS:
+        least = [min(_between(taken, way.name, many, recall) for many in candidates) for way in ways]
+        _row(f"{recall:.2f}", *(f"{each:.2f}" if np.isfinite(each) else "" for each in least))
+    print(flush=True)
+
+
+def _asked(way: Way, questions: np.ndarray, exact: np.ndarray, share: float, many: int) -> tuple[float, float]:
+    started = time.thread_time()
+    found = [way.search(query, share, many) for query in questions]
+    each = 1000 * (time.thread_time() - started) / len(questions)
+    return float(np.mean([np.isin(wanted, rows).mean() for wanted, rows in zip(exact, found, strict=True)])), each
+
+
+def _between(taken: dict[tuple[str, float, int], tuple[float, float]], name: str, many: int, recall: float) -> float:
+    """Milliseconds of a recall with so many candidates; infinite where no share that was tried is so little or much."""
+    reached, each = np.array([taken[name, share, many] for share in SHARES]).T
+    if not reached[0] <= recall <= reached[-1]:
+        return np.inf
+    return float(np.interp(recall, reached, each))
+
+
+def _row(*cells: Any) -> None:
+    print("|", " | ".join(map(str, cells)), "|", flush=True)
+
+
+if __name__ == "__main__":
+    tyro.cli(main)
