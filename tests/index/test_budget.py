@@ -49,7 +49,8 @@ def build(folder: Path, engine: str, vectors: np.ndarray, **options: object) -> 
     """As `build_vectors` does, with codebooks that are there already."""
     with working.working(folder) as work:
         given = {"codebooks": BOOKS, "codes": BOOKS.encode(vectors), "vectors": vectors, "ids": NAMES, "named": "n"}
-        build_index(folder, **given, engine=engine, ef_construction=20, work=work.below("index"), **options)
+        given |= {"engine": engine, "ef_construction": 20, "work": work.below("index")} | options
+        build_index(folder, **given)
 
 
 def content(folder: Path) -> dict[str, bytes]:
@@ -63,10 +64,14 @@ def vectors() -> np.ndarray:
     return clustered(COUNT, DIM)
 
 
-@pytest.mark.parametrize("engine", ["scan", "lists", "lists with means", "learned lists", "hnsw"])
+@pytest.mark.parametrize(
+    "engine", ["scan", "lists", "lists with means", "lists with means by codes", "learned lists", "hnsw"]
+)
 def test_killed_at_any_write_it_ends_in_the_same_bytes(tmp_path, kill, vectors, engine, monkeypatch):
     options = {}
-    if engine == "lists with means":
+    if engine == "lists with means by codes":
+        options = {"codes": BOOKS.encode(clustered(COUNT, DIM, seed=5))}
+    if engine.startswith("lists with means"):
         engine = "lists"
         monkeypatch.setattr("bidr.index.engines.means.FEWEST", 16)
     if engine == "learned lists":

@@ -14,8 +14,8 @@ from bidr.codes.codebooks import Codebooks, Codes, Floats
 
 AT_ONCE = 8_192
 # How many documents are coded again, and which share of the codewords must be what they have: vectors that were stored
-# in a byte a dimension get .97 of them again, those of another model few.
-LOOKED_AT, ALIKE = 256, 0.8
+# in a byte a dimension get .985 or more of them again, those of another model few.
+LOOKED_AT, ALIKE = 256, 0.9
 Which = slice | npt.NDArray[Any]
 
 
