@@ -14,10 +14,9 @@ from bidr.codes.vectors import check_dims
 from bidr.errors import DataError
 from bidr.index.blocks import write_means
 from bidr.index.candidates import choose_engine
-from bidr.index.dividing import Division, as_learned, by_kmeans, write_lists
+from bidr.index.dividing import Division, as_learned, by_kmeans, ordered, write_lists
 from bidr.index.documents import write_documents
 from bidr.index.engines import clusters
-from bidr.index.engines.arrange import arranged, in_blocks
 from bidr.index.engines.coding import means_of
 from bidr.index.engines.files import (
     CODES_FILE,
@@ -184,16 +183,9 @@ class _Build:
         of = self.work.rows("clusters.npy", made_from, "<i4", (self.count,), assigned, "Dividing into clusters")
 
         def write(step: Step) -> None:
-            offsets, dtype = clusters.offsets_of(of, lists), order_type(self.count)
-            with self.work.scattered("order.raw", dtype, self.count) as order:
-                clusters.put_in_order(of, offsets, order)
-                blocks: Iterator[npt.NDArray[Any]]
-                blocks = (order[at : at + WRITE_ROWS] for at in range(0, self.count, WRITE_ROWS))
-                if self.engine == "hnsw":
-                    blocks = arranged(self.source, clusters.Clusters(means, offsets, order))
-                elif has_means(self.engine, self.count):
-                    blocks = self._forgetting(in_blocks(self.source, offsets, order, BLOCK), self.source.array)
-                write_array(step, ORDER_FILE, dtype, (self.count,), blocks)
+            offsets = clusters.offsets_of(of, lists)
+            blocks = ordered(self.work, self.engine, self.source, means, of, offsets, made_from)
+            write_array(step, ORDER_FILE, order_type(self.count), (self.count,), blocks)
             if self.engine == "lists":
                 write_lists(step, division, offsets)
 
@@ -206,7 +198,7 @@ class _Build:
         # An order alone needs no fine clusters.
         lists = clusters.lists_for(self.count) // (4 if self.engine == "scan" else 1)
         made_from = [self.books, self.sources, lists, *self.source.stamp]
-        return by_kmeans(self.work, self.source, lists, made_from, arranged=has_means(self.engine, self.count))
+        return by_kmeans(self.work, self.source, lists, made_from, near=has_means(self.engine, self.count))
 
     def vectors(self, stored: Stored) -> None:
         count, dim = self.rows.shape[0], stored.dims or self.rows.shape[1]

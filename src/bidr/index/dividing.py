@@ -1,7 +1,7 @@
 """What documents are divided by: means that k-means finds, or lists that their model has learned."""
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -9,13 +9,17 @@ import numpy.typing as npt
 from bidr.codes.codebooks import Codebooks, Codes, Floats
 from bidr.codes.learned import LearnedLists
 from bidr.index.engines import clusters
-from bidr.index.engines.arrange import in_a_row
-from bidr.index.engines.files import CENTROIDS_FILE, LEARNED_FILE, OFFSETS_FILE
+from bidr.index.engines.arrange import arranged, in_a_row, in_blocks
+from bidr.index.engines.files import CENTROIDS_FILE, LEARNED_FILE, OFFSETS_FILE, order_type
+from bidr.index.engines.means import has_means
+from bidr.index.engines.shuffle import BLOCK
 from bidr.index.engines.sources import AT_ONCE, Decoded, Source
 from bidr.index.folder import checksum
 from bidr.index.kept import KeptRounds
-from bidr.index.work import Step, Work, forget, write_array
+from bidr.index.work import Array, Step, Work, forget, write_array
 from bidr.progress import bar
+
+Places = npt.NDArray[np.int64]
 
 
 class Division(NamedTuple):
@@ -31,8 +35,8 @@ class Division(NamedTuple):
         return [checksum(self.learned.to_bytes())] if self.learned else []
 
 
-def by_kmeans(work: Work, source: Source, lists: int, made_from: list[object], *, arranged: bool = False) -> Division:
-    """Means of so many clusters; where steps are kept, those of k-means are. arranged: near ones follow each other."""
+def by_kmeans(work: Work, source: Source, lists: int, made_from: list[object], *, near: bool = False) -> Division:
+    """Means of so many clusters; where steps are kept, those of k-means are. near: near ones follow each other."""
     rounds, sample = KeptRounds(work, made_from), _sample(work, source, lists, made_from)
     state = rounds.last()
     before = state.rounds * len(sample) + state.rows if state else 0
@@ -43,14 +47,14 @@ def by_kmeans(work: Work, source: Source, lists: int, made_from: list[object], *
             forget(sample.array)
 
         means = clusters.find_centroids(sample, lists, rounds, compared)
-    return Division(in_a_row(means) if arranged else means, source)
+    return Division(in_a_row(means) if near else means, source)
 
 
 def _sample(work: Work, source: Source, lists: int, made_from: list[object]) -> Source:
     """What k-means looks at: codes in memory, vectors on disk."""
     rows = clusters.sample_rows(len(source), lists)
 
-    def some(first: int) -> Iterator[npt.NDArray[Any]]:
+    def some(first: int) -> Iterator[Array]:
         for at in range(first, len(rows), AT_ONCE):
             yield source.array[rows[at : at + AT_ONCE]]
             forget(source.array)
@@ -69,7 +73,35 @@ def as_learned(codebooks: Codebooks, codes: Codes, lists: LearnedLists) -> Divis
     return Division(np.ascontiguousarray(lists.means, dtype=np.float32), Decoded(codebooks, codes), lists)
 
 
-def write_lists(step: Step, division: Division, offsets: npt.NDArray[np.int64]) -> None:
+def ordered(
+    work: Work, engine: str, source: Source, means: Floats, of: Array, offsets: Places, made_from: list[object]
+) -> Iterator[Array]:
+    """Which document stands where, some at a time: cluster after cluster, and within one as the engine needs them.
+
+    of, offsets: the cluster of each document, and where clusters begin.
+    """
+    count, dtype = len(of), order_type(len(of))
+
+    def by_cluster(first: int) -> Iterator[Array]:
+        with work.scattered("order.raw", dtype, count) as order:
+            clusters.put_in_order(of, offsets, order)
+            if engine == "hnsw":
+                yield from arranged(source, clusters.Clusters(means, offsets, order))
+            elif has_means(engine, count):
+                for rows in in_blocks(source, offsets, order, BLOCK, first):
+                    yield rows
+                    forget(source.array)
+            else:
+                yield from (order[at : at + AT_ONCE] for at in range(0, count, AT_ONCE))
+
+    if not has_means(engine, count):
+        yield from by_cluster(0)
+        return
+    placed = work.rows("arranged.npy", made_from, dtype, (count,), by_cluster, "Arranging blocks")
+    yield from (placed[at : at + AT_ONCE] for at in range(0, count, AT_ONCE))
+
+
+def write_lists(step: Step, division: Division, offsets: Places) -> None:
     """Where lists begin and what queries are compared with.
 
     Of learned ones, those without a document are left out, so that visiting a share of the lists visits documents; all

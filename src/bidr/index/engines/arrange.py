@@ -32,11 +32,11 @@ def arranged(source: Source, found: Clusters) -> Iterator[Rows]:
             yield rows[halved(source[rows], np.arange(len(rows)), GROUP)]
 
 
-def in_blocks(source: Source, offsets: Rows, order: Any, size: int) -> Iterator[Rows]:
+def in_blocks(source: Source, offsets: Rows, order: Any, size: int, first: int = 0) -> Iterator[Rows]:
     """Rows in the order in which they should stand: lists stay where they are, and within one those are near that stand
-    in the same block of `size` places."""
+    in the same block of `size` places. first: a place up to which they were made before."""
     for start, stop in pairwise(offsets.tolist()):
-        for at in range(start, stop, TOGETHER):
+        for at in range(max(start, first), stop, TOGETHER):
             rows = np.sort(np.asarray(order[at : min(at + TOGETHER, stop)], dtype=np.int64))
             yield rows[halved(source[rows], np.arange(len(rows)), size, ROUNDS, -start % size)]
 
