@@ -1,7 +1,7 @@
 """What blocks of 32 documents bring to inverted lists, on your own vectors.
 
 python bench/blocks.py million.npy queries.npy --counts 200000 400000 700000 1000000
-python bench/blocks.py million.npy queries.npy --counts 1000000 --bytes-per-doc 64 --candidates 300 500 700 1000
+python bench/blocks.py million.npy queries.npy --counts 1000000 --bytes-per-doc 64 --candidates 500 700 1000
 
 Documents are drawn for each count, coded (OPQ, 4 bits), and an index is built of them twice, with blocks at any size:
 divided by what codes say, and by vectors. Of each, and of its whole lists, printed are
@@ -12,11 +12,11 @@ divided by what codes say, and by vectors. Of each, and of its whole lists, prin
 3. from these the CPU ms of a recall: between shares in proportion, with whatever number of candidates takes least.
 """
 
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Literal, NamedTuple
 from unittest import mock
 
@@ -72,38 +72,38 @@ def main(
     queries: Positional[Path],
     counts: tuple[int, ...] = (1_000_000,),
     bytes_per_doc: int = 32,
-    candidates: tuple[int, ...] = (500, 700, 1_000, 1_500, 2_000),
+    candidates: tuple[int, ...] = (700, 1_000, 1_500),
     by: tuple[By, ...] = ("codes", "vectors"),
-    asked: int = 400,
+    asked: int = 200,
+    folder: Path | None = None,
 ) -> None:
-    """Print three tables for each count."""
+    """Print three tables for each count.
+
+    folder: where the indexes are left; those that are there are not built again. By default they are removed.
+    """
     faiss.omp_set_num_threads(1)
-    documents, questions, random = np.load(vectors, mmap_mode="r"), unit(np.load(queries)[:asked]), _random()
-    codebooks = fit(unit(documents[np.sort(random.choice(len(documents), 40_000))]), 2 * bytes_per_doc, 16)
+    documents, questions = np.load(vectors, mmap_mode="r"), unit(np.load(queries)[:asked])
+    some = np.sort(np.random.default_rng(0).choice(len(documents), 40_000))
+    codebooks = fit(unit(documents[some]), 2 * bytes_per_doc, 16)
     for count in counts:
-        rows = np.sort(random.permutation(len(documents))[:count])
-        corpus = unit(documents[rows])
+        corpus = unit(documents[np.sort(np.random.default_rng(count).permutation(len(documents))[:count])])
         exact = top_k(questions, corpus, ANSWERS).rows
         print(f"\n{count:,} documents, {bytes_per_doc} bytes, {len(questions)} questions\n")
         with ExitStack() as stack:
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-            _build(folder, codebooks, corpus, by)
+            kept = folder / f"{count}-{bytes_per_doc}" if folder else Path(stack.enter_context(TemporaryDirectory()))
+            for each in by:
+                if not (kept / each / "CURRENT").exists():
+                    _build(kept / each, codebooks, corpus, each)
             del corpus
-            ways = [way for each in by for way in _ways(stack.enter_context(IndexReader.open(folder / each)), each)]
+            ways = [way for each in by for way in _ways(stack.enter_context(IndexReader.open(kept / each)), each)]
             _print_standing(ways, questions, exact)
             _print_queries(ways, questions, exact, candidates)
 
 
-def _random() -> np.random.Generator:
-    return np.random.default_rng(0)
-
-
-def _build(folder: Path, codebooks: Codebooks, corpus: np.ndarray, by: tuple[By, ...]) -> None:
-    codes = codebooks.encode(corpus)
-    for each in by:
-        # A share above 1 is one that no vectors reach.
-        with mock.patch.object(means, "FEWEST", 1), mock.patch.object(sources, "ALIKE", 0 if each == "vectors" else 2):
-            build_index(folder / each, codebooks=codebooks, codes=codes, vectors=corpus, engine="lists")
+def _build(folder: Path, codebooks: Codebooks, corpus: np.ndarray, by: By) -> None:
+    # A share above 1 is one that no vectors reach.
+    with mock.patch.object(means, "FEWEST", 1), mock.patch.object(sources, "ALIKE", 0 if by == "vectors" else 2):
+        build_index(folder, codebooks=codebooks, codes=codebooks.encode(corpus), vectors=corpus, engine="lists")
 
 
 def _ways(reader: IndexReader, by: By) -> Iterator[Way]:
