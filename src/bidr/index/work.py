@@ -38,7 +38,7 @@ Blocks = Callable[[int], Iterator[Array]]
 WORK = ".work"
 MARK = ".mark.json"
 # Another number for other files of the same step: those of an older bidr are then not gone on with.
-FORMAT = 2
+FORMAT = 3
 # So much of a step may have to be done again.
 MARK_SECONDS = 5.0
 

@@ -20,12 +20,7 @@ Which = slice | npt.NDArray[Any]
 
 
 class Source:
-    """Documents as float32 in the space of queries, some at a time: as vectors say.
-
-    stamp: what tells what is made by it from what is made by codes.
-    """
-
-    stamp: tuple[str, ...] = ("by vectors",)
+    """Documents as float32 in the space of queries, some at a time: as vectors say."""
 
     def __init__(self, array: Any) -> None:
         self.array = array
@@ -52,8 +47,6 @@ class Source:
 
 class Decoded(Source):
     """As codes say."""
-
-    stamp = ()
 
     def __init__(self, codebooks: Codebooks, codes: Codes) -> None:
         super().__init__(codes)
