@@ -9,14 +9,16 @@ from made_index import clustered, fitted, random_codebooks
 from bidr.codes.additive import fit_additive
 from bidr.errors import IndexFolderError
 from bidr.index.build import build_index
+from bidr.index.engines import arrange
 from bidr.index.engines import lists as lists_engine
 from bidr.index.engines import means as means_engine
-from bidr.index.engines.arrange import halved
+from bidr.index.engines.arrange import halved, in_blocks
 from bidr.index.engines.coding import means_of
 from bidr.index.engines.lists import IN_BLOCKS, Lists, default_visits
 from bidr.index.engines.make import make_lists, make_scan
 from bidr.index.engines.means import Means, best_means, books_for
 from bidr.index.engines.shuffle import BLOCK, shuffle_here
+from bidr.index.engines.sources import Source
 from bidr.index.engines.store import to_blocks
 from bidr.index.reader import IndexReader
 
@@ -166,3 +168,19 @@ class TestOnDisk:
         with IndexReader.open(tmp_path) as reader:
             assert reader.candidates.means is None
             assert reader.candidates.search(vectors[:2], 100)[1].min() >= 0
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("together", [128, 1 << 14])
+def test_lists_are_divided_each_by_itself(monkeypatch, threads, together):
+    """However many are read at once, and by how many threads."""
+    monkeypatch.setattr(arrange, "TOGETHER", together)
+    monkeypatch.setattr(arrange, "cores", lambda: threads)
+    vectors, order = clustered(900, DIM), np.random.default_rng(1).permutation(900)
+    offsets = np.array([0, 0, 45, 170, 170, 260, 300, 428, 429, 520, 640, 768, 800, 900])
+    expected = []
+    for start, stop in pairwise(offsets.tolist()):
+        rows = np.sort(order[start:stop])
+        expected.append(rows[halved(vectors[rows], np.arange(len(rows)), BLOCK, arrange.ROUNDS, -start % BLOCK)])
+    found = np.concatenate(list(in_blocks(Source(vectors), offsets, order, BLOCK)))
+    np.testing.assert_array_equal(found, np.concatenate(expected))
