@@ -149,6 +149,20 @@ def test_nothing_of_another_build_gets_in(tmp_path, kill, vectors, change, at):
     assert content(tmp_path / "i") == content(tmp_path / "fresh")
 
 
+def test_what_a_finished_build_left_is_not_written_over(tmp_path, kill, vectors, monkeypatch):
+    """The index in force and the work that made it share their files, if that was killed before it was removed."""
+    with monkeypatch.context() as patched, pytest.raises(Killed):
+        patched.setattr(Path, "rename", lambda path, to: kill.end())
+        build(tmp_path, "lists", vectors)
+    before = content(tmp_path)
+    for at in (10, 30, 50):
+        kill.left = at
+        with pytest.raises(Killed):
+            build(tmp_path, "lists", vectors[::-1].copy())
+        kill.left = -1
+        assert content(tmp_path) == before
+
+
 def test_a_file_of_vectors_that_was_written_again_is_noticed(tmp_path, kill, vectors):
     path = tmp_path / "v.npy"
     np.save(path, vectors)
