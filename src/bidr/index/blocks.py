@@ -8,6 +8,7 @@ import numpy as np
 from bidr.codes.codebooks import Codebooks, Codes
 from bidr.index.engines.coding import MeanCoder, encoded, means_of, sampled, shape_of
 from bidr.index.engines.files import MEAN_WORDS_FILE, MEANS_FILE, read_words
+from bidr.index.engines.means import book_shape
 from bidr.index.work import Files, Step, Work, write_rows
 
 
@@ -39,6 +40,5 @@ def write_means(
         blocks = encoded(coder, codebooks, placed)
         write_rows(step, MEANS_FILE, np.dtype(np.uint8), shape_of(coder, len(codes)), blocks)
 
-    files = work.run("mean words", made_from, fit)
-    stamp = None if made_from is None else [made_from, files[MEAN_WORDS_FILE].xxh3]
-    return files | work.run("means", stamp, write)
+    files = work.run("mean words", [made_from, book_shape(codebooks.dim)], fit)
+    return files | work.run("means", [made_from, files[MEAN_WORDS_FILE].xxh3], write)
