@@ -39,9 +39,9 @@ class Add(Verb):
     """Where texts are encoded: 'auto', 'cpu', 'cuda'."""
 
     def run(self) -> Shown:
-        from bidr.api import has_text_encoder, open_writer
         from bidr.codes.vectors import open_vectors
         from bidr.index.generation import WAIT
+        from bidr.opening import has_text_encoder, open_writer
         from bidr.progress import bar
 
         count, left_out = check_documents(self.documents)
