@@ -169,7 +169,7 @@ class _Build:
         if self.engine == "scan" and self.count < clusters.ORDERED_DOCUMENTS:
             return
         division = self._division()
-        means, lists = division.means, len(division.means)
+        means, lists, blocked = division.means, len(division.means), has_means(self.engine, self.count)
         made_from = [self.books, self.sources, lists, checksum(means.tobytes())]
 
         def assigned(first: int) -> Iterator[npt.NDArray[Any]]:
@@ -185,13 +185,13 @@ class _Build:
                 blocks = (order[at : at + WRITE_ROWS] for at in range(0, self.count, WRITE_ROWS))
                 if self.engine == "hnsw":
                     blocks = arranged(self.codebooks, self.given, clusters.Clusters(means, offsets, order))
-                elif has_means(self.engine, self.count):
+                elif blocked:
                     blocks = in_blocks(self.codebooks, self.given, offsets, order, BLOCK)
                 write_array(step, ORDER_FILE, dtype, (self.count,), blocks)
             if self.engine == "lists":
                 write_lists(step, division, offsets)
 
-        self.files |= self.work.run("order", [made_from, self.engine, *division.stamp], write)
+        self.files |= self.work.run("order", [made_from, self.engine, blocked, *division.stamp], write)
         self.places = open_array(self.work.folder / ORDER_FILE, order_type(self.count), 1)
 
     def _division(self) -> Division:
