@@ -44,8 +44,8 @@ def settings(config: TrainConfig, name: str) -> TrainConfig:
     sparse = {"uniform": {"assignment": "uniform"}, "crops": {"crops": 0.5}}.get(name, {})
     if name.startswith("additive"):
         share = config.frozen.crops if name.endswith("crops") else 0.0
-        config = replace(config, frozen=replace(config.frozen, crops=share))
-        return with_recipe(config, "star-distilled")
+        config = with_recipe(config, "star-distilled")  # which has no crops: theirs come after it
+        return replace(config, frozen=replace(config.frozen, crops=share))
     if name in ("distilled", "star-contrastive"):
         return with_recipe(config, {"distilled": "bidr-distilled"}.get(name, name))
     return replace(config, sparse=replace(config.sparse, **sparse))

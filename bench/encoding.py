@@ -12,7 +12,7 @@ from statistics import quantiles
 import torch
 import tyro
 
-from bidr.api import model_of_index
+from bidr.opening import model_of_index
 from bidr.serve.encoding.service import Encoding, QueryService, choose
 from bidr.text import load
 

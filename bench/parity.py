@@ -10,9 +10,9 @@ import numpy as np
 import tyro
 
 from bidr.answers import QueryVectors
-from bidr.api import model_of_index
 from bidr.evaluation import evaluate_run, paired, rank_run
 from bidr.index.live.index import LiveIndex
+from bidr.opening import model_of_index
 from bidr.search import Searcher
 from bidr.serve.encoding.service import Encoding, QueryService, choose
 from bidr.text import load

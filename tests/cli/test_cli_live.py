@@ -128,6 +128,17 @@ def test_inspect_counts_the_ram_that_a_plan_counts(bidr: Run, tmp_path: Path) ->
     assert "lists over the codes, inner product" in bidr("inspect", index).out
 
 
+def test_an_index_without_documents_is_told_of_as_it_is(bidr: Run, tmp_path: Path) -> None:
+    vectors, index = np.random.default_rng(0).standard_normal((40, 16)).astype(np.float32), tmp_path / "index"
+    np.save(tmp_path / "vectors.npy", vectors)
+    assert bidr("build", "--vectors", tmp_path / "vectors.npy", "--out", index).code == 0
+    assert "1 segment and the log are one; 40 documents" in bidr("compact", index).out
+    assert bidr("delete", index, *map(str, range(40))).code == 0
+    assert "no documents are left" in bidr("compact", index).out
+    shown = {line.split("  ")[0]: line for line in bidr("inspect", index).out.splitlines()}
+    assert " 0 bytes in all" not in shown["in RAM"]
+
+
 @pytest.mark.parametrize("stranger", [False, True])
 def test_inspect_tells_drift_with_a_verdict(bidr: Run, tmp_path: Path, stranger: bool) -> None:
     random = np.random.default_rng(0)

@@ -24,3 +24,7 @@ class Kill:
             real(handle, content)
 
         monkeypatch.setattr(files, "write_all", write_all)
+
+    def end(self) -> None:
+        """At once."""
+        raise self.error()

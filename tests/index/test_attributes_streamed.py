@@ -13,7 +13,7 @@ from bidr.building import build_vectors
 from bidr.codes.plain import PlainCodes
 from bidr.errors import ConfigError
 from bidr.files import NewFile
-from bidr.index import columns
+from bidr.index import columns, values
 from bidr.index.budget import ATTRIBUTES_HELD, build_peaks
 from bidr.index.documents import write_documents
 from bidr.index.sizes import Shape
@@ -53,6 +53,15 @@ def test_what_waits_on_disk_ends_in_the_same_files(tmp_path, monkeypatch, held, 
     monkeypatch.setattr("bidr.index.values.SOME", 5)
     monkeypatch.setattr("bidr.index.values.READ", 100)
     assert write(tmp_path / "parts", documents) == whole
+
+
+def test_a_word_counts_once_however_often_it_comes(tmp_path, monkeypatch):
+    """Else what is hardly anything would be put away again and again: runs without end of a corpus in one language."""
+    monkeypatch.setattr(columns, "WORDS_HELD", 1_000)
+    made, real = [], values.Words.put_away
+    monkeypatch.setattr(values.Words, "put_away", lambda words, aside, until: made.append(real(words, aside, until)))
+    write(tmp_path / "i", [Document(f"{row}", "", "", {"lang": "en"}) for row in range(100)])
+    assert len(made) == 1
 
 
 PROBE = """

@@ -16,7 +16,7 @@ from bidr.index.engines.arrange import halved, in_blocks
 from bidr.index.engines.coding import means_of
 from bidr.index.engines.lists import IN_BLOCKS, Lists, default_visits
 from bidr.index.engines.make import make_lists, make_scan
-from bidr.index.engines.means import Means, best_means, books_for
+from bidr.index.engines.means import Means, best_means, book_shape
 from bidr.index.engines.shuffle import BLOCK, shuffle_here
 from bidr.index.engines.sources import Source
 from bidr.index.engines.store import to_blocks
@@ -128,9 +128,25 @@ def test_by_default_blocks_hold_fewer_documents(monkeypatch):
     assert asked[0] == pytest.approx(0.7 * default_visits(engine.lists), abs=1)
 
 
-@pytest.mark.parametrize(("dim", "books"), [(384, 128), (768, 128), (1_024, 128), (100, 100), (257, 1), (300, 100)])
+@pytest.mark.parametrize(("dim", "books"), [(384, 128), (768, 128), (1_024, 128), (100, 100), (257, 86), (300, 100)])
 def test_means_take_at_most_two_bytes_a_document(dim, books):
-    assert books_for(dim) == books
+    found, width = book_shape(dim)
+    assert (found, dim <= found * width < dim + width) == (books, True)
+
+
+def test_dimensions_that_nothing_divides_are_looked_into_as_well(monkeypatch, tmp_path):
+    monkeypatch.setattr(means_engine, "MOST_BOOKS", 16)
+    share = {}
+    for dim in (22, 23):
+        vectors, queries = clustered(6_000, dim), clustered(40, dim, seed=3)
+        additive = fit_additive(vectors[:3_000], 8, 16)
+        made = {"codebooks": additive.codebooks(), "codes": additive.encode(vectors)}
+        build_index(tmp_path / f"{dim}", vectors=vectors, engine="lists", **made)
+        with IndexReader.open(tmp_path / f"{dim}") as reader:
+            asked, engine = additive.adapt(queries), reader.candidates
+            wanted, found = (engine.search(asked, 100, ef=ef)[1] for ef in (engine.lists, engine.lists // 10))
+        share[dim] = np.mean([np.isin(right, near).mean() for right, near in zip(wanted, found, strict=True)])
+    assert share[23] > share[22] - 0.05
 
 
 class TestOnDisk:

@@ -156,6 +156,34 @@ def test_nothing_of_another_build_gets_in(tmp_path, kill, vectors, change, at):
     assert content(tmp_path / "i") == content(tmp_path / "fresh")
 
 
+def test_an_order_without_blocks_is_not_gone_on_with_where_there_are_some(tmp_path, kill, vectors, monkeypatch):
+    """Learned lists are the same in a version that did not arrange documents within them."""
+    learned = LearnedLists(vectors[:40], vectors[40:80])
+    with monkeypatch.context() as patched:
+        patched.setattr(building._Build, "vectors", lambda *given: kill.end())
+        with pytest.raises(Killed):
+            build(tmp_path / "i", "lists", vectors, lists=learned)
+    monkeypatch.setattr("bidr.index.engines.means.FEWEST", 16)
+    for folder in ("fresh", "i"):
+        build(tmp_path / folder, "lists", vectors, lists=learned)
+    assert content(tmp_path / "i") == content(tmp_path / "fresh")
+
+
+def test_what_a_finished_build_left_is_not_written_over(tmp_path, kill, vectors, monkeypatch):
+    """The index in force and the work that made it share their files, if that was killed before it was removed."""
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "rename", lambda path, to: kill.end())
+        with pytest.raises(Killed):
+            build(tmp_path, "lists", vectors)
+    before = content(tmp_path)
+    for at in (10, 30, 50):
+        kill.left = at
+        with pytest.raises(Killed):
+            build(tmp_path, "lists", vectors[::-1].copy())
+        kill.left = -1
+        assert content(tmp_path) == before
+
+
 def test_a_file_of_vectors_that_was_written_again_is_noticed(tmp_path, kill, vectors):
     path = tmp_path / "v.npy"
     np.save(path, vectors)

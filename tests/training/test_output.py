@@ -16,7 +16,7 @@ from bidr.model.card import card
 from bidr.model.encode import encode_texts
 from bidr.model.folder import Model
 from bidr.text import Dataset, Document, Query
-from bidr.training.config import TrainConfig
+from bidr.training.config import EncoderConfig, TrainConfig
 from bidr.training.recipe import train
 
 sys.path.append(str(Path(__file__).parents[1] / "model"))
@@ -46,12 +46,17 @@ def words(name: str = "words") -> Dataset:
 
 
 def prepared(kind: str, folder: Path) -> tuple[Dataset, TrainConfig]:
-    encoder = {"projection": 8, "normalise": True, "query_prompt": "query: ", "document_prompt": "document: "}
     if kind == "bag":
         return dataset(), with_settings(**SHORT, unify=EPOCH)
-    encoder["backbone"] = str(bert(folder / "a place" / "small-bert"))
+    encoder = EncoderConfig(
+        backbone=str(bert(folder / "a place" / "small-bert")),
+        projection=8,
+        normalise=True,
+        query_prompt="query: ",
+        document_prompt="document: ",
+    )
     unify = {"epochs": 1 if kind == "bert, unified" else 0}
-    return words(), replace(with_settings(**SHORT, unify=unify, encoder=encoder), learning_rate=1e-3)
+    return words(), replace(with_settings(**SHORT, unify=unify), encoder=encoder, learning_rate=1e-3)
 
 
 @pytest.fixture(scope="module", params=["bag", "bert, unified", "bert, two query encoders"])

@@ -15,7 +15,7 @@ from bidr.errors import ConfigError, Stopped
 from bidr.index.reader import IndexReader
 from bidr.model.encode import encode_rows, fingerprint
 from bidr.training import bounds, mining, stages
-from bidr.training.config import DenseConfig, FrozenConfig, SparseConfig, TrainConfig, UnifyConfig
+from bidr.training.config import DenseConfig, EncoderConfig, FrozenConfig, SparseConfig, TrainConfig, UnifyConfig
 from bidr.training.engine.loop import Training
 from bidr.training.naming import stage_name
 from bidr.training.recipe import model_of, open_workshop, train
@@ -126,6 +126,16 @@ def test_a_stage_is_named_after_what_sets_it_apart():
     assert re.fullmatch(r"sparse\+[0-9a-f]{16}", stage_name("sparse", path, CONFIG))
 
 
+def transformer(**settings):
+    return TrainConfig(encoder=EncoderConfig(backbone="a/b", **settings))
+
+
+def test_what_each_kind_of_encoder_takes_is_taken():
+    transformer(pooling="cls", normalise=True, projection=64, dropout=0.1, query_prompt="q: ", document_prompt="")
+    transformer(dim=EncoderConfig.dim)  # as if it was not given
+    with_settings(encoder={"scale": 10.0, "dim": 32, "vocabulary": 300})
+
+
 @pytest.mark.parametrize(
     ("make", "told"),
     [
@@ -135,6 +145,12 @@ def test_a_stage_is_named_after_what_sets_it_apart():
         (lambda: with_settings(encoder={"pooling": "median"}), r"encoder\.pooling: given 'median'"),
         (lambda: with_settings(encoder={"projection": 8}), r"encoder\.projection: given 8 with the built-in.*\.dim"),
         (lambda: with_settings(encoder={"dropout": 0.1}), r"encoder\.dropout: given 0.1 with the built-in encoder"),
+        (lambda: with_settings(encoder={"pooling": "cls"}), r"encoder\.pooling: given 'cls' with the built-in.*leave"),
+        (lambda: with_settings(encoder={"normalise": False}), r"encoder\.normalise: given False with the.* length 1"),
+        (lambda: with_settings(encoder={"query_prompt": "q: "}), r"encoder\.query_prompt: given 'q: ' with the built"),
+        (lambda: with_settings(encoder={"document_prompt": ""}), r"encoder\.document_prompt: given '' with the built"),
+        (lambda: transformer(dim=64), r"encoder\.dim: given 64 with the transformer 'a/b'.*encoder\.projection"),
+        (lambda: transformer(vocabulary=99), r"encoder\.vocabulary: given 99 with the transformer 'a/b'.*leave it"),
         (lambda: with_settings(text={"titles": None}), r"text\.titles: given None"),
     ],
 )

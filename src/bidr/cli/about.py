@@ -96,9 +96,9 @@ def stage_line(epochs: list[dict[str, float]]) -> str:
 
 
 def describe_index(about: dict[str, Any]) -> Shown:
-    """What of an index is in RAM and on disk, from `IndexReader.describe`."""
-    ram, disk, count = about["ram_bytes_per_document"], about["disk_bytes"], about["documents"]
-    each = about["disk_bytes_per_document"]
+    """What of an index is in RAM and on disk, from `LiveIndex.describe`."""
+    ram, disk, count = about["ram_bytes"], about["disk_bytes"], about["documents"]
+    held, each = about["ram_bytes_per_document"], about["disk_bytes_per_document"]
     model = about["model"]
     rows = [
         ("index", f"{about['folder']} (generation {about['generation']}, format {about['format']})"),
@@ -123,12 +123,8 @@ def describe_index(about: dict[str, Any]) -> Shown:
         ("model", f"{model['fingerprint']} ({model['folder']})" if model else "none: made from vectors"),
         *([("words", "indexed: bidr search --lexical 100")] if about.get("lexical") else []),
         *_live_rows(about),
-        ("in RAM", f"{ram['total']:,.1f} bytes a document, {size(ram['total'] * count)} in all"),
-        *(
-            (f"  {name}", f"{value:,.1f} bytes a document, {size(value * count)}")
-            for name, value in ram.items()
-            if name != "total"
-        ),
+        ("in RAM", f"{held['total']:,.1f} bytes a document, {size(sum(ram.values()))} in all"),
+        *((f"  {name}", f"{held[name]:,.1f} bytes a document, {size(ram[name])}") for name in ram),
         ("on disk", f"{sum(each.values()):,.1f} bytes a document, {size(sum(disk.values()))} in all{_files(about)}"),
         *((f"  {name}", f"{each[name]:,.1f} bytes a document, {size(disk[name])}") for name in disk),
     ]

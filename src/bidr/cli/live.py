@@ -39,9 +39,9 @@ class Add(Verb):
     """Where texts are encoded: 'auto', 'cpu', 'cuda'."""
 
     def run(self) -> Shown:
-        from bidr.api import has_text_encoder, open_writer
         from bidr.codes.vectors import open_vectors
         from bidr.index.generation import WAIT
+        from bidr.opening import has_text_encoder, open_writer
         from bidr.progress import bar
 
         count, left_out = check_documents(self.documents)
@@ -116,7 +116,9 @@ class Compact(Verb):
             before = len(writer.view.parts)
             writer.compact(ram_budget=self.ram_budget)
             value = {**_state(self.index, writer), "segments_before": before, "engine": writer.view.manifest.engine}
-        return Shown(f"{self.index}: {before} segments and the log are one; {value['documents']:,} documents", value)
+        merged = f"{before} segment{'s' if before > 1 else ''} and the log are one; {value['documents']:,} documents"
+        nothing = "no documents are left; what they were found by stays, for those to come"
+        return Shown(f"{self.index}: {merged if value['documents'] else nothing}", value)
 
 
 @dataclass(frozen=True, kw_only=True)

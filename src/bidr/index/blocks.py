@@ -8,6 +8,7 @@ import numpy as np
 from bidr.codes.codebooks import Codes, Floats
 from bidr.index.engines.coding import MeanCoder, sampled
 from bidr.index.engines.files import MEAN_WORDS_FILE, MEANS_FILE, read_words
+from bidr.index.engines.means import book_shape
 from bidr.index.work import Files, Step, Work, write_rows
 
 AT_ONCE = 8_192
@@ -33,5 +34,5 @@ def write_means(
         coder.words = read_words(work.folder)
         write_rows(step, MEANS_FILE, np.dtype(np.uint8), (len(found), coder.code_bytes), encoded)
 
-    files = work.run("mean words", made_from, fit)
+    files = work.run("mean words", [made_from, book_shape(shape[1])], fit)
     return files | work.run("means", [made_from, files[MEAN_WORDS_FILE].xxh3], write)

@@ -174,7 +174,7 @@ class _Build:
         if self.engine == "lists" and self.learned is None:
             self.source = source_of(self.codebooks, self.given, self.rows)
         division = self._division()
-        means, lists = division.means, len(division.means)
+        means, lists, blocked = division.means, len(division.means), has_means(self.engine, self.count)
         made_from = [self.books, self.sources, lists, checksum(means.tobytes())]
 
         def assigned(first: int) -> Iterator[npt.NDArray[Any]]:
@@ -189,7 +189,7 @@ class _Build:
             if self.engine == "lists":
                 write_lists(step, division, offsets)
 
-        self.files |= self.work.run("order", [made_from, self.engine, *division.stamp], write)
+        self.files |= self.work.run("order", [made_from, self.engine, blocked, *division.stamp], write)
         self.places = open_array(self.work.folder / ORDER_FILE, order_type(self.count), 1)
 
     def _division(self) -> Division:

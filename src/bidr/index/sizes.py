@@ -24,7 +24,7 @@ from bidr.index.engines.files import (
 )
 from bidr.index.engines.linking import LINK_WORDS, nodes_of
 from bidr.index.engines.lists import MANY_LISTS
-from bidr.index.engines.means import WORDS, blocks_of, books_for, has_means
+from bidr.index.engines.means import WORDS, blocks_of, book_shape, has_means
 from bidr.index.engines.shuffle import BLOCK as CODE_BLOCK
 from bidr.index.lines import OFFSET
 from bidr.index.names import HASH, HASHES, ROW, ROWS
@@ -150,7 +150,7 @@ def disk(shape: Shape, id_bytes: float | None = None, text_bytes: float | None =
         files[CENTROIDS_FILE] = _npy(FLOAT, shape.lists, shape.dim)
         if has_means(shape.engine, count):
             files[MEANS_FILE] = _npy(BYTE, blocks_of(count), _mean_bytes(shape))
-            files[MEAN_WORDS_FILE] = MEANS_HEADER + FLOAT.itemsize * shape.dim * WORDS
+            files[MEAN_WORDS_FILE] = MEANS_HEADER + FLOAT.itemsize * math.prod(book_shape(shape.dim)) * WORDS
         if shape.learned:
             files[LEARNED_FILE] = SAFETENSORS_HEADER + 2 * FLOAT.itemsize * shape.learned * shape.dim
     if shape.engine == "hnsw":
@@ -178,7 +178,7 @@ def cold_pages(shape: Shape, candidates: int) -> float:
 
 def _mean_bytes(shape: Shape) -> int:
     """Bytes of the mean of a block."""
-    return -(-books_for(shape.dim) // 2)
+    return -(-book_shape(shape.dim)[0] // 2)
 
 
 def _lines(name: str, count: int, mean: float) -> dict[str, int]:

@@ -79,8 +79,9 @@ class Words:
         self.runs: list[Run] = []
 
     def number(self, word: str) -> int:
-        number = self.held.setdefault(word, len(self.held))
-        if number == len(self.held) - 1:
+        before = len(self.held)
+        number = self.held.setdefault(word, before)
+        if len(self.held) > before:
             self.bytes += sys.getsizeof(word) + ENTRY
         return number
 

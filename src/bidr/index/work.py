@@ -67,7 +67,9 @@ class Step:
     def _file(self, name: str) -> Iterator[HashedFile]:
         path, kept = self.work.folder / name, self.files[name].size if self.done and name in self.files else 0
         with storage_errors(path):
-            with HashedFile(path, fresh=False, kept=kept, digest=self.digests.pop(name, None)) as out:
+            if not kept:  # never written over: of work that was killed when all was done, an index has the same file
+                remove(path)
+            with HashedFile(path, kept=kept, digest=self.digests.pop(name, None)) as out:
                 self._open[name] = out
                 yield out
             del self._open[name]

@@ -46,13 +46,29 @@ def check_choices(config: Any, prefix: str = "") -> None:
         )
 
 
-def refuse_of_transformers(encoder: Any) -> None:
-    """What the built-in encoder would pass over."""
-    instead = {"projection": "set its dimensions with encoder.dim", "dropout": "leave it out"}
-    for name, other in instead.items():
+_NONE, _OUT = "which has none", "leave it out"
+# Of the settings that a transformer takes and the built-in encoder would pass over, and the other way round: why, and
+# what to do instead.
+_OF_TRANSFORMERS = {
+    "projection": (_NONE, "set its dimensions with encoder.dim"),
+    "pooling": ("which sums its word pieces", _OUT),
+    "normalise": ("whose vectors have length 1", _OUT),
+    "dropout": (_NONE, _OUT),
+    "query_prompt": (_NONE, _OUT),
+    "document_prompt": (_NONE, _OUT),
+}
+_OF_THE_BUILT_IN = {
+    "dim": ("which has its own", "learn a projection to fewer with encoder.projection"),
+    "vocabulary": ("which has its own", _OUT),
+}
+
+
+def refuse_of_other_encoders(encoder: Any, *, built_in: bool) -> None:
+    """Settings of the encoder that would do nothing, because another kind of encoder is named."""
+    kind = "the built-in encoder" if built_in else f"the transformer {encoder.backbone!r}"
+    other = "name a transformer with encoder.backbone" if built_in else "take the built-in encoder"
+    usual = {one.name: one.default for one in fields(encoder)}
+    for name, (why, instead) in (_OF_TRANSFORMERS if built_in else _OF_THE_BUILT_IN).items():
         value = getattr(encoder, name)
-        if value is not None:
-            raise ConfigError(
-                f"encoder.{name}: given {value} with the built-in encoder, which has none; {other}, or name a "
-                "transformer with encoder.backbone"
-            )
+        if value != usual[name]:
+            raise ConfigError(f"encoder.{name}: given {value!r} with {kind}, {why}; {instead}, or {other}")

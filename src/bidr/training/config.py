@@ -6,7 +6,7 @@ from typing import Literal
 from bidr.errors import ConfigError
 from bidr.text import Titles
 from bidr.training.bounds import check_bounds
-from bidr.training.checks import at_least, check_choices, refuse_of_transformers
+from bidr.training.checks import at_least, check_choices, refuse_of_other_encoders
 from bidr.training.frozen.settings import FrozenConfig
 
 BUILT_IN = "built-in"
@@ -246,8 +246,7 @@ class TrainConfig:
     def __post_init__(self) -> None:
         check_choices(self)
         check_bounds(self)
-        if self.built_in:
-            refuse_of_transformers(self.encoder)
+        refuse_of_other_encoders(self.encoder, built_in=self.built_in)
         if self.method == "conventional" and self.conventional.codes in ("jpq", "tuned"):
             at_least(1, self.unify, "epochs", prefix="unify.")  # the steps in which codewords learn
             if self.conventional.codes == "tuned" and self.unify.lists:

@@ -136,6 +136,25 @@ def test_nothing_of_another_state_gets_in(tmp_path, kill, change, at):
     clean(tmp_path / "i")
 
 
+def test_what_one_left_that_had_taken_effect_is_not_written_over(tmp_path, kill, monkeypatch):
+    """The segment in force and the work that made it share their files, if that was killed before it was removed."""
+    wanted = changed(tmp_path / "i", "lists")
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "rename", lambda path, to: kill.end())
+        with pytest.raises(Killed):
+            bidr.compact(tmp_path / "i")
+    assert ".compact" in names(tmp_path / "i")
+    with writer(tmp_path / "i") as live:
+        live.add(*some([400]))
+    wanted |= expected([400])
+    for at in (15, 40, 60):
+        stopped(tmp_path / "i", kill, at)
+        assert contents(tmp_path / "i") == wanted
+    bidr.compact(tmp_path / "i")
+    assert contents(tmp_path / "i") == wanted
+    clean(tmp_path / "i")
+
+
 def test_what_fails_leaves_nothing(tmp_path, kill):
     wanted = changed(tmp_path / "i")
     kill.left, kill.error = 75, lambda: OSError(28, "full")

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from bidr.codes.codebooks import Codes, Floats
-from bidr.index.engines.means import BITS, FITTED, ROUNDS, books_for
+from bidr.index.engines.means import BITS, FITTED, ROUNDS, book_shape, filled
 from bidr.index.engines.shuffle import BLOCK
 
 
@@ -15,7 +15,8 @@ class MeanCoder:
 
     def __init__(self, dim: int) -> None:
         self._faiss: Any = import_module("faiss")
-        self._coder = self._faiss.ProductQuantizer(dim, books_for(dim), BITS)
+        books, width = book_shape(dim)
+        self._coder = self._faiss.ProductQuantizer(books * width, books, BITS)
         self._coder.cp.niter, self._coder.cp.max_points_per_centroid = ROUNDS, FITTED
 
     @property
@@ -34,11 +35,11 @@ class MeanCoder:
         self._faiss.copy_array_to_vector(np.ascontiguousarray(words, dtype=np.float32).ravel(), self._coder.centroids)
 
     def fit(self, means: Floats) -> None:
-        self._coder.train(means)
+        self._coder.train(filled(means, self._coder.d))
 
     def encode(self, means: Floats) -> Codes:
         """Two codes a byte, the first one low."""
-        codes: Codes = self._coder.compute_codes(means)
+        codes: Codes = self._coder.compute_codes(filled(means, self._coder.d))
         return codes
 
 

@@ -106,7 +106,7 @@ def _means(folder: Path, count: int, dim: int) -> Any:
         return None
     words = read_words(folder)
     rows = open_array(folder / MEANS_FILE, np.dtype(np.uint8), 2)
-    if rows.shape != (blocks_of(count), -(-len(words) // 2)) or len(words) * words.shape[2] != dim:
+    if rows.shape != (blocks_of(count), -(-len(words) // 2)) or len(words) != -(-dim // words.shape[2]):
         raise IndexFolderError(f"{folder / MEANS_FILE}: {rows.shape} for {count:,} rows; {REBUILD}")
     return Means(words, rows)
 

@@ -33,9 +33,16 @@ def has_means(engine: str, count: int) -> bool:
     return engine == "lists" and blocks_of(count) >= FEWEST
 
 
-def books_for(dim: int) -> int:
-    """How many books means of so many dimensions are coded with."""
-    return max(books for books in range(1, MOST_BOOKS + 1) if dim % books == 0)
+def book_shape(dim: int) -> tuple[int, int]:
+    """How many books means of so many dimensions are coded with, and of how many each is; zeros fill the last."""
+    width = -(-dim // MOST_BOOKS)
+    return -(-dim // width), width
+
+
+def filled(vectors: Floats, dim: int) -> Floats:
+    """Vectors with zeros up to so many dimensions."""
+    missing = dim - vectors.shape[-1]
+    return np.pad(vectors, ((0, 0), (0, missing))) if missing else vectors
 
 
 class Means:
@@ -55,7 +62,8 @@ class Means:
 
         within: ranges of blocks, where each begins and ends, ascending; by default all.
         """
-        table = even_books(products(query[None], self._words)[0])
+        books, _, width = self._words.shape
+        table = even_books(products(filled(query[None], books * width), self._words)[0])
         found: Rows = best_means(self._codes, round_table(table), *(within or self._all), count, self._shuffle)
         return found
 
