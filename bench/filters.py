@@ -4,7 +4,7 @@ python bench/filters.py documents.npy queries.npy --books 64 --codewords 16 --en
 python bench/filters.py documents.npy queries.npy --books 16 --codewords 256 --engine hnsw --as-of 1000000
 python bench/filters.py INDEX queries.npy --depth 100 1000    # the engine of an index, alone
 
-An attribute that has nothing to do with the vectors, one that goes with the query and one that goes against it: a number
+An attribute that has nothing to do with the vectors, one that goes with the query and one against it: a number
 drawn by chance, and clusters of documents, those nearest to the query allowed or those furthest away, until they hold
 the share. For the engine alone also the very documents that are nearest to the query, or furthest from it, which no
 attribute does. The searcher has an index that is built for it. Every question has a filter of its own: asked for the
@@ -130,16 +130,17 @@ def alone(engine: Any, near: np.ndarray, known: "Attributes", questions: np.ndar
     print(f"{'engine, allowed':<18} of scan's  of exact  ms    p99   unfiltered p99   ratio of p99")
     for share in SHARES:
         for kind in KINDS + EXTREMES:
-            plain, filtered, shares, exact = [], [], [], []
+            masks, shares, exact = [], [], []
             for number, query in enumerate(questions):
                 scores = near[:, number]
                 mask = known.ask(kind, share, query, random)[1] if kind in KINDS else extreme(scores, share, kind)
-                allowed = np.packbits(mask, bitorder="little")
-                plain.append(fastest(partial(engine.search, query[None], depth)))
-                filtered.append(fastest(partial(engine.search, query[None], depth, allowed=allowed)))
-                rows = engine.search(query[None], depth, allowed=allowed)[1][0]
-                shares.append(held(scan.search(query[None], depth, allowed=allowed)[1][0][:k], rows))
-                exact.append(held(top(np.where(mask, scores, -np.inf), min(k, mask.sum())), rows))
+                masks.append(np.packbits(mask, bitorder="little"))
+                rows = engine.search(query[None], depth, allowed=masks[-1])[1][0]
+                shares.append(held(scan.search(query[None], depth, allowed=masks[-1])[1][0][:k], rows))
+                exact.append(held(top(np.where(mask, scores, -np.inf), min(k, int(mask.sum()))), rows))
+            plain = fastest([partial(engine.search, query[None], depth) for query in questions])
+            both = zip(questions, masks, strict=True)
+            filtered = fastest([partial(engine.search, query[None], depth, allowed=mask) for query, mask in both])
             found = f"{np.mean(shares):.4f}  {np.mean(exact):.4f}"
             print(f"{share:.1%} {kind:<11} {found}  {late(filtered, plain)}", flush=True)
 
@@ -177,14 +178,15 @@ def through(given: Given, known: "Attributes", searcher: Searcher, depth: int) -
     random, kept = np.random.default_rng(1), []
     for share in SHARES:
         for kind in KINDS:
-            runs, plain, shares, really = [], [], [], []
-            for number, query in enumerate(given.questions):
-                asked, mask = known.ask(kind, share, query, random)
-                plain.append(measure(searcher, query, given.k, depth, None).again)
-                runs.append(measure(searcher, query, given.k, depth, asked))
-                shares.append(found_at(searcher, given, number, mask, asked, depth))
-                really.append(mask.mean())
-            again, first = ([getattr(run, of) for run in runs] for of in ("again", "first"))
+            asked, masks = zip(*(known.ask(kind, share, query, random) for query in given.questions), strict=True)
+            shares = [found_at(searcher, given, number, masks[number], asked[number], depth) for number in each]
+            really = [mask.mean() for mask in masks]
+            plain, again, first = (
+                fastest(
+                    [search_of(searcher, *one, given.k, depth) for one in zip(given.questions, by, strict=True)], before
+                )
+                for by, before in (([None] * len(asked), None), (asked, None), (asked, partial(forget, searcher)))
+            )
             kept.append((np.mean(shares) >= RECALL, *(ratio(times, plain) <= TIMES for times in (again, first))))
             times = f"{late(again, plain)}    {late(first, plain)}"
             print(f"{share:.1%} {kind:<11} {np.mean(really):.4f}  {np.mean(shares):.4f}  {times}", flush=True)
@@ -246,33 +248,30 @@ def nearest(scores: np.ndarray, labels: np.ndarray, share: float) -> np.ndarray:
     return order[: int(np.searchsorted(held_there, share * len(labels))) + 1]
 
 
-class Measured(NamedTuple):
-    """Milliseconds of CPU, the least of some: where it is not known yet which documents pass, and where it is."""
-
-    first: float
-    again: float
+def search_of(searcher: Searcher, query: np.ndarray, asked: Any, k: int, depth: int) -> Callable[[], Any]:
+    return partial(searcher.search_vectors, QueryVectors(query[None], query[None]), k, depth, filter=asked)
 
 
-def measure(searcher: Searcher, query: np.ndarray, k: int, depth: int, asked: Any) -> Measured:
-    both = QueryVectors(query[None], query[None])
-    search = partial(searcher.search_vectors, both, k, depth, filter=asked)
-
-    def forget() -> None:
-        for part in searcher.reader.latest().parts:
-            part.open.reader.documents.columns._passing.clear()
-
-    return Measured(fastest(search, forget), fastest(search))
+def forget(searcher: Searcher) -> None:
+    """Which documents pass a filter."""
+    for part in searcher.reader.latest().parts:
+        part.open.reader.documents.columns._passing.clear()
 
 
-def fastest(search: Callable[[], Any], before: Callable[[], None] = lambda: None) -> float:
-    """Milliseconds of CPU, the least of a few runs: what the search takes, not what else the machine does."""
-    times = []
-    for _ in range(REPEATS):
-        before()
-        started = time.process_time()
-        search()
-        times.append(1000 * (time.process_time() - started))
-    return min(times)
+def fastest(searches: list[Callable[[], Any]], before: Callable[[], None] | None = None) -> list[float]:
+    """Milliseconds of CPU of each, the least of some rounds: what the search takes, not what else the machine does.
+
+    Round after round, so that no search finds in the processor's cache what the same one left there.
+    """
+    times = np.full((REPEATS, len(searches)), np.inf)
+    for measured in times:
+        for number, search in enumerate(searches):
+            if before:
+                before()
+            started = time.process_time()
+            search()
+            measured[number] = 1000 * (time.process_time() - started)
+    return times.min(axis=0).tolist()
 
 
 def late(filtered: list[float], plain: list[float]) -> str:

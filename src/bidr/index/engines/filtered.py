@@ -20,14 +20,11 @@ if TYPE_CHECKING:
 # Under a filter that leaves half or less so many times as many blocks are looked into, and lists: twice as many blocks
 # find .992 of a scan's top 100 at 50 and 10 % by chance or with the query, as many .977 (docs/engines.md).
 MORE_BLOCKS, MORE_LISTS = 2.0, 1.5
-# Where the nearest blocks hold less than this of the allowed documents that chance would put there, the filter goes
-# against the query, and so many times as many blocks are looked into: of the clusters that are furthest from the query,
-# half of all documents, these find .992, twice as many .977. For lists: all of them. With .5 instead lists found .989
-# of the exact top 100 where half of the topics were allowed, with .65 to .85 .995 (30,000 documents).
-AGAINST, MOST_BLOCKS = 0.75, 3.0
-# If even then more than this of what is found stands in the further half of those blocks (as a rule it is .04, and .6
-# where a filter allows what scores worst), means do not tell where the best are: everything allowed is scanned.
-FURTHER = 0.2
+# Where the nearest blocks or lists hold less than this of the allowed documents that chance would put there, the filter
+# goes against the query: what it allows is spread over many of them, of which scanning all takes hardly longer than
+# looking into those that it takes. With .5 lists found .989 of the exact top 100 where half of the topics were allowed,
+# the ones furthest from the query, with .65 to .85 .995 (30,000 documents, 60 questions).
+AGAINST = 0.75
 # Looking for lists takes as long as scanning so many documents; and of 4-bit codes lists end within blocks.
 OF_LISTS, OF_LISTS_8_BIT, ENDS = 120_000, 20_000, 1.3
 
@@ -57,20 +54,16 @@ class Filtered:
         if filled <= wanted.more:
             return self._scan(table, self._all, self.share)
         within = self.lists.within(query, round(self.visits * MORE_BLOCKS), wanted.more)
-        blocks, nearer, against = means.nearest_held(query, self.held, wanted, within)
-        if within is not None and (against or len(blocks) < wanted.more):
-            blocks, nearer, against = means.nearest_held(query, self.held, wanted)
+        blocks = means.nearest_held(query, self.held, wanted, within)
+        if within is not None and (
+            len(blocks) < wanted.more or self.held[blocks].sum(dtype=np.int64) < wanted.documents
+        ):
+            blocks = means.nearest_held(query, self.held, wanted)
+        if not len(blocks):
+            return self._scan(table, self._all, self.share)
         starts = BLOCK * blocks
         ranges = starts, np.minimum(starts + BLOCK, self.lists.count)
-        found = self._scan(table, ranges, self.held[blocks].mean() / BLOCK)
-        if not against or len(blocks) == filled:
-            return found
-        of = np.searchsorted(blocks, found[1][found[1] >= 0] // BLOCK)
-        if nearer[of].mean() >= 1 - FURTHER:
-            return found
-        rest = self.words.copy()
-        rest[blocks] = 0
-        return merged(found, self._scan(table, self._all, self.share, rest))
+        return self._scan(table, ranges, self.held[blocks].mean() / BLOCK)
 
     def _wanted(self, blocks: int, filled: int) -> Wanted:
         """How many blocks are looked into. Where each holds one allowed document or little more, what is near stands in
@@ -79,7 +72,7 @@ class Filtered:
         times = min(MORE_BLOCKS, 3 - 2 * self.share)
         more = 1 + (times - 1) * min(1, self.there / max(filled, 1) - 1)
         least, documents = AGAINST * self.share, min(self.k, self.there)
-        return Wanted(round(usual), round(more * usual), round(MOST_BLOCKS * usual), documents, least)
+        return Wanted(round(usual), round(more * usual), documents, least)
 
     def _lists(self, query: Floats) -> Rows | None:
         """The lists that are visited; None: scanning everything is as quick, or the filter goes against the query."""
@@ -92,18 +85,10 @@ class Filtered:
         near = lists.near(query, min(round(visits), lists.lists), sizes, goal, AGAINST * self.share)
         return None if sizes[near].sum() == self.there else near
 
-    def _scan(
-        self, table: Floats, ranges: tuple[Rows, Rows], share: float, words: Words | None = None
-    ) -> tuple[Floats, Rows]:
+    def _scan(self, table: Floats, ranges: tuple[Rows, Rows], share: float) -> tuple[Floats, Rows]:
+        """The best within ranges. share: how many are allowed of what stands in them, or in their blocks that count."""
         scan = self.lists.store.scan_few if share < FEW_ALLOWED else self.lists.store.scan
-        return scan(table, *ranges, self.k, self.words if words is None else words)
-
-
-def merged(one: tuple[Floats, Rows], other: tuple[Floats, Rows]) -> tuple[Floats, Rows]:
-    """The best of two answers, as many as each has."""
-    scores, rows = np.concatenate((one[0], other[0])), np.concatenate((one[1], other[1]))
-    best = np.lexsort((rows, -scores))[: len(one[0])]
-    return scores[best], rows[best]
+        return scan(table, *ranges, self.k, self.words)
 
 
 def bits_within(words: Words, held: Held, offsets: Rows) -> Rows:

@@ -23,7 +23,6 @@ FEWEST = 12_500
 FITTED, ROUNDS = 8_192, 10
 BITS, WORDS, MOST_BOOKS = 4, 16, 128
 Held = npt.NDArray[np.uint8]
-Flags = npt.NDArray[np.bool_]
 
 
 def blocks_of(count: int) -> int:
@@ -48,12 +47,10 @@ class Wanted(NamedTuple):
     """Blocks that would be looked into without it: what these hold tells whether it goes against the query."""
     more: int
     """Blocks with an allowed document that are looked into,"""
-    most: int
-    """or so many where the filter goes against the query;"""
     documents: int
-    """more of either until they hold so many allowed documents."""
+    """and on until they hold so many allowed documents."""
     least: float
-    """It does where of what stands in the usual blocks a smaller share is allowed."""
+    """The filter goes against the query where of what stands in the usual blocks a smaller share is allowed."""
 
 
 class Means:
@@ -76,17 +73,15 @@ class Means:
         found: Rows = best_means(self._codes, self._table(query), *(within or self._all), count, self._shuffle)
         return found
 
-    def nearest_held(
-        self, query: Floats, held: Held, wanted: Wanted, within: tuple[Rows, Rows] | None = None
-    ) -> tuple[Rows, Flags, bool]:
-        """Those of the nearest blocks that hold an allowed document, ascending; which of them are of the nearer half;
-        and whether the filter goes against the query.
+    def nearest_held(self, query: Floats, held: Held, wanted: Wanted, within: tuple[Rows, Rows] | None = None) -> Rows:
+        """Those of the nearest blocks that hold an allowed document, ascending; none where the filter goes against the
+        query.
 
         held: how many allowed documents each block holds.
         """
         ranges, table = within or self._all, self._table(query)
-        rows, nearer, against = best_held(self._codes, table, *ranges, held, wanted, self._shuffle)
-        return rows, nearer, bool(against)
+        found: Rows = best_held(self._codes, table, *ranges, held, wanted, self._shuffle)
+        return found
 
     def _table(self, query: Floats) -> Any:
         return round_table(even_books(products(query[None], self._words)[0]))
@@ -140,14 +135,12 @@ def best_held(codes: Any, table: Any, starts: Any, stops: Any, held: Any, wanted
             filled[here] += held[row] > 0
             there[here] += held[row]
     near = from_above(every, min(wanted.usual, total))
-    against = there[near:].sum() < wanted.least * BLOCK * every[near:].sum()
-    count = wanted.most if against else wanted.more
-    bound = min(from_above(filled, count), from_above(there, wanted.documents))
-    half = from_above(filled, (filled[bound:].sum() + 1) // 2)
-    rows, nearer, found = np.empty(total + 1, dtype=np.int64), np.empty(total + 1, dtype=np.bool_), 0
+    if there[near:].sum() < wanted.least * BLOCK * every[near:].sum():
+        return np.empty(0, dtype=np.int64)
+    bound = min(from_above(filled, wanted.more), from_above(there, wanted.documents))
+    rows, found = np.empty(total + 1, dtype=np.int64), 0
     for part in range(len(starts)):
         for row in range(starts[part], stops[part]):
-            here = sums[first[part] + row]
-            rows[found], nearer[found] = row, here >= half
-            found += (here >= bound) & (held[row] > 0)
-    return rows[:found], nearer[:found], against
+            rows[found] = row
+            found += (sums[first[part] + row] >= bound) & (held[row] > 0)
+    return rows[:found]
