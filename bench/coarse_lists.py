@@ -60,7 +60,7 @@ def documents_visited(engine: Lists, queries: np.ndarray, candidates: int) -> fl
     """The mean share of the corpus that is compared with a query."""
     sizes, visits = np.diff(engine.offsets), engine.visits or 1
     return float(
-        np.mean([sizes[engine._near(query, visits, sizes, candidates, 0.0)].sum() for query in queries]) / engine.count
+        np.mean([sizes[engine.near(query, visits, sizes, candidates)].sum() for query in queries]) / engine.count
     )
 
 

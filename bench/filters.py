@@ -4,12 +4,14 @@ python bench/filters.py documents.npy queries.npy --books 64 --codewords 16 --en
 python bench/filters.py documents.npy queries.npy --books 16 --codewords 256 --engine hnsw --as-of 1000000
 python bench/filters.py INDEX queries.npy --depth 100 1000    # the engine of an index, alone
 
-An attribute that has nothing to do with the vectors, one that goes with the query and one that goes against it. For the
-engine alone these are the documents nearest to the query, or furthest from it. For the searcher they are attributes of
-an index that is built for it: a number drawn by chance, and clusters of documents, those nearest to the query allowed
-or those furthest away, until they hold the share. Every question has a filter of its own: asked for the first time
-(which looks through the column), and asked again (which documents pass is then known). What is found and what it takes
-are measured at the same number of candidates, a table for each `--depth`.
+An attribute that has nothing to do with the vectors, one that goes with the query and one against it: a number
+drawn by chance, and clusters of documents, those nearest to the query allowed or those furthest away, until they hold
+the share. For the engine alone also the very documents that are nearest to the query, or furthest from it, which no
+attribute does. The searcher has an index that is built for it. Every question has a filter of its own: asked for the
+first time (which looks through the column), and asked again (which documents pass is then known). What is found and
+what it takes are measured at the same number of candidates, a table for each `--depth`.
+
+Questions are drawn: 300 that settings may be chosen by (`--dev`), and others to report.
 
 A graph over so few documents is scanned, as that is quicker: `--as-of` has it walked where it would be of so many.
 """
@@ -42,11 +44,13 @@ from bidr.text.records import Document
 
 SHARES = (0.5, 0.1, 0.01, 0.001)
 KINDS = ("at random", "with", "against")
+EXTREMES = ("nearest", "furthest")
 REPEATS, DRAWN = 3, 1_000_000
 # What is promised: recall of exact filtered search, and p99 over that of the same questions without a filter.
 RECALL, TIMES = 0.99, 3.0
 # Clusters by the share that is asked for: as many values of an attribute as a person would name.
 COARSE, FINE = 20, 1_000
+DEV, AT_ONCE = 300, 20_000
 
 
 class Given(NamedTuple):
@@ -62,8 +66,7 @@ class Given(NamedTuple):
     def best(self, question: int, mask: np.ndarray) -> np.ndarray:
         """The exact top k of what is allowed."""
         allowed = np.flatnonzero(mask)
-        scores = self.near[allowed, question]
-        return allowed[np.argpartition(-scores, self.k)[: self.k]] if len(allowed) > self.k else allowed
+        return allowed[top(self.near[allowed, question], self.k)]
 
 
 def main(
@@ -78,62 +81,85 @@ def main(
     engine: Literal["scan", "lists", "hnsw"] = "lists",
     as_of: int | None = None,
     work: Path | None = None,
+    dev: bool = False,
 ) -> None:
     """Print a line for each kind of attribute and share of allowed documents.
 
-    vectors: or the folder of an index, whose engine is looked at alone. Near the query is then what its codes say.
+    vectors: or the folder of an index, whose engine is looked at alone.
     k: how many of the best are looked for. as_of: how many documents a graph passes for. work: where the index is left.
+    dev: ask questions that settings may be chosen by.
     """
     faiss.omp_set_num_threads(1)
-    questions = unit(np.load(queries)[:asked])
+    questions = drawn(np.load(queries), asked, dev)
     if vectors.is_dir():
         with IndexReader.open(vectors) as reader:
+            near, known = of_vectors(reader, questions), attributes(reader.codebooks, reader.candidates.codes())
             for each in depth:
-                alone(reader.candidates, of_codes(reader.candidates, questions), questions, each, k)
+                alone(reader.candidates, near, known, questions, each, k)
         return
     corpus = unit(np.load(vectors)[:documents])
     codebooks = fit(corpus, books, codewords)
     given = Given(corpus, questions, codebooks, codebooks.encode(corpus), corpus @ questions.T, k)
-    known = attributes(given)
+    known = attributes(codebooks, given.codes)
     with tempfile.TemporaryDirectory() as folder:
         view = built(given, known, engine, work or Path(folder) / "index")
         reader, searcher = view.parts[0].open.reader, Searcher(view)
         if isinstance(reader.candidates, Graph):
             reader.candidates.stands_for = as_of
-        near = given.near if reader.order is None else given.near[reader.order]
-        alone(reader.candidates, near, questions, depth[0], k)
+        rows = np.arange(len(corpus)) if reader.order is None else reader.order
+        alone(reader.candidates, given.near[rows], known.at(rows), questions, depth[0], k)
         for each in depth:
             through(given, known, searcher, each)
 
 
-def alone(engine: Any, near: np.ndarray, questions: np.ndarray, depth: int, k: int) -> None:
-    """The engine: of the scan's top k over what is allowed, how many it finds. near: of every place, to every query."""
+def drawn(queries: np.ndarray, asked: int, dev: bool) -> np.ndarray:
+    order = np.random.default_rng(0).permutation(len(queries))
+    return unit(queries[(order[:DEV] if dev else order[DEV:])[:asked]])
+
+
+def alone(engine: Any, near: np.ndarray, known: "Attributes", questions: np.ndarray, depth: int, k: int) -> None:
+    """The engine: of the scan's top k over what is allowed, and of the exact top k, how many it finds.
+
+    near: of every place, to every query; known: by place.
+    """
     engine.threads = 1
     scan, random = Scan(engine.store), np.random.default_rng(0)
-    print(f"\n{engine.name} alone, {depth:,} candidates")
-    print(f"{'engine, allowed':<18} found   ms    p99   unfiltered p99   ratio of p99")
+    ways = [(top(near[:, at], k), engine.search(query[None], depth)[1]) for at, query in enumerate(questions)]
+    usual = np.mean([held(*way) for way in ways])
+    print(f"\n{engine.name} alone, {depth:,} candidates: of the exact top {k} {usual:.4f} are found without a filter")
+    print(f"{'engine, allowed':<18} of scan's  of exact  ms    p99   unfiltered p99   ratio of p99")
     for share in SHARES:
-        low, high = np.quantile(near, [share, 1 - share], axis=0)
-        for kind in KINDS:
-            plain, filtered, shares = [], [], []
+        for kind in KINDS + EXTREMES:
+            masks, shares, exact = [], [], []
             for number, query in enumerate(questions):
-                mask = random.random(len(near)) < share
-                if kind != "at random":
-                    mask = near[:, number] >= high[number] if kind == "with" else near[:, number] <= low[number]
-                allowed = np.packbits(mask, bitorder="little")
-                plain.append(fastest(partial(engine.search, query[None], depth)))
-                filtered.append(fastest(partial(engine.search, query[None], depth, allowed=allowed)))
-                rows = engine.search(query[None], depth, allowed=allowed)[1][0]
-                shares.append(held(scan.search(query[None], depth, allowed=allowed)[1][0][:k], rows))
-            print(f"{share:.1%} {kind:<11} {np.mean(shares):.4f}  {late(filtered, plain)}", flush=True)
+                scores = near[:, number]
+                mask = known.ask(kind, share, query, random)[1] if kind in KINDS else extreme(scores, share, kind)
+                masks.append(np.packbits(mask, bitorder="little"))
+                rows = engine.search(query[None], depth, allowed=masks[-1])[1][0]
+                shares.append(held(scan.search(query[None], depth, allowed=masks[-1])[1][0][:k], rows))
+                exact.append(held(top(np.where(mask, scores, -np.inf), min(k, int(mask.sum()))), rows))
+            plain = fastest([partial(engine.search, query[None], depth) for query in questions])
+            both = zip(questions, masks, strict=True)
+            filtered = fastest([partial(engine.search, query[None], depth, allowed=mask) for query, mask in both])
+            found = f"{np.mean(shares):.4f}  {np.mean(exact):.4f}"
+            print(f"{share:.1%} {kind:<11} {found}  {late(filtered, plain)}", flush=True)
 
 
-def of_codes(engine: Any, questions: np.ndarray) -> np.ndarray:
-    """Scores of all codes with all questions, by place."""
-    tables, codes = engine.tables(questions), engine.codes()
-    found = np.zeros((len(codes), len(questions)), dtype=np.float32)
-    for book in range(codes.shape[1]):
-        found += tables[:, book].T[codes[:, book]]
+def extreme(scores: np.ndarray, share: float, kind: str) -> np.ndarray:
+    """The documents nearest to a query, or furthest from it."""
+    return scores >= np.quantile(scores, 1 - share) if kind == "nearest" else scores <= np.quantile(scores, share)
+
+
+def top(scores: np.ndarray, k: int) -> np.ndarray:
+    return np.argpartition(-scores, k)[:k] if k < len(scores) else np.arange(len(scores))
+
+
+def of_vectors(reader: IndexReader, questions: np.ndarray) -> np.ndarray:
+    """Scores of all vectors with all questions, by place."""
+    found = np.empty((reader.count, len(questions)), dtype=np.float32)
+    for start in range(0, reader.count, AT_ONCE):
+        places = np.arange(start, min(start + AT_ONCE, reader.count))
+        found[places] = reader.vectors.read(places) @ questions.T
     return found
 
 
@@ -152,14 +178,15 @@ def through(given: Given, known: "Attributes", searcher: Searcher, depth: int) -
     random, kept = np.random.default_rng(1), []
     for share in SHARES:
         for kind in KINDS:
-            runs, plain, shares, really = [], [], [], []
-            for number, query in enumerate(given.questions):
-                asked, mask = known.ask(kind, share, query, random)
-                plain.append(measure(searcher, query, given.k, depth, None).again)
-                runs.append(measure(searcher, query, given.k, depth, asked))
-                shares.append(found_at(searcher, given, number, mask, asked, depth))
-                really.append(mask.mean())
-            again, first = ([getattr(run, of) for run in runs] for of in ("again", "first"))
+            asked, masks = zip(*(known.ask(kind, share, query, random) for query in given.questions), strict=True)
+            shares = [found_at(searcher, given, number, masks[number], asked[number], depth) for number in each]
+            really = [mask.mean() for mask in masks]
+            plain, again, first = (
+                fastest(
+                    [search_of(searcher, *one, given.k, depth) for one in zip(given.questions, by, strict=True)], before
+                )
+                for by, before in (([None] * len(asked), None), (asked, None), (asked, partial(forget, searcher)))
+            )
             kept.append((np.mean(shares) >= RECALL, *(ratio(times, plain) <= TIMES for times in (again, first))))
             times = f"{late(again, plain)}    {late(first, plain)}"
             print(f"{share:.1%} {kind:<11} {np.mean(really):.4f}  {np.mean(shares):.4f}  {times}", flush=True)
@@ -181,6 +208,10 @@ class Attributes(NamedTuple):
     labels: dict[str, np.ndarray]
     centroids: dict[str, np.ndarray]
 
+    def at(self, rows: np.ndarray) -> "Attributes":
+        """Those of the documents that stand at places."""
+        return self._replace(drawn=self.drawn[rows], labels={name: of[rows] for name, of in self.labels.items()})
+
     def documents(self) -> Iterator[Document]:
         for row, number in enumerate(self.drawn.tolist()):
             values = {name: int(of[row]) for name, of in self.labels.items()}
@@ -198,10 +229,10 @@ class Attributes(NamedTuple):
         return {name: {"any": chosen.tolist()}}, np.isin(self.labels[name], chosen)
 
 
-def attributes(given: Given) -> Attributes:
-    drawn = np.random.default_rng(0).integers(0, DRAWN, len(given.corpus))
-    found = clusters(given.codebooks, given.codes, min(FINE, len(given.corpus) // 50))
-    fine = np.empty(len(given.corpus), dtype=np.int64)
+def attributes(codebooks: Codebooks, codes: np.ndarray) -> Attributes:
+    drawn = np.random.default_rng(0).integers(0, DRAWN, len(codes))
+    found = clusters(codebooks, codes, min(FINE, len(codes) // 50))
+    fine = np.empty(len(codes), dtype=np.int64)
     fine[found.order] = np.repeat(np.arange(len(found.centroids)), np.diff(found.offsets))
     coarse = faiss.Kmeans(found.centroids.shape[1], COARSE, niter=20, seed=0, min_points_per_centroid=1)
     coarse.train(found.centroids)
@@ -217,33 +248,30 @@ def nearest(scores: np.ndarray, labels: np.ndarray, share: float) -> np.ndarray:
     return order[: int(np.searchsorted(held_there, share * len(labels))) + 1]
 
 
-class Measured(NamedTuple):
-    """Milliseconds of CPU, the least of some: where it is not known yet which documents pass, and where it is."""
-
-    first: float
-    again: float
+def search_of(searcher: Searcher, query: np.ndarray, asked: Any, k: int, depth: int) -> Callable[[], Any]:
+    return partial(searcher.search_vectors, QueryVectors(query[None], query[None]), k, depth, filter=asked)
 
 
-def measure(searcher: Searcher, query: np.ndarray, k: int, depth: int, asked: Any) -> Measured:
-    both = QueryVectors(query[None], query[None])
-    search = partial(searcher.search_vectors, both, k, depth, filter=asked)
-
-    def forget() -> None:
-        for part in searcher.reader.latest().parts:
-            part.open.reader.documents.columns._passing.clear()
-
-    return Measured(fastest(search, forget), fastest(search))
+def forget(searcher: Searcher) -> None:
+    """Which documents pass a filter."""
+    for part in searcher.reader.latest().parts:
+        part.open.reader.documents.columns._passing.clear()
 
 
-def fastest(search: Callable[[], Any], before: Callable[[], None] = lambda: None) -> float:
-    """Milliseconds of CPU, the least of a few runs: what the search takes, not what else the machine does."""
-    times = []
-    for _ in range(REPEATS):
-        before()
-        started = time.process_time()
-        search()
-        times.append(1000 * (time.process_time() - started))
-    return min(times)
+def fastest(searches: list[Callable[[], Any]], before: Callable[[], None] | None = None) -> list[float]:
+    """Milliseconds of CPU of each, the least of some rounds: what the search takes, not what else the machine does.
+
+    Round after round, so that no search finds in the processor's cache what the same one left there.
+    """
+    times = np.full((REPEATS, len(searches)), np.inf)
+    for measured in times:
+        for number, search in enumerate(searches):
+            if before:
+                before()
+            started = time.process_time()
+            search()
+            measured[number] = 1000 * (time.process_time() - started)
+    return times.min(axis=0).tolist()
 
 
 def late(filtered: list[float], plain: list[float]) -> str:

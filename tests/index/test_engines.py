@@ -10,6 +10,7 @@ from bidr.codes.additive import fit_additive
 from bidr.codes.codebooks import Codebooks
 from bidr.errors import ConfigError, DataError
 from bidr.index import faissfile
+from bidr.index.engines import filtered as filtered_engine
 from bidr.index.engines import graph as graph_engine
 from bidr.index.engines import lists as lists_engine
 from bidr.index.engines.arrange import GROUP
@@ -26,6 +27,7 @@ from bidr.index.engines.store import from_blocks, to_blocks
 from bidr.index.engines.tables import Tables, even_books, margin_of, round_table
 from bidr.index.faissfile import faiss_module
 
+COUNTLESS = 1 << 40
 Corpus = tuple[Codebooks, np.ndarray, np.ndarray]
 KINDS = ("8-bit", "4-bit", "4-bit, odd", "additive", "additive in groups", "additive, 4-bit", "additive, 4-bit, odd")
 
@@ -281,8 +283,14 @@ def test_lists_that_hold_too_few_are_not_the_end(small):
 
 @pytest.mark.parametrize("share", [0.5, 0.1, 0.01])
 @pytest.mark.parametrize("kind", ["at random", "with", "against"])
-def test_lists_keep_their_recall_under_a_filter(filtered, kind, share):
-    """Also where the filter goes with the query, or allows only what is far from it."""
+@pytest.mark.parametrize("whole", [True, False])
+def test_lists_keep_their_recall_under_a_filter(filtered, kind, share, whole, monkeypatch):
+    """Also where the filter goes with the query, or allows only what is far from it.
+
+    So few documents would be scanned, as that is quicker.
+    """
+    if not whole:
+        monkeypatch.setattr(filtered_engine, "OF_LISTS_8_BIT", -COUNTLESS)
     lists, scan, vectors, queries = filtered
     found = []
     for query in queries:

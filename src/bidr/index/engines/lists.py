@@ -1,6 +1,5 @@
 """Inverted lists: codes stand list by list, and a query visits the lists whose centroids are nearest to it."""
 
-from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
@@ -9,14 +8,14 @@ import numpy.typing as npt
 
 from bidr.codes.codebooks import Floats
 from bidr.compiled import compiled
-from bidr.index.engines.base import Bitmap, Rows, Words, as_queries, as_words, each_query
+from bidr.index.engines.base import Bitmap, Rows, as_queries, as_words, each_query
+from bidr.index.engines.filtered import Filtered
 from bidr.index.engines.keep import keep_from, key_of, kth_largest, ranked
 from bidr.index.engines.means import Means
 from bidr.index.engines.shuffle import BLOCK
-from bidr.index.engines.store import FEW_ALLOWED, CodeStore, OverCodes
+from bidr.index.engines.store import CodeStore, OverCodes
 
 Offsets = npt.NDArray[np.int64]
-Scanning = Callable[[Floats, Rows, Rows, int, Words], tuple[Floats, Rows]]
 
 # The share of lists that is visited: at a million documents it finds 98.6 % of a scan's 1,000 candidates, 10 % finds
 # 96.7 and 40 % 99.6 (docs/engines.md). Of more lists than a million documents have, a smaller one: what must be visited
@@ -25,14 +24,6 @@ VISITED, VISITED_OF, FEWER = 0.2, 4_000, 0.7
 # Where blocks are chosen by their means, fewer documents hold as much of what is looked for: 14 % of a million find
 # .985 of the exact top 100, where whole lists take 20 %, and 20 % find .991, where they take 28 (docs/engines.md).
 IN_BLOCKS = 0.7
-# Under a filter so many times as many: fewer documents of each are compared, and those that a filter leaves are further
-# away. Found of the scan's top 100 at 50 and 10 % allowed, with the query: .990 without this.
-VISITED_FILTERED = 1.5
-# Where the nearest lists hold less than this of the allowed documents that chance would put there, the filter goes
-# against the query: what it allows is spread thinly over many lists, and all are visited. With .5 a filter that allows
-# the half of the topics that is furthest from the query finds .989 of the exact top 100, with .65 to .85 .995 (30,000
-# documents, 60 other questions than docs/live.md reports).
-AGAINST = 0.75
 # Comparing with every centroid takes 10 microseconds a thousand; from here on a graph over them is quicker.
 MANY_LISTS = 32_768
 # Of more blocks (four million documents) those in the nearest lists alone are looked at: so many times as many lists
@@ -79,35 +70,28 @@ class Lists(OverCodes):
         self, queries: Floats, k: int, ef: int | None = None, allowed: Bitmap | None = None
     ) -> tuple[Floats, Rows]:
         """As `Candidates.search`; `ef` lists are visited, and more where these hold fewer than k documents."""
-        queries, words = as_queries(queries), as_words(allowed, self.count)
+        queries = as_queries(queries)
         tables = self.store.tables(queries)
-        blocks = self.means if allowed is None else None
-        usual = default_visits(self.lists, VISITED_FILTERED if allowed is not None else IN_BLOCKS if blocks else 1)
-        visits = min(ef or self.visits or usual, self.lists)
-        sizes, goal, share = self._sizes, k, 0.0
-        scan: Scanning = self.store.scan
+        visits = min(ef or self.visits or default_visits(self.lists, IN_BLOCKS if self.means else 1), self.lists)
         if allowed is not None:
-            sizes = bits_within(words, self.offsets)
-            share = float(sizes.sum() / self.count)
-            goal = max(k, round(visits / self.lists * self.count * share**0.5))
-            if share < FEW_ALLOWED:
-                scan = self.store.scan_few
+            passing = Filtered(self, as_words(allowed, self.count), k, visits)
+            return each_query(len(queries), k, lambda at: passing.search(queries[at], tables[at]), self.threads)
 
         def one(number: int) -> tuple[Floats, Rows]:
-            if blocks is not None:
-                return scan(tables[number], *self._blocks(blocks, queries[number], visits, k), k, words)
-            near = self._near(queries[number], visits, sizes, goal, AGAINST * share)
-            return scan(tables[number], self.offsets[near], self.offsets[near + 1], k, words)
+            if self.means is not None:
+                return self.store.scan(tables[number], *self._blocks(self.means, queries[number], visits, k), k)
+            near = self.near(queries[number], visits, self._sizes, k)
+            return self.store.scan(tables[number], self.offsets[near], self.offsets[near + 1], k)
 
         return each_query(len(queries), k, one, self.threads)
 
     def _blocks(self, means: Means, query: Floats, visits: int, k: int) -> tuple[Rows, Rows]:
         """Where the blocks begin and end that hold as many documents as so many lists, and k at least."""
         wanted = max(round(visits / self.lists * means.count), k // BLOCK + 2)
-        starts = BLOCK * means.nearest(query, wanted, self._within(query, visits, wanted))
+        starts = BLOCK * means.nearest(query, wanted, self.within(query, visits, wanted))
         return starts, np.minimum(starts + BLOCK, self.count)
 
-    def _within(self, query: Floats, visits: int, wanted: int) -> tuple[Rows, Rows] | None:
+    def within(self, query: Floats, visits: int, wanted: int) -> tuple[Rows, Rows] | None:
         """Where blocks are looked for: of very many in the nearest lists alone; None: everywhere."""
         looked = LOOKED * visits
         if -(-self.count // BLOCK) <= MANY_BLOCKS or looked >= self.lists:
@@ -117,7 +101,7 @@ class Lists(OverCodes):
         filled = stops > starts
         return (starts[filled], stops[filled]) if (stops - starts).sum() >= wanted else None
 
-    def _near(self, query: Floats, visits: int, sizes: Offsets, goal: int, least: float) -> Rows:
+    def near(self, query: Floats, visits: int, sizes: Offsets, goal: int, least: float = 0) -> Rows:
         """The nearest lists: so many, and on until they hold `goal` documents that count.
 
         All of them where of the documents in the nearest a smaller share than `least` counts.
@@ -200,14 +184,3 @@ def centroid_keys(rows: Any, steps: Any, query: Any, count: int) -> Any:
     if count >= len(rows):
         return keys
     return keys[: keep_from(keys, len(keys), kth_largest(keys, len(keys), count))]
-
-
-def bits_within(words: Words, offsets: Offsets) -> Offsets:
-    """How many bits are set in each range of rows."""
-    before = np.zeros(len(words) + 1, dtype=np.int64)
-    np.cumsum(np.bitwise_count(words), out=before[1:])
-    place = offsets >> 5
-    beneath = (np.uint32(1) << (offsets & 31).astype(np.uint32)) - np.uint32(1)
-    there = words[np.minimum(place, len(words) - 1)] & beneath  # the last offset may be a word too far, with no bits
-    found: Offsets = np.diff(before[place] + np.bitwise_count(there))
-    return found

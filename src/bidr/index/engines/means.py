@@ -3,9 +3,10 @@
 Means are in 4-bit codes of their own: a query is compared with all of them as quickly as with as many documents.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from bidr.codes.codebooks import Codes, Floats
 from bidr.compiled import compiled
@@ -21,6 +22,7 @@ FEWEST = 12_500
 # How many blocks codewords are fitted to, and in how many rounds.
 FITTED, ROUNDS = 8_192, 10
 BITS, WORDS, MOST_BOOKS = 4, 16, 128
+Held = npt.NDArray[np.uint8]
 
 
 def blocks_of(count: int) -> int:
@@ -45,6 +47,19 @@ def filled(vectors: Floats, dim: int) -> Floats:
     return np.pad(vectors, ((0, 0), (0, missing))) if missing else vectors
 
 
+class Wanted(NamedTuple):
+    """How far is looked under a filter."""
+
+    usual: int
+    """Blocks that would be looked into without it: what these hold tells whether it goes against the query."""
+    more: int
+    """Blocks with an allowed document that are looked into,"""
+    documents: int
+    """and on until they hold so many allowed documents."""
+    least: float
+    """The filter goes against the query where of what stands in the usual blocks a smaller share is allowed."""
+
+
 class Means:
     """The mean of each block, coded. words: (books, 16, width), books side by side; rows: two codes a byte."""
 
@@ -62,36 +77,78 @@ class Means:
 
         within: ranges of blocks, where each begins and ends, ascending; by default all.
         """
-        books, _, width = self._words.shape
-        table = even_books(products(filled(query[None], books * width), self._words)[0])
-        found: Rows = best_means(self._codes, round_table(table), *(within or self._all), count, self._shuffle)
+        found: Rows = best_means(self._codes, self._table(query), *(within or self._all), count, self._shuffle)
         return found
+
+    def nearest_held(self, query: Floats, held: Held, wanted: Wanted, within: tuple[Rows, Rows] | None = None) -> Rows:
+        """Those of the nearest blocks that hold an allowed document, ascending; none where the filter goes against the
+        query.
+
+        held: how many allowed documents each block holds.
+        """
+        ranges, table = within or self._all, self._table(query)
+        found: Rows = best_held(self._codes, table, *ranges, held, wanted, self._shuffle)
+        return found
+
+    def _table(self, query: Floats) -> Any:
+        books, _, width = self._words.shape
+        return round_table(even_books(products(filled(query[None], books * width), self._words)[0]))
+
+
+@compiled()
+def mean_sums(codes: Any, table: Any, starts: Any, stops: Any, shuffle: Any) -> Any:
+    """Sums of rows, range after range, and what to add to a row of each range to find its sum."""
+    pairs, base, entries = codes.shape[1], codes.ctypes.data, table.ctypes.data
+    groups, done = 0, 0
+    for part in range(len(starts)):
+        groups += (stops[part] + BLOCK - 1) // BLOCK - starts[part] // BLOCK
+    sums, first = np.empty(groups * BLOCK, dtype=np.uint16), np.empty(len(starts), dtype=np.int64)
+    for part in range(len(starts)):
+        first[part] = done * BLOCK - starts[part] // BLOCK * BLOCK
+        for group in range(starts[part] // BLOCK, (stops[part] + BLOCK - 1) // BLOCK):
+            here = sums.ctypes.data + sums.itemsize * BLOCK * done
+            next_block(base, entries, pairs, group, group + 1, here, AHEAD, np.uint16(0), shuffle)
+            done += 1
+    return sums, first
 
 
 @compiled()
 def best_means(codes: Any, table: Any, starts: Any, stops: Any, count: int, shuffle: Any) -> Any:
     """Rows within ranges with the `count` largest sums, and those that equal the last of them."""
-    pairs, base, entries = codes.shape[1], codes.ctypes.data, table.ctypes.data
-    groups, total = 0, 0
+    (sums, first), total = mean_sums(codes, table, starts, stops, shuffle), 0
+    often = np.zeros(largest_sum(codes.shape[1]) + 1, dtype=np.int32)
     for part in range(len(starts)):
-        groups += (stops[part] + BLOCK - 1) // BLOCK - starts[part] // BLOCK
         total += stops[part] - starts[part]
-    sums, done = np.empty(groups * BLOCK, dtype=np.uint16), 0
-    often = np.zeros(largest_sum(pairs) + 1, dtype=np.int32)
-    for part in range(len(starts)):
-        first = done * BLOCK - starts[part] // BLOCK * BLOCK
-        for group in range(starts[part] // BLOCK, (stops[part] + BLOCK - 1) // BLOCK):
-            here = sums.ctypes.data + sums.itemsize * BLOCK * done
-            next_block(base, entries, pairs, group, group + 1, here, AHEAD, np.uint16(0), shuffle)
-            done += 1
         for row in range(starts[part], stops[part]):
-            often[sums[first + row]] += 1
+            often[sums[first[part] + row]] += 1
     least, rows, found = from_above(often, min(count, total)), np.empty(total + 1, dtype=np.int64), 0
-    done = 0
     for part in range(len(starts)):
-        first = done * BLOCK - starts[part] // BLOCK * BLOCK
         for row in range(starts[part], stops[part]):
             rows[found] = row  # put there in any case: no branch depends on a sum
-            found += sums[first + row] >= least
-        done += (stops[part] + BLOCK - 1) // BLOCK - starts[part] // BLOCK
+            found += sums[first[part] + row] >= least
+    return rows[:found]
+
+
+@compiled()
+def best_held(codes: Any, table: Any, starts: Any, stops: Any, held: Any, wanted: Any, shuffle: Any) -> Any:
+    """As `Means.nearest_held`."""
+    (sums, first), total = mean_sums(codes, table, starts, stops, shuffle), 0
+    size = largest_sum(codes.shape[1]) + 1
+    every, filled, there = np.zeros(size, np.int32), np.zeros(size, np.int32), np.zeros(size, np.int32)
+    for part in range(len(starts)):
+        total += stops[part] - starts[part]
+        for row in range(starts[part], stops[part]):
+            here = sums[first[part] + row]
+            every[here] += 1
+            filled[here] += held[row] > 0
+            there[here] += held[row]
+    near = from_above(every, min(wanted.usual, total))
+    if there[near:].sum() < wanted.least * BLOCK * every[near:].sum():
+        return np.empty(0, dtype=np.int64)
+    bound = min(from_above(filled, wanted.more), from_above(there, wanted.documents))
+    rows, found = np.empty(total + 1, dtype=np.int64), 0
+    for part in range(len(starts)):
+        for row in range(starts[part], stops[part]):
+            rows[found] = row
+            found += (sums[first[part] + row] >= bound) & (held[row] > 0)
     return rows[:found]

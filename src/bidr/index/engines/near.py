@@ -14,6 +14,7 @@ from bidr.index.engines.shuffle import BLOCK, BYTE_SUMS, next_block
 # too high, and the codes scanned twice, for 1 to 2 of 100 queries, with 6 for none.
 SAMPLE_EVERY, SAMPLE_DEVIATIONS = 32, 6
 ALL = np.uint32(0xFFFFFFFF)
+BETWEEN = 2
 # Codes are asked for so many bytes ahead: with half of it a scan takes a third longer where they come from memory. Of
 # ranges of few blocks the first block of a later one is.
 AHEAD, FEW_BLOCKS, PARTS_AHEAD = 4_096, 4, 4
@@ -26,6 +27,8 @@ def near_keys(blocks: Any, table: Any, starts: Any, stops: Any, allowed: Any, k:
     blocks:  (blocks, pairs, 32) uint8; table: (pairs, 32) uint8.
     allowed: a bit a row, as uint32 words; empty: every row.
     """
+    if len(allowed):
+        starts, stops = runs(starts, stops, allowed)
     least = _first_guess(blocks, table, starts, stops, allowed, k, margin, shuffle)
     keys = _reaching(blocks, table, starts, stops, allowed, k, margin, least, shuffle)
     bound = kth_sum(keys, len(keys), k) - margin if len(keys) > k else 0
@@ -54,7 +57,7 @@ def _first_guess(
             number += 1
             if number % SAMPLE_EVERY:
                 continue
-            wanted = _wanted(block, starts[part], stops[part], allowed)
+            wanted = wanted_of(block, starts[part], stops[part], allowed)
             if wanted:
                 next_block(base, entries, pairs, block, block + 1, sums.ctypes.data, 0, np.uint16(0), shuffle)
             while wanted:
@@ -80,19 +83,12 @@ def _reaching(
         if last - block <= FEW_BLOCKS:
             ahead = (starts[min(part + PARTS_AHEAD, len(starts) - 1)] // BLOCK - block) * pairs * BLOCK
         while block < last:
-            stop = last
-            if len(allowed):
-                if not allowed[block]:
-                    block += 1
-                    continue
-                stop = block + 1
-            found = next_block(base, entries, pairs, block, stop, sums.ctypes.data, ahead, np.uint16(least), shuffle)
+            found = next_block(base, entries, pairs, block, last, sums.ctypes.data, ahead, np.uint16(least), shuffle)
             reached = np.uint32(found & LAST_ROW)
             if not reached:
-                block = stop
-                continue
+                break
             block = np.int64(found >> ROW_BITS)
-            reached &= _wanted(block, starts[part], stops[part], allowed)
+            reached &= wanted_of(block, starts[part], stops[part], allowed)
             while reached:
                 place = trailing_zeros(reached)
                 reached &= reached - np.uint32(1)
@@ -108,7 +104,36 @@ def _reaching(
 
 
 @compiled()
-def _wanted(block: Any, start: int, stop: int, allowed: Any) -> Any:
+def runs(starts: Any, stops: Any, allowed: Any) -> Any:
+    """What of ranges is left without blocks in which nothing is allowed: where each part begins and ends.
+
+    Blocks between two parts that are few stay: scanning on takes less time than to begin elsewhere.
+    """
+    most, count = 0, 0
+    for part in range(len(starts)):
+        most += (stops[part] + BLOCK - 1) // BLOCK - starts[part] // BLOCK
+    begins, ends = np.empty(most, dtype=np.int64), np.empty(most, dtype=np.int64)
+    for part in range(len(starts)):
+        block, last = starts[part] // BLOCK, (stops[part] + BLOCK - 1) // BLOCK
+        while block < last:
+            if not allowed[block]:
+                block += 1
+                continue
+            end = block + 1
+            following = end
+            while following < last and following - end <= BETWEEN:
+                if allowed[following]:
+                    end = following + 1
+                following += 1
+            begins[count] = max(block * BLOCK, starts[part])
+            ends[count] = min(end * BLOCK, stops[part])
+            block = following
+            count += 1
+    return begins[:count], ends[:count]
+
+
+@compiled()
+def wanted_of(block: Any, start: int, stop: int, allowed: Any) -> Any:
     """Which of a block's documents are in a range and allowed: a bit each."""
     wanted, first = ALL, block * BLOCK
     if first < start:

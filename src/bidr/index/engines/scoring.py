@@ -3,10 +3,11 @@
 from typing import Any
 
 import numpy as np
+from numba.cpython.unsafe.numbers import trailing_zeros
 
 from bidr.compiled import compiled
 from bidr.index.engines.keep import LAST_ROW, keep_from, key_of, kth_largest, split_keys
-from bidr.index.engines.near import near_keys
+from bidr.index.engines.near import near_keys, wanted_of
 from bidr.index.engines.tables import round_table
 from bidr.index.vectors.kernels import LINE, prefetch
 
@@ -64,20 +65,22 @@ def scan_rows(codes: Any, table: Any, starts: Any, stops: Any, allowed: Any, k: 
     keys, count = np.empty(4 * k + ROOM, dtype=np.uint64), 0
     least, bound = np.float32(-np.inf), np.uint64(0)
     for part in range(len(starts)):
-        for row in range(starts[part], stops[part]):
-            if len(allowed) and not (allowed[row >> 5] >> np.uint32(row & 31)) & np.uint32(1):
-                continue
-            total = row_score(flat, entries, books, row)
-            if total >= least:
-                score[0] = total
-                key = key_of(bits[0], row)
-                if key >= bound:
-                    keys[count] = key
-                    count += 1
-                    if count == len(keys):
-                        bound = kth_largest(keys, count, k)
-                        count = keep_from(keys, count, bound)
-                        least = split_keys(np.full(1, bound), 1)[0][0]
+        for block in range(starts[part] >> 5, (stops[part] + 31) >> 5):
+            wanted = wanted_of(block, starts[part], stops[part], allowed)
+            while wanted:
+                row = U(block << 5) + U(trailing_zeros(wanted))
+                wanted &= wanted - np.uint32(1)
+                total = row_score(flat, entries, books, row)
+                if total >= least:
+                    score[0] = total
+                    key = key_of(bits[0], row)
+                    if key >= bound:
+                        keys[count] = key
+                        count += 1
+                        if count == len(keys):
+                            bound = kth_largest(keys, count, k)
+                            count = keep_from(keys, count, bound)
+                            least = split_keys(np.full(1, bound), 1)[0][0]
     if count > k:
         count = keep_from(keys, count, kth_largest(keys, count, k))
     return keys[:count]
@@ -126,14 +129,16 @@ def allowed_rows(allowed: Any, starts: Any, stops: Any) -> Any:
     """Rows within ranges whose bit is set."""
     rows, count = np.empty(ROOM, dtype=np.int64), 0
     for part in range(len(starts)):
-        for row in range(starts[part], stops[part]):
-            word = allowed[row >> 5]
-            if not word or not (word >> np.uint32(row & 31)) & np.uint32(1):
+        for block in range(starts[part] >> 5, (stops[part] + 31) >> 5):
+            if not allowed[block]:
                 continue
-            if count == len(rows):
-                more = np.empty(2 * count, dtype=np.int64)
-                more[:count] = rows
+            if count + 32 > len(rows):
+                more = np.empty(2 * len(rows), dtype=np.int64)
+                more[:count] = rows[:count]
                 rows = more
-            rows[count] = row
-            count += 1
+            wanted = wanted_of(block, starts[part], stops[part], allowed)
+            while wanted:
+                rows[count] = (block << 5) + trailing_zeros(wanted)
+                wanted &= wanted - np.uint32(1)
+                count += 1
     return rows[:count]
