@@ -2,6 +2,7 @@
 
 import errno
 import random
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from bidr import files
 from bidr.building import build_vectors
 from bidr.codes.learned import LearnedLists
 from bidr.codes.plain import PlainCodes
+from bidr.codes.vectors import open_vectors
 from bidr.errors import ConfigError, DataError, IndexFolderError, StorageError
 from bidr.index import build as building
 from bidr.index import dividing
@@ -197,6 +199,49 @@ def test_a_file_of_vectors_that_was_written_again_is_noticed(tmp_path, kill, vec
     build_vectors(path, None, tmp_path / "i", plain=PLAIN, engine="lists")
     build_vectors(path, None, tmp_path / "fresh", plain=PLAIN, engine="lists")
     assert content(tmp_path / "i") == content(tmp_path / "fresh")
+
+
+@pytest.mark.parametrize("held", [True, False])
+def test_vectors_are_told_apart_by_what_they_hold_and_not_by_who_opened_them(tmp_path, vectors, held):
+    """Another process opens the same file, and its build must be gone on with."""
+    path = tmp_path / "v.npy"
+
+    def stamp(changed: int = 0, metric: str = "cosine") -> str:
+        if changed:
+            own = vectors.copy()
+            own[777] *= -1
+            np.save(path, own)
+        return working.stamp_of(open_vectors(np.load(path) if held else path, "v", metric))
+
+    np.save(path, vectors)
+    first, again, other = stamp(), stamp(), stamp(metric="ip")
+    assert first == again
+    assert len({first, other, stamp(changed=1)}) == 3
+
+
+def test_codebooks_that_were_fitted_are_not_fitted_again(tmp_path, kill, vectors, monkeypatch):
+    np.save(tmp_path / "v.npy", vectors)
+    fits, real = [], PlainCodes.fit
+    monkeypatch.setattr(PlainCodes, "fit", lambda self, rows: fits.append(1) or real(self, rows))
+    for left in (30, 20, -1):
+        kill.left = left
+        with suppress(Killed):
+            build_vectors(tmp_path / "v.npy", None, tmp_path / "i", plain=PLAIN, engine="lists")
+    assert (tmp_path / "i" / "CURRENT").exists()
+    assert len(fits) == 1
+
+
+def test_vectors_of_a_user_that_change_meanwhile_are_refused(tmp_path, kill, vectors, monkeypatch):
+    given = vectors.copy()
+    real = building._Build.codes
+
+    def codes(self: building._Build) -> None:
+        given[3] = given[4]
+        real(self)
+
+    monkeypatch.setattr(building._Build, "codes", codes)
+    with pytest.raises(DataError, match="changed while the index was made"):
+        build_vectors(given, None, tmp_path / "i", plain=PLAIN, engine="lists")
 
 
 def test_vectors_that_change_meanwhile_are_refused(tmp_path, kill, vectors, monkeypatch):

@@ -255,9 +255,10 @@ def stamp_of(array: Any) -> str:
 
     What looks like an array and has a `stamp` of its own is told apart by that.
     """
-    if own := getattr(array, "stamp", None):
-        return str(own)
     given = array if isinstance(array, VectorRows) else None
+    own = getattr(array, "stamp", None)
+    if own and given is None:  # theirs looks at some rows alone
+        return str(own)
     held = array.array if isinstance(array, VectorRows) else array
     said = f"{held.shape} {held.dtype} {given.metric if given else ''}"
     if isinstance(held, np.memmap) and held.filename is not None:
