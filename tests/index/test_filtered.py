@@ -171,6 +171,9 @@ def test_runs_leave_out_what_holds_nothing_and_nothing_else(share):
         assert there[0]
         assert there[-1]
         assert "0" * (BETWEEN + 1) not in "".join(map(str, there))
+    for end, begin in zip(ends[:-1], begins[1:], strict=True):
+        same = np.searchsorted(starts, end, side="right") == np.searchsorted(starts, begin, side="right")
+        assert not same or begin // BLOCK - -(-end // BLOCK) > BETWEEN
 
 
 @pytest.mark.parametrize("share", [0.5, 0.05, 0.002])
