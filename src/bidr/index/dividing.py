@@ -14,6 +14,7 @@ from bidr.index.folder import checksum
 from bidr.index.kept import KeptRounds
 from bidr.index.work import Step, Work, write_array
 from bidr.progress import bar
+from bidr.spent import spending
 
 
 class Division(NamedTuple):
@@ -36,7 +37,8 @@ def by_kmeans(
     rounds = KeptRounds(work, made_from)
     sample, state = clusters.sample_size(len(codes), lists), rounds.last()
     before = state.rounds * sample + state.rows if state else 0
-    with bar("Finding clusters", clusters.ROUNDS * sample, "comparisons", before) as advance:
+    shown = bar("Finding clusters", clusters.ROUNDS * sample, "comparisons", before)
+    with spending("clusters"), shown as advance:
         means = clusters.find_centroids(codebooks, codes, lists, rounds, advance)
     return Division(in_a_row(means) if arranged else means, codebooks)
 

@@ -93,9 +93,9 @@ def find_centroids(
     sample = _sample(codes, sample_size(len(codes), lists))
     if state is None:
         first = np.sort(np.random.default_rng(SEED + 1).permutation(len(sample))[:lists])
-        state = _begun(0, np.concatenate([block for _, block in decoded(codebooks, sample[first])]))
+        state = begun(0, np.concatenate([block for _, block in decoded(codebooks, sample[first])]))
     while state.rounds < ROUNDS:
-        state = _moved(codebooks, sample, state, kept, advance)
+        state = moved(codebooks, sample, state, kept, advance)
     kept.keep(state, now=True)
     return state.centroids
 
@@ -157,11 +157,12 @@ def _sample(codes: Codes, size: int) -> Codes:
     return np.concatenate([np.asarray(codes[rows[at : at + AT_ONCE]]) for at in range(0, size, AT_ONCE)])
 
 
-def _begun(rounds: int, centroids: Floats) -> Moving:
+def begun(rounds: int, centroids: Floats) -> Moving:
+    """K-means after so many rounds, with nothing of the next one done."""
     return Moving(rounds, 0, centroids, np.zeros_like(centroids), np.zeros(len(centroids), dtype=np.int64))
 
 
-def _moved(codebooks: Codebooks, sample: Codes, state: Moving, kept: Rounds, advance: Callable[[int], None]) -> Moving:
+def moved(codebooks: Codebooks, sample: Codes, state: Moving, kept: Rounds, advance: Callable[[int], None]) -> Moving:
     """A round: every centroid at the mean of those nearest to it."""
     index, sums, sizes = _nearest(state.centroids), state.sums, state.sizes
     for start, block in decoded(codebooks, sample, state.rows):
@@ -174,7 +175,7 @@ def _moved(codebooks: Codebooks, sample: Codes, state: Moving, kept: Rounds, adv
         kept.keep(state._replace(rows=start + len(block)))
     sums /= np.maximum(sizes, 1)[:, None]
     _split(sums, sizes)
-    return _begun(state.rounds + 1, sums)
+    return begun(state.rounds + 1, sums)
 
 
 def _split(centroids: Floats, sizes: npt.NDArray[np.int64]) -> None:
