@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bidr.codes.codebooks import Codebooks, Codes
+from bidr.codes.codebooks import Codebooks, Codes, Floats
 from bidr.codes.fit import FIT_ROWS, fit
 from bidr.codes.plain import encode_blocks
 from bidr.codes.vectors import VectorRows, let_go, open_vectors
@@ -26,6 +26,7 @@ from bidr.index.engines.graph import chosen_from
 from bidr.index.engines.means import FITTED
 from bidr.index.engines.shuffle import BLOCK
 from bidr.index.faissfile import EF_CONSTRUCTION
+from bidr.index.lexical.sizes import counted as counted_words
 from bidr.index.times import BROUGHT, LOOKED_THROUGH, Rates, halvings
 from bidr.progress import silent
 from bidr.spent import Seconds, counted
@@ -34,12 +35,12 @@ from bidr.text.records import Document
 # As many as links are chosen from, and a few more; what takes long is done with some of them, in turns.
 DOCUMENTS, PASSES = LOOKED_THROUGH + 1_000, 3
 IN_A_PASS = DOCUMENTS // PASSES
-FEW_ROUNDS, FIT_ROUNDS = 4, 20
+FEW_ROUNDS, FIT_ROUNDS = 2, 20
 COMPILED, FEW_CLUSTERS, LISTS = 600, 64, 2_048
 SMALL, LARGE = 100, 4_100
 RANGES, PACKED, PIECES, STRETCHES = 5, 2_048, 20_000, 1_024
 NEAR = chosen_from(EF_CONSTRUCTION)
-CENTRES, VOCABULARY = 500, 50_000
+CENTRES, VOCABULARY, SPLIT = 500, 50_000, 500
 ONE_CORE = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
 
 
@@ -118,9 +119,14 @@ def measure_here(asked: Asked) -> dict[int, Rates]:
 
 
 class _Ready(NamedTuple):
-    """Documents as codes, as given and as they stand in a graph, what was noted of some, and what is known by then."""
+    """Documents as codes, as given and as they stand in a graph, what was noted of some, and what is known by then.
+
+    fitted, unfitted: what codebooks are fitted to, and what that takes without any round.
+    """
 
     codebooks: Codebooks
+    fitted: Floats
+    unfitted: float
     codes: Codes
     placed: Codes
     noted: linking.Chosen
@@ -138,19 +144,21 @@ def _compile(source: VectorRows) -> None:
 def _ready(source: VectorRows, books: int, words: int) -> _Ready:
     some = source.gather(np.arange(FIT_ROWS))
     none, _ = _took(lambda: fit(some, books, words, iterations=0))
-    few, codebooks = _took(lambda: fit(some, books, words, iterations=FEW_ROUNDS))
+    codebooks = fit(some, books, words, iterations=FEW_ROUNDS)
     spent, codes = _took(lambda: _coded(codebooks, source))
-    known = {"fitting": none + (few - none) * FIT_ROUNDS / FEW_ROUNDS, "coding": spent / len(source)}
+    known = {"coding": spent / len(source)}
     found = clusters.clusters(codebooks, codes, FEW_CLUSTERS)
     placed = codes[np.concatenate(list(arrange.arranged(codebooks, codes, found)))]
     noted = np.concatenate(list(linking.choose(codebooks, placed[:PACKED], NEAR)))
-    return _Ready(codebooks, codes, placed, noted, known)
+    return _Ready(codebooks, some, none, codes, placed, noted, known)
 
 
 def _pass(ready: _Ready, number: int) -> dict[str, float]:
-    """What some of the documents take, others in every pass."""
+    """What some of the documents take, others in every pass; and some of the rounds of a fit."""
     codebooks, some = ready.codebooks, ready.codes[number * IN_A_PASS :][:IN_A_PASS]
-    found = _clustering(codebooks, some) | _arranging(codebooks, some) | _averaging(codebooks, some)
+    spent, _ = _took(lambda: fit(ready.fitted, codebooks.books, codebooks.words, iterations=FEW_ROUNDS))
+    found = {"fitting": ready.unfitted + (spent - ready.unfitted) * FIT_ROUNDS / FEW_ROUNDS}
+    found |= _clustering(codebooks, some) | _arranging(codebooks, some) | _averaging(codebooks, some)
     return found | _linking(ready, number)
 
 
@@ -237,15 +245,17 @@ def _linking(ready: _Ready, number: int) -> dict[str, float]:
 def _writing(asked: Asked, ready: _Ready, source: VectorRows) -> dict[str, float]:
     """What a small index takes; clusters of it are few, and their time is not looked at."""
     how = {"stored": asked.stored, "dims": asked.stored_dims, "unit": True, "engine": "scan"}
-    names: dict[str, Any] = {}
+    documents, names, postings = _documents(asked), dict[str, Any](), 1.0
     if asked.text_bytes is not None:
-        names = {"documents": _documents(asked), "lexical": "prepend" if asked.lexical else None}
+        names = {"documents": documents, "lexical": "prepend" if asked.lexical else None}
+        postings = max(1.0, counted_words(each.text for each in documents[:SPLIT]).postings)
     elif asked.id_bytes is not None:
-        names = {"ids": [document.id for document in _documents(asked)]}
+        names = {"ids": [document.id for document in documents]}
     with tempfile.TemporaryDirectory(prefix="bidr-rates-") as folder, counted() as spent:
-        build_index(folder, codebooks=ready.codebooks, codes=ready.codes, vectors=source, **how, **names)
+        build_index(folder, codebooks=ready.codebooks, codes=ready.codes, vectors=source, **how, **names)  # type: ignore[arg-type]
     steps = {"ordering": "order", "placing": "codes", "writing": "vectors", "naming": "names", "splitting": "words"}
-    return {rate: spent.get(step, Seconds()).cpu / DOCUMENTS for rate, step in steps.items()}
+    rates = {rate: spent.get(step, Seconds()).cpu / DOCUMENTS for rate, step in steps.items()}
+    return rates | {"splitting": rates["splitting"] / postings}
 
 
 def _documents(asked: Asked) -> list[Document]:
@@ -264,10 +274,16 @@ def _finding(path: Path, dim: int) -> float:
     width = BROUGHT // 4
     np.zeros((STRETCHES, width), dtype=np.float32).tofile(path)
     mapped, spent = np.memmap(path, np.float32, "r", shape=(STRETCHES, width)), [0.0, 0.0]
-    for turn in range(8):
-        first, _ = _took(lambda: (np.array(mapped[:, :dim]), let_go(mapped)))
+
+    def looked(let: bool) -> None:
         np.array(mapped[:, :dim])
-        again, _ = _took(lambda: np.array(mapped[:, :dim]))
+        if let:
+            let_go(mapped)
+
+    for turn in range(8):
+        first, _ = _took(lambda: looked(True))
+        looked(False)
+        again, _ = _took(lambda: looked(False))
         let_go(mapped)
         if turn:
             spent = [spent[0] + first, spent[1] + again]

@@ -39,7 +39,7 @@ class Rates(NamedTuple):
     writing:   its vector.
     finding:   a stretch of the file of vectors that is looked at first.
     naming:    its id, and its text where there is one.
-    splitting: counting and writing its words.
+    splitting: counting and writing one of its different words.
     row_bytes: of a vector in the file that is read.
     """
 
@@ -66,6 +66,37 @@ class Rates(NamedTuple):
     row_bytes: float
 
 
+# One core of a 2-core AMD EPYC (AVX2) that others used too, codes of 16 bytes, float32 vectors:
+# `OMP_NUM_THREADS=1 python bench/build_rates.py VECTORS.npy --rates`. Of naming, so much is of ids alone.
+BUILT_DIM, ID_SHARE = 384, 0.6
+BUILT_IN = {
+    8: Rates(
+        fitting=13.4,
+        coding=9.7e-6,
+        turning=3.4e-6,
+        comparing=8.5e-9,
+        summing=1.5e-6,
+        ordering=0.09e-6,
+        grouping=6.8e-6,
+        halving=0.62e-6,
+        blocking=5.8e-6,
+        parting=1.7e-6,
+        words_of_means=0.6,
+        averaging=4.3e-6,
+        linking=470e-6,
+        piecing=0.37e-6,
+        packing=8.5e-6,
+        placing=0.1e-6,
+        writing=3.3e-6,
+        finding=4.5e-6,
+        naming=10.2e-6,
+        splitting=1e-6,
+        row_bytes=1536.0,
+    )
+}
+BUILT_IN[4] = BUILT_IN[8]._replace(fitting=6.0, coding=6.4e-6, linking=490e-6)
+
+
 class Took(NamedTuple):
     """CPU time of a step: what all cores share, and what one does alone."""
 
@@ -80,8 +111,11 @@ class Took(NamedTuple):
         return self.shared / cores + self.alone
 
 
-def build_times(shape: Shape, rates: Rates, *, named: bool = True, worded: bool = False) -> dict[str, Took]:
-    """CPU time of every step, as `bidr build` names them. named: documents have ids, or texts; worded: words too.
+def build_times(shape: Shape, rates: Rates, *, named: bool = True, postings: float = 0) -> dict[str, Took]:
+    """CPU time of every step, as `bidr build` names them.
+
+    named:    documents have ids, and texts where rates were measured with some.
+    postings: different words of a document that are indexed.
 
     Products of matrices are shared by the cores; what numpy and compiled code do besides is done by one.
     """
@@ -102,8 +136,8 @@ def build_times(shape: Shape, rates: Rates, *, named: bool = True, worded: bool 
         parts["means"] = Took(0, rates.words_of_means + (FITTED * BLOCK + count) * rates.averaging)
     if named:
         parts["names"] = Took(0, count * rates.naming)
-    if worded:
-        parts["words"] = Took(0, count * rates.splitting)
+    if postings:
+        parts["words"] = Took(0, count * postings * rates.splitting)
     return parts
 
 
@@ -154,3 +188,18 @@ def _links(shape: Shape, rates: Rates) -> Took:
     pieces = rates.piecing * (count / RANGE) * (count / PIECE)
     alone = (rates.linking - products) * share + rates.packing
     return Took(count * products * share + pieces, count * alone)
+
+
+def built_in(bits: int, dim: int, text_bytes: float = 0) -> Rates:
+    """Rates where none were measured: those of one machine for vectors of BUILT_DIM dimensions and texts of 1,000
+    bytes, by what they grow with."""
+    own, times, words = BUILT_IN[bits], dim / BUILT_DIM, 1 << bits
+    squared = times * (dim + 128) / (BUILT_DIM + 128)
+    by = dict.fromkeys(("comparing", "summing", "halving", "parting", "words_of_means", "piecing", "writing"), times)
+    by |= {"turning": squared, "averaging": squared, "linking": (times + 0.2) / 1.2, "row_bytes": times}
+    by |= {
+        "fitting": times * (2 * dim + words) / (2 * BUILT_DIM + words),
+        "coding": times * (dim + words) / (BUILT_DIM + words),
+    }
+    by["naming"] = ID_SHARE + (1 - ID_SHARE) * text_bytes / 1_000
+    return Rates(*(rate * by.get(name, 1.0) for name, rate in own._asdict().items()))
