@@ -1,7 +1,7 @@
 """How near planned build times are: rates are measured as `bidr plan --measure` does, then whole indexes are built.
 
 OMP_NUM_THREADS=1 python bench/build_rates.py VECTORS.npy --sizes 60000 150000 450000 --code-bytes 16 --bits 8
-OMP_NUM_THREADS=1 python bench/build_rates.py VECTORS.npy --rates        # the rates alone, as times.py has them built in
+OMP_NUM_THREADS=1 python bench/build_rates.py VECTORS.npy --rates    # the rates alone, as in times.py
 
 CPU seconds of one core, by step. Rates are of 26,000 made vectors (--own: of a sample of VECTORS).
 """

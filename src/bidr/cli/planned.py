@@ -94,14 +94,13 @@ def _notes(plan: dict[str, Any]) -> list[str]:
 
 def _rates(rates: dict[str, Any]) -> list[str]:
     """Where build times come from."""
-    known = (
-        "Build times are by rates of one core of a shared 2-core AMD EPYC, and may be off by 2 times or more: --measure"
-    )
-    lines = [known, "takes those of this machine, in about half a minute."]
+    lines = [
+        "Build times are by rates of one core of a shared 2-core AMD EPYC, and may be off by 2 times: --measure takes",
+        "those of this machine, in about half a minute.",
+    ]
     if rates["measured"]:
-        lines = [
-            f"Build times are by rates that were measured now, in {rates['seconds']:.0f} s: {rates['processor']}, one core."
-        ]
+        took = f"Build times are by rates of one core of this machine ({rates['processor']}), measured now in "
+        lines = [f"{took}{rates['seconds']:.0f} s."]
     return [*lines, "Products of matrices are divided by the cores; encoding texts and attributes are not in it."]
 
 
