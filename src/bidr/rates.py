@@ -28,7 +28,7 @@ from bidr.index.engines.shuffle import BLOCK
 from bidr.index.faissfile import EF_CONSTRUCTION
 from bidr.index.lexical.sizes import counted as counted_words
 from bidr.index.times import BROUGHT, LOOKED_THROUGH, Rates, halvings
-from bidr.progress import silent
+from bidr.progress import say, silent
 from bidr.spent import Seconds, counted
 from bidr.text.records import Document
 
@@ -70,6 +70,7 @@ def measure(asked: Asked) -> Measured:
     """Rates of one core of this machine, in about half a minute."""
     if asked.vectors is not None:
         _check(open_vectors(asked.vectors, asked.vectors, "cosine"), asked.dim)
+    say("measuring how fast this machine builds, about half a minute")
     started = time.monotonic()
     one_core = os.environ | dict.fromkeys(ONE_CORE, "1")
     command = [sys.executable, "-m", "bidr.rates", json.dumps(asked)]

@@ -48,12 +48,13 @@ def test_as_many_documents_are_compared_as_planned(
 ) -> None:
     monkeypatch.setattr(clusters, "ORDERED_DOCUMENTS", 500)
     monkeypatch.setattr("bidr.index.times.ORDERED_DOCUMENTS", 500)
-    compared, pairs = list[int](), list[int]()
+    compared, pairs, begun = list[int](), list[int](), list[list[str]]()
     nearest = clusters._nearest
 
     class Counting:
         def __init__(self, centroids: np.ndarray) -> None:
             self.index, self.lists = nearest(centroids), len(centroids)
+            begun.append(list(spent)[-1:])
 
         def search(self, block: np.ndarray, k: int) -> object:
             compared.append(len(block))
@@ -62,7 +63,9 @@ def test_as_many_documents_are_compared_as_planned(
 
     monkeypatch.setattr(clusters, "_nearest", Counting)
     vectors, books = clustered(count, DIM), random_codebooks(DIM, 6)
-    build_index(tmp_path, codebooks=books, codes=books.encode(vectors), vectors=vectors, engine=engine)
+    with counted() as spent:
+        build_index(tmp_path, codebooks=books, codes=books.encode(vectors), vectors=vectors, engine=engine)
+    assert begun == [["clusters"]] * (clusters.ROUNDS + 1)
     shape = Shape(count, DIM, engine, 4, 3)
     assert sum(compared) == pytest.approx(build_times(shape, NONE._replace(turning=1.0))["clusters"].cpu)
     assert sum(pairs) == pytest.approx(build_times(shape, NONE._replace(comparing=1.0))["clusters"].cpu)

@@ -86,7 +86,6 @@ class Plan(Verb):
         from bidr.cli.planned import as_text
         from bidr.index.budget import parse_bytes
         from bidr.plan import Corpus, measured_rates, parse_count, plan
-        from bidr.progress import say
 
         self._refuse_unused(MEASURED | MADE, "without --recall")
         if not self.measure:
@@ -98,8 +97,6 @@ class Plan(Verb):
         how = {"ram": ram, "code_bytes": self._bytes(self.dim)[0], "stored": self.stored}
         used = {"candidates": self.candidates, "cores": self.cores, "live": self.live, "dim": self.dim}
         corpus = Corpus(**{**self._texts(), **docs, **how, **used}, stored_dims=self.stored_dims)
-        if self.measure:
-            say("measuring how fast this machine builds, about half a minute")
         value = plan(corpus, measured_rates(corpus, self.vectors) if self.measure else None)
         return Shown(as_text(value), value)
 
