@@ -105,7 +105,7 @@ def measure_here(asked: Asked) -> dict[int, Rates]:
     """The same in this process, which should use one core alone."""
     with tempfile.TemporaryDirectory(prefix="bidr-rates-") as name, silent():
         source = _vectors(Path(name) / "vectors.npy", asked)
-        _compile(source)
+        _compile(asked, source)
         ready = {bits: _ready(source, asked.code_bytes * 8 // bits, 1 << bits) for bits in asked.bits}
         found: list[dict[int, dict[str, float]]] = []
         for number in range(PASSES):  # in turns: what others do on this machine is in all rates alike
@@ -134,12 +134,12 @@ class _Ready(NamedTuple):
     known: dict[str, float]
 
 
-def _compile(source: VectorRows) -> None:
-    """Have all that is compiled ready."""
-    some = source[:COMPILED]
+def _compile(asked: Asked, source: VectorRows) -> None:
+    """Have ready all that is compiled or brought in when it is first used."""
+    some, names = source[:COMPILED], _names(asked, COMPILED)
     codebooks = fit(some, 1, 16, iterations=1)
     with tempfile.TemporaryDirectory(prefix="bidr-rates-") as folder:
-        build_index(folder, codebooks=codebooks, codes=codebooks.encode(some), vectors=some, engine="hnsw")
+        build_index(folder, codebooks=codebooks, codes=codebooks.encode(some), vectors=some, engine="hnsw", **names)
 
 
 def _ready(source: VectorRows, books: int, words: int) -> _Ready:
@@ -246,28 +246,27 @@ def _linking(ready: _Ready, number: int) -> dict[str, float]:
 def _writing(asked: Asked, ready: _Ready, source: VectorRows) -> dict[str, float]:
     """What a small index takes; clusters of it are few, and their time is not looked at."""
     how = {"stored": asked.stored, "dims": asked.stored_dims, "unit": True, "engine": "scan"}
-    documents, names, postings = _documents(asked), dict[str, Any](), 1.0
-    if asked.text_bytes is not None:
-        names = {"documents": documents, "lexical": "prepend" if asked.lexical else None}
-        postings = max(1.0, counted_words(each.text for each in documents[:SPLIT]).postings)
-    elif asked.id_bytes is not None:
-        names = {"ids": [document.id for document in documents]}
+    names = _names(asked, DOCUMENTS)
+    postings = counted_words(each.text for each in names.get("documents", ())[:SPLIT]).postings
     with tempfile.TemporaryDirectory(prefix="bidr-rates-") as folder, counted() as spent:
         build_index(folder, codebooks=ready.codebooks, codes=ready.codes, vectors=source, **how, **names)  # type: ignore[arg-type]
     steps = {"ordering": "order", "placing": "codes", "writing": "vectors", "naming": "names", "splitting": "words"}
     rates = {rate: spent.get(step, Seconds()).cpu / DOCUMENTS for rate, step in steps.items()}
-    return rates | {"splitting": rates["splitting"] / postings}
+    return rates | {"splitting": rates["splitting"] / max(1.0, postings)}
 
 
-def _documents(asked: Asked) -> list[Document]:
-    """Documents of made words, some common and most rare, of the sizes that are asked for."""
+def _names(asked: Asked, count: int) -> dict[str, Any]:
+    """Ids, or documents of made words, some common and most rare; of the sizes that are asked for."""
     random, size, width = np.random.default_rng(0), round(asked.text_bytes or 0), max(1, round(asked.id_bytes or 12))
     words = [np.base_repr(7_919 * (number + 100), 36).lower() for number in range(VOCABULARY)]
-    drawn = (VOCABULARY ** random.random((DOCUMENTS, size // 6 + 1))).astype(np.int64) - 1
-    return [
+    drawn = (VOCABULARY ** random.random((count, size // 6 + 1))).astype(np.int64) - 1
+    documents = [
         Document(f"{row:0{width}}", "", " ".join([words[word] for word in own])[:size])
         for row, own in enumerate(drawn.tolist())
     ]
+    if asked.text_bytes is not None:
+        return {"documents": documents, "lexical": "prepend" if asked.lexical else None}
+    return {} if asked.id_bytes is None else {"ids": [document.id for document in documents]}
 
 
 def _finding(path: Path, dim: int) -> float:

@@ -66,35 +66,36 @@ class Rates(NamedTuple):
     row_bytes: float
 
 
-# One core of a 2-core AMD EPYC (AVX2) that others used too, codes of 16 bytes, float32 vectors:
-# `OMP_NUM_THREADS=1 python bench/build_rates.py VECTORS.npy --rates`. Of naming, so much is of ids alone.
-BUILT_DIM, ID_SHARE = 384, 0.6
+# One core of a 2-core AMD EPYC (AVX2) that others used too, codes of 16 bytes, float32 vectors: the middle of four or so
+# runs such as `OMP_NUM_THREADS=1 python bench/build_rates.py VECTORS.npy --rates`, which were up to a quarter apart. Of
+# naming, ID_SHARE is for ids alone.
+BUILT_DIM, ID_SHARE = 384, 0.3
 BUILT_IN = {
     8: Rates(
-        fitting=13.4,
-        coding=9.7e-6,
+        fitting=14.5,
+        coding=10e-6,
         turning=3.4e-6,
-        comparing=8.5e-9,
-        summing=1.5e-6,
-        ordering=0.09e-6,
-        grouping=6.8e-6,
-        halving=0.62e-6,
-        blocking=5.8e-6,
+        comparing=8.6e-9,
+        summing=1.6e-6,
+        ordering=0.1e-6,
+        grouping=7.5e-6,
+        halving=0.65e-6,
+        blocking=6.4e-6,
         parting=1.7e-6,
         words_of_means=0.6,
-        averaging=4.3e-6,
-        linking=470e-6,
-        piecing=0.37e-6,
-        packing=8.5e-6,
+        averaging=4.4e-6,
+        linking=490e-6,
+        piecing=0.4e-6,
+        packing=10.8e-6,
         placing=0.1e-6,
         writing=3.3e-6,
-        finding=4.5e-6,
-        naming=10.2e-6,
-        splitting=1e-6,
+        finding=5e-6,
+        naming=10.8e-6,
+        splitting=1.7e-6,
         row_bytes=1536.0,
     )
 }
-BUILT_IN[4] = BUILT_IN[8]._replace(fitting=6.0, coding=6.4e-6, linking=490e-6)
+BUILT_IN[4] = BUILT_IN[8]._replace(fitting=6.3, coding=6.7e-6)
 
 
 class Took(NamedTuple):
