@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bidr.codes.codebooks import Codebooks, Codes, Floats
+from bidr.codes.codebooks import Codebooks, Codes
 from bidr.codes.fit import FIT_ROWS, fit
 from bidr.codes.plain import encode_blocks
 from bidr.codes.vectors import VectorRows, let_go, open_vectors
@@ -122,11 +122,11 @@ def measure_here(asked: Asked) -> dict[int, Rates]:
 class _Ready(NamedTuple):
     """Documents as codes, as given and as they stand in a graph, what was noted of some, and what is known by then.
 
-    fitted, unfitted: what codebooks are fitted to, and what that takes without any round.
+    source, unfitted: what codebooks are fitted to, and what that takes without any round.
     """
 
     codebooks: Codebooks
-    fitted: Floats
+    source: VectorRows
     unfitted: float
     codes: Codes
     placed: Codes
@@ -143,21 +143,24 @@ def _compile(asked: Asked, source: VectorRows) -> None:
 
 
 def _ready(source: VectorRows, books: int, words: int) -> _Ready:
-    some = source.gather(np.arange(FIT_ROWS))
-    none, _ = _took(lambda: fit(some, books, words, iterations=0))
-    codebooks = fit(some, books, words, iterations=FEW_ROUNDS)
+    codebooks = _fitted(source, books, words, FEW_ROUNDS)
+    none, _ = _took(lambda: _fitted(source, books, words, 0))  # not first: new memory would be counted ten times
     spent, codes = _took(lambda: _coded(codebooks, source))
     known = {"coding": spent / len(source)}
     found = clusters.clusters(codebooks, codes, FEW_CLUSTERS)
     placed = codes[np.concatenate(list(arrange.arranged(codebooks, codes, found)))]
     noted = np.concatenate(list(linking.choose(codebooks, placed[:PACKED], NEAR)))
-    return _Ready(codebooks, some, none, codes, placed, noted, known)
+    return _Ready(codebooks, source, none, codes, placed, noted, known)
+
+
+def _fitted(source: VectorRows, books: int, words: int, rounds: int) -> Codebooks:
+    return fit(source.gather(np.arange(FIT_ROWS)), books, words, iterations=rounds)
 
 
 def _pass(ready: _Ready, number: int) -> dict[str, float]:
     """What some of the documents take, others in every pass; and some of the rounds of a fit."""
     codebooks, some = ready.codebooks, ready.codes[number * IN_A_PASS :][:IN_A_PASS]
-    spent, _ = _took(lambda: fit(ready.fitted, codebooks.books, codebooks.words, iterations=FEW_ROUNDS))
+    spent, _ = _took(lambda: _fitted(ready.source, codebooks.books, codebooks.words, FEW_ROUNDS))
     found = {"fitting": ready.unfitted + (spent - ready.unfitted) * FIT_ROUNDS / FEW_ROUNDS}
     found |= _clustering(codebooks, some) | _arranging(codebooks, some) | _averaging(codebooks, some)
     return found | _linking(ready, number)

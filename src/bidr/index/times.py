@@ -66,8 +66,8 @@ class Rates(NamedTuple):
     row_bytes: float
 
 
-# One core of a 2-core AMD EPYC (AVX2) that others used too, codes of 16 bytes, float32 vectors: the middle of four or so
-# runs such as `OMP_NUM_THREADS=1 python bench/build_rates.py VECTORS.npy --rates`, which were up to a quarter apart. Of
+# One core of a 2-core AMD EPYC (AVX2) that others used too, codes of 16 bytes, float32 vectors: the middle of four runs
+# such as `OMP_NUM_THREADS=1 python bench/build_rates.py VECTORS.npy --rates`, which were up to a third apart. Of
 # naming, ID_SHARE is for ids alone.
 BUILT_DIM, ID_SHARE = 384, 0.3
 BUILT_IN = {
