@@ -1,98 +1,86 @@
-"""How fast one core builds each part of an index: the rates that `bidr plan` multiplies with (src/bidr/index/times.py).
+"""How near planned build times are: rates are measured as `bidr plan --measure` does, then whole indexes are built.
 
-OMP_NUM_THREADS=1 python bench/build_rates.py            # made vectors; a few minutes, CPU time of one thread
-OMP_NUM_THREADS=1 python bench/build_rates.py --documents 60000 --dim 768      # do the rates hold at another size?
-OMP_NUM_THREADS=1 python bench/build_rates.py --documents 30000 --whole        # whole builds beside what is planned
+OMP_NUM_THREADS=1 python bench/build_rates.py VECTORS.npy --sizes 60000 150000 450000 --code-bytes 16 --bits 8
+OMP_NUM_THREADS=1 python bench/build_rates.py VECTORS.npy --rates    # the rates alone, as in times.py
+
+CPU seconds of one core, by step. Rates are of 26,000 made vectors (--own: of a sample of VECTORS).
 """
 
+import json
+import os
 import tempfile
-import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
 import numpy as np
 import tyro
 
-from bidr.codes.codebooks import Codebooks
-from bidr.codes.fit import fit
-from bidr.index.build import build_index
-from bidr.index.documents import write_documents
-from bidr.index.engines.arrange import arranged
-from bidr.index.engines.clusters import clusters
-from bidr.index.engines.graph import build_links
+from bidr.building import build_vectors
+from bidr.codes.plain import PlainCodes
+from bidr.errors import ConfigError
 from bidr.index.sizes import Shape
-from bidr.index.times import build_seconds, clustering_flops, coding_flops, linking_flops
-from bidr.index.vectors import VectorWriter, blocks
-from bidr.text.records import Document
+from bidr.index.times import Rates, build_times
+from bidr.progress import silent
+from bidr.rates import Asked, measure
+from bidr.spent import Spent, counted, now
+
+MOST_LINKED = 200_000
 
 
 def main(
-    documents: int = 100_000, dim: int = 384, code_bytes: int = 16, text: int = 1_000, whole: bool = False
+    vectors: Path,
+    /,
+    sizes: tuple[int, ...] = (60_000, 150_000, 450_000),
+    engines: tuple[Literal["scan", "lists", "hnsw"], ...] = ("scan", "lists", "hnsw"),
+    code_bytes: int = 16,
+    bits: Literal[4, 8] = 8,
+    own: bool = False,
+    rates: bool = False,
+    json_to: Path | None = None,
 ) -> None:
-    """Prints the rates. `text`: bytes of a document's text."""
-    random = np.random.default_rng(0)
-    centres = random.standard_normal((500, dim), dtype=np.float32)
-    vectors = centres[random.integers(0, 500, documents)] + random.standard_normal((documents, dim), dtype=np.float32)
-    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-    if whole:
-        _whole(vectors, code_bytes, text)
+    """`own`: measure on a sample of these vectors. Graphs are built of at most 200,000 documents."""
+    if os.environ.get("OMP_NUM_THREADS") != "1":
+        raise ConfigError("OMP_NUM_THREADS: expected 1, as rates are those of one core; set it")
+    rows = np.load(vectors, mmap_mode="r")
+    asked = Asked(rows.shape[1], code_bytes, [8, 4], lexical=True, vectors=str(vectors) if own else None)
+    found = measure(asked if rates else asked._replace(bits=[bits], id_bytes=None, text_bytes=None, lexical=False))
+    print(f"rates of {found.processor}, measured in {found.seconds:.0f} s; codes of {code_bytes} bytes")
+    if rates:
+        print("\n".join(f"{each} bits: {known}" for each, known in found.rates.items()))
         return
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        _write(folder, vectors[:8])  # compiles
-        print(f"vectors: {documents * 2 * dim / _took(_write, folder, vectors)[0] / 1e6:.0f} MB/s")
-        each = [Document(f"doc-{row}", "", "x" * text) for row in range(documents)]
-        print(f"names and text: {documents / _took(_names, folder, each)[0]:,.0f} documents/s")
-    for bits in (8, 4):
-        _codes(vectors, bits, code_bytes)
+    known = found.rates[bits]._replace(row_bytes=float(rows.dtype.itemsize * rows.shape[1]))
+    report = [
+        _compared(rows[:size], engine, code_bytes, bits, known)
+        for size in sizes
+        for engine in engines
+        if engine != "hnsw" or size <= MOST_LINKED
+    ]
+    if json_to is not None:
+        json_to.write_text(json.dumps({"rates": known._asdict(), "builds": report}, indent=1))
 
 
-def _codes(vectors: np.ndarray, bits: int, code_bytes: int) -> None:
-    count, dim = vectors.shape
-    spent, codebooks = _took(fit, vectors, code_bytes * 8 // bits, 1 << bits)
-    print(f"{bits}-bit fit: {spent:.0f} s")
-    spent, codes = _took(codebooks.encode, vectors)
-    print(f"{bits}-bit coding: {coding_flops(count, dim, bits) / spent / 1e9:.1f} GFLOP/s")
-    spent, found = _took(clusters, codebooks, codes)
-    lists = len(found.centroids)
-    print(f"{bits}-bit clustering: {clustering_flops(count, dim, lists) / spent / 1e9:.1f} GFLOP/s")
-    placed = codes[np.concatenate(list(arranged(codebooks, codes, found)))]
-    spent, _ = _took(build_links, codebooks, placed)
-    print(f"{bits}-bit graph: {linking_flops(count, dim) / spent / 1e9:.1f} GFLOP/s")
+def _compared(rows: np.ndarray, engine: str, code_bytes: int, bits: int, rates: Rates) -> dict[str, object]:
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "vectors.npy"
+        np.save(file, rows)
+        plain = PlainCodes(code_bytes, 1 << bits)  # type: ignore[arg-type]
+        with silent():
+            build_vectors(rows[:1_000], None, Path(folder) / "compiles", engine=engine, plain=plain)
+            started = now()
+            with counted() as spent:
+                build_vectors(file, None, Path(folder) / "index", engine=engine, plain=plain)
+            whole = (now() - started).cpu
+    times = build_times(Shape(len(rows), rows.shape[1], engine, bits, code_bytes), rates, named=False)
+    planned = {step: took.cpu for step, took in times.items()}
+    expected = sum(planned.values())
+    print(f"{len(rows):>9,} {engine:<5} built {whole:6.1f}  planned {expected:6.1f}  {expected / whole:.3f}", end="   ")
+    print(_steps(spent, planned), flush=True)
+    by_step = {step: seconds.cpu for step, seconds in spent.items()}
+    return {"count": len(rows), "engine": engine, "built": whole, "planned": expected, "by_step": [by_step, planned]}
 
 
-def _whole(vectors: np.ndarray, code_bytes: int, text: int) -> None:
-    """Coding and building, 8-bit codes, with each engine; the first build also compiles."""
-    codebooks = fit(vectors, code_bytes)
-    for engine in ("scan", "scan", "lists", "hnsw"):
-        shape = Shape(len(vectors), vectors.shape[1], engine, 8, code_bytes)
-        planned = build_seconds(shape, True, 1)
-        with tempfile.TemporaryDirectory() as folder:
-            spent, _ = _took(_build, folder, vectors, codebooks, engine, text)
-        print(f"{engine}: {spent:.1f} s of CPU time, planned {sum(planned.values()) - planned['codebooks']:.1f}")
-
-
-def _build(folder: str, vectors: np.ndarray, codebooks: Codebooks, engine: str, text: int) -> None:
-    each = (Document(f"doc-{row}", "", "x" * text) for row in range(len(vectors)))
-    codes = codebooks.encode(vectors)
-    build_index(folder, codebooks=codebooks, codes=codes, vectors=vectors, documents=each, engine=engine)
-
-
-def _write(folder: Path, vectors: np.ndarray) -> None:
-    with VectorWriter(lambda name: (folder / name).open("wb"), *vectors.shape) as out:
-        for block in blocks(vectors):
-            out.write(block)
-
-
-def _names(folder: Path, documents: list[Document]) -> None:
-    write_documents(lambda name: (folder / name).open("wb"), folder, documents, len(documents), lambda rows: None)
-
-
-def _took(work: Callable[..., Any], *given: Any) -> tuple[float, Any]:
-    started = time.process_time()
-    made = work(*given)
-    return time.process_time() - started, made
+def _steps(spent: Spent, planned: dict[str, float]) -> str:
+    return ", ".join(f"{step} {planned.get(step, 0):.1f}/{seconds.cpu:.1f}" for step, seconds in spent.items())
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from bidr.codes.plain import PLANNED_BYTES, bits_for
@@ -14,8 +15,9 @@ from bidr.index.engines.lists import IN_BLOCKS, default_visits
 from bidr.index.engines.means import has_means
 from bidr.index.lexical.sizes import SAMPLED, WordsSize, counted, words_disk, words_ram
 from bidr.index.sizes import ENGINES, MOST_DOCUMENTS, Shape, cold_pages, disk, page_tables, ram
-from bidr.index.times import build_seconds
+from bidr.index.times import Rates, build_times, built_in
 from bidr.index.vectors import KINDS, Kind
+from bidr.rates import Asked, Measured, measure
 from bidr.search import CANDIDATES
 from bidr.text.dataset import Titles, document_text
 from bidr.text.records import Document
@@ -63,6 +65,11 @@ class Corpus:
     def shape(self, engine: str, bits: int, count: int | None = None, code_bytes: int | None = None) -> Shape:
         size = code_bytes or self.code_bytes
         return Shape(count or self.docs, self.dim, engine, bits, size, self.stored, self.live, self.stored_dims)
+
+    @property
+    def postings(self) -> float:
+        """Different words of a document that are indexed."""
+        return self.words.postings if self.words else 0.0
 
     def ram_parts(self, shape: Shape) -> dict[str, int]:
         """What an index of this shape takes in RAM, words included."""
@@ -116,9 +123,30 @@ def parse_count(name: str, given: str) -> int:
     return int(number)
 
 
-def plan(corpus: Corpus) -> dict[str, Any]:
-    """Every engine with codes of 8 and of 4 bits, where they can be built, as a program reads it."""
+def measured_rates(corpus: Corpus, vectors: Path | None = None) -> Measured:
+    """How fast this machine does what a build of such a corpus does; with vectors of a file, or some that are made."""
+    asked = Asked(
+        corpus.dim,
+        corpus.code_bytes,
+        bits_for(corpus.dim, corpus.code_bytes),
+        corpus.stored,
+        corpus.stored_dims,
+        corpus.id_bytes,
+        corpus.text_bytes,
+        corpus.words is not None,
+        None if vectors is None else str(vectors),
+    )
+    return measure(asked)
+
+
+def plan(corpus: Corpus, measured: Measured | None = None) -> dict[str, Any]:
+    """Every engine with codes of 8 and of 4 bits, where they can be built, as a program reads it.
+
+    measured: how fast this machine builds; by default how fast one was that bidr was made on.
+    """
     bits = bits_for(corpus.dim, corpus.code_bytes)
+    rates = measured.rates if measured else {each: _built_in(corpus, each) for each in bits}
+    about = {"processor": measured.processor, "seconds": round(measured.seconds, 1)} if measured else {}
     return {
         "documents": corpus.docs,
         "dimensions": corpus.dim,
@@ -132,16 +160,22 @@ def plan(corpus: Corpus) -> dict[str, Any]:
         "cores": corpus.cores,
         "live": corpus.live,
         "words": corpus.words._asdict() if corpus.words else None,
-        "engines": [_engine(corpus, engine, each) for engine in ENGINES for each in bits],
+        "rates": {"measured": bool(measured), **about, "by_bits": {each: rates[each]._asdict() for each in bits}},
+        "engines": [_engine(corpus, engine, each, rates[each]) for engine in ENGINES for each in bits],
     }
 
 
-def _engine(corpus: Corpus, engine: str, bits: int) -> dict[str, Any]:
+def _built_in(corpus: Corpus, bits: int) -> Rates:
+    return built_in(bits, corpus.dim, corpus.text_bytes or 0)
+
+
+def _engine(corpus: Corpus, engine: str, bits: int, rates: Rates) -> dict[str, Any]:
     shape = corpus.shape(engine, bits)
     parts, files = corpus.ram_parts(shape), corpus.disk_parts(shape)
     total = sum(parts.values())
     machines = machines_for(corpus, engine, bits)
     share = corpus.shape(engine, bits, -(-corpus.docs // machines))
+    times = build_times(share, rates, named=corpus.id_bytes is not None, postings=corpus.postings)
     return {
         "engine": engine,
         "bits": bits,
@@ -162,10 +196,8 @@ def _engine(corpus: Corpus, engine: str, bits: int) -> dict[str, Any]:
             worded=corpus.words is not None,
             described=corpus.text_bytes is not None,
         ),
-        "build_seconds_a_machine": {
-            part: round(seconds, 1)
-            for part, seconds in build_seconds(share, corpus.text_bytes is not None, corpus.cores).items()
-        },
+        "build_seconds_a_machine": {step: round(took.clock(corpus.cores), 1) for step, took in times.items()},
+        "build_cpu_seconds_a_machine": {step: round(took.cpu, 1) for step, took in times.items()},
     }
 
 

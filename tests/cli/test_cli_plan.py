@@ -19,7 +19,9 @@ from bidr.index.budget import parse_bytes
 from bidr.index.engines.lists import default_visits
 from bidr.index.engines.make import make_graph, make_lists, make_scan
 from bidr.index.lexical.sizes import guessed
+from bidr.index.times import Rates, built_in
 from bidr.plan import Corpus, machines_for, plan
+from bidr.rates import Asked, Measured
 
 GIB = 1 << 30
 DIM = 32
@@ -89,6 +91,44 @@ def test_as_many_machines_as_are_needed_and_no_more() -> None:
         assert not _engine(alone, each)["fits"]
 
 
+def test_build_times_by_rates_of_this_machine(
+    bidr: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: tuple[Path, Path]
+) -> None:
+    """Twice as slow, twice as long; where the rates are from is said, and measured is what will be built."""
+    asked = list[Asked]()
+
+    def measured(wanted: Asked) -> Measured:
+        asked.append(wanted)
+        slow = {bits: Rates(*(2 * rate for rate in built_in(bits, DIM, 500))) for bits in wanted.bits}
+        return Measured({bits: own._replace(row_bytes=own.row_bytes / 2) for bits, own in slow.items()}, "Toy", 7.0)
+
+    monkeypatch.setattr("bidr.plan.measure", measured)
+    flags = ["plan", "--docs", "1e6", "--dim", DIM, "--text-bytes", 500, "--cores", 1, "--json", tmp_path / "plan.json"]
+    shown = bidr(*flags)
+    assert "of a shared 2-core AMD EPYC, and may be off by 2 times" in shown.out
+    built = json.loads((tmp_path / "plan.json").read_text())
+    shown = bidr(*flags, "--measure", "--vectors", files[0])
+    assert "of this machine (Toy), measured now in 7 s" in shown.out
+    value = json.loads((tmp_path / "plan.json").read_text())
+    assert (built["rates"]["measured"], value["rates"]["measured"], value["rates"]["seconds"]) == (False, True, 7.0)
+    for before, after in zip(built["engines"], value["engines"], strict=True):
+        for key in ("build_seconds_a_machine", "build_cpu_seconds_a_machine"):
+            assert sum(after[key].values()) == pytest.approx(2 * sum(before[key].values()), rel=0.01)
+    assert asked == [Asked(DIM, 16, [8, 4], text_bytes=500, vectors=str(files[0]))]
+
+
+def test_measuring_what_cannot_be_is_refused(bidr: Run, files: tuple[Path, Path], tmp_path: Path) -> None:
+    plain = ["plan", "--docs", "1e6", "--dim", DIM]
+    assert "--vectors given, but not used without --recall or --measure" in bidr.refused(*plain, "--vectors", files[0])
+    assert "expected 26,000 or more" in bidr.refused(*plain, "--measure", "--vectors", files[0])
+    assert "has 32 dimensions; give --dim 32" in bidr.refused(
+        "plan", "--docs", "1e6", "--measure", "--vectors", files[0]
+    )
+    assert "does not exist" in bidr.refused(*plain, "--measure", "--vectors", tmp_path / "none.npy")
+    goal = ["plan", "--recall", ".9", "--vectors", files[0], "--query-vectors", files[1]]
+    assert "--measure given, but not used with --recall" in bidr.refused(*goal, "--measure")
+
+
 def test_words_are_planned_for(bidr: Run, tmp_path: Path) -> None:
     plain, worded = (
         plan(Corpus(docs=10**8, dim=384, ram=4 * GIB, words=words))["engines"] for words in (None, guessed(1_000))
@@ -98,6 +138,8 @@ def test_words_are_planned_for(bidr: Run, tmp_path: Path) -> None:
         assert 300 < more < 500, "75 postings of 5 bytes, and little else"
         assert engine["ram"]["total"] - without["ram"]["total"] > engine["ram"]["bytes"]["words"] > 0
         assert engine["build_peak_a_machine"]["names"] > without["build_peak_a_machine"]["names"]
+        assert engine["build_seconds_a_machine"]["words"] > 0
+        assert "words" not in without["build_seconds_a_machine"]
 
 
 def test_a_plan_for_documents_that_are_there(bidr: Run, tmp_path: Path) -> None:

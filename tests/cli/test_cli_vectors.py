@@ -45,8 +45,13 @@ def files(tmp_path: Path) -> Files:
 def test_an_index_of_vectors_needs_no_training(files: Files, bidr: Run, tmp_path: Path, stored: str) -> None:
     documents, index = files.save("d.npy", files.documents), tmp_path / "index"
     plain = ["--bytes-per-doc", "4", "--codewords", "16", "--stored", stored]
-    built = bidr("build", "--vectors", documents, "--ids", files.ids, "--out", index, *plain)
+    told = ["--json", tmp_path / "built.json"]
+    built = bidr("build", "--vectors", documents, "--ids", files.ids, "--out", index, *plain, *told)
     assert built.code == 0, built.err
+    assert re.search(r"built in [0-9.]+ s; CPU time [0-9.]+ s: ", built.err)
+    steps = json.loads((tmp_path / "built.json").read_text())["build_seconds"]
+    assert {"codebooks", "coding", "names", "vectors", "codes", "other"} == steps.keys()
+    assert all(each["cpu"] >= 0 and each["clock"] >= 0 for each in steps.values())
     one = files.save("one.npy", files.questions[7:8])
     found = bidr("search", "--index", index, "--query-vectors", one, "--json", tmp_path / "found.json")
     assert found.code == 0, found.err

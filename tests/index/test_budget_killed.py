@@ -75,6 +75,17 @@ def test_a_small_build_is_killed_and_takes_what_is_planned(tmp_path, bench):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("dim", "size"), [(96, 16), (384, 32)])
+def test_fitting_many_codewords_takes_no_more_than_planned(tmp_path, bench, dim, size):
+    took, planned = bench.Took(), max(build_peaks(Shape(30_000, dim, "scan", 8, size)).values())
+    flags = ["--engine", "scan", "--bytes-per-doc", str(size), "--codewords", "256", "--ram-budget", str(planned)]
+    build = [sys.executable, "-m", "bidr", "build", "--vectors", str(made(tmp_path / "v.npy", 30_000, dim)), *flags]
+    assert bench.run([*build, "--out", str(tmp_path / "i")], took)
+    print(f"{dim} dimensions, {size} bytes: {took}; planned {planned >> 20} MiB")
+    assert 0.6 * planned < 1024 * took.anonymous < planned
+
+
+@pytest.mark.slow
 def test_a_build_with_attributes_takes_what_is_planned(tmp_path, bench):
     """Of few dimensions, so that names and attributes are the largest step."""
     count, took = 1_000_000, bench.Took()

@@ -10,6 +10,7 @@ from bidr.cli.shown import Folder, OptionalData, OptionalFile, OptionalFolder, O
 from bidr.cli.state import remember
 from bidr.errors import ConfigError
 from bidr.files import read_json
+from bidr.spent import Seconds, Spent, counted, now
 
 if TYPE_CHECKING:
     from bidr.codes.plain import PlainCodes
@@ -64,6 +65,7 @@ class Build(Verb):
         from bidr.cli.about import describe_index
         from bidr.index.budget import loaded_bytes, parse_bytes
         from bidr.index.live.index import LiveIndex
+        from bidr.progress import say
 
         refuse_other_content(self.out)
         self._check_flags()
@@ -75,22 +77,30 @@ class Build(Verb):
             "ram_budget": self.ram_budget,
             "lexical": self.lexical,
         }
-        if self.vectors is not None:
-            how["plain"] = self._plain() if self.model is None else None
-            build_vectors(self.vectors, self.model, self.out, ids=self.ids, data=data, **how)
-            asked = "--query-vectors FILE"
-        elif data is None or self.model is None:
-            raise ConfigError("--data without --model given; train a model first, or give --vectors")
-        else:
-            build(data, self.model, self.out, device=self.device, learned_lists=self.learned_lists, **how)
+        started = now()
+        with counted() as spent:
+            if self.vectors is not None:
+                how["plain"] = self._plain() if self.model is None else None
+                build_vectors(self.vectors, self.model, self.out, ids=self.ids, data=data, **how)
+                asked = "--query-vectors FILE"
+            elif data is None or self.model is None:
+                raise ConfigError("--data without --model given; train a model first, or give --vectors")
+            else:
+                build(data, self.model, self.out, device=self.device, learned_lists=self.learned_lists, **how)
+        took = took_by_step(spent, now() - started)
+        say(took.text)
         remember(self.out)
         following = f"next: bidr search --index {self.out} {asked}"
         if self.ram_budget is not None and loaded_bytes(self.out) > parse_bytes("ram_budget", self.ram_budget):
-            value = {"index": str(self.out), **_left_out(data)}  # to describe it would take more than the budget
+            value = {
+                "index": str(self.out),
+                **took.value,
+                **_left_out(data),
+            }  # to describe it would take more than the budget
             return Shown(f"{self.out}: built; searching it takes more than {self.ram_budget}\n{following}", value)
         with LiveIndex.open(self.out) as reader:
             shown = describe_index(reader.describe())
-        return Shown(f"{shown.text}\n{following}", {**shown.value, **_left_out(data)})
+        return Shown(f"{shown.text}\n{following}", {**shown.value, **took.value, **_left_out(data)})
 
     def _plain(self) -> "PlainCodes":
         from bidr.api import PlainCodes
@@ -162,6 +172,16 @@ class Verify(Verb):
                 verify_live(view, advance)
         value = {"index": str(self.index), "generation": view.generation.name, "files": len(files), "bytes": whole}
         return Shown(f"{self.index}: {len(files)} files, {size(whole)}, every byte as it was written", value)
+
+
+def took_by_step(spent: Spent, whole: Seconds) -> Shown:
+    """What a build took, by the clock and of the processor, and which steps most of it."""
+    steps = dict(spent)
+    steps["other"] = whole - sum(spent.values(), Seconds())
+    said = ", ".join(f"{step} {own.cpu:.1f}" for step, own in steps.items() if own.cpu >= 0.05)
+    value = {step: {"cpu": round(own.cpu, 3), "clock": round(own.clock, 3)} for step, own in steps.items()}
+    text = f"built in {whole.clock:.1f} s; CPU time {whole.cpu:.1f} s: {said or 'hardly any'}"
+    return Shown(text, {"build_seconds": value})
 
 
 def _left_out(data: "Dataset | None") -> dict[str, Any]:

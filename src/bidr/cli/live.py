@@ -37,6 +37,9 @@ class Add(Verb):
     """Folder of its model, if that is no longer where it was when the index was built."""
     device: str = "auto"
     """Where texts are encoded: 'auto', 'cpu', 'cuda'."""
+    ram_budget: OptionalSize = None
+    """Most anonymous memory that merging segments may take, such as 1GiB, with the index, which is open; where it would
+    take more they are left as they are, and a line says so."""
 
     def run(self) -> Shown:
         from bidr.codes.vectors import open_vectors
@@ -54,7 +57,8 @@ class Add(Verb):
         told: list[str] = []
         if rows is not None and has_text_encoder(self.index, self.model):
             raise ConfigError(f"--vectors: given for {self.index}, whose model encodes texts itself; leave them out")
-        with open_writer(self.index, self.model, device=self.device, warn=told.append, wait=WAIT) as writer:
+        how: dict[str, Any] = {"device": self.device, "ram_budget": self.ram_budget, "warn": told.append, "wait": WAIT}
+        with open_writer(self.index, self.model, **how) as writer:
             before, done = writer.view.count, 0
             with bar("add", count, "documents") as advance:
                 for batch in _batches(self.documents):

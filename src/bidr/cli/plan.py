@@ -13,9 +13,10 @@ if TYPE_CHECKING:
 
 RAM = "64GiB"
 # Flags by what uses them: a plan that is computed, one that is measured, on vectors, and what is then chosen from.
-COMPUTED = {"dim", "stored_dims", "candidates", "id_bytes", "text_bytes", "lexical", "cores", "live"}
+COMPUTED = {"dim", "stored_dims", "candidates", "id_bytes", "text_bytes", "lexical", "cores", "live", "measure"}
 MEASURED = {"k", "index", "query_vectors"}
 ONLY_VECTORS = {"vectors", "sample", "metric"}
+MADE = {"sample", "metric"}
 CHOSEN = {"docs", "ram", "bytes_per_doc", "stored"}
 OptionalText = Annotated[str | None, tyro.conf.arg(metavar="N", help_behavior_hint="(optional)")]
 OptionalShare = Annotated[float | None, tyro.conf.arg(metavar="SHARE", help_behavior_hint="(optional)")]
@@ -25,7 +26,8 @@ OptionalShare = Annotated[float | None, tyro.conf.arg(metavar="SHARE", help_beha
 class Plan(Verb):
     """Say what an index will take in RAM, disk, reads, time and machines; or which settings reach a recall.
 
-    bidr plan --docs 1e9 --dim 768 --ram 64GiB computes; bidr plan --recall .95 with vectors or an index measures.
+    bidr plan --docs 1e9 --dim 768 --ram 64GiB computes, with --measure by how fast this machine is;
+    bidr plan --recall .95 with vectors or an index measures which settings reach it.
     """
 
     docs: OptionalText = None
@@ -55,12 +57,15 @@ class Plan(Verb):
     """Cores that build."""
     live: bool = True
     """Documents will be deleted and replaced."""
+    measure: bool = False
+    """Build times by how fast this machine is: the steps of a build are run for about half a minute, on vectors that
+    are made, or on a sample of --vectors."""
     recall: OptionalShare = None
     """Measure which settings find this share of the exact answers, such as .95."""
     k: int = 100
     """How many answers the recall is of."""
     vectors: OptionalFile = None
-    """With --recall: vectors of documents (.npy), of which a sample is indexed to measure on."""
+    """With --recall: vectors of documents (.npy), of which a sample is indexed to measure on; or with --measure."""
     index: OptionalFolder = None
     """With --recall: an index to measure on instead."""
     query_vectors: OptionalFile = None
@@ -80,16 +85,19 @@ class Plan(Verb):
     def _sizes(self) -> Shown:
         from bidr.cli.planned import as_text
         from bidr.index.budget import parse_bytes
-        from bidr.plan import Corpus, parse_count, plan
+        from bidr.plan import Corpus, measured_rates, parse_count, plan
 
-        self._refuse_unused(MEASURED | ONLY_VECTORS, "without --recall")
+        self._refuse_unused(MEASURED | MADE, "without --recall")
+        if not self.measure:
+            self._refuse_unused({"vectors"}, "without --recall or --measure")
         if len(self.bytes_per_doc) > 1:
             raise ConfigError(f"bytes_per_doc: given {len(self.bytes_per_doc)} sizes, expected one without --recall")
         docs = {} if self.docs is None else {"docs": parse_count("docs", self.docs)}
         ram = parse_bytes("ram", RAM if self.ram is None else self.ram)
         how = {"ram": ram, "code_bytes": self._bytes(self.dim)[0], "stored": self.stored}
         used = {"candidates": self.candidates, "cores": self.cores, "live": self.live, "dim": self.dim}
-        value = plan(Corpus(**{**self._texts(), **docs, **how, **used}, stored_dims=self.stored_dims))
+        corpus = Corpus(**{**self._texts(), **docs, **how, **used}, stored_dims=self.stored_dims)
+        value = plan(corpus, measured_rates(corpus, self.vectors) if self.measure else None)
         return Shown(as_text(value), value)
 
     def _bytes(self, dim: int) -> tuple[int, ...]:

@@ -67,7 +67,8 @@ def _summary(plan: dict[str, Any]) -> dict[str, list[str]]:
         "vectors read a query": [f"{each['reads_a_query']['candidates']:,}" for each in engines],
         "pages read, cold": [f"{each['reads_a_query']['pages_cold']:,.0f}" for each in engines],
         "build, each machine": [duration(sum(parts.values())) for parts in build],
-        "of it, clustering": [duration(parts.get("clustering", 0)) for parts in build],
+        "of it, clusters": [duration(parts.get("clusters", 0)) for parts in build],
+        "of it, links": [duration(parts.get("links", 0)) for parts in build],
         "RAM to build, at its peak": [size(max(each["build_peak_a_machine"].values())) for each in engines],
     }
 
@@ -79,17 +80,28 @@ def _notes(plan: dict[str, Any]) -> list[str]:
         f"Ids of {plan['id_bytes']:g} bytes on average, {text}. While an index is built again the old one stays: twice "
         "the disk.",
         "Pages are at most so many, of a file that is not in memory: candidates often lie side by side.",
-        "RAM is for one query at a time; page tables as if every vector had been read once. Build times are from rates",
-        "of one core of a shared 2-core AMD EPYC (bench/build_rates.py), taken to be as fast on every core, without",
-        "encoding texts: a guide, not a promise.",
+        "RAM is for one query at a time; page tables as if every vector had been read once.",
+        *_rates(plan["rates"]),
     ]
     if plan["words"]:
         often, texts = plan["words"]["postings"], plan["words"]["texts"]
         known = f"counted in {texts:,} of them" if texts > 1 else "guessed (see --data)"
-        lines.append(f"Words: {often:,.0f} different ones a text, {known}. Splitting texts is not in the build times.")
+        lines.append(f"Words: {often:,.0f} different ones a text, {known}.")
     if machines > 1:
         lines.append("With several machines each holds a share of the documents, and each answers every query.")
     return lines
+
+
+def _rates(rates: dict[str, Any]) -> list[str]:
+    """Where build times come from."""
+    lines = [
+        "Build times are by rates of one core of a shared 2-core AMD EPYC, and may be off by 2 times: --measure takes",
+        "those of this machine, in about half a minute.",
+    ]
+    if rates["measured"]:
+        took = f"Build times are by rates of one core of this machine ({rates['processor']}), measured now in "
+        lines = [f"{took}{rates['seconds']:.0f} s."]
+    return [*lines, "Products of matrices are divided by the cores; encoding texts and attributes are not in it."]
 
 
 def _on_disk(files: dict[str, int]) -> dict[str, int]:

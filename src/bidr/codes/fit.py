@@ -76,7 +76,8 @@ def assign(vectors: Tensor, centroids: Tensor) -> Tensor:
     for start in range(0, len(vectors), rows):
         chunk = vectors[start : start + rows]
         dots = torch.einsum("nmd,mpd->nmp", chunk.view(-1, books, width), centroids)
-        codes[start : start + len(chunk)] = (norms - 2 * dots).argmin(2)
+        # Distances in the same place: one more table of them would be most of what a fit of many codewords takes.
+        codes[start : start + len(chunk)] = dots.mul_(-2).add_(norms).argmin(2)
     return codes
 
 

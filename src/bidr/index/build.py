@@ -37,6 +37,7 @@ from bidr.index.lexical.files import WordsWriter
 from bidr.index.vectors import WRITE_ROWS, Kind, VectorWriter
 from bidr.index.work import Files, Step, Work, forget, stamp_of, write_array, write_rows
 from bidr.progress import bar
+from bidr.spent import spending
 from bidr.text.dataset import Titles
 from bidr.text.records import Document
 
@@ -160,7 +161,8 @@ class _Build:
             with bar("Writing documents" if texts else "Writing ids", self.count, "documents") as advance:
                 write_documents(step.file, self.work.folder, passing, self.count, advance, texts=texts)
             if words is not None:
-                words.write(step, self.places)
+                with spending("words"):
+                    words.write(step, self.places)
 
         made_from = None if stamp is None else [stamp, self.count]
         if made_from is not None and titles is not None:

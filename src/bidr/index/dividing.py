@@ -18,6 +18,7 @@ from bidr.index.folder import checksum
 from bidr.index.kept import KeptRounds
 from bidr.index.work import Array, Step, Work, forget, write_array
 from bidr.progress import bar
+from bidr.spent import spending
 
 Places = npt.NDArray[np.int64]
 
@@ -40,7 +41,8 @@ def by_kmeans(work: Work, source: Source, lists: int, made_from: list[object], *
     rounds, sample = KeptRounds(work, made_from), _sample(work, source, lists, made_from)
     state = rounds.last()
     before = state.rounds * len(sample) + state.rows if state else 0
-    with bar("Finding clusters", clusters.ROUNDS * len(sample), "comparisons", before) as advance:
+    shown = bar("Finding clusters", clusters.ROUNDS * len(sample), "comparisons", before)
+    with spending("clusters"), shown as advance:
 
         def compared(rows: int) -> None:
             advance(rows)

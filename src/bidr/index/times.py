@@ -1,57 +1,208 @@
-"""How long an index takes to build: work counted, over rates that were measured."""
+"""How long an index takes to build: work counted, step by step as a build does it, times rates that were measured."""
 
-from bidr.index.engines.arrange import PIECE
+import math
+from typing import NamedTuple
+
+from bidr.codes.fit import FIT_ROWS
+from bidr.index.engines.arrange import GROUP, PIECE
 from bidr.index.engines.clusters import MANY_LISTS, ORDERED_DOCUMENTS, ROUNDS, sample_size
 from bidr.index.engines.graph import chosen_from
-from bidr.index.engines.linking import AMONG
+from bidr.index.engines.linking import AMONG, RANGE
+from bidr.index.engines.means import has_means
+from bidr.index.engines.shuffle import BLOCK
 from bidr.index.faissfile import EF_CONSTRUCTION
 from bidr.index.sizes import Shape
+from bidr.index.vectors import WRITE_ROWS
 
-# CPU time of one core of a 2-core AMD EPYC (AVX2) that others used too: the middle of two runs of
-# `OMP_NUM_THREADS=1 python bench/build_rates.py` (100,000 vectors of 384 dimensions) and one with `--documents 40000
-# --dim 768`, and the range. One of the former was cut off before its last figure.
-FIT_SECONDS = {8: 24.0, 4: 8.0}  # 21 to 38, 8 to 21
-CODING = {8: 39e9, 4: 45e9}  # operations a second: 27 to 63, 37 to 62
-CLUSTERING = 74e9  # 69 to 78
-LINKING = 35e9  # operations a second of choosing links: 27,000 MiniLM vectors, 8-bit codes of 16 bytes, busy machine
-WRITING = 225e6  # bytes of fp16 a second: 225 to 366 (two runs)
-NAMING = 63_000  # documents with 1,000 bytes of text a second: 37,000 to 94,000
+# A page that is missing brings its neighbours along: so many bytes of a file that is mapped.
+BROUGHT = 1 << 16
+LOOKED_THROUGH = AMONG * chosen_from(EF_CONSTRUCTION)
 
 
-def coding_flops(count: int, dim: int, bits: int) -> float:
-    """Choosing codewords: a rotation, and a comparison with every codeword."""
-    return 2.0 * count * dim * (dim + (1 << bits))
+class Rates(NamedTuple):
+    """Seconds of one core, for one kind of codes; where nothing else is said for a document.
+
+    fitting:   codebooks, to FIT_ROWS vectors or more.
+    coding:    reading a vector and choosing its codewords.
+    turning:   putting its codewords together and turning them into the space of queries.
+    comparing: with one centroid.
+    summing:   in a round of k-means, adding it to a mean.
+    ordering:  putting it where it stands.
+    grouping, halving: near ones side by side for a graph, and each time that its cluster is divided in two.
+    blocking, parting: the same for blocks of lists.
+    words_of_means: fitting codewords for the means of blocks, in all.
+    averaging: making and coding the means.
+    linking:   choosing links from LOOKED_THROUGH documents.
+    piecing:   comparing a range of documents with the mean of a piece, before.
+    packing:   writing its links.
+    placing:   its code.
+    writing:   its vector.
+    finding:   a stretch of the file of vectors that is looked at first.
+    naming:    its id, and its text where there is one.
+    splitting: counting and writing one of its different words.
+    row_bytes: of a vector in the file that is read.
+    """
+
+    fitting: float
+    coding: float
+    turning: float
+    comparing: float
+    summing: float
+    ordering: float
+    grouping: float
+    halving: float
+    blocking: float
+    parting: float
+    words_of_means: float
+    averaging: float
+    linking: float
+    piecing: float
+    packing: float
+    placing: float
+    writing: float
+    finding: float
+    naming: float
+    splitting: float
+    row_bytes: float
 
 
-def clustering_flops(count: int, dim: int, lists: int) -> float:
-    """Documents compared with centroids: a sample in every round of k-means, then each once; and turned back before.
+# One core of a 2-core AMD EPYC (AVX2) that others used too, codes of 16 bytes, float32 vectors: the middle of four runs
+# such as `OMP_NUM_THREADS=1 python bench/build_rates.py VECTORS.npy --rates`, which were up to a third apart. Of
+# naming, ID_SHARE is for ids alone.
+BUILT_DIM, ID_SHARE = 384, 0.3
+BUILT_IN = {
+    8: Rates(
+        fitting=14.5,
+        coding=10e-6,
+        turning=3.4e-6,
+        comparing=8.6e-9,
+        summing=1.6e-6,
+        ordering=0.1e-6,
+        grouping=7.5e-6,
+        halving=0.65e-6,
+        blocking=6.4e-6,
+        parting=1.7e-6,
+        words_of_means=0.6,
+        averaging=4.4e-6,
+        linking=490e-6,
+        piecing=0.4e-6,
+        packing=10.8e-6,
+        placing=0.1e-6,
+        writing=3.3e-6,
+        finding=5e-6,
+        naming=10.8e-6,
+        splitting=1.7e-6,
+        row_bytes=1536.0,
+    )
+}
+BUILT_IN[4] = BUILT_IN[8]._replace(fitting=6.3, coding=6.7e-6)
+
+
+class Took(NamedTuple):
+    """CPU time of a step: what all cores share, and what one does alone."""
+
+    shared: float
+    alone: float
+
+    @property
+    def cpu(self) -> float:
+        return self.shared + self.alone
+
+    def clock(self, cores: int) -> float:
+        return self.shared / cores + self.alone
+
+
+def build_times(shape: Shape, rates: Rates, *, named: bool = True, postings: float = 0) -> dict[str, Took]:
+    """CPU time of every step, as `bidr build` names them.
+
+    named:    documents have ids, and texts where rates were measured with some.
+    postings: different words of a document that are indexed.
+
+    Products of matrices and dividing clusters are shared by the cores; what numpy does besides is done by one.
+    """
+    count = shape.count
+    products = min(rates.coding, rates.turning * (1 + (1 << shape.bits) / shape.dim))
+    parts = {
+        "codebooks": Took(0, rates.fitting * min(1, count / FIT_ROWS)),
+        "coding": Took(count * products, count * (rates.coding - products)),
+    }
+    if ordered := shape.engine != "scan" or count >= ORDERED_DOCUMENTS:
+        parts["clusters"] = _clusters(shape, rates)
+        parts["order"] = _order(shape, rates)
+    parts["vectors"] = Took(0, count * rates.writing + (rates.finding * _stretches(shape, rates) if ordered else 0))
+    parts["codes"] = Took(0, count * rates.placing * (2 if shape.engine == "hnsw" else 1))
+    if shape.engine == "hnsw":
+        parts["links"] = _links(shape, rates)
+    if has_means(shape.engine, count):
+        reading = rates.finding * _stretches(shape, rates)
+        parts["means"] = Took(0, rates.words_of_means + count * rates.averaging + reading)
+    if named:
+        parts["names"] = Took(0, count * rates.naming)
+    if postings:
+        parts["words"] = Took(0, count * postings * rates.splitting)
+    return parts
+
+
+def _clusters(shape: Shape, rates: Rates) -> Took:
+    """A sample compared with all centroids in every round of k-means, then each document once.
 
     A graph over very many centroids takes about as long as comparing with MANY_LISTS (33,000 centroids of 384
     dimensions: .32 ms a document, and .43 ms for all of them).
     """
-    sample = sample_size(count, lists)
-    return 2.0 * dim * (min(lists, MANY_LISTS) + dim) * (ROUNDS * sample + count)
+    lists = lists_of(shape)
+    sampled = 0 if shape.learned else ROUNDS * sample_size(shape.count, lists)
+    each = rates.turning + min(lists, MANY_LISTS) * rates.comparing
+    return Took((sampled + shape.count) * each, sampled * rates.summing)
 
 
-def linking_flops(count: int, dim: int) -> float:
-    """Each document compared with those among which its nearest are looked for; and before that each piece of the
-    corpus with every other, which is little up to some million documents and most of it from a hundred million on."""
-    return 2.0 * count * dim * (min(count, AMONG * chosen_from(EF_CONSTRUCTION)) + count / PIECE**2)
+def lists_of(shape: Shape) -> int:
+    """How many clusters documents are divided into; an order alone needs no fine ones."""
+    return shape.lists if shape.engine != "scan" else max(1, shape.lists // 4)
 
 
-def build_seconds(shape: Shape, text: bool, cores: int) -> dict[str, float]:
-    """Seconds by part. Coding, clustering and links use all cores; names and vectors are written by one."""
-    count, dim = shape.count, shape.dim
-    parts = {
-        "codebooks": FIT_SECONDS[shape.bits],
-        "coding": coding_flops(count, dim, shape.bits) / CODING[shape.bits] / cores,
-    }
-    if shape.engine != "scan" or count >= ORDERED_DOCUMENTS:
-        lists = shape.lists if shape.engine != "scan" else max(1, shape.lists // 4)
-        parts["clustering"] = clustering_flops(count, dim, lists) / CLUSTERING / cores
+def _order(shape: Shape, rates: Rates) -> Took:
+    size, dividing, reading = shape.count / lists_of(shape), 0.0, 0.0
     if shape.engine == "hnsw":
-        parts["links"] = linking_flops(count, dim) / LINKING / cores
-    parts["vectors"] = 2.0 * count * (shape.dims or dim) / WRITING
-    if text:
-        parts["ids and text"] = count / NAMING
-    return parts
+        dividing = rates.grouping + rates.halving * halvings(size, GROUP)
+    if has_means(shape.engine, shape.count):
+        dividing = rates.blocking + rates.parting * halvings(size, BLOCK)
+        reading = rates.finding * _stretches(shape, rates)
+    return Took(shape.count * dividing, shape.count * rates.ordering + reading)
+
+
+def halvings(size: float, part: int) -> float:
+    """How often so many documents are divided in two until parts are small enough."""
+    return math.log2(size / part + 1)
+
+
+def _stretches(shape: Shape, rates: Rates) -> float:
+    """Stretches of the file that the rows of each block lie in, which are all over it, all blocks together."""
+    there = shape.count * rates.row_bytes / BROUGHT
+    looks = min(WRITE_ROWS, shape.count) * (1 + rates.row_bytes / BROUGHT)
+    return shape.count / WRITE_ROWS * there * -math.expm1(-looks / there)
+
+
+def _links(shape: Shape, rates: Rates) -> Took:
+    """Each document compared with those among which its nearest are looked for; and before that each range of the
+    corpus with every piece of it, which is little at 100,000 documents and nearly all of it at a hundred million."""
+    count = shape.count
+    share = min(count, LOOKED_THROUGH) / LOOKED_THROUGH
+    products = min(rates.linking, LOOKED_THROUGH * rates.comparing)
+    pieces = rates.piecing * (count / RANGE) * (count / PIECE)
+    alone = (rates.linking - products) * share + rates.packing
+    return Took(count * products * share + pieces, count * alone)
+
+
+def built_in(bits: int, dim: int, text_bytes: float = 0) -> Rates:
+    """Rates where none were measured: those of one machine for vectors of BUILT_DIM dimensions and texts of 1,000
+    bytes, by what they grow with."""
+    own, times, words = BUILT_IN[bits], dim / BUILT_DIM, 1 << bits
+    squared = times * (dim + 128) / (BUILT_DIM + 128)
+    by = dict.fromkeys(("comparing", "summing", "halving", "parting", "words_of_means", "piecing", "writing"), times)
+    by |= {"turning": squared, "averaging": squared, "linking": (times + 0.2) / 1.2, "row_bytes": times}
+    by |= {
+        "fitting": times * (2 * dim + words) / (2 * BUILT_DIM + words),
+        "coding": times * (dim + words) / (BUILT_DIM + words),
+    }
+    by["naming"] = ID_SHARE + (1 - ID_SHARE) * text_bytes / 1_000
+    return Rates(*(rate * by.get(name, 1.0) for name, rate in own._asdict().items()))

@@ -29,6 +29,7 @@ from bidr.index.folder import FileEntry, checksum, digest_of
 from bidr.index.generation import LOCK, HashedFile
 from bidr.index.vectors import Out, write_npy_header
 from bidr.progress import bar
+from bidr.spent import spending
 
 Array = npt.NDArray[Any]
 Files = dict[str, FileEntry]
@@ -39,6 +40,19 @@ WORK = ".work"
 MARK = ".mark.json"
 # Another number for other files of the same step: those of an older bidr are then not gone on with.
 FORMAT = 3
+# Whose time a step's is, where that is another name.
+COUNTED_AS = {
+    "codebooks.safetensors": "codebooks",
+    "coded.npy": "coding",
+    "sample.npy": "clusters",
+    "clusters.npy": "clusters",
+    "arranged.npy": "order",
+    "placed.npy": "codes",
+    "noted.npy": "links",
+    "graph": "links",
+    "blocks.npy": "means",
+    "mean words": "means",
+}
 # So much of a step may have to be done again.
 MARK_SECONDS = 5.0
 
@@ -108,17 +122,18 @@ class Work:
 
         made_from: all that decides what is in them (JSON); None: nobody knows, so they are written again.
         """
-        step, whole = self._begun(name, made_from)
-        if step is None:
-            if self.kept:
-                remove(self.mark(name))
-            step = Step(self, name, _stamp(name, made_from))
-        if not whole:
-            with storage_errors(self.folder):
-                write(step)
-            if self.kept:
-                step.save(whole=True)
-                trim()
+        with spending(COUNTED_AS.get(name, name)):
+            step, whole = self._begun(name, made_from)
+            if step is None:
+                if self.kept:
+                    remove(self.mark(name))
+                step = Step(self, name, _stamp(name, made_from))
+            if not whole:
+                with storage_errors(self.folder):
+                    write(step)
+                if self.kept:
+                    step.save(whole=True)
+                    trim()
         return step.files
 
     def rows(

@@ -215,3 +215,27 @@ def test_a_budget_counts_the_index_that_is_open(tmp_path):
     assert min(peaks.values()) >= compaction.BASE + held
     assert {step: peaks[step] - alone[step] for step in ("names", "vectors")} == {"names": beside, "vectors": beside}
     assert {"names", "vectors", "opening", "log"} <= peaks.keys()
+
+
+def test_merges_by_itself_keep_a_budget_or_are_left(tmp_path):
+    """What would take more is not merged and said once; nothing is lost, and a budget that does merges again."""
+    built(tmp_path, 20)
+    told = list[str]()
+    with writer(tmp_path, segments=2, ram_budget="100MiB", warn=told.append) as live:
+        for start in range(20, 60, 10):
+            live.add(*some(range(start, start + 10)))
+            live.flush()
+        view = live.view
+        assert len(view.parts) == 5
+        least = max(compact_peaks(view, view.parts[1:]).values())
+        assert shape_after(view, view.parts[1:]).count == 40
+    assert len(told) == 1
+    assert "3 segments stay as they are" in told[0]
+    assert "merging its segments takes up to" in told[0]
+    with writer(tmp_path, segments=2, ram_budget=2 * least, warn=told.append) as live:
+        live.flush()
+        assert len(live.view.parts) == 2
+    assert len(told) == 1
+    assert contents(tmp_path) == expected(range(60))
+    with pytest.raises(ConfigError, match="ram_budget: given 'lots', expected a size"):
+        writer(tmp_path, ram_budget="lots")

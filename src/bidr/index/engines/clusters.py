@@ -103,9 +103,9 @@ def find_centroids(
         return state.centroids
     if state is None:
         first = np.sort(np.random.default_rng(SEED + 1).permutation(len(sample))[:lists])
-        state = _begun(0, np.concatenate([block for _, block in sample.of(sample.array[first]).blocks()]))
+        state = begun(0, np.concatenate([block for _, block in sample.of(sample.array[first]).blocks()]))
     while state.rounds < ROUNDS:
-        state = _moved(sample, state, kept, advance)
+        state = moved(sample, state, kept, advance)
     kept.keep(state, now=True)
     return state.centroids
 
@@ -139,11 +139,12 @@ def put_in_order(of: npt.NDArray[Any], offsets: npt.NDArray[np.int64], order: np
         free[runs[heads]] += sizes
 
 
-def _begun(rounds: int, centroids: Floats) -> Moving:
+def begun(rounds: int, centroids: Floats) -> Moving:
+    """K-means after so many rounds, with nothing of the next one done."""
     return Moving(rounds, 0, centroids, np.zeros_like(centroids), np.zeros(len(centroids), dtype=np.int64))
 
 
-def _moved(sample: Source, state: Moving, kept: Rounds, advance: Callable[[int], None]) -> Moving:
+def moved(sample: Source, state: Moving, kept: Rounds, advance: Callable[[int], None]) -> Moving:
     """A round: every centroid at the mean of those nearest to it."""
     index, sums, sizes = _nearest(state.centroids), state.sums, state.sizes
     for start, block in sample.blocks(state.rows):
@@ -156,7 +157,7 @@ def _moved(sample: Source, state: Moving, kept: Rounds, advance: Callable[[int],
         kept.keep(state._replace(rows=start + len(block)))
     sums /= np.maximum(sizes, 1)[:, None]
     _split(sums, sizes)
-    return _begun(state.rounds + 1, sums)
+    return begun(state.rounds + 1, sums)
 
 
 def _split(centroids: Floats, sizes: npt.NDArray[np.int64]) -> None:

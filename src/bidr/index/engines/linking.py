@@ -76,10 +76,7 @@ def choose(codebooks: Codebooks, codes: Codes, near: int, first: int = 0) -> Ite
     visited = min(-(-AMONG * near // PIECE), len(means))
     for start in range(GROUP * first, count, RANGE):
         own = np.arange(start, min(start + RANGE, count))
-        mine = np.arange(start // PIECE, own[-1] // PIECE + 1)
-        nearness = (means[mine] @ means.T).max(axis=0)
-        nearness[mine] = np.inf
-        pieces = np.sort(np.argpartition(-nearness, visited - 1)[:visited])
+        pieces = near_pieces(means, np.arange(start // PIECE, own[-1] // PIECE + 1), visited)
         places = (PIECE * pieces[:, None] + np.arange(PIECE)).ravel()
         places = places[places < count]
         vectors = decode(places)
@@ -90,6 +87,13 @@ def choose(codebooks: Codebooks, codes: Codes, near: int, first: int = 0) -> Ite
         noted = np.full((groups_of(len(own)), NOTED), NOBODY, dtype=np.int32)
         _note(places[::GROUP] // GROUP, at[::GROUP] // GROUP, best, _chosen(vectors, scores, best), noted)
         yield noted
+
+
+def near_pieces(means: Floats, mine: Any, count: int) -> Any:
+    """So many pieces, ascending, nearest to one of some, which are among them."""
+    nearness = (means[mine] @ means.T).max(axis=0)
+    nearness[mine] = np.inf
+    return np.sort(np.argpartition(-nearness, count - 1)[:count])
 
 
 def groups_of(count: int) -> int:

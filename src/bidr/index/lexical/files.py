@@ -15,6 +15,7 @@ from bidr.index.folder import REBUILD, HasFiles, check_content
 from bidr.index.lexical.postings import Counted, OnDisk, Postings, count_words
 from bidr.index.vectors import write_npy_header
 from bidr.index.work import Step, write_array
+from bidr.spent import spending
 from bidr.spill import Spill
 from bidr.text.dataset import Titles, document_text
 from bidr.text.records import Document
@@ -68,7 +69,8 @@ class WordsWriter:
         """The same documents, counted."""
         stream, row = iter(documents), 0
         while batch := list(islice(stream, AT_ONCE)):
-            self._add(count_words([self._text(each) for each in batch]), row)
+            with spending("words"):
+                self._add(count_words([self._text(each) for each in batch]), row)
             row += len(batch)
             yield from batch
 

@@ -1,13 +1,14 @@
 """What compacting an index takes in RAM, and what one that was killed leaves for the next to go on with."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from bidr.errors import BidrError
+from bidr.errors import BidrError, ConfigError
 from bidr.files import remove
 from bidr.index.budget import BASE, build_peaks, check_budget, watched
 from bidr.index.candidates import choose_engine
 from bidr.index.generation import COMPACT
+from bidr.index.live.parts import Part
 from bidr.index.live.view import LiveView
 from bidr.index.sizes import Shape, engine_ram
 from bidr.index.work import Work, working
@@ -20,32 +21,48 @@ KEPT_FROM = 20_000
 LOGGED = 3
 
 
-def shape_after(view: LiveView) -> Shape:
-    """The one segment that an index will be."""
-    first, manifest = view.parts[0].open.reader, view.manifest
+def shape_after(view: LiveView, parts: Sequence[Part] = ()) -> Shape:
+    """The one segment that an index will be, or some parts of it."""
+    first = (parts or view.parts)[0].open.reader
+    manifest, count = first.manifest, sum(part.alive for part in parts) if parts else view.count
     bits = manifest.words.bit_length() - 1
-    engine = choose_engine("auto" if manifest.auto else manifest.engine, max(1, view.count), bits)
+    engine = choose_engine("auto" if manifest.auto else manifest.engine, max(1, count), bits)
     learned = first.learned_lists() if engine == "lists" else None
     size, kind = (manifest.books * bits + 7) // 8, first.vectors.kind
     lists = 0 if learned is None else len(learned.means)
-    return Shape(view.count, manifest.dim, engine, bits, size, kind, dims=manifest.dims, learned=lists)
+    return Shape(count, manifest.dim, engine, bits, size, kind, dims=manifest.dims, learned=lists)
 
 
-def compact_peaks(view: LiveView) -> dict[str, int]:
-    """Anonymous bytes at the peak of every step; the index as it is stays open all the while."""
-    readers, shape, held = [part.open.reader for part in view.parts], shape_after(view), sum(view.ram_bytes.values())
+def compact_peaks(view: LiveView, parts: Sequence[Part] = ()) -> dict[str, int]:
+    """Anonymous bytes at the peak of every step; the index as it is stays open all the while.
+
+    parts: those that are merged; by default all, and the log.
+    """
+    shape, held, merged = shape_after(view, parts), sum(view.ram_bytes.values()), parts or view.parts
+    readers = [part.open.reader for part in merged]
     described = bool(view.attributes())
     worded = all(reader.words is not None for reader in readers)
     peaks = build_peaks(shape, fits=False, named=True, worded=worded, described=described)
     del peaks["codes"]  # they are there, and only copied
-    places = KEPT * view.count + max(
-        (SORTED_OUT * part.count for part in view.parts if part.deleted is not None), default=0
+    places = KEPT * shape.count + max(
+        (SORTED_OUT * part.count for part in merged if part.deleted is not None), default=0
     )
     peaks = {step: size + held + places for step, size in peaks.items()}
     # Codes are read, and put into blocks.
     peaks["opening"] = BASE + held + places + 2 * sum(engine_ram(shape).values())
-    peaks["log"] = BASE + held + LOGGED * view.memory.bytes
+    if not parts:
+        peaks["log"] = BASE + held + LOGGED * view.memory.bytes
     return peaks
+
+
+def why_not_merged(view: LiveView, budget: int | None) -> str | None:
+    """Why all segments but the first cannot be merged within a budget; None: they can."""
+    try:
+        held = sum(view.ram_bytes.values())
+        check_budget(budget, compact_peaks(view, view.parts[1:]), "merging its segments", held)
+    except ConfigError as error:
+        return f"{view.folder}: {len(view.parts)} segments stay as they are, each searched by itself; {error}"
+    return None
 
 
 @contextmanager

@@ -11,10 +11,11 @@ import numpy as np
 
 from bidr.codes.codebooks import Codes, Floats
 from bidr.errors import DataError
+from bidr.index.budget import parse_bytes
 from bidr.index.folder import FileEntry, current_generation
 from bidr.index.generation import Generation, next_generation, only_writer, wanted
 from bidr.index.live.changes import Change, checked_documents, to_bytes
-from bidr.index.live.compaction import compacting
+from bidr.index.live.compaction import compacting, why_not_merged
 from bidr.index.live.drift import Drift, Watch
 from bidr.index.live.index import LiveIndex
 from bidr.index.live.log import LogWriter, write_log
@@ -53,7 +54,9 @@ class LiveWriter:
     coder:         by which documents get codes and vectors: those of the model that made the index.
     log_documents: how many documents the log may hold before they become a segment.
     segments:      how many segments there may be before all but the first are merged.
-    warn:          told when what is added no longer suits the codebooks.
+    ram_budget:    most anonymous memory that such a merge may take (bytes, or "1GiB"), with the index, which is open;
+                   what would take more is not merged.
+    warn:          told when what is added no longer suits the codebooks, and when segments are not merged.
     wait:          seconds to wait for another writer, before this one is refused.
     expect_model:  fingerprint of the model that `coder` is of; an index that another made is refused.
     """
@@ -65,12 +68,15 @@ class LiveWriter:
         *,
         log_documents: int = LOG_DOCUMENTS,
         segments: int = SEGMENTS,
+        ram_budget: int | str | None = None,
         warn: Callable[[str], None] = say,
         wait: float = 0.0,
         expect_model: str | None = None,
     ) -> None:
         self.folder, self.coder = Path(folder), coder
         self.log_documents, self.most_segments = log_documents, segments
+        self._budget = None if ram_budget is None else parse_bytes("ram_budget", str(ram_budget))
+        self._warn, self._told = warn, False
         self._watch = Watch(lambda documents, vectors: self.coder(documents, vectors).errors, warn)
         self._lock, self._held = threading.RLock(), ExitStack()
         self._log: LogWriter | None = None
@@ -150,8 +156,15 @@ class LiveWriter:
         """Turn what the log holds into a segment."""
         with self._lock:
             self._flush()
-            if len(self._view.parts) > self.most_segments:
+            if len(self._view.parts) > self.most_segments and self._may_merge():
                 self._merge(first=1)
+
+    def _may_merge(self) -> bool:
+        why_not = why_not_merged(self._view, self._budget)
+        if why_not is not None and not self._told:
+            self._warn(why_not)
+            self._told = True
+        return why_not is None
 
     def _flush(self) -> None:
         with self._lock:

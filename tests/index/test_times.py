@@ -1,0 +1,178 @@
+"""Build times: every step of a build is planned for, by as much work as it really does."""
+
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bidr import rates as measuring
+from bidr.building import build_vectors
+from bidr.codes.plain import PlainCodes
+from bidr.errors import BidrError, ConfigError
+from bidr.index.build import build_index
+from bidr.index.engines import arrange, clusters, linking, means
+from bidr.index.sizes import BITS, ENGINES, Shape
+from bidr.index.times import BUILT_IN, Rates, build_times, built_in, halvings
+from bidr.rates import Asked, Measured, measure, measure_here
+from bidr.spent import Seconds, counted, spending
+from index.made_index import clustered, documents, random_codebooks
+
+DIM, NEAR = 48, 0.10
+NONE = Rates(*[0.0] * len(Rates._fields))._replace(row_bytes=1.0)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_every_step_of_a_build_is_planned_for(tmp_path: Path, engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(means, "FEWEST", 16)
+    monkeypatch.setattr(clusters, "ORDERED_DOCUMENTS", 500)
+    monkeypatch.setattr("bidr.index.times.ORDERED_DOCUMENTS", 500)
+    vectors, books = clustered(600, DIM), random_codebooks(DIM, 6)
+    named = {"documents": documents(600), "lexical": "prepend"}
+    with counted() as spent:
+        build_index(
+            tmp_path / "a", codebooks=books, codes=books.encode(vectors), vectors=vectors, engine=engine, **named
+        )
+    shape = Shape(600, DIM, engine, 4, 3)
+    planned = build_times(shape, BUILT_IN[4], postings=5)
+    assert planned.keys() - {"coding"} == spent.keys()
+    assert all(took.cpu > 0 for took in planned.values())
+    with counted() as spent:
+        build_vectors(vectors, None, tmp_path / "b", engine=engine, plain=PlainCodes(3, 16))
+    assert build_times(shape, BUILT_IN[4], named=False).keys() == spent.keys()
+
+
+@pytest.mark.parametrize(("engine", "count"), [("scan", 3_000), ("lists", 3_000), ("lists", 9_000), ("hnsw", 3_000)])
+def test_as_many_documents_are_compared_as_planned(
+    tmp_path: Path, engine: str, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(clusters, "ORDERED_DOCUMENTS", 500)
+    monkeypatch.setattr("bidr.index.times.ORDERED_DOCUMENTS", 500)
+    compared, pairs, begun = list[int](), list[int](), list[list[str]]()
+    nearest = clusters._nearest
+
+    class Counting:
+        def __init__(self, centroids: np.ndarray) -> None:
+            self.index, self.lists = nearest(centroids), len(centroids)
+            begun.append(list(spent)[-1:])
+
+        def search(self, block: np.ndarray, k: int) -> object:
+            compared.append(len(block))
+            pairs.append(len(block) * self.lists)
+            return self.index.search(block, k)
+
+    monkeypatch.setattr(clusters, "_nearest", Counting)
+    vectors, books = clustered(count, DIM), random_codebooks(DIM, 6)
+    with counted() as spent:
+        build_index(tmp_path, codebooks=books, codes=books.encode(vectors), vectors=vectors, engine=engine)
+    assert begun == [["clusters"]] * (clusters.ROUNDS + 1)
+    shape = Shape(count, DIM, engine, 4, 3)
+    assert sum(compared) == pytest.approx(build_times(shape, NONE._replace(turning=1.0))["clusters"].cpu)
+    assert sum(pairs) == pytest.approx(build_times(shape, NONE._replace(comparing=1.0))["clusters"].cpu)
+
+
+@pytest.mark.parametrize("size", [45, 170, 1_000])
+def test_clusters_are_halved_as_often_as_planned(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked, furthest = list[int](), arrange._furthest
+    monkeypatch.setattr(arrange, "_furthest", lambda own, rows, at: looked.append(len(rows)) or furthest(own, rows, at))
+    monkeypatch.setattr(arrange, "_halve", arrange._halve.py_func)
+    vectors = clustered(4_000, DIM)
+    own, offsets, order = Source(vectors), np.arange(0, 4_000, size), np.arange(4_000)
+    for part, ways in (
+        (32, lambda: arrange.in_blocks(own, offsets, order, 32)),
+        (4, lambda: arrange.arranged(own, clusters.Clusters(vectors[: len(offsets) - 1], offsets, order))),
+    ):
+        looked.clear()
+        list(ways())
+        among = 0 if part == 32 else (len(offsets) - 1) * halvings(len(offsets) - 1, 1)  # the centroids themselves
+        assert (sum(looked) / 2 - among) / offsets[-1] == pytest.approx(halvings(size, part), rel=0.15)
+
+
+def test_links_are_looked_for_among_as_many_as_planned(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(linking, "AMONG", 4)
+    asked, near = list[tuple[int, int]](), linking.near_pieces
+    monkeypatch.setattr(
+        linking, "near_pieces", lambda means, mine, count: asked.append((len(means), count)) or near(means, mine, count)
+    )
+    books, vectors = random_codebooks(DIM, 6), clustered(4_096, DIM)
+    list(linking.choose(books, books.encode(vectors), 100))
+    planned = build_times(Shape(4_096, DIM, "hnsw", 4, 3), NONE._replace(piecing=1.0))["links"].cpu
+    assert sum(pieces for pieces, _ in asked) == planned
+
+
+def test_a_file_is_found_again_for_every_block_of_rows() -> None:
+    """Small files are brought whole by each block; of large ones every row brings its own stretch."""
+    rates = NONE._replace(finding=1.0, row_bytes=1_024.0)
+    small, large = (
+        build_times(Shape(count, 256, "lists"), rates)["vectors"].cpu / count for count in (16_384, 100_000_000)
+    )
+    assert small == pytest.approx(16_384 * 1_024 / (1 << 16) / 8_192, rel=NEAR)
+    assert large == pytest.approx(1, rel=NEAR)
+
+
+def test_built_in_rates_are_those_of_their_dimensions_and_grow() -> None:
+    for bits in BITS:
+        assert built_in(bits, 384, 1_000) == pytest.approx(BUILT_IN[bits])
+        wider = built_in(bits, 768, 1_000)
+        assert all(more >= less for more, less in zip(wider, BUILT_IN[bits], strict=True))
+        assert wider.fitting > 2 * BUILT_IN[bits].fitting
+        assert built_in(bits, 384).naming < BUILT_IN[bits].naming
+
+
+def test_more_cores_help_with_products_alone() -> None:
+    for engine in ENGINES:
+        times = build_times(Shape(10_000_000, 384, engine), BUILT_IN[8])
+        assert all(took.clock(1) == pytest.approx(took.cpu) for took in times.values())
+        assert times["vectors"].clock(16) == times["vectors"].cpu
+        assert times["clusters"].clock(16) < times["clusters"].cpu / 8
+
+
+def test_a_step_within_another_is_counted_once() -> None:
+    with counted() as spent, spending("outer"):
+        with spending("inner"):
+            sum(range(2_000_000))
+        with spending("inner"):
+            sum(range(2_000_000))
+    assert list(spent) == ["outer", "inner"]
+    assert spent["inner"].cpu > 20 * spent["outer"].cpu
+    with spending("nobody asks"):
+        pass
+    assert sum(spent.values(), Seconds()).clock >= spent["inner"].clock
+
+
+def test_vectors_to_measure_on_are_looked_at_first(tmp_path: Path) -> None:
+    np.save(tmp_path / "v.npy", np.ones((100, 8), dtype=np.float32))
+    with pytest.raises(ConfigError, match=r"dim: given 16, but .*v.npy has 8 dimensions; give --dim 8"):
+        measure(Asked(16, 4, [8], vectors=str(tmp_path / "v.npy")))
+    with pytest.raises(ConfigError, match=r"v.npy has 100, expected 26,000 or more to measure on"):
+        measure(Asked(8, 4, [8], vectors=str(tmp_path / "v.npy")))
+
+
+def test_measuring_that_fails_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    failed = subprocess.CompletedProcess([], 1, "", "Traceback\nMemoryError: no room")
+    monkeypatch.setattr(measuring.subprocess, "run", lambda *a, **b: failed)
+    with pytest.raises(BidrError, match=r"steps of a build failed .MemoryError: no room.; plan without it"):
+        measure(Asked(8, 4, [8]))
+
+
+def test_rates_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In this process, on few documents."""
+    for name, value in {"DOCUMENTS": 6_000, "IN_A_PASS": 3_000, "PASSES": 2, "FIT_ROWS": 3_000, "LARGE": 500}.items():
+        monkeypatch.setattr(measuring, name, value)
+    for name, value in {"RANGES": 2, "PIECES": 2_000, "PACKED": 512}.items():
+        monkeypatch.setattr(measuring, name, value)
+    found = measure_here(Asked(32, 4, [8, 4], text_bytes=100, lexical=True))
+    assert list(found) == [8, 4]
+    for rates in found.values():
+        small = {"ordering", "summing", "halving", "parting", "finding"}  # may vanish in noise
+        assert all(rate > 0 for name, rate in rates._asdict().items() if name not in small)
+        assert rates.row_bytes == 128
+
+
+@pytest.mark.slow
+def test_rates_of_this_machine(tmp_path: Path) -> None:
+    np.save(tmp_path / "v.npy", clustered(30_000, DIM).astype(np.float16))
+    found = measure(Asked(DIM, 6, [8, 4], vectors=str(tmp_path / "v.npy")))
+    assert isinstance(found, Measured)
+    assert found.rates[8].row_bytes == 2 * DIM
+    assert found.rates[8].fitting > found.rates[4].fitting > 0
