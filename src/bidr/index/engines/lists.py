@@ -22,8 +22,8 @@ Scanning = Callable[[Floats, Rows, Rows, int, Words], tuple[Floats, Rows]]
 # 96.7 and 40 % 99.6 (docs/engines.md). Of more lists than a million documents have, a smaller one: what must be visited
 # for as much grew with the documents to the power .09 to .2 from 192,990 to a million, the lists with their root.
 VISITED, VISITED_OF, FEWER = 0.2, 4_000, 0.7
-# Where blocks are chosen by their means, fewer documents hold as much of what is looked for: 14 % of a million find
-# .985 of the exact top 100, where whole lists take 20 %, and 20 % find .991, where they take 28 (docs/engines.md).
+# Where blocks are chosen by their means, fewer documents hold as much of what is looked for: in 14 % of a million stand
+# .984 of the exact top 100, divided by vectors .988; in 20 % of them in whole lists .984, .985 (docs/engines.md).
 IN_BLOCKS = 0.7
 # Under a filter so many times as many: fewer documents of each are compared, and those that a filter leaves are further
 # away. Found of the scan's top 100 at 50 and 10 % allowed, with the query: .990 without this.
