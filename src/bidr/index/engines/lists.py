@@ -36,7 +36,7 @@ AGAINST = 0.75
 # Comparing with every centroid takes 10 microseconds a thousand; from here on a graph over them is quicker.
 MANY_LISTS = 32_768
 # Of more blocks (four million documents) those in the nearest lists alone are looked at: so many times as many lists
-# as would be visited, which loses 1 of 160 of what is found (docs/engines.md).
+# as would be visited, which loses 1 of 160 of what is found (tried by hand).
 MANY_BLOCKS, LOOKED = 131_072, 4
 # Products with bytes, summed over 8,000 dimensions, fit 32 bits.
 QUERY_STEPS = 2_047
