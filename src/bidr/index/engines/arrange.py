@@ -21,7 +21,7 @@ GROUP = 4
 # Documents that are compared by their mean first, when the nearest are looked for.
 PIECE = 32
 # Rounds in which halves are moved to where they are nearest. In a tenth of a million's blocks stand .972 of the exact
-# top 100 without any, .979 with 2, .982 with 5 and .981 with 10 (docs/engines.md).
+# top 100 without any, .979 with 2, .982 with 5 and .981 with 10 (1,000 lists by vectors, tried by hand).
 ROUNDS = 5
 # Documents in memory at once. A list of more is divided in pieces of so many, whatever it holds: learned lists may be
 # very uneven.

@@ -21,13 +21,13 @@ Offsets = npt.NDArray[np.int64]
 # 96.7 and 40 % 99.6 (docs/engines.md). Of more lists than a million documents have, a smaller one: what must be visited
 # for as much grew with the documents to the power .09 to .2 from 192,990 to a million, the lists with their root.
 VISITED, VISITED_OF, FEWER = 0.2, 4_000, 0.7
-# Where blocks are chosen by their means, fewer documents hold as much of what is looked for: 14 % of a million find
-# .985 of the exact top 100, where whole lists take 20 %, and 20 % find .991, where they take 28 (docs/engines.md).
+# Where blocks are chosen by their means, fewer documents hold as much of what is looked for: in 14 % of a million stand
+# .984 of the exact top 100, divided by vectors .988; in 20 % of them in whole lists .984, .985 (docs/engines.md).
 IN_BLOCKS = 0.7
 # Comparing with every centroid takes 10 microseconds a thousand; from here on a graph over them is quicker.
 MANY_LISTS = 32_768
 # Of more blocks (four million documents) those in the nearest lists alone are looked at: so many times as many lists
-# as would be visited, which loses 1 of 160 of what is found (docs/engines.md).
+# as would be visited, which loses 1 of 160 of what is found (tried by hand).
 MANY_BLOCKS, LOOKED = 131_072, 4
 # Products with bytes, summed over 8,000 dimensions, fit 32 bits.
 QUERY_STEPS = 2_047

@@ -16,8 +16,8 @@ from bidr.index.engines.shuffle import BLOCK, next_block, shuffle_here
 from bidr.index.engines.store import to_blocks
 from bidr.index.engines.tables import even_books, products, round_table
 
-# From so many blocks on (400,000 documents) they are looked into. Lists of 192,990 documents hold 110 each, hardly more
-# than a block, and found as much in as many documents; of 50,000 they found more (docs/engines.md).
+# From so many blocks on (400,000 documents) they are looked into. Of 200,000 documents whole lists take as long for .95
+# of the exact top 100; the more documents there are, the more blocks save (docs/engines.md).
 FEWEST = 12_500
 # How many blocks codewords are fitted to, and in how many rounds.
 FITTED, ROUNDS = 8_192, 10
