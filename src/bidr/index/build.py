@@ -199,7 +199,7 @@ class _Build:
             return as_learned(self.codebooks, self.given, self.learned)
         # An order alone needs no fine clusters.
         lists = clusters.lists_for(self.count) // (4 if self.engine == "scan" else 1)
-        made_from = [self.books, self.sources, lists]
+        made_from = [self.books, self.sources, lists, self.source.by]
         return by_kmeans(self.work, self.source, lists, made_from, near=has_means(self.engine, self.count))
 
     def vectors(self, stored: Stored) -> None:
