@@ -21,9 +21,10 @@ from bidr.codes.errors import code_errors
 from bidr.codes.fit import fit
 from bidr.index.build import build_index
 from bidr.index.engines import graph
+from bidr.index.live.coded import Coded
 from bidr.index.live.index import LiveIndex
 from bidr.index.live.view import LiveView
-from bidr.index.live.writer import Coded, LiveWriter
+from bidr.index.live.writer import LiveWriter
 from bidr.search import Searcher
 from bidr.text.records import Document
 

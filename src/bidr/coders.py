@@ -7,7 +7,7 @@ from bidr.codes.codebooks import Codebooks, Floats
 from bidr.codes.errors import code_errors
 from bidr.codes.vectors import VectorRows
 from bidr.errors import ConfigError, DataError
-from bidr.index.live.writer import Coded, Coder
+from bidr.index.live.coded import Coded, Coder
 from bidr.text import Document, document_text
 
 if TYPE_CHECKING:

@@ -12,8 +12,9 @@ from bidr.coders import frozen_coder, plain_coder, text_coder
 from bidr.codes.codebooks import Floats
 from bidr.codes.vectors import open_vectors
 from bidr.errors import ConfigError, IndexFolderError, ModelError
+from bidr.index.live.coded import Coded
 from bidr.index.live.index import LiveIndex
-from bidr.index.live.writer import Coded, LiveWriter
+from bidr.index.live.writer import LiveWriter
 from bidr.index.state import model_of
 from bidr.model.folder import Model
 from bidr.model.frozen import FrozenModel, open_model

@@ -30,9 +30,9 @@ from bidr.index.engines.sources import Decoded
 from bidr.index.faissfile import EF_CONSTRUCTION
 from bidr.index.lexical.sizes import counted as counted_words
 from bidr.index.times import BROUGHT, LOOKED_THROUGH, Rates, halvings
+from bidr.made import made_documents, made_vectors
 from bidr.progress import say, silent
 from bidr.spent import Seconds, counted
-from bidr.text.records import Document
 
 # As many as links are chosen from, and a few more; what takes long is done with some of them, in turns.
 DOCUMENTS, PASSES = LOOKED_THROUGH + 1_000, 3
@@ -42,7 +42,7 @@ COMPILED, FEW_CLUSTERS, LISTS = 600, 64, 2_048
 SMALL, LARGE = 100, 4_100
 RANGES, PACKED, PIECES, STRETCHES = 5, 2_048, 20_000, 1_024
 NEAR = chosen_from(EF_CONSTRUCTION)
-CENTRES, VOCABULARY, SPLIT = 500, 50_000, 500
+SPLIT = 500
 ONE_CORE = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
 
 
@@ -174,10 +174,7 @@ def _vectors(path: Path, asked: Asked) -> VectorRows:
         rows = open_vectors(asked.vectors, asked.vectors, "cosine").array
         np.save(path, np.asarray(rows[np.linspace(0, len(rows) - 1, DOCUMENTS).astype(np.int64)]))
     else:
-        random = np.random.default_rng(0)
-        centres = random.standard_normal((CENTRES, asked.dim), dtype=np.float32)
-        apart = random.standard_normal((DOCUMENTS, asked.dim), dtype=np.float32)
-        np.save(path, centres[random.integers(0, CENTRES, DOCUMENTS)] + apart)
+        np.save(path, made_vectors(DOCUMENTS, asked.dim))
     return open_vectors(path, "vectors", "cosine")
 
 
@@ -261,14 +258,8 @@ def _writing(asked: Asked, ready: _Ready, source: VectorRows) -> dict[str, float
 
 
 def _names(asked: Asked, count: int) -> dict[str, Any]:
-    """Ids, or documents of made words, some common and most rare; of the sizes that are asked for."""
-    random, size, width = np.random.default_rng(0), round(asked.text_bytes or 0), max(1, round(asked.id_bytes or 12))
-    words = [np.base_repr(7_919 * (number + 100), 36).lower() for number in range(VOCABULARY)]
-    drawn = (VOCABULARY ** random.random((count, size // 6 + 1))).astype(np.int64) - 1
-    documents = [
-        Document(f"{row:0{width}}", "", " ".join([words[word] for word in own])[:size])
-        for row, own in enumerate(drawn.tolist())
-    ]
+    """Ids or documents, of the sizes that are asked for."""
+    documents = made_documents(count, round(asked.text_bytes or 0), max(1, round(asked.id_bytes or 12)))
     if asked.text_bytes is not None:
         return {"documents": documents, "lexical": "prepend" if asked.lexical else None}
     return {} if asked.id_bytes is None else {"ids": [document.id for document in documents]}

@@ -14,8 +14,9 @@ from bidr.index.budget import build_peaks
 from bidr.index.build import build_index
 from bidr.index.candidates import AUTO_SCAN_DOCUMENTS
 from bidr.index.faissfile import import_faiss
+from bidr.index.live.coded import Coded
 from bidr.index.live.index import LiveIndex
-from bidr.index.live.writer import Coded, LiveWriter
+from bidr.index.live.writer import LiveWriter
 from bidr.index.reader import IndexReader
 from bidr.index.sizes import Shape, disk
 from bidr.text.records import Document

@@ -32,10 +32,10 @@ from bidr.index.engines.sources import Decoded, Source, source_of
 from bidr.index.faissfile import EF_CONSTRUCTION, pack
 from bidr.index.folder import Manifest, ModelStamp, Spread, checksum
 from bidr.index.generation import Begin, new_generation
-from bidr.index.given import Names, Stored, check_arrays, check_settings
+from bidr.index.given import Names, Stored, check_arrays, check_settings, stamps_of
 from bidr.index.lexical.files import WordsWriter
 from bidr.index.vectors import WRITE_ROWS, Kind, VectorWriter
-from bidr.index.work import Files, Step, Work, forget, stamp_of, write_array, write_rows
+from bidr.index.work import Files, Step, Work, forget, write_array, write_rows
 from bidr.progress import bar
 from bidr.spent import spending
 from bidr.text.dataset import Titles
@@ -109,7 +109,7 @@ class _Build:
 
     def __init__(self, work: Work, codebooks: Codebooks, codes: Codes, vectors: npt.NDArray[Any], engine: str) -> None:
         self.work, self.codebooks, self.given, self.rows = work, codebooks, codes, vectors
-        self.engine, self.sources, self.count = engine, _stamps(work, codes, vectors), len(codes)
+        self.engine, self.sources, self.count = engine, stamps_of(work, codes, vectors), len(codes)
         self.books = checksum(b"".join(array.tobytes() for array in codebooks if array is not None))
         self.files: Files = {}
         self.places: npt.NDArray[Any] | None = None
@@ -131,7 +131,7 @@ class _Build:
             self.graph(ef_construction)
         if has_means(self.engine, self.count):
             self.means()
-        if self.sources != _stamps(self.work, self.given, self.rows):
+        if self.sources != stamps_of(self.work, self.given, self.rows):
             raise DataError("vectors: changed while the index was made of them; build it again")
 
     def manifest(self, about: dict[str, Any], files: Files) -> Manifest:
@@ -297,8 +297,3 @@ class _Build:
         for block in blocks:
             yield block
             forget(array)
-
-
-def _stamps(work: Work, codes: Codes, vectors: npt.NDArray[Any]) -> dict[str, str]:
-    """What tells codes and vectors from others, where steps are kept."""
-    return {"codes": stamp_of(codes), "vectors": stamp_of(vectors)} if work.kept else {}

@@ -11,6 +11,7 @@ from bidr.codes.vectors import cut_off
 from bidr.errors import ConfigError, DataError
 from bidr.index.faissfile import EF_CONSTRUCTION, check_codes
 from bidr.index.vectors import Kind
+from bidr.index.work import Work, stamp_of
 from bidr.text.dataset import Titles
 from bidr.text.records import Document
 
@@ -50,3 +51,8 @@ def check_arrays(codebooks: Codebooks, codes: Codes, vectors: npt.NDArray[Any]) 
         raise DataError(f"vectors: given {vectors.dtype} of shape {vectors.shape}, expected floats of (documents, dim)")
     if len(vectors) != len(codes):
         raise DataError(f"{len(codes):,} codes but {len(vectors):,} vectors given, expected one of each a document")
+
+
+def stamps_of(work: Work, codes: Codes, vectors: npt.NDArray[Any]) -> dict[str, str]:
+    """What tells codes and vectors from others, where steps are kept."""
+    return {"codes": stamp_of(codes), "vectors": stamp_of(vectors)} if work.kept else {}

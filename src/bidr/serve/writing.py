@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from bidr.coders import frozen_coder, plain_coder, text_coder
 from bidr.codes.codebooks import Floats
 from bidr.errors import BidrError, DataError
-from bidr.index.live.writer import Coded, Coder, LiveWriter
+from bidr.index.live.coded import Coded, Coder
+from bidr.index.live.writer import LiveWriter
 from bidr.index.reader import check_model
 from bidr.index.state import model_of
 from bidr.serve.errors import Conflict, NotThere, Refused

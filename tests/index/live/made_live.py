@@ -6,9 +6,10 @@ from pathlib import Path
 import numpy as np
 
 from bidr.codes.errors import code_errors
+from bidr.index.live.coded import Coded
 from bidr.index.live.index import LiveIndex
 from bidr.index.live.view import LiveView
-from bidr.index.live.writer import Coded, LiveWriter
+from bidr.index.live.writer import LiveWriter
 from bidr.text.records import Document
 from index.made_index import clustered, random_codebooks, small_index
 

@@ -13,9 +13,10 @@ from bidr.answers import QueryVectors
 from bidr.codes.errors import code_errors
 from bidr.errors import ConfigError, IndexFolderError
 from bidr.index.build import build_index
+from bidr.index.live.coded import Coded
 from bidr.index.live.index import LiveIndex
 from bidr.index.live.snapshot import write_snapshot
-from bidr.index.live.writer import Coded, LiveWriter
+from bidr.index.live.writer import LiveWriter
 from bidr.search import Searcher
 from bidr.text.records import Document
 from index.live.made_live import DIM, built, contents, expected, some, writer

@@ -5,16 +5,17 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import NamedTuple, Protocol, Self
+from typing import Self
 
 import numpy as np
 
-from bidr.codes.codebooks import Codes, Floats
+from bidr.codes.codebooks import Floats
 from bidr.errors import DataError
 from bidr.index.budget import parse_bytes
 from bidr.index.folder import FileEntry, current_generation
 from bidr.index.generation import Generation, next_generation, only_writer, wanted
 from bidr.index.live.changes import Change, checked_documents, to_bytes
+from bidr.index.live.coded import Coded, Coder
 from bidr.index.live.compaction import compacting, why_not_merged
 from bidr.index.live.drift import Drift, Watch
 from bidr.index.live.index import LiveIndex
@@ -32,20 +33,6 @@ from bidr.text.records import Document, several_ids
 LOG_DOCUMENTS = 4_096
 LOG_BYTES = 64 << 20
 SEGMENTS = 8
-
-
-class Coded(NamedTuple):
-    """Documents as numbers: codes, vectors, and how far the codes are from what they stand for."""
-
-    codes: Codes
-    vectors: Floats
-    errors: Floats
-
-
-class Coder(Protocol):
-    """Turns documents into numbers: encodes their texts, or codes the vectors that are given with them."""
-
-    def __call__(self, documents: Sequence[Document], vectors: Floats | None) -> Coded: ...
 
 
 class LiveWriter:
