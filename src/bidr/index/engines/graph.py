@@ -24,7 +24,7 @@ EF_PER_CANDIDATE, EF_PER_CANDIDATE_WIDE, NARROW, WIDE = 2, 1, 200, 1_000
 SCANNED_PER_VISIT = 800
 # A filter may go against the query: a walk would go through all that is nearer before it meets what is allowed, which
 # at a million took 100 times as long as scanning that. Where the two have nothing to do with each other, of the entries
-# nearest to the query as large a share is allowed as of all, and hardly ever so many deviations fewer. With a quarter of
+# nearest to the query as large a share is allowed as of all, hardly ever so many deviations fewer. With a quarter of
 # that share instead, the half of a million in the clusters furthest from the query was walked and then scanned: 9.8 ms
 # in the median where scanning takes 4.2 (20 questions).
 AGAINST, DEVIATIONS = 0.75, 3
