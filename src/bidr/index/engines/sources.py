@@ -20,7 +20,12 @@ Which = slice | npt.NDArray[Any]
 
 
 class Source:
-    """Documents as float32 in the space of queries, some at a time: as vectors say."""
+    """Documents as float32 in the space of queries, some at a time: as vectors say.
+
+    name: what tells steps of a build that go by it from those of another engine, which may go by codes.
+    """
+
+    name = "vectors"
 
     def __init__(self, array: Any) -> None:
         self.array = array
@@ -47,6 +52,8 @@ class Source:
 
 class Decoded(Source):
     """As codes say."""
+
+    name = "codes"
 
     def __init__(self, codebooks: Codebooks, codes: Codes) -> None:
         super().__init__(codes)
