@@ -177,7 +177,7 @@ class _Build:
             self.source = source_of(self.codebooks, self.given, self.rows)
         division = self._division()
         means, lists, blocked = division.means, len(division.means), has_means(self.engine, self.count)
-        made_from = [self.books, self.sources, lists, checksum(means.tobytes())]
+        made_from = [self.books, self.sources, lists, checksum(means.tobytes()), self.source.name]
 
         def assigned(first: int) -> Iterator[npt.NDArray[Any]]:
             yield from self._forgetting(clusters.assigned(division.source, means, first), division.source.array)
@@ -199,7 +199,7 @@ class _Build:
             return as_learned(self.codebooks, self.given, self.learned)
         # An order alone needs no fine clusters.
         lists = clusters.lists_for(self.count) // (4 if self.engine == "scan" else 1)
-        made_from = [self.books, self.sources, lists, self.source.by]
+        made_from = [self.books, self.sources, lists, self.source.name]
         return by_kmeans(self.work, self.source, lists, made_from, near=has_means(self.engine, self.count))
 
     def vectors(self, stored: Stored) -> None:

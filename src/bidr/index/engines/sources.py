@@ -22,10 +22,10 @@ Which = slice | npt.NDArray[Any]
 class Source:
     """Documents as float32 in the space of queries, some at a time: as vectors say.
 
-    by: what tells lists that are made by it from others.
+    name: what tells steps of a build that go by it from those of another engine, which may go by codes.
     """
 
-    by = "vectors"
+    name = "vectors"
 
     def __init__(self, array: Any) -> None:
         self.array = array
@@ -53,7 +53,7 @@ class Source:
 class Decoded(Source):
     """As codes say."""
 
-    by = "codes"
+    name = "codes"
 
     def __init__(self, codebooks: Codebooks, codes: Codes) -> None:
         super().__init__(codes)
