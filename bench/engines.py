@@ -7,7 +7,7 @@ python bench/engines.py million.npy queries.npy --counts 400000 --engines scan l
 Codes are OPQ codes, fitted on a sample. "of scan": the share of the scan's N candidates that the engine finds.
 "R@100": the share of the exact top 100 that is left after the N candidates are ranked by the vectors, which is what the
 candidates hold of it; lists need more of them than a scan to hold as much. ms: CPU time of one query's candidates, the
-mean over all queries, on one thread.
+mean over all queries, on one thread. Lists are divided by codes; an index may divide them by vectors (bench/blocks.py).
 """
 
 import time
