@@ -1,7 +1,7 @@
 """What blocks of 32 documents bring to inverted lists, on your own vectors.
 
 python bench/blocks.py million.npy queries.npy --counts 200000 400000 700000 1000000
-python bench/blocks.py million.npy queries.npy --counts 1000000 --bytes-per-doc 64 --candidates 500 700 1000
+python bench/blocks.py million.npy queries.npy --counts 1000000 --bytes-per-doc 64 --candidates 300 500 700
 
 Documents are drawn for each count, coded (OPQ, 4 bits), and an index is built of them twice, with blocks at any size:
 divided by what codes say, and by vectors. Of each, and of its whole lists, printed are
