@@ -42,7 +42,12 @@ def prepared(tmp_path: Path) -> run.Prepared:
 
 
 def measured(
-    prepared: run.Prepared, code: str, monkeypatch: pytest.MonkeyPatch, variant: Variant, seconds: float = 60
+    prepared: run.Prepared,
+    code: str,
+    monkeypatch: pytest.MonkeyPatch,
+    variant: Variant,
+    seconds: float = 60,
+    rounds: int = 1,
 ) -> run.Row:
     """A row for a made peer: its adapter stands beside a copy of the harness."""
     (prepared.folder / "made.py").write_text(code)
@@ -52,7 +57,7 @@ def measured(
         return given(python, {**request, "adapter": str(prepared.folder / "made.py")}, seconds)
 
     monkeypatch.setattr(run, "ask", asked)
-    return run.compare([variant], prepared, lambda peer: sys.executable, {}, run.Limits(1, seconds, 2, 1))[0]
+    return run.compare([variant], prepared, lambda peer: sys.executable, {}, run.Limits(1, seconds, 2, rounds))[0]
 
 
 def made(rank: str | None = "random", on_disk: bool = False) -> Variant:
@@ -76,6 +81,22 @@ def test_a_peer_that_finds_everything(
         assert point["p99_ms"] >= point["p50_ms"] > 0
     assert row["build"]["disk_bytes"] == pytest.approx(1_500 * 64, rel=0.01)
     assert "made" in tables([row])
+
+
+def test_a_round_that_fails_leaves_those_before(prepared: run.Prepared, monkeypatch: pytest.MonkeyPatch) -> None:
+    once = EXACT.replace(
+        "def opened(folder, settings):",
+        """def opened(folder, settings):
+    tries = folder / "tries"
+    tries.write_text(tries.read_text() + "x" if tries.exists() else "x")
+    assert len(tries.read_text()) < 2, "not again"
+""",
+    )
+    row = measured(prepared, once, monkeypatch, made(None), rounds=3)
+    assert len(row["points"]) == 2
+    assert row["stopped"] == "AssertionError: not again"
+    assert "not again" in tables([row])
+    assert "of 0.95" in tables([row])
 
 
 def test_memory_is_what_the_documents_take(prepared: run.Prepared, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -231,6 +252,10 @@ def test_candidates_are_ranked_by_our_reads_in_what_a_peer_is_installed_with(tmp
     [
         (["--peers", "scan"], "unknown peer 'scan'; did you mean 'scann'?"),
         (["--peer-python", "scann"], "expected NAME=PATH"),
+        (
+            ["--code-bytes", "4", "--skip", "usearch f61"],
+            "which is none of the indexes of --peers; did you mean 'usearch f16'?",
+        ),
         (["--code-bytes", "7"], "expected a divisor of 8"),
         (["--asked", "0"], "--asked: given 0"),
         (["--work", "/nowhere/at/all"], "does not exist"),

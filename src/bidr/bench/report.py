@@ -18,8 +18,11 @@ def tables(rows: list[Row]) -> str:
     ran = [row for row in rows if "error" not in row]
     parts = [_sizes(ran)] + [_at(ran, target) for target in TARGETS] + [_cold(ran)]
     failed = [[row["name"], row["error"]] for row in rows if "error" in row]
+    stopped = [[row["name"], row["stopped"]] for row in ran if "stopped" in row]
     if failed:
         parts.append(_table("Not measured", ["index", "why"], failed))
+    if stopped:
+        parts.append(_table("Fewer rounds than the others", ["index", "why"], stopped))
     return "\n\n".join(part for part in parts if part)
 
 

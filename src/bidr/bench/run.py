@@ -123,7 +123,7 @@ def compare(
     steps += [(f"searched, round {number + 1} of {limits.rounds}", search) for number in range(limits.rounds)]
     for done, do in steps:
         for entry in entries:
-            if "error" not in entry.row:
+            if not entry.row.keys() & {"error", "stopped"}:
                 _attempt(entry, do, done)
                 keep(rows)
     return rows
@@ -142,12 +142,12 @@ def _row(variant: Variant) -> Row:
 
 
 def _attempt(entry: _Entry, do: Callable[[Variant, dict[str, Any], Row], None], done: str) -> None:
-    """Do it and say so; where it fails the row says why."""
+    """Do it and say so; where it fails the row says why, and keeps the rounds before."""
     try:
         do(*entry)
     except PeerError as error:
-        entry.row["error"] = str(error)
-    print(f"{entry.variant.name}: {entry.row.get('error') or done}", file=sys.stderr, flush=True)
+        entry.row["stopped" if entry.row["points"] else "error"] = done = str(error)
+    print(f"{entry.variant.name}: {done}", file=sys.stderr, flush=True)
 
 
 def _request(variant: Variant, prepared: Prepared, fitted: dict[int, Fitted], limits: Limits) -> dict[str, Any]:

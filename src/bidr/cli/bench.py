@@ -5,13 +5,16 @@ import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
 from bidr.cli.options import nearest
 from bidr.cli.shown import OptionalFile, OptionalFolder, Shown, Verb
 from bidr.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    from bidr.bench.variants import Variant
 
 Peers = tuple[str, ...]
 FEWEST = 1_000
@@ -31,6 +34,8 @@ class Bench(Verb):
     """The queries' vectors (.npy)."""
     peers: Peers = ("ours", "faiss", "faiss-hnsw", "scann", "diskann", "lancedb", "usearch", "hnswlib", "naive")
     """Which to measure."""
+    skip: Annotated[Peers, tyro.conf.arg(metavar="NAME")] = ()
+    """Indexes to leave out, as the tables name them, such as 'usearch f16', which takes long to build."""
     peer_python: Annotated[Peers, tyro.conf.arg(metavar="NAME=PATH")] = ()
     """The Python that has a peer, where it is not this one."""
     install: OptionalFolder = None
@@ -71,7 +76,7 @@ class Bench(Verb):
         check_same_dim(documents, queries)
         if len(documents) < FEWEST:
             raise DataError(f"{self.vectors} holds {len(documents):,} vectors, expected {FEWEST:,} or more")
-        wanted = variants(self.peers, len(documents), documents.dim, self.code_bytes)
+        wanted = self._wanted(variants(self.peers, len(documents), documents.dim, self.code_bytes))
         failed = self._installed(pythons)
         with tempfile.TemporaryDirectory(dir=self.work, prefix="bench-") as folder:
             prepared = prepare(Path(folder), documents, queries, self.asked)
@@ -114,6 +119,15 @@ class Bench(Verb):
             if peer not in NAMES:
                 raise ConfigError(f"unknown peer {peer!r}{nearest(peer, NAMES) or ';'} known are {', '.join(NAMES)}")
         return pythons
+
+    def _wanted(self, known: list["Variant"]) -> list["Variant"]:
+        """All but those to be left out."""
+        names = [variant.name for variant in known]
+        for name in self.skip:
+            if name not in names:
+                given = f"--skip: given {name!r}, which is none of the indexes of --peers"
+                raise ConfigError(f"{given}{nearest(name, names) or ';'} these are {', '.join(names)}")
+        return [variant for variant in known if variant.name not in self.skip]
 
     def _installed(self, pythons: dict[str, str]) -> dict[str, str]:
         """Install the peers that need it and were given no Python of their own; returns why some could not be."""
