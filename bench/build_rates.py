@@ -18,10 +18,10 @@ import tyro
 from bidr.building import build_vectors
 from bidr.codes.plain import PlainCodes
 from bidr.errors import ConfigError
-from bidr.index.sizes import Shape
-from bidr.index.times import Rates, build_times
+from bidr.index.planned.sizes import Shape
+from bidr.index.planned.times import Rates, build_times
+from bidr.planning.rates import Asked, measure
 from bidr.progress import silent
-from bidr.rates import Asked, measure
 from bidr.spent import Spent, counted, now
 
 MOST_LINKED = 200_000

@@ -75,7 +75,7 @@ def build(data: str, folder: Path, size: int, split: str) -> dict[str, float]:
 
 def plans(data: str, size: int) -> list[int]:
     """Bytes on disk that a plan says, by a sample of the texts and by their mean size."""
-    from bidr.plan import look_through  # not before the peak is known: what it imports takes memory too
+    from bidr.planning.plan import look_through  # not before the peak is known: what it imports takes memory too
 
     seen = look_through(islice(load(data).corpus, size))
     return [sum(words_disk(words, size).values()) for words in (seen.words, guessed(seen.text_bytes))]

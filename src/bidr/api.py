@@ -12,10 +12,10 @@ from bidr.codes.vectors import Metric, open_vectors
 from bidr.errors import ConfigError
 from bidr.evaluation import MEASURES, Report, evaluate_searcher
 from bidr.exporting import export_index
-from bidr.index.budget import check_budget, loaded_bytes
-from bidr.index.generation import WAIT
 from bidr.index.live.snapshot import write_snapshot
 from bidr.index.live.writer import LiveWriter
+from bidr.index.planned.budget import check_budget, loaded_bytes
+from bidr.index.storage.generation import WAIT
 from bidr.model.folder import Model
 from bidr.model.frozen import FrozenModel
 from bidr.opening import OpenIndex, open_index, open_writer

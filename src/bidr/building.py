@@ -16,15 +16,15 @@ from bidr.codes.fit import too_few
 from bidr.codes.plain import PlainCodes, encode_blocks
 from bidr.codes.vectors import VectorRows, check_dims, open_vectors
 from bidr.errors import ConfigError, ModelError
-from bidr.index.budget import build_peaks, check_budget, watched
 from bidr.index.build import build_index
 from bidr.index.candidates import choose_engine
 from bidr.index.engines.files import write_codebooks
-from bidr.index.folder import ModelStamp, Spread
 from bidr.index.live.drift import ERRORS_SAMPLED
-from bidr.index.sizes import Shape
+from bidr.index.planned.budget import build_peaks, check_budget, watched
+from bidr.index.planned.sizes import Shape
+from bidr.index.steps.work import Step, Work, forget, stamp_of, working
+from bidr.index.storage.folder import ModelStamp, Spread
 from bidr.index.vectors import Kind
-from bidr.index.work import Step, Work, forget, stamp_of, working
 from bidr.model.encode import encode_corpus
 from bidr.model.folder import Model
 from bidr.model.frozen import FrozenModel, open_model

@@ -15,7 +15,7 @@ from bidr.api import build, open_index
 from bidr.errors import ConfigError
 from bidr.evaluation import candidate_recall, evaluate_run, evaluate_searcher, paired, rank_run, remember
 from bidr.files import write_json
-from bidr.index.state import model_of as stamp_of
+from bidr.index.storage.state import model_of as stamp_of
 from bidr.negatives.bm25 import Bm25
 from bidr.progress import say
 from bidr.search import Searcher

@@ -14,7 +14,7 @@ import numpy as np
 from bidr.answers import STEPS, Ranking, Timings
 from bidr.errors import ConfigError, DataError, IndexFolderError
 from bidr.files import write_json
-from bidr.index.folder import current_generation
+from bidr.index.storage.folder import current_generation
 from bidr.search import Searcher
 from bidr.text.records import Query
 from bidr.text.trec import Run

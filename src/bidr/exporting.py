@@ -8,7 +8,7 @@ from bidr.index.live.export import ExportedIndex, write_export
 from bidr.index.live.export_readme import Asked
 from bidr.index.live.index import LiveIndex
 from bidr.index.reader import check_model
-from bidr.index.state import model_of
+from bidr.index.storage.state import model_of
 from bidr.model.folder import read_about
 from bidr.model.frozen import KIND, FrozenModel
 

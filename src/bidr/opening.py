@@ -15,7 +15,7 @@ from bidr.errors import ConfigError, IndexFolderError, ModelError
 from bidr.index.live.coded import Coded
 from bidr.index.live.index import LiveIndex
 from bidr.index.live.writer import LiveWriter
-from bidr.index.state import model_of
+from bidr.index.storage.state import model_of
 from bidr.model.folder import Model
 from bidr.model.frozen import FrozenModel, open_model
 from bidr.search import QueryEncoder, Searcher

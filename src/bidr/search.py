@@ -11,12 +11,12 @@ from bidr.answers import STEPS, Answer, Answers, Options, QueryVectors, Ranking,
 from bidr.codes.codebooks import Floats
 from bidr.errors import ConfigError, DataError
 from bidr.index.candidates import Rows
-from bidr.index.folder import Manifest
 from bidr.index.lexical.join import Joined
 from bidr.index.live.index import LiveIndex
 from bidr.index.live.view import LiveView
 from bidr.index.live.words import with_words
 from bidr.index.reader import IndexReader
+from bidr.index.storage.folder import Manifest
 
 CANDIDATES = 200
 Texts = list[str] | tuple[str, ...]

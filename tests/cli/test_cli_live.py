@@ -7,7 +7,7 @@ import pytest
 from cli_data import Made, Run
 
 import bidr as package
-from bidr.index.sizes import Shape, ram
+from bidr.index.planned.sizes import Shape, ram
 from bidr.text import Document
 
 WORDS = "zanzibar quixotic"

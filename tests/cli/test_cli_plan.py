@@ -9,19 +9,19 @@ import numpy as np
 import pytest
 from cli_data import Run
 
-from bidr import settings
 from bidr.codes.exact import top_k
 from bidr.codes.fit import fit
 from bidr.codes.plain import PlainCodes
 from bidr.errors import ConfigError
-from bidr.growing import Growth
-from bidr.index.budget import parse_bytes
 from bidr.index.engines.lists import default_visits
 from bidr.index.engines.make import make_graph, make_lists, make_scan
 from bidr.index.lexical.sizes import guessed
-from bidr.index.times import Rates, built_in
-from bidr.plan import Corpus, machines_for, plan
-from bidr.rates import Asked, Measured
+from bidr.index.planned.budget import parse_bytes
+from bidr.index.planned.times import Rates, built_in
+from bidr.planning import settings
+from bidr.planning.growing import Growth
+from bidr.planning.plan import Corpus, machines_for, plan
+from bidr.planning.rates import Asked, Measured
 
 GIB = 1 << 30
 DIM = 32
@@ -102,7 +102,7 @@ def test_build_times_by_rates_of_this_machine(
         slow = {bits: Rates(*(2 * rate for rate in built_in(bits, DIM, 500))) for bits in wanted.bits}
         return Measured({bits: own._replace(row_bytes=own.row_bytes / 2) for bits, own in slow.items()}, "Toy", 7.0)
 
-    monkeypatch.setattr("bidr.plan.measure", measured)
+    monkeypatch.setattr("bidr.planning.plan.measure", measured)
     flags = ["plan", "--docs", "1e6", "--dim", DIM, "--text-bytes", 500, "--cores", 1, "--json", tmp_path / "plan.json"]
     shown = bidr(*flags)
     assert "of a shared 2-core AMD EPYC, and may be off by 2 times" in shown.out

@@ -7,7 +7,7 @@ import numpy as np
 
 from bidr.codes.codebooks import Codebooks
 from bidr.index.build import build_index
-from bidr.index.folder import ModelStamp
+from bidr.index.storage.folder import ModelStamp
 from bidr.text.records import Document
 
 

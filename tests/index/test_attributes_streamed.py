@@ -13,10 +13,10 @@ from bidr.building import build_vectors
 from bidr.codes.plain import PlainCodes
 from bidr.errors import ConfigError
 from bidr.files import NewFile
-from bidr.index import columns, values
-from bidr.index.budget import ATTRIBUTES_HELD, build_peaks
-from bidr.index.documents import write_documents
-from bidr.index.sizes import Shape
+from bidr.index.documents import columns, values
+from bidr.index.documents.store import write_documents
+from bidr.index.planned.budget import ATTRIBUTES_HELD, build_peaks
+from bidr.index.planned.sizes import Shape
 from bidr.text import Dataset
 from bidr.text.records import Document
 
@@ -49,9 +49,9 @@ def test_what_waits_on_disk_ends_in_the_same_files(tmp_path, monkeypatch, held, 
     assert {"column.0.words.blob", "column.0.codes.npy", "column.2.values.npy", "attributes.json"} <= whole.keys()
     monkeypatch.setattr(columns, "HELD", held)
     monkeypatch.setattr(columns, "WORDS_HELD", words)
-    monkeypatch.setattr("bidr.index.values.AT_ONCE", 13)
-    monkeypatch.setattr("bidr.index.values.SOME", 5)
-    monkeypatch.setattr("bidr.index.values.READ", 100)
+    monkeypatch.setattr("bidr.index.documents.values.AT_ONCE", 13)
+    monkeypatch.setattr("bidr.index.documents.values.SOME", 5)
+    monkeypatch.setattr("bidr.index.documents.values.READ", 100)
     assert write(tmp_path / "parts", documents) == whole
 
 
@@ -69,10 +69,10 @@ import sys, threading, time
 from pathlib import Path
 from memory_probe import memory
 from bidr.files import NewFile
-from bidr.index.documents import write_documents
+from bidr.index.documents.store import write_documents
 from bidr.text.records import Document
 
-from bidr.index import columns, names
+from bidr.index.documents import columns, names
 
 folder, count = Path(sys.argv[1]), int(sys.argv[2])
 names.HELD = 1 << 14  # ids apart
@@ -131,7 +131,7 @@ def least(data: Dataset | None, out: Path) -> int:
 
 
 def test_a_budget_counts_attributes_where_there_may_be_any(tmp_path, monkeypatch):
-    monkeypatch.setattr("bidr.index.budget.anonymous", lambda: 0)
+    monkeypatch.setattr("bidr.index.planned.budget.anonymous", lambda: 0)
     given = [Document(f"{row}", "", "text") for row in range(300)]
     described, unread, read = (
         Dataset.from_records("made", [each._replace(attributes=attributes) for each in given])

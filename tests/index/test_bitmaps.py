@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bidr.errors import IndexFolderError
-from bidr.index import attributes as stored
-from bidr.index.bitmaps import AT_ONCE, by_place, by_row, new_words, within
 from bidr.index.build import build_index
-from bidr.index.filters import RANGES, matches, parse_filter
+from bidr.index.documents import attributes as stored
+from bidr.index.documents.bitmaps import AT_ONCE, by_place, by_row, new_words, within
+from bidr.index.documents.filters import RANGES, matches, parse_filter
+from bidr.index.documents.recent import OVERHEAD
+from bidr.index.documents.wanted import mark_fraction_range, mark_fractions, mark_whole_range, mark_wholes
 from bidr.index.reader import IndexReader
-from bidr.index.recent import OVERHEAD
-from bidr.index.wanted import mark_fraction_range, mark_fractions, mark_whole_range, mark_wholes
 from bidr.text.records import Document
 from index.live.made_live import BOOKS, some
 
@@ -204,10 +204,10 @@ def test_an_order_that_names_no_row_is_damage(index):
 
 AFTER_WARMING = """
 import json, sys
-from bidr.index import bitmaps
-from bidr.index.filters import parse_filter
+from bidr.index.documents import bitmaps
+from bidr.index.documents.filters import parse_filter
 from bidr.index.reader import IndexReader
-from bidr.index.wanted import warm_up
+from bidr.index.documents.wanted import warm_up
 
 compiled = lambda: sum(len(each.signatures) for each in vars(bitmaps).values() if hasattr(each, "signatures"))
 warm_up()

@@ -17,13 +17,13 @@ from bidr.codes.plain import PlainCodes
 from bidr.codes.vectors import open_vectors
 from bidr.errors import ConfigError, DataError, IndexFolderError, StorageError
 from bidr.index import build as building
-from bidr.index import dividing
-from bidr.index import work as working
 from bidr.index.build import build_index
 from bidr.index.engines import clusters, linking, sources
 from bidr.index.reader import IndexReader
+from bidr.index.steps import dividing
+from bidr.index.steps import work as working
+from bidr.index.steps.work import Work
 from bidr.index.vectors import write as vector_writing
-from bidr.index.work import Work
 
 COUNT, DIM = 1_500, 32
 BOOKS = random_codebooks(DIM, 4)

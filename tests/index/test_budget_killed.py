@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from made_index import clustered
 
-from bidr.index.budget import build_peaks
 from bidr.index.live.compaction import compact_peaks
 from bidr.index.live.index import LiveIndex
-from bidr.index.sizes import Shape
+from bidr.index.planned.budget import build_peaks
+from bidr.index.planned.sizes import Shape
 
 DIM, KILLS, BLOCK = 384, 20, 10_000
 GIB = 1 << 30

@@ -9,13 +9,13 @@ from bidr.codes.plain import PlainCodes
 from bidr.codes.vectors import cut_off
 from bidr.errors import ConfigError, DataError, IndexFolderError
 from bidr.index.build import build_index
-from bidr.index.folder import Manifest, parse, render
 from bidr.index.live.index import LiveIndex
 from bidr.index.reader import IndexReader
+from bidr.index.steps.work import Work
+from bidr.index.storage.folder import Manifest, parse, render
 from bidr.index.vectors.layout import to_rows
-from bidr.index.work import Work
+from bidr.planning.settings import on_index
 from bidr.search import Searcher
-from bidr.settings import on_index
 from bidr.shrunk import ShrunkSearcher
 from bidr.text.records import Document
 from index.made_index import clustered, random_codebooks

@@ -10,13 +10,13 @@ import pytest
 from made_index import clustered, documents, random_codebooks, small_index
 
 from bidr.errors import ConfigError, IndexFolderError, StorageError
-from bidr.index import folder as folder_module
-from bidr.index import generation
 from bidr.index.build import build_index
 from bidr.index.engines.files import IN_RAM, load_engine
-from bidr.index.folder import FileEntry, Manifest, checksum, parse, render
-from bidr.index.generation import new_generation
 from bidr.index.reader import IndexReader
+from bidr.index.storage import folder as folder_module
+from bidr.index.storage import generation
+from bidr.index.storage.folder import FileEntry, Manifest, checksum, parse, render
+from bidr.index.storage.generation import new_generation
 
 FEW = 6
 

@@ -10,15 +10,15 @@ from bidr.cli.about import describe_index
 from bidr.codes.codebooks import Codebooks
 from bidr.codes.learned import LearnedLists
 from bidr.errors import DataError, IndexFolderError, ModelError
-from bidr.index.budget import build_peaks
 from bidr.index.build import build_index
 from bidr.index.candidates import AUTO_SCAN_DOCUMENTS
 from bidr.index.faissfile import import_faiss
 from bidr.index.live.coded import Coded
 from bidr.index.live.index import LiveIndex
 from bidr.index.live.writer import LiveWriter
+from bidr.index.planned.budget import build_peaks
+from bidr.index.planned.sizes import Shape, disk
 from bidr.index.reader import IndexReader
-from bidr.index.sizes import Shape, disk
 from bidr.text.records import Document
 
 COUNT, DIM, LISTS = 400, 16, 12

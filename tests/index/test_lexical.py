@@ -9,7 +9,7 @@ import pytest
 from bidr.answers import QueryVectors
 from bidr.errors import ConfigError, IndexFolderError
 from bidr.index.build import build_index
-from bidr.index.filters import parse_filter
+from bidr.index.documents.filters import parse_filter
 from bidr.index.lexical import files, score
 from bidr.index.lexical.postings import Counted, Postings
 from bidr.index.live.index import LiveIndex

@@ -10,11 +10,11 @@ import pytest
 
 from bidr.errors import DataError
 from bidr.files import NewFile
-from bidr.index import names
-from bidr.index.budget import NAMED, NAMES_HELD
-from bidr.index.documents import write_documents
-from bidr.index.folder import FileEntry
-from bidr.index.names import HASHES, ROWS, Names, hash_of
+from bidr.index.documents import names
+from bidr.index.documents.names import HASHES, ROWS, Names, hash_of
+from bidr.index.documents.store import write_documents
+from bidr.index.planned.budget import NAMED, NAMES_HELD
+from bidr.index.storage.folder import FileEntry
 from bidr.spill import Spill
 from bidr.text import Dataset, Document, check_corpus, ids
 from bidr.text.labels import list_ids
@@ -39,7 +39,7 @@ class Folder:
 
 
 def _entry(path: Path) -> tuple[int, str]:
-    from bidr.index.folder import checksum
+    from bidr.index.storage.folder import checksum
 
     return path.stat().st_size, checksum(path.read_bytes())
 
@@ -141,8 +141,8 @@ import sys
 from pathlib import Path
 from memory_probe import memory
 from bidr.files import NewFile
-from bidr.index import names
-from bidr.index.documents import write_documents
+from bidr.index.documents import names
+from bidr.index.documents.store import write_documents
 from bidr.text import ids
 from bidr.text.labels import list_ids
 from bidr.text.records import Document

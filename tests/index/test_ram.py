@@ -9,7 +9,7 @@ import pytest
 from made_index import clustered, random_codebooks
 
 from bidr.index.build import build_index
-from bidr.index.sizes import Shape, ram
+from bidr.index.planned.sizes import Shape, ram
 from bidr.text.records import Document
 
 PROBE = Path(__file__).with_name("ram_probe.py")

@@ -7,16 +7,16 @@ import numpy as np
 import pytest
 from made_index import clustered, documents, random_codebooks
 
-from bidr.index import checks
 from bidr.index.build import build_index
 from bidr.index.engines import means
 from bidr.index.lexical.sizes import words_disk
 from bidr.index.live.index import LiveIndex
 from bidr.index.live.writer import LiveWriter
+from bidr.index.planned.sizes import BITS, ENGINES, Shape, cold_pages, disk, engine_ram, pages_a_row, ram
 from bidr.index.reader import IndexReader
-from bidr.index.sizes import BITS, ENGINES, Shape, cold_pages, disk, engine_ram, pages_a_row, ram
+from bidr.index.storage import checks
 from bidr.index.vectors import KINDS
-from bidr.plan import look_through
+from bidr.planning.plan import look_through
 from bidr.text.records import Document
 
 DIM, CODE_BYTES = 48, 6

@@ -6,16 +6,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bidr import rates as measuring
 from bidr.building import build_vectors
 from bidr.codes.plain import PlainCodes
 from bidr.errors import BidrError, ConfigError
 from bidr.index.build import build_index
 from bidr.index.engines import arrange, clusters, linking, means
 from bidr.index.engines.sources import Source
-from bidr.index.sizes import BITS, ENGINES, Shape
-from bidr.index.times import BUILT_IN, Rates, build_times, built_in, halvings
-from bidr.rates import Asked, Measured, measure, measure_here
+from bidr.index.planned.sizes import BITS, ENGINES, Shape
+from bidr.index.planned.times import BUILT_IN, Rates, build_times, built_in, halvings
+from bidr.planning import rates as measuring
+from bidr.planning.rates import Asked, Measured, measure, measure_here
 from bidr.spent import Seconds, counted, spending
 from index.made_index import clustered, documents, random_codebooks
 
@@ -27,7 +27,7 @@ NONE = Rates(*[0.0] * len(Rates._fields))._replace(row_bytes=1.0)
 def test_every_step_of_a_build_is_planned_for(tmp_path: Path, engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(means, "FEWEST", 16)
     monkeypatch.setattr(clusters, "ORDERED_DOCUMENTS", 500)
-    monkeypatch.setattr("bidr.index.times.ORDERED_DOCUMENTS", 500)
+    monkeypatch.setattr("bidr.index.planned.times.ORDERED_DOCUMENTS", 500)
     vectors, books = clustered(600, DIM), random_codebooks(DIM, 6)
     named = {"documents": documents(600), "lexical": "prepend"}
     with counted() as spent:
@@ -48,7 +48,7 @@ def test_as_many_documents_are_compared_as_planned(
     tmp_path: Path, engine: str, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(clusters, "ORDERED_DOCUMENTS", 500)
-    monkeypatch.setattr("bidr.index.times.ORDERED_DOCUMENTS", 500)
+    monkeypatch.setattr("bidr.index.planned.times.ORDERED_DOCUMENTS", 500)
     compared, pairs, begun = list[int](), list[int](), list[list[str]]()
     nearest = clusters._nearest
 

@@ -13,15 +13,15 @@ from made_index import clustered, random_codebooks, small_index
 
 import bidr
 from bidr.errors import IndexFolderError
-from bidr.index import generation
 from bidr.index.build import build_index
-from bidr.index.generation import LOCK, only_writer, wanted
 from bidr.index.live import writer as live_writer
+from bidr.index.storage import generation
+from bidr.index.storage.generation import LOCK, only_writer, wanted
 
 WAITING = """
 import sys
 from pathlib import Path
-from bidr.index.generation import only_writer
+from bidr.index.storage.generation import only_writer
 with only_writer(Path(sys.argv[1]), 60):
     print("has it", flush=True)
 """

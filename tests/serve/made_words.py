@@ -6,7 +6,7 @@ import numpy as np
 
 from bidr.codes.fit import fit
 from bidr.index.build import build_index
-from bidr.index.folder import ModelStamp
+from bidr.index.storage.folder import ModelStamp
 from bidr.model.bag import BagEncoder
 from bidr.model.encode import encode_texts
 from bidr.model.folder import ModelParts, TextSettings, save_model

@@ -5,8 +5,8 @@ import time
 import pytest
 
 from bidr.errors import OutOfTime
-from bidr.index import attributes
 from bidr.index.deadline import ending, in_time
+from bidr.index.documents import attributes
 from bidr.index.live import memory
 from bidr.serve.errors import Late, as_refusal
 from bidr.serve.limits import Limits

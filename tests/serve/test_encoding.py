@@ -15,7 +15,7 @@ from bidr.answers import QueryVectors
 from bidr.codes import Codebooks
 from bidr.errors import ConfigError
 from bidr.index.build import build_index
-from bidr.index.folder import ModelStamp
+from bidr.index.storage.folder import ModelStamp
 from bidr.model.folder import Model, ModelParts, TextSettings, save_model
 from bidr.model.transformer import TransformerEncoder
 from bidr.serve.encoding import Encoding, query_service

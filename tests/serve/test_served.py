@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from bidr.errors import IndexFolderError
-from bidr.index.folder import ModelStamp
 from bidr.index.live.check import describe_live
 from bidr.index.live.coded import Coded
 from bidr.index.live.writer import LiveWriter
+from bidr.index.storage.folder import ModelStamp
 from bidr.serve.finding import Finder
 from bidr.serve.limits import Limits
 from bidr.serve.served import Served, describe

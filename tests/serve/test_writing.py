@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from bidr.errors import DataError, StorageError
-from bidr.index import generation
-from bidr.index.generation import only_writer
 from bidr.index.live.index import LiveIndex
+from bidr.index.storage import generation
+from bidr.index.storage.generation import only_writer
 from bidr.serve import runtime
 from bidr.serve import writing as writing_module
 from bidr.serve.errors import Internal

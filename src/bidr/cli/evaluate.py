@@ -61,7 +61,7 @@ class Evaluate(Verb):
     def run(self) -> Shown:
         from bidr.api import open_index
         from bidr.evaluation import evaluate_searcher, remember
-        from bidr.index.state import model_of
+        from bidr.index.storage.state import model_of
         from bidr.text import read_run, write_run
 
         if self.candidates is not None and self.candidates < 1:

@@ -63,8 +63,8 @@ class Build(Verb):
     def run(self) -> Shown:
         from bidr.api import build, build_vectors, load
         from bidr.cli.about import describe_index
-        from bidr.index.budget import loaded_bytes, parse_bytes
         from bidr.index.live.index import LiveIndex
+        from bidr.index.planned.budget import loaded_bytes, parse_bytes
         from bidr.progress import say
 
         refuse_other_content(self.out)

@@ -43,7 +43,7 @@ class Add(Verb):
 
     def run(self) -> Shown:
         from bidr.codes.vectors import open_vectors
-        from bidr.index.generation import WAIT
+        from bidr.index.storage.generation import WAIT
         from bidr.opening import has_text_encoder, open_writer
         from bidr.progress import bar
 
@@ -112,7 +112,7 @@ class Compact(Verb):
     that cannot be kept."""
 
     def run(self) -> Shown:
-        from bidr.index.budget import check_budget, loaded_bytes
+        from bidr.index.planned.budget import check_budget, loaded_bytes
 
         # What could not even be opened within the budget is not.
         check_budget(self.ram_budget, {"opening": loaded_bytes(self.index)}, "compacting this index")
@@ -152,7 +152,7 @@ class Snapshot(Verb):
 
 def check_documents(path: Path) -> "tuple[int, LeftOut]":
     """Read a file of documents once, before any of it is added; how many there are, and what of them is left out."""
-    from bidr.index.filters import check_attributes
+    from bidr.index.documents.filters import check_attributes
     from bidr.text import Ids, beir
     from bidr.text.leftout import LeftOut
 
@@ -183,8 +183,8 @@ def _batches(path: Path) -> "Iterator[list[Document]]":
 def _writer(index: Path) -> "LiveWriter":
     """A writer that adds nothing, and so needs no model."""
     from bidr.coders import no_coder
-    from bidr.index.generation import WAIT
     from bidr.index.live.writer import LiveWriter
+    from bidr.index.storage.generation import WAIT
 
     return LiveWriter(index, no_coder, wait=WAIT)
 

@@ -9,7 +9,7 @@ from bidr.cli.shown import OptionalData, OptionalFile, OptionalFolder, OptionalS
 from bidr.errors import ConfigError
 
 if TYPE_CHECKING:
-    from bidr.settings import Measured
+    from bidr.planning.settings import Measured
 
 RAM = "64GiB"
 # Flags by what uses them: a plan that is computed, one that is measured, on vectors, and what is then chosen from.
@@ -84,8 +84,8 @@ class Plan(Verb):
 
     def _sizes(self) -> Shown:
         from bidr.cli.planned import as_text
-        from bidr.index.budget import parse_bytes
-        from bidr.plan import Corpus, measured_rates, parse_count, plan
+        from bidr.index.planned.budget import parse_bytes
+        from bidr.planning.plan import Corpus, measured_rates, parse_count, plan
 
         self._refuse_unused(MEASURED | MADE, "without --recall")
         if not self.measure:
@@ -108,7 +108,7 @@ class Plan(Verb):
     def _texts(self) -> dict[str, Any]:
         """Ids, texts and words: as they are in --data, else as they are said to be."""
         from bidr.index.lexical.sizes import guessed
-        from bidr.plan import look_through
+        from bidr.planning.plan import look_through
         from bidr.text import load
 
         if self.data is None:
@@ -122,7 +122,7 @@ class Plan(Verb):
 
     def _settings(self, recall: float) -> Shown:
         from bidr.cli.settled import commands, settings_text
-        from bidr.settings import check_goal, on_index
+        from bidr.planning.settings import check_goal, on_index
 
         check_goal(recall, self.k)
         if self.query_vectors is None or (self.vectors is None) == (self.index is None):
@@ -148,9 +148,9 @@ class Plan(Verb):
 
     def _on_sample(self, recall: float) -> "Measured":
         from bidr.codes.vectors import open_vectors
-        from bidr.index.budget import parse_bytes
-        from bidr.plan import parse_count
-        from bidr.settings import Tried, on_sample
+        from bidr.index.planned.budget import parse_bytes
+        from bidr.planning.plan import parse_count
+        from bidr.planning.settings import Tried, on_sample
 
         documents, questions = (
             open_vectors(path, str(path), self.metric) for path in (self.vectors, self.query_vectors) if path

@@ -65,7 +65,7 @@ class Search(Verb):
         return Shown(_text(found, told), {"query": query, "index": str(index), **_value(found)})
 
     def _filter(self) -> Any:
-        from bidr.index.filters import filter_from_json
+        from bidr.index.documents.filters import filter_from_json
 
         return None if self.filter is None else filter_from_json(self.filter)
 
@@ -80,7 +80,7 @@ class Search(Verb):
 
     def _hint(self, view: Any) -> None:
         """Say which attributes of the filter no document has: an answer of nothing would not."""
-        from bidr.index.filters import names_in, parse_filter
+        from bidr.index.documents.filters import names_in, parse_filter
         from bidr.progress import say
 
         unknown = set() if self.filter is None else names_in(parse_filter(self._filter())) - view.attributes()

@@ -7,7 +7,7 @@ from bidr.cli.planned import size
 
 if TYPE_CHECKING:
     from bidr.cli.plan import Plan
-    from bidr.settings import LeftOut, Measured, Setting
+    from bidr.planning.settings import LeftOut, Measured, Setting
 
 
 def settings_text(measured: "Measured", commands: list[str], *, sampled: bool) -> str:

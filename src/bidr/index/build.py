@@ -12,10 +12,8 @@ from bidr.codes.codebooks import Codebooks, Codes
 from bidr.codes.learned import LearnedLists
 from bidr.codes.vectors import check_dims
 from bidr.errors import DataError
-from bidr.index.blocks import write_means
 from bidr.index.candidates import choose_engine
-from bidr.index.dividing import Division, as_learned, by_kmeans, ordered, write_lists
-from bidr.index.documents import write_documents
+from bidr.index.documents.store import write_documents
 from bidr.index.engines import clusters
 from bidr.index.engines.coding import means_of
 from bidr.index.engines.files import (
@@ -30,12 +28,14 @@ from bidr.index.engines.means import blocks_of, has_means
 from bidr.index.engines.shuffle import BLOCK
 from bidr.index.engines.sources import Decoded, Source, source_of
 from bidr.index.faissfile import EF_CONSTRUCTION, pack
-from bidr.index.folder import Manifest, ModelStamp, Spread, checksum
-from bidr.index.generation import Begin, new_generation
-from bidr.index.given import Names, Stored, check_arrays, check_settings, stamps_of
 from bidr.index.lexical.files import WordsWriter
+from bidr.index.steps.blocks import write_means
+from bidr.index.steps.dividing import Division, as_learned, by_kmeans, ordered, write_lists
+from bidr.index.steps.given import Names, Stored, check_arrays, check_settings, stamps_of
+from bidr.index.steps.work import Files, Step, Work, forget, write_array, write_rows
+from bidr.index.storage.folder import Manifest, ModelStamp, Spread, checksum
+from bidr.index.storage.generation import Begin, new_generation
 from bidr.index.vectors import WRITE_ROWS, Kind, VectorWriter
-from bidr.index.work import Files, Step, Work, forget, write_array, write_rows
 from bidr.progress import bar
 from bidr.spent import spending
 from bidr.text.dataset import Titles

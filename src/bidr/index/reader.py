@@ -12,9 +12,7 @@ from bidr.codes.learned import LearnedLists
 from bidr.errors import ConfigError, IndexFolderError
 from bidr.index.build import VECTORS_FILE
 from bidr.index.candidates import Candidates, Rows
-from bidr.index.checked import CheckedArray
-from bidr.index.checks import unchecked
-from bidr.index.documents import IDS, DocumentFile
+from bidr.index.documents.store import IDS, DocumentFile
 from bidr.index.engines.files import (
     CENTROIDS_FILE,
     IN_RAM,
@@ -27,7 +25,10 @@ from bidr.index.engines.files import (
 )
 from bidr.index.engines.lists import Lists, default_visits
 from bidr.index.faissfile import InLists, export_faiss, export_lists
-from bidr.index.folder import (
+from bidr.index.lexical.files import Words
+from bidr.index.storage.checked import CheckedArray
+from bidr.index.storage.checks import unchecked
+from bidr.index.storage.folder import (
     REBUILD,
     Manifest,
     ModelStamp,
@@ -36,7 +37,6 @@ from bidr.index.folder import (
     open_generation,
     open_segment,
 )
-from bidr.index.lexical.files import Words
 from bidr.index.vectors import VectorFile
 
 if TYPE_CHECKING:

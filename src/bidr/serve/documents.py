@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Protocol, TypeVar
 
 from bidr.errors import AttributesError, written
-from bidr.index.filters import check_attributes
+from bidr.index.documents.filters import check_attributes
 from bidr.index.vectors import LARGEST as STORED
 from bidr.serve.asked import LARGEST, matrix, object_of
 from bidr.serve.call import JSON, Call, Reply, as_json

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 
 from bidr.index.candidates import Rows
-from bidr.index.documents import DocumentFile
+from bidr.index.documents.names import Names
+from bidr.index.documents.store import DocumentFile
 from bidr.index.live.parts import Part
 from bidr.index.live.view import LiveView
-from bidr.index.names import Names
 from bidr.text.records import Document
 
 Fields = dict[str, Any]

@@ -1,6 +1,6 @@
 """What the OpenAPI document says of /v1/documents."""
 
-from bidr.index.filters import COMBINING, LONGEST_NAME
+from bidr.index.documents.filters import COMBINING, LONGEST_NAME
 from bidr.serve.documents import LARGEST_NUMBER, LONGEST_ID, largest_stored
 from bidr.serve.limits import Limits
 from bidr.serve.openapi_parts import COMMON, WITH_BODY, Schema, an_object, or_null, responses, vector, whole

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from bidr.errors import written
-from bidr.index.filters import size_of
+from bidr.index.documents.filters import size_of
 from bidr.serve.call import parameters_of
 from bidr.serve.errors import Invalid
 from bidr.serve.limits import Limits

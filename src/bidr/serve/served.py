@@ -16,12 +16,12 @@ from bidr.codes.codebooks import Floats
 from bidr.codes.vectors import of_length_one
 from bidr.errors import BidrError, IndexFolderError
 from bidr.evaluation import recall_of
-from bidr.index import looking
-from bidr.index.folder import current_generation
+from bidr.index.documents.wanted import warm_up
 from bidr.index.live.index import LiveIndex
 from bidr.index.live.view import LiveView
 from bidr.index.reader import check_model
-from bidr.index.wanted import warm_up
+from bidr.index.storage import looking
+from bidr.index.storage.folder import current_generation
 from bidr.search import CANDIDATES, Searcher
 from bidr.serve.finding import Finder
 

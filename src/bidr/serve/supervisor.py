@@ -16,7 +16,7 @@ from pathlib import Path
 
 from bidr.errors import BidrError, ConfigError
 from bidr.index.engines.shared import forget, forget_unfinished, share_in
-from bidr.index.state import state_in_force
+from bidr.index.storage.state import state_in_force
 from bidr.serve.door import left, shut, turn_away
 from bidr.serve.logs import log
 from bidr.serve.metrics import forget_worker

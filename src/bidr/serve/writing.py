@@ -11,7 +11,7 @@ from bidr.errors import BidrError, DataError
 from bidr.index.live.coded import Coded, Coder
 from bidr.index.live.writer import LiveWriter
 from bidr.index.reader import check_model
-from bidr.index.state import model_of
+from bidr.index.storage.state import model_of
 from bidr.serve.errors import Conflict, NotThere, Refused
 from bidr.serve.logs import log
 from bidr.serve.served import MakeService

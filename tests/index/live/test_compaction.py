@@ -9,12 +9,12 @@ import bidr
 from bidr import files
 from bidr.errors import ConfigError, StorageError
 from bidr.index import build as building
-from bidr.index import work as working
-from bidr.index.budget import anonymous, build_peaks
 from bidr.index.engines import clusters
 from bidr.index.live import compaction, merge
 from bidr.index.live.compaction import compact_peaks, shape_after
 from bidr.index.live.index import LiveIndex
+from bidr.index.planned.budget import anonymous, build_peaks
+from bidr.index.steps import work as working
 from bidr.index.vectors import write as vector_writing
 from index.killing import Kill, Killed
 from index.live.made_live import built, contents, expected, some, writer

@@ -9,10 +9,10 @@ import pytest
 
 from bidr.errors import BidrError
 from bidr.files import write_all
-from bidr.index import generation as generation_module
-from bidr.index.folder import CURRENT, checksum, render
-from bidr.index.generation import Generation
-from bidr.index.state import State, render_state
+from bidr.index.storage import generation as generation_module
+from bidr.index.storage.folder import CURRENT, checksum, render
+from bidr.index.storage.generation import Generation
+from bidr.index.storage.state import State, render_state
 from index.live.crashes import Disk, File, Tree, put, recorded
 from index.live.made_live import BOOKS, built, contents, expected, some, writer
 

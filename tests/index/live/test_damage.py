@@ -15,10 +15,10 @@ import pytest
 
 from bidr.answers import QueryVectors
 from bidr.errors import BidrError, IndexFolderError, StorageError
-from bidr.index import checks
+from bidr.index.documents.names import Names
 from bidr.index.live.index import LiveIndex
 from bidr.index.live.log import LOG
-from bidr.index.names import Names
+from bidr.index.storage import checks
 from bidr.index.vectors.watched import ASKED_EVERY
 from bidr.search import Searcher
 from bidr.text.records import Document

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from bidr.answers import QueryVectors
 from bidr.errors import ConfigError, IndexFolderError
 from bidr.index.build import build_index
-from bidr.index.filters import filter_from_json, matches, parse_filter
+from bidr.index.documents.filters import filter_from_json, matches, parse_filter
 from bidr.index.live.index import LiveIndex
 from bidr.index.reader import IndexReader
 from bidr.search import Searcher

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 
 from bidr.answers import QueryVectors
 from bidr.errors import DataError, IndexFolderError
-from bidr.index import generation
 from bidr.index.engines import choose
-from bidr.index.folder import checksum, parse, render
 from bidr.index.live.index import LiveIndex
 from bidr.index.live.view import LiveView
+from bidr.index.storage import generation
+from bidr.index.storage.folder import checksum, parse, render
 from bidr.search import Searcher
 from index.live.made_live import BOOKS, built, contents, expected, some, writer
 

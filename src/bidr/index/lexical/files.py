@@ -10,11 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from bidr.errors import ConfigError, IndexFolderError
-from bidr.index.checked import CheckedArray
-from bidr.index.folder import REBUILD, HasFiles, check_content
 from bidr.index.lexical.postings import Counted, OnDisk, Postings, count_words
+from bidr.index.steps.work import Step, write_array
+from bidr.index.storage.checked import CheckedArray
+from bidr.index.storage.folder import REBUILD, HasFiles, check_content
 from bidr.index.vectors import write_npy_header
-from bidr.index.work import Step, write_array
 from bidr.spent import spending
 from bidr.spill import Spill
 from bidr.text.dataset import Titles, document_text

@@ -7,8 +7,8 @@ from typing import NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
-from bidr.index.checked import CheckedArray
-from bidr.index.names import hash_of
+from bidr.index.documents.names import hash_of
+from bidr.index.storage.checked import CheckedArray
 from bidr.text.words import words
 
 U64 = npt.NDArray[np.uint64]

@@ -6,10 +6,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bidr.index.checks import with_checks
 from bidr.index.lexical.files import ABOUT, COUNTS, HASHES, LENGTHS, OFFSETS, PLACES
 from bidr.index.lexical.postings import count_words
 from bidr.index.lexical.score import RANGE, SPARE
+from bidr.index.storage.checks import with_checks
 
 SAMPLED = 2_000
 # Words that occur in no earlier document grow with this power of their number (Heaps' law); of the corpora that

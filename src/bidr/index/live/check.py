@@ -3,13 +3,13 @@
 from typing import Any
 
 from bidr.errors import IndexFolderError
-from bidr.index.checks import unchecked
-from bidr.index.folder import MANIFEST, check_content, file_checksum, open_segment
 from bidr.index.live.changes import from_bytes
 from bidr.index.live.drift import Drift
 from bidr.index.live.log import ACKNOWLEDGED, LOG, LogReader
 from bidr.index.live.view import LiveView
-from bidr.index.state import read_state
+from bidr.index.storage.checks import unchecked
+from bidr.index.storage.folder import MANIFEST, check_content, file_checksum, open_segment
+from bidr.index.storage.state import read_state
 
 
 def describe_live(view: LiveView) -> dict[str, Any]:

@@ -5,13 +5,13 @@ from contextlib import contextmanager
 
 from bidr.errors import BidrError, ConfigError
 from bidr.files import remove
-from bidr.index.budget import BASE, build_peaks, check_budget, watched
 from bidr.index.candidates import choose_engine
-from bidr.index.generation import COMPACT
 from bidr.index.live.parts import Part
 from bidr.index.live.view import LiveView
-from bidr.index.sizes import Shape, engine_ram
-from bidr.index.work import Work, working
+from bidr.index.planned.budget import BASE, build_peaks, check_budget, watched
+from bidr.index.planned.sizes import Shape, engine_ram
+from bidr.index.steps.work import Work, working
+from bidr.index.storage.generation import COMPACT
 
 # Where a document stands that is kept; and in a segment with deleted ones a truth value by row and one by place.
 KEPT, SORTED_OUT = 4, 2

@@ -9,8 +9,8 @@ from bidr.codes.codebooks import Codes, Floats
 from bidr.codes.usage import usage
 from bidr.errors import DataError
 from bidr.index.candidates import Rows
-from bidr.index.folder import Spread
 from bidr.index.live.view import LiveView
+from bidr.index.storage.folder import Spread
 from bidr.text.records import Document
 
 LEAST = 256

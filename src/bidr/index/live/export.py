@@ -24,7 +24,7 @@ from bidr.codes.codebooks import Codebooks
 from bidr.errors import ConfigError, StorageError
 from bidr.files import NewFile, new_folder, remove, storage_errors, sync_file, sync_folder
 from bidr.index.candidates import Rows
-from bidr.index.documents import IDS
+from bidr.index.documents.store import IDS
 from bidr.index.engines.lists import default_visits
 from bidr.index.faissfile import InLists, export_faiss, export_lists, faiss_module
 from bidr.index.live.export_readme import Asked, readme

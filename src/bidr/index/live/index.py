@@ -8,7 +8,6 @@ from typing import Any, Self
 
 from bidr.codes.codebooks import Codebooks
 from bidr.errors import BidrError, IndexFolderError
-from bidr.index.folder import Manifest, current_generation, settled
 from bidr.index.live.changes import Change, from_bytes
 from bidr.index.live.check import describe_live, verify_live
 from bidr.index.live.log import LogReader
@@ -16,7 +15,8 @@ from bidr.index.live.memory import Memory
 from bidr.index.live.parts import OpenSegment, Part, read_tombstones
 from bidr.index.live.view import LiveCandidates, LiveDocuments, LiveVectors, LiveView
 from bidr.index.reader import check_model
-from bidr.index.state import State, read_state
+from bidr.index.storage.folder import Manifest, current_generation, settled
+from bidr.index.storage.state import State, read_state
 from bidr.progress import say
 
 LOOK_EVERY = 0.2

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from bidr.errors import IndexFolderError
 from bidr.files import NewFile, storage_errors, write_all
-from bidr.index.folder import REBUILD
+from bidr.index.storage.folder import REBUILD
 
 LOG, ACKNOWLEDGED = "log", "acknowledged"
 MAGIC = b"bidr log 1\n"

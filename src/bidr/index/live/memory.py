@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from bidr.codes.codebooks import Codes, Floats
 from bidr.index.deadline import in_time
-from bidr.index.filters import Filter, matches
+from bidr.index.documents.filters import Filter, matches
 from bidr.index.live.changes import Change
 from bidr.index.vectors import Halves
 from bidr.text.records import Document

@@ -13,13 +13,13 @@ from bidr.index.build import build_index
 from bidr.index.candidates import Rows
 from bidr.index.engines.files import CODES_FILE, open_array
 from bidr.index.faissfile import unpack
-from bidr.index.folder import MANIFEST, check_content, checksum, file_checksum
-from bidr.index.generation import Begin
 from bidr.index.live.parts import Part
 from bidr.index.live.parts import unpack as truths
 from bidr.index.live.view import LiveView
-from bidr.index.state import Segment
-from bidr.index.work import Work
+from bidr.index.steps.work import Work
+from bidr.index.storage.folder import MANIFEST, check_content, checksum, file_checksum
+from bidr.index.storage.generation import Begin
+from bidr.index.storage.state import Segment
 from bidr.text.records import Document
 
 PLACE = np.dtype(np.uint32)

@@ -13,11 +13,11 @@ import numpy.typing as npt
 from bidr.codes.codebooks import Codes, Floats
 from bidr.errors import IndexFolderError
 from bidr.index.candidates import Rows
-from bidr.index.filters import Filter
-from bidr.index.folder import REBUILD, HasFiles, check_content
+from bidr.index.documents.filters import Filter
 from bidr.index.live.memory import Mask
 from bidr.index.reader import IndexReader
-from bidr.index.state import Segment
+from bidr.index.storage.folder import REBUILD, HasFiles, check_content
+from bidr.index.storage.state import Segment
 from bidr.text.records import Document
 
 Bits = npt.NDArray[np.uint8]

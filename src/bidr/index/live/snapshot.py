@@ -6,9 +6,9 @@ from pathlib import Path
 
 from bidr.errors import ConfigError, IndexFolderError
 from bidr.files import new_folder, remove, storage_errors, sync_file, sync_folder, write_atomically
-from bidr.index.folder import CURRENT, MANIFEST, settled
 from bidr.index.live.log import ACKNOWLEDGED, LOG, LogReader, write_log
-from bidr.index.state import read_state
+from bidr.index.storage.folder import CURRENT, MANIFEST, settled
+from bidr.index.storage.state import read_state
 
 
 def write_snapshot(folder: Path, out: Path, *, copy: bool = False) -> Path:

@@ -11,13 +11,13 @@ import numpy as np
 from bidr.codes.codebooks import Codebooks, Floats
 from bidr.errors import ConfigError, DataError
 from bidr.index.candidates import Rows
+from bidr.index.documents.filters import Filter, parse_filter
 from bidr.index.engines.base import as_queries
-from bidr.index.filters import Filter, parse_filter
-from bidr.index.folder import Manifest
 from bidr.index.live.memory import Memory, code_scores
 from bidr.index.live.parts import Bits, OpenSegment, Part, bits_set
 from bidr.index.reader import IndexReader
-from bidr.index.state import Segment, State
+from bidr.index.storage.folder import Manifest
+from bidr.index.storage.state import Segment, State
 from bidr.index.vectors import Fetched, score_halves
 from bidr.text.records import Document
 

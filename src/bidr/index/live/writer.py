@@ -11,9 +11,7 @@ import numpy as np
 
 from bidr.codes.codebooks import Floats
 from bidr.errors import DataError
-from bidr.index.budget import parse_bytes
-from bidr.index.folder import FileEntry, current_generation
-from bidr.index.generation import Generation, next_generation, only_writer, wanted
+from bidr.index.documents.names import Names
 from bidr.index.live.changes import Change, checked_documents, to_bytes
 from bidr.index.live.coded import Coded, Coder
 from bidr.index.live.compaction import compacting, why_not_merged
@@ -23,10 +21,12 @@ from bidr.index.live.log import LogWriter, write_log
 from bidr.index.live.merge import segment_of_log, segment_of_parts
 from bidr.index.live.parts import Bits, Part, bits_set
 from bidr.index.live.view import LiveView
-from bidr.index.names import Names
-from bidr.index.state import Segment, State
+from bidr.index.planned.budget import parse_bytes
+from bidr.index.steps.work import Work
+from bidr.index.storage.folder import FileEntry, current_generation
+from bidr.index.storage.generation import Generation, next_generation, only_writer, wanted
+from bidr.index.storage.state import Segment, State
 from bidr.index.vectors import LARGEST
-from bidr.index.work import Work
 from bidr.progress import say
 from bidr.text.records import Document, several_ids
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from bidr.codes.codebooks import Floats
 from bidr.errors import ConfigError, IndexFolderError
-from bidr.index.folder import REBUILD
+from bidr.index.storage.folder import REBUILD
 from bidr.index.vectors.npy import BLOCK, NPY_HEADER, read_npy_header
 
 Kind = Literal["fp16", "int8"]

@@ -5,7 +5,7 @@ from pathlib import Path
 from time import monotonic
 
 from bidr.errors import IndexFolderError
-from bidr.index.folder import REBUILD
+from bidr.index.storage.folder import REBUILD
 
 # Asking the system takes as long as a look at ten rows, so it is not asked for each.
 ASKED_EVERY = 0.001

@@ -11,7 +11,7 @@ import numpy as np
 from bidr.answers import QueryVectors
 from bidr.codes.codebooks import Floats
 from bidr.errors import BidrError, MissingExtra
-from bidr.index.folder import current_generation
+from bidr.index.storage.folder import current_generation
 from bidr.model.bag import MODULES
 from bidr.model.folder import Model
 from bidr.serve.encoding.batching import Batcher

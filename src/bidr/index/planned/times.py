@@ -11,7 +11,7 @@ from bidr.index.engines.linking import AMONG, RANGE
 from bidr.index.engines.means import has_means
 from bidr.index.engines.shuffle import BLOCK
 from bidr.index.faissfile import EF_CONSTRUCTION
-from bidr.index.sizes import Shape
+from bidr.index.planned.sizes import Shape
 from bidr.index.vectors import WRITE_ROWS
 
 # A page that is missing brings its neighbours along: so many bytes of a file that is mapped.

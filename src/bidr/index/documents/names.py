@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from bidr.errors import DataError
-from bidr.index.checked import CheckedArray
-from bidr.index.folder import HasFiles
-from bidr.index.lines import Lines, NewFile
+from bidr.index.documents.lines import Lines, NewFile
+from bidr.index.storage.checked import CheckedArray
+from bidr.index.storage.folder import HasFiles
 from bidr.index.vectors import write_npy_header
 from bidr.spill import Spill
 from bidr.text.ids import same_id

@@ -14,9 +14,9 @@ from bidr.index.engines.files import CENTROIDS_FILE, LEARNED_FILE, OFFSETS_FILE,
 from bidr.index.engines.means import has_means
 from bidr.index.engines.shuffle import BLOCK
 from bidr.index.engines.sources import AT_ONCE, Decoded, Source
-from bidr.index.folder import checksum
-from bidr.index.kept import KeptRounds
-from bidr.index.work import Array, Step, Work, forget, write_array
+from bidr.index.steps.kept import KeptRounds
+from bidr.index.steps.work import Array, Step, Work, forget, write_array
+from bidr.index.storage.folder import checksum
 from bidr.progress import bar
 from bidr.spent import spending
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from bidr.errors import IndexFolderError
-from bidr.index.folder import (
+from bidr.index.storage.folder import (
     FORMAT,
     GENERATION,
     LIVE_FORMAT,

@@ -29,8 +29,8 @@ from bidr.index.engines.shuffle import BLOCK
 from bidr.index.engines.sources import Decoded
 from bidr.index.faissfile import EF_CONSTRUCTION
 from bidr.index.lexical.sizes import counted as counted_words
-from bidr.index.times import BROUGHT, LOOKED_THROUGH, Rates, halvings
-from bidr.made import made_documents, made_vectors
+from bidr.index.planned.times import BROUGHT, LOOKED_THROUGH, Rates, halvings
+from bidr.planning.made import made_documents, made_vectors
 from bidr.progress import say, silent
 from bidr.spent import Seconds, counted
 
@@ -47,7 +47,7 @@ ONE_CORE = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA
 
 
 class Asked(NamedTuple):
-    """What will be built (see `bidr.plan.Corpus`). vectors: a file to take a sample of; by default they are made."""
+    """What will be built (see `plan.Corpus`). vectors: a file to take a sample of; by default they are made."""
 
     dim: int
     code_bytes: int
@@ -75,7 +75,7 @@ def measure(asked: Asked) -> Measured:
     say("measuring how fast this machine builds, about half a minute")
     started = time.monotonic()
     one_core = os.environ | dict.fromkeys(ONE_CORE, "1")
-    command = [sys.executable, "-m", "bidr.rates", json.dumps(asked)]
+    command = [sys.executable, "-m", "bidr.planning.rates", json.dumps(asked)]
     found = subprocess.run(command, env=one_core, capture_output=True, text=True, check=False)
     if found.returncode:
         last = (found.stderr.strip().splitlines() or [f"it ended with {found.returncode}"])[-1]

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from bidr.index.build import VECTORS_FILE
-from bidr.index.checks import with_checks
-from bidr.index.documents import DOCUMENTS, IDS
+from bidr.index.documents.lines import OFFSET
+from bidr.index.documents.names import HASH, HASHES, ROW, ROWS
+from bidr.index.documents.store import DOCUMENTS, IDS
 from bidr.index.engines.clusters import ORDERED_DOCUMENTS, lists_for
 from bidr.index.engines.files import (
     CENTROIDS_FILE,
@@ -26,8 +27,7 @@ from bidr.index.engines.linking import LINK_WORDS, nodes_of
 from bidr.index.engines.lists import MANY_LISTS
 from bidr.index.engines.means import WORDS, blocks_of, book_shape, has_means
 from bidr.index.engines.shuffle import BLOCK as CODE_BLOCK
-from bidr.index.lines import OFFSET
-from bidr.index.names import HASH, HASHES, ROW, ROWS
+from bidr.index.storage.checks import with_checks
 from bidr.index.vectors.file import ASKED_CHECKS
 from bidr.index.vectors.layout import CHECK, CHECKS, Kind, row_dtype
 from bidr.index.vectors.npy import BLOCK, npy_header

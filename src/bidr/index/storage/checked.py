@@ -18,9 +18,9 @@ import numpy as np
 import numpy.typing as npt
 
 from bidr.errors import DataError, IndexFolderError
-from bidr.index import checks
-from bidr.index.checks import SUFFIX
-from bidr.index.folder import REBUILD, HasFiles, check_content
+from bidr.index.storage import checks
+from bidr.index.storage.checks import SUFFIX
+from bidr.index.storage.folder import REBUILD, HasFiles, check_content
 from bidr.index.vectors.layout import CHECK, check_keys
 from bidr.index.vectors.npy import BLOCK, read_npy_header
 from bidr.index.vectors.watched import Watched
@@ -100,7 +100,7 @@ class CheckedFile:
 
     def need_spans(self, starts: npt.NDArray[Any], ends: npt.NDArray[Any]) -> bool:
         """The same for many ranges; False where one is none of the file."""
-        from bidr.index.looking import spans_seen
+        from bidr.index.storage.looking import spans_seen
 
         told = spans_seen(starts.astype(np.int64), ends.astype(np.int64), self.size, self.bits)
         if told < 0:
@@ -202,7 +202,7 @@ class CheckedArray:
 
     def find(self, wanted: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
         """Where each of the wanted stands, or would, in numbers that ascend: the first place (as np.searchsorted)."""
-        from bidr.index.looking import first_places
+        from bidr.index.storage.looking import first_places
 
         found, values = np.empty(len(wanted), dtype=np.int64), np.ascontiguousarray(wanted, dtype=self.dtype)
         self.file.still_there()

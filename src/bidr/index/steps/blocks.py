@@ -9,7 +9,7 @@ from bidr.codes.codebooks import Codes, Floats
 from bidr.index.engines.coding import MeanCoder, sampled
 from bidr.index.engines.files import MEAN_WORDS_FILE, MEANS_FILE, read_words
 from bidr.index.engines.means import book_shape
-from bidr.index.work import Files, Step, Work, write_rows
+from bidr.index.steps.work import Files, Step, Work, write_rows
 
 AT_ONCE = 8_192
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bidr.index.bitmaps import Words, ascending, by_place, by_row, found, hashed, listed, new_words, within
+from bidr.index.documents.bitmaps import Words, ascending, by_place, by_row, found, hashed, listed, new_words, within
 
 Bounds = tuple[tuple[str, Any], ...]
 SMALLEST, LARGEST = -(1 << 63) + 1, (1 << 63) - 1

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bidr.files import storage_errors
-from bidr.index.filters import Scalar
+from bidr.index.documents.filters import Scalar
 
 Array = npt.NDArray[Any]
 ROW, PLACE = np.dtype("u4"), np.dtype("<u4")

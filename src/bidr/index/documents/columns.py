@@ -10,10 +10,10 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from bidr.index.attributes import ABSENT, ATTRIBUTES, COLUMNS, DTYPES
-from bidr.index.filters import check_attributes, kind
-from bidr.index.lines import LinesWriter, NewFile, new_lines
-from bidr.index.values import PLACE, Aside, Column, Sorted, in_order
+from bidr.index.documents.attributes import ABSENT, ATTRIBUTES, COLUMNS, DTYPES
+from bidr.index.documents.filters import check_attributes, kind
+from bidr.index.documents.lines import LinesWriter, NewFile, new_lines
+from bidr.index.documents.values import PLACE, Aside, Column, Sorted, in_order
 from bidr.index.vectors import write_npy_header
 from bidr.text.records import Attributes
 

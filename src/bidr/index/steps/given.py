@@ -10,8 +10,8 @@ from bidr.codes.codebooks import Codebooks, Codes
 from bidr.codes.vectors import cut_off
 from bidr.errors import ConfigError, DataError
 from bidr.index.faissfile import EF_CONSTRUCTION, check_codes
+from bidr.index.steps.work import Work, stamp_of
 from bidr.index.vectors import Kind
-from bidr.index.work import Work, stamp_of
 from bidr.text.dataset import Titles
 from bidr.text.records import Document
 

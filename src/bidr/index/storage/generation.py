@@ -11,8 +11,17 @@ from typing import IO, Any
 
 from bidr.errors import ConfigError, IndexFolderError
 from bidr.files import NewFile, remove, storage_errors, sync_folder, write_atomically
-from bidr.index.folder import CURRENT, GENERATION, MANIFEST, FileEntry, Manifest, checksum, current_generation, render
-from bidr.index.state import State, named_by, render_state
+from bidr.index.storage.folder import (
+    CURRENT,
+    GENERATION,
+    MANIFEST,
+    FileEntry,
+    Manifest,
+    checksum,
+    current_generation,
+    render,
+)
+from bidr.index.storage.state import State, named_by, render_state
 from bidr.progress import say
 
 LOCK, NEXT = ".lock", ".next"

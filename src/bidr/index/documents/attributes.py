@@ -17,14 +17,14 @@ import numpy as np
 import numpy.typing as npt
 
 from bidr.errors import IndexFolderError
-from bidr.index.bitmaps import WORD, Words, ascending, by_place, by_row, new_words
-from bidr.index.checked import CheckedArray
 from bidr.index.deadline import in_time
-from bidr.index.filters import All, Filter, Not, Scalar, Test, kind
-from bidr.index.folder import REBUILD, HasFiles, check_content
-from bidr.index.lines import Lines
-from bidr.index.recent import Recent
-from bidr.index.wanted import mark_fraction_range, mark_fractions, mark_whole_range, mark_wholes
+from bidr.index.documents.bitmaps import WORD, Words, ascending, by_place, by_row, new_words
+from bidr.index.documents.filters import All, Filter, Not, Scalar, Test, kind
+from bidr.index.documents.lines import Lines
+from bidr.index.documents.recent import Recent
+from bidr.index.documents.wanted import mark_fraction_range, mark_fractions, mark_whole_range, mark_wholes
+from bidr.index.storage.checked import CheckedArray
+from bidr.index.storage.folder import REBUILD, HasFiles, check_content
 from bidr.text.records import Attributes
 
 Mask = npt.NDArray[np.bool_]

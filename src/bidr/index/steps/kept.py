@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from bidr.files import remove, sync_file
-from bidr.index import work as marks
 from bidr.index.engines.clusters import Moving, Rounds
-from bidr.index.folder import FileEntry, file_checksum
-from bidr.index.work import Work
+from bidr.index.steps import work as marks
+from bidr.index.steps.work import Work
+from bidr.index.storage.folder import FileEntry, file_checksum
 
 # Keeping may take so much of the time.
 SHARE = 1 / 20

@@ -22,9 +22,9 @@ from bidr.index.engines.linking import AMONG
 from bidr.index.engines.means import FITTED, has_means
 from bidr.index.engines.sources import AT_ONCE
 from bidr.index.faissfile import EF_CONSTRUCTION
-from bidr.index.folder import open_segment
-from bidr.index.sizes import FLOAT, Shape
-from bidr.index.state import state_in_force
+from bidr.index.planned.sizes import FLOAT, Shape
+from bidr.index.storage.folder import open_segment
+from bidr.index.storage.state import state_in_force
 from bidr.index.vectors import WRITE_ROWS
 from bidr.progress import say
 

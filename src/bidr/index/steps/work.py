@@ -23,10 +23,10 @@ import numpy.typing as npt
 from bidr.codes.vectors import VectorRows, let_go
 from bidr.errors import IndexFolderError
 from bidr.files import remove, storage_errors, write_json
-from bidr.index.checks import BY_BLOCK, SUFFIX, summed
 from bidr.index.engines.files import open_array
-from bidr.index.folder import FileEntry, checksum, digest_of
-from bidr.index.generation import LOCK, HashedFile
+from bidr.index.storage.checks import BY_BLOCK, SUFFIX, summed
+from bidr.index.storage.folder import FileEntry, checksum, digest_of
+from bidr.index.storage.generation import LOCK, HashedFile
 from bidr.index.vectors import Out, write_npy_header
 from bidr.progress import bar
 from bidr.spent import spending

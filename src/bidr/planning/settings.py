@@ -19,16 +19,16 @@ from bidr.codes.fit import fit
 from bidr.codes.plain import bits_for
 from bidr.codes.vectors import VectorRows, check_same_dim
 from bidr.errors import ConfigError, DataError
-from bidr.growing import Growth, visits_of
 from bidr.index.build import build_index
 from bidr.index.candidates import Rows
 from bidr.index.engines.graph import Graph
 from bidr.index.engines.lists import Lists
 from bidr.index.live.view import LiveView
+from bidr.index.planned.sizes import BITS, ENGINES
 from bidr.index.reader import IndexReader
-from bidr.index.sizes import BITS, ENGINES
 from bidr.index.vectors import Kind
-from bidr.plan import Corpus, fits
+from bidr.planning.growing import Growth, visits_of
+from bidr.planning.plan import Corpus, fits
 from bidr.search import Searcher
 
 QUESTIONS, SEED = 300, 0

@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 
 import numpy as np
 
-from bidr.index.folder import HasFiles
+from bidr.index.storage.folder import HasFiles
 from bidr.index.vectors.layout import CHECK, check_keys
 from bidr.index.vectors.npy import BLOCK, Out
 
