@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,7 +15,8 @@ if TYPE_CHECKING:
     from bidr.text import Document
     from bidr.text.leftout import LeftOut
 
-AT_ONCE = 1_024
+# Documents that are one commit, and letters of their texts, but one document at least.
+AT_ONCE, LETTERS_AT_ONCE = 1_024, 16 << 20
 Index = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="INDEX")]
 
 
@@ -175,8 +175,15 @@ def check_documents(path: Path) -> "tuple[int, LeftOut]":
 def _batches(path: Path) -> "Iterator[list[Document]]":
     from bidr.text import beir
 
-    documents = (document for _, document in beir.read_documents(path))
-    while batch := list(islice(documents, AT_ONCE)):
+    batch, letters = list["Document"](), 0
+    for _, document in beir.read_documents(path):
+        more = len(document.title) + len(document.text)
+        if batch and (len(batch) == AT_ONCE or letters + more > LETTERS_AT_ONCE):
+            yield batch
+            batch, letters = [], 0
+        batch.append(document)
+        letters += more
+    if batch:
         yield batch
 
 
