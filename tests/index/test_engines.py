@@ -188,6 +188,13 @@ def test_rounded_tables_stay_within_their_margin():
         assert np.abs((sums - sums.mean()) - (exact - exact.mean()) / step).max() < margin_of(books) + 2
 
 
+def test_codes_of_some_rows_are_those_among_all(small):
+    codebooks, codes, _ = small
+    rows = np.array([0, 31, 32, 33, len(codes) - 1, 7, 7])
+    np.testing.assert_array_equal(make_scan(codebooks, codes).codes(rows), codes[rows])
+    np.testing.assert_array_equal(make_graph(codebooks, codes)[0].codes(rows), make_graph(codebooks, codes)[0].codes()[rows])
+
+
 def test_blocks_are_undone():
     for count, books in ((1, 1), (32, 3), (100, 8)):
         rows = np.random.default_rng(0).integers(0, 256, (count, books), dtype=np.uint8)

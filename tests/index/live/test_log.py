@@ -5,7 +5,9 @@ import os
 import pytest
 
 from bidr.errors import DataError
-from bidr.index.live import changes, writer as writer_module
+from bidr.index.engines.store import CodeStore
+from bidr.index.live import changes, drift
+from bidr.index.live import writer as writer_module
 from bidr.index.live.index import LiveIndex
 from index.live.made_live import built, contents, expected, some, writer
 
@@ -53,3 +55,19 @@ def test_what_no_record_can_hold_is_refused_and_the_writer_goes_on(tmp_path, mon
             live.add([document._replace(text="x" * 4_000) for document in documents], vectors)
         live.add(documents, vectors)
     assert contents(index) == expected(range(8))
+
+
+def test_a_look_for_drift_takes_no_memory_that_grows_with_the_index(tmp_path, monkeypatch):
+    monkeypatch.setattr(drift, "LEAST", 4)
+    monkeypatch.setattr(drift, "CODES_SAMPLED", 10)
+    taken, real = [], CodeStore.unpacked
+
+    def unpacked(self, *given):
+        taken.append(len(real(self, *given)))
+        return real(self, *given)
+
+    monkeypatch.setattr(CodeStore, "unpacked", unpacked)
+    with writer(built(tmp_path / "i", 100)) as live:
+        live.add(*some(range(200, 206)))
+        assert live.drift is not None
+    assert taken == [10]
