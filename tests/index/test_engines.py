@@ -192,7 +192,9 @@ def test_codes_of_some_rows_are_those_among_all(small):
     codebooks, codes, _ = small
     rows = np.array([0, 31, 32, 33, len(codes) - 1, 7, 7])
     np.testing.assert_array_equal(make_scan(codebooks, codes).codes(rows), codes[rows])
-    np.testing.assert_array_equal(make_graph(codebooks, codes)[0].codes(rows), make_graph(codebooks, codes)[0].codes()[rows])
+    np.testing.assert_array_equal(
+        make_graph(codebooks, codes)[0].codes(rows), make_graph(codebooks, codes)[0].codes()[rows]
+    )
 
 
 def test_blocks_are_undone():

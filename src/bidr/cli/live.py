@@ -181,13 +181,15 @@ def check_vectors(rows: "VectorRows", writer: "LiveWriter") -> None:
 
     manifest = writer.view.manifest
     if rows.dim != manifest.dim:
-        raise DataError(f"{rows.name} has {rows.dim} dimensions, the index {manifest.dim}; give vectors of the same model")
+        raise DataError(
+            f"{rows.name} has {rows.dim} dimensions, the index {manifest.dim}; give vectors of the same model"
+        )
     for start in range(0, len(rows), AT_ONCE):
         block = rows[start : start + AT_ONCE]  # which refuses what is not finite
         if not manifest.unit and (largest := float(abs(block).max())) > LARGEST["fp16"]:
             raise DataError(
-                f"{rows.name}: a number of {largest:g} in size within rows {start:,} to {start + len(block) - 1:,}, expected "
-                f"up to {LARGEST['fp16']:g} (fp16); scale or normalise the vectors"
+                f"{rows.name}: a number of {largest:g} in size within rows {start:,} to {start + len(block) - 1:,}, "
+                f"expected up to {LARGEST['fp16']:g} (fp16); scale or normalise the vectors"
             )
 
 

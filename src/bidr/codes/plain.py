@@ -61,8 +61,8 @@ class PlainCodes(NamedTuple):
         sample = rows.gather(np.sort(some))
         if (largest := float(np.abs(sample).max())) > LARGEST:
             raise DataError(
-                f"{rows.name}: a row holds a number of {largest:g} in size, expected numbers up to {LARGEST:g}; scale or "
-                "normalise the vectors"
+                f"{rows.name}: a row holds a number of {largest:g} in size, expected numbers up to {LARGEST:g}; "
+                "scale or normalise the vectors"
             )
         return fit(sample, books, self.codewords, seed=self.seed)
 

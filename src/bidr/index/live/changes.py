@@ -50,8 +50,8 @@ def to_bytes(change: Change) -> bytes:
     size = 4 + len(words) + sum(each.nbytes for each in arrays)
     if size > MOST_BYTES:
         raise DataError(
-            f"{len(change.documents):,} documents take {size:,} bytes in the log, expected at most {MOST_BYTES:,} in one "
-            "commit; give fewer at a time"
+            f"{len(change.documents):,} documents take {size:,} bytes in the log, expected at most {MOST_BYTES:,} in "
+            "one commit; give fewer at a time"
         )
     return len(words).to_bytes(4, "little") + words + b"".join(np.ascontiguousarray(each).tobytes() for each in arrays)
 
