@@ -7,6 +7,7 @@ import pytest
 from cli_data import Made, Run
 
 import bidr as package
+from bidr.cli import live
 from bidr.index.planned.sizes import Shape, ram
 from bidr.text import Document
 
@@ -154,3 +155,28 @@ def test_inspect_tells_drift_with_a_verdict(bidr: Run, tmp_path: Path, stranger:
     assert "against" in lines["code error"]
     assert ("suit the codebooks badly" in lines["verdict"]) == stranger
     assert ("they suit the codebooks" in lines["verdict"]) != stranger
+
+
+@pytest.mark.parametrize("metric", ["cosine", "ip"])
+def test_bad_vectors_are_found_before_any_is_added(bidr: Run, tmp_path: Path, metric: str) -> None:
+    vectors = np.random.default_rng(0).standard_normal((1_500, 8)).astype(np.float32)
+    package.build_vectors(vectors[:64], None, tmp_path / "i", plain=package.PlainCodes(2, metric=metric))
+    given = documents(tmp_path / "d.jsonl", *({"_id": f"n{row}", "text": "x"} for row in range(1_500)))
+    refusals = [(np.nan, "row 1,400 holds NaN"), (7e4, "70000 in size within rows 1,024 to 1,499")]
+    for value, message in refusals[: 1 if metric == "cosine" else 2]:
+        vectors[1_400, 3] = value
+        np.save(tmp_path / "v.npy", vectors)
+        assert message in bidr.refused("add", tmp_path / "i", given, "--vectors", tmp_path / "v.npy")
+    np.save(tmp_path / "v.npy", vectors[:, :4])
+    assert "v.npy has 4 dim" in bidr.refused("add", tmp_path / "i", given, "--vectors", tmp_path / "v.npy")
+    with package.open_index(tmp_path / "i") as index:
+        assert index.reader.count == 64
+
+
+def test_large_texts_are_committed_a_few_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "AT_ONCE", 3)
+    monkeypatch.setattr(live, "LETTERS_AT_ONCE", 10)
+    texts = [1, 2, 3, 4, 9, 30, 1, 1, 1, 1]
+    given = documents(tmp_path / "d.jsonl", *({"_id": f"n{row}", "text": "x" * own} for row, own in enumerate(texts)))
+    sizes = [[len(document.text) for document in batch] for batch in live._batches(given)]
+    assert sizes == [[1, 2, 3], [4], [9], [30], [1, 1, 1], [1]]

@@ -9,7 +9,7 @@ from made_index import clustered, fitted, random_codebooks
 from bidr.codes.additive import fit_additive
 from bidr.errors import IndexFolderError
 from bidr.index.build import build_index
-from bidr.index.engines import arrange
+from bidr.index.engines import arrange, clusters
 from bidr.index.engines import lists as lists_engine
 from bidr.index.engines import means as means_engine
 from bidr.index.engines.arrange import halved, in_blocks
@@ -21,6 +21,7 @@ from bidr.index.engines.shuffle import BLOCK, shuffle_here
 from bidr.index.engines.sources import Source
 from bidr.index.engines.store import to_blocks
 from bidr.index.reader import IndexReader
+from bidr.index.steps.work import Work
 
 COUNT, DIM = 1_510, 24
 
@@ -167,6 +168,14 @@ class TestOnDisk:
                 found, wanted = (engine.search(queries, 30, ef=ef) for engine in (reader.candidates, made))
                 np.testing.assert_array_equal(found[0], wanted[0])
                 np.testing.assert_array_equal(found[1], wanted[1])
+
+    def test_a_build_that_was_killed_at_its_end_does_not_divide_again(self, tmp_path, monkeypatch):
+        vectors, codebooks = clustered(COUNT, DIM), random_codebooks(DIM, 12)
+        given = {"codebooks": codebooks, "codes": codebooks.encode(vectors), "vectors": vectors, "engine": "lists"}
+        work = Work(tmp_path).below("work")
+        build_index(tmp_path / "i", **given, work=work)  # whose work is there still, as after a kill
+        monkeypatch.setattr(clusters, "moved", None)
+        build_index(tmp_path / "i", **given, work=work)
 
     @pytest.mark.parametrize("name", ["means.npy", "means.safetensors"])
     def test_damaged_means_are_refused(self, folder, name):

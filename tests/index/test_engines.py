@@ -157,6 +157,21 @@ def test_every_number_of_books_and_documents_scans_right(books, count):
         np.testing.assert_array_equal(found, expected)
 
 
+@pytest.mark.parametrize("books", [1_024, 1_152, 2_048])
+def test_sums_of_very_many_books_fit_16_bits(books):
+    """All books alike, so that rounded sums come to the most that there can be."""
+    random = np.random.default_rng(0)
+    words = np.tile(np.linspace(-1, 1, 16, dtype=np.float32)[:, None], (books, 1, 1))
+    codebooks, codes = Codebooks(np.eye(books, dtype=np.float32), words), random.integers(0, 16, (3_000, books))
+    codes[7] = 15  # the best that there can be
+    codes[11, : 4 * books // 5] = 15
+    query = np.ones((1, books), dtype=np.float32)
+    wanted = np.argsort(-codes.sum(axis=1), kind="stable")[:10]
+    rows = make_scan(codebooks, codes.astype(np.uint8)).search(query, 10)[1][0]
+    assert rows[:2].tolist() == [7, 11]
+    np.testing.assert_array_equal(codes[rows].sum(axis=1), codes[wanted].sum(axis=1))
+
+
 def test_rounded_tables_stay_within_their_margin():
     random = np.random.default_rng(0)
     for _ in range(20):
@@ -171,6 +186,15 @@ def test_rounded_tables_stay_within_their_margin():
         sums = entries[np.arange(books), codes].sum(axis=1)
         step = (table.max(axis=1) - table.min(axis=1)).sum() / max(entries.max(axis=1).sum(), 1)
         assert np.abs((sums - sums.mean()) - (exact - exact.mean()) / step).max() < margin_of(books) + 2
+
+
+def test_codes_of_some_rows_are_those_among_all(small):
+    codebooks, codes, _ = small
+    rows = np.array([0, 31, 32, 33, len(codes) - 1, 7, 7])
+    np.testing.assert_array_equal(make_scan(codebooks, codes).codes(rows), codes[rows])
+    np.testing.assert_array_equal(
+        make_graph(codebooks, codes)[0].codes(rows), make_graph(codebooks, codes)[0].codes()[rows]
+    )
 
 
 def test_blocks_are_undone():

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,11 +11,13 @@ from bidr.cli.shown import OptionalFile, OptionalFolder, OptionalSize, Shown, Ve
 from bidr.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
+    from bidr.codes.vectors import VectorRows
     from bidr.index.live.writer import LiveWriter
     from bidr.text import Document
     from bidr.text.leftout import LeftOut
 
-AT_ONCE = 1_024
+# Documents that are one commit, and letters of their texts, but one document at least.
+AT_ONCE, LETTERS_AT_ONCE = 1_024, 16 << 20
 Index = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="INDEX")]
 
 
@@ -24,7 +25,7 @@ Index = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="INDEX")]
 class Add(Verb):
     """Add documents to an index, or replace those whose ids it has.
 
-    The file is checked whole before anything is added. Searches see the documents within a second.
+    The files are checked whole before anything is added. Searches see the documents within a second.
     """
 
     index: Index
@@ -59,6 +60,8 @@ class Add(Verb):
             raise ConfigError(f"--vectors: given for {self.index}, whose model encodes texts itself; leave them out")
         how: dict[str, Any] = {"device": self.device, "ram_budget": self.ram_budget, "warn": told.append, "wait": WAIT}
         with open_writer(self.index, self.model, **how) as writer:
+            if rows is not None:
+                check_vectors(rows, writer)
             before, done = writer.view.count, 0
             with bar("add", count, "documents") as advance:
                 for batch in _batches(self.documents):
@@ -172,11 +175,36 @@ def check_documents(path: Path) -> "tuple[int, LeftOut]":
     return len(found), left_out
 
 
+def check_vectors(rows: "VectorRows", writer: "LiveWriter") -> None:
+    """Look at all vectors once, before any of them is added."""
+    from bidr.index.vectors import LARGEST
+
+    manifest = writer.view.manifest
+    if rows.dim != manifest.dim:
+        raise DataError(
+            f"{rows.name} has {rows.dim} dimensions, the index {manifest.dim}; give vectors of the same model"
+        )
+    for start in range(0, len(rows), AT_ONCE):
+        block = rows[start : start + AT_ONCE]  # which refuses what is not finite
+        if not manifest.unit and (largest := float(abs(block).max())) > LARGEST["fp16"]:
+            raise DataError(
+                f"{rows.name}: a number of {largest:g} in size within rows {start:,} to {start + len(block) - 1:,}, "
+                f"expected up to {LARGEST['fp16']:g} (fp16); scale or normalise the vectors"
+            )
+
+
 def _batches(path: Path) -> "Iterator[list[Document]]":
     from bidr.text import beir
 
-    documents = (document for _, document in beir.read_documents(path))
-    while batch := list(islice(documents, AT_ONCE)):
+    batch, letters = list["Document"](), 0
+    for _, document in beir.read_documents(path):
+        more = len(document.title) + len(document.text)
+        if batch and (len(batch) == AT_ONCE or letters + more > LETTERS_AT_ONCE):
+            yield batch
+            batch, letters = [], 0
+        batch.append(document)
+        letters += more
+    if batch:
         yield batch
 
 

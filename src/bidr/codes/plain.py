@@ -8,9 +8,11 @@ import numpy as np
 from bidr.codes.codebooks import ENCODE_ROWS, Codebooks, Codes, check_shape
 from bidr.codes.fit import FIT_ROWS, fit
 from bidr.codes.vectors import Metric, VectorRows
-from bidr.errors import ConfigError
+from bidr.errors import ConfigError, DataError
 
 USUAL_BYTES, PLANNED_BYTES = 32, 16
+# Distances between larger numbers do not fit 32 bits.
+LARGEST = 1e15
 
 
 class PlainCodes(NamedTuple):
@@ -56,7 +58,13 @@ class PlainCodes(NamedTuple):
     def fit(self, rows: VectorRows) -> Codebooks:
         books = self.books(rows.dim)
         some = np.random.default_rng(self.seed).choice(len(rows), min(FIT_ROWS, len(rows)), replace=False)
-        return fit(rows.gather(np.sort(some)), books, self.codewords, seed=self.seed)
+        sample = rows.gather(np.sort(some))
+        if (largest := float(np.abs(sample).max())) > LARGEST:
+            raise DataError(
+                f"{rows.name}: a row holds a number of {largest:g} in size, expected numbers up to {LARGEST:g}; "
+                "scale or normalise the vectors"
+            )
+        return fit(sample, books, self.codewords, seed=self.seed)
 
 
 def encode_blocks(codebooks: Codebooks, rows: VectorRows, first: int = 0) -> Iterator[Codes]:

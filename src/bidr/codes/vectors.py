@@ -15,6 +15,8 @@ Metric = Literal["cosine", "ip"]
 KINDS = ("float16", "float32", "float64", "int8")
 STAMP_ROWS = 1_024
 TINY = np.float32(np.finfo(np.float32).tiny)
+# Beneath it squares lose digits in 32 bits, down to none; above the largest they are infinite.
+SMALLEST_SQUARE = np.float32(1e-30)
 
 
 class VectorRows:
@@ -74,9 +76,15 @@ class VectorRows:
 
 
 def of_length_one(rows: Floats) -> Floats:
-    """Rows, which must be finite, divided by their lengths."""
-    lengths: Floats = np.sqrt(np.add.reduce(rows * rows, axis=1, keepdims=True))
-    found: Floats = np.divide(rows, np.maximum(lengths, TINY), dtype=np.float32)
+    """Rows, which must be finite, divided by their lengths; rows of zeros stay what they are."""
+    with np.errstate(over="ignore", under="ignore"):
+        squares: Floats = np.add.reduce(rows * rows, axis=1, keepdims=True)
+    if len(rows) and not (squares.min() > SMALLEST_SQUARE and squares.max() < np.inf):
+        largest = np.maximum(np.abs(rows).max(axis=1, keepdims=True), TINY)
+        odd = (squares <= SMALLEST_SQUARE) | (squares == np.inf)
+        rows = np.where(odd, rows / largest, rows).astype(np.float32)
+        squares = np.add.reduce(rows * rows, axis=1, keepdims=True)
+    found: Floats = np.divide(rows, np.maximum(np.sqrt(squares), TINY), dtype=np.float32)
     return found
 
 

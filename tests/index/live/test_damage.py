@@ -230,6 +230,18 @@ def test_a_log_that_lost_its_end_is_found(live_index):
     assert outcome(live_index) == {**before, **expected([9])}
 
 
+@pytest.mark.parametrize("name", [".work.done", ".compact.done"])
+def test_work_that_was_done_is_removed_by_the_next_writer(live_index, name):
+    """Killed while it was removed: its files are those of the index, and would stay on the disk after them."""
+    (live_index / name).mkdir()
+    (live_index / name / "vectors.npy").write_bytes(b"x" * 100)
+    before = contents(live_index)
+    with writer(live_index) as live:
+        live.flush()
+    assert not (live_index / name).exists()
+    assert contents(live_index) == before
+
+
 def test_leftovers_hinder_nobody(live_index):
     before = contents(live_index)
     current = (live_index / "CURRENT").read_text().split()[0]

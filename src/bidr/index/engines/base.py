@@ -40,8 +40,8 @@ class Candidates(Protocol):
     def tables(self, queries: Floats) -> Floats:
         """Scores of all codewords, (queries, M, words): what a document's score is the sum of."""
 
-    def codes(self) -> Codes:
-        """Codes (n, M) of all rows, a byte a codeword: a copy, to be taken elsewhere."""
+    def codes(self, rows: Rows | None = None) -> Codes:
+        """Codes (n, M) of all rows or of some, a byte a codeword: a copy, to be taken elsewhere."""
 
     def search(
         self, queries: Floats, k: int, ef: int | None = None, allowed: Bitmap | None = None

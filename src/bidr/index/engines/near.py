@@ -51,7 +51,7 @@ def _first_guess(
     pairs = blocks.shape[1]
     base, entries, sums = blocks.ctypes.data, table.ctypes.data, np.empty(BLOCK, dtype=np.uint16)
     often = np.zeros(largest_sum(pairs) + 1, dtype=np.int32)
-    count, number, largest = 0, 0, np.uint16(len(often) - 1)
+    count, number, largest = 0, 0, np.uint16(min(len(often) - 1, 0xFFFF))
     for part in range(len(starts)):
         for block in range(starts[part] // BLOCK, (stops[part] + BLOCK - 1) // BLOCK):
             number += 1

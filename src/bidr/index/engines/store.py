@@ -70,10 +70,15 @@ class CodeStore:
         """The k best of given rows."""
         return ranked(best_rows(self.codes, self.row_table(table), rows, k), k)
 
-    def unpacked(self) -> Codes:
-        """Codes of all rows, a byte a codeword: (n, M)."""
-        rows = from_blocks(self.codes)[: self.count] if self.blocked else self.codes.copy()
-        return unpack(rows, self.codebooks.books, self.codebooks.bits)
+    def unpacked(self, rows: Rows | None = None) -> Codes:
+        """Codes of all rows or of some, a byte a codeword: (n, M)."""
+        if not self.blocked:
+            packed = self.codes.copy() if rows is None else self.codes[rows]
+        elif rows is None:
+            packed = from_blocks(self.codes)[: self.count]
+        else:
+            packed = from_blocks(self.codes[rows // BLOCK])[BLOCK * np.arange(len(rows)) + rows % BLOCK]
+        return unpack(packed, self.codebooks.books, self.codebooks.bits)
 
 
 def to_blocks(rows: Codes, at_once: int = 65_536) -> npt.NDArray[np.uint8]:
@@ -120,6 +125,6 @@ class OverCodes:
         """As `Candidates.tables`."""
         return self.store.tables(queries)
 
-    def codes(self) -> Codes:
+    def codes(self, rows: Rows | None = None) -> Codes:
         """As `Candidates.codes`."""
-        return self.store.unpacked()
+        return self.store.unpacked(rows)

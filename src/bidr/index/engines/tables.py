@@ -11,6 +11,8 @@ from bidr.index.engines.shuffle import BYTE_SUMS
 
 # Rounding moves a sum of BYTE_SUMS entries by up to half a step each.
 STEPS = 255 - BYTE_SUMS // 2
+# Sums of more books may not fit 16 bits in such steps.
+MANY_BOOKS, SHORT = 1_024, 0xFFFF
 # A rounded sum is off by so many standard deviations in one of fifty thousand documents.
 DEVIATIONS = 4.2
 
@@ -86,9 +88,12 @@ def margin_of(books: int) -> int:
 
 @compiled()
 def round_table(table: Any) -> Any:
-    """A 4-bit table in bytes, in as fine steps as let sums of BYTE_SUMS books fit a byte. Books: an even number."""
+    """A 4-bit table in bytes, in as fine steps as let sums of BYTE_SUMS books fit a byte, and of all 16 bits.
+
+    Books: an even number.
+    """
     books = len(table)
-    least, widest = np.empty(books, dtype=np.float32), np.float32(1e-30)
+    least, widest, whole = np.empty(books, dtype=np.float32), np.float32(1e-30), np.float32(0)
     spans = np.zeros(2, dtype=np.float32)
     for book in range(books):
         least[book] = table[book].min()
@@ -96,7 +101,10 @@ def round_table(table: Any) -> Any:
             spans[:] = 0
         spans[book % 2] += table[book].max() - least[book]
         widest = max(widest, spans[book % 2])
+        whole += table[book].max() - least[book]
     factor = np.float32(STEPS) / widest
+    if books > MANY_BOOKS:
+        factor = min(factor, np.float32(SHORT - books) / max(whole, np.float32(1e-30)))
     entries = np.empty((books, 16), dtype=np.uint8)
     for book in range(books):
         for word in range(16):

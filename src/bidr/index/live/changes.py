@@ -14,6 +14,9 @@ from bidr.index.storage.folder import REBUILD
 from bidr.index.vectors import Halves
 from bidr.text.records import Document, several_documents
 
+MOST_BYTES = (1 << 32) - 1
+"""What a record may hold: its length is written in 4 bytes."""
+
 
 class Change(NamedTuple):
     """One commit. Documents that it replaces are among those that it deletes.
@@ -44,6 +47,12 @@ def to_bytes(change: Change) -> bytes:
     }
     words = json.dumps(about).encode()
     arrays = (change.codes, change.vectors.astype("<f2"), change.errors.astype("<f4"))
+    size = 4 + len(words) + sum(each.nbytes for each in arrays)
+    if size > MOST_BYTES:
+        raise DataError(
+            f"{len(change.documents):,} documents take {size:,} bytes in the log, expected at most {MOST_BYTES:,} in "
+            "one commit; give fewer at a time"
+        )
     return len(words).to_bytes(4, "little") + words + b"".join(np.ascontiguousarray(each).tobytes() for each in arrays)
 
 

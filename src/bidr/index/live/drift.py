@@ -82,7 +82,7 @@ class Watch:
             np.unique(np.linspace(0, part.count - 1, min(number, part.count)).astype(np.int64))
             for number in (ERRORS_SAMPLED, CODES_SAMPLED)
         )
-        return view.manifest.code_error or self._errors(view, few), part.open.codes[many]
+        return view.manifest.code_error or self._errors(view, few), part.open.codes(many)
 
     def _errors(self, view: LiveView, rows: Rows) -> Spread | None:
         documents = [view.documents.record(row) for row in view.rows_of(rows).tolist()]

@@ -76,7 +76,7 @@ class LogReader:
         size = os.fstat(self._log).st_size
         if size < max(durable, self.end):
             raise IndexFolderError(f"{self.path}: {size:,} bytes, expected {max(durable, self.end):,}; {REBUILD}")
-        content = os.pread(self._log, size - self.end, self.end)
+        content = _read(self._log, size - self.end, self.end)
         records: list[bytes] = []
         place = 0
         while place + RECORD.size <= len(content):
@@ -163,6 +163,15 @@ def write_log(state: Path, name: str, records: Sequence[bytes] = ()) -> None:
     for file, whole in ((LOG, content), (ACKNOWLEDGED, mark(len(content)))):
         with storage_errors(state / file), NewFile(state / file) as out:
             out.write(whole)
+
+
+def _read(handle: int, size: int, place: int) -> bytes:
+    """All of so many bytes, or as many as there are: the system gives 2 GiB at most at a time."""
+    parts = []
+    while size > 0 and (part := os.pread(handle, size, place)):
+        parts.append(part)
+        size, place = size - len(part), place + len(part)
+    return b"".join(parts)
 
 
 def _open(path: Path) -> int:

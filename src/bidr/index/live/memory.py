@@ -33,7 +33,8 @@ class Memory(NamedTuple):
 
     @property
     def bytes(self) -> int:
-        return int(self.codes.nbytes + self.vectors.nbytes + self.errors.nbytes + self.alive.nbytes)
+        texts = sum(len(document.title) + len(document.text) for document in self.documents)
+        return int(self.codes.nbytes + self.vectors.nbytes + self.errors.nbytes + self.alive.nbytes + texts)
 
     def after(self, changes: list[Change]) -> Self:
         """The same with some more commits."""

@@ -51,10 +51,9 @@ class OpenSegment:
         known = self.reader.documents
         return known.document(row) or Document(known.id(row), "", "", known.columns.get(row))
 
-    @property
-    def codes(self) -> Codes:
-        """The codes of all places, one number a byte: a copy."""
-        return self.reader.candidates.codes()
+    def codes(self, places: Rows) -> Codes:
+        """The codes of some places, one number a byte: a copy."""
+        return self.reader.candidates.codes(places)
 
     def passing(self, asked: Filter) -> Bits:
         """Which places pass a filter, a bit each."""

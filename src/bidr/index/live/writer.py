@@ -213,8 +213,8 @@ class LiveWriter:
         if self._log is not None and self._log.broken:
             self._close_log()
             self._open()
-        memory = self._view.memory
-        if self._log is None or len(memory.documents) >= self.log_documents or memory.bytes > LOG_BYTES:
+        held = len(self._view.memory.documents)
+        if self._log is None or held >= self.log_documents or self._log.end > LOG_BYTES:
             self.flush()
 
     def _find(self, ids: list[str]) -> tuple[dict[str, list[int]], list[str]]:

@@ -60,7 +60,8 @@ class KeptRounds(Rounds):
     """How far k-means is."""
 
     def __init__(self, work: Work, made_from: Any) -> None:
-        self._slots = Slots(work, "means", made_from)
+        # Not "means": those of blocks are a step of the same work, whose mark would take the place of this one's.
+        self._slots = Slots(work, "kmeans", made_from)
 
     def last(self) -> Moving | None:
         from safetensors.numpy import load_file

@@ -30,7 +30,8 @@ COMPACT = ".compact"
 WAIT = 600.0
 """Seconds that a build, or another verb that writes, waits for whoever writes already."""
 LOOK_EVERY, SAID_AFTER = 0.02, 1.0
-UNFINISHED = re.compile(r"\.\d{6}\.\d+\.new|\.CURRENT\.\d+\.new")
+# And work that was done, of which a killed process had not yet removed everything: it may hold all files of an index.
+UNFINISHED = re.compile(r"\.\d{6}\.\d+\.new|\.CURRENT\.\d+\.new|\.(work|compact)\.done")
 
 
 class HashedFile(NewFile):
