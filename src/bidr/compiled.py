@@ -1,7 +1,9 @@
 """Functions compiled on first use: by numba, and kept on disk for the next process where that is allowed."""
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeVar, cast
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -17,9 +19,23 @@ def compiled(*, loose_sums: bool = False) -> Callable[[Function], Function]:
 
     def decorate(function: Function) -> Function:
         try:
-            made: Function = njit(cache=True, **options)(function)
+            made: Any = njit(cache=True, **options)(function)
+            kept = made._cache._cache_file
+            kept._source_stamp = (kept._source_stamp, sources())
         except RuntimeError:  # neither beside the source nor in a home folder: compiled again in every process
             made = njit(**options)(function)
-        return made
+        return cast(Function, made)
 
     return decorate
+
+
+@cache
+def sources(folder: Path = Path(__file__).parent) -> tuple[tuple[float, int], ...]:
+    """When each source with compiled functions was changed, and its size.
+
+    A compiled function holds what it calls, also from other modules; numba looks at its own source alone, and would
+    go on with what a module said before an update.
+    """
+    marks = (b"bidr.compiled", b"numba")
+    texts = (path for path in sorted(folder.rglob("*.py")) if any(mark in path.read_bytes() for mark in marks))
+    return tuple((found.st_mtime, found.st_size) for found in (path.stat() for path in texts))

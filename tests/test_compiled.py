@@ -1,0 +1,55 @@
+"""Compiled functions are kept for the next process, and no longer than what they hold."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from bidr.compiled import sources
+
+CALLED = """
+from pathlib import Path
+import bidr.compiled
+if {folder!r}:
+    bidr.compiled.sources = lambda found=bidr.compiled.sources(Path({folder!r})): found
+compiled = bidr.compiled.compiled()
+
+@compiled
+def twice(number):
+    return 2 * number
+
+assert twice(3) == 6
+print(sum(twice.stats.cache_hits.values()), sum(twice.stats.cache_misses.values()))
+"""
+
+
+def hits_and_misses(folder: Path, others: Path | None) -> str:
+    module = folder / "made.py"
+    if not module.exists():
+        module.write_text(CALLED.format(folder=str(others or "")))
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(folder / "cache")}
+    done = subprocess.run([sys.executable, module], env=environment, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def test_kept_for_the_next_process(tmp_path: Path) -> None:
+    assert hits_and_misses(tmp_path, None) == "0 1"
+    assert hits_and_misses(tmp_path, None) == "1 0"
+
+
+def test_compiled_again_when_another_source_changes(tmp_path: Path) -> None:
+    """Which may be one that is called, and stands in the compiled code."""
+    others = tmp_path / "others"
+    others.mkdir()
+    (others / "called.py").write_text("from bidr.compiled import compiled")
+    (others / "plain.py").write_text("")
+    assert hits_and_misses(tmp_path, others) == "0 1"
+    assert hits_and_misses(tmp_path, others) == "1 0"
+    (others / "plain.py").write_text("not compiled, so it does not matter")
+    assert hits_and_misses(tmp_path, others) == "1 0"
+    (others / "called.py").write_text("from bidr.compiled import compiled  # changed")
+    assert hits_and_misses(tmp_path, others) == "0 1"
+
+
+def test_the_sources_are_those_of_the_package() -> None:
+    assert len(sources()) > 10
