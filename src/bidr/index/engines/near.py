@@ -91,18 +91,22 @@ def _reaching(
 ) -> Any:
     """Keys of rows whose sum reaches `least`; where these are many, of the better ones as `near_keys` wants them."""
     pairs, base, entries = blocks.shape[1], blocks.ctypes.data, table.ctypes.data
+    size, back = pairs * BLOCK, (AHEAD + pairs * BLOCK - 1) // (pairs * BLOCK)
     sums = np.empty(BLOCK, dtype=np.uint16)
     keys, count = np.empty(4 * k + 4 * BLOCK, dtype=np.uint64), 0
     for part in range(len(starts)):
         block, last = starts[part] // BLOCK, (stops[part] + BLOCK - 1) // BLOCK
-        ahead = AHEAD
+        # The last blocks of a range ask for the first of the next: beyond the range nothing is looked at.
+        turn, beyond = max(block, last - back), starts[min(part + 1, len(starts) - 1)] // BLOCK
         if last - block <= FEW_BLOCKS:
-            ahead = (starts[min(part + PARTS_AHEAD, len(starts) - 1)] // BLOCK - block) * pairs * BLOCK
+            turn, beyond = block, starts[min(part + PARTS_AHEAD, len(starts) - 1)] // BLOCK
         while block < last:
-            found = next_block(base, entries, pairs, block, last, sums.ctypes.data, ahead, np.uint16(least), shuffle)
+            stop, ahead = (turn, AHEAD) if block < turn else (last, (beyond - turn) * size)
+            found = next_block(base, entries, pairs, block, stop, sums.ctypes.data, ahead, np.uint16(least), shuffle)
             reached = np.uint32(found & LAST_ROW)
             if not reached:
-                break
+                block = stop
+                continue
             block = np.int64(found >> ROW_BITS)
             reached &= wanted_of(block, starts[part], stops[part], allowed)
             while reached:
