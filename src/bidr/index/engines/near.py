@@ -11,7 +11,7 @@ from bidr.index.engines.shuffle import BLOCK, BYTE_SUMS, next_block
 
 # A sample of the blocks tells which sums are worth keeping. Documents stand by cluster, so that good ones come many in
 # a block: the number of them in a sample varies more than chance alone would have it. At a million, with 100 and 200
-# candidates, 6 deviations made a guess that was too high for 1 to 3 of 100 questions, which p99 is: the codes were
+# candidates, 6 deviations made a guess that was too high for up to 3 of 100 questions, which p99 is: the codes were
 # scanned twice. 12 were enough for all; keeping more at first takes less than what varies from run to run.
 SAMPLE_EVERY, SAMPLE_DEVIATIONS = 32, 12
 ALL = np.uint32(0xFFFFFFFF)
