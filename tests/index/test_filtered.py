@@ -12,9 +12,10 @@ from bidr.index.engines import means as means_engine
 from bidr.index.engines.filtered import bits_within
 from bidr.index.engines.make import make_lists
 from bidr.index.engines.means import Wanted, best_held
-from bidr.index.engines.near import BETWEEN, runs
+from bidr.index.engines.near import BETWEEN, SAMPLE_EVERY, _first_guess, _sample, near_keys, runs
 from bidr.index.engines.scan import Scan
-from bidr.index.engines.shuffle import BLOCK, shuffle_here
+from bidr.index.engines.scoring import rows_of
+from bidr.index.engines.shuffle import BLOCK, LINE, shuffle_here
 from bidr.index.engines.store import EVERY, to_blocks
 
 COUNT, DIM = 12_010, 24
@@ -192,6 +193,52 @@ def test_ranges_under_a_filter_are_scanned_as_by_hand(corpus, share):
     for way in (engine.store.scan, engine.store.scan_few):
         for found, wanted in zip(way(table, starts, stops, 30, words.view(np.uint32)), expected, strict=True):
             np.testing.assert_array_equal(found, wanted[0])
+
+
+@pytest.mark.parametrize("filtered", [False, True])
+@pytest.mark.parametrize("ranges", [[(0, 32_000)], [(5, 70), (640, 641), (4_000, 9_000), (9_599, 31_990)], [(33, 34)]])
+def test_every_so_many_blocks_of_ranges_are_sampled(ranges, filtered):
+    mask = np.random.default_rng(5).random(32_000) < (0.02 if filtered else 1)
+    words = np.packbits(mask, bitorder="little").view(np.uint32) if filtered else EVERY
+    blocks = [(at, *each) for each in ranges for at in range(each[0] // BLOCK, -(-each[1] // BLOCK))]
+    expected = []
+    for block, start, stop in blocks[SAMPLE_EVERY - 1 :: SAMPLE_EVERY]:
+        rows = np.arange(BLOCK * block, BLOCK * block + BLOCK)
+        wanted = np.packbits((rows >= start) & (rows < stop) & mask[rows], bitorder="little").view(np.uint32)[0]
+        expected += [(block, wanted)] if wanted else []
+    starts, stops = np.array(ranges).T
+    found = _sample(starts, stops, words, int((stops - starts).sum()))
+    assert list(zip(*found, strict=True)) == expected
+
+
+def test_good_ones_that_stand_together_are_no_guess_too_high():
+    """Of two blocks of the best one is in the sample, where by chance a sixteenth of one would be."""
+    k, table = 200, np.tile(np.arange(16, dtype=np.uint8), (4, 2))
+    rows = 17 * np.random.default_rng(6).integers(0, 15, (64_000, 4), dtype=np.uint8)
+    for block in (SAMPLE_EVERY - 1, 101):
+        rows[BLOCK * block : BLOCK * block + BLOCK] = 255
+    codes, (starts, stops) = to_blocks(rows), np.array([[0], [64_000]])
+    low, high = rows & 15, rows >> 4
+    kth = np.sort((low.astype(int) + high).sum(axis=1))[-k]
+    for shuffle in {shuffle_here(), None}:
+        assert 0 < _first_guess(codes, table, starts, stops, EVERY, k, 0, shuffle) <= kth
+
+
+@pytest.mark.parametrize("ranges", [[(0, 64_000)], [(0, 32_000), (32_320, 64_000)]])
+def test_what_stands_last_in_a_long_range_is_found(ranges):
+    table = np.tile(np.arange(16, dtype=np.uint8), (4, 2))
+    rows = 17 * np.random.default_rng(7).integers(0, 12, (64_000, 4), dtype=np.uint8)
+    best = np.concatenate([np.arange(stop - 10, stop) for _, stop in ranges])
+    rows[best] = 255
+    starts, stops = np.array(ranges).T
+    for shuffle in {shuffle_here(), None}:
+        keys = near_keys(to_blocks(rows), table, starts, stops, EVERY, len(best), 0, shuffle)
+        np.testing.assert_array_equal(np.sort(rows_of(keys)), best)
+
+
+def test_blocks_begin_with_a_line_of_the_cache():
+    for count in (1, 40, 5_000, 200_000):
+        assert to_blocks(np.zeros((count, 8), dtype=np.uint8)).ctypes.data % LINE == 0
 
 
 def test_bits_are_counted_in_each_range():

@@ -10,9 +10,10 @@ from bidr.index.engines.keep import LAST_ROW, ROW_BITS, keep_from, with_room
 from bidr.index.engines.shuffle import BLOCK, BYTE_SUMS, next_block
 
 # A sample of the blocks tells which sums are worth keeping. Documents stand by cluster, so that good ones come many in
-# a block: the number of them in a sample varies more than chance alone would have it. With 4 deviations the guess was
-# too high, and the codes scanned twice, for 1 to 2 of 100 queries, with 6 for none.
-SAMPLE_EVERY, SAMPLE_DEVIATIONS = 32, 6
+# a block: the number of them in a sample varies more than chance alone would have it. At a million, with 100 and 200
+# candidates, 6 deviations made a guess that was too high for up to 3 of 100 questions, which p99 is: the codes were
+# scanned twice. 12 were enough for all; keeping more at first takes less than what varies from run to run.
+SAMPLE_EVERY, SAMPLE_DEVIATIONS = 32, 12
 ALL = np.uint32(0xFFFFFFFF)
 BETWEEN = 2
 # Codes are asked for so many bytes ahead: with half of it a scan takes a third longer where they come from memory. Of
@@ -48,25 +49,40 @@ def _first_guess(
         total += stops[part] - starts[part]
     if total < 4 * SAMPLE_EVERY * k // 3:
         return 0
-    pairs = blocks.shape[1]
+    pairs, size = blocks.shape[1], blocks.shape[1] * BLOCK
     base, entries, sums = blocks.ctypes.data, table.ctypes.data, np.empty(BLOCK, dtype=np.uint16)
     often = np.zeros(largest_sum(pairs) + 1, dtype=np.int32)
-    count, number, largest = 0, 0, np.uint16(min(len(often) - 1, 0xFFFF))
-    for part in range(len(starts)):
-        for block in range(starts[part] // BLOCK, (stops[part] + BLOCK - 1) // BLOCK):
-            number += 1
-            if number % SAMPLE_EVERY:
-                continue
-            wanted = wanted_of(block, starts[part], stops[part], allowed)
-            if wanted:
-                next_block(base, entries, pairs, block, block + 1, sums.ctypes.data, 0, np.uint16(0), shuffle)
-            while wanted:
-                often[min(sums[trailing_zeros(wanted)], largest)] += 1
-                wanted &= wanted - np.uint32(1)
-                count += 1
+    count, largest = 0, np.uint16(min(len(often) - 1, 0xFFFF))
+    sampled, bits = _sample(starts, stops, allowed, total)
+    for number in range(len(sampled)):
+        block, wanted = sampled[number], bits[number]
+        # The one after is asked for meanwhile: they are too far apart for the processor to foresee.
+        ahead = (sampled[min(number + 1, len(sampled) - 1)] - block) * size
+        next_block(base, entries, pairs, block, block + 1, sums.ctypes.data, ahead, np.uint16(0), shuffle)
+        while wanted:
+            often[min(sums[trailing_zeros(wanted)], largest)] += 1
+            wanted &= wanted - np.uint32(1)
+            count += 1
     expected = k / SAMPLE_EVERY
     rank = int(expected + SAMPLE_DEVIATIONS * expected**0.5) + 1
     return max(from_above(often, rank) - margin, 0) if rank <= count else 0
+
+
+@compiled()
+def _sample(starts: Any, stops: Any, allowed: Any, total: int) -> Any:
+    """Every so many blocks of ranges, and which of their documents count; without those where none does."""
+    most = total // BLOCK + 2 * len(starts)  # a range may begin and end within a block
+    sampled, bits = np.empty(most // SAMPLE_EVERY + 1, dtype=np.int64), np.empty(most // SAMPLE_EVERY + 1, np.uint32)
+    found, following = 0, SAMPLE_EVERY - 1
+    for part in range(len(starts)):
+        first, last = starts[part] // BLOCK, (stops[part] + BLOCK - 1) // BLOCK
+        while following < last - first:
+            sampled[found] = first + following
+            bits[found] = wanted_of(first + following, starts[part], stops[part], allowed)
+            found += bits[found] != 0
+            following += SAMPLE_EVERY
+        following -= last - first
+    return sampled[:found], bits[:found]
 
 
 @compiled()
@@ -75,18 +91,22 @@ def _reaching(
 ) -> Any:
     """Keys of rows whose sum reaches `least`; where these are many, of the better ones as `near_keys` wants them."""
     pairs, base, entries = blocks.shape[1], blocks.ctypes.data, table.ctypes.data
+    size, back = pairs * BLOCK, (AHEAD + pairs * BLOCK - 1) // (pairs * BLOCK)
     sums = np.empty(BLOCK, dtype=np.uint16)
     keys, count = np.empty(4 * k + 4 * BLOCK, dtype=np.uint64), 0
     for part in range(len(starts)):
         block, last = starts[part] // BLOCK, (stops[part] + BLOCK - 1) // BLOCK
-        ahead = AHEAD
+        # The last blocks of a range ask for the first of the next: beyond the range nothing is looked at.
+        turn, beyond = max(block, last - back), starts[min(part + 1, len(starts) - 1)] // BLOCK
         if last - block <= FEW_BLOCKS:
-            ahead = (starts[min(part + PARTS_AHEAD, len(starts) - 1)] // BLOCK - block) * pairs * BLOCK
+            turn, beyond = block, starts[min(part + PARTS_AHEAD, len(starts) - 1)] // BLOCK
         while block < last:
-            found = next_block(base, entries, pairs, block, last, sums.ctypes.data, ahead, np.uint16(least), shuffle)
+            stop, ahead = (turn, AHEAD) if block < turn else (last, (beyond - turn) * size)
+            found = next_block(base, entries, pairs, block, stop, sums.ctypes.data, ahead, np.uint16(least), shuffle)
             reached = np.uint32(found & LAST_ROW)
             if not reached:
-                break
+                block = stop
+                continue
             block = np.int64(found >> ROW_BITS)
             reached &= wanted_of(block, starts[part], stops[part], allowed)
             while reached:

@@ -1,5 +1,6 @@
 """Codes in RAM, in the layout that scans fastest, and the two ways to score them: ranges of rows, or rows by number."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +12,7 @@ from bidr.cores import cores
 from bidr.index.engines.base import Rows, Words
 from bidr.index.engines.keep import ranked
 from bidr.index.engines.scoring import allowed_rows, best_near, best_rows, scan_rows
-from bidr.index.engines.shuffle import BLOCK, shuffle_here
+from bidr.index.engines.shuffle import BLOCK, LINE, shuffle_here
 from bidr.index.engines.tables import Tables, even_books, margin_of, paired
 from bidr.index.faissfile import unpack
 
@@ -84,7 +85,7 @@ class CodeStore:
 def to_blocks(rows: Codes, at_once: int = 65_536) -> npt.NDArray[np.uint8]:
     """(blocks, pairs, 32): see `shuffle.next_block`. Documents that fill up the last block have code 0."""
     count, pairs = rows.shape
-    blocks = np.zeros((-(-count // BLOCK), pairs, 32), dtype=np.uint8)
+    blocks = _aligned((-(-count // BLOCK), pairs, 32))
     for start in range(0, count, at_once):
         part = np.asarray(rows[start : start + at_once])
         part = np.pad(part, ((0, -len(part) % BLOCK), (0, 0))).reshape(-1, 2, 16, pairs).transpose(0, 3, 1, 2)
@@ -92,6 +93,14 @@ def to_blocks(rows: Codes, at_once: int = 65_536) -> npt.NDArray[np.uint8]:
         for book, half in enumerate((part & 15, part >> 4)):
             found[:, :, 16 * book : 16 * book + 16] = half[:, :, 0] | (half[:, :, 1] << 4)
     return blocks
+
+
+def _aligned(shape: tuple[int, ...]) -> npt.NDArray[np.uint8]:
+    """Zeros that begin where a line of the cache does: a block elsewhere takes a line more, which nothing asks for."""
+    size = math.prod(shape)
+    around = np.zeros(size + LINE, dtype=np.uint8)
+    start = -around.ctypes.data % LINE
+    return around[start : start + size].reshape(shape)
 
 
 def from_blocks(blocks: npt.NDArray[np.uint8]) -> Codes:
