@@ -75,9 +75,9 @@ class Rates(NamedTuple):
 # such as `OMP_NUM_THREADS=1 python bench/build_rates.py VECTORS.npy --rates`, which were up to a third apart. Of
 # naming, ID_SHARE is for ids alone.
 BUILT_DIM, ID_SHARE = 384, 0.3
-GROWING = (
-    "comparing reading sampling summing halving parting words_of_means averaging piecing writing row_bytes".split()
-)
+# What grows with the dimensions.
+GROWING = ["comparing", "reading", "sampling", "summing", "halving", "parting", "words_of_means", "averaging"]
+GROWING += ["piecing", "writing", "row_bytes"]
 BUILT_IN = {
     8: Rates(
         fitting=14.5,
