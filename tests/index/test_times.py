@@ -3,6 +3,7 @@
 import subprocess
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -166,12 +167,38 @@ def test_built_in_rates_are_those_of_their_dimensions_and_grow() -> None:
         assert built_in(bits, 384).naming < BUILT_IN[bits].naming
 
 
-def test_more_cores_help_with_products_alone() -> None:
+def test_more_cores_help_with_what_they_share() -> None:
     for engine in ENGINES:
         times = build_times(Shape(10_000_000, 384, engine), BUILT_IN[8])
         assert all(took.clock(1) == pytest.approx(took.cpu) for took in times.values())
         assert times["vectors"].clock(16) == times["vectors"].cpu
+        assert times["coding"].clock(16) == times["coding"].cpu
         assert times["clusters"].clock(16) < times["clusters"].cpu / 8
+        assert times["codebooks"].clock(2) == pytest.approx(0.54 * times["codebooks"].cpu)
+
+
+@pytest.mark.parametrize(("size", "at_once"), [(8_000, 2), (3_000, 5), (100, 6)])
+def test_large_lists_are_divided_by_few_cores(size: int, at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many at a time as are in memory together; the plan does not count with more cores than that."""
+    running, most, halve = list[int](), list[int](), arrange._halved_list
+
+    def watched(*given: Any) -> np.ndarray:
+        running.append(1)
+        most.append(len(running))
+        time.sleep(0.05)
+        running.pop()
+        return halve(*given)
+
+    monkeypatch.setattr(arrange, "cores", lambda: 6)
+    monkeypatch.setattr(arrange, "_halved_list", watched)
+    offsets, vectors = np.arange(0, 32_001, size), clustered(32_000, 4)
+    list(arrange.in_blocks(Source(vectors), offsets, np.arange(32_000), 32))
+    assert max(most) == at_once
+    lists = 1_000_000
+    shape = replace(Shape(size * lists, 4, "lists"), learned=lists)
+    order = build_times(shape, NONE._replace(parting=1.0))["order"]
+    assert order.cpu / order.clock(6) == pytest.approx(at_once, rel=0.05)
+    assert order.cpu / order.clock(2) == pytest.approx(5 / 3 if at_once == 5 else 2, rel=0.01)
 
 
 def test_a_step_within_another_is_counted_once() -> None:
