@@ -112,12 +112,10 @@ def measure_here(asked: Asked) -> dict[int, Rates]:
         source = _vectors(Path(name) / "vectors.npy", asked)
         _compile(asked, source)
         ready = {bits: _ready(source, asked.code_bytes * 8 // bits, 1 << bits) for bits in asked.bits}
-        found: list[dict[int, dict[str, float]]] = []
-        for number in range(PASSES):  # in turns: what others do on this machine is in all rates alike
-            found.append({bits: _pass(own, number) for bits, own in ready.items()})
+        # In turns: what others do on this machine is in all rates alike.
+        found = [{bits: _pass(own, number) for bits, own in ready.items()} for number in range(PASSES)]
         once = _writing(asked, next(iter(ready.values())), source)
-        once["finding"] = _finding(Path(name) / "stretches", source.dim)
-        once["row_bytes"] = float(source.array.dtype.itemsize * source.dim)
+        once |= {"finding": _finding(Path(name) / "stretches", source.dim), "row_bytes": float(source.array.strides[0])}
         means = {bits: {name: fmean(each[bits][name] for each in found) for name in found[0][bits]} for bits in ready}
         return {bits: Rates(**own.known, **means[bits], **once) for bits, own in ready.items()}
 
@@ -204,11 +202,11 @@ def _reading(rows: VectorRows, mine: slice) -> dict[str, float]:
 
 
 def _clustering(own: Source) -> dict[str, float]:
-    centroids = own[:LISTS]
-    assigned, _ = _took(lambda: list(clusters.assigned(own, centroids)))
-    begun = clusters.begun(0, centroids)
-    a_round, _ = _took(lambda: clusters.moved(own, begun, clusters.Rounds(), lambda rows: None))
-    return {"comparing": assigned / len(own) / len(centroids), "summing": (a_round - assigned) / len(own)}
+    begun = clusters.begun(0, own[:LISTS])
+    comparing, near = _took(lambda: [of.astype(np.int64) for of in clusters.assigned(own, begun.centroids)])
+    each = zip((block for _, block in own.blocks()), near, strict=True)
+    summing, _ = _took(lambda: [clusters.add_to(begun.sums, begun.sizes, *these) for these in each])
+    return {"comparing": comparing / len(own) / len(begun.centroids), "summing": summing / len(own)}
 
 
 def _arranging(own: Source) -> dict[str, float]:
@@ -277,16 +275,18 @@ def _finding(path: Path, dim: int) -> float:
     """What a stretch of a mapped file takes that is looked at first, beyond its rows."""
     width = BROUGHT // 4
     np.zeros((STRETCHES, width), dtype=np.float32).tofile(path)
-    mapped, spent = np.memmap(path, np.float32, "r", shape=(STRETCHES, width)), [0.0, 0.0]
+    mapped, spent = np.memmap(path, np.float32, "r", shape=(STRETCHES, width)), 0.0
+
+    def looked() -> None:
+        np.array(mapped[:, :dim])  # not held: new memory for the next would count too
+
     for turn in range(8):
-        first, _ = _took(lambda: np.array(mapped[:, :dim]))
-        gone, _ = _took(partial(let_go, mapped))
-        np.array(mapped[:, :dim])
-        again, _ = _took(lambda: np.array(mapped[:, :dim]))
+        first = _took(looked)[0] + _took(partial(let_go, mapped))[0]
+        looked()
+        again, _ = _took(looked)
         let_go(mapped)
-        if turn:
-            spent = [spent[0] + first + gone, spent[1] + again]
-    return max(0.0, spent[0] - spent[1]) / (7 * STRETCHES)
+        spent += first - again if turn else 0.0
+    return max(0.0, spent) / (7 * STRETCHES)
 
 
 def _took(work: Callable[[], Any]) -> tuple[float, Any]:
