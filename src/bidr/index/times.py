@@ -74,9 +74,9 @@ class Rates(NamedTuple):
     row_bytes: float
 
 
-# One core of a 2-core AMD EPYC (AVX2) that others used too, codes of 16 bytes, float32 vectors: the middle of four runs
-# such as `OMP_NUM_THREADS=1 python bench/build_rates.py VECTORS.npy --rates`, which were up to a third apart. Of
-# naming, ID_SHARE is for ids alone.
+# One core of a 2-core AMD EPYC (AVX2) that others used too, codes of 16 bytes, float32 vectors: the middle of three or
+# four runs such as `OMP_NUM_THREADS=1 python bench/build_rates.py VECTORS.npy --rates`, which were up to a third apart.
+# Of naming, ID_SHARE is for ids alone.
 BUILT_DIM, ID_SHARE = 384, 0.3
 # What grows with the dimensions.
 GROWING = ["comparing", "reading", "sampling", "summing", "halving", "parting", "words_of_means", "averaging"]
