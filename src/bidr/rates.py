@@ -204,8 +204,8 @@ def _reading(rows: VectorRows, mine: slice) -> dict[str, float]:
 def _clustering(own: Source) -> dict[str, float]:
     begun = clusters.begun(0, own[:LISTS])
     comparing, near = _took(lambda: [of.astype(np.int64) for of in clusters.assigned(own, begun.centroids)])
-    each = zip((block for _, block in own.blocks()), near, strict=True)
-    summing, _ = _took(lambda: [clusters.add_to(begun.sums, begun.sizes, *these) for these in each])
+    add, blocks = partial(clusters.add_to, begun.sums, begun.sizes), [block for _, block in own.blocks()]
+    summing, _ = _took(lambda: list(map(add, blocks, near)))
     return {"comparing": comparing / len(own) / len(begun.centroids), "summing": summing / len(own)}
 
 
