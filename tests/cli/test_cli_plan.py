@@ -117,6 +117,21 @@ def test_build_times_by_rates_of_this_machine(
     assert asked == [Asked(DIM, 16, [8, 4], text_bytes=500, vectors=str(files[0]))]
 
 
+def test_codes_of_a_model_are_planned_for(bidr: Run, tmp_path: Path) -> None:
+    """They are there before the build, and lists are divided by what they say, not by vectors."""
+    out, plans = tmp_path / "plan.json", []
+    for flags, said in (([], "Codes are fitted to the vectors"), (["--learned-codes"], "Codes are a model's")):
+        shown = bidr("plan", "--docs", "1e6", "--dim", 384, *flags, "--json", out)
+        assert said in shown.out
+        plans.append(json.loads(out.read_text()))
+    assert [value["learned_codes"] for value in plans] == [False, True]
+    for fitted, learned in zip(*(value["engines"] for value in plans), strict=True):
+        assert "codebooks" in fitted["build_seconds_a_machine"].keys() & fitted["build_peak_a_machine"].keys()
+        assert "codebooks" not in learned["build_seconds_a_machine"].keys() | learned["build_peak_a_machine"].keys()
+        before, after = (each["build_cpu_seconds_a_machine"]["clusters"] for each in (fitted, learned))
+        assert (before < after) == (fitted["engine"] == "lists")
+
+
 def test_measuring_what_cannot_be_is_refused(bidr: Run, files: tuple[Path, Path], tmp_path: Path) -> None:
     plain = ["plan", "--docs", "1e6", "--dim", DIM]
     assert "--vectors given, but not used without --recall or --measure" in bidr.refused(*plain, "--vectors", files[0])

@@ -1,25 +1,32 @@
 """Build times: every step of a build is planned for, by as much work as it really does."""
 
 import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from bidr.building import build_vectors
 from bidr.codes.plain import PlainCodes
+from bidr.codes.vectors import VectorRows
 from bidr.errors import BidrError, ConfigError
 from bidr.index.build import build_index
 from bidr.index.engines import arrange, clusters, linking, means
-from bidr.index.engines.sources import Source
+from bidr.index.engines.sources import Decoded, Source
 from bidr.index.planned.sizes import BITS, ENGINES, Shape
-from bidr.index.planned.times import BUILT_IN, Rates, build_times, built_in, halvings
+from bidr.index.planned.times import BUILT_IN, Rates, build_times, built_in, halvings, lists_of
 from bidr.planning import rates as measuring
 from bidr.planning.rates import Asked, Measured, measure, measure_here
 from bidr.spent import Seconds, counted, spending
 from index.made_index import clustered, documents, random_codebooks
 
-DIM, NEAR = 48, 0.10
+DIM, NEAR, A_ROW = 48, 0.10, 100e-6
+FEW = {"DOCUMENTS": 6_000, "IN_A_PASS": 3_000, "PASSES": 2, "FIT_ROWS": 3_000, "LARGE": 500}
+FEW |= {"RANGES": 2, "PIECES": 2_000, "PACKED": 512}
 NONE = Rates(*[0.0] * len(Rates._fields))._replace(row_bytes=1.0)
 
 
@@ -44,12 +51,12 @@ def test_every_step_of_a_build_is_planned_for(tmp_path: Path, engine: str, monke
 
 
 @pytest.mark.parametrize(("engine", "count"), [("scan", 3_000), ("lists", 3_000), ("lists", 9_000), ("hnsw", 3_000)])
-def test_as_many_documents_are_compared_as_planned(
+def test_as_many_centroids_are_compared_as_planned(
     tmp_path: Path, engine: str, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(clusters, "ORDERED_DOCUMENTS", 500)
     monkeypatch.setattr("bidr.index.planned.times.ORDERED_DOCUMENTS", 500)
-    compared, pairs, begun = list[int](), list[int](), list[list[str]]()
+    pairs, begun = list[int](), list[list[str]]()
     nearest = clusters._nearest
 
     class Counting:
@@ -58,7 +65,6 @@ def test_as_many_documents_are_compared_as_planned(
             begun.append(list(spent)[-1:])
 
         def search(self, block: np.ndarray, k: int) -> object:
-            compared.append(len(block))
             pairs.append(len(block) * self.lists)
             return self.index.search(block, k)
 
@@ -68,8 +74,49 @@ def test_as_many_documents_are_compared_as_planned(
         build_index(tmp_path, codebooks=books, codes=books.encode(vectors), vectors=vectors, engine=engine)
     assert begun == [["clusters"]] * (clusters.ROUNDS + 1)
     shape = Shape(count, DIM, engine, 4, 3)
-    assert sum(compared) == pytest.approx(build_times(shape, NONE._replace(turning=1.0))["clusters"].cpu)
     assert sum(pairs) == pytest.approx(build_times(shape, NONE._replace(comparing=1.0))["clusters"].cpu)
+
+
+@pytest.mark.parametrize(
+    ("engine", "fits"), [("scan", True), ("lists", True), ("lists", False), ("hnsw", True), ("hnsw", False)]
+)
+def test_as_many_vectors_are_read_and_codes_turned_as_planned(
+    tmp_path: Path, engine: str, fits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lists are divided by vectors where the codes are of them, else by codes, as the order of a scan and a graph."""
+    for module in ("bidr.index.engines.clusters", "bidr.index.planned.times"):
+        monkeypatch.setattr(f"{module}.ORDERED_DOCUMENTS", 500)
+    monkeypatch.setattr(means, "FEWEST", 16)
+    monkeypatch.setattr(clusters, "POINTS_A_LIST", 20)
+    vectors, books = clustered(3_000, DIM), random_codebooks(DIM, 6)
+    codes = books.encode(vectors if fits else vectors[::-1])
+    shape, seen = Shape(3_000, DIM, engine, 4, 3), dict.fromkeys(["vectors", "sample", "codes"], 0)
+    sample = clusters.sample_size(3_000, lists_of(shape))
+    for kind in (Source, Decoded):
+
+        def floats(self: Source, rows: np.ndarray, real: Callable[..., np.ndarray] = kind.floats) -> np.ndarray:
+            of = "codes" if isinstance(self, Decoded) else "vectors" if self.array is vectors else "sample"
+            if len(self) in (3_000, sample):  # not where k-means begins
+                seen[of] += len(rows)
+            return real(self, rows)
+
+        monkeypatch.setattr(kind, "floats", floats)
+    build_index(tmp_path, codebooks=books, codes=codes, vectors=vectors, engine=engine)
+
+    def planned(**one: float) -> float:
+        return sum(took.cpu for took in build_times(shape, NONE._replace(**one), fits=fits).values())
+
+    assert planned(turning=1.0) == pytest.approx(seen["codes"])
+    assert planned(reading=1.0) == pytest.approx(seen["vectors"])
+    assert clusters.ROUNDS * planned(sampling=1.0) == pytest.approx(seen["sample"])
+    assert (seen["vectors"] > 0) == (engine == "lists" and fits)
+
+
+def test_a_model_makes_its_codes_itself() -> None:
+    for engine in ENGINES:
+        fitted, learned = (build_times(Shape(100_000, 384, engine), BUILT_IN[8], fits=fits) for fits in (True, False))
+        assert fitted.keys() - learned.keys() == {"codebooks", "coding"}
+        assert (fitted["clusters"].cpu < learned["clusters"].cpu) == (engine == "lists")
 
 
 @pytest.mark.parametrize("size", [45, 170, 1_000])
@@ -120,12 +167,38 @@ def test_built_in_rates_are_those_of_their_dimensions_and_grow() -> None:
         assert built_in(bits, 384).naming < BUILT_IN[bits].naming
 
 
-def test_more_cores_help_with_products_alone() -> None:
+def test_more_cores_help_with_what_they_share() -> None:
     for engine in ENGINES:
         times = build_times(Shape(10_000_000, 384, engine), BUILT_IN[8])
         assert all(took.clock(1) == pytest.approx(took.cpu) for took in times.values())
         assert times["vectors"].clock(16) == times["vectors"].cpu
+        assert times["coding"].clock(16) == times["coding"].cpu
         assert times["clusters"].clock(16) < times["clusters"].cpu / 8
+        assert times["codebooks"].clock(2) == pytest.approx(0.54 * times["codebooks"].cpu)
+
+
+@pytest.mark.parametrize(("size", "at_once"), [(8_000, 2), (3_000, 5), (100, 6)])
+def test_large_lists_are_divided_by_few_cores(size: int, at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many at a time as are in memory together; the plan does not count with more cores than that."""
+    running, most, halve = list[int](), list[int](), arrange._halved_list
+
+    def watched(*given: Any) -> np.ndarray:
+        running.append(1)
+        most.append(len(running))
+        time.sleep(0.05)
+        running.pop()
+        return halve(*given)
+
+    monkeypatch.setattr(arrange, "cores", lambda: 6)
+    monkeypatch.setattr(arrange, "_halved_list", watched)
+    offsets, vectors = np.arange(0, 32_001, size), clustered(32_000, 4)
+    list(arrange.in_blocks(Source(vectors), offsets, np.arange(32_000), 32))
+    assert max(most) == at_once
+    lists = 1_000_000
+    shape = replace(Shape(size * lists, 4, "lists"), learned=lists)
+    order = build_times(shape, NONE._replace(parting=1.0))["order"]
+    assert order.cpu / order.clock(6) == pytest.approx(at_once, rel=0.05)
+    assert order.cpu / order.clock(2) == pytest.approx(5 / 3 if at_once == 5 else 2, rel=0.01)
 
 
 def test_a_step_within_another_is_counted_once() -> None:
@@ -158,9 +231,7 @@ def test_measuring_that_fails_is_one_line(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_rates_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     """In this process, on few documents."""
-    for name, value in {"DOCUMENTS": 6_000, "IN_A_PASS": 3_000, "PASSES": 2, "FIT_ROWS": 3_000, "LARGE": 500}.items():
-        monkeypatch.setattr(measuring, name, value)
-    for name, value in {"RANGES": 2, "PIECES": 2_000, "PACKED": 512}.items():
+    for name, value in FEW.items():
         monkeypatch.setattr(measuring, name, value)
     found = measure_here(Asked(32, 4, [8, 4], text_bytes=100, lexical=True))
     assert list(found) == [8, 4]
@@ -168,6 +239,25 @@ def test_rates_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
         small = {"ordering", "summing", "grouping", "halving", "blocking", "parting", "finding"}  # may vanish in noise
         assert all(rate > 0 for name, rate in rates._asdict().items() if name not in small)
         assert rates.row_bytes == 128
+
+
+@pytest.mark.parametrize(("slow", "own"), [(Decoded, {"turning"}), (VectorRows, {"reading", "sampling", "coding"})])
+def test_a_rate_is_of_nothing_besides(slow: type, own: set[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Codes that are slow to turn, vectors that are slow to read: other rates stay as they are."""
+    for name, value in FEW.items():
+        monkeypatch.setattr(measuring, name, value)
+    read = slow.__getitem__
+
+    def slowly(self: Any, rows: Any) -> np.ndarray:
+        found, started = read(self, rows), time.process_time()
+        while time.process_time() - started < A_ROW * len(found):
+            pass
+        return found
+
+    monkeypatch.setattr(slow, "__getitem__", slowly, raising=False)
+    (rates,) = measure_here(Asked(32, 4, [8], text_bytes=None)).values()
+    each = {"turning", "reading", "sampling", "coding", "comparing", "summing", "grouping", "blocking", "averaging"}
+    assert {name for name in each if getattr(rates, name) >= A_ROW} == own
 
 
 @pytest.mark.slow

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 RAM = "64GiB"
 # Flags by what uses them: a plan that is computed, one that is measured, on vectors, and what is then chosen from.
 COMPUTED = {"dim", "stored_dims", "candidates", "id_bytes", "text_bytes", "lexical", "cores", "live", "measure"}
+COMPUTED |= {"learned_codes"}
 MEASURED = {"k", "index", "query_vectors"}
 ONLY_VECTORS = {"vectors", "sample", "metric"}
 MADE = {"sample", "metric"}
@@ -57,6 +58,8 @@ class Plan(Verb):
     """Cores that build."""
     live: bool = True
     """Documents will be deleted and replaced."""
+    learned_codes: bool = False
+    """Codes are a model's: build times are without making them, and lists are divided by codes, not by vectors."""
     measure: bool = False
     """Build times by how fast this machine is: the steps of a build are run for about half a minute, on vectors that
     are made, or on a sample of --vectors."""
@@ -96,6 +99,7 @@ class Plan(Verb):
         ram = parse_bytes("ram", RAM if self.ram is None else self.ram)
         how = {"ram": ram, "code_bytes": self._bytes(self.dim)[0], "stored": self.stored}
         used = {"candidates": self.candidates, "cores": self.cores, "live": self.live, "dim": self.dim}
+        used["learned_codes"] = self.learned_codes
         corpus = Corpus(**{**self._texts(), **docs, **how, **used}, stored_dims=self.stored_dims)
         value = plan(corpus, measured_rates(corpus, self.vectors) if self.measure else None)
         return Shown(as_text(value), value)

@@ -82,6 +82,7 @@ def _notes(plan: dict[str, Any]) -> list[str]:
         "Pages are at most so many, of a file that is not in memory: candidates often lie side by side.",
         "RAM is for one query at a time; page tables as if every vector had been read once.",
         *_rates(plan["rates"]),
+        _counted(plan["learned_codes"]),
     ]
     if plan["words"]:
         often, texts = plan["words"]["postings"], plan["words"]["texts"]
@@ -101,7 +102,16 @@ def _rates(rates: dict[str, Any]) -> list[str]:
     if rates["measured"]:
         took = f"Build times are by rates of one core of this machine ({rates['processor']}), measured now in "
         lines = [f"{took}{rates['seconds']:.0f} s."]
-    return [*lines, "Products of matrices are divided by the cores; encoding texts and attributes are not in it."]
+    return lines
+
+
+def _counted(learned_codes: bool) -> str:
+    fitted = (
+        "Codes are a model's, and making them is"
+        if learned_codes
+        else "Codes are fitted to the vectors; encoding texts is"
+    )
+    return f"{fitted} not in it, nor are attributes. What cores share is divided by them."
 
 
 def _on_disk(files: dict[str, int]) -> dict[str, int]:

@@ -28,6 +28,7 @@ class Corpus:
     """What is planned for. `ram`: bytes of one machine; ids and texts by their mean size, None: there are none.
 
     words: of the texts, where they are indexed too.
+    learned_codes: codes are a model's, not fitted to the vectors: what makes them is not counted.
     """
 
     docs: int
@@ -42,6 +43,7 @@ class Corpus:
     cores: int = 16
     live: bool = True
     words: WordsSize | None = None
+    learned_codes: bool = False
 
     def __post_init__(self) -> None:
         for name in ("docs", "dim", "ram", "code_bytes", "candidates", "cores"):
@@ -160,6 +162,7 @@ def plan(corpus: Corpus, measured: Measured | None = None) -> dict[str, Any]:
         "cores": corpus.cores,
         "live": corpus.live,
         "words": corpus.words._asdict() if corpus.words else None,
+        "learned_codes": corpus.learned_codes,
         "rates": {"measured": bool(measured), **about, "by_bits": {each: rates[each]._asdict() for each in bits}},
         "engines": [_engine(corpus, engine, each, rates[each]) for engine in ENGINES for each in bits],
     }
@@ -175,7 +178,8 @@ def _engine(corpus: Corpus, engine: str, bits: int, rates: Rates) -> dict[str, A
     total = sum(parts.values())
     machines = machines_for(corpus, engine, bits)
     share = corpus.shape(engine, bits, -(-corpus.docs // machines))
-    times = build_times(share, rates, named=corpus.id_bytes is not None, postings=corpus.postings)
+    fits, named = not corpus.learned_codes, corpus.id_bytes is not None
+    times = build_times(share, rates, fits=fits, named=named, postings=corpus.postings)
     return {
         "engine": engine,
         "bits": bits,
@@ -192,7 +196,8 @@ def _engine(corpus: Corpus, engine: str, bits: int, rates: Rates) -> dict[str, A
         },
         "build_peak_a_machine": build_peaks(
             share,
-            named=corpus.id_bytes is not None,
+            fits=fits,
+            named=named,
             worded=corpus.words is not None,
             described=corpus.text_bytes is not None,
         ),

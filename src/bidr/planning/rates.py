@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from statistics import fmean
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,10 +27,12 @@ from bidr.index.engines import arrange, clusters, coding, linking
 from bidr.index.engines.graph import chosen_from
 from bidr.index.engines.means import FITTED
 from bidr.index.engines.shuffle import BLOCK
-from bidr.index.engines.sources import Decoded
+from bidr.index.engines.sources import Decoded, Source
 from bidr.index.faissfile import EF_CONSTRUCTION
 from bidr.index.lexical.sizes import counted as counted_words
 from bidr.index.planned.times import BROUGHT, LOOKED_THROUGH, Rates, halvings
+from bidr.index.steps.dividing import sample_of
+from bidr.index.steps.work import Work, forget
 from bidr.planning.made import made_documents, made_vectors
 from bidr.progress import say, silent
 from bidr.spent import Seconds, counted
@@ -109,15 +112,11 @@ def measure_here(asked: Asked) -> dict[int, Rates]:
         source = _vectors(Path(name) / "vectors.npy", asked)
         _compile(asked, source)
         ready = {bits: _ready(source, asked.code_bytes * 8 // bits, 1 << bits) for bits in asked.bits}
-        found: list[dict[int, dict[str, float]]] = []
-        for number in range(PASSES):  # in turns: what others do on this machine is in all rates alike
-            found.append({bits: _pass(own, number) for bits, own in ready.items()})
+        # In turns: what others do on this machine is in all rates alike.
+        found = [{bits: _pass(own, number) for bits, own in ready.items()} for number in range(PASSES)]
         once = _writing(asked, next(iter(ready.values())), source)
-        once["finding"] = _finding(Path(name) / "stretches", source.dim)
-        once["row_bytes"] = float(source.array.dtype.itemsize * source.dim)
-        means = {
-            bits: {rate: sum(each[bits][rate] for each in found) / PASSES for rate in found[0][bits]} for bits in ready
-        }
+        once |= {"finding": _finding(Path(name) / "stretches", source.dim), "row_bytes": float(source.array.strides[0])}
+        means = {bits: {name: fmean(each[bits][name] for each in found) for name in found[0][bits]} for bits in ready}
         return {bits: Rates(**own.known, **means[bits], **once) for bits, own in ready.items()}
 
 
@@ -148,11 +147,10 @@ def _ready(source: VectorRows, books: int, words: int) -> _Ready:
     codebooks = _fitted(source, books, words, FEW_ROUNDS)
     none, _ = _took(lambda: _fitted(source, books, words, 0))  # not first: new memory would be counted ten times
     spent, codes = _took(lambda: _coded(codebooks, source))
-    known = {"coding": spent / len(source)}
     found = clusters.clusters(codebooks, codes, FEW_CLUSTERS)
     placed = codes[np.concatenate(list(arrange.arranged(Decoded(codebooks, codes), found)))]
     noted = np.concatenate(list(linking.choose(codebooks, placed[:PACKED], NEAR)))
-    return _Ready(codebooks, source, none, codes, placed, noted, known)
+    return _Ready(codebooks, source, none, codes, placed, noted, {"coding": spent / len(source)})
 
 
 def _fitted(source: VectorRows, books: int, words: int, rounds: int) -> Codebooks:
@@ -161,11 +159,13 @@ def _fitted(source: VectorRows, books: int, words: int, rounds: int) -> Codebook
 
 def _pass(ready: _Ready, number: int) -> dict[str, float]:
     """What some of the documents take, others in every pass; and some of the rounds of a fit."""
-    codebooks, some = ready.codebooks, ready.codes[number * IN_A_PASS :][:IN_A_PASS]
+    codebooks, mine = ready.codebooks, slice(number * IN_A_PASS, (number + 1) * IN_A_PASS)
     spent, _ = _took(lambda: _fitted(ready.source, codebooks.books, codebooks.words, FEW_ROUNDS))
     found = {"fitting": ready.unfitted + (spent - ready.unfitted) * FIT_ROUNDS / FEW_ROUNDS}
-    found |= _clustering(codebooks, some) | _arranging(codebooks, some) | _averaging(codebooks, some)
-    return found | _linking(ready, number)
+    turning, _ = _took(lambda: _looked_at(Decoded(codebooks, ready.codes[mine])))
+    found |= {"turning": turning / IN_A_PASS} | _reading(ready.source, mine)
+    own = Source(ready.source[mine])
+    return found | _clustering(own) | _arranging(own) | _averaging(own) | _linking(ready, number)
 
 
 def _vectors(path: Path, asked: Asked) -> VectorRows:
@@ -187,23 +187,31 @@ def _coded(codebooks: Codebooks, rows: VectorRows) -> Codes:
     return np.concatenate(list(blocks()))
 
 
-def _clustering(codebooks: Codebooks, codes: Codes) -> dict[str, float]:
-    count, own = len(codes), Decoded(codebooks, codes)
-    centroids = own[:LISTS]
-    turning, _ = _took(lambda: [None for _ in own.blocks()])
-    assigned, _ = _took(lambda: list(clusters.assigned(own, centroids)))
-    begun = clusters.begun(0, centroids)
-    a_round, _ = _took(lambda: clusters.moved(own, begun, clusters.Rounds(), lambda rows: None))
-    return {
-        "turning": turning / count,
-        "comparing": (assigned - turning) / count / LISTS,
-        "summing": (a_round - assigned) / count,
-    }
+def _looked_at(source: Source) -> None:
+    for _ in source.blocks():
+        forget(source.array)
 
 
-def _arranging(codebooks: Codebooks, codes: Codes) -> dict[str, float]:
+def _reading(rows: VectorRows, mine: slice) -> dict[str, float]:
+    """Of a file, as lists are divided by it; and for the sample of k-means."""
+    own = Source(VectorRows(rows.array[mine], rows.name, rows.metric))
+    reading, _ = _took(lambda: _looked_at(own))
+    with tempfile.TemporaryDirectory(prefix="bidr-rates-") as folder:
+        sampling, _ = _took(lambda: sample_of(Work(Path(folder), kept=False), own, len(own), []))
+    return {"reading": reading / len(own), "sampling": sampling / len(own)}
+
+
+def _clustering(own: Source) -> dict[str, float]:
+    begun = clusters.begun(0, own[:LISTS])
+    comparing, near = _took(lambda: [of.astype(np.int64) for of in clusters.assigned(own, begun.centroids)])
+    add, blocks = partial(clusters.add_to, begun.sums, begun.sizes), [block for _, block in own.blocks()]
+    summing, _ = _took(lambda: list(map(add, blocks, near)))
+    return {"comparing": comparing / len(own) / len(begun.centroids), "summing": summing / len(own)}
+
+
+def _arranging(own: Source) -> dict[str, float]:
     """With small clusters and with large ones: what dividing them takes each time, and a document besides."""
-    small, large = (_arranged(codebooks, codes, size) for size in (SMALL, LARGE))
+    small, large = (_arranged(own, size) for size in (SMALL, LARGE))
     found = {}
     for way, (once, again, part) in enumerate((("grouping", "halving", arrange.GROUP), ("blocking", "parting", BLOCK))):
         few, many = halvings(SMALL, part), halvings(LARGE, part)
@@ -212,21 +220,19 @@ def _arranging(codebooks: Codebooks, codes: Codes) -> dict[str, float]:
     return found
 
 
-def _arranged(codebooks: Codebooks, codes: Codes, size: int) -> list[float]:
-    offsets, order, own = np.arange(0, len(codes), size), np.arange(len(codes)), Decoded(codebooks, codes)
+def _arranged(own: Source, size: int) -> list[float]:
+    offsets, order = np.arange(0, len(own), size), np.arange(len(own))
     grouped = clusters.Clusters(own[: len(offsets) - 1], offsets, order)
-    ways = (
-        lambda: list(arrange.arranged(own, grouped)),
-        lambda: list(arrange.in_blocks(own, offsets, order, BLOCK)),
-    )
-    return [_took(way)[0] / int(offsets[-1]) for way in ways]
+    near, _ = _took(lambda: list(arrange.arranged(own, grouped)))
+    blocked, _ = _took(lambda: list(arrange.in_blocks(own, offsets, order, BLOCK)))
+    return [near / int(offsets[-1]), blocked / int(offsets[-1])]
 
 
-def _averaging(codebooks: Codebooks, codes: Codes) -> dict[str, float]:
-    coder, own = coding.MeanCoder(codebooks.dim), Decoded(codebooks, codes)
+def _averaging(own: Source) -> dict[str, float]:
+    coder = coding.MeanCoder(own.array.shape[1])
     fitting, _ = _took(partial(coder.fit, own[:FITTED]))
     averaging, _ = _took(lambda: [coder.encode(coding.means_of(block)) for _, block in own.blocks()])
-    return {"words_of_means": fitting, "averaging": averaging / len(codes)}
+    return {"words_of_means": fitting, "averaging": averaging / len(own)}
 
 
 def _linking(ready: _Ready, number: int) -> dict[str, float]:
@@ -269,21 +275,18 @@ def _finding(path: Path, dim: int) -> float:
     """What a stretch of a mapped file takes that is looked at first, beyond its rows."""
     width = BROUGHT // 4
     np.zeros((STRETCHES, width), dtype=np.float32).tofile(path)
-    mapped, spent = np.memmap(path, np.float32, "r", shape=(STRETCHES, width)), [0.0, 0.0]
+    mapped, spent = np.memmap(path, np.float32, "r", shape=(STRETCHES, width)), 0.0
 
-    def looked(let: bool) -> None:
-        np.array(mapped[:, :dim])
-        if let:
-            let_go(mapped)
+    def looked() -> None:
+        np.array(mapped[:, :dim])  # not held: new memory for the next would count too
 
     for turn in range(8):
-        first, _ = _took(lambda: looked(True))
-        looked(False)
-        again, _ = _took(lambda: looked(False))
+        first = _took(looked)[0] + _took(partial(let_go, mapped))[0]
+        looked()
+        again, _ = _took(looked)
         let_go(mapped)
-        if turn:
-            spent = [spent[0] + first, spent[1] + again]
-    return max(0.0, spent[0] - spent[1]) / (7 * STRETCHES)
+        spent += first - again if turn else 0.0
+    return max(0.0, spent) / (7 * STRETCHES)
 
 
 def _took(work: Callable[[], Any]) -> tuple[float, Any]:

@@ -148,16 +148,20 @@ def moved(sample: Source, state: Moving, kept: Rounds, advance: Callable[[int], 
     """A round: every centroid at the mean of those nearest to it."""
     index, sums, sizes = _nearest(state.centroids), state.sums, state.sizes
     for start, block in sample.blocks(state.rows):
-        near = index.search(block, 1)[1][:, 0]
-        rows = np.argsort(near, kind="stable")
-        heads = np.flatnonzero(np.diff(near[rows], prepend=-1))
-        sums[near[rows[heads]]] += np.add.reduceat(block[rows], heads)
-        sizes += np.bincount(near, minlength=len(sizes))
+        add_to(sums, sizes, block, index.search(block, 1)[1][:, 0])
         advance(len(block))
         kept.keep(state._replace(rows=start + len(block)))
     sums /= np.maximum(sizes, 1)[:, None]
     _split(sums, sizes)
     return begun(state.rounds + 1, sums)
+
+
+def add_to(sums: Floats, sizes: npt.NDArray[np.int64], block: Floats, near: npt.NDArray[np.int64]) -> None:
+    """Count rows for the clusters that they are nearest to."""
+    rows = np.argsort(near, kind="stable")
+    heads = np.flatnonzero(np.diff(near[rows], prepend=-1))
+    sums[near[rows[heads]]] += np.add.reduceat(block[rows], heads)
+    sizes += np.bincount(near, minlength=len(sizes))
 
 
 def _split(centroids: Floats, sizes: npt.NDArray[np.int64]) -> None:

@@ -4,19 +4,22 @@ import math
 from typing import NamedTuple
 
 from bidr.codes.fit import FIT_ROWS
-from bidr.index.engines.arrange import GROUP, PIECE
+from bidr.index.engines.arrange import GROUP, PIECE, TOGETHER
 from bidr.index.engines.clusters import MANY_LISTS, ORDERED_DOCUMENTS, ROUNDS, sample_size
 from bidr.index.engines.graph import chosen_from
 from bidr.index.engines.linking import AMONG, RANGE
 from bidr.index.engines.means import has_means
 from bidr.index.engines.shuffle import BLOCK
 from bidr.index.faissfile import EF_CONSTRUCTION
-from bidr.index.planned.sizes import Shape
+from bidr.index.planned.sizes import FLOAT, Shape
 from bidr.index.vectors import WRITE_ROWS
 
 # A page that is missing brings its neighbours along: so many bytes of a file that is mapped.
 BROUGHT = 1 << 16
 LOOKED_THROUGH = AMONG * chosen_from(EF_CONSTRUCTION)
+# Of fitting codebooks, what threads share: of two the first had .54 of the CPU time, with codes of 32 bytes of 4 bits
+# and of 16 of 8 bits (tried by hand).
+FIT_SHARED = 0.92
 
 
 class Rates(NamedTuple):
@@ -25,10 +28,13 @@ class Rates(NamedTuple):
     fitting:   codebooks, to FIT_ROWS vectors or more.
     coding:    reading a vector and choosing its codewords.
     turning:   putting its codewords together and turning them into the space of queries.
+    reading:   its vector from the file that it is read from, of length 1.
+    sampling:  the same, and putting it where k-means looks at it.
     comparing: with one centroid.
     summing:   in a round of k-means, adding it to a mean.
     ordering:  putting it where it stands.
-    grouping, halving: near ones side by side for a graph, and each time that its cluster is divided in two.
+    grouping, halving: near ones side by side for a graph, and each time that its cluster is divided in two; without
+               turning or reading it, as the next three.
     blocking, parting: the same for blocks of lists.
     words_of_means: fitting codewords for the means of blocks, in all.
     averaging: making and coding the means.
@@ -46,6 +52,8 @@ class Rates(NamedTuple):
     fitting: float
     coding: float
     turning: float
+    reading: float
+    sampling: float
     comparing: float
     summing: float
     ordering: float
@@ -66,24 +74,29 @@ class Rates(NamedTuple):
     row_bytes: float
 
 
-# One core of a 2-core AMD EPYC (AVX2) that others used too, codes of 16 bytes, float32 vectors: the middle of four runs
-# such as `OMP_NUM_THREADS=1 python bench/build_rates.py VECTORS.npy --rates`, which were up to a third apart. Of
-# naming, ID_SHARE is for ids alone.
+# One core of a 2-core AMD EPYC (AVX2) that others used too, codes of 16 bytes, float32 vectors: the middle of three or
+# four runs such as `OMP_NUM_THREADS=1 python bench/build_rates.py VECTORS.npy --rates`, which were up to a third apart.
+# Of naming, ID_SHARE is for ids alone.
 BUILT_DIM, ID_SHARE = 384, 0.3
+# What grows with the dimensions.
+GROWING = ["comparing", "reading", "sampling", "summing", "halving", "parting", "words_of_means", "averaging"]
+GROWING += ["piecing", "writing", "row_bytes"]
 BUILT_IN = {
     8: Rates(
         fitting=14.5,
         coding=10e-6,
-        turning=3.4e-6,
+        turning=4e-6,
+        reading=0.7e-6,
+        sampling=2.6e-6,
         comparing=8.6e-9,
-        summing=1.6e-6,
+        summing=2.4e-6,
         ordering=0.1e-6,
-        grouping=7.5e-6,
-        halving=0.65e-6,
-        blocking=6.4e-6,
-        parting=1.7e-6,
+        grouping=0.4e-6,
+        halving=0.15e-6,
+        blocking=0.2e-6,
+        parting=0.65e-6,
         words_of_means=0.6,
-        averaging=4.4e-6,
+        averaging=1e-6,
         linking=490e-6,
         piecing=0.4e-6,
         packing=10.8e-6,
@@ -99,43 +112,56 @@ BUILT_IN[4] = BUILT_IN[8]._replace(fitting=6.3, coding=6.7e-6)
 
 
 class Took(NamedTuple):
-    """CPU time of a step: what all cores share, and what one does alone."""
+    """CPU time of a step: what all cores share, and what one does alone.
+
+    parts: how many parts what is shared is in at a time; a core without one waits for the others.
+    """
 
     shared: float
     alone: float
+    parts: float = math.inf
 
     @property
     def cpu(self) -> float:
         return self.shared + self.alone
 
+    def __add__(self, other: "Took") -> "Took":  # type: ignore[override]
+        return Took(self.shared + other.shared, self.alone + other.alone, min(self.parts, other.parts))
+
+    def __mul__(self, times: float) -> "Took":  # type: ignore[override]
+        return self._replace(shared=self.shared * times, alone=self.alone * times)
+
     def clock(self, cores: int) -> float:
-        return self.shared / cores + self.alone
+        share = 1 / cores if self.parts == math.inf else math.ceil(self.parts / cores) / self.parts
+        return self.shared * share + self.alone
 
 
-def build_times(shape: Shape, rates: Rates, *, named: bool = True, postings: float = 0) -> dict[str, Took]:
+def build_times(
+    shape: Shape, rates: Rates, *, fits: bool = True, named: bool = True, postings: float = 0
+) -> dict[str, Took]:
     """CPU time of every step, as `bidr build` names them.
 
+    fits:     codebooks are fitted to the vectors; else codes are a model's, and making them is not counted.
     named:    documents have ids, and texts where rates were measured with some.
     postings: different words of a document that are indexed.
 
-    Products of matrices and dividing clusters are shared by the cores; what numpy does besides is done by one.
+    Fitting, products of large matrices and dividing clusters are shared by the cores; the rest is done by one.
     """
-    count = shape.count
-    products = min(rates.coding, rates.turning * (1 + (1 << shape.bits) / shape.dim))
-    parts = {
-        "codebooks": Took(0, rates.fitting * min(1, count / FIT_ROWS)),
-        "coding": Took(count * products, count * (rates.coding - products)),
-    }
+    count, own, parts = shape.count, _source(shape, rates, fits), dict[str, Took]()
+    if fits:
+        parts["codebooks"] = Took(FIT_SHARED, 1 - FIT_SHARED) * (rates.fitting * min(1, count / FIT_ROWS))
+        parts["coding"] = Took(0, count * rates.coding)  # products of few columns: threads wait as long as they save
     if ordered := shape.engine != "scan" or count >= ORDERED_DOCUMENTS:
-        parts["clusters"] = _clusters(shape, rates)
-        parts["order"] = _order(shape, rates)
-    parts["vectors"] = Took(0, count * rates.writing + (rates.finding * _stretches(shape, rates) if ordered else 0))
+        parts["clusters"] = _clusters(shape, rates, own)
+        parts["order"] = _order(shape, rates, own)
+    finding = rates.finding * _stretches(shape, rates, WRITE_ROWS)
+    parts["vectors"] = Took(0, count * rates.writing + (finding if ordered else 0))
     parts["codes"] = Took(0, count * rates.placing * (2 if shape.engine == "hnsw" else 1))
     if shape.engine == "hnsw":
         parts["links"] = _links(shape, rates)
     if has_means(shape.engine, count):
-        reading = rates.finding * _stretches(shape, rates)
-        parts["means"] = Took(0, rates.words_of_means + count * rates.averaging + reading)
+        averaging = own.each + Took(0, rates.averaging)
+        parts["means"] = averaging * count + Took(0, rates.words_of_means + (finding if own.vectors else 0))
     if named:
         parts["names"] = Took(0, count * rates.naming)
     if postings:
@@ -143,16 +169,36 @@ def build_times(shape: Shape, rates: Rates, *, named: bool = True, postings: flo
     return parts
 
 
-def _clusters(shape: Shape, rates: Rates) -> Took:
-    """A sample compared with all centroids in every round of k-means, then each document once.
+class _Source(NamedTuple):
+    """What documents are divided by: vectors, or what their codes say; and what it takes to have one of them."""
+
+    vectors: bool
+    each: Took
+
+
+def _source(shape: Shape, rates: Rates, fits: bool) -> _Source:
+    """Lists are divided by vectors, where the codes are of these vectors and the lists are not learned."""
+    if shape.engine == "lists" and fits and not shape.learned:
+        return _Source(True, Took(0, rates.reading))
+    product = min(rates.turning, shape.dim * rates.comparing)
+    return _Source(False, Took(product, rates.turning - product))
+
+
+def _clusters(shape: Shape, rates: Rates, own: _Source) -> Took:
+    """A sample compared with all centroids in every round of k-means, then each document once. Of vectors the sample
+    is a file, which is looked at again in every round.
 
     A graph over very many centroids takes about as long as comparing with MANY_LISTS (33,000 centroids of 384
     dimensions: .32 ms a document, and .43 ms for all of them).
     """
     lists = lists_of(shape)
-    sampled = 0 if shape.learned else ROUNDS * sample_size(shape.count, lists)
-    each = rates.turning + min(lists, MANY_LISTS) * rates.comparing
-    return Took((sampled + shape.count) * each, sampled * rates.summing)
+    sample = 0 if shape.learned else sample_size(shape.count, lists)
+    compared = Took(min(lists, MANY_LISTS) * rates.comparing, 0)
+    again, once = own.each, Took(0, 0)
+    if own.vectors:
+        again, once = Took(0, rates.finding * FLOAT.itemsize * shape.dim / BROUGHT), Took(0, rates.sampling)
+    rounds = (compared + again + Took(0, rates.summing)) * (ROUNDS * sample)
+    return once * sample + rounds + (compared + own.each) * shape.count
 
 
 def lists_of(shape: Shape) -> int:
@@ -160,14 +206,16 @@ def lists_of(shape: Shape) -> int:
     return shape.lists if shape.engine != "scan" else max(1, shape.lists // 4)
 
 
-def _order(shape: Shape, rates: Rates) -> Took:
-    size, dividing, reading = shape.count / lists_of(shape), 0.0, 0.0
+def _order(shape: Shape, rates: Rates, own: _Source) -> Took:
+    """Each list is divided by one core: of large ones few are in memory at a time."""
+    size, dividing, finding = shape.count / lists_of(shape), Took(0, 0), 0.0
+    at_once = max(1, TOGETHER // max(1, round(size)))
     if shape.engine == "hnsw":
-        dividing = rates.grouping + rates.halving * halvings(size, GROUP)
+        dividing = own.each + Took(rates.halving * halvings(size, GROUP), rates.grouping, at_once)
     if has_means(shape.engine, shape.count):
-        dividing = rates.blocking + rates.parting * halvings(size, BLOCK)
-        reading = rates.finding * _stretches(shape, rates)
-    return Took(shape.count * dividing, shape.count * rates.ordering + reading)
+        dividing = own.each + Took(rates.parting * halvings(size, BLOCK), rates.blocking, at_once)
+        finding = rates.finding * _stretches(shape, rates, TOGETHER) if own.vectors else 0.0
+    return (dividing + Took(0, rates.ordering)) * shape.count + Took(0, finding)
 
 
 def halvings(size: float, part: int) -> float:
@@ -175,11 +223,11 @@ def halvings(size: float, part: int) -> float:
     return math.log2(size / part + 1)
 
 
-def _stretches(shape: Shape, rates: Rates) -> float:
+def _stretches(shape: Shape, rates: Rates, rows: int) -> float:
     """Stretches of the file that the rows of each block lie in, which are all over it, all blocks together."""
     there = shape.count * rates.row_bytes / BROUGHT
-    looks = min(WRITE_ROWS, shape.count) * (1 + rates.row_bytes / BROUGHT)
-    return shape.count / WRITE_ROWS * there * -math.expm1(-looks / there)
+    looks = min(rows, shape.count) * (1 + rates.row_bytes / BROUGHT)
+    return shape.count / rows * there * -math.expm1(-looks / there)
 
 
 def _links(shape: Shape, rates: Rates) -> Took:
@@ -198,8 +246,7 @@ def built_in(bits: int, dim: int, text_bytes: float = 0) -> Rates:
     bytes, by what they grow with."""
     own, times, words = BUILT_IN[bits], dim / BUILT_DIM, 1 << bits
     squared = times * (dim + 128) / (BUILT_DIM + 128)
-    by = dict.fromkeys(("comparing", "summing", "halving", "parting", "words_of_means", "piecing", "writing"), times)
-    by |= {"turning": squared, "averaging": squared, "linking": (times + 0.2) / 1.2, "row_bytes": times}
+    by = dict.fromkeys(GROWING, times) | {"turning": squared, "linking": (times + 0.2) / 1.2}
     by |= {
         "fitting": times * (2 * dim + words) / (2 * BUILT_DIM + words),
         "coding": times * (dim + words) / (BUILT_DIM + words),

@@ -38,7 +38,7 @@ class Division(NamedTuple):
 
 def by_kmeans(work: Work, source: Source, lists: int, made_from: list[object], *, near: bool = False) -> Division:
     """Means of so many clusters; where steps are kept, those of k-means are. near: near ones follow each other."""
-    rounds, sample = KeptRounds(work, made_from), _sample(work, source, lists, made_from)
+    rounds, sample = KeptRounds(work, made_from), sample_of(work, source, lists, made_from)
     state = rounds.last()
     before = state.rounds * len(sample) + state.rows if state else 0
     shown = bar("Finding clusters", clusters.ROUNDS * len(sample), "comparisons", before)
@@ -52,7 +52,7 @@ def by_kmeans(work: Work, source: Source, lists: int, made_from: list[object], *
     return Division(in_a_row(means) if near else means, source)
 
 
-def _sample(work: Work, source: Source, lists: int, made_from: list[object]) -> Source:
+def sample_of(work: Work, source: Source, lists: int, made_from: list[object]) -> Source:
     """What k-means looks at: codes in memory, vectors on disk."""
     rows = clusters.sample_rows(len(source), lists)
 
