@@ -80,6 +80,8 @@ def test_a_peer_that_finds_everything(
         assert point["cpu_ms"] > 0
         assert point["p99_ms"] >= point["p50_ms"] > 0
     assert row["build"]["disk_bytes"] == pytest.approx(1_500 * 64, rel=0.01)
+    shared = prepared.rows.stat().st_size / 1_500 if rank else 0  # the vectors that it is ranked by
+    assert row["disk_per_document"] == pytest.approx(64 + shared, rel=0.01)
     assert "made" in tables([row])
 
 

@@ -113,7 +113,10 @@ def compare(
         if variant.peer in failed:
             raise PeerError(failed[variant.peer])
         lines = ask(python_of(variant.peer), {**request, "phase": "build"}, limits.seconds)
-        _built(row, lines, fitted.get(variant.settings.get("fitted", 0)), prepared)
+        _built(row, lines, fitted.get(variant.settings.get("fitted", 0)))
+        # What is ranked for a peer is on the disk too, once for all of them.
+        vectors = prepared.rows.stat().st_size if variant.rank else 0
+        row["disk_per_document"] = (row["build"]["disk_bytes"] + vectors) / prepared.documents
 
     def search(variant: Variant, request: dict[str, Any], row: Row) -> None:
         again = {"cold": 0} if row["points"] else {}
@@ -170,7 +173,7 @@ def _request(variant: Variant, prepared: Prepared, fitted: dict[int, Fitted], li
     }
 
 
-def _built(row: Row, lines: list[dict[str, Any]], fitted: Fitted | None, prepared: Prepared) -> None:
+def _built(row: Row, lines: list[dict[str, Any]], fitted: Fitted | None) -> None:
     built = next((line for line in lines if line.pop("event") == "built"), None)
     if built is None:
         raise PeerError("it ended without figures")
@@ -178,7 +181,6 @@ def _built(row: Row, lines: list[dict[str, Any]], fitted: Fitted | None, prepare
         built["seconds"] += fitted.seconds
         built["cpu_seconds"] += fitted.cpu_seconds
     row["build"] = built
-    row["disk_per_document"] = built["disk_bytes"] / prepared.documents
 
 
 def _searched(row: Row, lines: list[dict[str, Any]], prepared: Prepared) -> None:
