@@ -51,5 +51,12 @@ def test_compiled_again_when_another_source_changes(tmp_path: Path) -> None:
     assert hits_and_misses(tmp_path, others) == "0 1"
 
 
+def test_not_compiled_where_numba_is_told_so() -> None:
+    code = "from bidr.compiled import compiled; print(compiled()(lambda number: 2 * number)(3))"
+    environment = {**os.environ, "NUMBA_DISABLE_JIT": "1"}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "6"
+
+
 def test_the_sources_are_those_of_the_package() -> None:
     assert len(sources()) > 10

@@ -22,7 +22,9 @@ def compiled(*, loose_sums: bool = False) -> Callable[[Function], Function]:
             made: Any = njit(cache=True, **options)(function)
             kept = made._cache._cache_file
             kept._source_stamp = (kept._source_stamp, sources())
-        except RuntimeError:  # neither beside the source nor in a home folder: compiled again in every process
+        except (RuntimeError, AttributeError):
+            # Compiled again in every process: it can be kept neither beside the source nor in a home folder, or this
+            # numba keeps it otherwise. Or not compiled at all (NUMBA_DISABLE_JIT=1).
             made = njit(**options)(function)
         return cast(Function, made)
 

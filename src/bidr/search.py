@@ -277,5 +277,7 @@ def _as_matrix(name: str, given: Floats, dim: int) -> Floats:
     if not math.isfinite(np.vdot(matrix, matrix)):  # one pass; very large numbers are looked at again
         bad = ~np.isfinite(matrix).all(axis=1)
         if bad.any():
-            raise DataError(f"{name}: query {int(bad.argmax())} holds NaN or infinity, expected finite numbers")
+            raise DataError(
+                f"{name}: query {int(bad.argmax())} holds NaN or infinity, expected finite numbers; encode it again"
+            )
     return matrix

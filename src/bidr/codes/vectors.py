@@ -54,7 +54,7 @@ class VectorRows:
         if bad.any():
             at = int(bad.argmax())
             row = range(len(self))[rows][at] if isinstance(rows, slice) else int(rows[at])
-            raise DataError(f"{self.name}: row {row:,} holds NaN or infinity, expected finite numbers")
+            raise DataError(f"{self.name}: row {row:,} holds NaN or infinity, expected finite numbers; encode it again")
         if self.metric == "cosine":
             block = of_length_one(block)
         return block

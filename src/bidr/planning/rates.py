@@ -116,7 +116,7 @@ def measure_here(asked: Asked) -> dict[int, Rates]:
         found = [{bits: _pass(own, number) for bits, own in ready.items()} for number in range(PASSES)]
         once = _writing(asked, next(iter(ready.values())), source)
         once |= {"finding": _finding(Path(name) / "stretches", source.dim), "row_bytes": float(source.array.strides[0])}
-        means = {bits: {name: fmean(each[bits][name] for each in found) for name in found[0][bits]} for bits in ready}
+        means = {bits: {rate: fmean(each[bits][rate] for each in found) for rate in found[0][bits]} for bits in ready}
         return {bits: Rates(**own.known, **means[bits], **once) for bits, own in ready.items()}
 
 
