@@ -162,7 +162,9 @@ def _pass(ready: _Ready, number: int) -> dict[str, float]:
     codebooks, mine = ready.codebooks, slice(number * IN_A_PASS, (number + 1) * IN_A_PASS)
     spent, _ = _took(lambda: _fitted(ready.source, codebooks.books, codebooks.words, FEW_ROUNDS))
     found = {"fitting": ready.unfitted + (spent - ready.unfitted) * FIT_ROUNDS / FEW_ROUNDS}
-    turning, _ = _took(lambda: _looked_at(Decoded(codebooks, ready.codes[mine])))
+    decoded = Decoded(codebooks, ready.codes[mine])
+    _looked_at(decoded)  # which asks for memory, as a build does once
+    turning, _ = _took(partial(_looked_at, decoded))
     found |= {"turning": turning / IN_A_PASS} | _reading(ready.source, mine)
     own = Source(ready.source[mine])
     return found | _clustering(own) | _arranging(own) | _averaging(own) | _linking(ready, number)
