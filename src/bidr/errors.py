@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 LONGEST = 80
+REBUILD = "build the index again, or restore the folder from a copy"
 
 
 class BidrError(Exception):

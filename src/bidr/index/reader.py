@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from bidr.codes.codebooks import Codebooks
 from bidr.codes.learned import LearnedLists
-from bidr.errors import ConfigError, IndexFolderError
+from bidr.errors import REBUILD, ConfigError, IndexFolderError
 from bidr.index.build import VECTORS_FILE
 from bidr.index.candidates import Candidates, Rows
 from bidr.index.documents.store import IDS, DocumentFile
@@ -29,7 +29,6 @@ from bidr.index.lexical.files import Words
 from bidr.index.storage.checked import CheckedArray
 from bidr.index.storage.checks import unchecked
 from bidr.index.storage.folder import (
-    REBUILD,
     Manifest,
     ModelStamp,
     check_content,

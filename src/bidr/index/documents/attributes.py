@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bidr.errors import IndexFolderError
+from bidr.errors import REBUILD, IndexFolderError
 from bidr.index.deadline import in_time
 from bidr.index.documents.bitmaps import WORD, Words, ascending, by_place, by_row, new_words
 from bidr.index.documents.filters import All, Filter, Not, Scalar, Test, kind
@@ -24,7 +24,7 @@ from bidr.index.documents.lines import Lines
 from bidr.index.documents.recent import Recent
 from bidr.index.documents.wanted import mark_fraction_range, mark_fractions, mark_whole_range, mark_wholes
 from bidr.index.storage.checked import CheckedArray
-from bidr.index.storage.folder import REBUILD, HasFiles, check_content
+from bidr.index.storage.folder import HasFiles, check_content
 from bidr.text.records import Attributes
 
 Mask = npt.NDArray[np.bool_]

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from bidr.errors import DataError, IndexFolderError
+from bidr.errors import REBUILD, DataError, IndexFolderError
 from bidr.index.storage.checked import CheckedArray, CheckedFile
-from bidr.index.storage.folder import REBUILD, HasFiles
+from bidr.index.storage.folder import HasFiles
 from bidr.index.vectors import Out, write_npy_header
 from bidr.index.vectors.watched import Watched
 

@@ -8,13 +8,13 @@ from typing import Self
 
 import numpy as np
 
-from bidr.errors import DataError, IndexFolderError
+from bidr.errors import REBUILD, DataError, IndexFolderError
 from bidr.index.candidates import Rows
 from bidr.index.documents.attributes import Columns
 from bidr.index.documents.columns import AttributesWriter
 from bidr.index.documents.lines import Lines, NewFile, new_lines
 from bidr.index.documents.names import NamesWriter
-from bidr.index.storage.folder import REBUILD, HasFiles
+from bidr.index.storage.folder import HasFiles
 from bidr.text.records import Document
 
 IDS, DOCUMENTS = "ids", "documents"

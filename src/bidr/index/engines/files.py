@@ -9,10 +9,10 @@ import numpy.typing as npt
 
 from bidr.codes.codebooks import Codebooks, Codes
 from bidr.codes.vectors import let_go
-from bidr.errors import IndexFolderError, ModelError
+from bidr.errors import REBUILD, IndexFolderError, ModelError
 from bidr.index.engines.base import Candidates
 from bidr.index.storage.checked import CheckedArray
-from bidr.index.storage.folder import REBUILD, HasFiles
+from bidr.index.storage.folder import HasFiles
 from bidr.index.vectors import NewFile, read_npy_header
 
 CODEBOOKS_FILE, CODES_FILE, ORDER_FILE = "codebooks.safetensors", "codes.npy", "order.npy"

@@ -9,11 +9,11 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
-from bidr.errors import ConfigError, IndexFolderError
+from bidr.errors import REBUILD, ConfigError, IndexFolderError
 from bidr.index.lexical.postings import Counted, OnDisk, Postings, count_words
 from bidr.index.steps.work import Step, write_array
 from bidr.index.storage.checked import CheckedArray
-from bidr.index.storage.folder import REBUILD, HasFiles, check_content
+from bidr.index.storage.folder import HasFiles, check_content
 from bidr.index.vectors import write_npy_header
 from bidr.spent import spending
 from bidr.spill import Spill

@@ -8,9 +8,8 @@ from typing import NamedTuple
 import numpy as np
 
 from bidr.codes.codebooks import Codes, Floats
-from bidr.errors import DataError, IndexFolderError
+from bidr.errors import REBUILD, DataError, IndexFolderError
 from bidr.index.documents.filters import check_attributes
-from bidr.index.storage.folder import REBUILD
 from bidr.index.vectors import Halves
 from bidr.text.records import Document, several_documents
 

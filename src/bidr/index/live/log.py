@@ -14,9 +14,8 @@ import struct
 from collections.abc import Sequence
 from pathlib import Path
 
-from bidr.errors import IndexFolderError
+from bidr.errors import REBUILD, IndexFolderError
 from bidr.files import NewFile, storage_errors, write_all
-from bidr.index.storage.folder import REBUILD
 
 LOG, ACKNOWLEDGED = "log", "acknowledged"
 MAGIC = b"bidr log 1\n"

@@ -11,12 +11,12 @@ import numpy as np
 import numpy.typing as npt
 
 from bidr.codes.codebooks import Codes, Floats
-from bidr.errors import IndexFolderError
+from bidr.errors import REBUILD, IndexFolderError
 from bidr.index.candidates import Rows
 from bidr.index.documents.filters import Filter
 from bidr.index.live.memory import Mask
 from bidr.index.reader import IndexReader
-from bidr.index.storage.folder import REBUILD, HasFiles, check_content
+from bidr.index.storage.folder import HasFiles, check_content
 from bidr.index.storage.state import Segment
 from bidr.text.records import Document
 

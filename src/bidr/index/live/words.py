@@ -9,7 +9,7 @@ import numpy as np
 
 from bidr.codes.codebooks import Floats
 from bidr.cores import cores
-from bidr.errors import ConfigError, IndexFolderError
+from bidr.errors import REBUILD, ConfigError, IndexFolderError
 from bidr.index.candidates import Bitmap, Rows
 from bidr.index.documents.filters import Filter
 from bidr.index.documents.names import hash_of
@@ -19,7 +19,6 @@ from bidr.index.lexical.postings import Counted, Postings, count_words, joined
 from bidr.index.lexical.score import Weighed, best_words, idf
 from bidr.index.live.view import LiveCandidates, LiveView
 from bidr.index.reader import IndexReader
-from bidr.index.storage.folder import REBUILD
 from bidr.text.dataset import document_text
 from bidr.text.words import words
 

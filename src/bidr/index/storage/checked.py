@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bidr.errors import DataError, IndexFolderError
+from bidr.errors import REBUILD, DataError, IndexFolderError
 from bidr.index.storage import checks
 from bidr.index.storage.checks import SUFFIX
-from bidr.index.storage.folder import REBUILD, HasFiles, check_content
+from bidr.index.storage.folder import HasFiles, check_content
 from bidr.index.vectors.layout import CHECK, check_keys
 from bidr.index.vectors.npy import BLOCK, read_npy_header
 from bidr.index.vectors.watched import Watched

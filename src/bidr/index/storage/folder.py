@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Protocol, Self, TypeVar
 
 from bidr.codes.codebooks import Floats
 from bidr.codes.vectors import cut_off
-from bidr.errors import IndexFolderError
+from bidr.errors import REBUILD, IndexFolderError
 
 FORMAT = 2
 LIVE_FORMAT = 3
@@ -29,7 +29,6 @@ BARE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 CHECKSUM = re.compile(r"[0-9a-f]{32}")
 HASH_BYTES = 1 << 22
 T = TypeVar("T")
-REBUILD = "build the index again, or restore the folder from a copy"
 
 
 class FileEntry(NamedTuple):

@@ -11,13 +11,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bidr.errors import IndexFolderError
+from bidr.errors import REBUILD, IndexFolderError
 from bidr.index.storage.folder import (
     FORMAT,
     GENERATION,
     LIVE_FORMAT,
     MANIFEST,
-    REBUILD,
     FileEntry,
     ModelStamp,
     check_sizes,

@@ -12,9 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from bidr.codes.codebooks import Floats
-from bidr.errors import ConfigError, DataError, IndexFolderError
+from bidr.errors import REBUILD, ConfigError, DataError, IndexFolderError
 from bidr.index.candidates import Rows
-from bidr.index.storage.folder import REBUILD
 from bidr.index.vectors.layout import CHECK, check_keys, checks_path, read_layout
 from bidr.index.vectors.npy import BLOCK, read_npy_header
 from bidr.index.vectors.past import IN_MEMORY, Fetched, Past

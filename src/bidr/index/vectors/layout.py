@@ -8,8 +8,7 @@ from typing import Any, Literal
 import numpy as np
 
 from bidr.codes.codebooks import Floats
-from bidr.errors import ConfigError, IndexFolderError
-from bidr.index.storage.folder import REBUILD
+from bidr.errors import REBUILD, ConfigError, IndexFolderError
 from bidr.index.vectors.npy import BLOCK, NPY_HEADER, read_npy_header
 
 Kind = Literal["fp16", "int8"]

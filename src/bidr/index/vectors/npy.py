@@ -8,8 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from bidr.errors import IndexFolderError
-from bidr.index.storage.folder import REBUILD
+from bidr.errors import REBUILD, IndexFolderError
 
 BLOCK = 4_096
 MAGIC = b"\x93NUMPY\x01\x00"

@@ -4,8 +4,7 @@ import mmap
 from pathlib import Path
 from time import monotonic
 
-from bidr.errors import IndexFolderError
-from bidr.index.storage.folder import REBUILD
+from bidr.errors import REBUILD, IndexFolderError
 
 # Asking the system takes as long as a look at ten rows, so it is not asked for each.
 ASKED_EVERY = 0.001
