@@ -56,7 +56,7 @@ def test_killed_twenty_times_within_a_gibibyte(tmp_path, bench, engine, count):
     assert 0.7 * planned < 1024 * alone.anonymous < 1.1 * planned
     chance, killed = random.Random(1), 0
     while killed < KILLS:
-        ended = bench.run([*build, str(tmp_path / "often")], often, 6 + chance.uniform(0, 2 * alone.wall / KILLS))
+        ended = bench.run([*build, str(tmp_path / "often")], often, 6 + chance.uniform(0, 1.5 * alone.wall / KILLS))
         assert not ended, f"it was there after {killed} kills"
         killed += 1
     assert bench.run([*build, str(tmp_path / "often")], often)
