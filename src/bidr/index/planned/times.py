@@ -1,6 +1,7 @@
 """How long an index takes to build: work counted, step by step as a build does it, times rates that were measured."""
 
 import math
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from bidr.codes.fit import FIT_ROWS
@@ -111,7 +112,8 @@ BUILT_IN = {
 BUILT_IN[4] = BUILT_IN[8]._replace(fitting=6.3, coding=6.7e-6)
 
 
-class Took(NamedTuple):
+@dataclass(frozen=True)
+class Took:
     """CPU time of a step: what all cores share, and what one does alone.
 
     parts: how many parts what is shared is in at a time; a core without one waits for the others.
@@ -125,11 +127,11 @@ class Took(NamedTuple):
     def cpu(self) -> float:
         return self.shared + self.alone
 
-    def __add__(self, other: "Took") -> "Took":  # type: ignore[override]
+    def __add__(self, other: "Took") -> "Took":
         return Took(self.shared + other.shared, self.alone + other.alone, min(self.parts, other.parts))
 
-    def __mul__(self, times: float) -> "Took":  # type: ignore[override]
-        return self._replace(shared=self.shared * times, alone=self.alone * times)
+    def __mul__(self, times: float) -> "Took":
+        return replace(self, shared=self.shared * times, alone=self.alone * times)
 
     def clock(self, cores: int) -> float:
         share = 1 / cores if self.parts == math.inf else math.ceil(self.parts / cores) / self.parts
