@@ -3,15 +3,18 @@
 import errno
 import json
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import IO, Any, Self
 
 from bidr.errors import BidrError, StorageError
 
 PIECE = 1 << 20
+MOST_HOLLOW, SPARSE_FROM = 64, 64 << 20
+"""How many times as long as what it takes on the disk a file may be, of so many bytes or more."""
 REFUSALS = {
     errno.ENOSPC: "no space left on the disk; free some or choose another folder",
     errno.EDQUOT: "the disk quota is used up; free some or choose another folder",
@@ -57,6 +60,38 @@ def sync_file(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def open_regular(path: Path) -> IO[bytes]:
+    """Open a file for reading; OSError where it is something that could be waited for, or endless, or almost a hole."""
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        check_regular(os.fstat(handle))
+        return os.fdopen(handle, "rb")
+    except BaseException:
+        os.close(handle)
+        raise
+
+
+def check_regular(about: os.stat_result) -> None:
+    """Refuse, as OSError, what is no regular file, and one that is hardly anywhere on the disk.
+
+    A file of a terabyte costs nothing where it is all holes, and reading it takes minutes. No disk makes so little of
+    what indexes and models hold. Some file systems do not say how much a file takes.
+    """
+    if not stat.S_ISREG(about.st_mode):
+        raise OSError(errno.EINVAL, "not a regular file")
+    if about.st_size >= SPARSE_FROM and 0 < MOST_HOLLOW * 512 * about.st_blocks < about.st_size:
+        raise OSError(errno.EINVAL, f"{about.st_size:,} bytes long, and {512 * about.st_blocks:,} of them on the disk")
+
+
+def read_up_to(path: Path, most: int) -> bytes:
+    """The content of a file that has no more bytes than `most`; OSError where it has."""
+    with open_regular(path) as file:
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise OSError(errno.EFBIG, f"more than {most:,} bytes")
+    return content
 
 
 class NewFile:

@@ -13,10 +13,19 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from bidr.codes.codebooks import Codebooks, Codes, Floats
+from bidr.codes.codebooks import (
+    UNREADABLE,
+    Codebooks,
+    Codes,
+    Floats,
+    check_arrays,
+    check_sums,
+    load_arrays,
+)
 from bidr.codes.fit import fit, too_few
 from bidr.codes.vectors import VectorRows
 from bidr.errors import ConfigError, ModelError
+from bidr.files import open_regular
 
 # By the codewords in a book. Of few in many books the nearest sum is harder to find, and a step of the search costs
 # less.
@@ -120,12 +129,15 @@ class Additive(NamedTuple):
     @classmethod
     def load(cls, adapter: Path, codebooks: Codebooks) -> "Additive":
         from safetensors import SafetensorError
-        from safetensors.numpy import load_file
 
         try:
-            arrays = load_file(adapter)
-            return cls(**arrays, codewords=codebooks.centroids)
-        except (OSError, TypeError, SafetensorError) as error:
+            found = cls(**load_arrays(adapter), codewords=codebooks.centroids)
+            check_arrays(found._asdict(), {"centre": 1, "document": 2, "query": 2, "codewords": 3, "chosen_by": 3})
+            check_sums(found.centre, found.document, found.codewords)
+            if found.query.shape != found.document.shape or found.chosen_by.shape != found.codewords.shape:
+                raise ValueError(f"query of shape {found.query.shape}, codewords chosen by {found.chosen_by.shape}")
+            return found
+        except (*UNREADABLE, SafetensorError) as error:
             raise ModelError(f"{adapter}: not an adapter file ({error}); train it again") from error
 
 
@@ -134,10 +146,12 @@ def load_query(adapter: Path) -> Floats:
     from safetensors import SafetensorError, safe_open
 
     try:
+        open_regular(adapter).close()
         with safe_open(adapter, framework="numpy") as arrays:
             query: Floats = arrays.get_tensor("query")
-            return query
-    except (OSError, SafetensorError) as error:
+        check_arrays({"query": query}, {"query": 2})
+        return query
+    except (*UNREADABLE, SafetensorError) as error:
         raise ModelError(f"{adapter}: not an adapter file ({error}); train it again") from error
 
 

@@ -1,6 +1,8 @@
 """Plain-array codebooks: what a few bytes per document mean."""
 
 import json
+import math
+import os
 from pathlib import Path
 from typing import NamedTuple
 
@@ -8,11 +10,15 @@ import numpy as np
 import numpy.typing as npt
 
 from bidr.errors import ConfigError, ModelError
+from bidr.files import open_regular
 
 Floats = npt.NDArray[np.float32]
 Codes = npt.NDArray[np.uint8]
 
 ENCODE_ROWS = 16_384
+MOST_HEADER = 1 << 20
+UNREADABLE = (OSError, LookupError, TypeError, ValueError, AttributeError, OverflowError, RecursionError)
+"""What reading a file of arrays may raise that says other things than it should; and safetensors' own error."""
 
 
 class Codebooks(NamedTuple):
@@ -92,19 +98,64 @@ class Codebooks(NamedTuple):
     def load(cls, path: Path, *, mapped: bool = False) -> "Codebooks":
         """mapped: the arrays stay on disk until they are looked at."""
         from safetensors import SafetensorError
-        from safetensors.numpy import load_file
 
         try:
-            return cls(**(_mapped(path) if mapped else load_file(path)))
-        except (OSError, TypeError, LookupError, ValueError, SafetensorError) as error:
+            found = cls(**(_mapped(path) if mapped else load_arrays(path)))
+            found._check()
+            return found
+        except (*UNREADABLE, SafetensorError) as error:
             raise ModelError(f"{path}: not a codebook file ({error}); build or train it again") from error
+
+    def _check(self) -> None:
+        """Refuse, as ValueError, arrays that cannot be codebooks: what searches and codes by them takes them as is."""
+        check_arrays(self._asdict(), {"rotation": 2, "centroids": 3, "choosing": 3, "centre": 1, "document": 2})
+        books, words, width = self.centroids.shape
+        if words not in (16, 256) or len(self.rotation) != books * width:
+            raise ValueError(f"centroids of shape {self.centroids.shape} for a rotation of {self.rotation.shape}")
+        if self.choosing is not None and self.choosing.shape != self.centroids.shape:
+            raise ValueError(f"choosing of shape {self.choosing.shape}, expected {self.centroids.shape}")
+        if (self.centre is None) != (self.document is None) or (self.choosing is None and self.document is not None):
+            raise ValueError("of choosing, centre and document one is missing")
+        if self.centre is not None and self.document is not None:
+            check_sums(self.centre, self.document, self.centroids)
+            if self.dim != len(self.centre):
+                raise ValueError(f"documents of {len(self.centre)} dimensions, queries of {self.dim}")
+
+
+def check_arrays(arrays: dict[str, Floats | None], dimensions: dict[str, int]) -> None:
+    """Refuse, as ValueError, arrays of another type or number of dimensions, empty ones, and numbers not finite."""
+    for name, array in arrays.items():
+        if array is None:
+            continue
+        if array.dtype != np.float32 or array.ndim != dimensions[name] or not array.size:
+            raise ValueError(f"{name} is {array.dtype} of shape {array.shape}, expected {dimensions[name]} dimensions")
+        if not np.isfinite(array).all():
+            raise ValueError(f"{name} holds a number that is not finite")
+
+
+def check_sums(centre: Floats, document: Floats, codewords: Floats) -> None:
+    """Refuse, as ValueError, what cannot bring documents into the space of summed codewords."""
+    books, _, width = codewords.shape
+    groups = len(document) // width
+    if document.shape[1] != len(centre) or len(document) % width or books % groups:
+        raise ValueError(f"centre {centre.shape} and document {document.shape} for codewords of {codewords.shape}")
+
+
+def load_arrays(path: Path) -> dict[str, Floats]:
+    """The arrays of a safetensors file, in memory."""
+    from safetensors.numpy import load_file
+
+    open_regular(path).close()
+    return load_file(path)
 
 
 def _mapped(path: Path) -> dict[str, Floats]:
     """The arrays of a safetensors file: the length of a JSON text, the text, and what its offsets count in."""
-    with path.open("rb") as file:
-        size = int.from_bytes(file.read(8), "little")
-        about = json.loads(file.read(min(size, path.stat().st_size)))
+    with open_regular(path) as file:
+        size, there = int.from_bytes(file.read(8), "little"), os.fstat(file.fileno()).st_size
+        if size > MOST_HEADER:
+            raise ValueError(f"a header of {size:,} bytes")
+        about = json.loads(file.read(size))
     start = 8 + size
     found: dict[str, Floats] = {}
     for name, array in about.items():
@@ -112,8 +163,12 @@ def _mapped(path: Path) -> dict[str, Floats]:
             continue
         if array["dtype"] != "F32":
             raise ValueError(f"{name} is of type {array['dtype']}, expected F32")
-        shape = tuple(array["shape"])
-        found[name] = np.memmap(path, np.dtype("<f4"), "r", start + array["data_offsets"][0], shape)
+        shape, (first, last) = tuple(array["shape"]), array["data_offsets"]
+        if not all(isinstance(number, int) and number >= 0 for number in (*shape, first, last)):
+            raise ValueError(f"{name} of shape {shape} at {first} to {last}")
+        if last - first != 4 * math.prod(shape) or start + last > there:
+            raise ValueError(f"{name} of shape {shape} at {first} to {last} of {there - start:,} bytes")
+        found[name] = np.memmap(path, np.dtype("<f4"), "r", start + first, shape)
     return found
 
 

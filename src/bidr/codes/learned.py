@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bidr.codes.codebooks import Codebooks, Floats
+from bidr.codes.codebooks import UNREADABLE, Codebooks, Floats, check_arrays, load_arrays
 from bidr.errors import DataError, ModelError
 
 
@@ -48,9 +48,12 @@ class LearnedLists(NamedTuple):
     @classmethod
     def load(cls, path: Path) -> "LearnedLists":
         from safetensors import SafetensorError
-        from safetensors.numpy import load_file
 
         try:
-            return cls(**load_file(path))
-        except (OSError, TypeError, ValueError, SafetensorError) as error:
+            found = cls(**load_arrays(path))
+            check_arrays(found._asdict(), {"means": 2, "learned": 2})
+            if found.means.shape != found.learned.shape:
+                raise ValueError(f"means of shape {found.means.shape}, learned centroids of {found.learned.shape}")
+            return found
+        except (*UNREADABLE, SafetensorError) as error:
             raise ModelError(f"{path}: not a file of lists ({error}); build or train it again") from error

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from bidr.codes.codebooks import Codebooks
 from bidr.codes.learned import LearnedLists
-from bidr.errors import REBUILD, ConfigError, IndexFolderError
+from bidr.errors import REBUILD, ConfigError, DataError, IndexFolderError, ModelError
 from bidr.index.build import VECTORS_FILE
 from bidr.index.candidates import Candidates, Rows
 from bidr.index.documents.store import IDS, DocumentFile
@@ -159,7 +159,12 @@ class IndexReader:
         if LEARNED_FILE not in self.manifest.files:
             return None
         check_content(self.generation, self.manifest, LEARNED_FILE)
-        return LearnedLists.load(self.generation / LEARNED_FILE)
+        try:
+            lists = LearnedLists.load(self.generation / LEARNED_FILE)
+            lists.check(self.manifest.code_dim)
+        except (ModelError, DataError) as error:
+            raise IndexFolderError(f"{self.generation / LEARNED_FILE}: {error}; {REBUILD}") from error
+        return lists
 
     @property
     def ram_bytes_per_doc(self) -> float:
@@ -246,7 +251,11 @@ def _open_parts(generation: Path, manifest: Manifest, ef: int | None) -> Parts:
         check_content(generation, manifest, name)
     vectors = VectorFile.open(generation / VECTORS_FILE)
     documents = DocumentFile.open(generation, manifest.count, manifest)
-    candidates = load_engine(generation, manifest.engine, ef)
+    try:
+        candidates = load_engine(generation, manifest.engine, ef, manifest)
+    except MemoryError as error:
+        taken = sum(manifest.files[name].size for name in in_ram(manifest, manifest.engine))
+        raise IndexFolderError(f"{generation}: takes {taken:,} bytes of RAM and more, which there are not") from error
     order = open_order(generation, manifest, manifest.count) if ORDER_FILE in manifest.files else None
     found = (candidates.count, vectors.count, vectors.dim, candidates.codebooks.dim)
     expected = (manifest.count, manifest.count, manifest.stored_dim, manifest.code_dim)

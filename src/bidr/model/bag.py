@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from bidr.errors import ModelError
+from bidr.files import open_regular
 from bidr.model.encoder import Encoder, Prompts
 from bidr.text.tokens import Tokens, TokenStore
 
@@ -66,8 +67,15 @@ class BagEncoder(Encoder):
     def load(cls, folder: Path) -> "BagEncoder":
         inner = folder / MODULES[0]["path"]
         try:
+            for name in ("model.safetensors", "tokenizer.json"):
+                open_regular(inner / name).close()
             table = load_file(inner / "model.safetensors")["embedding.weight"]
             tokenizer = Tokenizer.from_file(str(inner / "tokenizer.json"))
+            largest = max(tokenizer.get_vocab().values(), default=0)
+            if table.ndim != 2 or table.dtype != torch.float32 or not table.shape[1] or largest >= len(table):
+                raise ValueError(f"{table.dtype} of shape {tuple(table.shape)} for {largest + 1:,} word pieces")
+            if not torch.isfinite(table).all():
+                raise ValueError("a weight is not finite")
         except Exception as error:  # tokenizers raises plain Exception for a bad file
             raise ModelError(f"{folder}: the encoder cannot be read ({error}); train it again") from error
         return cls(tokenizer, table)

@@ -12,7 +12,7 @@ import shutil
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -21,13 +21,13 @@ import xxhash
 from bidr.codes import Codebooks
 from bidr.codes.learned import LearnedLists
 from bidr.errors import ModelError
-from bidr.files import storage_errors, write_json
+from bidr.files import PIECE, open_regular, read_up_to, storage_errors, write_json
 from bidr.model.encode import encode_texts
 from bidr.model.encoder import Encoder
 from bidr.model.load import limit_length, load_encoder
 from bidr.text import Titles
 
-FORMAT = 1
+FORMAT, MOST_ABOUT = 1, 64 << 20
 QUANTIZER, LISTS = "quantizer.safetensors", "lists.safetensors"
 Floats = npt.NDArray[np.float32]
 
@@ -69,7 +69,8 @@ class Model:
             self.candidates: int = about["candidates"]
             self.unified: bool = about["unified"]
             self.training: dict[str, Any] = about["training"]
-        except (LookupError, TypeError) as error:
+            self._check()
+        except (LookupError, TypeError, ValueError) as error:
             path = self.folder / "model.json"
             raise ModelError(f"{path} cannot be read ({error}); train the model again or restore the file") from error
         found = weights_fingerprint(self.folder, self.text)
@@ -77,6 +78,15 @@ class Model:
             raise ModelError(
                 f"{self.folder}: files of fingerprint {found}, model.json says {self.fingerprint}; restore them"
             )
+
+    def _check(self) -> None:
+        """Refuse, as ValueError, values that model.json never has."""
+        lengths = (self.text.query_length, self.text.document_length)
+        if not all(is_length(length) for length in lengths) or self.text.titles not in get_args(Titles):
+            raise ValueError(f"text {self.text}, expected lengths above 0 and {' or '.join(get_args(Titles))}")
+        check_about(self.fingerprint, self.candidates, self.training)
+        if not isinstance(self.unified, bool):
+            raise ValueError(f"unified {self.unified!r}, expected true or false")
 
     @cached_property
     def codebooks(self) -> Codebooks:
@@ -114,15 +124,28 @@ class Model:
         return load_encoder(self.folder / part).to(self.device)
 
 
+def is_length(value: Any) -> bool:
+    """Whether something is a whole number that texts, candidates or vectors can be of."""
+    return isinstance(value, int) and not isinstance(value, bool) and 0 < value < 1 << 31
+
+
+def check_about(fingerprint: Any, candidates: Any, training: Any) -> None:
+    """Refuse, as ValueError, what is in the model.json of either kind where it is something else."""
+    if not isinstance(fingerprint, str) or not is_length(candidates) or not isinstance(training, dict):
+        raise ValueError("fingerprint, candidates or training, expected a text, a number above 0, and a table")
+
+
 def read_about(folder: Path) -> dict[str, Any]:
     """What model.json says, of a format that can be read."""
     path = folder / "model.json"
     try:
-        about: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        about: dict[str, Any] = json.loads(read_up_to(path, MOST_ABOUT).decode("utf-8"))
         found = about["format"]
     except FileNotFoundError as error:
         raise ModelError(f"{folder} has no model.json; give a folder in which `bidr train` finished") from error
-    except (OSError, ValueError, LookupError, TypeError) as error:
+        if not isinstance(about, dict):
+            raise TypeError("no table")
+    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
         raise ModelError(f"{path} cannot be read ({error}); train the model again or restore the file") from error
     if found != FORMAT:
         raise ModelError(f"{path}: format {found}, expected {FORMAT}; use the version of bidr that wrote it")
@@ -172,6 +195,16 @@ def save_model(
     return Model(folder, device)
 
 
+def update_from(digest: Any, path: Path) -> None:
+    """Add the content of a file of a model to a digest, in pieces."""
+    try:
+        with open_regular(path) as content:
+            while piece := content.read(PIECE):
+                digest.update(piece)
+    except OSError as error:
+        raise ModelError(f"{path} cannot be read ({error.strerror}); restore it or train the model again") from error
+
+
 def weights_fingerprint(folder: Path, text: TextSettings) -> str:
     """Tells models apart by everything that changes a vector or a code."""
     digest = xxhash.xxh3_128(json.dumps(asdict(text), sort_keys=True).encode())
@@ -179,5 +212,5 @@ def weights_fingerprint(folder: Path, text: TextSettings) -> str:
         for path in sorted((folder / part).rglob("*")):
             if path.suffix in {".safetensors", ".json", ".txt", ".model"}:
                 digest.update(str(path.relative_to(folder)).encode())
-                digest.update(path.read_bytes())
+                update_from(digest, path)
     return digest.hexdigest()

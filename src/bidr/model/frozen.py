@@ -10,7 +10,7 @@ import json
 import shutil
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +22,7 @@ from bidr.codes.codebooks import Floats
 from bidr.codes.vectors import Metric, VectorRows, open_vectors
 from bidr.errors import ConfigError, DataError, ModelError
 from bidr.files import storage_errors, write_json
-from bidr.model.folder import FORMAT, QUANTIZER, Model, read_about
+from bidr.model.folder import FORMAT, QUANTIZER, Model, check_about, is_length, read_about, update_from
 from bidr.model.frozen_card import write_frozen_card
 
 KIND = "frozen"
@@ -44,7 +44,10 @@ class FrozenModel:
             self.metric: Metric = about["metric"]
             self.dim: int = about["dimensions"]
             self.training: dict[str, Any] = about["training"]
-        except (LookupError, TypeError) as error:
+            check_about(self.fingerprint, self.candidates, self.training)
+            if self.metric not in get_args(Metric) or not is_length(self.dim):
+                raise ValueError(f"metric {self.metric!r} or dimensions {self.dim!r}")
+        except (LookupError, TypeError, ValueError) as error:
             raise ModelError(f"{path} cannot be read ({error}); train the model again or restore the file") from error
         found = _fingerprint(self.folder, self.metric)
         if found != self.fingerprint:
@@ -131,8 +134,7 @@ def save_frozen(
 def _fingerprint(folder: Path, metric: str) -> str:
     digest = xxhash.xxh3_128(json.dumps({"kind": KIND, "metric": metric}).encode())
     for name in (QUANTIZER, ADAPTER):
-        try:
-            digest.update((folder / "sparse" / name).read_bytes())
-        except FileNotFoundError as error:
-            raise ModelError(f"{folder} has no sparse/{name}; restore it or train the model again") from error
+        if not (folder / "sparse" / name).exists():
+            raise ModelError(f"{folder} has no sparse/{name}; restore it or train the model again")
+        update_from(digest, folder / "sparse" / name)
     return digest.hexdigest()

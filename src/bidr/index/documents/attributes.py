@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bidr.errors import REBUILD, IndexFolderError
+from bidr.errors import REBUILD, IndexFolderError, written
 from bidr.index.deadline import in_time
 from bidr.index.documents.bitmaps import WORD, Words, ascending, by_place, by_row, new_words
 from bidr.index.documents.filters import All, Filter, Not, Scalar, Test, kind
@@ -24,7 +24,7 @@ from bidr.index.documents.lines import Lines
 from bidr.index.documents.recent import Recent
 from bidr.index.documents.wanted import mark_fraction_range, mark_fractions, mark_whole_range, mark_wholes
 from bidr.index.storage.checked import CheckedArray
-from bidr.index.storage.folder import HasFiles, check_content
+from bidr.index.storage.folder import UNREADABLE, HasFiles, check_content
 from bidr.text.records import Attributes
 
 Mask = npt.NDArray[np.bool_]
@@ -56,9 +56,13 @@ class Columns:
         path = self.folder / COLUMNS
         check_content(self.folder, self.manifest, COLUMNS)
         try:
-            return [(column["name"], column["kind"]) for column in json.loads(path.read_bytes())]
-        except (OSError, ValueError, LookupError, TypeError) as error:
+            columns = [(column["name"], column["kind"]) for column in json.loads(path.read_bytes())]
+        except (OSError, *UNREADABLE) as error:
             raise IndexFolderError(f"{path}: damaged ({error}); {REBUILD}") from error
+        for name, of in columns:
+            if not (isinstance(name, str) and isinstance(of, str) and of in (*DTYPES, "word")):
+                raise IndexFolderError(f"{path}: a column {written([name, of])}, expected a name and a kind; {REBUILD}")
+        return columns
 
     def get(self, row: int) -> Attributes | None:
         """The attributes of one document as they were given."""
@@ -66,7 +70,9 @@ class Columns:
             return None
         try:
             found: dict[str, Any] = json.loads(self._texts.get(row))
-        except ValueError as error:
+            if not isinstance(found, dict):
+                raise ValueError(f"{written(found)}, expected values by name")
+        except (ValueError, RecursionError) as error:
             raise IndexFolderError(f"{self._texts.path}: row {row} is damaged ({error}); {REBUILD}") from error
         return found or None
 
@@ -198,8 +204,13 @@ class _Words:
         return len(self.lines)
 
     def __getitem__(self, place: int) -> str:
-        text = str(self.lines.get(place), "ascii")
-        return str(json.loads(text)) if "\\" in text else text[1:-1]  # most need no parsing, the longest part of a look
+        try:
+            text = str(self.lines.get(place), "ascii")
+            return (
+                str(json.loads(text)) if "\\" in text else text[1:-1]
+            )  # most need no parsing, the longest part of a look
+        except (ValueError, RecursionError) as error:
+            raise IndexFolderError(f"{self.lines.path}: word {place} is damaged ({error}); {REBUILD}") from error
 
     def find(self, word: Scalar) -> int | None:
         if not isinstance(word, str):

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bidr.errors import DataError
+from bidr.errors import REBUILD, DataError, IndexFolderError
 from bidr.index.documents.lines import Lines, NewFile
 from bidr.index.storage.checked import CheckedArray
 from bidr.index.storage.folder import HasFiles
@@ -21,6 +21,7 @@ HASHES, ROWS, IDS = "ids.hashes.npy", "ids.rows.npy", "ids"
 HASH, ROW = np.dtype("<u8"), np.dtype("<u4")
 RECORD = np.dtype([("hash", HASH), ("row", ROW)])
 AT_ONCE, HELD = 8_192, 1 << 20
+LONGEST_NUMBER = 20
 
 
 class Names:
@@ -32,20 +33,29 @@ class Names:
         self._sorted: _Sorted | _OnDisk | None = None
         if self._ids is None:
             return
+        if len(self._ids) != count:
+            raise IndexFolderError(f"{self._ids.path}: {len(self._ids):,} rows, expected {count:,}; {REBUILD}")
         if HASHES in manifest.files:
-            self._sorted = _OnDisk(folder, manifest)
+            self._sorted = _OnDisk(folder, manifest, count)
         else:  # an index from before ids could be looked up
-            self._sorted = _Sorted(array("Q", (hash_of(_text(self._ids.get(row))) for row in range(count))))
+            self._sorted = _Sorted(array("Q", (hash_of(self._text(row)) for row in range(count))))
 
     def find(self, name: str) -> int | None:
         """The row of an id, or None."""
         if self._ids is None or self._sorted is None:
-            known = name.isascii() and name.isdecimal() and str(int(name)) == name and int(name) < self.count
-            return int(name) if known else None
+            known = name.isascii() and name.isdecimal() and len(name) <= LONGEST_NUMBER and str(int(name)) == name
+            return int(name) if known and int(name) < self.count else None
         for row in self._sorted.rows(hash_of(name)):
-            if _text(self._ids.get(row)) == name:
+            if self._text(row) == name:
                 return row
         return None
+
+    def _text(self, row: int) -> str:
+        assert self._ids is not None
+        try:
+            return self._ids.get(row).decode("utf-8", "surrogatepass")
+        except UnicodeDecodeError as error:
+            raise IndexFolderError(f"{self._ids.path}: row {row} is damaged ({error}); {REBUILD}") from error
 
     def close(self) -> None:
         if self._ids is not None:
@@ -57,9 +67,12 @@ class Names:
 class _OnDisk:
     """Hashes and rows in files. Where these have no checksums by block they are compared whole, however large."""
 
-    def __init__(self, folder: Path, manifest: HasFiles) -> None:
+    def __init__(self, folder: Path, manifest: HasFiles, count: int) -> None:
         self._hashes = CheckedArray(folder, HASHES, HASH, manifest, whole=True)
-        self._rows = CheckedArray(folder, ROWS, ROW, manifest, whole=True)
+        self._rows = CheckedArray(folder, ROWS, ROW, manifest, whole=True, below=count)
+        for each in (self._hashes, self._rows):
+            if len(each) != count:
+                raise IndexFolderError(f"{each.path}: {len(each):,} numbers, expected {count:,}; {REBUILD}")
 
     def rows(self, wanted: int) -> Iterator[int]:
         """The rows whose ids have this hash: seldom more than one."""
@@ -137,7 +150,3 @@ def _refuse_repeated(ordered: npt.NDArray[Any], ids: Lines) -> None:
         raise DataError(
             f"documents: rows {same[0]:,} and {same[1]:,} have the same id; make ids unique, or leave one out"
         )
-
-
-def _text(content: bytes) -> str:
-    return content.decode("utf-8", "surrogatepass")

@@ -68,7 +68,7 @@ class DocumentFile:
         try:
             title, text = json.loads(self._decode(self._documents, row))
             return Document(self.id(row), str(title), str(text), self.columns.get(row))
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, RecursionError) as error:
             raise IndexFolderError(f"{self._documents.path}: row {row} is damaged ({error}); {REBUILD}") from error
 
     def close(self) -> None:

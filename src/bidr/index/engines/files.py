@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bidr.codes.codebooks import Codebooks, Codes
+from bidr.codes.codebooks import UNREADABLE, Codebooks, Codes, check_arrays, load_arrays
 from bidr.codes.vectors import let_go
 from bidr.errors import REBUILD, IndexFolderError, ModelError
 from bidr.index.engines.base import Candidates
 from bidr.index.storage.checked import CheckedArray
-from bidr.index.storage.folder import HasFiles
+from bidr.index.storage.folder import HasFiles, Manifest
 from bidr.index.vectors import NewFile, read_npy_header
 
 CODEBOOKS_FILE, CODES_FILE, ORDER_FILE = "codebooks.safetensors", "codes.npy", "order.npy"
@@ -38,11 +38,15 @@ def write_codebooks(create: NewFile, codebooks: Codebooks) -> None:
         out.write(save({name: np.ascontiguousarray(array) for name, array in arrays.items()}))
 
 
-def load_engine(folder: Path, engine: str, ef: int | None = None) -> Candidates:
-    """An engine from files of which the checksums were found right."""
+def load_engine(folder: Path, engine: str, ef: int | None = None, manifest: Manifest | None = None) -> Candidates:
+    """An engine from files of which the checksums were found right.
+
+    manifest: what of them it says is compared before memory is taken.
+    """
     from bidr.index.engines.graph import Graph
-    from bidr.index.engines.linking import LINK_WORDS, nodes_of
+    from bidr.index.engines.linking import LINK_WORDS, groups_of, nodes_of
     from bidr.index.engines.lists import Lists
+    from bidr.index.engines.packed import links_within
     from bidr.index.engines.scan import Scan
     from bidr.index.engines.shared import shared
     from bidr.index.engines.store import CodeStore
@@ -52,6 +56,13 @@ def load_engine(folder: Path, engine: str, ef: int | None = None) -> Candidates:
     except ModelError as error:
         raise IndexFolderError(f"{folder / CODEBOOKS_FILE}: {error}; {REBUILD}") from error
     codes: Codes = open_array(folder / CODES_FILE, np.dtype(np.uint8), 2)
+    if manifest is not None:
+        found = (len(codes), codebooks.books, codebooks.words, codebooks.dim)
+        expected = (manifest.count, manifest.books, manifest.words, manifest.code_dim)
+        if found != expected:
+            raise IndexFolderError(
+                f"{folder}: codes, books, codewords and dimensions are {found}, the manifest says {expected}; {REBUILD}"
+            )
     if codes.shape[1] != (codebooks.books * codebooks.bits + 7) // 8:
         raise IndexFolderError(f"{folder}: codes of {codes.shape[1]} bytes for {codebooks.books} books; {REBUILD}")
     store = CodeStore(codebooks, codes, blocks=engine != "hnsw", keep=partial(shared, folder / CODES_FILE))
@@ -63,15 +74,19 @@ def load_engine(folder: Path, engine: str, ef: int | None = None) -> Candidates:
     if engine == "lists":
         centroids = read_array(folder / CENTROIDS_FILE, np.dtype("<f4"), 2)
         offsets = read_array(folder / OFFSETS_FILE, np.dtype("<i8"), 1)
-        if offsets[0] != 0 or offsets[-1] != store.count or (np.diff(offsets) < 0).any():
+        if offsets[0] != 0 or offsets[-1] != store.count or (offsets[1:] < offsets[:-1]).any():
             raise IndexFolderError(f"{folder / OFFSETS_FILE}: lists that do not cover {store.count:,} rows; {REBUILD}")
         if centroids.shape != (len(offsets) - 1, codebooks.dim):
             raise IndexFolderError(f"{folder / CENTROIDS_FILE}: {centroids.shape} for other lists; {REBUILD}")
+        if not np.isfinite(centroids).all():
+            raise IndexFolderError(f"{folder / CENTROIDS_FILE}: holds a number that is not finite; {REBUILD}")
         return Lists(store, centroids, offsets, ef, _means(folder, store.count, codebooks.dim))
     if engine == "hnsw":
         links = shared(folder / GRAPH_FILE, lambda: _read_links(folder / GRAPH_FILE))
         if links.shape != (nodes_of(store.count), LINK_WORDS):
             raise IndexFolderError(f"{folder / GRAPH_FILE}: {links.shape} for {store.count:,} rows; {REBUILD}")
+        if not links_within(links, groups_of(store.count)):
+            raise IndexFolderError(f"{folder / GRAPH_FILE}: links to documents that are not there; {REBUILD}")
         return Graph(store, links, ef)
     raise IndexFolderError(
         f"{folder}: the manifest names the engine {engine!r}, expected scan, lists or hnsw; {REBUILD}"
@@ -86,15 +101,17 @@ def in_ram(files: HasFiles, engine: str) -> tuple[str, ...]:
 def read_words(folder: Path) -> npt.NDArray[np.float32]:
     """The codewords of means: (books, 16, width)."""
     from safetensors import SafetensorError
-    from safetensors.numpy import load
+
+    from bidr.index.engines.means import WORDS
 
     path = folder / MEAN_WORDS_FILE
     try:
-        words = load(path.read_bytes())["words"]
-    except (SafetensorError, KeyError) as error:
+        words = load_arrays(path)["words"]
+        check_arrays({"words": words}, {"words": 3})
+    except (*UNREADABLE, SafetensorError) as error:
         raise IndexFolderError(f"{path}: no codewords in it ({error}); {REBUILD}") from error
-    if words.ndim != 3 or words.dtype != np.float32:
-        raise IndexFolderError(f"{path}: {words.dtype} of shape {words.shape}, expected float32 of three; {REBUILD}")
+    if words.shape[1] != WORDS:
+        raise IndexFolderError(f"{path}: of shape {words.shape}, expected {WORDS} codewords a book; {REBUILD}")
     return words
 
 
@@ -123,7 +140,7 @@ def _read_links(path: Path) -> npt.NDArray[np.uint64]:
 
 def open_order(folder: Path, files: HasFiles, count: int) -> CheckedArray:
     """Which row stands at a place, on disk: looked at for answers only."""
-    order = CheckedArray(folder, ORDER_FILE, order_type(count), files)
+    order = CheckedArray(folder, ORDER_FILE, order_type(count), files, below=count)
     if len(order) != count:
         raise IndexFolderError(f"{order.path}: {len(order):,} places, expected {count:,}; {REBUILD}")
     return order

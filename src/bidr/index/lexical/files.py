@@ -4,16 +4,17 @@ import json
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, get_args
 
 import numpy as np
 import numpy.typing as npt
 
 from bidr.errors import REBUILD, ConfigError, IndexFolderError
+from bidr.files import read_up_to
 from bidr.index.lexical.postings import Counted, OnDisk, Postings, count_words
 from bidr.index.steps.work import Step, write_array
 from bidr.index.storage.checked import CheckedArray
-from bidr.index.storage.folder import HasFiles, check_content
+from bidr.index.storage.folder import UNREADABLE, HasFiles, check_content, is_count
 from bidr.index.vectors import write_npy_header
 from bidr.spent import spending
 from bidr.spill import Spill
@@ -22,7 +23,7 @@ from bidr.text.records import Document
 
 ABOUT, HASHES, OFFSETS = "words.json", "words.hashes.npy", "words.offsets.npy"
 PLACES, COUNTS, LENGTHS = "words.places.npy", "words.counts.npy", "words.lengths.npy"
-AT_ONCE = 1_024
+AT_ONCE, MOST_ABOUT = 1_024, 1 << 16
 HELD = 2 << 20
 RECORD = np.dtype([("hash", "<u8"), ("row", "<u4"), ("count", "u1")])
 
@@ -39,20 +40,35 @@ class Words(NamedTuple):
         if ABOUT not in manifest.files:
             return None
         check_content(folder, manifest, ABOUT)
-        about = json.loads((folder / ABOUT).read_bytes())
+        total, titles = _about(folder / ABOUT)
         kinds = {HASHES: "<u8", OFFSETS: "<u8", PLACES: "<u4", COUNTS: "u1", LENGTHS: "<u4"}
-        files = OnDisk(*(CheckedArray(folder, name, kind, manifest) for name, kind in kinds.items()))
+        below = {PLACES: count}
+        files = OnDisk(
+            *(CheckedArray(folder, name, kind, manifest, below=below.get(name)) for name, kind in kinds.items())
+        )
         hashes, offsets, places, counts, lengths = (each.unchecked for each in files)
-        postings = Postings(hashes, offsets, places, counts, lengths, about["words"], files)
+        postings = Postings(hashes, offsets, places, counts, lengths, total, files)
         sizes = (len(postings.offsets), len(postings.counts), len(postings.lengths))
         expected = (len(postings.hashes) + 1, len(postings.places), count)
         if sizes != expected or files.offsets.some(len(postings.hashes), 1) != [len(postings.places)]:
             raise IndexFolderError(f"{folder / PLACES}: arrays of {sizes}, expected {expected}; {REBUILD}")
-        return cls(postings, about["titles"])
+        return cls(postings, titles)
 
     def close(self) -> None:
         for each in self.postings.files or ():
             each.close()
+
+
+def _about(path: Path) -> tuple[int, Titles]:
+    """How many words all documents have together, and what of them counted."""
+    try:
+        about = json.loads(read_up_to(path, MOST_ABOUT))
+        total, titles = about["words"], about["titles"]
+        if not is_count(total) or titles not in get_args(Titles):
+            raise ValueError(f"words {total!r}, titles {titles!r}")
+        return total, titles
+    except (OSError, *UNREADABLE) as error:
+        raise IndexFolderError(f"{path}: damaged ({error}); {REBUILD}") from error
 
 
 class WordsWriter:

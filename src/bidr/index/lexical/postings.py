@@ -78,7 +78,12 @@ class Postings(NamedTuple):
         return starts, ends
 
     def sound(self, starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]) -> bool:
-        """Whether ranges lie in the postings, which are compared then: a damaged file must not lead outside of them."""
+        """Whether ranges lie in the postings, which are compared then: a damaged file must not lead outside of them.
+
+        A word has no more of them than there are documents.
+        """
+        if (ends - starts > len(self.lengths)).any():
+            return False
         if self.files is None:
             return bool(((starts >= 0) & (starts <= ends) & (ends <= len(self.places))).all())
         self.files.lengths.whole()  # of most of its blocks a common word takes some

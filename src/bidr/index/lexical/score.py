@@ -111,6 +111,8 @@ def _add_up(
             if place < first or often == 0:
                 return -1
             if sums[place - first] == 0:
+                if touched == len(met):
+                    return -1
                 met[touched] = place
                 touched += 1
             sums[place - first] += weights[term] * often / (often + base + slope * np.float32(lengths[place]))

@@ -2,14 +2,16 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from itertools import accumulate, chain
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from bidr.codes.codebooks import Codes, Floats
-from bidr.errors import REBUILD, DataError, IndexFolderError
+from bidr.errors import REBUILD, DataError, IndexFolderError, written
 from bidr.index.documents.filters import check_attributes
+from bidr.index.storage.folder import UNREADABLE, is_count
 from bidr.index.vectors import Halves
 from bidr.text.records import Document, several_documents
 
@@ -61,16 +63,39 @@ def from_bytes(content: bytes, path: Path) -> Change:
         end = 4 + int.from_bytes(content[:4], "little")
         about = json.loads(content[4:end])
         count, books, dim = about["shape"]
-        sizes = np.cumsum([end, count * books, 2 * count * dim, 4 * count])
+        if not all(map(is_count, (count, books, dim))) or count != len(about["documents"]):
+            raise ValueError(f"arrays of shape {about['shape']} for {len(about['documents'])} documents")
+        sizes = list(accumulate([end, count * books, 2 * count * dim, 4 * count]))
         if sizes[-1] != len(content):
             raise ValueError(f"{len(content)} bytes, expected {sizes[-1]}")
         codes = np.frombuffer(content, np.uint8, count * books, end).reshape(count, books)
-        vectors = np.frombuffer(content, "<f2", count * dim, int(sizes[1])).reshape(count, dim)
-        errors = np.frombuffer(content, "<f4", count, int(sizes[2]))
-        documents = [Document(*fields) for fields in about["documents"]]
-        return Change(documents, about["texts"], codes, vectors, errors, about["deleted"], about["forgotten"])
-    except (ValueError, LookupError, TypeError) as error:
+        vectors = np.frombuffer(content, "<f2", count * dim, sizes[1]).reshape(count, dim)
+        errors = np.frombuffer(content, "<f4", count, sizes[2])
+        documents = [_document(fields) for fields in about["documents"]]
+        deleted, forgotten = about["deleted"], about["forgotten"]
+        if not all(map(is_count, chain.from_iterable(deleted.values()))):
+            raise ValueError("deleted rows that are no numbers")
+        if not isinstance(about["texts"], bool) or not isinstance(forgotten, list) or not all(map(is_text, forgotten)):
+            raise ValueError("texts, expected true or false; or forgotten, expected ids")
+        if not np.isfinite(vectors).all() or not np.isfinite(errors).all():
+            raise ValueError("vectors or errors that are not finite")
+        return Change(documents, about["texts"], codes, vectors, errors, deleted, forgotten)
+    except (*UNREADABLE, DataError) as error:
         raise IndexFolderError(f"{path}: a record that bidr did not write ({error}); {REBUILD}") from error
+
+
+def is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def _document(fields: list[Any]) -> Document:
+    """A document as a record holds it."""
+    document = Document(*fields)
+    if not all(map(is_text, document[:3])) or not document.id:
+        raise ValueError(f"a document {written(fields)}, expected an id, a title and a text")
+    if document.attributes is not None:
+        check_attributes(document.attributes, f"document {written(document.id)}")
+    return document
 
 
 def checked_documents(documents: Sequence[Document]) -> list[Document]:

@@ -1,13 +1,14 @@
 """Whether documents that were added still suit the codebooks: their codes' error, and how evenly codewords are used."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from bidr.codes.codebooks import Codes, Floats
 from bidr.codes.usage import usage
-from bidr.errors import DataError
+from bidr.errors import REBUILD, DataError, IndexFolderError, written
 from bidr.index.candidates import Rows
 from bidr.index.live.view import LiveView
 from bidr.index.storage.folder import Spread
@@ -20,7 +21,7 @@ ERRORS_SAMPLED, CODES_SAMPLED = 512, 8_192
 # the error of new ones is 1.15 to 1.19 times as large, of another kind 1.25 to 4.6 times; where it is below the limit,
 # codewords are used by .7 bits less evenly (bench/drift.py, six pairs; docs/live.md).
 WORSE = 1.35
-SURE = 4.0
+SURE, MOST = 4.0, 1e300
 BITS = 0.5
 
 
@@ -46,6 +47,15 @@ class Drift(NamedTuple):
             f"{self.base_error:.3f} of the corpus, codeword entropy {self.entropy:.2f} against {self.base_entropy:.2f} "
             "bits; fewer of them will be found: train the codes again with them, or search with more candidates"
         )
+
+
+def check_drift(fields: Any, state: Path) -> None:
+    """Refuse what a state says of its drift where that is not what a writer says."""
+    if fields is None:
+        return
+    known = isinstance(fields, dict) and set(fields) == set(Drift._fields)
+    if not known or not all(type(value) in (int, float) and abs(value) < MOST for value in fields.values()):
+        raise IndexFolderError(f"{state}: drift {written(fields)}, expected numbers by name; {REBUILD}")
 
 
 class Watch:

@@ -7,9 +7,10 @@ from types import TracebackType
 from typing import Any, Self
 
 from bidr.codes.codebooks import Codebooks
-from bidr.errors import BidrError, IndexFolderError
+from bidr.errors import REBUILD, BidrError, IndexFolderError
 from bidr.index.live.changes import Change, from_bytes
 from bidr.index.live.check import describe_live, verify_live
+from bidr.index.live.drift import check_drift
 from bidr.index.live.log import LogReader
 from bidr.index.live.memory import Memory
 from bidr.index.live.parts import OpenSegment, Part, read_tombstones
@@ -78,6 +79,7 @@ class LiveIndex:
 
     def _load(self, name: str, digest: str) -> LiveView:
         state = read_state(self.folder, name, digest)
+        check_drift(state.drift, self.folder / name)
         check_model(self.folder, state.model, self.expect_model)
         parts = self._open_parts(name, state)
         manifest = parts[0].open.reader.manifest
@@ -97,6 +99,7 @@ class LiveIndex:
             opened = known.get((segment.name, segment.xxh3)) or OpenSegment.open(self.folder, segment, self.ef)
             parts.append(Part(opened, start, read_tombstones(self.folder / name, state, segment)))
             start += segment.count
+        _check_alike(self.folder, parts)
         return tuple(parts)
 
     @staticmethod
@@ -160,10 +163,32 @@ class LiveIndex:
         self.close()
 
 
+def _check_alike(folder: Path, parts: list[Part]) -> None:
+    """Refuse segments that one query cannot be asked of."""
+    shapes = [
+        (manifest.dim, manifest.stored_dim, manifest.code_dim, manifest.books, manifest.words)
+        for manifest in (part.open.reader.manifest for part in parts)
+    ]
+    for part, shape in zip(parts, shapes, strict=True):
+        if shape != shapes[0]:
+            raise IndexFolderError(
+                f"{folder / part.open.segment.name}: dimensions and codes of {shape}, other segments of {shapes[0]}; "
+                f"{REBUILD}"
+            )
+
+
 def _after(view: LiveView, changes: list[Change]) -> LiveView:
     """The view with some more commits."""
     if not changes:
         return view
+    fitting, words = (view.memory.codes.shape[1], view.memory.vectors.shape[1]), view.manifest.words
+    for change in changes:
+        found = change.codes.shape[1], change.vectors.shape[1]
+        if len(change.documents) and (found != fitting or int(change.codes.max()) >= words):
+            raise IndexFolderError(
+                f"{view.generation}: the log holds codes and vectors of {found} numbers, expected {fitting}, or other "
+                f"codes than the {words} there are; {REBUILD}"
+            )
     parts = list(view.parts)
     for number, part in enumerate(parts):
         rows = [row for change in changes for row in change.deleted.get(part.open.segment.name, ())]

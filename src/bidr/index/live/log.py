@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bidr.errors import REBUILD, IndexFolderError
-from bidr.files import NewFile, storage_errors, write_all
+from bidr.files import PIECE, NewFile, check_regular, storage_errors, write_all
 
 LOG, ACKNOWLEDGED = "log", "acknowledged"
 MAGIC = b"bidr log 1\n"
@@ -23,6 +23,8 @@ RECORD = struct.Struct("<IQ")
 MARK = struct.Struct("<16sQQ")
 MARK_MAGIC = b"bidr log durable"
 TRIES = 50
+AT_ONCE = 16 << 20
+"""Bytes up to which a record is held before it is known to be whole."""
 
 
 def head(name: str) -> bytes:
@@ -75,24 +77,42 @@ class LogReader:
         size = os.fstat(self._log).st_size
         if size < max(durable, self.end):
             raise IndexFolderError(f"{self.path}: {size:,} bytes, expected {max(durable, self.end):,}; {REBUILD}")
-        content = _read(self._log, size - self.end, self.end)
         records: list[bytes] = []
-        place = 0
-        while place + RECORD.size <= len(content):
-            length, digest = RECORD.unpack_from(content, place)
-            body = content[place + RECORD.size : place + RECORD.size + length]
-            if not length or len(body) < length or _hash(content[place : place + 4] + body, self.chain) != digest:
-                break
+        while (body := self._record(size)) is not None:
             records.append(body)
-            place += RECORD.size + length
-            self.chain = digest
-        self.end += place
-        self.rest = len(content) - place
+        self.rest = size - self.end
         if self.end < durable:
             raise IndexFolderError(
                 f"{self.path}: damaged at byte {self.end:,}, though {durable:,} bytes were acknowledged; {REBUILD}"
             )
         return records
+
+    def _record(self, size: int) -> bytes | None:
+        """The next record of a log of this size; None where there is no whole one.
+
+        A log may be longer than memory, where it is all holes: no more of it is held than a record that is whole.
+        """
+        head = os.pread(self._log, RECORD.size, self.end)
+        length, digest = RECORD.unpack(head) if len(head) == RECORD.size else (0, 0)
+        start = self.end + RECORD.size
+        if not length or start + length > size:
+            return None
+        if length > AT_ONCE and self._digest(head[:4], start, length) != digest:
+            return None
+        body = _read(self._log, length, start)
+        if len(body) < length or (length <= AT_ONCE and _hash(head[:4] + body, self.chain) != digest):
+            return None
+        self.end, self.chain = start + length, digest
+        return body
+
+    def _digest(self, head: bytes, start: int, length: int) -> int:
+        """The checksum of a record, read in pieces."""
+        from xxhash import xxh3_64
+
+        digest = xxh3_64(head, seed=self.chain)
+        for place in range(start, start + length, PIECE):
+            digest.update(_read(self._log, min(PIECE, start + length - place), place))
+        return int(digest.intdigest())
 
     def _durable(self) -> int:
         for _ in range(TRIES):  # a writer may be at it in this very moment
@@ -175,6 +195,12 @@ def _read(handle: int, size: int, place: int) -> bytes:
 
 def _open(path: Path) -> int:
     try:
-        return os.open(path, os.O_RDONLY)
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        try:
+            check_regular(os.fstat(handle))
+        except BaseException:
+            os.close(handle)
+            raise
+        return handle
     except OSError as error:
         raise IndexFolderError(f"{path}: cannot be read ({error.strerror}); {REBUILD}") from error

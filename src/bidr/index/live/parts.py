@@ -145,6 +145,7 @@ def read_tombstones(state: Path, files: HasFiles, segment: Segment) -> Bits | No
         return None
     check_content(state, files, segment.tombstones)
     bits = np.fromfile(state / segment.tombstones, dtype=np.uint8)
-    if len(bits) != -(-segment.count // 8) or bits_set(bits, segment.count) != segment.deleted:
+    right = len(bits) == -(-segment.count // 8) and bits_set(bits) == bits_set(bits, segment.count)
+    if not right or bits_set(bits) != segment.deleted:
         raise IndexFolderError(f"{state / segment.tombstones}: not the {segment.deleted:,} rows expected; {REBUILD}")
     return bits

@@ -10,6 +10,7 @@ bit for each block says so. Larger files of an index that was built before there
 import mmap
 import os
 import weakref
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bidr.errors import REBUILD, DataError, IndexFolderError
+from bidr.files import check_regular
 from bidr.index.storage import checks
 from bidr.index.storage.checks import SUFFIX
 from bidr.index.storage.folder import HasFiles, check_content
@@ -70,6 +72,8 @@ class CheckedFile:
             self._open_checks()
         self.watched = (self.path, self.map), (self._checks_path, self._checks)
         self.still_there = Watched(*self.watched).look
+        self.judge: Callable[[int, int], None] | None = None
+        """Told of each range of bytes that was compared; refuses what they say."""
 
     def _open_checks(self) -> None:
         path, blocks = self._checks_path, -(-self.size // BLOCK)
@@ -138,6 +142,13 @@ class CheckedFile:
         if damaged >= 0:
             where = f"block {damaged:,} (bytes {damaged * BLOCK:,} to {min((damaged + 1) * BLOCK, self.size):,})"
             raise IndexFolderError(f"{self.path}: {where} is damaged, or {self._checks_path.name} is; {REBUILD}")
+        if self.judge is not None:
+            try:
+                for first, last in spans.tolist():
+                    self.judge(first * BLOCK, min((last + 1) * BLOCK, self.size))
+            except IndexFolderError:  # whoever looks again is told again
+                np.bitwise_and.at(self.bits, blocks >> 3, ~np.left_shift(1, blocks & 7).astype(np.uint8))
+                raise
 
     def _unreadable(self, why: str) -> IndexFolderError:
         return IndexFolderError(f"{self.path}: cannot be read ({why}); {REBUILD}")
@@ -154,14 +165,40 @@ class CheckedFile:
 
 
 class CheckedArray:
-    """Numbers of an .npy file that stays on disk; arguments as those of `CheckedFile`."""
+    """Numbers of an .npy file that stays on disk; arguments as those of `CheckedFile`.
 
-    def __init__(self, folder: Path, name: str, dtype: Any, files: HasFiles | None = None, **how: bool) -> None:
+    below: none of them is that large, or negative. They are looked at when they are compared, so that whoever is given
+           one may take it for a place in something of this size.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        name: str,
+        dtype: Any,
+        files: HasFiles | None = None,
+        *,
+        below: int | None = None,
+        **how: bool,
+    ) -> None:
         self.file, self.dtype = CheckedFile(folder, name, files, **how), np.dtype(dtype)
         self.path = self.file.path
         (self.count,), self.start = read_npy_header(self.path, self.dtype, dimensions=1)
         self.unchecked = self.file.array(self.dtype, self.count, self.start)
         """All of them, for who has had compared what it takes."""
+        if below is not None:
+            self._below = below
+            self.file.judge = self._judge
+            if self.file.done:
+                self._judge(0, self.file.size)
+
+    def _judge(self, first: int, last: int) -> None:
+        """Refuse numbers that lie in a range of bytes, and are too large for what they stand for."""
+        size = self.dtype.itemsize
+        some = self.unchecked[max(0, first - self.start) // size : -(-max(0, last - self.start) // size)]
+        # What is below 0 is far above, unsigned.
+        if len(some) and int(some.view(f"u{size}").max()) >= self._below:
+            raise IndexFolderError(f"{self.path}: holds a number that is not below {self._below:,}; {REBUILD}")
 
     def __len__(self) -> int:
         return self.count
@@ -220,8 +257,9 @@ class CheckedArray:
 def _map(path: Path) -> tuple[int, mmap.mmap]:
     """A file as memory that is read page by page, only where it is looked at; and its handle."""
     try:
-        handle = os.open(path, os.O_RDONLY)
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
         try:
+            check_regular(os.fstat(handle))
             mapped = mmap.mmap(handle, 0, prot=mmap.PROT_READ)
         except BaseException:
             os.close(handle)

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, Protocol, Self, TypeVar
 from bidr.codes.codebooks import Floats
 from bidr.codes.vectors import cut_off
 from bidr.errors import REBUILD, IndexFolderError
+from bidr.files import check_regular, open_regular, read_up_to
 
 FORMAT = 2
 LIVE_FORMAT = 3
@@ -28,6 +29,12 @@ GENERATION = re.compile(r"\d{6}")
 BARE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 CHECKSUM = re.compile(r"[0-9a-f]{32}")
 HASH_BYTES = 1 << 22
+MOST_CURRENT, MOST_MANIFEST = 1 << 10, 64 << 20
+MOST_COUNT = 1 << 40
+"""Bytes of CURRENT and of a manifest, and what a count or a number of dimensions may be."""
+WORDS = (16, 256)
+UNREADABLE = (LookupError, TypeError, ValueError, AttributeError, OverflowError, RecursionError)
+"""What code that takes values for what they should be may raise of JSON that holds others."""
 T = TypeVar("T")
 
 
@@ -115,7 +122,7 @@ def digest_of(path: Path, size: int | None = None) -> Any:
 
     digest, left = xxh3_128(), path.stat().st_size if size is None else size
     if left:
-        with path.open("rb") as content:
+        with open_regular(path) as content:
             while piece := content.read(min(HASH_BYTES, left)):
                 digest.update(piece)
                 left -= len(piece)
@@ -147,7 +154,7 @@ def parse(content: bytes, path: Path) -> Manifest:
         raise IndexFolderError(f"{path}: the state of an index that was added to, expected one segment; {REBUILD}")
     try:
         return _from_fields(fields)
-    except (KeyError, TypeError, ValueError) as error:
+    except UNREADABLE as error:
         raise IndexFolderError(f"{path}: not a manifest that bidr wrote ({error}); {REBUILD}") from error
 
 
@@ -155,15 +162,15 @@ def checked_fields(content: bytes, path: Path) -> dict[str, Any]:
     """What a manifest says, of either format, with its checksum found right."""
     try:
         fields: dict[str, Any] = json.loads(content)["manifest"]
-        version = fields["format"]
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        version, rendered = fields["format"], render_fields(fields)
+    except UNREADABLE as error:
         raise IndexFolderError(f"{path}: damaged, it is no manifest of an index; {REBUILD}") from error
-    if version not in (FORMAT, LIVE_FORMAT) or isinstance(version, bool):
+    if not is_count(version) or version not in (FORMAT, LIVE_FORMAT):
         raise IndexFolderError(
             f"{path}: index format {version!r}, this version of bidr reads format {FORMAT} and {LIVE_FORMAT}; "
             "build the index again, or install the version of bidr that made it"
         )
-    if render_fields(fields) != content:
+    if rendered != content:
         raise IndexFolderError(f"{path}: damaged, its checksum does not match its content; {REBUILD}")
     return fields
 
@@ -172,22 +179,44 @@ def entries_of(fields: Any) -> dict[str, FileEntry]:
     """Sizes and checksums by bare names."""
     if not isinstance(fields, dict):
         raise ValueError(f"files {fields!r}, expected names with size and checksum")
-    files = {name: FileEntry(int(entry["size"]), str(entry["xxh3"])) for name, entry in fields.items()}
-    for name in files:
+    files = {name: FileEntry(**entry) for name, entry in fields.items()}
+    for name, entry in files.items():
         if not BARE_NAME.fullmatch(name):
             raise ValueError(f"file name {name!r}, expected a bare name without folders")
+        if not is_count(entry.size) or not CHECKSUM.fullmatch(entry.xxh3):
+            raise ValueError(f"file {name}: {entry}, expected a size and a checksum")
     return files
+
+
+def is_count(value: Any, least: int = 0) -> bool:
+    """Whether something is a whole number, not below `least`, that can count something there is."""
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= MOST_COUNT
+
+
+def stamp_of(fields: Any) -> ModelStamp | None:
+    """The model that a manifest names."""
+    if fields is None:
+        return None
+    model = ModelStamp(**fields)
+    if not all(isinstance(value, str) and "\0" not in value for value in model):
+        raise ValueError(f"model {fields}, expected its fingerprint and folder")
+    return model
 
 
 def _from_fields(fields: dict[str, Any]) -> Manifest:
     files = entries_of(fields["files"])
-    model = ModelStamp(**fields["model"]) if fields["model"] else None
-    error = Spread(*fields["code_error"]) if "code_error" in fields else None
-    manifest = Manifest(**{**fields, "files": files, "model": model, "code_error": error})
-    numbers = (manifest.count, manifest.dim, manifest.code_dim, manifest.books, manifest.words)
-    if not all(isinstance(number, int) and number > 0 for number in numbers):
+    error = _spread(fields["code_error"]) if "code_error" in fields else None
+    manifest = Manifest(**{**fields, "files": files, "model": stamp_of(fields["model"]), "code_error": error})
+    numbers = (manifest.count, manifest.dim, manifest.code_dim, manifest.books)
+    if not all(is_count(number, 1) for number in numbers):
         raise ValueError(f"counts and dimensions {numbers}, expected numbers above 0")
-    if manifest.dims is not None and not (isinstance(manifest.dims, int) and 0 < manifest.dims < manifest.dim):
+    if not is_count(manifest.words) or manifest.words not in WORDS:
+        raise ValueError(f"words {manifest.words!r}, expected {' or '.join(map(str, WORDS))}")
+    if not isinstance(manifest.engine, str) or not isinstance(manifest.unit, bool):
+        raise ValueError(f"engine {manifest.engine!r}, unit {manifest.unit!r}, expected a name, and true or false")
+    if not is_count(manifest.ef_construction):
+        raise ValueError(f"ef_construction {manifest.ef_construction!r}, expected a number")
+    if manifest.dims is not None and not (is_count(manifest.dims, 1) and manifest.dims < manifest.dim):
         raise ValueError(f"dims {manifest.dims!r}, expected a number above 0 and below {manifest.dim}")
     if not isinstance(manifest.auto, bool):
         raise ValueError(f"auto {manifest.auto!r}, expected true or false")
@@ -196,11 +225,18 @@ def _from_fields(fields: dict[str, Any]) -> Manifest:
     return manifest
 
 
+def _spread(fields: Any) -> Spread:
+    error = Spread(*fields)
+    if not is_count(error.sampled, 1) or not all(0 <= float(value) < float("inf") for value in error[:2]):
+        raise ValueError(f"code_error {fields!r}, expected a mean, a variance, and of how many")
+    return error
+
+
 def current_generation(folder: Path) -> tuple[str, str]:
     """Name of the generation in force and the checksum of its manifest."""
     path = folder / CURRENT
     try:
-        content = path.read_bytes()
+        content = read_up_to(path, MOST_CURRENT)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise IndexFolderError(f"{folder}: no index here (no file {CURRENT}); build one, or check the path") from error
     except OSError as error:
@@ -215,7 +251,7 @@ def read_manifest(folder: Path, name: str, digest: str) -> bytes:
     """The bytes of a generation's manifest, if they are those that whoever names it means."""
     path = folder / name / MANIFEST
     try:
-        content = path.read_bytes()
+        content = read_up_to(path, MOST_MANIFEST)
     except OSError as error:
         raise IndexFolderError(
             f"{path}: cannot be read ({error.strerror}), though the index names generation {name}; {REBUILD}"
@@ -258,13 +294,19 @@ def check_sizes(generation: Path, files: dict[str, FileEntry]) -> None:
     for name, entry in files.items():
         path = generation / name
         try:
-            size = path.stat().st_size
+            about = path.stat()
         except OSError as error:
             raise IndexFolderError(
                 f"{path}: missing ({error.strerror}), expected {entry.size:,} bytes; {REBUILD}"
             ) from error
-        if size != entry.size:
-            raise IndexFolderError(f"{path}: {size:,} bytes, expected {entry.size:,}: truncated or changed; {REBUILD}")
+        if about.st_size != entry.size:
+            raise IndexFolderError(
+                f"{path}: {about.st_size:,} bytes, expected {entry.size:,}: truncated or changed; {REBUILD}"
+            )
+        try:
+            check_regular(about)
+        except OSError as error:
+            raise IndexFolderError(f"{path}: {error.strerror}; {REBUILD}") from error
 
 
 def check_content(generation: Path, manifest: "HasFiles", name: str) -> None:

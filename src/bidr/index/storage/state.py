@@ -15,17 +15,21 @@ from bidr.errors import REBUILD, IndexFolderError
 from bidr.index.storage.folder import (
     FORMAT,
     GENERATION,
+    CHECKSUM,
     LIVE_FORMAT,
     MANIFEST,
+    UNREADABLE,
     FileEntry,
     ModelStamp,
     check_sizes,
     checked_fields,
     entries_of,
+    is_count,
     parse,
     read_manifest,
     render_fields,
     settled,
+    stamp_of,
 )
 
 
@@ -78,7 +82,7 @@ def read_state(folder: Path, name: str, digest: str) -> State:
         return State(segments=(Segment(name, digest, manifest.count),), model=manifest.model, live=False)
     try:
         state = _from_fields(fields)
-    except (KeyError, TypeError, ValueError) as error:
+    except UNREADABLE as error:
         raise IndexFolderError(f"{path}: not a manifest that bidr wrote ({error}); {REBUILD}") from error
     check_sizes(folder / name, state.files)
     return state
@@ -99,20 +103,22 @@ def named_by(generation: Path) -> list[str]:
     try:
         fields = json.loads((generation / MANIFEST).read_bytes())["manifest"]
         return [str(segment["name"]) for segment in fields.get("segments", [])]
-    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+    except (OSError, *UNREADABLE):
         return []
 
 
 def _from_fields(fields: dict[str, Any]) -> State:
     segments = tuple(Segment(**entry) for entry in fields["segments"])
     for segment in segments:
-        if not GENERATION.fullmatch(segment.name) or not 0 <= segment.deleted <= segment.count:
+        counts = is_count(segment.count, 1) and is_count(segment.deleted) and segment.deleted <= segment.count
+        if not counts or not GENERATION.fullmatch(segment.name) or not CHECKSUM.fullmatch(segment.xxh3):
             raise ValueError(f"segment {segment}, expected a generation and no more deleted than it has documents")
     if not segments:
         raise ValueError("no segments, expected at least one")
+    if len({segment.name for segment in segments}) < len(segments):
+        raise ValueError("a segment named twice, expected each once")
     files = entries_of(fields["files"])
     expected = {segment.tombstones: (segment.count + 7) // 8 for segment in segments if segment.deleted}
     if {name: entry.size for name, entry in files.items()} != expected:
         raise ValueError(f"files {files}, expected deleted rows of the segments that have any")
-    model = ModelStamp(**fields["model"]) if fields["model"] else None
-    return State(segments=segments, model=model, files=files, drift=fields["drift"])
+    return State(segments=segments, model=stamp_of(fields["model"]), files=files, drift=fields["drift"])

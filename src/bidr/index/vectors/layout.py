@@ -9,6 +9,7 @@ import numpy as np
 
 from bidr.codes.codebooks import Floats
 from bidr.errors import REBUILD, ConfigError, IndexFolderError
+from bidr.files import open_regular
 from bidr.index.vectors.npy import BLOCK, NPY_HEADER, read_npy_header
 
 Kind = Literal["fp16", "int8"]
@@ -41,11 +42,11 @@ def to_rows(kind: str, values: Floats) -> np.ndarray[Any, Any]:
 def read_layout(path: Path) -> tuple[Kind, int, int, int]:
     """Kind, count, dimensions and first byte of a file of vectors, its header checked."""
     try:
-        with path.open("rb") as opened:
+        with open_regular(path) as opened:
             match = NPY_HEADER.match(opened.read(BLOCK))
     except OSError as error:
         raise IndexFolderError(f"{path}: cannot be read ({error.strerror}); {REBUILD}") from error
-    descr = match["descr"].decode() if match else ""
+    descr = match["descr"].decode("latin-1") if match else ""
     if not descr.startswith("["):
         shape, start = read_npy_header(path, row_dtype("fp16", 0), dimensions=2)
         return "fp16", shape[0], shape[1], start

@@ -9,12 +9,13 @@ from typing import Any, Protocol
 import numpy as np
 
 from bidr.errors import REBUILD, IndexFolderError
+from bidr.files import open_regular
 
-BLOCK = 4_096
+BLOCK, ALIGN = 4_096, 16
 MAGIC = b"\x93NUMPY\x01\x00"
 NPY_HEADER = re.compile(
     rb"\x93NUMPY\x01\x00..\{'descr': (?P<descr>'[<>|]\w+'|\[[^\]]{1,200}\]), "
-    rb"'fortran_order': False, 'shape': \((?P<shape>[\d, ]+)\), \} *\n",
+    rb"'fortran_order': False, 'shape': \((?P<shape>\d+(, \d+)*,?)\), \} *\n",
     re.DOTALL,
 )
 
@@ -43,14 +44,21 @@ def read_npy_header(path: Path, dtype: np.dtype[Any], dimensions: int) -> tuple[
     Not by numpy: its parser evaluates the header as Python and fails on a damaged one in many ways.
     """
     try:
-        with path.open("rb") as opened:
+        with open_regular(path) as opened:
             head, size = opened.read(BLOCK), os.fstat(opened.fileno()).st_size
     except OSError as error:
         raise IndexFolderError(f"{path}: cannot be read ({error.strerror}); {REBUILD}") from error
     match = NPY_HEADER.match(head)
-    if match is None or match["descr"].decode() != _descr(dtype):
+    if match is None or match["descr"].decode("latin-1") != _descr(dtype):
         raise IndexFolderError(f"{path}: not an .npy file of {dtype} in rows, it begins with {head[:70]!r}; {REBUILD}")
     shape = tuple(int(number) for number in match["shape"].split(b",") if number.strip())
+    if (
+        match.end() % ALIGN
+        or int.from_bytes(head[len(MAGIC) : len(MAGIC) + 2], "little") + len(MAGIC) + 2 != match.end()
+    ):
+        raise IndexFolderError(
+            f"{path}: a header of {match.end()} bytes that says another length, or ends askew; {REBUILD}"
+        )
     expected = match.end() + math.prod(shape) * dtype.itemsize
     if len(shape) != dimensions or 0 in shape or size != expected:
         raise IndexFolderError(f"{path}: {size:,} bytes for the shape {shape}, expected {expected:,}; {REBUILD}")
