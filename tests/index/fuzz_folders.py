@@ -33,29 +33,31 @@ for _threads in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS")
 os.environ["HF_HUB_OFFLINE"], os.environ["TOKENIZERS_PARALLELISM"] = "1", "false"
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent.parent / "model")]
 
-import numpy as np
-from fuzz_mutations import mutate, sign_model
-from made_index import clustered, fitted, random_codebooks
+import numpy as np  # noqa: E402
+from fuzz_mutations import mutate, sign_model  # noqa: E402
+from made_index import clustered, random_codebooks  # noqa: E402
 
-from bidr.codes.additive import fit_additive
-from bidr.codes.learned import LearnedLists
-from bidr.errors import BidrError
-from bidr.index.build import build_index
-from bidr.index.documents.names import Names
-from bidr.index.engines import clusters, means
-from bidr.index.live.snapshot import write_snapshot
-from bidr.index.live.writer import LiveWriter
-from bidr.index.reader import IndexReader
-from bidr.index.storage import checks
-from bidr.index.storage.folder import ModelStamp
-from bidr.opening import OpenIndex, open_index, open_writer
-from bidr.text.records import Document
+from bidr.codes.additive import fit_additive  # noqa: E402
+from bidr.codes.learned import LearnedLists  # noqa: E402
+from bidr.errors import BidrError  # noqa: E402
+from bidr.index.build import build_index  # noqa: E402
+from bidr.index.documents.names import Names  # noqa: E402
+from bidr.index.engines import clusters, means  # noqa: E402
+from bidr.index.live.snapshot import write_snapshot  # noqa: E402
+from bidr.index.live.writer import LiveWriter  # noqa: E402
+from bidr.index.reader import IndexReader  # noqa: E402
+from bidr.index.storage import checks  # noqa: E402
+from bidr.index.storage.folder import ModelStamp  # noqa: E402
+from bidr.opening import OpenIndex, open_index, open_writer  # noqa: E402
+from bidr.text.records import Document  # noqa: E402
 
 DIM, WORDS = 16, ("night", "watch", "pearl", "girl", "oyster", "number", "quick", "öäü")
 LIMIT = 768 << 20
 """Bytes of address space that a variant may take beside what the process has."""
 TIME, WALL = 20, 12
 """Seconds of a processor, and by the clock."""
+USUAL = ("expected one segment", "built without an index of words", "has no text encoder")
+"""What some folders are refused for that are as they should be."""
 COMPACTED = 3
 """One variant in so many is compacted, exported and copied too."""
 
@@ -216,7 +218,8 @@ def exercise(folder: Path, *, thorough: bool) -> list[str]:
         try:
             return action()
         except BidrError as error:
-            refused.append(f"{type(error).__name__}: {error}")
+            if not any(usual in str(error) for usual in USUAL):
+                refused.append(f"{type(error).__name__}: {error}")
             return None
 
     model = folder / "model"
@@ -366,10 +369,8 @@ def run(root: Path, first: int, last: int, names: list[str], kept: Path | None =
             sign_model(root / "tried/model")
         with settings(name):
             refused = exercise(root / "tried", thorough=True)
-        usual = ("expected one segment", "built without an index of words", "has no text encoder")
-        unexpected = [each for each in refused if not any(part in each for part in usual)]
-        if unexpected:
-            raise SystemExit(f"{name}: {unexpected}")
+        if refused:
+            raise SystemExit(f"{name}: {refused}")
         shutil.rmtree(root / "tried")
     for number in range(first, last):
         found = run_variant(root, names[number % len(names)], number, root / "variant")

@@ -11,6 +11,7 @@ import re
 import struct
 from collections.abc import Callable
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -122,9 +123,7 @@ class _Variant:
             self._other_kind(path)
         elif odd < 0.10:
             self._splice(path)
-        elif odd < 0.14:
-            self._bytes(path)
-        elif path.name == CURRENT:
+        elif odd < 0.14 or path.name == CURRENT:
             self._bytes(path)
         elif path.name in (LOG, ACKNOWLEDGED):
             self._log(path.parent)
@@ -236,7 +235,7 @@ class _Variant:
         """Strings that are JSON, changed, with offsets to fit."""
         offsets_path = path.with_name(path.name.replace(".blob", ".offsets.npy"))
         offsets, content = np.load(offsets_path), path.read_bytes()
-        lines = [content[start:end] for start, end in zip(offsets[:-1], offsets[1:], strict=True)]
+        lines = [content[start:end] for start, end in pairwise(offsets)]
         for _ in range(self.rng.choice((1, 1, len(lines)))):
             row = self.rng.randrange(len(lines))
             with suppress(ValueError, RecursionError):
@@ -309,11 +308,9 @@ class _Variant:
             return array, f"{way} {value!r}"
         if way == "order":
             kind = rng.choice(("reversed", "shuffled", "sorted"))
-            if kind == "reversed":
-                return array[::-1].copy(), kind
-            if kind == "shuffled":
-                return array[np.random.default_rng(rng.randrange(1 << 30)).permutation(len(array))], kind
-            return np.sort(array, axis=0), kind
+            shuffled = np.random.default_rng(rng.randrange(1 << 30)).permutation(len(array))
+            found = array[::-1].copy() if kind == "reversed" else array[shuffled]
+            return np.sort(array, axis=0) if kind == "sorted" else found, kind
         if way == "rows":
             count = rng.choice((0, 1, max(len(array) - 1, 0), len(array) + 1, 2 * len(array)))
             return np.resize(array, (count, *array.shape[1:])), f"{count} rows"
@@ -416,7 +413,7 @@ class _Variant:
             else:
                 records[number] = struct.pack("<I", rng.choice((0, 1, end, 1 << 31, (1 << 32) - 1))) + record[4:]
         elif way == "records":
-            records = rng.choice((records[::-1], records * 2, records[1:], [b""], [b"\x00" * 4], records + [b"{}"]))
+            records = rng.choice((records[::-1], records * 2, records[1:], [b""], [b"\x00" * 4], [*records, b"{}"]))
         content = head(state.name)
         chain = _chain(content)
         for record in records:

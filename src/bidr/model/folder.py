@@ -143,8 +143,6 @@ def read_about(folder: Path) -> dict[str, Any]:
         found = about["format"]
     except FileNotFoundError as error:
         raise ModelError(f"{folder} has no model.json; give a folder in which `bidr train` finished") from error
-        if not isinstance(about, dict):
-            raise TypeError("no table")
     except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
         raise ModelError(f"{path} cannot be read ({error}); train the model again or restore the file") from error
     if found != FORMAT:

@@ -37,5 +37,5 @@ def limit_length(folder: Path, length: int) -> None:
 def _first_module(folder: Path) -> str:
     try:
         return str(json.loads((folder / "modules.json").read_text())[0]["type"])
-    except (OSError, ValueError, LookupError):
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
         return ""

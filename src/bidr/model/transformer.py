@@ -58,18 +58,20 @@ class TransformerEncoder(Encoder):
             raise MissingExtra("a transformer encoder", "sentence-transformers", "transformers") from error
         try:
             model = SentenceTransformer(name, device="cpu", trust_remote_code=False)
+            model = _adapt(model.float(), pooling, projection, normalise, seed)
+            if dropout is not None:
+                _set_dropout(model, dropout)
+            given = {"query": query_prompt, **dict.fromkeys(DOCUMENT_PROMPTS, document_prompt)}
+            model.prompts.update({role: prompt for role, prompt in given.items() if prompt is not None})
+            return cls(model)
+        except ModelError:
+            raise
         except Exception as error:  # the loaders raise many kinds
             reason = (str(error).splitlines() or [type(error).__name__])[0]
             raise ModelError(
                 f"cannot load the encoder {name!r}: {reason}; give a folder or an id in the "
                 "Hugging Face or sentence-transformers layout, or 'built-in'"
             ) from error
-        model = _adapt(model.float(), pooling, projection, normalise, seed)
-        if dropout is not None:
-            _set_dropout(model, dropout)
-        given = {"query": query_prompt, **dict.fromkeys(DOCUMENT_PROMPTS, document_prompt)}
-        model.prompts.update({role: prompt for role, prompt in given.items() if prompt is not None})
-        return cls(model)
 
     def forward(self, tokens: Tokens) -> Tensor:
         """Without padding on a GPU, where the model allows it."""

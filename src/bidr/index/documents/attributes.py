@@ -206,9 +206,8 @@ class _Words:
     def __getitem__(self, place: int) -> str:
         try:
             text = str(self.lines.get(place), "ascii")
-            return (
-                str(json.loads(text)) if "\\" in text else text[1:-1]
-            )  # most need no parsing, the longest part of a look
+            # Most need no parsing, the longest part of a look.
+            return str(json.loads(text)) if "\\" in text else text[1:-1]
         except (ValueError, RecursionError) as error:
             raise IndexFolderError(f"{self.lines.path}: word {place} is damaged ({error}); {REBUILD}") from error
 

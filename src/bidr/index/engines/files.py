@@ -56,13 +56,7 @@ def load_engine(folder: Path, engine: str, ef: int | None = None, manifest: Mani
     except ModelError as error:
         raise IndexFolderError(f"{folder / CODEBOOKS_FILE}: {error}; {REBUILD}") from error
     codes: Codes = open_array(folder / CODES_FILE, np.dtype(np.uint8), 2)
-    if manifest is not None:
-        found = (len(codes), codebooks.books, codebooks.words, codebooks.dim)
-        expected = (manifest.count, manifest.books, manifest.words, manifest.code_dim)
-        if found != expected:
-            raise IndexFolderError(
-                f"{folder}: codes, books, codewords and dimensions are {found}, the manifest says {expected}; {REBUILD}"
-            )
+    _check_said(folder, codebooks, len(codes), manifest)
     if codes.shape[1] != (codebooks.books * codebooks.bits + 7) // 8:
         raise IndexFolderError(f"{folder}: codes of {codes.shape[1]} bytes for {codebooks.books} books; {REBUILD}")
     store = CodeStore(codebooks, codes, blocks=engine != "hnsw", keep=partial(shared, folder / CODES_FILE))
@@ -72,14 +66,7 @@ def load_engine(folder: Path, engine: str, ef: int | None = None, manifest: Mani
     if engine == "scan":
         return Scan(store)
     if engine == "lists":
-        centroids = read_array(folder / CENTROIDS_FILE, np.dtype("<f4"), 2)
-        offsets = read_array(folder / OFFSETS_FILE, np.dtype("<i8"), 1)
-        if offsets[0] != 0 or offsets[-1] != store.count or (offsets[1:] < offsets[:-1]).any():
-            raise IndexFolderError(f"{folder / OFFSETS_FILE}: lists that do not cover {store.count:,} rows; {REBUILD}")
-        if centroids.shape != (len(offsets) - 1, codebooks.dim):
-            raise IndexFolderError(f"{folder / CENTROIDS_FILE}: {centroids.shape} for other lists; {REBUILD}")
-        if not np.isfinite(centroids).all():
-            raise IndexFolderError(f"{folder / CENTROIDS_FILE}: holds a number that is not finite; {REBUILD}")
+        centroids, offsets = _lists(folder, store.count, codebooks.dim)
         return Lists(store, centroids, offsets, ef, _means(folder, store.count, codebooks.dim))
     if engine == "hnsw":
         links = shared(folder / GRAPH_FILE, lambda: _read_links(folder / GRAPH_FILE))
@@ -91,6 +78,31 @@ def load_engine(folder: Path, engine: str, ef: int | None = None, manifest: Mani
     raise IndexFolderError(
         f"{folder}: the manifest names the engine {engine!r}, expected scan, lists or hnsw; {REBUILD}"
     )
+
+
+def _check_said(folder: Path, codebooks: Codebooks, count: int, manifest: Manifest | None) -> None:
+    """Refuse codes and codebooks that are not what the manifest says of them."""
+    if manifest is None:
+        return
+    found = (count, codebooks.books, codebooks.words, codebooks.dim)
+    expected = (manifest.count, manifest.books, manifest.words, manifest.code_dim)
+    if found != expected:
+        raise IndexFolderError(
+            f"{folder}: codes, books, codewords and dimensions are {found}, the manifest says {expected}; {REBUILD}"
+        )
+
+
+def _lists(folder: Path, count: int, dim: int) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
+    """The lists' centroids, and where each begins."""
+    centroids = read_array(folder / CENTROIDS_FILE, np.dtype("<f4"), 2)
+    offsets = read_array(folder / OFFSETS_FILE, np.dtype("<i8"), 1)
+    if offsets[0] != 0 or offsets[-1] != count or (offsets[1:] < offsets[:-1]).any():
+        raise IndexFolderError(f"{folder / OFFSETS_FILE}: lists that do not cover {count:,} rows; {REBUILD}")
+    if centroids.shape != (len(offsets) - 1, dim):
+        raise IndexFolderError(f"{folder / CENTROIDS_FILE}: {centroids.shape} for other lists; {REBUILD}")
+    if not np.isfinite(centroids).all():
+        raise IndexFolderError(f"{folder / CENTROIDS_FILE}: holds a number that is not finite; {REBUILD}")
+    return centroids, offsets
 
 
 def in_ram(files: HasFiles, engine: str) -> tuple[str, ...]:

@@ -13,9 +13,9 @@ from typing import Any
 
 from bidr.errors import REBUILD, IndexFolderError
 from bidr.index.storage.folder import (
+    CHECKSUM,
     FORMAT,
     GENERATION,
-    CHECKSUM,
     LIVE_FORMAT,
     MANIFEST,
     UNREADABLE,
