@@ -23,6 +23,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -54,7 +55,7 @@ from bidr.text.records import Document  # noqa: E402
 DIM, WORDS = 16, ("night", "watch", "pearl", "girl", "oyster", "number", "quick", "öäü")
 LIMIT = 768 << 20
 """Bytes of address space that a variant may take beside what the process has."""
-TIME, WALL = 20, 12
+TIME, WALL = 20, 240
 """Seconds of a processor, and by the clock."""
 USUAL = ("expected one segment", "built without an index of words", "has no text encoder")
 """What some folders are refused for that are as they should be."""
@@ -362,6 +363,8 @@ def _awaited(child: int, reading: int, folder: Path) -> tuple[str, str]:
 def run(root: Path, first: int, last: int, names: list[str], kept: Path | None = None) -> Iterator[Found]:
     """Variants by number, from each base in turn. kept: where those are left with which something went wrong."""
     warnings.simplefilter("ignore")
+    with suppress(ImportError):  # which takes a child of a busy machine longer than all else
+        import_module("sentence_transformers")
     make_bases(root, [name for name in names if not (root / name).exists()])
     for name in names:  # what is compiled for them is then there in all children
         shutil.copytree(root / name, root / "tried")
@@ -410,6 +413,8 @@ def main() -> None:
                 classes[f"{found.kind} {where[-1] if where else ''} {(found.told.splitlines() or [''])[-1][:150]}"] += 1
                 if given.json:
                     print(json.dumps(found._asdict()), flush=True)
+            if not given.json and kinds.total() % 250 == 0:
+                print(json.dumps(kinds), flush=True)
         print(json.dumps({"kinds": kinds, "classes": classes.most_common()}, indent=None if given.json else 1))
 
 
