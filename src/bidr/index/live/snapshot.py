@@ -4,8 +4,17 @@ import os
 import shutil
 from pathlib import Path
 
-from bidr.errors import ConfigError, IndexFolderError
-from bidr.files import new_folder, remove, storage_errors, sync_file, sync_folder, write_atomically
+from bidr.errors import REBUILD, ConfigError, IndexFolderError
+from bidr.files import (
+    REFUSALS,
+    check_regular,
+    new_folder,
+    remove,
+    storage_errors,
+    sync_file,
+    sync_folder,
+    write_atomically,
+)
 from bidr.index.live.log import ACKNOWLEDGED, LOG, LogReader, write_log
 from bidr.index.storage.folder import CURRENT, MANIFEST, settled
 from bidr.index.storage.state import read_state
@@ -54,11 +63,16 @@ def _copy(source: Path, target: Path, copy: bool, without: tuple[str, ...] = ())
     try:
         names = [name for name in os.listdir(source) if name not in without]
         for name in names:
+            check_regular(os.stat(source / name))
             if copy or not _linked(source / name, target / name):
                 shutil.copyfile(source / name, target / name)
                 sync_file(target / name)
     except FileNotFoundError as error:
         raise IndexFolderError(f"{source}: went away while it was copied; try again") from error
+    except OSError as error:
+        if error.errno in REFUSALS:
+            raise
+        raise IndexFolderError(f"{source / name}: cannot be copied ({error.strerror}); {REBUILD}") from error
     if MANIFEST not in names:
         raise IndexFolderError(f"{source}: has no {MANIFEST}; try again")
     sync_folder(target)
