@@ -76,7 +76,9 @@ class BagEncoder(Encoder):
                 raise ValueError(f"{table.dtype} of shape {tuple(table.shape)} for {largest + 1:,} word pieces")
             if not torch.isfinite(table).all():
                 raise ValueError("a weight is not finite")
-        except Exception as error:  # tokenizers raises plain Exception for a bad file
+        except (KeyboardInterrupt, SystemExit, MemoryError):
+            raise
+        except BaseException as error:  # tokenizers raises plain Exception for a bad file, and panics beside Exception
             raise ModelError(f"{folder}: the encoder cannot be read ({error}); train it again") from error
         return cls(tokenizer, table)
 
