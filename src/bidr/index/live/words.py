@@ -143,19 +143,24 @@ def _best(parts: list[_Part], asked: tuple[Any, Floats], k: int, wanted: Rows, o
     documents = sum(len(part.postings.lengths) for part in parts)
     mean_length = max(sum(part.postings.words for part in parts) / documents, 1e-9)
     where = [part.postings.find(hashes) for part in parts]
+    for part, (starts, ends) in zip(parts, where, strict=True):
+        if not part.postings.sound(starts, ends):
+            raise _no_writers(part)
     weights = times * idf(documents, np.sum([ends - starts for starts, ends in where], axis=0))
     scores, places = [np.full(k, -np.inf, np.float32)], [np.full(k, -1, np.int64)]
     for part, (starts, ends) in zip(parts, where, strict=True):
         here = (wanted >= part.start) & (wanted < part.start + len(part.postings.lengths))
         query = Weighed(starts, ends, weights)
-        found = part.postings.sound(starts, ends) and best_words(
-            part.postings, query, mean_length, k, part.allowed, wanted[here] - part.start
-        )
+        found = best_words(part.postings, query, mean_length, k, part.allowed, wanted[here] - part.start)
         if not found:
-            raise IndexFolderError(f"{part.where}: postings of words that no writer made; damaged; {REBUILD}")
+            raise _no_writers(part)
         scores.append(found[0])
         places.append(found[1] + part.start)
         own[here] = found[2]
     every, names = np.concatenate(scores), np.concatenate(places)
     best = np.lexsort((names, -every))[:k]
     return every[best], names[best]
+
+
+def _no_writers(part: _Part) -> IndexFolderError:
+    return IndexFolderError(f"{part.where}: postings of words that no writer made; damaged; {REBUILD}")
