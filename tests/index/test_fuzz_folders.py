@@ -17,8 +17,8 @@ from made_index import clustered, documents, random_codebooks, small_index
 from bidr.codes.codebooks import Codebooks
 from bidr.errors import IndexFolderError, ModelError
 from bidr.files import open_regular
-from bidr.index.engines.linking import LINK_WORDS
-from bidr.index.engines.packed import links_within, write_links
+from bidr.index.engines.graph import Graph
+from bidr.index.engines.packed import write_links
 from bidr.index.live.changes import from_bytes
 from bidr.index.live.index import LiveIndex
 from bidr.index.live.log import LOG, LogReader, packed, start, write_log
@@ -96,20 +96,21 @@ def test_lists_whose_bounds_wrap_around_are_refused(tmp_path):
         answered(tmp_path / "index")
 
 
-def test_links_to_documents_that_are_not_there_are_refused(tmp_path):
+@pytest.mark.parametrize("group", [25, 1 << 40, (1 << 62) - 1])
+def test_links_to_documents_that_are_not_there_are_refused(tmp_path, group):
     """A walk would set bits beyond its own memory."""
     small_index(tmp_path / "index", 100, engine="hnsw")
     links = np.load(tmp_path / "index/000001/graph.npy")
-    assert links_within(links, 25)
-    assert not links_within(links, 24)
-    for groups in ([25], [0, 1 << 40], [(1 << 62) - 1]):
-        changed = links.copy()
-        changed[3] = 0
-        write_links(np.array(groups, dtype=np.int64), changed[3])
-        assert changed.shape[1] == LINK_WORDS
-        put(tmp_path / "index", "graph.npy", changed)
+    for node in links:
+        node[:] = 0
+        write_links(np.array([0, group]), node)
+    put(tmp_path / "index", "graph.npy", links)
+    with IndexReader.open(tmp_path / "index") as reader:
+        graph = reader.candidates
+        assert isinstance(graph, Graph)
+        table = graph.tables(clustered(1, 16, seed=3))[0]
         with pytest.raises(IndexFolderError, match="links to documents that are not there"):
-            answered(tmp_path / "index")
+            graph.walk(table, 100)
 
 
 @pytest.mark.parametrize("whole", [True, False])

@@ -44,9 +44,8 @@ def load_engine(folder: Path, engine: str, ef: int | None = None, manifest: Mani
     manifest: what of them it says is compared before memory is taken.
     """
     from bidr.index.engines.graph import Graph
-    from bidr.index.engines.linking import LINK_WORDS, groups_of, nodes_of
+    from bidr.index.engines.linking import LINK_WORDS, nodes_of
     from bidr.index.engines.lists import Lists
-    from bidr.index.engines.packed import links_within
     from bidr.index.engines.scan import Scan
     from bidr.index.engines.shared import shared
     from bidr.index.engines.store import CodeStore
@@ -72,8 +71,6 @@ def load_engine(folder: Path, engine: str, ef: int | None = None, manifest: Mani
         links = shared(folder / GRAPH_FILE, lambda: _read_links(folder / GRAPH_FILE))
         if links.shape != (nodes_of(store.count), LINK_WORDS):
             raise IndexFolderError(f"{folder / GRAPH_FILE}: {links.shape} for {store.count:,} rows; {REBUILD}")
-        if not links_within(links, groups_of(store.count)):
-            raise IndexFolderError(f"{folder / GRAPH_FILE}: links to documents that are not there; {REBUILD}")
         return Graph(store, links, ef)
     raise IndexFolderError(
         f"{folder}: the manifest names the engine {engine!r}, expected scan, lists or hnsw; {REBUILD}"

@@ -6,6 +6,7 @@ from collections.abc import Callable
 import numpy as np
 
 from bidr.codes.codebooks import Codebooks, Codes, Floats
+from bidr.errors import REBUILD, IndexFolderError
 from bidr.index.engines.arrange import GROUP
 from bidr.index.engines.base import Bitmap, Rows, Words, as_queries, as_words, count_bits, each_query
 from bidr.index.engines.keep import Keys, ranked
@@ -91,6 +92,8 @@ class Graph(OverCodes):
         entries, codes = self.store.row_table(table), self.store.codes
         met: Keys
         met, compared, passed = walk(codes, entries, self.links, self._entries, STARTS, width, allowed, least, most)
+        if passed < 0:
+            raise IndexFolderError(f"an index's graph links to documents that are not there; {REBUILD}")
         return met, compared, passed
 
 

@@ -50,20 +50,6 @@ def write_links(groups: Any, words: Any) -> None:
 
 
 @compiled()
-def links_within(links: Any, count: int) -> bool:
-    """Whether all numbers that rows of words hold are below `count`: who walks along them takes them as they are."""
-    flat, width = links.reshape(-1), links.shape[1]
-    groups = np.empty(64 * width // (PIECE_BITS + 1), dtype=np.int64)
-    for node in range(len(links)):
-        found = read_links(flat, node * width, width, groups)
-        # They ascend, unless a difference is so large that it wraps around.
-        for number in range(found):
-            if np.uint64(groups[number]) >= np.uint64(count):
-                return False
-    return True
-
-
-@compiled()
 def read_links(words: Any, start: int, width: int, groups: Any) -> int:
     """Put the numbers that are in `width` of the words, from one on, into `groups`; how many they are."""
     first, at, end, group, found = U(start), U(0), U(64 * width), np.int64(-1), 0

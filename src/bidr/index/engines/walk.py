@@ -22,6 +22,8 @@ def walk(
 ) -> Any:
     """Keys of the `ef` best allowed documents that a walk meets, unsorted; how many it compared; groups gone on from.
 
+    Where a link leads to a group that is not there, -1 is what it says of the groups gone on from.
+
     None where it gives up: of the best quarter of the entries fewer than `least` are allowed, or it went on from `most`
     groups and had not come to an end.
 
@@ -40,7 +42,9 @@ def walk(
     if there < least:
         return best[:0], compared, passed
     while True:
-        found = _unseen(groups, found, seen, flat, U(GROUP) * books)
+        found = _unseen(groups, found, seen, flat, U(GROUP) * books, U((count + GROUP - 1) // GROUP))
+        if found < 0:
+            return best[:0], compared, -1
         if waiting + found > len(ahead):
             more = np.empty(2 * len(ahead), dtype=np.uint64)
             more[:waiting] = ahead[:waiting]
@@ -87,11 +91,17 @@ def _first_groups(flat: Any, numbers: Any, books: Any, entries: Any, starts: int
 
 
 @compiled()
-def _unseen(groups: Any, found: int, seen: Any, flat: Any, size: Any) -> int:
-    """Move the groups that were not met before to the front, and ask memory for their codes; how many they are."""
+def _unseen(groups: Any, found: int, seen: Any, flat: Any, size: Any, there: Any) -> int:
+    """Move the groups that were not met before to the front, and ask memory for their codes; how many they are.
+
+    -1 where one is none of those that are there: links come from a file, and decoding all of them takes longer than
+    opening it.
+    """
     fresh = 0
     for number in range(found):
         group = groups[number]
+        if U(group) >= there:
+            return -1
         word, bit = group >> 5, ONE << np.uint32(group & 31)
         if seen[word] & bit:
             continue
