@@ -72,7 +72,7 @@ def mutate(folder: Path, rng: random.Random, others: list[Path]) -> str:
     """Change one to three things of a folder with an index and perhaps a model, and sign it; what was done."""
     variant = _Variant(folder, rng, others)
     for _ in range(rng.choice((1, 1, 1, 2, 3))):
-        with suppress(OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError):
+        with suppress(OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError, MemoryError):
             variant.change()  # what was changed before may have left nothing that can be changed so
     variant.sign()
     return "; ".join(variant.told)
@@ -110,7 +110,11 @@ class _Variant:
         elif self.rng.random() < 0.3:
             self._change_manifest()
         else:
-            files = [path for path in self.index.rglob("*") if path.is_file() and path.name[0] not in "."]
+            files = [
+                path
+                for path in self.index.rglob("*")
+                if path.is_file() and path.name[0] != "." and path not in self.sizes
+            ]
             # Each kind of file as often as the others, whatever generation it is in.
             name = self.rng.choice(sorted({path.name for path in files}))
             self.change_file(self.rng.choice(sorted(path for path in files if path.name == name)))
@@ -166,7 +170,11 @@ class _Variant:
     def _splice(self, path: Path) -> None:
         """A file of the same or another name, of this or another folder, in its place."""
         root = self.rng.choice([self.index.parent, *self.others])
-        files = sorted(each for each in root.rglob("*") if each.is_file() and each.suffix == path.suffix)
+        files = sorted(
+            each
+            for each in root.rglob("*")
+            if each.is_file() and each.stat().st_size < HUGE and each.suffix == path.suffix
+        )
         same = [each for each in files if each.name == path.name]
         source = self.rng.choice(same if same and self.rng.random() < 0.7 else files or [path])
         self.tell(path, f"{source.parent.parent.parent.name}/{source.name} in its place")
@@ -454,7 +462,7 @@ class _Variant:
     # -- the model
 
     def _change_model(self) -> None:
-        files = sorted(path for path in self.model.rglob("*") if path.is_file())
+        files = sorted(path for path in self.model.rglob("*") if path.is_file() and path not in self.sizes)
         self.change_file(self.rng.choice(files))
 
     # -- signing
