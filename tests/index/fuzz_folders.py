@@ -363,8 +363,9 @@ def _awaited(child: int, reading: int, folder: Path) -> tuple[str, str]:
 def run(root: Path, first: int, last: int, names: list[str], kept: Path | None = None) -> Iterator[Found]:
     """Variants by number, from each base in turn. kept: where those are left with which something went wrong."""
     warnings.simplefilter("ignore")
-    with suppress(ImportError):  # which takes a child of a busy machine longer than all else
-        import_module("sentence_transformers")
+    if "encoded" in names:
+        with suppress(ImportError):  # which takes longer than all that a child does
+            import_module("sentence_transformers")
     make_bases(root, [name for name in names if not (root / name).exists()])
     for name in names:  # what is compiled for them is then there in all children
         shutil.copytree(root / name, root / "tried")
