@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bidr.codes.codebooks import Codes, Floats
+from bidr.errors import REBUILD, IndexFolderError
 from bidr.index.build import build_index
 from bidr.index.candidates import Rows
 from bidr.index.engines.files import CODES_FILE, open_array
@@ -50,7 +51,10 @@ class RowsOf:
             mine = of == number
             first = self._ends[number] - len(self._kept[number])
             found[mine] = self._starts[number] + self._kept[number][rows[mine] - first]
-        return self.view.vectors.read(found)
+        vectors = self.view.vectors.read(found)
+        if not np.isfinite(vectors).all():
+            raise IndexFolderError(f"{self.view.folder}: a vector holds a number that is not finite; {REBUILD}")
+        return vectors
 
 
 class CodesOf:
