@@ -61,7 +61,9 @@ class FrozenModel:
 
     @cached_property
     def additive(self) -> Additive:
-        return Additive.load(self.folder / "sparse" / ADAPTER, self.codebooks)
+        found = Additive.load(self.folder / "sparse" / ADAPTER, self.codebooks)
+        self._check_dim(found.document)
+        return found
 
     def documents(self, vectors: Path | str | npt.NDArray[Any], name: str = "vectors") -> VectorRows:
         """Documents' vectors, as codes and index take them."""
@@ -78,7 +80,16 @@ class FrozenModel:
 
     @cached_property
     def _query(self) -> Floats:
-        return load_query(self.folder / "sparse" / ADAPTER)
+        query = load_query(self.folder / "sparse" / ADAPTER)
+        self._check_dim(query)
+        return query
+
+    def _check_dim(self, adapter: Floats) -> None:
+        if adapter.shape[1] != self.dim:
+            raise ModelError(
+                f"{self.folder}: an adapter of vectors of {adapter.shape[1]} dimensions, model.json says {self.dim}; "
+                "restore them or train the model again"
+            )
 
     def encode_queries(self, texts: list[str]) -> NoReturn:
         raise ConfigError(
