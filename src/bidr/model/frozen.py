@@ -12,7 +12,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NoReturn
 
-import numpy as np
 import numpy.typing as npt
 import xxhash
 
@@ -22,6 +21,7 @@ from bidr.codes.codebooks import Floats
 from bidr.codes.vectors import Metric, VectorRows, open_vectors
 from bidr.errors import ConfigError, DataError, ModelError
 from bidr.files import storage_errors, write_json
+from bidr.matmul import matmul_transposed
 from bidr.model.folder import FORMAT, QUANTIZER, Model, read_about
 from bidr.model.frozen_card import write_frozen_card
 
@@ -71,7 +71,7 @@ class FrozenModel:
 
     def adapt(self, queries: Floats) -> Floats:
         """As `Additive.adapt`; who only searches need not hold what codes documents."""
-        return np.asarray(queries @ self._query.T, dtype=np.float32)
+        return matmul_transposed(queries, self._query)
 
     @cached_property
     def _query(self) -> Floats:

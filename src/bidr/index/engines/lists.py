@@ -9,6 +9,7 @@ import numpy.typing as npt
 from bidr.codes.codebooks import Floats
 from bidr.compiled import compiled
 from bidr.index.engines.base import Bitmap, Rows, as_queries, as_words, each_query
+from bidr.index.engines.clusters import one_thread
 from bidr.index.engines.filtered import Filtered
 from bidr.index.engines.keep import keep_from, key_of, kth_largest, ranked
 from bidr.index.engines.means import Means
@@ -146,7 +147,8 @@ class CentroidGraph:
         kind = faiss.ScalarQuantizer.QT_8bit
         self._index = faiss.IndexHNSWSQ(self._dim, kind, 16, faiss.METRIC_INNER_PRODUCT)
         self._index.train(centroids)
-        self._index.add(centroids)
+        with one_thread():
+            self._index.add(centroids)
 
     @property
     def nbytes(self) -> int:
