@@ -1,7 +1,6 @@
 """Search: candidates from the codes in RAM, their vectors read from disk, and the ranking those decide."""
 
 import math
-import sys
 import time
 from collections.abc import Sequence
 from typing import Any, Protocol, Unpack, overload
@@ -267,8 +266,15 @@ def check_number(name: str, value: int, least: int = 1) -> None:
 
 
 def _check_weight(name: str, weight: float) -> None:
-    if not isinstance(weight, NUMBER) or not abs(weight) <= sys.float_info.max:
+    if not isinstance(weight, NUMBER) or not _is_finite(weight):
         raise ConfigError(f"{name}: given {weight!r}, expected a finite weight; 0 leaves the ranking to the vectors")
+
+
+def _is_finite(number: float) -> bool:
+    try:
+        return math.isfinite(number)
+    except OverflowError:  # a whole number beyond all floats
+        return False
 
 
 def _as_floats(given: Floats) -> Floats:
