@@ -68,4 +68,5 @@ def written(value: Any, longest: int = LONGEST) -> str:
         shown = json.dumps(value, ensure_ascii=False, default=str)
     except (RecursionError, ValueError, TypeError):  # nested too deep, in itself, or by keys that JSON has not
         shown = "a value that JSON cannot show, or nested too deep"
+    shown = shown.encode("utf-8", "backslashreplace").decode()
     return shown if len(shown) <= longest else shown[: longest - 3] + "..."

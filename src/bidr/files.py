@@ -140,7 +140,12 @@ def remove(path: Path) -> None:
 
 def write_json(path: Path, value: Any) -> None:
     """Replace a JSON file whole, readable by a person."""
-    write_atomically(path, (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode())
+    text = json.dumps(value, indent=2, ensure_ascii=False)
+    try:
+        content = text.encode()
+    except UnicodeEncodeError:  # names of files need not be UTF-8; as escapes they come back as they were
+        content = json.dumps(value, indent=2).encode()
+    write_atomically(path, content + b"\n")
 
 
 def read_json(path: Path, otherwise: str) -> dict[str, Any]:

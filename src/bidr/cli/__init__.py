@@ -17,6 +17,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = list(sys.argv[1:] if argv is None else argv)
     debug = _take_debug(args)
     try:
+        _check_encoding(args)
         _run(args)
         sys.stdout.flush()
     except SystemExit as stop:  # --help, which has printed what was asked for
@@ -64,6 +65,18 @@ def _take_debug(args: list[str]) -> bool:
         args.remove("--debug")
         return True
     return os.environ.get("BIDR_DEBUG", "0") not in ("", "0")
+
+
+def _check_encoding(args: list[str]) -> None:
+    """Refuse arguments that are no text in the terminal's encoding: nothing of them could be stored or shown."""
+    for number, word in enumerate(args, start=1):
+        try:
+            word.encode()
+        except UnicodeEncodeError as error:
+            encoding = sys.getfilesystemencoding().upper()
+            raise ConfigError(
+                f"argument {number}: given {word!a}, expected {encoding}; write it so, or rename the file"
+            ) from error
 
 
 def _run(args: list[str]) -> None:

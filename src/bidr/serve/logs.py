@@ -10,6 +10,8 @@ from typing import Any
 
 import orjson
 
+from bidr.serve.json_encoding import dump_json
+
 
 def log(event: str, level: str = "info", **fields: Any) -> None:
     """Write one line. Nothing of a request's content or keys belongs into it."""
@@ -23,7 +25,7 @@ def log(event: str, level: str = "info", **fields: Any) -> None:
     }
     # One write, so that lines of several processes do not mix. If whoever read them is gone, requests still are.
     with suppress(OSError, ValueError):
-        os.write(sys.stderr.fileno(), orjson.dumps(line, default=str, option=orjson.OPT_APPEND_NEWLINE))
+        os.write(sys.stderr.fileno(), dump_json(line, orjson.OPT_APPEND_NEWLINE, str))
 
 
 @lru_cache(maxsize=1)

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bidr.index.documents.attributes import ABSENT, ATTRIBUTES, COLUMNS, DTYPES
-from bidr.index.documents.filters import check_attributes, kind
+from bidr.index.documents.filters import check_stored_attributes, kind
 from bidr.index.documents.lines import LinesWriter, NewFile, new_lines
 from bidr.index.documents.values import PLACE, Aside, Column, Sorted, in_order
 from bidr.index.vectors import write_npy_header
@@ -45,7 +45,7 @@ class AttributesWriter:
     def append(self, given: Attributes | None) -> None:
         text = "{}"
         if given:
-            checked = check_attributes(given, f"documents: row {self.rows:,}")
+            checked = check_stored_attributes(given, f"documents: row {self.rows:,}")
             text = json.dumps(checked, ensure_ascii=False)
             for name, value in checked.items():
                 each: Any

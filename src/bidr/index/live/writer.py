@@ -10,6 +10,7 @@ from typing import Self
 import numpy as np
 
 from bidr.codes.codebooks import Floats
+from bidr.codes.vectors import as_array
 from bidr.errors import DataError
 from bidr.index.documents.names import Names
 from bidr.index.live.changes import Change, checked_documents, to_bytes
@@ -98,6 +99,7 @@ class LiveWriter:
         if not checked:
             return 0
         dim = self._view.manifest.dim
+        vectors = None if vectors is None else as_array(vectors, "vectors")
         if vectors is not None and vectors.shape != (len(checked), dim):
             raise DataError(f"vectors: given shape {vectors.shape}, expected {(len(checked), dim)}: one a document")
         coded = self._fitting(self.coder(checked, vectors), len(checked))
