@@ -3,11 +3,12 @@
 import errno
 import json
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import IO, Any, Self
 
 from bidr.errors import BidrError, StorageError
 
@@ -20,6 +21,73 @@ REFUSALS = {
     errno.EFBIG: "the file would be larger than the file system or its limit allows",
     errno.EIO: "the disk reports an input/output error",
 }
+
+
+KINDS = {
+    stat.S_IFLNK: "a symbolic link",
+    stat.S_IFIFO: "a FIFO",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFDIR: "a folder",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+
+
+class IrregularFileError(StorageError, OSError):
+    """A path that must name a regular file names something else. An OSError too, for those who handle these."""
+
+    def __init__(self, path: Path, kind: str) -> None:
+        super().__init__(errno.EINVAL, f"{kind}, expected a regular file", str(path))
+
+    def __str__(self) -> str:
+        return f"{self.filename}: {self.strerror}; remove it, or choose another folder"
+
+
+def open_regular(path: Path, flags: int, mode: int = 0o666, *, follow: bool = False) -> int:
+    """Open a regular file and return its descriptor; never block, and never open anything else.
+
+    Others may have put a FIFO (which would block) or a symbolic link (which would create or overwrite a file elsewhere)
+    under a name that they can predict. What is found is checked on the open descriptor, so it cannot be exchanged.
+
+    Args:
+        path: the file.
+        flags: as for `os.open`; with O_CREAT give O_EXCL too.
+        mode: permissions of a new file, before the umask.
+        follow: accept a symbolic link to a regular file, for what is only read.
+    """
+    try:
+        handle = os.open(path, flags | (0 if follow else os.O_NOFOLLOW) | os.O_NONBLOCK | os.O_CLOEXEC, mode)
+    except OSError as error:
+        kind = _irregular_kind(path, follow=follow) if error.errno in (errno.ELOOP, errno.ENXIO, errno.EISDIR) else None
+        if kind is None:
+            raise
+        raise IrregularFileError(path, kind) from error
+    kind = KINDS.get(stat.S_IFMT(os.fstat(handle).st_mode))
+    if kind is not None:
+        os.close(handle)
+        raise IrregularFileError(path, kind)
+    return handle
+
+
+def _irregular_kind(path: Path, *, follow: bool) -> str | None:
+    with suppress(OSError):
+        return KINDS.get(stat.S_IFMT(path.stat(follow_symlinks=follow).st_mode))
+    return None
+
+
+def read_regular(path: Path) -> bytes:
+    """Read a whole regular file; a FIFO of that name is refused instead of waited for."""
+    with os.fdopen(open_regular(path, os.O_RDONLY, follow=True), "rb") as opened:
+        return opened.read()
+
+
+def open_lock(path: Path) -> IO[str]:
+    """Open a file to lock with `flock`; it is created where there is none."""
+    while True:
+        with suppress(FileNotFoundError):
+            return os.fdopen(open_regular(path, os.O_RDWR), "r+", encoding="utf-8")
+        with suppress(FileExistsError):  # another process created it in between
+            return os.fdopen(open_regular(path, os.O_RDWR | os.O_CREAT | os.O_EXCL), "r+", encoding="utf-8")
 
 
 @contextmanager
@@ -69,8 +137,14 @@ class NewFile:
     def __init__(self, path: Path, *, fresh: bool = True, kept: int = 0) -> None:
         """`kept`: go on after so many bytes of the file that is there; else it must be new, or is begun again."""
         self.path, self.size = path, kept
-        how = 0 if kept else os.O_CREAT | (os.O_EXCL if fresh else os.O_TRUNC)
-        self._handle = os.open(path, os.O_WRONLY | how, 0o666)
+        how = os.O_WRONLY | (0 if kept else os.O_CREAT | os.O_EXCL)
+        try:
+            self._handle = open_regular(path, how)
+        except FileExistsError:
+            if fresh:
+                raise
+            os.unlink(path)  # not truncated: it may be a link to a file elsewhere
+            self._handle = open_regular(path, how)
         self._waiting: list[bytes] = []
         self._waits = 0
         if kept:

@@ -83,6 +83,18 @@ class WrongType(Refused):
     status, kind = 415, "unsupported_type"
 
 
+class HeadTooLarge(Refused):
+    """A request line and headers beyond the limit."""
+
+    status, kind = 431, "head_too_large"
+
+
+class Unimplemented(Refused):
+    """A feature of HTTP that this server does not have."""
+
+    status, kind = 501, "not_implemented"
+
+
 class Invalid(Refused):
     """A value that cannot work."""
 

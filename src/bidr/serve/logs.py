@@ -1,5 +1,6 @@
 """Logs: one JSON object a line on standard error, for machines that read them."""
 
+import logging
 import os
 import sys
 import time
@@ -31,6 +32,20 @@ def log(event: str, level: str = "info", **fields: Any) -> None:
 @lru_cache(maxsize=1)
 def _second(seconds: int) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
+
+
+class JsonLogHandler(logging.Handler):
+    """Writes records of Python's `logging` as lines of JSON."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        trace = "".join(traceback.format_exception(record.exc_info[1])) if record.exc_info else None
+        told = {"trace": trace} if trace else {}
+        log("library", record.levelname.lower(), logger=record.name, message=record.getMessage(), **told)
+
+
+def log_libraries() -> None:
+    """Write what libraries log, from warnings on, as lines of JSON too: else Python prints it as it is."""
+    logging.getLogger().addHandler(JsonLogHandler(logging.WARNING))
 
 
 def log_fault(event: str, error: BaseException, **fields: Any) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bidr.errors import REBUILD, IndexFolderError
-from bidr.files import NewFile, storage_errors, write_all
+from bidr.files import NewFile, open_regular, storage_errors, write_all
 
 LOG, ACKNOWLEDGED = "log", "acknowledged"
 MAGIC = b"bidr log 1\n"
@@ -118,8 +118,8 @@ class LogWriter:
     def __init__(self, state: Path, end: int, chain: int) -> None:
         self.path, self.end, self.chain, self.broken = state / LOG, end, chain, False
         with storage_errors(self.path):
-            self._log = os.open(self.path, os.O_WRONLY | os.O_APPEND)
-            self._mark = os.open(state / ACKNOWLEDGED, os.O_WRONLY)
+            self._log = open_regular(self.path, os.O_WRONLY | os.O_APPEND)
+            self._mark = open_regular(state / ACKNOWLEDGED, os.O_WRONLY)
 
     def append(self, contents: list[bytes]) -> None:
         """Write records and return when they are durable."""
@@ -175,6 +175,6 @@ def _read(handle: int, size: int, place: int) -> bytes:
 
 def _open(path: Path) -> int:
     try:
-        return os.open(path, os.O_RDONLY)
+        return open_regular(path, os.O_RDONLY, follow=True)
     except OSError as error:
         raise IndexFolderError(f"{path}: cannot be read ({error.strerror}); {REBUILD}") from error

@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from bidr.codes.vectors import VectorRows, let_go
 from bidr.errors import IndexFolderError
-from bidr.files import remove, storage_errors, write_json
+from bidr.files import open_lock, open_regular, read_regular, remove, storage_errors, write_json
 from bidr.index.engines.files import open_array
 from bidr.index.storage.checks import BY_BLOCK, SUFFIX, summed
 from bidr.index.storage.folder import FileEntry, checksum, digest_of
@@ -159,8 +159,13 @@ class Work:
         """An array on disk to write to anywhere; gone afterwards. Its space is taken at once: a disk that is full
         later could not say so."""
         path = self.folder / name
-        with storage_errors(path), path.open("wb") as out:
-            os.posix_fallocate(out.fileno(), 0, count * np.dtype(dtype).itemsize)
+        remove(path)
+        with storage_errors(path):
+            handle = open_regular(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+            try:
+                os.posix_fallocate(handle, 0, count * np.dtype(dtype).itemsize)
+            finally:
+                os.close(handle)
         try:
             yield np.memmap(path, dtype=dtype, mode="r+", shape=(count,))
         finally:
@@ -192,7 +197,7 @@ class Work:
             return None, False
         stamp = _stamp(name, made_from)
         try:
-            found = json.loads(self.mark(name).read_bytes())
+            found = json.loads(read_regular(self.mark(name)))
             if found["stamp"] != stamp:
                 return None, False
             step, whole = Step(self, name, stamp, int(found["done"])), bool(found["whole"])
@@ -213,7 +218,7 @@ def working(index: Path, name: str = WORK) -> Iterator[Work]:
     folder, aside = index / name, index / f"{name}.done"
     with storage_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        with (folder / LOCK).open("a") as lock:
+        with open_lock(folder / LOCK) as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:

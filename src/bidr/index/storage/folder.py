@@ -13,11 +13,13 @@ import re
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from stat import S_ISREG
 from typing import Any, NamedTuple, Protocol, Self, TypeVar
 
 from bidr.codes.codebooks import Floats
 from bidr.codes.vectors import cut_off
 from bidr.errors import REBUILD, IndexFolderError
+from bidr.files import read_regular
 
 FORMAT = 2
 LIVE_FORMAT = 3
@@ -200,7 +202,7 @@ def current_generation(folder: Path) -> tuple[str, str]:
     """Name of the generation in force and the checksum of its manifest."""
     path = folder / CURRENT
     try:
-        content = path.read_bytes()
+        content = read_regular(path)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise IndexFolderError(f"{folder}: no index here (no file {CURRENT}); build one, or check the path") from error
     except OSError as error:
@@ -215,7 +217,7 @@ def read_manifest(folder: Path, name: str, digest: str) -> bytes:
     """The bytes of a generation's manifest, if they are those that whoever names it means."""
     path = folder / name / MANIFEST
     try:
-        content = path.read_bytes()
+        content = read_regular(path)
     except OSError as error:
         raise IndexFolderError(
             f"{path}: cannot be read ({error.strerror}), though the index names generation {name}; {REBUILD}"
@@ -258,13 +260,17 @@ def check_sizes(generation: Path, files: dict[str, FileEntry]) -> None:
     for name, entry in files.items():
         path = generation / name
         try:
-            size = path.stat().st_size
+            about = path.stat()
         except OSError as error:
             raise IndexFolderError(
                 f"{path}: missing ({error.strerror}), expected {entry.size:,} bytes; {REBUILD}"
             ) from error
-        if size != entry.size:
-            raise IndexFolderError(f"{path}: {size:,} bytes, expected {entry.size:,}: truncated or changed; {REBUILD}")
+        if not S_ISREG(about.st_mode):  # a FIFO would block whoever opens it
+            raise IndexFolderError(f"{path}: not a regular file, expected one of {entry.size:,} bytes; {REBUILD}")
+        if about.st_size != entry.size:
+            raise IndexFolderError(
+                f"{path}: {about.st_size:,} bytes, expected {entry.size:,}: truncated or changed; {REBUILD}"
+            )
 
 
 def check_content(generation: Path, manifest: "HasFiles", name: str) -> None:

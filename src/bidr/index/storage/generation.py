@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from bidr.errors import ConfigError, IndexFolderError
-from bidr.files import NewFile, remove, storage_errors, sync_folder, write_atomically
+from bidr.files import NewFile, open_lock, remove, storage_errors, sync_folder, write_atomically
 from bidr.index.storage.folder import (
     CURRENT,
     GENERATION,
@@ -159,8 +159,8 @@ def only_writer(folder: Path, wait: float = 0.0) -> Iterator[None]:
     Whoever comes holds NEXT until it has LOCK. So who has the index sees that it is wanted, and who lets it go does not
     get it back before. The system lets go of both for a process that is killed.
     """
-    with storage_errors(folder / LOCK), (folder / LOCK).open("a") as lock:
-        with (folder / NEXT).open("a") as turn:
+    with storage_errors(folder / LOCK), open_lock(folder / LOCK) as lock:
+        with open_lock(folder / NEXT) as turn:
             _take((turn, lock), folder, wait)
         yield
 
@@ -190,7 +190,7 @@ def _free(file: IO[str]) -> bool:
 def wanted(folder: Path) -> bool:
     """Whether another process waits to write. For who has the index."""
     try:
-        with (folder / NEXT).open("a") as turn:
+        with open_lock(folder / NEXT) as turn:
             return not _free(turn)
     except OSError:  # a courtesy: what was written before is none the worse
         return False

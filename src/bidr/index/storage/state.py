@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from bidr.errors import REBUILD, IndexFolderError
+from bidr.files import read_regular
 from bidr.index.storage.folder import (
     FORMAT,
     GENERATION,
@@ -97,7 +98,7 @@ def model_of(folder: Path) -> ModelStamp | None:
 def named_by(generation: Path) -> list[str]:
     """The segments that a generation names; none where it cannot be read."""
     try:
-        fields = json.loads((generation / MANIFEST).read_bytes())["manifest"]
+        fields = json.loads(read_regular(generation / MANIFEST))["manifest"]
         return [str(segment["name"]) for segment in fields.get("segments", [])]
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return []

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from bidr.files import storage_errors, write_json
+from bidr.files import open_lock, storage_errors, write_json
 from bidr.model.folder import Model
 from bidr.model.onnx import ABOUT, FORMAT, INT8, export_onnx
 
@@ -57,6 +57,6 @@ def _whole(folder: Path, model: Model, int8: bool) -> bool:
 
 @contextmanager
 def _alone(path: Path) -> Iterator[None]:
-    with path.open("w") as held:
+    with open_lock(path) as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         yield
