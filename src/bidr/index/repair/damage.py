@@ -2,6 +2,7 @@
 
 import os
 import stat
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -33,7 +34,8 @@ class DamagedFile:
         actual = os.fstat(self._handle).st_size if self._handle >= 0 else 0
         self.size = actual if entry is None or not entry.xxh3 else entry.size
         if sums is None and entry is not None and entry.blocks:
-            sums = np.frombuffer(bytes.fromhex(entry.blocks), dtype=">u4").astype(CHECK)
+            with suppress(ValueError):  # a manifest that bidr did not write
+                sums = np.frombuffer(bytes.fromhex(entry.blocks), dtype=">u4").astype(CHECK)
         self.by_block = sums is not None
         """Whether it can be told which blocks are damaged."""
         self.bad = self._compare(sums, actual)
