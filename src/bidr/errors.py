@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 LONGEST = 80
-REBUILD = "build the index again, or restore the folder from a copy"
+REBUILD = "restore the folder from a copy, save what is whole (bidr repair INDEX --out NEW), or build the index again"
 
 
 class BidrError(Exception):

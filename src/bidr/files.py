@@ -4,7 +4,7 @@ import errno
 import json
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
@@ -13,6 +13,8 @@ from typing import IO, Any, Self
 from bidr.errors import BidrError, StorageError
 
 PIECE = 1 << 20
+SIGNATURE = "xxh3"
+"""The key of a JSON file's own checksum."""
 REFUSALS = {
     errno.ENOSPC: "no space left on the disk; free some or choose another folder",
     errno.EDQUOT: "the disk quota is used up; free some or choose another folder",
@@ -220,6 +222,35 @@ def write_json(path: Path, value: Any) -> None:
     except UnicodeEncodeError:  # names of files need not be UTF-8; as escapes they come back as they were
         content = json.dumps(value, indent=2).encode()
     write_atomically(path, content + b"\n")
+
+
+def write_signed_json(path: Path, value: dict[str, Any]) -> None:
+    """Replace a JSON file whole, with a checksum over it that `parse_signed_json` compares."""
+    write_atomically(path, render_signed_json(value))
+
+
+def render_signed_json(value: dict[str, Any]) -> bytes:
+    """The one way in which a table and its checksum are written, so that any other byte shows."""
+    from xxhash import xxh3_128_hexdigest
+
+    fields = json.loads(json.dumps({key: each for key, each in value.items() if key != SIGNATURE}))
+    fields[SIGNATURE] = xxh3_128_hexdigest(json.dumps(fields, sort_keys=True).encode())
+    return (json.dumps(fields, indent=2, ensure_ascii=False) + "\n").encode("utf-8", "surrogatepass")
+
+
+def parse_signed_json(content: bytes, known: Collection[str] | None = None) -> dict[str, Any]:
+    """The table that a JSON file holds; ValueError where it is not what was written.
+
+    known: the keys of a file that may have been written without a checksum. Any other key in such a file was one of
+           these, or the checksum's own, before it was damaged; None: no file without a checksum is taken.
+    """
+    value = json.loads(content)
+    if not isinstance(value, dict):
+        raise TypeError("no table")
+    unsigned = known is not None and value.keys() <= set(known)
+    if not unsigned and (SIGNATURE not in value or render_signed_json(value) != content):
+        raise ValueError("damaged, its checksum does not match its content")
+    return value
 
 
 def read_json(path: Path, otherwise: str) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """The command `bidr`: results on standard output, progress and errors on standard error, one line an error.
 
-Exit codes: 0 done; 2 something to put right; 130 stopped; 1 a fault of bidr itself.
+Exit codes: 0 done; 2 something to put right; 3 repaired, but something is lost (bidr repair); 130 stopped; 1 a fault of
+bidr itself.
 """
 
 import os
@@ -18,7 +19,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     debug = _take_debug(args)
     try:
         _check_encoding(args)
-        _run(args)
+        code = _run(args)
         sys.stdout.flush()
     except SystemExit as stop:  # --help, which has printed what was asked for
         return int(stop.code or 0)
@@ -32,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         code, message = explain(error)
         print("bidr:", " ".join(message.split()), file=sys.stderr)
         return code
-    return 0
+    return code
 
 
 def explain(error: BaseException) -> tuple[int, str]:
@@ -79,7 +80,7 @@ def _check_encoding(args: list[str]) -> None:
             ) from error
 
 
-def _run(args: list[str]) -> None:
+def _run(args: list[str]) -> int:
     from bidr.cli import options
     from bidr.cli.shown import check_outputs
     from bidr.cli.verbs import VERBS, overview
@@ -88,12 +89,12 @@ def _run(args: list[str]) -> None:
 
     if not args or args[0] in ("-h", "--help", "help"):
         print(overview())
-        return
+        return 0
     if args[0] == "--version":
         from bidr import __version__
 
         print(f"bidr {__version__}")
-        return
+        return 0
     name, *flags = args
     if name not in VERBS:
         raise ConfigError(f"unknown verb {name!r}{options.nearest(name, VERBS) or ';'} verbs are {', '.join(VERBS)}")
@@ -102,7 +103,8 @@ def _run(args: list[str]) -> None:
     check_outputs(verb.outputs())
     shown = verb.run()
     if peer():
-        return
+        return shown.code
     print(shown.text)
     if verb.json:
         write_json(verb.json, shown.value)
+    return shown.code

@@ -20,7 +20,7 @@ from bidr.codes.additive import Additive, load_query
 from bidr.codes.codebooks import Floats
 from bidr.codes.vectors import Metric, VectorRows, open_vectors
 from bidr.errors import ConfigError, DataError, ModelError
-from bidr.files import storage_errors, write_json
+from bidr.files import storage_errors, write_signed_json
 from bidr.matmul import matmul_transposed
 from bidr.model.folder import FORMAT, QUANTIZER, Model, read_about
 from bidr.model.frozen_card import write_frozen_card
@@ -121,7 +121,7 @@ def save_frozen(
         (folder / "model.json").unlink(missing_ok=True)
         shutil.rmtree(folder / "sparse", ignore_errors=True)
         (aside / "sparse").rename(folder / "sparse")
-        write_json(folder / "model.json", about)
+        write_signed_json(folder / "model.json", about)
         aside.rmdir()
     model = FrozenModel(folder)
     write_frozen_card(model)

@@ -24,7 +24,7 @@ from bidr.codes.vectors import VectorRows, let_go
 from bidr.errors import IndexFolderError
 from bidr.files import open_lock, open_regular, read_regular, remove, storage_errors, write_json
 from bidr.index.engines.files import open_array
-from bidr.index.storage.checks import BY_BLOCK, SUFFIX, summed
+from bidr.index.storage.checks import BY_BLOCK, NEEDED, SUFFIX, summed
 from bidr.index.storage.folder import FileEntry, checksum, digest_of
 from bidr.index.storage.generation import LOCK, HashedFile
 from bidr.index.vectors import Out, write_npy_header
@@ -74,8 +74,10 @@ class Step:
             if not BY_BLOCK.fullmatch(name):
                 yield out
                 return
-            with summed(out, lambda: self._file(name + SUFFIX)) as passing:
+            described = NEEDED.fullmatch(name) is not None
+            with summed(out, lambda: self._file(name + SUFFIX), described=described) as passing:
                 yield passing
+        self.files[name] = self.files[name]._replace(blocks=passing.blocks)
 
     @contextmanager
     def _file(self, name: str) -> Iterator[HashedFile]:
@@ -100,7 +102,7 @@ class Step:
             self._marked = time.monotonic()
 
     def save(self, *, whole: bool) -> None:
-        files = {name: entry._asdict() for name, entry in self.files.items()}
+        files = {name: entry.as_fields() for name, entry in self.files.items()}
         write_json(self.work.mark(self.name), {"stamp": self.stamp, "done": self.done, "whole": whole, "files": files})
 
 
@@ -206,7 +208,7 @@ class Work:
                 grown = whole and (self.folder / file).stat().st_size != int(entry["size"])
                 if grown or digest.hexdigest() != entry["xxh3"]:
                     return None, False
-                step.files[file], step.digests[file] = FileEntry(int(entry["size"]), entry["xxh3"]), digest
+                step.files[file], step.digests[file] = FileEntry.from_fields(entry), digest
         except (OSError, ValueError, LookupError, TypeError, AttributeError):
             return None, False
         return step, whole

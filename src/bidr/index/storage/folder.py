@@ -34,10 +34,26 @@ T = TypeVar("T")
 
 
 class FileEntry(NamedTuple):
-    """What a file of the index must be: its size in bytes and its xxh3 (128 bit) as hex."""
+    """What a file of the index must be: its size in bytes and its xxh3 (128 bit) as hex.
+
+    blocks: of a file without checksums of its blocks beside it these checksums, 8 hexadecimal digits each, where a
+            repair needs them: what is whole of a damaged file is told by them.
+    """
 
     size: int
     xxh3: str
+    blocks: str = ""
+
+    def as_fields(self) -> dict[str, Any]:
+        """As a manifest has it."""
+        fields = self._asdict()
+        if not self.blocks:
+            del fields["blocks"]
+        return fields
+
+    @classmethod
+    def from_fields(cls, fields: dict[str, Any]) -> Self:
+        return cls(int(fields["size"]), str(fields["xxh3"]), str(fields.get("blocks", "")))
 
 
 class ModelStamp(NamedTuple):
@@ -128,7 +144,7 @@ def render(manifest: Manifest) -> bytes:
     """The one way a manifest is written, so that any other byte shows."""
     fields = asdict(manifest)
     fields["model"] = manifest.model._asdict() if manifest.model else None
-    fields["files"] = {name: entry._asdict() for name, entry in sorted(manifest.files.items())}
+    fields["files"] = {name: entry.as_fields() for name, entry in sorted(manifest.files.items())}
     # Left out where they say what held before there was a choice: vectors are whole, the engine stays.
     for name, usual in (("dims", None), ("code_error", None), ("auto", False)):
         if fields[name] is usual:
@@ -174,7 +190,7 @@ def entries_of(fields: Any) -> dict[str, FileEntry]:
     """Sizes and checksums by bare names."""
     if not isinstance(fields, dict):
         raise ValueError(f"files {fields!r}, expected names with size and checksum")
-    files = {name: FileEntry(int(entry["size"]), str(entry["xxh3"])) for name, entry in fields.items()}
+    files = {name: FileEntry.from_fields(entry) for name, entry in fields.items()}
     for name in files:
         if not BARE_NAME.fullmatch(name):
             raise ValueError(f"file name {name!r}, expected a bare name without folders")

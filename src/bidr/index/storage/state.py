@@ -63,7 +63,7 @@ def render_state(state: State) -> bytes:
             "format": LIVE_FORMAT,
             "segments": [asdict(segment) for segment in state.segments],
             "model": state.model._asdict() if state.model else None,
-            "files": {name: entry._asdict() for name, entry in sorted(state.files.items())},
+            "files": {name: entry.as_fields() for name, entry in sorted(state.files.items())},
             "drift": state.drift,
         }
     )
@@ -77,12 +77,17 @@ def read_state(folder: Path, name: str, digest: str) -> State:
     if fields["format"] == FORMAT:
         manifest = parse(content, path)
         return State(segments=(Segment(name, digest, manifest.count),), model=manifest.model, live=False)
-    try:
-        state = _from_fields(fields)
-    except (KeyError, TypeError, ValueError) as error:
-        raise IndexFolderError(f"{path}: not a manifest that bidr wrote ({error}); {REBUILD}") from error
+    state = parse_state(fields, path)
     check_sizes(folder / name, state.files)
     return state
+
+
+def parse_state(fields: dict[str, Any], path: Path) -> State:
+    """A state from what its manifest says."""
+    try:
+        return _from_fields(fields)
+    except (KeyError, TypeError, ValueError) as error:
+        raise IndexFolderError(f"{path}: not a manifest that bidr wrote ({error}); {REBUILD}") from error
 
 
 def state_in_force(folder: Path) -> tuple[str, State]:
