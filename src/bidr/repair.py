@@ -79,7 +79,7 @@ def _describe(model: Model | FrozenModel) -> ModelOfIndex:
         return ModelOfIndex(stamp, model.codebooks, None, encode_vectors, from_texts=False)
 
     def encode_texts(documents: Sequence[Document], vectors: Floats) -> Codes:
-        from bidr.codes.fit import encode_on
+        from bidr.codes.torch_kmeans import encode_on
         from bidr.model.encode import encode_texts as encode
 
         encoder = model.sparse
