@@ -100,7 +100,7 @@ def running(index: Path, log: Path, *flags: str, keys: Keys | None = None) -> It
     environment = {**os.environ, "PYTHONPATH": source, **{name: key for name, key in known.items() if key}}
     with log.open("wb") as out:
         process = subprocess.Popen(
-            [sys.executable, "-m", "bidr", "serve", str(index), "--port", "0", *flags],
+            [sys.executable, "-m", "bidr", "serve", str(index), "--port", "0", "--limit.seconds=120", *flags],
             stderr=out,
             stdout=out,
             env=environment,
