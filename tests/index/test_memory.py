@@ -35,8 +35,8 @@ def slope(folder: Path, engine: str, few: int, many: int) -> tuple[float, float,
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("engine", "limit"), [("scan", 18), ("lists", 24), ("hnsw", 100)])
-def test_memory_at_250_000_documents_of_384_dimensions(tmp_path, engine, limit):
-    measured, computed, peak = slope(tmp_path, engine, 70_000, 250_000)
+def test_memory_at_300_000_documents_of_384_dimensions(tmp_path, engine, limit):
+    measured, computed, peak = slope(tmp_path, engine, 100_000, 300_000)
     print(
         f"{engine}: {measured:.1f} bytes a document measured, {computed:.1f} computed, build peak {peak / GIB:.2f} GiB"
     )
