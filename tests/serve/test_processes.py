@@ -25,8 +25,16 @@ def answers(client: httpx.Client, asked: list[float], **body: object) -> list[st
 
 
 def each_worker(server, times: int = 8) -> list[httpx.Client]:
-    """Connections enough that every worker has one; which one accepts is up to the system."""
-    return [server.client() for _ in range(times)]
+    """Connections enough that every worker has one; which one accepts is up to the system, so more are opened."""
+    before, clients = len(server.events("request")), list[httpx.Client]()
+
+    def one_more() -> bool:
+        clients.append(server.client())
+        clients[-1].get("/v1/index")
+        return len(clients) >= times and len({each["pid"] for each in server.events("request")[before:]}) == 2
+
+    _until(one_more)
+    return clients
 
 
 def test_what_was_added_is_found_by_the_next_search_of_every_worker(server):
