@@ -2,7 +2,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
-# On a busy machine an example may take any time.
+# How long an example takes says nothing about the code: it is scheduling, imports and compilation.
 settings.register_profile("any speed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any speed")
 

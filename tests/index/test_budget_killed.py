@@ -56,7 +56,7 @@ def test_killed_twenty_times_within_a_gibibyte(tmp_path, bench, engine, count):
     print(f"{engine}, {count:,}: {alone}; planned {planned >> 20} MiB")
     assert 0.7 * planned < 1024 * alone.anonymous < 1.1 * planned
     chance, killed, builds = random.Random(1), 0, 0
-    while killed < KILLS:  # another build where one was done early: the machine may be faster than it was
+    while killed < KILLS:  # another build where one came to its end early
         builds += 1
         out = tmp_path / f"often{builds}"
         while True:
