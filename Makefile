@@ -22,8 +22,8 @@ test-kernels: $(STAMP)  ## the same bytes with the kernels of other processors
 	done
 	NUMBA_CPU_NAME=nehalem NUMBA_CPU_FEATURES=+sse4.2 $(BIN)/pytest -n 2 $(SAME_BYTES)
 
-test-slow: $(STAMP)  ## what takes minutes
-	$(BIN)/pytest -m slow
+test-slow: $(STAMP)  ## what takes minutes: under an hour on two cores
+	$(BIN)/pytest -m slow -n 2 --dist loadfile
 
 check: $(STAMP)  ## style and types
 	$(BIN)/ruff check .

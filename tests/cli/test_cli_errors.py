@@ -248,7 +248,7 @@ def limited(size: int, args: list[object]) -> subprocess.CompletedProcess[str]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=480,
     )
 
 

@@ -99,7 +99,7 @@ def test_more_connections_than_may_be_open_are_told_to_come_again(tmp_path):
         await serving
         return first, after
 
-    first, after = asyncio.run(asyncio.wait_for(go(), 30))
+    first, after = asyncio.run(asyncio.wait_for(go(), 120))
     assert [found.status_code for found in first] == [200, 200, 503]
     assert (first[2].headers["retry-after"], first[2].headers["connection"]) == ("1", "close")
     assert after.status_code == 200

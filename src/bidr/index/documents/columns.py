@@ -10,6 +10,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
+from bidr.heap import trim_heap
 from bidr.index.documents.attributes import ABSENT, ATTRIBUTES, COLUMNS, DTYPES
 from bidr.index.documents.filters import check_stored_attributes, kind
 from bidr.index.documents.lines import LinesWriter, NewFile, new_lines
@@ -69,10 +70,12 @@ class AttributesWriter:
             for each in self._columns.values():
                 each.put_away(self._aside)
             self._held = 0
+            trim_heap()
         if self._words_held >= WORDS_HELD:
             largest = max(self._columns.values(), key=lambda each: each.words.bytes)
             self._words_held -= largest.words.bytes
             largest.words.put_away(self._aside, largest.count)
+            trim_heap()
 
     def write(self) -> None:
         """Write the columns, after the last document; nothing where none has an attribute."""

@@ -7,13 +7,12 @@ A step is begun again when anything that it was made from has changed, or a byte
 files names their checksums, so that nothing of one build can get into another.
 """
 
-import ctypes
 import fcntl
 import json
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ import numpy.typing as npt
 from bidr.codes.vectors import VectorRows, let_go
 from bidr.errors import IndexFolderError
 from bidr.files import open_lock, open_regular, read_regular, remove, storage_errors, write_json
+from bidr.heap import trim_heap
 from bidr.index.engines.files import open_array
 from bidr.index.storage.checks import BY_BLOCK, NEEDED, SUFFIX, summed
 from bidr.index.storage.folder import FileEntry, checksum, digest_of
@@ -135,7 +135,7 @@ class Work:
                     write(step)
                 if self.kept:
                     step.save(whole=True)
-                    trim()
+                    trim_heap()  # what one step took is not the next one's
         return step.files
 
     def rows(
@@ -290,12 +290,6 @@ def stamp_of(array: Any) -> str:
     else:
         said += checksum(np.ascontiguousarray(held).data.cast("B"))  # type: ignore[arg-type]
     return checksum(said.encode())
-
-
-def trim() -> None:
-    """Give free memory back to the system, where the C library can: what one step took is not the next one's."""
-    with suppress(OSError, AttributeError):
-        ctypes.CDLL(None).malloc_trim(0)
 
 
 def forget(array: Any) -> None:
