@@ -5,7 +5,6 @@ Documents are clustered in the space of queries, as a `Source` has them.
 
 import math
 from collections.abc import Callable, Iterator
-from importlib import import_module
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,6 +12,7 @@ import numpy.typing as npt
 
 from bidr.codes.codebooks import Codebooks, Codes, Floats
 from bidr.index.engines.sources import Decoded, Source
+from bidr.openmp import load_faiss
 
 POINTS_A_LIST, ROUNDS, SEED = 64, 10, 0
 SORTED_AT_ONCE = 1 << 18
@@ -176,7 +176,7 @@ def _split(centroids: Floats, sizes: npt.NDArray[np.int64]) -> None:
 
 def _nearest(centroids: Floats) -> Any:
     """What finds the nearest centroid: by comparing with all, or where they are very many by a graph over them."""
-    faiss: Any = import_module("faiss")
+    faiss = load_faiss()
     if len(centroids) <= MANY_LISTS:
         index = faiss.IndexFlatL2(centroids.shape[1])
         index.add(centroids)
