@@ -7,7 +7,7 @@ from pathlib import Path
 from bidr.errors import ConfigError, IndexFolderError
 from bidr.files import new_folder, remove, storage_errors, sync_file, sync_folder, write_atomically
 from bidr.index.live.log import ACKNOWLEDGED, LOG, LogReader, write_log
-from bidr.index.storage.folder import CURRENT, MANIFEST, settled
+from bidr.index.storage.folder import CURRENT, MANIFEST, current_generation, settled
 from bidr.index.storage.state import read_state
 
 
@@ -43,6 +43,8 @@ def _copy_state(folder: Path, aside: Path, name: str, digest: str, copy: bool) -
         log = LogReader(folder / name)
         try:
             write_log(aside / name, name, log.read())
+            if log.unconfirmed and current_generation(folder) != (name, digest):
+                raise IndexFolderError(f"{folder / name}: was replaced while its log was copied; try again")
         finally:
             log.close()
         sync_folder(aside / name)

@@ -23,6 +23,7 @@ import numpy.typing as npt
 from bidr.codes.vectors import VectorRows, let_go
 from bidr.errors import IndexFolderError
 from bidr.files import remove, storage_errors, write_json
+from bidr.fork import unlock_after
 from bidr.index.engines.files import open_array
 from bidr.index.storage.checks import BY_BLOCK, SUFFIX, summed
 from bidr.index.storage.folder import FileEntry, checksum, digest_of
@@ -213,7 +214,7 @@ def working(index: Path, name: str = WORK) -> Iterator[Work]:
     folder, aside = index / name, index / f"{name}.done"
     with storage_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        with (folder / LOCK).open("a") as lock:
+        with (folder / LOCK).open("a") as lock, unlock_after(lock):
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
