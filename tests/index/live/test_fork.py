@@ -5,7 +5,9 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from typing import Any
 
 import pytest
 
@@ -144,6 +146,17 @@ def test_a_parent_that_is_killed_leaves_no_lock_to_its_child(tmp_path):
         os.kill(child, signal.SIGKILL)
 
 
+@pytest.fixture
+def two_threads() -> Iterator[None]:
+    """Of OpenMP, which it keeps: one needs no others."""
+    faiss: Any = import_module("faiss")
+    before = faiss.omp_get_max_threads()
+    faiss.omp_set_num_threads(2)
+    yield
+    faiss.omp_set_num_threads(before)
+
+
+@pytest.mark.usefixtures("two_threads")
 @pytest.mark.parametrize("engine", ["scan", "lists"])
 def test_a_child_that_opens_its_own_writer_compacts(tmp_path, engine):
     """Though the parent has used the threads of OpenMP, which a child has not."""
