@@ -7,6 +7,7 @@ import signal
 import sys
 import time
 import traceback
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -75,7 +76,7 @@ def kill_again_and_again(folder: Path, times: int) -> None:
     took_place = 0
     for turn in range(times):
         said = killed(index, turn, chance.uniform(0, MOST_SECONDS))
-        for line, next_line in zip(said, [*said[1:], ""], strict=True):
+        for line, next_line in pairwise(said):
             if next_line == "done":
                 wanted = after(wanted, line)
                 acknowledged[json.loads(line)[0]] += 1

@@ -150,3 +150,28 @@ def test_a_sealed_log_ends_where_it_says(tmp_path):
         live.add(*some([7]))
         assert log_of(index) != log
     assert contents(index) == expected(range(8))
+
+
+@pytest.mark.parametrize("copy", [True, False])
+def test_a_snapshot_that_could_not_be_flushed_leaves_nothing(tmp_path, monkeypatch, copy):
+    """Every fsync of it fails once: of a file, of a folder, of the folder that it stands in."""
+    index, out = built(tmp_path / "i"), tmp_path / "copy"
+    done = False
+    for fails_at in range(100):
+        with monkeypatch.context() as patch:
+            left = [fails_at]
+
+            def fails(path: str, left: list[int] = left) -> bool:
+                left[0] -= 1
+                return left[0] == -1
+
+            refuse(patch, "fsync", fails)
+            try:
+                write_snapshot(index, out, copy=copy)
+                done = True
+                break
+            except StorageError:
+                assert [path.name for path in tmp_path.iterdir()] == ["i"]
+    assert done
+    assert fails_at > 3
+    assert contents(out) == expected(range(6))
