@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from bidr.errors import StorageError
+from bidr.files import write_atomically
 from bidr.index.live.index import LiveIndex
 from bidr.index.live.log import LOG, LogReader, mark, packed
 from bidr.index.live.snapshot import write_snapshot
+from bidr.index.storage import generation
 from bidr.index.storage.folder import current_generation
 from index.live.made_live import built, contents, expected, some, writer
 
@@ -149,6 +151,28 @@ def test_a_sealed_log_ends_where_it_says(tmp_path):
     with writer(index) as live:
         live.add(*some([7]))
         assert log_of(index) != log
+    assert contents(index) == expected(range(8))
+
+
+def test_a_state_that_may_be_in_force_is_not_removed(tmp_path, monkeypatch):
+    """CURRENT names it, but that was not flushed, and cannot be read just now."""
+    index = built(tmp_path / "i")
+    live = writer(index)
+    live.add(*some([6]))
+    with monkeypatch.context() as patch:
+
+        def put(path: Path, content: bytes) -> None:
+            write_atomically(path, content)
+            raise StorageError("the disk reports an input/output error")
+
+        patch.setattr(generation, "write_atomically", put)
+        patch.setattr(generation, "in_force", lambda folder: None)
+        with pytest.raises(StorageError):
+            live.flush()
+    assert contents(index) == contents(live.view) == expected(range(7))
+    live.add(*some([7]))
+    live.close()
+    LiveIndex.open(index).verify()
     assert contents(index) == expected(range(8))
 
 
