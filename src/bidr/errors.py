@@ -31,6 +31,10 @@ class StorageError(BidrError):
     """The disk refused: full, read-only, or failing."""
 
 
+class ForkError(BidrError):
+    """A writer was used in a forked child of the process that opened it."""
+
+
 class OutOfTime(BidrError):
     """A search had to end by a certain time, and did not."""
 

@@ -6,7 +6,6 @@ of one table entry a book. Where there are many books they are divided into grou
 
 from collections.abc import Iterator
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,6 +17,7 @@ from bidr.codes.fit import fit, too_few
 from bidr.codes.vectors import VectorRows
 from bidr.errors import ConfigError, ModelError
 from bidr.matmul import matmul_transposed
+from bidr.openmp import load_faiss
 
 # By the codewords in a book. Of few in many books the nearest sum is harder to find, and a step of the search costs
 # less.
@@ -193,7 +193,7 @@ def _map(centred: Floats, books: int, words: int, groups: int, seed: int) -> Flo
 
 
 def _fit_group(sample: Floats, books: int, words: int, seed: int) -> Floats:
-    faiss: Any = import_module("faiss")
+    faiss = load_faiss()
     quantizer = faiss.ResidualQuantizer(sample.shape[1], books, words.bit_length() - 1)
     quantizer.train_type = faiss.ResidualQuantizer.Train_default
     quantizer.max_beam_size, quantizer.use_beam_LUT = FIT_BEAM, 1

@@ -6,7 +6,6 @@ Documents are clustered in the space of queries, as a `Source` has them.
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from importlib import import_module
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,6 +14,7 @@ import numpy.typing as npt
 from bidr.codes.codebooks import Codebooks, Codes, Floats
 from bidr.codes.kmeans import Nearest, Numbers, add_rows
 from bidr.index.engines.sources import Decoded, Source
+from bidr.openmp import load_faiss
 
 POINTS_A_LIST, ROUNDS, SEED = 64, 10, 0
 SORTED_AT_ONCE = 1 << 18
@@ -171,7 +171,7 @@ def _split(centroids: Floats, sizes: npt.NDArray[np.int64]) -> None:
 @contextmanager
 def one_thread() -> Iterator[None]:
     """Faiss adds to a graph with one thread: several make another graph every time."""
-    faiss: Any = import_module("faiss")
+    faiss = load_faiss()
     threads = faiss.omp_get_max_threads()
     faiss.omp_set_num_threads(1)
     try:
@@ -184,7 +184,7 @@ class NearestByGraph:
     """As `Nearest` for one book of very many centroids, found by a graph over them."""
 
     def __init__(self, centroids: Floats) -> None:
-        faiss: Any = import_module("faiss")
+        faiss = load_faiss()
         self._index = faiss.IndexHNSWFlat(centroids.shape[1], GRAPH_LINKS)
         self._index.hnsw.efConstruction, self._index.hnsw.efSearch = GRAPH_WIDTH, GRAPH_WIDTH
         with one_thread():

@@ -22,6 +22,7 @@ import numpy.typing as npt
 from bidr.codes.vectors import VectorRows, let_go
 from bidr.errors import IndexFolderError
 from bidr.files import open_lock, open_regular, read_regular, remove, storage_errors, write_json
+from bidr.fork import unlock_after
 from bidr.heap import trim_heap
 from bidr.index.engines.files import open_array
 from bidr.index.storage.checks import BY_BLOCK, NEEDED, SUFFIX, summed
@@ -220,7 +221,7 @@ def working(index: Path, name: str = WORK) -> Iterator[Work]:
     folder, aside = index / name, index / f"{name}.done"
     with storage_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        with open_lock(folder / LOCK) as lock:
+        with open_lock(folder / LOCK) as lock, unlock_after(lock):
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
