@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-slow check docs
+.PHONY: demo test test-kernels test-slow check docs
 
 demo: $(STAMP)  ## search this machine's Python documentation, minutes
 	$(BIN)/bidr demo
@@ -12,8 +12,18 @@ demo: $(STAMP)  ## search this machine's Python documentation, minutes
 test: check  ## everything that must pass before a commit, two files of tests at a time
 	$(BIN)/pytest -n 2 --dist loadfile
 
-test-slow: $(STAMP)  ## what takes minutes
-	$(BIN)/pytest -m slow
+# A processor of each kind: what numpy multiplies with, and what numba compiles for.
+KERNELS := Haswell Nehalem $(if $(shell grep -ow avx512f /proc/cpuinfo | head -n 1),SkylakeX)
+SAME_BYTES := tests/index/test_same_bytes.py tests/index/test_budget.py
+
+test-kernels: $(STAMP)  ## the same bytes with the kernels of other processors
+	set -e; for kernel in $(KERNELS); do \
+		echo "OPENBLAS_CORETYPE=$$kernel"; OPENBLAS_CORETYPE=$$kernel $(BIN)/pytest -n 2 $(SAME_BYTES); \
+	done
+	NUMBA_CPU_NAME=nehalem NUMBA_CPU_FEATURES=+sse4.2 $(BIN)/pytest -n 2 $(SAME_BYTES)
+
+test-slow: $(STAMP)  ## what takes minutes: under an hour on two cores
+	$(BIN)/pytest -m slow -n 2 --dist loadfile
 
 check: $(STAMP)  ## style and types
 	$(BIN)/ruff check .

@@ -19,8 +19,8 @@ import tyro
 from bidr.model.encode import encode_texts
 from bidr.model.encoder import Encoder
 from bidr.model.folder import Model
-from bidr.model.onnx import ABOUT, INT8, WHOLE
 from bidr.model.onnx_check import OnnxEncoder
+from bidr.model.onnx_export_files import ABOUT, INT8, WHOLE
 from bidr.text import load
 
 Encode = Callable[[list[str]], np.ndarray]

@@ -49,7 +49,7 @@ def measured(servers: dict[str, Server], queries: np.ndarray, seconds: float) ->
     while time.monotonic() < until:
         for kind, k in KINDS:
             some = [queries[(EACH * turn + number) % len(queries)] for number in range(EACH)]
-            for name in names if turn % 2 else reversed(names):
+            for name in names if turn // len(KINDS) % 2 else reversed(names):  # each kind in both orders
                 ask, cpu = asks[name, kind], servers[name].cpu
                 ask(some[-1], k, text=False)  # the other server had the caches
                 before = cpu()

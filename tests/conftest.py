@@ -1,5 +1,10 @@
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
+
+# How long an example takes says nothing about the code: it is scheduling, imports and compilation.
+settings.register_profile("any speed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any speed")
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -20,6 +20,7 @@ from bidr.model.folder import Model
 from bidr.model.frozen import FrozenModel
 from bidr.opening import OpenIndex, open_index, open_writer
 from bidr.progress import say
+from bidr.repair import repair_index
 from bidr.search import Searcher
 from bidr.text import Dataset, Document, Query, Split, load
 from bidr.text.labels import label_rows, read_ids, read_judgements
@@ -51,6 +52,7 @@ __all__ = [
     "load",
     "open_index",
     "open_writer",
+    "repair_index",
     "snapshot",
     "train",
     "train_vectors",

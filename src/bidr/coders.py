@@ -29,7 +29,7 @@ def text_coder(model: "Model", sides: Sides | None = None) -> Coder:
     def code(documents: Sequence[Document], vectors: Floats | None) -> Coded:
         given, rows = both([document_text(document, model.text.titles) for document in documents])
         if sides is None:
-            from bidr.codes.fit import encode_on
+            from bidr.codes.torch_kmeans import encode_on
 
             codes = encode_on(model.codebooks, given, model.sparse.device)
         else:

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 LONGEST = 80
-REBUILD = "build the index again, or restore the folder from a copy"
+REBUILD = "restore the folder from a copy, save what is whole (bidr repair INDEX --out NEW), or build the index again"
 
 
 class BidrError(Exception):
@@ -29,6 +29,10 @@ class IndexFolderError(BidrError):
 
 class StorageError(BidrError):
     """The disk refused: full, read-only, or failing."""
+
+
+class ForkError(BidrError):
+    """A writer was used in a forked child of the process that opened it."""
 
 
 class OutOfTime(BidrError):
@@ -68,4 +72,5 @@ def written(value: Any, longest: int = LONGEST) -> str:
         shown = json.dumps(value, ensure_ascii=False, default=str)
     except (RecursionError, ValueError, TypeError):  # nested too deep, in itself, or by keys that JSON has not
         shown = "a value that JSON cannot show, or nested too deep"
+    shown = shown.encode("utf-8", "backslashreplace").decode()
     return shown if len(shown) <= longest else shown[: longest - 3] + "..."

@@ -13,7 +13,7 @@ import numpy as np
 
 from bidr.answers import STEPS, Ranking, Timings
 from bidr.errors import ConfigError, DataError, IndexFolderError
-from bidr.files import write_json
+from bidr.files import read_regular, write_json
 from bidr.index.storage.folder import current_generation
 from bidr.search import Searcher
 from bidr.text.records import Query
@@ -224,7 +224,7 @@ def remember(index: Path, report: Report, model: str | None, split: str) -> None
 def recall_of(index: Path, model: str | None) -> list[list[float]] | None:
     """The curve that `remember` left, if it was of this model and of the generation in force."""
     try:
-        found = json.loads((index / EVALUATED).read_text(encoding="utf-8"))
+        found = json.loads(read_regular(index / EVALUATED))
         curve: list[list[float]] = found["recall_curve"]
         measured = (found["model"], *found["generation"])
         return curve if measured == (model, *current_generation(index)) else None

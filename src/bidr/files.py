@@ -4,7 +4,7 @@ import errno
 import json
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
@@ -15,6 +15,8 @@ from bidr.errors import BidrError, StorageError
 PIECE = 1 << 20
 MOST_HOLLOW, SPARSE_FROM = 64, 64 << 20
 """How many times as long as what it takes on the disk a file may be, of so many bytes or more."""
+SIGNATURE = "xxh3"
+"""The key of a JSON file's own checksum."""
 REFUSALS = {
     errno.ENOSPC: "no space left on the disk; free some or choose another folder",
     errno.EDQUOT: "the disk quota is used up; free some or choose another folder",
@@ -23,6 +25,73 @@ REFUSALS = {
     errno.EFBIG: "the file would be larger than the file system or its limit allows",
     errno.EIO: "the disk reports an input/output error",
 }
+
+
+KINDS = {
+    stat.S_IFLNK: "a symbolic link",
+    stat.S_IFIFO: "a FIFO",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFDIR: "a folder",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+
+
+class IrregularFileError(StorageError, OSError):
+    """A path that must name a regular file names something else. An OSError too, for those who handle these."""
+
+    def __init__(self, path: Path, kind: str) -> None:
+        super().__init__(errno.EINVAL, f"{kind}, expected a regular file", str(path))
+
+    def __str__(self) -> str:
+        return f"{self.filename}: {self.strerror}; remove it, or choose another folder"
+
+
+def open_regular(path: Path, flags: int, mode: int = 0o666, *, follow: bool = False) -> int:
+    """Open a regular file and return its descriptor; never block, and never open anything else.
+
+    Others may have put a FIFO (which would block) or a symbolic link (which would create or overwrite a file elsewhere)
+    under a name that they can predict. What is found is checked on the open descriptor, so it cannot be exchanged.
+
+    Args:
+        path: the file.
+        flags: as for `os.open`; with O_CREAT give O_EXCL too.
+        mode: permissions of a new file, before the umask.
+        follow: accept a symbolic link to a regular file, for what is only read.
+    """
+    try:
+        handle = os.open(path, flags | (0 if follow else os.O_NOFOLLOW) | os.O_NONBLOCK | os.O_CLOEXEC, mode)
+    except OSError as error:
+        kind = _irregular_kind(path, follow=follow) if error.errno in (errno.ELOOP, errno.ENXIO, errno.EISDIR) else None
+        if kind is None:
+            raise
+        raise IrregularFileError(path, kind) from error
+    kind = KINDS.get(stat.S_IFMT(os.fstat(handle).st_mode))
+    if kind is not None:
+        os.close(handle)
+        raise IrregularFileError(path, kind)
+    return handle
+
+
+def _irregular_kind(path: Path, *, follow: bool) -> str | None:
+    with suppress(OSError):
+        return KINDS.get(stat.S_IFMT(path.stat(follow_symlinks=follow).st_mode))
+    return None
+
+
+def read_regular(path: Path) -> bytes:
+    """Read a whole regular file; a FIFO of that name is refused instead of waited for."""
+    with open_to_read(path) as opened:
+        return opened.read()
+
+
+def open_lock(path: Path) -> IO[str]:
+    """Open a file to lock with `flock`; it is created where there is none."""
+    while True:
+        with suppress(FileNotFoundError):
+            return os.fdopen(open_regular(path, os.O_RDWR), "r+", encoding="utf-8")
+        with suppress(FileExistsError):  # another process created it in between
+            return os.fdopen(open_regular(path, os.O_RDWR | os.O_CREAT | os.O_EXCL), "r+", encoding="utf-8")
 
 
 @contextmanager
@@ -62,9 +131,9 @@ def sync_file(path: Path) -> None:
         os.close(handle)
 
 
-def open_regular(path: Path) -> IO[bytes]:
-    """Open a file for reading; OSError where it is something that could be waited for, or endless, or almost a hole."""
-    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+def open_to_read(path: Path) -> IO[bytes]:
+    """Open a regular file for reading; OSError where it is none, or almost all of it is a hole."""
+    handle = open_regular(path, os.O_RDONLY, follow=True)
     try:
         check_regular(os.fstat(handle))
         return os.fdopen(handle, "rb")
@@ -87,7 +156,7 @@ def check_regular(about: os.stat_result) -> None:
 
 def read_up_to(path: Path, most: int) -> bytes:
     """The content of a file that has no more bytes than `most`; OSError where it has."""
-    with open_regular(path) as file:
+    with open_to_read(path) as file:
         content = file.read(most + 1)
     if len(content) > most:
         raise OSError(errno.EFBIG, f"more than {most:,} bytes")
@@ -104,8 +173,14 @@ class NewFile:
     def __init__(self, path: Path, *, fresh: bool = True, kept: int = 0) -> None:
         """`kept`: go on after so many bytes of the file that is there; else it must be new, or is begun again."""
         self.path, self.size = path, kept
-        how = 0 if kept else os.O_CREAT | (os.O_EXCL if fresh else os.O_TRUNC)
-        self._handle = os.open(path, os.O_WRONLY | how, 0o666)
+        how = os.O_WRONLY | (0 if kept else os.O_CREAT | os.O_EXCL)
+        try:
+            self._handle = open_regular(path, how)
+        except FileExistsError:
+            if fresh:
+                raise
+            os.unlink(path)  # not truncated: it may be a link to a file elsewhere
+            self._handle = open_regular(path, how)
         self._waiting: list[bytes] = []
         self._waits = 0
         if kept:
@@ -175,7 +250,41 @@ def remove(path: Path) -> None:
 
 def write_json(path: Path, value: Any) -> None:
     """Replace a JSON file whole, readable by a person."""
-    write_atomically(path, (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode())
+    text = json.dumps(value, indent=2, ensure_ascii=False)
+    try:
+        content = text.encode()
+    except UnicodeEncodeError:  # names of files need not be UTF-8; as escapes they come back as they were
+        content = json.dumps(value, indent=2).encode()
+    write_atomically(path, content + b"\n")
+
+
+def write_signed_json(path: Path, value: dict[str, Any]) -> None:
+    """Replace a JSON file whole, with a checksum over it that `parse_signed_json` compares."""
+    write_atomically(path, render_signed_json(value))
+
+
+def render_signed_json(value: dict[str, Any]) -> bytes:
+    """The one way in which a table and its checksum are written, so that any other byte shows."""
+    from xxhash import xxh3_128_hexdigest
+
+    fields = json.loads(json.dumps({key: each for key, each in value.items() if key != SIGNATURE}))
+    fields[SIGNATURE] = xxh3_128_hexdigest(json.dumps(fields, sort_keys=True).encode())
+    return (json.dumps(fields, indent=2, ensure_ascii=False) + "\n").encode("utf-8", "surrogatepass")
+
+
+def parse_signed_json(content: bytes, known: Collection[str] | None = None) -> dict[str, Any]:
+    """The table that a JSON file holds; ValueError where it is not what was written.
+
+    known: the keys of a file that may have been written without a checksum. Any other key in such a file was one of
+           these, or the checksum's own, before it was damaged; None: no file without a checksum is taken.
+    """
+    value = json.loads(content)
+    if not isinstance(value, dict):
+        raise TypeError("no table")
+    unsigned = known is not None and value.keys() <= set(known)
+    if not unsigned and (SIGNATURE not in value or render_signed_json(value) != content):
+        raise ValueError("damaged, its checksum does not match its content")
+    return value
 
 
 def read_json(path: Path, otherwise: str) -> dict[str, Any]:

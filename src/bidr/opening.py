@@ -18,7 +18,7 @@ from bidr.index.live.writer import LiveWriter
 from bidr.index.storage.state import model_of
 from bidr.model.folder import Model
 from bidr.model.frozen import FrozenModel, open_model
-from bidr.search import QueryEncoder, Searcher
+from bidr.search import QueryEncoder, Searcher, check_number
 from bidr.text import Document
 from bidr.training.workshop import pick_device
 
@@ -116,8 +116,9 @@ def open_index(
     fuse:   as that of `Searcher`: how much of the codes' score is added to the vectors'.
     lexical, lexical_weight: as those of `Searcher`: how many documents the words find join the candidates.
     """
-    if ef is not None and ef < 1:
-        raise ConfigError(f"ef: given {ef}, expected a whole number of 1 or more")
+    for name, number in (("ef", ef), ("candidates", candidates)):
+        if number is not None:
+            check_number(name, number)
     words: dict[str, Any] = {"fuse": fuse, "lexical": lexical, "lexical_weight": lexical_weight}
     opened = model_of_index(folder, model, device)
     if opened is None:

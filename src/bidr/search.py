@@ -9,6 +9,7 @@ import numpy as np
 
 from bidr.answers import STEPS, Answer, Answers, Options, QueryVectors, Ranking, Timings
 from bidr.codes.codebooks import Floats
+from bidr.codes.vectors import as_array
 from bidr.errors import ConfigError, DataError
 from bidr.index.candidates import Rows
 from bidr.index.lexical.join import Joined
@@ -17,10 +18,12 @@ from bidr.index.live.view import LiveView
 from bidr.index.live.words import with_words
 from bidr.index.reader import IndexReader
 from bidr.index.storage.folder import Manifest
+from bidr.text.validation import check_queries
 
 CANDIDATES = 200
 Texts = list[str] | tuple[str, ...]
 WHOLE = (int, np.integer)
+NUMBER = (int, float, np.integer, np.floating)
 
 
 class StoredVectors(Protocol):
@@ -62,8 +65,8 @@ class Searcher:
     ) -> None:
         from bidr.index.ranking import best
 
-        _check_number("candidates", candidates)
-        _check_number("lexical", lexical, least=0)
+        check_number("candidates", candidates)
+        check_number("lexical", lexical, least=0)
         _check_weight("fuse", fuse)
         _check_weight("lexical_weight", lexical_weight)
         self.lexical, self.lexical_weight = lexical, lexical_weight
@@ -82,7 +85,7 @@ class Searcher:
         self, query: str | Texts, k: int = 10, candidates: int | None = None, **options: Unpack[Options]
     ) -> Answers | list[Answers]:
         """The k best documents for a question, or for each of many; options as `Options` has them."""
-        texts = [query] if isinstance(query, str) else list(query)
+        texts = check_queries([query] if isinstance(query, str) else query)
         queries, milliseconds = self.encode(texts)
         ranking = self.search_vectors(queries, k, candidates, words=texts, **options)
         ranking = ranking._replace(timings=ranking.timings._replace(encode=milliseconds))
@@ -93,6 +96,7 @@ class Searcher:
         """Queries as vectors, and the milliseconds that took."""
         if self.encoder is None:
             raise ConfigError("search by text needs a query encoder, none was given; open the index with its model")
+        texts = check_queries(texts)
         if not texts:
             empty = np.empty((0, self.reader.manifest.code_dim), dtype=np.float32)
             return QueryVectors(empty, np.empty((0, self.reader.manifest.dim), dtype=np.float32)), 0.0
@@ -117,9 +121,9 @@ class Searcher:
         `k` and `candidates` beyond the number of documents mean all of them; fewer candidates than k are k.
         words: the same questions in words, for the documents that words find.
         """
-        _check_number("k", k)
+        check_number("k", k)
         depth = self.candidates if candidates is None else candidates
-        _check_number("candidates", depth)
+        check_number("candidates", depth)
         view = self.reader.latest()
         codes, vectors = _checked(queries, view.manifest)
         clock = _Clock()
@@ -181,7 +185,7 @@ class Searcher:
         """The codes' candidates and those of the words; None where words are not asked."""
         lexical = self.lexical if lexical is None else lexical
         weight = self.lexical_weight if weight is None else weight
-        _check_number("lexical", lexical, least=0)
+        check_number("lexical", lexical, least=0)
         _check_weight("lexical_weight", weight)
         if not lexical:
             return None
@@ -255,14 +259,22 @@ def _picked(values: Any, order: Rows) -> Any:
     return np.take_along_axis(values, order, axis=1)
 
 
-def _check_number(name: str, value: int, least: int = 1) -> None:
+def check_number(name: str, value: int, least: int = 1) -> None:
+    """Refuse what is no whole number, or too small a one."""
     if isinstance(value, bool) or not isinstance(value, WHOLE) or value < least:
         raise ConfigError(f"{name}: given {value!r}, expected a whole number of {least} or more")
 
 
 def _check_weight(name: str, weight: float) -> None:
-    if not math.isfinite(weight):
-        raise ConfigError(f"{name}: given {weight}, expected a finite weight; 0 leaves the ranking to the vectors")
+    if not isinstance(weight, NUMBER) or not _is_finite(weight):
+        raise ConfigError(f"{name}: given {weight!r}, expected a finite weight; 0 leaves the ranking to the vectors")
+
+
+def _is_finite(number: float) -> bool:
+    try:
+        return math.isfinite(number)
+    except OverflowError:  # a whole number beyond all floats
+        return False
 
 
 def _as_floats(given: Floats) -> Floats:
@@ -271,7 +283,8 @@ def _as_floats(given: Floats) -> Floats:
 
 
 def _as_matrix(name: str, given: Floats, dim: int) -> Floats:
-    matrix = given if given.dtype == np.float32 and given.flags.c_contiguous else _as_floats(given)
+    ready = isinstance(given, np.ndarray) and given.dtype == np.float32 and given.flags.c_contiguous
+    matrix = given if ready else _as_floats(as_array(given, name))
     if matrix.ndim != 2 or matrix.shape[1] != dim:
         raise DataError(f"{name}: given shape {matrix.shape}, expected (queries, {dim}); use the model of this index")
     if not math.isfinite(np.vdot(matrix, matrix)):  # one pass; very large numbers are looked at again

@@ -7,6 +7,7 @@ import numpy as np
 
 from bidr.codes.codebooks import Floats
 from bidr.errors import ConfigError
+from bidr.matmul import matmul_transposed
 from bidr.search import Searcher, StoredVectors
 
 SAMPLE = 10_000
@@ -41,7 +42,7 @@ class ShrunkSearcher(Searcher):
             clock.took("reads")
             if self.scales is not None:
                 vectors = np.clip(np.rint(vectors / self.scales), -127, 127) * self.scales
-            scores[start : start + READ_ROWS] = vectors @ cut
+            scores[start : start + READ_ROWS] = matmul_transposed(vectors, cut[None])[:, 0]
             clock.took("ranking")
         return scores
 

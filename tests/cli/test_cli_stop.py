@@ -25,7 +25,7 @@ def stop_at(process: subprocess.Popen[str], sign: str, number: signal.Signals) -
             time.sleep(INTO_AN_EPOCH)
             process.send_signal(number)
             break
-    _, rest = process.communicate(timeout=60)
+    _, rest = process.communicate(timeout=240)
     return rest.splitlines()
 
 
@@ -39,7 +39,7 @@ def files(folder: Path) -> dict[str, bytes]:
 
 def test_stopped_twice_and_gone_on_equals_never_stopped(bidr: Run, made: Made, tmp_path: Path) -> None:
     whole = start(made.data, tmp_path / "whole")
-    assert whole.communicate(timeout=120)[0].startswith("model ")
+    assert whole.communicate(timeout=480)[0].startswith("model ")
     out = tmp_path / "stopped"
     for stage, number in (("warmup", signal.SIGINT), ("dense-random-walk", signal.SIGTERM)):
         process = start(made.data, out)
@@ -52,7 +52,7 @@ def test_stopped_twice_and_gone_on_equals_never_stopped(bidr: Run, made: Made, t
         assert not (out / "model.json").exists()
         assert f"stages begun     {stage}" in bidr("inspect", out).out
     process = start(made.data, out)
-    shown, progress = process.communicate(timeout=120)
+    shown, progress = process.communicate(timeout=480)
     assert process.returncode == 0
     assert "dense-random-walk: resumed in epoch " in progress
     assert "warmup 1/16" not in progress

@@ -124,7 +124,7 @@ def test_one_id_or_document_is_not_taken_for_many():
     calls = [
         (lambda one: one.delete("12"), r"ids: given the string '12', expected a list of ids; for one write \['12'\]"),
         (lambda one: one.get("12"), "given the string '12'"),
-        (lambda one: one.delete([1, 2]), "ids: number 0 is 1, expected a string"),
+        (lambda one: one.delete([1.5, 2]), r"ids: number 0: id is 1.5 \(float\), expected a string or a whole number"),
         (lambda one: one.add(Document("a", "", "")), r"given a single Document, expected .* \[document\]"),
         (lambda one: one.add("a"), "given a single str"),
     ]

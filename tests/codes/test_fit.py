@@ -5,7 +5,7 @@ from made_codes import clustered, correlated, error
 
 from bidr.codes import fit as module
 from bidr.codes import usage
-from bidr.codes.fit import assign, fit
+from bidr.codes.fit import fit, kmeans_step
 from bidr.errors import ConfigError, DataError
 
 
@@ -30,9 +30,9 @@ def faiss_error(vectors: np.ndarray, books: int, words: int, *, rotate: bool) ->
 @pytest.mark.parametrize(("words", "books"), [(256, 4), (16, 4)])
 def test_the_error_is_that_of_faiss(words, books):
     vectors = correlated(2_500, 16)
-    pq = error(fit(vectors, books, words, rotate=False), vectors)
-    # where a rotation ends up depends on where it began, by a few per cent; Faiss' does too
-    opq = np.mean([error(fit(vectors, books, words, seed=seed), vectors) for seed in range(3)])
+    # Where k-means and a rotation end up depends on where they began, by up to a tenth; Faiss' do too.
+    pq = np.mean([error(fit(vectors, books, words, rotate=False, seed=seed), vectors) for seed in range(3)])
+    opq = np.median([error(fit(vectors, books, words, seed=seed), vectors) for seed in range(7)])
     assert opq <= 1.03 * faiss_error(vectors, books, words, rotate=True)
     assert pq <= 1.03 * faiss_error(vectors, books, words, rotate=False)
     assert opq < 0.9 * pq
@@ -74,11 +74,11 @@ def test_only_a_sample_is_looked_at(monkeypatch):
     monkeypatch.setattr(module, "FIT_ROWS", 300)
     looked_at = set()
 
-    def watched(vectors, centroids):
-        looked_at.add(len(vectors))
-        return assign(vectors, centroids)
+    def watched(rows, centroids, random):
+        looked_at.add(len(rows))
+        return kmeans_step(rows, centroids, random)
 
-    monkeypatch.setattr(module, "assign", watched)
+    monkeypatch.setattr(module, "kmeans_step", watched)
     fit(correlated(1_000, 8), 2, 16, iterations=1)
     assert looked_at == {300}
 

@@ -527,8 +527,9 @@ class _Variant:
 
 
 def sign_model(folder: Path) -> str | None:
-    """Make the fingerprint in model.json that of the files; which it is."""
+    """Make the fingerprint in model.json that of the files, and its checksum its own; which fingerprint it is."""
     from bidr.errors import BidrError
+    from bidr.files import render_signed_json
     from bidr.model.folder import TextSettings, weights_fingerprint
     from bidr.model.frozen import _fingerprint
 
@@ -546,7 +547,7 @@ def sign_model(folder: Path) -> str | None:
             else weights_fingerprint(folder, TextSettings(**about["text"]))
         )
         about["fingerprint"] = found
-        path.write_bytes(to_json(about))
+        path.write_bytes(render_signed_json(about))
         return found
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError, BidrError):
         return None

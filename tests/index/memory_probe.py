@@ -4,6 +4,8 @@ python memory_probe.py build FOLDER COUNT ENGINE    peak of the whole process, b
 python memory_probe.py search FOLDER                anonymous bytes after searching; bytes a document as computed
 """
 
+import ctypes
+import gc
 import sys
 from pathlib import Path
 
@@ -22,6 +24,13 @@ def memory(field: str, source: str) -> int:
         if line.startswith(field):
             return 1024 * int(line.split()[1])
     raise SystemExit(f"no {field} in {source}")
+
+
+def settled() -> int:
+    """Return anonymous bytes in use: what was freed goes back to the system first."""
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
+    return memory("Anonymous", "smaps_rollup")
 
 
 def build(folder: Path, count: int, engine: str) -> None:
@@ -49,7 +58,7 @@ def search(folder: Path) -> None:
         queries = np.random.default_rng(0).standard_normal((1, DIM)).astype(np.float32)
         for _ in range(3):
             searcher.search_vectors(QueryVectors(queries, queries))
-        print(memory("Anonymous", "smaps_rollup"), reader.ram_bytes_per_doc)
+        print(settled(), reader.ram_bytes_per_doc)
 
 
 if __name__ == "__main__":

@@ -7,24 +7,16 @@ JSON: anonymous bytes that INDEX added once it was searched, those that asking s
 `bidr inspect` says of it.
 """
 
-import ctypes
-import gc
 import json
 import sys
 from pathlib import Path
 
 import numpy as np
-from memory_probe import memory
+from memory_probe import settled
 
 from bidr.answers import QueryVectors
 from bidr.index.live.index import LiveIndex
 from bidr.search import Searcher
-
-
-def settled() -> int:
-    gc.collect()
-    ctypes.CDLL(None).malloc_trim(0)
-    return memory("Anonymous", "smaps_rollup")
 
 
 def search(index: LiveIndex, filters: int = 0) -> None:

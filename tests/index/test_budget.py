@@ -318,11 +318,14 @@ def test_very_many_lists_are_found_by_a_graph_and_nearly_the_same(vectors, monke
     codes = BOOKS.encode(vectors)
     exact = clusters.clusters(BOOKS, codes, 200)
     monkeypatch.setattr(clusters, "MANY_LISTS", 50)
-    ours = [np.concatenate(list(clusters.assigned(sources.Decoded(BOOKS, codes), exact.centroids))) for _ in range(2)]
+    documents = sources.Decoded(BOOKS, codes)
+    ours = [np.concatenate(list(clusters.assigned(documents, exact.centroids))) for _ in range(2)]
     monkeypatch.setattr(clusters, "MANY_LISTS", 1_000)
-    all_compared = np.concatenate(list(clusters.assigned(sources.Decoded(BOOKS, codes), exact.centroids)))
+    all_compared = np.concatenate(list(clusters.assigned(documents, exact.centroids)))
     assert (ours[0] == ours[1]).all()
-    assert (ours[0] == all_compared).mean() > 0.97
+    # Several centroids are as near as each other: there are fewer different codes than lists.
+    by_graph, by_all = (np.square(documents[:] - exact.centroids[of]).sum(axis=1) for of in (ours[0], all_compared))
+    assert (by_graph <= by_all + 1e-6).mean() > 0.97
 
 
 def test_documents_stand_by_cluster_as_a_stable_sort_puts_them(monkeypatch):

@@ -25,7 +25,7 @@ from bidr.index.engines.packed import bits_of, read_links, write_links
 from bidr.index.engines.scan import Scan
 from bidr.index.engines.store import from_blocks, to_blocks
 from bidr.index.engines.tables import Tables, even_books, margin_of, round_table
-from bidr.index.faissfile import faiss_module
+from bidr.openmp import load_faiss
 
 COUNTLESS = 1 << 40
 Corpus = tuple[Codebooks, np.ndarray, np.ndarray]
@@ -409,7 +409,7 @@ def test_without_inner_products_in_the_table_a_graph_of_faiss_is_broken(corpus, 
 
     def found() -> float:
         index = faissfile.export_faiss(codebooks, codes, engine="hnsw")
-        faiss_module().downcast_index(index.index).hnsw.efSearch = 200
+        load_faiss().downcast_index(index.index).hnsw.efSearch = 200
         return float(
             np.mean([np.isin(*pair).mean() for pair in zip(wanted, index.search(queries, 100)[1], strict=True)])
         )

@@ -9,7 +9,7 @@ from made_index import clustered, documents, random_codebooks
 
 from bidr.index.build import build_index
 from bidr.index.engines import means
-from bidr.index.lexical.sizes import words_disk
+from bidr.index.lexical.sizes import WordsSize, words_disk
 from bidr.index.live.index import LiveIndex
 from bidr.index.live.writer import LiveWriter
 from bidr.index.planned.sizes import BITS, ENGINES, Shape, cold_pages, disk, engine_ram, pages_a_row, ram
@@ -95,14 +95,21 @@ def texts(count: int) -> Iterator[Document]:
         yield Document(f"{row}", "", " ".join(f"w{word}" for word in words if word < 1 << 40))
 
 
+@pytest.fixture(scope="module")
+def sample() -> WordsSize:
+    """Fitted to 2,000 of 20,000 texts."""
+    found = look_through(texts(20_000)).words
+    assert found is not None
+    return found
+
+
 @pytest.mark.parametrize("count", [1_003, 4_500, 14_000])
-def test_an_index_of_words_takes_what_a_sample_of_the_texts_says(tmp_path: Path, count: int) -> None:
+def test_an_index_of_words_takes_what_a_sample_of_the_texts_says(tmp_path: Path, count: int, sample: WordsSize) -> None:
     books, vectors = random_codebooks(8, 2, 16), clustered(count, 8)
     given = {"codebooks": books, "codes": books.encode(vectors), "vectors": vectors}
     path = build_index(tmp_path, **given, documents=texts(count), lexical="prepend", engine="scan")
     found = {file.name: file.stat().st_size for file in path.glob("words.*")}
-    # Fitted to neither: to 2,000 of 20,000 texts.
-    planned = words_disk(look_through(texts(20_000)).words, count)
+    planned = words_disk(sample, count)
     assert planned.keys() == found.keys()
     assert sum(planned.values()) == pytest.approx(sum(found.values()), rel=NEAR)
     assert planned["words.places.npy"] == pytest.approx(found["words.places.npy"], rel=NEAR)

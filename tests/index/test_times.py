@@ -57,18 +57,18 @@ def test_as_many_centroids_are_compared_as_planned(
     monkeypatch.setattr(clusters, "ORDERED_DOCUMENTS", 500)
     monkeypatch.setattr("bidr.index.planned.times.ORDERED_DOCUMENTS", 500)
     pairs, begun = list[int](), list[list[str]]()
-    nearest = clusters._nearest
+    finder = clusters.finder
 
     class Counting:
         def __init__(self, centroids: np.ndarray) -> None:
-            self.index, self.lists = nearest(centroids), len(centroids)
+            self.nearest, self.lists = finder(centroids), len(centroids)
             begun.append(list(spent)[-1:])
 
-        def search(self, block: np.ndarray, k: int) -> object:
+        def search(self, block: np.ndarray) -> np.ndarray:
             pairs.append(len(block) * self.lists)
-            return self.index.search(block, k)
+            return self.nearest.search(block)
 
-    monkeypatch.setattr(clusters, "_nearest", Counting)
+    monkeypatch.setattr(clusters, "finder", Counting)
     vectors, books = clustered(count, DIM), random_codebooks(DIM, 6)
     with counted() as spent:
         build_index(tmp_path, codebooks=books, codes=books.encode(vectors), vectors=vectors, engine=engine)

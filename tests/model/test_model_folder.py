@@ -10,7 +10,7 @@ from bidr.codes import Codebooks
 from bidr.codes.learned import LearnedLists
 from bidr.errors import ModelError
 from bidr.model.encode import encode_texts
-from bidr.model.folder import Model, ModelParts, TextSettings, save_model
+from bidr.model.folder import Model, ModelParts, TextSettings, read_about, save_model
 from bidr.model.transformer import TransformerEncoder
 
 TEXT = TextSettings(titles="prepend", query_length=16, document_length=64)
@@ -167,6 +167,35 @@ def test_a_model_json_that_says_nothing_is_a_model_error(saved, content):
         Model(saved)
 
 
+@pytest.mark.parametrize("flip", [0x01, 0x02, 0x10, 0x20, 0x80, 0xFF])
+def test_any_changed_byte_of_model_json_is_a_model_error(saved, flip):
+    path = saved / "model.json"
+    content = path.read_bytes()
+    assert read_about(saved)["candidates"] == 50
+    for offset in range(len(content)):
+        changed = bytearray(content)
+        changed[offset] ^= flip
+        path.write_bytes(changed)
+        with pytest.raises(ModelError, match=r"model\.json"):
+            read_about(saved)
+    for size in range(0, len(content), 7):
+        path.write_bytes(content[:size])
+        with pytest.raises(ModelError, match=r"model\.json"):
+            read_about(saved)
+
+
+def test_a_model_json_without_a_checksum_opens(saved):
+    """As it was written before there was one."""
+    about = json.loads((saved / "model.json").read_text())
+    del about["xxh3"]
+    (saved / "model.json").write_text(json.dumps(about, indent=2) + "\n")
+    assert Model(saved).candidates == 50
+    about["candidatez"] = about.pop("candidates")
+    (saved / "model.json").write_text(json.dumps(about))
+    with pytest.raises(ModelError, match="checksum"):
+        Model(saved)
+
+
 def test_another_format_is_named_whatever_else_it_holds(saved):
     """A later version will have other fields: what is wrong is the version, not the file."""
     (saved / "model.json").write_text(json.dumps({"format": 99, "something": "new"}))
@@ -178,7 +207,7 @@ def test_saving_that_is_cut_off_leaves_no_model_or_a_whole_one(saved, parts, mon
     def full(path, value):
         raise OSError("stop")
 
-    monkeypatch.setattr("bidr.model.folder.write_json", full)
+    monkeypatch.setattr("bidr.model.folder.write_signed_json", full)
     with pytest.raises(OSError, match="stop"):
         save_model(saved, replace(parts, dense=parts.sparse), TEXT, candidates=5, training={})
     monkeypatch.undo()

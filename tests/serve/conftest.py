@@ -2,7 +2,7 @@ import pytest
 
 from serve.made_server import made, running
 
-LIMITS = ("documents=3", "queries=3", "characters=30", "k=30", "rate=0", "body=200000", "body_seconds=1")
+LIMITS = ("documents=3", "queries=3", "characters=30", "k=30", "rate=0", "body=200000", "body_seconds=2", "seconds=120")
 
 
 @pytest.fixture(scope="session")

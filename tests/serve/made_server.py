@@ -62,7 +62,7 @@ class Server:
         lines = self.log.read_text().splitlines()
         return [found for line in lines if line.startswith("{") and (found := json.loads(line))["event"] == name]
 
-    def wait(self, name: str, count: int = 1, seconds: float = 60) -> list[dict]:
+    def wait(self, name: str, count: int = 1, seconds: float = 180) -> list[dict]:
         """Wait until an event was logged so many times."""
         until = time.monotonic() + seconds
         while len(found := self.events(name)) < count:
@@ -72,14 +72,14 @@ class Server:
         return found
 
     def client(self, **options: object) -> httpx.Client:
-        return httpx.Client(base_url=self.url, timeout=30, **options)
+        return httpx.Client(base_url=self.url, timeout=120, **options)
 
     def workers(self) -> list[int]:
         return children(self.process.pid, "bidr.serve.worker")
 
     def stop(self) -> int:
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(30)
+        return self.process.wait(120)
 
 
 def children(pid: int, what: str) -> list[int]:
@@ -100,7 +100,7 @@ def running(index: Path, log: Path, *flags: str, keys: Keys | None = None) -> It
     environment = {**os.environ, "PYTHONPATH": source, **{name: key for name, key in known.items() if key}}
     with log.open("wb") as out:
         process = subprocess.Popen(
-            [sys.executable, "-m", "bidr", "serve", str(index), "--port", "0", *flags],
+            [sys.executable, "-m", "bidr", "serve", str(index), "--port", "0", "--limit.seconds=120", *flags],
             stderr=out,
             stdout=out,
             env=environment,
@@ -112,7 +112,7 @@ def running(index: Path, log: Path, *flags: str, keys: Keys | None = None) -> It
     finally:
         if process.poll() is None:
             process.terminate()
-            process.wait(40)
+            process.wait(120)
 
 
 def vector(seed: int) -> list[float]:

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import threading
-import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -290,13 +290,15 @@ def test_with_a_write_key_alone_only_this_machine_reads(index):
         (Keys(), {"host": "evil.example"}, 403),
     ],
 )
-def test_what_is_refused_counts_for_the_rate(index, keys, headers, status):
+def test_what_is_refused_counts_for_the_rate(index, monkeypatch, keys, headers, status):
+    monkeypatch.setattr("bidr.serve.keys.time", SimpleNamespace(monotonic=lambda: 0.0))
     service = opened(index, keys=keys, limits=Limits(rate=1.0))
     found = [ask(service, "POST", "/v1/documents", headers=headers).status_code for _ in range(3)]
     assert found == [status, 429, 429]
 
 
-def test_rate(index):
+def test_rate(index, monkeypatch):
+    monkeypatch.setattr("bidr.serve.keys.time", SimpleNamespace(monotonic=lambda: 0.0))
     service = opened(index, limits=Limits(rate=3.0))
     found = [ask(service, "GET", "/v1/index") for _ in range(6)]
     assert [each.status_code for each in found[:3]] == [200] * 3
@@ -307,14 +309,19 @@ def test_rate(index):
 
 def test_a_full_queue_answers_503(index, monkeypatch):
     service = opened(index, limits=Limits(queue=1), threads=1)
-    real = app.search
-    monkeypatch.setattr(app, "search", lambda *given: (time.sleep(0.2), real(*given))[1])
+    real, free, refusals = app.search, threading.Event(), []
+    monkeypatch.setattr(app, "search", lambda *given: (free.wait(60), real(*given))[1])
+
+    async def one(client):
+        found = await client.post("/v1/search", json={"vectors": [vector(1)]})
+        refusals.extend([found] if found.status_code == 503 else [])
+        if len(refusals) == 4:
+            free.set()
+        return found
 
     async def many():
         async with asking(service) as client:
-            return await asyncio.gather(
-                *(client.post("/v1/search", json={"vectors": [vector(1)]}) for _ in range(6)),
-            )
+            return await asyncio.gather(*(one(client) for _ in range(6)))
 
     found = asyncio.run(many())
     assert sorted(each.status_code for each in found) == [200, 200, 503, 503, 503, 503]
@@ -324,12 +331,12 @@ def test_a_full_queue_answers_503(index, monkeypatch):
 
 
 def test_deadline(index, monkeypatch):
-    """The answer comes in time, and a thread stops between queries."""
-    service = opened(index, limits=Limits(seconds=0.1), threads=1)
-    real, done = app.search, []
+    """The answer comes while a thread is still at work, which stops between queries."""
+    service = opened(index, limits=Limits(seconds=0.5), threads=1)
+    real, free, done = app.search, threading.Event(), []
 
     def slow(serving, asked, queries, deadline, encode):
-        time.sleep(1.5)
+        free.wait(60)
         try:
             return real(serving, asked, queries, deadline, encode)
         except Exception as error:
@@ -337,9 +344,9 @@ def test_deadline(index, monkeypatch):
             raise
 
     monkeypatch.setattr(app, "search", slow)
-    started = time.monotonic()
     found = search(service, vectors=[vector(1)])
-    assert (found.status_code, time.monotonic() - started < 1.4) == (504, True)
+    assert (found.status_code, free.is_set()) == (504, False)
+    free.set()
     service.pool.shutdown()
     assert "time for this request" in str(done[0])
 

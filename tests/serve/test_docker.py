@@ -37,7 +37,7 @@ def health(dockerfile, port):
     assert changed != command[1:]
     proxy = {"http_proxy": "http://127.0.0.1:9", "PATH": "/usr/bin:/bin"}
     return subprocess.run(
-        [sys.executable, *changed], check=False, capture_output=True, timeout=30, env=proxy
+        [sys.executable, *changed], check=False, capture_output=True, timeout=120, env=proxy
     ).returncode
 
 
@@ -72,7 +72,7 @@ def test_its_lines_fit_the_project(dockerfile):
     command, verb, *_ = json.loads(said(dockerfile, "ENTRYPOINT"))
     assert command in project["scripts"]
     shown = subprocess.run(
-        [sys.executable, "-m", "bidr", verb, "--help"], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-m", "bidr", verb, "--help"], capture_output=True, text=True, timeout=240, check=True
     )
     used = re.findall(r"(?<= )--(?:host|workers|model|encoding\.cache|writable|port|drain)\b", DOCS)
     assert used

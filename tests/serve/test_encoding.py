@@ -13,14 +13,15 @@ import pytest
 
 from bidr.answers import QueryVectors
 from bidr.codes import Codebooks
-from bidr.errors import ConfigError
+from bidr.errors import ConfigError, ModelError
+from bidr.files import write_signed_json
 from bidr.index.build import build_index
 from bidr.index.storage.folder import ModelStamp
 from bidr.model.folder import Model, ModelParts, TextSettings, save_model
 from bidr.model.transformer import TransformerEncoder
 from bidr.serve.encoding import Encoding, query_service
 from bidr.serve.encoding.batching import Batcher
-from bidr.serve.encoding.encoders import groups
+from bidr.serve.encoding.encoders import by_onnx, groups
 from bidr.serve.encoding.service import QueryService
 from bidr.serve.errors import Late, Overloaded
 from bidr.text.records import Document
@@ -123,6 +124,35 @@ def test_onnx_gives_the_models_own_vectors_and_is_exported_once(transformer, tmp
     query_service(transformer, settings).close()
 
 
+def zero_block(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    middle = len(content) // 2
+    content[middle : middle + 4096] = bytes(len(content[middle : middle + 4096]))
+    path.write_bytes(content)
+
+
+def swap_for_link(path: Path) -> None:
+    """The very content, elsewhere."""
+    elsewhere = path.rename(path.parents[2] / f"elsewhere-{path.name}")
+    path.symlink_to(elsewhere)
+
+
+@pytest.mark.parametrize(("name", "harm"), [("model.onnx", zero_block), ("tokenizer.json", swap_for_link)])
+def test_kept_onnx_files_that_are_damaged_are_not_loaded_but_exported_again(transformer, tmp_path, name, harm, capfd):
+    pytest.importorskip("onnxruntime", reason="the extra 'onnx' is not installed")
+    settings = served(transformer, tmp_path, program="onnx", cache=tmp_path / "cache")
+    query_service(transformer, settings).close()
+    (folder,) = (path for path in (tmp_path / "cache").iterdir() if path.is_dir())
+    harm(folder / "sparse" / name)
+    with pytest.raises(ModelError, match=name):
+        by_onnx(folder, {"queries": False, "documents": False}, 1)
+    service = query_service(transformer, settings)
+    assert_the_models_own(service, transformer)
+    service.close()
+    assert "onnx-damaged" in capfd.readouterr().err
+    by_onnx(folder, {"queries": False, "documents": False}, 1)
+
+
 def test_int8_is_taken_only_where_it_gives_the_same_answers(transformer, tmp_path, monkeypatch):
     pytest.importorskip("onnxruntime", reason="the extra 'onnx' is not installed")
     settings = served(transformer, tmp_path, cache=tmp_path / "cache")
@@ -140,7 +170,7 @@ def test_int8_is_taken_only_where_it_gives_the_same_answers(transformer, tmp_pat
     assert 0 <= figures["queries"]["loss"] < 0.1
     for one in figures.values():
         one["holds"] = True
-    told.write_text(json.dumps(record))
+    write_signed_json(told, record)
     service = query_service(transformer, settings)
     assert service.program == "int8"
     service.close()

@@ -123,7 +123,7 @@ def test_parquet_faults_are_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"corpus\.parquet: none of the columns _id, id, .* among name, text"):
         list(load(tmp_path).corpus)
     parquet.write_table(pa.table({"_id": ["a", None], "text": ["b", "c"]}), tmp_path / "corpus.parquet")
-    with pytest.raises(DataError, match=r"corpus\.parquet row 2: the id is null"):
+    with pytest.raises(DataError, match=r"corpus\.parquet row 2: id is None, expected a string or a whole number"):
         list(load(tmp_path).corpus)
 
 

@@ -225,7 +225,7 @@ def test_known_words_are_looked_up_while_others_are_learned(monkeypatch: pytest.
 
     def while_learning(self: seen.SeenWords, new: list[str]) -> tuple[np.ndarray, np.ndarray]:
         if new == ["bad", "cafe"]:
-            assert pool.submit(words.rows, ["a b"]).result(timeout=10).ids.tolist() == known
+            assert pool.submit(words.rows, ["a b"]).result(timeout=60).ids.tolist() == known
             waiting.append(pool.submit(words.rows, ["bad"]))
             assert not wait(waiting, timeout=0.2).done, "a word that is being learned was taken for known"
         return tokens_of(self, new)
@@ -234,7 +234,7 @@ def test_known_words_are_looked_up_while_others_are_learned(monkeypatch: pytest.
     words.table = words._begun()
     words.rows(["a b c d e f ab cd ef abcd efgh face"])  # which leaves room: nothing has to be replaced
     assert words.rows(["bad cafe"]).ids.tolist() == learned
-    assert waiting[0].result(timeout=10).ids.tolist() == also
+    assert waiting[0].result(timeout=60).ids.tolist() == also
     pool.shutdown()
 
 

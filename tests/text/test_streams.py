@@ -1,7 +1,10 @@
 """Lines of plain and compressed files."""
 
 import builtins
+import lzma
+import subprocess
 import sys
+import zlib
 from pathlib import Path
 
 import pytest
@@ -107,3 +110,101 @@ def test_without_zstandard_the_extra_is_named(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(builtins, "__import__", refuse)
     with pytest.raises(MissingExtra, match=r"a\.zst needs the package 'zstandard'.*bidr\[data\]"):
         list(streams.lines(tmp_path / "a.zst"))
+
+
+PACKED = [".gz", ".xz", ".zst"]
+PADDING = {".gz": b"\0\0\0", ".xz": b"\0" * 8, ".zst": b"\x50\x2a\x4d\x18\x03\0\0\0abc"}
+"""What may stand between two members: zeros, and of zstd a frame to be skipped."""
+
+
+def read(path: Path) -> list[str]:
+    return [line for _, line in streams.lines(path)]
+
+
+@given(
+    parts=st.lists(st.binary(max_size=40), min_size=1, max_size=4), suffix=st.sampled_from(PACKED), pad=st.booleans()
+)
+def test_members_one_after_another_are_one_file(folder: Path, parts: list[bytes], suffix: str, pad: bool) -> None:
+    path, padding = folder / f"members{suffix}", PADDING[suffix] if pad else b""
+    content = b"x" + b"".join(part.hex().encode() + b"\n" for part in parts)
+    cuts = range(0, len(content), 7)
+    path.write_bytes(b"".join(COMPRESS[suffix](content[at : at + 7]) + padding for at in cuts))
+    assert read(path) == [line for line in content.decode().split("\n") if line]
+
+
+@given(garbage=st.binary(min_size=1, max_size=20), suffix=st.sampled_from(PACKED))
+def test_bytes_behind_the_last_member_are_an_error(folder: Path, garbage: bytes, suffix: str) -> None:
+    path = folder / f"garbage{suffix}"
+    path.write_bytes(COMPRESS[suffix](b"one\ntwo\n") + garbage)
+    zeros = not garbage.strip(b"\0")
+    if zeros and (suffix == ".gz" or (suffix == ".xz" and len(garbage) % 4 == 0)):
+        assert read(path) == ["one", "two"], "padding"
+        return
+    with pytest.raises(DataError, match="truncated or damaged after line 2"):
+        read(path)
+
+
+@pytest.mark.parametrize("suffix", PACKED)
+def test_no_beginning_of_a_file_passes_for_the_whole(tmp_path: Path, suffix: str) -> None:
+    path, whole = tmp_path / f"a{suffix}", COMPRESS[suffix](b"one line\n" * 3 + b"and another")
+    for kept in range(1, len(whole)):
+        path.write_bytes(whole[:kept])
+        with pytest.raises(DataError, match="truncated or damaged"):
+            read(path)
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_a_line_beyond_the_limit_is_refused(tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streams, "MAX_LINE_BYTES", 100)
+    path = tmp_path / f"a{suffix}"
+    path.write_bytes(COMPRESS[suffix](b"x" * 99 + b"\n" + b"y" * 100))
+    assert read(path) == ["x" * 99, "y" * 100]
+    path.write_bytes(COMPRESS[suffix](b"x" * 99 + b"\n" + b"y" * 101))
+    with pytest.raises(DataError, match=r"line 2: longer than 100 bytes"):
+        read(path)
+
+
+def test_windows_beyond_the_limit_are_refused_and_those_of_xz_9_and_zstd_19_are_not(tmp_path: Path) -> None:
+    ends = bytearray(zstandard.ZstdCompressor(write_content_size=False).compress(b"one\n"))
+    ends[5] = (31 - 10) << 3  # the window descriptor: 2 GiB
+    (tmp_path / "a.zst").write_bytes(ends)
+    filters = [{"id": lzma.FILTER_LZMA2, "preset": 0, "dict_size": 1 << 30}]
+    (tmp_path / "a.xz").write_bytes(lzma.compress(b"one\n", filters=filters))
+    for suffix in (".zst", ".xz"):
+        with pytest.raises(DataError, match=r"needs a window above 134,217,728 bytes.*compress it again"):
+            read(tmp_path / f"a{suffix}")
+    (tmp_path / "a.zst").write_bytes(zstandard.ZstdCompressor(level=22).compress(b"one\n"))
+    (tmp_path / "a.xz").write_bytes(lzma.compress(b"one\n", preset=9))
+    assert read(tmp_path / "a.zst") == read(tmp_path / "a.xz") == ["one"]
+
+
+@pytest.mark.parametrize("suffix", [".zst", *(pytest.param(each, marks=pytest.mark.slow) for each in (".gz", ".xz"))])
+def test_one_line_of_a_gibibyte_takes_little_memory(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"corpus.jsonl{suffix}"
+    packers = {".gz": lambda: zlib.compressobj(1, wbits=31), ".xz": lambda: lzma.LZMACompressor(preset=0)}
+    packer = packers.get(suffix, lambda: zstandard.ZstdCompressor().compressobj())()
+    with path.open("wb") as out:
+        out.write(packer.compress(b'{"_id": "1", "text": "'))
+        for _ in range(1024):
+            out.write(packer.compress(b"a" * (1 << 20)))
+        out.write(packer.compress(b'"}\n') + packer.flush())
+    assert path.stat().st_size < 8 << 20
+    done = subprocess.run([sys.executable, "-c", READ_ALONE, str(path)], capture_output=True, text=True, check=True)
+    grown, *message = done.stdout.splitlines()
+    assert "line 1: longer than 67,108,864 bytes" in message[0]
+    assert int(grown) < 200 << 20, "a gibibyte is never held"
+
+
+READ_ALONE = """
+import resource, sys
+from pathlib import Path
+import zstandard
+from bidr.errors import DataError
+from bidr.text import beir
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+try:
+    list(beir.read_documents(Path(sys.argv[1])))
+except DataError as error:
+    print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) << 10)
+    print(error)
+"""

@@ -1,6 +1,7 @@
 """The command `bidr`: results on standard output, progress and errors on standard error, one line an error.
 
-Exit codes: 0 done; 2 something to put right; 130 stopped; 1 a fault of bidr itself.
+Exit codes: 0 done; 2 something to put right; 3 repaired, but something is lost (bidr repair); 130 stopped; 1 a fault of
+bidr itself.
 """
 
 import os
@@ -17,7 +18,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = list(sys.argv[1:] if argv is None else argv)
     debug = _take_debug(args)
     try:
-        _run(args)
+        _check_encoding(args)
+        code = _run(args)
         sys.stdout.flush()
     except SystemExit as stop:  # --help, which has printed what was asked for
         return int(stop.code or 0)
@@ -31,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         code, message = explain(error)
         print("bidr:", " ".join(message.split()), file=sys.stderr)
         return code
-    return 0
+    return code
 
 
 def explain(error: BaseException) -> tuple[int, str]:
@@ -66,7 +68,19 @@ def _take_debug(args: list[str]) -> bool:
     return os.environ.get("BIDR_DEBUG", "0") not in ("", "0")
 
 
-def _run(args: list[str]) -> None:
+def _check_encoding(args: list[str]) -> None:
+    """Refuse arguments that are no text in the terminal's encoding: nothing of them could be stored or shown."""
+    for number, word in enumerate(args, start=1):
+        try:
+            word.encode()
+        except UnicodeEncodeError as error:
+            encoding = sys.getfilesystemencoding().upper()
+            raise ConfigError(
+                f"argument {number}: given {word!a}, expected {encoding}; write it so, or rename the file"
+            ) from error
+
+
+def _run(args: list[str]) -> int:
     from bidr.cli import options
     from bidr.cli.shown import check_outputs
     from bidr.cli.verbs import VERBS, overview
@@ -75,12 +89,12 @@ def _run(args: list[str]) -> None:
 
     if not args or args[0] in ("-h", "--help", "help"):
         print(overview())
-        return
+        return 0
     if args[0] == "--version":
         from bidr import __version__
 
         print(f"bidr {__version__}")
-        return
+        return 0
     name, *flags = args
     if name not in VERBS:
         raise ConfigError(f"unknown verb {name!r}{options.nearest(name, VERBS) or ';'} verbs are {', '.join(VERBS)}")
@@ -89,7 +103,8 @@ def _run(args: list[str]) -> None:
     check_outputs(verb.outputs())
     shown = verb.run()
     if peer():
-        return
+        return shown.code
     print(shown.text)
     if verb.json:
         write_json(verb.json, shown.value)
+    return shown.code

@@ -187,7 +187,7 @@ def took_by_step(spent: Spent, whole: Seconds) -> Shown:
 def _left_out(data: "Dataset | None") -> dict[str, Any]:
     """What metadata of a corpus that was read is in no attribute."""
     found = data.corpus.left_out if data is not None else None
-    return {} if found is None else {"left_out": found.count, "left_out_fields": dict(found.fields)}
+    return {} if found is None else found.counts()
 
 
 def refuse_other_content(out: Path) -> None:

@@ -70,7 +70,7 @@ class Add(Verb):
                     advance(len(batch))
             added = writer.view.count - before
             value = {**_state(self.index, writer), "added": added, "replaced": count - added, "warning": _last(told)}
-            value |= {"left_out": left_out.count, "left_out_fields": dict(left_out.fields)}
+            value |= left_out.counts()
         left_out.tell(str(self.documents))
         line = f"{self.index}: {added:,} added, {count - added:,} replaced; {value['documents']:,} documents"
         return Shown("\n".join([line, *told[-1:]]), value)

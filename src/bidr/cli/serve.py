@@ -38,6 +38,8 @@ class Serve(Verb):
     """File of lines 'read KEY' and 'write KEY'; else from the environment."""
     drain: float = 10.0
     """Seconds that requests have to end in when the server is told to stop (SIGTERM)."""
+    allowed_hosts: tuple[str, ...] = ()
+    """Names under which the server is reached, beside localhost, as a proxy or a browser says them."""
     access_log: bool = True
     """A line of JSON on standard error for every request."""
     limit: Limits = field(default_factory=Limits)
@@ -46,6 +48,7 @@ class Serve(Verb):
     def run(self) -> Shown:
         try:
             import fastapi  # noqa: F401
+            import httptools  # noqa: F401
             import orjson  # noqa: F401
             import prometheus_client  # noqa: F401
             import uvicorn  # noqa: F401
@@ -67,6 +70,7 @@ class Serve(Verb):
                 writable=self.writable,
                 drain=self.drain,
                 access_log=self.access_log,
+                allowed_hosts=self.allowed_hosts,
                 keys=read_keys(self.keys),
                 limits=self.limit,
                 encoding=self.encoding,

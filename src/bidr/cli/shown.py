@@ -21,10 +21,11 @@ OptionalData = Annotated[str | None, tyro.conf.arg(metavar="FOLDER", help_behavi
 
 
 class Shown(NamedTuple):
-    """A result: `text` goes to standard output, `value` to the file that --json names."""
+    """A result: `text` goes to standard output, `value` to the file that --json names; `code` is the exit code."""
 
     text: str
     value: Any
+    code: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)

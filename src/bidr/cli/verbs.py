@@ -7,6 +7,7 @@ from bidr.cli.export import Export
 from bidr.cli.index import Build, Inspect, Verify
 from bidr.cli.live import Add, Compact, Delete, Snapshot
 from bidr.cli.plan import Plan
+from bidr.cli.repair import Repair
 from bidr.cli.search import Search
 from bidr.cli.serve import Serve
 from bidr.cli.shown import Verb
@@ -26,6 +27,7 @@ VERBS: dict[str, type[Verb]] = {
     "snapshot": Snapshot,
     "inspect": Inspect,
     "verify": Verify,
+    "repair": Repair,
     "compare": Compare,
     "bench": Bench,
     "export": Export,

@@ -13,7 +13,9 @@ from bidr.client.errors import Unavailable
 from bidr.codes.codebooks import Floats
 from bidr.codes.vectors import as_array
 from bidr.errors import ConfigError, DataError
+from bidr.index.documents.filters import check_attributes
 from bidr.text.records import Document, plain, several_documents, several_ids
+from bidr.text.validation import check_queries, check_unicode, format_value
 
 T = TypeVar("T")
 Reply = dict[str, Any]
@@ -65,11 +67,10 @@ class Asking:
 
     def by_texts(self, texts: Sequence[str], question: Question) -> Steps[list[Answers]]:
         found: list[Answers] = []
-        if not all(isinstance(text, str) for text in texts):
-            raise DataError("a question is not a string; give a string, or a list of strings")
+        texts = check_queries(texts)
         quoted = [json.dumps(text) for text in texts]
         rest = as_json({"texts": [], **question.fields()})[len('{"texts": [') :]
-        for part in (yield from self._parts([len(text) + 2 for text in quoted], len(rest), question)):
+        for part in (yield from self._parts([len(text) + 2 for text in quoted], len(rest.encode()), question)):
             body = ('{"texts": [' + ", ".join(quoted[part]) + rest).encode()
             found += as_many((yield Request("POST", "/v1/search", body=body)), len(quoted[part]))
         return found
@@ -88,10 +89,11 @@ class Asking:
 
     def add(self, documents: Sequence[Document], vectors: Floats | None, replace: bool) -> Steps[int]:
         documents = several_documents(documents)
-        if vectors is not None and len(vectors) != len(documents):
-            raise DataError(f"{len(vectors)} vectors for {len(documents)} documents given, expected one of each")
         rows: list[dict[str, Any]] = [_fields(document) for document in documents]
-        for row, vector in zip(rows, np.asarray(vectors).tolist() if vectors is not None else (), strict=False):
+        given = None if vectors is None else as_array(vectors, "vectors")
+        if given is not None and (given.ndim == 0 or len(given) != len(documents)):
+            raise DataError(f"vectors: given shape {given.shape} for {len(documents)} documents, expected one of each")
+        for row, vector in zip(rows, () if given is None else given.tolist(), strict=False):
             row["vector"] = vector
         count = 0
         start = b'{"replace": false, "documents": [' if not replace else b'{"documents": ['
@@ -125,7 +127,7 @@ class Asking:
 
     def _named(self, ids: Collection[str]) -> Steps[list[list[tuple[str, str]]]]:
         """Ids as parameters, as many as may go together in one request."""
-        names = several_ids(ids)
+        names = [check_unicode(name, "id", "ids") for name in several_ids(ids)]
         most = (yield from self._limits())["documents"]
         sizes = [len("&id=" + quote(name, safe="")) for name in names]
         return [[("id", name) for name in names[part]] for part in grouped(sizes, most, QUERY_BYTES)]
@@ -137,8 +139,11 @@ class Asking:
         limits = yield from self._limits()
         assert self._about is not None
         k = question.k if isinstance(question.k, int) else 1
-        depth = k if question.codes_only else max(k, question.candidates or int(self._about.get("candidates") or 1))
-        depth += 0 if question.codes_only else question.lexical
+        candidates, lexical = question.candidates or self._about.get("candidates"), question.lexical
+        depth = k
+        if not question.codes_only:
+            depth = max(k, candidates if isinstance(candidates, int) else 1)
+            depth += lexical if isinstance(lexical, int) else 0
         most = min(limits["queries"], limits["reads"] // max(depth, 1), limits["answers"] // max(k, 1))
         return list(grouped(sizes, most, BODY_SHARE * limits["body"] - rest))
 
@@ -179,8 +184,12 @@ def one_side(queries: QueryVectors | npt.ArrayLike) -> Floats:
 
 
 def as_json(value: Any) -> str:
-    """JSON, in which numbers of numpy are numbers."""
-    return json.dumps(value, default=_for_json)
+    """JSON, in which numbers of numpy are numbers; what JSON or UTF-8 has no form for is a DataError."""
+    try:
+        text = json.dumps(value, default=_for_json, ensure_ascii=False, allow_nan=False)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise DataError(f"given {format_value(value)}: {error}, expected what JSON can say; convert it") from error
+    return check_unicode(text, "value", "the request")
 
 
 def _for_json(value: Any) -> Any:
@@ -200,7 +209,9 @@ def _document(row: Reply) -> Document:
 
 def _fields(document: Document) -> dict[str, Any]:
     fields: dict[str, Any] = {"id": document.id, "title": document.title, "text": document.text}
-    return fields | ({"attributes": dict(document.attributes)} if document.attributes else {})
+    if document.attributes is not None:
+        fields["attributes"] = check_attributes(document.attributes, f"document {document.id!r}")
+    return fields
 
 
 def grouped(sizes: Sequence[int], most: int, room: float) -> Iterator[slice]:

@@ -2,7 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import Collection, Sequence
+import weakref
+from collections.abc import AsyncGenerator, Collection, Sequence
 from types import ModuleType, TracebackType
 from typing import Any, Self, TypeVar, Unpack, overload
 
@@ -44,7 +45,7 @@ class _Settings:
         retry: Retry | None = None,
         **options: Any,
     ) -> None:
-        if not url.startswith(("http://", "https://")):
+        if not isinstance(url, str) or not url.startswith(("http://", "https://")):
             raise ConfigError(f"url: given {url!r}, expected one such as {URL}; a folder is opened by bidr.open_index")
         self.url, self._retry, self._asking = url.rstrip("/"), retry or Retry(), Asking()
         self.candidates, self.lexical, self.lexical_weight = candidates, lexical, lexical_weight
@@ -68,6 +69,8 @@ class Client(_Settings):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._http = _httpx().Client(**self._given)
+        # Whoever forgets to close it leaves connections, of which the interpreter complains when it exits.
+        self._close = weakref.finalize(self, self._http.close)
 
     __init__.__doc__ = _Settings.__doc__
 
@@ -83,7 +86,7 @@ class Client(_Settings):
         self, query: str | Texts, k: int = 10, candidates: int | None = None, **options: Unpack[Options]
     ) -> Answers | list[Answers]:
         """The k best documents for a question, or for each of many; options as `Options` has them."""
-        texts = [query] if isinstance(query, str) else list(query)
+        texts = [query] if isinstance(query, str) else query
         found = self._run(self._asking.by_texts(texts, self._question(k, candidates, options)))
         return found[0] if isinstance(query, str) else found
 
@@ -114,7 +117,7 @@ class Client(_Settings):
         return self._run(self._asking.index())
 
     def close(self) -> None:
-        self._http.close()
+        self._close()
 
     def __enter__(self) -> Self:
         return self
@@ -145,6 +148,8 @@ class AsyncClient(_Settings):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._http = _httpx().AsyncClient(**self._given)
+        self._ending: AsyncGenerator[None, None] | None = None
+        self._closed = False
 
     __init__.__doc__ = _Settings.__doc__
 
@@ -162,7 +167,7 @@ class AsyncClient(_Settings):
         self, query: str | Texts, k: int = 10, candidates: int | None = None, **options: Unpack[Options]
     ) -> Answers | list[Answers]:
         """As `Client.search`."""
-        texts = [query] if isinstance(query, str) else list(query)
+        texts = [query] if isinstance(query, str) else query
         found = await self._run(self._asking.by_texts(texts, self._question(k, candidates, options)))
         return found[0] if isinstance(query, str) else found
 
@@ -193,6 +198,9 @@ class AsyncClient(_Settings):
         return await self._run(self._asking.index())
 
     async def close(self) -> None:
+        self._closed = True
+        if self._ending is not None:
+            await self._ending.aclose()
         await self._http.aclose()
 
     async def __aenter__(self) -> Self:
@@ -201,7 +209,16 @@ class AsyncClient(_Settings):
     async def __aexit__(self, *error: object) -> None:
         await self.close()
 
+    async def _open(self) -> None:
+        """Have connections of this event loop, which are closed with it where nobody closes them before."""
+        if self._http.is_closed and not self._closed:  # with the loop of an earlier asyncio.run
+            self._http, self._ending = _httpx().AsyncClient(**self._given), None
+        if self._ending is None:
+            self._ending = _close_with_loop(self._http)
+            await anext(self._ending)
+
     async def _run(self, steps: Steps[T]) -> T:
+        await self._open()
         broken, sending = _httpx().TransportError, attempts(steps, self._retry, self.url)
         try:
             attempt = next(sending)
@@ -216,6 +233,14 @@ class AsyncClient(_Settings):
         except StopIteration as done:
             value: T = done.value
             return value
+
+
+async def _close_with_loop(http: Any) -> AsyncGenerator[None, None]:
+    """Close a client when the event loop ends: then asyncio closes the generators that were begun in it."""
+    try:
+        yield
+    finally:
+        await http.aclose()
 
 
 def _httpx() -> ModuleType:

@@ -6,13 +6,12 @@ of one table entry a book. Where there are many books they are divided into grou
 
 from collections.abc import Iterator
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from bidr.codes.beam_search import BeamSearch
 from bidr.codes.codebooks import (
     UNREADABLE,
     Codebooks,
@@ -25,7 +24,9 @@ from bidr.codes.codebooks import (
 from bidr.codes.fit import fit, too_few
 from bidr.codes.vectors import VectorRows
 from bidr.errors import ConfigError, ModelError
-from bidr.files import open_regular
+from bidr.files import open_to_read
+from bidr.matmul import matmul_transposed
+from bidr.openmp import load_faiss
 
 # By the codewords in a book. Of few in many books the nearest sum is harder to find, and a step of the search costs
 # less.
@@ -75,12 +76,11 @@ class Additive(NamedTuple):
     def encode_blocks(self, vectors: Vectors, first: int = 0, beam: int | None = None) -> Iterator[Codes]:
         """The same from a row on, some rows at a time."""
         beam = beam or ENCODE_BEAM[self.words]
-        quantizers = [_quantizer(words, beam) for words in np.split(self.chosen_by, self.groups)]
+        searches = [BeamSearch(words, beam) for words in np.split(self.chosen_by, self.groups)]
         for start in range(first, len(vectors), ENCODE_ROWS):
             block = self.place(vectors[start : start + ENCODE_ROWS])
-            parts = zip(quantizers, np.split(block, self.groups, axis=1), strict=True)
-            found = [_chosen(quantizer, np.ascontiguousarray(part)) for quantizer, part in parts]
-            yield np.concatenate(found, axis=1)
+            parts = zip(searches, np.split(block, self.groups, axis=1), strict=True)
+            yield np.concatenate([search.encode(part) for search, part in parts], axis=1)
 
     def encode_on(self, vectors: Floats, device: Any) -> Codes:
         """The same on a GPU."""
@@ -96,11 +96,11 @@ class Additive(NamedTuple):
 
     def place(self, vectors: Floats) -> Floats:
         """Documents in the space of the codewords."""
-        return np.asarray((vectors - self.centre) @ self.document.T, dtype=np.float32)
+        return matmul_transposed(vectors - self.centre, self.document)
 
     def adapt(self, queries: Floats) -> Floats:
         """Queries as the codes see them: (n, width)."""
-        return np.asarray(queries @ self.query.T, dtype=np.float32)
+        return matmul_transposed(queries, self.query)
 
     def codebooks(self) -> Codebooks:
         """The same as product codes in a wider space, which holds one copy of its slice for every book.
@@ -111,7 +111,7 @@ class Additive(NamedTuple):
 
     def with_adapter(self) -> Codebooks:
         """The same for queries that are not adapted yet; these encode documents too."""
-        adapter: Floats = self._copies() @ self.query
+        adapter = matmul_transposed(self._copies(), self.query.T)
         return Codebooks(adapter, self.codewords, self.chosen_by, self.centre, self.document)
 
     def _copies(self) -> Floats:
@@ -146,7 +146,7 @@ def load_query(adapter: Path) -> Floats:
     from safetensors import SafetensorError, safe_open
 
     try:
-        open_regular(adapter).close()
+        open_to_read(adapter).close()
         with safe_open(adapter, framework="numpy") as arrays:
             query: Floats = arrays.get_tensor("query")
         check_arrays({"query": query}, {"query": 2})
@@ -207,7 +207,7 @@ def _map(centred: Floats, books: int, words: int, groups: int, seed: int) -> Flo
 
 
 def _fit_group(sample: Floats, books: int, words: int, seed: int) -> Floats:
-    faiss: Any = import_module("faiss")
+    faiss = load_faiss()
     quantizer = faiss.ResidualQuantizer(sample.shape[1], books, words.bit_length() - 1)
     quantizer.train_type = faiss.ResidualQuantizer.Train_default
     quantizer.max_beam_size, quantizer.use_beam_LUT = FIT_BEAM, 1
@@ -228,7 +228,7 @@ def _refitted(sample: Floats, codewords: Floats) -> Floats:
     from bidr.codes.residual import least_squares
 
     for _ in range(REFITS):
-        codes = _chosen(_quantizer(codewords, ENCODE_BEAM[16]), sample).astype(np.int64)
+        codes = BeamSearch(codewords, ENCODE_BEAM[16]).encode(sample).astype(np.int64)
         codewords = least_squares(*(torch.as_tensor(array) for array in (sample, codes, codewords))).numpy()
     return codewords
 
@@ -240,22 +240,3 @@ def _fit_group_on(device: str, sample: Floats, books: int, words: int, seed: int
 
     found: Floats = fit_sums(torch.as_tensor(sample, device=device), books, words, seed).cpu().numpy()
     return found
-
-
-def _quantizer(codewords: npt.NDArray[np.float32], beam: int) -> Any:
-    faiss: Any = import_module("faiss")
-    books, words, width = codewords.shape
-    quantizer = faiss.ResidualQuantizer(width, books, words.bit_length() - 1)
-    faiss.copy_array_to_vector(np.ascontiguousarray(codewords).ravel(), quantizer.codebooks)
-    quantizer.is_trained = True
-    quantizer.max_beam_size, quantizer.use_beam_LUT = beam, 1
-    quantizer.compute_codebook_tables()
-    return quantizer
-
-
-def _chosen(quantizer: Any, vectors: Floats) -> Codes:
-    """A byte a codeword: Faiss puts two of 4 bits into one."""
-    packed: Codes = quantizer.compute_codes(vectors)
-    if packed.shape[1] == quantizer.M:
-        return packed
-    return np.stack((packed & 15, packed >> 4), axis=2).reshape(len(packed), -1)[:, : quantizer.M]

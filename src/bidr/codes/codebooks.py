@@ -9,8 +9,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from bidr.codes.kmeans import Nearest
 from bidr.errors import ConfigError, ModelError
-from bidr.files import open_regular
+from bidr.files import open_to_read
+from bidr.matmul import Columns, matmul_transposed, multiply
 
 Floats = npt.NDArray[np.float32]
 Codes = npt.NDArray[np.uint8]
@@ -60,7 +62,7 @@ class Codebooks(NamedTuple):
         return self.books * self.bits // 8
 
     def rotate(self, vectors: Floats) -> Floats:
-        return np.asarray(vectors, dtype=np.float32) @ self.rotation.T
+        return matmul_transposed(vectors, self.rotation)
 
     def encode(self, vectors: Floats) -> Codes:
         """Number of the nearest codeword (Euclidean) in every book: (n, M) uint8."""
@@ -68,14 +70,11 @@ class Codebooks(NamedTuple):
             from bidr.codes.additive import summed
 
             return summed(self).encode(vectors)
-        words = self.centroids if self.choosing is None else self.choosing
-        norms = np.square(words).sum(axis=2)
+        rotation, nearest = Columns(self.rotation), Nearest(self.centroids if self.choosing is None else self.choosing)
         codes = np.empty((len(vectors), self.books), dtype=np.uint8)
         for start in range(0, len(vectors), ENCODE_ROWS):
-            block = self.rotate(vectors[start : start + ENCODE_ROWS]).reshape(-1, self.books, words.shape[2])
-            for book in range(self.books):
-                distances = norms[book] - 2 * block[:, book] @ words[book].T
-                codes[start : start + len(block), book] = distances.argmin(axis=1)
+            part = slice(start, start + ENCODE_ROWS)
+            codes[part] = nearest.search(multiply(vectors[part], rotation))
         return codes
 
     def decode(self, codes: Codes) -> Floats:
@@ -84,7 +83,7 @@ class Codebooks(NamedTuple):
 
     def scores(self, queries: Floats, codes: Codes) -> Floats:
         """Inner product of every unquantized query with every quantized document: (queries, n)."""
-        return self.rotate(queries) @ self.decode(codes).T
+        return matmul_transposed(self.rotate(queries), self.decode(codes))
 
     def save(self, path: Path) -> None:
         from safetensors.numpy import save_file
@@ -145,13 +144,13 @@ def load_arrays(path: Path) -> dict[str, Floats]:
     """The arrays of a safetensors file, in memory."""
     from safetensors.numpy import load_file
 
-    open_regular(path).close()
+    open_to_read(path).close()
     return load_file(path)
 
 
 def _mapped(path: Path) -> dict[str, Floats]:
     """The arrays of a safetensors file: the length of a JSON text, the text, and what its offsets count in."""
-    with open_regular(path) as file:
+    with open_to_read(path) as file:
         size, there = int.from_bytes(file.read(8), "little"), os.fstat(file.fileno()).st_size
         if size > MOST_HEADER:
             raise ValueError(f"a header of {size:,} bytes")

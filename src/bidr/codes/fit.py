@@ -1,15 +1,19 @@
-"""Codebooks from vectors alone: k-means in every subspace (PQ), with a learned rotation (OPQ). Runs on CPU or GPU."""
+"""Codebooks from vectors alone: k-means in every subspace (PQ), with a learned rotation (OPQ).
+
+The same vectors and seed give the same codebooks with any number of threads.
+"""
 
 import numpy as np
-import torch
-from torch import Tensor
+from threadpoolctl import threadpool_limits
 
-from bidr.codes.codebooks import Codebooks, Codes, Floats, check_shape
+from bidr.codes.codebooks import Codebooks, Floats, check_shape
+from bidr.codes.kmeans import Nearest, Numbers, add_rows
 from bidr.errors import DataError
+from bidr.matmul import Columns, matmul_transposed, multiply
 
 FIT_ROWS = 20_000
-# On a CPU, tables of distances that fit the cache take half the time.
-CHUNK_ROWS = {"cpu": 512, "cuda": 4_096}
+# Products over all rows are added up in parts of so many, in 64 bits.
+SUMMED_ROWS = 1_024
 
 
 def too_few(given: int, words: int) -> DataError:
@@ -22,14 +26,7 @@ def too_few(given: int, words: int) -> DataError:
 
 
 def fit(
-    vectors: Floats,
-    books: int,
-    words: int = 256,
-    *,
-    rotate: bool = True,
-    iterations: int = 20,
-    seed: int = 0,
-    device: str = "cpu",
+    vectors: Floats, books: int, words: int = 256, *, rotate: bool = True, iterations: int = 20, seed: int = 0
 ) -> Codebooks:
     """Codebooks that reconstruct the vectors well (Euclidean).
 
@@ -39,102 +36,62 @@ def fit(
     check_shape(vectors.shape[1], books, words)
     if len(vectors) < words:
         raise too_few(len(vectors), words)
-    generator = np.random.default_rng(seed)
-    rows = np.sort(generator.choice(len(vectors), min(FIT_ROWS, len(vectors)), replace=False))
-    sample = torch.as_tensor(np.asarray(vectors[rows], dtype=np.float32), device=device)
-    random = torch.Generator().manual_seed(seed)
-    dim = sample.shape[1]
-    rotation = _random_rotation(dim, random).to(device) if rotate else torch.eye(dim, device=device)
-    centroids = _first_centroids(sample @ rotation.T, books, words, random)
+    random = np.random.default_rng(seed)
+    rows = np.sort(random.choice(len(vectors), min(FIT_ROWS, len(vectors)), replace=False))
+    sample: Floats = np.ascontiguousarray(vectors[rows], dtype=np.float32)
+    rotation: Floats = np.eye(sample.shape[1], dtype=np.float32)
+    rotated = sample
+    if rotate:
+        rotation = _random_rotation(sample.shape[1], random)
+        rotated = matmul_transposed(sample, rotation)
+    centroids = first_centroids(rotated, books, words, random)
     if rotate:
         for _ in range(iterations):
-            rotated = sample @ rotation.T
-            codes, centroids = _kmeans_step(rotated, centroids, random)
-            rotation = _best_rotation(sample, _lookup(centroids, codes))
-    rotated = sample @ rotation.T
+            codes, centroids = kmeans_step(rotated, centroids, random)
+            rotation = _best_rotation(sample, centroids[np.arange(books), codes].reshape(sample.shape))
+            rotated = matmul_transposed(sample, rotation)
     for _ in range(iterations):
-        _, centroids = _kmeans_step(rotated, centroids, random)
-    return Codebooks(rotation.cpu().numpy(), centroids.cpu().numpy())
+        _, centroids = kmeans_step(rotated, centroids, random)
+    return Codebooks(rotation, centroids)
 
 
-def kmeans(vectors: Tensor, count: int, *, iterations: int = 20, seed: int = 0) -> Tensor:
-    """The means of so many groups of near vectors: (count, dim)."""
-    random = torch.Generator().manual_seed(seed)
-    centroids = _first_centroids(vectors, 1, count, random)
-    for _ in range(iterations):
-        _, centroids = _kmeans_step(vectors, centroids, random)
-    return centroids[0]
+def first_centroids(rows: Floats, books: int, count: int, random: np.random.Generator) -> Floats:
+    """Slices of rows that are drawn, (books, count, width)."""
+    drawn = rows[random.permutation(len(rows))[:count]]
+    return np.ascontiguousarray(drawn.reshape(count, books, -1).transpose(1, 0, 2))
 
 
-def assign(vectors: Tensor, centroids: Tensor) -> Tensor:
-    """Nearest codeword in every book for vectors that are rotated already: (n, M) int64."""
-    books, _, width = centroids.shape
-    norms = centroids.square().sum(2)
-    # One tensor for all: small ones that stay between the large ones that go would leave memory in pieces.
-    codes = torch.empty((len(vectors), books), dtype=torch.int64, device=vectors.device)
-    rows = CHUNK_ROWS[vectors.device.type]
-    for start in range(0, len(vectors), rows):
-        chunk = vectors[start : start + rows]
-        dots = torch.einsum("nmd,mpd->nmp", chunk.view(-1, books, width), centroids)
-        # Distances in the same place: one more table of them would be most of what a fit of many codewords takes.
-        codes[start : start + len(chunk)] = dots.mul_(-2).add_(norms).argmin(2)
-    return codes
-
-
-def encode_on(codebooks: Codebooks, vectors: Floats, device: torch.device) -> Codes:
-    """codebooks.encode, on a GPU where that is the device."""
-    if device.type == "cpu":
-        return codebooks.encode(vectors)
-    if codebooks.document is not None:
-        from bidr.codes.additive import summed
-
-        return summed(codebooks).encode_on(vectors, device)
-    words = codebooks.centroids if codebooks.choosing is None else codebooks.choosing
-    rotation, centroids = (torch.as_tensor(array, device=device) for array in (codebooks.rotation, words))
-    codes = assign(torch.as_tensor(vectors, device=device) @ rotation.T, centroids)
-    found: Codes = codes.to(torch.uint8).cpu().numpy()
-    return found
-
-
-def _lookup(centroids: Tensor, codes: Tensor) -> Tensor:
-    decoded: Tensor = centroids[torch.arange(len(centroids), device=codes.device), codes].flatten(1)
-    return decoded
-
-
-def _random_rotation(dim: int, random: torch.Generator) -> Tensor:
-    rotation: Tensor = torch.linalg.qr(torch.randn(dim, dim, generator=random))[0]
-    return rotation
-
-
-def _first_centroids(rotated: Tensor, books: int, words: int, random: torch.Generator) -> Tensor:
-    rows = torch.randperm(len(rotated), generator=random)[:words]
-    return rotated[rows.to(rotated.device)].view(words, books, -1).transpose(0, 1).contiguous()
-
-
-def _kmeans_step(rotated: Tensor, centroids: Tensor, random: torch.Generator) -> tuple[Tensor, Tensor]:
+def kmeans_step(rows: Floats, centroids: Floats, random: np.random.Generator) -> tuple[Numbers, Floats]:
     """Assign, then move every codeword to the mean of its vectors, an unused one to a vector that is far from its own.
 
     Not to where most vectors are: those may be copies of one text, which no second codeword tells apart.
     """
-    books, words, width = centroids.shape
-    codes = assign(rotated, centroids)
-    slots = codes + torch.arange(books, device=codes.device) * words
-    sums = torch.zeros(books * words, width, device=rotated.device)
-    sums.index_add_(0, slots.flatten(), rotated.reshape(-1, width))
-    counts = torch.bincount(slots.flatten(), minlength=books * words).view(books, words)
-    moved = sums.view(books, words, width) / counts.clamp(min=1).unsqueeze(2)
-    for book in (counts == 0).any(1).nonzero().flatten().tolist():
-        idle, part = (counts[book] == 0).nonzero().flatten(), rotated.view(-1, books, width)[:, book]
-        errors = (part - moved[book, codes[:, book]]).square().sum(1).cpu()
-        count = min(len(idle), int((errors > 0).sum()))
-        if count:
-            rows = torch.multinomial(errors, count, generator=random).to(part.device)
-            moved[book, idle[:count]] = part[rows]
+    books, count, _ = centroids.shape
+    codes = Nearest(centroids).search(rows)
+    moved, sizes = np.zeros_like(centroids), np.zeros((books, count), dtype=np.int64)
+    add_rows(moved, sizes, rows, codes)
+    moved /= np.maximum(sizes, 1)[:, :, None]
+    for book in np.flatnonzero((sizes == 0).any(axis=1)):
+        idle, part = np.flatnonzero(sizes[book] == 0), rows.reshape(len(rows), books, -1)[:, book]
+        errors = np.square(part - moved[book, codes[:, book]], dtype=np.float64).sum(axis=1)
+        far = min(len(idle), int((errors > 0).sum()))
+        if far:
+            drawn = random.choice(len(rows), far, replace=False, p=errors / errors.sum())
+            moved[book, idle[:far]] = part[drawn]
     return codes, moved
 
 
-def _best_rotation(sample: Tensor, decoded: Tensor) -> Tensor:
+def _random_rotation(dim: int, random: np.random.Generator) -> Floats:
+    with threadpool_limits(1, "blas"):  # several threads would sum in another order
+        return np.linalg.qr(random.standard_normal((dim, dim)))[0].astype(np.float32)
+
+
+def _best_rotation(sample: Floats, decoded: Floats) -> Floats:
     """The orthonormal R that brings sample @ R.T closest to what the codes say (Procrustes)."""
-    left, _, right = torch.linalg.svd(decoded.T @ sample)
-    rotation: Tensor = left @ right
-    return rotation
+    product = np.zeros((decoded.shape[1], sample.shape[1]))
+    for start in range(0, len(sample), SUMMED_ROWS):
+        part = slice(start, start + SUMMED_ROWS)
+        product += matmul_transposed(decoded[part].T, sample[part].T)
+    with threadpool_limits(1, "blas"):
+        left, _, right = np.linalg.svd(product.astype(np.float32))
+    return multiply(left, Columns(right.T))

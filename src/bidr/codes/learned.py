@@ -7,6 +7,7 @@ import numpy as np
 
 from bidr.codes.codebooks import UNREADABLE, Codebooks, Floats, check_arrays, load_arrays
 from bidr.errors import DataError, ModelError
+from bidr.matmul import matmul_transposed
 
 
 class LearnedLists(NamedTuple):
@@ -22,7 +23,7 @@ class LearnedLists(NamedTuple):
     @classmethod
     def from_rotated(cls, codebooks: Codebooks, means: Floats, learned: Floats) -> "LearnedLists":
         """From the space of codewords, in which they are learned: a rotation changes no distance."""
-        return cls(means @ codebooks.rotation, learned @ codebooks.rotation)
+        return cls(*(matmul_transposed(points, codebooks.rotation.T) for points in (means, learned)))
 
     def check(self, dim: int) -> None:
         """Refuse points that are not of the space of queries."""

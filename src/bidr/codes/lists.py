@@ -7,7 +7,8 @@ import numpy.typing as npt
 import torch
 
 from bidr.codes.codebooks import Codebooks, Codes, Floats
-from bidr.codes.fit import FIT_ROWS, assign, kmeans
+from bidr.codes.fit import FIT_ROWS
+from bidr.codes.torch_kmeans import assign, kmeans
 
 AT_ONCE = 65_536
 

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from bidr.codes.fit import kmeans
+from bidr.codes.torch_kmeans import kmeans
 
 BEAM_ROWS = {"cpu": 1_024, "cuda": 8_192}
 FIT_BEAM, ROUNDS, RIDGE = 5, 3, 1e-2

@@ -49,7 +49,7 @@ class VectorRows:
 
     def __getitem__(self, rows: slice | npt.NDArray[np.int64]) -> Floats:
         with np.errstate(over="ignore"):
-            block = np.array(self.array[rows], dtype=np.float32)
+            block = np.array(self.array[rows], dtype=np.float32, order="C")
         bad = ~np.isfinite(block).all(axis=1)
         if bad.any():
             at = int(bad.argmax())
@@ -103,7 +103,7 @@ def cut_off(vectors: npt.NDArray[Any], dims: int, *, unit: bool) -> Floats:
     if not unit:
         return first
     # What is left of a vector may be so small that the squares vanish in 32 bits.
-    lengths = np.sqrt(np.einsum("ij,ij->i", first, first, dtype=np.float64))
+    lengths = np.sqrt(np.add.reduce(np.square(first, dtype=np.float64), axis=1))
     found: Floats = np.divide(first, np.maximum(lengths, TINY)[:, None]).astype(np.float32)
     return found
 

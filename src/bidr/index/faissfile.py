@@ -1,7 +1,6 @@
 """Codes as a plain Faiss index, and back: any user of Faiss can write, read and search it by inner product."""
 
 from collections.abc import Callable
-from importlib import import_module
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -10,6 +9,7 @@ import numpy.typing as npt
 
 from bidr.codes.codebooks import Codebooks, Codes, Floats
 from bidr.errors import ConfigError, DataError
+from bidr.openmp import load_faiss
 
 LINKS = 16
 EF_CONSTRUCTION = 200
@@ -19,11 +19,6 @@ DECODED_NUMBERS = 1 << 24
 SUPPORTED = (
     "IndexPQ, IndexHNSWPQ, IndexIVFPQ without residuals, or IndexPreTransform with one linear transform over one"
 )
-
-
-def faiss_module() -> Any:
-    """Faiss, imported where it is used, and untyped: the stubs that come with it lag behind what it exports."""
-    return import_module("faiss")
 
 
 def export_faiss(
@@ -42,7 +37,7 @@ def export_faiss(
     Searching it needs nothing of bidr. Do not add to a graph that was read from a file: Faiss then links new
     documents by Euclidean distance (see `faiss_graph`).
     """
-    faiss = faiss_module()
+    faiss = load_faiss()
     if engine not in ("scan", "hnsw"):
         raise ConfigError(f"engine: given {engine!r}, expected 'scan' or 'hnsw'")
     check_codes(codebooks, codes)
@@ -68,7 +63,7 @@ def faiss_graph(
     codewords, and that table is Euclidean whatever the metric: the graph then finds about half of what a scan finds.
     With inner products in it, it finds 98 to 99 %.
     """
-    faiss = faiss_module()
+    faiss = load_faiss()
     rotated_dim = len(codebooks.rotation)
     inner = faiss.IndexHNSWPQ(rotated_dim, codebooks.books, links, codebooks.bits, faiss.METRIC_INNER_PRODUCT)
     inner.hnsw.efConstruction = ef_construction
@@ -107,7 +102,7 @@ def export_lists(
     It visits `visits` lists, which is its `nprobe`: `faiss.extract_index_ivf(index).nprobe = ...`.
     rotation: as that of `export_faiss`.
     """
-    faiss = faiss_module()
+    faiss = load_faiss()
     check_codes(codebooks, codes)
     dim = len(codebooks.rotation)
     quantizer = faiss.IndexFlatIP(dim)
@@ -141,7 +136,7 @@ def import_faiss(index: Any) -> tuple[Codebooks, Codes]:
 
 def _by_row(index: Any) -> Codes:
     """The codes of an `IndexIVFPQ`, as packed there, in the order of ids, which must be 0, 1, ..."""
-    faiss, lists = faiss_module(), index.invlists
+    faiss, lists = load_faiss(), index.invlists
     packed = np.zeros((index.ntotal, index.code_size), dtype=np.uint8)
     times = np.zeros(index.ntotal, dtype=np.int64)
     for number in range(index.nlist):
@@ -164,7 +159,7 @@ def _by_row(index: Any) -> Codes:
 
 def import_codebooks(index: Any) -> tuple[Codebooks, Any]:
     """Codebooks of a Faiss index, and what holds its codes: an `IndexPQ`, or an `IndexIVFPQ`."""
-    faiss = faiss_module()
+    faiss = load_faiss()
     index = faiss.downcast_index(index)
     rotation = np.eye(index.d, dtype=np.float32)
     inner = index
@@ -184,13 +179,13 @@ def import_codebooks(index: Any) -> tuple[Codebooks, Any]:
 
 def code_storage(inner: Any) -> Any:
     """The `IndexPQ` that holds the codes of a scan or of a graph."""
-    faiss = faiss_module()
+    faiss = load_faiss()
     return faiss.downcast_index(inner.storage) if hasattr(inner, "storage") else inner
 
 
 def stored_codes(storage: Any) -> Codes:
     """The codes in Faiss's own memory, as packed there: valid as long as the index is."""
-    faiss = faiss_module()
+    faiss = load_faiss()
     view: Codes = faiss.rev_swig_ptr(storage.codes.data(), storage.ntotal * storage.code_size)
     return view.reshape(storage.ntotal, storage.code_size)
 
@@ -243,7 +238,7 @@ def _fill_scan(inner: Any, codebooks: Codebooks, codes: Codes, advance: Callable
 
 
 def _set_codewords(inner: Any, codebooks: Codebooks) -> None:
-    faiss = faiss_module()
+    faiss = load_faiss()
     storage = code_storage(inner)
     codewords = np.ascontiguousarray(codebooks.centroids, dtype=np.float32)
     faiss.copy_array_to_vector(codewords.ravel(), storage.pq.centroids)
@@ -251,7 +246,7 @@ def _set_codewords(inner: Any, codebooks: Codebooks) -> None:
 
 
 def _rotated(inner: Any, codebooks: Codebooks, rotation: Floats | None) -> Any:
-    faiss = faiss_module()
+    faiss = load_faiss()
     matrix = np.ascontiguousarray(codebooks.rotation if rotation is None else rotation, dtype=np.float32)
     transform = faiss.LinearTransform(matrix.shape[1], matrix.shape[0], False)
     faiss.copy_array_to_vector(matrix.ravel(), transform.A)
@@ -266,7 +261,7 @@ def _rotated(inner: Any, codebooks: Codebooks, rotation: Floats | None) -> Any:
 
 
 def _rotation_of(index: Any) -> npt.NDArray[np.float32]:
-    faiss = faiss_module()
+    faiss = load_faiss()
     chain = [faiss.downcast_VectorTransform(index.chain.at(number)) for number in range(index.chain.size())]
     if len(chain) != 1 or not isinstance(chain[0], faiss.LinearTransform) or chain[0].have_bias:
         names = ", ".join(type(transform).__name__ for transform in chain) or "none"

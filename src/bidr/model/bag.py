@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from bidr.errors import ModelError
-from bidr.files import open_regular
+from bidr.files import open_to_read
 from bidr.model.encoder import Encoder, Prompts
 from bidr.text.tokens import Tokens, TokenStore
 
@@ -68,7 +68,7 @@ class BagEncoder(Encoder):
         inner = folder / MODULES[0]["path"]
         try:
             for name in ("model.safetensors", "tokenizer.json"):
-                open_regular(inner / name).close()
+                open_to_read(inner / name).close()
             table = load_file(inner / "model.safetensors")["embedding.weight"]
             tokenizer = Tokenizer.from_file(str(inner / "tokenizer.json"))
             largest = max(tokenizer.get_vocab().values(), default=0)

@@ -14,7 +14,7 @@ import xxhash
 
 from bidr.ahead import OnItsWay, ahead
 from bidr.codes import Codebooks
-from bidr.codes.fit import encode_on
+from bidr.codes.torch_kmeans import encode_on
 from bidr.files import storage_errors, sync_file, write_json
 from bidr.model.encoder import Encoder
 from bidr.progress import bar

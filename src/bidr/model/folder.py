@@ -1,6 +1,6 @@
 """The saved model: two encoders, the codebooks, perhaps one query encoder for both, and what text they expect.
 
-model.json   what it is, its fingerprint, how it was trained
+model.json   what it is, its fingerprint, how it was trained, and a checksum over itself
 sparse/      encoder of the codes, quantizer.safetensors (rotation, codebooks), and lists.safetensors where coarse lists
              were learned
 dense/       encoder of the vectors
@@ -21,13 +21,29 @@ import xxhash
 from bidr.codes import Codebooks
 from bidr.codes.learned import LearnedLists
 from bidr.errors import ModelError
-from bidr.files import PIECE, open_regular, read_up_to, storage_errors, write_json
+from bidr.files import PIECE, open_to_read, parse_signed_json, read_up_to, storage_errors, write_signed_json
 from bidr.model.encode import encode_texts
 from bidr.model.encoder import Encoder
 from bidr.model.load import limit_length, load_encoder
 from bidr.text import Titles
 
 FORMAT, MOST_ABOUT = 1, 64 << 20
+# Those of a model.json without a checksum, of either kind, as it was written before there was one.
+UNSIGNED_KEYS = frozenset(
+    [
+        "format",
+        "fingerprint",
+        "unified",
+        "candidates",
+        "text",
+        "codes",
+        "lists",
+        "training",
+        "kind",
+        "metric",
+        "dimensions",
+    ]
+)
 QUANTIZER, LISTS = "quantizer.safetensors", "lists.safetensors"
 Floats = npt.NDArray[np.float32]
 
@@ -139,15 +155,19 @@ def read_about(folder: Path) -> dict[str, Any]:
     """What model.json says, of a format that can be read."""
     path = folder / "model.json"
     try:
-        about: dict[str, Any] = json.loads(read_up_to(path, MOST_ABOUT).decode("utf-8"))
-        found = about["format"]
+        content = read_up_to(path, MOST_ABOUT)
+        found = json.loads(content)["format"]
     except FileNotFoundError as error:
         raise ModelError(f"{folder} has no model.json; give a folder in which `bidr train` finished") from error
     except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
         raise ModelError(f"{path} cannot be read ({error}); train the model again or restore the file") from error
-    if found != FORMAT:
+    # By type too: a changed byte makes 1e0 or true of what was 1.
+    if found != FORMAT or type(found) is not int:
         raise ModelError(f"{path}: format {found}, expected {FORMAT}; use the version of bidr that wrote it")
-    return about
+    try:
+        return parse_signed_json(content, UNSIGNED_KEYS)
+    except (ValueError, TypeError) as error:
+        raise ModelError(f"{path} cannot be read ({error}); restore the file or train the model again") from error
 
 
 def save_model(
@@ -188,7 +208,7 @@ def save_model(
             shutil.rmtree(folder / name, ignore_errors=True)
             if (aside / name).exists():
                 (aside / name).rename(folder / name)
-        write_json(folder / "model.json", about)
+        write_signed_json(folder / "model.json", about)
         aside.rmdir()
     return Model(folder, device)
 
@@ -196,7 +216,7 @@ def save_model(
 def update_from(digest: Any, path: Path) -> None:
     """Add the content of a file of a model to a digest, in pieces."""
     try:
-        with open_regular(path) as content:
+        with open_to_read(path) as content:
             while piece := content.read(PIECE):
                 digest.update(piece)
     except OSError as error:

@@ -12,7 +12,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NoReturn, get_args
 
-import numpy as np
 import numpy.typing as npt
 import xxhash
 
@@ -21,7 +20,8 @@ from bidr.codes.additive import Additive, load_query
 from bidr.codes.codebooks import Floats
 from bidr.codes.vectors import Metric, VectorRows, open_vectors
 from bidr.errors import ConfigError, DataError, ModelError
-from bidr.files import storage_errors, write_json
+from bidr.files import storage_errors, write_signed_json
+from bidr.matmul import matmul_transposed
 from bidr.model.folder import FORMAT, QUANTIZER, Model, check_about, is_length, read_about, update_from
 from bidr.model.frozen_card import write_frozen_card
 
@@ -76,7 +76,7 @@ class FrozenModel:
 
     def adapt(self, queries: Floats) -> Floats:
         """As `Additive.adapt`; who only searches need not hold what codes documents."""
-        return np.asarray(queries @ self._query.T, dtype=np.float32)
+        return matmul_transposed(queries, self._query)
 
     @cached_property
     def _query(self) -> Floats:
@@ -135,7 +135,7 @@ def save_frozen(
         (folder / "model.json").unlink(missing_ok=True)
         shutil.rmtree(folder / "sparse", ignore_errors=True)
         (aside / "sparse").rename(folder / "sparse")
-        write_json(folder / "model.json", about)
+        write_signed_json(folder / "model.json", about)
         aside.rmdir()
     model = FrozenModel(folder)
     write_frozen_card(model)

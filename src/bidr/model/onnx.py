@@ -15,19 +15,18 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from bidr.errors import ConfigError, MissingExtra, ModelError
-from bidr.files import storage_errors, write_json
+from bidr.files import storage_errors, write_signed_json
 from bidr.model.bag import BagEncoder
 from bidr.model.encode import fingerprint
 from bidr.model.encoder import Encoder
 from bidr.model.folder import Model
 from bidr.model.onnx_check import Checked, Role, check
+from bidr.model.onnx_export_files import ABOUT, FORMAT, INT8, TOKENIZER, WHOLE, describe_files
 from bidr.model.transformer import TransformerEncoder
 from bidr.progress import say
 from bidr.text.tokeniser import Tokeniser
 from bidr.text.tokeniser import fingerprint as tokenizer_fingerprint
 
-FORMAT = 2
-ABOUT, WHOLE, INT8 = "onnx.json", "model.onnx", "model_int8.onnx"
 INPUTS, OUTPUT = ("input_ids", "attention_mask"), "vectors"
 MOST_IN_ONE_FILE = 1_900_000_000  # a protobuf ends at 2 GiB: larger weights go into a file of their own
 
@@ -63,7 +62,9 @@ def export_onnx(model: Model, out: Path | str, *, int8: bool = False) -> Exporte
                 own = [role for role in roles if role.encoder == name]
                 checks += _export(encoder.eval(), aside / name, own, int8)
             about = _about(model, encoders, roles, checks)
-            write_json(aside / ABOUT, about)
+            for name in encoders:
+                about["encoders"][name]["checksums"] = describe_files(aside / name)
+            write_signed_json(aside / ABOUT, about)
             if out.exists():
                 out.rmdir()
             aside.rename(out)
@@ -77,7 +78,7 @@ def _export(encoder: Encoder, folder: Path, roles: list[Role], int8: bool) -> li
     name = folder.name
     say(f"{name}: export to ONNX, then compare")
     graph, pad_id = _graph(encoder)
-    _padding(encoder.tokenizer, pad_id).save(str(folder / "tokenizer.json"))
+    _padding(encoder.tokenizer, pad_id).save(str(folder / TOKENIZER))
     _trace(graph, folder / WHOLE, name)
     found = [check(encoder, folder / WHOLE, roles, exact=True)]
     if int8:

@@ -19,6 +19,7 @@ import numpy as np
 
 from bidr.codes.codebooks import Codebooks, Codes
 from bidr.codes.fit import FIT_ROWS, fit
+from bidr.codes.kmeans import add_rows
 from bidr.codes.plain import encode_blocks
 from bidr.codes.vectors import VectorRows, let_go, open_vectors
 from bidr.errors import BidrError, ConfigError
@@ -205,8 +206,8 @@ def _reading(rows: VectorRows, mine: slice) -> dict[str, float]:
 
 def _clustering(own: Source) -> dict[str, float]:
     begun = clusters.begun(0, own[:LISTS])
-    comparing, near = _took(lambda: [of.astype(np.int64) for of in clusters.assigned(own, begun.centroids)])
-    add, blocks = partial(clusters.add_to, begun.sums, begun.sizes), [block for _, block in own.blocks()]
+    comparing, near = _took(lambda: [of[:, None] for of in clusters.assigned(own, begun.centroids)])
+    add, blocks = partial(add_rows, begun.sums[None], begun.sizes[None]), [block for _, block in own.blocks()]
     summing, _ = _took(lambda: list(map(add, blocks, near)))
     return {"comparing": comparing / len(own) / len(begun.centroids), "summing": summing / len(own)}
 

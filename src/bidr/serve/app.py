@@ -12,6 +12,7 @@ from bidr.answers import QueryVectors
 from bidr.errors import IndexFolderError, OutOfTime
 from bidr.serve import asked as asking
 from bidr.serve.call import BINARY, CLOSE, JSON, Bodies, Call, Gone, Receive, Reply, Scope, Send, as_json, send_reply
+from bidr.serve.connections import Connections
 from bidr.serve.documents import Documents
 from bidr.serve.errors import (
     OVER,
@@ -30,7 +31,6 @@ from bidr.serve.link import WriterLink
 from bidr.serve.logs import log, log_fault
 from bidr.serve.metrics import Metrics
 from bidr.serve.options import Reading, Rules
-from bidr.serve.protocol import Connections
 from bidr.serve.schema import document
 from bidr.serve.searching import search
 from bidr.serve.served import Served, Serving
@@ -49,12 +49,13 @@ class Service:
     def __init__(self, settings: Settings, served: Served, metrics: Metrics, link: WriterLink | None = None) -> None:
         self.settings, self.limits, self.served, self.metrics = settings, settings.limits, served, metrics
         self.started = self.draining = False
-        self.doors, self.bodies = Doorkeeper(settings.keys, self.limits.rate), Bodies(self.limits.bodies)
+        self.doors = Doorkeeper(settings.keys, self.limits.rate, settings.allowed_hosts)
+        self.bodies = Bodies(self.limits.bodies)
         self.pool = ThreadPoolExecutor(max(settings.threads, 1), "search")
         self._searching = 0
         metrics.queue = lambda: self._searching
         self._reading = self._reading_of(served.now)
-        self.connections, self.link = Connections(), link
+        self.connections, self.link = Connections(self.limits.connections), link
         self.documents = Documents(self.steady, self.on_thread, served, self.limits, metrics, link)
 
     async def search(self, call: Call) -> Reply:
@@ -155,6 +156,17 @@ class Service:
         """GET /openapi.json"""
         return as_json(document(self.served.now, self.limits, keys=self.settings.keys.any))
 
+    def refuse_malformed(self, client: str, error: Refused) -> Reply:
+        """Answer, count and log what is no HTTP request."""
+        try:
+            self.doors.count(client)
+        except Refused as too_many:
+            error = too_many
+        self.metrics.answered("other", error.status, 0.0)
+        if self.settings.access_log:
+            log("malformed", "warning", status=error.status, why=error.message, given=error.given, client=client)
+        return refuse(error)
+
     async def metrics_page(self, call: Call) -> Reply:
         """GET /metrics"""
         body, kind = self.metrics.render()
@@ -212,13 +224,13 @@ class Endpoint:
     async def _answer(self, call: Call) -> Reply:
         method = call.scope["method"]
         handler = self.methods.get("GET" if method == "HEAD" else method)
+        self.service.doors.admit(call, self.right.get(method, "read") if handler else "none")
         if handler is None:
             allowed = ", ".join([*self.methods, *(["HEAD"] if "GET" in self.methods else [])])
             raise wrong_method(method, allowed)
-        if self.service.connections.open > self.service.limits.connections:
+        if self.service.connections.is_over_limit:
             call.unread = True
             raise Overloaded(1.0, "too many connections are open", hint="keep fewer (limit.connections)")
-        self.service.doors.admit(call, self.right.get(method, "read"))
         return await handler(call)
 
 
@@ -239,6 +251,7 @@ def make_app(service: Service) -> Any:
 
     documents = service.documents
     open_to_all: dict[str, Right] = {"GET": "none", "HEAD": "none"}
+    health: dict[str, Right] = {"GET": "health", "HEAD": "health"}
     found: dict[str, tuple[dict[str, Right], dict[str, Handler]]] = {
         "/v1/search": ({}, {"POST": service.search}),
         "/v1/documents": (
@@ -248,8 +261,8 @@ def make_app(service: Service) -> Any:
         "/v1/index": ({}, {"GET": service.index}),
         "/metrics": ({}, {"GET": service.metrics_page}),
         "/openapi.json": (open_to_all, {"GET": service.openapi}),
-        "/livez": (open_to_all, {"GET": service.live}),
-        "/readyz": (open_to_all, {"GET": service.ready}),
+        "/livez": (health, {"GET": service.live}),
+        "/readyz": (health, {"GET": service.ready}),
     }
     endpoints = {path: Endpoint(service, path, right, **methods) for path, (right, methods) in found.items()}
     app = FastAPI(title="bidr", docs_url=None, redoc_url=None, openapi_url=None)

@@ -10,6 +10,7 @@ from urllib.parse import parse_qs
 import orjson
 
 from bidr.serve.errors import Invalid, Overloaded, Refused, Slow, TooLarge, WrongType
+from bidr.serve.json_encoding import dump_json
 from bidr.serve.limits import Limits
 
 Scope = MutableMapping[str, Any]
@@ -177,4 +178,4 @@ CLOSE: Header = (b"connection", b"close")
 
 def as_json(value: Any, status: int = 200, headers: tuple[Header, ...] = ()) -> Reply:
     """A value as an answer."""
-    return Reply(orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY), status, JSON, headers)
+    return Reply(dump_json(value, orjson.OPT_SERIALIZE_NUMPY), status, JSON, headers)

@@ -31,7 +31,7 @@ class Refused(BidrError):
         self, message: str, *, given: Any = None, expected: Any = None, hint: str = "", headers: tuple[Any, ...] = ()
     ) -> None:
         super().__init__(message)
-        self.message, self.hint, self.headers = message, hint, headers
+        self.message, self.hint, self.headers = _encodable(message), _encodable(hint), headers
         self.given, self.expected = _short(given), _short(expected)
 
 
@@ -81,6 +81,18 @@ class WrongType(Refused):
     """A body of another content type."""
 
     status, kind = 415, "unsupported_type"
+
+
+class HeadTooLarge(Refused):
+    """A request line and headers beyond the limit."""
+
+    status, kind = 431, "head_too_large"
+
+
+class Unimplemented(Refused):
+    """A feature of HTTP that this server does not have."""
+
+    status, kind = 501, "not_implemented"
 
 
 class Invalid(Refused):
@@ -168,5 +180,9 @@ def _short(value: Any) -> str | None:
     if value is None:
         return None
     shown = value if isinstance(value, str) else written(value, LONGEST)
-    shown = shown.encode("utf-8", "replace").decode()
+    shown = _encodable(shown)
     return shown if len(shown) <= LONGEST else shown[: LONGEST - 3] + "..."
+
+
+def _encodable(text: str) -> str:
+    return text.encode("utf-8", "backslashreplace").decode()

@@ -40,7 +40,7 @@ class Limits:
     queue: int = 128
     """Requests that wait for their turn, for each worker; with more the answer is 503."""
     connections: int = 1_024
-    """Connections that are open at once, for each worker."""
+    """Connections that are open at once, for each worker; for one more an idle one is closed."""
 
     def __post_init__(self) -> None:
         for field in fields(self):

@@ -16,8 +16,10 @@ ERRORS = {
     413: "The body is too large.",
     415: "A body of another type.",
     422: "A value that cannot work.",
+    431: "The head of the request is too large.",
     429: "More requests than one client may send: try again after Retry-After seconds.",
     500: "A fault of the server.",
+    501: "A transfer coding other than chunked.",
     503: "Too much to do: try again after Retry-After seconds.",
     504: "The time for the request is over.",
 }
@@ -53,12 +55,13 @@ def responses(schema: Schema, *statuses: int, kind: str = "application/json", ex
     return found | {str(status): {"$ref": f"#/components/responses/{status}"} for status in statuses}
 
 
-COMMON = (400, 401, 403, 405, 422, 429, 500, 503, 504)
+HEALTH = (400, 403, 405, 429, 431, 500, 501, 503)
+COMMON = (*HEALTH, 401, 422, 504)
 WITH_BODY = (*COMMON, 408, 413, 415)
 
 
 def getting(summary: str, schema: Schema, *, health: bool = False) -> Schema:
-    return {"summary": summary, "responses": responses(schema, *((405, 500) if health else COMMON))}
+    return {"summary": summary, "responses": responses(schema, *(HEALTH if health else COMMON))}
 
 
 def error_body() -> Schema:

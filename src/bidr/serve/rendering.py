@@ -8,6 +8,7 @@ import orjson
 from bidr.codes.codebooks import Floats
 from bidr.index.candidates import Rows
 from bidr.serve.finding import Columns
+from bidr.serve.json_encoding import dump_json
 
 NOT_GIVEN = {"word_rank": b"0"}
 
@@ -43,7 +44,7 @@ def _answers(numbers: Numbers, documents: Columns) -> bytes:
         "id": _strings(ids),
         "title": None if titles is None else _strings(titles),
         "text": None if texts is None else _strings(texts),
-        "attributes": None if attributes is None else [orjson.dumps(each) for each in attributes],
+        "attributes": None if attributes is None else [dump_json(each) for each in attributes],
     }
     given = {name: values for name, values in columns.items() if values is not None}
     parts, each = _frame(len(ids), tuple(columns), tuple(given)).copy(), 2 * len(given) + 1
@@ -58,7 +59,7 @@ def _numbers(column: Any) -> list[bytes]:
 
 def _strings(column: list[str | None]) -> list[bytes]:
     """Each on a line of its own, to be parted there: within a string of JSON there is no line break."""
-    return orjson.dumps(column, option=orjson.OPT_INDENT_2)[4:-2].split(b",\n  ")
+    return dump_json(column, orjson.OPT_INDENT_2)[4:-2].split(b",\n  ")
 
 
 @lru_cache(maxsize=16)

@@ -206,8 +206,8 @@ def _ready() -> Schema:
     )
     found = getting("Whether requests are answered, and what with.", told, health=True)
     found["responses"]["503"] = {
-        "description": "Starting, or draining.",
-        "content": {"application/json": {"schema": told}},
+        "description": "Starting, or draining; or too much to do.",
+        "content": {"application/json": {"schema": {"anyOf": [told, {"$ref": "#/components/schemas/Error"}]}}},
     }
     return found
 

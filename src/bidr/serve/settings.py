@@ -2,6 +2,7 @@
 
 import ipaddress
 import os
+import re
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -14,6 +15,7 @@ from bidr.serve.limits import Limits
 
 READ_KEY, WRITE_KEY = "BIDR_READ_KEY", "BIDR_WRITE_KEY"
 SHORTEST_KEY = 16
+HOST_NAME = re.compile(r"[a-z0-9._-]+")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +45,8 @@ class Settings:
     writer_idle: float = 2.0
     """Seconds without a write after which another program may write the index."""
     access_log: bool = True
+    allowed_hosts: tuple[str, ...] = ()
+    """Names under which the server is reached, beside localhost."""
     keys: Keys = field(default_factory=Keys)
     limits: Limits = field(default_factory=Limits)
     encoding: Encoding = field(default_factory=Encoding)
@@ -57,8 +61,18 @@ class Settings:
         given: dict[str, Any] = orjson.loads(content)
         for name in ("index", "model", "runtime"):
             given[name] = Path(given[name]) if given[name] else None
+        given["allowed_hosts"] = tuple(given["allowed_hosts"])
         encoding = Encoding.from_fields(given["encoding"])
         return cls(**given | {"keys": Keys(**given["keys"]), "limits": Limits(**given["limits"]), "encoding": encoding})
+
+
+def is_address(host: str) -> bool:
+    """Whether it is an IP address, and no name."""
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 def loopback(host: str) -> bool:
@@ -106,6 +120,12 @@ def check(settings: Settings) -> Settings:
         raise ConfigError(
             f"--writable on host {settings.host} needs a write key; set {WRITE_KEY} in the environment, or --keys FILE"
         )
+    for name in settings.allowed_hosts:
+        if not HOST_NAME.fullmatch(name) and not is_address(name):
+            raise ConfigError(
+                f"allowed-hosts: given {name!r}, expected names or addresses in lower case, without http:// and port, "
+                "such as search.example"
+            )
     for name, least, most in (("workers", 1, 256), ("threads", 0, 256), ("port", 0, 65_535), ("drain", 0, 3_600)):
         if not least <= getattr(settings, name) <= most:
             raise ConfigError(f"{name}: given {getattr(settings, name)}, expected {least} to {most}")

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 from bidr.errors import BidrError
 from bidr.index.engines.shared import share_in
 from bidr.serve.app import Service, make_app
+from bidr.serve.connections import raise_file_limit
 from bidr.serve.link import WriterLink
-from bidr.serve.logs import log, log_fault
+from bidr.serve.logs import log, log_fault, log_libraries
 from bidr.serve.metrics import Metrics
 from bidr.serve.process import report, settings_from_stdin, until_alone
 from bidr.serve.served import KEPT_FOR, LOOK_EVERY, Served, TextService
@@ -85,6 +86,13 @@ class Worker:
         if loop.time() - self._weighed > WEIGH_EVERY:
             self._weighed = loop.time()
             metrics.memory.set(pss())
+            self._tell_evicted()
+
+    def _tell_evicted(self) -> None:
+        connections = self.service.connections
+        if connections.evicted:
+            log("connections_full", "warning", evicted=connections.evicted, limit=connections.limit)
+            connections.evicted = 0
 
     async def follow(self) -> None:
         """Look again and again, for as long as the worker lives."""
@@ -111,7 +119,7 @@ def server_of(service: Service) -> Any:
     limits = service.limits
     config = uvicorn.Config(
         make_app(service),
-        http=timed_protocol(limits.body_seconds, limits.seconds, service.connections),
+        http=timed_protocol(limits.body_seconds, limits.seconds, service.connections, service.refuse_malformed),
         log_config=None,
         access_log=False,
         server_header=False,
@@ -149,6 +157,10 @@ async def drain(service: Service, server: Any) -> None:
 async def serve(settings: Settings, listening: socket.socket) -> None:
     """Answer requests until SIGTERM, or until the supervisor is gone."""
     service = await asyncio.to_thread(open_service, settings)
+    connections = service.connections
+    connections.limit = raise_file_limit(settings.limits.connections)
+    if connections.limit < settings.limits.connections:
+        log("few_files", "warning", connections=connections.limit, asked=settings.limits.connections)
     worker = Worker(service)
     server = server_of(service)
     loop = asyncio.get_running_loop()
@@ -194,6 +206,7 @@ def runner() -> Any:
 def main() -> None:
     """Settings come on standard input, the listening socket as the file descriptor that argv names."""
     settings = settings_from_stdin()
+    log_libraries()
     listening = socket.socket(fileno=int(sys.argv[1]))
     try:
         runner()(serve(settings, listening))

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -11,8 +11,10 @@ from typing import Any
 from bidr.errors import DataError
 from bidr.files import storage_errors
 from bidr.text import streams
+from bidr.text.leftout import LeftOut
 from bidr.text.records import Attributes, Document, Qrel, Query
 from bidr.text.tables import Source, SplitTables, Table, columns, file_table, objects, score
+from bidr.text.validation import check_unicode, is_unicode
 
 LOOKED_FOR = f"{streams.variants('corpus.jsonl')} (BEIR)"
 _HEADER = ["query-id", "corpus-id", "score"]
@@ -37,30 +39,31 @@ def _judgement_files(folder: Path) -> Iterator[tuple[str, Table[Qrel]]]:
             yield name.removesuffix(".tsv"), file_table(path, read_judgements)
 
 
-def read_documents(
-    path: Path, left_out: Callable[[str, str], None] = lambda place, name: None
-) -> Iterator[tuple[int, Document]]:
+def read_documents(path: Path, left_out: LeftOut | None = None) -> Iterator[tuple[int, Document]]:
     """The documents of a corpus.jsonl; `title` may be absent or null, `_id` and `text` may not.
 
     What of `metadata` is flat (strings, numbers, truth values, lists of strings) becomes the document's attributes;
-    `left_out` is called with the place and name of what else has a value.
+    `left_out` counts what else has a value, and titles and texts that JSON spelled with half of a surrogate pair.
     """
+    left_out = left_out or LeftOut()
     for number, value in objects(path):
         place = f"{path} line {number}"
-        title = _string(value, "title", place) if value.get("title") is not None else ""
+        title = "" if value.get("title") is None else left_out.repair(_string(value, "title", place), place, "title")
+        text = left_out.repair(_string(value, "text", place), place, "text")
         metadata = value.get("metadata")
         attributes = attributes_of(metadata, place)
         if metadata and len(attributes or {}) < len(metadata):
-            for name in (name for name, each in metadata.items() if not _flat(each) and each not in (None, [], {})):
-                left_out(place, name)
-        yield number, Document(_identifier(value, place), title, _string(value, "text", place), attributes)
+            for name, each in metadata.items():
+                if not (_flat(each) and is_unicode(name)) and each not in (None, [], {}):
+                    left_out(place, name)
+        yield number, Document(_identifier(value, place), title, text, attributes)
 
 
 def read_queries(path: Path) -> Iterator[tuple[int, Query]]:
     """The queries of a queries.jsonl."""
     for number, value in objects(path):
         place = f"{path} line {number}"
-        yield number, Query(_identifier(value, place), _string(value, "text", place))
+        yield number, Query(_identifier(value, place), check_unicode(_string(value, "text", place), "text", place))
 
 
 def read_judgements(path: Path) -> Iterator[tuple[int, Qrel]]:
@@ -77,13 +80,15 @@ def attributes_of(metadata: Any, place: str) -> Attributes | None:
         return None
     if not isinstance(metadata, dict):
         raise DataError(f"{place}: field 'metadata' is {type(metadata).__name__}, expected an object of attributes")
-    return {name: value for name, value in metadata.items() if _flat(value)} or None
+    return {name: value for name, value in metadata.items() if _flat(value) and is_unicode(name)} or None
 
 
 def _flat(value: Any) -> bool:
+    if isinstance(value, str):
+        return is_unicode(value)
     if isinstance(value, list):
-        return bool(value) and all(isinstance(each, str) for each in value)
-    return isinstance(value, str | int) or (isinstance(value, float) and math.isfinite(value))
+        return bool(value) and all(isinstance(each, str) and is_unicode(each) for each in value)
+    return isinstance(value, int) or (isinstance(value, float) and math.isfinite(value))
 
 
 def _identifier(value: dict[str, Any], place: str) -> str:
@@ -93,11 +98,7 @@ def _identifier(value: dict[str, Any], place: str) -> str:
         return str(identifier)
     if not isinstance(identifier, str) or not identifier:
         raise DataError(f"{place}: field '_id' is missing, empty or not a string; give every record an id")
-    if not identifier.isascii() and identifier.encode("utf-8", "replace").decode("utf-8") != identifier:
-        raise DataError(
-            f"{place}: field '_id' holds half of a surrogate pair ({identifier!a}); write the character whole"
-        )
-    return identifier
+    return check_unicode(identifier, "field '_id'", place)
 
 
 def _string(value: dict[str, Any], field: str, place: str) -> str:
@@ -106,8 +107,7 @@ def _string(value: dict[str, Any], field: str, place: str) -> str:
         raise DataError(
             f"{place}: field '{field}' is missing or not a string; every record needs one (it may be empty)"
         )
-    # JSON can spell half of a surrogate pair, which no encoder downstream accepts.
-    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
+    return text
 
 
 def write_beir(

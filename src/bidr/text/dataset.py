@@ -11,9 +11,10 @@ from bidr.errors import ConfigError, DataError
 from bidr.text import beir, irds, msmarco, parquet
 from bidr.text.ids import Ids, pass_by
 from bidr.text.leftout import LeftOut
-from bidr.text.records import Document, Qrel, Query
-from bidr.text.tables import Source, SplitTables, Table, held_table
+from bidr.text.records import Document, Qrel, Query, several_documents, several_queries
+from bidr.text.tables import Source, SplitTables, Table, held_table, score
 from bidr.text.trec import Qrels
+from bidr.text.validation import check_attribute_strings, coerce_id, format_value
 
 Titles = Literal["prepend", "ignore"]
 
@@ -131,12 +132,38 @@ class Dataset:
 
         name:           what error messages call it.
         qrels_by_split: scores by split ("train", "dev", "test"), query id and document id; above 0 is an answer.
+
+        Ids that are whole numbers become strings, and a missing title (None, NaN) an empty one; anything else that is
+        no string is a DataError.
         """
-        asked, splits = held_table(f"{name} queries", queries), {}
-        for split, qrels in (qrels_by_split or {}).items():
-            judgements = (Qrel(query, doc, score) for query, found in qrels.items() for doc, score in found.items())
-            splits[split] = SplitTables(asked, held_table(f"{name} qrels {split}", judgements))
-        return cls(Source(name, held_table(f"{name} documents", documents), splits))
+        what = f"{name} queries"
+        asked, splits = held_table(what, several_queries(queries, what)), {}
+        qrels_by_split = {} if qrels_by_split is None else qrels_by_split
+        if not isinstance(qrels_by_split, Mapping):
+            raise DataError(f"{name} qrels: given {format_value(qrels_by_split)}, expected qrels by split")
+        for split, qrels in qrels_by_split.items():
+            what = f"{name} qrels {split}"
+            splits[split] = SplitTables(asked, held_table(what, _judgements(qrels, what)))
+        what = f"{name} documents"
+        held = several_documents(documents, what)
+        for document in held:
+            if isinstance(document.attributes, Mapping):
+                check_attribute_strings(document.attributes, f"document {document.id!r}")
+        return cls(Source(name, held_table(what, held), splits))
+
+
+def _judgements(qrels: Any, what: str) -> Iterator[Qrel]:
+    """Judgements in memory, their ids strings."""
+    if not isinstance(qrels, Mapping) or not all(isinstance(found, Mapping) for found in qrels.values()):
+        raise DataError(
+            f"{what}: given {format_value(qrels)}, expected scores by query id and document id: {{'q': {{'d': 1}}}}"
+        )
+    number = 0
+    for query, found in qrels.items():
+        for document, given in found.items():
+            number += 1
+            place = f"{what} number {number}"
+            yield Qrel(coerce_id(query, place), coerce_id(document, place), score(given, place))
 
 
 def _fingerprint(tables: Sequence[Table[Any]]) -> str:
@@ -153,12 +180,12 @@ def _fingerprint(tables: Sequence[Table[Any]]) -> str:
 
 def _read_judgements(table: Table[Qrel]) -> Qrels:
     qrels: Qrels = {}
-    for number, (query, document, score) in table:
+    for number, (query, document, given) in table:
         found = qrels.setdefault(query, {})
-        if found.setdefault(document, score) != score:
+        if found.setdefault(document, given) != given:
             raise DataError(
                 f"{table.place(number)}: query {query!r} and document {document!r} were judged "
-                f"{found[document]} before and {score} here; keep one"
+                f"{found[document]} before and {given} here; keep one"
             )
     if not qrels:
         raise DataError(f"{table.where} has no judgements; expected at least one")
@@ -197,6 +224,8 @@ def load(source: str | Path) -> Dataset:
     """
     if isinstance(source, str) and source.startswith(irds.PREFIX):
         return Dataset(irds.detect(source))
+    if not isinstance(source, str | Path):
+        raise DataError(f"data: given {format_value(source)}, expected a folder (a string or a Path), or 'irds:NAME'")
     folder = Path(source)
     if folder.is_file():
         raise DataError(f"{folder} is a file; give the folder that holds the corpus, the queries and the qrels")

@@ -5,8 +5,10 @@ from functools import partial
 from typing import Any
 
 from bidr.errors import DataError, MissingExtra
+from bidr.text.leftout import LeftOut
 from bidr.text.records import Document, Qrel, Query
 from bidr.text.tables import Source, SplitTables, Table, score
+from bidr.text.validation import coerce_id, coerce_text
 
 PREFIX = "irds:"
 _OWN_SPLIT = "test"
@@ -32,7 +34,8 @@ def detect(identifier: str) -> Source:
             splits[split] = SplitTables(
                 queries, Table(f"{PREFIX}{name} qrels", partial(read_judgements, name), "number")
             )
-    table = Table(f"{PREFIX}{documents} documents", partial(read_documents, documents), "number")
+    read = partial(read_documents, documents)
+    table = Table(f"{PREFIX}{documents} documents", read, "number", telling=read)
     return Source(identifier, table, splits)
 
 
@@ -65,25 +68,34 @@ def _records(identifier: str, kind: str) -> Iterator[tuple[int, Any]]:
         raise DataError(f"ir_datasets cannot give the {kind} of {identifier!r}: {reason}") from error
 
 
-def read_documents(identifier: str) -> Iterator[tuple[int, Document]]:
-    """The documents; a record without a text or body field gives its default text."""
+def read_documents(identifier: str, left_out: LeftOut | None = None) -> Iterator[tuple[int, Document]]:
+    """The documents; a record without a text or body field gives its default text.
+
+    `left_out` counts titles and texts with half of a surrogate pair.
+    """
+    left_out = left_out or LeftOut()
     for number, record in _records(identifier, "docs"):
         text = getattr(record, "text", None) or getattr(record, "body", None)
         title = getattr(record, "title", None) or ""
         if text is None:
             title, text = "", record.default_text()
-        yield number, Document(record.doc_id, title, text)
+        if not (type(title) is str and type(text) is str and title.isascii() and text.isascii()):
+            place = f"{PREFIX}{identifier} documents number {number}"
+            title, text = left_out.repair(str(title), place, "title"), left_out.repair(str(text), place, "text")
+        yield number, Document(coerce_id(record.doc_id, f"{PREFIX}{identifier} documents number {number}"), title, text)
 
 
 def read_queries(identifier: str) -> Iterator[tuple[int, Query]]:
     """The queries, by the text that ir_datasets searches with."""
     for number, record in _records(identifier, "queries"):
-        text = getattr(record, "text", None)
-        yield number, Query(record.query_id, record.default_text() if text is None else text)
+        place, text = f"{PREFIX}{identifier} queries number {number}", getattr(record, "text", None)
+        text = record.default_text() if text is None else text
+        yield number, Query(coerce_id(record.query_id, place), coerce_text(text, place))
 
 
 def read_judgements(identifier: str) -> Iterator[tuple[int, Qrel]]:
     """The judgements."""
     for number, record in _records(identifier, "qrels"):
         place = f"{PREFIX}{identifier} qrels number {number}"
-        yield number, Qrel(record.query_id, record.doc_id, score(record.relevance, place))
+        query, document = coerce_id(record.query_id, place), coerce_id(record.doc_id, place)
+        yield number, Qrel(query, document, score(record.relevance, place))

@@ -10,6 +10,7 @@ from bidr.errors import ConfigError, DataError
 from bidr.text import beir, streams, trec
 from bidr.text.ids import Ids, pass_by
 from bidr.text.trec import Qrels
+from bidr.text.validation import coerce_ids, format_value
 
 TREC_COLUMNS = 4
 
@@ -112,7 +113,11 @@ def _known(names: Names, identifier: str, what: str, where: str) -> int:
 
 
 def _given(source: Path | str | Iterable[str]) -> Iterable[str]:
-    return _read(Path(source)) if isinstance(source, Path | str) else source
+    if isinstance(source, Path | str):
+        return coerce_ids(_read(Path(source)), str(source))
+    if isinstance(source, bytes | bytearray) or not isinstance(source, Iterable):
+        raise DataError(f"ids: given {format_value(source)}, expected a file of ids, or a list of strings")
+    return coerce_ids(source, "ids")
 
 
 def _check(source: object, given: int, count: int, what: str) -> None:

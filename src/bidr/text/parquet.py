@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from bidr.errors import DataError, MissingExtra
+from bidr.text.leftout import LeftOut
 from bidr.text.records import Document, Qrel, Query
 from bidr.text.tables import Source, SplitTables, Table, score
+from bidr.text.validation import coerce_id, coerce_text, is_missing
 
 LOOKED_FOR = "corpus.parquet or corpus/*.parquet"
 
@@ -33,7 +35,8 @@ def detect(folder: Path) -> Source | None:
         name: SplitTables(query_table, Table(_where(paths), partial(read_judgements, paths), "row", tuple(paths)))
         for name, paths in sorted(_judgement_files(folder).items())
     }
-    documents = Table(_where(corpus), partial(read_documents, corpus), "row", tuple(corpus))
+    read = partial(read_documents, corpus)
+    documents = Table(_where(corpus), read, "row", tuple(corpus), telling=read)
     return Source(folder.resolve().name, documents, splits)
 
 
@@ -55,28 +58,62 @@ def _judgement_files(folder: Path) -> dict[str, list[Path]]:
     return found
 
 
-def read_documents(paths: list[Path]) -> Iterator[tuple[int, Document]]:
-    """The documents of these files in turn; a null title or text is an empty one."""
+def read_documents(paths: list[Path], left_out: LeftOut | None = None) -> Iterator[tuple[int, Document]]:
+    """The documents of these files in turn; a null title or text is an empty one.
+
+    `left_out` counts titles and texts that are no UTF-8.
+    """
+    left_out = left_out or LeftOut()
     for place, number, (identifier, text, title) in _rows(paths, _IDS, _TEXTS, optional=("title",)):
-        yield number, Document(_identifier(identifier, place), title or "", text or "")
+        yield (
+            number,
+            Document(
+                coerce_id(identifier, place),
+                _text(title, "title", place, left_out),
+                _text(text, "text", place, left_out),
+            ),
+        )
 
 
 def read_queries(paths: list[Path]) -> Iterator[tuple[int, Query]]:
     """The queries of these files in turn."""
     for place, number, (identifier, text, _) in _rows(paths, _IDS, _TEXTS):
-        yield number, Query(_identifier(identifier, place), text or "")
+        yield number, Query(coerce_id(identifier, place), "" if is_missing(text) else coerce_text(text, place))
 
 
 def read_judgements(paths: list[Path]) -> Iterator[tuple[int, Qrel]]:
     """The judgements of these files in turn."""
     for place, number, (query, document, given, _) in _rows(paths, _QUERY_IDS, _DOCUMENT_IDS, _SCORES):
-        yield number, Qrel(_identifier(query, place), _identifier(document, place), score(given, place))
+        yield number, Qrel(coerce_id(query, place), coerce_id(document, place), score(given, place))
 
 
-def _identifier(value: Any, place: str) -> str:
-    if value is None or value == "":
-        raise DataError(f"{place}: the id is null or empty; give every row an id")
-    return str(value)
+def _text(value: Any, field: str, place: str, left_out: LeftOut) -> str:
+    if type(value) is str:
+        return value
+    if isinstance(value, InvalidUtf8):
+        left_out.count_repaired(place, field)
+        return value.decode("utf-8", "replace")
+    return "" if is_missing(value) else coerce_text(value, place, field)
+
+
+class InvalidUtf8(bytes):
+    """What a column of strings holds that is none."""
+
+
+def _values(column: Any) -> list[Any]:
+    """The values of a column. Arrow does not check that strings are UTF-8 when it reads them."""
+    try:
+        values: list[Any] = column.to_pylist()
+    except UnicodeDecodeError:
+        values = [_decode(value) for value in column.cast("large_binary").to_pylist()]
+    return values
+
+
+def _decode(value: bytes | None) -> str | InvalidUtf8 | None:
+    try:
+        return None if value is None else value.decode()
+    except UnicodeDecodeError:
+        return InvalidUtf8(value or b"")
 
 
 def _rows(
@@ -97,7 +134,7 @@ def _rows(
                 chosen = [*names, *([extra] if extra else [])]
                 row = 0
                 for batch in file.iter_batches(_BATCH, columns=chosen):
-                    values = [batch.column(name).to_pylist() for name in chosen]
+                    values = [_values(batch.column(name)) for name in chosen]
                     for fields in zip(*values, *([] if extra else [[None] * len(values[0])]), strict=True):
                         row, number = row + 1, number + 1
                         yield f"{path} row {row}", number, fields

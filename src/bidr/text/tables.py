@@ -86,7 +86,7 @@ def objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     for number, line in streams.lines(path):
         try:
             value = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise DataError(f"{path} line {number}: not valid JSON ({error}); expected one object per line") from error
         if not isinstance(value, dict):
             raise DataError(

@@ -173,7 +173,7 @@ class Workshop:
             rows = np.random.default_rng(config.seed).permutation(len(self.material.documents))[:FIT_ROWS]
             vectors = encode_rows(encoder, self.material.documents, np.sort(rows))
             say(f"fit {config.books} codebooks of {config.codewords} codewords to {len(rows):,} vectors ({kind})")
-            return fit(vectors, config.books, config.codewords, rotate=rotate, seed=config.seed, device=self.device)
+            return fit(vectors, config.books, config.codewords, rotate=rotate, seed=config.seed)
 
         return self.group.once(make)
 

@@ -1,19 +1,27 @@
 """Whatever moment the power fails in: the old state or the new one, whole, and nothing acknowledged is missing."""
 
 import os
-from collections.abc import Callable
+import random
+import shutil
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
 
-from bidr.errors import BidrError
+from bidr.errors import BidrError, StorageError
 from bidr.files import write_all
+from bidr.index.live import log as log_module
+from bidr.index.live import writer as writer_module
+from bidr.index.live.changes import Change, to_bytes
+from bidr.index.live.index import LiveIndex
+from bidr.index.live.log import LogReader, LogWriter
+from bidr.index.live.writer import LiveWriter
 from bidr.index.storage import generation as generation_module
 from bidr.index.storage.folder import CURRENT, checksum, render
 from bidr.index.storage.generation import Generation
 from bidr.index.storage.state import State, render_state
-from index.live.crashes import Disk, File, Tree, put, recorded
+from index.live.crashes import Disk, File, Killed, Tree, put, recorded
 from index.live.made_live import BOOKS, built, contents, expected, some, writer
 
 Step = tuple[Callable[[], object], dict]
@@ -31,7 +39,7 @@ class Trial:
         self.folder, self.index = folder, folder / "index"
         self.disk, self.seen, self.bad, self.opened = Disk(self.index, keep or (lambda call, node: True)), set(), [], 0
         self.room = TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None)
-        self.known: dict[frozenset, dict | str] = {}
+        self.known: dict[int, dict | str | None] = {}
 
     def run(self, before: dict, steps: list[Step]) -> None:
         for act, after in steps:
@@ -42,17 +50,18 @@ class Trial:
             self.look([after])
 
     def look(self, allowed: list[dict]) -> None:
-        for tree in self.disk.states():
-            key = frozenset(tree.items())
+        for tree in self.states():
+            key = hash(frozenset(tree.items()))  # whole states would take a gigabyte
             if key not in self.known:
                 self.met += 1
-                if self.met % self.every:
-                    continue
-                self.known[key] = self.open(tree)
-            if self.known[key] not in allowed:
+                self.known[key] = None if self.met % self.every else self.open(tree)
+            if self.known[key] not in [None, *allowed]:
                 self.bad.append(self.known[key])
                 if self.stop:
                     raise Found
+
+    def states(self) -> Iterator[Tree]:
+        return self.disk.states()
 
     def open(self, tree: Tree) -> dict | str:
         with pytest.MonkeyPatch.context() as patch:
@@ -143,6 +152,193 @@ def test_no_crash_of_a_compaction_that_keeps_its_steps_leaves_a_bad_state(tmp_pa
 @pytest.mark.parametrize("run", [tried, rebuilt])
 def test_no_crash_of_a_sample_leaves_a_bad_state(tmp_path, run):
     none_bad(tmp_path, run, every=13)
+
+
+class Unflushed(Trial):
+    """The same on a disk of which an fsync fails, and what it was to make certain may be lost.
+
+    fails_at: which fsync fails first; most: how many do. `ends`: what the writer does then.
+    """
+
+    def __init__(self, folder: Path, fails_at: int, most: int, ends: str, dropped: bool, share: float = 0.005) -> None:
+        super().__init__(folder)
+        self.share, self.chance, self.steps = share, random.Random(fails_at), steps_of(expected(range(3)))
+        self.fails_at, self.most, self.ends, self.disk.dropped = fails_at, most, ends, dropped
+        self.synced = self.refused = 0
+        self.disk.fails = self.fails
+        self.live = writer(self.index)
+
+    def fails(self) -> bool:
+        self.synced += 1
+        failing = self.fails_at < self.synced <= self.fails_at + self.most
+        if self.ends == "is killed":
+            self.disk.killed |= failing
+        return failing
+
+    def states(self) -> Iterator[Tree]:
+        """A sample. Before anything failed there is nothing new to see."""
+        return self.disk.states(lambda: self.chance.random() < self.share) if self.disk.failed else iter(())
+
+    def work(self) -> bool:
+        """Whether any fsync failed."""
+        before = expected(range(3))
+        for act, after in self.steps:
+            self.step(act, before, after)
+            before = after
+            self.look([after])
+        self.live.close()
+        LiveIndex.open(self.index).verify()
+        return self.disk.failed
+
+    def step(self, act: Callable[[LiveWriter], object], before: dict, after: dict) -> None:
+        while True:
+            with recorded(self.disk, after=lambda: self.look([before, after])):
+                try:
+                    act(self.live)
+                    return
+                except StorageError:
+                    self.refused += 1
+                    if self.ends != "is killed" and contents(self.index) != before:
+                        self.bad.append("a refused change is visible")
+                        if self.stop:
+                            raise Found from None
+                except Killed:
+                    self.refused += 1
+            if self.ends != "goes on":
+                self.disk.killed, self.most = False, min(self.most, 3)
+                self.live._close_log()
+                self.live._held.close()
+                with recorded(self.disk, after=lambda: self.look([before, after])):
+                    self.live = writer(self.index)
+
+
+def steps_of(first: dict) -> list[tuple[Callable[[LiveWriter], object], dict]]:
+    """What a writer does, each step with what the index must hold after it; each may be done twice."""
+    added = {**first, **expected([3, 4])}
+    more = {**added, **expected([5])}
+    replaced = {**more, **expected([0], 1)}
+    deleted = {name: value for name, value in replaced.items() if name not in ("doc-1", "doc-3")}
+    again = {**deleted, **expected([1])}
+    return [
+        (lambda live: live.add(*some([3, 4])), added),
+        (lambda live: live.add(*some([5])), more),
+        (lambda live: live.add(*some([0], 1)), replaced),
+        (lambda live: live.delete(["doc-1", "doc-3"], missing_ok=True), deleted),
+        (lambda live: live.flush(), deleted),
+        (lambda live: live.add(*some([1])), again),
+        (lambda live: live.compact(), again),
+        (lambda live: live.add(*some([6])), {**again, **expected([6])}),
+    ]
+
+
+Way = tuple[int, str, bool]
+ENDS = ("goes on", "is opened again", "is killed")
+# Of fsyncs that fail one after another: one, the next ones too (those of a new state), all until it is opened again.
+WAYS: list[Way] = [
+    (most, end, dropped)
+    for most in (1, 3, 10**6)
+    for end in ENDS
+    for dropped in (False, True)
+    if most <= 3 or end != "goes on"
+]
+
+
+def unflushed(
+    folder: Path, *, stride: int, short: bool = False, stop: bool = False, ways: Sequence[Way] = WAYS
+) -> tuple[int, int, int, list]:
+    """Fsyncs of the writer fail in turn: how often one did, calls refused, states opened, bad ones."""
+    known: dict[int, dict | str | None] = {}
+    failures, refused, opened, bad = 0, 0, 0, []
+    for number, (most, end, dropped) in enumerate(ways):
+        for fails_at in range(number % stride, 10**6, stride):
+            where = folder / f"{number}-{fails_at}"
+            built(where / "index", 3)
+            trial = Unflushed(where, fails_at, most, end, dropped)
+            trial.stop, trial.known, trial.opened = stop, known, opened
+            if short:
+                trial.steps = trial.steps[:4]
+            failed = trial.work()
+            failures, refused, opened, bad = failures + failed, refused + trial.refused, trial.opened, bad + trial.bad
+            shutil.rmtree(where)
+            if not failed:
+                break
+    print(f"{failures} times an fsync failed, {refused} calls refused, {opened} states opened, {len(bad)} bad")
+    return failures, refused, opened, bad
+
+
+@pytest.mark.slow
+def test_no_failed_fsync_leaves_a_bad_state(tmp_path):
+    failures, _, opened, bad = unflushed(tmp_path, stride=6)
+    assert failures > 150
+    assert opened > 2_000
+    assert bad == []
+
+
+def test_no_failed_fsync_of_a_sample_leaves_a_bad_state(tmp_path):
+    ways = [way for way in WAYS if way[0] == 3]
+    failures, refused, opened, bad = unflushed(tmp_path, stride=13, short=True, ways=ways)
+    assert failures > 5
+    assert refused > 5
+    assert opened > 20
+    assert bad == []
+
+
+def trusts_what_it_reads_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a failed fsync the log is opened again, and appended to."""
+
+    def commit(self: LiveWriter, change: Change) -> None:
+        try:
+            self._log.append([to_bytes(change)])
+        except StorageError:
+            self._close_log()
+            self._open()
+            raise
+        self._view = self._live.now()
+
+    monkeypatch.setattr(LiveWriter, "_commit", commit)
+    monkeypatch.setattr(LogReader, "appendable", property(lambda self: not self.grown()))
+
+
+def trusts_the_log_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a killed writer left is appended to, as it is read from the page cache."""
+    monkeypatch.setattr(LogReader, "appendable", property(lambda self: not self.grown()))
+
+
+def trusts_current(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A state that a killed writer put in force is taken for durable."""
+    monkeypatch.setattr(writer_module, "confirm_current", lambda folder: None)
+
+
+def shows_what_it_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Readers take all records that are whole, and the writer does not withdraw one."""
+    monkeypatch.setattr(log_module, "_is_claimed", lambda handle: False)
+    monkeypatch.setattr(LogWriter, "seal", lambda self: None)
+    monkeypatch.setattr(LiveWriter, "_flush", refused_once(LiveWriter._flush))
+
+
+def refused_once(flush: Callable[[LiveWriter], None]) -> Callable[[LiveWriter], None]:
+    def refuse(self: LiveWriter) -> None:
+        if self._log is not None and self._log.broken and not hasattr(self, "_told_once"):
+            self._told_once = True
+            raise StorageError("the disk reports an input/output error")
+        flush(self)
+
+    return refuse
+
+
+@pytest.mark.parametrize(
+    ("plant", "ends"),
+    [
+        (trusts_what_it_reads_back, "goes on"),
+        (trusts_the_log_of_another, "is killed"),
+        (trusts_current, "is killed"),
+        (shows_what_it_refused, "goes on"),
+    ],
+)
+def test_a_writer_that_trusts_a_failed_fsync_is_found_out(tmp_path, monkeypatch, plant, ends):
+    plant(monkeypatch)
+    with pytest.raises((Found, BidrError)):  # a bad state, or an index that its own writer cannot open
+        unflushed(tmp_path, stride=1, short=True, stop=True, ways=[way for way in WAYS if way[1] == ends])
 
 
 def no_fsync(call: str, node: object) -> bool:

@@ -50,6 +50,15 @@ def test_readers_of_another_process_see_each_commit_within_a_second_and_no_delet
     queries = some([100])[1]
     at: dict[tuple[str, int], float] = {}
     seen: list[tuple[float, float, set[str]]] = []
+
+    def look() -> None:
+        began = time.time()
+        answers = searcher.answers(searcher.search_vectors(QueryVectors(queries, queries), 1000))[0]
+        ids = [answer.id for answer in answers]
+        assert len(ids) == len(set(ids))  # never two versions of one document
+        assert {"doc-5", *(f"doc-{number}" for number in range(10))} <= set(ids)
+        seen.append((began, time.time(), set(ids)))
+
     assert child.stdout is not None
 
     def listen() -> None:
@@ -60,14 +69,11 @@ def test_readers_of_another_process_see_each_commit_within_a_second_and_no_delet
     listener = threading.Thread(target=listen)
     listener.start()
     while child.poll() is None:
-        began = time.time()
-        answers = searcher.answers(searcher.search_vectors(QueryVectors(queries, queries), 1000))[0]
-        ids = [answer.id for answer in answers]
-        assert len(ids) == len(set(ids))  # never two versions of one document
-        assert {"doc-5", *(f"doc-{number}" for number in range(10))} <= set(ids)
-        seen.append((began, time.time(), set(ids)))
+        look()
     listener.join()
     assert child.returncode == 0
+    time.sleep(max(0.0, at["done", 0] + 1.0 - time.time()))
+    look()
     assert len(at) == 81
     checked = {"added": 0, "deleted": 0}
     for began, ended, ids in seen:

@@ -152,8 +152,8 @@ def test_one_id_or_document_is_not_taken_for_many(tmp_path):
             live.delete("12")
         with pytest.raises(DataError, match="given the string '12'"):
             live.known("12")
-        with pytest.raises(DataError, match="ids: number 1 is 2, expected a string"):
-            live.delete(["1", 2])
+        with pytest.raises(DataError, match=r"ids: number 1: id is 2.5 \(float\), expected a string or a whole"):
+            live.delete(["1", 2.5])
         with pytest.raises(DataError, match=r"given a single Document, expected a list .* \[document\]"):
             live.add(documents[0], vectors[:1])
         with pytest.raises(DataError, match="number 0 is a str, expected a Document"):

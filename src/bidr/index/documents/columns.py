@@ -10,8 +10,9 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
+from bidr.heap import trim_heap
 from bidr.index.documents.attributes import ABSENT, ATTRIBUTES, COLUMNS, DTYPES
-from bidr.index.documents.filters import check_attributes, kind
+from bidr.index.documents.filters import check_stored_attributes, kind
 from bidr.index.documents.lines import LinesWriter, NewFile, new_lines
 from bidr.index.documents.values import PLACE, Aside, Column, Sorted, in_order
 from bidr.index.vectors import write_npy_header
@@ -45,7 +46,7 @@ class AttributesWriter:
     def append(self, given: Attributes | None) -> None:
         text = "{}"
         if given:
-            checked = check_attributes(given, f"documents: row {self.rows:,}")
+            checked = check_stored_attributes(given, f"documents: row {self.rows:,}")
             text = json.dumps(checked, ensure_ascii=False)
             for name, value in checked.items():
                 each: Any
@@ -69,10 +70,12 @@ class AttributesWriter:
             for each in self._columns.values():
                 each.put_away(self._aside)
             self._held = 0
+            trim_heap()
         if self._words_held >= WORDS_HELD:
             largest = max(self._columns.values(), key=lambda each: each.words.bytes)
             self._words_held -= largest.words.bytes
             largest.words.put_away(self._aside, largest.count)
+            trim_heap()
 
     def write(self) -> None:
         """Write the columns, after the last document; nothing where none has an attribute."""

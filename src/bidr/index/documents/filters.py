@@ -13,8 +13,11 @@ import operator
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from bidr.errors import AttributesError, ConfigError, FilterError, written
 from bidr.text.records import Attributes, Value, plain
+from bidr.text.validation import check_attribute_strings, format_value, is_unicode
 
 Scalar = str | int | float | bool
 RANGES: dict[str, Callable[[Any, Any], bool]] = {
@@ -107,6 +110,8 @@ def filter_from_json(text: str) -> Any:
 def _condition(name: Any, value: Any, depth: int) -> Filter:
     if not isinstance(name, str):
         raise FilterError("filter: an attribute's name", given=written(name), expected="a string", hint=HINT)
+    if not is_unicode(name):
+        raise _not_unicode("an attribute's name", name)
     if name == "not":
         return Not(parse_filter(value, depth + 1))
     if name in COMBINING:
@@ -143,6 +148,8 @@ def _condition(name: Any, value: Any, depth: int) -> Filter:
 
 def _scalar(name: str, value: Any) -> Scalar:
     value = plain(value)
+    if isinstance(value, str) and not is_unicode(value):
+        raise _not_unicode(f"what {name!a} is compared with", value)
     if isinstance(value, str | int) or (isinstance(value, float) and math.isfinite(value)):
         return value
     raise FilterError(
@@ -150,6 +157,15 @@ def _scalar(name: str, value: Any) -> Scalar:
         given=written(value),
         expected="a string, a finite number, true or false",
         hint='to ask for one of several write {"any": [values]}',
+    )
+
+
+def _not_unicode(what: str, value: str) -> FilterError:
+    return FilterError(
+        f"filter: {what}",
+        given=format_value(value),
+        expected="no half of a surrogate pair",
+        hint="write the character whole: no document has such a value",
     )
 
 
@@ -179,11 +195,19 @@ def kind(value: Scalar) -> str:
 
 
 def check_attributes(given: Any, what: str) -> dict[str, Value]:
-    """Attributes as they are stored; AttributesError names what cannot be."""
+    """Attributes as they are stored, numbers of numpy as Python's own; AttributesError names what cannot be."""
+    checked = check_stored_attributes(given, what)
+    check_attribute_strings(checked, what)
+    return checked
+
+
+def check_stored_attributes(given: Any, what: str) -> dict[str, Value]:
+    """The same for what may have been stored already: half of a surrogate pair was taken once."""
     if not isinstance(given, Mapping):
         raise AttributesError(
             f"{what}: attributes", given=written(given), expected="an object of values by name", hint=LEAVE_OUT
         )
+    checked: dict[str, Value] = {}
     for name, value in given.items():
         if not isinstance(name, str) or not name or name in COMBINING or len(name) > LONGEST_NAME:
             raise AttributesError(
@@ -192,14 +216,22 @@ def check_attributes(given: Any, what: str) -> dict[str, Value]:
                 expected=f'a string of 1 to {LONGEST_NAME} characters, not "and", "or" or "not"',
                 hint="give it another name",
             )
-        words = isinstance(value, list | tuple) and all(isinstance(each, str) for each in value)
-        whole = isinstance(value, int) and abs(value) < 1 << 63
-        number = whole or (isinstance(value, float) and math.isfinite(value))
-        if not (words or number or isinstance(value, str)):
-            raise AttributesError(
-                f"{what}: attribute {written(name)}",
-                given=written(value),
-                expected="a string, a finite number of 64 bits, true or false, or a list of strings",
-                hint=LEAVE_OUT,
-            )
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in given.items()}
+        checked[name] = value if type(value) is str else _stored_value(value, name, what)
+    return checked
+
+
+def _stored_value(value: Any, name: str, what: str) -> Value:
+    """A value as it is stored."""
+    found: Any = value.tolist() if isinstance(value, np.ndarray) and value.ndim == 1 else plain(value)
+    if isinstance(found, list | tuple) and all(isinstance(each, str) for each in found):
+        return [str(each) for each in found]
+    whole = isinstance(found, int) and abs(found) < 1 << 63
+    if whole or isinstance(found, str) or (isinstance(found, float) and math.isfinite(found)):
+        stored: Value = found
+        return stored
+    raise AttributesError(
+        f"{what}: attribute {written(name)}",
+        given=written(value),
+        expected="a string, a finite number of 64 bits, true or false, or a list of strings",
+        hint=LEAVE_OUT,
+    )

@@ -5,14 +5,16 @@ Documents are clustered in the space of queries, as a `Source` has them.
 
 import math
 from collections.abc import Callable, Iterator
-from importlib import import_module
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from bidr.codes.codebooks import Codebooks, Codes, Floats
+from bidr.codes.kmeans import Nearest, Numbers, add_rows
 from bidr.index.engines.sources import Decoded, Source
+from bidr.openmp import load_faiss
 
 POINTS_A_LIST, ROUNDS, SEED = 64, 10, 0
 SORTED_AT_ONCE = 1 << 18
@@ -112,9 +114,9 @@ def find_centroids(
 
 def assigned(source: Source, centroids: Floats, first: int = 0) -> Iterator[npt.NDArray[np.int32]]:
     """The cluster of every document from a row on, some at a time."""
-    index = _nearest(centroids)
+    nearest = finder(centroids)
     for _, block in source.blocks(first):
-        yield index.search(block, 1)[1][:, 0].astype(np.int32)
+        yield nearest.search(block)[:, 0]
 
 
 def offsets_of(of: npt.NDArray[Any], lists: int) -> npt.NDArray[np.int64]:
@@ -146,22 +148,14 @@ def begun(rounds: int, centroids: Floats) -> Moving:
 
 def moved(sample: Source, state: Moving, kept: Rounds, advance: Callable[[int], None]) -> Moving:
     """A round: every centroid at the mean of those nearest to it."""
-    index, sums, sizes = _nearest(state.centroids), state.sums, state.sizes
+    nearest, sums, sizes = finder(state.centroids), state.sums, state.sizes
     for start, block in sample.blocks(state.rows):
-        add_to(sums, sizes, block, index.search(block, 1)[1][:, 0])
+        add_rows(sums[None], sizes[None], block, nearest.search(block))
         advance(len(block))
         kept.keep(state._replace(rows=start + len(block)))
     sums /= np.maximum(sizes, 1)[:, None]
     _split(sums, sizes)
     return begun(state.rounds + 1, sums)
-
-
-def add_to(sums: Floats, sizes: npt.NDArray[np.int64], block: Floats, near: npt.NDArray[np.int64]) -> None:
-    """Count rows for the clusters that they are nearest to."""
-    rows = np.argsort(near, kind="stable")
-    heads = np.flatnonzero(np.diff(near[rows], prepend=-1))
-    sums[near[rows[heads]]] += np.add.reduceat(block[rows], heads)
-    sizes += np.bincount(near, minlength=len(sizes))
 
 
 def _split(centroids: Floats, sizes: npt.NDArray[np.int64]) -> None:
@@ -174,19 +168,33 @@ def _split(centroids: Floats, sizes: npt.NDArray[np.int64]) -> None:
         sizes[large] -= sizes[empty]
 
 
-def _nearest(centroids: Floats) -> Any:
-    """What finds the nearest centroid: by comparing with all, or where they are very many by a graph over them."""
-    faiss: Any = import_module("faiss")
-    if len(centroids) <= MANY_LISTS:
-        index = faiss.IndexFlatL2(centroids.shape[1])
-        index.add(centroids)
-        return index
-    index = faiss.IndexHNSWFlat(centroids.shape[1], GRAPH_LINKS)
-    index.hnsw.efConstruction, index.hnsw.efSearch = GRAPH_WIDTH, GRAPH_WIDTH
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Faiss adds to a graph with one thread: several make another graph every time."""
+    faiss = load_faiss()
     threads = faiss.omp_get_max_threads()
-    faiss.omp_set_num_threads(1)  # several would make another graph every time
+    faiss.omp_set_num_threads(1)
     try:
-        index.add(centroids)
+        yield
     finally:
         faiss.omp_set_num_threads(threads)
-    return index
+
+
+class NearestByGraph:
+    """As `Nearest` for one book of very many centroids, found by a graph over them."""
+
+    def __init__(self, centroids: Floats) -> None:
+        faiss = load_faiss()
+        self._index = faiss.IndexHNSWFlat(centroids.shape[1], GRAPH_LINKS)
+        self._index.hnsw.efConstruction, self._index.hnsw.efSearch = GRAPH_WIDTH, GRAPH_WIDTH
+        with one_thread():
+            self._index.add(centroids)
+
+    def search(self, rows: Floats) -> Numbers:
+        found: Numbers = self._index.search(rows, 1)[1].astype(np.int32)
+        return found
+
+
+def finder(centroids: Floats) -> Nearest | NearestByGraph:
+    """What finds the nearest centroid: by comparing with all, or where they are very many by a graph over them."""
+    return Nearest(centroids[None]) if len(centroids) <= MANY_LISTS else NearestByGraph(centroids)

@@ -1,46 +1,40 @@
 """The means of blocks of documents, and codes for them."""
 
-from importlib import import_module
-from typing import Any
-
 import numpy as np
 
 from bidr.codes.codebooks import Codes, Floats
-from bidr.index.engines.means import BITS, FITTED, ROUNDS, book_shape, filled
+from bidr.codes.fit import first_centroids, kmeans_step
+from bidr.codes.kmeans import Nearest
+from bidr.index.engines.means import BITS, FITTED, ROUNDS, WORDS, book_shape, filled
 from bidr.index.engines.shuffle import BLOCK
+from bidr.index.faissfile import pack
+
+SEED = 0
 
 
 class MeanCoder:
-    """Codes means with 16 codewords a book, side by side and as they are: a rotation would find hardly more."""
+    """Codes means with 16 codewords a book, side by side and as they are: a rotation would find hardly more.
+
+    words: (books, 16, width).
+    """
 
     def __init__(self, dim: int) -> None:
-        self._faiss: Any = import_module("faiss")
         books, width = book_shape(dim)
-        self._coder = self._faiss.ProductQuantizer(books * width, books, BITS)
-        self._coder.cp.niter, self._coder.cp.max_points_per_centroid = ROUNDS, FITTED
+        self._dim, self.words = books * width, np.empty((books, WORDS, width), dtype=np.float32)
 
     @property
     def code_bytes(self) -> int:
-        return int(self._coder.code_size)
-
-    @property
-    def words(self) -> Floats:
-        """(books, 16, width)."""
-        shape = (self._coder.M, self._coder.ksub, self._coder.dsub)
-        words: Floats = self._faiss.vector_to_array(self._coder.centroids).reshape(shape)
-        return words
-
-    @words.setter
-    def words(self, words: Floats) -> None:
-        self._faiss.copy_array_to_vector(np.ascontiguousarray(words, dtype=np.float32).ravel(), self._coder.centroids)
+        return (len(self.words) * BITS + 7) // 8
 
     def fit(self, means: Floats) -> None:
-        self._coder.train(filled(means, self._coder.d))
+        rows, random = filled(means, self._dim), np.random.default_rng(SEED)
+        self.words = first_centroids(rows, len(self.words), WORDS, random)
+        for _ in range(ROUNDS):
+            _, self.words = kmeans_step(rows, self.words, random)
 
     def encode(self, means: Floats) -> Codes:
         """Two codes a byte, the first one low."""
-        codes: Codes = self._coder.compute_codes(filled(means, self._coder.d))
-        return codes
+        return pack(Nearest(self.words).search(filled(means, self._dim)).astype(np.uint8), BITS)
 
 
 def means_of(rows: Floats) -> Floats:

@@ -17,6 +17,7 @@ from bidr.compiled import compiled
 from bidr.index.engines.arrange import GROUP, PIECE
 from bidr.index.engines.packed import bits_of, most_links, write_links
 from bidr.index.engines.sources import in_query_space
+from bidr.matmul import Columns, multiply
 
 Chosen = npt.NDArray[np.int32]
 Links = npt.NDArray[np.uint64]
@@ -81,7 +82,7 @@ def choose(codebooks: Codebooks, codes: Codes, near: int, first: int = 0) -> Ite
         places = places[places < count]
         vectors = decode(places)
         at = np.searchsorted(places, own)
-        scores = vectors[at] @ vectors.T
+        scores = np.ascontiguousarray(multiply(vectors, Columns(vectors[at])).T)
         scores[np.arange(len(own)), at] = -np.inf
         best = _best(scores, min(near, len(places) - 1))
         noted = np.full((groups_of(len(own)), NOTED), NOBODY, dtype=np.int32)
@@ -91,7 +92,7 @@ def choose(codebooks: Codebooks, codes: Codes, near: int, first: int = 0) -> Ite
 
 def near_pieces(means: Floats, mine: Any, count: int) -> Any:
     """So many pieces, ascending, nearest to one of some, which are among them."""
-    nearness = (means[mine] @ means.T).max(axis=0)
+    nearness = multiply(means, Columns(means[mine])).max(axis=1)
     nearness[mine] = np.inf
     return np.sort(np.argpartition(-nearness, count - 1)[:count])
 

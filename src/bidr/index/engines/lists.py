@@ -1,6 +1,5 @@
 """Inverted lists: codes stand list by list, and a query visits the lists whose centroids are nearest to it."""
 
-from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -9,11 +8,13 @@ import numpy.typing as npt
 from bidr.codes.codebooks import Floats
 from bidr.compiled import compiled
 from bidr.index.engines.base import Bitmap, Rows, as_queries, as_words, each_query
+from bidr.index.engines.clusters import one_thread
 from bidr.index.engines.filtered import Filtered
 from bidr.index.engines.keep import keep_from, key_of, kth_largest, ranked
 from bidr.index.engines.means import Means
 from bidr.index.engines.shuffle import BLOCK
 from bidr.index.engines.store import CodeStore, OverCodes
+from bidr.openmp import load_faiss
 
 Offsets = npt.NDArray[np.int64]
 
@@ -141,12 +142,13 @@ class CentroidGraph:
     """The same for very many lists, found by a graph."""
 
     def __init__(self, centroids: Floats) -> None:
-        faiss: Any = import_module("faiss")
+        faiss = load_faiss()
         self._count, self._dim = centroids.shape
         kind = faiss.ScalarQuantizer.QT_8bit
         self._index = faiss.IndexHNSWSQ(self._dim, kind, 16, faiss.METRIC_INNER_PRODUCT)
         self._index.train(centroids)
-        self._index.add(centroids)
+        with one_thread():
+            self._index.add(centroids)
 
     @property
     def nbytes(self) -> int:
@@ -154,7 +156,7 @@ class CentroidGraph:
 
     def nearest(self, query: Floats, count: int) -> Rows:
         """As `Centroids.nearest`; lists that the graph does not reach follow in their own order."""
-        faiss: Any = import_module("faiss")
+        faiss = load_faiss()
         width = faiss.SearchParametersHNSW(efSearch=max(64, 2 * count))
         found: Rows = self._index.search(query[None], count, params=width)[1][0]
         found = found[found >= 0]

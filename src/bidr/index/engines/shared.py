@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from bidr.files import open_lock
+
 Array = npt.NDArray[Any]
 _folder: Path | None = None
 
@@ -26,7 +28,7 @@ def shared(source: Path, make: Callable[[], Array]) -> Array:
     about = source.stat()
     kept = _folder / f"{source.parent.name}-{source.stem}-{about.st_ino}-{about.st_mtime_ns}.npy"
     try:
-        with kept.with_suffix(".lock").open("a") as lock:
+        with open_lock(kept.with_suffix(".lock")) as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not kept.exists():
                 _write(kept, make())
@@ -53,7 +55,7 @@ def forget_unfinished(pid: int) -> None:
 def _write(path: Path, array: Array) -> None:
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with aside.open("wb") as out:
+        with aside.open("xb") as out:
             np.save(out, array)
         aside.rename(path)
     finally:

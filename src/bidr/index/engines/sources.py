@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bidr.codes.codebooks import Codebooks, Codes, Floats
+from bidr.matmul import matmul_transposed
 
 AT_ONCE = 8_192
 # How many documents are coded again, and which share of the codewords must be what they have: vectors that were stored
@@ -70,12 +71,12 @@ def in_query_space(codebooks: Codebooks, codes: Codes) -> Floats:
     """What codes say of documents, in the space of queries: (n, dim)."""
     books, _, width = codebooks.centroids.shape
     if len(codebooks.rotation) <= codebooks.dim:
-        return codebooks.decode(codes) @ codebooks.rotation
+        return matmul_transposed(codebooks.decode(codes), codebooks.rotation.T)
     # Additive codes: a copy of the space for every book, so side by side they would take as many times the memory.
-    words = np.matmul(codebooks.centroids, codebooks.rotation.reshape(books, width, -1))
-    total = words[0][codes[:, 0]]
-    for book in range(1, books):
-        total += words[book][codes[:, book]]
+    parts = codebooks.rotation.reshape(books, width, -1)
+    total = np.zeros((len(codes), codebooks.dim), dtype=np.float32)
+    for book in range(books):
+        total += matmul_transposed(codebooks.centroids[book], parts[book].T)[codes[:, book]]
     summed: Floats = total
     return summed
 

@@ -8,6 +8,7 @@ import numpy as np
 from bidr.codes.codebooks import Codebooks, Floats
 from bidr.compiled import compiled
 from bidr.index.engines.shuffle import BYTE_SUMS
+from bidr.matmul import Columns, matmul_transposed, multiply
 
 # Rounding moves a sum of BYTE_SUMS entries by up to half a step each.
 STEPS = 255 - BYTE_SUMS // 2
@@ -29,27 +30,32 @@ class Tables:
         parts = codebooks.rotation.reshape(books, width, -1)
         same = np.cumsum([book > 0 and not np.array_equal(parts[book], parts[book - 1]) for book in range(books)])
         firsts = np.searchsorted(same, np.arange(same[-1] + 1))
+        rotation = parts[firsts].reshape(-1, codebooks.dim)
         self._shape, self._alone = (books, words), len(firsts) == books
-        self._centroids = np.array(codebooks.centroids, dtype=np.float32)
-        self._groups = [group.reshape(-1, width) for group in np.split(self._centroids, firsts[1:])]
-        self._rotation: Floats | None = np.array(parts[firsts].reshape(-1, codebooks.dim), dtype=np.float32)
+        self._centroids = np.array(codebooks.centroids if self._alone else [], dtype=np.float32)
+        self._rotation: Columns | None = None
+        self._groups: list[Columns] = []
         if len(firsts) == 1 < books and codebooks.dim <= width:
-            self._groups, self._rotation = [self._groups[0] @ self._rotation], None
-            del self._centroids
+            turned = matmul_transposed(codebooks.centroids.reshape(-1, width), rotation.T)
+            self._groups = [Columns(turned)]
+            return
+        self._rotation = Columns(rotation)
+        if not self._alone:
+            self._groups = [Columns(group.reshape(-1, width)) for group in np.split(codebooks.centroids, firsts[1:])]
 
     @property
     def nbytes(self) -> int:
-        held = sum(group.nbytes for group in self._groups)
-        return int(held + (0 if self._rotation is None else self._rotation.nbytes))
+        columns = [*self._groups, *([] if self._rotation is None else [self._rotation])]
+        return int(self._centroids.nbytes + sum(each.nbytes for each in columns))
 
     def of(self, queries: Floats) -> Floats:
         """(queries, M, words): scores of codewords."""
-        rotated = queries if self._rotation is None else queries @ self._rotation.T
+        rotated = queries if self._rotation is None else multiply(queries, self._rotation)
         if self._alone:
             found: Floats = products(rotated, self._centroids)
             return found
         parts = [rotated] if len(self._groups) == 1 else np.split(rotated, len(self._groups), axis=1)
-        scores: list[Floats] = [part @ group.T for part, group in zip(parts, self._groups, strict=True)]
+        scores: list[Floats] = [multiply(part, group) for part, group in zip(parts, self._groups, strict=True)]
         table = scores[0] if len(scores) == 1 else np.concatenate(scores, axis=1)
         return table.reshape(-1, *self._shape)
 

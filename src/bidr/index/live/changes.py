@@ -105,11 +105,11 @@ def _document(fields: list[Any]) -> Document:
 def checked_documents(documents: Sequence[Document]) -> list[Document]:
     """Documents as they are stored; DataError names the first that cannot be."""
     found: dict[str, Document] = {}
-    for row, document in enumerate(several_documents(documents)):
-        if not isinstance(document.id, str) or not document.id:
-            raise DataError(f"documents: number {row} has the id {document.id!r}, expected a string that is not empty")
+    for document in several_documents(documents):
         if document.id in found:
             raise DataError(f"documents: {document.id!r} is given twice in one call; leave one out")
-        attributes = check_attributes(document.attributes, f"document {document.id!r}") if document.attributes else None
-        found[document.id] = document._replace(attributes=attributes)
+        attributes = document.attributes
+        if attributes is not None:
+            attributes = check_attributes(attributes, f"document {document.id!r}") or None
+        found[document.id] = document if attributes is document.attributes else document._replace(attributes=attributes)
     return list(found.values())

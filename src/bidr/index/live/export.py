@@ -26,12 +26,13 @@ from bidr.files import NewFile, new_folder, remove, storage_errors, sync_file, s
 from bidr.index.candidates import Rows
 from bidr.index.documents.store import IDS
 from bidr.index.engines.lists import default_visits
-from bidr.index.faissfile import InLists, export_faiss, export_lists, faiss_module
+from bidr.index.faissfile import InLists, export_faiss, export_lists
 from bidr.index.live.export_readme import Asked, readme
 from bidr.index.live.merge import CodesOf
 from bidr.index.live.parts import Part, unpack
 from bidr.index.live.view import LiveView
 from bidr.index.vectors import write_npy_header
+from bidr.openmp import load_faiss
 from bidr.progress import bar
 
 ENGINES = ("scan", "lists", "hnsw")
@@ -163,7 +164,7 @@ class _Leaving:
             written = np.load(folder / CODES, mmap_mode="r")
             index = export_faiss(own, written, engine=self.engine, rotation=rotation)
         try:
-            faiss_module().write_index(index, str(folder / FAISS))
+            load_faiss().write_index(index, str(folder / FAISS))
         except RuntimeError as error:  # how Faiss says that the disk refuses
             reason = str(error).splitlines()[0]
             raise StorageError(

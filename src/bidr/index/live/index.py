@@ -61,7 +61,11 @@ class LiveIndex:
             if current != self._current:
                 self._view = settled(self.folder, self._load)
             elif self._log is not None and self._log.grown():
-                self._view = _after(self._view, self._changes(self._log))
+                changes = self._changes(self._log)
+                if self._log.unconfirmed and current_generation(self.folder) != current:
+                    self._view = settled(self.folder, self._load)
+                else:
+                    self._view = self._view.after(changes)
         except BaseException:
             self._current = ("", "")  # whatever was half taken up, the next look begins anew
             raise
@@ -73,9 +77,9 @@ class LiveIndex:
             return self._view
 
     def log_end(self) -> tuple[int, int] | None:
-        """Where the log ends, and its checksum there; None where it has none, or ends in the middle of a record."""
+        """Where a writer may append to the log, and its checksum there; None where it must not, or there is none."""
         log = self._log
-        return None if log is None or log.grown() else (log.end, log.chain)
+        return (log.end, log.chain) if log is not None and log.appendable else None
 
     def _load(self, name: str, digest: str) -> LiveView:
         state = read_state(self.folder, name, digest)
@@ -86,7 +90,10 @@ class LiveIndex:
         view = LiveView(self.folder, name, state, parts, Memory.empty(manifest.books, manifest.stored_dim))
         log = LogReader(self.folder / name) if state.live else None
         if log is not None:
-            view = _after(view, self._changes(log))
+            view = view.after(self._changes(log))
+            if log.unconfirmed and current_generation(self.folder) != (name, digest):
+                # Its writer may have refused them, and have put a state without them in force before it let go.
+                raise IndexFolderError(f"{self.folder / name}: was replaced while its log was read; try again")
         self._current, self._log = (name, digest), log
         return view
 
@@ -175,25 +182,3 @@ def _check_alike(folder: Path, parts: list[Part]) -> None:
                 f"{folder / part.open.segment.name}: dimensions and codes of {shape}, other segments of {shapes[0]}; "
                 f"{REBUILD}"
             )
-
-
-def _after(view: LiveView, changes: list[Change]) -> LiveView:
-    """The view with some more commits."""
-    if not changes:
-        return view
-    fitting, words = (view.memory.codes.shape[1], view.memory.vectors.shape[1]), view.manifest.words
-    for change in changes:
-        found = change.codes.shape[1], change.vectors.shape[1]
-        if len(change.documents) and (found != fitting or int(change.codes.max()) >= words):
-            raise IndexFolderError(
-                f"{view.generation}: the log holds codes and vectors of {found} numbers, expected {fitting}, or other "
-                f"codes than the {words} there are; {REBUILD}"
-            )
-    parts = list(view.parts)
-    for number, part in enumerate(parts):
-        rows = [row for change in changes for row in change.deleted.get(part.open.segment.name, ())]
-        if rows and not all(0 <= row < part.count for row in rows):
-            raise IndexFolderError(f"{view.generation}: the log deletes rows that {part.open.segment.name} has not")
-        parts[number] = part.after(rows) if rows else part
-    memory = view.memory.after(changes)
-    return LiveView(view.folder, view.generation.name, view.state, tuple(parts), memory)

@@ -1,30 +1,52 @@
 """The write-ahead log: one record a commit, durable before it is acknowledged.
 
 log            a head, then records: length, checksum over the record and the one before it, content. It only grows.
-acknowledged   how many bytes of the log are durable, with a checksum. Overwritten after each flush of the log.
+acknowledged   how many bytes of the log are durable, with a checksum. Overwritten after each flush of the log. A writer
+               holds a lock on it for as long as it may append.
 
-A record within what was acknowledged that is missing or damaged is an error. What follows it is taken as far as it is
-whole, and a rest that is not is what a writer that was cut off left: it is left out. `acknowledged` is not flushed
-itself: at worst it says too little, and it never says more than the log holds. (It is taken that a disk writes 32 bytes
-within one sector whole or not at all, as databases take it of their control files.)
+A record within what was acknowledged that is missing or damaged is an error. Records after it:
+
+- While a writer holds the lock they do not count: their flush is not over, or it failed.
+- Where none does, they count as far as they are whole: a killed writer, or a power cut, kept `acknowledged` from saying
+  so. A rest that is not whole is what a writer that was cut off left.
+- Where `acknowledged` says that the log is sealed they never count: their flush failed and they were refused.
+
+After a failed write or flush a log takes no more. Linux reports that it could not write pages once, and may then drop
+them: what is read back may not be on the disk, and the next flush says that all is well.
+
+`acknowledged` is not flushed itself: at worst it says too little, and it never says more than the log holds. (It is
+taken that a disk writes 32 bytes within one sector whole or not at all, as databases take it of their control files.)
 """
 
+import fcntl
 import os
 import struct
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from bidr.errors import REBUILD, IndexFolderError
-from bidr.files import PIECE, NewFile, check_regular, storage_errors, write_all
+from bidr.files import PIECE, NewFile, check_regular, open_regular, storage_errors, write_all
+from bidr.fork import close_in_children
 
 LOG, ACKNOWLEDGED = "log", "acknowledged"
 MAGIC = b"bidr log 1\n"
 RECORD = struct.Struct("<IQ")
 MARK = struct.Struct("<16sQQ")
-MARK_MAGIC = b"bidr log durable"
+MARK_MAGIC, SEALED_MAGIC = b"bidr log durable", b"bidr log sealed!"
 TRIES = 50
 AT_ONCE = 16 << 20
 """Bytes up to which a record is held before it is known to be whole."""
+# struct flock of 64-bit systems: type, whence, start, length (0: all), process.
+FLOCK = struct.Struct("@hhqqi0q")
+
+
+class Mark(NamedTuple):
+    """What `acknowledged` says. `sealed`: what follows `end` was refused, and nothing more is appended."""
+
+    end: int
+    sealed: bool = False
 
 
 def head(name: str) -> bytes:
@@ -44,9 +66,16 @@ def packed(content: bytes, chain: int) -> tuple[bytes, int]:
     return RECORD.pack(len(content), digest) + content, digest
 
 
-def mark(end: int) -> bytes:
+def mark(end: int, *, sealed: bool = False) -> bytes:
     """The content of `acknowledged`."""
-    return MARK.pack(MARK_MAGIC, end, _hash(MARK_MAGIC + end.to_bytes(8, "little"), 0))
+    magic = SEALED_MAGIC if sealed else MARK_MAGIC
+    return MARK.pack(magic, end, _hash(magic + end.to_bytes(8, "little"), 0))
+
+
+def parse_mark(content: bytes) -> Mark | None:
+    """What the content of `acknowledged` says; None where it is damaged."""
+    end = int.from_bytes(content[16:24], "little")
+    return next((Mark(end, sealed) for sealed in (False, True) if mark(end, sealed=sealed) == content), None)
 
 
 def _hash(content: bytes, seed: int) -> int:
@@ -62,6 +91,7 @@ class LogReader:
         self.path = state / LOG
         self._log, self._mark = _open(self.path), _open(state / ACKNOWLEDGED)
         self.end, self.chain = start(state.name)
+        self.marked = Mark(self.end)
         self.rest = 0
         if os.pread(self._log, self.end, 0) != head(state.name):
             self.close()
@@ -71,21 +101,38 @@ class LogReader:
         """Whether there is more than was read."""
         return os.fstat(self._log).st_size > self.end
 
+    @property
+    def unconfirmed(self) -> bool:
+        """Whether records were read that no writer acknowledged: they may be in the system's memory alone."""
+        return self.end > self.marked.end
+
+    @property
+    def appendable(self) -> bool:
+        """Whether all that the log holds was read and is durable, so that a writer may go on with it."""
+        return not (self.grown() or self.unconfirmed or self.marked.sealed)
+
     def read(self) -> list[bytes]:
         """The records that came since the last call; `rest` bytes after them are no whole record."""
-        durable = self._durable()
-        size = os.fstat(self._log).st_size
-        if size < max(durable, self.end):
-            raise IndexFolderError(f"{self.path}: {size:,} bytes, expected {max(durable, self.end):,}; {REBUILD}")
-        records: list[bytes] = []
-        while (body := self._record(size)) is not None:
-            records.append(body)
-        self.rest = size - self.end
-        if self.end < durable:
-            raise IndexFolderError(
-                f"{self.path}: damaged at byte {self.end:,}, though {durable:,} bytes were acknowledged; {REBUILD}"
-            )
-        return records
+        for _ in range(TRIES):
+            marked, size = self._read_mark(), os.fstat(self._log).st_size
+            least, before = max(marked.end, self.end), (self.end, self.chain)
+            if size < least:
+                raise IndexFolderError(f"{self.path}: {size:,} bytes, expected {least:,}; {REBUILD}")
+            counted = least if marked.sealed or _is_claimed(self._mark) else size
+            records: list[bytes] = []
+            while (body := self._record(counted)) is not None:
+                records.append(body)
+            if self.end < marked.end:
+                raise IndexFolderError(
+                    f"{self.path}: damaged at byte {self.end:,}, though {marked.end:,} bytes were acknowledged; "
+                    f"{REBUILD}"
+                )
+            # No writer was there before records after the mark were read. Was none there since, either?
+            if self.end == least or not (_is_claimed(self._mark) or self._read_mark() != marked):
+                self.marked, self.rest = marked, counted - self.end
+                return records
+            self.end, self.chain = before
+        raise IndexFolderError(f"{self.path}: writers came and went all the while it was read; try again")
 
     def _record(self, size: int) -> bytes | None:
         """The next record of a log of this size; None where there is no whole one.
@@ -114,11 +161,11 @@ class LogReader:
             digest.update(_read(self._log, min(PIECE, start + length - place), place))
         return int(digest.intdigest())
 
-    def _durable(self) -> int:
+    def _read_mark(self) -> Mark:
         for _ in range(TRIES):  # a writer may be at it in this very moment
             content = os.pread(self._mark, MARK.size + 1, 0)
-            if len(content) == MARK.size and mark(int.from_bytes(content[16:24], "little")) == content:
-                return int.from_bytes(content[16:24], "little")
+            if (found := parse_mark(content)) is not None:
+                return found
         raise IndexFolderError(f"{self.path.with_name(ACKNOWLEDGED)}: damaged, it holds {content!r}; {REBUILD}")
 
     def close(self) -> None:
@@ -137,9 +184,12 @@ class LogWriter:
 
     def __init__(self, state: Path, end: int, chain: int) -> None:
         self.path, self.end, self.chain, self.broken = state / LOG, end, chain, False
+        self._process, self._log, self._mark = os.getpid(), -1, -1
+        close_in_children(self)
         with storage_errors(self.path):
-            self._log = os.open(self.path, os.O_WRONLY | os.O_APPEND)
-            self._mark = os.open(state / ACKNOWLEDGED, os.O_WRONLY)
+            self._log = open_regular(self.path, os.O_WRONLY | os.O_APPEND)
+            self._mark = open_regular(state / ACKNOWLEDGED, os.O_WRONLY)
+        _set_claim(self._mark, fcntl.F_WRLCK)
 
     def append(self, contents: list[bytes]) -> None:
         """Write records and return when they are durable."""
@@ -152,25 +202,30 @@ class LogWriter:
                 whole = b"".join(records)
                 write_all(self._log, whole)
                 os.fsync(self._log)
+                os.pwrite(self._mark, mark(self.end + len(whole)), 0)
                 self.end, self.chain = self.end + len(whole), chain
-                self.acknowledge()
         except BaseException:
             self.broken = True
             raise
 
-    def acknowledge(self) -> None:
-        """Note that everything so far is durable."""
-        os.pwrite(self._mark, mark(self.end), 0)
-
-    def settle(self) -> None:
-        """Make durable what is there: records that a killed writer wrote may be in the system's memory alone."""
-        with storage_errors(self.path):
-            os.fsync(self._log)
-            self.acknowledge()
+    def seal(self) -> None:
+        """Say that what follows the acknowledged records was refused, as far as the disk lets it be said."""
+        self.broken = True
+        with suppress(OSError):
+            os.pwrite(self._mark, mark(self.end, sealed=True), 0)
 
     def close(self) -> None:
-        os.close(self._log)
-        os.close(self._mark)
+        """Let go of the log. In a forked child the lock stays: it is the parent's."""
+        handles, self._log, self._mark = (self._log, self._mark), -1, -1
+        if handles[1] >= 0 and os.getpid() == self._process:
+            _set_claim(handles[1], fcntl.F_UNLCK)
+        for handle in handles:
+            if handle >= 0:
+                os.close(handle)
+
+    def __del__(self) -> None:
+        if getattr(self, "_mark", -1) >= 0:
+            self.close()
 
 
 def write_log(state: Path, name: str, records: Sequence[bytes] = ()) -> None:
@@ -184,6 +239,24 @@ def write_log(state: Path, name: str, records: Sequence[bytes] = ()) -> None:
             out.write(whole)
 
 
+def _set_claim(handle: int, kind: int) -> None:
+    """Take or release the lock of whoever may append. An OFD lock: a reader asks for it without taking it."""
+    if hasattr(fcntl, "F_OFD_SETLK"):
+        with suppress(OSError):  # a file system without locks: refused records may be seen until they are withdrawn
+            fcntl.fcntl(handle, fcntl.F_OFD_SETLK, FLOCK.pack(kind, os.SEEK_SET, 0, 0, 0))
+
+
+def _is_claimed(handle: int) -> bool:
+    """Whether a writer may append to the log."""
+    if not hasattr(fcntl, "F_OFD_GETLK"):
+        return False
+    try:
+        found = fcntl.fcntl(handle, fcntl.F_OFD_GETLK, FLOCK.pack(fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0))
+    except OSError:
+        return False
+    return bool(FLOCK.unpack(found)[0] != fcntl.F_UNLCK)
+
+
 def _read(handle: int, size: int, place: int) -> bytes:
     """All of so many bytes, or as many as there are: the system gives 2 GiB at most at a time."""
     parts = []
@@ -195,7 +268,7 @@ def _read(handle: int, size: int, place: int) -> bytes:
 
 def _open(path: Path) -> int:
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        handle = open_regular(path, os.O_RDONLY, follow=True)
         try:
             check_regular(os.fstat(handle))
         except BaseException:

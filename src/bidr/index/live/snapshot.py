@@ -1,22 +1,22 @@
 """A copy of one state of an index while its writer goes on."""
 
 import os
-import shutil
 from pathlib import Path
 
 from bidr.errors import REBUILD, ConfigError, IndexFolderError
 from bidr.files import (
+    PIECE,
     REFUSALS,
+    NewFile,
     check_regular,
     new_folder,
     remove,
     storage_errors,
-    sync_file,
     sync_folder,
     write_atomically,
 )
 from bidr.index.live.log import ACKNOWLEDGED, LOG, LogReader, write_log
-from bidr.index.storage.folder import CURRENT, MANIFEST, settled
+from bidr.index.storage.folder import CURRENT, MANIFEST, current_generation, settled
 from bidr.index.storage.state import read_state
 
 
@@ -34,10 +34,14 @@ def write_snapshot(folder: Path, out: Path, *, copy: bool = False) -> Path:
         try:
             settled(folder, lambda name, digest: _copy_state(folder, aside, name, digest, copy))
             os.rename(aside, out)
+            try:
+                sync_folder(out.parent)
+            except OSError:
+                remove(out)  # or it could not be taken again
+                raise
         except BaseException:
             remove(aside)
             raise
-        sync_folder(out.parent)
     return out
 
 
@@ -52,6 +56,8 @@ def _copy_state(folder: Path, aside: Path, name: str, digest: str, copy: bool) -
         log = LogReader(folder / name)
         try:
             write_log(aside / name, name, log.read())
+            if log.unconfirmed and current_generation(folder) != (name, digest):
+                raise IndexFolderError(f"{folder / name}: was replaced while its log was copied; try again")
         finally:
             log.close()
         sync_folder(aside / name)
@@ -65,8 +71,7 @@ def _copy(source: Path, target: Path, copy: bool, without: tuple[str, ...] = ())
         for name in names:
             check_regular(os.stat(source / name))
             if copy or not _linked(source / name, target / name):
-                shutil.copyfile(source / name, target / name)
-                sync_file(target / name)
+                _copy_file(source / name, target / name)
     except FileNotFoundError as error:
         raise IndexFolderError(f"{source}: went away while it was copied; try again") from error
     except OSError as error:
@@ -76,6 +81,13 @@ def _copy(source: Path, target: Path, copy: bool, without: tuple[str, ...] = ())
     if MANIFEST not in names:
         raise IndexFolderError(f"{source}: has no {MANIFEST}; try again")
     sync_folder(target)
+
+
+def _copy_file(source: Path, target: Path) -> None:
+    """Copy a file and flush it by the same descriptor: one opened later may not be told of a failed write."""
+    with source.open("rb") as content, NewFile(target) as out:
+        while piece := content.read(PIECE):
+            out.write(piece)
 
 
 def _linked(source: Path, target: Path) -> bool:

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 
 from bidr.codes.codebooks import Codebooks, Floats
-from bidr.errors import ConfigError, DataError
+from bidr.errors import REBUILD, ConfigError, DataError, IndexFolderError
 from bidr.index.candidates import Rows
 from bidr.index.documents.filters import Filter, parse_filter
 from bidr.index.engines.base import as_queries
+from bidr.index.live.changes import Change
 from bidr.index.live.memory import Memory, code_scores
 from bidr.index.live.parts import Bits, OpenSegment, Part, bits_set
 from bidr.index.reader import IndexReader
@@ -37,6 +38,31 @@ class LiveView:
         state = State(segments=(segment,), model=reader.manifest.model, live=False)
         memory = Memory.empty(reader.manifest.books, reader.manifest.stored_dim)
         return cls(reader.folder, segment.name, state, (Part(OpenSegment(segment, reader), 0, None),), memory)
+
+    def after(self, changes: list[Change]) -> "LiveView":
+        """The view with some more commits."""
+        if not changes:
+            return self
+        self._check_codes(changes)
+        parts = list(self.parts)
+        for number, part in enumerate(parts):
+            rows = [row for change in changes for row in change.deleted.get(part.open.segment.name, ())]
+            if rows and not all(0 <= row < part.count for row in rows):
+                raise IndexFolderError(f"{self.generation}: the log deletes rows that {part.open.segment.name} has not")
+            parts[number] = part.after(rows) if rows else part
+        memory = self.memory.after(changes)
+        return LiveView(self.folder, self.generation.name, self.state, tuple(parts), memory)
+
+    def _check_codes(self, changes: list[Change]) -> None:
+        """Refuse codes and vectors that are not of this index."""
+        fitting, words = (self.memory.codes.shape[1], self.memory.vectors.shape[1]), self.manifest.words
+        for change in changes:
+            shapes = change.codes.shape[1], change.vectors.shape[1]
+            if len(change.documents) and (shapes != fitting or int(change.codes.max()) >= words):
+                raise IndexFolderError(
+                    f"{self.generation}: the log holds codes and vectors of {shapes} numbers, expected {fitting}, or "
+                    f"other codes than the {words} there are; {REBUILD}"
+                )
 
     def latest(self) -> "LiveView":
         return self

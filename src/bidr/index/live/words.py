@@ -20,6 +20,7 @@ from bidr.index.lexical.score import Weighed, best_words, idf
 from bidr.index.live.view import LiveCandidates, LiveView
 from bidr.index.reader import IndexReader
 from bidr.text.dataset import document_text
+from bidr.text.validation import check_queries
 from bidr.text.words import words
 
 KEPT_TEXTS = 8_192
@@ -89,6 +90,7 @@ def with_words(
 
     weight: of BM25's score, as a share of the question's best, in what is added to the score of each.
     """
+    asked = None if asked is None else check_queries(asked)
     if asked is None or len(asked) != len(places):
         raise ConfigError("lexical: given vectors without words, expected the questions in words too (words=...)")
     wanted = [row[row >= 0] for row in places] if weight else None

@@ -1,8 +1,9 @@
 """The one writer of a live index: documents come and go through the log, and become segments when there are enough."""
 
+import os
 import threading
 from collections.abc import Callable, Collection, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -10,9 +11,10 @@ from typing import Self
 import numpy as np
 
 from bidr.codes.codebooks import Floats
-from bidr.errors import DataError
+from bidr.codes.vectors import as_array
+from bidr.errors import BidrError, DataError, ForkError
 from bidr.index.documents.names import Names
-from bidr.index.live.changes import Change, checked_documents, to_bytes
+from bidr.index.live.changes import Change, checked_documents, from_bytes, to_bytes
 from bidr.index.live.coded import Coded, Coder
 from bidr.index.live.compaction import compacting, why_not_merged
 from bidr.index.live.drift import Drift, Watch
@@ -24,7 +26,7 @@ from bidr.index.live.view import LiveView
 from bidr.index.planned.budget import parse_bytes
 from bidr.index.steps.work import Work
 from bidr.index.storage.folder import FileEntry, current_generation
-from bidr.index.storage.generation import Generation, next_generation, only_writer, wanted
+from bidr.index.storage.generation import Generation, confirm_current, next_generation, only_writer, wanted
 from bidr.index.storage.state import Segment, State
 from bidr.index.vectors import LARGEST
 from bidr.progress import say
@@ -66,6 +68,7 @@ class LiveWriter:
         self._warn, self._told = warn, False
         self._watch = Watch(lambda documents, vectors: self.coder(documents, vectors).errors, warn)
         self._lock, self._held = threading.RLock(), ExitStack()
+        self._process, self._stale, self._confirmed = os.getpid(), False, False
         self._log: LogWriter | None = None
         self._names: dict[str, Names] = {}
         current_generation(self.folder)  # an index must be there before a lock file is made
@@ -97,7 +100,9 @@ class LiveWriter:
         checked = checked_documents(documents)
         if not checked:
             return 0
+        self._check_process()
         dim = self._view.manifest.dim
+        vectors = None if vectors is None else as_array(vectors, "vectors")
         if vectors is not None and vectors.shape != (len(checked), dim):
             raise DataError(f"vectors: given shape {vectors.shape}, expected {(len(checked), dim)}: one a document")
         coded = self._fitting(self.coder(checked, vectors), len(checked))
@@ -111,6 +116,7 @@ class LiveWriter:
 
     def delete(self, ids: Collection[str], *, missing_ok: bool = False) -> int:
         """Take documents out of the index in one commit; how many. An unknown id is refused, and nothing is deleted."""
+        self._check_process()
         names = list(dict.fromkeys(several_ids(ids)))
         with self._lock:
             deleted, forgotten = self._find(names)
@@ -129,9 +135,10 @@ class LiveWriter:
 
     def known(self, ids: Collection[str]) -> set[str]:
         """Those of the ids that the index has."""
+        self._check_process()
         asked = several_ids(ids)
         with self._lock:
-            self._ready()
+            self._follow_own()
             view = self._view
             return {
                 name
@@ -141,6 +148,7 @@ class LiveWriter:
 
     def flush(self) -> None:
         """Turn what the log holds into a segment."""
+        self._check_process()
         with self._lock:
             self._flush()
             if len(self._view.parts) > self.most_segments and self._may_merge():
@@ -154,18 +162,17 @@ class LiveWriter:
         return why_not is None
 
     def _flush(self) -> None:
-        with self._lock:
-            self._close_log()
-            self._open()
-            view, spare = self._view, []
-            # The first segment stays even where nothing of it is left: by its engine all are merged.
-            first = view.parts[0]
-            segments = [(part.open.segment, part.deleted) for part in view.parts if part.alive or part is first]
-            if view.memory.alive.any():
-                made = segment_of_log(view, next_segment)
-                segments.append((made, None))
-                spare.append(made.name)
-            self._put_in_force(segments, spare)
+        """A new state of what is in memory. Of the log nothing is read back: it may not be what the disk holds."""
+        self._follow_own()
+        view, spare = self._view, []
+        # The first segment stays even where nothing of it is left: by its engine all are merged.
+        first = view.parts[0]
+        segments = [(part.open.segment, part.deleted) for part in view.parts if part.alive or part is first]
+        if view.memory.alive.any():
+            made = segment_of_log(view, next_segment)
+            segments.append((made, None))
+            spare.append(made.name)
+        self._put_in_force(segments, spare)
 
     def compact(self, *, ram_budget: int | str | None = None) -> None:
         """Merge all segments and the log into one, without what is deleted; its engine is chosen anew, if it was.
@@ -174,7 +181,13 @@ class LiveWriter:
         ram_budget: most anonymous memory that it may take, with this index, which is open (bytes, or "1GiB"); what
         cannot be kept is refused.
         """
-        with self._lock, compacting(self._view, ram_budget) as work:
+        self._check_process()
+        with self._lock:
+            self._follow_own()
+            self._compact(ram_budget)
+
+    def _compact(self, ram_budget: int | str | None) -> None:
+        with compacting(self._view, ram_budget) as work:
             self._flush()
             if len(self._view.parts) > 1 or self._view.parts[0].deleted is not None:
                 before = self._view.manifest.engine
@@ -183,7 +196,9 @@ class LiveWriter:
                     say(f"{self.folder}: {self._view.count:,} documents are found by {after} now, not by {before}")
 
     def close(self) -> None:
-        """Let another writer have the index."""
+        """Let another writer have the index. In a forked child it does nothing: the index is the parent's."""
+        if os.getpid() != self._process:
+            return
         with self._lock:
             self._close_log()
             self._live.close()
@@ -195,8 +210,16 @@ class LiveWriter:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
 
+    def _check_process(self) -> None:
+        """Refuse a forked child, before it waits for a lock that a thread of the parent may have."""
+        if os.getpid() != self._process:
+            raise ForkError(
+                f"{self.folder}: this writer was opened by process {self._process} and is used in its forked child "
+                f"{os.getpid()}; open another one in the child, when the parent has closed its own"
+            )
+
     def _open(self) -> None:
-        """Take up what the disk holds. There is no log to append to where the state has none, or one that broke off."""
+        """Take up the state in force. There is no log to append to where it has none, or one that cannot be trusted."""
         self._view = self._live.now()
         self._names = {
             part.open.segment.name: self._names.get(part.open.segment.name)
@@ -206,16 +229,23 @@ class LiveWriter:
         end = self._live.log_end()
         if end is not None:
             self._log = LogWriter(self._view.generation, *end)
-            self._log.settle()
+        self._stale = False
 
-    def _ready(self) -> None:
-        """Have a log that takes more."""
-        if self._log is not None and self._log.broken:
+    def _follow_own(self) -> None:
+        """Open the state that this writer put in force, where it failed to do so at once."""
+        if self._stale:
             self._close_log()
             self._open()
+
+    def _ready(self) -> None:
+        """Have a log that takes more, in a state that stays in force."""
+        self._follow_own()
         held = len(self._view.memory.documents)
-        if self._log is None or held >= self.log_documents or self._log.end > LOG_BYTES:
+        if self._log is None or self._log.broken or held >= self.log_documents or self._log.end > LOG_BYTES:
             self.flush()
+        elif not self._confirmed:
+            confirm_current(self.folder)
+            self._confirmed = True
 
     def _find(self, ids: list[str]) -> tuple[dict[str, list[int]], list[str]]:
         """Where documents of these ids are: rows by segment, and those in the log."""
@@ -233,8 +263,17 @@ class LiveWriter:
 
     def _commit(self, change: Change) -> None:
         assert self._log is not None
-        self._log.append([to_bytes(change)])
-        self._view = self._live.now()
+        record = to_bytes(change)
+        changed = self._view.after([from_bytes(record, self._log.path)])
+        try:
+            self._log.append([record])
+        except BaseException as error:
+            self._log.seal()
+            if isinstance(error, Exception):  # else: somebody wants to stop, and the next commit does it
+                with suppress(BidrError, OSError):
+                    self._flush()
+            raise
+        self._view = changed
 
     def _merge(self, first: int, work: Work | None = None) -> None:
         parts = [part for part in self._view.parts[first:] if part.alive]
@@ -245,7 +284,9 @@ class LiveWriter:
 
     def _put_in_force(self, segments: list[tuple[Segment, Bits | None]], spare: list[str]) -> None:
         """Commit a state of these segments, with an empty log."""
-        self._close_log()
+        if self._log is not None:
+            # Should the commit fail, nobody knows which state is in force after a crash; the lock stays until one is.
+            self._log.broken = True
         view, drift = self._view, self.drift._asdict() if self.drift else self._view.state.drift
         with next_generation(self.folder, spare=spare) as generation:
             named = []
@@ -261,7 +302,8 @@ class LiveWriter:
                 return State(segments=tuple(named), model=view.state.model, files=dict(files), drift=drift)
 
             generation.commit(describe)
-        self._open()
+            self._stale = self._confirmed = True
+        self._follow_own()
 
     def _close_log(self) -> None:
         if self._log is not None:

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bidr.codes.codebooks import ENCODE_ROWS
-from bidr.codes.fit import CHUNK_ROWS, FIT_ROWS
+from bidr.codes.fit import FIT_ROWS
 from bidr.errors import ConfigError
 from bidr.index.engines.arrange import PIECE, TOGETHER
 from bidr.index.engines.clusters import GRAPH_LINKS, MANY_LISTS, ORDERED_DOCUMENTS, SORTED_AT_ONCE, sample_size
@@ -34,13 +34,12 @@ LOOK_SECONDS = 0.02
 BASE = 200 * MIB
 # Arrays of the size of a block that are there at the same time, by step; the fit's are of its sample.
 FITTING, CODING, DECODING, WRITING, MEANS, ARRANGING = 5, 5, 5, 6, 4, 4
-# And the tables of distances of a fit, of which those above 8 MiB are given back at once, and what it takes besides.
-# Measured with 96 to 1,024 dimensions and 16 to 64 bytes of either kind of codes: .53 to .93 of this.
-TABLES, LARGE_TABLE, FIT_HELD = 10, 8 * MIB, 48 * MIB
+# And a fit's codes, of this round and the one before, and what it takes besides.
+FIT_CODES, FIT_HELD = 8, 48 * MIB
 # Hashes of ids on their way to disk, and a 256th of them sorted: so many bytes, and of each document.
 NAMES_HELD, NAMED = 96 * MIB, 0.25
 # Attributes: a million values, 32 MiB of different words as they are counted, and what merging those on disk takes.
-# Measured: 55 MiB for 200,000 documents of 6 values, 73 for a million.
+# Measured, of 6 values a document: 55 MiB for 200,000, 68 for 800,000, 69 for 1.6 million.
 ATTRIBUTES_HELD = 80 * MIB
 # And where their words are written too: lengths and places; postings on their way to disk, and sorted.
 WORDED, WORDS_HELD = 12, 200 * MIB
@@ -64,9 +63,7 @@ def build_peaks(
     row, books = FLOAT.itemsize * shape.dim, shape.books
     parts = {"codes": CODING * ENCODE_ROWS * row, "vectors": WRITING * WRITE_ROWS * row}
     if fits:
-        table = FLOAT.itemsize * CHUNK_ROWS["cpu"] * books << shape.bits
-        sample = min(FIT_ROWS, shape.count) * row
-        parts["codebooks"] = FITTING * sample + TABLES * min(table, LARGE_TABLE) + FIT_HELD
+        parts["codebooks"] = min(FIT_ROWS, shape.count) * (FITTING * row + FIT_CODES * books) + FIT_HELD
     if shape.engine != "scan" or shape.count >= ORDERED_DOCUMENTS:
         lists = shape.lists if shape.engine != "scan" else max(1, shape.lists // 4)
         sample, links = sample_size(shape.count, lists), 12 * GRAPH_LINKS if lists > MANY_LISTS else 0

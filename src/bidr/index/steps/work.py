@@ -7,13 +7,12 @@ A step is begun again when anything that it was made from has changed, or a byte
 files names their checksums, so that nothing of one build can get into another.
 """
 
-import ctypes
 import fcntl
 import json
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +21,11 @@ import numpy.typing as npt
 
 from bidr.codes.vectors import VectorRows, let_go
 from bidr.errors import IndexFolderError
-from bidr.files import remove, storage_errors, write_json
+from bidr.files import open_lock, open_regular, read_regular, remove, storage_errors, write_json
+from bidr.fork import unlock_after
+from bidr.heap import trim_heap
 from bidr.index.engines.files import open_array
-from bidr.index.storage.checks import BY_BLOCK, SUFFIX, summed
+from bidr.index.storage.checks import BY_BLOCK, NEEDED, SUFFIX, summed
 from bidr.index.storage.folder import FileEntry, checksum, digest_of
 from bidr.index.storage.generation import LOCK, HashedFile
 from bidr.index.vectors import Out, write_npy_header
@@ -74,8 +75,10 @@ class Step:
             if not BY_BLOCK.fullmatch(name):
                 yield out
                 return
-            with summed(out, lambda: self._file(name + SUFFIX)) as passing:
+            described = NEEDED.fullmatch(name) is not None
+            with summed(out, lambda: self._file(name + SUFFIX), described=described) as passing:
                 yield passing
+        self.files[name] = self.files[name]._replace(blocks=passing.blocks)
 
     @contextmanager
     def _file(self, name: str) -> Iterator[HashedFile]:
@@ -100,7 +103,7 @@ class Step:
             self._marked = time.monotonic()
 
     def save(self, *, whole: bool) -> None:
-        files = {name: entry._asdict() for name, entry in self.files.items()}
+        files = {name: entry.as_fields() for name, entry in self.files.items()}
         write_json(self.work.mark(self.name), {"stamp": self.stamp, "done": self.done, "whole": whole, "files": files})
 
 
@@ -133,7 +136,7 @@ class Work:
                     write(step)
                 if self.kept:
                     step.save(whole=True)
-                    trim()
+                    trim_heap()  # what one step took is not the next one's
         return step.files
 
     def rows(
@@ -159,8 +162,13 @@ class Work:
         """An array on disk to write to anywhere; gone afterwards. Its space is taken at once: a disk that is full
         later could not say so."""
         path = self.folder / name
-        with storage_errors(path), path.open("wb") as out:
-            os.posix_fallocate(out.fileno(), 0, count * np.dtype(dtype).itemsize)
+        remove(path)
+        with storage_errors(path):
+            handle = open_regular(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+            try:
+                os.posix_fallocate(handle, 0, count * np.dtype(dtype).itemsize)
+            finally:
+                os.close(handle)
         try:
             yield np.memmap(path, dtype=dtype, mode="r+", shape=(count,))
         finally:
@@ -192,7 +200,7 @@ class Work:
             return None, False
         stamp = _stamp(name, made_from)
         try:
-            found = json.loads(self.mark(name).read_bytes())
+            found = json.loads(read_regular(self.mark(name)))
             if found["stamp"] != stamp:
                 return None, False
             step, whole = Step(self, name, stamp, int(found["done"])), bool(found["whole"])
@@ -201,7 +209,7 @@ class Work:
                 grown = whole and (self.folder / file).stat().st_size != int(entry["size"])
                 if grown or digest.hexdigest() != entry["xxh3"]:
                     return None, False
-                step.files[file], step.digests[file] = FileEntry(int(entry["size"]), entry["xxh3"]), digest
+                step.files[file], step.digests[file] = FileEntry.from_fields(entry), digest
         except (OSError, ValueError, LookupError, TypeError, AttributeError):
             return None, False
         return step, whole
@@ -213,7 +221,7 @@ def working(index: Path, name: str = WORK) -> Iterator[Work]:
     folder, aside = index / name, index / f"{name}.done"
     with storage_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        with (folder / LOCK).open("a") as lock:
+        with open_lock(folder / LOCK) as lock, unlock_after(lock):
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
@@ -283,12 +291,6 @@ def stamp_of(array: Any) -> str:
     else:
         said += checksum(np.ascontiguousarray(held).data.cast("B"))  # type: ignore[arg-type]
     return checksum(said.encode())
-
-
-def trim() -> None:
-    """Give free memory back to the system, where the C library can: what one step took is not the next one's."""
-    with suppress(OSError, AttributeError):
-        ctypes.CDLL(None).malloc_trim(0)
 
 
 def forget(array: Any) -> None:

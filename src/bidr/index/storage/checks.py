@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 
 import numpy as np
+import numpy.typing as npt
 
 from bidr.index.storage.folder import HasFiles
 from bidr.index.vectors.layout import CHECK, check_keys
@@ -17,6 +18,9 @@ WHOLE = 1 << 18
 BY_BLOCK = re.compile(
     r"order\.npy|(ids|documents|attributes)\.(blob|offsets\.npy)|ids\.(hashes|rows)\.npy|words\.\w+\.npy"
 )
+
+# Those of these that nothing else in the index tells: small ones have the checksums of their blocks in the manifest.
+NEEDED = re.compile(r"order\.npy|(ids|documents|attributes)\.(blob|offsets\.npy)")
 
 
 def checks_of(name: str, size: int) -> dict[str, int]:
@@ -35,17 +39,28 @@ def unchecked(files: HasFiles) -> list[str]:
 
 
 @contextmanager
-def summed(out: Out, create: Callable[[], AbstractContextManager[Out]]) -> Iterator[Out]:
-    """A file whose blocks are summed up as they are written; `create` opens the one for the sums, if it gets one."""
+def summed(
+    out: Out, create: Callable[[], AbstractContextManager[Out]], *, described: bool = False
+) -> Iterator["SummedFile"]:
+    """A file whose blocks are summed up as they are written; `create` opens the one for the sums, if it gets one.
+
+    described: of a file that gets none, sum up its blocks nevertheless.
+    """
     with ExitStack() as opened:
-        passing = _Passing(out, lambda: opened.enter_context(create()))
+        passing = SummedFile(out, lambda: opened.enter_context(create()), described)
         yield passing
         passing.finish()
 
 
-class _Passing:
-    def __init__(self, out: Out, begin: Callable[[], Out]) -> None:
-        self._out, self._begin = out, begin
+class SummedFile:
+    """A file being written, with the checksums of its blocks.
+
+    blocks: those of a small file, once it is finished (see `FileEntry`).
+    """
+
+    def __init__(self, out: Out, begin: Callable[[], Out], described: bool) -> None:
+        self._out, self._begin, self._described = out, begin, described
+        self.blocks = ""
         self._waiting: list[bytes] = []
         self._waits = 0
         self._sums: Out | None = None
@@ -60,10 +75,10 @@ class _Passing:
     def finish(self) -> None:
         if self._sums is not None:
             self._sum(last=True)
+        elif self._described and self._waits > BLOCK:  # of one block the checksum of the file says as much
+            self.blocks = sum_blocks(b"".join(self._waiting)).astype(">u4").tobytes().hex()
 
     def _sum(self, *, last: bool) -> None:
-        from bidr.index.vectors.fetching import checksums
-
         content = b"".join(self._waiting)
         if last:
             content += bytes(-len(content) % BLOCK)
@@ -71,5 +86,12 @@ class _Passing:
         self._waiting, self._waits = [content[end:]], len(content) - end
         if self._sums is None:
             self._sums = self._begin()
-        found = checksums(np.frombuffer(content[:end], dtype="<u8"), np.empty(0, dtype=np.uint8), check_keys())
-        self._sums.write(found.astype(CHECK).tobytes())
+        self._sums.write(sum_blocks(content[:end]).tobytes())
+
+
+def sum_blocks(content: bytes) -> npt.NDArray[np.uint32]:
+    """The checksums of blocks, the last of which is filled up with zeros."""
+    from bidr.index.vectors.fetching import checksums
+
+    filled = np.frombuffer(content + bytes(-len(content) % BLOCK), dtype="<u8")
+    return checksums(filled, np.empty(0, dtype=np.uint8), check_keys()).astype(CHECK)

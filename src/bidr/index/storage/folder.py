@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Protocol, Self, TypeVar
 from bidr.codes.codebooks import Floats
 from bidr.codes.vectors import cut_off
 from bidr.errors import REBUILD, IndexFolderError
-from bidr.files import check_regular, open_regular, read_up_to
+from bidr.files import check_regular, open_to_read, read_up_to
 
 FORMAT = 2
 LIVE_FORMAT = 3
@@ -28,6 +28,7 @@ MANIFEST = "manifest.json"
 GENERATION = re.compile(r"\d{6}")
 BARE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 CHECKSUM = re.compile(r"[0-9a-f]{32}")
+BLOCKS = re.compile(r"([0-9a-f]{8})*")
 HASH_BYTES = 1 << 22
 MOST_CURRENT, MOST_MANIFEST = 1 << 10, 64 << 20
 MOST_COUNT = 1 << 40
@@ -39,10 +40,26 @@ T = TypeVar("T")
 
 
 class FileEntry(NamedTuple):
-    """What a file of the index must be: its size in bytes and its xxh3 (128 bit) as hex."""
+    """What a file of the index must be: its size in bytes and its xxh3 (128 bit) as hex.
+
+    blocks: of a file without checksums of its blocks beside it these checksums, 8 hexadecimal digits each, where a
+            repair needs them: what is whole of a damaged file is told by them.
+    """
 
     size: int
     xxh3: str
+    blocks: str = ""
+
+    def as_fields(self) -> dict[str, Any]:
+        """As a manifest has it."""
+        fields = self._asdict()
+        if not self.blocks:
+            del fields["blocks"]
+        return fields
+
+    @classmethod
+    def from_fields(cls, fields: dict[str, Any]) -> Self:
+        return cls(fields["size"], fields["xxh3"], fields.get("blocks", ""))
 
 
 class ModelStamp(NamedTuple):
@@ -122,7 +139,7 @@ def digest_of(path: Path, size: int | None = None) -> Any:
 
     digest, left = xxh3_128(), path.stat().st_size if size is None else size
     if left:
-        with open_regular(path) as content:
+        with open_to_read(path) as content:
             while piece := content.read(min(HASH_BYTES, left)):
                 digest.update(piece)
                 left -= len(piece)
@@ -133,7 +150,7 @@ def render(manifest: Manifest) -> bytes:
     """The one way a manifest is written, so that any other byte shows."""
     fields = asdict(manifest)
     fields["model"] = manifest.model._asdict() if manifest.model else None
-    fields["files"] = {name: entry._asdict() for name, entry in sorted(manifest.files.items())}
+    fields["files"] = {name: entry.as_fields() for name, entry in sorted(manifest.files.items())}
     # Left out where they say what held before there was a choice: vectors are whole, the engine stays.
     for name, usual in (("dims", None), ("code_error", None), ("auto", False)):
         if fields[name] is usual:
@@ -179,11 +196,11 @@ def entries_of(fields: Any) -> dict[str, FileEntry]:
     """Sizes and checksums by bare names."""
     if not isinstance(fields, dict):
         raise ValueError(f"files {fields!r}, expected names with size and checksum")
-    files = {name: FileEntry(**entry) for name, entry in fields.items()}
+    files = {name: FileEntry.from_fields(entry) for name, entry in fields.items()}
     for name, entry in files.items():
         if not BARE_NAME.fullmatch(name):
             raise ValueError(f"file name {name!r}, expected a bare name without folders")
-        if not is_count(entry.size) or not CHECKSUM.fullmatch(entry.xxh3):
+        if not is_count(entry.size) or not CHECKSUM.fullmatch(entry.xxh3) or not BLOCKS.fullmatch(entry.blocks):
             raise ValueError(f"file {name}: {entry}, expected a size and a checksum")
     return files
 

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from bidr.errors import ConfigError, IndexFolderError
-from bidr.files import NewFile, remove, storage_errors, sync_folder, write_atomically
+from bidr.files import NewFile, open_lock, remove, storage_errors, sync_folder, write_atomically
+from bidr.fork import unlock_after
 from bidr.index.storage.folder import (
     CURRENT,
     GENERATION,
@@ -59,7 +60,7 @@ class Generation:
     """A generation that nobody can see yet: write its files, then commit it."""
 
     def __init__(self, folder: Path, name: str, *, alone: bool = True) -> None:
-        self.folder, self.name, self.alone = folder, name, alone
+        self.folder, self.name, self.alone, self.process = folder, name, alone, os.getpid()
         self.aside = folder / f".{name}.{os.getpid()}.new"
         self.files: dict[str, FileEntry] = {}
 
@@ -133,9 +134,11 @@ def next_generation(
             os.mkdir(generation.aside)
             yield generation
         except BaseException:
-            remove(generation.aside)
-            if in_force(folder) != generation.name:
-                remove(folder / generation.name)
+            if os.getpid() == generation.process:  # to a forked child nothing of it belongs
+                remove(generation.aside)
+                # Not where CURRENT is there and cannot be read: it may name what would be removed.
+                if in_force(folder) not in (generation.name, None) or not (folder / CURRENT).exists():
+                    remove(folder / generation.name)
             raise
     if in_force(folder) == generation.name:
         remove_unnamed(folder, previous[len(previous) - keep :])
@@ -159,8 +162,8 @@ def only_writer(folder: Path, wait: float = 0.0) -> Iterator[None]:
     Whoever comes holds NEXT until it has LOCK. So who has the index sees that it is wanted, and who lets it go does not
     get it back before. The system lets go of both for a process that is killed.
     """
-    with storage_errors(folder / LOCK), (folder / LOCK).open("a") as lock:
-        with (folder / NEXT).open("a") as turn:
+    with storage_errors(folder / LOCK), open_lock(folder / LOCK) as lock, unlock_after(lock):
+        with open_lock(folder / NEXT) as turn, unlock_after(turn):
             _take((turn, lock), folder, wait)
         yield
 
@@ -190,10 +193,16 @@ def _free(file: IO[str]) -> bool:
 def wanted(folder: Path) -> bool:
     """Whether another process waits to write. For who has the index."""
     try:
-        with (folder / NEXT).open("a") as turn:
+        with open_lock(folder / NEXT) as turn:
             return not _free(turn)
     except OSError:  # a courtesy: what was written before is none the worse
         return False
+
+
+def confirm_current(folder: Path) -> None:
+    """Write CURRENT again. Whoever put it there may have been killed, or have failed, before it was durable."""
+    name, digest = current_generation(folder)
+    write_atomically(folder / CURRENT, f"{name} {digest}\n".encode())
 
 
 def in_force(folder: Path) -> str | None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from bidr.errors import REBUILD, IndexFolderError
+from bidr.files import read_regular
 from bidr.index.storage.folder import (
     CHECKSUM,
     FORMAT,
@@ -66,7 +67,7 @@ def render_state(state: State) -> bytes:
             "format": LIVE_FORMAT,
             "segments": [asdict(segment) for segment in state.segments],
             "model": state.model._asdict() if state.model else None,
-            "files": {name: entry._asdict() for name, entry in sorted(state.files.items())},
+            "files": {name: entry.as_fields() for name, entry in sorted(state.files.items())},
             "drift": state.drift,
         }
     )
@@ -80,12 +81,17 @@ def read_state(folder: Path, name: str, digest: str) -> State:
     if fields["format"] == FORMAT:
         manifest = parse(content, path)
         return State(segments=(Segment(name, digest, manifest.count),), model=manifest.model, live=False)
-    try:
-        state = _from_fields(fields)
-    except UNREADABLE as error:
-        raise IndexFolderError(f"{path}: not a manifest that bidr wrote ({error}); {REBUILD}") from error
+    state = parse_state(fields, path)
     check_sizes(folder / name, state.files)
     return state
+
+
+def parse_state(fields: dict[str, Any], path: Path) -> State:
+    """A state from what its manifest says."""
+    try:
+        return _from_fields(fields)
+    except UNREADABLE as error:
+        raise IndexFolderError(f"{path}: not a manifest that bidr wrote ({error}); {REBUILD}") from error
 
 
 def state_in_force(folder: Path) -> tuple[str, State]:
@@ -101,7 +107,7 @@ def model_of(folder: Path) -> ModelStamp | None:
 def named_by(generation: Path) -> list[str]:
     """The segments that a generation names; none where it cannot be read."""
     try:
-        fields = json.loads((generation / MANIFEST).read_bytes())["manifest"]
+        fields = json.loads(read_regular(generation / MANIFEST))["manifest"]
         return [str(segment["name"]) for segment in fields.get("segments", [])]
     except (OSError, *UNREADABLE):
         return []

@@ -9,7 +9,7 @@ import numpy as np
 
 from bidr.codes.codebooks import Floats
 from bidr.errors import REBUILD, ConfigError, IndexFolderError
-from bidr.files import open_regular
+from bidr.files import open_to_read
 from bidr.index.vectors.npy import BLOCK, NPY_HEADER, read_npy_header
 
 Kind = Literal["fp16", "int8"]
@@ -42,7 +42,7 @@ def to_rows(kind: str, values: Floats) -> np.ndarray[Any, Any]:
 def read_layout(path: Path) -> tuple[Kind, int, int, int]:
     """Kind, count, dimensions and first byte of a file of vectors, its header checked."""
     try:
-        with open_regular(path) as opened:
+        with open_to_read(path) as opened:
             match = NPY_HEADER.match(opened.read(BLOCK))
     except OSError as error:
         raise IndexFolderError(f"{path}: cannot be read ({error.strerror}); {REBUILD}") from error

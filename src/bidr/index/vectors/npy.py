@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from bidr.errors import REBUILD, IndexFolderError
-from bidr.files import open_regular
+from bidr.files import open_to_read
 
 BLOCK, ALIGN = 4_096, 16
 MAGIC = b"\x93NUMPY\x01\x00"
@@ -44,7 +44,7 @@ def read_npy_header(path: Path, dtype: np.dtype[Any], dimensions: int) -> tuple[
     Not by numpy: its parser evaluates the header as Python and fails on a damaged one in many ways.
     """
     try:
-        with open_regular(path) as opened:
+        with open_to_read(path) as opened:
             head, size = opened.read(BLOCK), os.fstat(opened.fileno()).st_size
     except OSError as error:
         raise IndexFolderError(f"{path}: cannot be read ({error.strerror}); {REBUILD}") from error

@@ -12,7 +12,7 @@ import torch
 from bidr.codes.codebooks import Floats
 from bidr.model.encoder import Encoder
 from bidr.model.folder import Model
-from bidr.model.onnx import ABOUT, INT8, WHOLE
+from bidr.model.onnx_export_files import INT8, TOKENIZER, WHOLE, list_external_data, load_about, read_file, verify_file
 from bidr.text.tokeniser import Tokeniser
 from bidr.text.tokens import TokenRows, Tokens
 
@@ -84,10 +84,13 @@ def _torch_runner(encoder: Encoder) -> Runner:
 
 
 def by_onnx(folder: Path, int8: dict[str, bool], threads: int) -> Encoders:
-    """Exported files; `int8` says for queries and documents whether the 8-bit files are taken. Loads no torch model."""
+    """Exported files; `int8` says for queries and documents whether the 8-bit files are taken. Loads no torch model.
+
+    Each file is compared with its checksum before it is loaded; ModelError where it is not what was exported.
+    """
     from tokenizers import Tokenizer
 
-    about = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
+    about = load_about(folder)
     runners: dict[str, Runner] = {}
     roles, tokenisers = {}, {}
     for role in ("queries", "documents"):
@@ -97,23 +100,33 @@ def by_onnx(folder: Path, int8: dict[str, bool], threads: int) -> Encoders:
             how = about[role][side]
             reading = Reading(f"{how['encoder']}/{file}", how["prompt"], how["max_length"])
             sides.append(reading)
-            runners[reading.encoder] = runners.get(reading.encoder) or _onnx_runner(folder / reading.encoder, threads)
+            pieces = read_file(folder, about, how["encoder"], TOKENIZER).decode("utf-8")
+            if reading.encoder not in runners:
+                graph = _load_graph(folder, about, how["encoder"], file)
+                runners[reading.encoder] = _onnx_runner(graph, pieces, threads)
             if reading not in tokenisers:
-                tokenizer = Tokenizer.from_file(str(folder / how["encoder"] / "tokenizer.json"))
-                tokenisers[reading] = Tokeniser(tokenizer, reading.max_length)
+                tokenisers[reading] = Tokeniser(Tokenizer.from_str(pieces), reading.max_length)
         roles[role] = Sides(*sides)
     return Encoders(runners, tokenisers, roles)
 
 
-def _onnx_runner(path: Path, threads: int) -> Runner:
+def _load_graph(folder: Path, about: dict[str, Any], encoder: str, file: str) -> bytes | str:
+    """What ONNX Runtime opens: the very bytes that were compared, or the path where weights lie beside the graph."""
+    beside = list_external_data(about, encoder, file)
+    if not beside:
+        return read_file(folder, about, encoder, file)
+    paths = [verify_file(folder, about, encoder, name) for name in (file, *beside)]
+    return str(paths[0])
+
+
+def _onnx_runner(graph: bytes | str, tokenizer: str, threads: int) -> Runner:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
     options.log_severity_level = 3
-    session: Any = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    padding = json.loads((path.parent / "tokenizer.json").read_text(encoding="utf-8"))["padding"]
-    pad_id = int(padding["pad_id"])
+    session: Any = onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
+    pad_id = int(json.loads(tokenizer)["padding"]["pad_id"])
 
     def run(tokens: Tokens) -> Floats:
         rows = TokenRows(tokens)

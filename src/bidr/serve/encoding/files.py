@@ -1,16 +1,17 @@
-"""The ONNX files of a model: exported once, by one of several workers, and kept."""
+"""The ONNX files of a model: exported once, by one of several workers, and kept; compared before they are loaded."""
 
 import fcntl
-import json
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from bidr.files import storage_errors, write_json
+from bidr.errors import ModelError
+from bidr.files import open_lock, parse_signed_json, remove, storage_errors, write_signed_json
 from bidr.model.folder import Model
-from bidr.model.onnx import ABOUT, FORMAT, INT8, export_onnx
+from bidr.model.onnx import export_onnx
+from bidr.model.onnx_export_files import INT8, verify_export
+from bidr.serve.logs import log
 
 PARITY = "parity.json"
 Compare = Callable[[Path], dict[str, Any]]
@@ -27,7 +28,7 @@ def exported(model: Model, root: Path, index: str, *, int8: bool, compare: Compa
         root.mkdir(parents=True, exist_ok=True)
         with _alone(root / ".lock"):
             if not _whole(folder, model, int8):
-                shutil.rmtree(folder, ignore_errors=True)
+                remove(folder)
                 export_onnx(Model(model.folder), folder, int8=int8)  # one of its own, so that its weights go again
             return folder, _parity(folder, index, compare) if int8 else {}
 
@@ -35,28 +36,31 @@ def exported(model: Model, root: Path, index: str, *, int8: bool, compare: Compa
 def _parity(folder: Path, index: str, compare: Compare) -> dict[str, Any]:
     path = folder / PARITY
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = parse_signed_json(path.read_bytes())
         if found["index"] == index:
             return dict(found["parity"])
     except (OSError, ValueError, LookupError, TypeError):
         pass
     measured = compare(folder)
-    write_json(path, {"index": index, "parity": measured})
+    write_signed_json(path, {"index": index, "parity": measured})
     return measured
 
 
 def _whole(folder: Path, model: Model, int8: bool) -> bool:
-    try:
-        about = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
-        names = about["encoders"]
-        same = about["format"] == FORMAT and about["model"] == model.fingerprint
-        return same and (not int8 or all((folder / name / INT8).exists() for name in names))
-    except (OSError, ValueError, LookupError, TypeError):
+    """Whether the files are those of the model, every byte as it was exported. What is not is exported again."""
+    if not folder.exists():
         return False
+    try:
+        about = verify_export(folder)
+    except ModelError as error:
+        log("onnx-damaged", "warning", why=str(error), instead="export again")
+        return False
+    small = all(INT8 in described["checksums"] for described in about["encoders"].values())
+    return bool(about["model"] == model.fingerprint and (not int8 or small))
 
 
 @contextmanager
 def _alone(path: Path) -> Iterator[None]:
-    with path.open("w") as held:
+    with open_lock(path) as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         yield

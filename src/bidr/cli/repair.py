@@ -1,0 +1,91 @@
+"""bidr repair: what is whole of a damaged index, in a new one."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import tyro
+
+from bidr.cli.shown import Folder, OptionalFile, OptionalFolder, Shown, Verb, columns
+
+if TYPE_CHECKING:
+    from bidr.index.repair.salvage import RepairReport
+
+SOME_LOST = 3
+"""The exit code where documents are lost, or are saved without a part that is lost."""
+SHOWN = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class Repair(Verb):
+    """Save every document of a damaged index that is whole into a new index.
+
+    The damaged index is only read. Documents that are lost are listed by their ids; exit code 3 where there are any.
+    """
+
+    index: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="INDEX")]
+    """Folder of an index that is damaged."""
+    out: Folder
+    """Folder for the new index, which does not exist yet, outside of INDEX."""
+    lost: OptionalFile = None
+    """Where to list the documents that are lost, an object a line; by default OUT with '.lost.jsonl' after it."""
+    keep_incomplete: bool = False
+    """Save documents whose vector and id are whole, but not their text or attributes, too: without these."""
+    model: OptionalFolder = None
+    """Folder of its model, if that is no longer where it was when the index was built: for damaged codes, codebooks."""
+    refit: bool = False
+    """Where the codebooks are lost and the model with them: fit plain codes to the vectors. The new index then belongs
+    to no model, and is searched by vectors."""
+    device: str = "cpu"
+    """Where the model encodes texts, if codes must be made anew: 'auto', 'cpu', 'cuda'."""
+
+    def run(self) -> Shown:
+        from bidr.api import repair_index
+
+        report = repair_index(
+            self.index,
+            self.out,
+            model=self.model,
+            lost=self.lost,
+            keep_incomplete=self.keep_incomplete,
+            refit=self.refit,
+            device=self.device,
+        )
+        return Shown(describe_repair(report), report.as_fields(), 0 if report.is_complete else SOME_LOST)
+
+
+def describe_repair(report: "RepairReport") -> str:
+    """What was saved and what was not, on one screen."""
+    rows = [("saved", f"{report.saved:,} documents, in {report.out}")]
+    if report.incomplete:
+        rows.append(("incomplete", f"{report.incomplete:,} of them without a text or attributes, which are lost"))
+    rows.append(("lost", _describe_lost(report)))
+    if report.lost_file:
+        rows.append(("listed in", report.lost_file))
+    if report.again_file:
+        rows.append(
+            ("to add again", f"{report.again:,} of them, whose texts are whole: {report.again_file} (bidr add)")
+        )
+    if report.partly_whole:
+        rows.append(
+            ("hint", f"{report.partly_whole:,} of them lack a text or attributes alone; --keep-incomplete saves these")
+        )
+    if report.superseded:
+        rows.append(("left out", f"{report.superseded:,} older versions of documents that are saved"))
+    for number, (name, much) in enumerate(report.damaged.items()):
+        if number == SHOWN:
+            rows.append(("", f"and {len(report.damaged) - SHOWN:,} more files (--json FILE has them all)"))
+            break
+        rows.append(("damaged" if number == 0 else "", f"{name}: {much}"))
+    rows += [("note", note) for note in report.notes[:SHOWN]]
+    if not report.damaged and not report.notes:
+        rows.append(("damaged", "nothing was found to be"))
+    return columns(rows)
+
+
+def _describe_lost(report: "RepairReport") -> str:
+    if not report.lost:
+        return "no document"
+    reasons = ", ".join(f"{many:,} by {name}" for name, many in report.reasons.items())
+    unnamed = f"; of {report.unnamed:,} the id is lost too" if report.unnamed else ""
+    return f"{report.lost:,} documents ({reasons}){unnamed}"
