@@ -16,7 +16,7 @@ from made_index import clustered, documents, random_codebooks, small_index
 
 from bidr.codes.codebooks import Codebooks
 from bidr.errors import IndexFolderError, ModelError
-from bidr.files import open_regular
+from bidr.files import open_to_read
 from bidr.index.engines.graph import Graph
 from bidr.index.engines.packed import write_links
 from bidr.index.live.changes import from_bytes
@@ -202,7 +202,7 @@ def test_what_could_be_waited_for_or_is_endless_or_all_holes_is_refused(tmp_path
         with pytest.raises(IndexFolderError):
             answered(tmp_path / "index")
     with pytest.raises(OSError, match="on the disk"):
-        open_regular(path)
+        open_to_read(path)
 
 
 def test_a_log_of_a_terabyte_is_refused_and_a_long_record_is_not_held_before_it_is_whole(tmp_path, monkeypatch):
