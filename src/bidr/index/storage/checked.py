@@ -12,6 +12,7 @@ import os
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -187,18 +188,10 @@ class CheckedArray:
         self.unchecked = self.file.array(self.dtype, self.count, self.start)
         """All of them, for who has had compared what it takes."""
         if below is not None:
-            self._below = below
-            self.file.judge = self._judge
+            # Not a method: the file would hold what holds it, and be let go by a garbage collection alone.
+            self.file.judge = partial(_check_numbers, self.path, self.unchecked, self.start, below)
             if self.file.done:
-                self._judge(0, self.file.size)
-
-    def _judge(self, first: int, last: int) -> None:
-        """Refuse numbers that lie in a range of bytes, and are too large for what they stand for."""
-        size = self.dtype.itemsize
-        some = self.unchecked[max(0, first - self.start) // size : -(-max(0, last - self.start) // size)]
-        # What is below 0 is far above, unsigned.
-        if len(some) and int(some.view(f"u{size}").max()) >= self._below:
-            raise IndexFolderError(f"{self.path}: holds a number that is not below {self._below:,}; {REBUILD}")
+                self.file.judge(0, self.file.size)
 
     def __len__(self) -> int:
         return self.count
@@ -252,6 +245,15 @@ class CheckedArray:
     def close(self) -> None:
         self.unchecked = np.empty(0, dtype=self.dtype)
         self.file.close()
+
+
+def _check_numbers(path: Path, numbers: npt.NDArray[Any], start: int, below: int, first: int, last: int) -> None:
+    """Refuse numbers, from `start` on in a file, that lie in a range of bytes and are negative or not below."""
+    size = numbers.itemsize
+    some = numbers[max(0, first - start) // size : -(-max(0, last - start) // size)]
+    # What is negative is far above, unsigned.
+    if len(some) and int(some.view(f"u{size}").max()) >= below:
+        raise IndexFolderError(f"{path}: holds a number that is not below {below:,}; {REBUILD}")
 
 
 def _map(path: Path) -> tuple[int, mmap.mmap]:
