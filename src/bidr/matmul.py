@@ -138,6 +138,9 @@ def multiply(rows: npt.ArrayLike, columns: Columns, *, threads: int | None = Non
     """rows @ columns.T, (n, count)."""
     given: Floats = np.ascontiguousarray(rows, dtype=np.float32)
     out = np.empty((len(given), columns.count), dtype=np.float32)
+    if len(given) <= TASK_ROWS:  # a query alone: what follows would take as long as its product
+        multiply_rows(given, 0, columns.panels, out)
+        return out
 
     def work(part: slice) -> None:
         multiply_rows(given[part], 0, columns.panels, out[part])
