@@ -14,7 +14,7 @@ from bidr.answers import QueryVectors
 from bidr.errors import BidrError, ConfigError, IndexFolderError
 from bidr.index.live.changes import Change, from_bytes, to_bytes
 from bidr.index.live.index import LiveIndex
-from bidr.index.live.log import LOG, start, write_log
+from bidr.index.live.log import ACKNOWLEDGED, LOG, RECORD, mark, start, write_log
 from bidr.index.repair.salvage import RepairReport
 from bidr.index.repair.wal_salvage import salvage_log
 from bidr.index.storage.folder import ModelStamp
@@ -363,3 +363,17 @@ def test_documents_of_a_damaged_record_are_listed(index):
     after = contents(index.parent / "new")
     assert {name: before[name] for name in after} == after
     assert before.keys() - after.keys() <= set(lost_ids(report)) <= {"doc-5", "doc-4000"}
+
+
+def test_what_follows_the_end_of_a_sealed_log_is_not_saved(tmp_path):
+    """It was refused, so it must not come back; and that it is left out is no damage."""
+    state, records = tmp_path / "000002", told(changes(5))
+    state.mkdir()
+    write_log(state, state.name, records)
+    end = start(state.name)[0] + sum(RECORD.size + len(record) for record in records[:3])
+    for rest in (0, 1):  # whole records, or one that was cut off
+        (state / LOG).write_bytes((state / LOG).read_bytes()[: -rest or None])
+        (state / ACKNOWLEDGED).write_bytes(mark(end, sealed=True))
+        log = salvage_log(state)
+        assert told(log.changes) == records[:3]
+        assert (log.doubtful, log.gaps, log.missing) == ([], 0, 0)

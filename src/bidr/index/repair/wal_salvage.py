@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from bidr.errors import IndexFolderError
 from bidr.index.live.changes import Change, from_bytes
-from bidr.index.live.log import ACKNOWLEDGED, LOG, MARK, RECORD, mark, start
+from bidr.index.live.log import ACKNOWLEDGED, LOG, MARK, RECORD, Mark, parse_mark, start
 from bidr.index.repair.damage import read_small
 
 LARGEST_LOG = 1 << 36
@@ -77,7 +77,9 @@ class _Found(NamedTuple):
 
 def salvage_log(state: Path) -> SalvagedLog:
     """Read the log of a state as far as its records prove themselves."""
-    content, durable = read_small(state / LOG, LARGEST_LOG), _read_mark(state)
+    content, acknowledged = read_small(state / LOG, LARGEST_LOG), _read_mark(state)
+    if acknowledged is not None and acknowledged.sealed:
+        content = content[: acknowledged.end]  # what follows was refused
     first, chain = start(state.name)
     bodies, doubtful, gaps, missing, place = list[bytes](), list[DoubtfulChange](), 0, 0, first
     while place < len(content):
@@ -97,7 +99,7 @@ def salvage_log(state: Path) -> SalvagedLog:
             bodies.append(found.body)
         place, chain = found.place, found.chain
     # What was never acknowledged is what a writer was cut off in.
-    end = len(content) if durable is None else durable
+    end = len(content) if acknowledged is None else acknowledged.end
     if end > place:
         gaps, missing = gaps + 1, missing + end - place
         doubtful += _read_doubtful(content[place:], len(bodies))
@@ -110,14 +112,9 @@ def salvage_log(state: Path) -> SalvagedLog:
     return SalvagedLog(changes, doubtful, gaps, missing)
 
 
-def _read_mark(state: Path) -> int | None:
-    """How many bytes of the log were acknowledged; None: nobody knows."""
-    content = read_small(state / ACKNOWLEDGED, MARK.size + 1)
-    if len(content) == MARK.size:
-        end = int.from_bytes(content[16:24], "little")
-        if mark(end) == content:
-            return end
-    return None
+def _read_mark(state: Path) -> Mark | None:
+    """How many bytes of the log were acknowledged, and whether it is sealed; None: nobody knows."""
+    return parse_mark(read_small(state / ACKNOWLEDGED, MARK.size + 1))
 
 
 def _read_record(content: bytes, place: int, chain: int) -> tuple[bytes, int] | None:
