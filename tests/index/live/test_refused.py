@@ -1,16 +1,17 @@
 """What a failed write or flush of the log refused: nobody sees it, and that log is never trusted again."""
 
 import errno
+import gc
 import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from bidr.errors import StorageError
+from bidr.errors import IndexFolderError, StorageError
 from bidr.files import write_atomically
 from bidr.index.live.index import LiveIndex
-from bidr.index.live.log import LOG, LogReader, mark, packed
+from bidr.index.live.log import LOG, LogReader, LogWriter, mark, packed, write_log
 from bidr.index.live.snapshot import write_snapshot
 from bidr.index.storage import generation
 from bidr.index.storage.folder import current_generation
@@ -199,3 +200,16 @@ def test_a_snapshot_that_could_not_be_flushed_leaves_nothing(tmp_path, monkeypat
     assert done
     assert fails_at > 3
     assert contents(out) == expected(range(6))
+
+
+@pytest.mark.parametrize("opener", [LogReader, lambda state: LogWriter(state, 0, 0)])
+def test_a_log_that_cannot_be_opened_leaves_no_file_open(tmp_path, opener):
+    write_log(tmp_path, tmp_path.name)
+    (tmp_path / "acknowledged").unlink()
+    gc.collect()
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(3):
+        with pytest.raises((IndexFolderError, OSError)):
+            opener(tmp_path)
+    gc.collect()
+    assert len(os.listdir("/proc/self/fd")) == before

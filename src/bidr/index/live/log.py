@@ -88,8 +88,9 @@ class LogReader:
     """Reads a log from where it stopped before. Keeps its files open: a state may be removed while it is read."""
 
     def __init__(self, state: Path) -> None:
-        self.path = state / LOG
-        self._log, self._mark = _open(self.path), _open(state / ACKNOWLEDGED)
+        self.path, self._log, self._mark = state / LOG, -1, -1
+        self._log = _open(self.path)
+        self._mark = _open(state / ACKNOWLEDGED)
         self.end, self.chain = start(state.name)
         self.marked = Mark(self.end)
         self.rest = 0
@@ -164,8 +165,8 @@ class LogReader:
     def _read_mark(self) -> Mark:
         for _ in range(TRIES):  # a writer may be at it in this very moment
             content = os.pread(self._mark, MARK.size + 1, 0)
-            if (found := parse_mark(content)) is not None:
-                return found
+            if (acknowledged := parse_mark(content)) is not None:
+                return acknowledged
         raise IndexFolderError(f"{self.path.with_name(ACKNOWLEDGED)}: damaged, it holds {content!r}; {REBUILD}")
 
     def close(self) -> None:
@@ -175,16 +176,15 @@ class LogReader:
         self._log = self._mark = -1
 
     def __del__(self) -> None:
-        if getattr(self, "_mark", -1) >= 0:
-            self.close()
+        self.close()
 
 
 class LogWriter:
     """Appends to the log of a state. After a failure it takes no more: what the disk then holds is not known."""
 
     def __init__(self, state: Path, end: int, chain: int) -> None:
-        self.path, self.end, self.chain, self.broken = state / LOG, end, chain, False
         self._process, self._log, self._mark = os.getpid(), -1, -1
+        self.path, self.end, self.chain, self.broken = state / LOG, end, chain, False
         close_in_children(self)
         with storage_errors(self.path):
             self._log = open_regular(self.path, os.O_WRONLY | os.O_APPEND)
@@ -224,8 +224,7 @@ class LogWriter:
                 os.close(handle)
 
     def __del__(self) -> None:
-        if getattr(self, "_mark", -1) >= 0:
-            self.close()
+        self.close()
 
 
 def write_log(state: Path, name: str, records: Sequence[bytes] = ()) -> None:
