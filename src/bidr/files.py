@@ -25,8 +25,6 @@ REFUSALS = {
     errno.EFBIG: "the file would be larger than the file system or its limit allows",
     errno.EIO: "the disk reports an input/output error",
 }
-
-
 KINDS = {
     stat.S_IFLNK: "a symbolic link",
     stat.S_IFIFO: "a FIFO",

@@ -7,12 +7,11 @@ nothing outside the export is read.
 import json
 import os
 import re
-import stat
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from bidr.errors import ModelError
-from bidr.files import parse_signed_json
+from bidr.files import open_regular, parse_signed_json
 
 FORMAT = 3
 ABOUT, WHOLE, INT8, TOKENIZER = "onnx.json", "model.onnx", "model_int8.onnx", "tokenizer.json"
@@ -32,11 +31,11 @@ def load_about(folder: Path) -> dict[str, Any]:
     try:
         with _open_file(path) as opened:
             content = opened.read()
-        found = json.loads(content)["format"]
+        version = json.loads(content)["format"]
     except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
         raise ModelError(f"{path} cannot be read ({error}); {EXPORT_AGAIN}") from error
-    if found != FORMAT:
-        raise ModelError(f"{path}: format {found!r}, expected {FORMAT}; {EXPORT_AGAIN}")
+    if version != FORMAT:
+        raise ModelError(f"{path}: format {version!r}, expected {FORMAT}; {EXPORT_AGAIN}")
     try:
         about = parse_signed_json(content)
         _check_names(about)
@@ -46,12 +45,12 @@ def load_about(folder: Path) -> dict[str, Any]:
 
 
 def read_file(folder: Path, about: dict[str, Any], encoder: str, name: str) -> bytes:
-    """The content of one file of an export, found to be what was exported."""
+    """Read one file of an export and compare it with its checksum."""
     path, entry = _find(folder, about, encoder, name)
     try:
         with _open_file(path) as opened:
             # Not more than was written: what grew is refused without being read whole.
-            content: bytes = opened.read(entry["size"] + 1)
+            content = opened.read(entry["size"] + 1)
     except OSError as error:
         raise _unreadable(path, error) from error
     from xxhash import xxh3_128_hexdigest
@@ -62,19 +61,19 @@ def read_file(folder: Path, about: dict[str, Any], encoder: str, name: str) -> b
 
 
 def verify_file(folder: Path, about: dict[str, Any], encoder: str, name: str) -> Path:
-    """The path of one file of an export, found to be what was exported, for what takes no bytes."""
+    """Compare one file of an export with its checksum; return its path, for what takes no bytes."""
     path, entry = _find(folder, about, encoder, name)
     try:
-        found = _describe(path)
+        actual = _describe(path)
     except OSError as error:
         raise _unreadable(path, error) from error
-    if found != entry:
+    if actual != entry:
         raise _damaged(path)
     return path
 
 
 def verify_export(folder: Path) -> dict[str, Any]:
-    """Compare every file of an export with its checksum; what onnx.json says."""
+    """Compare every file of an export with its checksum; return what onnx.json says."""
     about = load_about(folder)
     for encoder, described in about["encoders"].items():
         for name in described["checksums"]:
@@ -84,7 +83,7 @@ def verify_export(folder: Path) -> dict[str, Any]:
 
 def list_external_data(about: dict[str, Any], encoder: str, name: str) -> list[str]:
     """The files that hold the weights of an ONNX file too large for one."""
-    return [each for each in about["encoders"][encoder]["checksums"] if each.startswith(f"{name}.")]
+    return [file for file in about["encoders"][encoder]["checksums"] if file.startswith(f"{name}.")]
 
 
 def _check_names(about: dict[str, Any]) -> None:
@@ -122,13 +121,9 @@ def _describe(path: Path) -> dict[str, Any]:
     return {"size": size, "xxh3": digest.hexdigest()}
 
 
-def _open_file(path: Path) -> Any:
-    """A regular file, opened; neither a link is followed nor a pipe waited for."""
-    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    if not stat.S_ISREG(os.fstat(handle).st_mode):
-        os.close(handle)
-        raise OSError(f"{path} is no regular file")
-    return os.fdopen(handle, "rb")
+def _open_file(path: Path) -> IO[bytes]:
+    """Open a regular file; neither a link is followed nor a FIFO waited for."""
+    return os.fdopen(open_regular(path, os.O_RDONLY), "rb")
 
 
 def _unreadable(path: Path, error: OSError) -> ModelError:

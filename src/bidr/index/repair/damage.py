@@ -1,7 +1,6 @@
 """What of a damaged file is whole, told by the checksums of its blocks."""
 
 import os
-import stat
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -10,6 +9,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
+from bidr.files import open_regular
 from bidr.index.storage.checks import sum_blocks
 from bidr.index.storage.folder import FileEntry
 from bidr.index.vectors.layout import CHECK
@@ -163,12 +163,8 @@ def heal_byte(content: bytes, xxh3: str) -> bytes | None:
 
 
 def _open(path: Path) -> int:
-    """A handle of a regular file, or -1; a pipe is not waited for."""
+    """A handle of a regular file, or -1; a FIFO is not waited for."""
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        return open_regular(path, os.O_RDONLY, follow=True)
     except OSError:
         return -1
-    if not stat.S_ISREG(os.fstat(handle).st_mode):
-        os.close(handle)
-        return -1
-    return handle
