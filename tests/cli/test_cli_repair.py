@@ -70,6 +70,20 @@ def test_what_cannot_be_is_refused_in_one_line(bidr: Run, index: Path, tmp_path:
     assert "--lost" in bidr.refused("repair", index, "--out", tmp_path / "new")
     for path in index.glob("0*/vectors.npy"):
         path.unlink()
+    (index / "000001" / "documents.blob").unlink()
     line = bidr.refused("repair", index, "--out", tmp_path / "other")
     assert "nothing can be saved" in line
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith("other")]
+
+
+def test_texts_are_saved_where_no_vector_is(bidr: Run, made: Made, index: Path, tmp_path: Path) -> None:
+    before = answers(bidr, index, tmp_path / "before.json")
+    (index / "000001" / "vectors.npy").unlink()
+    line = bidr.refused("repair", index, "--out", tmp_path / "other")
+    assert "320 are in" in line
     assert not (tmp_path / "other").exists()
+    (tmp_path / "data").mkdir()
+    (tmp_path / "other.again.jsonl").rename(tmp_path / "data" / "corpus.jsonl")
+    ran = bidr("build", "--model", made.model, "--data", tmp_path / "data", "--out", tmp_path / "new")
+    assert ran.code == 0, ran.err
+    assert answers(bidr, tmp_path / "new", tmp_path / "after.json") == before

@@ -1,5 +1,6 @@
 """What is whole of a damaged index is saved, what is lost is listed, and the damaged one is not touched."""
 
+import errno
 import json
 import random
 import shutil
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 
 from bidr.answers import QueryVectors
-from bidr.errors import BidrError, ConfigError, IndexFolderError
+from bidr.errors import BidrError, ConfigError, IndexFolderError, StorageError
 from bidr.index.live.changes import Change, from_bytes, to_bytes
 from bidr.index.live.index import LiveIndex
 from bidr.index.live.log import ACKNOWLEDGED, LOG, RECORD, mark, start, write_log
@@ -284,12 +285,27 @@ def test_where_is_refused_before_anything_is_written(index, tmp_path):
 
 
 def test_nothing_is_left_where_nothing_can_be_saved(index, tmp_path):
-    for path in index.glob("0*/vectors.npy"):
-        path.unlink()
+    for name in ("vectors.npy", "documents.blob"):
+        for path in index.glob(f"0*/{name}"):
+            path.unlink()
     (index / "000004" / LOG).unlink()
     with pytest.raises(BidrError, match="nothing"):
         repair_index(index, tmp_path / "new")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["index"]
+
+
+def test_lists_are_not_left_where_the_new_index_fails(index, tmp_path, monkeypatch):
+    flip_byte(index / "000001" / "vectors.npy", 5_000)
+
+    def fail(*paths: Path) -> None:
+        raise OSError(errno.EIO, "input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("bidr.index.repair.salvage.os.rename", fail)
+        with pytest.raises(StorageError):
+            repair_index(index, tmp_path / "new")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["index"]
+    assert repair_index(index, tmp_path / "new").lost
 
 
 def changes(count: int) -> list[Change]:

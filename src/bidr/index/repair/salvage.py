@@ -128,12 +128,15 @@ def salvage_index(
             new_folder(aside)
             repair = _Repair(folder, aside, open_model, opened, keep_incomplete=keep_incomplete, refit=refit)
             repair.report.out = str(out)
+            if not repair.report.saved:
+                raise repair.refuse(lost_file)
             repair.write()
             remove(aside / STAGED)
             with LiveIndex.open(aside) as written:
                 verify_live(written.latest())
-            repair.list_lost(lost_file)
-            os.rename(aside, out)
+            with _removed_on_error(lost_file, _again_path(lost_file)):
+                repair.list_lost(lost_file)
+                os.rename(aside, out)
             sync_folder(out.parent)
         except BaseException:
             remove(aside)
@@ -143,6 +146,17 @@ def salvage_index(
 
 def _again_path(lost_file: Path) -> Path:
     return lost_file.with_name(lost_file.name.removesuffix(".jsonl").removesuffix(".lost") + AGAIN_SUFFIX)
+
+
+@contextmanager
+def _removed_on_error(*paths: Path) -> Iterator[None]:
+    """Remove new files where what belongs to them fails: left behind, they would stop another attempt."""
+    try:
+        yield
+    except BaseException:
+        for path in paths:
+            remove(path)
+        raise
 
 
 def _check_paths(folder: Path, out: Path, lost_file: Path) -> None:
@@ -186,7 +200,7 @@ class _Part(NamedTuple):
 
 
 class _Repair:
-    """One repair: what is there, what is kept of it, and the new index."""
+    """One repair: the damaged index, the documents of it that are saved, and the new index."""
 
     def __init__(
         self, folder: Path, aside: Path, open_model: OpenModel, opened: ExitStack, *, keep_incomplete: bool, refit: bool
@@ -210,6 +224,7 @@ class _Repair:
             self._drop_superseded()
         self.places = [part.segment.places(part.keep) for part in self.parts]
         self.report.saved = sum(map(len, self.places)) + len(self.in_log)
+        self._count()
 
     def _open_segments(self, opened: ExitStack) -> dict[str, SalvagedSegment]:
         found = {}
@@ -323,9 +338,6 @@ class _Repair:
 
     def write(self) -> None:
         """Write the new index."""
-        self._count()
-        if not self.report.saved:
-            raise IndexFolderError(f"{self.folder}: none of its documents is whole; nothing can be saved")
         codebooks, encode_all = self._codebooks()
         codes = self._stage_codes(codebooks, encode_all)
         texts = self.memory.texts or any(part.segment.has_text for part in self.parts)
@@ -350,6 +362,20 @@ class _Repair:
             lists=None if encode_all else self._lists(),
             **cut,
         )
+
+    def refuse(self, lost_file: Path) -> IndexFolderError:
+        """The error where no document is whole; list those whose id and text are, to build an index of them again."""
+        again = _again_path(lost_file)
+        with _removed_on_error(again):
+            self._list_again(again)
+        if self.report.again:
+            return IndexFolderError(
+                f"{self.folder}: none of its documents is whole, so there is no new index; id and text of "
+                f"{self.report.again:,} are in {again}: build an index of these (bidr build --data FOLDER, as its "
+                "corpus.jsonl)"
+            )
+        remove(again)
+        return IndexFolderError(f"{self.folder}: none of its documents is whole; nothing can be saved")
 
     def list_lost(self, lost_file: Path) -> None:
         """Write the list of what is not in it, or not whole, and what of that can be added again."""
@@ -418,6 +444,7 @@ class _Repair:
 
     def _list_again(self, path: Path) -> None:
         """The documents that lost nothing but their vector or its place, in the layout of a BEIR corpus."""
+        path.parent.mkdir(parents=True, exist_ok=True)
         with storage_errors(path), NewFile(path) as out:
             for part in self.parts:
                 lost = part.segment.lost

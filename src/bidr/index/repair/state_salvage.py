@@ -138,10 +138,11 @@ def _healed(path: Path, digest: str | None, notes: list[str]) -> bytes | None:
         except IndexFolderError:
             return None
         return content
-    found = heal_byte(content, digest)
-    if found is not None and found != content:
-        notes.append(f"{path.parent.name}/{MANIFEST}: one byte is damaged, and is known")
-    return found
+    healed = heal_byte(content, digest)
+    note = f"{path.parent.name}/{MANIFEST}: one byte is damaged; its checksum tells what it was"
+    if healed is not None and healed != content and note not in notes:
+        notes.append(note)
+    return healed
 
 
 def _is_state(generation: Path) -> bool:
