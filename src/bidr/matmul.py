@@ -136,16 +136,16 @@ def in_panels(matrices: Floats) -> Floats:
 
 def multiply(rows: npt.ArrayLike, columns: Columns, *, threads: int | None = None) -> Floats:
     """rows @ columns.T, (n, count)."""
-    given: Floats = np.ascontiguousarray(rows, dtype=np.float32)
-    out = np.empty((len(given), columns.count), dtype=np.float32)
-    if len(given) <= TASK_ROWS:  # a query alone: what follows would take as long as its product
-        multiply_rows(given, 0, columns.panels, out)
+    matrix: Floats = np.ascontiguousarray(rows, dtype=np.float32)
+    out = np.empty((len(matrix), columns.count), dtype=np.float32)
+    if len(matrix) <= TASK_ROWS:  # a query alone: what follows would take as long as its product
+        multiply_rows(matrix, 0, columns.panels, out)
         return out
 
     def work(part: slice) -> None:
-        multiply_rows(given[part], 0, columns.panels, out[part])
+        multiply_rows(matrix[part], 0, columns.panels, out[part])
 
-    each_part(work, len(given), threads)
+    each_part(work, len(matrix), threads)
     return out
 
 
@@ -173,17 +173,17 @@ def multiply_rows(rows: Any, first: int, panels: Any, out: Any) -> None:
         stop = min(start + CACHED_ROWS, len(rows))
         for panel in range(wide):
             source, at = panels.ctypes.data + panel * panel_bytes, panel * width
-            left = min(width, count - at)
+            filled = min(width, count - at)
             row = start
             while row < stop:
-                here, tile = base + row * row_bytes, TILE_ROWS if row + TILE_ROWS <= stop else 1
-                inside = left == width
+                source_row, tile = base + row * row_bytes, TILE_ROWS if row + TILE_ROWS <= stop else 1
+                inside = filled == width
                 to = out.ctypes.data + row * out_bytes + FLOAT_BYTES * at if inside else edge.ctypes.data
                 step = out_bytes if inside else FLOAT_BYTES * width
                 if tile == TILE_ROWS:
-                    _multiply_tile(here, row_bytes, source, depth, to, step)
+                    _multiply_tile(source_row, row_bytes, source, depth, to, step)
                 else:
-                    _multiply_row(here, row_bytes, source, depth, to, step)
+                    _multiply_row(source_row, row_bytes, source, depth, to, step)
                 if not inside:
-                    out[row : row + tile, at : at + left] = edge[:tile, :left]
+                    out[row : row + tile, at : at + filled] = edge[:tile, :filled]
                 row += tile

@@ -44,25 +44,25 @@ def repair_index(
         What was saved and what was lost.
     """
     new = Path(out)
-    listed = Path(lost) if lost is not None else new.with_name(new.name + LOST_SUFFIX)
-    given = None if model is None else Path(model)
-    opener = _model_opener(Path(path), given, device)
-    return salvage_index(Path(path), new, listed, opener, keep_incomplete=keep_incomplete, refit=refit)
+    lost_file = Path(lost) if lost is not None else new.with_name(new.name + LOST_SUFFIX)
+    model_folder = None if model is None else Path(model)
+    opener = _model_opener(Path(path), model_folder, device)
+    return salvage_index(Path(path), new, lost_file, opener, keep_incomplete=keep_incomplete, refit=refit)
 
 
-def _model_opener(index: Path, given: Path | None, device: str) -> OpenModel:
+def _model_opener(index: Path, model_folder: Path | None, device: str) -> OpenModel:
     @cache
     def open_once(stamp: ModelStamp | None) -> ModelOfIndex | None:
-        if given is None and stamp is None:
+        if model_folder is None and stamp is None:
             return None
-        where = given or Path(stamp.folder if stamp else "")
+        where = model_folder or Path(stamp.folder if stamp else "")
         try:
-            opened = open_model(where, pick_device(device))
+            loaded = open_model(where, pick_device(device))
             if stamp is not None:
-                check_model(index, stamp, opened.fingerprint)
-            return _describe(opened)
+                check_model(index, stamp, loaded.fingerprint)
+            return _describe(loaded)
         except ModelError:
-            if given is not None:
+            if model_folder is not None:
                 raise
             return None
 
@@ -85,7 +85,7 @@ def _describe(model: Model | FrozenModel) -> ModelOfIndex:
         encoder = model.sparse
         longest = min(model.text.document_length, encoder.max_length)
         texts = [document_text(document, model.text.titles) for document in documents]
-        found = encode(encoder, texts, prompt=encoder.prompts.document, max_length=longest)
-        return encode_on(model.codebooks, found, encoder.device)
+        vectors_of_codes = encode(encoder, texts, prompt=encoder.prompts.document, max_length=longest)
+        return encode_on(model.codebooks, vectors_of_codes, encoder.device)
 
     return ModelOfIndex(stamp, model.codebooks, model.lists, encode_texts, from_texts=True)

@@ -24,13 +24,13 @@ class BeamSearch:
 
     def encode(self, rows: Floats, *, threads: int | None = None) -> Codes:
         """Numbers of the codewords of the nearest sum that was found: (n, M) uint8."""
-        given = np.ascontiguousarray(rows, dtype=np.float32)
-        codes = np.empty((len(given), self.books), dtype=np.uint8)
+        vectors = np.ascontiguousarray(rows, dtype=np.float32)
+        codes = np.empty((len(vectors), self.books), dtype=np.uint8)
 
         def work(part: slice) -> None:
-            _encode(given[part], self._columns.panels, self._pairs, self.words, self._beam, codes[part])
+            _encode(vectors[part], self._columns.panels, self._pairs, self.words, self._beam, codes[part])
 
-        each_part(work, len(given), threads)
+        each_part(work, len(vectors), threads)
         return codes
 
 
@@ -56,8 +56,8 @@ def _search(products: Any, pairs: Any, words: int, beam: int, codes: Any) -> Non
     for book in range(books):
         first, reached = book * words, 0
         for word in range(words):
-            own = first + word
-            alone[word] = np.float32(0.5) * pairs[own, own] - np.float32(2) * products[own]
+            number = first + word
+            alone[word] = np.float32(0.5) * pairs[number, number] - np.float32(2) * products[number]
         for place in range(filled):
             for word in range(words):
                 added[word] = distances[place] + alone[word]

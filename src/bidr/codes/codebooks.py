@@ -151,12 +151,12 @@ def load_arrays(path: Path) -> dict[str, Floats]:
 def _mapped(path: Path) -> dict[str, Floats]:
     """The arrays of a safetensors file: the length of a JSON text, the text, and what its offsets count in."""
     with open_to_read(path) as file:
-        size, there = int.from_bytes(file.read(8), "little"), os.fstat(file.fileno()).st_size
+        size, file_size = int.from_bytes(file.read(8), "little"), os.fstat(file.fileno()).st_size
         if size > MOST_HEADER:
             raise ValueError(f"a header of {size:,} bytes")
         about = json.loads(file.read(size))
     start = 8 + size
-    found: dict[str, Floats] = {}
+    arrays: dict[str, Floats] = {}
     for name, array in about.items():
         if name == "__metadata__":
             continue
@@ -165,10 +165,10 @@ def _mapped(path: Path) -> dict[str, Floats]:
         shape, (first, last) = tuple(array["shape"]), array["data_offsets"]
         if not all(isinstance(number, int) and number >= 0 for number in (*shape, first, last)):
             raise ValueError(f"{name} of shape {shape} at {first} to {last}")
-        if last - first != 4 * math.prod(shape) or start + last > there:
-            raise ValueError(f"{name} of shape {shape} at {first} to {last} of {there - start:,} bytes")
-        found[name] = np.memmap(path, np.dtype("<f4"), "r", start + first, shape)
-    return found
+        if last - first != 4 * math.prod(shape) or start + last > file_size:
+            raise ValueError(f"{name} of shape {shape} at {first} to {last} of {file_size - start:,} bytes")
+        arrays[name] = np.memmap(path, np.dtype("<f4"), "r", start + first, shape)
+    return arrays
 
 
 def check_shape(dim: int, books: int, words: int) -> None:

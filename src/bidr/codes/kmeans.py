@@ -22,15 +22,15 @@ class Nearest:
 
     def __init__(self, centroids: Floats) -> None:
         self.books, self.count, self.width = centroids.shape
-        given = np.ascontiguousarray(centroids, dtype=np.float32)
-        self._panels, self._norms = in_panels(given), squared_lengths(given)
+        centroids = np.ascontiguousarray(centroids, dtype=np.float32)
+        self._panels, self._norms = in_panels(centroids), squared_lengths(centroids)
 
     def search(self, rows: Floats, *, threads: int | None = None) -> Numbers:
         """Numbers of the nearest centroids, (n, books), of equally near ones the first; rows: (n, books * width)."""
-        given = np.ascontiguousarray(rows, dtype=np.float32)
-        found = np.empty((len(given), self.books), dtype=np.int32)
-        each_part(lambda part: _nearest(given[part], self._panels, self._norms, found[part]), len(given), threads)
-        return found
+        vectors = np.ascontiguousarray(rows, dtype=np.float32)
+        numbers = np.empty((len(vectors), self.books), dtype=np.int32)
+        each_part(lambda part: _nearest(vectors[part], self._panels, self._norms, numbers[part]), len(vectors), threads)
+        return numbers
 
 
 @compiled()
@@ -61,24 +61,24 @@ def add_rows(sums: Any, sizes: Any, rows: Any, near: Any) -> None:
 
 
 @compiled()
-def _nearest(rows: Any, panels: Any, norms: Any, found: Any) -> None:
+def _nearest(rows: Any, panels: Any, norms: Any, numbers: Any) -> None:
     books, count = norms.shape
-    width, each = panels.shape[2], CHUNK // panels.shape[3]
+    width, panels_at_once = panels.shape[2], CHUNK // panels.shape[3]
     products, best = np.empty((CACHED_ROWS, CHUNK), dtype=np.float32), np.empty(CACHED_ROWS, dtype=np.float32)
     for start in range(0, len(rows), CACHED_ROWS):
         block = rows[start : start + CACHED_ROWS]
         for book in range(books):
             best[:] = np.inf
-            found[start : start + len(block), book] = 0
+            numbers[start : start + len(block), book] = 0
             for first in range(0, count, CHUNK):
                 lengths, panel = norms[book, first : first + CHUNK], first // panels.shape[3]
                 part = products[: len(block), : len(lengths)]
-                multiply_rows(block, book * width, panels[book, panel : panel + each], part)
+                multiply_rows(block, book * width, panels[book, panel : panel + panels_at_once], part)
                 for row in range(len(block)):
                     least = _least_distance(lengths, part[row])
                     if least < best[row]:
                         best[row] = least
-                        found[start + row, book] = first + _place_of(least, lengths, part[row])
+                        numbers[start + row, book] = first + _place_of(least, lengths, part[row])
 
 
 @compiled()

@@ -44,19 +44,19 @@ def encode_on(codebooks: Codebooks, vectors: Floats, device: torch.device) -> Co
     words = codebooks.centroids if codebooks.choosing is None else codebooks.choosing
     rotation, centroids = (torch.as_tensor(array, device=device) for array in (codebooks.rotation, words))
     codes = assign(torch.as_tensor(vectors, device=device) @ rotation.T, centroids)
-    found: Codes = codes.to(torch.uint8).cpu().numpy()
-    return found
+    numbers: Codes = codes.to(torch.uint8).cpu().numpy()
+    return numbers
 
 
 def _kmeans_step(vectors: Tensor, centroids: Tensor, random: torch.Generator) -> Tensor:
     """Assign, then move every centroid to the mean of its vectors, an unused one to a vector far from its own."""
-    near = assign(vectors, centroids[None])[:, 0]
-    sums = torch.zeros_like(centroids).index_add_(0, near, vectors)
-    counts = torch.bincount(near, minlength=len(centroids))
+    nearest = assign(vectors, centroids[None])[:, 0]
+    sums = torch.zeros_like(centroids).index_add_(0, nearest, vectors)
+    counts = torch.bincount(nearest, minlength=len(centroids))
     moved = sums / counts.clamp(min=1).unsqueeze(1)
     idle = (counts == 0).nonzero().flatten()
     if len(idle):
-        errors = (vectors - moved[near]).square().sum(1).cpu()
+        errors = (vectors - moved[nearest]).square().sum(1).cpu()
         count = min(len(idle), int((errors > 0).sum()))
         if count:
             moved[idle[:count]] = vectors[torch.multinomial(errors, count, generator=random).to(vectors.device)]

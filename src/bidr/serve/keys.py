@@ -131,17 +131,17 @@ class Doorkeeper:
 @lru_cache(maxsize=1024)
 def parse_host(host: bytes) -> str | None:
     """The name or address in a Host header, in lower case and without its port; None where it is no such header."""
-    found = HOST.fullmatch(host)
-    return (found[1] or found[2]).decode("ascii").lower() if found else None
+    match = HOST.fullmatch(host)
+    return (match[1] or match[2]).decode("ascii").lower() if match else None
 
 
 def find_head_fault(call: Call) -> Refused | None:
     """Refuse what a proxy may read otherwise than this server, for all requests alike."""
-    headers, given = call.headers, call.scope["headers"]
+    headers, fields = call.headers, call.scope["headers"]
     host, coding = headers.get(b"host"), headers.get(b"transfer-encoding")
-    if host is not None and coding is None and len(headers) == len(given) and parse_host(host) is not None:
+    if host is not None and coding is None and len(headers) == len(fields) and parse_host(host) is not None:
         return None
-    refused = _repetition_fault(given) or _host_fault(host, call) or _coding_fault(coding, call)
+    refused = _repetition_fault(fields) or _host_fault(host, call) or _coding_fault(coding, call)
     if refused is not None:
         call.unread = True  # where its body ends is not known for sure: the connection is closed
     return refused

@@ -47,11 +47,11 @@ def several_ids(ids: Iterable[str]) -> list[str]:
         raise DataError(f"ids: given the string {ids!r}, expected a list of ids; for one write [{ids!r}]")
     if isinstance(ids, bytes | bytearray) or not isinstance(ids, Iterable):
         raise DataError(f"ids: given {format_value(ids)}, expected a list of ids; for one write [id]")
-    found = list(ids)
-    for number, name in enumerate(found):
+    names = list(ids)
+    for number, name in enumerate(names):
         if type(name) is not str:
-            found[number] = coerce_id(name, f"ids: number {number}")
-    return found
+            names[number] = coerce_id(name, f"ids: number {number}")
+    return names
 
 
 def several_documents(documents: Iterable[Document], what: str = "documents") -> list[Document]:
@@ -84,11 +84,11 @@ def several_queries(queries: Iterable[Query], what: str) -> list[Query]:
     """Queries as a list, their fields strings."""
     if isinstance(queries, str | bytes) or not isinstance(queries, Iterable):
         raise DataError(f"{what}: given {format_value(queries)}, expected a list of Queries")
-    found = list(queries)
-    for number, query in enumerate(found):
+    converted = list(queries)
+    for number, query in enumerate(converted):
         if not isinstance(query, Query):
             kind = type(query).__name__
             raise DataError(f"{what}: number {number} is a {kind}, expected a Query; write Query(id, text)")
         place = f"{what}: number {number}"
-        found[number] = Query(coerce_id(query.id, place), coerce_text(query.text, place))
-    return found
+        converted[number] = Query(coerce_id(query.id, place), coerce_text(query.text, place))
+    return converted

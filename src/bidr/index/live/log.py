@@ -199,11 +199,11 @@ class LogWriter:
                 for content in contents:
                     record, chain = packed(content, chain)
                     records.append(record)
-                whole = b"".join(records)
-                write_all(self._log, whole)
+                batch = b"".join(records)
+                write_all(self._log, batch)
                 os.fsync(self._log)
-                os.pwrite(self._mark, mark(self.end + len(whole)), 0)
-                self.end, self.chain = self.end + len(whole), chain
+                os.pwrite(self._mark, mark(self.end + len(batch)), 0)
+                self.end, self.chain = self.end + len(batch), chain
         except BaseException:
             self.broken = True
             raise
@@ -250,10 +250,10 @@ def _is_claimed(handle: int) -> bool:
     if not hasattr(fcntl, "F_OFD_GETLK"):
         return False
     try:
-        found = fcntl.fcntl(handle, fcntl.F_OFD_GETLK, FLOCK.pack(fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0))
+        lock = fcntl.fcntl(handle, fcntl.F_OFD_GETLK, FLOCK.pack(fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0))
     except OSError:
         return False
-    return bool(FLOCK.unpack(found)[0] != fcntl.F_UNLCK)
+    return bool(FLOCK.unpack(lock)[0] != fcntl.F_UNLCK)
 
 
 def _read(handle: int, size: int, place: int) -> bytes:

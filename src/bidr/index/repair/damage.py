@@ -89,13 +89,13 @@ class DamagedFile:
 
         bad, digest = np.zeros(self.blocks, dtype=bool), xxh3_128()
         for first in range(0, self.blocks, READ_BLOCKS):
-            some = min(READ_BLOCKS, self.blocks - first)
-            content = self._read_blocks(first, some, bad)
+            count = min(READ_BLOCKS, self.blocks - first)
+            content = self._read_blocks(first, count, bad)
             digest.update(content)
             if sums is not None:
-                found, expected = sum_blocks(content), sums[first : first + some]
-                bad[first : first + some] |= np.arange(some) >= len(expected)
-                bad[first : first + len(expected)] |= found[: len(expected)] != expected
+                actual_sums, expected = sum_blocks(content), sums[first : first + count]
+                bad[first : first + count] |= np.arange(count) >= len(expected)
+                bad[first : first + len(expected)] |= actual_sums[: len(expected)] != expected
         if self._handle < 0:
             bad[:] = True
         known = self.entry is not None and bool(self.entry.xxh3)
@@ -105,19 +105,19 @@ class DamagedFile:
             bad[:] = True
         return bad
 
-    def _read_blocks(self, first: int, some: int, bad: Mask) -> bytes:
+    def _read_blocks(self, first: int, count: int, bad: Mask) -> bytes:
         """Some blocks; zeros for what cannot be read, which is noted."""
-        size = min(some * BLOCK, self.size - first * BLOCK)
+        size = min(count * BLOCK, self.size - first * BLOCK)
         content = self.read(first * BLOCK, size)
         if len(content) == size:
             return content
-        whole = bytearray(size)
-        for block in range(some):
+        padded = bytearray(size)
+        for block in range(count):
             start, length = block * BLOCK, min(BLOCK, size - block * BLOCK)
             part = self.read(first * BLOCK + start, length)
-            whole[start : start + len(part)] = part
+            padded[start : start + len(part)] = part
             bad[first + block] |= len(part) < length
-        return bytes(whole)
+        return bytes(padded)
 
     def close(self) -> None:
         if self._handle >= 0:

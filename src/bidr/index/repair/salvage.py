@@ -229,12 +229,12 @@ class _Repair:
     def _open_segments(self, opened: ExitStack) -> dict[str, SalvagedSegment]:
         found = {}
         for segment in self.state.segments:
-            read = read_segment_manifest(self.folder, segment, self.report.notes)
-            if read is None:
+            manifest = read_segment_manifest(self.folder, segment, self.report.notes)
+            if manifest is None:
                 self._count_segment_lost(segment)
                 continue
             try:
-                salvaged = SalvagedSegment(self.folder, segment.name, read[0], proved=read[1])
+                salvaged = SalvagedSegment(self.folder, segment.name, manifest[0], proved=manifest[1])
             except IndexFolderError as error:
                 self.report.notes.append(str(error))
                 self._count_segment_lost(segment)
@@ -260,11 +260,11 @@ class _Repair:
                 f"log: what {log.gaps} damaged records added, replaced or deleted is lost; where not even that can be "
                 "read, so are the ids, and documents that were deleted or replaced may have come back"
             )
-        done = 0
+        applied = 0
         for doubtful in log.doubtful:
-            memory = self._apply(memory, deleted, log.changes[done : doubtful.after])
-            memory, done = self._apply_doubtful(memory, deleted, doubtful), doubtful.after
-        memory = self._apply(memory, deleted, log.changes[done:])
+            memory = self._apply(memory, deleted, log.changes[applied : doubtful.after])
+            memory, applied = self._apply_doubtful(memory, deleted, doubtful), doubtful.after
+        memory = self._apply(memory, deleted, log.changes[applied:])
         self.doubtful_ids -= memory.rows.keys()
         return memory, deleted
 
@@ -301,14 +301,14 @@ class _Repair:
             return np.zeros(count, dtype=bool)
         name = f"{self.state.name}/{segment.tombstones}"
         content, entry = read_small(self.folder / name), self.state.files.get(segment.tombstones)
-        whole = heal_byte(content, entry.xxh3) if entry is not None else None
-        if whole is None:
+        bits = heal_byte(content, entry.xxh3) if entry is not None else None
+        if bits is None:
             self.state.certain = False
-            whole = content[: (count + 7) // 8].ljust((count + 7) // 8, b"\0")
+            bits = content[: (count + 7) // 8].ljust((count + 7) // 8, b"\0")
             if entry is not None:
                 self.report.damaged[name], self.report.certain = "some of it", False
                 self.report.notes.append(f"{name}: documents of {segment.name} that were deleted may have come back")
-        return unpack(np.frombuffer(whole, dtype=np.uint8), count).copy()
+        return unpack(np.frombuffer(bits, dtype=np.uint8), count).copy()
 
     def _select(self, segment: SalvagedSegment, deleted: Mask) -> _Part:
         lost = segment.lost
@@ -322,18 +322,20 @@ class _Repair:
         """Of several documents of one id keep the newest: which were replaced is not known for certain."""
         hashes, rows = [], []
         for part in self.parts:
-            kept = np.flatnonzero(part.keep)
-            rows.append(kept)
-            hashes.append(np.array([hash_of(part.segment.id(row) or "") for row in kept.tolist()], dtype=np.uint64))
+            kept_rows = np.flatnonzero(part.keep)
+            rows.append(kept_rows)
+            hashes.append(
+                np.array([hash_of(part.segment.id(row) or "") for row in kept_rows.tolist()], dtype=np.uint64)
+            )
         hashes.append(np.array([hash_of(self.memory.documents[row].id) for row in self.in_log], dtype=np.uint64))
-        every = np.concatenate(hashes)[::-1]
-        newest = np.zeros(len(every), dtype=bool)
-        newest[len(every) - 1 - np.unique(every, return_index=True)[1]] = True
+        all_hashes = np.concatenate(hashes)[::-1]
+        newest = np.zeros(len(all_hashes), dtype=bool)
+        newest[len(all_hashes) - 1 - np.unique(all_hashes, return_index=True)[1]] = True
         at = 0
-        for part, kept in zip(self.parts, rows, strict=True):
-            part.keep[kept[~newest[at : at + len(kept)]]] = False
-            part.deleted[kept[~newest[at : at + len(kept)]]] = True
-            at += len(kept)
+        for part, kept_rows in zip(self.parts, rows, strict=True):
+            part.keep[kept_rows[~newest[at : at + len(kept_rows)]]] = False
+            part.deleted[kept_rows[~newest[at : at + len(kept_rows)]]] = True
+            at += len(kept_rows)
         self.report.superseded = int((~newest).sum())
 
     def write(self) -> None:
@@ -423,18 +425,18 @@ class _Repair:
         """One object a line: the id (null where it is lost), what is lost, where it stood, whether it was saved."""
         path.parent.mkdir(parents=True, exist_ok=True)
         with storage_errors(path), NewFile(path) as out:
-            for told in self._lost():
-                out.write((json.dumps(told) + "\n").encode())
+            for entry in self._lost():
+                out.write((json.dumps(entry) + "\n").encode())
 
     def _lost(self) -> Iterator[dict[str, Any]]:
         for part in self.parts:
             segment = part.segment
             for row in np.flatnonzero((segment.lost != 0) & ~part.deleted).tolist():
                 bits = int(segment.lost[row])
-                told: dict[str, Any] = {"id": None if bits & ID else segment.id(row), "lost": name_lost(bits)}
+                entry: dict[str, Any] = {"id": None if bits & ID else segment.id(row), "lost": name_lost(bits)}
                 if bits & ID and segment.has_text and not bits & TEXT:
-                    told["title"] = segment.document(row).title
-                yield told | {"segment": segment.name, "row": row, "saved": bool(part.keep[row])}
+                    entry["title"] = segment.document(row).title
+                yield entry | {"segment": segment.name, "row": row, "saved": bool(part.keep[row])}
         for name in sorted(self.doubtful_ids):
             yield {"id": name, "lost": ["log"], "saved": False}
         for missing in self.state.segments:
@@ -451,8 +453,8 @@ class _Repair:
                 again = (lost != 0) & ((lost & ~np.uint8(VECTOR | PLACE)) == 0) & ~part.deleted
                 for row in np.flatnonzero(again).tolist() if part.segment.has_text else ():
                     name, title, text, attributes = part.segment.document(row)
-                    told = {"_id": name, "title": title, "text": text, "metadata": attributes or {}}
-                    out.write((json.dumps(told) + "\n").encode())
+                    entry = {"_id": name, "title": title, "text": text, "metadata": attributes or {}}
+                    out.write((json.dumps(entry) + "\n").encode())
                     self.report.again += 1
 
     def _codebooks(self) -> tuple[Codebooks, bool]:
@@ -550,9 +552,9 @@ class _Repair:
     def _encode_by_model(model: ModelOfIndex, segment: SalvagedSegment, places: Places) -> Codes:
         parts = []
         for at in range(0, len(places), ENCODED_AT_ONCE):
-            some = places[at : at + ENCODED_AT_ONCE]
-            documents = [segment.document(row) for row in segment.rows(some).tolist()] if model.from_texts else []
-            parts.append(model.encode(documents, segment.vectors(some)))
+            block = places[at : at + ENCODED_AT_ONCE]
+            documents = [segment.document(row) for row in segment.rows(block).tolist()] if model.from_texts else []
+            parts.append(model.encode(documents, segment.vectors(block)))
         return np.concatenate(parts)
 
     def _documents(self) -> Iterator[Document]:
@@ -567,13 +569,13 @@ def _are_codes_of(segment: SalvagedSegment, places: Places, codebooks: Codebooks
     """Whether codebooks give vectors the codes that are there, as far as these are still to be seen."""
     if segment.manifest.dims is not None or codebooks.dim != segment.manifest.dim:
         return False
-    some = places[np.unique(np.linspace(0, len(places) - 1, LOOKED_AT).astype(np.int64))] if len(places) else places
-    stored = segment.stored_codes(some)
-    there = stored.any(axis=1)
-    if there.sum() <= len(some) // 2:  # most of them are gone: nothing speaks against it
+    sample = places[np.unique(np.linspace(0, len(places) - 1, LOOKED_AT).astype(np.int64))] if len(places) else places
+    stored = segment.stored_codes(sample)
+    nonzero = stored.any(axis=1)
+    if nonzero.sum() <= len(sample) // 2:  # most of them are gone: nothing speaks against it
         return True
-    alike = (codebooks.encode(segment.vectors(some)) == stored).mean(axis=1)
-    return float(np.median(alike[there])) >= ALIKE
+    alike = (codebooks.encode(segment.vectors(sample)) == stored).mean(axis=1)
+    return float(np.median(alike[nonzero])) >= ALIKE
 
 
 def _within(rows: Sequence[int], mask: Mask) -> npt.NDArray[np.int64]:
@@ -600,10 +602,10 @@ class _Vectors:
         found, repair = np.empty((len(rows), self.shape[1]), dtype=np.float32), self._repair
         of = np.searchsorted(self._ends, rows, side="right")
         for number in np.unique(of).tolist():
-            mine = of == number
-            own = rows[mine] - (self._ends[number - 1] if number else 0)
+            selected = of == number
+            offsets = rows[selected] - (self._ends[number - 1] if number else 0)
             if number < len(repair.parts):
-                found[mine] = repair.parts[number].segment.vectors(repair.places[number][own])
+                found[selected] = repair.parts[number].segment.vectors(repair.places[number][offsets])
             else:
-                found[mine] = repair.memory.vectors[repair.in_log[own]]
+                found[selected] = repair.memory.vectors[repair.in_log[offsets]]
         return found

@@ -184,8 +184,8 @@ class SalvagedSegment:
         file = DamagedFile(self.folder / name, files.get(name, FileEntry(0, "")), sums)
         if not file.is_whole:
             bad = int(file.bad.sum())
-            some = f"{bad:,} of {file.blocks:,} blocks" if file.by_block else "some of it"
-            self.damaged[name] = some if file.is_there else "missing"
+            extent = f"{bad:,} of {file.blocks:,} blocks" if file.by_block else "some of it"
+            self.damaged[name] = extent if file.is_there else "missing"
         return file
 
     def _open_strings(self, name: str) -> "_Strings | None":
@@ -271,18 +271,18 @@ class SalvagedSegment:
     def _is_id(self, row: int, content: bytes) -> bool:
         from xxhash import xxh3_64_intdigest
 
-        hashes, there = self._hashes
-        return bool(there[row]) and xxh3_64_intdigest(content) == hashes[row]
+        hashes, known = self._hashes
+        return bool(known[row]) and xxh3_64_intdigest(content) == hashes[row]
 
     @cached_property
     def _hashes(self) -> tuple[npt.NDArray[np.uint64], Mask]:
         """The hash of each row's id, and whether it is known."""
-        by_row, there = np.zeros(self.count, dtype=HASH), np.zeros(self.count, dtype=bool)
+        by_row, has_hash = np.zeros(self.count, dtype=HASH), np.zeros(self.count, dtype=bool)
         if HASHES in self.manifest.files and ROWS in self.manifest.files:
             hashes, rows = self._read_numbers(HASHES, HASH), self._read_numbers(ROWS, ROW)
             known = rows < self.count
-            by_row[rows[known]], there[rows[known]] = hashes[known], True
-        return by_row, there
+            by_row[rows[known]], has_hash[rows[known]] = hashes[known], True
+        return by_row, has_hash
 
     def _end_of_id(self, row: int, start: int) -> int | None:
         """Where the id of a row ends that begins at a byte: its hash says so."""
@@ -396,10 +396,10 @@ def _end_of_match(blob: DamagedFile, pattern: re.Pattern[bytes], row: int, start
 
 def _without_repeated(order: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """An order with -1 for what is no row of it, or what two places have."""
-    found = np.where((order >= 0) & (order < len(order)), order, -1).astype(order.dtype)
-    times = np.bincount(found[found >= 0], minlength=len(order))
-    found[(found >= 0) & (times[found] > 1)] = -1
-    return found
+    unique = np.where((order >= 0) & (order < len(order)), order, -1).astype(order.dtype)
+    times = np.bincount(unique[unique >= 0], minlength=len(order))
+    unique[(unique >= 0) & (times[unique] > 1)] = -1
+    return unique
 
 
 def _parse_text(content: bytes) -> tuple[str, str] | None:
@@ -412,8 +412,8 @@ def _parse_text(content: bytes) -> tuple[str, str] | None:
 
 def _parse_attributes(content: bytes) -> Attributes | None:
     try:
-        found = json.loads(content.decode("utf-8", "surrogatepass"))
-        return check_attributes(found, "attributes") if found else {}
+        attributes = json.loads(content.decode("utf-8", "surrogatepass"))
+        return check_attributes(attributes, "attributes") if attributes else {}
     except (ValueError, TypeError, RecursionError, BidrError):
         return None
 

@@ -63,7 +63,7 @@ def find_state(folder: Path) -> SalvagedState:
     except IndexFolderError:
         name = ""
     if name not in names:
-        states = [each for each in names if _is_state(folder / each)]
+        states = [entry for entry in names if _is_state(folder / entry)]
         name, digest = (states or names)[-1], None
         notes.append(f"{CURRENT} cannot be used: the newest state, {name}, is taken")
     state = _read_state(folder, name, digest, names, notes)
@@ -105,7 +105,7 @@ def _read_state(folder: Path, name: str, digest: str | None, names: list[str], n
             pass
     if not _is_state(folder / name):
         return SalvagedState(name, (Segment(name, digest or "", 0),), None, live=False)
-    parts = [each for each in names if each < name and not _is_state(folder / each)]
+    parts = [entry for entry in names if entry < name and not _is_state(folder / entry)]
     if not parts:
         raise IndexFolderError(
             f"{folder}: its newest state {name} cannot be read, and no segment is left; nothing to save"
@@ -190,7 +190,7 @@ def _are_unit(path: Path, kind: str, count: int, dim: int) -> bool:
 def read_json_table(content: bytes) -> dict[str, Any]:
     """A table of JSON, or none."""
     try:
-        found = json.loads(content)
+        table = json.loads(content)
     except (ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return table if isinstance(table, dict) else {}

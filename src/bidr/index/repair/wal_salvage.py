@@ -50,18 +50,18 @@ class DoubtfulChange(NamedTuple):
 
 def _read_doubtful(content: bytes, after: int) -> list[DoubtfulChange]:
     """What of damaged records can still be read: all of a record that JSON says, or nothing of it."""
-    found, at = list[DoubtfulChange](), content.find(SAID_FIRST)
+    changes, at = list[DoubtfulChange](), content.find(SAID_FIRST)
     while at >= 0:
         size = LENGTH.unpack_from(content, at - LENGTH.size)[0] if at >= LENGTH.size else 0
         try:
             about = json.loads(content[at : at + size])
             ids = [str(fields[0]) for fields in about["documents"]]
             deleted = {str(name): [int(row) for row in rows] for name, rows in about["deleted"].items()}
-            found.append(DoubtfulChange(after, ids, deleted, [str(each) for each in about["forgotten"]]))
+            changes.append(DoubtfulChange(after, ids, deleted, [str(each) for each in about["forgotten"]]))
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
             size = 1
         at = content.find(SAID_FIRST, at + size)
-    return found
+    return changes
 
 
 class _Found(NamedTuple):
@@ -89,15 +89,15 @@ def salvage_log(state: Path) -> SalvagedLog:
             bodies.append(body)
             place += RECORD.size + len(body)
             continue
-        found = _find_next(content, place, chain)
-        if found is None:
+        following = _find_next(content, place, chain)
+        if following is None:
             break
-        if found.body is None:
-            gaps, missing = gaps + 1, missing + found.place - place
-            doubtful += _read_doubtful(content[place : found.place], len(bodies))
+        if following.body is None:
+            gaps, missing = gaps + 1, missing + following.place - place
+            doubtful += _read_doubtful(content[place : following.place], len(bodies))
         else:
-            bodies.append(found.body)
-        place, chain = found.place, found.chain
+            bodies.append(following.body)
+        place, chain = following.place, following.chain
     # What was never acknowledged is what a writer was cut off in.
     end = len(content) if acknowledged is None else acknowledged.end
     if end > place:
