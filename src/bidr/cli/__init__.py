@@ -76,7 +76,8 @@ def _check_encoding(args: list[str]) -> None:
         except UnicodeEncodeError as error:
             encoding = sys.getfilesystemencoding().upper()
             raise ConfigError(
-                f"argument {number}: given {word!a}, expected {encoding}; write it so, or rename the file"
+                f"argument {number}: given {word!a}, expected {encoding} text; "
+                "check the terminal's encoding, or rename the file"
             ) from error
 
 

@@ -14,7 +14,7 @@ from bidr.text import streams
 from bidr.text.leftout import LeftOut
 from bidr.text.records import Attributes, Document, Qrel, Query
 from bidr.text.tables import Source, SplitTables, Table, columns, file_table, objects, score
-from bidr.text.validation import check_unicode, is_unicode
+from bidr.text.validation import check_unicode, format_value, is_unicode
 
 LOOKED_FOR = f"{streams.variants('corpus.jsonl')} (BEIR)"
 _HEADER = ["query-id", "corpus-id", "score"]
@@ -97,16 +97,16 @@ def _identifier(value: dict[str, Any], place: str) -> str:
     if isinstance(identifier, int) and not isinstance(identifier, bool):
         return str(identifier)
     if not isinstance(identifier, str) or not identifier:
-        raise DataError(f"{place}: field '_id' is missing, empty or not a string; give every record an id")
+        problem = f"is {format_value(identifier)}" if "_id" in value else "is missing"
+        raise DataError(f"{place}: field '_id' {problem}, expected a string that is not empty; give every record an id")
     return check_unicode(identifier, "field '_id'", place)
 
 
 def _string(value: dict[str, Any], field: str, place: str) -> str:
     text = value.get(field)
     if not isinstance(text, str):
-        raise DataError(
-            f"{place}: field '{field}' is missing or not a string; every record needs one (it may be empty)"
-        )
+        problem = f"is {format_value(text)}" if field in value else "is missing"
+        raise DataError(f"{place}: field '{field}' {problem}, expected a string, which may be empty; fix the record")
     return text
 
 

@@ -76,7 +76,7 @@ def _coerce_document(document: Any, what: str, number: int) -> Document:
             return document
     place = f"{what}: number {number}"
     name = coerce_id(name, place)
-    place = f"{place} (id {format_value(name)})"
+    place = f"{place} (id {name!a})"
     return Document(name, coerce_title(title, place), coerce_text(text, place), attributes)
 
 
