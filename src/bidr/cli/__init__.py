@@ -46,7 +46,8 @@ def explain(error: BaseException) -> tuple[int, str]:
     if refused:
         return TO_PUT_RIGHT, refused
     if isinstance(error, MemoryError):
-        return TO_PUT_RIGHT, f"not enough memory ({error}); use fewer documents or a machine with more"
+        reason = f" ({error})" if str(error) else ""
+        return TO_PUT_RIGHT, f"not enough memory{reason}; use fewer documents or a machine with more"
     return OUR_FAULT, f"unexpected {type(error).__name__}: {error}; run it again with --debug and report what it shows"
 
 
