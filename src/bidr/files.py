@@ -143,13 +143,20 @@ def open_to_read(path: Path) -> IO[bytes]:
 def check_regular(about: os.stat_result) -> None:
     """Refuse, as OSError, what is no regular file, and one that is hardly anywhere on the disk.
 
-    A file of a terabyte costs nothing where it is all holes, and reading it takes minutes. No disk makes so little of
-    what indexes and models hold. Some file systems do not say how much a file takes.
+    A file of a terabyte costs nothing where it is all holes, and reading it takes minutes.
     """
     if not stat.S_ISREG(about.st_mode):
         raise OSError(errno.EINVAL, "not a regular file")
-    if about.st_size >= SPARSE_FROM and 0 < MOST_HOLLOW * 512 * about.st_blocks < about.st_size:
+    if is_hollow(about):
         raise OSError(errno.EINVAL, f"{about.st_size:,} bytes long, and {512 * about.st_blocks:,} of them on the disk")
+
+
+def is_hollow(about: os.stat_result) -> bool:
+    """Whether nearly all of a long file is holes.
+
+    No disk makes so little of what indexes and models hold. Some file systems do not say how much a file takes.
+    """
+    return about.st_size >= SPARSE_FROM and 0 < MOST_HOLLOW * 512 * about.st_blocks < about.st_size
 
 
 def read_up_to(path: Path, most: int) -> bytes:

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import os
 import random
 import shutil
 from collections.abc import Sequence
@@ -393,3 +394,13 @@ def test_what_follows_the_end_of_a_sealed_log_is_not_saved(tmp_path):
         log = salvage_log(state)
         assert told(log.changes) == records[:3]
         assert (log.doubtful, log.gaps, log.missing) == ([], 0, 0)
+
+
+def test_a_log_that_is_nearly_all_holes_is_not_read_whole(tmp_path):
+    """A terabyte of them costs nothing on the disk, and would not fit in memory."""
+    state, records = tmp_path / "000002", told(changes(3))
+    state.mkdir()
+    write_log(state, state.name, records)
+    os.truncate(state / LOG, 1 << 40)
+    log = salvage_log(state)
+    assert (told(log.changes), log.gaps) == (records, 0)

@@ -26,8 +26,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from bidr.errors import REBUILD, IndexFolderError
-from bidr.files import PIECE, NewFile, check_regular, open_regular, storage_errors, write_all
+from bidr.errors import REBUILD, IndexFolderError, StorageError
+from bidr.files import PIECE, IrregularFileError, NewFile, check_regular, open_regular, storage_errors, write_all
 from bidr.fork import close_in_children
 
 LOG, ACKNOWLEDGED = "log", "acknowledged"
@@ -186,9 +186,12 @@ class LogWriter:
         self._process, self._log, self._mark = os.getpid(), -1, -1
         self.path, self.end, self.chain, self.broken = state / LOG, end, chain, False
         close_in_children(self)
-        with storage_errors(self.path):
-            self._log = open_regular(self.path, os.O_WRONLY | os.O_APPEND)
-            self._mark = open_regular(state / ACKNOWLEDGED, os.O_WRONLY)
+        try:
+            with storage_errors(self.path):
+                self._log = open_regular(self.path, os.O_WRONLY | os.O_APPEND)
+                self._mark = open_regular(state / ACKNOWLEDGED, os.O_WRONLY)
+        except IrregularFileError as error:  # not to be removed, as a lock file is: it may name the only copy
+            raise StorageError(f"{error.filename}: {error.strerror}; put a copy of the file itself there") from error
         _set_claim(self._mark, fcntl.F_WRLCK)
 
     def append(self, contents: list[bytes]) -> None:

@@ -9,7 +9,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from bidr.files import open_regular
+from bidr.files import is_hollow, open_regular
 from bidr.index.storage.checks import sum_blocks
 from bidr.index.storage.folder import FileEntry
 from bidr.index.vectors.layout import CHECK
@@ -132,13 +132,15 @@ class DamagedFile:
 
 
 def read_small(path: Path, most: int = 1 << 26) -> bytes:
-    """The first bytes of a regular file; none where it cannot be read."""
+    """The first bytes of a regular file, of one that is all holes no more than it has on the disk; none where it cannot
+    be read."""
     handle = _open(path)
     if handle < 0:
         return b""
     try:
         with os.fdopen(handle, "rb") as opened:
-            return opened.read(min(most, os.fstat(opened.fileno()).st_size))
+            about = os.fstat(opened.fileno())
+            return opened.read(min(most, 512 * about.st_blocks if is_hollow(about) else about.st_size))
     except OSError:
         return b""
 
