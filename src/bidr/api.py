@@ -14,7 +14,7 @@ from bidr.evaluation import MEASURES, Report, evaluate_searcher
 from bidr.exporting import export_index
 from bidr.index.live.snapshot import write_snapshot
 from bidr.index.live.writer import LiveWriter
-from bidr.index.planned.budget import check_budget, loaded_bytes
+from bidr.index.planned.budget import COMPACTING, check_budget, loaded_bytes
 from bidr.index.storage.generation import WAIT
 from bidr.model.folder import Model
 from bidr.model.frozen import FrozenModel
@@ -134,7 +134,7 @@ def compact(folder: Path | str, *, ram_budget: int | str | None = None, wait: fl
     wait: seconds to wait for another writer.
     """
     # The index is open while it is compacted; what could not even be opened is not.
-    check_budget(ram_budget, {"opening": loaded_bytes(Path(folder))}, "compacting this index")
+    check_budget(ram_budget, {"opening": loaded_bytes(Path(folder))}, "compacting this index", base=COMPACTING)
     with LiveWriter(folder, no_coder, wait=wait) as writer:
         writer.compact(ram_budget=ram_budget)
 

@@ -279,9 +279,11 @@ def test_codes_of_the_log_that_no_codeword_has_are_refused(tmp_path):
         (np.full((1, 4), 16, np.uint8), 16),
         (np.zeros((1, 5), np.uint8), 16),
         (np.zeros((1, 4), np.uint8), 8),
+        (np.zeros((0, 4), np.uint8), 1 << 32),
     ):
-        arrays = codes, np.zeros((1, dim), np.float16), np.zeros(1, np.float32)
-        record = packed(to_bytes(Change(documents(1), True, *arrays, {}, [])), start(state.name)[1])[0]
+        count = len(codes)
+        arrays = codes, np.zeros((count, dim), np.float16), np.zeros(count, np.float32)
+        record = packed(to_bytes(Change(documents(count), True, *arrays, {}, [])), start(state.name)[1])[0]
         for name in (LOG, "acknowledged"):
             (state / name).unlink()
         write_log(state, state.name, [record[12:]])

@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import pytest
 
 from bidr.negatives.pairs import pairs_from
@@ -104,11 +105,22 @@ def train_longer(shop: Workshop):
     return shop.encoder("longer")
 
 
-@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.slow)])
-def test_learned_codes_find_more_than_fitted_ones(documentation, tmp_path, seed):
-    recalls = measure(documentation, tmp_path, seed)
-    print(f"seed {seed}:", recalls)
+def test_learned_codes_find_more_than_fitted_ones(documentation, tmp_path):
+    recalls = measure(documentation, tmp_path, 0)
+    print(recalls)
     assert recalls.learned > recalls.refitted
     assert recalls.learned > recalls.longer
-    # Not that it is larger: on one seed of three it is not. Equal it is only when no gradient reaches the codewords.
+    # Equal it is only when no gradient reaches the codewords.
     assert recalls.learned != recalls.held
+
+
+@pytest.mark.slow
+def test_learned_codes_find_more_in_the_mean_of_five_seeds(documentation, tmp_path):
+    """Where a fit of codewords ends depends on where it began: one seed alone may come out either way."""
+    recalls = [measure(documentation, tmp_path / str(seed), seed) for seed in range(5)]
+    for seed, each in enumerate(recalls):
+        print(f"seed {seed}:", each)
+    learned, refitted, longer, held = np.mean(recalls, axis=0)
+    assert learned > refitted + 0.005
+    assert learned > longer + 0.005
+    assert learned > held

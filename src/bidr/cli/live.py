@@ -115,10 +115,10 @@ class Compact(Verb):
     that cannot be kept."""
 
     def run(self) -> Shown:
-        from bidr.index.planned.budget import check_budget, loaded_bytes
+        from bidr.index.planned.budget import COMPACTING, check_budget, loaded_bytes
 
         # What could not even be opened within the budget is not.
-        check_budget(self.ram_budget, {"opening": loaded_bytes(self.index)}, "compacting this index")
+        check_budget(self.ram_budget, {"opening": loaded_bytes(self.index)}, "compacting this index", base=COMPACTING)
         with _writer(self.index) as writer:
             before = len(writer.view.parts)
             writer.compact(ram_budget=self.ram_budget)

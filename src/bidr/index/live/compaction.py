@@ -8,7 +8,7 @@ from bidr.files import remove
 from bidr.index.candidates import choose_engine
 from bidr.index.live.parts import Part
 from bidr.index.live.view import LiveView
-from bidr.index.planned.budget import BASE, build_peaks, check_budget, watched
+from bidr.index.planned.budget import COMPACTING, build_peaks, check_budget, watched
 from bidr.index.planned.sizes import Shape, engine_ram
 from bidr.index.steps.work import Work, working
 from bidr.index.storage.generation import COMPACT
@@ -42,16 +42,16 @@ def compact_peaks(view: LiveView, parts: Sequence[Part] = ()) -> dict[str, int]:
     readers = [part.open.reader for part in merged]
     described = bool(view.attributes())
     worded = all(reader.words is not None for reader in readers)
-    peaks = build_peaks(shape, fits=False, named=True, worded=worded, described=described)
+    peaks = build_peaks(shape, fits=False, named=True, worded=worded, described=described, base=COMPACTING)
     del peaks["codes"]  # they are there, and only copied
     places = KEPT * shape.count + max(
         (SORTED_OUT * part.count for part in merged if part.deleted is not None), default=0
     )
     peaks = {step: size + held + places for step, size in peaks.items()}
     # Codes are read, and put into blocks.
-    peaks["opening"] = BASE + held + places + 2 * sum(engine_ram(shape).values())
+    peaks["opening"] = COMPACTING + held + places + 2 * sum(engine_ram(shape).values())
     if not parts:
-        peaks["log"] = BASE + held + LOGGED * view.memory.bytes
+        peaks["log"] = COMPACTING + held + LOGGED * view.memory.bytes
     return peaks
 
 
@@ -59,7 +59,7 @@ def why_not_merged(view: LiveView, budget: int | None) -> str | None:
     """Why all segments but the first cannot be merged within a budget; None: they can."""
     try:
         held = sum(view.ram_bytes.values())
-        check_budget(budget, compact_peaks(view, view.parts[1:]), "merging its segments", held)
+        check_budget(budget, compact_peaks(view, view.parts[1:]), "merging its segments", held, COMPACTING)
     except ConfigError as error:
         return f"{view.folder}: {len(view.parts)} segments stay as they are, each searched by itself; {error}"
     return None
@@ -73,7 +73,7 @@ def compacting(view: LiveView, ram_budget: int | str | None = None) -> Iterator[
     nothing (None). What fails leaves nothing.
     """
     held, folder, large = sum(view.ram_bytes.values()), view.folder, view.count >= KEPT_FROM
-    budget = check_budget(ram_budget, compact_peaks(view), "compacting this index", held)
+    budget = check_budget(ram_budget, compact_peaks(view), "compacting this index", held, COMPACTING)
     del view  # or its codes would stay, beside those of the new one
     with watched(budget):
         try:

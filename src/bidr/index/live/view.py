@@ -58,7 +58,7 @@ class LiveView:
         fitting, words = (self.memory.codes.shape[1], self.memory.vectors.shape[1]), self.manifest.words
         for change in changes:
             shapes = change.codes.shape[1], change.vectors.shape[1]
-            if len(change.documents) and (shapes != fitting or int(change.codes.max()) >= words):
+            if shapes != fitting or (change.codes.size and int(change.codes.max()) >= words):
                 raise IndexFolderError(
                     f"{self.generation}: the log holds codes and vectors of {shapes} numbers, expected {fitting}, or "
                     f"other codes than the {words} there are; {REBUILD}"

@@ -30,8 +30,9 @@ from bidr.progress import say
 
 MIB = 1 << 20
 LOOK_SECONDS = 0.02
-# A process that has imported torch, Faiss and numba and compiled what writing needs.
-BASE = 200 * MIB
+# A process that has imported torch, Faiss and numba and compiled what writing needs; and one that compacts, which
+# imports neither torch nor Faiss.
+BASE, COMPACTING = 200 * MIB, 90 * MIB
 # Arrays of the size of a block that are there at the same time, by step; the fit's are of its sample.
 FITTING, CODING, DECODING, WRITING, MEANS, ARRANGING = 5, 5, 5, 6, 4, 4
 # And a fit's codes, of this round and the one before, and what it takes besides.
@@ -51,7 +52,13 @@ UNITS |= {f"{unit}iB": 1024 ** (power + 1) for power, unit in enumerate("KMGTP")
 
 
 def build_peaks(
-    shape: Shape, *, fits: bool = True, named: bool = False, worded: bool = False, described: bool = False
+    shape: Shape,
+    *,
+    fits: bool = True,
+    named: bool = False,
+    worded: bool = False,
+    described: bool = False,
+    base: int = BASE,
 ) -> dict[str, int]:
     """Anonymous bytes at the peak of every step.
 
@@ -59,6 +66,7 @@ def build_peaks(
     named:  documents have ids.
     worded: the words of the texts are indexed.
     described: documents may have attributes.
+    base:   what the process takes before it begins.
     """
     row, books = FLOAT.itemsize * shape.dim, shape.books
     parts = {"codes": CODING * ENCODE_ROWS * row, "vectors": WRITING * WRITE_ROWS * row}
@@ -81,22 +89,23 @@ def build_peaks(
         together = round(LOOKED_AT * AMONG * chosen_from(EF_CONSTRUCTION)) * row
         choosing = CHOOSING + min(together, shape.count * row) + shape.count // PIECE * row
         parts["links"] = max(choosing, ORDERING + shape.count * CHOSEN)
-    return {step: BASE + size for step, size in parts.items()}
+    return {step: base + size for step, size in parts.items()}
 
 
 def check_budget(
-    budget: int | str | None, peaks: dict[str, int], what: str = "this build", counted: int = 0
+    budget: int | str | None, peaks: dict[str, int], what: str = "this build", counted: int = 0, base: int = BASE
 ) -> int | None:
     """Refuse a budget that cannot be kept, before anything is done; else how many bytes it is.
 
     What the process holds already, a model or arrays of the caller's, is counted.
-    what, counted: what takes it, and how much of what is held already the peaks have in them.
+    what, counted, base: what takes it, and how much of what is held already the peaks have in them: arrays, and the
+        process itself.
     """
     if budget is None:
         return None
     given = parse_bytes("ram_budget", str(budget))
     step = max(peaks, key=lambda name: peaks[name])
-    least = peaks[step] + max(0, anonymous() - BASE - counted)
+    least = peaks[step] + max(0, anonymous() - base - counted)
     if least > given:
         less = "; engine 'lists' takes less" if step == "links" else ""
         raise ConfigError(
@@ -123,7 +132,7 @@ def parse_bytes(name: str, given: str) -> int:
 def loaded_bytes(index: Path) -> int:
     """What an index holds in RAM once it is opened, about: the files of its segments that go there."""
     manifests = [open_segment(index, each.name, each.xxh3) for each in state_in_force(index)[1].segments]
-    return BASE + sum(each.files[name].size for each in manifests for name in in_ram(each, each.engine))
+    return COMPACTING + sum(each.files[name].size for each in manifests for name in in_ram(each, each.engine))
 
 
 def anonymous() -> int:
