@@ -210,7 +210,7 @@ def test_a_budget_counts_the_index_that_is_open(tmp_path):
         held = sum(view.ram_bytes.values())
         peaks = compact_peaks(view)
         assert view.ram_bytes.keys() >= {"codes", "deleted", "codebooks", "log"}
-        alone = build_peaks(shape_after(view), fits=False, named=True, described=True)
+        alone = build_peaks(shape_after(view), fits=False, named=True, described=True, base=compaction.COMPACTING)
         beside = held + compaction.KEPT * view.count + compaction.SORTED_OUT * 200
     assert min(peaks.values()) >= compaction.COMPACTING + held
     assert {step: peaks[step] - alone[step] for step in ("names", "vectors")} == {"names": beside, "vectors": beside}
