@@ -105,7 +105,7 @@ def test_build_times_by_rates_of_this_machine(
     monkeypatch.setattr("bidr.planning.plan.measure", measured)
     flags = ["plan", "--docs", "1e6", "--dim", DIM, "--text-bytes", 500, "--cores", 1, "--json", tmp_path / "plan.json"]
     shown = bidr(*flags)
-    assert "of a shared 2-core AMD EPYC, and may be off by 2 times" in shown.out
+    assert "of an AMD EPYC with AVX-512, and may be off by 2 times" in shown.out
     built = json.loads((tmp_path / "plan.json").read_text())
     shown = bidr(*flags, "--measure", "--vectors", files[0])
     assert "of this machine (Toy), measured now in 7 s" in shown.out
@@ -113,7 +113,7 @@ def test_build_times_by_rates_of_this_machine(
     assert (built["rates"]["measured"], value["rates"]["measured"], value["rates"]["seconds"]) == (False, True, 7.0)
     for before, after in zip(built["engines"], value["engines"], strict=True):
         for key in ("build_seconds_a_machine", "build_cpu_seconds_a_machine"):
-            assert sum(after[key].values()) == pytest.approx(2 * sum(before[key].values()), rel=0.01)
+            assert sum(after[key].values()) == pytest.approx(2 * sum(before[key].values()), rel=0.01, abs=0.5)  # tenths
     assert asked == [Asked(DIM, 16, [8, 4], text_bytes=500, vectors=str(files[0]))]
 
 

@@ -96,7 +96,7 @@ def _notes(plan: dict[str, Any]) -> list[str]:
 def _rates(rates: dict[str, Any]) -> list[str]:
     """Where build times come from."""
     lines = [
-        "Build times are by rates of one core of a shared 2-core AMD EPYC, and may be off by 2 times: --measure takes",
+        "Build times are by rates of one core of an AMD EPYC with AVX-512, and may be off by 2 times: --measure takes",
         "those of this machine, in about half a minute.",
     ]
     if rates["measured"]:

@@ -75,8 +75,7 @@ class Rates(NamedTuple):
     row_bytes: float
 
 
-# One core of a 2-core AMD EPYC (AVX2) that others used too, codes of 16 bytes, float32 vectors: the middle of three or
-# four runs such as `OMP_NUM_THREADS=1 python bench/build_rates.py VECTORS.npy --rates`, which were up to a third apart.
+# One core of a 2-core AMD EPYC (AVX-512), codes of 16 bytes, float32 vectors, as `bidr plan --measure` finds them.
 # Of naming, ID_SHARE is for ids alone.
 BUILT_DIM, ID_SHARE = 384, 0.3
 # What grows with the dimensions.
@@ -84,32 +83,32 @@ GROWING = ["comparing", "reading", "sampling", "summing", "halving", "parting", 
 GROWING += ["piecing", "writing", "row_bytes"]
 BUILT_IN = {
     8: Rates(
-        fitting=14.5,
-        coding=10e-6,
-        turning=4e-6,
-        reading=0.7e-6,
-        sampling=2.6e-6,
-        comparing=8.6e-9,
-        summing=2.4e-6,
-        ordering=0.1e-6,
-        grouping=0.4e-6,
-        halving=0.15e-6,
-        blocking=0.2e-6,
-        parting=0.65e-6,
-        words_of_means=0.6,
-        averaging=1e-6,
-        linking=490e-6,
-        piecing=0.4e-6,
-        packing=10.8e-6,
-        placing=0.1e-6,
-        writing=3.3e-6,
-        finding=5e-6,
-        naming=10.8e-6,
-        splitting=1.7e-6,
+        fitting=6.0,
+        coding=6.6e-6,
+        turning=1.5e-6,
+        reading=0.4e-6,
+        sampling=1.1e-6,
+        comparing=4e-9,
+        summing=0.08e-6,
+        ordering=0.08e-6,
+        grouping=0.6e-6,
+        halving=0.06e-6,
+        blocking=0.4e-6,
+        parting=0.37e-6,
+        words_of_means=0.45,
+        averaging=0.74e-6,
+        linking=260e-6,
+        piecing=0.17e-6,
+        packing=8.2e-6,
+        placing=0.08e-6,
+        writing=1.7e-6,
+        finding=4.2e-6,
+        naming=7.6e-6,
+        splitting=1e-6,
         row_bytes=1536.0,
     )
 }
-BUILT_IN[4] = BUILT_IN[8]._replace(fitting=6.3, coding=6.7e-6)
+BUILT_IN[4] = BUILT_IN[8]._replace(fitting=3.2, coding=3.1e-6)
 
 
 @dataclass(frozen=True)
