@@ -172,9 +172,9 @@ def test_more_cores_help_with_what_they_share() -> None:
         times = build_times(Shape(10_000_000, 384, engine), BUILT_IN[8])
         assert all(took.clock(1) == pytest.approx(took.cpu) for took in times.values())
         assert times["vectors"].clock(16) == times["vectors"].cpu
-        assert times["coding"].clock(16) == times["coding"].cpu
+        assert times["coding"].clock(16) < times["coding"].cpu / 4
         assert times["clusters"].clock(16) < times["clusters"].cpu / 8
-        assert times["codebooks"].clock(2) == pytest.approx(0.54 * times["codebooks"].cpu)
+        assert times["codebooks"].clock(2) == pytest.approx(0.65 * times["codebooks"].cpu)
 
 
 @pytest.mark.parametrize(("size", "at_once"), [(8_000, 2), (3_000, 5), (100, 6)])

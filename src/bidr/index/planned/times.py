@@ -18,9 +18,9 @@ from bidr.index.vectors import WRITE_ROWS
 # A page that is missing brings its neighbours along: so many bytes of a file that is mapped.
 BROUGHT = 1 << 16
 LOOKED_THROUGH = AMONG * chosen_from(EF_CONSTRUCTION)
-# Of fitting codebooks, what threads share: of two the first had .54 of the CPU time, with codes of 32 bytes of 4 bits
-# and of 16 of 8 bits (tried by hand).
-FIT_SHARED = 0.92
+# Of fitting codebooks, what threads share (384 dimensions: .63 with codes of 32 bytes of 4 bits, .76 with 16 of 8); the
+# rest is finding rotations.
+FIT_SHARED = 0.7
 
 
 class Rates(NamedTuple):
@@ -151,7 +151,8 @@ def build_times(
     count, own, parts = shape.count, _source(shape, rates, fits), dict[str, Took]()
     if fits:
         parts["codebooks"] = Took(FIT_SHARED, 1 - FIT_SHARED) * (rates.fitting * min(1, count / FIT_ROWS))
-        parts["coding"] = Took(0, count * rates.coding)  # products of few columns: threads wait as long as they save
+        read = min(rates.reading, rates.coding)
+        parts["coding"] = Took(count * (rates.coding - read), count * read)
     if ordered := shape.engine != "scan" or count >= ORDERED_DOCUMENTS:
         parts["clusters"] = _clusters(shape, rates, own)
         parts["order"] = _order(shape, rates, own)
