@@ -90,7 +90,7 @@ def check_repair(index: Path, before: dict[str, tuple], **options: Any) -> Repai
     gone = before.keys() - after.keys()
     assert len(gone - set(listed)) == report.unnamed
     assert len(gone) == report.lost
-    assert report.is_complete == (not gone)
+    assert report.is_complete == (not gone and report.verified)
     shutil.rmtree(out)
     for path in (report.lost_file, report.again_file):
         if path is not None:
@@ -404,3 +404,12 @@ def test_a_log_that_is_nearly_all_holes_is_not_read_whole(tmp_path):
     os.truncate(state / LOG, 1 << 40)
     log = salvage_log(state)
     assert (told(log.changes), log.gaps) == (records, 0)
+
+
+def test_what_could_not_be_compared_is_not_called_complete(tmp_path):
+    """Without its manifest nothing proves the codes of a segment."""
+    (small_index(tmp_path / "index") / "manifest.json").unlink()
+    report = repair_index(tmp_path / "index", tmp_path / "new")
+    assert (report.saved, report.lost) == (60, 0)
+    assert not report.verified
+    assert not report.is_complete

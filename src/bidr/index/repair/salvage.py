@@ -73,6 +73,7 @@ class RepairReport:
     reasons:    how many documents lost what: "vector", "order" (which vector is whose), "id", "text", "attributes".
     superseded: older versions of documents that came back with a damaged list of deletions, and are left out.
     damaged:    damaged files, and how much of each.
+    verified:   whether every file that documents were taken from could be compared with a checksum.
     certain:    whether it is known which documents had been deleted, and that nothing of the log is missing.
     lost_file:  where the lost documents are listed, if any are.
     again_file: where those are whose id and text are whole, as `bidr add` takes them, and how many they are (`again`).
@@ -91,6 +92,7 @@ class RepairReport:
     reasons: dict[str, int] = field(default_factory=dict)
     damaged: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    verified: bool = True
     certain: bool = True
     lost_file: str | None = None
     again_file: str | None = None
@@ -98,8 +100,8 @@ class RepairReport:
 
     @property
     def is_complete(self) -> bool:
-        """Whether every document is saved, and every part of it."""
-        return self.certain and not self.lost and not self.incomplete
+        """Whether every document is saved, and every part of it, and all of that is proved."""
+        return self.verified and self.certain and not self.lost and not self.incomplete
 
     def as_fields(self) -> dict[str, Any]:
         return {**asdict(self), "complete": self.is_complete}
@@ -233,6 +235,7 @@ class _Repair:
             if manifest is None:
                 self._count_segment_lost(segment)
                 continue
+            self.report.verified &= manifest[1]
             try:
                 salvaged = SalvagedSegment(self.folder, segment.name, manifest[0], proved=manifest[1])
             except IndexFolderError as error:

@@ -85,7 +85,7 @@ def read_segment_manifest(folder: Path, segment: Segment, notes: list[str]) -> t
     except (BidrError, OSError, ValueError) as error:
         notes.append(f"{segment.name}: neither its manifest nor its other files say what it is ({error})")
         return None
-    notes.append(f"{segment.name}/{MANIFEST} is lost, and its checksums with it: files without others are not compared")
+    notes.append(f"{segment.name}/{MANIFEST} is lost: what only its checksums prove could not be compared")
     return manifest, False
 
 
