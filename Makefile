@@ -14,7 +14,7 @@ test: check  ## everything that must pass before a commit, two files of tests at
 
 # A processor of each kind: what numpy multiplies with, and what numba compiles for.
 KERNELS := Haswell Nehalem $(if $(shell grep -ow avx512f /proc/cpuinfo | head -n 1),SkylakeX)
-SAME_BYTES := tests/index/test_same_bytes.py tests/index/test_budget.py
+SAME_BYTES := tests/laws/test_same_bytes.py tests/laws/test_interrupted_build.py
 
 test-kernels: $(STAMP)  ## the same bytes with the kernels of other processors
 	set -e; for kernel in $(KERNELS); do \

@@ -26,16 +26,17 @@ import tyro
 from tyro.conf import Positional
 from unit import unit
 
-from bidr.answers import QueryVectors
-from bidr.codes.codebooks import Codebooks
-from bidr.codes.exact import top_k
-from bidr.codes.fit import fit
-from bidr.index.build import build_index
-from bidr.index.engines import means, sources
-from bidr.index.engines.lists import Lists
-from bidr.index.engines.shuffle import BLOCK
+from bidr.index.builder import cluster_input as sources
+from bidr.index.builder.build import build_index
+from bidr.index.engines import block_centroids as means
+from bidr.index.engines.ivf import Lists
+from bidr.index.engines.pshufb import BLOCK
 from bidr.index.reader import IndexReader
-from bidr.search import Searcher
+from bidr.quantization.codebooks import Codebooks
+from bidr.quantization.exact_search import top_k
+from bidr.quantization.pq_training import fit
+from bidr.search.searcher import Searcher
+from bidr.search.types import QueryVectors
 
 SHARES = (0.03, 0.05, 0.07, 0.1, 0.14, 0.2, 0.28, 0.4)
 RECALLS = (0.90, 0.93, 0.95, 0.96, 0.97, 0.98, 0.99)

@@ -86,7 +86,7 @@ def run_killed(command: list[str], out: Path, kills: int, pace: float, seed: int
 
 def compacted(index: Path, budget: str, kills: int, seed: int, seconds: float | None = None) -> None:
     """Delete every fifth document, and compact two copies: one that is left alone, one that is killed."""
-    from bidr.index.live.index import LiveIndex
+    from bidr.index.live.live_index import LiveIndex
 
     both = [index.with_name(f"{index.name}-{name}") for name in ("compacted", "compacted-killed")]
     with LiveIndex.open(index) as opened:
@@ -147,11 +147,11 @@ def differing(*folders: Path) -> list[str]:
 
 def recall(index: Path, vectors: Path, queries: np.ndarray, k: int = 100) -> tuple[float, float]:
     """Of the exact top k, the share in the answers; and of the codes' own top k, the share that the engine finds."""
-    from bidr.answers import QueryVectors
-    from bidr.codes.exact import top_k_codes
-    from bidr.codes.vectors import open_vectors
+    from bidr.data.vector_source import open_vectors
     from bidr.index.reader import IndexReader
-    from bidr.search import Searcher
+    from bidr.quantization.exact_search import top_k_codes
+    from bidr.search.searcher import Searcher
+    from bidr.search.types import QueryVectors
 
     rows, best = open_vectors(vectors, "vectors", "cosine"), [np.empty((len(queries), 0)) for _ in range(2)]
     for start in range(0, len(rows), 100_000):

@@ -16,14 +16,14 @@ from typing import Literal
 import numpy as np
 import tyro
 
-from bidr.building import build_vectors
-from bidr.codes.plain import PlainCodes
 from bidr.errors import ConfigError
-from bidr.index.planned.sizes import Shape
-from bidr.index.planned.times import Rates, build_times
-from bidr.planning.rates import Asked, measure
-from bidr.progress import silent
-from bidr.spent import Seconds, counted, now
+from bidr.index.cost_model.build_time import Rates, build_times
+from bidr.index.cost_model.sizes import Shape
+from bidr.pipeline.build import build_vectors
+from bidr.planning.calibration import Asked, measure
+from bidr.quantization.opq import PlainCodes
+from bidr.utils.progress import silent
+from bidr.utils.step_timer import Seconds, counted, now
 
 MOST_LINKED = 200_000
 

@@ -13,12 +13,12 @@ from pathlib import Path
 import numpy as np
 import tyro
 
-from bidr.api import OpenIndex, build, evaluate, load, open_index
-from bidr.codes.learned import LearnedLists
-from bidr.evaluation import paired
-from bidr.index.engines.lists import Lists
-from bidr.model.folder import Model
-from bidr.progress import say
+from bidr.index.engines.ivf import Lists
+from bidr.models.saved_model import Model
+from bidr.pipeline.api import OpenIndex, build, evaluate, load, open_index
+from bidr.quantization.learned_ivf import LearnedLists
+from bidr.search.evaluation import paired
+from bidr.utils.progress import say
 
 SHARES = (0.05, 0.1, 0.2, 0.4, 1.0)
 

@@ -13,16 +13,16 @@ import numpy as np
 import tyro
 
 import bidr
-from bidr.codes.exact import top_k, top_k_codes
-from bidr.model.encode import encode_rows
-from bidr.model.encoder import Encoder
+from bidr.models.corpus_encoding import encode_rows
+from bidr.models.encoder import Encoder
+from bidr.quantization.exact_search import top_k, top_k_codes
 from bidr.training import stages
 from bidr.training.config import TrainConfig
 from bidr.training.mining import Sparse, corpus_codes
-from bidr.training.probe import recall
-from bidr.training.recipe import open_workshop
-from bidr.training.recipes import with_recipe
-from bidr.training.workshop import Workshop
+from bidr.training.presets import with_recipe
+from bidr.training.run import Workshop
+from bidr.training.train import open_workshop
+from bidr.training.validator import recall
 
 VARIANTS = ("contrastive", "uniform", "distilled", "crops", "additive", "additive-crops", "star-contrastive")
 

@@ -16,14 +16,14 @@ import tyro
 from finalists import RANKED, questions, ranked, recall
 
 import bidr
-from bidr.codes.exact import top_k_codes
-from bidr.evaluation import paired
-from bidr.model.encode import encode_rows
+from bidr.models.corpus_encoding import encode_rows
+from bidr.quantization.exact_search import top_k_codes
+from bidr.search.evaluation import paired
 from bidr.training import stages
 from bidr.training.config import TrainConfig
 from bidr.training.mining import corpus_codes
-from bidr.training.recipe import open_workshop
-from bidr.training.workshop import Workshop
+from bidr.training.run import Workshop
+from bidr.training.train import open_workshop
 
 SAMPLERS = ("in-batch", "random-walk", "snowball")
 

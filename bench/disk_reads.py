@@ -21,8 +21,8 @@ import numpy as np
 import tyro
 
 from bidr.index.vectors import Kind, VectorFile, VectorWriter
-from bidr.index.vectors.file import Reads
-from bidr.index.vectors.layout import row_dtype
+from bidr.index.vectors.row_layout import row_dtype
+from bidr.index.vectors.vector_file import Reads
 
 MADE_ROWS = 20_000
 PAGE = mmap.PAGESIZE

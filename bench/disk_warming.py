@@ -14,7 +14,7 @@ import tyro
 from disk_reads import compile_first, must_be_cold, write
 
 from bidr.index.vectors import VectorFile
-from bidr.index.vectors.file import Reads
+from bidr.index.vectors.vector_file import Reads
 
 DIM, NEAR = 384, 2_000
 PARTS = (0, 10, 100, 1_000, 10_000, 100_000)

@@ -16,17 +16,17 @@ from pathlib import Path
 import numpy as np
 from unit import unit
 
-from bidr.answers import QueryVectors
-from bidr.codes.errors import code_errors
-from bidr.codes.fit import fit
-from bidr.index.build import build_index
-from bidr.index.engines import graph
-from bidr.index.live.coded import Coded
-from bidr.index.live.index import LiveIndex
+from bidr.data.types import Document
+from bidr.index.builder.build import build_index
+from bidr.index.engines.graph import engine as graph
+from bidr.index.live.live_index import LiveIndex
+from bidr.index.live.types import Coded
 from bidr.index.live.view import LiveView
 from bidr.index.live.writer import LiveWriter
-from bidr.search import Searcher
-from bidr.text.records import Document
+from bidr.quantization.pq_training import fit
+from bidr.quantization.reconstruction_error import code_errors
+from bidr.search.searcher import Searcher
+from bidr.search.types import QueryVectors
 
 QUESTIONS, K, CANDIDATES, AT_ONCE = 500, 10, 200, 500
 

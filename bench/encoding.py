@@ -12,9 +12,9 @@ from statistics import quantiles
 import torch
 import tyro
 
-from bidr.opening import model_of_index
-from bidr.serve.encoding.service import Encoding, QueryService, choose
-from bidr.text import load
+from bidr.data import load
+from bidr.pipeline.open import model_of_index
+from bidr.server.encoding.service import Encoding, QueryService, choose
 
 WAYS = {
     "torch, one at a time, 1 thread": Encoding(program="torch", batch=1, parallel=1, threads=1),

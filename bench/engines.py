@@ -21,10 +21,10 @@ import tyro
 from tyro.conf import Positional
 from unit import unit
 
-from bidr.codes.exact import top_k
-from bidr.codes.fit import fit
-from bidr.index.engines.base import Candidates
-from bidr.index.engines.make import make_graph, make_lists, make_scan
+from bidr.index.builder.in_memory import make_graph, make_lists, make_scan
+from bidr.index.types import Candidates
+from bidr.quantization.exact_search import top_k
+from bidr.quantization.pq_training import fit
 
 PROBES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.4)
 WIDTHS = (200, 500, 1_000, 2_000)

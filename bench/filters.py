@@ -29,18 +29,18 @@ import tyro
 from tyro.conf import Positional
 from unit import unit
 
-from bidr.answers import QueryVectors
-from bidr.codes.codebooks import Codebooks
-from bidr.codes.fit import fit
-from bidr.index.build import build_index
-from bidr.index.engines.clusters import clusters
-from bidr.index.engines.graph import Graph
-from bidr.index.engines.scan import Scan
-from bidr.index.live.index import LiveIndex
+from bidr.data.types import Document
+from bidr.index.builder.build import build_index
+from bidr.index.builder.coarse_clustering import clusters
+from bidr.index.engines.flat import Scan
+from bidr.index.engines.graph.engine import Graph
+from bidr.index.live.live_index import LiveIndex
 from bidr.index.live.view import LiveView
 from bidr.index.reader import IndexReader
-from bidr.search import Searcher
-from bidr.text.records import Document
+from bidr.quantization.codebooks import Codebooks
+from bidr.quantization.pq_training import fit
+from bidr.search.searcher import Searcher
+from bidr.search.types import QueryVectors
 
 SHARES = (0.5, 0.1, 0.01, 0.001)
 KINDS = ("at random", "with", "against")

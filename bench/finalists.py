@@ -19,17 +19,17 @@ import torch
 import tyro
 
 import bidr
-from bidr.codes.exact import top_k, top_k_codes
-from bidr.evaluation import paired
-from bidr.model.encode import encode_rows
-from bidr.text.tokens import TokenRows, Tokens
+from bidr.models.corpus_encoding import encode_rows
+from bidr.quantization.exact_search import top_k, top_k_codes
+from bidr.search.evaluation import paired
+from bidr.tokenization.token_store import TokenRows, Tokens
 from bidr.training import stages
 from bidr.training.config import TrainConfig
-from bidr.training.material import judged_pairs, read_splits
+from bidr.training.data import judged_pairs, read_splits
 from bidr.training.mining import Sparse, corpus_codes
-from bidr.training.recipe import open_workshop
-from bidr.training.recipes import with_recipe
-from bidr.training.workshop import Workshop
+from bidr.training.presets import with_recipe
+from bidr.training.run import Workshop
+from bidr.training.train import open_workshop
 
 RANKED = 100
 UNQUANTIZED = "unquantized"

@@ -19,13 +19,13 @@ import numpy as np
 import tyro
 from tyro.conf import Positional
 
-from bidr.codes.exact import top_k, top_k_codes
-from bidr.codes.fit import fit
-from bidr.codes.vectors import VectorRows, open_vectors
-from bidr.index.engines.make import make_scan
-from bidr.text.labels import label_rows, read_ids, read_judgements
+from bidr.data.row_ids import label_rows, read_ids, read_judgements
+from bidr.data.vector_source import VectorRows, open_vectors
+from bidr.index.builder.in_memory import make_scan
+from bidr.quantization.exact_search import top_k, top_k_codes
+from bidr.quantization.pq_training import fit
+from bidr.training.codes_only.train import share_found, train_frozen
 from bidr.training.config import FrozenConfig, TrainConfig
-from bidr.training.frozen.train import share_found, train_frozen
 
 DEPTHS, TOPS = (200, 1_000), (10, 100)
 Row = Literal["opq", "faiss-opq", "rq", "rabitq", "frozen", "frozen-labels", "frozen-few", "frozen-none"]

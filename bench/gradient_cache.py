@@ -19,8 +19,8 @@ import numpy as np
 import torch
 import tyro
 
-from bidr.model.encoder import Encoder
-from bidr.text.tokens import Tokens
+from bidr.models.encoder import Encoder
+from bidr.tokenization.token_store import Tokens
 from bidr.training.engine.loop import LoopSettings, Training
 from bidr.training.losses.objectives import Objective, Prepared
 
@@ -98,7 +98,7 @@ def encoder_of(layers: int, width: int) -> Encoder:
     from tokenizers import Tokenizer, models
     from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
-    from bidr.model.load import load_encoder
+    from bidr.models.auto import load_encoder
 
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

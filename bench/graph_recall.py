@@ -14,12 +14,12 @@ import tyro
 from tyro.conf import Positional
 from unit import unit
 
-from bidr.codes.additive import fit_additive
-from bidr.codes.fit import fit
-from bidr.index.engines.graph import Graph
-from bidr.index.engines.keep import ranked
-from bidr.index.engines.make import make_graph, make_scan
+from bidr.index.builder.in_memory import make_graph, make_scan
+from bidr.index.engines.graph.engine import Graph
+from bidr.index.engines.topk import ranked
 from bidr.index.reader import IndexReader
+from bidr.quantization.additive_quantizer import fit_additive
+from bidr.quantization.pq_training import fit
 
 
 def main(

@@ -19,12 +19,12 @@ import tyro
 from labelled_plots import at_depth, draw
 from tyro.conf import Positional
 
-from bidr.api import train_vectors
 from bidr.bench.run import Limits, Row, answered, compare, prepare
 from bidr.bench.variants import Variant
-from bidr.codes.vectors import Metric, VectorRows, open_vectors
-from bidr.model.frozen import FrozenModel
-from bidr.text.labels import label_rows, read_ids, read_judgements
+from bidr.data.row_ids import label_rows, read_ids, read_judgements
+from bidr.data.vector_source import Metric, VectorRows, open_vectors
+from bidr.models.codes_only_model import FrozenModel
+from bidr.pipeline.api import train_vectors
 from bidr.training.config import TrainConfig
 
 DEPTHS = (100, 150, 200, 400, 1_000, 3_000)

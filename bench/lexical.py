@@ -14,12 +14,12 @@ import numpy as np
 import tyro
 from tyro.conf import Positional
 
-from bidr.answers import QueryVectors
-from bidr.api import build, load, open_index
-from bidr.evaluation import candidate_recall, evaluate_run, rank_run
-from bidr.index.live.words import LiveWords
-from bidr.search import Searcher
-from bidr.text import Split
+from bidr.data import Split
+from bidr.index.live.lexical_search import LiveWords
+from bidr.pipeline.api import build, load, open_index
+from bidr.search.evaluation import candidate_recall, evaluate_run, rank_run
+from bidr.search.searcher import Searcher
+from bidr.search.types import QueryVectors
 
 MEASURES, ANSWERS, BATCH = ("R@10", "R@100"), 100, 64
 HEAD = "| candidates | ranked by | read | relevant among them | R@10 | R@100 | CPU ms |"

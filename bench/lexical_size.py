@@ -20,12 +20,12 @@ import tyro
 from tyro.conf import Positional
 
 from bidr.bench.peers.harness import memory
-from bidr.codes.codebooks import Codebooks
-from bidr.index.build import build_index
-from bidr.index.lexical.sizes import guessed, words_disk
-from bidr.index.live.index import LiveIndex
-from bidr.index.live.words import LiveWords
-from bidr.text import load
+from bidr.data import load
+from bidr.index.builder.build import build_index
+from bidr.index.lexical.size_estimate import guessed, words_disk
+from bidr.index.live.lexical_search import LiveWords
+from bidr.index.live.live_index import LiveIndex
+from bidr.quantization.codebooks import Codebooks
 
 DIM, QUESTIONS, K = 16, 300, 100
 

@@ -14,9 +14,9 @@ import numpy as np
 import tyro
 
 import bidr
-from bidr.negatives.bm25 import Bm25
 from bidr.training.config import TrainConfig
-from bidr.training.material import judged_pairs, read_splits
+from bidr.training.data import judged_pairs, read_splits
+from bidr.training.negatives.bm25 import Bm25
 
 SEEN = 200
 SCALES = np.geomspace(0.005, 5, 61)

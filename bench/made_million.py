@@ -17,8 +17,8 @@ import tyro
 from tyro.conf import Positional
 from unit import unit
 
-from bidr.codes.exact import top_k, top_k_codes
-from bidr.codes.fit import fit
+from bidr.quantization.exact_search import top_k, top_k_codes
+from bidr.quantization.pq_training import fit
 
 NEAR = 64
 AT_ONCE = 50_000

@@ -16,12 +16,12 @@ import numpy as np
 import torch
 import tyro
 
-from bidr.model.encode import encode_texts
-from bidr.model.encoder import Encoder
-from bidr.model.folder import Model
-from bidr.model.onnx_check import OnnxEncoder
-from bidr.model.onnx_export_files import ABOUT, INT8, WHOLE
-from bidr.text import load
+from bidr.data import load
+from bidr.export.onnx_check import OnnxEncoder
+from bidr.export.onnx_files import ABOUT, INT8, WHOLE
+from bidr.models.corpus_encoding import encode_texts
+from bidr.models.encoder import Encoder
+from bidr.models.saved_model import Model
 
 Encode = Callable[[list[str]], np.ndarray]
 BATCH = 32

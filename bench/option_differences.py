@@ -13,7 +13,7 @@ from typing import Any
 import tyro
 from tyro.conf import Positional
 
-from bidr.evaluation import Comparison, paired
+from bidr.search.evaluation import Comparison, paired
 
 MEASURES = {"candidates": "candidates", "best": "R@10"}
 Run = dict[str, Any]

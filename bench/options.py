@@ -21,15 +21,15 @@ import tyro
 from finalists import RANKED, questions, ranked, recall
 
 import bidr
-from bidr.codes.exact import top_k, top_k_codes
-from bidr.compare import better_sampler
-from bidr.evaluation import paired
-from bidr.model.encode import discard, encode_rows
-from bidr.model.folder import Model
+from bidr.experiments.compare import better_sampler
+from bidr.models.corpus_encoding import discard, encode_rows
+from bidr.models.saved_model import Model
+from bidr.quantization.exact_search import top_k, top_k_codes
+from bidr.search.evaluation import paired
 from bidr.training.config import TrainConfig
-from bidr.training.recipe import model_of, open_workshop
-from bidr.training.recipes import RECIPES, with_recipe
-from bidr.training.workshop import Workshop
+from bidr.training.presets import RECIPES, with_recipe
+from bidr.training.run import Workshop
+from bidr.training.train import model_of, open_workshop
 
 COLUMNS = (
     "recipe",

@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 import tyro
 
-from bidr.answers import QueryVectors
-from bidr.evaluation import evaluate_run, paired, rank_run
-from bidr.index.live.index import LiveIndex
-from bidr.opening import model_of_index
-from bidr.search import Searcher
-from bidr.serve.encoding.service import Encoding, QueryService, choose
-from bidr.text import load
+from bidr.data import load
+from bidr.index.live.live_index import LiveIndex
+from bidr.pipeline.open import model_of_index
+from bidr.search.evaluation import evaluate_run, paired, rank_run
+from bidr.search.searcher import Searcher
+from bidr.search.types import QueryVectors
+from bidr.server.encoding.service import Encoding, QueryService, choose
 
 MEASURES = ("R@10", "R@100", "MRR@10")
 AT_ONCE, N = 16, 1_000

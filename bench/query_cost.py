@@ -19,9 +19,9 @@ import tyro
 from tyro.conf import Positional
 from unit import unit
 
-from bidr.answers import QueryVectors
 from bidr.index.reader import IndexReader
-from bidr.search import Searcher
+from bidr.search.searcher import Searcher
+from bidr.search.types import QueryVectors
 
 ANSWERS = 100
 AT_ONCE = 16_384

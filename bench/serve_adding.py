@@ -16,8 +16,8 @@ from pathlib import Path
 
 from serving import Server, post, together
 
-from bidr.api import snapshot
-from bidr.text import load
+from bidr.data import load
+from bidr.pipeline.api import snapshot
 
 WORDS = 40
 

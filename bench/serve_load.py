@@ -21,10 +21,10 @@ from pathlib import Path
 import numpy as np
 from serving import Server, post, together
 
-from bidr.api import build_vectors
-from bidr.codes.exact import top_k
 from bidr.errors import IndexFolderError
-from bidr.serve.worker import pss
+from bidr.pipeline.api import build_vectors
+from bidr.quantization.exact_search import top_k
+from bidr.server.worker import pss
 
 N, K, ROUND = 1_000, 100, 100
 LETS_GO = 60.0

@@ -42,7 +42,7 @@ class Server:
     def children(self, kind: str = "") -> list[int]:
         """Processes that it started: `worker`, `writer`, or all."""
         found = map(int, Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split())
-        return [each for each in found if f"bidr.serve.{kind}" in _command(each)]
+        return [each for each in found if f"bidr.server.{kind}" in _command(each)]
 
     def cpu(self) -> float:
         """Seconds of CPU of all its processes, thread by thread: to the nanosecond."""

@@ -11,7 +11,7 @@ import tyro
 from tyro.conf import Positional
 from unit import unit
 
-from bidr.index.vectors.layout import KINDS, to_rows
+from bidr.index.vectors.row_layout import KINDS, to_rows
 
 BLOCK = 20_000
 MOST = 100

@@ -16,8 +16,8 @@ import tyro
 from tokenizers import Tokenizer
 
 import bidr
-from bidr.text.tokeniser import Tokeniser
-from bidr.text.tokens import Tokens
+from bidr.tokenization.token_store import Tokens
+from bidr.tokenization.tokenizer import Tokeniser
 
 
 def main(data: str, tokenizer: Path, texts: int = 60_000, whole: int = 4_000, length: int = 128) -> None:

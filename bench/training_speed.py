@@ -17,17 +17,17 @@ import torch
 import tyro
 
 import bidr
-from bidr.model.encode import encode_rows
-from bidr.model.encoder import Encoder
-from bidr.model.transformer import TransformerEncoder
-from bidr.negatives.graph import build_graph
-from bidr.negatives.pairs import Pairs
-from bidr.negatives.samplers import LocalBatches, RandomBatches, Sampler
-from bidr.text.tokeniser import tokenise, tokenise_texts
-from bidr.text.tokens import TokenRows, Tokens
+from bidr.data.positives import Pairs
+from bidr.models.corpus_encoding import encode_rows
+from bidr.models.encoder import Encoder
+from bidr.models.transformer import TransformerEncoder
+from bidr.tokenization.token_store import TokenRows, Tokens
+from bidr.tokenization.tokenizer import tokenise, tokenise_texts
+from bidr.training.data import Questions, judged_pairs, read_splits
 from bidr.training.engine.loop import LoopSettings, Training, prepare_ahead
 from bidr.training.losses.objectives import Matching
-from bidr.training.material import Questions, judged_pairs, read_splits
+from bidr.training.negatives.proximity_graph import build_graph
+from bidr.training.negatives.samplers import LocalBatches, RandomBatches, Sampler
 
 QUERY, DOCUMENT, SHORT = 36, 112, 80
 PEAK_TFLOPS = {"H200": 989, "H100": 989, "A100": 312}
@@ -44,7 +44,7 @@ def main(
     device: str = "auto",
 ) -> None:
     """backbone: a folder or id; data: for real lengths and raw text; steps: of each measurement."""
-    from bidr.training.workshop import pick_device
+    from bidr.training.run import pick_device
 
     where = pick_device(device)
     encoder = TransformerEncoder.open(backbone, dropout=dropout).to(where).train()

@@ -19,10 +19,10 @@ from query_cost import exact_rows
 from tyro.conf import Positional
 from unit import unit
 
-from bidr.answers import QueryVectors
-from bidr.index.engines import lists
+from bidr.index.engines import ivf as lists
 from bidr.index.reader import IndexReader
-from bidr.search import Searcher
+from bidr.search.searcher import Searcher
+from bidr.search.types import QueryVectors
 
 ANSWERS, ASKED_ELSEWHERE, WARM_UP, ROUNDS = 100, 300, 20, 3
 

@@ -11,7 +11,8 @@ with bidr.open_index("runs/a/index") as searcher:
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from bidr.api import (
+    from bidr.client import AsyncClient, Client
+    from bidr.pipeline.api import (
         Dataset,
         Document,
         OpenIndex,
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
         train,
         train_vectors,
     )
-    from bidr.client import AsyncClient, Client
 
 __version__ = "0.1.0"
 __all__ = [
@@ -63,6 +63,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'bidr' has no attribute {name!r}")
-    from bidr import api, client
+    from bidr import client
+    from bidr.pipeline import api
 
     return getattr(client if name in ("AsyncClient", "Client") else api, name)

@@ -18,7 +18,7 @@ from bidr.bench.peers import harness
 from bidr.bench.report import fastest, tables
 from bidr.bench.variants import NAMES, Variant, variants
 from bidr.cli import main
-from bidr.codes.vectors import VectorRows
+from bidr.data.vector_source import VectorRows
 from bidr.index.vectors import VectorWriter
 
 EXACT = """

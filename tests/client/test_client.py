@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 import bidr
-from bidr.answers import Answer, Answers, QueryVectors, Timings
-from bidr.client.asking import answers_of
-from bidr.client.clients import AsyncClient, Client
+from bidr.client.client import AsyncClient, Client
 from bidr.client.errors import Conflict, NotAllowed, Rejected, ServiceError, Unavailable
+from bidr.client.requests import answers_of
 from bidr.client.retry import Retry
+from bidr.data.types import Document
 from bidr.errors import BidrError, ConfigError, DataError
-from bidr.text.records import Document
+from bidr.search.types import Answer, Answers, QueryVectors, Timings
 
 LIMITS = {"queries": 4, "reads": 2_000, "answers": 1_000, "documents": 3, "body": 1_000}
 INDEX = {"name": "made", "documents": 9, "dim": 2, "candidates": 100, "limits": LIMITS}

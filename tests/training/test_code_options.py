@@ -7,10 +7,10 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from made_training import with_settings
+from sample_training import with_settings
 
 from bidr.training.config import TrainConfig
-from bidr.training.naming import stage_name
+from bidr.training.stage_cache import stage_name
 
 
 @pytest.fixture(scope="module")

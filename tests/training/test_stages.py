@@ -4,19 +4,19 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from made_training import CONFIG, DOCUMENTS, TRAIN, dataset, files, with_settings
+from sample_training import CONFIG, DOCUMENTS, TRAIN, dataset, files, with_settings
 
-from bidr.codes import Codebooks
+from bidr.data.positives import Pairs
 from bidr.errors import ConfigError, Stopped
-from bidr.model.encode import encode_rows, fingerprint
-from bidr.negatives.pairs import Pairs
-from bidr.negatives.samplers import LocalBatches, RandomBatches
+from bidr.models.corpus_encoding import encode_rows, fingerprint
+from bidr.quantization import Codebooks
 from bidr.training import stages
 from bidr.training.engine.loop import Training
 from bidr.training.losses.objectives import Matching
-from bidr.training.probe import Probe, make_probe, recall
-from bidr.training.recipe import train
-from bidr.training.workshop import Workshop
+from bidr.training.negatives.samplers import LocalBatches, RandomBatches
+from bidr.training.run import Workshop
+from bidr.training.train import train
+from bidr.training.validator import Probe, make_probe, recall
 
 ALL = ["warmup", "sparse", "dense-random-walk", "unify-random-walk"]
 STEPS = -(-TRAIN // CONFIG.batch_size)

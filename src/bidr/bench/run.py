@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from bidr.bench.launch import PeerError, ask
 from bidr.bench.variants import Variant
-from bidr.codes.vectors import VectorRows
+from bidr.data.vector_source import VectorRows
 from bidr.index.vectors import WRITE_ROWS, VectorWriter
 
 ANSWERS = 100
@@ -52,7 +52,7 @@ class Limits(NamedTuple):
 
 def prepare(folder: Path, documents: VectorRows, queries: VectorRows, asked: int) -> Prepared:
     """float32 for building, one fp16 file for ranking, and the exact top 100 by inner product."""
-    from bidr.codes.exact import top_k
+    from bidr.quantization.exact_search import top_k
 
     count, dim = documents.shape
     documents_path, queries_path, rows_path = (folder / f"{name}.npy" for name in ("documents", "queries", "vectors"))
@@ -70,7 +70,7 @@ def prepare(folder: Path, documents: VectorRows, queries: VectorRows, asked: int
 
 def fit_once(prepared: Prepared, books: int) -> Fitted:
     """4-bit OPQ codebooks: ours are made with them, and what takes a rotation is given theirs."""
-    from bidr.codes.fit import fit
+    from bidr.quantization.pq_training import fit
 
     path = prepared.folder / f"fitted-{books}.npz"
     wall, cpu = time.perf_counter(), time.process_time()

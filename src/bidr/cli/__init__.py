@@ -83,11 +83,11 @@ def _check_encoding(args: list[str]) -> None:
 
 
 def _run(args: list[str]) -> int:
-    from bidr.cli import options
-    from bidr.cli.shown import check_outputs
-    from bidr.cli.verbs import VERBS, overview
-    from bidr.files import write_json
-    from bidr.progress import peer
+    from bidr.cli import config_parsing as options
+    from bidr.cli.base import check_outputs
+    from bidr.cli.registry import VERBS, overview
+    from bidr.utils.files import write_json
+    from bidr.utils.progress import peer
 
     if not args or args[0] in ("-h", "--help", "help"):
         print(overview())

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from bidr.cli.options import nearest
-from bidr.cli.shown import OptionalFile, OptionalFolder, Shown, Verb
+from bidr.cli.base import OptionalFile, OptionalFolder, Shown, Verb
+from bidr.cli.config_parsing import nearest
 from bidr.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -67,8 +67,8 @@ class Bench(Verb):
         from bidr.bench.report import tables
         from bidr.bench.run import Limits, compare, prepare
         from bidr.bench.variants import variants
-        from bidr.codes.vectors import check_same_dim, open_vectors
-        from bidr.files import write_atomically, write_json
+        from bidr.data.vector_source import check_same_dim, open_vectors
+        from bidr.utils.files import write_atomically, write_json
 
         pythons = self._checked()
         documents = open_vectors(self.vectors, "vectors", self.metric)

@@ -6,11 +6,11 @@ from pathlib import Path
 from shutil import which
 from typing import Literal
 
-from bidr.cli.shown import Data, Folder, Shown, Verb
-from bidr.cli.state import remember
+from bidr.cli.base import Data, Folder, Shown, Verb
+from bidr.cli.last_index import remember
 from bidr.cli.train import WithSettings
 from bidr.errors import ConfigError
-from bidr.training.recipes import DEFAULT
+from bidr.training.presets import DEFAULT
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,8 +27,8 @@ class Demo(Verb):
     """Most documents to take."""
 
     def run(self) -> Shown:
-        from bidr.compare import report, table
-        from bidr.demo import CONFIG, EXAMPLE, demo, searchable
+        from bidr.demo.run import CONFIG, EXAMPLE, demo, searchable
+        from bidr.experiments.compare import report, table
 
         if self.documents < 1:
             raise ConfigError(f"documents: given {self.documents}, expected 1 or more")
@@ -57,8 +57,8 @@ class Compare(WithSettings):
     """Measure every one also with its vectors as int8 and cut off after so many dimensions."""
 
     def run(self) -> Shown:
-        from bidr.api import load
-        from bidr.compare import compare, report, table
+        from bidr.experiments.compare import compare, report, table
+        from bidr.pipeline.api import load
 
         rows = compare(
             load(self.data),

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from bidr.cli.shown import OptionalData, OptionalFile, OptionalFolder, OptionalNumber, Shown, Verb
-from bidr.cli.state import recall
+from bidr.cli.base import OptionalData, OptionalFile, OptionalFolder, OptionalNumber, Shown, Verb
+from bidr.cli.last_index import recall
 from bidr.errors import ConfigError, DataError, IndexFolderError
 
 if TYPE_CHECKING:
-    from bidr.evaluation import Comparison
-    from bidr.search import Searcher
-    from bidr.text import Run, Split
+    from bidr.data import Run, Split
+    from bidr.search.evaluation import Comparison
+    from bidr.search.searcher import Searcher
 
 RunFile = Annotated[Path | None, tyro.conf.arg(name="run", metavar="FILE", help_behavior_hint="(optional)")]
 
@@ -59,10 +59,10 @@ class Evaluate(Verb):
         return [path for path in (self.json, self.run_file) if path]
 
     def run(self) -> Shown:
-        from bidr.api import open_index
-        from bidr.evaluation import evaluate_searcher, remember
-        from bidr.index.storage.state import model_of
-        from bidr.text import read_run, write_run
+        from bidr.data import read_run, write_run
+        from bidr.index.storage.live_state import model_of
+        from bidr.pipeline.api import open_index
+        from bidr.search.evaluation import evaluate_searcher, remember
 
         if self.candidates is not None and self.candidates < 1:
             raise ConfigError(f"candidates: given {self.candidates}, expected 1 or more")
@@ -96,10 +96,10 @@ class Evaluate(Verb):
 
     def _judged(self) -> tuple["Split", dict[str, int]]:
         """The judged questions, and which row of --query-vectors each of them has (none where they are words)."""
-        from bidr.api import load
-        from bidr.codes.vectors import open_vectors
-        from bidr.text import Query, Split
-        from bidr.text.labels import read_ids, read_judgements
+        from bidr.data import Query, Split
+        from bidr.data.row_ids import read_ids, read_judgements
+        from bidr.data.vector_source import open_vectors
+        from bidr.pipeline.api import load
 
         if (self.data is None) == (self.qrels is None):
             raise ConfigError("give either --data (questions and judgements) or --qrels (judgements alone)")
@@ -127,7 +127,7 @@ class Evaluate(Verb):
 
 def compared(ours: dict[str, dict[str, float]], other: "Run", split: "Split", path: Path) -> dict[str, "Comparison"]:
     """Ours minus the other's, measure by measure."""
-    from bidr.evaluation import evaluate_run, paired
+    from bidr.search.evaluation import evaluate_run, paired
 
     if not other.keys() & split.qrels.keys():
         raise DataError(f"{path} has no query of split {split.name!r}; give a run over the same questions")
@@ -146,7 +146,7 @@ def comparison_table(found: dict[str, "Comparison"], path: Path) -> str:
 
 def _refuse_other_corpus(searcher: "Searcher", split: "Split", index: Path) -> None:
     """Judged documents that the index does not have would count as not found: a wrong number, not a bad one."""
-    from bidr.text import Ids
+    from bidr.data import Ids
 
     view = searcher.reader.latest()
     ids = Ids(view.documents.id(row) for row in view.rows_of(view.places()).tolist())

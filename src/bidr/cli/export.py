@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from bidr.cli.shown import Folder, OptionalFolder, Shown, Verb
+from bidr.cli.base import Folder, OptionalFolder, Shown, Verb
 from bidr.errors import ConfigError
 
 
@@ -43,8 +43,8 @@ class Export(Verb):
         return self._model(self.model)
 
     def _index(self, index: Path) -> Shown:
-        from bidr.api import export_index
-        from bidr.cli.about import size
+        from bidr.cli.format_index import size
+        from bidr.pipeline.api import export_index
 
         done = export_index(index, self.out, engine=self.engine or "scan")
         lines = [f"{name:<13}  {size(count):>9}" for name, count in done.files.items()]
@@ -52,8 +52,8 @@ class Export(Verb):
         return Shown("\n".join(lines), {"folder": str(self.out), "documents": done.documents, "files": done.files})
 
     def _model(self, model: Path) -> Shown:
-        from bidr.api import export_onnx
-        from bidr.cli.about import size
+        from bidr.cli.format_index import size
+        from bidr.pipeline.api import export_onnx
 
         done = export_onnx(model, self.out, int8=self.onnx_int8)
         lines = ["file                     size      texts  largest difference  smallest cosine"]

@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from bidr.cli.shown import Folder, OptionalData, OptionalFile, OptionalFolder, OptionalSize, Shown, Verb, columns
-from bidr.cli.state import remember
+from bidr.cli.base import Folder, OptionalData, OptionalFile, OptionalFolder, OptionalSize, Shown, Verb, columns
+from bidr.cli.last_index import remember
 from bidr.errors import ConfigError
-from bidr.files import read_json
-from bidr.spent import Seconds, Spent, counted, now
+from bidr.utils.files import read_json
+from bidr.utils.step_timer import Seconds, Spent, counted, now
 
 if TYPE_CHECKING:
-    from bidr.codes.plain import PlainCodes
-    from bidr.text import Dataset
+    from bidr.data import Dataset
+    from bidr.quantization.opq import PlainCodes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,11 +61,11 @@ class Build(Verb):
     """'auto' takes a GPU if there is one; or 'cpu', 'cuda', 'cuda:1'."""
 
     def run(self) -> Shown:
-        from bidr.api import build, build_vectors, load
-        from bidr.cli.about import describe_index
-        from bidr.index.live.index import LiveIndex
-        from bidr.index.planned.budget import loaded_bytes, parse_bytes
-        from bidr.progress import say
+        from bidr.cli.format_index import describe_index
+        from bidr.index.cost_model.memory_budget import loaded_bytes, parse_bytes
+        from bidr.index.live.live_index import LiveIndex
+        from bidr.pipeline.api import build, build_vectors, load
+        from bidr.utils.progress import say
 
         refuse_other_content(self.out)
         self._check_flags()
@@ -103,7 +103,7 @@ class Build(Verb):
         return Shown(f"{shown.text}\n{following}", {**shown.value, **took.value, **_left_out(data)})
 
     def _plain(self) -> "PlainCodes":
-        from bidr.api import PlainCodes
+        from bidr.pipeline.api import PlainCodes
 
         return PlainCodes(self.bytes_per_doc, self.codewords or 16, self.metric or "cosine")
 
@@ -131,15 +131,15 @@ class Inspect(Verb):
     """An index, or the folder of a training run."""
 
     def run(self) -> Shown:
-        from bidr.cli.about import describe_frozen, describe_index, describe_model
+        from bidr.cli.format_index import describe_frozen, describe_index, describe_model
 
         if (self.folder / "CURRENT").exists():
-            from bidr.index.live.index import LiveIndex
+            from bidr.index.live.live_index import LiveIndex
 
             with LiveIndex.open(self.folder) as reader:
                 return describe_index(reader.describe())
         if (self.folder / "model.json").exists():
-            from bidr.model.frozen import FrozenModel, open_model
+            from bidr.models.codes_only_model import FrozenModel, open_model
 
             model = open_model(self.folder)
             return describe_frozen(model) if isinstance(model, FrozenModel) else describe_model(model)
@@ -159,10 +159,10 @@ class Verify(Verb):
     """Folder of an index."""
 
     def run(self) -> Shown:
-        from bidr.cli.about import size
-        from bidr.index.live.check import files_of, verify_live
-        from bidr.index.live.index import LiveIndex
-        from bidr.progress import bar
+        from bidr.cli.format_index import size
+        from bidr.index.live.live_index import LiveIndex
+        from bidr.index.live.verify import files_of, verify_live
+        from bidr.utils.progress import bar
 
         with LiveIndex.open(self.index) as index:
             view = index.latest()

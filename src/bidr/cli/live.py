@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from bidr.cli.shown import OptionalFile, OptionalFolder, OptionalSize, Shown, Verb
+from bidr.cli.base import OptionalFile, OptionalFolder, OptionalSize, Shown, Verb
 from bidr.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
-    from bidr.codes.vectors import VectorRows
+    from bidr.data import Document
+    from bidr.data.dropped_fields import LeftOut
+    from bidr.data.vector_source import VectorRows
     from bidr.index.live.writer import LiveWriter
-    from bidr.text import Document
-    from bidr.text.leftout import LeftOut
 
 # Documents that are one commit, and letters of their texts, but one document at least.
 AT_ONCE, LETTERS_AT_ONCE = 1_024, 16 << 20
@@ -43,10 +43,10 @@ class Add(Verb):
     take more they are left as they are, and a line says so."""
 
     def run(self) -> Shown:
-        from bidr.codes.vectors import open_vectors
-        from bidr.index.storage.generation import WAIT
-        from bidr.opening import has_text_encoder, open_writer
-        from bidr.progress import bar
+        from bidr.data.vector_source import open_vectors
+        from bidr.index.storage.commit import WAIT
+        from bidr.pipeline.open import has_text_encoder, open_writer
+        from bidr.utils.progress import bar
 
         count, left_out = check_documents(self.documents)
         rows = None if self.vectors is None else open_vectors(self.vectors, str(self.vectors), "ip")
@@ -90,7 +90,7 @@ class Delete(Verb):
     """Go on where an id is not in the index."""
 
     def run(self) -> Shown:
-        from bidr.text import streams
+        from bidr.data import text_files as streams
 
         ids = [*self.ids, *((line for _, line in streams.lines(self.file)) if self.file else ())]
         if not ids:
@@ -115,7 +115,7 @@ class Compact(Verb):
     that cannot be kept."""
 
     def run(self) -> Shown:
-        from bidr.index.planned.budget import COMPACTING, check_budget, loaded_bytes
+        from bidr.index.cost_model.memory_budget import COMPACTING, check_budget, loaded_bytes
 
         # What could not even be opened within the budget is not.
         check_budget(self.ram_budget, {"opening": loaded_bytes(self.index)}, "compacting this index", base=COMPACTING)
@@ -144,8 +144,8 @@ class Snapshot(Verb):
     """Copy every byte, where files would be linked; on another file system they are copied anyway."""
 
     def run(self) -> Shown:
-        from bidr.api import snapshot
-        from bidr.index.live.index import LiveIndex
+        from bidr.index.live.live_index import LiveIndex
+        from bidr.pipeline.api import snapshot
 
         snapshot(self.index, self.out, copy=self.copy)
         with LiveIndex.open(self.out) as copied:
@@ -155,9 +155,10 @@ class Snapshot(Verb):
 
 def check_documents(path: Path) -> "tuple[int, LeftOut]":
     """Read a file of documents once, before any of it is added; how many there are, and what of them is left out."""
-    from bidr.index.documents.filters import check_attributes
-    from bidr.text import Ids, beir
-    from bidr.text.leftout import LeftOut
+    from bidr.data import Ids
+    from bidr.data.dropped_fields import LeftOut
+    from bidr.data.readers import beir
+    from bidr.index.filters.filter_expression import check_attributes
 
     left_out = LeftOut()
 
@@ -194,7 +195,7 @@ def check_vectors(rows: "VectorRows", writer: "LiveWriter") -> None:
 
 
 def _batches(path: Path) -> "Iterator[list[Document]]":
-    from bidr.text import beir
+    from bidr.data.readers import beir
 
     batch, letters = list["Document"](), 0
     for _, document in beir.read_documents(path):
@@ -210,9 +211,9 @@ def _batches(path: Path) -> "Iterator[list[Document]]":
 
 def _writer(index: Path) -> "LiveWriter":
     """A writer that adds nothing, and so needs no model."""
-    from bidr.coders import no_coder
     from bidr.index.live.writer import LiveWriter
-    from bidr.index.storage.generation import WAIT
+    from bidr.index.storage.commit import WAIT
+    from bidr.pipeline.document_encoders import no_coder
 
     return LiveWriter(index, no_coder, wait=WAIT)
 

@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from bidr.cli.shown import OptionalData, OptionalFile, OptionalFolder, OptionalSize, Shown, Verb
+from bidr.cli.base import OptionalData, OptionalFile, OptionalFolder, OptionalSize, Shown, Verb
 from bidr.errors import ConfigError
 
 if TYPE_CHECKING:
-    from bidr.planning.settings import Measured
+    from bidr.planning.tuning import Measured
 
 RAM = "64GiB"
 # Flags by what uses them: a plan that is computed, one that is measured, on vectors, and what is then chosen from.
@@ -86,8 +86,8 @@ class Plan(Verb):
         return self._sizes() if self.recall is None else self._settings(self.recall)
 
     def _sizes(self) -> Shown:
-        from bidr.cli.planned import as_text
-        from bidr.index.planned.budget import parse_bytes
+        from bidr.cli.format_plan import as_text
+        from bidr.index.cost_model.memory_budget import parse_bytes
         from bidr.planning.plan import Corpus, measured_rates, parse_count, plan
 
         self._refuse_unused(MEASURED | MADE, "without --recall")
@@ -105,15 +105,15 @@ class Plan(Verb):
         return Shown(as_text(value), value)
 
     def _bytes(self, dim: int) -> tuple[int, ...]:
-        from bidr.codes.plain import planned_bytes
+        from bidr.quantization.opq import planned_bytes
 
         return self.bytes_per_doc or (planned_bytes(dim),)
 
     def _texts(self) -> dict[str, Any]:
         """Ids, texts and words: as they are in --data, else as they are said to be."""
-        from bidr.index.lexical.sizes import guessed
+        from bidr.data import load
+        from bidr.index.lexical.size_estimate import guessed
         from bidr.planning.plan import look_through
-        from bidr.text import load
 
         if self.data is None:
             sizes = {"id_bytes": self.id_bytes, "text_bytes": self.text_bytes or None}
@@ -125,8 +125,8 @@ class Plan(Verb):
         return sizes | ({"words": found.words} if self.lexical else {})
 
     def _settings(self, recall: float) -> Shown:
-        from bidr.cli.settled import commands, settings_text
-        from bidr.planning.settings import check_goal, on_index
+        from bidr.cli.format_tuning import commands, settings_text
+        from bidr.planning.tuning import check_goal, on_index
 
         check_goal(recall, self.k)
         if self.query_vectors is None or (self.vectors is None) == (self.index is None):
@@ -151,10 +151,10 @@ class Plan(Verb):
         return Shown(settings_text(measured, following, sampled=self.index is None), value)
 
     def _on_sample(self, recall: float) -> "Measured":
-        from bidr.codes.vectors import open_vectors
-        from bidr.index.planned.budget import parse_bytes
+        from bidr.data.vector_source import open_vectors
+        from bidr.index.cost_model.memory_budget import parse_bytes
         from bidr.planning.plan import parse_count
-        from bidr.planning.settings import Tried, on_sample
+        from bidr.planning.tuning import Tried, on_sample
 
         documents, questions = (
             open_vectors(path, str(path), self.metric) for path in (self.vectors, self.query_vectors) if path

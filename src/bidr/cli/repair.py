@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from bidr.cli.shown import Folder, OptionalFile, OptionalFolder, Shown, Verb, columns
+from bidr.cli.base import Folder, OptionalFile, OptionalFolder, Shown, Verb, columns
 
 if TYPE_CHECKING:
     from bidr.index.repair.salvage import RepairReport
@@ -40,7 +40,7 @@ class Repair(Verb):
     """Where the model encodes texts, if codes must be made anew: 'auto', 'cpu', 'cuda'."""
 
     def run(self) -> Shown:
-        from bidr.api import repair_index
+        from bidr.pipeline.api import repair_index
 
         report = repair_index(
             self.index,

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from bidr.cli.shown import OptionalFile, OptionalFilter, OptionalFolder, OptionalNumber, Shown, Verb
-from bidr.cli.state import recall
+from bidr.cli.base import OptionalFile, OptionalFilter, OptionalFolder, OptionalNumber, Shown, Verb
+from bidr.cli.last_index import recall
 from bidr.errors import ConfigError
 
 if TYPE_CHECKING:
-    from bidr.answers import Answer, Answers
-    from bidr.search import Searcher
+    from bidr.search.searcher import Searcher
+    from bidr.search.types import Answer, Answers
 
 NARROWEST = 40
 HEAD = "rank   score  candidate  document"
@@ -56,7 +56,7 @@ class Search(Verb):
         if not query:
             raise ConfigError('no question given; put it after the flags, such as: bidr search "parse a date"')
         index = self.index or recall()
-        from bidr.api import open_index
+        from bidr.pipeline.api import open_index
 
         words: dict[str, Any] = {"lexical": self.lexical, "lexical_weight": self.lexical_weight}
         with open_index(index, self.model, ef=self.ef, fuse=self.fuse, **words) as searcher:
@@ -65,7 +65,7 @@ class Search(Verb):
         return Shown(_text(found, told), {"query": query, "index": str(index), **_value(found)})
 
     def _filter(self) -> Any:
-        from bidr.index.documents.filters import filter_from_json
+        from bidr.index.filters.filter_expression import filter_from_json
 
         return None if self.filter is None else filter_from_json(self.filter)
 
@@ -80,8 +80,8 @@ class Search(Verb):
 
     def _hint(self, view: Any) -> None:
         """Say which attributes of the filter no document has: an answer of nothing would not."""
-        from bidr.index.documents.filters import names_in, parse_filter
-        from bidr.progress import say
+        from bidr.index.filters.filter_expression import names_in, parse_filter
+        from bidr.utils.progress import say
 
         unknown = set() if self.filter is None else names_in(parse_filter(self._filter())) - view.attributes()
         if unknown:
@@ -89,7 +89,7 @@ class Search(Verb):
             say(f"--filter: no document has the attribute {', '.join(map(repr, sorted(unknown)))}; there are: {known}")
 
     def _by_vectors(self, path: Path) -> Shown:
-        from bidr.api import open_index
+        from bidr.pipeline.api import open_index
 
         words = " ".join(self.words).strip()
         if words and not self.lexical:

@@ -6,11 +6,11 @@ from typing import Annotated
 
 import tyro
 
-from bidr.cli.shown import OptionalFile, OptionalFolder, Shown, Verb
-from bidr.cores import cores
+from bidr.cli.base import OptionalFile, OptionalFolder, Shown, Verb
 from bidr.errors import MissingExtra
-from bidr.serve.encoding.settings import Encoding
-from bidr.serve.limits import Limits
+from bidr.server.encoding.config import Encoding
+from bidr.server.limits import Limits
+from bidr.utils.system import cores
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,8 +56,8 @@ class Serve(Verb):
             raise MissingExtra("bidr serve", error.name or "fastapi", "serve") from error
         from dataclasses import replace
 
-        from bidr.serve.settings import Settings, check, read_keys
-        from bidr.serve.supervisor import supervise
+        from bidr.server.config import Settings, check, read_keys
+        from bidr.server.supervisor import supervise
 
         settings = check(
             Settings(

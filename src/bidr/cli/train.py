@@ -7,11 +7,11 @@ from typing import Annotated, Literal, Self
 
 import tyro
 
-from bidr.cli.options import file_named, from_toml
-from bidr.cli.shown import Folder, OptionalData, OptionalFile, Shown, Verb
+from bidr.cli.base import Folder, OptionalData, OptionalFile, Shown, Verb
+from bidr.cli.config_parsing import file_named, from_toml
 from bidr.errors import ConfigError
 from bidr.training.config import TrainConfig
-from bidr.training.recipes import RECIPES, listing, with_recipe
+from bidr.training.presets import RECIPES, listing, with_recipe
 
 Settings = Annotated[TrainConfig, tyro.conf.arg(name="")]
 
@@ -68,9 +68,9 @@ class Train(WithSettings):
     """The questions' ids for --qrels, likewise."""
 
     def run(self) -> Shown:
-        from bidr.api import load
-        from bidr.cli.about import describe_model
-        from bidr.training.recipe import train
+        from bidr.cli.format_index import describe_model
+        from bidr.pipeline.api import load
+        from bidr.training.train import train
 
         if (self.data is None) == (self.vectors is None):
             raise ConfigError("give either --data (texts to learn from) or --vectors (vectors that stay as they are)")
@@ -86,8 +86,8 @@ class Train(WithSettings):
         return Shown(f"{shown.text}\n{then}", shown.value)
 
     def _frozen(self, vectors: Path) -> Shown:
-        from bidr.api import train_vectors
-        from bidr.cli.about import describe_frozen
+        from bidr.cli.format_index import describe_frozen
+        from bidr.pipeline.api import train_vectors
 
         if self.recipe is not None:
             raise ConfigError("--recipe goes with --data: given vectors have a way of their own (frozen.*)")

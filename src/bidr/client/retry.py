@@ -4,7 +4,7 @@ import random
 from dataclasses import dataclass
 from typing import Any
 
-from bidr.client.asking import Request
+from bidr.client.requests import Request
 
 AGAIN = (429, 503)
 FIRST, LONGEST = 0.1, 10.0

@@ -4,8 +4,8 @@ from typing import Any
 
 import numpy as np
 
-from bidr.compiled import compiled
-from bidr.index.engines.keep import LAST_ROW, keep_from, key_of, kth_largest
+from bidr.index.engines.topk import LAST_ROW, keep_from, key_of, kth_largest
+from bidr.utils.jit import compiled
 
 
 @compiled()

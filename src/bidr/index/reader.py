@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
-from bidr.codes.codebooks import Codebooks
-from bidr.codes.learned import LearnedLists
 from bidr.errors import REBUILD, ConfigError, DataError, IndexFolderError, ModelError
-from bidr.index.build import VECTORS_FILE
+from bidr.export.faiss_io import InLists, export_faiss, export_lists
+from bidr.index.builder.build import VECTORS_FILE
 from bidr.index.candidates import Candidates, Rows
-from bidr.index.documents.store import IDS, DocumentFile
-from bidr.index.engines.files import (
+from bidr.index.documents.document_store import IDS, DocumentFile
+from bidr.index.engines.engine_files import (
     CENTROIDS_FILE,
     IN_RAM,
     LEARNED_FILE,
@@ -23,12 +22,10 @@ from bidr.index.engines.files import (
     open_order,
     read_array,
 )
-from bidr.index.engines.lists import Lists, default_visits
-from bidr.index.faissfile import InLists, export_faiss, export_lists
-from bidr.index.lexical.files import Words
-from bidr.index.storage.checked import CheckedArray
-from bidr.index.storage.checks import unchecked
-from bidr.index.storage.folder import (
+from bidr.index.engines.ivf import Lists, default_visits
+from bidr.index.lexical.postings_files import Words
+from bidr.index.storage.checksums import unchecked
+from bidr.index.storage.manifest import (
     Manifest,
     ModelStamp,
     check_content,
@@ -36,7 +33,10 @@ from bidr.index.storage.folder import (
     open_generation,
     open_segment,
 )
+from bidr.index.storage.verified_mmap import CheckedArray
 from bidr.index.vectors import VectorFile
+from bidr.quantization.codebooks import Codebooks
+from bidr.quantization.learned_ivf import LearnedLists
 
 if TYPE_CHECKING:
     from bidr.index.live.view import LiveCandidates

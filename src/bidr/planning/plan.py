@@ -6,21 +6,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bidr.codes.plain import PLANNED_BYTES, bits_for
-from bidr.codes.vectors import check_dims
+from bidr.data.dataset import Titles, document_text
+from bidr.data.types import Document
+from bidr.data.vector_source import check_dims
 from bidr.errors import ConfigError
-from bidr.index.engines.graph import compared_by_walk, default_width
-from bidr.index.engines.lists import IN_BLOCKS, default_visits
-from bidr.index.engines.means import has_means
-from bidr.index.lexical.sizes import SAMPLED, WordsSize, counted, words_disk, words_ram
-from bidr.index.planned.budget import build_peaks
-from bidr.index.planned.sizes import ENGINES, MOST_DOCUMENTS, Shape, cold_pages, disk, page_tables, ram
-from bidr.index.planned.times import Rates, build_times, built_in
+from bidr.index.cost_model.build_time import Rates, build_times, built_in
+from bidr.index.cost_model.memory_budget import build_peaks
+from bidr.index.cost_model.sizes import ENGINES, MOST_DOCUMENTS, Shape, cold_pages, disk, page_tables, ram
+from bidr.index.engines.block_centroids import has_means
+from bidr.index.engines.graph.engine import compared_by_walk, default_width
+from bidr.index.engines.ivf import IN_BLOCKS, default_visits
+from bidr.index.lexical.size_estimate import SAMPLED, WordsSize, counted, words_disk, words_ram
 from bidr.index.vectors import KINDS, Kind
-from bidr.planning.rates import Asked, Measured, measure
-from bidr.search import CANDIDATES
-from bidr.text.dataset import Titles, document_text
-from bidr.text.records import Document
+from bidr.planning.calibration import Asked, Measured, measure
+from bidr.quantization.opq import PLANNED_BYTES, bits_for
+from bidr.search.searcher import CANDIDATES
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,11 +3,11 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
+from bidr.data import Titles
 from bidr.errors import ConfigError
-from bidr.text import Titles
-from bidr.training.bounds import check_bounds
-from bidr.training.checks import at_least, check_choices, refuse_of_other_encoders
-from bidr.training.frozen.settings import FrozenConfig
+from bidr.training.codes_only.config import FrozenConfig
+from bidr.training.config_bounds import check_bounds
+from bidr.training.config_validation import at_least, check_choices, refuse_of_other_encoders
 
 BUILT_IN = "built-in"
 Negatives = Literal["in-batch", "bm25", "mined"]

@@ -5,17 +5,17 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from bidr.codes import Codebooks
-from bidr.codes.exact import top_k, top_k_codes
-from bidr.model.encode import discard, encode_corpus, encode_rows
-from bidr.model.encoder import Encoder
-from bidr.negatives.doubtful import judged_by_vectors, without_doubtful
-from bidr.negatives.graph import ProximityGraph, build_graph
-from bidr.negatives.pairs import Rows, without_positives
-from bidr.negatives.samplers import LocalBatches, Plan, RandomBatches, Refreshed, Sampler, locality
-from bidr.progress import say
+from bidr.data.positives import Rows, without_positives
+from bidr.models.corpus_encoding import discard, encode_corpus, encode_rows
+from bidr.models.encoder import Encoder
+from bidr.quantization import Codebooks
+from bidr.quantization.exact_search import top_k, top_k_codes
 from bidr.training.losses.teacher import PairTeacher, Teacher, VectorTeacher, teacher_pool
-from bidr.training.workshop import Observe, Workshop
+from bidr.training.negatives.false_negatives import judged_by_vectors, without_doubtful
+from bidr.training.negatives.proximity_graph import ProximityGraph, build_graph
+from bidr.training.negatives.samplers import LocalBatches, Plan, RandomBatches, Refreshed, Sampler, locality
+from bidr.training.run import Observe, Workshop
+from bidr.utils.progress import say
 
 DOCUMENTS_PER_HOP, LEAST_HOPS = 2_000, 10
 TEACHER = "teacher.npy"

@@ -3,20 +3,19 @@
 from collections.abc import Callable
 from typing import Any, Literal
 
-from bidr.codes import Codebooks, usage
-from bidr.codes.additive import summed
-from bidr.codes.exact import top_k_codes
-from bidr.files import write_json
-from bidr.model.encode import discard
-from bidr.model.encoder import Encoder
-from bidr.model.quantizer import Quantizer, SummedQuantizer
-from bidr.progress import say
-from bidr.training.listed import first_lists, measure_lists
-from bidr.training.losses.crops import crops_of
-from bidr.training.losses.following import Following
-from bidr.training.losses.live import LiveCodes
+from bidr.models.corpus_encoding import discard
+from bidr.models.encoder import Encoder
+from bidr.models.trainable_quantizer import Quantizer, SummedQuantizer
+from bidr.quantization import Codebooks, usage
+from bidr.quantization.additive_quantizer import summed
+from bidr.quantization.exact_search import top_k_codes
+from bidr.training.additive_stage import leader_of, learn_summed
+from bidr.training.ivf import first_lists, measure_lists
+from bidr.training.losses.cropped_queries import crops_of
+from bidr.training.losses.distillation import Following
+from bidr.training.losses.jpq import LiveCodes
 from bidr.training.losses.objectives import CODEBOOKS, Matching, Quantized
-from bidr.training.losses.unified import FixedDocuments, Unified
+from bidr.training.losses.query_unification import FixedDocuments, Unified
 from bidr.training.mining import (
     TEACHER,
     Sparse,
@@ -28,9 +27,10 @@ from bidr.training.mining import (
     sparse_batches,
     train_candidates,
 )
-from bidr.training.probe import ANSWERS_MEASURE, candidates_measure, recall
-from bidr.training.summed import leader_of, learn_summed
-from bidr.training.workshop import Workshop, given
+from bidr.training.run import Workshop, given
+from bidr.training.validator import ANSWERS_MEASURE, candidates_measure, recall
+from bidr.utils.files import write_json
+from bidr.utils.progress import say
 
 
 def warmup(shop: Workshop) -> Encoder:

@@ -4,20 +4,21 @@ import random
 from pathlib import Path
 
 import pytest
+from sample_live_index import built, contents, expected, some, writer
+from write_killer import Kill, Killed
 
 import bidr
-from bidr import files
 from bidr.errors import ConfigError, StorageError
-from bidr.index import build as building
-from bidr.index.engines import clusters
-from bidr.index.live import compaction, merge
+from bidr.index.builder import build as building
+from bidr.index.builder import coarse_clustering as clusters
+from bidr.index.builder import journal as working
+from bidr.index.cost_model.memory_budget import anonymous, build_peaks
+from bidr.index.live import compaction
+from bidr.index.live import segment_merge as merge
 from bidr.index.live.compaction import compact_peaks, shape_after
-from bidr.index.live.index import LiveIndex
-from bidr.index.planned.budget import anonymous, build_peaks
-from bidr.index.steps import work as working
-from bidr.index.vectors import write as vector_writing
-from index.killing import Kill, Killed
-from index.live.made_live import built, contents, expected, some, writer
+from bidr.index.live.live_index import LiveIndex
+from bidr.index.vectors import vector_writer as vector_writing
+from bidr.utils import files
 
 
 @pytest.fixture

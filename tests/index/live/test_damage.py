@@ -12,18 +12,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+from crash_simulator import Disk, recorded
+from sample_live_index import DIM, built, clustered, contents, described, expected, some, writer
 
-from bidr.answers import QueryVectors
 from bidr.errors import BidrError, IndexFolderError, StorageError
-from bidr.index.documents.names import Names
-from bidr.index.live.index import LiveIndex
-from bidr.index.live.log import LOG
-from bidr.index.storage import checks
-from bidr.index.vectors.watched import ASKED_EVERY
-from bidr.search import Searcher
-from bidr.text.records import Document
-from index.live.crashes import Disk, recorded
-from index.live.made_live import DIM, built, clustered, contents, expected, some, writer
+from bidr.index.documents.id_index import Names
+from bidr.index.live.live_index import LiveIndex
+from bidr.index.live.wal import LOG
+from bidr.index.storage import checksums as checks
+from bidr.index.vectors.mmap_guard import ASKED_EVERY
+from bidr.search.searcher import Searcher
+from bidr.search.types import QueryVectors
 
 
 @pytest.fixture
@@ -53,17 +52,6 @@ def asked_index(tmp_path, monkeypatch, request) -> Path:
         live.delete(["doc-1", "doc-301"])
         live.flush()
     return index
-
-
-def described(count: int) -> list[Document]:
-    """Documents with some text, most of them with attributes of every kind."""
-    found = []
-    for number, document in enumerate(some(range(count))[0]):
-        attributes = {"whole": number % 7, "part": number / 7, "even": number % 2 == 0, "name": f"n{number % 5}"}
-        lists = {"tags": [f"t{number % 3}", f"t{number % 4}"]}
-        text = f"word{number} word{number % 11} " * (1 + number % 40)
-        found.append(document._replace(text=text, attributes=None if number % 9 == 0 else attributes | lists))
-    return found
 
 
 def answered(index: Path) -> list | str:
@@ -134,8 +122,8 @@ def test_an_index_from_before_is_searched_unchecked_and_says_so(asked_index, mon
 
 def test_a_file_that_is_cut_off_while_it_is_open_is_an_error(asked_index):
     """In a process of its own: it may be a signal. Once before anything was asked, once after all was."""
-    code = "from index.live.test_damage import cut_off; import sys; cut_off(sys.argv[1])"
-    path = os.pathsep.join([str(Path(__file__).parents[2]), *sys.path])
+    code = "from test_damage import cut_off; import sys; cut_off(sys.argv[1])"
+    path = os.pathsep.join([str(Path(__file__).parent), *sys.path])
     command, env = [sys.executable, "-c", code, str(asked_index)], {**os.environ, "PYTHONPATH": path}
     done = subprocess.run(command, env=env, capture_output=True, check=False)
     assert done.returncode == 0, (done.returncode, done.stdout[-300:], done.stderr[-300:])

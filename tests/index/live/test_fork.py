@@ -10,11 +10,11 @@ from importlib import import_module
 from typing import Any
 
 import pytest
+from sample_live_index import built, contents, expected, some, writer
 
 from bidr.errors import ForkError, IndexFolderError
-from bidr.index.live.index import LiveIndex
+from bidr.index.live.live_index import LiveIndex
 from bidr.index.live.writer import LiveWriter
-from index.live.made_live import built, contents, expected, some, writer
 
 PATIENCE = 120
 

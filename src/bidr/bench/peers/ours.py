@@ -12,8 +12,8 @@ import numpy as np
 def build(vectors: np.ndarray, folder: Path, settings: dict[str, Any]) -> None:
     import torch
 
-    from bidr.codes.codebooks import Codebooks
-    from bidr.index.build import build_index
+    from bidr.index.builder.build import build_index
+    from bidr.quantization.codebooks import Codebooks
 
     torch.set_num_threads(settings["threads"])
     if "model" in settings:
@@ -28,9 +28,9 @@ def build(vectors: np.ndarray, folder: Path, settings: dict[str, Any]) -> None:
 
 
 def opened(folder: Path, settings: dict[str, Any]) -> Callable[..., np.ndarray]:
-    from bidr.answers import QueryVectors
     from bidr.index.reader import IndexReader
-    from bidr.search import Searcher
+    from bidr.search.searcher import Searcher
+    from bidr.search.types import QueryVectors
 
     searcher = Searcher(IndexReader.open(folder))
     engine: Any = searcher.reader.candidates
@@ -50,6 +50,6 @@ def opened(folder: Path, settings: dict[str, Any]) -> Callable[..., np.ndarray]:
 
 def _model(settings: dict[str, Any]) -> Any:
     """What `bidr train --vectors` learned."""
-    from bidr.model.frozen import FrozenModel
+    from bidr.models.codes_only_model import FrozenModel
 
     return FrozenModel(settings["model"])

@@ -7,9 +7,9 @@ from typing import NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
-from bidr.index.documents.names import hash_of
-from bidr.index.storage.checked import CheckedArray
-from bidr.text.words import words
+from bidr.index.documents.id_index import hash_of
+from bidr.index.lexical.analyzer import words
+from bidr.index.storage.verified_mmap import CheckedArray
 
 U64 = npt.NDArray[np.uint64]
 U32 = npt.NDArray[np.uint32]

@@ -4,14 +4,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from bidr.errors import BidrError, ConfigError
-from bidr.files import remove
+from bidr.index.builder.journal import Work, working
 from bidr.index.candidates import choose_engine
-from bidr.index.live.parts import Part
+from bidr.index.cost_model.memory_budget import COMPACTING, build_peaks, check_budget, watched
+from bidr.index.cost_model.sizes import Shape, engine_ram
+from bidr.index.live.segment import Part
 from bidr.index.live.view import LiveView
-from bidr.index.planned.budget import COMPACTING, build_peaks, check_budget, watched
-from bidr.index.planned.sizes import Shape, engine_ram
-from bidr.index.steps.work import Work, working
-from bidr.index.storage.generation import COMPACT
+from bidr.index.storage.commit import COMPACT
+from bidr.utils.files import remove
 
 # Where a document stands that is kept; and in a segment with deleted ones a truth value by row and one by place.
 KEPT, SORTED_OUT = 4, 2

@@ -6,13 +6,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bidr.codes.codebooks import Codes, Floats
-from bidr.codes.usage import usage
+from bidr.data.types import Document
 from bidr.errors import REBUILD, DataError, IndexFolderError, written
 from bidr.index.candidates import Rows
 from bidr.index.live.view import LiveView
-from bidr.index.storage.folder import Spread
-from bidr.text.records import Document
+from bidr.index.storage.manifest import Spread
+from bidr.quantization.codebooks import Codes, Floats
+from bidr.quantization.codeword_usage import usage
 
 LEAST = 256
 """Documents below which nothing is said."""

@@ -4,7 +4,10 @@ import os
 from pathlib import Path
 
 from bidr.errors import REBUILD, ConfigError, IndexFolderError
-from bidr.files import (
+from bidr.index.live.wal import ACKNOWLEDGED, LOG, LogReader, write_log
+from bidr.index.storage.live_state import read_state
+from bidr.index.storage.manifest import CURRENT, MANIFEST, current_generation, settled
+from bidr.utils.files import (
     PIECE,
     REFUSALS,
     NewFile,
@@ -15,9 +18,6 @@ from bidr.files import (
     sync_folder,
     write_atomically,
 )
-from bidr.index.live.log import ACKNOWLEDGED, LOG, LogReader, write_log
-from bidr.index.storage.folder import CURRENT, MANIFEST, current_generation, settled
-from bidr.index.storage.state import read_state
 
 
 def write_snapshot(folder: Path, out: Path, *, copy: bool = False) -> Path:

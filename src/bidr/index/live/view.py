@@ -8,19 +8,19 @@ from typing import Any
 
 import numpy as np
 
-from bidr.codes.codebooks import Codebooks, Floats
+from bidr.data.types import Document
 from bidr.errors import REBUILD, ConfigError, DataError, IndexFolderError
 from bidr.index.candidates import Rows
-from bidr.index.documents.filters import Filter, parse_filter
-from bidr.index.engines.base import as_queries
-from bidr.index.live.changes import Change
-from bidr.index.live.memory import Memory, code_scores
-from bidr.index.live.parts import Bits, OpenSegment, Part, bits_set
+from bidr.index.filters.filter_expression import Filter, parse_filter
+from bidr.index.live.memtable import Memory, code_scores
+from bidr.index.live.segment import Bits, OpenSegment, Part, bits_set
+from bidr.index.live.wal_record import Change
 from bidr.index.reader import IndexReader
-from bidr.index.storage.folder import Manifest
-from bidr.index.storage.state import Segment, State
+from bidr.index.storage.live_state import Segment, State
+from bidr.index.storage.manifest import Manifest
+from bidr.index.types import as_queries
 from bidr.index.vectors import Fetched, score_halves
-from bidr.text.records import Document
+from bidr.quantization.codebooks import Codebooks, Floats
 
 
 class LiveView:

@@ -10,27 +10,27 @@ from typing import Self
 
 import numpy as np
 
-from bidr.codes.codebooks import Floats
-from bidr.codes.vectors import as_array
+from bidr.data.types import Document, several_ids
+from bidr.data.vector_source import as_array
 from bidr.errors import BidrError, DataError, ForkError
-from bidr.index.documents.names import Names
-from bidr.index.live.changes import Change, checked_documents, from_bytes, to_bytes
-from bidr.index.live.coded import Coded, Coder
+from bidr.index.builder.journal import Work
+from bidr.index.cost_model.memory_budget import parse_bytes
+from bidr.index.documents.id_index import Names
 from bidr.index.live.compaction import compacting, why_not_merged
 from bidr.index.live.drift import Drift, Watch
-from bidr.index.live.index import LiveIndex
-from bidr.index.live.log import LogWriter, write_log
-from bidr.index.live.merge import segment_of_log, segment_of_parts
-from bidr.index.live.parts import Bits, Part, bits_set
+from bidr.index.live.live_index import LiveIndex
+from bidr.index.live.segment import Bits, Part, bits_set
+from bidr.index.live.segment_merge import segment_of_log, segment_of_parts
+from bidr.index.live.types import Coded, Coder
 from bidr.index.live.view import LiveView
-from bidr.index.planned.budget import parse_bytes
-from bidr.index.steps.work import Work
-from bidr.index.storage.folder import FileEntry, current_generation
-from bidr.index.storage.generation import Generation, confirm_current, next_generation, only_writer, wanted
-from bidr.index.storage.state import Segment, State
+from bidr.index.live.wal import LogWriter, write_log
+from bidr.index.live.wal_record import Change, checked_documents, from_bytes, to_bytes
+from bidr.index.storage.commit import Generation, confirm_current, next_generation, only_writer, wanted
+from bidr.index.storage.live_state import Segment, State
+from bidr.index.storage.manifest import FileEntry, current_generation
 from bidr.index.vectors import LARGEST
-from bidr.progress import say
-from bidr.text.records import Document, several_ids
+from bidr.quantization.codebooks import Floats
+from bidr.utils.progress import say
 
 LOG_DOCUMENTS = 4_096
 LOG_BYTES = 64 << 20

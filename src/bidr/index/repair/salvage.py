@@ -16,29 +16,29 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from bidr.codes.codebooks import Codebooks, Codes, Floats
-from bidr.codes.fit import FIT_ROWS, fit, too_few
-from bidr.codes.learned import LearnedLists
+from bidr.data.types import Document
 from bidr.errors import ConfigError, IndexFolderError
-from bidr.files import NewFile, new_folder, remove, storage_errors, sync_folder
-from bidr.index.build import build_index
-from bidr.index.documents.names import hash_of
-from bidr.index.engines.files import CODEBOOKS_FILE, CODES_FILE, LEARNED_FILE
-from bidr.index.engines.sources import ALIKE, LOOKED_AT
-from bidr.index.live.changes import Change
-from bidr.index.live.check import verify_live
-from bidr.index.live.index import LiveIndex
-from bidr.index.live.memory import Memory
-from bidr.index.live.parts import unpack
-from bidr.index.repair.damage import Mask, heal_byte, read_small
+from bidr.index.builder.build import build_index
+from bidr.index.builder.cluster_input import ALIKE, LOOKED_AT
+from bidr.index.documents.id_index import hash_of
+from bidr.index.engines.engine_files import CODEBOOKS_FILE, CODES_FILE, LEARNED_FILE
+from bidr.index.live.live_index import LiveIndex
+from bidr.index.live.memtable import Memory
+from bidr.index.live.segment import unpack
+from bidr.index.live.verify import verify_live
+from bidr.index.live.wal_record import Change
+from bidr.index.repair.damaged_file import Mask, heal_byte, read_small
 from bidr.index.repair.segment_salvage import ID, NEEDED, PLACE, TEXT, VECTOR, SalvagedSegment, blocks_of, name_lost
 from bidr.index.repair.state_salvage import find_state, read_segment_manifest
 from bidr.index.repair.wal_salvage import DoubtfulChange, salvage_log
-from bidr.index.storage.folder import ModelStamp
-from bidr.index.storage.generation import LOCK
-from bidr.index.storage.state import Segment
-from bidr.progress import bar
-from bidr.text.records import Document
+from bidr.index.storage.commit import LOCK
+from bidr.index.storage.live_state import Segment
+from bidr.index.storage.manifest import ModelStamp
+from bidr.quantization.codebooks import Codebooks, Codes, Floats
+from bidr.quantization.learned_ivf import LearnedLists
+from bidr.quantization.pq_training import FIT_ROWS, fit, too_few
+from bidr.utils.files import NewFile, new_folder, remove, storage_errors, sync_folder
+from bidr.utils.progress import bar
 
 STAGED, AGAIN_SUFFIX = ".codes", ".again.jsonl"
 ENCODED_AT_ONCE = 1_024

@@ -11,26 +11,26 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bidr.codes.codebooks import Codebooks, Codes, Floats
+from bidr.data.dataset import Titles
+from bidr.data.types import Attributes, Document
 from bidr.errors import BidrError, IndexFolderError, ModelError
-from bidr.index.build import VECTORS_FILE
-from bidr.index.documents.attributes import ATTRIBUTES
-from bidr.index.documents.filters import check_attributes
-from bidr.index.documents.lines import OFFSET
-from bidr.index.documents.names import HASH, HASHES, ROW, ROWS
-from bidr.index.documents.store import DOCUMENTS, IDS
-from bidr.index.engines.files import CODEBOOKS_FILE, CODES_FILE, LEARNED_FILE, ORDER_FILE, order_type
-from bidr.index.faissfile import unpack
-from bidr.index.lexical.files import ABOUT as WORDS_FILE
-from bidr.index.repair.damage import DamagedFile, Mask, read_small
+from bidr.export.faiss_io import unpack
+from bidr.index.builder.build import VECTORS_FILE
+from bidr.index.documents.attribute_columns import ATTRIBUTES
+from bidr.index.documents.document_store import DOCUMENTS, IDS
+from bidr.index.documents.id_index import HASH, HASHES, ROW, ROWS
+from bidr.index.documents.string_file import OFFSET
+from bidr.index.engines.engine_files import CODEBOOKS_FILE, CODES_FILE, LEARNED_FILE, ORDER_FILE, order_type
+from bidr.index.filters.filter_expression import check_attributes
+from bidr.index.lexical.postings_files import ABOUT as WORDS_FILE
+from bidr.index.repair.damaged_file import DamagedFile, Mask, read_small
 from bidr.index.repair.state_salvage import read_json_table
-from bidr.index.storage.checks import SUFFIX
-from bidr.index.storage.folder import FileEntry, Manifest, checksum, file_checksum
+from bidr.index.storage.checksums import SUFFIX
+from bidr.index.storage.manifest import FileEntry, Manifest, checksum, file_checksum
 from bidr.index.vectors import Kind
-from bidr.index.vectors.layout import CHECK, CHECKS, read_layout, row_dtype
-from bidr.index.vectors.npy import BLOCK
-from bidr.text.dataset import Titles
-from bidr.text.records import Attributes, Document
+from bidr.index.vectors.npy_header import BLOCK
+from bidr.index.vectors.row_layout import CHECK, CHECKS, read_layout, row_dtype
+from bidr.quantization.codebooks import Codebooks, Codes, Floats
 
 Rows = npt.NDArray[np.int64]
 AT_ONCE = 8_192
@@ -104,7 +104,7 @@ class SalvagedSegment:
 
     def learned_lists(self) -> Any:
         """The lists that the model learned, if the index has any and they are whole."""
-        from bidr.codes.learned import LearnedLists
+        from bidr.quantization.learned_ivf import LearnedLists
 
         if LEARNED_FILE not in self.manifest.files or not self._is_file_whole(LEARNED_FILE):
             return None

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from bidr.codes.codebooks import Codebooks
 from bidr.errors import BidrError, IndexFolderError
-from bidr.index.build import VECTORS_FILE
-from bidr.index.engines.files import CENTROIDS_FILE, CODEBOOKS_FILE, GRAPH_FILE
-from bidr.index.live.log import LOG
-from bidr.index.repair.damage import DamagedFile, heal_byte, read_small
-from bidr.index.storage.folder import (
+from bidr.index.builder.build import VECTORS_FILE
+from bidr.index.engines.engine_files import CENTROIDS_FILE, CODEBOOKS_FILE, GRAPH_FILE
+from bidr.index.live.wal import LOG
+from bidr.index.repair.damaged_file import DamagedFile, heal_byte, read_small
+from bidr.index.storage.live_state import Segment, State, parse_state
+from bidr.index.storage.manifest import (
     CURRENT,
     FORMAT,
     GENERATION,
@@ -26,8 +26,8 @@ from bidr.index.storage.folder import (
     current_generation,
     parse,
 )
-from bidr.index.storage.state import Segment, State, parse_state
-from bidr.index.vectors.layout import read_layout
+from bidr.index.vectors.row_layout import read_layout
+from bidr.quantization.codebooks import Codebooks
 
 SAMPLED, NEAR_ONE = 256, 0.01
 

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bidr.errors import IndexFolderError
-from bidr.index.live.changes import Change, from_bytes
-from bidr.index.live.log import ACKNOWLEDGED, LOG, MARK, RECORD, Mark, parse_mark, start
-from bidr.index.repair.damage import read_small
+from bidr.index.live.wal import ACKNOWLEDGED, LOG, MARK, RECORD, Mark, parse_mark, start
+from bidr.index.live.wal_record import Change, from_bytes
+from bidr.index.repair.damaged_file import read_small
 
 LARGEST_LOG = 1 << 36
 LENGTH = struct.Struct("<I")

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from bidr.errors import ModelError
-from bidr.files import storage_errors, sync_file, sync_folder
+from bidr.utils.files import storage_errors, sync_file, sync_folder
 
 
 def save(path: Path, state: dict[str, Any]) -> None:

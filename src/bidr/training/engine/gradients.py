@@ -13,10 +13,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from bidr.model.encode import like_lengths
-from bidr.model.encoder import Encoder
-from bidr.text.tokens import TokenRows, Tokens
-from bidr.training.engine.parallel import Group
+from bidr.models.corpus_encoding import like_lengths
+from bidr.models.encoder import Encoder
+from bidr.tokenization.token_store import TokenRows, Tokens
+from bidr.training.engine.distributed import Group
 from bidr.training.losses.objectives import Objective, Prepared
 
 Places = npt.NDArray[np.int64]

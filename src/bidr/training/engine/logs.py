@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from bidr.errors import MissingExtra
-from bidr.files import storage_errors, write_atomically
+from bidr.utils.files import storage_errors, write_atomically
 
 LOG = "log.jsonl"
 STEPS_BETWEEN_LINES = 10

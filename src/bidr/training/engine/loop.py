@@ -12,16 +12,16 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from bidr.ahead import OnItsWay, ahead
+from bidr.data.positives import Rows
 from bidr.errors import BidrError, Stopped
-from bidr.negatives.pairs import Rows
-from bidr.negatives.samplers import Plan, Sampler
-from bidr.progress import bar, say
 from bidr.training.engine import checkpoint
+from bidr.training.engine.distributed import Group
 from bidr.training.engine.gradients import Chance, backward
 from bidr.training.engine.logs import FolderLogs, Logs
-from bidr.training.engine.parallel import Group
 from bidr.training.losses.objectives import Objective, Prepared
+from bidr.training.negatives.samplers import Plan, Sampler
+from bidr.utils.prefetch import OnItsWay, ahead
+from bidr.utils.progress import bar, say
 
 CHECKPOINT = "checkpoint.pt"
 MOST_SKIPPED = 20

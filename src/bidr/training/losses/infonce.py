@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from bidr.negatives.pairs import Pairs, Rows
-from bidr.negatives.samplers import Batch
+from bidr.data.positives import Pairs, Rows
+from bidr.training.negatives.samplers import Batch
 
 NO_PLACES: Rows = np.empty((0, 0), dtype=np.int64)
 NO_ROWS: Rows = np.empty(0, dtype=np.int64)

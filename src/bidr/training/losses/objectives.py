@@ -13,16 +13,16 @@ import numpy as np
 from torch import Tensor, nn
 from torch.nn import functional
 
-from bidr.codes import Codebooks
-from bidr.model.encoder import Encoder
-from bidr.model.quantizer import Quantizer
-from bidr.negatives.pairs import Rows
-from bidr.negatives.samplers import Batch
-from bidr.text import TokenStore
-from bidr.text.tokens import Tokens
-from bidr.training.losses.crops import Crops, joined
+from bidr.data import TokenStore
+from bidr.data.positives import Rows
+from bidr.models.encoder import Encoder
+from bidr.models.trainable_quantizer import Quantizer
+from bidr.quantization import Codebooks
+from bidr.tokenization.token_store import Tokens
+from bidr.training.data import Questions
+from bidr.training.losses.cropped_queries import Crops, joined
 from bidr.training.losses.infonce import Contrast, Taught, contrast, divergence, info_nce, own_nce
-from bidr.training.material import Questions
+from bidr.training.negatives.samplers import Batch
 
 SparseLoss = Literal["quantized", "joint", "dpq"]
 CODEBOOKS = "codebooks.safetensors"

@@ -8,15 +8,15 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from bidr.data import document_text
+from bidr.data.positives import Pairs, Rows
 from bidr.errors import DataError, MissingExtra, ModelError
-from bidr.negatives.doubtful import Judged
-from bidr.negatives.pairs import Pairs, Rows
-from bidr.negatives.samplers import Batch
-from bidr.progress import bar, say
-from bidr.text import document_text
+from bidr.training.data import read_splits
 from bidr.training.losses.infonce import Contrast, Taught
-from bidr.training.material import read_splits
-from bidr.training.workshop import Workshop
+from bidr.training.negatives.false_negatives import Judged
+from bidr.training.negatives.samplers import Batch
+from bidr.training.run import Workshop
+from bidr.utils.progress import bar, say
 
 PAIRS_AT_ONCE, PAIRS_A_PASS = 16_384, 256
 Floats = npt.NDArray[np.floating[Any]]

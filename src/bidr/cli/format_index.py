@@ -1,0 +1,174 @@
+"""Models and indexes in words."""
+
+from typing import Any
+
+from bidr.cli.base import Shown, columns
+
+
+def describe_model(model: Any) -> Shown:
+    """What a model is and how it was trained."""
+    training, text = model.training, model.text
+    config = training["config"]
+    books = model.codebooks
+    value = {
+        "folder": str(model.folder),
+        "fingerprint": model.fingerprint,
+        "unified": model.unified,
+        "candidates": model.candidates,
+        "text": {
+            "titles": text.titles,
+            "query_length": text.query_length,
+            "document_length": text.document_length,
+        },
+        "codes": {"books": books.books, "codewords": books.words, "bytes_per_document": books.bytes_per_doc},
+        "lists": len(model.lists.means) if model.lists else None,
+        "dimensions": books.dim,
+        "training": training,
+    }
+    rows = [
+        ("model", str(model.folder)),
+        ("fingerprint", model.fingerprint),
+        ("method", config["method"]),
+        ("encoder", f"{config['encoder']['backbone']}, {books.dim} dimensions"),
+        ("codes", f"{books.bytes_per_doc} bytes a document ({books.books} books of {books.words} codewords)"),
+        *([("lists", f"{len(model.lists.means):,}, learned: bidr build --engine lists")] if model.lists else []),
+        ("query encoders", "one for both sides" if model.unified else "one for each side"),
+        ("candidates", f"{model.candidates} by default"),
+        ("text", f"titles: {text.titles}; most tokens: query {text.query_length}, document {text.document_length}"),
+        (
+            "trained on",
+            f"{training['data']}: {training['documents']:,} documents, {training['train_queries']:,} queries",
+        ),
+        *((f"stage {name}", stage_line(epochs)) for name, epochs in training["stages"].items()),
+    ]
+    return Shown(columns(rows), value)
+
+
+def describe_frozen(model: Any) -> Shown:
+    """What a model for given vectors is, and what held-out questions said of it."""
+    training, books = model.training, model.codebooks
+    codes = {"books": books.books, "codewords": books.words, "bytes_per_document": books.bytes_per_doc}
+    about = ("fingerprint", "metric", "candidates")
+    value = {
+        "folder": str(model.folder),
+        "kind": "frozen",
+        **{name: getattr(model, name) for name in about},
+        "dimensions": model.dim,
+        "codes": codes,
+        "training": training,
+    }
+    asked, labelled = training["questions"], training["labelled_questions"]
+    rows = [
+        ("model", f"{model.folder} (for vectors: no text encoder)"),
+        ("fingerprint", model.fingerprint),
+        ("vectors", f"{model.dim} dimensions, ranked by {'cosine' if model.metric == 'cosine' else 'inner product'}"),
+        ("codes", f"{books.bytes_per_doc} bytes a document ({books.books} books of {books.words} codewords)"),
+        ("candidates", f"{model.candidates} by default"),
+        (
+            "learned from",
+            f"{training['sampled_documents']:,} of {training['documents']:,} documents, "
+            + (f"{asked:,} questions, {labelled:,} of them labelled" if asked else "documents in place of questions"),
+        ),
+        *((f"held out, step {one['step']}", frozen_line(one, model.candidates)) for one in training["dev"]),
+    ]
+    return Shown(columns(rows), value)
+
+
+def frozen_line(figures: dict[str, float], candidates: int) -> str:
+    """What the held-out questions found among the candidates."""
+    line = f"{figures['exact_top_10']:.4f} of the exact top 10 among {candidates} candidates"
+    return f"{line}, {figures['labelled']:.4f} of the labelled" if "labelled" in figures else line
+
+
+def stage_line(epochs: list[dict[str, float]]) -> str:
+    """How a stage went: its epochs, its last loss, and the best of what was measured on dev."""
+    if not epochs:
+        return "no epochs"
+    if "step" in epochs[-1]:  # codes alone: measured now and then, no epochs
+        kept = max(epochs, key=lambda one: one["kept_by"])
+        figures = [
+            f"{name.replace('_', ' ')} {kept[name]:.4f}" for name in ("exact_top_10", "labelled") if name in kept
+        ]
+        return f"{epochs[-1]['step']} steps, best dev {', '.join(figures)}"
+    measure = list(epochs[-1])[2]
+    best = max(epoch[measure] for epoch in epochs)
+    return f"{len(epochs)} epochs, loss {epochs[-1]['loss']:.4f}, best dev {measure} {best:.4f}"
+
+
+def describe_index(about: dict[str, Any]) -> Shown:
+    """What of an index is in RAM and on disk, from `LiveIndex.describe`."""
+    ram, disk, count = about["ram_bytes"], about["disk_bytes"], about["documents"]
+    held, each = about["ram_bytes_per_document"], about["disk_bytes_per_document"]
+    model = about["model"]
+    rows = [
+        ("index", f"{about['folder']} (generation {about['generation']}, format {about['format']})"),
+        ("documents", f"{count:,}, {'with' if about['text'] else 'without'} their text"),
+        (
+            "engine",
+            f"{about['engine']} over the codes, {about['metric']}"
+            + ("; chosen by size, and again when compacted" if about.get("engine_chosen_by_size") else ""),
+        ),
+        *([("lists", lists_line(about["lists"]))] if about.get("lists") else []),
+        ("codes", f"{about['codes']['books']} books of {about['codes']['codewords']} codewords"),
+        (
+            "dimensions",
+            f"{about['dimensions']['codes']} for the codes, {_dimensions(about['dimensions'])} for the vectors",
+        ),
+        (
+            "vectors",
+            f"{about['vectors']['stored']}, new rows read by {about['vectors']['reads']}, "
+            + ("blocks checked when first read" if about["vectors"]["checked"] else "no checksums of blocks"),
+        ),
+        *([("not checked", f"{', '.join(about['unchecked'])}: build it again")] if about["unchecked"] else []),
+        ("model", f"{model['fingerprint']} ({model['folder']})" if model else "none: made from vectors"),
+        *([("words", "indexed: bidr search --lexical 100")] if about.get("lexical") else []),
+        *_live_rows(about),
+        ("in RAM", f"{held['total']:,.1f} bytes a document, {size(sum(ram.values()))} in all"),
+        *((f"  {name}", f"{held[name]:,.1f} bytes a document, {size(ram[name])}") for name in ram),
+        ("on disk", f"{sum(each.values()):,.1f} bytes a document, {size(sum(disk.values()))} in all{_files(about)}"),
+        *((f"  {name}", f"{each[name]:,.1f} bytes a document, {size(disk[name])}") for name in disk),
+    ]
+    return Shown(columns(rows), about)
+
+
+def _dimensions(about: dict[str, int]) -> str:
+    whole, stored = about["vectors"], about["stored"]
+    return f"{whole}" if stored == whole else f"the first {stored} of {whole}"
+
+
+def lists_line(lists: dict[str, Any]) -> str:
+    """How many lists there are, and where they come from."""
+    return f"{lists['count']:,}, {'learned by the model' if lists['made_by'] == 'model' else 'by k-means'}"
+
+
+def _live_rows(about: dict[str, Any]) -> list[tuple[str, str]]:
+    """What is said of an index that was added to, or that has attributes."""
+    rows = [("attributes", ", ".join(about["attributes"]))] if about.get("attributes") else []
+    if about.get("log"):
+        rows += [
+            (f"segment {one['name']}", f"{one['documents']:,} documents, {one['deleted']:,} deleted, {one['engine']}")
+            for one in about["segments"]
+        ]
+        rows.append(("log", f"{about['log']['documents']:,} documents, {size(about['log']['ram_bytes'])} in RAM"))
+    if about.get("drift"):
+        drift = about["drift"]
+        rows += [
+            ("drift", f"of the {drift['documents']:,} documents that were judged last, against the corpus:"),
+            ("  code error", f"{drift['error']:.3f}, against {drift['base_error']:.3f}"),
+            ("  codeword entropy", f"{drift['entropy']:.2f} bits, against {drift['base_entropy']:.2f}"),
+            ("  verdict", drift["warning"] or "they suit the codebooks"),
+        ]
+    return rows
+
+
+def _files(about: dict[str, Any]) -> str:
+    return f", {about['files']} files" if "files" in about else ""
+
+
+def size(count: float) -> str:
+    """Bytes as a person reads them."""
+    for unit in ("bytes", "KB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:,.0f} {unit}" if unit == "bytes" else f"{count:,.1f} {unit}"
+        count /= 1000
+    return f"{count:,.1f} TB"

@@ -1,0 +1,45 @@
+"""Which index was made last, so that `bidr search` needs no path."""
+
+import json
+import os
+from pathlib import Path
+
+from bidr.errors import IndexFolderError, StorageError
+from bidr.utils.files import storage_errors, write_json
+from bidr.utils.progress import say
+
+
+def state_file() -> Path:
+    """$BIDR_STATE/last.json, else $XDG_STATE_HOME/bidr/last.json, else ~/.local/state/bidr/last.json."""
+    own, shared = os.environ.get("BIDR_STATE"), os.environ.get("XDG_STATE_HOME")
+    base = Path(shared) if shared else Path.home() / ".local" / "state"
+    return (Path(own) if own else base / "bidr") / "last.json"
+
+
+def remember(index: Path) -> None:
+    """Note the index made last. Where that cannot be written, the index is no worse for it: only say so."""
+    path = state_file()
+    try:
+        with storage_errors(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_json(path, {"index": str(index.resolve())})
+    except (StorageError, OSError) as error:
+        say(f"the index is made, but not remembered for `bidr search` ({error}); give it with --index")
+
+
+def recall() -> Path:
+    """The index made last."""
+    path = state_file()
+    try:
+        index = Path(json.loads(path.read_text(encoding="utf-8"))["index"])
+    except FileNotFoundError as error:
+        raise IndexFolderError(
+            f"no index was made yet (none is noted in {path}); give one with --index, or make one with `bidr demo`"
+        ) from error
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise IndexFolderError(
+            f"{path} cannot be read ({error}); delete it, and give the index with --index"
+        ) from error
+    if not (index / "CURRENT").exists():
+        raise IndexFolderError(f"{index}: the index made last is gone; give another with --index, or build it again")
+    return index

@@ -1,0 +1,61 @@
+"""The verbs of the command line, and the page that lists them."""
+
+from bidr.cli.base import Verb
+from bidr.cli.bench import Bench
+from bidr.cli.demo import Compare, Demo
+from bidr.cli.evaluate import Evaluate
+from bidr.cli.export import Export
+from bidr.cli.index import Build, Inspect, Verify
+from bidr.cli.live import Add, Compact, Delete, Snapshot
+from bidr.cli.plan import Plan
+from bidr.cli.repair import Repair
+from bidr.cli.search import Search
+from bidr.cli.serve import Serve
+from bidr.cli.train import Recipes, Train
+
+VERBS: dict[str, type[Verb]] = {
+    "demo": Demo,
+    "train": Train,
+    "plan": Plan,
+    "build": Build,
+    "search": Search,
+    "serve": Serve,
+    "evaluate": Evaluate,
+    "add": Add,
+    "delete": Delete,
+    "compact": Compact,
+    "snapshot": Snapshot,
+    "inspect": Inspect,
+    "verify": Verify,
+    "repair": Repair,
+    "compare": Compare,
+    "bench": Bench,
+    "export": Export,
+    "recipes": Recipes,
+}
+
+EXAMPLES = """\
+  bidr demo
+  bidr train --data FOLDER --out runs/a --bytes-per-doc 16
+  bidr search --index runs/a/index who painted the night watch"""
+
+
+def overview() -> str:
+    """What `bidr --help` shows."""
+    width = max(map(len, VERBS))
+    lines = [f"  {name:<{width}}  {(verb.__doc__ or '').splitlines()[0]}" for name, verb in VERBS.items()]
+    return "\n".join(
+        [
+            "usage: bidr VERB [FLAGS]",
+            "",
+            "Search in which codes in RAM find candidates and vectors on disk decide.",
+            "",
+            "verbs:",
+            *lines,
+            "",
+            "examples:",
+            EXAMPLES,
+            "",
+            "bidr VERB --help shows the flags of a verb. With --debug (or BIDR_DEBUG=1) an error shows its traceback.",
+        ]
+    )

@@ -1,0 +1,251 @@
+"""Client and AsyncClient: the same operations, sent one way or the other."""
+
+import asyncio
+import time
+import weakref
+from collections.abc import AsyncGenerator, Collection, Sequence
+from types import ModuleType, TracebackType
+from typing import Any, Self, TypeVar, Unpack, overload
+
+import numpy.typing as npt
+
+from bidr.client.requests import Asking, Question, Reply, Steps
+from bidr.client.retry import Retry
+from bidr.client.transport import attempts
+from bidr.data.types import Document, plain
+from bidr.errors import ConfigError, MissingExtra
+from bidr.quantization.codebooks import Floats
+from bidr.search.searcher import Texts
+from bidr.search.types import Answers, Options, QueryVectors
+
+T = TypeVar("T")
+URL, TIMEOUT = "http://127.0.0.1:8000", 15.0
+
+
+class _Settings:
+    """What both clients are made with.
+
+    url:        where `bidr serve` listens.
+    key:        the server's read or write key, where it has one.
+    candidates: how many documents are read from disk for a query, unless a search says; None: as the server does.
+    lexical, lexical_weight: as those of a local searcher, unless a search says.
+    timeout:    seconds for one attempt; retries: see `Retry`.
+    options:    further arguments of httpx.Client, such as `verify` or `limits`.
+    """
+
+    def __init__(
+        self,
+        url: str = URL,
+        key: str | None = None,
+        *,
+        candidates: int | None = None,
+        lexical: int = 0,
+        lexical_weight: float = 0.0,
+        timeout: float = TIMEOUT,
+        retry: Retry | None = None,
+        **options: Any,
+    ) -> None:
+        if not isinstance(url, str) or not url.startswith(("http://", "https://")):
+            raise ConfigError(f"url: given {url!r}, expected one such as {URL}; a folder is opened by bidr.open_index")
+        self.url, self._retry, self._asking = url.rstrip("/"), retry or Retry(), Asking()
+        self.candidates, self.lexical, self.lexical_weight = candidates, lexical, lexical_weight
+        headers = {"authorization": f"Bearer {key}"} if key else {}
+        self._given: dict[str, Any] = {"base_url": self.url, "timeout": timeout, "headers": headers, **options}
+
+    def answers(self, found: list[Answers]) -> list[Answers]:
+        """What `search_vectors` found, as it is: a local searcher makes answers of it here."""
+        return found
+
+    def _question(self, k: int, candidates: int | None, options: Options) -> Question:
+        usual = Question(k, self.candidates, lexical=self.lexical, lexical_weight=self.lexical_weight)
+        given: dict[str, Any] = {"candidates": candidates, **options}
+        asked = usual._replace(**{name: value for name, value in given.items() if value is not None})
+        return Question(*map(plain, asked))
+
+
+class Client(_Settings):
+    """A served index. Use it in a `with` block; threads may share one."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._http = _httpx().Client(**self._given)
+        # Whoever forgets to close it leaves connections, of which the interpreter complains when it exits.
+        self._close = weakref.finalize(self, self._http.close)
+
+    __init__.__doc__ = _Settings.__doc__
+
+    @overload
+    def search(self, query: str, k: int = 10, candidates: int | None = None, **options: Unpack[Options]) -> Answers: ...
+
+    @overload
+    def search(
+        self, query: Texts, k: int = 10, candidates: int | None = None, **options: Unpack[Options]
+    ) -> list[Answers]: ...
+
+    def search(
+        self, query: str | Texts, k: int = 10, candidates: int | None = None, **options: Unpack[Options]
+    ) -> Answers | list[Answers]:
+        """The k best documents for a question, or for each of many; options as `Options` has them."""
+        texts = [query] if isinstance(query, str) else query
+        found = self._run(self._asking.by_texts(texts, self._question(k, candidates, options)))
+        return found[0] if isinstance(query, str) else found
+
+    def search_vectors(
+        self,
+        queries: QueryVectors | npt.ArrayLike,
+        k: int = 10,
+        candidates: int | None = None,
+        **options: Unpack[Options],
+    ) -> list[Answers]:
+        """The k best documents for each vector, of the model that made the documents'."""
+        return self._run(self._asking.by_vectors(queries, self._question(k, candidates, options)))
+
+    def add(self, documents: Sequence[Document], vectors: Floats | None = None, *, replace: bool = True) -> int:
+        """Add documents, how many; one whose id is there is replaced, or refused with replace=False."""
+        return self._run(self._asking.add(documents, vectors, replace))
+
+    def delete(self, ids: Collection[str], *, missing_ok: bool = False) -> int:
+        """Take documents out of the index; how many."""
+        return self._run(self._asking.delete(ids, missing_ok))
+
+    def get(self, ids: Collection[str]) -> dict[str, Document]:
+        """Documents by id; those that are not there are left out."""
+        return self._run(self._asking.get(ids))
+
+    def index(self) -> Reply:
+        """What is served: documents, RAM, disk, model, limits."""
+        return self._run(self._asking.index())
+
+    def close(self) -> None:
+        self._close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def _run(self, steps: Steps[T]) -> T:
+        broken, sending = _httpx().TransportError, attempts(steps, self._retry, self.url)
+        try:
+            attempt = next(sending)
+            while True:
+                if attempt.wait:
+                    time.sleep(attempt.wait)
+                try:
+                    found = self._http.request(**attempt.arguments)
+                except broken as error:
+                    found = error
+                attempt = sending.send(found)
+        except StopIteration as done:
+            value: T = done.value
+            return value
+
+
+class AsyncClient(_Settings):
+    """A served index, for programs with an event loop. Use it in an `async with` block."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._http = _httpx().AsyncClient(**self._given)
+        self._ending: AsyncGenerator[None, None] | None = None
+        self._closed = False
+
+    __init__.__doc__ = _Settings.__doc__
+
+    @overload
+    async def search(
+        self, query: str, k: int = 10, candidates: int | None = None, **options: Unpack[Options]
+    ) -> Answers: ...
+
+    @overload
+    async def search(
+        self, query: Texts, k: int = 10, candidates: int | None = None, **options: Unpack[Options]
+    ) -> list[Answers]: ...
+
+    async def search(
+        self, query: str | Texts, k: int = 10, candidates: int | None = None, **options: Unpack[Options]
+    ) -> Answers | list[Answers]:
+        """As `Client.search`."""
+        texts = [query] if isinstance(query, str) else query
+        found = await self._run(self._asking.by_texts(texts, self._question(k, candidates, options)))
+        return found[0] if isinstance(query, str) else found
+
+    async def search_vectors(
+        self,
+        queries: QueryVectors | npt.ArrayLike,
+        k: int = 10,
+        candidates: int | None = None,
+        **options: Unpack[Options],
+    ) -> list[Answers]:
+        """As `Client.search_vectors`."""
+        return await self._run(self._asking.by_vectors(queries, self._question(k, candidates, options)))
+
+    async def add(self, documents: Sequence[Document], vectors: Floats | None = None, *, replace: bool = True) -> int:
+        """As `Client.add`."""
+        return await self._run(self._asking.add(documents, vectors, replace))
+
+    async def delete(self, ids: Collection[str], *, missing_ok: bool = False) -> int:
+        """As `Client.delete`."""
+        return await self._run(self._asking.delete(ids, missing_ok))
+
+    async def get(self, ids: Collection[str]) -> dict[str, Document]:
+        """As `Client.get`."""
+        return await self._run(self._asking.get(ids))
+
+    async def index(self) -> Reply:
+        """As `Client.index`."""
+        return await self._run(self._asking.index())
+
+    async def close(self) -> None:
+        self._closed = True
+        if self._ending is not None:
+            await self._ending.aclose()
+        await self._http.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.close()
+
+    async def _open(self) -> None:
+        """Have connections of this event loop, which are closed with it where nobody closes them before."""
+        if self._http.is_closed and not self._closed:  # with the loop of an earlier asyncio.run
+            self._http, self._ending = _httpx().AsyncClient(**self._given), None
+        if self._ending is None:
+            self._ending = _close_with_loop(self._http)
+            await anext(self._ending)
+
+    async def _run(self, steps: Steps[T]) -> T:
+        await self._open()
+        broken, sending = _httpx().TransportError, attempts(steps, self._retry, self.url)
+        try:
+            attempt = next(sending)
+            while True:
+                if attempt.wait:
+                    await asyncio.sleep(attempt.wait)
+                try:
+                    found = await self._http.request(**attempt.arguments)
+                except broken as error:
+                    found = error
+                attempt = sending.send(found)
+        except StopIteration as done:
+            value: T = done.value
+            return value
+
+
+async def _close_with_loop(http: Any) -> AsyncGenerator[None, None]:
+    """Close a client when the event loop ends: then asyncio closes the generators that were begun in it."""
+    try:
+        yield
+    finally:
+        await http.aclose()
+
+
+def _httpx() -> ModuleType:
+    try:
+        import httpx
+    except ImportError as error:
+        raise MissingExtra("bidr.Client", "httpx", "client") from error
+    return httpx

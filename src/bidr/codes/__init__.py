@@ -1,6 +1,0 @@
-"""Codes on plain arrays: fit, encode, decode, score, search exactly. Training, mining and index stand on it."""
-
-from bidr.codes.codebooks import Codebooks, check_shape
-from bidr.codes.usage import Usage, usage
-
-__all__ = ["Codebooks", "Usage", "check_shape", "usage"]

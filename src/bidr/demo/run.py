@@ -1,0 +1,41 @@
+"""The embedded default: a search engine for the documentation of the Python packages installed on this machine."""
+
+import json
+import shutil
+from pathlib import Path
+
+from bidr.data import load
+from bidr.demo.python_docs import write
+from bidr.errors import ConfigError
+from bidr.experiments.compare import Row, compare
+from bidr.training.config import TrainConfig
+from bidr.utils.files import write_json
+from bidr.utils.progress import say
+
+DOCUMENTS = 30_000
+CONFIG = TrainConfig(bytes_per_doc=8)
+EXAMPLE = "merge two sorted arrays"
+
+
+def demo(out: Path, *, documents: int = DOCUMENTS, config: TrainConfig = CONFIG) -> list[Row]:
+    """Collect the documentation, train every stage, build, measure, and leave an index to search.
+
+    A call that was cut off is continued in the same folder.
+    """
+    if documents < config.codewords:
+        raise ConfigError(f"documents: given {documents}, expected {config.codewords} or more: as many as codewords")
+    data, made = out / "data", out / "data.json"
+    if made.exists() and json.loads(made.read_text())["documents"] != documents:
+        raise ConfigError(f"{out} holds a demo of another number of documents than {documents}; choose another --out")
+    say(f"collect, train, build and measure four ways: about four minutes on two cores, all of it kept in {out}")
+    if not made.exists():
+        say("read the sources of the installed Python packages: summaries are questions, the rest is the answer")
+        shutil.rmtree(data, ignore_errors=True)
+        write(data, documents)
+        write_json(made, {"documents": documents})
+    return compare(load(data), out / "comparison", config)
+
+
+def searchable(out: Path) -> Path:
+    """The index that a finished demo leaves for searching."""
+    return out / "comparison" / "bidr-unified" / "index"

@@ -1,0 +1,223 @@
+"""The method side by side with BM25 and with the conventional way, on one data set, at the same bytes and candidates.
+
+bidr compare --data FOLDER --out DIR --bytes-per-doc 8
+"""
+
+import re
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+from bidr.data import Dataset, Split, check
+from bidr.errors import ConfigError
+from bidr.index.storage.live_state import model_of as stamp_of
+from bidr.pipeline.api import build, open_index
+from bidr.search.evaluation import candidate_recall, evaluate_run, evaluate_searcher, paired, rank_run, remember
+from bidr.search.searcher import Searcher
+from bidr.search.truncation import shrunk
+from bidr.training.config import SamplerName, TrainConfig
+from bidr.training.config_validation import check_cuts
+from bidr.training.data import read_splits
+from bidr.training.negatives.bm25 import Bm25
+from bidr.training.presets import DEFAULT, contradictions, recipe, with_recipe
+from bidr.training.run import Workshop, check_prefixes, refuse_untaught
+from bidr.training.train import model_of, open_workshop
+from bidr.utils.files import write_json
+from bidr.utils.progress import say
+
+UNIFIED = ("bidr", "bidr-unified", "bidr-jpq", "bidr-lists", "star-jpq")
+SAMPLERS: tuple[SamplerName, ...] = ("random-walk", "snowball")
+MEASURES = ("R@10", "R@100")
+TIMED_QUERIES = 100
+
+
+class Row(NamedTuple):
+    """One way to search, measured on the judged questions."""
+
+    method: str
+    r10: float
+    r100: float
+    candidate_recall: float
+    ram_bytes_per_doc: float | None
+    ms_per_query: float
+    per_query: dict[str, dict[str, float]]
+    train_seconds: float = 0.0
+    """Of the stages that no row before had trained already."""
+
+    def values(self) -> dict[str, Any]:
+        """What a machine reads of it."""
+        return {
+            "method": self.method,
+            "R@10": self.r10,
+            "R@100": self.r100,
+            "candidate_recall": self.candidate_recall,
+            "ram_bytes_per_doc": self.ram_bytes_per_doc,
+            "ms_per_query": self.ms_per_query,
+            "train_seconds": self.train_seconds,
+        }
+
+
+def compare(
+    data: Dataset,
+    out: Path,
+    config: TrainConfig,
+    *,
+    engine: str = "auto",
+    split: str = "test",
+    recipes: Sequence[str] = DEFAULT,
+    shrink: Sequence[int] = (),
+) -> list[Row]:
+    """Train, build and measure BM25 and each recipe; what is finished in the folder is not trained again.
+
+    All share the text policy, the bytes a document, the number of candidates and every stage in which their settings
+    agree; a recipe with one encoder trains it for as many steps as the method's stages together. A setting that was
+    given has its way over a recipe's, and that is said. What is measured stands in comparison.json after each row.
+
+    shrink: measure every recipe also with its vectors as int8 and cut off after so many dimensions.
+    """
+    ways = [recipe(name) for name in recipes]
+    configs = {way.name: with_recipe(config, way.name) for way in ways}
+    for name, settings in configs.items():
+        if name in UNIFIED and settings.unify.epochs < 1:
+            raise ConfigError(f"unify.epochs: given 0, expected 1 or more: the recipe {name!r} fits a query encoder")
+        refuse_untaught(settings)
+    check_prefixes(config, config.dim)
+    _check_cuts(configs, shrink, config.dim)
+    judged = _judged(data, split, config)
+    for name in configs:
+        for line in contradictions(config, name):
+            say(line)
+    shop = open_workshop(data, config, out)
+    _check_cuts(configs, shrink, shop.dim)
+    rows = [_bm25(data, judged, config)]
+    for name, settings in configs.items():
+        own = shop.under(settings)
+        if name == "bidr-unified":
+            own = shop.under(replace(settings, dense=replace(settings.dense, sampler=better_sampler(own))))
+        rows += _measure(name, own, out, judged, engine, sorted({*settings.dense.prefixes, *shrink}))
+        write_json(out / "comparison.json", report(rows))
+    return rows
+
+
+def _check_cuts(configs: Mapping[str, TrainConfig], shrink: Sequence[int], dim: int | None) -> None:
+    """Before anything is trained: a recipe whose vectors are not cut off would be measured as another one."""
+    check_cuts("shrink", shrink, dim)
+    for name, settings in configs.items():
+        check_cuts(f"recipe {name!r}, dense.prefixes", settings.dense.prefixes, dim, "leave the recipe out")
+
+
+def _judged(data: Dataset, split: str, config: TrainConfig) -> Split:
+    """The questions to measure on. Where there is no dev split, that is what training sets aside for it."""
+    if split == "dev" and "dev" not in data.splits():
+        return read_splits(data, config.dev_queries, config.seed).dev
+    judged = data.split(split)
+    check(data, [split])
+    return judged
+
+
+def better_sampler(shop: Workshop) -> SamplerName:
+    """The sampler whose vectors dev liked best, of those trained here: the one worth unifying."""
+    trained = [sampler for sampler in SAMPLERS if shop.finished(shop.name(f"dense-{sampler}"))]
+
+    def best(sampler: SamplerName) -> float:
+        return max(epoch["R@10"] for epoch in shop.history(shop.name(f"dense-{sampler}")))
+
+    return max(trained, key=best) if trained else shop.config.dense.sampler
+
+
+def _bm25(data: Dataset, judged: Split, config: TrainConfig) -> Row:
+    ids = [document.id for document in data.corpus]
+    engine = Bm25(data.corpus.texts(config.text.titles))
+    texts = [query.text for query in judged.queries]
+    found = engine.search(texts, config.candidates).rows
+    ranked = {
+        query.id: [ids[row] for row in rows if row >= 0]
+        for query, rows in zip(judged.queries, found.tolist(), strict=True)
+    }
+    scores = evaluate_run(rank_run({query: docs[:100] for query, docs in ranked.items()}), judged.qrels, MEASURES)
+    times = []
+    for text in texts[:TIMED_QUERIES]:
+        started = time.perf_counter()
+        engine.search([text], config.candidates, quiet=True)
+        times.append(1000 * (time.perf_counter() - started))
+    depth = {query: docs[: config.candidates] for query, docs in ranked.items()}
+    return Row(
+        "BM25",
+        scores.mean["R@10"],
+        scores.mean["R@100"],
+        candidate_recall(depth, judged.qrels),
+        None,
+        median(times),
+        scores.per_query,
+    )
+
+
+def _measure(name: str, shop: Workshop, out: Path, judged: Split, engine: str, shrink: Sequence[int]) -> list[Row]:
+    """A recipe's row, and one for each way of making its vectors smaller."""
+    folder, method = out / name, re.sub("^bidr-", "bidr ", name)
+    folder.mkdir(parents=True, exist_ok=True)
+    started = time.monotonic()
+    model = model_of(shop, folder, name)
+    seconds = time.monotonic() - started
+    index = build(shop.dataset, model, folder / "index", engine=engine, tokens=shop.folder / "tokens")
+    with open_index(index, device=shop.device) as searcher:
+        rows = [_row(method, searcher, judged, seconds, index)]
+        for how, smaller in shrunk(searcher, shrink).items() if shrink else ():
+            rows.append(_row(f"{method}, {how}", smaller, judged, 0.0))
+    return rows
+
+
+def _row(method: str, searcher: Searcher, judged: Split, seconds: float, index: Path | None = None) -> Row:
+    found = evaluate_searcher(searcher, judged, MEASURES)
+    if index is not None:
+        stamp = stamp_of(index)
+        remember(index, found, stamp.fingerprint if stamp else None, judged.name)
+    say(f"{method}: R@10 {found.measures['R@10']:.4f}, R@100 {found.measures['R@100']:.4f}")
+    return Row(
+        method,
+        found.measures["R@10"],
+        found.measures["R@100"],
+        found.candidate_recall,
+        found.ram_bytes_per_doc,
+        found.single_median_ms["total"],
+        found.per_query,
+        seconds,
+    )
+
+
+def report(rows: list[Row]) -> dict[str, Any]:
+    """Rows for machines, and each one's difference to the conventional way with its interval."""
+    base = _base(rows)
+    differences = {
+        row.method: {name: paired(row.per_query[name], base.per_query[name])._asdict() for name in MEASURES}
+        for row in rows
+        if row is not base
+    }
+    return {"rows": [row.values() for row in rows], f"against_{base.method}": differences}
+
+
+def _base(rows: list[Row]) -> Row:
+    """What the others are compared with: the conventional way if it is there, else the first that was trained."""
+    named = {row.method: row for row in rows}
+    return named.get("conventional") or named.get("star-opq") or rows[min(1, len(rows) - 1)]
+
+
+def table(rows: list[Row]) -> str:
+    """Rows for a person, with each one's difference to the conventional way in R@10 and its 95 % interval."""
+    base = _base(rows).method
+    against = report(rows)[f"against_{base}"]
+    names = ("method", "R@10", "R@100", "candidates", "RAM bytes/doc", "ms/query", f"R@10 against {base}")
+    cells: list[tuple[str, ...]] = [names]
+    for row in rows:
+        difference = ""
+        if row.method in against:
+            found = against[row.method]["R@10"]
+            difference = f"{found['difference']:+.4f} [{found['low']:+.4f}, {found['high']:+.4f}]"
+        ram = "-" if row.ram_bytes_per_doc is None else f"{row.ram_bytes_per_doc:.1f}"
+        recalls = (f"{value:.4f}" for value in (row.r10, row.r100, row.candidate_recall))
+        cells.append((row.method, *recalls, ram, f"{row.ms_per_query:.2f}", difference))
+    widths = [max(len(cell) for cell in column) for column in zip(*cells, strict=True)]
+    return "\n".join("  ".join(f"{cell:<{w}}" for cell, w in zip(line, widths, strict=True)).rstrip() for line in cells)

@@ -1,0 +1,90 @@
+"""Strings on disk by row, none of them in RAM."""
+
+import struct
+from array import array
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from bidr.errors import REBUILD, DataError, IndexFolderError
+from bidr.index.storage.manifest import HasFiles
+from bidr.index.storage.verified_mmap import CheckedArray, CheckedFile
+from bidr.index.vectors import Out, write_npy_header
+from bidr.index.vectors.mmap_guard import Watched
+
+OFFSET = np.dtype("<u8")
+PAIR = struct.Struct("<QQ")
+AT_ONCE = 8_192
+NewFile = Callable[[str], AbstractContextManager[Out]]
+
+
+class Lines:
+    """Strings by row: one file with all of them end to end, one with where each starts. Neither is held in RAM."""
+
+    def __init__(self, folder: Path, name: str, files: HasFiles | None = None, *, whole: bool = False) -> None:
+        """`files`, `whole`: what is compared with which checksums (see `CheckedFile`)."""
+        self._blob = CheckedFile(folder, f"{name}.blob", files, whole=whole, scattered=True)
+        self._offsets = CheckedArray(folder, f"{name}.offsets.npy", OFFSET, files, whole=whole, scattered=True)
+        self.path, self._count = self._blob.path, len(self._offsets) - 1
+        self._still_there = Watched(*self._blob.watched, *self._offsets.file.watched).look
+
+    def __len__(self) -> int:
+        return self._count
+
+    def get(self, row: int) -> bytes:
+        if not 0 <= row < self._count:
+            raise DataError(f"row {row} asked for, expected 0 to {len(self) - 1}")
+        self._still_there()
+        offsets, at = self._offsets.file, self._offsets.start + row * OFFSET.itemsize
+        offsets.need(at, at + PAIR.size)
+        start, end = PAIR.unpack_from(offsets.map, at)
+        if not start <= end <= self._blob.size:
+            raise IndexFolderError(f"{self.path}: row {row} is said to lie at {start} to {end}; damaged; {REBUILD}")
+        self._blob.need(start, end)
+        return self._blob.map[start:end]
+
+    def many(self, rows: npt.NDArray[np.int64]) -> list[bytes]:
+        """The same for many rows, a third of the time a row."""
+        if len(rows) and not 0 <= rows.min() <= rows.max() < len(self):
+            return [self.get(int(row)) for row in rows]  # which says what is wrong
+        starts, ends, blob = self._offsets.take(rows), self._offsets.take(rows + 1), self._blob
+        if not blob.need_spans(starts, ends):
+            return [self.get(int(row)) for row in rows]
+        return [blob.map[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
+
+    def close(self) -> None:
+        self._offsets.close()
+        self._blob.close()
+
+
+class LinesWriter:
+    """Appends strings to one file, and to another where each starts."""
+
+    def __init__(self, out: Out, offsets: Out) -> None:
+        self.out, self._offsets = out, offsets
+        self._end, self._ends = 0, array("Q", [0])
+
+    def append(self, line: str) -> None:
+        content = line.encode("utf-8", "surrogatepass")
+        self.out.write(content)
+        self._end += len(content)
+        self._ends.append(self._end)
+        if len(self._ends) == AT_ONCE:
+            self.flush()
+
+    def flush(self) -> None:
+        self._offsets.write(np.frombuffer(self._ends, dtype=np.uint64).astype(OFFSET).data.cast("B"))
+        self._ends = array("Q")
+
+
+@contextmanager
+def new_lines(create: NewFile, name: str, count: int) -> Iterator[LinesWriter]:
+    """Write so many strings; whoever appends another number of them must refuse what was written."""
+    with create(f"{name}.blob") as blob, create(f"{name}.offsets.npy") as offsets:
+        write_npy_header(offsets, OFFSET, (count + 1,))
+        lines = LinesWriter(blob, offsets)
+        yield lines
+        lines.flush()

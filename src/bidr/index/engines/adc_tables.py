@@ -1,0 +1,118 @@
+"""What a query is turned into: a table with the inner product of the query and every codeword."""
+
+import math
+from typing import Any
+
+import numpy as np
+
+from bidr.index.engines.pshufb import BYTE_SUMS
+from bidr.quantization.codebooks import Codebooks, Floats
+from bidr.utils.jit import compiled
+from bidr.utils.matmul import Columns, matmul_transposed, multiply
+
+# Rounding moves a sum of BYTE_SUMS entries by up to half a step each.
+STEPS = 255 - BYTE_SUMS // 2
+# Sums of more books may not fit 16 bits in such steps.
+MANY_BOOKS, SHORT = 1_024, 0xFFFF
+# A rounded sum is off by so many standard deviations in one of fifty thousand documents.
+DEVIATIONS = 4.2
+
+
+class Tables:
+    """Makes tables for codebooks, and holds of these what that takes: copies, as a mapped file is slower.
+
+    Books that see the same slice of a query (additive codes) share its rotation; where all of them see the same, and it
+    makes a query no shorter, the codewords are rotated instead, once.
+    """
+
+    def __init__(self, codebooks: Codebooks) -> None:
+        books, words, width = codebooks.centroids.shape
+        parts = codebooks.rotation.reshape(books, width, -1)
+        same = np.cumsum([book > 0 and not np.array_equal(parts[book], parts[book - 1]) for book in range(books)])
+        firsts = np.searchsorted(same, np.arange(same[-1] + 1))
+        rotation = parts[firsts].reshape(-1, codebooks.dim)
+        self._shape, self._alone = (books, words), len(firsts) == books
+        self._centroids = np.array(codebooks.centroids if self._alone else [], dtype=np.float32)
+        self._rotation: Columns | None = None
+        self._groups: list[Columns] = []
+        if len(firsts) == 1 < books and codebooks.dim <= width:
+            turned = matmul_transposed(codebooks.centroids.reshape(-1, width), rotation.T)
+            self._groups = [Columns(turned)]
+            return
+        self._rotation = Columns(rotation)
+        if not self._alone:
+            self._groups = [Columns(group.reshape(-1, width)) for group in np.split(codebooks.centroids, firsts[1:])]
+
+    @property
+    def nbytes(self) -> int:
+        columns = [*self._groups, *([] if self._rotation is None else [self._rotation])]
+        return int(self._centroids.nbytes + sum(each.nbytes for each in columns))
+
+    def of(self, queries: Floats) -> Floats:
+        """(queries, M, words): scores of codewords."""
+        rotated = queries if self._rotation is None else multiply(queries, self._rotation)
+        if self._alone:
+            found: Floats = products(rotated, self._centroids)
+            return found
+        parts = [rotated] if len(self._groups) == 1 else np.split(rotated, len(self._groups), axis=1)
+        scores: list[Floats] = [multiply(part, group) for part, group in zip(parts, self._groups, strict=True)]
+        table = scores[0] if len(scores) == 1 else np.concatenate(scores, axis=1)
+        return table.reshape(-1, *self._shape)
+
+
+@compiled()
+def products(rotated: Any, centroids: Any) -> Any:
+    """Scores of the codewords of books that each see a slice of their own: (queries, M, words)."""
+    books, words, width = centroids.shape
+    table = np.empty((len(rotated), books, words), dtype=np.float32)
+    for query in range(len(rotated)):
+        for book in range(books):
+            for word in range(words):
+                total = np.float32(0)
+                for place in range(width):
+                    total += centroids[book, word, place] * rotated[query, book * width + place]
+                table[query, book, word] = total
+    return table
+
+
+def paired(table: Floats) -> Floats:
+    """A table for bytes of two 4-bit codes, (M / 2, 256), from one of 16 entries a book: the first book is low."""
+    even = even_books(table)
+    both: Floats = even[1::2, :, None] + even[0::2, None, :]
+    return both.reshape(len(both), 256)
+
+
+def even_books(table: Floats) -> Floats:
+    """With a book of zeros added where their number is odd."""
+    return np.pad(table, ((0, len(table) % 2), (0, 0))) if len(table) % 2 else table
+
+
+def margin_of(books: int) -> int:
+    """How far below another a sum of so many rounded entries may come out though it is above it."""
+    return math.ceil(DEVIATIONS * math.sqrt(books / 6))
+
+
+@compiled()
+def round_table(table: Any) -> Any:
+    """A 4-bit table in bytes, in as fine steps as let sums of BYTE_SUMS books fit a byte, and of all 16 bits.
+
+    Books: an even number.
+    """
+    books = len(table)
+    least, widest, whole = np.empty(books, dtype=np.float32), np.float32(1e-30), np.float32(0)
+    spans = np.zeros(2, dtype=np.float32)
+    for book in range(books):
+        least[book] = table[book].min()
+        if book % (2 * BYTE_SUMS) == 0:
+            spans[:] = 0
+        spans[book % 2] += table[book].max() - least[book]
+        widest = max(widest, spans[book % 2])
+        whole += table[book].max() - least[book]
+    factor = np.float32(STEPS) / widest
+    if books > MANY_BOOKS:
+        factor = min(factor, np.float32(SHORT - books) / max(whole, np.float32(1e-30)))
+    entries = np.empty((books, 16), dtype=np.uint8)
+    for book in range(books):
+        for word in range(16):
+            entries[book, word] = np.uint8((table[book, word] - least[book]) * factor + np.float32(0.5))
+    return entries.reshape(books // 2, 32)

@@ -1,0 +1,139 @@
+"""Codes in RAM, in the layout that scans fastest, and the two ways to score them: ranges of rows, or rows by number."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from bidr.export.faiss_io import unpack
+from bidr.index.engines.adc_kernels import allowed_rows, best_near, best_rows, scan_rows
+from bidr.index.engines.adc_tables import Tables, even_books, margin_of, paired
+from bidr.index.engines.pshufb import BLOCK, LINE, shuffle_here
+from bidr.index.engines.topk import ranked
+from bidr.index.types import Rows, Words
+from bidr.quantization.codebooks import Codebooks, Codes, Floats
+from bidr.utils.system import cores
+
+Keep = Callable[[Callable[[], npt.NDArray[np.uint8]]], npt.NDArray[np.uint8]]
+EVERY: Words = np.empty(0, dtype=np.uint32)
+# With a smaller share allowed, most blocks of 32 hold one allowed document or none: scored one by one. At 1 % that
+# takes half to .9 of the time of scanning those blocks, at 3 % as long or twice as long.
+FEW_ALLOWED = 0.02
+
+
+class CodeStore:
+    """Codes of a corpus. Rows are bytes as `pack` makes them: a byte a book, or two 4-bit codes a byte.
+
+    keep:   where they are held: by default in memory of this process.
+    blocks: 4-bit codes in blocks of 32 documents, for scans by shuffle; otherwise a document's bytes stand together.
+    """
+
+    def __init__(
+        self, codebooks: Codebooks, rows: Codes, *, blocks: bool = True, keep: Keep = lambda make: make()
+    ) -> None:
+        self.codebooks, self.count, self.shuffle = codebooks, len(rows), shuffle_here()
+        self.blocked = blocks and codebooks.bits == 4
+        self.codes: Any = keep(lambda: to_blocks(rows) if self.blocked else np.array(rows))
+        self._tables, self._margin = Tables(codebooks), margin_of(codebooks.books)
+
+    @property
+    def nbytes(self) -> int:
+        return int(self.codes.nbytes)
+
+    @property
+    def codebook_bytes(self) -> int:
+        return self._tables.nbytes
+
+    def tables(self, queries: Floats) -> Floats:
+        """(queries, books, words); one of them is what the methods below take."""
+        return self._tables.of(queries)
+
+    def row_table(self, table: Floats) -> Floats:
+        """The table in the shape that single codes are scored with."""
+        if self.blocked:
+            return even_books(table)
+        return paired(table) if self.codebooks.bits == 4 else table
+
+    def scan(self, table: Floats, starts: Rows, stops: Rows, k: int, allowed: Words = EVERY) -> tuple[Floats, Rows]:
+        """The k best rows within ranges, by the exact scores of their codes."""
+        if not self.blocked:
+            return ranked(scan_rows(self.codes, self.row_table(table), starts, stops, allowed, k), k)
+        even = even_books(table)
+        return ranked(best_near(self.codes, even, starts, stops, allowed, k, self._margin, self.shuffle), k)
+
+    def scan_few(self, table: Floats, starts: Rows, stops: Rows, k: int, allowed: Words) -> tuple[Floats, Rows]:
+        """The same where few rows are allowed."""
+        return self.best(table, allowed_rows(allowed, starts, stops), k)
+
+    def best(self, table: Floats, rows: Rows, k: int) -> tuple[Floats, Rows]:
+        """The k best of given rows."""
+        return ranked(best_rows(self.codes, self.row_table(table), rows, k), k)
+
+    def unpacked(self, rows: Rows | None = None) -> Codes:
+        """Codes of all rows or of some, a byte a codeword: (n, M)."""
+        if not self.blocked:
+            packed = self.codes.copy() if rows is None else self.codes[rows]
+        elif rows is None:
+            packed = from_blocks(self.codes)[: self.count]
+        else:
+            packed = from_blocks(self.codes[rows // BLOCK])[BLOCK * np.arange(len(rows)) + rows % BLOCK]
+        return unpack(packed, self.codebooks.books, self.codebooks.bits)
+
+
+def to_blocks(rows: Codes, at_once: int = 65_536) -> npt.NDArray[np.uint8]:
+    """(blocks, pairs, 32): see `shuffle.next_block`. Documents that fill up the last block have code 0."""
+    count, pairs = rows.shape
+    blocks = _aligned((-(-count // BLOCK), pairs, 32))
+    for start in range(0, count, at_once):
+        part = np.asarray(rows[start : start + at_once])
+        part = np.pad(part, ((0, -len(part) % BLOCK), (0, 0))).reshape(-1, 2, 16, pairs).transpose(0, 3, 1, 2)
+        found = blocks[start // BLOCK : start // BLOCK + len(part)]
+        for book, half in enumerate((part & 15, part >> 4)):
+            found[:, :, 16 * book : 16 * book + 16] = half[:, :, 0] | (half[:, :, 1] << 4)
+    return blocks
+
+
+def _aligned(shape: tuple[int, ...]) -> npt.NDArray[np.uint8]:
+    """Zeros that begin where a line of the cache does: a block elsewhere takes a line more, which nothing asks for."""
+    size = math.prod(shape)
+    around = np.zeros(size + LINE, dtype=np.uint8)
+    start = -around.ctypes.data % LINE
+    return around[start : start + size].reshape(shape)
+
+
+def from_blocks(blocks: npt.NDArray[np.uint8]) -> Codes:
+    """Rows of bytes again."""
+    first, second = blocks[:, :, :16], blocks[:, :, 16:]
+    halves = [(first >> shift) & 15 | ((second >> shift) & 15) << 4 for shift in (0, 4)]
+    both = np.concatenate(halves, axis=2).transpose(0, 2, 1)
+    return np.ascontiguousarray(both).reshape(-1, blocks.shape[1])
+
+
+class OverCodes:
+    """What all engines over codes have in common."""
+
+    def __init__(self, store: CodeStore) -> None:
+        self.store, self.threads = store, cores()
+
+    @property
+    def count(self) -> int:
+        return self.store.count
+
+    @property
+    def codebooks(self) -> Codebooks:
+        return self.store.codebooks
+
+    @property
+    def codebook_bytes(self) -> int:
+        """As `Candidates.codebook_bytes`."""
+        return self.store.codebook_bytes
+
+    def tables(self, queries: Floats) -> Floats:
+        """As `Candidates.tables`."""
+        return self.store.tables(queries)
+
+    def codes(self, rows: Rows | None = None) -> Codes:
+        """As `Candidates.codes`."""
+        return self.store.unpacked(rows)

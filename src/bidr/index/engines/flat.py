@@ -1,0 +1,30 @@
+"""Comparing a query with every code."""
+
+import numpy as np
+
+from bidr.index.engines.code_store import FEW_ALLOWED, CodeStore, OverCodes
+from bidr.index.types import Bitmap, Rows, as_queries, as_words, count_bits, each_query
+from bidr.quantization.codebooks import Floats
+
+
+class Scan(OverCodes):
+    """Compares the query with the code of every document: misses nothing."""
+
+    name = "scan"
+
+    def __init__(self, store: CodeStore) -> None:
+        super().__init__(store)
+        self._all = np.zeros(1, dtype=np.int64), np.full(1, store.count, dtype=np.int64)
+
+    @property
+    def ram_bytes(self) -> dict[str, int]:
+        return {"codes": self.store.nbytes}
+
+    def search(
+        self, queries: Floats, k: int, ef: int | None = None, allowed: Bitmap | None = None
+    ) -> tuple[Floats, Rows]:
+        """As `Candidates.search`."""
+        tables, words = self.store.tables(as_queries(queries)), as_words(allowed, self.count)
+        few = allowed is not None and count_bits(words) < FEW_ALLOWED * self.count
+        scan = self.store.scan_few if few else self.store.scan
+        return each_query(len(tables), k, lambda number: scan(tables[number], *self._all, k, words), self.threads)

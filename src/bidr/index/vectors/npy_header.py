@@ -1,0 +1,69 @@
+"""Heads of .npy files: written before their rows follow in a stream, read without trusting them."""
+
+import math
+import os
+import re
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from bidr.errors import REBUILD, IndexFolderError
+from bidr.utils.files import open_to_read
+
+BLOCK, ALIGN = 4_096, 16
+MAGIC = b"\x93NUMPY\x01\x00"
+NPY_HEADER = re.compile(
+    rb"\x93NUMPY\x01\x00..\{'descr': (?P<descr>'[<>|]\w+'|\[[^\]]{1,200}\]), "
+    rb"'fortran_order': False, 'shape': \((?P<shape>\d+(, \d+)*,?)\), \} *\n",
+    re.DOTALL,
+)
+
+
+class Out(Protocol):
+    """A file that is being written."""
+
+    def write(self, content: bytes | memoryview) -> int: ...
+
+
+def write_npy_header(out: Out, dtype: np.dtype[Any], shape: tuple[int, ...], align: int = 64) -> None:
+    """The head of an .npy file of known shape, for rows that follow in a stream from a multiple of `align`."""
+    out.write(npy_header(dtype, shape, align))
+
+
+def npy_header(dtype: np.dtype[Any], shape: tuple[int, ...], align: int = 64) -> bytes:
+    text = f"{{'descr': {_descr(dtype)}, 'fortran_order': False, 'shape': {shape!r}, }}"
+    before = len(MAGIC) + 2
+    length = -(-(before + len(text) + 1) // align) * align - before
+    return MAGIC + length.to_bytes(2, "little") + text.ljust(length - 1).encode() + b"\n"
+
+
+def read_npy_header(path: Path, dtype: np.dtype[Any], dimensions: int) -> tuple[tuple[int, ...], int]:
+    """Shape of an .npy file and where its content starts, with type, order and size checked.
+
+    Not by numpy: its parser evaluates the header as Python and fails on a damaged one in many ways.
+    """
+    try:
+        with open_to_read(path) as opened:
+            head, size = opened.read(BLOCK), os.fstat(opened.fileno()).st_size
+    except OSError as error:
+        raise IndexFolderError(f"{path}: cannot be read ({error.strerror}); {REBUILD}") from error
+    match = NPY_HEADER.match(head)
+    if match is None or match["descr"].decode("latin-1") != _descr(dtype):
+        raise IndexFolderError(f"{path}: not an .npy file of {dtype} in rows, it begins with {head[:70]!r}; {REBUILD}")
+    shape = tuple(int(number) for number in match["shape"].split(b",") if number.strip())
+    if (
+        match.end() % ALIGN
+        or int.from_bytes(head[len(MAGIC) : len(MAGIC) + 2], "little") + len(MAGIC) + 2 != match.end()
+    ):
+        raise IndexFolderError(
+            f"{path}: a header of {match.end()} bytes that says another length, or ends askew; {REBUILD}"
+        )
+    expected = match.end() + math.prod(shape) * dtype.itemsize
+    if len(shape) != dimensions or 0 in shape or size != expected:
+        raise IndexFolderError(f"{path}: {size:,} bytes for the shape {shape}, expected {expected:,}; {REBUILD}")
+    return shape, match.end()
+
+
+def _descr(dtype: np.dtype[Any]) -> str:
+    return repr(np.lib.format.dtype_to_descr(dtype))

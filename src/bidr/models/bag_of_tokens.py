@@ -1,0 +1,101 @@
+"""The built-in encoder: a bag of word pieces. It needs no download and trains in minutes on two cores."""
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer
+from torch import Tensor, nn
+from torch.nn import functional
+
+from bidr.errors import ModelError
+from bidr.models.encoder import Encoder, Prompts
+from bidr.tokenization.token_store import Tokens, TokenStore
+from bidr.utils.files import open_to_read
+
+MODULES: list[dict[str, Any]] = [
+    {"idx": 0, "name": "0", "path": "0_StaticEmbedding", "type": "sentence_transformers.models.StaticEmbedding"},
+    {"idx": 1, "name": "1", "path": "1_Normalize", "type": "sentence_transformers.models.Normalize"},
+]
+MAX_LENGTH = 100_000
+
+
+class BagEncoder(Encoder):
+    """Normalised sum of word-piece vectors, each with a learned weight; saved as a StaticEmbedding."""
+
+    def __init__(self, tokenizer: Tokenizer, table: Tensor) -> None:
+        super().__init__()
+        self.tokenizer, self.prompts = tokenizer, Prompts()
+        self.max_length, self.dim, self.normalised = MAX_LENGTH, table.shape[1], True
+        # Direction and weight are learned apart: Adam moves a rare word's weight as readily as a common one's.
+        norms = table.norm(dim=1).clamp(min=1e-6)
+        self.directions = nn.Parameter(table / norms.unsqueeze(1))
+        self.weights = nn.Parameter(norms)
+
+    @classmethod
+    def create(cls, tokenizer: Tokenizer, store: TokenStore, dim: int, seed: int) -> "BagEncoder":
+        """A fresh encoder that begins as TF-IDF does: random directions, weighted by rarity in the corpus."""
+        vocabulary = tokenizer.get_vocab_size()
+        weights = torch.as_tensor(inverse_frequencies(store, vocabulary), dtype=torch.float32)
+        random = torch.Generator().manual_seed(seed)
+        directions = functional.normalize(torch.randn(vocabulary, dim, generator=random), dim=1)
+        return cls(tokenizer, directions * weights.unsqueeze(1))
+
+    def forward(self, tokens: Tokens) -> Tensor:
+        ids = torch.as_tensor(np.asarray(tokens.ids, dtype=np.int64), device=self.device)
+        starts = torch.as_tensor(np.asarray(tokens.offsets[:-1], dtype=np.int64), device=self.device)
+        sums = functional.embedding_bag(ids, self.directions, starts, mode="sum", per_sample_weights=self.weights[ids])
+        return functional.normalize(sums, dim=1)
+
+    def save(self, folder: Path) -> None:
+        inner = folder / MODULES[0]["path"]
+        inner.mkdir(parents=True, exist_ok=True)
+        (folder / "1_Normalize").mkdir(exist_ok=True)
+        (folder / "modules.json").write_text(json.dumps(MODULES, indent=2))
+        (folder / "config_sentence_transformers.json").write_text(
+            json.dumps({"similarity_fn_name": "cosine"}, indent=2)
+        )
+        self.tokenizer.save(str(inner / "tokenizer.json"))
+        table = self.directions * self.weights.unsqueeze(1)
+        save_file({"embedding.weight": table.detach().cpu().contiguous()}, inner / "model.safetensors")
+
+    @classmethod
+    def load(cls, folder: Path) -> "BagEncoder":
+        inner = folder / MODULES[0]["path"]
+        try:
+            for name in ("model.safetensors", "tokenizer.json"):
+                open_to_read(inner / name).close()
+            table = load_file(inner / "model.safetensors")["embedding.weight"]
+            tokenizer = Tokenizer.from_file(str(inner / "tokenizer.json"))
+            largest = max(tokenizer.get_vocab().values(), default=0)
+            if table.ndim != 2 or table.dtype != torch.float32 or not table.shape[1] or largest >= len(table):
+                raise ValueError(f"{table.dtype} of shape {tuple(table.shape)} for {largest + 1:,} word pieces")
+            if not torch.isfinite(table).all():
+                raise ValueError("a weight is not finite")
+        except (KeyboardInterrupt, SystemExit, MemoryError):
+            raise
+        except BaseException as error:  # tokenizers raises plain Exception for a bad file, and panics beside Exception
+            raise ModelError(f"{folder}: the encoder cannot be read ({error}); train it again") from error
+        return cls(tokenizer, table)
+
+
+def inverse_frequencies(
+    store: TokenStore, vocabulary: int, rows_at_once: int = 50_000
+) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    """log((n + 1) / (df + 0.5)) for every word piece: rare ones weigh more."""
+    found = np.zeros(vocabulary, dtype=np.int64)
+    for tokens in _blocks(store, rows_at_once):
+        owners = np.repeat(np.arange(len(tokens.offsets) - 1), np.diff(tokens.offsets))
+        distinct = np.unique(owners * vocabulary + tokens.ids) % vocabulary
+        found += np.bincount(distinct, minlength=vocabulary)
+    weights: np.ndarray[tuple[int], np.dtype[np.float64]] = np.log((len(store) + 1) / (found + 0.5))
+    return np.maximum(weights, 0.01)
+
+
+def _blocks(store: TokenStore, rows_at_once: int) -> Iterable[Tokens]:
+    for start in range(0, len(store), rows_at_once):
+        yield store.batch(np.arange(start, min(start + rows_at_once, len(store))))

@@ -1,0 +1,156 @@
+"""Many texts to vectors: batches of like length, streamed to disk, resumable."""
+
+import json
+import os
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import xxhash
+
+from bidr.models.encoder import Encoder
+from bidr.quantization import Codebooks
+from bidr.quantization.torch_kmeans import encode_on
+from bidr.tokenization.token_store import TokenRows, Tokens, TokenStore
+from bidr.utils.files import storage_errors, sync_file, write_json
+from bidr.utils.prefetch import OnItsWay, ahead
+from bidr.utils.progress import bar
+
+TOKENS_AT_ONCE = {"cpu": 16_384, "cuda": 262_144}
+ROWS_AT_ONCE = 4_096
+BLOCK_ROWS = {"cpu": 16_384, "cuda": 131_072}
+
+
+class TokenSource(Protocol):
+    """Rows of tokens, in memory or on disk."""
+
+    def __len__(self) -> int: ...
+    def lengths(self) -> npt.NDArray[np.int64]: ...
+    def batch(self, rows: npt.NDArray[np.int64]) -> Tokens: ...
+
+
+def encode_texts(encoder: Encoder, texts: list[str], *, prompt: str, max_length: int) -> npt.NDArray[np.float32]:
+    """Vectors of a few texts, in memory."""
+    tokens = encoder.tokeniser(max_length)([prompt + text for text in texts])
+    return encode_rows(encoder, TokenRows(tokens))
+
+
+def encode_rows(
+    encoder: Encoder, source: TokenSource, rows: npt.NDArray[np.int64] | None = None, dtype: Any = np.float32
+) -> npt.NDArray[Any]:
+    """Vectors of some rows (all by default), in their order, in memory."""
+    rows = np.arange(len(source)) if rows is None else rows
+    out = np.empty((len(rows), encoder.dim), dtype=dtype)
+    lengths = source.lengths()[rows]
+    groups = list(like_lengths(lengths, TOKENS_AT_ONCE[encoder.device.type], ROWS_AT_ONCE))
+    coming: deque[OnItsWay] = deque()
+    with torch.inference_mode():
+        training = encoder.training
+        encoder.eval()
+        for number, tokens in enumerate(ahead(lambda places: source.batch(rows[places]), groups)):
+            coming.append(OnItsWay(encoder.encode(tokens).float()))
+            if number:
+                out[groups[number - 1]] = coming.popleft().wait().numpy()
+        if coming:
+            out[groups[-1]] = coming.popleft().wait().numpy()
+        encoder.train(training)
+    return out
+
+
+def encode_corpus(
+    encoder: Encoder,
+    source: TokenSource,
+    path: Path,
+    *,
+    codebooks: Codebooks | None = None,
+    label: str = "encode documents",
+) -> npt.NDArray[Any]:
+    """Vectors of the whole corpus (fp16), or with codebooks their codes, in a .npy file, memory mapped.
+
+    A call that was cut off is continued; what is there is kept only if it came from the same encoder, codebooks and
+    tokens. `discard` removes the file again.
+    """
+    stamp = stamp_of(encoder, source, codebooks)
+    width, dtype = (codebooks.books, "uint8") if codebooks else (encoder.dim, "float16")
+    state = path.with_suffix(".progress.json")
+    done = _rows_done(path, state, stamp)
+    shape = (len(source), width)
+    with storage_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        out = np.lib.format.open_memmap(path, mode="r+" if done else "w+", dtype=np.dtype(dtype), shape=shape)
+        if not done:  # a disk that is full later could not say so: writing would end the process
+            with path.open("r+b") as opened:
+                os.posix_fallocate(opened.fileno(), 0, path.stat().st_size)
+        with bar(label, len(source), "documents", done) as advance:
+            step = BLOCK_ROWS[encoder.device.type]
+            for start in range(done, len(source), step):
+                rows = np.arange(start, min(start + step, len(source)))
+                vectors = encode_rows(encoder, source, rows)
+                made = encode_on(codebooks, vectors, encoder.device) if codebooks else vectors
+                out[rows[0] : rows[-1] + 1] = made
+                out.flush()
+                write_json(state, {**stamp, "done": int(rows[-1]) + 1})
+                advance(len(rows))
+        sync_file(path)
+    encoded: npt.NDArray[Any] = np.load(path, mmap_mode="r")
+    return encoded
+
+
+def stamp_of(encoder: Encoder, source: TokenSource, codebooks: Codebooks | None) -> dict[str, Any]:
+    """What an encoded corpus depends on."""
+    stamp = {"encoder": fingerprint(encoder), "tokens": _tokens_fingerprint(source)}
+    if codebooks:
+        arrays = b"".join(array.tobytes() for array in codebooks if array is not None)
+        stamp["codebooks"] = xxhash.xxh3_128_hexdigest(arrays)
+    return stamp
+
+
+def discard(path: Path) -> None:
+    """Remove what `encode_corpus` wrote."""
+    path.unlink(missing_ok=True)
+    path.with_suffix(".progress.json").unlink(missing_ok=True)
+
+
+def fingerprint(encoder: Encoder) -> str:
+    """Tells encoders apart by their weights."""
+    digest = xxhash.xxh3_128()
+    for name, value in sorted(encoder.state_dict().items()):
+        digest.update(name.encode())
+        digest.update(value.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _tokens_fingerprint(source: TokenSource) -> str:
+    """Tells sources apart: a store by what it says of itself, others by their tokens."""
+    if isinstance(source, TokenStore):
+        return xxhash.xxh3_128_hexdigest(json.dumps(source.meta, sort_keys=True).encode())
+    tokens = source.batch(np.arange(len(source)))
+    return xxhash.xxh3_128_hexdigest(tokens.ids.tobytes() + tokens.offsets.tobytes())
+
+
+def _rows_done(path: Path, state: Path, stamp: dict[str, Any]) -> int:
+    try:
+        found = json.loads(state.read_text())
+    except (OSError, ValueError):
+        return 0
+    done = found.pop("done", 0)
+    return int(done) if found == stamp and path.exists() else 0
+
+
+def like_lengths(
+    lengths: npt.NDArray[np.int64], tokens_at_once: int | None, rows_at_once: int | None = None
+) -> Iterator[npt.NDArray[np.int64]]:
+    """Places of rows in batches of like length, the longest first, each within the limits (None: none) once padded, or
+    of one row that is longer."""
+    order = np.argsort(-lengths, kind="stable")
+    start = 0
+    while start < len(order):
+        longest = max(int(lengths[order[start]]), 1)
+        fitting = max(tokens_at_once // longest, 1) if tokens_at_once else len(order)
+        count = min(fitting, rows_at_once or len(order))
+        yield order[start : start + count]
+        start += count

@@ -1,0 +1,168 @@
+"""Any Hugging Face or sentence-transformers model: its own pooling, prompts, normalisation and length, or yours."""
+
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bidr.errors import MissingExtra, ModelError
+from bidr.models.encoder import Encoder, Prompts
+from bidr.models.kernels.varlen import compile_layers, encode_packed, packable
+from bidr.tokenization.token_store import TokenRows, Tokens
+
+Pooling = Literal["mean", "cls", "max", "lasttoken"]
+
+DEFAULT_MAX_LENGTH = 512
+PAD_TO = 8
+GROUP_ROWS = 256
+DOCUMENT_PROMPTS = ("document", "passage", "corpus")
+
+
+class TransformerEncoder(Encoder):
+    """A SentenceTransformer that reads ragged batches."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model
+        self.tokenizer = _fast_tokenizer(model)
+        self.pad_id = int(model.tokenizer.pad_token_id or 0)
+        stored = model.prompts or {}
+        self.prompts = Prompts(
+            stored.get("query") or "", next((stored[name] for name in DOCUMENT_PROMPTS if stored.get(name)), "")
+        )
+        limit = model.max_seq_length or DEFAULT_MAX_LENGTH
+        self.max_length = int(min(limit, 1_000_000))
+        self.dim = int(_dimension(model))
+        self.normalised = type(model[-1]).__name__ == "Normalize"
+        self._packable = packable(model)
+
+    @classmethod
+    def open(
+        cls,
+        name: str,
+        *,
+        pooling: Pooling | None = None,
+        projection: int | None = None,
+        normalise: bool | None = None,
+        dropout: float | None = None,
+        query_prompt: str | None = None,
+        document_prompt: str | None = None,
+        seed: int = 0,
+    ) -> "TransformerEncoder":
+        """Load a folder or a hub id; what is not given is read from the model itself."""
+        try:
+            from sentence_transformers import SentenceTransformer
+        except ImportError as error:
+            raise MissingExtra("a transformer encoder", "sentence-transformers", "transformers") from error
+        try:
+            model = SentenceTransformer(name, device="cpu", trust_remote_code=False)
+            model = _adapt(model.float(), pooling, projection, normalise, seed)
+            if dropout is not None:
+                _set_dropout(model, dropout)
+            given = {"query": query_prompt, **dict.fromkeys(DOCUMENT_PROMPTS, document_prompt)}
+            model.prompts.update({role: prompt for role, prompt in given.items() if prompt is not None})
+            return cls(model)
+        except ModelError:
+            raise
+        except Exception as error:  # the loaders raise many kinds
+            reason = (str(error).splitlines() or [type(error).__name__])[0]
+            raise ModelError(
+                f"cannot load the encoder {name!r}: {reason}; give a folder or an id in the "
+                "Hugging Face or sentence-transformers layout, or 'built-in'"
+            ) from error
+
+    def forward(self, tokens: Tokens) -> Tensor:
+        """Without padding on a GPU, where the model allows it."""
+        if not (self._packable and self.device.type == "cuda"):
+            return self._forward_in_groups(tokens)
+        offsets, longest = tokens.offsets, int(np.diff(tokens.offsets).max(initial=1))
+        ids, starts = (torch.from_numpy(array).to(self.device, non_blocking=True) for array in (tokens.ids, offsets))
+        return encode_packed(self.model, ids, starts, longest, training=self.training)
+
+    def expect_steps(self, steps: int) -> None:
+        if self._packable and self.device.type == "cuda":
+            compile_layers(self.model, steps)
+
+    def _forward_in_groups(self, tokens: Tokens) -> Tensor:
+        """Rows of like length go through the model together, so that little of the work is padding."""
+        order = np.argsort(np.diff(tokens.offsets), kind="stable")
+        source = TokenRows(tokens)
+        groups = np.array_split(order, max(1, len(order) // GROUP_ROWS))
+        vectors = torch.cat([self._forward(source.batch(rows)) for rows in groups])
+        return vectors[torch.from_numpy(np.argsort(order)).to(vectors.device)]
+
+    def _forward(self, tokens: Tokens) -> Tensor:
+        ids, mask = pad(tokens, self.pad_id, self.device)
+        with torch.autocast("cuda", dtype=torch.bfloat16, enabled=ids.is_cuda):
+            out = self.model({"input_ids": ids, "attention_mask": mask})
+        return cast(Tensor, out["sentence_embedding"].float())
+
+    def save(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.model.save_pretrained(str(folder), create_model_card=False)
+
+
+def pad(tokens: Tokens, pad_id: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Ragged rows as a rectangle, and the mask of what is real."""
+    lengths = np.diff(tokens.offsets)
+    width = max(int(lengths.max(initial=1)), 1)
+    width = -(-width // PAD_TO) * PAD_TO
+    mask = np.arange(width) < lengths[:, None]
+    ids = np.full(mask.shape, pad_id, dtype=np.int64)
+    ids[mask] = tokens.ids
+    ids_tensor, mask_tensor = torch.from_numpy(ids), torch.from_numpy(mask.astype(np.int64))
+    if device.type == "cuda":
+        ids_tensor, mask_tensor = ids_tensor.pin_memory(), mask_tensor.pin_memory()
+    return ids_tensor.to(device, non_blocking=True), mask_tensor.to(device, non_blocking=True)
+
+
+def _adapt(model: Any, pooling: str | None, projection: int | None, normalise: bool | None, seed: int) -> Any:
+    """Express every override as modules of the model, so that the saved folder says all of it."""
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import Dense, Normalize
+    from sentence_transformers.sentence_transformer.modules import Pooling as PoolingModule
+
+    modules = list(model)
+    ends_normalised = type(modules[-1]).__name__ == "Normalize"
+    if ends_normalised:
+        modules.pop()
+    if pooling:
+        place = next((i for i, m in enumerate(modules) if type(m).__name__ == "Pooling"), None)
+        if place is None:
+            raise ModelError(f"pooling {pooling!r} was asked for, but the model has no pooling step; leave it out")
+        modules[place] = PoolingModule(model[0].get_embedding_dimension(), pooling_mode=pooling)
+    if projection:
+        torch.manual_seed(seed)
+        width = _dimension(SentenceTransformer(modules=modules, device="cpu"))
+        modules.append(Dense(width, projection, bias=False, activation_function=torch.nn.Identity()))
+    if ends_normalised if normalise is None else normalise:
+        modules.append(Normalize())
+    return SentenceTransformer(modules=modules, device="cpu", prompts=model.prompts)
+
+
+def _set_dropout(model: Any, share: float) -> None:
+    """In the modules, and in what is saved of them."""
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = share
+    config = model[0].model.config
+    for name, value in config.to_dict().items():
+        if "dropout" in name and isinstance(value, int | float) and not isinstance(value, bool):
+            setattr(config, name, share)
+
+
+def _dimension(model: Any) -> int:
+    named = getattr(model, "get_embedding_dimension", None) or model.get_sentence_embedding_dimension
+    return int(named())
+
+
+def _fast_tokenizer(model: Any) -> Any:
+    backend = getattr(model.tokenizer, "backend_tokenizer", None)
+    if backend is None:
+        raise ModelError(
+            f"the tokenizer {type(model.tokenizer).__name__} has no fast version; "
+            "save the model with a tokenizer.json first"
+        )
+    return backend

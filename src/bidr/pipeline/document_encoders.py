@@ -1,0 +1,82 @@
+"""How documents that are added get codes and vectors: by what made the index."""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from bidr.data import Document, document_text
+from bidr.data.vector_source import VectorRows
+from bidr.errors import ConfigError, DataError
+from bidr.index.live.types import Coded, Coder
+from bidr.quantization.codebooks import Codebooks, Floats
+from bidr.quantization.reconstruction_error import code_errors
+
+if TYPE_CHECKING:
+    from bidr.models.codes_only_model import FrozenModel
+    from bidr.models.encoder import Encoder
+    from bidr.models.saved_model import Model
+
+Sides = Callable[[list[str]], tuple[Floats, Floats]]
+"""Encodes texts of documents for the codes, and for the disk."""
+
+
+def text_coder(model: "Model", sides: Sides | None = None) -> Coder:
+    """Encodes the texts, each side by its own encoder, as the build did.
+
+    sides: encodes in the place of the model's own encoders, which are then not loaded.
+    """
+    both = sides or _own_sides(model)
+
+    def code(documents: Sequence[Document], vectors: Floats | None) -> Coded:
+        given, rows = both([document_text(document, model.text.titles) for document in documents])
+        if sides is None:
+            from bidr.quantization.torch_kmeans import encode_on
+
+            codes = encode_on(model.codebooks, given, model.sparse.device)
+        else:
+            codes = model.codebooks.encode(given)
+        return Coded(codes, rows, code_errors(model.codebooks, given, codes))
+
+    return code
+
+
+def _own_sides(model: "Model") -> Sides:
+    from bidr.models.corpus_encoding import encode_texts
+
+    def encode(encoder: "Encoder", texts: list[str]) -> Floats:
+        longest = min(model.text.document_length, encoder.max_length)
+        return encode_texts(encoder, texts, prompt=encoder.prompts.document, max_length=longest)
+
+    return lambda texts: (encode(model.sparse, texts), encode(model.dense, texts))
+
+
+def frozen_coder(model: "FrozenModel") -> Coder:
+    """Codes vectors that are given."""
+
+    def code(documents: Sequence[Document], vectors: Floats | None) -> Coded:
+        rows = model.documents(_given(vectors))[:]
+        codes = model.additive.encode(rows)
+        return Coded(codes, rows, code_errors(model.additive, rows, codes))
+
+    return code
+
+
+def plain_coder(codebooks: Codebooks, *, unit: bool) -> Coder:
+    """Codes vectors by the codebooks of the index itself. unit: they are made as long as 1."""
+
+    def code(documents: Sequence[Document], vectors: Floats | None) -> Coded:
+        rows = VectorRows(_given(vectors), "vectors", "cosine" if unit else "ip")[:]
+        codes = codebooks.encode(rows)
+        return Coded(codes, rows, code_errors(codebooks, rows, codes))
+
+    return code
+
+
+def _given(vectors: Floats | None) -> Floats:
+    if vectors is None:
+        raise DataError("documents without vectors given, but the index has no text encoder; give a vector of each")
+    return vectors
+
+
+def no_coder(documents: Sequence[Document], vectors: Floats | None) -> Coded:
+    """For a writer that adds nothing, and so needs no model."""
+    raise ConfigError("this writer was opened to delete and to compact; open one with the model of the index")

@@ -1,0 +1,184 @@
+"""Plain-array codebooks: what a few bytes per document mean."""
+
+import json
+import math
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from bidr.errors import ConfigError, ModelError
+from bidr.quantization.kmeans import Nearest
+from bidr.utils.files import open_to_read
+from bidr.utils.matmul import Columns, matmul_transposed, multiply
+
+Floats = npt.NDArray[np.float32]
+Codes = npt.NDArray[np.uint8]
+
+ENCODE_ROWS = 16_384
+MOST_HEADER = 1 << 20
+UNREADABLE = (OSError, LookupError, TypeError, ValueError, AttributeError, OverflowError, RecursionError)
+"""What reading a file of arrays may raise that says other things than it should; and safetensors' own error."""
+
+
+class Codebooks(NamedTuple):
+    """A rotation and M books of P codewords each; a document is M codeword numbers.
+
+    rotation:  (rotated_dim, dim); vectors are rotated as ``x @ rotation.T``, the convention of Faiss.
+    centroids: (M, P, rotated_dim / M).
+    choosing:  where codewords were learned for documents that kept their codes, the codewords that these were chosen
+               by, and by which a new document must choose too; None: by `centroids`.
+    centre, document: where codewords are summed (see `Additive`), what is taken from a document and what it is mapped
+               by before they are chosen; `rotation` is then what queries are mapped by.
+    """
+
+    rotation: Floats
+    centroids: Floats
+    choosing: Floats | None = None
+    centre: Floats | None = None
+    document: Floats | None = None
+
+    @property
+    def books(self) -> int:
+        return int(self.centroids.shape[0])
+
+    @property
+    def words(self) -> int:
+        return int(self.centroids.shape[1])
+
+    @property
+    def dim(self) -> int:
+        return int(self.rotation.shape[1])
+
+    @property
+    def bits(self) -> int:
+        """Bits per codeword number."""
+        return self.words.bit_length() - 1
+
+    @property
+    def bytes_per_doc(self) -> int:
+        return self.books * self.bits // 8
+
+    def rotate(self, vectors: Floats) -> Floats:
+        return matmul_transposed(vectors, self.rotation)
+
+    def encode(self, vectors: Floats) -> Codes:
+        """Number of the nearest codeword (Euclidean) in every book: (n, M) uint8."""
+        if self.document is not None:
+            from bidr.quantization.additive_quantizer import summed
+
+            return summed(self).encode(vectors)
+        rotation, nearest = Columns(self.rotation), Nearest(self.centroids if self.choosing is None else self.choosing)
+        codes = np.empty((len(vectors), self.books), dtype=np.uint8)
+        for start in range(0, len(vectors), ENCODE_ROWS):
+            part = slice(start, start + ENCODE_ROWS)
+            codes[part] = nearest.search(multiply(vectors[part], rotation))
+        return codes
+
+    def decode(self, codes: Codes) -> Floats:
+        """The chosen codewords side by side, in rotated space: (n, rotated_dim)."""
+        return self.centroids[np.arange(self.books), codes].reshape(len(codes), len(self.rotation))
+
+    def scores(self, queries: Floats, codes: Codes) -> Floats:
+        """Inner product of every unquantized query with every quantized document: (queries, n)."""
+        return matmul_transposed(self.rotate(queries), self.decode(codes))
+
+    def save(self, path: Path) -> None:
+        from safetensors.numpy import save_file
+
+        arrays = {name: array for name, array in self._asdict().items() if array is not None}
+        aside = path.with_name(f".{path.name}.new")
+        save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, aside)
+        aside.replace(path)
+
+    @classmethod
+    def load(cls, path: Path, *, mapped: bool = False) -> "Codebooks":
+        """mapped: the arrays stay on disk until they are looked at."""
+        from safetensors import SafetensorError
+
+        try:
+            found = cls(**(_mapped(path) if mapped else load_arrays(path)))
+            found._check()
+            return found
+        except (*UNREADABLE, SafetensorError) as error:
+            raise ModelError(f"{path}: not a codebook file ({error}); build or train it again") from error
+
+    def _check(self) -> None:
+        """Refuse, as ValueError, arrays that cannot be codebooks: what searches and codes by them takes them as is."""
+        check_arrays(self._asdict(), {"rotation": 2, "centroids": 3, "choosing": 3, "centre": 1, "document": 2})
+        books, words, width = self.centroids.shape
+        if words not in (16, 256) or len(self.rotation) != books * width:
+            raise ValueError(f"centroids of shape {self.centroids.shape} for a rotation of {self.rotation.shape}")
+        if self.choosing is not None and self.choosing.shape != self.centroids.shape:
+            raise ValueError(f"choosing of shape {self.choosing.shape}, expected {self.centroids.shape}")
+        if (self.centre is None) != (self.document is None) or (self.choosing is None and self.document is not None):
+            raise ValueError("of choosing, centre and document one is missing")
+        if self.centre is not None and self.document is not None:
+            check_sums(self.centre, self.document, self.centroids)
+            if self.dim != len(self.centre):
+                raise ValueError(f"documents of {len(self.centre)} dimensions, queries of {self.dim}")
+
+
+def check_arrays(arrays: dict[str, Floats | None], dimensions: dict[str, int]) -> None:
+    """Refuse, as ValueError, arrays of another type or number of dimensions, empty ones, and numbers not finite."""
+    for name, array in arrays.items():
+        if array is None:
+            continue
+        if array.dtype != np.float32 or array.ndim != dimensions[name] or not array.size:
+            raise ValueError(f"{name} is {array.dtype} of shape {array.shape}, expected {dimensions[name]} dimensions")
+        if not np.isfinite(array).all():
+            raise ValueError(f"{name} holds a number that is not finite")
+
+
+def check_sums(centre: Floats, document: Floats, codewords: Floats) -> None:
+    """Refuse, as ValueError, what cannot bring documents into the space of summed codewords."""
+    books, _, width = codewords.shape
+    groups = len(document) // width
+    if document.shape[1] != len(centre) or len(document) % width or books % groups:
+        raise ValueError(f"centre {centre.shape} and document {document.shape} for codewords of {codewords.shape}")
+
+
+def load_arrays(path: Path) -> dict[str, Floats]:
+    """The arrays of a safetensors file, in memory."""
+    from safetensors.numpy import load_file
+
+    open_to_read(path).close()
+    return load_file(path)
+
+
+def _mapped(path: Path) -> dict[str, Floats]:
+    """The arrays of a safetensors file: the length of a JSON text, the text, and what its offsets count in."""
+    with open_to_read(path) as file:
+        size, file_size = int.from_bytes(file.read(8), "little"), os.fstat(file.fileno()).st_size
+        if size > MOST_HEADER:
+            raise ValueError(f"a header of {size:,} bytes")
+        about = json.loads(file.read(size))
+    start = 8 + size
+    arrays: dict[str, Floats] = {}
+    for name, array in about.items():
+        if name == "__metadata__":
+            continue
+        if array["dtype"] != "F32":
+            raise ValueError(f"{name} is of type {array['dtype']}, expected F32")
+        shape, (first, last) = tuple(array["shape"]), array["data_offsets"]
+        if not all(isinstance(number, int) and number >= 0 for number in (*shape, first, last)):
+            raise ValueError(f"{name} of shape {shape} at {first} to {last}")
+        if last - first != 4 * math.prod(shape) or start + last > file_size:
+            raise ValueError(f"{name} of shape {shape} at {first} to {last} of {file_size - start:,} bytes")
+        arrays[name] = np.memmap(path, np.dtype("<f4"), "r", start + first, shape)
+    return arrays
+
+
+def check_shape(dim: int, books: int, words: int) -> None:
+    """Refuse shapes that no code can have, before anything is computed."""
+    if words not in (16, 256):
+        raise ConfigError(f"codewords per book: given {words}, expected 256 (8 bits) or 16 (4 bits)")
+    if books < 1 or dim % books:
+        divisors = [m for m in range(1, dim + 1) if dim % m == 0]
+        near = sorted(divisors, key=lambda m: abs(m - books))[:3]
+        raise ConfigError(
+            f"the number of codebooks must divide the dimension: given {books} for {dim} dimensions; "
+            f"choose one of {', '.join(map(str, sorted(near)))}"
+        )

@@ -1,0 +1,67 @@
+"""Sums of codewords, on any device: choosing them by a beam search, and fitting them book after book."""
+
+import torch
+from torch import Tensor
+
+from bidr.quantization.torch_kmeans import kmeans
+
+BEAM_ROWS = {"cpu": 1_024, "cuda": 8_192}
+FIT_BEAM, ROUNDS, RIDGE = 5, 3, 1e-2
+
+
+def nearest_sums(vectors: Tensor, codewords: Tensor, beam: int) -> Tensor:
+    """Codewords, one of each book, whose sum is near to each vector: (n, M) int64."""
+    rows = BEAM_ROWS[vectors.device.type]
+    chunks = [vectors[start : start + rows] for start in range(0, len(vectors), rows)]
+    return torch.cat([_search(chunk, codewords, beam) for chunk in chunks])
+
+
+def _search(vectors: Tensor, codewords: Tensor, beam: int) -> Tensor:
+    words, norms, count = codewords.shape[1], codewords.square().sum(2), len(vectors)
+    residuals, errors = vectors[:, None], vectors.square().sum(1, keepdim=True)
+    codes = torch.zeros(count, 1, 0, dtype=torch.int64, device=vectors.device)
+    for book, norm in zip(codewords, norms, strict=True):
+        after = errors[:, :, None] + norm - 2 * residuals @ book.T
+        errors, places = after.flatten(1).topk(min(beam, after.shape[1] * words), dim=1, largest=False)
+        parents, chosen = (places // words)[:, :, None], places % words
+        codes = torch.cat([codes.gather(1, parents.expand(-1, -1, codes.shape[2])), chosen[:, :, None]], dim=2)
+        residuals = residuals.gather(1, parents.expand(-1, -1, vectors.shape[1])) - book[chosen]
+    return codes[:, 0]
+
+
+def sums(codewords: Tensor, codes: Tensor) -> Tensor:
+    """What codes stand for: (n, width)."""
+    found: Tensor = codewords[torch.arange(len(codewords), device=codes.device), codes].sum(1)
+    return found
+
+
+def fit_sums(sample: Tensor, books: int, words: int, seed: int = 0) -> Tensor:
+    """Codewords whose sums reconstruct the sample well: (books, words, width).
+
+    Each book is fitted to what those before leave over; then all at once by least squares, and chosen anew.
+    """
+    left, fitted, codes = sample, sample.new_empty(0, words, sample.shape[1]), sample.new_empty(0)
+    for _ in range(books):
+        fitted = torch.cat([fitted, kmeans(left, words, seed=seed)[None]])
+        codes = nearest_sums(sample, fitted, FIT_BEAM)
+        left = sample - sums(fitted, codes)
+    for _ in range(ROUNDS):
+        fitted = least_squares(sample, codes, fitted)
+        codes = nearest_sums(sample, fitted, FIT_BEAM)
+    return fitted
+
+
+def least_squares(sample: Tensor, codes: Tensor, codewords: Tensor) -> Tensor:
+    """The codewords that reconstruct best where the codes are given; rarely used ones stay near to where they are."""
+    books, words, width = codewords.shape
+    total, ridge = books * words, RIDGE * len(sample) / (books * words)
+    places = codes + words * torch.arange(books, device=codes.device)
+    together = ridge * torch.eye(total, device=sample.device)
+    wanted = ridge * codewords.reshape(total, width)
+    ones = torch.ones(len(sample), device=sample.device)
+    for first in places.T:
+        wanted = wanted.index_add(0, first, sample)
+        for second in places.T:
+            together.view(-1).index_add_(0, first * total + second, ones)
+    solved: Tensor = torch.linalg.solve(together, wanted)
+    return solved.view(books, words, width)

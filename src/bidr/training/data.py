@@ -1,0 +1,113 @@
+"""What a run learns from: the tokenised corpus, and the judged questions of train and dev as rows."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from bidr.data import Dataset, Ids, Query, Split, Titles, TokenStore, check, check_split, tokenise, tokenise_texts
+from bidr.data.positives import Pairs, pairs_from
+from bidr.errors import ConfigError
+from bidr.models.encoder import Encoder
+from bidr.tokenization.token_store import TokenRows
+from bidr.utils.progress import say
+
+DEV_SHARE, DEV_MOST = 0.05, 1_000
+
+
+class Questions(NamedTuple):
+    """Judged questions and their positives."""
+
+    texts: list[str]
+    tokens: TokenRows
+    pairs: Pairs
+    ids: Sequence[str] = ()
+
+
+class Material(NamedTuple):
+    """Everything that the stages share."""
+
+    documents: TokenStore
+    train: Questions
+    dev: Questions
+
+
+class Splits(NamedTuple):
+    """Queries to learn from and to choose on, and the ids of the corpus."""
+
+    ids: Ids
+    train: Split
+    dev: Split
+
+
+def read_splits(dataset: Dataset, dev_queries: int, seed: int) -> Splits:
+    """Read and check train and dev; without a dev split, a part of train is set aside for it."""
+    train = dataset.split("train")
+    ids = check(dataset, splits=[])
+    check_split(dataset, train, ids)
+    if "dev" in dataset.splits():
+        dev = dataset.split("dev")
+        check_split(dataset, dev, ids)
+    else:
+        train, dev = _set_aside(train, seed)
+        say(f"no dev split: {len(dev.queries)} train queries are set aside to choose on")
+    return Splits(ids, train, _subset(dev, dev.queries[:dev_queries]))
+
+
+def prepare(
+    dataset: Dataset,
+    splits: Splits,
+    encoder: Encoder,
+    folder: Path,
+    *,
+    titles: Titles,
+    query_length: int,
+    document_length: int,
+) -> Material:
+    """Tokenise what the encoder will read."""
+    documents = tokenise_documents(dataset, encoder, folder, titles=titles, max_length=document_length)
+    length = min(query_length, encoder.max_length)
+
+    def questions(split: Split) -> Questions:
+        texts = [query.text for query in split.queries]
+        tokens = tokenise_texts([encoder.prompts.query + text for text in texts], encoder.tokenizer, length)
+        ids = [query.id for query in split.queries]
+        return Questions(texts, TokenRows(tokens), judged_pairs(split, splits.ids), ids)
+
+    return Material(documents, questions(splits.train), questions(splits.dev))
+
+
+def tokenise_documents(
+    dataset: Dataset, encoder: Encoder, folder: Path, *, titles: Titles, max_length: int
+) -> TokenStore:
+    """The corpus as the encoder reads it; made once for all that use the same tokenizer, titles and length."""
+    prompt, corpus = encoder.prompts.document, dataset.corpus
+    return tokenise(
+        (prompt + text for text in corpus.texts(titles)),
+        encoder.tokenizer,
+        folder,
+        max_length=min(max_length, encoder.max_length),
+        source=f"{corpus.fingerprint()} titles={titles} prompt={prompt!r}",
+        total=corpus.count(),
+    )
+
+
+def judged_pairs(split: Split, ids: Ids) -> Pairs:
+    judged = {doc for found in split.qrels.values() for doc in found}
+    rows = dict(zip(judged, ids.rows(judged).tolist(), strict=True))
+    return pairs_from([query.id for query in split.queries], split.qrels, rows)
+
+
+def _subset(split: Split, queries: list[Query]) -> Split:
+    return Split(split.name, queries, {query.id: split.qrels[query.id] for query in queries})
+
+
+def _set_aside(train: Split, seed: int) -> tuple[Split, Split]:
+    count = min(DEV_MOST, int(len(train.queries) * DEV_SHARE))
+    if not count:
+        raise ConfigError(f"{len(train.queries)} train queries are too few to set some aside; add a dev split")
+    chosen = set(np.random.default_rng(seed).choice(len(train.queries), count, replace=False).tolist())
+    dev = [query for place, query in enumerate(train.queries) if place in chosen]
+    rest = [query for place, query in enumerate(train.queries) if place not in chosen]
+    return _subset(train, rest), _subset(Split("dev", train.queries, train.qrels), dev)

@@ -1,0 +1,275 @@
+"""What all stages of a run share: the prepared material, its folder with what is finished, and how a stage is run."""
+
+import copy
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from bidr.data import Dataset, document_text, train_wordpieces
+from bidr.data.positives import Rows, without_positives
+from bidr.errors import ConfigError
+from bidr.models.auto import load_encoder
+from bidr.models.bag_of_tokens import BagEncoder
+from bidr.models.corpus_encoding import encode_rows
+from bidr.models.encoder import Encoder
+from bidr.quantization import Codebooks, check_shape
+from bidr.quantization.pq_training import FIT_ROWS, fit
+from bidr.training.config import Negatives, TrainConfig
+from bidr.training.config_validation import check_cuts
+from bidr.training.data import prepare, read_splits
+from bidr.training.engine.distributed import Group
+from bidr.training.engine.loop import CHECKPOINT, LoopSettings, Measured, Training, run
+from bidr.training.engine.sharded_encoding import encode_together
+from bidr.training.losses.objectives import Objective
+from bidr.training.negatives.bm25 import Bm25
+from bidr.training.negatives.samplers import Plan, RandomBatches, Sampler
+from bidr.training.stage_cache import stage_name
+from bidr.training.validator import make_probe
+from bidr.utils.files import storage_errors, write_json
+from bidr.utils.progress import say
+
+BM25_DEPTH = 20
+DONE = "done.json"
+
+Observe = Callable[[int, Plan], dict[str, float]]
+
+
+class Workshop:
+    """A run's folder and everything in it. A stage that is finished there is not run again."""
+
+    def __init__(self, dataset: Dataset, config: TrainConfig, folder: Path, group: Group | None = None) -> None:
+        self.dataset, self.folder, self.group = dataset, folder, group or Group()
+        self.config = self.base = config
+        self.device = self.group.device(pick_device(config.device))
+        refuse_untaught(config)
+        check_prefixes(config, config.dim)
+        with self.group.turn():
+            splits = read_splits(dataset, config.dev_queries, config.seed)
+            with storage_errors(folder):
+                folder.mkdir(parents=True, exist_ok=True)
+            self._first = first = self._first_encoder()
+            check_shape(first.dim, config.books, config.codewords)
+            check_prefixes(config, first.dim)
+            text = config.text
+            self.material = prepare(
+                dataset,
+                splits,
+                first,
+                folder / "tokens",
+                titles=text.titles,
+                query_length=text.query_length,
+                document_length=text.document_length,
+            )
+        self.scale = given(config.encoder.scale, 20.0 if first.normalised else 1.0)
+        self.probe = make_probe(self.material, config.dev_documents, config.seed, self.device)
+
+    def under(self, config: TrainConfig) -> Self:
+        """The same folder with other settings: stages that they do not touch are shared, others stand beside."""
+        check_shape(self._first.dim, config.books, config.codewords)
+        refuse_untaught(config)
+        other = copy.copy(self)
+        other.config = config
+        return other
+
+    @property
+    def dim(self) -> int:
+        """Dimensions of the encoders."""
+        return self._first.dim
+
+    def name(self, stage: str) -> str:
+        """A stage's folder under these settings."""
+        return stage_name(stage, self.config, self.base)
+
+    def backbone(self) -> Encoder:
+        """The encoder before any training."""
+        folder = self.folder / "backbone"
+        with self.group.turn():
+            if not folder.exists():
+                first = self._first
+                if isinstance(first, BagEncoder):
+                    dim, seed = self.config.encoder.dim, self.config.seed
+                    first = BagEncoder.create(first.tokenizer, self.material.documents, dim, seed)
+                save_whole(first, folder)
+        return self.open(folder)
+
+    def open(self, folder: Path) -> Encoder:
+        return load_encoder(folder).to(self.device)
+
+    def encoder(self, stage: str) -> Encoder:
+        """The encoder that a finished stage left."""
+        return self.open(self.folder / stage / "encoder")
+
+    def finished(self, stage: str) -> bool:
+        return (self.folder / stage / DONE).exists()
+
+    def history(self, stage: str) -> list[dict[str, float]]:
+        """What each epoch of a finished stage showed."""
+        found: list[dict[str, float]] = json.loads((self.folder / stage / DONE).read_text())["history"]
+        return found
+
+    def usage(self) -> dict[str, float] | None:
+        """How well the learned codewords are used; None where none were learned."""
+        path = self.folder / self.name("sparse") / "usage.json"
+        found: dict[str, float] | None = json.loads(path.read_text()) if path.exists() else None
+        return found
+
+    def run(
+        self,
+        stage: str,
+        objective: Objective,
+        sampler: Sampler,
+        epochs: int,
+        validate: Callable[[], Measured],
+        measure: str = "R@10",
+        observe: Observe = lambda epoch, plan: {},
+        rate: float | None = None,
+    ) -> None:
+        """Run a stage to its end, from its checkpoint if it has one, and keep what it learned.
+
+        rate: the learning rate as a multiple of the warm-up's; None: what suits a trained encoder of this kind.
+        """
+        config, folder = self.config, self.folder / stage
+        usual_rate, usual_multiple, usual_decay = (2e-2, 0.1, 0.0) if config.built_in else (5e-5, 1.0, 0.01)
+        folder.mkdir(parents=True, exist_ok=True)
+        settings = LoopSettings(
+            epochs=epochs,
+            rate=given(rate, usual_multiple) * given(config.learning_rate, usual_rate),
+            decay=given(config.weight_decay, usual_decay),
+            warmup_share=config.warmup_share,
+            clip=config.clip,
+            seed=config.seed,
+            checkpoint_seconds=60 * config.checkpoint_minutes,
+            tokens_at_once=config.tokens_at_once,
+        )
+        objective.encoder.expect_steps(epochs * -(-len(self.material.train.pairs) // config.batch_size))
+        training = Training(stage, objective, settings, measure, self.group)
+        run(training, sampler, validate, folder, observe, config.logs)
+        self.group.once(lambda: keep(training, folder))
+
+    def random_batches(self, negatives: Negatives | None, size: int | None = None) -> RandomBatches:
+        """Random batches, with one lexically similar document for each query where "bm25" is asked for."""
+        negatives = negatives or ("in-batch" if self.config.built_in else "bm25")
+        return self.pool_batches(self.kept("bm25", self._mine_bm25) if negatives == "bm25" else None, size)
+
+    def pool_batches(self, pool: Rows | None, size: int | None = None) -> RandomBatches:
+        """Random batches, with documents of the pool as negatives; `size`: where it is not that of all stages."""
+        pairs, config = self.material.train.pairs, self.config
+        documents, each = len(self.material.documents), config.negatives.each
+        return RandomBatches(pairs, documents, size or config.batch_size, config.seed, pool, each)
+
+    def fit_codebooks(self, encoder: Encoder, *, rotate: bool = True) -> Codebooks:
+        """OPQ codebooks (PQ, if not rotated) of the encoder's vectors of the corpus, of a sample where it is large."""
+        config, kind = self.config, "OPQ" if rotate else "PQ"
+
+        def make() -> Codebooks:
+            rows = np.random.default_rng(config.seed).permutation(len(self.material.documents))[:FIT_ROWS]
+            vectors = encode_rows(encoder, self.material.documents, np.sort(rows))
+            say(f"fit {config.books} codebooks of {config.codewords} codewords to {len(rows):,} vectors ({kind})")
+            return fit(vectors, config.books, config.codewords, rotate=rotate, seed=config.seed)
+
+        return self.group.once(make)
+
+    def encode_corpus(
+        self, encoder: Encoder, path: Path, label: str, codebooks: Codebooks | None = None
+    ) -> npt.NDArray[Any]:
+        """The whole corpus as vectors, or with codebooks as codes, in a file; each process encodes a part."""
+        return encode_together(self.group, encoder, self.material.documents, path, codebooks=codebooks, label=label)
+
+    def kept(self, name: str, make: Callable[[], npt.NDArray[Any]]) -> npt.NDArray[Any]:
+        """An array that is computed once a run and kept in its folder."""
+        path = self.folder / "mined" / f"{name}.npy"
+        with self.group.turn():
+            if not path.exists():
+                values = make()
+                with storage_errors(path):
+                    path.parent.mkdir(exist_ok=True)
+                    aside = path.with_name(f".{name}.new.npy")
+                    np.save(aside, values)
+                    os.replace(aside, path)
+        found: npt.NDArray[Any] = np.load(path, mmap_mode="r")
+        return found
+
+    def _mine_bm25(self) -> npt.NDArray[Any]:
+        say("BM25 index for lexical negatives")
+        texts = (document_text(document, self.config.text.titles) for document in self.dataset.corpus)
+        found = Bm25(texts).search(self.material.train.texts, BM25_DEPTH).rows
+        return without_positives(found, self.material.train.pairs).astype(np.int32)
+
+    def _first_encoder(self) -> Encoder:
+        """The backbone as it comes; of the built-in one only the tokenizer, since its weights need the tokens."""
+        if (self.folder / "backbone").exists():
+            return load_encoder(self.folder / "backbone")
+        config = self.config.encoder
+        if self.config.built_in:
+            say("learn word pieces from the corpus")
+            tokenizer = train_wordpieces(self.dataset.corpus.texts(self.config.text.titles), config.vocabulary)
+            return BagEncoder(tokenizer, torch.zeros(1, config.dim))
+        from bidr.models.transformer import TransformerEncoder
+
+        return TransformerEncoder.open(
+            config.backbone,
+            pooling=config.pooling,
+            projection=config.projection,
+            normalise=config.normalise,
+            dropout=config.dropout,
+            query_prompt=config.query_prompt,
+            document_prompt=config.document_prompt,
+            seed=self.config.seed,
+        )
+
+
+def keep(training: Training, folder: Path) -> None:
+    """Leave what a stage learned, and the word that it is finished, in place of its checkpoint."""
+    objective = training.objective
+    objective.keep(folder)
+    save_whole(objective.encoder, folder / "encoder")
+    write_json(folder / DONE, {"stage": training.name, "best": training.best, "history": training.history})
+    (folder / CHECKPOINT).unlink(missing_ok=True)
+
+
+def save_whole(encoder: Encoder, folder: Path) -> None:
+    """Write an encoder's folder so that it appears whole or not at all."""
+    aside = folder.with_name(f".{folder.name}.new")
+    with storage_errors(folder):
+        shutil.rmtree(aside, ignore_errors=True)
+        encoder.save(aside)
+        shutil.rmtree(folder, ignore_errors=True)
+        aside.rename(folder)
+
+
+def refuse_untaught(config: TrainConfig) -> None:
+    if config.taught and not config.distil.teacher:
+        raise ConfigError(
+            "distil.teacher: not given, expected a cross-encoder's folder or a file of its scores, to learn from"
+        )
+
+
+def check_prefixes(config: TrainConfig, dim: int | None) -> None:
+    """Vectors of so many dimensions can be cut off where the settings say; None: nobody knows yet how many."""
+    some = f"{max(1, (dim or 0) // 4)} {max(1, (dim or 0) // 2)}"
+    check_cuts("dense.prefixes", config.dense.prefixes, dim, f"set --dense.prefixes {some}, say")
+
+
+def given(value: float | None, usual: float) -> float:
+    return usual if value is None else value
+
+
+def pick_device(name: str) -> str:
+    """'auto' is a GPU where there is one."""
+    if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", name):
+        raise ConfigError(f"device: given {name!r}, expected 'auto', 'cpu', 'cuda' or 'cuda:1'")
+    # Batches differ in shape: without this the allocator's leftovers fill a large card within an epoch.
+    os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if name.startswith("cuda") and not torch.cuda.is_available():
+        raise ConfigError(f"device {name!r} was asked for, but no CUDA GPU is available; use 'cpu' or 'auto'")
+    return name

@@ -1,0 +1,189 @@
+"""Matrix products in which a row's result depends on that row alone.
+
+BLAS sums in an order that depends on how many rows are multiplied, on where a row stands among them and on the number
+of threads, so its results differ in the last bits from block to block. What is stored, or decides what is stored, must
+not: a build that is resumed goes on with other blocks. Here every number of a product is the sum over one row and one
+column, term after term, whatever else is computed with it.
+
+The inner loop holds a tile of the result in registers, as BLAS does (Goto and van de Geijn, "Anatomy of
+High-Performance Matrix Multiplication", 2008), and takes as long.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from llvmlite import ir
+from llvmlite.binding import get_host_cpu_features
+from numba import config, types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from bidr.utils.jit import compiled
+from bidr.utils.prefetch import together
+from bidr.utils.system import cores
+
+Floats = npt.NDArray[np.float32]
+
+FLOAT, WORD, LONG = ir.FloatType(), ir.IntType(32), ir.IntType(64)
+FLOAT_BYTES = 4
+
+
+def _has_wide_vectors() -> bool:
+    """Whether numba compiles for a processor with vectors of 512 bits."""
+    if config.CPU_NAME or config.CPU_FEATURES is not None:
+        return "+avx512f" in (config.CPU_FEATURES or "")
+    return bool(get_host_cpu_features().get("avx512f"))
+
+
+# A tile of 6 rows and 2 vectors fills the registers of AVX2 but for those that hold what is multiplied.
+LANES, VECTORS, TILE_ROWS = 16 if _has_wide_vectors() else 8, 2, 6
+WIDTH = LANES * VECTORS
+# Rows that are multiplied with one panel after another: they stay in the second-level cache.
+CACHED_ROWS = 96
+# Rows of one task, where several threads share the work.
+TASK_ROWS = 1_536
+
+
+def _tile_kernel(rows: int) -> Any:
+    """An intrinsic that multiplies so many rows with a panel."""
+
+    @intrinsic  # type: ignore[untyped-decorator]
+    def multiply_tile(context: Any, row: Any, row_bytes: Any, panel: Any, depth: Any, out: Any, out_bytes: Any) -> Any:
+        """Write the products. All are given by address, rows and those of the result with the bytes between them."""
+
+        def generate(_context: Any, builder: ir.IRBuilder, _signature: Any, arguments: Any) -> Any:
+            _Tile(builder, rows).emit(*arguments)
+            return ir.Constant(LONG, 0)
+
+        return types.int64(*[types.intp] * 6), generate
+
+    return multiply_tile
+
+
+class _Tile:
+    """The instructions of a tile kernel: for each row two vectors of sums, in registers."""
+
+    def __init__(self, builder: ir.IRBuilder, rows: int) -> None:
+        self.builder, self.kind = builder, ir.VectorType(FLOAT, LANES)
+        zero = ir.Constant(self.kind, [0.0] * LANES)
+        places = [(row, vector) for row in range(rows) for vector in range(VECTORS)]
+        self.sums = {place: cgutils.alloca_once(builder, self.kind) for place in places}
+        for sums in self.sums.values():
+            builder.store(zero, sums)
+
+    def emit(self, row: Any, row_bytes: Any, panel: Any, depth: Any, out: Any, out_bytes: Any) -> None:
+        builder = self.builder
+        rows = {number: self._pointer(row, row_bytes, number) for number, _ in self.sums}
+        columns = self._pointer(panel, LONG(0), 0)
+        with cgutils.for_range(builder, depth) as loop:
+            line = builder.mul(loop.index, LONG(WIDTH))
+            loaded = [self._load(builder.gep(columns, [builder.add(line, LONG(LANES * at))])) for at in range(VECTORS)]
+            factors = {number: self._spread(builder.gep(start, [loop.index])) for number, start in rows.items()}
+            for (number, vector), sums in self.sums.items():
+                builder.store(self._multiply_add(factors[number], loaded[vector], builder.load(sums)), sums)
+        for (number, vector), sums in self.sums.items():
+            to = builder.gep(self._pointer(out, out_bytes, number), [LONG(LANES * vector)])
+            builder.store(builder.load(sums), builder.bitcast(to, self.kind.as_pointer())).align = FLOAT_BYTES
+
+    def _pointer(self, address: Any, step: Any, number: int) -> Any:
+        builder = self.builder
+        return builder.inttoptr(builder.add(address, builder.mul(step, LONG(number))), FLOAT.as_pointer())
+
+    def _load(self, pointer: Any) -> Any:
+        loaded = self.builder.load(self.builder.bitcast(pointer, self.kind.as_pointer()))
+        loaded.align = FLOAT_BYTES
+        return loaded
+
+    def _spread(self, pointer: Any) -> Any:
+        """A number in every lane."""
+        builder = self.builder
+        lane = builder.insert_element(ir.Constant(self.kind, ir.Undefined), builder.load(pointer), WORD(0))
+        return builder.shuffle_vector(lane, lane, ir.Constant(ir.VectorType(WORD, LANES), [0] * LANES))
+
+    def _multiply_add(self, factor: Any, column: Any, total: Any) -> Any:
+        function = cgutils.get_or_insert_function(
+            self.builder.module, ir.FunctionType(self.kind, [self.kind] * 3), f"llvm.fmuladd.v{LANES}f32"
+        )
+        return self.builder.call(function, [factor, column, total])
+
+
+_multiply_tile, _multiply_row = _tile_kernel(TILE_ROWS), _tile_kernel(1)
+
+
+class Columns:
+    """A matrix (count, depth) whose rows become the columns of products, in the kernel's panels."""
+
+    def __init__(self, matrix: npt.ArrayLike) -> None:
+        rows = np.asarray(matrix, dtype=np.float32)
+        self.count, self.depth = rows.shape
+        self.panels = in_panels(rows[None])[0]
+
+    @property
+    def nbytes(self) -> int:
+        return int(self.panels.nbytes)
+
+
+def in_panels(matrices: Floats) -> Floats:
+    """Matrices (n, count, depth) in panels: (n, panels, depth, WIDTH), the last one filled up with zeros."""
+    number, count, depth = matrices.shape
+    filled = -(-count // WIDTH) * WIDTH
+    padded = np.zeros((number, depth, filled), dtype=np.float32)
+    padded[:, :, :count] = matrices.transpose(0, 2, 1)
+    return np.ascontiguousarray(padded.reshape(number, depth, -1, WIDTH).transpose(0, 2, 1, 3))
+
+
+def multiply(rows: npt.ArrayLike, columns: Columns, *, threads: int | None = None) -> Floats:
+    """rows @ columns.T, (n, count)."""
+    matrix: Floats = np.ascontiguousarray(rows, dtype=np.float32)
+    out = np.empty((len(matrix), columns.count), dtype=np.float32)
+    if len(matrix) <= TASK_ROWS:  # a query alone: what follows would take as long as its product
+        multiply_rows(matrix, 0, columns.panels, out)
+        return out
+
+    def work(part: slice) -> None:
+        multiply_rows(matrix[part], 0, columns.panels, out[part])
+
+    each_part(work, len(matrix), threads)
+    return out
+
+
+def matmul_transposed(rows: npt.ArrayLike, others: npt.ArrayLike) -> Floats:
+    """rows @ others.T, for a matrix that is used once."""
+    return multiply(rows, Columns(others))
+
+
+def each_part(work: Callable[[slice], None], count: int, threads: int | None = None) -> None:
+    """Call `work` with ranges that make up `count` rows, by several threads where there are many."""
+    parts = [slice(start, start + TASK_ROWS) for start in range(0, count, TASK_ROWS)]
+    threads = min(threads or cores(), len(parts))
+    for _ in map(work, parts) if threads < 2 else together(work, parts, threads):
+        pass
+
+
+@compiled()
+def multiply_rows(rows: Any, first: int, panels: Any, out: Any) -> None:
+    """Fill `out` (n, count) with the products of rows, of which `depth` numbers from `first` on count, and the columns
+    in panels."""
+    count, (wide, depth, width) = out.shape[1], panels.shape
+    row_bytes, out_bytes, panel_bytes = rows.strides[0], out.strides[0], FLOAT_BYTES * depth * width
+    base, edge = rows.ctypes.data + FLOAT_BYTES * first, np.empty((TILE_ROWS, width), dtype=np.float32)
+    for start in range(0, len(rows), CACHED_ROWS):
+        stop = min(start + CACHED_ROWS, len(rows))
+        for panel in range(wide):
+            source, at = panels.ctypes.data + panel * panel_bytes, panel * width
+            filled = min(width, count - at)
+            row = start
+            while row < stop:
+                source_row, tile = base + row * row_bytes, TILE_ROWS if row + TILE_ROWS <= stop else 1
+                inside = filled == width
+                to = out.ctypes.data + row * out_bytes + FLOAT_BYTES * at if inside else edge.ctypes.data
+                step = out_bytes if inside else FLOAT_BYTES * width
+                if tile == TILE_ROWS:
+                    _multiply_tile(source_row, row_bytes, source, depth, to, step)
+                else:
+                    _multiply_row(source_row, row_bytes, source, depth, to, step)
+                if not inside:
+                    out[row : row + tile, at : at + filled] = edge[:tile, :filled]
+                row += tile

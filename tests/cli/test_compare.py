@@ -1,0 +1,138 @@
+"""The comparison: every row there, equal terms for all, nothing done twice."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+from cli_data import TINY, Made, Run
+
+ROWS = ["BM25", "conventional", "bidr random-walk", "bidr snowball", "bidr unified"]
+
+
+def test_compare_measures_every_way_on_equal_terms(bidr: Run, made: Made, tmp_path: Path) -> None:
+    out, report = tmp_path / "out", tmp_path / "report.json"
+    code, shown, err = bidr("compare", "--data", made.data, "--out", out, "--json", report, *TINY)
+    assert code == 0, err
+    rows = json.loads(report.read_text())["rows"]
+    assert [row["method"] for row in rows] == ROWS
+    assert all(f"\n{method} " in f"\n{shown}" for method in ROWS)
+    for row in rows:
+        assert 0 <= row["R@10"] <= row["R@100"] <= row["candidate_recall"] <= 1
+        assert row["ms_per_query"] > 0
+    assert {row["ram_bytes_per_doc"] for row in rows[1:]} == {8.0}
+
+    stages = {path.parent.name: json.loads(path.read_text()) for path in (out / "work").glob("*/done.json")}
+    epochs = {name: len(stage["history"]) for name, stage in stages.items()}
+    (unified,) = [name for name in epochs if name.startswith("unify-")]
+    assert epochs["conventional"] == epochs["sparse"] + epochs["dense-snowball"] + epochs[unified]
+
+    before = {path: path.stat().st_mtime_ns for path in (out / "work").glob("*/done.json")}
+    code, _, err = bidr("compare", "--data", made.data, "--out", out, "--json", report, *TINY)
+    assert code == 0, err
+    assert before == {path: path.stat().st_mtime_ns for path in before}, "a finished stage was run again"
+    assert [row["R@10"] for row in json.loads(report.read_text())["rows"]] == [row["R@10"] for row in rows]
+
+
+def test_chosen_recipes_are_rows_on_the_split_that_was_asked_for(bidr: Run, made: Made, tmp_path: Path) -> None:
+    out, report = tmp_path / "out", tmp_path / "report.json"
+    wanted = ["dpr-opq", "star-pq", "bidr-ann"]
+    short = ["--warmup.epochs", "1", "--sparse.epochs", "1", "--dense.epochs", "1"]
+    flags = ["--data", made.data, "--out", out, "--split", "dev", "--json", report, *TINY, *short]
+    code, shown, err = bidr("compare", "--recipes", *wanted, *flags)
+    assert code == 0, err
+    found = json.loads(report.read_text())
+    assert [row["method"] for row in found["rows"]] == ["BM25", "dpr-opq", "star-pq", "bidr ann"]
+    assert set(found["against_dpr-opq"]) == {"BM25", "star-pq", "bidr ann"}
+    assert "R@10 against dpr-opq" in shown
+
+    assert "did you mean 'star-opq'" in bidr.refused("compare", "--recipes", "star-oqp", *flags)
+
+
+def test_finished_rows_are_on_disk_before_the_next_one_is_trained(
+    bidr: Run, made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from bidr.errors import ConfigError
+    from bidr.experiments import compare
+
+    real = compare.model_of
+
+    def cut_off(shop, folder, name):  # type: ignore[no-untyped-def]
+        if folder.name == "star-pq":
+            raise ConfigError("cut off")
+        return real(shop, folder, name)
+
+    monkeypatch.setattr(compare, "model_of", cut_off)
+    code, _, _ = bidr("compare", "--recipes", "star-opq", "star-pq", "--data", made.data, "--out", tmp_path, *TINY)
+    assert code == 2
+    rows = json.loads((tmp_path / "comparison.json").read_text())["rows"]
+    assert [row["method"] for row in rows] == ["BM25", "star-opq"]
+
+
+def test_a_recipe_is_a_preset_that_a_file_and_flags_override(tmp_path: Path) -> None:
+    from bidr.cli.config_parsing import parse
+    from bidr.cli.train import Train
+
+    (tmp_path / "a.toml").write_text('[conventional]\nrefresh = 3\ncodes = "pq"\n[dense]\nprefixes = [4, 8]\n')
+    flags = ["--recipe", "ance-opq", "--config", str(tmp_path / "a.toml"), "--data", "x", "--out", "y"]
+    flags += ["--conventional.refresh", "5"]
+    found = parse(Train, flags, "bidr train", Train.defaults(flags)).settings
+    assert (found.method, found.conventional.negatives) == ("conventional", "refreshed-alone")
+    assert (found.conventional.codes, found.conventional.refresh, found.dense.prefixes) == ("pq", 5, (4, 8))
+
+
+def test_flags_have_their_way_over_the_recipes_of_a_comparison_and_that_is_said(
+    bidr: Run, made: Made, tmp_path: Path
+) -> None:
+    flags = ["--data", made.data, "--out", tmp_path / "out", *TINY, "--dense.prefixes", "8", "16"]
+    short = ["--warmup.epochs", "1", "--sparse.epochs", "1", "--dense.epochs", "1"]
+    code, _, err = bidr("compare", "--recipes", "bidr-matryoshka", *flags, *short)
+    assert code == 0, err
+    assert "recipe 'bidr-matryoshka': dense.prefixes is (8, 16) as given, not (64, 128)" in err
+    trained = json.loads((tmp_path / "out" / "bidr-matryoshka" / "model.json").read_text())["training"]["config"]
+    assert trained["dense"]["prefixes"] == [8, 16]
+    assert "| recipe | `bidr-matryoshka`" in (tmp_path / "out" / "bidr-matryoshka" / "README.md").read_text()
+
+
+def test_dev_questions_that_training_sets_aside_are_measured_on(bidr: Run, made: Made, tmp_path: Path) -> None:
+    data, report = tmp_path / "data", tmp_path / "report.json"
+    shutil.copytree(made.data, data)
+    (data / "qrels" / "dev.tsv").unlink()
+    flags = ["--recipes", "dpr-opq", "--data", data, "--out", tmp_path / "out", "--split", "dev", *TINY]
+    short = ["--warmup.epochs", "1", "--sparse.epochs", "1", "--dense.epochs", "1"]
+    code, _, err = bidr("compare", *flags, *short, "--json", report)
+    assert code == 0, err
+    assert "set aside to choose on" in err
+    assert [row["method"] for row in json.loads(report.read_text())["rows"]] == ["BM25", "dpr-opq"]
+    assert "no split 'other'" in bidr.refused("compare", *flags, "--split", "other")
+
+
+@pytest.mark.parametrize("verb", ["train", "compare"])
+def test_vectors_cut_off_behind_their_end_are_refused(bidr: Run, made: Made, tmp_path: Path, verb: str) -> None:
+    given = ["--data", made.data, "--out", tmp_path / "out", *TINY]
+    for flag in ["--dense.prefixes"] + ["--shrink"] * (verb == "compare"):
+        line = bidr.refused(verb, *given, flag, "8", "33")
+        assert f"{flag.removeprefix('--')}: given 33, expected 1 to 32" in line
+        assert "recipe" not in line
+
+
+def test_a_recipe_that_cuts_vectors_off_behind_their_end_is_refused_before_anything_is_trained(
+    bidr: Run, made: Made, tmp_path: Path
+) -> None:
+    given = ["--data", made.data, "--out", tmp_path / "out", *TINY]
+    line = bidr.refused("train", "--recipe", "bidr-matryoshka", *given)
+    assert "dense.prefixes: given 64, expected 1 to 32" in line
+    assert "set --dense.prefixes 8 16, say, or take an encoder with at least 128 dimensions" in line
+    line = bidr.refused("compare", "--recipes", "dpr-opq", "bidr-matryoshka", *given)
+    assert "recipe 'bidr-matryoshka', dense.prefixes: given 64, expected 1 to 32" in line
+    assert "leave the recipe out, or take an encoder with at least 128 dimensions" in line
+    assert not (tmp_path / "out").exists()
+
+
+def test_recipes_are_listed_with_a_line_each(bidr: Run) -> None:
+    code, shown, _ = bidr("recipes")
+    assert code == 0
+    lines = shown.splitlines()
+    assert len(lines) > 20
+    assert all(re.match(r"  [\w-]+ +\S.{10}", line) and len(line) < 100 for line in lines)

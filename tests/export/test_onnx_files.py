@@ -1,0 +1,82 @@
+"""An export is loaded only as it was written: every byte counts, and nothing outside its folder is read."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from bidr.errors import ModelError
+from bidr.export.onnx_files import ABOUT, FORMAT, describe_files, load_about, read_file, verify_export
+from bidr.utils.files import write_signed_json
+
+
+@pytest.fixture
+def export(tmp_path) -> Path:
+    """Files as an export has them, with other content."""
+    folder = tmp_path / "onnx"
+    (folder / "sparse").mkdir(parents=True)
+    for name in ("model.onnx", "tokenizer.json", "model.onnx.data"):
+        (folder / "sparse" / name).write_bytes(name.encode() * 50)
+    sides = {"codes": {"encoder": "sparse"}, "vectors": {"encoder": "sparse"}}
+    encoders = {"sparse": {"checksums": describe_files(folder / "sparse")}}
+    about = {"format": FORMAT, "model": "fp", "encoders": encoders, "queries": sides, "documents": sides}
+    write_signed_json(folder / ABOUT, about)
+    return folder
+
+
+def test_an_export_as_it_was_written_is_read(export):
+    about = verify_export(export)
+    assert read_file(export, about, "sparse", "model.onnx") == b"model.onnx" * 50
+
+
+def test_any_changed_byte_is_a_model_error(export):
+    for path in sorted(export.rglob("*.*")):
+        content = path.read_bytes()
+        for offset in range(0, len(content), 1 if path.name == ABOUT else 20):
+            changed = bytearray(content)
+            changed[offset] ^= 0x01
+            path.write_bytes(changed)
+            with pytest.raises(ModelError, match=path.name):
+                verify_export(export)
+        for cut in (content[:-1], b"", content + b"x"):
+            path.write_bytes(cut)
+            with pytest.raises(ModelError, match=path.name):
+                verify_export(export)
+        path.write_bytes(content)
+    verify_export(export)
+
+
+@pytest.mark.parametrize("name", ["../outside", "/etc", "a/b", "..", ".", "", "sparse/../../outside"])
+def test_names_that_lead_outside_are_refused_though_signed(export, name):
+    shutil.copytree(export / "sparse", export.parent / "outside")
+    about = json.loads((export / ABOUT).read_text())
+    changed = {**about, "encoders": {**about["encoders"], name: about["encoders"]["sparse"]}}
+    changed["queries"] = {side: {"encoder": name} for side in ("codes", "vectors")}
+    write_signed_json(export / ABOUT, changed)
+    with pytest.raises(ModelError, match="bare name"):
+        load_about(export)
+    files = {**about["encoders"]["sparse"]["checksums"], f"{name}/model.onnx": {"size": 1, "xxh3": ""}}
+    write_signed_json(export / ABOUT, {**about, "encoders": {"sparse": {"checksums": files}}})
+    with pytest.raises(ModelError, match="bare name"):
+        load_about(export)
+    about["queries"]["codes"] = {"encoder": name}
+    write_signed_json(export / ABOUT, about)
+    with pytest.raises(ModelError, match="none of its own"):
+        load_about(export)
+
+
+@pytest.mark.parametrize("what", ["sparse", "sparse/model.onnx", ABOUT])
+def test_links_are_refused_though_what_they_lead_to_is_right(export, what):
+    elsewhere = export.parent / "elsewhere"
+    (export / what).rename(elsewhere)
+    (export / what).symlink_to(elsewhere)
+    with pytest.raises(ModelError, match=r"link|cannot be read"):
+        verify_export(export)
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", "null", '{"format": 3}', '{"format": 2}', "[" * 100_000])
+def test_an_onnx_json_that_says_something_else_is_a_model_error(export, content):
+    (export / ABOUT).write_text(content)
+    with pytest.raises(ModelError, match=r"onnx\.json"):
+        load_about(export)

@@ -1,0 +1,151 @@
+"""Attributes are written in bounded memory, in the same files as in one piece."""
+
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from sample_index import clustered
+
+from bidr.data import Dataset
+from bidr.data.types import Document
+from bidr.errors import ConfigError
+from bidr.index.cost_model.memory_budget import ATTRIBUTES_HELD, build_peaks
+from bidr.index.cost_model.sizes import Shape
+from bidr.index.documents import attribute_values as values
+from bidr.index.documents import attribute_writer as columns
+from bidr.index.documents.document_store import write_documents
+from bidr.pipeline.build import build_vectors
+from bidr.quantization.opq import PlainCodes
+from bidr.utils.files import NewFile
+
+
+def made(count: int) -> list[Document]:
+    """Attributes of every kind: some absent, lists, numbers that stop being whole, words seldom and often, any sign."""
+    chance, documents = random.Random(3), []
+    for row in range(count):
+        given: dict = {"url": f"é\ud800\n{chance.random()}", "lang": chance.choice(["en", "de", "fr"]), "n": row}
+        if row % 3:
+            given |= {"tags": [f"t{chance.randrange(40)}" for _ in range(row % 4)], "even": row % 2 == 0}
+        if row % 5 == 0:
+            given["mixed"] = chance.choice([1, "one", True, 1.5])
+        given["late"] = row if row < count - 9 else row + 0.5
+        documents.append(Document(f"{row}", "", "", given if row % 7 else None))
+    return documents
+
+
+def write(folder: Path, documents: list[Document]) -> dict[str, bytes]:
+    folder.mkdir()
+    create = lambda name: NewFile(folder / name)  # noqa: E731
+    write_documents(create, folder, iter(documents), len(documents), lambda rows: None, texts=False)
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.mark.parametrize(("held", "words"), [(1, 1), (7, 300), (50, 4_000), (1_000, 1 << 30)])
+def test_what_waits_on_disk_ends_in_the_same_files(tmp_path, monkeypatch, held, words):
+    documents = made(600)
+    whole = write(tmp_path / "whole", documents)
+    assert {"column.0.words.blob", "column.0.codes.npy", "column.2.values.npy", "attributes.json"} <= whole.keys()
+    monkeypatch.setattr(columns, "HELD", held)
+    monkeypatch.setattr(columns, "WORDS_HELD", words)
+    monkeypatch.setattr("bidr.index.documents.attribute_values.AT_ONCE", 13)
+    monkeypatch.setattr("bidr.index.documents.attribute_values.SOME", 5)
+    monkeypatch.setattr("bidr.index.documents.attribute_values.READ", 100)
+    assert write(tmp_path / "parts", documents) == whole
+
+
+def test_a_word_counts_once_however_often_it_comes(tmp_path, monkeypatch):
+    """Else what is hardly anything would be put away again and again: runs without end of a corpus in one language."""
+    monkeypatch.setattr(columns, "WORDS_HELD", 1_000)
+    made, real = [], values.Words.put_away
+    monkeypatch.setattr(values.Words, "put_away", lambda words, aside, until: made.append(real(words, aside, until)))
+    write(tmp_path / "i", [Document(f"{row}", "", "", {"lang": "en"}) for row in range(100)])
+    assert len(made) == 1
+
+
+PROBE = """
+import sys, threading, time
+from pathlib import Path
+from memory_probe import memory
+from bidr.utils.files import NewFile
+from bidr.index.documents.document_store import write_documents
+from bidr.data.types import Document
+
+from bidr.index.documents import attribute_writer as columns
+
+from bidr.index.documents import id_index as names
+
+folder, count = Path(sys.argv[1]), int(sys.argv[2])
+names.HELD = 1 << 14  # ids apart
+columns.HELD, columns.WORDS_HELD = int(sys.argv[3]), int(sys.argv[4])
+
+def described(count):
+    for row in range(count):
+        given = {"url": f"https://example.org/{row * 7919 % count:09d}/page", "year": row % 60, "score": row / 7}
+        yield Document(f"{row}", "", "", given | {"tags": [f"t{row % 90}", f"u{row % 70}"], "open": row % 2 == 0})
+
+def write(count):
+    create = lambda name: NewFile(folder / name, fresh=False)
+    write_documents(create, folder, described(count), count, lambda rows: None, texts=False)
+
+write(1_000)
+most, over = [0], threading.Event()
+def watch():
+    while not over.wait(0.005):
+        most[0] = max(most[0], memory("RssAnon", "status"))
+thread = threading.Thread(target=watch); thread.start()
+before = memory("RssAnon", "status")
+write(count)
+over.set(); thread.join()
+print(most[0] - before)
+"""
+
+
+def peak(folder: Path, count: int, held: int = columns.HELD, words: int = columns.WORDS_HELD) -> int:
+    """Anonymous bytes that writing so many documents with six attributes takes, in a process of its own."""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2] / "helpers"), *sys.path])}
+    command = [sys.executable, "-c", PROBE, str(folder), str(count), str(held), str(words)]
+    return int(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment).stdout)
+
+
+def test_memory_is_what_may_be_held(tmp_path):
+    took = peak(tmp_path, 100_000, 1 << 14, 1 << 20)
+    print(f"{took >> 20} MiB")
+    assert took < 16 << 20, "all values or all words were held"
+
+
+@pytest.mark.slow
+def test_memory_does_not_grow_with_the_number_of_documents(tmp_path):
+    """Both sizes fill what may be held several times, so that twice as many documents take no more."""
+    few, many = (peak(tmp_path, count) for count in (800_000, 1_600_000))
+    print(f"800,000 documents: {few >> 20} MiB, 1,600,000: {many >> 20} MiB")
+    assert many <= ATTRIBUTES_HELD
+    assert many - few <= 4 << 20
+
+
+def least(data: Dataset | None, out: Path) -> int:
+    """The smallest budget, in MiB, that a build of these documents asks for."""
+    plain = PlainCodes(bytes_per_doc=2)
+    with pytest.raises(ConfigError, match=r"\(step: names\)") as refused:
+        build_vectors(clustered(300, 16), None, out, data=data, plain=plain, ram_budget=1)
+    assert not out.exists()
+    return int(str(refused.value).rsplit("give ", 1)[1].split(" MiB")[0])
+
+
+def test_a_budget_counts_attributes_where_there_may_be_any(tmp_path, monkeypatch):
+    monkeypatch.setattr("bidr.index.cost_model.memory_budget.anonymous", lambda: 0)
+    given = [Document(f"{row}", "", "text") for row in range(300)]
+    described, unread, read = (
+        Dataset.from_records("made", [each._replace(attributes=attributes) for each in given])
+        for attributes in ({"n": 1}, None, None)
+    )
+    read.corpus.count()
+    counted = ATTRIBUTES_HELD >> 20
+    assert least(described, tmp_path / "i") == least(unread, tmp_path / "i") == least(read, tmp_path / "i") + counted
+    described.corpus.count()
+    assert least(described, tmp_path / "i") == least(unread, tmp_path / "i")
+    shape = Shape(10**6, 16, "scan", 4, 8)
+    peaks = [build_peaks(shape, fits=False, named=True, described=each)["names"] for each in (True, False)]
+    assert peaks[0] - peaks[1] == ATTRIBUTES_HELD

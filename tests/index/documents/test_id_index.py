@@ -1,0 +1,199 @@
+"""Ids are sorted and checked in bounded memory, with the same files and refusals as in one piece."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bidr.data import Dataset, Document, check_corpus
+from bidr.data import id_map as ids
+from bidr.data.row_ids import list_ids
+from bidr.errors import DataError
+from bidr.index.cost_model.memory_budget import NAMED, NAMES_HELD
+from bidr.index.documents import id_index as names
+from bidr.index.documents.document_store import write_documents
+from bidr.index.documents.id_index import HASHES, ROWS, Names, hash_of
+from bidr.index.storage.manifest import FileEntry
+from bidr.utils.external_sort import Spill
+from bidr.utils.files import NewFile
+
+RECORD = np.dtype([("hash", "<u8"), ("row", "<u4")])
+
+
+class Folder:
+    """Files of an index that has nothing but ids."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.count = path, 0
+
+    def write(self, given: list[str], count: int | None = None) -> None:
+        self.count = len(given)
+        create = lambda name: NewFile(self.path / name, fresh=False)  # noqa: E731
+        write_documents(create, self.path, given, count or len(given), lambda rows: None, texts=False)
+
+    def open(self) -> Names:
+        entries = {path.name: FileEntry(*_entry(path)) for path in self.path.iterdir()}
+        return Names(self.path, type("Manifest", (), {"files": entries})(), self.count)
+
+
+def _entry(path: Path) -> tuple[int, str]:
+    from bidr.index.storage.manifest import checksum
+
+    return path.stat().st_size, checksum(path.read_bytes())
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So little memory that a few hundred ids go through the disk many times."""
+    for module in (names, ids):
+        monkeypatch.setattr(module, "AT_ONCE", 16)
+        monkeypatch.setattr(module, "HELD", 40)
+
+
+@pytest.mark.parametrize("held", [1, 37, 10**6])
+def test_records_come_back_by_range_of_their_hash(tmp_path, held):
+    random = np.random.default_rng(0)
+    given = np.empty(2_000, dtype=RECORD)
+    given["hash"], given["row"] = random.integers(0, 1 << 63, 2_000) * 2, np.arange(2_000)
+    with Spill(RECORD, tmp_path / "not" / "there", held) as spill:
+        for start in range(0, 2_000, 61):
+            spill.add(given[start : start + 61])
+        ranges = list(spill.ranges())
+    found = np.concatenate(ranges)
+    assert [set((part["hash"] >> np.uint64(56)).tolist()) <= {number} for number, part in enumerate(ranges)] == [
+        True
+    ] * 256
+    assert (found == given[np.argsort(given["hash"] >> np.uint64(56), kind="stable")]).all()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_ids_are_found_however_little_memory_there_was(tmp_path, small):
+    given = [f"{row * 7919:x}" for row in range(777)]
+    folder = Folder(tmp_path)
+    folder.write(given)
+    hashes, rows = np.load(tmp_path / HASHES), np.load(tmp_path / ROWS)
+    expected = np.array([hash_of(name) for name in given], dtype=np.uint64)
+    np.testing.assert_array_equal(hashes, np.sort(expected))
+    np.testing.assert_array_equal(expected[rows], hashes)
+    found = folder.open()
+    assert [found.find(name) for name in given] == list(range(777))
+    assert found.find("absent") is None
+
+
+@pytest.mark.parametrize(("given", "count", "said"), [
+    ([*(f"{row}" for row in range(300)), "17"], 301, "rows 17 and 300 have the same id"),
+    ([f"{row}" for row in range(300)], 301, "300 given, but codes for 301"),
+    ([f"{row}" for row in range(300)], 299, "more than the 299"),
+])  # fmt: skip
+def test_what_does_not_fit_the_codes_is_refused(tmp_path, small, given, count, said):
+    with pytest.raises(DataError, match=said):
+        Folder(tmp_path).write(given, count)
+
+
+def test_different_ids_of_the_same_hash_are_no_repetition(tmp_path, small, monkeypatch):
+    monkeypatch.setattr(names, "hash_of", len)
+    given = ["a", "b", "cc", "dd", "e"]
+    folder = Folder(tmp_path)
+    folder.write(given)
+    assert [folder.open().find(name) for name in given] == [0, 1, 2, 3, 4]
+    with pytest.raises(DataError, match="rows 1 and 2 have the same id"):
+        Folder(tmp_path).write(["a", "b", "b"])
+
+
+def test_an_id_is_found_twice_with_another_of_the_same_hash_between(tmp_path, small, monkeypatch):
+    monkeypatch.setattr(names, "hash_of", len)
+    monkeypatch.setattr(ids.xxhash, "xxh3_64_intdigest", len)
+    given = ["cc", "a", "b", "dd", "a", "b"]
+    assert ids.Ids(given).repeated() == (1, 4)
+    assert ids.pass_by(lambda: iter(given), tmp_path).repeated == (1, 4)
+    with pytest.raises(DataError, match="rows 1 and 4 have the same id"):
+        Folder(tmp_path).write(given)
+    assert ids.Ids(given[:4]).repeated() is ids.pass_by(lambda: iter(given[:4]), tmp_path).repeated is None
+
+
+def test_lists_of_ids_are_checked_and_told_apart_without_being_held(tmp_path, small):
+    given = [f"{row}" for row in range(500)]
+    path = tmp_path / "ids.txt"
+    path.write_text("\n".join(given) + "\n")
+    np.save(tmp_path / "ids.npy", np.array(given))
+    listed = [list_ids(each, 500, "documents", tmp_path) for each in (given, path, str(tmp_path / "ids.npy"))]
+    assert [list(each) for each in listed] == [given] * 3
+    assert list(listed[1]) == given, "a second time too"
+    assert len({each.fingerprint for each in listed}) == 1
+    assert list_ids([*given[:-1], "x"], 500, "documents", tmp_path).fingerprint != listed[0].fingerprint
+    with pytest.raises(DataError, match="ids: id '3' is that of rows 3 and 499"):
+        list_ids([*given[:-1], "3"], 500, "documents", tmp_path)
+    with pytest.raises(DataError, match="has 500 ids for 501 documents"):
+        list_ids(path, 501, "documents", tmp_path)
+
+
+def test_a_corpus_with_an_id_twice_is_refused(tmp_path, small):
+    documents = [Document(f"{row}", "", "text") for row in range(200)]
+    check_corpus(Dataset.from_records("made", documents), tmp_path)
+    with pytest.raises(DataError, match="201: document id '5' is that of made documents number 6"):
+        check_corpus(Dataset.from_records("made", [*documents, documents[5]]), tmp_path)
+
+
+PROBE = """
+import sys
+from pathlib import Path
+from memory_probe import memory
+from bidr.utils.files import NewFile
+from bidr.index.documents import id_index as names
+from bidr.index.documents.document_store import write_documents
+from bidr.data import id_map as ids
+from bidr.data.row_ids import list_ids
+from bidr.data.types import Document
+
+class Some:
+    def __init__(self, count): self.count = count
+    def __iter__(self): return (f"document-{row:09d}" for row in range(self.count))
+
+def described(count):
+    return (Document(name, "", "", {"of": row % 50}) for row, name in enumerate(Some(count)))
+
+folder, count = Path(sys.argv[1]), int(sys.argv[2])
+names.HELD = ids.HELD = int(sys.argv[3])
+
+def write(count):
+    listed = list_ids(Some(count), count, "documents", folder)
+    create = lambda name: NewFile(folder / name, fresh=False)
+    given = described(count) if "described" in sys.argv else listed
+    write_documents(create, folder, given, count, lambda rows: None, texts=False)
+
+write(100_000)
+Path("/proc/self/clear_refs").write_text("5")  # forget the peak of the imports
+before = memory("VmRSS", "status")
+write(count)
+print(memory("VmHWM", "status") - before)
+"""
+
+
+def peak(folder: Path, count: int, held: int, *more: str) -> int:
+    """Bytes that writing so many ids takes in a process of its own."""
+    command = [sys.executable, "-c", PROBE, str(folder), str(count), str(held), *more]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2] / "helpers"), *sys.path])}
+    return int(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment).stdout)
+
+
+def test_memory_is_what_may_be_held(tmp_path):
+    took = peak(tmp_path, 400_000, 1 << 14)
+    print(took)
+    assert took < 8 << 20, "20 bytes an id or more were held"
+
+
+def test_attributes_take_little_more_than_their_values(tmp_path):
+    took = peak(tmp_path, 300_000, 1 << 14, "described")
+    print(took)
+    assert took < (8 << 20) + 40 * 300_000, "their texts were held"
+
+
+@pytest.mark.slow
+def test_memory_does_not_grow_with_the_number_of_ids(tmp_path):
+    for count in (1_000_000, 3_000_000):
+        took = peak(tmp_path, count, names.HELD)
+        print(f"{count:,} ids: {took >> 20} MiB")
+        assert took <= NAMES_HELD + NAMED * count

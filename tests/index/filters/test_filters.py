@@ -1,0 +1,134 @@
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sample_live_index import BOOKS, built, some, writer
+
+from bidr.data.readers.beir import read_documents
+from bidr.data.types import Document
+from bidr.errors import ConfigError, IndexFolderError
+from bidr.index.builder.build import build_index
+from bidr.index.filters.filter_expression import filter_from_json, matches, parse_filter
+from bidr.index.live.live_index import LiveIndex
+from bidr.index.reader import IndexReader
+from bidr.search.searcher import Searcher
+from bidr.search.types import QueryVectors
+
+WORDS = st.sampled_from(["", "a", "b", "ab", "ö", "z", "\\", '"'])
+NUMBERS = st.one_of(st.integers(-3, 3), st.sampled_from([0.5, -1.5, 2.0, 2**62, 1e300]))
+SCALARS = st.one_of(WORDS, NUMBERS, st.booleans())
+NAMES = st.sampled_from(["x", "y", "z"])
+ATTRIBUTES = st.dictionaries(NAMES, st.one_of(SCALARS, st.lists(WORDS, max_size=3)), max_size=3)
+RANGES = st.one_of(
+    st.dictionaries(st.sampled_from(["gt", "gte", "lt", "lte"]), WORDS, min_size=1, max_size=2),
+    st.dictionaries(st.sampled_from(["gt", "gte", "lt", "lte"]), NUMBERS, min_size=1, max_size=2),
+)
+CONDITIONS = st.one_of(SCALARS, RANGES, st.fixed_dictionaries({"any": st.lists(SCALARS, min_size=1, max_size=3)}))
+FILTERS = st.recursive(
+    st.dictionaries(NAMES, CONDITIONS, min_size=1, max_size=2),
+    lambda inner: st.one_of(
+        st.fixed_dictionaries({"or": st.lists(inner, min_size=1, max_size=3)}),
+        st.fixed_dictionaries({"and": st.lists(inner, min_size=1, max_size=3)}),
+        st.fixed_dictionaries({"not": inner}),
+    ),
+    max_leaves=4,
+)
+
+
+@given(st.lists(ATTRIBUTES, min_size=1, max_size=8), st.lists(FILTERS, min_size=1, max_size=6))
+@settings(max_examples=40, deadline=None)
+def test_columns_answer_as_the_documents_do(tmp_path_factory, attributes, filters):
+    folder = tmp_path_factory.mktemp("columns") / "i"
+    documents = [Document(str(row), "", "", given) for row, given in enumerate(attributes)]
+    vectors = some(range(len(documents)))[1]
+    build_index(folder, codebooks=BOOKS, codes=BOOKS.encode(vectors), vectors=vectors, documents=documents)
+    with IndexReader.open(folder) as reader:
+        for given_filter in filters:
+            asked = parse_filter(json.loads(json.dumps(given_filter)))
+            wanted = [matches(asked, each) for each in attributes]
+            assert reader.documents.columns.mask(asked).tolist() == wanted, given_filter
+        assert [(reader.documents.document(row).attributes or {}) for row in range(len(documents))] == attributes
+
+
+def test_a_search_finds_the_best_that_pass(tmp_path):
+    index = built(tmp_path / "i", 40)
+    queries = some([500, 501])[1]
+    with writer(index) as live:
+        live.add(*some(range(40, 50)))
+        live.delete(["doc-8", "doc-44"])
+        asked = {"even": True, "n": {"gte": 4, "lt": 48}}
+        for step in (lambda: None, live.flush, live.compact):
+            step()
+            view = LiveIndex.open(index).latest()
+            found = Searcher(view).search_vectors(QueryVectors(queries, queries), 100, filter=asked)
+            passed = [number for number in range(4, 48, 2) if number not in (8, 44)]
+            exact = queries @ some(passed)[1].astype(np.float16).astype(np.float32).T
+            for rows, scores in zip(found.rows, exact, strict=True):
+                wanted = [f"doc-{passed[place]}" for place in np.argsort(-scores)]
+                assert view.documents.ids(rows) == wanted
+            assert Searcher(view).search_vectors(QueryVectors(queries, queries), filter={"n": 1000}).rows.shape == (
+                2,
+                0,
+            )
+    with IndexReader.open(built(tmp_path / "plain", 10)) as reader:
+        ranking = Searcher(reader).search_vectors(QueryVectors(queries, queries), 10, filter={"even": False})
+        assert {answer.document.attributes["n"] % 2 for one in Searcher(reader).answers(ranking) for answer in one} == {
+            1
+        }
+
+
+@pytest.mark.parametrize(
+    "given_filter",
+    [{}, [], "x", {"a": None}, {"a": [1]}, {"a": {}}, {"a": {"any": []}}, {"a": {"gte": 1, "lt": "x"}},
+     {"a": {"gte": True}}, {"or": {}}, {"or": []}, {"not": 3}, {"a": {"near": 1}}, {"a": float("nan")}, {1: 2}],
+)  # fmt: skip
+def test_filters_that_cannot_be_meant(given_filter):
+    with pytest.raises(ConfigError, match="filter"):
+        parse_filter(given_filter)
+
+
+def test_depth_is_bounded_and_json_is_checked():
+    deep = {"a": 1}
+    for _ in range(100):
+        deep = {"not": deep}
+    with pytest.raises(ConfigError, match="flatter"):
+        parse_filter(deep)
+    with pytest.raises(ConfigError, match="not JSON"):
+        filter_from_json("{")
+
+
+def test_a_damaged_column_is_found_by_the_filter_that_asks_it(tmp_path):
+    index = built(tmp_path / "i", 10)
+    for path in (index / "000001").glob("column.*"):
+        content = path.read_bytes()
+        path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+        with IndexReader.open(index) as reader, pytest.raises(IndexFolderError, match=path.name):
+            reader.filtered({"n": 1, "even": True}).count  # noqa: B018
+        path.write_bytes(content)
+
+
+def test_metadata_of_a_corpus_becomes_attributes(tmp_path):
+    metadata = {"url": "u", "year": 3, "nested": {}, "none": None, "tags": ["a"], "empty": [], "mixed": ["a", 1]}
+    (tmp_path / "corpus.jsonl").write_text(json.dumps({"_id": "1", "text": "x", "metadata": metadata}))
+    assert next(read_documents(tmp_path / "corpus.jsonl"))[1].attributes == {"url": "u", "year": 3, "tags": ["a"]}
+
+
+def test_one_and_true_are_different_filters(tmp_path):
+    """Python takes them for the same key, and kept answers go by the filter."""
+    documents = [Document("one", "", "", {"x": 1}), Document("true", "", "", {"x": True})]
+    vectors = some([0, 1])[1]
+    build_index(tmp_path / "i", codebooks=BOOKS, codes=BOOKS.encode(vectors), vectors=vectors, documents=documents)
+    with IndexReader.open(tmp_path / "i") as reader:
+        for value, wanted in ((1, [0]), (True, [1]), (1, [0])):
+            found = Searcher(reader).search_vectors(QueryVectors(vectors[:1], vectors[:1]), filter={"x": value})
+            assert found.rows[0].tolist() == wanted
+
+
+def test_deleted_rows_take_two_bits_each(tmp_path):
+    with writer(built(tmp_path / "i", 40)) as live:
+        live.delete(["doc-8", "doc-31"])
+        view = LiveIndex.open(tmp_path / "i").latest()
+        assert view.count == 38
+        assert view.candidates.ram_bytes["deleted"] == 10

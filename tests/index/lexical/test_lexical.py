@@ -1,0 +1,288 @@
+"""Words beside codes: the same scores as BM25 in memory, joined with the codes' candidates, in every kind of index."""
+
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sample_live_index import BOOKS, DIM, clustered, writer
+
+from bidr.data.types import Document
+from bidr.errors import ConfigError, IndexFolderError
+from bidr.index.builder.build import build_index
+from bidr.index.filters.filter_expression import parse_filter
+from bidr.index.lexical import bm25 as score
+from bidr.index.lexical import postings_files as files
+from bidr.index.lexical.postings import Counted, Postings
+from bidr.index.live.lexical_search import LiveWords
+from bidr.index.live.live_index import LiveIndex
+from bidr.index.live.snapshot import write_snapshot
+from bidr.index.reader import IndexReader
+from bidr.search.searcher import Searcher
+from bidr.search.types import QueryVectors
+from bidr.training.negatives.bm25 import Bm25
+
+COUNT = 300
+WORDS = [a + b + c for a in "bdfgk" for b in "aeiou" for c in ("lmo", "rto", "nzi", "xu")]
+
+
+def made(numbers: range | list[int], version: int = 0) -> list[Document]:
+    """Documents of some words, the first ones in many of them; their number is an attribute."""
+    texts = []
+    for number in numbers:
+        random = np.random.default_rng([number, version])
+        drawn = (random.random(int(random.integers(0, 30))) ** 3 * len(WORDS)).astype(int)
+        texts.append(" ".join(WORDS[row] for row in drawn))
+    titles = [f"Title {number % 7}" if number % 3 else "" for number in numbers]
+    return [Document(f"d{n}", title, text, {"n": n}) for n, title, text in zip(numbers, titles, texts, strict=True)]
+
+
+def vectors_of(numbers: range | list[int]) -> np.ndarray:
+    return np.array([clustered(1, DIM, seed=number)[0] for number in numbers], dtype=np.float32)
+
+
+QUESTIONS = ["balmo berto", "binzi and the title 3", "guxu guxu dalmo", "nothing of that", ""]
+ASKED = QueryVectors(clustered(5, DIM, seed=77), clustered(5, DIM, seed=78))
+
+
+def build(folder: Path, count: int = COUNT, lexical: str | None = "prepend", engine: str = "scan") -> Path:
+    vectors = vectors_of(range(count))
+    how = {"documents": made(range(count)), "lexical": lexical, "engine": engine}
+    build_index(folder, codebooks=BOOKS, codes=BOOKS.encode(vectors), vectors=vectors, **how)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory) -> Path:
+    return build(tmp_path_factory.mktemp("lexical") / "index")
+
+
+def found_by_words(folder: Path, k: int, filter: object = None) -> tuple[np.ndarray, list[list[str]]]:
+    view = LiveIndex.open(folder).latest()
+    found = LiveWords(view, None if filter is None else parse_filter(filter)).search(QUESTIONS, k)
+    ids = [view.documents.ids(view.rows_of(row[row >= 0])) for row in found.places]
+    return found.scores, ids
+
+
+def ranked(folder: Path, k: int = 10, candidates: int = 20, **options: object) -> list[list[tuple]]:
+    searcher = Searcher(LiveIndex.open(folder), candidates=candidates, **options)
+    answers = searcher.answers(searcher.search_vectors(ASKED, k, words=QUESTIONS))
+    return [[(one.id, one.score, one.candidate_rank, one.word_rank) for one in each] for each in answers]
+
+
+@pytest.mark.parametrize(("titles", "engine"), [("prepend", "scan"), ("ignore", "lists")])
+def test_scores_are_those_of_bm25_in_memory(tmp_path, titles, engine):
+    folder = build(tmp_path / "index", lexical=titles, engine=engine)
+    documents = made(range(COUNT))
+    texts = [f"{each.title} {each.text}" if titles == "prepend" else each.text for each in documents]
+    expected = Bm25(texts).search(QUESTIONS, 40, quiet=True)
+    scores, ids = found_by_words(folder, 40)
+    np.testing.assert_allclose(scores, expected.scores, rtol=1e-5)
+    assert np.isneginf(scores[3:]).all()
+    assert ids[3:] == [[], []]
+    for own, theirs, values in zip(ids, expected.rows, expected.scores, strict=True):
+        shared = int(np.count_nonzero(theirs >= 0))
+        for place in np.flatnonzero(-np.diff(values[:shared]) > 1e-4):
+            assert set(own[: place + 1]) == {documents[row].id for row in theirs[: place + 1]}
+
+
+def test_ranges_and_spilled_pieces_do_not_show(index, tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "HELD", 100)
+    monkeypatch.setattr(files, "AT_ONCE", 16)
+    spilled = build(tmp_path / "spilled")
+    for name in (files.ABOUT, files.HASHES, files.OFFSETS, files.PLACES, files.COUNTS, files.LENGTHS):
+        assert (spilled / "000001" / name).read_bytes() == (index / "000001" / name).read_bytes()
+    assert not [path for path in (spilled / "000001").iterdir() if path.name.startswith("tmp")]
+    whole = found_by_words(index, 15)
+    for name, value in (("RANGE", 7), ("SPARE", 0)):
+        monkeypatch.setattr(score, name, value)
+    keep = score._keep_best.py_func
+    monkeypatch.setattr(score, "_keep_best", keep)
+    monkeypatch.setattr(score, "_best", score._best.py_func)
+    pieces = found_by_words(index, 15)
+    assert pieces[1] == whole[1]
+    np.testing.assert_allclose(pieces[0], whole[0], rtol=1e-6)
+
+
+def test_of_equal_documents_the_first_are_kept(tmp_path):
+    """Where those with the word that is asked first come last."""
+    documents = [Document(f"d{row}", "", "berto" if row < 10 else "balmo") for row in range(20)]
+    arrays = {"codebooks": BOOKS, "codes": BOOKS.encode(vectors_of(range(20))), "vectors": vectors_of(range(20))}
+    build_index(tmp_path / "index", **arrays, documents=documents, lexical="prepend")
+    assert found_by_words(tmp_path / "index", 5)[1][0] == [f"d{row}" for row in range(5)]
+
+
+@pytest.mark.parametrize("engine", ["scan", "lists", "hnsw"])
+def test_joined_holds_both_and_each_once(tmp_path, engine):
+    folder = build(tmp_path / "index", engine=engine)
+    with IndexReader.open(folder) as reader:
+        searcher = Searcher(reader, candidates=20)
+        codes = searcher.search_vectors(ASKED, 10)
+        joined = searcher.search_vectors(ASKED, 10, words=QUESTIONS, lexical=15)
+        rows = joined.candidate_rows
+        for number, by_words in enumerate(found_by_words(folder, 15)[1]):
+            there = [row for row in rows[number].tolist() if row >= 0]
+            assert len(set(there)) == len(there)
+            assert set(reader.documents.ids(there)) == {
+                *reader.documents.ids(codes.candidate_rows[number]),
+                *by_words,
+            }
+
+
+def test_an_answer_says_who_found_it(index):
+    _, by_words = found_by_words(index, 15)
+    codes = ranked(index, k=20)
+    for number, answers in enumerate(ranked(index, k=20, lexical=15)):
+        of_codes = {name: rank for name, _, rank, _ in codes[number]}
+        for name, _, code_rank, word_rank in answers:
+            assert code_rank == of_codes.get(name, 0)
+            assert word_rank == (by_words[number].index(name) + 1 if name in by_words[number] else 0)
+            assert code_rank or word_rank
+        scores = [score for _, score, _, _ in answers]
+        assert scores == sorted(scores, reverse=True)
+
+
+def test_without_words_nothing_changes(index, tmp_path):
+    plain = build(tmp_path / "plain", lexical=None)
+    assert ranked(index, lexical=0) == ranked(plain)
+    assert ranked(index, lexical=0, lexical_weight=1.0) == ranked(plain)
+
+
+def test_full_depth_is_exact_search(index):
+    exact = np.argsort(-(ASKED.vectors @ vectors_of(range(COUNT)).T), axis=1)[:, :10]
+    for answers, rows in zip(ranked(index, candidates=COUNT, lexical=COUNT), exact, strict=True):
+        assert [name for name, *_ in answers] == [f"d{row}" for row in rows]
+
+
+def test_a_weight_ranks_by_words(index):
+    weighed = ranked(index, lexical=15, lexical_weight=1e4)
+    for answers, by_words in zip(weighed[:3], found_by_words(index, 10)[1], strict=False):
+        assert {name for name, *_ in answers[:3]} <= set(by_words)
+    # What the codes found has its BM25 score too, though it is not among the best by words.
+    narrow, wide = ranked(index, lexical=1, lexical_weight=0.3), ranked(index, lexical=15, lexical_weight=0.3)
+    for few, many in zip(narrow, wide, strict=True):
+        scores = {name: value for name, value, rank, _ in many if rank}
+        for name, value, rank, _ in few:
+            if rank and name in scores:
+                assert value == pytest.approx(scores[name], abs=1e-5)
+
+
+@pytest.fixture
+def changed(tmp_path) -> Path:
+    """Segments of 100 and 60 documents and a log of 40, some replaced, some deleted in each."""
+    folder = build(tmp_path / "index", 100)
+    with writer(folder) as live:
+        live.add(made(range(100, 160)), vectors_of(range(100, 160)))
+        live.delete(["d1", "d2", "d150"])
+        live.flush()
+        live.add(made(range(160, 200)), vectors_of(range(160, 200)))
+        live.add(made([5, 120, 170], version=1), vectors_of([5, 120, 170]))
+        live.delete(["d3", "d121", "d180"])
+    return folder
+
+
+def alive() -> dict[str, Document]:
+    documents = {each.id: each for each in [*made(range(200)), *made([5, 120, 170], version=1)]}
+    return {name: each for name, each in documents.items() if name not in ("d1", "d2", "d150", "d3", "d121", "d180")}
+
+
+def test_added_documents_are_found_and_deleted_ones_never(changed):
+    texts = {name: f"{each.title} {each.text}".lower().split() for name, each in alive().items()}
+    _, ids = found_by_words(changed, 300)
+    for question, names in zip([["balmo", "berto"], ["binzi", "title", "3"], ["guxu", "dalmo"]], ids, strict=False):
+        assert set(names) == {name for name, own in texts.items() if set(own) & set(question)}
+    everywhere = {name for answers in ranked(changed, k=200, candidates=200, lexical=200) for name, *_ in answers}
+    assert everywhere == set(alive())
+
+
+def test_compacted_scores_are_those_of_all_documents(changed):
+    documents = list(alive().values())
+    with writer(changed) as live:
+        live.compact()
+    expected = Bm25([f"{each.title} {each.text}" for each in documents]).search(QUESTIONS, 30, quiet=True)
+    np.testing.assert_allclose(found_by_words(changed, 30)[0], expected.scores, rtol=1e-5)
+
+
+def test_frequencies_are_those_of_all_parts(tmp_path):
+    """Segments and a log without deletions score as one index of the same documents does."""
+    whole, parts = build(tmp_path / "whole", 160), build(tmp_path / "parts", 100)
+    with writer(parts) as live:
+        live.add(made(range(100, 140)), vectors_of(range(100, 140)))
+        live.flush()
+        live.add(made(range(140, 160)), vectors_of(range(140, 160)))
+    one, other = found_by_words(whole, 50), found_by_words(parts, 50)
+    np.testing.assert_array_equal(one[0], other[0])
+    assert one[1] == other[1]
+
+
+def test_filters_hold_for_words_too(changed):
+    asked = {"n": {"gte": 90, "lt": 175}}
+    passing = {name for name, each in alive().items() if 90 <= each.attributes["n"] < 175}
+    _, every = found_by_words(changed, 300)
+    _, some = found_by_words(changed, 300, asked)
+    assert [[name for name in names if name in passing] for names in every] == some
+    searcher = Searcher(LiveIndex.open(changed), candidates=20, lexical=30)
+    found = searcher.answers(searcher.search_vectors(ASKED, 30, words=QUESTIONS, filter=asked))
+    assert {one.id for each in found for one in each} <= passing
+
+
+def test_a_snapshot_has_the_words(changed, tmp_path):
+    before = found_by_words(changed, 20)
+    copied = write_snapshot(changed, tmp_path / "copy")
+    LiveIndex.open(copied).verify()
+    assert found_by_words(copied, 20)[1] == before[1]
+
+
+def test_asking_an_index_without_words_is_refused(tmp_path):
+    plain = build(tmp_path / "plain", 20, lexical=None)
+    with pytest.raises(ConfigError, match="built without an index of words"):
+        ranked(plain, lexical=5)
+    with pytest.raises(ConfigError, match="words too"):
+        Searcher(LiveIndex.open(build(tmp_path / "index", 20)), lexical=5).search_vectors(ASKED)
+    with pytest.raises(ConfigError, match="lexical: given -1"):
+        Searcher(LiveIndex.open(plain), lexical=-1)
+
+
+def test_texts_are_needed_to_index_words(tmp_path):
+    vectors = vectors_of(range(20))
+    arrays = {"codebooks": BOOKS, "codes": BOOKS.encode(vectors), "vectors": vectors}
+    for names in ({}, {"ids": [f"d{row}" for row in range(20)]}):
+        with pytest.raises(ConfigError, match="lexical"):
+            build_index(tmp_path / "index", **arrays, **names, lexical="prepend")
+
+
+def test_documents_without_words_are_no_trouble(tmp_path):
+    vectors = vectors_of(range(5))
+    documents = [Document(f"d{row}", "", "") for row in range(5)]
+    arrays = {"codebooks": BOOKS, "codes": BOOKS.encode(vectors), "vectors": vectors, "documents": documents}
+    build_index(tmp_path / "index", **arrays, lexical="prepend")
+    assert found_by_words(tmp_path / "index", 5)[1] == [[]] * 5
+
+
+def test_places_that_do_not_ascend_are_damage(monkeypatch):
+    monkeypatch.setattr(score, "RANGE", 4)
+    monkeypatch.setattr(score, "_best", score._best.py_func)
+    whole = Postings.of(Counted(*(np.array(each) for each in ([7, 7], [3, 8], [1, 1], [1] * 12))))
+    query = score.Weighed(np.array([0]), np.array([2]), np.ones(1, np.float32))
+    none = np.empty(0, dtype=np.int64)
+    assert score.best_words(whole, query, 1.0, 5, None, none)[1].tolist() == [3, 8]
+    assert score.best_words(whole._replace(places=whole.places[::-1]), query, 1.0, 5, None, none) is None
+
+
+def test_damaged_postings_never_lead_outside(index, tmp_path):
+    """Any byte may be wrong: a search answers or says so, and verify finds it."""
+    broken = write_snapshot(index, tmp_path / "broken")
+    for name in (files.ABOUT, files.HASHES, files.OFFSETS, files.PLACES, files.COUNTS, files.LENGTHS):
+        path = broken / "000001" / name
+        content = path.read_bytes()
+        path.unlink()  # a snapshot's files are links
+        for offset in range(0, len(content), max(1, len(content) // 25)):
+            changed = bytearray(content)
+            changed[offset] ^= 0x80
+            path.write_bytes(changed)
+            with suppress(IndexFolderError):
+                found_by_words(broken, 20)
+            with pytest.raises(IndexFolderError):
+                LiveIndex.open(broken).verify()
+        path.write_bytes(content)
+    LiveIndex.open(broken).verify()

@@ -1,0 +1,205 @@
+"""Products, codes, indexes and answers are the same bytes for any division into blocks and any number of threads."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sample_index import clustered, random_codebooks
+from threadpoolctl import threadpool_limits
+
+from bidr.data.vector_source import VectorRows, cut_off
+from bidr.index.builder import coarse_clustering as clusters
+from bidr.index.builder.build import build_index
+from bidr.index.builder.cluster_input import Decoded
+from bidr.index.builder.journal import working
+from bidr.index.engines.graph import build as linking
+from bidr.index.reader import IndexReader
+from bidr.pipeline.build import build_vectors
+from bidr.quantization import beam_search
+from bidr.quantization.additive_quantizer import Additive
+from bidr.quantization.kmeans import Nearest, add_rows
+from bidr.quantization.opq import PlainCodes
+from bidr.quantization.pq_training import fit
+from bidr.utils import matmul
+
+COUNT, DIM = 1_500, 48
+VECTORS = clustered(COUNT, DIM)
+BOOKS = random_codebooks(DIM, 6)
+WIDE_BOOKS = random_codebooks(DIM, 4, 256)
+RANDOM = np.random.default_rng(7)
+
+
+def additive(words: int) -> Additive:
+    """Sums of codewords in two groups, with a map to fewer dimensions and another for queries."""
+    maps = RANDOM.standard_normal((2, 32, DIM)).astype(np.float32)
+    codewords = RANDOM.standard_normal((6, words, 16)).astype(np.float32)
+    return Additive(VECTORS.mean(axis=0), *maps, codewords, codewords)
+
+
+ADDITIVE, SMALL_ADDITIVE = additive(256), additive(16)
+SUMMED = ADDITIVE.with_adapter()
+CODES, SUMMED_CODES = BOOKS.encode(VECTORS), ADDITIVE.encode(VECTORS)
+MATRIX = RANDOM.standard_normal((70, DIM)).astype(np.float32)
+FORTRAN = np.asfortranarray(VECTORS)
+BY_ROW: dict[str, Callable[[slice], Any]] = {
+    "product": lambda part: matmul.matmul_transposed(VECTORS[part], MATRIX),
+    "rotation": lambda part: BOOKS.rotate(VECTORS[part]),
+    "codes of 4 bits": lambda part: BOOKS.encode(VECTORS[part]),
+    "codes of 8 bits": lambda part: WIDE_BOOKS.encode(VECTORS[part]),
+    "sums of 256 codewords": lambda part: ADDITIVE.encode(VECTORS[part]),
+    "sums of 16 codewords": lambda part: SMALL_ADDITIVE.encode(VECTORS[part]),
+    "adapted queries": lambda part: ADDITIVE.adapt(VECTORS[part]),
+    "nearest centroids": lambda part: Nearest(MATRIX[None]).search(VECTORS[part]),
+    "decoded": lambda part: Decoded(BOOKS, CODES[part])[:],
+    "decoded sums": lambda part: Decoded(SUMMED, SUMMED_CODES[part])[:],
+    "unit vectors": lambda part: VectorRows(3 * VECTORS, "v", "cosine")[part],
+    "unit vectors by column": lambda part: VectorRows(FORTRAN, "v", "cosine")[part],
+    "cut vectors": lambda part: cut_off(VECTORS[part], 17, unit=True),
+    "centroids by graph": lambda part: clusters.NearestByGraph(MATRIX).search(VECTORS[part]),
+}
+
+
+def parts(sizes: list[int]) -> Iterator[slice]:
+    """Ranges of these sizes, over and over, that make up all rows."""
+    start, number = 0, 0
+    while start < COUNT:
+        yield slice(start, min(start + sizes[number % len(sizes)], COUNT))
+        start, number = start + sizes[number % len(sizes)], number + 1
+
+
+@pytest.mark.parametrize("name", BY_ROW)
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(st.integers(1, 300), min_size=1, max_size=3).filter(lambda sizes: sum(sizes) > 20 * len(sizes)))
+def test_what_becomes_of_a_row_does_not_depend_on_the_rows_beside_it(name, sizes):
+    work = BY_ROW[name]
+    whole = work(slice(0, COUNT))
+    assert np.concatenate([work(part) for part in parts(sizes)]).tobytes() == whole.tobytes()
+
+
+@pytest.mark.parametrize("name", BY_ROW)
+def test_a_row_alone_gives_the_same(name):
+    work = BY_ROW[name]
+    whole = work(slice(0, COUNT))
+    for row in (0, 1, 7, 31, 1_499):
+        assert work(slice(row, row + 1)).tobytes() == whole[row : row + 1].tobytes()
+
+
+@pytest.mark.parametrize("name", BY_ROW)
+@pytest.mark.parametrize("threads", [1, 3])
+def test_threads_change_nothing(name, threads, monkeypatch):
+    whole = BY_ROW[name](slice(0, COUNT))
+    monkeypatch.setattr(matmul, "cores", lambda: threads)
+    monkeypatch.setattr(matmul, "TASK_ROWS", 190)
+    monkeypatch.setattr(beam_search, "each_part", matmul.each_part)
+    assert BY_ROW[name](slice(0, COUNT)).tobytes() == whole.tobytes()
+
+
+def test_a_product_is_the_same_from_both_sides():
+    assert matmul.matmul_transposed(VECTORS, MATRIX).tobytes() == matmul.matmul_transposed(MATRIX, VECTORS).T.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("rows", "depth", "columns"), [(1, 1, 1), (5, 3, 31), (6, 384, 32), (97, 40, 33), (200, 7, 100)]
+)
+def test_products_are_those_of_numpy(rows, depth, columns):
+    left, right = (RANDOM.standard_normal((count, depth)).astype(np.float32) for count in (rows, columns))
+    exact = left.astype(np.float64) @ right.T.astype(np.float64)
+    bound = depth * np.finfo(np.float32).eps * (np.abs(left) @ np.abs(right).T)
+    assert (np.abs(matmul.matmul_transposed(left, right) - exact) <= bound).all()
+
+
+def test_sums_of_k_means_do_not_depend_on_blocks():
+    near = Nearest(BOOKS.centroids).search(VECTORS)
+
+    def added(sizes: list[int]) -> bytes:
+        sums, counts = np.zeros_like(BOOKS.centroids), np.zeros(BOOKS.centroids.shape[:2], dtype=np.int64)
+        for part in parts(sizes):
+            add_rows(sums, counts, VECTORS[part], near[part])
+        return sums.tobytes() + counts.tobytes()
+
+    assert added([1]) == added([COUNT]) == added([7, 100, 33])
+
+
+@pytest.mark.parametrize("rotate", [True, False])
+def test_codebooks_are_the_same_whatever_the_threads(rotate, monkeypatch):
+    def fitted(threads: int) -> bytes:
+        monkeypatch.setattr(matmul, "cores", lambda: threads)
+        with threadpool_limits(threads):
+            return b"".join(array.tobytes() for array in fit(VECTORS, 6, 16, rotate=rotate, iterations=4)[:2])
+
+    monkeypatch.setattr(matmul, "TASK_ROWS", 190)
+    assert fitted(1) == fitted(2) == fitted(5)
+
+
+@pytest.fixture(params=["scan", "lists", "lists with means", "lists with means by codes", "hnsw"])
+def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setattr(clusters, "ORDERED_DOCUMENTS", 100)
+    if request.param.startswith("lists with means"):
+        monkeypatch.setattr("bidr.index.engines.block_centroids.FEWEST", 16)
+    return str(request.param)
+
+
+def index_bytes(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in (folder / "000001").iterdir()}
+
+
+def built(folder: Path, engine: str) -> dict[str, bytes]:
+    """With codebooks that are there; with means by codes, codes are of other vectors."""
+    codes = BOOKS.encode(clustered(COUNT, DIM, seed=5)) if engine.endswith("by codes") else CODES
+    arrays: dict[str, Any] = {"codebooks": BOOKS, "codes": codes, "vectors": VECTORS}
+    with working(folder) as work:
+        build_index(folder, **arrays, engine=engine.split(maxsplit=1)[0], ef_construction=20, work=work.below("index"))
+    return index_bytes(folder)
+
+
+def in_other_blocks(monkeypatch: pytest.MonkeyPatch, size: int, threads: int) -> None:
+    for module in ("bidr.index.builder.cluster_input", "bidr.index.builder.partitioning"):
+        monkeypatch.setattr(f"{module}.AT_ONCE", size)
+    monkeypatch.setattr("bidr.index.builder.block_centroid_step.AT_ONCE", size)
+    monkeypatch.setattr(clusters, "SORTED_AT_ONCE", size)
+    for module in ("bidr.index.builder.build", "bidr.index.vectors.vector_writer"):
+        monkeypatch.setattr(f"{module}.WRITE_ROWS", -(-size // 32) * 32)
+    for name in ("bidr.quantization.opq", "bidr.quantization.codebooks", "bidr.quantization.additive_quantizer"):
+        monkeypatch.setattr(f"{name}.ENCODE_ROWS", size)
+    monkeypatch.setattr(matmul, "TASK_ROWS", 100)
+    monkeypatch.setattr(matmul, "cores", lambda: threads)
+    monkeypatch.setattr("bidr.index.builder.reorder.cores", lambda: threads)
+
+
+@pytest.mark.parametrize(("size", "threads"), [(64, 1), (100, 3), (333, 4)])
+def test_an_index_is_the_same_in_other_blocks_and_by_other_threads(tmp_path, monkeypatch, engine, size, threads):
+    usual = built(tmp_path / "usual", engine)
+    in_other_blocks(monkeypatch, size, threads)
+    with threadpool_limits(threads):
+        assert built(tmp_path / "other", engine) == usual
+
+
+@pytest.mark.parametrize("engine", ["lists"], indirect=True)
+def test_an_index_of_vectors_alone_is_the_same(tmp_path, monkeypatch, engine):
+    """Codebooks are fitted to them."""
+    for name in ("usual", "other"):
+        with threadpool_limits(1 if name == "usual" else 4):
+            build_vectors(VECTORS, None, tmp_path / name, plain=PlainCodes(3), engine=engine)
+        in_other_blocks(monkeypatch, 100, 3)
+    assert index_bytes(tmp_path / "usual") == index_bytes(tmp_path / "other")
+
+
+def test_links_do_not_depend_on_where_choosing_them_began():
+    whole = np.concatenate(list(linking.choose(BOOKS, CODES, 20)))
+    for first in (1, 5):
+        begun = linking.RANGE // linking.GROUP * first
+        assert np.concatenate(list(linking.choose(BOOKS, CODES, 20, begun))).tobytes() == whole[begun:].tobytes()
+
+
+def test_queries_together_find_what_each_finds_alone(tmp_path, engine):
+    built(tmp_path, engine)
+    with IndexReader.open(tmp_path) as reader:
+        scores, rows = reader.candidates.search(VECTORS[:50], 40)
+        for number in range(50):
+            alone = reader.candidates.search(VECTORS[number : number + 1], 40)
+            assert alone[0].tobytes() == scores[number : number + 1].tobytes()
+            assert alone[1].tobytes() == rows[number : number + 1].tobytes()

@@ -1,0 +1,58 @@
+"""A filter of many conditions stops when the time of its request is over, in segments and in the log."""
+
+import time
+from types import SimpleNamespace
+
+import pytest
+from sample_index import clustered
+from sample_server import DIM, made, opened, search, vector
+
+from bidr.data.types import Document
+from bidr.errors import OutOfTime
+from bidr.index.documents import attribute_columns as attributes
+from bidr.index.live import memtable as memory
+from bidr.server.errors import Late, as_refusal
+from bidr.server.limits import Limits
+from bidr.server.write_batcher import Adding, Writing
+from bidr.utils import deadline
+from bidr.utils.deadline import ending, in_time
+
+CONDITIONS = {"or": [{"n": number} for number in range(200)]}
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory):
+    """With documents in a segment and in the log."""
+    folder = made(tmp_path_factory.mktemp("late") / "index")
+    writing = Writing(folder, None, lambda model: None)
+    new = [Document(f"new-{number}", "", "", {"n": number}) for number in range(200)]
+    assert writing.apply([Adding(new, clustered(200, DIM, 5), True)])[0]["added"] == 200
+    writing.release()
+    return folder
+
+
+def test_time_is_looked_at_only_where_it_is_said():
+    in_time()
+    with pytest.raises(OutOfTime), ending(time.monotonic() - 1):
+        in_time()
+    in_time()
+    assert isinstance(as_refusal(OutOfTime("over")), Late)
+
+
+@pytest.mark.parametrize(("where", "name"), [(attributes.Columns, "_mark_values"), (memory, "matches")])
+def test_a_filter_stops_between_its_conditions(index, monkeypatch, capfd, where, name):
+    """On the thread of the event loop nothing else could stop it. The clock is that of the search: 10 s a condition."""
+    service = opened(index, limits=Limits(seconds=100), threads=0)
+    real, done = getattr(where, name), []
+    monkeypatch.setattr(deadline, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + 10 * len(done)))
+
+    def slow(*given):
+        done.append(given)
+        return real(*given)
+
+    assert search(service, vectors=[vector(1)], filter={"n": 7}).status_code == 200
+    monkeypatch.setattr(where, name, slow)
+    found = search(service, vectors=[vector(1)], filter=CONDITIONS)
+    assert (found.status_code, found.json()["error"]["message"]) == (504, "the time for this request is over")
+    assert 1 < len(done) < 100
+    assert "fault" not in capfd.readouterr().err

@@ -1,0 +1,165 @@
+"""Who is started, replaced and let go, with processes that only pretend."""
+
+import json
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bidr.cli.serve import Serve
+from bidr.errors import ConfigError
+from bidr.index.engines import shared_memory as shared
+from bidr.server import supervisor as module
+from bidr.server.config import Keys, Settings
+from bidr.server.encoding import Encoding
+from bidr.server.supervisor import Supervisor
+
+
+class Process:
+    """A child whose start and end the test decides."""
+
+    pids = iter(range(1_000_000, 2_000_000))
+
+    def __init__(self, kind, settings, listening):
+        self.kind, self.settings, self.started = kind, settings, 0.0
+        self.ready = self.said = False
+        self.alive, self.told, self.signals, self.process = True, {}, [], self
+        self.pid, self.returncode = next(self.pids), -9
+
+    def look(self):
+        return self.said
+
+    def tell(self, number):
+        self.signals.append(number)
+        self.alive = False
+
+    def comes_up(self):
+        self.said = self.ready = True
+
+    def close(self):
+        pass
+
+
+@pytest.fixture
+def renewed(tmp_path, monkeypatch):
+    """A supervisor of two workers and a writer, and the keys that it reads when told to."""
+    monkeypatch.setattr(module, "Child", Process)
+    keys = [Keys()]
+
+    def again(settings):
+        if isinstance(keys[0], Exception):
+            raise keys[0]
+        return Settings(index=settings.index, keys=keys[0], runtime=settings.runtime)
+
+    (tmp_path / "metrics").mkdir()
+    made = Supervisor(Settings(index=tmp_path / "index", workers=2, runtime=tmp_path), None, again)
+    made.workers, made.writer = [made._start("worker"), made._start("worker")], made._start("writer")
+    for child in (*made.workers, made.writer):
+        child.comes_up()
+    return made, keys
+
+
+def renew(made):
+    made.renewing = True
+    made._tend()
+
+
+def test_keys_that_cannot_be_read_leave_everything_as_it_was(renewed, capfd):
+    made, keys = renewed
+    before, settings = list(made.workers), made.settings
+    keys[0] = ConfigError("line 3: expected 'read KEY'")
+    renew(made)
+    assert (made.workers, made.settings, made._coming) == (before, settings, None)
+    told = json.loads(capfd.readouterr().err.splitlines()[-1])
+    assert (told["event"], "line 3" in told["why"]) == ("renewal_failed", True)
+
+
+def test_a_second_renewal_leaves_no_worker_with_the_keys_of_the_first(renewed):
+    made, keys = renewed
+    keys[0] = Keys(read="of the first renewal")
+    renew(made)
+    late = made._coming
+    keys[0] = Keys(read="of the second renewal")
+    renew(made)
+    assert late.signals == [signal.SIGTERM]
+    for _ in range(2):
+        made._coming.comes_up()
+        made._tend()
+        made._tend()
+    assert [child.settings.keys.read for child in made.workers] == ["of the second renewal"] * 2
+    assert made._coming is None
+
+
+def test_a_worker_that_dies_while_its_replacement_starts_is_not_started_twice(renewed):
+    made, _ = renewed
+    renew(made)
+    coming = made._coming
+    made.workers[0].alive = False
+    made._tend()
+    coming.comes_up()
+    made._tend()
+    assert made.workers[0] is coming
+    made._tend()
+    made._coming.comes_up()
+    made._tend()
+    made._tend()
+    assert (len(made.workers), all(child.alive for child in made.workers), made.leaving) == (2, True, [])
+
+
+def test_a_replacement_that_fails_does_not_keep_a_dead_worker_from_coming_back(renewed):
+    made, _ = renewed
+    renew(made)
+    made.workers[0].alive = False
+    made._coming.said = True
+    made._tend()
+    made._tend()
+    assert (len(made.workers), all(child.alive for child in made.workers)) == (2, True)
+
+
+def test_a_writer_that_keeps_ending_does_not_keep_workers_waiting(renewed, monkeypatch):
+    made, _ = renewed
+    monkeypatch.setattr(module, "LONGEST_PAUSE", 1e9)
+    for _ in range(20):
+        made.writer.alive = False
+        made._pauses["writer"].until = 0.0
+        made._tend()
+    dead = made.workers[1]
+    dead.alive = False
+    made._tend()
+    assert made.workers[1].alive
+
+
+def test_a_worker_that_ended_is_not_in_the_metrics(renewed, tmp_path):
+    made, _ = renewed
+    pid = made.workers[0].pid
+    gauge, counter = (tmp_path / "metrics" / f"{name}_{pid}.db" for name in ("gauge_livesum", "counter"))
+    for file in (gauge, counter):
+        file.touch()
+    made.workers[0].alive = False
+    made._tend()
+    assert (gauge.exists(), counter.exists()) == (False, True)
+
+
+def test_codes_that_are_being_written_are_not_forgotten(tmp_path, monkeypatch):
+    monkeypatch.setattr(shared, "_folder", tmp_path)
+    source = tmp_path / "000001" / "codes.npy"
+    source.parent.mkdir()
+    source.touch()
+    save = np.save
+    monkeypatch.setattr(np, "save", lambda out, array: (save(out, array), shared.forget({"000002"})))
+    assert shared.shared(source, lambda: np.arange(3)).tolist() == [0, 1, 2]
+    assert list(tmp_path.glob("000001-*.npy"))
+    shared.forget({"000002"})
+    assert not list(tmp_path.glob("000001-*.npy"))
+    unfinished = tmp_path / ".000002-codes.npy.77"
+    unfinished.touch()
+    shared.forget_unfinished(77)
+    assert not unfinished.exists()
+
+
+def test_defaults_where_the_system_does_not_say_which_cores_are_ours(monkeypatch):
+    """As on macOS."""
+    monkeypatch.delattr("os.sched_getaffinity", raising=False)
+    monkeypatch.setattr("os.cpu_count", lambda: 3)
+    assert (Encoding().parallel, Serve(index=Path("index")).threads) == (2, 3)

@@ -1,0 +1,267 @@
+"""Tokens put together from words seen before are those of the whole text."""
+
+from collections.abc import Iterable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+
+from bidr.tokenization import tokenizer as module
+from bidr.tokenization import word_cache as seen
+from bidr.tokenization import word_table as wordtable
+from bidr.tokenization.tokenizer import Tokeniser
+from bidr.tokenization.word_cache import splits_at_signs
+from bidr.tokenization.word_cache_kernels import Known
+from bidr.tokenization.word_table import WordTable, strings
+from bidr.tokenization.wordpieces import train_wordpieces
+
+PIECES = [
+    "[PAD]",
+    "[UNK]",
+    "[CLS]",
+    "[SEP]",
+    "[MASK]",
+    *"abcdefgh,.-",
+    *("##" + one for one in "abcdefgh"),
+    "中",
+    "and",
+]
+ODD = ["\x1c", "\x85", "\xa0", "\u2009", "\u200b", "\x00", "\n", "\t", "\r", " ", "\u3000", "\ufeff"]
+STRINGS = st.text(st.sampled_from([*"abcdefgh,.-ABé中", " ", *ODD])) | st.sampled_from(["[MASK]", "and", "x" * 300])
+TEXTS = st.lists(STRINGS, max_size=30).map(" ".join)
+PLAIN = st.lists(st.text("abcdefgh", min_size=1, max_size=4), min_size=1, max_size=10).map(" ".join)
+
+
+def bert(**kinds: object) -> Tokenizer:
+    tokenizer = Tokenizer(models.WordPiece({one: i for i, one in enumerate(PIECES)}, unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer()
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    for name, value in kinds.items():
+        setattr(tokenizer, name, value)
+    tokenizer.add_special_tokens(["[CLS]", "[SEP]", "[MASK]"])
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    tokenizer.enable_padding(length=16)
+    return tokenizer
+
+
+BOTH = {"bert": bert(), "built-in": train_wordpieces(["abc def, gh and ABC-de chef bead", "face é bad cafe"], 60)}
+
+
+def rows(tokeniser: Tokeniser, texts: list[str]) -> list[list[int]]:
+    found = tokeniser(texts)
+    return [found.ids[start:end].tolist() for start, end in zip(found.offsets, found.offsets[1:], strict=False)]
+
+
+@pytest.mark.parametrize("name", BOTH)
+@given(texts=st.lists(TEXTS, max_size=6), length=st.sampled_from([3, 8, 64]))
+@settings(max_examples=150, deadline=None)
+def test_words_give_the_tokens_of_the_whole_text(name: str, texts: list[str], length: int) -> None:
+    by_words, whole = Tokeniser(BOTH[name], length, by_words=True), Tokeniser(BOTH[name], length)
+    assert by_words.threads
+    assert rows(by_words, texts) == rows(whole, texts)
+    assert rows(by_words, texts[::-1]) == rows(whole, texts[::-1])  # nothing new any more
+
+
+def test_it_forgets_rather_than_grow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(seen, "MOST_WORDS", 3)
+    words = seen.SeenWords(Tokeniser(BOTH["bert"], 16).tokenizer, 16)
+    first = words.rows(["a b c d e f"]).ids.tolist()
+    words.rows(["g h"])
+    assert words.table.count == 2
+    assert words.rows(["a b c d e f"]).ids.tolist() == first
+
+
+def test_several_threads_keep_the_order_of_the_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_BLOCK", 3)
+    monkeypatch.setattr(module, "cores", lambda: 3)
+    tokeniser = Tokeniser(BOTH["bert"], 16, by_words=True)
+    texts = [f"word{i % 11} and {i}," for i in range(500)]
+    assert tokeniser.threads == 3
+    assert rows(tokeniser, texts) == rows(Tokeniser(BOTH["bert"], 16), texts)
+
+
+@pytest.mark.parametrize(
+    "kinds",
+    [
+        {"pre_tokenizer": pre_tokenizers.ByteLevel()},
+        {"pre_tokenizer": pre_tokenizers.Metaspace()},
+        {"normalizer": normalizers.Replace(" ", "")},
+    ],
+)
+def test_tokenizers_that_look_across_spaces_are_left_alone(kinds: dict[str, object]) -> None:
+    assert not splits_at_signs(bert(**kinds))
+
+
+def test_so_is_one_with_a_token_that_holds_a_space() -> None:
+    tokenizer = bert()
+    tokenizer.add_tokens(["a b"])
+    assert splits_at_signs(bert())
+    assert not splits_at_signs(tokenizer)
+
+
+def test_queries_that_threads_share_a_tokeniser_for_keep_nothing() -> None:
+    assert not Tokeniser(BOTH["bert"], 16).threads
+
+
+def letters_of(words: list[str]) -> tuple[np.ndarray, np.ndarray]:
+    """Tokens that are easy to check: a word's letters."""
+    return np.array([ord(one) for one in "".join(words)], dtype=np.int32), np.array([len(one) for one in words])
+
+
+def words_of(known: Known) -> list[str]:
+    """By their letters, and by their tokens."""
+    ids = [known.ids[first:end] for first, end in pairwise(known.firsts[: known.size + 1])]
+    words = [known.letters[first:end].tobytes().decode() for first, end in pairwise(known.starts[: known.size + 1])]
+    assert words == ["".join(map(chr, one)) for one in ids]
+    return words
+
+
+def test_a_table_of_words_grows_and_keeps_their_numbers() -> None:
+    table, texts = WordTable(letters_of, strings([])), [f"word{i} né{i % 7},".encode() for i in range(5_000)]
+    first, known = table.number(texts, 3)
+    assert table.count == 5_000 + 7 + 1
+    assert table.letters == known.starts[known.size]
+    assert first.counts.tolist() == [3] * 5_000
+    again, _ = table.number(texts[::-1], 3)
+    assert (again.words.reshape(-1, 3)[::-1] == first.words.reshape(-1, 3)).all()
+    assert words_of(known)[:3] == ["word0", "né0", ","]
+    assert table.count == len(set(words_of(known)))
+
+
+def test_what_was_known_once_stays_while_others_add(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wordtable, "_LEAST", 2)
+    table, moments, texts = WordTable(letters_of, strings([])), [], [f"word{i} other{i}".encode() for i in range(300)]
+    for text in texts:
+        table.number([text], 2)
+        moments.append((table.known, words_of(table.known)))
+        assert each_once(table.known)
+        assert table.count == len(moments) * 2
+    for arrays in zip(*(known[1:] for known, _ in moments), strict=True):
+        assert 5 < len(set(map(id, arrays))) < 30
+    assert all(words_of(known) == words for known, words in moments)
+    assert table.number(texts, 2)[0].words.tolist() == list(range(600))
+
+
+def each_once(known: Known) -> bool:
+    return sorted(known.slots[known.slots != wordtable.EMPTY].tolist()) == list(range(known.size))
+
+
+def test_words_that_were_never_learned_do_not_fill_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wordtable, "_LEAST", 8)
+
+    def tokens_of(words: list[str]) -> tuple[np.ndarray, np.ndarray]:
+        if words != ["known"]:
+            raise MemoryError
+        return letters_of(words)
+
+    table = WordTable(tokens_of, strings([]))
+    for i in range(100):
+        with pytest.raises(MemoryError):
+            table.number([f"bad{i}".encode()], 1)
+    assert words_of(table.number([b"known"], 1)[1]) == ["known"]
+    assert each_once(table.known)
+
+
+def test_strings_are_found_within_a_text_and_not_across_two() -> None:
+    table = WordTable(letters_of, strings([b"[a]", b"<b", b"<bc"]))
+    texts = [b"x[a]y", b"x[a", b"]y <b", b"<", b"b", b"", b"<bc", b"c [A] [b]", b"[[a]"]
+    assert table.number(texts, 9)[0].odd.tolist() == [True, False, True, False, False, False, True, False, True]
+    assert set(words_of(table.known)) == set("x[a<bc]A")
+
+
+def test_a_token_of_the_tokenizers_own_is_found_within_a_word() -> None:
+    texts = ["ab[MASK]cd, e", "ab [mask] cd", "a"]
+    assert rows(Tokeniser(BOTH["bert"], 16, by_words=True), texts) == rows(Tokeniser(BOTH["bert"], 16), texts)
+
+
+def failing(monkeypatch: pytest.MonkeyPatch, fails: Iterable[bool]) -> None:
+    """The tokenizer of new words fails where this says so, and not after its end."""
+    tokens_of, calls = seen.SeenWords._tokens_of, iter(fails)
+
+    def failing(self: seen.SeenWords, new: list[str]) -> tuple[np.ndarray, np.ndarray]:
+        if next(calls, False):
+            raise MemoryError
+        return tokens_of(self, new)
+
+    monkeypatch.setattr(seen.SeenWords, "_tokens_of", failing)
+
+
+def test_an_error_ends_a_call_and_the_next_is_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "cores", lambda: 1)
+    monkeypatch.setattr(module, "_BLOCK", 1)
+    failing(monkeypatch, [False, True])
+    texts, tokeniser = ["a b", "c d", "and h"], Tokeniser(BOTH["bert"], 16, by_words=True)
+    found, whole = tokeniser.blocks(texts), rows(Tokeniser(BOTH["bert"], 16), texts)
+    made: list[list[int]] = []
+    with pytest.raises(MemoryError):
+        made.extend(block.ids.tolist() for block in found)
+    assert made == whole[:1]
+    assert rows(tokeniser, texts) == whole
+
+
+@given(data=st.data(), fails=st.lists(st.booleans(), max_size=20))
+@settings(max_examples=100, deadline=None)
+def test_after_errors_the_same_words_are_learned_rightly(data: st.DataObject, fails: list[bool]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(wordtable, "_LEAST", 2)
+        failing(patch, fails)
+        words, whole = seen.SeenWords(Tokeniser(BOTH["bert"], 16).tokenizer, 16), Tokeniser(BOTH["bert"], 16)
+        for texts in data.draw(st.lists(st.lists(PLAIN, min_size=1, max_size=3), min_size=2, max_size=20)):
+            with suppress(MemoryError):
+                assert words.rows(texts).ids.tolist() == whole(texts).ids.tolist()
+
+
+def test_known_words_are_looked_up_while_others_are_learned(monkeypatch: pytest.MonkeyPatch) -> None:
+    words, tokens_of = seen.SeenWords(Tokeniser(BOTH["bert"], 16).tokenizer, 16), seen.SeenWords._tokens_of
+    known, learned, also = (words.rows([text]).ids.tolist() for text in ("a b", "bad cafe", "bad"))
+    pool = ThreadPoolExecutor(2)
+    waiting: list[Future[seen.Rows]] = []
+
+    def while_learning(self: seen.SeenWords, new: list[str]) -> tuple[np.ndarray, np.ndarray]:
+        if new == ["bad", "cafe"]:
+            assert pool.submit(words.rows, ["a b"]).result(timeout=60).ids.tolist() == known
+            waiting.append(pool.submit(words.rows, ["bad"]))
+            assert not wait(waiting, timeout=0.2).done, "a word that is being learned was taken for known"
+        return tokens_of(self, new)
+
+    monkeypatch.setattr(seen.SeenWords, "_tokens_of", while_learning)
+    words.table = words._begun()
+    words.rows(["a b c d e f ab cd ef abcd efgh face"])  # which leaves room: nothing has to be replaced
+    assert words.rows(["bad cafe"]).ids.tolist() == learned
+    assert waiting[0].result(timeout=60).ids.tolist() == also
+    pool.shutdown()
+
+
+@given(texts=st.lists(TEXTS | PLAIN, max_size=60), most=st.sampled_from([1, 10, 1_000]))
+@settings(max_examples=60, deadline=None)
+def test_threads_share_words_that_grow_and_are_forgotten(texts: list[str], most: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "_BLOCK", 2)
+        patch.setattr(wordtable, "_LEAST", 2)
+        patch.setattr(seen, "MOST_WORDS", most)
+        by_words = Tokeniser(BOTH["bert"], 8, by_words=True)
+        by_words.threads = 6
+        assert rows(by_words, texts) == rows(Tokeniser(BOTH["bert"], 8), texts)
+
+
+def test_threads_learn_a_word_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    tokens_of, learned = seen.SeenWords._tokens_of, []
+
+    def noted(self: seen.SeenWords, new: list[str]) -> tuple[np.ndarray, np.ndarray]:
+        learned.extend(new)
+        return tokens_of(self, new)
+
+    monkeypatch.setattr(seen.SeenWords, "_tokens_of", noted)
+    monkeypatch.setattr(module, "_BLOCK", 5)
+    by_words = Tokeniser(BOTH["bert"], 16, by_words=True)
+    by_words.threads = 6
+    texts = [f"{'abcdefgh'[i % 8]}{i % 97} and {i % 13}" for i in range(2_000)]
+    assert rows(by_words, texts) == rows(Tokeniser(BOTH["bert"], 16), texts)
+    assert len(learned) == len(set(learned)) == len({word for text in texts for word in text.split()})

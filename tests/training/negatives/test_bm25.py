@@ -1,0 +1,64 @@
+import numpy as np
+import pytest
+from sample_graphs import pairs_of
+
+from bidr.data.positives import without_positives
+from bidr.training.negatives import bm25
+from bidr.training.negatives.bm25 import Bm25
+from bidr.training.negatives.samplers import RandomBatches
+
+TEXTS = [
+    "The night watch was painted by Rembrandt",
+    "Vermeer painted a girl with a pearl earring",
+    "Sorting numbers with quicksort",
+    "The watchmaker repairs watches at night",
+    "Pearls are found in oysters",
+]
+
+
+@pytest.fixture(scope="module")
+def index():
+    return Bm25(TEXTS)
+
+
+def test_the_obvious_is_found(index):
+    found = index.search(["who painted the night watch", "pearl earring", "quicksort"], 5)
+    assert found.rows[:, 0].tolist() == [0, 1, 2]
+    assert (found.scores[:, 1:] <= found.scores[:, :-1]).all()
+
+
+def test_words_are_compared_by_their_stems_and_without_case(index):
+    assert index.search(["SORT number"], 1).rows.tolist() == [[2]]
+
+
+def test_only_documents_that_share_a_word_are_found(index):
+    found = index.search(["pearls", "zzz qqq", "", "the of and"], 4)
+    assert sorted(found.rows[0].tolist()) == [-1, -1, 1, 4]
+    assert (found.rows[1:] == -1).all()
+    assert np.isneginf(found.scores[found.rows < 0]).all()
+
+
+def test_more_are_asked_for_than_there_are(index):
+    assert index.search(["pearl"], 50).rows.shape == (1, 5)
+
+
+def test_parts_of_the_queries_do_not_show(index, monkeypatch):
+    queries = ["night", "zzz", "pearl", "painted", "oysters sorting"]
+    whole = index.search(queries, 3)
+    monkeypatch.setattr(bm25, "QUERIES_AT_ONCE", 2)
+    parts = index.search(queries, 3)
+    assert np.array_equal(parts.rows, whole.rows)
+    assert np.array_equal(parts.scores, whole.scores)
+
+
+def test_a_query_that_shares_no_word_with_anything_still_gets_a_negative(index):
+    pairs = pairs_of([[0], [2], [1]])
+    found = index.search(["zzz qqq", "quicksort", "vermeer pearl"], 3).rows
+    pool = without_positives(found, pairs)
+    assert (pool[:2] == -1).all()
+    seen = {0: set(), 1: set(), 2: set()}
+    for epoch in range(40):
+        plan = RandomBatches(pairs, len(TEXTS), 2, 0, pool).plan(epoch)
+        for query, negative in zip(plan.queries.tolist(), plan.negatives.tolist(), strict=True):
+            seen[query].add(negative)
+    assert seen == {0: {1, 2, 3, 4}, 1: {0, 1, 3, 4}, 2: {4}}

@@ -1,0 +1,192 @@
+"""Codes that are sums of codewords, for a text encoder's own vectors."""
+
+import signal
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from sample_training import CONFIG, files, losses
+
+import bidr
+from bidr.data import Dataset, Document, Query
+from bidr.errors import Stopped
+from bidr.models.corpus_encoding import encode_rows, fingerprint
+from bidr.models.trainable_quantizer import SummedQuantizer
+from bidr.quantization import Codebooks
+from bidr.quantization.additive_quantizer import summed
+from bidr.quantization.exact_search import top_k_codes
+from bidr.tokenization.token_store import TokenRows
+from bidr.training import stages
+from bidr.training.additive_stage import leader_of
+from bidr.training.codes_only import train as frozen
+from bidr.training.config import FrozenConfig, TrainConfig
+from bidr.training.engine.logs import lines_of
+from bidr.training.losses.distillation import Following
+from bidr.training.mining import corpus_codes
+from bidr.training.presets import with_recipe
+from bidr.training.train import model_of, open_workshop, train
+
+DOCUMENTS = 600
+WIDE = replace(
+    CONFIG,
+    codewords=256,
+    encoder=replace(CONFIG.encoder, dim=32),
+    frozen=FrozenConfig(steps=30, batch_size=32, own=8, others=100, depth=16),
+)
+
+
+def quick(recipe: str) -> TrainConfig:
+    """A recipe of sums with few steps."""
+    return replace(with_recipe(WIDE, recipe), frozen=WIDE.frozen)
+
+
+def many() -> Dataset:
+    """Like made_training's, with more documents than a book has codewords."""
+    random = np.random.default_rng(7)
+    words = [f"{a}{b}{c}" for a in "bdfgkp" for b in "aeiou" for c in "lmnrst"]
+    texts = [" ".join(random.choice(words, 12)) for _ in range(DOCUMENTS)]
+    queries, qrels = [], {"train": {}, "dev": {}}
+    for number in range(160):
+        row = int(random.integers(DOCUMENTS))
+        queries.append(Query(f"q{number}", " ".join(random.choice(texts[row].split(), 3))))
+        qrels["train" if number < 120 else "dev"][f"q{number}"] = {f"d{row}": 1}
+    return Dataset.from_records(
+        "many", [Document(f"d{row}", "", text) for row, text in enumerate(texts)], queries, qrels
+    )
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory):
+    return open_workshop(many(), quick("star-distilled"), tmp_path_factory.mktemp("summed") / "run")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return train(many(), quick("star-distilled"), tmp_path_factory.mktemp("summed") / "model")
+
+
+def test_they_rank_more_as_the_vectors_do_than_product_codes(shop):
+    queries, vectors = (
+        encode_rows(stages.conventional(shop), source) for source in (shop.material.dev.tokens, shop.material.documents)
+    )
+    wanted = np.argsort(-queries @ vectors.T, axis=1)[:, :10]
+
+    def share(side) -> float:
+        found = top_k_codes(queries, side.codebooks, corpus_codes(shop, side), 30).rows
+        return float(np.mean([np.isin(want, got).mean() for want, got in zip(wanted, found, strict=True)]))
+
+    assert share(stages.distilled(shop)) > share(stages.fitted(shop)) + 0.05
+
+
+def test_what_is_saved_codes_documents_as_what_was_learned(model):
+    again = Codebooks.load(model.folder / "sparse" / "quantizer.safetensors")
+    vectors = np.random.default_rng(0).standard_normal((20, again.dim)).astype(np.float32)
+    assert np.array_equal(again.encode(vectors), model.codebooks.encode(vectors))
+    assert again.bytes_per_doc == WIDE.bytes_per_doc
+    product = again._replace(document=None, centre=None, choosing=None)
+    assert product.centroids.shape[2] == again.rotation.shape[0] // again.books
+
+
+def test_with_all_documents_as_candidates_the_answer_is_the_vectors_own(model, tmp_path):
+    data = many()
+    bidr.build(data, model, tmp_path / "index")
+    texts = [query.text for query in data.split("dev").queries]
+    with bidr.open_index(tmp_path / "index") as searcher:
+        found = [[answer.id for answer in searcher.search(text, k=10, candidates=DOCUMENTS)] for text in texts]
+        few = [[answer.id for answer in searcher.search(text, k=10, candidates=60)] for text in texts]
+    queries, store = model.encode_queries(texts)[1], model.dense.tokeniser(32)([text.text for text in data.corpus])
+    vectors = encode_rows(model.dense, TokenRows(store)).astype(np.float16).astype(np.float32)
+    for query, answers in zip(queries, found, strict=True):
+        scores = vectors @ query
+        assert np.sort(scores)[::-1][:10] == pytest.approx([scores[int(name[1:])] for name in answers], abs=1e-3)
+    assert np.mean([len(set(a) & set(b)) / 10 for a, b in zip(found, few, strict=True)]) > 0.5
+
+
+def test_stopped_while_codes_are_learned_it_goes_on_as_if_it_had_not_been(model, tmp_path, monkeypatch):
+    taken, real = [], frozen.Distilling.train_step
+
+    def watched(self):
+        value = real(self)
+        taken.append(value)
+        if len(taken) == 7:
+            signal.raise_signal(signal.SIGTERM)
+        return value
+
+    monkeypatch.setattr(frozen.Distilling, "train_step", watched)
+    with pytest.raises(Stopped, match="run the same command again"):
+        train(many(), quick("star-distilled"), tmp_path / "cut")
+    again = train(many(), quick("star-distilled"), tmp_path / "cut")
+    assert len(taken) == 30
+    assert not list(again.folder.rglob("checkpoint.pt"))
+    lines = [lines_of(path) for path in (again.folder / "work").glob("distilled*/log.jsonl")]
+    assert [line["step"] for line in lines[0] if "loss" in line] == [10, 20, 30]
+    assert [line["measured"] for line in lines[0] if "measured" in line] == [1, 2, 3, 4, 5]
+    assert files(again.folder / "sparse") == files(model.folder / "sparse")
+
+
+def test_books_of_16_codewords_learn_too(tmp_path):
+    config = replace(quick("star-distilled"), codewords=16)
+    books = train(many(), config, tmp_path / "run").codebooks
+    assert (books.words, books.bytes_per_doc) == (16, WIDE.bytes_per_doc)
+    vectors = np.random.default_rng(0).standard_normal((20, books.dim)).astype(np.float32)
+    assert books.encode(vectors).shape == (20, 2 * WIDE.bytes_per_doc)
+
+
+@pytest.fixture(scope="module")
+def taught_shop(tmp_path_factory):
+    return open_workshop(many(), quick("star-taught"), tmp_path_factory.mktemp("taught") / "run")
+
+
+def test_following_brings_a_batchs_ranking_nearer_to_the_leaders(taught_shop):
+    encoder = stages.conventional(taught_shop)
+    quantizer = SummedQuantizer(summed(stages.distilled(taught_shop).codebooks))
+    material, leader = taught_shop.material, leader_of(taught_shop, encoder)
+    objective = Following(encoder, quantizer, material.documents, material.train, leader, codebook_rate=1.0)
+    batch = taught_shop.random_batches("in-batch").plan(0).batch(0)
+    prepared = objective.prepare(batch, np.random.default_rng(0))
+    assert len(prepared.texts[0].offsets) - 1 == 3 * len(batch.queries), "two passages for each question"
+    optimizer = torch.optim.Adam(objective.groups(1e-3, 0.0))
+    found = []
+    for _ in range(20):
+        loss = losses(objective, prepared)["following"]
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        found.append(float(loss.detach()))
+    assert found[-1] < 0.8 * found[0]
+
+
+def test_taught_codes_find_what_the_leader_ranks_first(taught_shop):
+    side, leader = stages.taught(taught_shop), stages.conventional(taught_shop)
+    dev, documents = taught_shop.material.dev.tokens, taught_shop.material.documents
+    wanted = np.argsort(-encode_rows(leader, dev) @ encode_rows(leader, documents).T, axis=1)[:, :10]
+    found = top_k_codes(encode_rows(side.encoder, dev), side.codebooks, corpus_codes(taught_shop, side), 30).rows
+    assert np.mean([np.isin(want, got).mean() for want, got in zip(wanted, found, strict=True)]) > 0.7
+
+
+def test_a_taught_model_has_an_encoder_for_each_side_and_trains_as_long_as_others(tmp_path, taught_shop):
+    model = model_of(taught_shop, tmp_path / "model")
+    sides = model.encode_queries(["bal bel", "gan"])
+    assert not np.allclose(*sides)
+    epochs = {name.partition("+")[0]: len(found) for name, found in model.training["stages"].items()}
+    codes_epochs = epochs.pop("taught-codes")
+    config = quick("star-taught")
+    assert epochs["taught"] == config.sparse.epochs
+    assert codes_epochs
+    assert sum(epochs.values()) == sum(
+        stage.epochs for stage in (config.warmup, config.sparse, config.dense, config.unify)
+    )
+
+
+def test_tuning_moves_codewords_and_queries_and_leaves_every_code(tmp_path):
+    config = quick("star-tuned")
+    model = train(many(), config, tmp_path / "run")
+    shop = open_workshop(many(), config, tmp_path / "run")
+    before, side = stages.distilled(shop), stages.tuned(shop)
+    assert not np.allclose(model.codebooks.centroids, before.codebooks.centroids, atol=1e-4)
+    vectors = encode_rows(model.sparse, shop.material.documents)
+    assert np.array_equal(model.codebooks.encode(vectors), before.codebooks.encode(vectors))
+    assert fingerprint(model.query) == fingerprint(side.encoder) != fingerprint(model.sparse)
+    assert fingerprint(model.sparse) == fingerprint(model.dense) == fingerprint(before.encoder)
+    assert len(shop.history(side.name)) == config.unify.epochs
