@@ -1,20 +1,19 @@
-"""Compiled functions are kept for the next process, and no longer than what they hold."""
+"""Kernels are cached on disk for the next process and recompiled when a module they may call changes."""
 
 import os
 import subprocess
 import sys
 from pathlib import Path
 
-from bidr.utils.jit import sources
+from bidr.utils.jit import source_stamp
 
-CALLED = """
+KERNEL = """
 from pathlib import Path
 import bidr.utils.jit
 if {folder!r}:
-    bidr.utils.jit.sources = lambda found=bidr.utils.jit.sources(Path({folder!r})): found
-compiled = bidr.utils.jit.compiled()
+    bidr.utils.jit.source_stamp = lambda stamp=bidr.utils.jit.source_stamp(Path({folder!r})): stamp
 
-@compiled
+@bidr.utils.jit.njit_cached()
 def twice(number):
     return 2 * number
 
@@ -23,40 +22,41 @@ print(sum(twice.stats.cache_hits.values()), sum(twice.stats.cache_misses.values(
 """
 
 
-def hits_and_misses(folder: Path, others: Path | None) -> str:
-    module = folder / "made.py"
+def run_kernel(folder: Path, package: Path | None) -> str:
+    """Return the cache hits and misses of a process that calls the kernel."""
+    module = folder / "kernel.py"
     if not module.exists():
-        module.write_text(CALLED.format(folder=str(others or "")))
+        module.write_text(KERNEL.format(folder=str(package or "")))
     environment = {**os.environ, "NUMBA_CACHE_DIR": str(folder / "cache")}
-    done = subprocess.run([sys.executable, module], env=environment, capture_output=True, text=True, check=True)
-    return done.stdout.strip()
+    process = subprocess.run([sys.executable, module], env=environment, capture_output=True, text=True, check=True)
+    return process.stdout.strip()
 
 
-def test_kept_for_the_next_process(tmp_path: Path) -> None:
-    assert hits_and_misses(tmp_path, None) == "0 1"
-    assert hits_and_misses(tmp_path, None) == "1 0"
+def test_kernels_are_cached_for_the_next_process(tmp_path: Path) -> None:
+    assert run_kernel(tmp_path, None) == "0 1"
+    assert run_kernel(tmp_path, None) == "1 0"
 
 
-def test_compiled_again_when_another_source_changes(tmp_path: Path) -> None:
-    """Which may be one that is called, and stands in the compiled code."""
-    others = tmp_path / "others"
-    others.mkdir()
-    (others / "called.py").write_text("from bidr.utils.jit import compiled")
-    (others / "plain.py").write_text("")
-    assert hits_and_misses(tmp_path, others) == "0 1"
-    assert hits_and_misses(tmp_path, others) == "1 0"
-    (others / "plain.py").write_text("not compiled, so it does not matter")
-    assert hits_and_misses(tmp_path, others) == "1 0"
-    (others / "called.py").write_text("from bidr.utils.jit import compiled  # changed")
-    assert hits_and_misses(tmp_path, others) == "0 1"
+def test_kernels_are_recompiled_when_another_module_changes(tmp_path: Path) -> None:
+    """The other module may hold a function that was inlined."""
+    package = tmp_path / "package"
+    package.mkdir()
+    (package / "callee.py").write_text("from bidr.utils.jit import njit_cached")
+    (package / "plain.py").write_text("")
+    assert run_kernel(tmp_path, package) == "0 1"
+    assert run_kernel(tmp_path, package) == "1 0"
+    (package / "plain.py").write_text("no kernels in here")
+    assert run_kernel(tmp_path, package) == "1 0"
+    (package / "callee.py").write_text("from bidr.utils.jit import njit_cached  # changed")
+    assert run_kernel(tmp_path, package) == "0 1"
 
 
-def test_not_compiled_where_numba_is_told_so() -> None:
-    code = "from bidr.utils.jit import compiled; print(compiled()(lambda number: 2 * number)(3))"
+def test_numba_disable_jit_runs_plain_python() -> None:
+    code = "from bidr.utils.jit import njit_cached; print(njit_cached()(lambda number: 2 * number)(3))"
     environment = {**os.environ, "NUMBA_DISABLE_JIT": "1"}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "6"
+    process = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert process.stdout.strip() == "6"
 
 
-def test_the_sources_are_those_of_the_package() -> None:
-    assert len(sources()) > 10
+def test_source_stamp_covers_the_modules_of_the_package() -> None:
+    assert len(source_stamp()) > 10

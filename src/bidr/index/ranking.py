@@ -5,10 +5,10 @@ from typing import Any
 import numpy as np
 
 from bidr.index.engines.topk import LAST_ROW, keep_from, key_of, kth_largest
-from bidr.utils.jit import compiled
+from bidr.utils.jit import njit_cached
 
 
-@compiled()
+@njit_cached()
 def best(scores: Any, places: Any, order: Any, found: Any) -> bool:
     """Fill `order` with where the best are and `found` with what they score; whether some of these are equal.
 
@@ -32,7 +32,7 @@ def best(scores: Any, places: Any, order: Any, found: Any) -> bool:
     return ties
 
 
-@compiled()
+@njit_cached()
 def _best_keys(scores: Any, k: int) -> Any:
     """Keys of the k best, and of all that score as the last of them: the score above, the position below."""
     keys, count = np.empty(len(scores), dtype=np.uint64), len(scores)

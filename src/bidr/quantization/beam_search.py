@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from bidr.quantization.codebooks import Codes, Floats
-from bidr.utils.jit import compiled
+from bidr.utils.jit import njit_cached
 from bidr.utils.matmul import Columns, each_part, matmul_transposed, multiply_rows
 
 # Rows whose products with all codewords are in memory at once.
@@ -34,7 +34,7 @@ class BeamSearch:
         return codes
 
 
-@compiled()
+@njit_cached()
 def _encode(rows: Any, panels: Any, pairs: Any, words: int, beam: int, codes: Any) -> None:
     products = np.empty((ROWS_AT_ONCE, len(pairs)), dtype=np.float32)
     for start in range(0, len(rows), ROWS_AT_ONCE):
@@ -44,7 +44,7 @@ def _encode(rows: Any, panels: Any, pairs: Any, words: int, beam: int, codes: An
             _search(products[row], pairs, words, beam, codes[start + row])
 
 
-@compiled()
+@njit_cached()
 def _search(products: Any, pairs: Any, words: int, beam: int, codes: Any) -> None:
     """Squared distances are compared, but for the squared length of the vector."""
     books = len(codes)
@@ -79,7 +79,7 @@ def _search(products: Any, pairs: Any, words: int, beam: int, codes: Any) -> Non
         codes[book] = view[0, book] - book * words
 
 
-@compiled()
+@njit_cached()
 def _insert(least: Any, parents: Any, chosen: Any, count: int, distance: Any, parent: int, word: int) -> int:
     """Put a sum where it belongs among the best, behind equal ones; how many there are."""
     count = min(count + 1, len(least))

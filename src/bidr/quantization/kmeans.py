@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bidr.utils.jit import compiled
+from bidr.utils.jit import njit_cached
 from bidr.utils.matmul import CACHED_ROWS, Floats, each_part, in_panels, multiply_rows
 
 Numbers = npt.NDArray[np.int32]
@@ -33,7 +33,7 @@ class Nearest:
         return numbers
 
 
-@compiled()
+@njit_cached()
 def squared_lengths(centroids: Any) -> Any:
     """The squared length of each centroid, (books, count)."""
     books, count, width = centroids.shape
@@ -45,7 +45,7 @@ def squared_lengths(centroids: Any) -> Any:
     return lengths
 
 
-@compiled()
+@njit_cached()
 def add_rows(sums: Any, sizes: Any, rows: Any, near: Any) -> None:
     """Add each row's slices to the sums of the centroids that they are nearest to, and count them.
 
@@ -60,7 +60,7 @@ def add_rows(sums: Any, sizes: Any, rows: Any, near: Any) -> None:
                 sums[book, number, place] += rows[row, book * width + place]
 
 
-@compiled()
+@njit_cached()
 def _nearest(rows: Any, panels: Any, norms: Any, numbers: Any) -> None:
     books, count = norms.shape
     width, panels_at_once = panels.shape[2], CHUNK // panels.shape[3]
@@ -81,7 +81,7 @@ def _nearest(rows: Any, panels: Any, norms: Any, numbers: Any) -> None:
                         numbers[start + row, book] = first + _place_of(least, lengths, part[row])
 
 
-@compiled()
+@njit_cached()
 def _least_distance(lengths: Any, products: Any) -> Any:
     """The smallest squared distance, but for the row's own squared length."""
     least = np.float32(np.inf)
@@ -91,7 +91,7 @@ def _least_distance(lengths: Any, products: Any) -> Any:
     return least
 
 
-@compiled()
+@njit_cached()
 def _place_of(least: Any, lengths: Any, products: Any) -> int:
     """The first centroid at that distance."""
     for number in range(len(lengths)):

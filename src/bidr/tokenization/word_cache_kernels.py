@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bidr.utils.jit import compiled
+from bidr.utils.jit import njit_cached
 
 LETTER, SPACE, SIGN, ODD = range(4)
 EMPTY = -1
@@ -50,12 +50,12 @@ class Numbered(NamedTuple):
     odd: Flags
 
 
-@compiled()
+@njit_cached()
 def _first_slot(value: np.uint64, mask: np.uint64) -> np.uint64:
     return (value ^ (value >> np.uint64(29))) & mask
 
 
-@compiled()
+@njit_cached()
 def settle(slots: Numbers, hashes: Hashes, count: int) -> None:
     mask = np.uint64(len(slots) - 1)
     for number in range(count):
@@ -65,7 +65,7 @@ def settle(slots: Numbers, hashes: Hashes, count: int) -> None:
         slots[place] = number
 
 
-@compiled()
+@njit_cached()
 def _is(number: int, text: Bytes, start: int, end: int, letters: Bytes, starts: Counts) -> bool:
     size = end - start
     same = bool(starts[number + 1] - starts[number] == size)
@@ -76,13 +76,13 @@ def _is(number: int, text: Bytes, start: int, end: int, letters: Bytes, starts: 
     return same
 
 
-@compiled()
+@njit_cached()
 def _hashed(value: np.uint64, byte: int) -> np.uint64:
     """The hash of a word with one more byte."""
     return (value ^ np.uint64(byte)) * _FACTOR
 
 
-@compiled()
+@njit_cached()
 def _find(
     text: Bytes,
     start: int,
@@ -110,7 +110,7 @@ def _find(
     return EMPTY, slot
 
 
-@compiled()
+@njit_cached()
 def add(text: Bytes, new: Counts, words: Numbers, known: Known) -> int:
     """Number words by their place among all, start and end; returns how many are known then."""
     count, slots, hashes, letters, starts, _, _ = known
@@ -131,7 +131,7 @@ def add(text: Bytes, new: Counts, words: Numbers, known: Known) -> int:
     return count
 
 
-@compiled()
+@njit_cached()
 def _holds(text: Bytes, start: int, end: int, apart: Strings) -> bool:
     """Whether one of the strings is there. Bytes that none begins with are passed many at a time."""
     for byte in apart.begins:
@@ -143,7 +143,7 @@ def _holds(text: Bytes, start: int, end: int, apart: Strings) -> bool:
     return False
 
 
-@compiled()
+@njit_cached()
 def _begins(text: Bytes, start: int, end: int, byte: int, apart: Strings) -> bool:
     for place in range(start, end):
         if text[place] == byte:
@@ -154,7 +154,7 @@ def _begins(text: Bytes, start: int, end: int, byte: int, apart: Strings) -> boo
     return False
 
 
-@compiled()
+@njit_cached()
 def look_up(
     text: Bytes, ends: Counts, most: int, kinds: Bytes, apart: Strings, known: Known, out: Numbered, new: Counts
 ) -> int:
@@ -193,7 +193,7 @@ def look_up(
     return missing
 
 
-@compiled()
+@njit_cached()
 def put_together(
     words: Numbers, counts: Counts, ids: Numbers, starts: Counts, frame: tuple[Numbers, Numbers], room: int
 ) -> tuple[Numbers, Counts]:

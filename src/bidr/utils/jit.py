@@ -1,4 +1,4 @@
-"""Functions compiled on first use: by numba, and kept on disk for the next process where that is allowed."""
+"""Compile functions with numba on first use and cache the machine code on disk where possible."""
 
 from collections.abc import Callable
 from functools import cache
@@ -8,36 +8,38 @@ from typing import Any, TypeVar, cast
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-def compiled(*, loose_sums: bool = False) -> Callable[[Function], Function]:
-    """Decorator: run without Python and without its lock.
+def njit_cached(*, reorder_sums: bool = False) -> Callable[[Function], Function]:
+    """Return a decorator that compiles a function with numba, without the GIL, and caches the result on disk.
 
-    loose_sums: sums may be taken in another order, the same for all inputs of a shape, so that they can be vectorised.
+    Args:
+        reorder_sums: allow the compiler to reassociate floating-point sums, so that loops vectorize. The order depends
+            on the shape of the input only.
     """
     from numba import njit
 
-    options = {"nogil": True, "error_model": "numpy", "fastmath": {"reassoc", "contract"} if loose_sums else False}
+    options = {"nogil": True, "error_model": "numpy", "fastmath": {"reassoc", "contract"} if reorder_sums else False}
 
     def decorate(function: Function) -> Function:
         try:
-            made: Any = njit(cache=True, **options)(function)
-            kept = made._cache._cache_file
-            kept._source_stamp = (kept._source_stamp, sources())
+            kernel: Any = njit(cache=True, **options)(function)
+            cache_file = kernel._cache._cache_file
+            cache_file._source_stamp = (cache_file._source_stamp, source_stamp())
         except (RuntimeError, AttributeError):
-            # Compiled again in every process: it can be kept neither beside the source nor in a home folder, or this
-            # numba keeps it otherwise. Or not compiled at all (NUMBA_DISABLE_JIT=1).
-            made = njit(**options)(function)
-        return cast(Function, made)
+            # No writable cache folder beside the source or in the home folder, a numba version without this
+            # attribute, or NUMBA_DISABLE_JIT=1: compile in every process, or not at all.
+            kernel = njit(**options)(function)
+        return cast(Function, kernel)
 
     return decorate
 
 
 @cache
-def sources(folder: Path = Path(__file__).parents[1]) -> tuple[tuple[float, int], ...]:
-    """When each source with compiled functions was changed, and its size.
+def source_stamp(folder: Path = Path(__file__).parents[1]) -> tuple[tuple[float, int], ...]:
+    """Return modification time and size of every module that uses this one or numba.
 
-    A compiled function holds what it calls, also from other modules; numba looks at its own source alone, and would
-    go on with what a module said before an update.
+    A kernel inlines the functions it calls, also from other modules. Numba invalidates its cache by the kernel's own
+    source alone and would keep stale callees after an update.
     """
-    marks = (b"bidr.utils.jit", b"numba")
-    texts = (path for path in sorted(folder.rglob("*.py")) if any(mark in path.read_bytes() for mark in marks))
-    return tuple((found.st_mtime, found.st_size) for found in (path.stat() for path in texts))
+    markers = (b"bidr.utils.jit", b"numba")
+    modules = (path for path in sorted(folder.rglob("*.py")) if any(marker in path.read_bytes() for marker in markers))
+    return tuple((stat.st_mtime, stat.st_size) for stat in (path.stat() for path in modules))

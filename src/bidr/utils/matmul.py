@@ -20,7 +20,7 @@ from numba import config, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from bidr.utils.jit import compiled
+from bidr.utils.jit import njit_cached
 from bidr.utils.prefetch import together
 from bidr.utils.system import cores
 
@@ -162,7 +162,7 @@ def each_part(work: Callable[[slice], None], count: int, threads: int | None = N
         pass
 
 
-@compiled()
+@njit_cached()
 def multiply_rows(rows: Any, first: int, panels: Any, out: Any) -> None:
     """Fill `out` (n, count) with the products of rows, of which `depth` numbers from `first` on count, and the columns
     in panels."""

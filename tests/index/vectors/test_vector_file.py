@@ -13,7 +13,7 @@ from bidr.index.reader import IndexReader
 from bidr.index.vectors import VectorFile, VectorWriter
 from bidr.index.vectors import scoring_kernels as kernels
 from bidr.index.vectors.row_layout import check_keys, to_rows
-from bidr.utils.jit import compiled
+from bidr.utils.jit import njit_cached
 
 KINDS = ("fp16", "int8")
 
@@ -155,4 +155,4 @@ def test_where_nothing_can_be_kept_functions_are_compiled_all_the_same():
     exec("def nowhere(x):\n    return x + 1", found)  # numba finds no place to keep what has no source file
     with pytest.raises(RuntimeError, match="cannot cache"):
         njit(cache=True)(found["nowhere"])
-    assert compiled()(found["nowhere"])(41) == 42
+    assert njit_cached()(found["nowhere"])(41) == 42

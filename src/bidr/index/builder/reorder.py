@@ -12,7 +12,7 @@ from bidr.index.builder.cluster_input import Source
 from bidr.index.builder.coarse_clustering import Clusters
 from bidr.index.types import Rows
 from bidr.quantization.codebooks import Floats
-from bidr.utils.jit import compiled
+from bidr.utils.jit import njit_cached
 from bidr.utils.prefetch import together
 from bidr.utils.system import cores
 
@@ -94,7 +94,7 @@ def _batches(ranges: Iterable[Range]) -> Iterator[list[Range]]:
         yield batch
 
 
-@compiled(loose_sums=True)
+@njit_cached(reorder_sums=True)
 def _halve(vectors: Any, order: Any, size: int, rounds: int, before: int) -> None:
     """`halved`, in place. Not by products of numpy: of so few rows its threads wait for each other most of the time."""
     left, waiting = np.empty((DEEPEST, 2), dtype=np.int64), 1
@@ -120,7 +120,7 @@ def _halve(vectors: Any, order: Any, size: int, rounds: int, before: int) -> Non
         waiting += 2
 
 
-@compiled(loose_sums=True)
+@njit_cached(reorder_sums=True)
 def _project(vectors: Any, part: Any, way: Any, along: Any) -> None:
     """How far each row is along a way."""
     for number in range(len(part)):
@@ -130,7 +130,7 @@ def _project(vectors: Any, part: Any, way: Any, along: Any) -> None:
         along[number] = total
 
 
-@compiled(loose_sums=True)
+@njit_cached(reorder_sums=True)
 def _between_means(vectors: Any, part: Any, along: Any, lower: int, way: Any) -> None:
     """Make the way that from the mean of the `lower` nearest rows to that of the others."""
     least = np.partition(along, lower)[lower]
@@ -146,7 +146,7 @@ def _between_means(vectors: Any, part: Any, along: Any, lower: int, way: Any) ->
             way[place] += share * row[place]
 
 
-@compiled(loose_sums=True)
+@njit_cached(reorder_sums=True)
 def _furthest(vectors: Any, part: Any, point: Any) -> Any:
     """The row that is furthest from a point."""
     best, furthest = part[0], np.float32(-1)

@@ -9,7 +9,7 @@ from bidr.index.engines.adc_tables import round_table
 from bidr.index.engines.fast_scan import near_keys, wanted_of
 from bidr.index.engines.topk import LAST_ROW, keep_from, key_of, kth_largest, split_keys
 from bidr.index.vectors.scoring_kernels import LINE, prefetch
-from bidr.utils.jit import compiled
+from bidr.utils.jit import njit_cached
 
 ROOM = 1_024
 AHEAD = 4
@@ -20,7 +20,7 @@ NONE, LOW, HALF, BLOCK_BITS = np.uint64(0), np.uint8(15), np.uint64(16), np.uint
 IN_HALF, TWO_PAIRS = np.uint64(15), np.uint64(64)
 
 
-@compiled()
+@njit_cached()
 def row_score(flat: Any, entries: Any, books: Any, row: Any) -> Any:
     """Score of a row of (n, bytes) codes by a table of 256 entries a byte, both flat."""
     at, total = U(row) * books, np.float32(0)
@@ -29,7 +29,7 @@ def row_score(flat: Any, entries: Any, books: Any, row: Any) -> Any:
     return total
 
 
-@compiled()
+@njit_cached()
 def _block_scores(flat: Any, entries: Any, size: Any, rows: Any, scores: Any) -> None:
     """Fill `scores` with those of rows of 4-bit codes in blocks of 32 documents, `size` bytes each.
 
@@ -56,7 +56,7 @@ def _block_scores(flat: Any, entries: Any, size: Any, rows: Any, scores: Any) ->
         scores[place] = (first + second) + (third + fourth)
 
 
-@compiled()
+@njit_cached()
 def scan_rows(codes: Any, table: Any, starts: Any, stops: Any, allowed: Any, k: int) -> Any:
     """Keys of the k best rows within ranges, unsorted. `allowed`: a bit a row as uint32 words; empty: every row."""
     flat, entries, books = codes.reshape(-1), table.reshape(-1), U(codes.shape[1])
@@ -86,7 +86,7 @@ def scan_rows(codes: Any, table: Any, starts: Any, stops: Any, allowed: Any, k: 
     return keys[:count]
 
 
-@compiled()
+@njit_cached()
 def best_rows(codes: Any, table: Any, rows: Any, k: int) -> Any:
     """Keys of the k best of given rows, unsorted, and of others where that saves no time to who sorts them.
 
@@ -108,14 +108,14 @@ def best_rows(codes: Any, table: Any, rows: Any, k: int) -> Any:
     return keys[:count]
 
 
-@compiled()
+@njit_cached()
 def best_near(codes: Any, table: Any, starts: Any, stops: Any, allowed: Any, k: int, margin: int, shuffle: Any) -> Any:
     """`best_rows` of 4-bit codes within ranges: near ones by the rounded table, then scored."""
     near = near_keys(codes, round_table(table), starts, stops, allowed, k, margin, shuffle)
     return best_rows(codes, table, rows_of(near), k)
 
 
-@compiled()
+@njit_cached()
 def rows_of(keys: Any) -> Any:
     """The rows that keys are of."""
     rows = np.empty(len(keys), dtype=np.int64)
@@ -124,7 +124,7 @@ def rows_of(keys: Any) -> Any:
     return rows
 
 
-@compiled()
+@njit_cached()
 def allowed_rows(allowed: Any, starts: Any, stops: Any) -> Any:
     """Rows within ranges whose bit is set."""
     rows, count = np.empty(ROOM, dtype=np.int64), 0

@@ -7,7 +7,7 @@ import numpy as np
 
 from bidr.index.engines.pshufb import BYTE_SUMS
 from bidr.quantization.codebooks import Codebooks, Floats
-from bidr.utils.jit import compiled
+from bidr.utils.jit import njit_cached
 from bidr.utils.matmul import Columns, matmul_transposed, multiply
 
 # Rounding moves a sum of BYTE_SUMS entries by up to half a step each.
@@ -60,7 +60,7 @@ class Tables:
         return table.reshape(-1, *self._shape)
 
 
-@compiled()
+@njit_cached()
 def products(rotated: Any, centroids: Any) -> Any:
     """Scores of the codewords of books that each see a slice of their own: (queries, M, words)."""
     books, words, width = centroids.shape
@@ -92,7 +92,7 @@ def margin_of(books: int) -> int:
     return math.ceil(DEVIATIONS * math.sqrt(books / 6))
 
 
-@compiled()
+@njit_cached()
 def round_table(table: Any) -> Any:
     """A 4-bit table in bytes, in as fine steps as let sums of BYTE_SUMS books fit a byte, and of all 16 bits.
 

@@ -14,7 +14,7 @@ from bidr.index.engines.fast_scan import AHEAD, from_above, largest_sum
 from bidr.index.engines.pshufb import BLOCK, next_block, shuffle_here
 from bidr.index.types import Rows
 from bidr.quantization.codebooks import Codes, Floats
-from bidr.utils.jit import compiled
+from bidr.utils.jit import njit_cached
 
 # From so many blocks on (400,000 documents) they are looked into. Of 200,000 documents whole lists take as long for .95
 # of the exact top 100; the more documents there are, the more blocks save (docs/engines.md).
@@ -95,7 +95,7 @@ class Means:
         return round_table(even_books(products(filled(query[None], books * width), self._words)[0]))
 
 
-@compiled()
+@njit_cached()
 def mean_sums(codes: Any, table: Any, starts: Any, stops: Any, shuffle: Any) -> Any:
     """Sums of rows, range after range, and what to add to a row of each range to find its sum."""
     pairs, base, entries = codes.shape[1], codes.ctypes.data, table.ctypes.data
@@ -112,7 +112,7 @@ def mean_sums(codes: Any, table: Any, starts: Any, stops: Any, shuffle: Any) -> 
     return sums, first
 
 
-@compiled()
+@njit_cached()
 def best_means(codes: Any, table: Any, starts: Any, stops: Any, count: int, shuffle: Any) -> Any:
     """Rows within ranges with the `count` largest sums, and those that equal the last of them."""
     (sums, first), total = mean_sums(codes, table, starts, stops, shuffle), 0
@@ -129,7 +129,7 @@ def best_means(codes: Any, table: Any, starts: Any, stops: Any, count: int, shuf
     return rows[:found]
 
 
-@compiled()
+@njit_cached()
 def best_held(codes: Any, table: Any, starts: Any, stops: Any, held: Any, wanted: Any, shuffle: Any) -> Any:
     """As `Means.nearest_held`."""
     (sums, first), total = mean_sums(codes, table, starts, stops, shuffle), 0

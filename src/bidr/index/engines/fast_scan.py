@@ -7,7 +7,7 @@ from numba.cpython.unsafe.numbers import trailing_zeros
 
 from bidr.index.engines.pshufb import BLOCK, BYTE_SUMS, next_block
 from bidr.index.engines.topk import LAST_ROW, ROW_BITS, keep_from, with_room
-from bidr.utils.jit import compiled
+from bidr.utils.jit import njit_cached
 
 # A sample of the blocks tells which sums are worth keeping. Documents stand by cluster, so that good ones come many in
 # a block: the number of them in a sample varies more than chance alone would have it. At a million, with 100 and 200
@@ -21,7 +21,7 @@ BETWEEN = 2
 AHEAD, FEW_BLOCKS, PARTS_AHEAD = 4_096, 4, 4
 
 
-@compiled()
+@njit_cached()
 def near_keys(blocks: Any, table: Any, starts: Any, stops: Any, allowed: Any, k: int, margin: int, shuffle: Any) -> Any:
     """Keys of rows in the given ranges whose sum is at most `margin` below the k-th largest: unsorted.
 
@@ -39,7 +39,7 @@ def near_keys(blocks: Any, table: Any, starts: Any, stops: Any, allowed: Any, k:
     return keys[: keep_from(keys, len(keys), _from_sum(bound))]
 
 
-@compiled()
+@njit_cached()
 def _first_guess(
     blocks: Any, table: Any, starts: Any, stops: Any, allowed: Any, k: int, margin: int, shuffle: Any
 ) -> int:
@@ -68,7 +68,7 @@ def _first_guess(
     return max(from_above(often, rank) - margin, 0) if rank <= count else 0
 
 
-@compiled()
+@njit_cached()
 def _sample(starts: Any, stops: Any, allowed: Any, total: int) -> Any:
     """Every so many blocks of ranges, and which of their documents count; without those where none does."""
     most = total // BLOCK + 2 * len(starts)  # a range may begin and end within a block
@@ -85,7 +85,7 @@ def _sample(starts: Any, stops: Any, allowed: Any, total: int) -> Any:
     return sampled[:found], bits[:found]
 
 
-@compiled()
+@njit_cached()
 def _reaching(
     blocks: Any, table: Any, starts: Any, stops: Any, allowed: Any, k: int, margin: int, least: int, shuffle: Any
 ) -> Any:
@@ -123,7 +123,7 @@ def _reaching(
     return keys[:count]
 
 
-@compiled()
+@njit_cached()
 def runs(starts: Any, stops: Any, allowed: Any) -> Any:
     """What of ranges is left without blocks in which nothing is allowed: where each part begins and ends.
 
@@ -152,7 +152,7 @@ def runs(starts: Any, stops: Any, allowed: Any) -> Any:
     return begins[:count], ends[:count]
 
 
-@compiled()
+@njit_cached()
 def wanted_of(block: Any, start: int, stop: int, allowed: Any) -> Any:
     """Which of a block's documents are in a range and allowed: a bit each."""
     wanted, first = ALL, block * BLOCK
@@ -165,13 +165,13 @@ def wanted_of(block: Any, start: int, stop: int, allowed: Any) -> Any:
     return wanted
 
 
-@compiled()
+@njit_cached()
 def largest_sum(pairs: int) -> int:
     """What sums of so many pairs of books stay within."""
     return (pairs + BYTE_SUMS - 1) // BYTE_SUMS * 510
 
 
-@compiled()
+@njit_cached()
 def kth_sum(keys: Any, count: int, k: int) -> int:
     """The k-th largest sum of the first `count` keys, by counting how often each occurs."""
     low = high = np.int64(keys[0] >> ROW_BITS)
@@ -184,7 +184,7 @@ def kth_sum(keys: Any, count: int, k: int) -> int:
     return int(low + from_above(often, k))
 
 
-@compiled()
+@njit_cached()
 def from_above(often: Any, k: int) -> int:
     """The place of the k-th, counted from the last place on."""
     for place in range(len(often) - 1, 0, -1):
@@ -194,6 +194,6 @@ def from_above(often: Any, k: int) -> int:
     return 0
 
 
-@compiled()
+@njit_cached()
 def _from_sum(least: int) -> Any:
     return np.uint64(max(least, 0)) << ROW_BITS

@@ -14,7 +14,7 @@ from bidr.index.engines.topk import keep_from, key_of, kth_largest, ranked
 from bidr.index.types import Bitmap, Rows, as_queries, as_words, each_query
 from bidr.quantization.codebooks import Floats
 from bidr.utils.faiss_loader import load_faiss
-from bidr.utils.jit import compiled
+from bidr.utils.jit import njit_cached
 
 Offsets = npt.NDArray[np.int64]
 
@@ -164,7 +164,7 @@ class CentroidGraph:
         return np.concatenate((found, np.setdiff1d(np.arange(self._count), found)[:missing])) if missing else found
 
 
-@compiled()
+@njit_cached()
 def centroid_keys(rows: Any, steps: Any, query: Any, count: int) -> Any:
     """Keys of the `count` rows in bytes with the largest inner products with a query, unsorted."""
     scale = np.float32(1e-30)

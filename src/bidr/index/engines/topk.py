@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bidr.utils.jit import compiled
+from bidr.utils.jit import njit_cached
 
 Keys = npt.NDArray[np.uint64]
 
@@ -16,7 +16,7 @@ SIGN = np.uint32(0x80000000)
 BINS, FEW = 1_024, 128
 
 
-@compiled()
+@njit_cached()
 def key_of(score: Any, row: Any) -> Any:
     """A float32 score and a row as a number that sorts as they do; `score` is given as its bits (uint32)."""
     bits = np.uint32(score)
@@ -34,7 +34,7 @@ def ranked(keys: Keys, k: int) -> tuple[Any, Any]:
     return scores, rows
 
 
-@compiled()
+@njit_cached()
 def split_keys(keys: Any, k: int) -> tuple[Any, Any]:
     """Scores and rows of the k largest keys, largest first; keys must be sorted."""
     found = min(k, len(keys))
@@ -49,7 +49,7 @@ def split_keys(keys: Any, k: int) -> tuple[Any, Any]:
     return scores, rows
 
 
-@compiled()
+@njit_cached()
 def kth_largest(keys: Any, count: int, k: int) -> Any:
     """The k-th largest of the first `count` keys, k from 1; they are left as they are.
 
@@ -77,7 +77,7 @@ def kth_largest(keys: Any, count: int, k: int) -> Any:
     return _selected(work, count, k)
 
 
-@compiled()
+@njit_cached()
 def _bins(keys: Any) -> Any:
     """The least key, and by how many bits its differences from the others are cut to number the bins."""
     least, most = keys[0], keys[0]
@@ -89,7 +89,7 @@ def _bins(keys: Any) -> Any:
     return least, shift
 
 
-@compiled()
+@njit_cached()
 def _selected(work: Any, count: int, k: int) -> Any:
     """The same of a few, which are moved about."""
     low, high, wanted = 0, count - 1, count - k
@@ -114,7 +114,7 @@ def _selected(work: Any, count: int, k: int) -> Any:
     return work[wanted]
 
 
-@compiled()
+@njit_cached()
 def keep_from(keys: Any, count: int, least: Any) -> int:
     """Move the keys that are not below `least` to the front; how many they are."""
     kept = 0
@@ -126,7 +126,7 @@ def keep_from(keys: Any, count: int, least: Any) -> int:
     return kept
 
 
-@compiled()
+@njit_cached()
 def with_room(keys: Any, count: int) -> Any:
     """The keys, in twice the space where half of it is taken (many equal scores: none of them can go)."""
     if 2 * count <= len(keys):
@@ -136,6 +136,6 @@ def with_room(keys: Any, count: int) -> Any:
     return more
 
 
-@compiled()
+@njit_cached()
 def _middle(a: Any, b: Any, c: Any) -> Any:
     return max(min(a, b), min(max(a, b), c))

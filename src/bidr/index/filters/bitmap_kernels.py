@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from numba.cpython.unsafe.numbers import trailing_zeros
 
-from bidr.utils.jit import compiled
+from bidr.utils.jit import njit_cached
 
 Words = npt.NDArray[np.uint32]
 WORD = 32
@@ -27,7 +27,7 @@ def new_words(count: int) -> Words:
     return np.zeros(-(-count // WORD), dtype=np.uint32)
 
 
-@compiled()
+@njit_cached()
 def _add(flags: Any, count: int, words: Any, start: int) -> None:
     """Set the bits from `start` on, a multiple of 32, by the first `count` flags: bytes of 0 or 1."""
     flags[count:] = 0
@@ -39,7 +39,7 @@ def _add(flags: Any, count: int, words: Any, start: int) -> None:
         words[first + number] |= np.uint32(word)
 
 
-@compiled()
+@njit_cached()
 def within(values: Any, low: Any, high: Any, words: Any) -> None:
     """Set the bits of values from `low` to `high`, both included."""
     flags = np.empty(AT_ONCE, dtype=np.uint8)
@@ -50,7 +50,7 @@ def within(values: Any, low: Any, high: Any, words: Any) -> None:
         _add(flags, len(part), words, start)
 
 
-@compiled()
+@njit_cached()
 def listed(values: Any, first: Any, table: Any, words: Any) -> None:
     """Set the bits of whole numbers that a table lists: a byte for each from `first` on, and a last one that is 0."""
     flags, origin, last = np.empty(AT_ONCE, dtype=np.uint8), U(first), U(len(table) - 1)
@@ -61,7 +61,7 @@ def listed(values: Any, first: Any, table: Any, words: Any) -> None:
         _add(flags, len(part), words, start)
 
 
-@compiled()
+@njit_cached()
 def hashed(keys: Any, none: Any) -> Any:
     """A table to look keys up in, so empty that a second look is seldom needed; `none` stands where no key is."""
     bits = np.uint64(4)
@@ -76,7 +76,7 @@ def hashed(keys: Any, none: Any) -> Any:
     return table
 
 
-@compiled()
+@njit_cached()
 def found(values: Any, table: Any, none: Any, words: Any) -> None:
     """Set the bits of values that are keys of a table which `hashed` made."""
     flags, mask, shift = np.empty(AT_ONCE, dtype=np.uint8), U(len(table) - 1), U(64)
@@ -93,7 +93,7 @@ def found(values: Any, table: Any, none: Any, words: Any) -> None:
         _add(flags, len(part), words, start)
 
 
-@compiled()
+@njit_cached()
 def by_row(bits: Any, rows: Any, words: Any) -> None:
     """Set the bit of each row one of whose values has its bit set; rows were checked to be there."""
     for number in range(U(len(bits))):
@@ -104,7 +104,7 @@ def by_row(bits: Any, rows: Any, words: Any) -> None:
             words[row >> SHIFT] |= ONE << np.uint32(row & LOW)
 
 
-@compiled()
+@njit_cached()
 def ascending(rows: Any, count: int) -> tuple[bool, bool]:
     """Whether rows ascend and lie below `count`, and whether they are all of these, once each."""
     right, each = True, len(rows) == count
@@ -116,7 +116,7 @@ def ascending(rows: Any, count: int) -> tuple[bool, bool]:
     return right, each
 
 
-@compiled()
+@njit_cached()
 def by_place(bits: Any, order: Any, words: Any) -> None:
     """Set the bit of each place whose row has its bit set; `order` was checked to name rows that are there."""
     whole = U(len(order)) >> SHIFT

@@ -9,7 +9,7 @@ from bidr.index.candidates import Bitmap, Rows
 from bidr.index.lexical.analyzer import K1, B
 from bidr.index.lexical.postings import U8, U32, Postings
 from bidr.quantization.codebooks import Floats
-from bidr.utils.jit import compiled
+from bidr.utils.jit import njit_cached
 
 RANGE = 16_384
 SPARE = 4_096
@@ -47,7 +47,7 @@ def best_words(
     return scores, places, of_wanted
 
 
-@compiled()
+@njit_cached()
 def _best(
     places: U32,
     counts: U8,
@@ -83,7 +83,7 @@ def _best(
     return scores[:held].copy(), found[:held].copy(), own, True
 
 
-@compiled()
+@njit_cached()
 def _add_up(
     places: U32,
     counts: U8,
@@ -121,7 +121,7 @@ def _add_up(
     return touched
 
 
-@compiled()
+@njit_cached()
 def _take(
     met: Rows, first: int, sums: Floats, allowed: Bitmap, least: np.float32, scores: Floats, found: Rows, held: int
 ) -> int:
@@ -135,7 +135,7 @@ def _take(
     return held
 
 
-@compiled()
+@njit_cached()
 def _keep_best(scores: Floats, places: Rows, held: int, k: int) -> int:
     """Move the k best to the front, best first, equal ones by place. Only those are sorted: a full sort is dear."""
     if held > k:

@@ -6,10 +6,10 @@ import numpy as np
 
 from bidr.index.vectors.page_cache_io import SHIFT
 from bidr.index.vectors.row_layout import check_keys
-from bidr.utils.jit import compiled
+from bidr.utils.jit import njit_cached
 
 
-@compiled()
+@njit_cached()
 def spans_seen(starts: Any, ends: Any, size: int, seen: Any) -> int:
     """1: all blocks of these ranges of bytes were; 0: some were not; -1: a range is none of a file of this size."""
     told = 1
@@ -25,7 +25,7 @@ def spans_seen(starts: Any, ends: Any, size: int, seen: Any) -> int:
     return told
 
 
-@compiled()
+@njit_cached()
 def first_places(values: Any, wanted: Any, start: int, seen: Any, found: Any) -> Any:
     """By bisection where each of the wanted stands in ascending values; or the first block on the way that was not.
 

@@ -10,7 +10,7 @@ import numpy as np
 from numba import types
 
 from bidr.index.vectors.page_cache_io import BLOCK, FRUITLESS, SHIFT, WAIT_FOR, Array, Content, check
-from bidr.utils.jit import compiled
+from bidr.utils.jit import njit_cached
 
 DEPTH = 128
 SETUP, SUBMIT, GETEVENTS = (206, 209, 208) if platform.machine() == "x86_64" else (0, 2, 4)
@@ -34,13 +34,13 @@ class Requests(NamedTuple):
     content: Array  # uint8
 
 
-@compiled()
+@njit_cached()
 def _in_memory(base: int, block: int, page: int, told: Array) -> bool:
     _mincore(base + (block << SHIFT) // page * page, np.uint64(1), told.ctypes.data)
     return bool(told[0] & 1)
 
 
-@compiled()
+@njit_cached()
 def not_in_memory(blocks: Array, seen: Array, again: bool, most: int, base: int, page: int) -> Array:
     """Of sorted blocks, each once, up to `most` to be read past the page cache: not in it, never read (or `again`).
 
@@ -69,7 +69,7 @@ def not_in_memory(blocks: Array, seen: Array, again: bool, most: int, base: int,
     return found[:left]
 
 
-@compiled()
+@njit_cached()
 def places_of(rows: Array, blocks: Array, start: int, row_bytes: int, itemsize: int) -> Array:
     """Where rows begin in memory that holds sorted blocks one behind the other; -1: not all of the row is there."""
     places = np.empty(len(rows), dtype=np.int64)
@@ -86,7 +86,7 @@ def places_of(rows: Array, blocks: Array, start: int, row_bytes: int, itemsize: 
     return places
 
 
-@compiled()
+@njit_cached()
 def _ask(requests: Requests, entry: int, file: int, span: Array, at: int, number: int) -> None:
     asked = requests.asked[entry]
     asked[0] = np.uint64(number)
@@ -96,7 +96,7 @@ def _ask(requests: Requests, entry: int, file: int, span: Array, at: int, number
     asked[5] = np.uint64(span[0] << SHIFT)
 
 
-@compiled()
+@njit_cached()
 def _arrived(requests: Requests, event: Array, span: Array, at: int, size: int) -> int:
     """Whether a read brought all there is of a span; behind the file's end come zeros."""
     start, length, come = span[0] << SHIFT, (span[1] - span[0] + 1) << SHIFT, event[2]
@@ -109,7 +109,7 @@ def _arrived(requests: Requests, event: Array, span: Array, at: int, size: int) 
     return WELL
 
 
-@compiled()
+@njit_cached()
 def read_past(requests: Requests, file: int, size: int, spans: Array, content: Content) -> int:
     """Read spans of blocks one behind the other into memory, and check them while others are on their way.
 

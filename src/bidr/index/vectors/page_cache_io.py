@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import types
 
-from bidr.utils.jit import compiled
+from bidr.utils.jit import njit_cached
 
 Array = npt.NDArray[Any]
 
@@ -56,7 +56,7 @@ class Content(NamedTuple):
     seen: Array
 
 
-@compiled()
+@njit_cached()
 def all_seen(rows: Array, count: int, start: int, row_bytes: int, seen: Array) -> bool:
     """Whether all rows exist and all their blocks were read: the common case, told without making an array."""
     for row in rows:
@@ -70,7 +70,7 @@ def all_seen(rows: Array, count: int, start: int, row_bytes: int, seen: Array) -
     return True
 
 
-@compiled()
+@njit_cached()
 def unseen(rows: Array, count: int, start: int, row_bytes: int, seen: Array, everything: bool) -> Any:
     """Blocks of rows that were never read (or all their blocks), unsorted; and the first row that does not exist."""
     most = (row_bytes >> SHIFT) + 2
@@ -89,7 +89,7 @@ def unseen(rows: Array, count: int, start: int, row_bytes: int, seen: Array, eve
     return blocks[:found], -1
 
 
-@compiled()
+@njit_cached()
 def ranges(blocks: Array) -> Any:
     """(first, last) of what lies together in sorted blocks."""
     spans, last = np.empty((len(blocks), 2), dtype=np.int64), -1
@@ -102,12 +102,12 @@ def ranges(blocks: Array) -> Any:
     return spans[: last + 1]
 
 
-@compiled()
+@njit_cached()
 def _product(word: Any, key: Any) -> Any:
     return ((word + key) & LOW) * (((word >> HALF) + (key >> HALF)) & LOW)
 
 
-@compiled()
+@njit_cached()
 def checksum(words: Array, tail: Array, block: int, keys: Array) -> Any:
     """32 bits of a block, filled up with zeros where the file ends in it. `tail`: bytes behind the last whole word.
 
@@ -128,7 +128,7 @@ def checksum(words: Array, tail: Array, block: int, keys: Array) -> Any:
     return np.uint32((total * MIX) >> HALF)
 
 
-@compiled()
+@njit_cached()
 def checksums(words: Array, tail: Array, keys: Array) -> Array:
     """Of all blocks."""
     found = np.empty((8 * len(words) + len(tail) + BLOCK - 1) >> SHIFT, dtype=np.uint32)
@@ -137,7 +137,7 @@ def checksums(words: Array, tail: Array, keys: Array) -> Array:
     return found
 
 
-@compiled()
+@njit_cached()
 def check(content: Content, first: int, last: int, at: int) -> Any:
     """Mark blocks as read, each only if it is whole; the first that is not, or -1. Without checksums all are.
 
@@ -152,7 +152,7 @@ def check(content: Content, first: int, last: int, at: int) -> Any:
     return -1
 
 
-@compiled()
+@njit_cached()
 def _ask(queue: Queue, tail: Any, file: int, spans: Array, number: int) -> None:
     """From the last byte of the first block to the first byte of the last: all pages come, hardly a byte is copied."""
     first, last = spans[number, 0], spans[number, 1]
@@ -167,7 +167,7 @@ def _ask(queue: Queue, tail: Any, file: int, spans: Array, number: int) -> None:
     entry[5] = entry[6] = entry[7] = np.uint64(0)
 
 
-@compiled()
+@njit_cached()
 def read_by_ring(queue: Queue, file: int, spans: Array, content: Content) -> Any:
     """Bring spans into the page cache with up to `depth` reads in flight, and check them while others are.
 
@@ -209,7 +209,7 @@ def read_by_ring(queue: Queue, file: int, spans: Array, content: Content) -> Any
     return bad, error, damaged
 
 
-@compiled()
+@njit_cached()
 def read_by_advice(base: int, file: int, spans: Array, page: int, content: Content) -> Any:
     """The same without io_uring: advice for every span, which starts the reads, then a byte of each block, which waits.
 

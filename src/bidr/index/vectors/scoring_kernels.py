@@ -13,7 +13,7 @@ from numba import types
 from numba.core.cgutils import get_or_insert_function
 from numba.extending import intrinsic
 
-from bidr.utils.jit import compiled
+from bidr.utils.jit import njit_cached
 
 Array = npt.NDArray[Any]
 Made = tuple[Any, Callable[..., Any]]
@@ -97,14 +97,14 @@ def _scale_after(_: Any, array: Any, place: Any) -> Made:
 scale_after = intrinsic(_scale_after)
 
 
-@compiled()
+@njit_cached()
 def major_faults(usage: Array) -> Any:
     """How often this thread has waited for the disk at a page that was not in memory."""
     _getrusage(RUSAGE_THREAD, usage.ctypes.data)
     return usage[MAJOR_FAULTS]
 
 
-@compiled(loose_sums=True)
+@njit_cached(reorder_sums=True)
 def product(stored: Array, start: Any, query: Array) -> Any:
     """Inner product of the row from `start` on with a query: the same sum in the same order for every row."""
     total = np.float32(0)
@@ -113,7 +113,7 @@ def product(stored: Array, start: Any, query: Array) -> Any:
     return total * scale_after(stored, start + np.uint64(len(query)))
 
 
-@compiled()
+@njit_cached()
 def score(stored: Array, stride: int, rows: Array, query: Array, scores: Array, done: int, watch: bool) -> int:
     """Fill scores[done:]; a row of -1 scores -inf. Returns how many are filled.
 
@@ -137,7 +137,7 @@ def score(stored: Array, stride: int, rows: Array, query: Array, scores: Array, 
     return count
 
 
-@compiled()
+@njit_cached()
 def decode(stored: Array, stride: int, rows: Array, vectors: Array) -> None:
     """Rows as float32; of a row of -1 nothing is touched."""
     dim = vectors.shape[1]

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bidr.training.negatives.proximity_graph import ProximityGraph
-from bidr.utils.jit import compiled
+from bidr.utils.jit import njit_cached
 
 HOP_ATTEMPTS = 8
 SNOWBALL_FANOUT = 64
@@ -21,7 +21,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def _compiled(function: Function) -> Function:
-    return compiled()(function) if find_spec("numba") else function
+    return njit_cached()(function) if find_spec("numba") else function
 
 
 class Walk(NamedTuple):

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numba.cpython.unsafe.numbers import trailing_zeros
 
-from bidr.utils.jit import compiled
+from bidr.utils.jit import njit_cached
 
 # Half of the differences are below 10, a tenth above 1,000: 7 bits a byte took a quarter more room, Golomb's code half
 # as much again; pieces of 2 or 4 bits take about as much as 3.
@@ -25,7 +25,7 @@ def most_links(words: int) -> int:
     return 64 * words // (PIECE_BITS + 1)
 
 
-@compiled()
+@njit_cached()
 def bits_of(difference: int) -> int:
     """How many bits a difference takes."""
     size = PIECE_BITS + 1
@@ -35,7 +35,7 @@ def bits_of(difference: int) -> int:
     return size
 
 
-@compiled()
+@njit_cached()
 def write_links(groups: Any, words: Any) -> None:
     """Put ascending numbers, for which there is room, into words that are 0."""
     before, at = -1, U(0)
@@ -49,7 +49,7 @@ def write_links(groups: Any, words: Any) -> None:
         before, at = group, at + size
 
 
-@compiled()
+@njit_cached()
 def read_links(words: Any, start: int, width: int, groups: Any) -> int:
     """Put the numbers that are in `width` of the words, from one on, into `groups`; how many they are."""
     first, at, end, group, found = U(start), U(0), U(64 * width), np.int64(-1), 0

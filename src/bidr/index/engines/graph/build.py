@@ -16,7 +16,7 @@ from bidr.index.builder.cluster_input import in_query_space
 from bidr.index.builder.reorder import GROUP, PIECE
 from bidr.index.engines.graph.adjacency import bits_of, most_links, write_links
 from bidr.quantization.codebooks import Codebooks, Codes, Floats
-from bidr.utils.jit import compiled
+from bidr.utils.jit import njit_cached
 from bidr.utils.matmul import Columns, multiply
 
 Chosen = npt.NDArray[np.int32]
@@ -107,7 +107,7 @@ def nodes_of(count: int) -> int:
     return -(-count // NODE)
 
 
-@compiled()
+@njit_cached()
 def _decode(words: Any, codes: Any, room: Any) -> Any:
     books, _, width = words.shape
     for row in range(len(codes)):
@@ -118,7 +118,7 @@ def _decode(words: Any, codes: Any, room: Any) -> Any:
     return room[: len(codes)]
 
 
-@compiled()
+@njit_cached()
 def _best(scores: Any, count: int) -> Any:
     """Where the largest of each row are, best first, of equal ones the first.
 
@@ -138,7 +138,7 @@ def _best(scores: Any, count: int) -> Any:
     return best
 
 
-@compiled()
+@njit_cached()
 def _reaching(scores: Any, least: Any, places: Any) -> int:
     """Put where scores reach the least among the places; how many do."""
     found = 0
@@ -148,7 +148,7 @@ def _reaching(scores: Any, least: Any, places: Any) -> int:
     return found
 
 
-@compiled(loose_sums=True)
+@njit_cached(reorder_sums=True)
 def _product(vectors: Any, one: int, other: int) -> Any:
     total = np.float32(0)
     for place in range(vectors.shape[1]):
@@ -156,7 +156,7 @@ def _product(vectors: Any, one: int, other: int) -> Any:
     return total
 
 
-@compiled()
+@njit_cached()
 def _chosen(vectors: Any, scores: Any, best: Any) -> Any:
     """Which of its nearest each document chooses, best first, and -1 where there are no more."""
     chosen = np.full((len(best), CHOSEN_EACH), -1, dtype=np.int64)
@@ -171,7 +171,7 @@ def _chosen(vectors: Any, scores: Any, best: Any) -> Any:
     return chosen
 
 
-@compiled()
+@njit_cached()
 def _is_new(vectors: Any, chosen: Any, count: int, row: int, most: Any) -> bool:
     """Whether a document's product with no chosen one exceeds the most that is allowed."""
     for place in range(count):  # noqa: SIM110 - numba is slower at generators
@@ -180,7 +180,7 @@ def _is_new(vectors: Any, chosen: Any, count: int, row: int, most: Any) -> bool:
     return True
 
 
-@compiled()
+@njit_cached()
 def _note(numbers: Any, own: Any, best: Any, chosen: Any, noted: Any) -> None:
     """Put down what the documents of each group chose, in turn, then what is near to them.
 
@@ -194,7 +194,7 @@ def _note(numbers: Any, own: Any, best: Any, chosen: Any, noted: Any) -> None:
         _note_new(numbers, noted_for, group, best[mine], True, noted[group], count)
 
 
-@compiled()
+@njit_cached()
 def _note_new(numbers: Any, noted_for: Any, group: int, rows: Any, besides: bool, noted: Any, count: int) -> int:
     for rank in range(rows.shape[1]):
         for row in rows[:, rank]:
@@ -221,7 +221,7 @@ def pack_links(noted: Chosen, first: int = 0) -> Iterator[Links]:
         yield packed
 
 
-@compiled()
+@njit_cached()
 def _choosers(noted: Any) -> Any:
     """Who chose each group: where they begin, their numbers, and how soon they chose it."""
     starts = np.zeros(len(noted) + 1, dtype=np.int64)
@@ -243,7 +243,7 @@ def _choosers(noted: Any) -> Any:
     return starts, choosers, ranks
 
 
-@compiled()
+@njit_cached()
 def _pack(first: int, noted: Any, starts: Any, choosers: Any, ranks: Any, packed: Any) -> None:
     groups = np.empty(MOST_LINKS, dtype=np.int64)
     for number in range(len(packed)):
@@ -263,7 +263,7 @@ def _pack(first: int, noted: Any, starts: Any, choosers: Any, ranks: Any, packed
         write_links(groups[:used], packed[number])
 
 
-@compiled()
+@njit_cached()
 def _add(groups: Any, count: int, size: int, group: int, own: int) -> tuple[int, int]:
     """Put a group among the ascending ones if it is new and there is room; how many they are, and their bits."""
     at = np.searchsorted(groups[:count], group)

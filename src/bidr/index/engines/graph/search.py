@@ -10,13 +10,13 @@ from bidr.index.engines.graph.adjacency import read_links
 from bidr.index.engines.graph.build import MOST_LINKS, NODE
 from bidr.index.engines.topk import LAST_ROW, key_of
 from bidr.index.vectors.scoring_kernels import LINE, prefetch
-from bidr.utils.jit import compiled
+from bidr.utils.jit import njit_cached
 
 ONE = np.uint32(1)
 U = np.uint64
 
 
-@compiled()
+@njit_cached()
 def walk(
     codes: Any, table: Any, links: Any, entries: Any, starts: int, ef: int, allowed: Any, least: int, most: int
 ) -> Any:
@@ -70,7 +70,7 @@ def walk(
         found = read_links(near, here * width, width, groups)
 
 
-@compiled()
+@njit_cached()
 def _first_groups(flat: Any, numbers: Any, books: Any, entries: Any, starts: int, allowed: Any) -> tuple[Any, int, int]:
     """The groups of the best entries, with room for those that a group links to; how many of the best quarter may be
     found."""
@@ -90,7 +90,7 @@ def _first_groups(flat: Any, numbers: Any, books: Any, entries: Any, starts: int
     return groups, found, there
 
 
-@compiled()
+@njit_cached()
 def _unseen(groups: Any, found: int, seen: Any, flat: Any, size: Any, there: Any) -> int:
     """Move the groups that were not met before to the front, and ask memory for their codes; how many they are.
 
@@ -115,12 +115,12 @@ def _unseen(groups: Any, found: int, seen: Any, flat: Any, size: Any, there: Any
     return fresh
 
 
-@compiled()
+@njit_cached()
 def _is_allowed(allowed: Any, row: Any) -> bool:
     return len(allowed) == 0 or (allowed[row >> 5] >> np.uint32(row & 31)) & ONE != 0
 
 
-@compiled()
+@njit_cached()
 def _keep(heap: Any, count: int, key: Any) -> int:
     """Put a key among the kept ones, of which the smallest stands first and goes where there is no room."""
     if count < len(heap):
@@ -130,7 +130,7 @@ def _keep(heap: Any, count: int, key: Any) -> int:
     return count
 
 
-@compiled()
+@njit_cached()
 def _push(heap: Any, count: int, key: Any) -> int:
     place = count
     while place:
@@ -143,7 +143,7 @@ def _push(heap: Any, count: int, key: Any) -> int:
     return count + 1
 
 
-@compiled()
+@njit_cached()
 def _pop(heap: Any, count: int) -> int:
     """Take the smallest away."""
     count -= 1
@@ -152,7 +152,7 @@ def _pop(heap: Any, count: int) -> int:
     return count
 
 
-@compiled()
+@njit_cached()
 def _sink(heap: Any, count: int, key: Any) -> None:
     """Put a key in the place of the smallest."""
     place = 0
