@@ -93,7 +93,7 @@ def _run(args: list[str]) -> int:
         print(overview())
         return 0
     if args[0] == "--version":
-        from bidr import __version__
+        from bidr._version import __version__
 
         print(f"bidr {__version__}")
         return 0

@@ -14,9 +14,9 @@ from bidr.client.retry import Retry
 from bidr.client.transport import attempts
 from bidr.data.types import Document, plain
 from bidr.errors import ConfigError, MissingExtra
-from bidr.quantization.codebooks import Floats
 from bidr.search.searcher import Texts
 from bidr.search.types import Answers, Options, QueryVectors
+from bidr.utils.array_types import Floats
 
 T = TypeVar("T")
 URL, TIMEOUT = "http://127.0.0.1:8000", 15.0

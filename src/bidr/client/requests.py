@@ -14,8 +14,8 @@ from bidr.data.validation import check_queries, check_unicode, format_value
 from bidr.data.vector_source import as_array
 from bidr.errors import ConfigError, DataError
 from bidr.index.filters.filter_expression import check_attributes
-from bidr.quantization.codebooks import Floats
 from bidr.search.types import Answer, Answers, QueryVectors, Timings
+from bidr.utils.array_types import Floats
 
 T = TypeVar("T")
 Reply = dict[str, Any]

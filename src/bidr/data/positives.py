@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-Rows = npt.NDArray[np.int64]
+from bidr.utils.array_types import Rows
 
 
 class Pairs(NamedTuple):

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import xxhash
 
 from bidr.errors import ConfigError, DataError
-from bidr.quantization.codebooks import Floats
+from bidr.utils.array_types import Floats
 
 Metric = Literal["cosine", "ip"]
 KINDS = ("float16", "float32", "float64", "int8")

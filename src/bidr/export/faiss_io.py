@@ -8,12 +8,13 @@ import numpy as np
 import numpy.typing as npt
 
 from bidr.errors import ConfigError, DataError
-from bidr.quantization.codebooks import Codebooks, Codes, Floats
+from bidr.index.code_packing import ADD_ROWS, check_codes, pack, unpack
+from bidr.index.types import EF_CONSTRUCTION
+from bidr.quantization.codebooks import Codebooks
+from bidr.utils.array_types import Codes, Floats
 from bidr.utils.faiss_loader import load_faiss
 
 LINKS = 16
-EF_CONSTRUCTION = 200
-ADD_ROWS = 16_384
 # Of decoded codes at once: 64 MB.
 DECODED_NUMBERS = 1 << 24
 SUPPORTED = (
@@ -188,38 +189,6 @@ def stored_codes(storage: Any) -> Codes:
     faiss = load_faiss()
     view: Codes = faiss.rev_swig_ptr(storage.codes.data(), storage.ntotal * storage.code_size)
     return view.reshape(storage.ntotal, storage.code_size)
-
-
-def pack(codes: Codes, bits: int) -> Codes:
-    """Faiss's layout: 8-bit codes as they are, two 4-bit codes a byte with the first one low."""
-    if bits == 8:
-        return np.ascontiguousarray(codes)
-    even = np.pad(codes, ((0, 0), (0, codes.shape[1] % 2)))
-    return np.ascontiguousarray(even[:, 0::2] | (even[:, 1::2] << 4))
-
-
-def unpack(packed: Codes, books: int, bits: int) -> Codes:
-    """One code a byte again: (n, M)."""
-    if bits == 8:
-        return packed
-    return np.stack((packed & 15, packed >> 4), axis=2).reshape(len(packed), -1)[:, :books].copy()
-
-
-def check_codes(codebooks: Codebooks, codes: Codes) -> None:
-    """Refuse codes that do not belong to the codebooks, before anything is built."""
-    if codebooks.words not in (16, 256):
-        raise ConfigError(f"codewords per book: given {codebooks.words}, expected 256 (8 bits) or 16 (4 bits)")
-    if codes.dtype != np.uint8 or codes.ndim != 2 or codes.shape[1] != codebooks.books:
-        raise DataError(
-            f"codes: given {codes.dtype} of shape {codes.shape}, expected uint8 of (documents, {codebooks.books}); "
-            "encode them with the same codebooks"
-        )
-    if len(codes) == 0:
-        raise DataError("codes: given none, expected at least one document")
-    for start in range(0, len(codes), ADD_ROWS):
-        largest = int(codes[start : start + ADD_ROWS].max())
-        if largest >= codebooks.words:
-            raise DataError(f"codes: codeword number {largest} given, expected numbers below {codebooks.words}")
 
 
 def inner_product_table(centroids: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:

@@ -224,7 +224,7 @@ def _roles(model: Model, names: dict[str, str]) -> list[Role]:
 
 
 def _about(model: Model, encoders: dict[str, Encoder], roles: list[Role], checks: list[Checked]) -> dict[str, Any]:
-    from bidr import __version__
+    from bidr._version import __version__
 
     about: dict[str, Any] = {
         "format": FORMAT,

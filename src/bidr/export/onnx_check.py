@@ -4,17 +4,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 from tokenizers import Tokenizer
 
 from bidr.errors import ModelError
 from bidr.models.corpus_encoding import encode_texts
 from bidr.models.encoder import Encoder
+from bidr.utils.array_types import Floats
 
 TOLERANCE = 1e-4
 LENGTHS = (0, 1, 2, 3, 5, 9, 17, 33, 65, 129, 257)
 MOST_TOKENS = 512
-Floats = npt.NDArray[np.float32]
 
 
 class Role(NamedTuple):

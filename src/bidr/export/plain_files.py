@@ -23,7 +23,6 @@ import numpy.typing as npt
 from bidr.errors import ConfigError, StorageError
 from bidr.export.faiss_io import InLists, export_faiss, export_lists
 from bidr.export.readme import Asked, readme
-from bidr.index.candidates import Rows
 from bidr.index.documents.document_store import IDS
 from bidr.index.engines.ivf import default_visits
 from bidr.index.live.segment import Part, unpack
@@ -31,6 +30,7 @@ from bidr.index.live.segment_merge import CodesOf
 from bidr.index.live.view import LiveView
 from bidr.index.vectors import write_npy_header
 from bidr.quantization.codebooks import Codebooks
+from bidr.utils.array_types import Rows
 from bidr.utils.faiss_loader import load_faiss
 from bidr.utils.files import NewFile, new_folder, remove, storage_errors, sync_file, sync_folder
 from bidr.utils.progress import bar

@@ -10,7 +10,6 @@ import numpy.typing as npt
 from bidr.errors import REBUILD, ConfigError, DataError, IndexFolderError, ModelError
 from bidr.export.faiss_io import InLists, export_faiss, export_lists
 from bidr.index.builder.build import VECTORS_FILE
-from bidr.index.candidates import Candidates, Rows
 from bidr.index.documents.document_store import IDS, DocumentFile
 from bidr.index.engines.engine_files import (
     CENTROIDS_FILE,
@@ -34,9 +33,11 @@ from bidr.index.storage.manifest import (
     open_segment,
 )
 from bidr.index.storage.verified_mmap import CheckedArray
+from bidr.index.types import Candidates
 from bidr.index.vectors import VectorFile
 from bidr.quantization.codebooks import Codebooks
 from bidr.quantization.learned_ivf import LearnedLists
+from bidr.utils.array_types import Rows
 
 if TYPE_CHECKING:
     from bidr.index.live.view import LiveCandidates

@@ -8,12 +8,12 @@ import numpy as np
 import numpy.typing as npt
 
 from bidr.errors import DataError
-from bidr.quantization.codebooks import Codebooks, Codes, Floats
+from bidr.quantization.codebooks import Codebooks
+from bidr.utils.array_types import Bitmap, Codes, Floats, Rows
 
-Rows = npt.NDArray[np.int64]
-Bitmap = npt.NDArray[np.uint8]
 Words = npt.NDArray[np.uint32]
 
+EF_CONSTRUCTION = 200
 QUERIES_A_THREAD = 8
 
 

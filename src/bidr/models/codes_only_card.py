@@ -76,7 +76,7 @@ def write_frozen_card(model: "FrozenModel") -> Path:
 
 def frozen_card(model: "FrozenModel") -> str:
     """The text of the card: nothing of it but sizes tells of the vectors."""
-    from bidr import __version__
+    from bidr._version import __version__
 
     training, books = model.training, model.codebooks
     rows = {

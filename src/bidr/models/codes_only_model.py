@@ -21,7 +21,7 @@ from bidr.models.codes_only_card import write_frozen_card
 from bidr.models.saved_model import FORMAT, QUANTIZER, Model, check_about, is_length, read_about, update_from
 from bidr.quantization import Codebooks
 from bidr.quantization.additive_quantizer import Additive, load_query
-from bidr.quantization.codebooks import Floats
+from bidr.utils.array_types import Floats
 from bidr.utils.files import storage_errors, write_signed_json
 from bidr.utils.matmul import matmul_transposed
 

@@ -112,7 +112,7 @@ def _front_matter(model: Model) -> str:
 def _about(model: Model) -> list[tuple[str, str]]:
     from torch import __version__ as torch_version
 
-    from bidr import __version__
+    from bidr._version import __version__
 
     training, text, books = model.training, model.text, model.codebooks
     used = training.get("codewords")

@@ -14,8 +14,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, get_args
 
-import numpy as np
-import numpy.typing as npt
 import xxhash
 
 from bidr.data import Titles
@@ -25,6 +23,7 @@ from bidr.models.corpus_encoding import encode_texts
 from bidr.models.encoder import Encoder
 from bidr.quantization import Codebooks
 from bidr.quantization.learned_ivf import LearnedLists
+from bidr.utils.array_types import Floats
 from bidr.utils.files import PIECE, open_to_read, parse_signed_json, read_up_to, storage_errors, write_signed_json
 
 FORMAT, MOST_ABOUT = 1, 64 << 20
@@ -45,7 +44,6 @@ UNSIGNED_KEYS = frozenset(
     ]
 )
 QUANTIZER, LISTS = "quantizer.safetensors", "lists.safetensors"
-Floats = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,10 +15,10 @@ from bidr.data.vector_source import VectorRows, check_dims, open_vectors
 from bidr.errors import ConfigError, ModelError
 from bidr.index.builder.build import build_index
 from bidr.index.builder.journal import Step, Work, forget, stamp_of, working
-from bidr.index.candidates import choose_engine
 from bidr.index.cost_model.memory_budget import build_peaks, check_budget, watched
 from bidr.index.cost_model.sizes import Shape
 from bidr.index.engines.engine_files import write_codebooks
+from bidr.index.engines.factory import choose_engine
 from bidr.index.live.drift import ERRORS_SAMPLED
 from bidr.index.storage.manifest import ModelStamp, Spread
 from bidr.index.vectors import Kind
@@ -26,12 +26,13 @@ from bidr.models.codes_only_model import FrozenModel, open_model
 from bidr.models.corpus_encoding import encode_corpus
 from bidr.models.saved_model import Model
 from bidr.quantization.additive_quantizer import Additive
-from bidr.quantization.codebooks import Codebooks, Codes
+from bidr.quantization.codebooks import Codebooks
 from bidr.quantization.opq import PlainCodes, encode_blocks
 from bidr.quantization.pq_training import too_few
 from bidr.quantization.reconstruction_error import code_errors
 from bidr.training.data import tokenise_documents
 from bidr.training.run import pick_device
+from bidr.utils.array_types import Codes
 from bidr.utils.progress import say
 
 Vectors = Path | str | npt.NDArray[Any]

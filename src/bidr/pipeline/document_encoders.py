@@ -7,8 +7,9 @@ from bidr.data import Document, document_text
 from bidr.data.vector_source import VectorRows
 from bidr.errors import ConfigError, DataError
 from bidr.index.live.types import Coded, Coder
-from bidr.quantization.codebooks import Codebooks, Floats
+from bidr.quantization.codebooks import Codebooks
 from bidr.quantization.reconstruction_error import code_errors
+from bidr.utils.array_types import Floats
 
 if TYPE_CHECKING:
     from bidr.models.codes_only_model import FrozenModel

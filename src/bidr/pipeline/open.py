@@ -17,10 +17,10 @@ from bidr.models.codes_only_model import FrozenModel, open_model
 from bidr.models.saved_model import Model
 from bidr.pipeline.build import Vectors
 from bidr.pipeline.document_encoders import frozen_coder, plain_coder, text_coder
-from bidr.quantization.codebooks import Floats
 from bidr.search.searcher import QueryEncoder, Searcher, check_number
 from bidr.search.types import Options, QueryVectors, Ranking
 from bidr.training.run import pick_device
+from bidr.utils.array_types import Floats
 
 
 class OpenIndex(Searcher):

@@ -11,8 +11,8 @@ from bidr.index.repair.salvage import ModelOfIndex, OpenModel, RepairReport, sal
 from bidr.index.storage.manifest import ModelStamp
 from bidr.models.codes_only_model import FrozenModel, open_model
 from bidr.models.saved_model import Model
-from bidr.quantization.codebooks import Codes, Floats
 from bidr.training.run import pick_device
+from bidr.utils.array_types import Codes, Floats
 
 LOST_SUFFIX = ".lost.jsonl"
 

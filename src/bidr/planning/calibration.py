@@ -19,7 +19,6 @@ import numpy as np
 
 from bidr.data.vector_source import VectorRows, let_go, open_vectors
 from bidr.errors import BidrError, ConfigError
-from bidr.export.faiss_io import EF_CONSTRUCTION
 from bidr.index.builder import block_centroids as coding
 from bidr.index.builder import coarse_clustering as clusters
 from bidr.index.builder import reorder as arrange
@@ -33,11 +32,13 @@ from bidr.index.engines.graph import build as linking
 from bidr.index.engines.graph.engine import chosen_from
 from bidr.index.engines.pshufb import BLOCK
 from bidr.index.lexical.size_estimate import counted as counted_words
+from bidr.index.types import EF_CONSTRUCTION
 from bidr.planning.synthetic import made_documents, made_vectors
-from bidr.quantization.codebooks import Codebooks, Codes
+from bidr.quantization.codebooks import Codebooks
 from bidr.quantization.kmeans import add_rows
 from bidr.quantization.opq import encode_blocks
 from bidr.quantization.pq_training import FIT_ROWS, fit
+from bidr.utils.array_types import Codes
 from bidr.utils.progress import say, silent
 from bidr.utils.step_timer import Seconds, counted
 

@@ -7,7 +7,8 @@ from bidr.index.builder.coarse_clustering import lists_for
 from bidr.index.builder.in_memory import make_scan
 from bidr.index.engines.graph.engine import Graph, compared_by_walk, walked
 from bidr.index.engines.ivf import Lists, default_visits
-from bidr.quantization.codebooks import Codebooks, Codes, Floats
+from bidr.quantization.codebooks import Codebooks
+from bidr.utils.array_types import Codes, Floats
 
 # Of so few documents a scan takes what a query takes however few there are; of as many runs the quickest counts.
 FEW, RUNS = 256, 3

@@ -3,7 +3,7 @@
 import numpy as np
 
 from bidr.data.types import Document
-from bidr.quantization.codebooks import Floats
+from bidr.utils.array_types import Floats
 
 CENTRES, VOCABULARY = 500, 50_000
 # Dimensions that matter less and less: so that documents choose as many links of a graph as MiniLM's do, 42 of 250 with

@@ -14,7 +14,6 @@ import numpy.typing as npt
 from bidr.data.vector_source import VectorRows, check_same_dim
 from bidr.errors import ConfigError, DataError
 from bidr.index.builder.build import build_index
-from bidr.index.candidates import Rows
 from bidr.index.cost_model.sizes import BITS, ENGINES
 from bidr.index.engines.graph.engine import Graph
 from bidr.index.engines.ivf import Lists
@@ -24,12 +23,12 @@ from bidr.index.vectors import Kind
 from bidr.pipeline.api import open_index
 from bidr.planning.extrapolation import Growth, visits_of
 from bidr.planning.plan import Corpus, fits
-from bidr.quantization.codebooks import Floats
 from bidr.quantization.exact_search import top_k
 from bidr.quantization.opq import bits_for
 from bidr.quantization.pq_training import fit
 from bidr.search.searcher import Searcher
 from bidr.search.types import QueryVectors
+from bidr.utils.array_types import Floats, Rows
 
 QUESTIONS, SEED = 300, 0
 ANY = 1 << 60

@@ -14,16 +14,9 @@ import numpy as np
 from bidr.data.vector_source import VectorRows
 from bidr.errors import ConfigError, ModelError
 from bidr.quantization.beam_search import BeamSearch
-from bidr.quantization.codebooks import (
-    UNREADABLE,
-    Codebooks,
-    Codes,
-    Floats,
-    check_arrays,
-    check_sums,
-    load_arrays,
-)
+from bidr.quantization.codebooks import UNREADABLE, Codebooks, check_arrays, check_sums, load_arrays
 from bidr.quantization.pq_training import fit, too_few
+from bidr.utils.array_types import Codes, Floats
 from bidr.utils.faiss_loader import load_faiss
 from bidr.utils.files import open_to_read
 from bidr.utils.matmul import matmul_transposed

@@ -7,15 +7,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from bidr.errors import ConfigError, ModelError
 from bidr.quantization.kmeans import Nearest
+from bidr.utils.array_types import Codes, Floats
 from bidr.utils.files import open_to_read
 from bidr.utils.matmul import Columns, matmul_transposed, multiply
-
-Floats = npt.NDArray[np.float32]
-Codes = npt.NDArray[np.uint8]
 
 ENCODE_ROWS = 16_384
 MOST_HEADER = 1 << 20

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bidr.quantization.codebooks import Codes
+from bidr.utils.array_types import Codes
 
 
 class Usage(NamedTuple):

@@ -6,9 +6,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from bidr.quantization.codebooks import Codebooks, Codes, Floats
+from bidr.quantization.codebooks import Codebooks
 from bidr.quantization.pq_training import FIT_ROWS
 from bidr.quantization.torch_kmeans import assign, kmeans
+from bidr.utils.array_types import Codes, Floats
 
 AT_ONCE = 65_536
 

@@ -6,7 +6,8 @@ from typing import NamedTuple
 import numpy as np
 
 from bidr.errors import DataError, ModelError
-from bidr.quantization.codebooks import UNREADABLE, Codebooks, Floats, check_arrays, load_arrays
+from bidr.quantization.codebooks import UNREADABLE, Codebooks, check_arrays, load_arrays
+from bidr.utils.array_types import Floats
 from bidr.utils.matmul import matmul_transposed
 
 

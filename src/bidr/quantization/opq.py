@@ -7,8 +7,9 @@ import numpy as np
 
 from bidr.data.vector_source import Metric, VectorRows
 from bidr.errors import ConfigError, DataError
-from bidr.quantization.codebooks import ENCODE_ROWS, Codebooks, Codes, check_shape
+from bidr.quantization.codebooks import ENCODE_ROWS, Codebooks, check_shape
 from bidr.quantization.pq_training import FIT_ROWS, fit
+from bidr.utils.array_types import Codes
 
 USUAL_BYTES, PLANNED_BYTES = 32, 16
 # Distances between larger numbers do not fit 32 bits.

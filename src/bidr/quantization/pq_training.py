@@ -7,8 +7,9 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from bidr.errors import DataError
-from bidr.quantization.codebooks import Codebooks, Floats, check_shape
+from bidr.quantization.codebooks import Codebooks, check_shape
 from bidr.quantization.kmeans import Nearest, Numbers, add_rows
+from bidr.utils.array_types import Floats
 from bidr.utils.matmul import Columns, matmul_transposed, multiply
 
 FIT_ROWS = 20_000

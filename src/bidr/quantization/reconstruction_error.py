@@ -3,7 +3,8 @@
 import numpy as np
 
 from bidr.quantization.additive_quantizer import Additive, summed
-from bidr.quantization.codebooks import Codebooks, Codes, Floats
+from bidr.quantization.codebooks import Codebooks
+from bidr.utils.array_types import Codes, Floats
 
 
 def code_errors(codebooks: Codebooks | Additive, vectors: Floats, codes: Codes) -> Floats:

@@ -3,7 +3,8 @@
 import torch
 from torch import Tensor
 
-from bidr.quantization.codebooks import Codebooks, Codes, Floats
+from bidr.quantization.codebooks import Codebooks
+from bidr.utils.array_types import Codes, Floats
 
 # On a CPU, tables of distances that fit the cache take half the time.
 CHUNK_ROWS = {"cpu": 512, "cuda": 4_096}

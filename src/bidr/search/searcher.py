@@ -10,15 +10,14 @@ import numpy as np
 from bidr.data.validation import check_queries
 from bidr.data.vector_source import as_array
 from bidr.errors import ConfigError, DataError
-from bidr.index.candidates import Rows
 from bidr.index.lexical.candidate_union import Joined
 from bidr.index.live.lexical_search import with_words
 from bidr.index.live.live_index import LiveIndex
 from bidr.index.live.view import LiveView
 from bidr.index.reader import IndexReader
 from bidr.index.storage.manifest import Manifest
-from bidr.quantization.codebooks import Floats
 from bidr.search.types import STEPS, Answer, Answers, Options, QueryVectors, Ranking, Timings
+from bidr.utils.array_types import Floats, Rows
 
 CANDIDATES = 200
 Texts = list[str] | tuple[str, ...]

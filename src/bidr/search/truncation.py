@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 from bidr.errors import ConfigError
-from bidr.quantization.codebooks import Floats
 from bidr.search.searcher import Searcher, StoredVectors
+from bidr.utils.array_types import Floats
 from bidr.utils.matmul import matmul_transposed
 
 SAMPLE = 10_000

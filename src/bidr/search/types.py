@@ -4,10 +4,9 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, TypedDict
 
 from bidr.data.types import Document
-from bidr.index.candidates import Rows
 from bidr.index.live.view import LiveView
 from bidr.index.reader import IndexReader
-from bidr.quantization.codebooks import Floats
+from bidr.utils.array_types import Floats, Rows
 
 STEPS = ("encode", "candidates", "reads", "ranking")
 

@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 
 from bidr.data.types import Document
-from bidr.index.candidates import Rows
 from bidr.index.documents.document_store import DocumentFile
 from bidr.index.documents.id_index import Names
 from bidr.index.live.segment import Part
 from bidr.index.live.view import LiveView
+from bidr.utils.array_types import Rows
 
 Fields = dict[str, Any]
 Values = list[Any]

@@ -19,11 +19,11 @@ from bidr.index.live.view import LiveView
 from bidr.index.reader import check_model
 from bidr.index.storage import checksum_kernels as looking
 from bidr.index.storage.manifest import current_generation
-from bidr.quantization.codebooks import Floats
 from bidr.search.evaluation import recall_of
 from bidr.search.searcher import CANDIDATES, Searcher
 from bidr.search.types import QueryVectors
 from bidr.server.document_lookup import Finder
+from bidr.utils.array_types import Floats
 
 if TYPE_CHECKING:
     from bidr.models.codes_only_model import FrozenModel

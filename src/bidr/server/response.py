@@ -5,10 +5,9 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from bidr.index.candidates import Rows
-from bidr.quantization.codebooks import Floats
 from bidr.server.document_lookup import Columns
 from bidr.server.json_encoding import dump_json
+from bidr.utils.array_types import Floats, Rows
 
 NOT_GIVEN = {"word_rank": b"0"}
 

@@ -5,13 +5,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bidr.index.candidates import Rows
-from bidr.quantization.codebooks import Floats
 from bidr.search.types import QueryVectors, Timings
 from bidr.server.errors import OVER, Late
 from bidr.server.index_holder import Serving
 from bidr.server.response import Numbers, body_of, result_of
 from bidr.server.search_request import Asked
+from bidr.utils.array_types import Floats, Rows
 from bidr.utils.deadline import ending
 
 AT_ONCE = 8

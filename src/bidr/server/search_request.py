@@ -8,10 +8,10 @@ import numpy as np
 import orjson
 
 from bidr.errors import written
-from bidr.quantization.codebooks import Floats
 from bidr.server.errors import Invalid, Refused
 from bidr.server.limits import Limits
 from bidr.server.query_params import OPTIONS, Options, Rules, Said, options_of
+from bidr.utils.array_types import Floats
 
 FIELDS = ("texts", "vectors", *OPTIONS)
 LARGEST = 1e18

@@ -12,10 +12,10 @@ from bidr.index.live.writer import LiveWriter
 from bidr.index.reader import check_model
 from bidr.index.storage.live_state import model_of
 from bidr.pipeline.document_encoders import frozen_coder, plain_coder, text_coder
-from bidr.quantization.codebooks import Floats
 from bidr.server.errors import Conflict, NotThere, Refused
 from bidr.server.index_holder import MakeService
 from bidr.server.json_logs import log
+from bidr.utils.array_types import Floats
 
 if TYPE_CHECKING:
     from bidr.models.codes_only_model import FrozenModel

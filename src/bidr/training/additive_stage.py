@@ -6,7 +6,7 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
-from bidr.data.positives import Pairs, Rows
+from bidr.data.positives import Pairs
 from bidr.data.vector_source import Metric, VectorRows
 from bidr.models.corpus_encoding import discard, encode_rows
 from bidr.models.encoder import Encoder
@@ -21,6 +21,7 @@ from bidr.training.losses.distillation import Leader, Passages
 from bidr.training.losses.objectives import CODEBOOKS
 from bidr.training.mining import TEACHER
 from bidr.training.run import DONE, Workshop
+from bidr.utils.array_types import Rows
 from bidr.utils.files import write_json
 from bidr.utils.progress import say
 

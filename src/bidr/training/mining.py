@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from bidr.data.positives import Rows, without_positives
+from bidr.data.positives import without_positives
 from bidr.models.corpus_encoding import discard, encode_corpus, encode_rows
 from bidr.models.encoder import Encoder
 from bidr.quantization import Codebooks
@@ -15,6 +15,7 @@ from bidr.training.negatives.false_negatives import judged_by_vectors, without_d
 from bidr.training.negatives.proximity_graph import ProximityGraph, build_graph
 from bidr.training.negatives.samplers import LocalBatches, Plan, RandomBatches, Refreshed, Sampler, locality
 from bidr.training.run import Observe, Workshop
+from bidr.utils.array_types import Rows
 from bidr.utils.progress import say
 
 DOCUMENTS_PER_HOP, LEAST_HOPS = 2_000, 10

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 
 from bidr.data import Dataset, document_text, train_wordpieces
-from bidr.data.positives import Rows, without_positives
+from bidr.data.positives import without_positives
 from bidr.errors import ConfigError
 from bidr.models.auto import load_encoder
 from bidr.models.bag_of_tokens import BagEncoder
@@ -33,6 +33,7 @@ from bidr.training.negatives.bm25 import Bm25
 from bidr.training.negatives.samplers import Plan, RandomBatches, Sampler
 from bidr.training.stage_cache import stage_name
 from bidr.training.validator import make_probe
+from bidr.utils.array_types import Rows
 from bidr.utils.files import storage_errors, write_json
 from bidr.utils.progress import say
 

@@ -5,13 +5,13 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from bidr.data.positives import Pairs, Rows
+from bidr.data.positives import Pairs
 from bidr.models.corpus_encoding import encode_rows
 from bidr.models.encoder import Encoder
 from bidr.quantization import Codebooks, usage
-from bidr.quantization.codebooks import Codes
 from bidr.quantization.exact_search import top_k, top_k_codes
 from bidr.training.data import Material
+from bidr.utils.array_types import Codes, Rows
 
 ANSWERS = 10
 ANSWERS_MEASURE = f"R@{ANSWERS}"

@@ -9,7 +9,7 @@ from bidr.index.builder.block_centroids import MeanCoder, sampled
 from bidr.index.builder.journal import Files, Step, Work, write_rows
 from bidr.index.engines.block_centroids import book_shape
 from bidr.index.engines.engine_files import MEAN_WORDS_FILE, MEANS_FILE, read_words
-from bidr.quantization.codebooks import Codes, Floats
+from bidr.utils.array_types import Codes, Floats
 
 AT_ONCE = 8_192
 

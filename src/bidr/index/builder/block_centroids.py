@@ -2,12 +2,12 @@
 
 import numpy as np
 
-from bidr.export.faiss_io import pack
+from bidr.index.code_packing import pack
 from bidr.index.engines.block_centroids import BITS, FITTED, ROUNDS, WORDS, book_shape, filled
 from bidr.index.engines.pshufb import BLOCK
-from bidr.quantization.codebooks import Codes, Floats
 from bidr.quantization.kmeans import Nearest
 from bidr.quantization.pq_training import first_centroids, kmeans_step
+from bidr.utils.array_types import Codes, Floats
 
 SEED = 0
 

@@ -12,7 +12,6 @@ from bidr.data.dataset import Titles
 from bidr.data.types import Document
 from bidr.data.vector_source import check_dims
 from bidr.errors import DataError
-from bidr.export.faiss_io import EF_CONSTRUCTION, pack
 from bidr.index.builder import coarse_clustering as clusters
 from bidr.index.builder.block_centroid_step import write_means
 from bidr.index.builder.block_centroids import means_of
@@ -20,7 +19,7 @@ from bidr.index.builder.cluster_input import Decoded, Source, source_of
 from bidr.index.builder.inputs import Names, Stored, check_arrays, check_settings, stamps_of
 from bidr.index.builder.journal import Files, Step, Work, forget, write_array, write_rows
 from bidr.index.builder.partitioning import Division, as_learned, by_kmeans, ordered, write_lists
-from bidr.index.candidates import choose_engine
+from bidr.index.code_packing import pack
 from bidr.index.documents.document_store import write_documents
 from bidr.index.engines.block_centroids import blocks_of, has_means
 from bidr.index.engines.engine_files import (
@@ -31,13 +30,16 @@ from bidr.index.engines.engine_files import (
     order_type,
     write_codebooks,
 )
+from bidr.index.engines.factory import choose_engine
 from bidr.index.engines.pshufb import BLOCK
 from bidr.index.lexical.postings_files import WordsWriter
 from bidr.index.storage.commit import Begin, new_generation
 from bidr.index.storage.manifest import Manifest, ModelStamp, Spread, checksum
+from bidr.index.types import EF_CONSTRUCTION
 from bidr.index.vectors import WRITE_ROWS, Kind, VectorWriter
-from bidr.quantization.codebooks import Codebooks, Codes
+from bidr.quantization.codebooks import Codebooks
 from bidr.quantization.learned_ivf import LearnedLists
+from bidr.utils.array_types import Codes
 from bidr.utils.progress import bar
 from bidr.utils.step_timer import spending
 

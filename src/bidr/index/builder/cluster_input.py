@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bidr.quantization.codebooks import Codebooks, Codes, Floats
+from bidr.quantization.codebooks import Codebooks
+from bidr.utils.array_types import Codes, Floats
 from bidr.utils.matmul import matmul_transposed
 
 AT_ONCE = 8_192

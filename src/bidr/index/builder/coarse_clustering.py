@@ -12,8 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from bidr.index.builder.cluster_input import Decoded, Source
-from bidr.quantization.codebooks import Codebooks, Codes, Floats
+from bidr.quantization.codebooks import Codebooks
 from bidr.quantization.kmeans import Nearest, Numbers, add_rows
+from bidr.utils.array_types import Codes, Floats
 from bidr.utils.faiss_loader import load_faiss
 
 POINTS_A_LIST, ROUNDS, SEED = 64, 10, 0

@@ -2,19 +2,20 @@
 
 import numpy as np
 
-from bidr.export.faiss_io import EF_CONSTRUCTION, check_codes, pack
 from bidr.index.builder.block_centroids import coded_means, means_of
 from bidr.index.builder.cluster_input import Decoded, source_of
 from bidr.index.builder.coarse_clustering import clusters
 from bidr.index.builder.reorder import arranged, in_a_row, in_blocks
+from bidr.index.code_packing import check_codes, pack
 from bidr.index.engines.block_centroids import Means, has_means
 from bidr.index.engines.code_store import CodeStore
 from bidr.index.engines.flat import Scan
 from bidr.index.engines.graph.engine import Graph, build_links
 from bidr.index.engines.ivf import Lists
 from bidr.index.engines.pshufb import BLOCK
-from bidr.index.types import Rows
-from bidr.quantization.codebooks import Codebooks, Codes, Floats
+from bidr.index.types import EF_CONSTRUCTION
+from bidr.quantization.codebooks import Codebooks
+from bidr.utils.array_types import Codes, Floats, Rows
 
 
 def make_scan(codebooks: Codebooks, codes: Codes) -> Scan:

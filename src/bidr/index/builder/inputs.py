@@ -10,10 +10,12 @@ from bidr.data.dataset import Titles
 from bidr.data.types import Document
 from bidr.data.vector_source import cut_off
 from bidr.errors import ConfigError, DataError
-from bidr.export.faiss_io import EF_CONSTRUCTION, check_codes
 from bidr.index.builder.journal import Work, stamp_of
+from bidr.index.code_packing import check_codes
+from bidr.index.types import EF_CONSTRUCTION
 from bidr.index.vectors import Kind
-from bidr.quantization.codebooks import Codebooks, Codes
+from bidr.quantization.codebooks import Codebooks
+from bidr.utils.array_types import Codes
 
 
 class Names(NamedTuple):

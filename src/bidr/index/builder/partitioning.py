@@ -15,8 +15,9 @@ from bidr.index.engines.block_centroids import has_means
 from bidr.index.engines.engine_files import CENTROIDS_FILE, LEARNED_FILE, OFFSETS_FILE, order_type
 from bidr.index.engines.pshufb import BLOCK
 from bidr.index.storage.manifest import checksum
-from bidr.quantization.codebooks import Codebooks, Codes, Floats
+from bidr.quantization.codebooks import Codebooks
 from bidr.quantization.learned_ivf import LearnedLists
+from bidr.utils.array_types import Codes, Floats
 from bidr.utils.progress import bar
 from bidr.utils.step_timer import spending
 

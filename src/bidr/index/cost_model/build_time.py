@@ -4,7 +4,6 @@ import math
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from bidr.export.faiss_io import EF_CONSTRUCTION
 from bidr.index.builder.coarse_clustering import MANY_LISTS, ORDERED_DOCUMENTS, ROUNDS, sample_size
 from bidr.index.builder.reorder import GROUP, PIECE, TOGETHER
 from bidr.index.cost_model.sizes import FLOAT, Shape
@@ -12,6 +11,7 @@ from bidr.index.engines.block_centroids import has_means
 from bidr.index.engines.graph.build import AMONG, RANGE
 from bidr.index.engines.graph.engine import chosen_from
 from bidr.index.engines.pshufb import BLOCK
+from bidr.index.types import EF_CONSTRUCTION
 from bidr.index.vectors import WRITE_ROWS
 from bidr.quantization.pq_training import FIT_ROWS
 

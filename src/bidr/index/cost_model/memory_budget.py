@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bidr.errors import ConfigError
-from bidr.export.faiss_io import EF_CONSTRUCTION
 from bidr.index.builder.cluster_input import AT_ONCE
 from bidr.index.builder.coarse_clustering import GRAPH_LINKS, MANY_LISTS, ORDERED_DOCUMENTS, SORTED_AT_ONCE, sample_size
 from bidr.index.builder.reorder import PIECE, TOGETHER
@@ -23,6 +22,7 @@ from bidr.index.engines.graph.build import AMONG
 from bidr.index.engines.graph.engine import chosen_from
 from bidr.index.storage.live_state import state_in_force
 from bidr.index.storage.manifest import open_segment
+from bidr.index.types import EF_CONSTRUCTION
 from bidr.index.vectors import WRITE_ROWS
 from bidr.quantization.codebooks import ENCODE_ROWS
 from bidr.quantization.pq_training import FIT_ROWS

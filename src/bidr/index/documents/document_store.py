@@ -10,12 +10,12 @@ import numpy as np
 
 from bidr.data.types import Document
 from bidr.errors import REBUILD, DataError, IndexFolderError
-from bidr.index.candidates import Rows
 from bidr.index.documents.attribute_columns import Columns
 from bidr.index.documents.attribute_writer import AttributesWriter
 from bidr.index.documents.id_index import NamesWriter
 from bidr.index.documents.string_file import Lines, NewFile, new_lines
 from bidr.index.storage.manifest import HasFiles
+from bidr.utils.array_types import Rows
 
 IDS, DOCUMENTS = "ids", "documents"
 

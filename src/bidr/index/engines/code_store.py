@@ -7,13 +7,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bidr.export.faiss_io import unpack
+from bidr.index.code_packing import unpack
 from bidr.index.engines.adc_kernels import allowed_rows, best_near, best_rows, scan_rows
 from bidr.index.engines.adc_tables import Tables, even_books, margin_of, paired
 from bidr.index.engines.pshufb import BLOCK, LINE, shuffle_here
 from bidr.index.engines.topk import ranked
-from bidr.index.types import Rows, Words
-from bidr.quantization.codebooks import Codebooks, Codes, Floats
+from bidr.index.types import Words
+from bidr.quantization.codebooks import Codebooks
+from bidr.utils.array_types import Codes, Floats, Rows
 from bidr.utils.system import cores
 
 Keep = Callable[[Callable[[], npt.NDArray[np.uint8]]], npt.NDArray[np.uint8]]

@@ -13,7 +13,8 @@ from bidr.index.storage.manifest import HasFiles, Manifest
 from bidr.index.storage.verified_mmap import CheckedArray
 from bidr.index.types import Candidates
 from bidr.index.vectors import NewFile, read_npy_header
-from bidr.quantization.codebooks import UNREADABLE, Codebooks, Codes, check_arrays, load_arrays
+from bidr.quantization.codebooks import UNREADABLE, Codebooks, check_arrays, load_arrays
+from bidr.utils.array_types import Codes
 
 CODEBOOKS_FILE, CODES_FILE, ORDER_FILE = "codebooks.safetensors", "codes.npy", "order.npy"
 CENTROIDS_FILE, OFFSETS_FILE, GRAPH_FILE = "centroids.npy", "lists.npy", "graph.npy"

@@ -11,8 +11,8 @@ import numpy as np
 from bidr.index.engines.block_centroids import Held, Means, Wanted
 from bidr.index.engines.code_store import FEW_ALLOWED
 from bidr.index.engines.pshufb import BLOCK
-from bidr.index.types import Rows, Words
-from bidr.quantization.codebooks import Floats
+from bidr.index.types import Words
+from bidr.utils.array_types import Floats, Rows
 
 if TYPE_CHECKING:
     from bidr.index.engines.ivf import Lists

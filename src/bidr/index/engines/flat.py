@@ -3,8 +3,8 @@
 import numpy as np
 
 from bidr.index.engines.code_store import FEW_ALLOWED, CodeStore, OverCodes
-from bidr.index.types import Bitmap, Rows, as_queries, as_words, count_bits, each_query
-from bidr.quantization.codebooks import Floats
+from bidr.index.types import as_queries, as_words, count_bits, each_query
+from bidr.utils.array_types import Bitmap, Floats, Rows
 
 
 class Scan(OverCodes):

@@ -11,8 +11,8 @@ from bidr.index.engines.code_store import CodeStore, OverCodes
 from bidr.index.engines.filtered_ivf import Filtered
 from bidr.index.engines.pshufb import BLOCK
 from bidr.index.engines.topk import keep_from, key_of, kth_largest, ranked
-from bidr.index.types import Bitmap, Rows, as_queries, as_words, each_query
-from bidr.quantization.codebooks import Floats
+from bidr.index.types import as_queries, as_words, each_query
+from bidr.utils.array_types import Bitmap, Floats, Rows
 from bidr.utils.faiss_loader import load_faiss
 from bidr.utils.jit import njit_cached
 

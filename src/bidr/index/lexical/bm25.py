@@ -5,11 +5,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from bidr.index.candidates import Bitmap, Rows
 from bidr.index.lexical.analyzer import K1, B
 from bidr.index.lexical.postings import U8, U32, Postings
-from bidr.quantization.codebooks import Floats
 from bidr.utils.jit import njit_cached
+from bidr.utils.array_types import Bitmap, Floats, Rows
 
 RANGE = 16_384
 SPARE = 4_096

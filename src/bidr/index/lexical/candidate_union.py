@@ -4,8 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bidr.index.candidates import Rows
-from bidr.quantization.codebooks import Floats
+from bidr.utils.array_types import Floats, Rows
 
 
 class Joined(NamedTuple):

@@ -5,9 +5,9 @@ from contextlib import contextmanager
 
 from bidr.errors import BidrError, ConfigError
 from bidr.index.builder.journal import Work, working
-from bidr.index.candidates import choose_engine
 from bidr.index.cost_model.memory_budget import COMPACTING, build_peaks, check_budget, watched
 from bidr.index.cost_model.sizes import Shape, engine_ram
+from bidr.index.engines.factory import choose_engine
 from bidr.index.live.segment import Part
 from bidr.index.live.view import LiveView
 from bidr.index.storage.commit import COMPACT

@@ -8,11 +8,10 @@ import numpy as np
 
 from bidr.data.types import Document
 from bidr.errors import REBUILD, DataError, IndexFolderError, written
-from bidr.index.candidates import Rows
 from bidr.index.live.view import LiveView
 from bidr.index.storage.manifest import Spread
-from bidr.quantization.codebooks import Codes, Floats
 from bidr.quantization.codeword_usage import usage
+from bidr.utils.array_types import Codes, Floats, Rows
 
 LEAST = 256
 """Documents below which nothing is said."""

@@ -10,7 +10,6 @@ import numpy as np
 from bidr.data.dataset import document_text
 from bidr.data.validation import check_queries
 from bidr.errors import REBUILD, ConfigError, IndexFolderError
-from bidr.index.candidates import Bitmap, Rows
 from bidr.index.documents.id_index import hash_of
 from bidr.index.filters.filter_expression import Filter
 from bidr.index.lexical.analyzer import words
@@ -20,7 +19,7 @@ from bidr.index.lexical.postings import Counted, Postings, count_words, joined
 from bidr.index.live.view import LiveCandidates, LiveView
 from bidr.index.reader import IndexReader
 from bidr.index.types import each_query
-from bidr.quantization.codebooks import Floats
+from bidr.utils.array_types import Bitmap, Floats, Rows
 from bidr.utils.system import cores
 
 KEPT_TEXTS = 8_192

@@ -9,7 +9,7 @@ from bidr.data.types import Document
 from bidr.index.filters.filter_expression import Filter, matches
 from bidr.index.live.wal_record import Change
 from bidr.index.vectors import Halves
-from bidr.quantization.codebooks import Codes, Floats
+from bidr.utils.array_types import Codes, Floats
 from bidr.utils.deadline import in_time
 
 Mask = npt.NDArray[np.bool_]

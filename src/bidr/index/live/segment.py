@@ -12,13 +12,12 @@ import numpy.typing as npt
 
 from bidr.data.types import Document
 from bidr.errors import REBUILD, IndexFolderError
-from bidr.index.candidates import Rows
 from bidr.index.filters.filter_expression import Filter
 from bidr.index.live.memtable import Mask
 from bidr.index.reader import IndexReader
 from bidr.index.storage.live_state import Segment
 from bidr.index.storage.manifest import HasFiles, check_content
-from bidr.quantization.codebooks import Codes, Floats
+from bidr.utils.array_types import Codes, Floats, Rows
 
 Bits = npt.NDArray[np.uint8]
 

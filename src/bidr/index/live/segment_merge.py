@@ -10,10 +10,9 @@ import numpy.typing as npt
 
 from bidr.data.types import Document
 from bidr.errors import REBUILD, IndexFolderError
-from bidr.export.faiss_io import unpack
 from bidr.index.builder.build import build_index
 from bidr.index.builder.journal import Work
-from bidr.index.candidates import Rows
+from bidr.index.code_packing import unpack
 from bidr.index.engines.engine_files import CODES_FILE, open_array
 from bidr.index.live.segment import Part
 from bidr.index.live.segment import unpack as truths
@@ -21,7 +20,7 @@ from bidr.index.live.view import LiveView
 from bidr.index.storage.commit import Begin
 from bidr.index.storage.live_state import Segment
 from bidr.index.storage.manifest import MANIFEST, check_content, checksum, file_checksum
-from bidr.quantization.codebooks import Codes, Floats
+from bidr.utils.array_types import Codes, Floats, Rows
 
 PLACE = np.dtype(np.uint32)
 Places = npt.NDArray[np.uint32]

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from bidr.data.types import Document
-from bidr.quantization.codebooks import Codes, Floats
+from bidr.utils.array_types import Codes, Floats
 
 
 class Coded(NamedTuple):

@@ -10,7 +10,6 @@ import numpy as np
 
 from bidr.data.types import Document
 from bidr.errors import REBUILD, ConfigError, DataError, IndexFolderError
-from bidr.index.candidates import Rows
 from bidr.index.filters.filter_expression import Filter, parse_filter
 from bidr.index.live.memtable import Memory, code_scores
 from bidr.index.live.segment import Bits, OpenSegment, Part, bits_set
@@ -20,7 +19,8 @@ from bidr.index.storage.live_state import Segment, State
 from bidr.index.storage.manifest import Manifest
 from bidr.index.types import as_queries
 from bidr.index.vectors import Fetched, score_halves
-from bidr.quantization.codebooks import Codebooks, Floats
+from bidr.quantization.codebooks import Codebooks
+from bidr.utils.array_types import Floats, Rows
 
 
 class LiveView:

@@ -13,7 +13,7 @@ from bidr.errors import REBUILD, DataError, IndexFolderError, written
 from bidr.index.filters.filter_expression import check_attributes
 from bidr.index.storage.manifest import UNREADABLE, is_count
 from bidr.index.vectors import Halves
-from bidr.quantization.codebooks import Codes, Floats
+from bidr.utils.array_types import Codes, Floats
 
 INFINITE = 0x7C00
 SCALARS = frozenset((str, int, float, bool))

@@ -29,7 +29,7 @@ from bidr.index.storage.commit import Generation, confirm_current, next_generati
 from bidr.index.storage.live_state import Segment, State
 from bidr.index.storage.manifest import FileEntry, current_generation
 from bidr.index.vectors import LARGEST
-from bidr.quantization.codebooks import Floats
+from bidr.utils.array_types import Floats
 from bidr.utils.progress import say
 
 LOG_DOCUMENTS = 4_096

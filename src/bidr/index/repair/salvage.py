@@ -34,9 +34,10 @@ from bidr.index.repair.wal_salvage import DoubtfulChange, salvage_log
 from bidr.index.storage.commit import LOCK
 from bidr.index.storage.live_state import Segment
 from bidr.index.storage.manifest import ModelStamp
-from bidr.quantization.codebooks import Codebooks, Codes, Floats
+from bidr.quantization.codebooks import Codebooks
 from bidr.quantization.learned_ivf import LearnedLists
 from bidr.quantization.pq_training import FIT_ROWS, fit, too_few
+from bidr.utils.array_types import Codes, Floats
 from bidr.utils.files import NewFile, new_folder, remove, storage_errors, sync_folder
 from bidr.utils.progress import bar
 

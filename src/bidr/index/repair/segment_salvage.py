@@ -14,8 +14,8 @@ import numpy.typing as npt
 from bidr.data.dataset import Titles
 from bidr.data.types import Attributes, Document
 from bidr.errors import BidrError, IndexFolderError, ModelError
-from bidr.export.faiss_io import unpack
 from bidr.index.builder.build import VECTORS_FILE
+from bidr.index.code_packing import unpack
 from bidr.index.documents.attribute_columns import ATTRIBUTES
 from bidr.index.documents.document_store import DOCUMENTS, IDS
 from bidr.index.documents.id_index import HASH, HASHES, ROW, ROWS
@@ -30,7 +30,8 @@ from bidr.index.storage.manifest import FileEntry, Manifest, checksum, file_chec
 from bidr.index.vectors import Kind
 from bidr.index.vectors.npy_header import BLOCK
 from bidr.index.vectors.row_layout import CHECK, CHECKS, read_layout, row_dtype
-from bidr.quantization.codebooks import Codebooks, Codes, Floats
+from bidr.quantization.codebooks import Codebooks
+from bidr.utils.array_types import Codes, Floats
 
 Rows = npt.NDArray[np.int64]
 AT_ONCE = 8_192

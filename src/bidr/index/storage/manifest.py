@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Protocol, Self, TypeVar
 
 from bidr.data.vector_source import cut_off
 from bidr.errors import REBUILD, IndexFolderError
-from bidr.quantization.codebooks import Floats
+from bidr.utils.array_types import Floats
 from bidr.utils.files import check_regular, open_to_read, read_up_to
 
 FORMAT = 2

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from bidr.index.candidates import Rows
 from bidr.index.vectors.npy_header import BLOCK
+from bidr.utils.array_types import Rows
 
 if TYPE_CHECKING:
     from bidr.index.vectors.read_buffers import Lane

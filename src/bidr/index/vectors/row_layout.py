@@ -9,7 +9,7 @@ import numpy as np
 
 from bidr.errors import REBUILD, ConfigError, IndexFolderError
 from bidr.index.vectors.npy_header import BLOCK, NPY_HEADER, read_npy_header
-from bidr.quantization.codebooks import Floats
+from bidr.utils.array_types import Floats
 from bidr.utils.files import open_to_read
 
 Kind = Literal["fp16", "int8"]

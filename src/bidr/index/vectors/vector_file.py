@@ -12,12 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 from bidr.errors import REBUILD, ConfigError, DataError, IndexFolderError
-from bidr.index.candidates import Rows
 from bidr.index.vectors.direct_reader import IN_MEMORY, Fetched, Past
 from bidr.index.vectors.mmap_guard import Watched
 from bidr.index.vectors.npy_header import BLOCK, read_npy_header
 from bidr.index.vectors.row_layout import CHECK, check_keys, checks_path, read_layout
-from bidr.quantization.codebooks import Floats
+from bidr.utils.array_types import Floats, Rows
 
 Reads = Literal["auto", "io_uring", "advice"]
 FETCHED_ROWS = 16_384

@@ -12,9 +12,9 @@ import torch
 from bidr.export.onnx_files import INT8, TOKENIZER, WHOLE, list_external_data, load_about, read_file, verify_file
 from bidr.models.encoder import Encoder
 from bidr.models.saved_model import Model
-from bidr.quantization.codebooks import Floats
 from bidr.tokenization.token_store import TokenRows, Tokens
 from bidr.tokenization.tokenizer import Tokeniser
+from bidr.utils.array_types import Floats
 
 Runner = Callable[[Tokens], Floats]
 TOKENS_AT_ONCE = 1_024  # beyond, what lies between two layers leaves the cache

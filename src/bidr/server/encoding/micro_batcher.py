@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bidr.quantization.codebooks import Floats
 from bidr.search.types import QueryVectors
 from bidr.server.errors import Late, Overloaded
+from bidr.utils.array_types import Floats
 
 Encode = Callable[[list[str]], QueryVectors]
 LONGEST_RETRY = 30.0

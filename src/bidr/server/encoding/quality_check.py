@@ -13,10 +13,10 @@ import numpy as np
 
 from bidr.data import document_text
 from bidr.index.live.live_index import LiveIndex
-from bidr.quantization.codebooks import Floats
 from bidr.search.searcher import Searcher
 from bidr.search.types import QueryVectors, Ranking
 from bidr.server.encoding.encoders import Encoders
+from bidr.utils.array_types import Floats
 
 COSINE, LOSS, K = 0.995, 0.001, 10
 QUESTIONS, DOCUMENTS, WORDS, SEED = 128, 32, 12, 0

@@ -12,7 +12,6 @@ from bidr.errors import BidrError, MissingExtra
 from bidr.index.storage.manifest import current_generation
 from bidr.models.bag_of_tokens import MODULES
 from bidr.models.saved_model import Model
-from bidr.quantization.codebooks import Floats
 from bidr.search.types import QueryVectors
 from bidr.server.encoding.config import Encoding
 from bidr.server.encoding.encoders import Encoders, Reading, by_onnx, by_torch
@@ -20,6 +19,7 @@ from bidr.server.encoding.micro_batcher import Batcher
 from bidr.server.encoding.onnx_cache import exported
 from bidr.server.encoding.quality_check import compare
 from bidr.server.json_logs import log
+from bidr.utils.array_types import Floats
 
 QUEUE, DOCUMENTS_AT_ONCE = 128, 16
 

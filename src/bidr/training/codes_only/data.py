@@ -6,11 +6,11 @@ import numpy as np
 import numpy.typing as npt
 
 from bidr.data.vector_source import VectorRows
-from bidr.quantization.codebooks import Floats
 from bidr.quantization.exact_search import top_k
-from bidr.training.codes_only.distillation import Lessons, Rows, Vectors
+from bidr.training.codes_only.distillation import Lessons, Vectors
 from bidr.training.codes_only.pseudo_queries import borrow
 from bidr.training.config import TrainConfig
+from bidr.utils.array_types import Floats, Rows
 from bidr.utils.progress import say
 
 TOP = 10

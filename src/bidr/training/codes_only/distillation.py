@@ -16,10 +16,8 @@ from torch.nn import functional
 
 from bidr.errors import BidrError
 from bidr.quantization.additive_quantizer import Additive
-from bidr.quantization.codebooks import Codes, Floats
 from bidr.training.engine.loop import MOST_SKIPPED, schedule
-
-Rows = npt.NDArray[np.int64]
+from bidr.utils.array_types import Codes, Floats, Rows
 
 
 class Vectors(NamedTuple):

@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bidr.quantization.codebooks import Floats
 from bidr.quantization.exact_search import top_k
-from bidr.training.codes_only.distillation import Rows, Vectors
+from bidr.training.codes_only.distillation import Vectors
+from bidr.utils.array_types import Floats, Rows
 
 NEAR = 16
 

@@ -15,14 +15,14 @@ from bidr.data.vector_source import VectorRows, check_same_dim
 from bidr.errors import ConfigError, DataError, Stopped
 from bidr.models.codes_only_model import FrozenModel, save_frozen
 from bidr.quantization.additive_quantizer import Additive, fit_additive
-from bidr.quantization.codebooks import Floats
 from bidr.quantization.codeword_usage import usage
 from bidr.quantization.exact_search import top_k
 from bidr.training.codes_only.data import TOP, Labels, Pair, Prepared, Probe, prepare
-from bidr.training.codes_only.distillation import CodesLearner, Distilling, DistilSettings, Lessons, Rows
+from bidr.training.codes_only.distillation import CodesLearner, Distilling, DistilSettings, Lessons
 from bidr.training.config import TrainConfig
 from bidr.training.engine import checkpoint
 from bidr.training.engine.logs import FolderLogs, Logs, check_tensorboard
+from bidr.utils.array_types import Floats, Rows
 from bidr.utils.files import read_json, storage_errors, sync_file, sync_folder, write_json
 from bidr.utils.progress import bar, say
 

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from bidr.data.positives import Rows
 from bidr.errors import BidrError, Stopped
 from bidr.training.engine import checkpoint
 from bidr.training.engine.distributed import Group
@@ -20,6 +19,7 @@ from bidr.training.engine.gradients import Chance, backward
 from bidr.training.engine.logs import FolderLogs, Logs
 from bidr.training.losses.objectives import Objective, Prepared
 from bidr.training.negatives.samplers import Plan, Sampler
+from bidr.utils.array_types import Rows
 from bidr.utils.prefetch import OnItsWay, ahead
 from bidr.utils.progress import bar, say
 

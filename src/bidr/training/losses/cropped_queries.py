@@ -4,9 +4,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bidr.data.positives import Rows
 from bidr.models.encoder import Encoder
 from bidr.tokenization.token_store import Tokens
+from bidr.utils.array_types import Rows
 
 
 class Crops(NamedTuple):

@@ -9,7 +9,6 @@ from torch import Tensor
 from torch.nn import functional
 
 from bidr.data import TokenStore
-from bidr.data.positives import Rows
 from bidr.models.encoder import Encoder
 from bidr.models.trainable_quantizer import SummedQuantizer
 from bidr.quantization import Codebooks
@@ -19,6 +18,7 @@ from bidr.training.losses.cropped_queries import joined
 from bidr.training.losses.infonce import on_device
 from bidr.training.losses.objectives import Objective, Prepared
 from bidr.training.negatives.samplers import Batch
+from bidr.utils.array_types import Rows
 
 Vectors = npt.NDArray[np.floating]
 

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from bidr.data.positives import Pairs, Rows
+from bidr.data.positives import Pairs
 from bidr.training.negatives.samplers import Batch
+from bidr.utils.array_types import Rows
 
 NO_PLACES: Rows = np.empty((0, 0), dtype=np.int64)
 NO_ROWS: Rows = np.empty(0, dtype=np.int64)

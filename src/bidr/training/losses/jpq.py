@@ -7,12 +7,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from bidr.data.positives import Rows
 from bidr.models.encoder import Encoder
 from bidr.quantization import Codebooks
 from bidr.training.losses.full_corpus_infonce import decode
 from bidr.training.losses.infonce import Contrast
 from bidr.training.losses.query_unification import FixedDocuments, Unified
+from bidr.utils.array_types import Rows
 
 DOCUMENTS_AT_ONCE = 65_536
 

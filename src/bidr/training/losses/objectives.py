@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from bidr.data import TokenStore
-from bidr.data.positives import Rows
 from bidr.models.encoder import Encoder
 from bidr.models.trainable_quantizer import Quantizer
 from bidr.quantization import Codebooks
@@ -23,6 +22,7 @@ from bidr.training.data import Questions
 from bidr.training.losses.cropped_queries import Crops, joined
 from bidr.training.losses.infonce import Contrast, Taught, contrast, divergence, info_nce, own_nce
 from bidr.training.negatives.samplers import Batch
+from bidr.utils.array_types import Rows
 
 SparseLoss = Literal["quantized", "joint", "dpq"]
 CODEBOOKS = "codebooks.safetensors"

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from bidr.data.positives import Rows
 from bidr.models.encoder import Encoder
 from bidr.quantization import Codebooks
 from bidr.quantization.ivf_assignment import Lists
@@ -19,6 +18,7 @@ from bidr.training.losses.full_corpus_infonce import whole_contrast, whole_nce
 from bidr.training.losses.infonce import Contrast, contrast, info_nce
 from bidr.training.losses.objectives import Objective, Prepared
 from bidr.training.negatives.samplers import Batch
+from bidr.utils.array_types import Rows
 
 LISTS = "lists.npz"
 

@@ -9,13 +9,14 @@ import numpy as np
 import numpy.typing as npt
 
 from bidr.data import document_text
-from bidr.data.positives import Pairs, Rows
+from bidr.data.positives import Pairs
 from bidr.errors import DataError, MissingExtra, ModelError
 from bidr.training.data import read_splits
 from bidr.training.losses.infonce import Contrast, Taught
 from bidr.training.negatives.false_negatives import Judged
 from bidr.training.negatives.samplers import Batch
 from bidr.training.run import Workshop
+from bidr.utils.array_types import Rows
 from bidr.utils.progress import bar, say
 
 PAIRS_AT_ONCE, PAIRS_A_PASS = 16_384, 256

@@ -5,7 +5,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from bidr.data.positives import Pairs, Rows
+from bidr.data.positives import Pairs
+from bidr.utils.array_types import Rows
 
 QUERIES_AT_ONCE = 256
 

@@ -5,7 +5,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from bidr.data.positives import Pairs, Rows, without_positives
+from bidr.data.positives import Pairs, without_positives
+from bidr.utils.array_types import Rows
 
 DEPTH = 200
 

@@ -10,9 +10,10 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from bidr.data.positives import Pairs, Rows
+from bidr.data.positives import Pairs
 from bidr.training.negatives import graph_sampling_kernels as walks
 from bidr.training.negatives.proximity_graph import ProximityGraph
+from bidr.utils.array_types import Rows
 
 
 class Batch(NamedTuple):

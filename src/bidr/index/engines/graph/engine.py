@@ -6,14 +6,14 @@ from collections.abc import Callable
 import numpy as np
 
 from bidr.errors import REBUILD, IndexFolderError
-from bidr.export.faiss_io import EF_CONSTRUCTION
 from bidr.index.builder.reorder import GROUP
 from bidr.index.engines.code_store import EVERY, FEW_ALLOWED, CodeStore, OverCodes
 from bidr.index.engines.graph.build import LINK_WORDS, NOTED, Chosen, Links, choose, groups_of, nodes_of, pack_links
 from bidr.index.engines.graph.search import walk
 from bidr.index.engines.topk import Keys, ranked
-from bidr.index.types import Bitmap, Rows, Words, as_queries, as_words, count_bits, each_query
-from bidr.quantization.codebooks import Codebooks, Codes, Floats
+from bidr.index.types import EF_CONSTRUCTION, Words, as_queries, as_words, count_bits, each_query
+from bidr.quantization.codebooks import Codebooks
+from bidr.utils.array_types import Bitmap, Codes, Floats, Rows
 
 # Documents that are compared first, evenly over the corpus, which stands in the order of clusters; the best are walked
 # from.
