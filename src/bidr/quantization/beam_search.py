@@ -4,8 +4,8 @@ from typing import Any
 
 import numpy as np
 
-from bidr.utils.jit import njit_cached
 from bidr.utils.array_types import Codes, Floats
+from bidr.utils.jit import njit_cached
 from bidr.utils.matmul import Columns, each_part, matmul_transposed, multiply_rows
 
 # Rows whose products with all codewords are in memory at once.

@@ -10,8 +10,8 @@ import numpy as np
 
 from bidr.index.builder.cluster_input import Source
 from bidr.index.builder.coarse_clustering import Clusters
-from bidr.utils.jit import njit_cached
 from bidr.utils.array_types import Floats, Rows
+from bidr.utils.jit import njit_cached
 from bidr.utils.prefetch import together
 from bidr.utils.system import cores
 

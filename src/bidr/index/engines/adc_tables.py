@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 
 from bidr.index.engines.pshufb import BYTE_SUMS
-from bidr.utils.jit import njit_cached
 from bidr.quantization.codebooks import Codebooks
 from bidr.utils.array_types import Floats
+from bidr.utils.jit import njit_cached
 from bidr.utils.matmul import Columns, matmul_transposed, multiply
 
 # Rounding moves a sum of BYTE_SUMS entries by up to half a step each.

@@ -12,8 +12,8 @@ from bidr.index.engines.adc_tables import even_books, products, round_table
 from bidr.index.engines.code_store import to_blocks
 from bidr.index.engines.fast_scan import AHEAD, from_above, largest_sum
 from bidr.index.engines.pshufb import BLOCK, next_block, shuffle_here
-from bidr.utils.jit import njit_cached
 from bidr.utils.array_types import Codes, Floats, Rows
+from bidr.utils.jit import njit_cached
 
 # From so many blocks on (400,000 documents) they are looked into. Of 200,000 documents whole lists take as long for .95
 # of the exact top 100; the more documents there are, the more blocks save (docs/engines.md).

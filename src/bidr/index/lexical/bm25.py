@@ -7,8 +7,8 @@ import numpy.typing as npt
 
 from bidr.index.lexical.analyzer import K1, B
 from bidr.index.lexical.postings import U8, U32, Postings
-from bidr.utils.jit import njit_cached
 from bidr.utils.array_types import Bitmap, Floats, Rows
+from bidr.utils.jit import njit_cached
 
 RANGE = 16_384
 SPARE = 4_096

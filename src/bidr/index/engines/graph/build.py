@@ -15,9 +15,9 @@ import numpy.typing as npt
 from bidr.index.builder.cluster_input import in_query_space
 from bidr.index.builder.reorder import GROUP, PIECE
 from bidr.index.engines.graph.adjacency import bits_of, most_links, write_links
-from bidr.utils.jit import njit_cached
 from bidr.quantization.codebooks import Codebooks
 from bidr.utils.array_types import Codes, Floats
+from bidr.utils.jit import njit_cached
 from bidr.utils.matmul import Columns, multiply
 
 Chosen = npt.NDArray[np.int32]
