@@ -29,7 +29,7 @@ from unit import unit
 from bidr.index.builder import cluster_input as sources
 from bidr.index.builder.build import build_index
 from bidr.index.engines import block_centroids as means
-from bidr.index.engines.ivf import Lists
+from bidr.index.engines.ivf import IvfEngine
 from bidr.index.engines.pshufb import BLOCK
 from bidr.index.reader import IndexReader
 from bidr.quantization.codebooks import Codebooks
@@ -49,8 +49,8 @@ class Way(NamedTuple):
 
     name: str
     searcher: Searcher
-    engine: Lists
-    means: means.Means | None
+    engine: IvfEngine
+    means: means.BlockCentroids | None
 
     def search(self, query: np.ndarray, share: float, candidates: int) -> np.ndarray:
         self.engine.means, self.engine.visits = self.means, max(1, round(share * self.engine.lists))
@@ -59,7 +59,7 @@ class Way(NamedTuple):
 
     def near(self, query: np.ndarray, share: float) -> np.ndarray:
         """The nearest blocks, so many of all; of lists those that they touch."""
-        wanted = round(share * means.blocks_of(self.engine.count))
+        wanted = round(share * means.count_blocks(self.engine.count))
         if self.means is not None:
             return self.means.nearest(query, wanted)
         near, offsets = self.engine._centroids.nearest(query, self.engine.lists), self.engine.offsets
@@ -103,13 +103,13 @@ def main(
 
 def _build(folder: Path, codebooks: Codebooks, corpus: np.ndarray, by: By) -> None:
     # A share above 1 is one that no vectors reach.
-    with mock.patch.object(means, "FEWEST", 1), mock.patch.object(sources, "ALIKE", 0 if by == "vectors" else 2):
+    with mock.patch.object(means, "MIN_BLOCKS", 1), mock.patch.object(sources, "ALIKE", 0 if by == "vectors" else 2):
         build_index(folder, codebooks=codebooks, codes=codebooks.encode(corpus), vectors=corpus, engine="lists")
 
 
 def _ways(reader: IndexReader, by: By) -> Iterator[Way]:
     searcher, engine = Searcher(reader), reader.candidates
-    assert isinstance(engine, Lists)
+    assert isinstance(engine, IvfEngine)
     for name, own in (("lists", None), ("blocks", engine.means)):
         yield Way(f"{name} by {by}", searcher, engine, own)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import tyro
 
-from bidr.index.engines.ivf import Lists
+from bidr.index.engines.ivf import IvfEngine
 from bidr.models.saved_model import Model
 from bidr.pipeline.api import OpenIndex, build, evaluate, load, open_index
 from bidr.quantization.learned_ivf import LearnedLists
@@ -50,13 +50,13 @@ def main(data: Path, model: Path, work: Path, split: str = "test", candidates: i
     say("documents: the share of the corpus in the lists that a query visits; last: R@100 against k-means")
 
 
-def lists_of(searcher: OpenIndex) -> Lists:
+def lists_of(searcher: OpenIndex) -> IvfEngine:
     engine = searcher.reader.latest().parts[0].open.reader.candidates
-    assert isinstance(engine, Lists)
+    assert isinstance(engine, IvfEngine)
     return engine
 
 
-def documents_visited(engine: Lists, queries: np.ndarray, candidates: int) -> float:
+def documents_visited(engine: IvfEngine, queries: np.ndarray, candidates: int) -> float:
     """The mean share of the corpus that is compared with a query."""
     sizes, visits = np.diff(engine.offsets), engine.visits or 1
     return float(

@@ -20,9 +20,9 @@ from typing import NamedTuple
 import numpy as np
 import tyro
 
-from bidr.index.vectors import Kind, VectorFile, VectorWriter
-from bidr.index.vectors.row_layout import row_dtype
-from bidr.index.vectors.vector_file import Reads
+from bidr.index.vectors import StorageKind, VectorFile, VectorWriter
+from bidr.index.vectors.row_layout import get_row_dtype
+from bidr.index.vectors.vector_file import ReadMode
 
 MADE_ROWS = 20_000
 PAGE = mmap.PAGESIZE
@@ -46,7 +46,7 @@ def main(
     gigabytes: float = 5.0,
     dim: int = 384,
     rows: int = 1_000,
-    stored: Kind = "fp16",
+    stored: StorageKind = "fp16",
     rounds: int = 8,
     draws: int = 4,
 ) -> None:
@@ -98,7 +98,7 @@ def middle(given: list[float | None], digits: int) -> str:
     return f"{statistics.median(there):.{digits}f}" if there else ""
 
 
-def write(path: Path, count: int, dim: int, stored: Kind) -> None:
+def write(path: Path, count: int, dim: int, stored: StorageKind) -> None:
     random = np.random.default_rng(0)
     some = random.standard_normal((MADE_ROWS, dim), dtype=np.float32)
     with VectorWriter(lambda name: open(path.parent / name, "wb"), count, dim, stored) as out:
@@ -110,7 +110,7 @@ def write(path: Path, count: int, dim: int, stored: Kind) -> None:
         os.close(handle)
 
 
-def compile_first(folder: Path, dim: int, stored: Kind) -> None:
+def compile_first(folder: Path, dim: int, stored: StorageKind) -> None:
     folder.mkdir()
     write(folder / "vectors.npy", 100, dim, stored)
     for reads in ("auto", "io_uring", "advice"):
@@ -137,7 +137,7 @@ def evict(path: Path) -> float:
     return float((there & 1).mean())
 
 
-def opened(path: Path, reads: Reads) -> Opened:
+def opened(path: Path, reads: ReadMode) -> Opened:
     file = VectorFile.open(path, reads=reads)
     time.sleep(0.05)  # opening asks for the checksums, a thousandth of the file, without waiting for them
     return file.score, file.close
@@ -209,7 +209,7 @@ def dim_of(path: Path) -> int:
 
 def pages_of(path: Path, rows: np.ndarray) -> np.ndarray:
     with VectorFile.open(path) as file:
-        size = row_dtype(file.kind, file.dim).itemsize * (file.dim if file.kind == "fp16" else 1)
+        size = get_row_dtype(file.kind, file.dim).itemsize * (file.dim if file.kind == "fp16" else 1)
         start = path.stat().st_size - file.count * size
     first = start + rows * size
     places = first[:, None] + np.minimum(np.arange(0, size + PAGE, PAGE), size - 1)

@@ -14,7 +14,7 @@ import tyro
 from disk_reads import compile_first, must_be_cold, write
 
 from bidr.index.vectors import VectorFile
-from bidr.index.vectors.vector_file import Reads
+from bidr.index.vectors.vector_file import ReadMode
 
 DIM, NEAR = 384, 2_000
 PARTS = (0, 10, 100, 1_000, 10_000, 100_000)
@@ -29,7 +29,7 @@ def main(
         write(path, count, DIM, "fp16")
         compile_first(Path(made) / "small", DIM, "fp16")
         drawn = draws(count, queries, rows)
-        ways: tuple[Reads, ...] = ("auto", "io_uring")
+        ways: tuple[ReadMode, ...] = ("auto", "io_uring")
         found = {way: [asked(path, way, drawn) for _ in range(rounds)] for way in ways}
     print(f"{count:,} rows, {queries:,} queries of {rows} rows; mean of {rounds} rounds: ms a query, CPU ms a query")
     print("| queries | past the page cache first | into it at once |\n|---|---|---|")
@@ -50,7 +50,7 @@ def draws(count: int, queries: int, rows: int) -> list[np.ndarray]:
     return list(np.minimum(near, count - 1))
 
 
-def asked(path: Path, reads: Reads, drawn: list[np.ndarray]) -> np.ndarray:
+def asked(path: Path, reads: ReadMode, drawn: list[np.ndarray]) -> np.ndarray:
     """(queries, 2): milliseconds and processor's milliseconds."""
     must_be_cold(path)
     query, times = np.ones(DIM, dtype=np.float32), np.empty((len(drawn), 2))

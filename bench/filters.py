@@ -32,8 +32,8 @@ from unit import unit
 from bidr.data.types import Document
 from bidr.index.builder.build import build_index
 from bidr.index.builder.coarse_clustering import clusters
-from bidr.index.engines.flat import Scan
-from bidr.index.engines.graph.engine import Graph
+from bidr.index.engines.flat import FlatEngine
+from bidr.index.engines.graph.engine import GraphEngine
 from bidr.index.live.live_index import LiveIndex
 from bidr.index.live.view import LiveView
 from bidr.index.reader import IndexReader
@@ -104,7 +104,7 @@ def main(
     with tempfile.TemporaryDirectory() as folder:
         view = built(given, known, engine, work or Path(folder) / "index")
         reader, searcher = view.parts[0].open.reader, Searcher(view)
-        if isinstance(reader.candidates, Graph):
+        if isinstance(reader.candidates, GraphEngine):
             reader.candidates.stands_for = as_of
         rows = np.arange(len(corpus)) if reader.order is None else reader.order
         alone(reader.candidates, given.near[rows], known.at(rows), questions, depth[0], k)
@@ -123,7 +123,7 @@ def alone(engine: Any, near: np.ndarray, known: "Attributes", questions: np.ndar
     near: of every place, to every query; known: by place.
     """
     engine.threads = 1
-    scan, random = Scan(engine.store), np.random.default_rng(0)
+    scan, random = FlatEngine(engine.store), np.random.default_rng(0)
     ways = [(top(near[:, at], k), engine.search(query[None], depth)[1]) for at, query in enumerate(questions)]
     usual = np.mean([held(*way) for way in ways])
     print(f"\n{engine.name} alone, {depth:,} candidates: of the exact top {k} {usual:.4f} are found without a filter")

@@ -15,8 +15,8 @@ from tyro.conf import Positional
 from unit import unit
 
 from bidr.index.builder.in_memory import make_graph, make_scan
-from bidr.index.engines.graph.engine import Graph
-from bidr.index.engines.topk import ranked
+from bidr.index.engines.graph.engine import GraphEngine
+from bidr.index.engines.topk import sort_keys
 from bidr.index.reader import IndexReader
 from bidr.quantization.additive_quantizer import fit_additive
 from bidr.quantization.pq_training import fit
@@ -43,7 +43,7 @@ def main(
     if vectors.is_dir():
         with IndexReader.open(vectors) as reader:
             graph = reader.candidates
-            if not isinstance(graph, Graph):
+            if not isinstance(graph, GraphEngine):
                 raise SystemExit(f"{vectors} has no graph: bidr build --engine hnsw")
             print(f"{sum(graph.ram_bytes.values()) / graph.count:.1f} bytes a document")
             _measure(graph, questions, make_scan(reader.codebooks, graph.codes()).search(questions, 100)[1])
@@ -62,7 +62,7 @@ def main(
     _measure(graph, questions, make_scan(codebooks, codes[order]).search(questions, 100)[1])
 
 
-def _measure(graph: Graph, questions: np.ndarray, wanted: np.ndarray) -> None:
+def _measure(graph: GraphEngine, questions: np.ndarray, wanted: np.ndarray) -> None:
     """wanted: places that the scan finds."""
     graph.walk(graph.store.tables(questions[:1])[0], 100)  # compiles
     for width in (100, 200, 400, 1_000):
@@ -71,7 +71,7 @@ def _measure(graph: Graph, questions: np.ndarray, wanted: np.ndarray) -> None:
             started = time.process_time()
             met, each, _ = graph.walk(table, width)
             spent += time.process_time() - started
-            shares.append(np.isin(best, ranked(met, 100)[1]).mean())
+            shares.append(np.isin(best, sort_keys(met, 100)[1]).mean())
             compared.append(each)
         print(
             f"efSearch {width}: {np.mean(shares):.4f} of the scan's top 100, {np.mean(compared):,.0f} compared, "

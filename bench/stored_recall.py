@@ -11,7 +11,7 @@ import tyro
 from tyro.conf import Positional
 from unit import unit
 
-from bidr.index.vectors.row_layout import KINDS, to_rows
+from bidr.index.vectors.row_layout import STORAGE_KINDS, encode_rows
 
 BLOCK = 20_000
 MOST = 100
@@ -56,14 +56,14 @@ def main(
     sizes = dict.fromkeys((whole, *dims))
     turns = {size: rotation(size) if rotate else np.eye(size, dtype=np.float32) for size in sizes}
     exact = Best(unit(wanted) @ turns[whole])
-    found = {(kind, size): Best(unit(wanted[:, :size]) @ turns[size]) for size in sizes for kind in KINDS}
-    errors = dict.fromkeys(KINDS, 0.0)
+    found = {(kind, size): Best(unit(wanted[:, :size]) @ turns[size]) for size in sizes for kind in STORAGE_KINDS}
+    errors = dict.fromkeys(STORAGE_KINDS, 0.0)
     for start in range(0, len(documents), BLOCK):
         block = np.asarray(documents[start : start + BLOCK])
         for size in sizes:
             rows = unit(block[:, :size]) @ turns[size]
             scores = exact.look(start, rows) if size == whole else None
-            for kind in KINDS:
+            for kind in STORAGE_KINDS:
                 stored = found[kind, size].look(start, restored(kind, rows))
                 if scores is not None:
                     errors[kind] = max(errors[kind], float(np.abs(stored - scores).max()))
@@ -73,7 +73,7 @@ def main(
     print("|---|---|---|---|---|---|---|")
     for (kind, size), best in found.items():
         kept = " | ".join(f"{overlap(exact.top(k), best.top(k)):.4f}" for k in (1, 10, 100))
-        taken = to_rows(kind, np.zeros((1, size), dtype=np.float32)).nbytes
+        taken = encode_rows(kind, np.zeros((1, size), dtype=np.float32)).nbytes
         print(f"| {size} | {kind} | {taken} | {kept} | {f'{errors[kind]:.5f}' if size == whole else ''} |")
 
 
@@ -83,7 +83,7 @@ def rotation(size: int) -> np.ndarray:
 
 
 def restored(kind: str, rows: np.ndarray) -> np.ndarray:
-    stored = to_rows(kind, rows)
+    stored = encode_rows(kind, rows)
     if kind == "fp16":
         return stored.astype(np.float32)
     return stored["vector"].astype(np.float32) * stored["scale"][:, None]

@@ -32,7 +32,7 @@ def main(
     queries: Positional[Path],
     times: tuple[float, ...] = (0.5, 0.7, 1.0, 1.4, 2.0),
     candidates: tuple[int, ...] = (1_000,),
-    looked: tuple[int, ...] = (lists.LOOKED,),
+    looked: tuple[int, ...] = (lists.LISTS_PER_VISIT,),
     asked: int = 300,
 ) -> None:
     """Print a line for every setting."""
@@ -41,13 +41,17 @@ def main(
     questions = unit(given[np.sort(others)])
     with IndexReader.open(index) as reader:
         engine = reader.candidates
-        if not isinstance(engine, lists.Lists):
+        if not isinstance(engine, lists.IvfEngine):
             raise SystemExit(f"{index}: an index by {engine.name}, expected one by lists (bidr build --engine lists)")
-        blocks = lists.IN_BLOCKS if engine.means else 1.0
-        usual, exact, everywhere = lists.default_visits(engine.lists, blocks), exact_rows(reader, questions), 1 << 40
+        blocks = lists.BLOCKS_SHARE if engine.means else 1.0
+        usual, exact, everywhere = (
+            lists.get_default_nprobe(engine.lists, blocks),
+            exact_rows(reader, questions),
+            1 << 40,
+        )
         print(f"{reader.count:,} documents, {engine.lists:,} lists, {'blocks' if engine.means else 'whole lists'}")
         for within in looked:
-            lists.MANY_BLOCKS, lists.LOOKED = (lists.MANY_BLOCKS, within) if within else (everywhere, 1)
+            lists.MANY_BLOCKS, lists.LISTS_PER_VISIT = (lists.MANY_BLOCKS, within) if within else (everywhere, 1)
             for many in times:
                 engine.visits = min(max(1, round(many * usual)), engine.lists)
                 for depth in candidates:

@@ -13,7 +13,7 @@ from bidr.errors import ConfigError
 from bidr.index.builder.in_memory import make_graph, make_lists, make_scan
 from bidr.index.cost_model.build_time import Rates, built_in
 from bidr.index.cost_model.memory_budget import parse_bytes
-from bidr.index.engines.ivf import default_visits
+from bidr.index.engines.ivf import get_default_nprobe
 from bidr.index.lexical.size_estimate import guessed
 from bidr.planning import tuning as settings
 from bidr.planning.calibration import Asked, Measured
@@ -282,8 +282,8 @@ def test_how_many_lists_to_visit_follows_the_corpus() -> None:
     lists, _ = make_lists(codebooks, codebooks.encode(vectors))
     there = lists.lists
     assert Growth(2_000, 2_000).ef(lists, 0.4) == round(0.4 * there)
-    assert Growth(2_000, 1_000_000).ef(lists, 0.2) == pytest.approx(default_visits(4_000), rel=0.1)
-    assert Growth(2_000, 10**9).ef(lists, 0.4) == pytest.approx(2 * default_visits(126_491), rel=0.1)
+    assert Growth(2_000, 1_000_000).ef(lists, 0.2) == pytest.approx(get_default_nprobe(4_000), rel=0.1)
+    assert Growth(2_000, 10**9).ef(lists, 0.4) == pytest.approx(2 * get_default_nprobe(126_491), rel=0.1)
     assert Growth(2_000, 10**9).ef(lists, 1.0) == 126_491
     assert Growth(2_000, 10**9).ef(make_scan(codebooks, codebooks.encode(vectors)), None) is None
 

@@ -34,8 +34,8 @@ def evict(path: Path) -> None:
 
 
 def spans_of(file: VectorFile, rows: np.ndarray) -> np.ndarray:
-    blocks, _ = fetching.unseen(rows, file.count, file._start, file._row_bytes, file._whole, True)
-    return fetching.ranges(np.sort(blocks))
+    blocks, _ = fetching.find_unverified_blocks(rows, file.count, file._start, file._row_bytes, file._whole, True)
+    return fetching.coalesce_blocks(np.sort(blocks))
 
 
 def resident(file: VectorFile) -> np.ndarray:

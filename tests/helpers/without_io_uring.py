@@ -13,7 +13,7 @@ import numpy as np
 
 from bidr.errors import ConfigError
 from bidr.index.vectors import VectorFile
-from bidr.index.vectors.direct_io import SETUP
+from bidr.index.vectors.direct_io import IO_SETUP
 
 NO_NEW_PRIVILEGES, SECCOMP, FILTER = 38, 22, 2
 LOAD_NUMBER, IS_EQUAL, RETURN = 0x20, 0x15, 0x06
@@ -31,7 +31,7 @@ def forbid(call: int) -> None:
 
 
 if __name__ == "__main__":
-    for number in (IO_URING_SETUP, SETUP)[: len(sys.argv) - 1]:
+    for number in (IO_URING_SETUP, IO_SETUP)[: len(sys.argv) - 1]:
         forbid(number)
     path = Path(sys.argv[1])
     with VectorFile.open(path) as file:

@@ -13,7 +13,7 @@ from bidr.index.builder.journal import Work
 from bidr.index.live.live_index import LiveIndex
 from bidr.index.reader import IndexReader
 from bidr.index.storage.manifest import Manifest, parse, render
-from bidr.index.vectors.row_layout import to_rows
+from bidr.index.vectors.row_layout import encode_rows
 from bidr.planning.tuning import on_index
 from bidr.quantization.opq import PlainCodes
 from bidr.search.searcher import Searcher
@@ -36,7 +36,7 @@ def best(documents: np.ndarray, queries: np.ndarray, k: int) -> tuple[np.ndarray
 
 
 def restored(kind: str, rows: np.ndarray) -> np.ndarray:
-    stored = to_rows(kind, rows.astype(np.float32))
+    stored = encode_rows(kind, rows.astype(np.float32))
     whole = stored["vector"] * stored["scale"][:, None] if kind == "int8" else stored
     return whole.astype(np.float64)
 

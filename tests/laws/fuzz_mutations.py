@@ -20,9 +20,9 @@ import numpy as np
 from bidr.index.live.wal import ACKNOWLEDGED, LOG, RECORD, head, mark, packed
 from bidr.index.storage.checksums import SUFFIX
 from bidr.index.storage.manifest import CURRENT, MANIFEST, checksum, file_checksum, render_fields
-from bidr.index.vectors.npy_header import BLOCK, npy_header
-from bidr.index.vectors.page_cache_io import checksums
-from bidr.index.vectors.row_layout import CHECK, CHECKS, check_keys
+from bidr.index.vectors.npy_header import BLOCK, format_npy_header
+from bidr.index.vectors.page_cache_io import compute_checksums
+from bidr.index.vectors.row_layout import CHECKSUM_DTYPE, CHECKSUM_SUFFIX, make_checksum_keys
 
 DEEP, ENDLESS = "@@deep@@", "@@endless@@"
 HUGE = 1 << 40
@@ -141,7 +141,7 @@ class _Variant:
             self._blob(path)
         else:
             self._bytes(path)
-        if path.name.endswith((SUFFIX, CHECKS)) and rng.random() < 0.5:
+        if path.name.endswith((SUFFIX, CHECKSUM_SUFFIX)) and rng.random() < 0.5:
             self.unsigned.add(path)
 
     # -- whole files
@@ -252,7 +252,7 @@ class _Variant:
         self.tell(path, f"a row: {what}")
         path.write_bytes(b"".join(lines))
         ends = np.cumsum([0, *map(len, lines)]).astype("<u8")
-        offsets_path.write_bytes(npy_header(ends.dtype, ends.shape) + ends.tobytes())
+        offsets_path.write_bytes(format_npy_header(ends.dtype, ends.shape) + ends.tobytes())
 
     # -- arrays
 
@@ -269,7 +269,9 @@ class _Variant:
             array = np.load(path, allow_pickle=False)
             changed, what = self.change_array(array.copy())
             self.tell(path, what)
-            path.write_bytes(npy_header(changed.dtype, changed.shape, BLOCK if path.name == "vectors.npy" else 64))
+            path.write_bytes(
+                format_npy_header(changed.dtype, changed.shape, BLOCK if path.name == "vectors.npy" else 64)
+            )
             with path.open("ab") as out:
                 out.write(np.ascontiguousarray(changed).tobytes())
 
@@ -498,7 +500,7 @@ class _Variant:
                 entry.update(size=0 if not file.is_dir() else file.stat().st_size)
         for name, entry in fields["files"].items():  # those of blocks were written meanwhile
             file = generation / name
-            if file.is_file() and file not in self.sizes and name.endswith((SUFFIX, CHECKS)):
+            if file.is_file() and file not in self.sizes and name.endswith((SUFFIX, CHECKSUM_SUFFIX)):
                 entry.update(size=file.stat().st_size, xxh3=file_checksum(file))
         if fingerprint is not None and isinstance(fields.get("model"), dict):
             fields["model"].update(fingerprint=fingerprint, folder=str(self.model))
@@ -514,15 +516,15 @@ class _Variant:
         return checksum(content)
 
     def _sign_blocks(self, file: Path, files: dict[str, Any]) -> None:
-        name = file.name.removesuffix(".npy") + CHECKS if file.name == "vectors.npy" else file.name + SUFFIX
+        name = file.name.removesuffix(".npy") + CHECKSUM_SUFFIX if file.name == "vectors.npy" else file.name + SUFFIX
         sums = file.with_name(name)
         if name not in files or sums in self.unsigned or not sums.is_file() or sums in self.sizes:
             return
         content = file.read_bytes()
-        found = checksums(
-            np.frombuffer(content + bytes(-len(content) % BLOCK), "<u8"), np.empty(0, np.uint8), check_keys()
-        ).astype(CHECK)
-        head = npy_header(CHECK, found.shape) if name.endswith(CHECKS) else b""
+        found = compute_checksums(
+            np.frombuffer(content + bytes(-len(content) % BLOCK), "<u8"), np.empty(0, np.uint8), make_checksum_keys()
+        ).astype(CHECKSUM_DTYPE)
+        head = format_npy_header(CHECKSUM_DTYPE, found.shape) if name.endswith(CHECKSUM_SUFFIX) else b""
         sums.write_bytes(head + found.tobytes())
 
 

@@ -16,14 +16,14 @@ from sample_index import clustered, documents, random_codebooks, small_index
 
 from bidr.errors import IndexFolderError, ModelError
 from bidr.index.engines.graph.adjacency import write_links
-from bidr.index.engines.graph.engine import Graph
+from bidr.index.engines.graph.engine import GraphEngine
 from bidr.index.live.live_index import LiveIndex
 from bidr.index.live.wal import LOG, LogReader, packed, start, write_log
 from bidr.index.live.wal_record import from_bytes
 from bidr.index.reader import IndexReader
 from bidr.index.storage import checksums as checks
 from bidr.index.storage.manifest import CURRENT, MANIFEST, checksum, file_checksum, render_fields
-from bidr.index.vectors.npy_header import npy_header, read_npy_header
+from bidr.index.vectors.npy_header import format_npy_header, read_npy_header
 from bidr.models.saved_model import read_about
 from bidr.quantization.codebooks import Codebooks
 from bidr.search.searcher import QueryVectors, Searcher
@@ -75,7 +75,7 @@ def sign(index: Path, changed: Path | None = None, **fields: object) -> None:
 def put(index: Path, name: str, array: np.ndarray) -> None:
     """Other numbers in a file of an index, signed."""
     path = index / "000001" / name
-    path.write_bytes(npy_header(array.dtype, array.shape) + array.tobytes())
+    path.write_bytes(format_npy_header(array.dtype, array.shape) + array.tobytes())
     sign(index, path)
 
 
@@ -107,7 +107,7 @@ def test_links_to_documents_that_are_not_there_are_refused(tmp_path, group):
     put(tmp_path / "index", "graph.npy", links)
     with IndexReader.open(tmp_path / "index") as reader:
         graph = reader.candidates
-        assert isinstance(graph, Graph)
+        assert isinstance(graph, GraphEngine)
         table = graph.tables(clustered(1, 16, seed=3))[0]
         with pytest.raises(IndexFolderError, match="links to documents that are not there"):
             graph.walk(table, 100)
@@ -124,11 +124,13 @@ def test_an_order_that_names_other_rows_is_refused_when_it_is_looked_at(tmp_path
     path.write_bytes(path.read_bytes()[: -order.nbytes] + order.tobytes())
     if not whole:
         sums = path.with_name("order.npy.checks")
-        from bidr.index.vectors.page_cache_io import checksums
-        from bidr.index.vectors.row_layout import check_keys
+        from bidr.index.vectors.page_cache_io import compute_checksums
+        from bidr.index.vectors.row_layout import make_checksum_keys
 
         content = path.read_bytes() + bytes(-path.stat().st_size % 4_096)
-        sums.write_bytes(checksums(np.frombuffer(content, "<u8"), np.empty(0, np.uint8), check_keys()).tobytes())
+        sums.write_bytes(
+            compute_checksums(np.frombuffer(content, "<u8"), np.empty(0, np.uint8), make_checksum_keys()).tobytes()
+        )
         sign(tmp_path / "index", sums)
     sign(tmp_path / "index", path)
     for _ in range(2):

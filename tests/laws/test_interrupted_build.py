@@ -77,7 +77,7 @@ def test_killed_at_any_write_it_ends_in_the_same_bytes(tmp_path, kill, vectors, 
         options = {"codes": BOOKS.encode(clustered(COUNT, DIM, seed=5))}
     if engine.startswith("lists with means"):
         engine = "lists"
-        monkeypatch.setattr("bidr.index.engines.block_centroids.FEWEST", 16)
+        monkeypatch.setattr("bidr.index.engines.block_centroids.MIN_BLOCKS", 16)
     if engine == "learned lists":
         engine, options = "lists", {"lists": LearnedLists(vectors[:40], vectors[40:80])}
     build(tmp_path / "alone", engine, vectors, **options)
@@ -167,7 +167,7 @@ def test_an_order_without_blocks_is_not_gone_on_with_where_there_are_some(tmp_pa
         patched.setattr(building._Build, "vectors", lambda *given: kill.end())
         with pytest.raises(Killed):
             build(tmp_path / "i", "lists", vectors, lists=learned)
-    monkeypatch.setattr("bidr.index.engines.block_centroids.FEWEST", 16)
+    monkeypatch.setattr("bidr.index.engines.block_centroids.MIN_BLOCKS", 16)
     for folder in ("fresh", "i"):
         build(tmp_path / folder, "lists", vectors, lists=learned)
     assert content(tmp_path / "i") == content(tmp_path / "fresh")
@@ -280,17 +280,17 @@ def test_a_full_disk_leaves_the_index_in_force_and_the_work_to_go_on_with(tmp_pa
 def test_links_that_were_found_are_not_sought_again(tmp_path, vectors, monkeypatch):
     build(tmp_path / "alone", "hnsw", vectors)
     monkeypatch.setattr(working, "MARK_SECONDS", 0.0)
-    sought, real = [], linking.choose
+    sought, real = [], linking.choose_links
 
     def choose(codebooks, codes, near, first=0):
         for number, some in enumerate(real(codebooks, codes, near, first)):
             if number == 2:
                 raise Killed
-            sought.append(linking.GROUP * first + number * linking.RANGE)
+            sought.append(linking.GROUP * first + number * linking.ROWS_PER_RANGE)
             yield some
 
-    monkeypatch.setattr(linking, "choose", choose)
-    ranges = list(range(0, COUNT, linking.RANGE))
+    monkeypatch.setattr(linking, "choose_links", choose)
+    ranges = list(range(0, COUNT, linking.ROWS_PER_RANGE))
     for _ in range((len(ranges) - 1) // 2):
         with pytest.raises(Killed):
             build(tmp_path / "killed", "hnsw", vectors)

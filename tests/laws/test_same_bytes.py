@@ -94,7 +94,7 @@ def test_threads_change_nothing(name, threads, monkeypatch):
     whole = BY_ROW[name](slice(0, COUNT))
     monkeypatch.setattr(matmul, "cores", lambda: threads)
     monkeypatch.setattr(matmul, "TASK_ROWS", 190)
-    monkeypatch.setattr(beam_search, "each_part", matmul.each_part)
+    monkeypatch.setattr(beam_search, "each_part", matmul.run_in_parts)
     assert BY_ROW[name](slice(0, COUNT)).tobytes() == whole.tobytes()
 
 
@@ -139,7 +139,7 @@ def test_codebooks_are_the_same_whatever_the_threads(rotate, monkeypatch):
 def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setattr(clusters, "ORDERED_DOCUMENTS", 100)
     if request.param.startswith("lists with means"):
-        monkeypatch.setattr("bidr.index.engines.block_centroids.FEWEST", 16)
+        monkeypatch.setattr("bidr.index.engines.block_centroids.MIN_BLOCKS", 16)
     return str(request.param)
 
 
@@ -189,10 +189,10 @@ def test_an_index_of_vectors_alone_is_the_same(tmp_path, monkeypatch, engine):
 
 
 def test_links_do_not_depend_on_where_choosing_them_began():
-    whole = np.concatenate(list(linking.choose(BOOKS, CODES, 20)))
+    whole = np.concatenate(list(linking.choose_links(BOOKS, CODES, 20)))
     for first in (1, 5):
-        begun = linking.RANGE // linking.GROUP * first
-        assert np.concatenate(list(linking.choose(BOOKS, CODES, 20, begun))).tobytes() == whole[begun:].tobytes()
+        begun = linking.ROWS_PER_RANGE // linking.GROUP * first
+        assert np.concatenate(list(linking.choose_links(BOOKS, CODES, 20, begun))).tobytes() == whole[begun:].tobytes()
 
 
 def test_queries_together_find_what_each_finds_alone(tmp_path, engine):

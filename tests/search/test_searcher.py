@@ -8,7 +8,7 @@ from sample_index import both, clustered, documents, index_of
 
 from bidr.errors import ConfigError, DataError
 from bidr.index.engines.graph import engine as graph
-from bidr.index.ranking import best
+from bidr.index.ranking import rank_scores
 from bidr.search.searcher import Searcher
 from bidr.search.types import Answers, QueryVectors
 
@@ -164,7 +164,7 @@ def test_the_best_are_those_of_a_full_sort_ties_by_place(scores, k, missing):
     places = np.random.default_rng(0).permutation(len(values))
     k = min(k, len(values))
     order, found = np.empty(k, dtype=np.int64), np.empty(k, dtype=np.float32)
-    ties = best(values, places, order, found)
+    ties = rank_scores(values, places, order, found)
     assert order.tolist() == np.lexsort((places, -values))[:k].tolist()
     assert found.tolist() == values[order].tolist()
     assert ties or len(set(found.tolist())) == k

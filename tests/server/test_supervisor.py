@@ -147,14 +147,14 @@ def test_codes_that_are_being_written_are_not_forgotten(tmp_path, monkeypatch):
     source.parent.mkdir()
     source.touch()
     save = np.save
-    monkeypatch.setattr(np, "save", lambda out, array: (save(out, array), shared.forget({"000002"})))
-    assert shared.shared(source, lambda: np.arange(3)).tolist() == [0, 1, 2]
+    monkeypatch.setattr(np, "save", lambda out, array: (save(out, array), shared.remove_unused({"000002"})))
+    assert shared.load_shared(source, lambda: np.arange(3)).tolist() == [0, 1, 2]
     assert list(tmp_path.glob("000001-*.npy"))
-    shared.forget({"000002"})
+    shared.remove_unused({"000002"})
     assert not list(tmp_path.glob("000001-*.npy"))
     unfinished = tmp_path / ".000002-codes.npy.77"
     unfinished.touch()
-    shared.forget_unfinished(77)
+    shared.remove_unfinished(77)
     assert not unfinished.exists()
 
 

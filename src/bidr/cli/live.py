@@ -178,7 +178,7 @@ def check_documents(path: Path) -> "tuple[int, LeftOut]":
 
 def check_vectors(rows: "VectorRows", writer: "LiveWriter") -> None:
     """Look at all vectors once, before any of them is added."""
-    from bidr.index.vectors import LARGEST
+    from bidr.index.vectors import MAX_VALUES
 
     manifest = writer.view.manifest
     if rows.dim != manifest.dim:
@@ -187,10 +187,10 @@ def check_vectors(rows: "VectorRows", writer: "LiveWriter") -> None:
         )
     for start in range(0, len(rows), AT_ONCE):
         block = rows[start : start + AT_ONCE]  # which refuses what is not finite
-        if not manifest.unit and (largest := float(abs(block).max())) > LARGEST["fp16"]:
+        if not manifest.unit and (largest := float(abs(block).max())) > MAX_VALUES["fp16"]:
             raise DataError(
                 f"{rows.name}: a number of {largest:g} in size within rows {start:,} to {start + len(block) - 1:,}, "
-                f"expected up to {LARGEST['fp16']:g} (fp16); scale or normalise the vectors"
+                f"expected up to {MAX_VALUES['fp16']:g} (fp16); scale or normalise the vectors"
             )
 
 

@@ -24,7 +24,7 @@ from bidr.errors import ConfigError, StorageError
 from bidr.export.faiss_io import InLists, export_faiss, export_lists
 from bidr.export.readme import Asked, readme
 from bidr.index.documents.document_store import IDS
-from bidr.index.engines.ivf import default_visits
+from bidr.index.engines.ivf import get_default_nprobe
 from bidr.index.live.segment import Part, unpack
 from bidr.index.live.segment_merge import CodesOf
 from bidr.index.live.view import LiveView
@@ -159,7 +159,7 @@ class _Leaving:
         own, rotation = self.view.codebooks, codebooks.rotation
         if self.lists is not None:
             lists, codes = self.lists
-            index = export_lists(own, codes, lists, default_visits(len(lists.centroids)), rotation)  # type: ignore[arg-type]
+            index = export_lists(own, codes, lists, get_default_nprobe(len(lists.centroids)), rotation)  # type: ignore[arg-type]
         else:
             written = np.load(folder / CODES, mmap_mode="r")
             index = export_faiss(own, written, engine=self.engine, rotation=rotation)

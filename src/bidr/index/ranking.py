@@ -4,17 +4,17 @@ from typing import Any
 
 import numpy as np
 
-from bidr.index.engines.topk import LAST_ROW, keep_from, key_of, kth_largest
+from bidr.index.engines.topk import LAST_ROW, find_kth_largest, keep_above, make_key
 from bidr.utils.jit import njit_cached
 
 
 @njit_cached()
-def best(scores: Any, places: Any, order: Any, found: Any) -> bool:
+def rank_scores(scores: Any, places: Any, order: Any, found: Any) -> bool:
     """Fill `order` with where the best are and `found` with what they score; whether some of these are equal.
 
     Equal ones go by place. Where fewer have scores than are wanted, the next follow: -inf.
     """
-    keys, wanted = _best_keys(scores, len(order)), len(order)
+    keys, wanted = _select_best_keys(scores, len(order)), len(order)
     keys.sort()
     count, ties = len(keys), False
     at_first = np.empty(count, dtype=np.int64)
@@ -33,12 +33,12 @@ def best(scores: Any, places: Any, order: Any, found: Any) -> bool:
 
 
 @njit_cached()
-def _best_keys(scores: Any, k: int) -> Any:
+def _select_best_keys(scores: Any, k: int) -> Any:
     """Keys of the k best, and of all that score as the last of them: the score above, the position below."""
     keys, count = np.empty(len(scores), dtype=np.uint64), len(scores)
     bits = (scores + np.float32(0)).view(np.uint32)  # -0 becomes 0
     for place in range(count):
-        keys[place] = key_of(bits[place], place)
+        keys[place] = make_key(bits[place], place)
     if count > k:
-        count = keep_from(keys, count, kth_largest(keys, count, k) & ~LAST_ROW)
+        count = keep_above(keys, count, find_kth_largest(keys, count, k) & ~LAST_ROW)
     return keys[:count]

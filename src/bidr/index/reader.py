@@ -13,15 +13,15 @@ from bidr.index.builder.build import VECTORS_FILE
 from bidr.index.documents.document_store import IDS, DocumentFile
 from bidr.index.engines.engine_files import (
     CENTROIDS_FILE,
-    IN_RAM,
     LEARNED_FILE,
     ORDER_FILE,
-    in_ram,
+    RAM_FILES,
+    list_ram_files,
     load_engine,
     open_order,
     read_array,
 )
-from bidr.index.engines.ivf import Lists, default_visits
+from bidr.index.engines.ivf import IvfEngine, get_default_nprobe
 from bidr.index.lexical.postings_files import Words
 from bidr.index.storage.checksums import unchecked
 from bidr.index.storage.manifest import (
@@ -139,7 +139,7 @@ class IndexReader:
         codes = self.candidates.codes()
         if engine == "lists":
             lists = self.in_lists()
-            return export_lists(self.codebooks, codes, lists, default_visits(len(lists.centroids)))
+            return export_lists(self.codebooks, codes, lists, get_default_nprobe(len(lists.centroids)))
         if (order := self.order) is not None:
             codes[order] = codes.copy()
         return export_faiss(self.codebooks, codes, engine=engine)
@@ -147,7 +147,7 @@ class IndexReader:
     def in_lists(self) -> InLists:
         """Its lists, as Faiss is given them."""
         order = self.order
-        if not isinstance(self.candidates, Lists) or order is None:
+        if not isinstance(self.candidates, IvfEngine) or order is None:
             raise ConfigError(
                 f"{self.folder}: its engine is {self.manifest.engine!r}, expected 'lists' to leave as lists; "
                 "ask for 'scan', or build it with engine 'lists'"
@@ -215,7 +215,7 @@ class IndexReader:
 
     def _lists_in_words(self) -> dict[str, Any] | None:
         """How many lists hold documents, and who made them; None: the engine has none."""
-        if not isinstance(self.candidates, Lists):
+        if not isinstance(self.candidates, IvfEngine):
             return None
         return {
             "count": self.candidates.lists,
@@ -243,19 +243,20 @@ class IndexReader:
 
 
 def _open_parts(generation: Path, manifest: Manifest, ef: int | None) -> Parts:
-    if manifest.engine not in IN_RAM:
+    if manifest.engine not in RAM_FILES:
         raise IndexFolderError(
-            f"{generation}: the manifest names the engine {manifest.engine!r}, expected {', '.join(IN_RAM)}; {REBUILD}"
+            f"{generation}: unknown engine {manifest.engine!r} in the manifest, expected one of "
+            f"{', '.join(RAM_FILES)}; {REBUILD}"
         )
     # What is read into RAM is checked whole now; the rest when it is first looked at.
-    for name in in_ram(manifest, manifest.engine):
+    for name in list_ram_files(manifest, manifest.engine):
         check_content(generation, manifest, name)
     vectors = VectorFile.open(generation / VECTORS_FILE)
     documents = DocumentFile.open(generation, manifest.count, manifest)
     try:
         candidates = load_engine(generation, manifest.engine, ef, manifest)
     except MemoryError as error:
-        taken = sum(manifest.files[name].size for name in in_ram(manifest, manifest.engine))
+        taken = sum(manifest.files[name].size for name in list_ram_files(manifest, manifest.engine))
         raise IndexFolderError(f"{generation}: takes {taken:,} bytes of RAM and more, which there are not") from error
     order = open_order(generation, manifest, manifest.count) if ORDER_FILE in manifest.files else None
     found = (candidates.count, vectors.count, vectors.dim, candidates.codebooks.dim)

@@ -21,7 +21,7 @@ from bidr.index.engines.engine_files import write_codebooks
 from bidr.index.engines.factory import choose_engine
 from bidr.index.live.drift import ERRORS_SAMPLED
 from bidr.index.storage.manifest import ModelStamp, Spread
-from bidr.index.vectors import Kind
+from bidr.index.vectors import StorageKind
 from bidr.models.codes_only_model import FrozenModel, open_model
 from bidr.models.corpus_encoding import encode_corpus
 from bidr.models.saved_model import Model
@@ -45,7 +45,7 @@ def build(
     out: Path | str,
     *,
     engine: str = "auto",
-    stored: Kind = "fp16",
+    stored: StorageKind = "fp16",
     dims: int | None = None,
     lexical: bool = False,
     learned_lists: bool = True,
@@ -102,7 +102,7 @@ def build_vectors(
     ids: Names | None = None,
     data: Dataset | None = None,
     engine: str = "auto",
-    stored: Kind = "fp16",
+    stored: StorageKind = "fp16",
     dims: int | None = None,
     plain: PlainCodes | None = None,
     lexical: bool = False,
@@ -179,7 +179,7 @@ def _build_plain(
     return Path(out)
 
 
-def _shape(count: int, dim: int, books: int, bits: int, engine: str, stored: Kind) -> Shape:
+def _shape(count: int, dim: int, books: int, bits: int, engine: str, stored: StorageKind) -> Shape:
     return Shape(count, dim, choose_engine(engine, count, bits), bits, (books * bits + 7) // 8, stored)
 
 

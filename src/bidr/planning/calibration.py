@@ -27,9 +27,9 @@ from bidr.index.builder.cluster_input import Decoded, Source
 from bidr.index.builder.journal import Work, forget
 from bidr.index.builder.partitioning import sample_of
 from bidr.index.cost_model.build_time import BROUGHT, LOOKED_THROUGH, Rates, halvings
-from bidr.index.engines.block_centroids import FITTED
+from bidr.index.engines.block_centroids import TRAINING_BLOCKS
 from bidr.index.engines.graph import build as linking
-from bidr.index.engines.graph.engine import chosen_from
+from bidr.index.engines.graph.engine import get_candidate_count
 from bidr.index.engines.pshufb import BLOCK
 from bidr.index.lexical.size_estimate import counted as counted_words
 from bidr.index.types import EF_CONSTRUCTION
@@ -49,7 +49,7 @@ FEW_ROUNDS, FIT_ROUNDS = 2, 20
 COMPILED, FEW_CLUSTERS, LISTS = 600, 64, 2_048
 SMALL, LARGE = 100, 4_100
 RANGES, PACKED, PIECES, STRETCHES = 5, 2_048, 20_000, 1_024
-NEAR = chosen_from(EF_CONSTRUCTION)
+NEAR = get_candidate_count(EF_CONSTRUCTION)
 SPLIT = 500
 ONE_CORE = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
 
@@ -136,7 +136,7 @@ class _Ready(NamedTuple):
     unfitted: float
     codes: Codes
     placed: Codes
-    noted: linking.Chosen
+    noted: linking.LinkCandidates
     known: dict[str, float]
 
 
@@ -154,7 +154,7 @@ def _ready(source: VectorRows, books: int, words: int) -> _Ready:
     spent, codes = _took(lambda: _coded(codebooks, source))
     found = clusters.clusters(codebooks, codes, FEW_CLUSTERS)
     placed = codes[np.concatenate(list(arrange.arranged(Decoded(codebooks, codes), found)))]
-    noted = np.concatenate(list(linking.choose(codebooks, placed[:PACKED], NEAR)))
+    noted = np.concatenate(list(linking.choose_links(codebooks, placed[:PACKED], NEAR)))
     return _Ready(codebooks, source, none, codes, placed, noted, {"coding": spent / len(source)})
 
 
@@ -237,22 +237,22 @@ def _arranged(own: Source, size: int) -> list[float]:
 
 def _averaging(own: Source) -> dict[str, float]:
     coder = coding.MeanCoder(own.array.shape[1])
-    fitting, _ = _took(partial(coder.fit, own[:FITTED]))
+    fitting, _ = _took(partial(coder.fit, own[:TRAINING_BLOCKS]))
     averaging, _ = _took(lambda: [coder.encode(coding.means_of(block)) for _, block in own.blocks()])
     return {"words_of_means": fitting, "averaging": averaging / len(own)}
 
 
 def _linking(ready: _Ready, number: int) -> dict[str, float]:
-    codebooks, first = ready.codebooks, number * RANGES * linking.RANGE // arrange.GROUP
-    choosing = linking.choose(codebooks, ready.placed, NEAR, first)
+    codebooks, first = ready.codebooks, number * RANGES * linking.ROWS_PER_RANGE // arrange.GROUP
+    choosing = linking.choose_links(codebooks, ready.placed, NEAR, first)
     next(choosing)  # which has made the means of all pieces
     chosen, _ = _took(lambda: [next(choosing) for _ in range(RANGES)])
     packing, _ = _took(lambda: list(linking.pack_links(ready.noted)))
     means = np.random.default_rng(0).standard_normal((PIECES, codebooks.dim), dtype=np.float32)
-    looks = [np.arange(at, at + linking.RANGE // arrange.PIECE) for at in range(RANGES)]
-    pieces, _ = _took(lambda: [linking.near_pieces(means, mine, PIECES // 8) for mine in looks])
+    looks = [np.arange(at, at + linking.ROWS_PER_RANGE // arrange.PIECE) for at in range(RANGES)]
+    pieces, _ = _took(lambda: [linking.select_pieces(means, mine, PIECES // 8) for mine in looks])
     return {
-        "linking": chosen / (RANGES * linking.RANGE),
+        "linking": chosen / (RANGES * linking.ROWS_PER_RANGE),
         "packing": packing / PACKED,
         "piecing": pieces / (RANGES * PIECES),
     }

@@ -5,8 +5,8 @@ from typing import Any
 
 from bidr.index.builder.coarse_clustering import lists_for
 from bidr.index.builder.in_memory import make_scan
-from bidr.index.engines.graph.engine import Graph, compared_by_walk, walked
-from bidr.index.engines.ivf import Lists, default_visits
+from bidr.index.engines.graph.engine import GraphEngine, estimate_comparisons, is_graph_faster
+from bidr.index.engines.ivf import IvfEngine, get_default_nprobe
 from bidr.quantization.codebooks import Codebooks
 from bidr.utils.array_types import Codes, Floats
 
@@ -31,14 +31,14 @@ class Growth:
 
     def ef(self, engine: Any, width: float | None) -> int | None:
         """What `--ef` must be for all documents. Of very many lists fewer are visited, by the law of the default."""
-        if not isinstance(engine, Lists) or width is None:
+        if not isinstance(engine, IvfEngine) or width is None:
             return None if width is None else int(width)
         visits = visits_of(engine, width)
         if not self.any:
             return visits
         lists = lists_for(self.planned)
-        times = visits / default_visits(engine.lists)
-        return lists if visits == engine.lists else min(lists, default_visits(lists, times))
+        times = visits / get_default_nprobe(engine.lists)
+        return lists if visits == engine.lists else min(lists, get_default_nprobe(lists, times))
 
     def more_ms(self, engine: Any, width: float | None, candidates: int, queries: Floats) -> float:
         """How much longer a query takes of all documents.
@@ -49,11 +49,11 @@ class Growth:
         if not self.any:
             return 0.0
         spent = max(0.0, codes_ms(engine, queries, candidates) - self._alone)
-        if isinstance(engine, Graph):
+        if isinstance(engine, GraphEngine):
             wide = max(int(width or 0), candidates)
-            if walked(self.planned, wide):
-                return spent * (compared_by_walk(self.planned, wide) / compared_by_walk(self.count, wide) - 1)
-        if not isinstance(engine, Lists) or width is None:
+            if is_graph_faster(self.planned, wide):
+                return spent * (estimate_comparisons(self.planned, wide) / estimate_comparisons(self.count, wide) - 1)
+        if not isinstance(engine, IvfEngine) or width is None:
             self._a_code = spent / self.count
             return spent * (self.planned / self.count - 1)
         shares = visits_of(engine, width) / engine.lists, (self.ef(engine, width) or 1) / lists_for(self.planned)
@@ -62,7 +62,7 @@ class Growth:
         return self._a_code * (then - now) + between * (lists_for(self.planned) / engine.lists - 1)
 
 
-def visits_of(engine: Lists, share: float) -> int:
+def visits_of(engine: IvfEngine, share: float) -> int:
     """How many lists a share of them is."""
     return max(1, round(share * engine.lists))
 

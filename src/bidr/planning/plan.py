@@ -13,11 +13,11 @@ from bidr.errors import ConfigError
 from bidr.index.cost_model.build_time import Rates, build_times, built_in
 from bidr.index.cost_model.memory_budget import build_peaks
 from bidr.index.cost_model.sizes import ENGINES, MOST_DOCUMENTS, Shape, cold_pages, disk, page_tables, ram
-from bidr.index.engines.block_centroids import has_means
-from bidr.index.engines.graph.engine import compared_by_walk, default_width
-from bidr.index.engines.ivf import IN_BLOCKS, default_visits
+from bidr.index.engines.block_centroids import has_block_centroids
+from bidr.index.engines.graph.engine import estimate_comparisons, get_default_ef_search
+from bidr.index.engines.ivf import BLOCKS_SHARE, get_default_nprobe
 from bidr.index.lexical.size_estimate import SAMPLED, WordsSize, counted, words_disk, words_ram
-from bidr.index.vectors import KINDS, Kind
+from bidr.index.vectors import STORAGE_KINDS, StorageKind
 from bidr.planning.calibration import Asked, Measured, measure
 from bidr.quantization.opq import PLANNED_BYTES, bits_for
 from bidr.search.searcher import CANDIDATES
@@ -35,7 +35,7 @@ class Corpus:
     dim: int
     ram: int
     code_bytes: int = PLANNED_BYTES
-    stored: Kind = "fp16"
+    stored: StorageKind = "fp16"
     stored_dims: int | None = None
     candidates: int = CANDIDATES
     id_bytes: float | None = 12
@@ -53,8 +53,8 @@ class Corpus:
             value = getattr(self, name)
             if value is not None and not 0 <= value < math.inf:
                 raise ConfigError(f"{name}: given {value}, expected a mean size in bytes of 0 or more")
-        if self.stored not in KINDS:
-            raise ConfigError(f"stored: given {self.stored!r}, expected one of {', '.join(KINDS)}")
+        if self.stored not in STORAGE_KINDS:
+            raise ConfigError(f"stored: given {self.stored!r}, expected one of {', '.join(STORAGE_KINDS)}")
         check_dims(self.stored_dims, self.dim)
         if self.words is not None and self.text_bytes is None:
             raise ConfigError("lexical: there are no texts (text_bytes 0), expected some; leave lexical out")
@@ -209,10 +209,12 @@ def _engine(corpus: Corpus, engine: str, bits: int, rates: Rates) -> dict[str, A
 def compared(shape: Shape, candidates: int) -> int:
     """Codes that a query is compared with, by default settings."""
     if shape.engine == "lists":
-        times = IN_BLOCKS if has_means(shape.engine, shape.count) else 1.0
-        visited = default_visits(shape.lists, times) / shape.lists
+        times = BLOCKS_SHARE if has_block_centroids(shape.engine, shape.count) else 1.0
+        visited = get_default_nprobe(shape.lists, times) / shape.lists
         return max(min(candidates, shape.count), round(visited * shape.count))
-    return compared_by_walk(shape.count, default_width(candidates)) if shape.engine == "hnsw" else shape.count
+    return (
+        estimate_comparisons(shape.count, get_default_ef_search(candidates)) if shape.engine == "hnsw" else shape.count
+    )
 
 
 def fits(corpus: Corpus, shape: Shape) -> bool:

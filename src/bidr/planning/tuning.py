@@ -15,11 +15,11 @@ from bidr.data.vector_source import VectorRows, check_same_dim
 from bidr.errors import ConfigError, DataError
 from bidr.index.builder.build import build_index
 from bidr.index.cost_model.sizes import BITS, ENGINES
-from bidr.index.engines.graph.engine import Graph
-from bidr.index.engines.ivf import Lists
+from bidr.index.engines.graph.engine import GraphEngine
+from bidr.index.engines.ivf import IvfEngine
 from bidr.index.live.view import LiveView
 from bidr.index.reader import IndexReader
-from bidr.index.vectors import Kind
+from bidr.index.vectors import StorageKind
 from bidr.pipeline.api import open_index
 from bidr.planning.extrapolation import Growth, visits_of
 from bidr.planning.plan import Corpus, fits
@@ -45,7 +45,7 @@ class Tried(NamedTuple):
     """
 
     code_bytes: tuple[int, ...] = (16,)
-    stored: Kind = "fp16"
+    stored: StorageKind = "fp16"
     docs: int | None = None
     ram: int | None = None
     sample: int = 50_000
@@ -203,7 +203,7 @@ class _Stored:
 def _settings(searcher: Searcher, exact: Exact, recall: float, k: int, growth: Growth) -> Iterator[Setting]:
     """Every width of the engine, with as few candidates as reach the recall."""
     engine = _engines(searcher)[0]
-    widths = SHARES if isinstance(engine, Lists) else WIDTHS if isinstance(engine, Graph) else (None,)
+    widths = SHARES if isinstance(engine, IvfEngine) else WIDTHS if isinstance(engine, GraphEngine) else (None,)
     books = engine.codebooks
     most = min(searcher.reader.latest().count, max(LEAST_DEPTH, DEPTH_PER_ANSWER * k))
     for width in widths:
@@ -249,7 +249,7 @@ def _engines(searcher: Searcher) -> list[Any]:
 
 def _set_width(searcher: Searcher, width: float | None, stands_for: int | None) -> None:
     for engine in _engines(searcher):
-        if isinstance(engine, Lists):
+        if isinstance(engine, IvfEngine):
             engine.visits = visits_of(engine, width or 1)
-        elif isinstance(engine, Graph):
+        elif isinstance(engine, GraphEngine):
             engine.ef, engine.stands_for = int(width or 0) or None, stands_for

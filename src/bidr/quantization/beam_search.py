@@ -6,7 +6,7 @@ import numpy as np
 
 from bidr.utils.array_types import Codes, Floats
 from bidr.utils.jit import njit_cached
-from bidr.utils.matmul import Columns, each_part, matmul_transposed, multiply_rows
+from bidr.utils.matmul import ColumnPanels, matmul_transposed, multiply_rows, run_in_parts
 
 # Rows whose products with all codewords are in memory at once.
 ROWS_AT_ONCE = 48
@@ -18,7 +18,7 @@ class BeamSearch:
     def __init__(self, codewords: Floats, beam: int) -> None:
         self.books, self.words, width = codewords.shape
         flat = np.ascontiguousarray(codewords, dtype=np.float32).reshape(-1, width)
-        self._columns, self._beam = Columns(flat), beam
+        self._columns, self._beam = ColumnPanels(flat), beam
         # Of each codeword with every other, twice: what two in a sum add to its squared length.
         self._pairs = 2 * matmul_transposed(flat, flat)
 
@@ -30,7 +30,7 @@ class BeamSearch:
         def work(part: slice) -> None:
             _encode(vectors[part], self._columns.panels, self._pairs, self.words, self._beam, codes[part])
 
-        each_part(work, len(vectors), threads)
+        run_in_parts(work, len(vectors), threads)
         return codes
 
 

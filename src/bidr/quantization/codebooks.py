@@ -12,7 +12,7 @@ from bidr.errors import ConfigError, ModelError
 from bidr.quantization.kmeans import Nearest
 from bidr.utils.array_types import Codes, Floats
 from bidr.utils.files import open_to_read
-from bidr.utils.matmul import Columns, matmul_transposed, multiply
+from bidr.utils.matmul import ColumnPanels, matmul_transposed, multiply
 
 ENCODE_ROWS = 16_384
 MOST_HEADER = 1 << 20
@@ -67,7 +67,10 @@ class Codebooks(NamedTuple):
             from bidr.quantization.additive_quantizer import summed
 
             return summed(self).encode(vectors)
-        rotation, nearest = Columns(self.rotation), Nearest(self.centroids if self.choosing is None else self.choosing)
+        rotation, nearest = (
+            ColumnPanels(self.rotation),
+            Nearest(self.centroids if self.choosing is None else self.choosing),
+        )
         codes = np.empty((len(vectors), self.books), dtype=np.uint8)
         for start in range(0, len(vectors), ENCODE_ROWS):
             part = slice(start, start + ENCODE_ROWS)

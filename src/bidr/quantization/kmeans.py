@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bidr.utils.jit import njit_cached
-from bidr.utils.matmul import CACHED_ROWS, Floats, each_part, in_panels, multiply_rows
+from bidr.utils.matmul import CACHED_ROWS, Floats, multiply_rows, pack_panels, run_in_parts
 
 Numbers = npt.NDArray[np.int32]
 # Centroids that are compared at once: their products with a block of rows stay in the cache.
@@ -23,13 +23,15 @@ class Nearest:
     def __init__(self, centroids: Floats) -> None:
         self.books, self.count, self.width = centroids.shape
         centroids = np.ascontiguousarray(centroids, dtype=np.float32)
-        self._panels, self._norms = in_panels(centroids), squared_lengths(centroids)
+        self._panels, self._norms = pack_panels(centroids), squared_lengths(centroids)
 
     def search(self, rows: Floats, *, threads: int | None = None) -> Numbers:
         """Numbers of the nearest centroids, (n, books), of equally near ones the first; rows: (n, books * width)."""
         vectors = np.ascontiguousarray(rows, dtype=np.float32)
         numbers = np.empty((len(vectors), self.books), dtype=np.int32)
-        each_part(lambda part: _nearest(vectors[part], self._panels, self._norms, numbers[part]), len(vectors), threads)
+        run_in_parts(
+            lambda part: _nearest(vectors[part], self._panels, self._norms, numbers[part]), len(vectors), threads
+        )
         return numbers
 
 

@@ -10,7 +10,7 @@ from bidr.errors import DataError
 from bidr.quantization.codebooks import Codebooks, check_shape
 from bidr.quantization.kmeans import Nearest, Numbers, add_rows
 from bidr.utils.array_types import Floats
-from bidr.utils.matmul import Columns, matmul_transposed, multiply
+from bidr.utils.matmul import ColumnPanels, matmul_transposed, multiply
 
 FIT_ROWS = 20_000
 # Products over all rows are added up in parts of so many, in 64 bits.
@@ -95,4 +95,4 @@ def _best_rotation(sample: Floats, decoded: Floats) -> Floats:
         product += matmul_transposed(decoded[part].T, sample[part].T)
     with threadpool_limits(1, "blas"):
         left, _, right = np.linalg.svd(product.astype(np.float32))
-    return multiply(left, Columns(right.T))
+    return multiply(left, ColumnPanels(right.T))

@@ -62,7 +62,7 @@ class Searcher:
         lexical: int = 0,
         lexical_weight: float = 0.0,
     ) -> None:
-        from bidr.index.ranking import best
+        from bidr.index.ranking import rank_scores
 
         check_number("candidates", candidates)
         check_number("lexical", lexical, least=0)
@@ -70,7 +70,7 @@ class Searcher:
         _check_weight("lexical_weight", lexical_weight)
         self.lexical, self.lexical_weight = lexical, lexical_weight
         self.reader, self.encoder, self.candidates, self.fuse = reader, encoder, candidates, fuse
-        self._best = best
+        self._best = rank_scores
 
     @overload
     def search(self, query: str, k: int = 10, candidates: int | None = None, **options: Unpack[Options]) -> Answers: ...

@@ -5,7 +5,7 @@ from typing import Any, Protocol, TypeVar
 
 from bidr.errors import AttributesError, written
 from bidr.index.filters.filter_expression import check_attributes
-from bidr.index.vectors import LARGEST as STORED
+from bidr.index.vectors import MAX_VALUES as STORED
 from bidr.server.asgi import JSON, Call, Reply, as_json
 from bidr.server.errors import Conflict, Forbidden, Invalid, as_refusal
 from bidr.server.index_holder import Served, Serving

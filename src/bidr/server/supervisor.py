@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from bidr.errors import BidrError, ConfigError
-from bidr.index.engines.shared_memory import forget, forget_unfinished, share_in
+from bidr.index.engines.shared_memory import remove_unfinished, remove_unused, share_in
 from bidr.index.storage.live_state import state_in_force
 from bidr.server.config import Settings
 from bidr.server.graceful_shutdown import left, shut, turn_away
@@ -157,7 +157,7 @@ class Supervisor:
         if time.monotonic() - self._tidied > TIDY_EVERY:
             self._tidied = time.monotonic()
             with suppress(Exception):
-                forget({segment.name for segment in state_in_force(self.settings.index)[1].segments})
+                remove_unused({segment.name for segment in state_in_force(self.settings.index)[1].segments})
 
     def _revive(self) -> None:
         """Start again what ended, later and later if it keeps ending."""
@@ -217,7 +217,7 @@ class Supervisor:
         child.close()
         if child.kind == "worker" and self.settings.runtime is not None:
             forget_worker(self.settings.runtime / "metrics", child.process.pid)
-            forget_unfinished(child.process.pid)
+            remove_unfinished(child.process.pid)
 
     def _stop(self) -> None:
         """Requests end first, then the writer."""

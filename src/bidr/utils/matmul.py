@@ -30,7 +30,7 @@ FLOAT, WORD, LONG = ir.FloatType(), ir.IntType(32), ir.IntType(64)
 FLOAT_BYTES = 4
 
 
-def _has_wide_vectors() -> bool:
+def has_avx512() -> bool:
     """Whether numba compiles for a processor with vectors of 512 bits."""
     if config.CPU_NAME or config.CPU_FEATURES is not None:
         return "+avx512f" in (config.CPU_FEATURES or "")
@@ -38,7 +38,7 @@ def _has_wide_vectors() -> bool:
 
 
 # A tile of 6 rows and 2 vectors fills the registers of AVX2 but for those that hold what is multiplied.
-LANES, VECTORS, TILE_ROWS = 16 if _has_wide_vectors() else 8, 2, 6
+LANES, VECTORS, TILE_ROWS = 16 if has_avx512() else 8, 2, 6
 WIDTH = LANES * VECTORS
 # Rows that are multiplied with one panel after another: they stay in the second-level cache.
 CACHED_ROWS = 96
@@ -112,20 +112,20 @@ class _Tile:
 _multiply_tile, _multiply_row = _tile_kernel(TILE_ROWS), _tile_kernel(1)
 
 
-class Columns:
+class ColumnPanels:
     """A matrix (count, depth) whose rows become the columns of products, in the kernel's panels."""
 
     def __init__(self, matrix: npt.ArrayLike) -> None:
         rows = np.asarray(matrix, dtype=np.float32)
         self.count, self.depth = rows.shape
-        self.panels = in_panels(rows[None])[0]
+        self.panels = pack_panels(rows[None])[0]
 
     @property
     def nbytes(self) -> int:
         return int(self.panels.nbytes)
 
 
-def in_panels(matrices: Floats) -> Floats:
+def pack_panels(matrices: Floats) -> Floats:
     """Matrices (n, count, depth) in panels: (n, panels, depth, WIDTH), the last one filled up with zeros."""
     number, count, depth = matrices.shape
     filled = -(-count // WIDTH) * WIDTH
@@ -134,7 +134,7 @@ def in_panels(matrices: Floats) -> Floats:
     return np.ascontiguousarray(padded.reshape(number, depth, -1, WIDTH).transpose(0, 2, 1, 3))
 
 
-def multiply(rows: npt.ArrayLike, columns: Columns, *, threads: int | None = None) -> Floats:
+def multiply(rows: npt.ArrayLike, columns: ColumnPanels, *, threads: int | None = None) -> Floats:
     """rows @ columns.T, (n, count)."""
     matrix: Floats = np.ascontiguousarray(rows, dtype=np.float32)
     out = np.empty((len(matrix), columns.count), dtype=np.float32)
@@ -145,16 +145,16 @@ def multiply(rows: npt.ArrayLike, columns: Columns, *, threads: int | None = Non
     def work(part: slice) -> None:
         multiply_rows(matrix[part], 0, columns.panels, out[part])
 
-    each_part(work, len(matrix), threads)
+    run_in_parts(work, len(matrix), threads)
     return out
 
 
 def matmul_transposed(rows: npt.ArrayLike, others: npt.ArrayLike) -> Floats:
     """rows @ others.T, for a matrix that is used once."""
-    return multiply(rows, Columns(others))
+    return multiply(rows, ColumnPanels(others))
 
 
-def each_part(work: Callable[[slice], None], count: int, threads: int | None = None) -> None:
+def run_in_parts(work: Callable[[slice], None], count: int, threads: int | None = None) -> None:
     """Call `work` with ranges that make up `count` rows, by several threads where there are many."""
     parts = [slice(start, start + TASK_ROWS) for start in range(0, count, TASK_ROWS)]
     threads = min(threads or cores(), len(parts))

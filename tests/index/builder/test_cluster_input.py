@@ -13,7 +13,7 @@ from bidr.index.builder.block_centroids import means_of
 from bidr.index.builder.build import build_index
 from bidr.index.builder.cluster_input import Decoded, Source, source_of
 from bidr.index.engines import block_centroids as means
-from bidr.index.engines.engine_files import CENTROIDS_FILE, read_words
+from bidr.index.engines.engine_files import CENTROIDS_FILE, read_codewords
 from bidr.index.engines.pshufb import BLOCK
 from bidr.index.live.live_index import LiveIndex
 from bidr.index.live.writer import LiveWriter
@@ -102,10 +102,10 @@ def test_scans_stand_by_codes(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("own", [True, False])
 def test_means_are_of_vectors_or_of_what_codes_say(tmp_path, monkeypatch, own):
-    monkeypatch.setattr(means, "FEWEST", 16)
+    monkeypatch.setattr(means, "MIN_BLOCKS", 16)
     with IndexReader.open(built(tmp_path, VECTORS if own else OTHERS)) as reader:
         source = Source(VECTORS) if own else Decoded(BOOKS, CODES)
-        expected, words = means_of(source[reader.order[:]]), read_words(reader.generation)
+        expected, words = means_of(source[reader.order[:]]), read_codewords(reader.generation)
         stored = np.load(reader.generation / "means.npy")
         codes = np.stack([stored & 15, stored >> 4], axis=2).reshape(len(stored), -1)[:, : len(words)]
         said = Codebooks(np.eye(DIM, dtype=np.float32), words).decode(codes)

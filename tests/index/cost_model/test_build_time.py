@@ -35,7 +35,7 @@ NONE = Rates(*[0.0] * len(Rates._fields))._replace(row_bytes=1.0)
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_every_step_of_a_build_is_planned_for(tmp_path: Path, engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(means, "FEWEST", 16)
+    monkeypatch.setattr(means, "MIN_BLOCKS", 16)
     monkeypatch.setattr(clusters, "ORDERED_DOCUMENTS", 500)
     monkeypatch.setattr("bidr.index.cost_model.build_time.ORDERED_DOCUMENTS", 500)
     vectors, books = clustered(600, DIM), random_codebooks(DIM, 6)
@@ -89,7 +89,7 @@ def test_as_many_vectors_are_read_and_codes_turned_as_planned(
     """Lists are divided by vectors where the codes are of them, else by codes, as the order of a scan and a graph."""
     for module in ("bidr.index.builder.coarse_clustering", "bidr.index.cost_model.build_time"):
         monkeypatch.setattr(f"{module}.ORDERED_DOCUMENTS", 500)
-    monkeypatch.setattr(means, "FEWEST", 16)
+    monkeypatch.setattr(means, "MIN_BLOCKS", 16)
     monkeypatch.setattr(clusters, "POINTS_A_LIST", 20)
     vectors, books = clustered(3_000, DIM), random_codebooks(DIM, 6)
     codes = books.encode(vectors if fits else vectors[::-1])
@@ -140,13 +140,15 @@ def test_clusters_are_halved_as_often_as_planned(size: int, monkeypatch: pytest.
 
 
 def test_links_are_looked_for_among_as_many_as_planned(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(linking, "AMONG", 4)
-    asked, near = list[tuple[int, int]](), linking.near_pieces
+    monkeypatch.setattr(linking, "POOL_FACTOR", 4)
+    asked, near = list[tuple[int, int]](), linking.select_pieces
     monkeypatch.setattr(
-        linking, "near_pieces", lambda means, mine, count: asked.append((len(means), count)) or near(means, mine, count)
+        linking,
+        "select_pieces",
+        lambda means, mine, count: asked.append((len(means), count)) or near(means, mine, count),
     )
     books, vectors = random_codebooks(DIM, 6), clustered(4_096, DIM)
-    list(linking.choose(books, books.encode(vectors), 100))
+    list(linking.choose_links(books, books.encode(vectors), 100))
     planned = build_times(Shape(4_096, DIM, "hnsw", 4, 3), NONE._replace(piecing=1.0))["links"].cpu
     assert sum(pieces for pieces, _ in asked) == planned
 

@@ -16,7 +16,7 @@ from bidr.index.live.live_index import LiveIndex
 from bidr.index.live.writer import LiveWriter
 from bidr.index.reader import IndexReader
 from bidr.index.storage import checksums as checks
-from bidr.index.vectors import KINDS
+from bidr.index.vectors import STORAGE_KINDS
 from bidr.planning.plan import look_through
 
 DIM, CODE_BYTES = 48, 6
@@ -63,19 +63,19 @@ def check(folder: Path, shape: Shape) -> None:
 @pytest.mark.parametrize("engine", ENGINES)
 def test_what_is_planned_is_what_an_index_takes(tmp_path: Path, engine: str, count: int) -> None:
     for bits in BITS:
-        stored = KINDS[bits == 4]
+        stored = STORAGE_KINDS[bits == 4]
         check(tmp_path / f"{bits}", Shape(count, DIM, engine, bits, CODE_BYTES, stored, live=False))
 
 
 @pytest.mark.parametrize("bits", BITS)
 def test_means_of_blocks_take_what_is_planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bits: int) -> None:
-    monkeypatch.setattr(means, "FEWEST", 16)
+    monkeypatch.setattr(means, "MIN_BLOCKS", 16)
     check(tmp_path, Shape(4_500, DIM, "lists", bits, CODE_BYTES, live=False))
     assert list(tmp_path.glob("0*/means.npy"))
 
 
 def test_vectors_that_are_cut_off_take_what_is_left_of_them(tmp_path: Path) -> None:
-    for kind in KINDS:
+    for kind in STORAGE_KINDS:
         check(tmp_path / kind, Shape(1_003, DIM, "scan", 8, CODE_BYTES, kind, live=False, dims=16))
 
 
@@ -136,7 +136,7 @@ def test_what_is_deleted_takes_what_is_planned(tmp_path: Path) -> None:
     assert ram(shape)["deleted"] == pytest.approx(deleted, rel=NEAR)
 
 
-@pytest.mark.parametrize("stored", KINDS)
+@pytest.mark.parametrize("stored", STORAGE_KINDS)
 def test_the_file_of_vectors_remembers_as_many_blocks(tmp_path: Path, stored: str) -> None:
     shape = Shape(2_345, DIM, "scan", 8, CODE_BYTES, stored)
     build(tmp_path, shape)

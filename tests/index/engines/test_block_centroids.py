@@ -17,10 +17,10 @@ from bidr.index.builder.journal import Work
 from bidr.index.builder.reorder import halved, in_blocks
 from bidr.index.engines import block_centroids as means_engine
 from bidr.index.engines import ivf as lists_engine
-from bidr.index.engines.block_centroids import Means, best_means, book_shape
+from bidr.index.engines.block_centroids import BlockCentroids, choose_book_shape, select_blocks
 from bidr.index.engines.code_store import to_blocks
-from bidr.index.engines.ivf import IN_BLOCKS, Lists, default_visits
-from bidr.index.engines.pshufb import BLOCK, shuffle_here
+from bidr.index.engines.ivf import BLOCKS_SHARE, IvfEngine, get_default_nprobe
+from bidr.index.engines.pshufb import BLOCK, detect_pshufb
 from bidr.index.reader import IndexReader
 from bidr.quantization.additive_quantizer import fit_additive
 
@@ -29,7 +29,7 @@ COUNT, DIM = 1_510, 24
 
 @pytest.fixture(autouse=True)
 def small_ones_too(monkeypatch):
-    monkeypatch.setattr(means_engine, "FEWEST", 16)
+    monkeypatch.setattr(means_engine, "MIN_BLOCKS", 16)
 
 
 @pytest.fixture(scope="module", params=["8-bit", "4-bit", "additive"])
@@ -46,7 +46,7 @@ def corpus(request):
 def test_all_blocks_are_the_scan(corpus, k):
     codebooks, codes, queries = corpus
     engine, order = make_lists(codebooks, codes, 40)
-    assert isinstance(engine.means, Means)
+    assert isinstance(engine.means, BlockCentroids)
     scores, places = engine.search(queries, k, ef=engine.lists)
     expected = make_scan(codebooks, codes[order]).search(queries, k)
     np.testing.assert_array_equal(scores, expected[0])
@@ -75,8 +75,8 @@ def test_the_best_means_are_those_of_numpy(ranges, count):
     inside = np.concatenate([np.arange(*each) for each in ranges])
     least = np.sort(sums[inside])[::-1][min(count, len(inside)) - 1]
     starts, stops = np.array(ranges).T
-    for shuffle in {shuffle_here(), None}:
-        found = best_means(to_blocks(rows), table, starts, stops, count, shuffle)
+    for shuffle in {detect_pshufb(), None}:
+        found = select_blocks(to_blocks(rows), table, starts, stops, count, shuffle)
         np.testing.assert_array_equal(found, inside[sums[inside] >= least])
 
 
@@ -103,7 +103,7 @@ def test_blocks_find_more_of_as_many_documents_than_whole_lists():
     vectors, queries = clustered(20_000, DIM), clustered(50, DIM, seed=3)
     codebooks = fitted(vectors, 12, 16)
     engine, _ = make_lists(codebooks, codebooks.encode(vectors), 100)
-    whole = Lists(engine.store, *_centroids(engine, codebooks), engine.visits)
+    whole = IvfEngine(engine.store, *_centroids(engine, codebooks), engine.visits)
     wanted = engine.search(queries, 100, ef=engine.lists)[1]
     found = []
     for one in (engine, whole):
@@ -126,18 +126,18 @@ def test_by_default_blocks_hold_fewer_documents(monkeypatch):
     monkeypatch.setattr(engine, "_blocks", lambda means, query, visits, k: asked.append(visits) or engine._near_all)
     monkeypatch.setattr(engine, "_near_all", (np.zeros(1, dtype=np.int64), np.full(1, 100)), raising=False)
     engine.search(vectors[:1], 10)
-    assert asked == [default_visits(engine.lists, IN_BLOCKS)]
-    assert asked[0] == pytest.approx(0.7 * default_visits(engine.lists), abs=1)
+    assert asked == [get_default_nprobe(engine.lists, BLOCKS_SHARE)]
+    assert asked[0] == pytest.approx(0.7 * get_default_nprobe(engine.lists), abs=1)
 
 
 @pytest.mark.parametrize(("dim", "books"), [(384, 128), (768, 128), (1_024, 128), (100, 100), (257, 86), (300, 100)])
 def test_means_take_at_most_two_bytes_a_document(dim, books):
-    found, width = book_shape(dim)
+    found, width = choose_book_shape(dim)
     assert (found, dim <= found * width < dim + width) == (books, True)
 
 
 def test_dimensions_that_nothing_divides_are_looked_into_as_well(monkeypatch, tmp_path):
-    monkeypatch.setattr(means_engine, "MOST_BOOKS", 16)
+    monkeypatch.setattr(means_engine, "MAX_BOOKS", 16)
     share = {}
     for dim in (22, 23):
         vectors, queries = clustered(6_000, dim), clustered(40, dim, seed=3)
@@ -188,7 +188,7 @@ class TestOnDisk:
             IndexReader.open(folder)
 
     def test_without_means_whole_lists_are_visited(self, tmp_path, monkeypatch):
-        monkeypatch.setattr(means_engine, "FEWEST", 1_000)
+        monkeypatch.setattr(means_engine, "MIN_BLOCKS", 1_000)
         vectors, codebooks = clustered(COUNT, DIM), random_codebooks(DIM, 12)
         build_index(tmp_path, codebooks=codebooks, codes=codebooks.encode(vectors), vectors=vectors, engine="lists")
         with IndexReader.open(tmp_path) as reader:

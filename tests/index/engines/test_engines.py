@@ -12,16 +12,25 @@ from bidr.index.builder.in_memory import make_graph, make_lists, make_scan
 from bidr.index.builder.reorder import GROUP
 from bidr.index.engines import filtered_ivf as filtered_engine
 from bidr.index.engines import ivf as lists_engine
-from bidr.index.engines.adc_tables import Tables, even_books, margin_of, round_table
+from bidr.index.engines.adc_tables import AdcTables, compute_margin, pad_books, quantize_table
 from bidr.index.engines.code_store import from_blocks, to_blocks
 from bidr.index.engines.factory import AUTO_SCAN_DOCUMENTS, choose_engine
 from bidr.index.engines.fast_scan import SAMPLE_EVERY
-from bidr.index.engines.flat import Scan
+from bidr.index.engines.flat import FlatEngine
 from bidr.index.engines.graph import engine as graph_engine
-from bidr.index.engines.graph.adjacency import bits_of, read_links, write_links
-from bidr.index.engines.graph.build import LINK_WORDS, MOST_LINKS, NODE, POOLED, RANGE, _best, choose, pack_links
-from bidr.index.engines.graph.engine import default_width
-from bidr.index.engines.ivf import CentroidGraph, Centroids, default_visits
+from bidr.index.engines.graph.adjacency import count_link_bits, read_links, write_links
+from bidr.index.engines.graph.build import (
+    GROUPS_PER_NODE,
+    LINK_WORDS,
+    MAX_LINKS,
+    NODE,
+    ROWS_PER_RANGE,
+    _select_best,
+    choose_links,
+    pack_links,
+)
+from bidr.index.engines.graph.engine import get_default_ef_search
+from bidr.index.engines.ivf import CentroidGraph, CoarseCentroids, get_default_nprobe
 from bidr.index.types import Candidates, as_words
 from bidr.quantization.additive_quantizer import fit_additive
 from bidr.quantization.codebooks import Codebooks
@@ -55,7 +64,7 @@ def small(request) -> Corpus:
 def by_hand(corpus: Corpus, k: int, allowed: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
     """Tables and their sums in numpy, in the order in which an engine sums; equal scores by row."""
     codebooks, codes, queries = corpus
-    table = Tables(codebooks).of(queries)
+    table = AdcTables(codebooks).of(queries)
     scores = np.zeros((len(queries), len(codes)), dtype=np.float32)
     parts = [table[:, book][:, codes[:, book]] for book in range(codebooks.books)]
     if codebooks.bits == 4:  # four sums that are added in the end
@@ -123,7 +132,7 @@ def test_tables_of_sums_with_an_adapter_are_products_with_every_codeword(words, 
     codebooks = additive._replace(query=turned).with_adapter()
     rotated = codebooks.rotate(queries).reshape(len(queries), codebooks.books, -1)
     expected = np.einsum("qms,mws->qmw", rotated, codebooks.centroids)
-    np.testing.assert_allclose(Tables(codebooks).of(queries), expected, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(AdcTables(codebooks).of(queries), expected, rtol=1e-4, atol=1e-4)
 
 
 def test_the_scan_is_that_of_numpy_to_the_bit(small):
@@ -177,7 +186,7 @@ def test_rounded_tables_stay_within_their_margin():
     for _ in range(20):
         books = int(random.integers(1, 120))
         table = (random.standard_normal((books, 16)) * random.uniform(0.01, 3, (books, 1))).astype(np.float32)
-        entries = round_table(even_books(table)).reshape(-1, 16).astype(int)
+        entries = quantize_table(pad_books(table)).reshape(-1, 16).astype(int)
         ends = entries.max(axis=1).reshape(-1, 2)
         for start in range(0, len(ends), 4):
             assert ends[start : start + 4].sum(axis=0).max() <= 255
@@ -185,7 +194,7 @@ def test_rounded_tables_stay_within_their_margin():
         exact = table[np.arange(books), codes].sum(axis=1)
         sums = entries[np.arange(books), codes].sum(axis=1)
         step = (table.max(axis=1) - table.min(axis=1)).sum() / max(entries.max(axis=1).sum(), 1)
-        assert np.abs((sums - sums.mean()) - (exact - exact.mean()) / step).max() < margin_of(books) + 2
+        assert np.abs((sums - sums.mean()) - (exact - exact.mean()) / step).max() < compute_margin(books) + 2
 
 
 def test_codes_of_some_rows_are_those_among_all(small):
@@ -218,7 +227,7 @@ def test_a_sample_that_misleads_costs_time_and_no_answers():
     codebooks, k = random_codebooks(16, 4), 64
     random = np.random.default_rng(0)
     query = random.standard_normal((1, 16)).astype(np.float32)
-    table = Tables(codebooks).of(query)[0]
+    table = AdcTables(codebooks).of(query)[0]
     codes = random.integers(0, 16, (4 * 32 * k, 4), dtype=np.uint8)
     sampled = (np.arange(len(codes)) // 32 % SAMPLE_EVERY == SAMPLE_EVERY - 1) & (np.arange(len(codes)) % 8 == 0)
     assert 0 < sampled.sum() < k
@@ -231,12 +240,12 @@ def test_a_sample_that_misleads_costs_time_and_no_answers():
 
 
 def test_links_are_read_as_they_were_written():
-    random, found = np.random.default_rng(4), np.empty(MOST_LINKS, dtype=np.int64)
+    random, found = np.random.default_rng(4), np.empty(MAX_LINKS, dtype=np.int64)
     drawn = [np.unique(random.integers(0, 8**power, 130)).tolist() for power in range(1, 10)]
-    for groups in ([], [0], [7, 8], [3, 130, 131, 40_000, 3_000_000, (1 << 31) - 1], list(range(MOST_LINKS)), *drawn):
+    for groups in ([], [0], [7, 8], [3, 130, 131, 40_000, 3_000_000, (1 << 31) - 1], list(range(MAX_LINKS)), *drawn):
         packed = np.zeros(3 * LINK_WORDS, dtype=np.uint64)
         packed[2 * LINK_WORDS :] = 2**64 - 1  # another's
-        while sum(bits_of(int(gap)) for gap in np.diff(groups, prepend=-1)) > 64 * LINK_WORDS:
+        while sum(count_link_bits(int(gap)) for gap in np.diff(groups, prepend=-1)) > 64 * LINK_WORDS:
             groups.pop()
         write_links(np.array(groups, dtype=np.int64), packed[LINK_WORDS : 2 * LINK_WORDS])
         assert found[: read_links(packed, LINK_WORDS, LINK_WORDS, found)].tolist() == groups
@@ -248,11 +257,11 @@ def test_links_fill_their_bytes_with_near_documents():
     codebooks = fitted(vectors, 8)
     graph, order = make_graph(codebooks, codebooks.encode(vectors))
     assert sorted(order) == list(range(3_000))
-    near, found, counts = np.empty(MOST_LINKS, dtype=np.int64), [], []
+    near, found, counts = np.empty(MAX_LINKS, dtype=np.int64), [], []
     products = (decoded := codebooks.decode(graph.codes())) @ decoded.T
     for place in range(0, 3_000, 100):
         groups = near[: read_links(graph.links[place // NODE], 0, LINK_WORDS, near)].copy()
-        assert place // NODE not in groups // POOLED
+        assert place // NODE not in groups // GROUPS_PER_NODE
         counts.append(len(groups))
         nearest = np.argsort(-products[place])[:10]
         found.append((np.isin(nearest // GROUP, groups) | (nearest // NODE == place // NODE)).mean())
@@ -266,25 +275,28 @@ def test_the_nearest_are_those_that_sorting_finds(misled, count):
     scores = np.random.default_rng(3).standard_normal((4, 5_000), dtype=np.float32).round(2)
     if misled:
         scores[:, ::16] += 100  # what a sample sees: it then promises too much
-    assert np.array_equal(_best(scores, count), np.argsort(-scores, axis=1, kind="stable")[:, :count])
+    assert np.array_equal(_select_best(scores, count), np.argsort(-scores, axis=1, kind="stable")[:, :count])
 
 
 def test_links_are_the_same_wherever_a_build_goes_on():
     codebooks, vectors = random_codebooks(16, 4), clustered(1_000, 16)
     codes = codebooks.encode(vectors)
-    noted = np.concatenate(list(choose(codebooks, codes, 50)))
+    noted = np.concatenate(list(choose_links(codebooks, codes, 50)))
     assert len(noted) == 1_000 // GROUP
-    again = 3 * RANGE // GROUP
-    np.testing.assert_array_equal(np.concatenate(list(choose(codebooks, codes, 50, again))), noted[again:])
+    again = 3 * ROWS_PER_RANGE // GROUP
+    np.testing.assert_array_equal(np.concatenate(list(choose_links(codebooks, codes, 50, again))), noted[again:])
     links = np.concatenate(list(pack_links(noted)))
-    np.testing.assert_array_equal(np.concatenate(list(pack_links(noted, RANGE // POOLED))), links[RANGE // POOLED :])
+    np.testing.assert_array_equal(
+        np.concatenate(list(pack_links(noted, ROWS_PER_RANGE // GROUPS_PER_NODE))),
+        links[ROWS_PER_RANGE // GROUPS_PER_NODE :],
+    )
 
 
 def test_centroids_in_bytes_and_by_graph_come_in_the_order_of_floats():
     centroids, queries = clustered(400, 32), clustered(20, 32, seed=2)
     exact = np.argsort(-(queries @ centroids.T), axis=1)[:, :40]
     pairs = list(zip(queries, exact, strict=True))
-    for found in (Centroids(centroids), CentroidGraph(centroids)):
+    for found in (CoarseCentroids(centroids), CentroidGraph(centroids)):
         shares = [len(np.intersect1d(found.nearest(query, 40), own)) / 40 for query, own in pairs]
         assert np.mean(shares) > 0.95
         assert sorted(found.nearest(queries[0], 400)) == list(range(400))
@@ -314,7 +326,7 @@ def test_lists_keep_their_recall_under_a_filter(filtered, kind, share, whole, mo
     So few documents would be scanned, as that is quicker.
     """
     if not whole:
-        monkeypatch.setattr(filtered_engine, "OF_LISTS_8_BIT", -COUNTLESS)
+        monkeypatch.setattr(filtered_engine, "MIN_SAVED_ROWS_8_BIT", -COUNTLESS)
     lists, scan, vectors, queries = filtered
     found = []
     for query in queries:
@@ -334,7 +346,7 @@ def filtered():
     vectors, queries = clustered(12_000, 48), clustered(20, 48, seed=4)
     codebooks = fitted(vectors, 12)
     lists, order = make_lists(codebooks, codebooks.encode(vectors), 200)
-    return lists, Scan(lists.store), vectors[order], queries
+    return lists, FlatEngine(lists.store), vectors[order], queries
 
 
 @pytest.mark.parametrize("kind", ["at random", "with", "against", "against, near entries allowed"])
@@ -355,7 +367,9 @@ def test_a_graph_finds_what_passes_a_filter_without_going_through_everything(kin
         keys, _, passed = graph.walk(table, 20, as_words(bits, len(near)))
         assert passed <= (0 if kind == "against" else 2 * 20 / allowed.mean())
         found.append(len(keys) == 20)
-        wanted, rows = (one.search(query[None], 20, ef=20, allowed=bits)[1][0] for one in (Scan(graph.store), graph))
+        wanted, rows = (
+            one.search(query[None], 20, ef=20, allowed=bits)[1][0] for one in (FlatEngine(graph.store), graph)
+        )
         assert allowed[rows].all()
         shares.append(np.isin(wanted, rows).mean())
     assert np.mean(shares) >= 0.97
@@ -461,7 +475,7 @@ def test_a_graph_of_few_documents_answers_as_a_scan_does(monkeypatch):
 
 
 def test_width_grows_with_what_is_wanted():
-    assert [default_width(k) for k in (1, 10, 200, 400, 1_000)] == [200, 200, 400, 800, 1_000]
+    assert [get_default_ef_search(k) for k in (1, 10, 200, 400, 1_000)] == [200, 200, 400, 800, 1_000]
 
 
 def test_engine_names():
@@ -473,8 +487,8 @@ def test_engine_names():
 
 
 def test_a_fifth_of_the_lists_is_visited_and_of_very_many_fewer():
-    assert [default_visits(lists) for lists in (1, 3, 100, 4_000)] == [1, 1, 20, 800]
-    assert default_visits(4_000, 1.5) == 1_200
-    ever = [default_visits(lists) for lists in range(4_000, 200_000, 1_000)]
+    assert [get_default_nprobe(lists) for lists in (1, 3, 100, 4_000)] == [1, 1, 20, 800]
+    assert get_default_nprobe(4_000, 1.5) == 1_200
+    ever = [get_default_nprobe(lists) for lists in range(4_000, 200_000, 1_000)]
     assert ever == sorted(ever)
-    assert default_visits(126_491) < 0.02 * 126_491
+    assert get_default_nprobe(126_491) < 0.02 * 126_491

@@ -10,13 +10,20 @@ from bidr.index.builder.in_memory import make_lists
 from bidr.index.engines import block_centroids as means_engine
 from bidr.index.engines import filtered_ivf as filtered_engine
 from bidr.index.engines import ivf as lists_engine
-from bidr.index.engines.adc_kernels import rows_of
-from bidr.index.engines.block_centroids import Wanted, best_held
-from bidr.index.engines.code_store import EVERY, to_blocks
-from bidr.index.engines.fast_scan import BETWEEN, SAMPLE_EVERY, _first_guess, _sample, near_keys, runs
-from bidr.index.engines.filtered_ivf import bits_within
-from bidr.index.engines.flat import Scan
-from bidr.index.engines.pshufb import BLOCK, LINE, shuffle_here
+from bidr.index.engines.adc_kernels import extract_rows
+from bidr.index.engines.block_centroids import BlockBudget, select_filtered_blocks
+from bidr.index.engines.code_store import ALL_ROWS, to_blocks
+from bidr.index.engines.fast_scan import (
+    MAX_GAP_BLOCKS,
+    SAMPLE_EVERY,
+    _estimate_threshold,
+    _sample_blocks,
+    find_allowed_ranges,
+    scan_top_k,
+)
+from bidr.index.engines.filtered_ivf import count_bits_in_ranges
+from bidr.index.engines.flat import FlatEngine
+from bidr.index.engines.pshufb import BLOCK, CACHE_LINE, detect_pshufb
 
 COUNT, DIM = 12_010, 24
 KINDS = ("at random", "with", "against", "clusters against")
@@ -28,10 +35,10 @@ def corpus(request):
     vectors, queries = clustered(COUNT, DIM), clustered(12, DIM, seed=4)
     codebooks = fitted(vectors, *request.param)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(means_engine, "FEWEST", 16)
+        patch.setattr(means_engine, "MIN_BLOCKS", 16)
         engine, order = make_lists(codebooks, codebooks.encode(vectors), 100)
     assert engine.means is not None
-    return engine, Scan(engine.store), vectors[order], queries
+    return engine, FlatEngine(engine.store), vectors[order], queries
 
 
 def mask_of(kind, share, near, engine):
@@ -61,7 +68,7 @@ def looked_at(engine, monkeypatch):
     for name in ("scan", "scan_few"):
         scan = getattr(engine.store, name)
 
-        def watched(table, starts, stops, k, allowed=EVERY, scan=scan):
+        def watched(table, starts, stops, k, allowed=ALL_ROWS, scan=scan):
             there = np.zeros(-(-engine.count // BLOCK), dtype=bool)
             for start, stop in zip(starts, stops, strict=True):
                 there[start // BLOCK : -(-stop // BLOCK)] = True
@@ -99,8 +106,8 @@ def test_as_many_blocks_are_looked_into_as_it_takes(corpus, monkeypatch, share):
             engine.search(query[None], 20, allowed=allowed)
         blocks[kind] = sum(seen) / len(queries)
     slack = 1.1  # equal means are taken together
-    assert blocks["at random"] <= slack * filtered_engine.MORE_BLOCKS * blocks[None]
-    assert blocks["with"] <= slack * filtered_engine.MORE_BLOCKS * blocks[None]
+    assert blocks["at random"] <= slack * filtered_engine.FILTERED_BLOCKS_FACTOR * blocks[None]
+    assert blocks["with"] <= slack * filtered_engine.FILTERED_BLOCKS_FACTOR * blocks[None]
     assert blocks["at random"] > 1.5 * blocks[None]
     assert blocks["against"] == np.mean(
         [filled_by(mask_of("against", share, vectors @ query, engine)) for query in queries]
@@ -144,15 +151,15 @@ def test_the_best_held_are_those_of_numpy(against, more, documents, ranges):
     inside = np.concatenate([np.arange(*each) for each in ranges])
     usual = inside[sums[inside] >= np.sort(sums[inside])[-50]]
     density = held[usual].mean() / BLOCK
-    wanted = Wanted(50, more, documents, density + (0.001 if against else -0.001))
+    wanted = BlockBudget(50, more, documents, density + (0.001 if against else -0.001))
     filled = inside[held[inside] > 0]
     order = filled[np.argsort(-sums[filled], kind="stable")]
     enough = int(np.searchsorted(np.cumsum(held[order].astype(int)), documents)) + 1
     bound = sums[order[min(max(more, enough), len(order)) - 1]]
     expected = filled[sums[filled] >= bound]
     starts, stops = np.array(ranges).T
-    for shuffle in {shuffle_here(), None}:
-        found = best_held(to_blocks(rows), table, starts, stops, held, wanted, shuffle)
+    for shuffle in {detect_pshufb(), None}:
+        found = select_filtered_blocks(to_blocks(rows), table, starts, stops, held, wanted, shuffle)
         np.testing.assert_array_equal(found, [] if against else expected)
 
 
@@ -161,7 +168,7 @@ def test_runs_leave_out_what_holds_nothing_and_nothing_else(share):
     random = np.random.default_rng(1)
     allowed = (random.random(300) < share).astype(np.uint32)
     starts, stops = np.array([5, 640, 4_000, 9_599]), np.array([70, 641, 9_000, 9_600])
-    begins, ends = runs(starts, stops, allowed)
+    begins, ends = find_allowed_ranges(starts, stops, allowed)
     rows = np.concatenate([np.arange(*each) for each in zip(starts, stops, strict=True)])
     left = np.concatenate([np.arange(0), *(np.arange(*each) for each in zip(begins, ends, strict=True))])
     assert np.isin(rows[allowed[rows // BLOCK] > 0], left).all()
@@ -171,10 +178,10 @@ def test_runs_leave_out_what_holds_nothing_and_nothing_else(share):
         there = allowed[begin // BLOCK : -(-end // BLOCK)]
         assert there[0]
         assert there[-1]
-        assert "0" * (BETWEEN + 1) not in "".join(map(str, there))
+        assert "0" * (MAX_GAP_BLOCKS + 1) not in "".join(map(str, there))
     for end, begin in zip(ends[:-1], begins[1:], strict=True):
         same = np.searchsorted(starts, end, side="right") == np.searchsorted(starts, begin, side="right")
-        assert not same or begin // BLOCK - -(-end // BLOCK) > BETWEEN
+        assert not same or begin // BLOCK - -(-end // BLOCK) > MAX_GAP_BLOCKS
 
 
 @pytest.mark.parametrize("share", [0.5, 0.05, 0.002])
@@ -199,7 +206,7 @@ def test_ranges_under_a_filter_are_scanned_as_by_hand(corpus, share):
 @pytest.mark.parametrize("ranges", [[(0, 32_000)], [(5, 70), (640, 641), (4_000, 9_000), (9_599, 31_990)], [(33, 34)]])
 def test_every_so_many_blocks_of_ranges_are_sampled(ranges, filtered):
     mask = np.random.default_rng(5).random(32_000) < (0.02 if filtered else 1)
-    words = np.packbits(mask, bitorder="little").view(np.uint32) if filtered else EVERY
+    words = np.packbits(mask, bitorder="little").view(np.uint32) if filtered else ALL_ROWS
     blocks = [(at, *each) for each in ranges for at in range(each[0] // BLOCK, -(-each[1] // BLOCK))]
     expected = []
     for block, start, stop in blocks[SAMPLE_EVERY - 1 :: SAMPLE_EVERY]:
@@ -207,7 +214,7 @@ def test_every_so_many_blocks_of_ranges_are_sampled(ranges, filtered):
         wanted = np.packbits((rows >= start) & (rows < stop) & mask[rows], bitorder="little").view(np.uint32)[0]
         expected += [(block, wanted)] if wanted else []
     starts, stops = np.array(ranges).T
-    found = _sample(starts, stops, words, int((stops - starts).sum()))
+    found = _sample_blocks(starts, stops, words, int((stops - starts).sum()))
     assert list(zip(*found, strict=True)) == expected
 
 
@@ -220,8 +227,8 @@ def test_good_ones_that_stand_together_are_no_guess_too_high():
     codes, (starts, stops) = to_blocks(rows), np.array([[0], [64_000]])
     low, high = rows & 15, rows >> 4
     kth = np.sort((low.astype(int) + high).sum(axis=1))[-k]
-    for shuffle in {shuffle_here(), None}:
-        assert 0 < _first_guess(codes, table, starts, stops, EVERY, k, 0, shuffle) <= kth
+    for shuffle in {detect_pshufb(), None}:
+        assert 0 < _estimate_threshold(codes, table, starts, stops, ALL_ROWS, k, 0, shuffle) <= kth
 
 
 @pytest.mark.parametrize("ranges", [[(0, 64_000)], [(0, 32_000), (32_320, 64_000)]])
@@ -231,18 +238,18 @@ def test_what_stands_last_in_a_long_range_is_found(ranges):
     best = np.concatenate([np.arange(stop - 10, stop) for _, stop in ranges])
     rows[best] = 255
     starts, stops = np.array(ranges).T
-    for shuffle in {shuffle_here(), None}:
-        keys = near_keys(to_blocks(rows), table, starts, stops, EVERY, len(best), 0, shuffle)
-        np.testing.assert_array_equal(np.sort(rows_of(keys)), best)
+    for shuffle in {detect_pshufb(), None}:
+        keys = scan_top_k(to_blocks(rows), table, starts, stops, ALL_ROWS, len(best), 0, shuffle)
+        np.testing.assert_array_equal(np.sort(extract_rows(keys)), best)
 
 
 def test_blocks_begin_with_a_line_of_the_cache():
     for count in (1, 40, 5_000, 200_000):
-        assert to_blocks(np.zeros((count, 8), dtype=np.uint8)).ctypes.data % LINE == 0
+        assert to_blocks(np.zeros((count, 8), dtype=np.uint8)).ctypes.data % CACHE_LINE == 0
 
 
 def test_bits_are_counted_in_each_range():
     mask, offsets = np.random.default_rng(0).random(1_000) < 0.3, np.array([0, 5, 5, 32, 64, 99, 640, 1_000])
     words = np.packbits(np.pad(mask, (0, 24)), bitorder="little").view(np.uint32)
     expected = [mask[start:stop].sum() for start, stop in pairwise(offsets)]
-    np.testing.assert_array_equal(bits_within(words, np.bitwise_count(words), offsets), expected)
+    np.testing.assert_array_equal(count_bits_in_ranges(words, np.bitwise_count(words), offsets), expected)

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bidr.index.engines.topk import FEW, key_of, kth_largest
+from bidr.index.engines.topk import MAX_SELECTED, find_kth_largest, make_key
 
 SCORES = st.sampled_from([0.0, -0.0, 1.0, 1e30, -1e30, 1e-40, 0.5, 0.5000001]) | st.floats(width=32, allow_nan=False)
 
@@ -13,12 +13,12 @@ SCORES = st.sampled_from([0.0, -0.0, 1.0, 1e30, -1e30, 1e-40, 0.5, 0.5000001]) |
 @settings(max_examples=200, deadline=None)
 def test_the_kth_largest(scores: list[float], times: int, data: st.DataObject) -> None:
     bits = np.array(scores * times, dtype=np.float32).view(np.uint32)
-    keys = np.array([key_of(one, row) for row, one in enumerate(bits)], dtype=np.uint64)
+    keys = np.array([make_key(one, row) for row, one in enumerate(bits)], dtype=np.uint64)
     given, k = keys.copy(), data.draw(st.integers(1, len(keys)))
-    assert kth_largest(keys, len(keys), k) == np.sort(keys)[-k]
+    assert find_kth_largest(keys, len(keys), k) == np.sort(keys)[-k]
     assert (keys == given).all()
 
 
 def test_more_than_a_few_keys_side_by_side() -> None:
-    keys = np.arange(10 * FEW, dtype=np.uint64)
-    assert [kth_largest(keys, len(keys), k) for k in (1, 2, len(keys))] == [len(keys) - 1, len(keys) - 2, 0]
+    keys = np.arange(10 * MAX_SELECTED, dtype=np.uint64)
+    assert [find_kth_largest(keys, len(keys), k) for k in (1, 2, len(keys))] == [len(keys) - 1, len(keys) - 2, 0]

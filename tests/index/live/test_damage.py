@@ -20,7 +20,7 @@ from bidr.index.documents.id_index import Names
 from bidr.index.live.live_index import LiveIndex
 from bidr.index.live.wal import LOG
 from bidr.index.storage import checksums as checks
-from bidr.index.vectors.mmap_guard import ASKED_EVERY
+from bidr.index.vectors.mmap_guard import CHECK_INTERVAL
 from bidr.search.searcher import Searcher
 from bidr.search.types import QueryVectors
 
@@ -143,7 +143,7 @@ def cut_off(index: str) -> None:
                 if warm:
                     assert asked(opened) == before
                 os.truncate(path, 0)
-                time.sleep(2 * ASKED_EVERY)
+                time.sleep(2 * CHECK_INTERVAL)
                 try:
                     assert asked(opened) == before, path
                 except IndexFolderError as error:

@@ -11,7 +11,7 @@ from sample_index import clustered, documents, random_codebooks, small_index
 
 from bidr.errors import ConfigError, IndexFolderError, StorageError
 from bidr.index.builder.build import build_index
-from bidr.index.engines.engine_files import IN_RAM, load_engine
+from bidr.index.engines.engine_files import RAM_FILES, load_engine
 from bidr.index.reader import IndexReader
 from bidr.index.storage import commit as generation
 from bidr.index.storage import manifest as folder_module
@@ -64,7 +64,7 @@ def test_every_flipped_byte_of_manifest_and_current_is_found(index):
 @pytest.mark.parametrize("engine", ["scan", "lists", "hnsw"])
 def test_every_flipped_byte_of_what_goes_into_ram_is_found_on_opening(tmp_path, engine):
     small_index(tmp_path / "index", count=20, engine=engine)
-    for name in IN_RAM[engine]:
+    for name in RAM_FILES[engine]:
         path = tmp_path / "index" / "000001" / name
         for offset in range(0, path.stat().st_size, 37):
             flip(path, offset)
@@ -77,7 +77,7 @@ def test_a_flipped_byte_on_disk_is_one_typed_error_and_verify_finds_it(index):
     """Vectors and texts are not read whole on opening: damage there may show late, but never as another error."""
     named = set()
     for path in (index / "000001").iterdir():
-        if path.name in ("manifest.json", *IN_RAM["scan"]):
+        if path.name in ("manifest.json", *RAM_FILES["scan"]):
             continue
         step = max(1, path.stat().st_size // 150)
         for offset in range(0, path.stat().st_size, step):

@@ -18,7 +18,7 @@ from bidr.index.vectors import VectorFile
 from bidr.index.vectors import direct_io as direct
 from bidr.index.vectors import direct_reader as past
 from bidr.index.vectors import read_buffers as module
-from bidr.index.vectors.read_buffers import MOST_LANES, Lanes, lanes
+from bidr.index.vectors.read_buffers import MAX_BUFFERS, ReadBufferPool, read_buffers
 
 
 @pytest.fixture(scope="module")
@@ -43,13 +43,13 @@ def stored():
 @pytest.fixture
 def states(monkeypatch):
     """What each read past the page cache came to."""
-    found, read = [], module.Lane.read
+    found, read = [], module.ReadBuffer.read
 
     def noted(*given):
         found.append(read(*given))
         return found[-1]
 
-    monkeypatch.setattr(module.Lane, "read", noted)
+    monkeypatch.setattr(module.ReadBuffer, "read", noted)
     return found
 
 
@@ -69,7 +69,7 @@ def test_what_is_asked_for_a_second_time_enters_the_page_cache(cold, stored, sta
         assert len(states) == 1
         again = file.score(rows, query)
         np.testing.assert_array_equal(resident(file), np.union1d(before, wanted))
-        assert file.fetch(rows) is past.IN_MEMORY
+        assert file.fetch(rows) is past.ALL_MAPPED
         third = file.score(rows, query)
     assert first.tobytes() == again.tobytes() == third.tobytes()
     assert len(states) == 1
@@ -87,7 +87,7 @@ def test_what_was_evicted_must_be_asked_for_twice_again(cold, states):
         assert len(resident(file)) < 40, "those it was noticed by"
         scores += [file.score(rows, query) for _ in range(3)]
         assert len(states) == 2
-        assert file.fetch(rows) is past.IN_MEMORY
+        assert file.fetch(rows) is past.ALL_MAPPED
     assert len({one.tobytes() for one in scores}) == 1
 
 
@@ -95,7 +95,7 @@ def test_what_lies_near_what_was_read_before_enters_the_page_cache_with_it(cold,
     evict(cold)
     with VectorFile.open(cold) as file:
         file.read(np.arange(1_000, 1_400))
-        assert file.fetch(np.arange(1_300, 1_600)) is past.IN_MEMORY
+        assert file.fetch(np.arange(1_300, 1_600)) is past.ALL_MAPPED
         assert file.fetch(np.append(np.arange(2_000, 2_600), 1_050)).lane is not None
     assert len(states) == 2
 
@@ -103,7 +103,7 @@ def test_what_lies_near_what_was_read_before_enters_the_page_cache_with_it(cold,
 def test_what_is_in_memory_already_is_not_read_from_disk(cold, states):
     cold.read_bytes()
     with VectorFile.open(cold) as file:
-        assert file.fetch(np.arange(0, 3_000, 9)) is past.IN_MEMORY
+        assert file.fetch(np.arange(0, 3_000, 9)) is past.ALL_MAPPED
     assert not states
 
 
@@ -134,18 +134,18 @@ def test_the_short_block_at_the_end_is_read_and_checked(cold, stored, states):
     evict(cold)
     with VectorFile.open(cold) as file:
         np.testing.assert_array_equal(file.read(np.array([2_999])), stored[2_999:])
-    assert states == [direct.WELL]
+    assert states == [direct.OK]
 
 
 def test_behind_the_end_of_the_file_come_zeros_whatever_was_there():
     """Checksums count them; some file systems leave there what they like."""
     content, none = np.full(8_192, 255, dtype=np.uint8), np.zeros((1, 8), dtype=np.uint64)
-    requests = direct.Requests(0, none, np.zeros(1, dtype=np.int64), np.zeros((1, 4), dtype=np.int64), content)
+    requests = direct.AioRequests(0, none, np.zeros(1, dtype=np.int64), np.zeros((1, 4), dtype=np.int64), content)
     event, span = np.array([0, 0, 100, 0]), np.array([7, 7])
-    assert direct._arrived(requests, event, span, 1, 7 * 4_096 + 100) == direct.WELL
+    assert direct._check_completion(requests, event, span, 1, 7 * 4_096 + 100) == direct.OK
     assert content[: 4_096 + 100].all()
     assert not content[4_096 + 100 :].any()
-    assert direct._arrived(requests, event, span, 1, 7 * 4_096 + 101) == direct.FAILED
+    assert direct._check_completion(requests, event, span, 1, 7 * 4_096 + 101) == direct.FAILED
 
 
 @pytest.mark.parametrize("held", [40, 4_096])
@@ -153,8 +153,8 @@ def test_behind_the_end_of_the_file_come_zeros_whatever_was_there():
 def test_damage_is_found_past_the_cache_and_in_what_had_no_room_there(
     tmp_path, cold, stored, states, monkeypatch, row, held
 ):
-    monkeypatch.setattr(module, "HELD", held)
-    monkeypatch.setattr(module, "lanes", Lanes())
+    monkeypatch.setattr(module, "BUFFER_BLOCKS", held)
+    monkeypatch.setattr(module, "read_buffers", ReadBufferPool())
     path = written(tmp_path, clustered(3_000, 250))
     content = bytearray(path.read_bytes())
     content[4_096 + 500 * row + 499] ^= 1
@@ -165,7 +165,7 @@ def test_damage_is_found_past_the_cache_and_in_what_had_no_room_there(
             with pytest.raises(IndexFolderError, match=r"vectors\.npy: rows .* are damaged"):
                 file.score(np.append(np.arange(100, 1_300), row), np.ones(250, dtype=np.float32))
             forget(file)
-        assert states[0] == (direct.FAILED if held == 4_096 else direct.WELL)
+        assert states[0] == (direct.FAILED if held == 4_096 else direct.OK)
         np.testing.assert_array_equal(file.read(np.array([3])), stored[[3]])
 
 
@@ -185,15 +185,15 @@ def test_where_the_file_system_refuses_all_goes_through_the_page_cache(cold, sto
     assert not states
 
 
-@pytest.mark.parametrize(("state", "tried"), [(direct.REFUSED, 1), (direct.AT_ONCE, 8), (direct.FAILED, 20)])
+@pytest.mark.parametrize(("state", "tried"), [(direct.UNSUPPORTED, 1), (direct.SYNCHRONOUS, 8), (direct.FAILED, 20)])
 def test_a_file_that_does_not_gain_by_it_is_read_through_the_page_cache(cold, stored, monkeypatch, state, tried):
-    states, read = [], module.Lane.read
+    states, read = [], module.ReadBuffer.read
 
     def told(*given):
         states.append(read(*given))
         return state
 
-    monkeypatch.setattr(module.Lane, "read", told)
+    monkeypatch.setattr(module.ReadBuffer, "read", told)
     evict(cold)
     with VectorFile.open(cold) as file:
         for row in range(100, 2_100, 100):
@@ -216,9 +216,9 @@ def test_each_read_that_is_waited_for_is_noticed(cold, monkeypatch):
             handle = os.open(path, os.O_RDONLY | os.O_DIRECT)
         except OSError:
             pytest.skip("this kernel's tmpfs refuses it")
-        lane = lanes.borrow()
+        lane = read_buffers.borrow()
         bits, none = np.zeros(100, dtype=np.uint8), np.frombuffer(b"", dtype="<u4")
-        assert lane.read(handle, 100 * 8_192, np.arange(0, 200, 2), none, bits) == direct.AT_ONCE
+        assert lane.read(handle, 100 * 8_192, np.arange(0, 200, 2), none, bits) == direct.SYNCHRONOUS
         lane.give_back()
         os.close(handle)
     finally:
@@ -226,9 +226,9 @@ def test_each_read_that_is_waited_for_is_noticed(cold, monkeypatch):
 
 
 def test_a_lane_that_gets_stuck_is_not_used_again(cold, stored, monkeypatch):
-    own = Lanes()
-    monkeypatch.setattr(module, "lanes", own)
-    monkeypatch.setattr(module.Lane, "read", lambda *_: direct.STUCK)
+    own = ReadBufferPool()
+    monkeypatch.setattr(module, "read_buffers", own)
+    monkeypatch.setattr(module.ReadBuffer, "read", lambda *_: direct.STUCK)
     evict(cold)
     with VectorFile.open(cold) as file:
         np.testing.assert_array_equal(file.read(np.array([50])), stored[[50]])
@@ -238,8 +238,8 @@ def test_a_lane_that_gets_stuck_is_not_used_again(cold, stored, monkeypatch):
 
 
 def test_more_blocks_than_a_lane_holds_are_brought_by_both_ways(cold, stored, monkeypatch, states):
-    monkeypatch.setattr(module, "HELD", 40)
-    monkeypatch.setattr(module, "lanes", Lanes())
+    monkeypatch.setattr(module, "BUFFER_BLOCKS", 40)
+    monkeypatch.setattr(module, "read_buffers", ReadBufferPool())
     evict(cold)
     with VectorFile.open(cold) as file:
         fetched = file.fetch(np.arange(3_000))
@@ -261,7 +261,7 @@ def test_what_was_read_long_ago_counts_as_new(cold, states):
 def test_lanes_are_few_and_come_back_whatever_happens(cold, stored):
     random, query = np.random.default_rng(5), np.ones(250, dtype=np.float32)
     evict(cold)
-    with VectorFile.open(cold) as file, ThreadPoolExecutor(3 * MOST_LANES) as threads:
+    with VectorFile.open(cold) as file, ThreadPoolExecutor(3 * MAX_BUFFERS) as threads:
 
         def asked(rows):
             evict(cold)
@@ -271,23 +271,23 @@ def test_lanes_are_few_and_come_back_whatever_happens(cold, stored):
         for draw, scores in zip(draws, threads.map(asked, draws), strict=True):
             np.testing.assert_allclose(scores, stored[draw] @ query, atol=1e-5)
         kept = [file.fetch(random.integers(0, 3_000, 3)) for _ in range(30)]
-        assert sum(one.lane is not None for one in kept) <= MOST_LANES
+        assert sum(one.lane is not None for one in kept) <= MAX_BUFFERS
         del kept
     gc.collect()  # what was compiled on the way may have kept one
-    assert len(lanes._free) == lanes._made <= MOST_LANES
+    assert len(read_buffers._free) == read_buffers._made <= MAX_BUFFERS
 
 
 def test_a_child_process_makes_its_own_lanes(cold, stored):
     evict(cold)
     with VectorFile.open(cold) as file:
         file.read(np.arange(10))
-        ours = list(lanes._free)
+        ours = list(read_buffers._free)
         child = os.fork()
         if child == 0:
             code = 1
             try:
                 right = np.array_equal(file.read(np.arange(1_000, 1_100)), stored[1_000:1_100])
-                code = 0 if right and lanes._free and not set(ours) & set(lanes._free) else 2
+                code = 0 if right and read_buffers._free and not set(ours) & set(read_buffers._free) else 2
             finally:
                 os._exit(code)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

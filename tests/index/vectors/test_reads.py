@@ -15,11 +15,11 @@ from vector_files import evict, resident, spans_of, written
 from bidr.errors import ConfigError, IndexFolderError
 from bidr.index.vectors import VectorFile
 from bidr.index.vectors import page_cache_io as fetching
-from bidr.index.vectors.io_uring import MOST_RINGS, Rings, rings
-from bidr.index.vectors.row_layout import check_keys
+from bidr.index.vectors.io_uring import MAX_RINGS, IoUringPool, ring_pool
+from bidr.index.vectors.row_layout import make_checksum_keys
 
 FORBID = Path(__file__).parents[2] / "helpers" / "without_io_uring.py"
-needs_rings = pytest.mark.skipif(not rings.usable(), reason="io_uring is forbidden here")
+needs_rings = pytest.mark.skipif(not ring_pool.usable(), reason="io_uring is forbidden here")
 
 
 def _counted(file: VectorFile, monkeypatch) -> list[int]:
@@ -35,7 +35,7 @@ def _counted(file: VectorFile, monkeypatch) -> list[int]:
 
 
 def test_blocks_are_each_read_once_and_neighbours_together():
-    spans = fetching.ranges(np.array([3, 3, 4, 4, 5, 9, 11, *range(100, 132), 131, *range(132, 140)]))
+    spans = fetching.coalesce_blocks(np.array([3, 3, 4, 4, 5, 9, 11, *range(100, 132), 131, *range(132, 140)]))
     assert spans.tolist() == [[3, 5], [9, 9], [11, 11], [100, 131], [132, 139]]
 
 
@@ -113,13 +113,13 @@ def test_a_row_in_two_blocks_is_checked_in_both(tmp_path):
 
 
 def test_every_flipped_bit_of_a_block_changes_its_checksum():
-    random, keys = np.random.default_rng(0), check_keys()
+    random, keys = np.random.default_rng(0), make_checksum_keys()
     for words in (random.integers(0, 2**63, 512, dtype=np.uint64), np.zeros(512, dtype=np.uint64)):
         nothing = np.empty(0, dtype=np.uint8)
-        whole = fetching.checksum(words, nothing, 0, keys)
+        whole = fetching.compute_checksum(words, nothing, 0, keys)
         for bit in range(0, 512 * 64, 31):
             words[bit // 64] ^= np.uint64(1 << (bit % 64))
-            assert fetching.checksum(words, nothing, 0, keys) != whole
+            assert fetching.compute_checksum(words, nothing, 0, keys) != whole
             words[bit // 64] ^= np.uint64(1 << (bit % 64))
 
 
@@ -129,7 +129,7 @@ def test_a_file_that_was_cut_off_while_open_is_an_error_not_a_signal(tmp_path, m
     path, said = written(tmp_path, clustered(2_000, 64)), "260,096 when it was opened: cut off since"
     if seen_by == "a read":  # within the moment between two looks at the size
         said = r"rows 1,8.* cannot be read \(the file ends before them\)"
-        monkeypatch.setattr("bidr.index.vectors.mmap_guard.Watched.look", lambda self: None)
+        monkeypatch.setattr("bidr.index.vectors.mmap_guard.MmapGuard.look", lambda self: None)
     with VectorFile.open(path, reads=reads) as file:
         os.truncate(path, 100_000)
         evict(path)
@@ -143,7 +143,7 @@ def test_many_threads_share_one_file(tmp_path):
     stored = vectors.astype(np.float16).astype(np.float32)
     draws = [random.integers(0, 10_000, 400) for _ in range(200)]
     evict(path)
-    with VectorFile.open(path) as file, ThreadPoolExecutor(2 * MOST_RINGS) as threads:
+    with VectorFile.open(path) as file, ThreadPoolExecutor(2 * MAX_RINGS) as threads:
         for draw, scores in zip(draws, threads.map(lambda draw: file.score(draw, vectors[0]), draws), strict=True):
             np.testing.assert_allclose(scores, stored[draw] @ vectors[0], atol=1e-6)
 
@@ -153,12 +153,12 @@ def test_a_child_process_makes_its_own_rings(tmp_path):
     path = written(tmp_path, clustered(500, 64))
     with VectorFile.open(path) as file:
         file.read(np.arange(10))
-        ours = list(rings._free)
+        ours = list(ring_pool._free)
         child = os.fork()
         if child == 0:
             code = 1
             try:
-                code = 0 if len(file.read(np.arange(500))) == 500 and not set(ours) & set(rings._free) else 2
+                code = 0 if len(file.read(np.arange(500))) == 500 and not set(ours) & set(ring_pool._free) else 2
             finally:
                 os._exit(code)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
@@ -179,9 +179,9 @@ def test_where_io_uring_is_forbidden_the_other_way_is_taken(tmp_path, more):
 def test_a_ring_that_stops_answering_is_not_used_again(tmp_path, monkeypatch):
     from bidr.index.vectors import io_uring as module
 
-    own = Rings()
+    own = IoUringPool()
     assert own.usable()
-    monkeypatch.setattr(module.Ring, "read", lambda *_: (fetching.BROKEN, 0, -1))
+    monkeypatch.setattr(module.IoUring, "read", lambda *_: (fetching.BROKEN, 0, -1))
     assert own.read(0, np.zeros((1, 2), dtype=np.int64), None) is None
     assert not own.usable()
     assert "stopped" in own.refused
@@ -189,7 +189,7 @@ def test_a_ring_that_stops_answering_is_not_used_again(tmp_path, monkeypatch):
 
 def test_an_impossible_choice_is_refused(tmp_path, monkeypatch):
     path = written(tmp_path, clustered(5, 8))
-    monkeypatch.setattr(rings, "refused", "not permitted")
+    monkeypatch.setattr(ring_pool, "refused", "not permitted")
     with VectorFile.open(path, reads="io_uring") as file, pytest.raises(ConfigError, match="not permitted"):
         file.fetch(np.array([0]))
     with VectorFile.open(path) as file:

@@ -12,7 +12,7 @@ from bidr.errors import ConfigError, DataError, IndexFolderError
 from bidr.index.reader import IndexReader
 from bidr.index.vectors import VectorFile, VectorWriter
 from bidr.index.vectors import scoring_kernels as kernels
-from bidr.index.vectors.row_layout import check_keys, to_rows
+from bidr.index.vectors.row_layout import encode_rows, make_checksum_keys
 from bidr.utils.jit import njit_cached
 
 KINDS = ("fp16", "int8")
@@ -48,9 +48,9 @@ def test_equal_vectors_tie_wherever_they_are_and_however_many_are_asked_for(tmp_
 
 @pytest.mark.parametrize("hardware", [True, False])
 def test_every_finite_half_is_decoded_as_numpy_does(hardware):
-    if hardware and not kernels.halves_in_hardware():
+    if hardware and not kernels.has_hardware_fp16():
         pytest.skip("this processor has no fp16")
-    as_float = kernels._decoder(hardware)
+    as_float = kernels._make_decoder(hardware)
 
     @njit
     def decoded(stored, out):
@@ -117,7 +117,7 @@ def test_rows_begin_with_a_block_and_checksums_are_what_the_docs_say(tmp_path):
     content = path.read_bytes()
     assert len(content) == 4_096 + 501 * 100
     words = np.frombuffer(content + bytes(-len(content) % 4_096), dtype="<u8").reshape(-1, 512)
-    keys, low = check_keys(), np.uint64(2**32 - 1)
+    keys, low = make_checksum_keys(), np.uint64(2**32 - 1)
     half = np.uint64(32)
     products = ((words + keys) & low) * (((words >> half) + (keys >> half)) & low)
     sums = (products.sum(axis=1) * np.uint64(0x9E3779B97F4A7C15)) >> half
@@ -139,7 +139,7 @@ def test_an_index_of_either_kind_finds_what_it_holds(tmp_path, kind):
         reader.verify()
         facts = reader.describe()["vectors"]
         assert (facts["stored"], facts["checked"]) == (kind, True)
-        own = to_rows(kind, clustered(60, 16))
+        own = encode_rows(kind, clustered(60, 16))
         assert np.load(tmp_path / "i" / "000001" / "vectors.npy").tobytes() == own.tobytes()
 
 

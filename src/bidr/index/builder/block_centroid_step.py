@@ -7,8 +7,8 @@ import numpy as np
 
 from bidr.index.builder.block_centroids import MeanCoder, sampled
 from bidr.index.builder.journal import Files, Step, Work, write_rows
-from bidr.index.engines.block_centroids import book_shape
-from bidr.index.engines.engine_files import MEAN_WORDS_FILE, MEANS_FILE, read_words
+from bidr.index.engines.block_centroids import choose_book_shape
+from bidr.index.engines.engine_files import MEAN_WORDS_FILE, MEANS_FILE, read_codewords
 from bidr.utils.array_types import Codes, Floats
 
 AT_ONCE = 8_192
@@ -31,8 +31,8 @@ def write_means(
         return (coder.encode(np.array(found[at : at + AT_ONCE])) for at in range(first, len(found), AT_ONCE))
 
     def write(step: Step) -> None:
-        coder.words = read_words(work.folder)
+        coder.words = read_codewords(work.folder)
         write_rows(step, MEANS_FILE, np.dtype(np.uint8), (len(found), coder.code_bytes), encoded)
 
-    files = work.run("mean words", [made_from, book_shape(shape[1])], fit)
+    files = work.run("mean words", [made_from, choose_book_shape(shape[1])], fit)
     return files | work.run("means", [made_from, files[MEAN_WORDS_FILE].xxh3], write)

@@ -3,7 +3,14 @@
 import numpy as np
 
 from bidr.index.code_packing import pack
-from bidr.index.engines.block_centroids import BITS, FITTED, ROUNDS, WORDS, book_shape, filled
+from bidr.index.engines.block_centroids import (
+    BITS,
+    CODEWORDS,
+    TRAINING_BLOCKS,
+    TRAINING_ROUNDS,
+    choose_book_shape,
+    pad_columns,
+)
 from bidr.index.engines.pshufb import BLOCK
 from bidr.quantization.kmeans import Nearest
 from bidr.quantization.pq_training import first_centroids, kmeans_step
@@ -19,22 +26,22 @@ class MeanCoder:
     """
 
     def __init__(self, dim: int) -> None:
-        books, width = book_shape(dim)
-        self._dim, self.words = books * width, np.empty((books, WORDS, width), dtype=np.float32)
+        books, width = choose_book_shape(dim)
+        self._dim, self.words = books * width, np.empty((books, CODEWORDS, width), dtype=np.float32)
 
     @property
     def code_bytes(self) -> int:
         return (len(self.words) * BITS + 7) // 8
 
     def fit(self, means: Floats) -> None:
-        rows, random = filled(means, self._dim), np.random.default_rng(SEED)
-        self.words = first_centroids(rows, len(self.words), WORDS, random)
-        for _ in range(ROUNDS):
+        rows, random = pad_columns(means, self._dim), np.random.default_rng(SEED)
+        self.words = first_centroids(rows, len(self.words), CODEWORDS, random)
+        for _ in range(TRAINING_ROUNDS):
             _, self.words = kmeans_step(rows, self.words, random)
 
     def encode(self, means: Floats) -> Codes:
         """Two codes a byte, the first one low."""
-        return pack(Nearest(self.words).search(filled(means, self._dim)).astype(np.uint8), BITS)
+        return pack(Nearest(self.words).search(pad_columns(means, self._dim)).astype(np.uint8), BITS)
 
 
 def means_of(rows: Floats) -> Floats:
@@ -46,7 +53,7 @@ def means_of(rows: Floats) -> Floats:
 
 def sampled(means: Floats) -> Floats:
     """Means of blocks that stand evenly over the corpus, for codewords to be fitted to."""
-    some = np.unique(np.linspace(0, len(means) - 1, min(FITTED, len(means))).astype(np.int64))
+    some = np.unique(np.linspace(0, len(means) - 1, min(TRAINING_BLOCKS, len(means))).astype(np.int64))
     return np.array(means[some], dtype=np.float32)
 
 

@@ -21,13 +21,13 @@ from bidr.index.builder.journal import Files, Step, Work, forget, write_array, w
 from bidr.index.builder.partitioning import Division, as_learned, by_kmeans, ordered, write_lists
 from bidr.index.code_packing import pack
 from bidr.index.documents.document_store import write_documents
-from bidr.index.engines.block_centroids import blocks_of, has_means
+from bidr.index.engines.block_centroids import count_blocks, has_block_centroids
 from bidr.index.engines.engine_files import (
     CODES_FILE,
     GRAPH_FILE,
     ORDER_FILE,
+    get_order_dtype,
     open_array,
-    order_type,
     write_codebooks,
 )
 from bidr.index.engines.factory import choose_engine
@@ -36,7 +36,7 @@ from bidr.index.lexical.postings_files import WordsWriter
 from bidr.index.storage.commit import Begin, new_generation
 from bidr.index.storage.manifest import Manifest, ModelStamp, Spread, checksum
 from bidr.index.types import EF_CONSTRUCTION
-from bidr.index.vectors import WRITE_ROWS, Kind, VectorWriter
+from bidr.index.vectors import WRITE_ROWS, StorageKind, VectorWriter
 from bidr.quantization.codebooks import Codebooks
 from bidr.quantization.learned_ivf import LearnedLists
 from bidr.utils.array_types import Codes
@@ -59,7 +59,7 @@ def build_index(
     ef_construction: int = EF_CONSTRUCTION,
     keep: int = 0,
     begin: Begin = new_generation,
-    stored: Kind = "fp16",
+    stored: StorageKind = "fp16",
     unit: bool = False,
     dims: int | None = None,
     whole: int | None = None,
@@ -131,7 +131,7 @@ class _Build:
         self.codes()
         if self.engine == "hnsw":
             self.graph(ef_construction)
-        if has_means(self.engine, self.count):
+        if has_block_centroids(self.engine, self.count):
             self.means()
         if self.sources != stamps_of(self.work, self.given, self.rows):
             raise DataError("vectors: changed while the index was made of them; build it again")
@@ -178,7 +178,7 @@ class _Build:
         if self.engine == "lists" and self.learned is None:
             self.source = source_of(self.codebooks, self.given, self.rows)
         division = self._division()
-        means, lists, blocked = division.means, len(division.means), has_means(self.engine, self.count)
+        means, lists, blocked = division.means, len(division.means), has_block_centroids(self.engine, self.count)
         made_from = [self.books, self.sources, lists, checksum(means.tobytes()), self.source.name]
 
         def assigned(first: int) -> Iterator[npt.NDArray[Any]]:
@@ -189,12 +189,12 @@ class _Build:
         def write(step: Step) -> None:
             offsets = clusters.offsets_of(of, lists)
             blocks = ordered(self.work, self.engine, self.source, means, of, offsets, made_from)
-            write_array(step, ORDER_FILE, order_type(self.count), (self.count,), blocks)
+            write_array(step, ORDER_FILE, get_order_dtype(self.count), (self.count,), blocks)
             if self.engine == "lists":
                 write_lists(step, division, offsets)
 
         self.files |= self.work.run("order", [made_from, self.engine, blocked, *division.stamp], write)
-        self.places = open_array(self.work.folder / ORDER_FILE, order_type(self.count), 1)
+        self.places = open_array(self.work.folder / ORDER_FILE, get_order_dtype(self.count), 1)
 
     def _division(self) -> Division:
         if self.learned is not None:
@@ -202,7 +202,7 @@ class _Build:
         # An order alone needs no fine clusters.
         lists = clusters.lists_for(self.count) // (4 if self.engine == "scan" else 1)
         made_from = [self.books, self.sources, lists, self.source.name]
-        return by_kmeans(self.work, self.source, lists, made_from, near=has_means(self.engine, self.count))
+        return by_kmeans(self.work, self.source, lists, made_from, near=has_block_centroids(self.engine, self.count))
 
     def vectors(self, stored: Stored) -> None:
         count, dim = self.rows.shape[0], stored.dims or self.rows.shape[1]
@@ -241,25 +241,32 @@ class _Build:
         def means(first: int) -> Iterator[npt.NDArray[Any]]:
             return (means_of(self.source.floats(block)) for block in self._placed(self.source.array, BLOCK * first))
 
-        shape = (blocks_of(self.count), self.codebooks.dim)
+        shape = (count_blocks(self.count), self.codebooks.dim)
         self.files |= write_means(self.work, shape, means, [self.sources, self.books, self._order])
 
     def graph(self, ef_construction: int) -> None:
         """The links, in two passes over the groups by place; both go on where they were cut off."""
         from bidr.index.engines.graph import build as linking
-        from bidr.index.engines.graph.engine import chosen_from
+        from bidr.index.engines.graph.engine import get_candidate_count
 
-        near, groups, nodes = chosen_from(ef_construction), linking.groups_of(self.count), linking.nodes_of(self.count)
+        near, groups, nodes = (
+            get_candidate_count(ef_construction),
+            linking.count_groups(self.count),
+            linking.count_nodes(self.count),
+        )
         made_from = [self.sources, self.books, ef_construction, self._order]
         # By group: what an earlier version left by document is not gone on with.
-        linked_from, shape = [made_from, groups, linking.NOTED, linking.LINK_WORDS], (self.count, self.codebooks.books)
+        linked_from, shape = (
+            [made_from, groups, linking.MAX_CANDIDATES, linking.LINK_WORDS],
+            (self.count, self.codebooks.books),
+        )
         placed = self.work.rows("placed.npy", made_from, np.uint8, shape, lambda at: self._placed(self.given, at))
         noted = self.work.rows(
             "noted.npy",
             linked_from,
             np.int32,
-            (groups, linking.NOTED),
-            lambda first: linking.choose(self.codebooks, placed, near, first),
+            (groups, linking.MAX_CANDIDATES),
+            lambda first: linking.choose_links(self.codebooks, placed, near, first),
             "Choosing links",
             "groups",
         )

@@ -13,7 +13,7 @@ from bidr.errors import ConfigError, DataError
 from bidr.index.builder.journal import Work, stamp_of
 from bidr.index.code_packing import check_codes
 from bidr.index.types import EF_CONSTRUCTION
-from bidr.index.vectors import Kind
+from bidr.index.vectors import StorageKind
 from bidr.quantization.codebooks import Codebooks
 from bidr.utils.array_types import Codes
 
@@ -30,7 +30,7 @@ class Names(NamedTuple):
 class Stored(NamedTuple):
     """How vectors are to lie on disk. dims: how many first numbers of each; None: all."""
 
-    kind: Kind
+    kind: StorageKind
     dims: int | None
     unit: bool
 

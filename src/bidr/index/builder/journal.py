@@ -25,7 +25,7 @@ from bidr.index.engines.engine_files import open_array
 from bidr.index.storage.checksums import BY_BLOCK, NEEDED, SUFFIX, summed
 from bidr.index.storage.commit import LOCK, HashedFile
 from bidr.index.storage.manifest import FileEntry, checksum, digest_of
-from bidr.index.vectors import Out, write_npy_header
+from bidr.index.vectors import BinaryWriter, write_npy_header
 from bidr.utils.files import open_lock, open_regular, read_regular, remove, storage_errors, write_json
 from bidr.utils.fork import unlock_after
 from bidr.utils.heap import trim_heap
@@ -69,7 +69,7 @@ class Step:
         self._marked = time.monotonic()
 
     @contextmanager
-    def file(self, name: str) -> Iterator[Out]:
+    def file(self, name: str) -> Iterator[BinaryWriter]:
         """Write a file, from where the step goes on; and the checksums of its blocks, where it is to have them."""
         with self._file(name) as out:
             if not BY_BLOCK.fullmatch(name):

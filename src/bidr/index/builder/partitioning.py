@@ -11,8 +11,8 @@ from bidr.index.builder.cluster_input import AT_ONCE, Decoded, Source
 from bidr.index.builder.journal import Array, Step, Work, forget, write_array
 from bidr.index.builder.reorder import arranged, in_a_row, in_blocks
 from bidr.index.builder.snapshots import KeptRounds
-from bidr.index.engines.block_centroids import has_means
-from bidr.index.engines.engine_files import CENTROIDS_FILE, LEARNED_FILE, OFFSETS_FILE, order_type
+from bidr.index.engines.block_centroids import has_block_centroids
+from bidr.index.engines.engine_files import CENTROIDS_FILE, LEARNED_FILE, OFFSETS_FILE, get_order_dtype
 from bidr.index.engines.pshufb import BLOCK
 from bidr.index.storage.manifest import checksum
 from bidr.quantization.codebooks import Codebooks
@@ -83,21 +83,21 @@ def ordered(
 
     of, offsets: the cluster of each document, and where clusters begin.
     """
-    count, dtype = len(of), order_type(len(of))
+    count, dtype = len(of), get_order_dtype(len(of))
 
     def by_cluster(first: int) -> Iterator[Array]:
         with work.scattered("order.raw", dtype, count) as order:
             clusters.put_in_order(of, offsets, order)
             if engine == "hnsw":
                 yield from arranged(source, clusters.Clusters(means, offsets, order))
-            elif has_means(engine, count):
+            elif has_block_centroids(engine, count):
                 for rows in in_blocks(source, offsets, order, BLOCK, first):
                     yield rows
                     forget(source.array)
             else:
                 yield from (order[at : at + AT_ONCE] for at in range(0, count, AT_ONCE))
 
-    if not has_means(engine, count):
+    if not has_block_centroids(engine, count):
         yield from by_cluster(0)
         return
     placed = work.rows("arranged.npy", made_from, dtype, (count,), by_cluster, "Arranging blocks")

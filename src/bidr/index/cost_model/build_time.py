@@ -7,9 +7,9 @@ from typing import NamedTuple
 from bidr.index.builder.coarse_clustering import MANY_LISTS, ORDERED_DOCUMENTS, ROUNDS, sample_size
 from bidr.index.builder.reorder import GROUP, PIECE, TOGETHER
 from bidr.index.cost_model.sizes import FLOAT, Shape
-from bidr.index.engines.block_centroids import has_means
-from bidr.index.engines.graph.build import AMONG, RANGE
-from bidr.index.engines.graph.engine import chosen_from
+from bidr.index.engines.block_centroids import has_block_centroids
+from bidr.index.engines.graph.build import POOL_FACTOR, ROWS_PER_RANGE
+from bidr.index.engines.graph.engine import get_candidate_count
 from bidr.index.engines.pshufb import BLOCK
 from bidr.index.types import EF_CONSTRUCTION
 from bidr.index.vectors import WRITE_ROWS
@@ -17,7 +17,7 @@ from bidr.quantization.pq_training import FIT_ROWS
 
 # A page that is missing brings its neighbours along: so many bytes of a file that is mapped.
 BROUGHT = 1 << 16
-LOOKED_THROUGH = AMONG * chosen_from(EF_CONSTRUCTION)
+LOOKED_THROUGH = POOL_FACTOR * get_candidate_count(EF_CONSTRUCTION)
 # Of fitting codebooks, what threads share (384 dimensions: .63 with codes of 32 bytes of 4 bits, .76 with 16 of 8); the
 # rest is finding rotations.
 FIT_SHARED = 0.7
@@ -161,7 +161,7 @@ def build_times(
     parts["codes"] = Took(0, count * rates.placing * (2 if shape.engine == "hnsw" else 1))
     if shape.engine == "hnsw":
         parts["links"] = _links(shape, rates)
-    if has_means(shape.engine, count):
+    if has_block_centroids(shape.engine, count):
         averaging = own.each + Took(0, rates.averaging)
         parts["means"] = averaging * count + Took(0, rates.words_of_means + (finding if own.vectors else 0))
     if named:
@@ -214,7 +214,7 @@ def _order(shape: Shape, rates: Rates, own: _Source) -> Took:
     at_once = max(1, TOGETHER // max(1, round(size)))
     if shape.engine == "hnsw":
         dividing = own.each + Took(rates.halving * halvings(size, GROUP), rates.grouping, at_once)
-    if has_means(shape.engine, shape.count):
+    if has_block_centroids(shape.engine, shape.count):
         dividing = own.each + Took(rates.parting * halvings(size, BLOCK), rates.blocking, at_once)
         finding = rates.finding * _stretches(shape, rates, TOGETHER) if own.vectors else 0.0
     return (dividing + Took(0, rates.ordering)) * shape.count + Took(0, finding)
@@ -238,7 +238,7 @@ def _links(shape: Shape, rates: Rates) -> Took:
     count = shape.count
     share = min(count, LOOKED_THROUGH) / LOOKED_THROUGH
     products = min(rates.linking, LOOKED_THROUGH * rates.comparing)
-    pieces = rates.piecing * (count / RANGE) * (count / PIECE)
+    pieces = rates.piecing * (count / ROWS_PER_RANGE) * (count / PIECE)
     alone = (rates.linking - products) * share + rates.packing
     return Took(count * products * share + pieces, count * alone)
 

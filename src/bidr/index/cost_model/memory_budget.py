@@ -16,10 +16,10 @@ from bidr.index.builder.cluster_input import AT_ONCE
 from bidr.index.builder.coarse_clustering import GRAPH_LINKS, MANY_LISTS, ORDERED_DOCUMENTS, SORTED_AT_ONCE, sample_size
 from bidr.index.builder.reorder import PIECE, TOGETHER
 from bidr.index.cost_model.sizes import FLOAT, Shape
-from bidr.index.engines.block_centroids import FITTED, has_means
-from bidr.index.engines.engine_files import in_ram
-from bidr.index.engines.graph.build import AMONG
-from bidr.index.engines.graph.engine import chosen_from
+from bidr.index.engines.block_centroids import TRAINING_BLOCKS, has_block_centroids
+from bidr.index.engines.engine_files import list_ram_files
+from bidr.index.engines.graph.build import POOL_FACTOR
+from bidr.index.engines.graph.engine import get_candidate_count
 from bidr.index.storage.live_state import state_in_force
 from bidr.index.storage.manifest import open_segment
 from bidr.index.types import EF_CONSTRUCTION
@@ -79,14 +79,14 @@ def build_peaks(
             sample, links = 0, links + 3 * row
         parts["clusters"] = sample * (2 * books + 24) + lists * (3 * row + links) + DECODING * AT_ONCE * row
         parts["order"] = 64 * SORTED_AT_ONCE + 24 * lists
-    if has_means(shape.engine, shape.count):
+    if has_block_centroids(shape.engine, shape.count):
         parts["order"] += ARRANGING * min(TOGETHER, shape.count) * row
-        parts["means"] = FITTED * MEANS * row + DECODING * WRITE_ROWS * row
+        parts["means"] = TRAINING_BLOCKS * MEANS * row + DECODING * WRITE_ROWS * row
     if named:
         held = NAMES_HELD + WORDS_HELD * worded + ATTRIBUTES_HELD * described
         parts["names"] = held + math.ceil(shape.count * (NAMED + WORDED * worded))
     if shape.engine == "hnsw":
-        together = round(LOOKED_AT * AMONG * chosen_from(EF_CONSTRUCTION)) * row
+        together = round(LOOKED_AT * POOL_FACTOR * get_candidate_count(EF_CONSTRUCTION)) * row
         choosing = CHOOSING + min(together, shape.count * row) + shape.count // PIECE * row
         parts["links"] = max(choosing, ORDERING + shape.count * CHOSEN)
     return {step: base + size for step, size in parts.items()}
@@ -132,7 +132,7 @@ def parse_bytes(name: str, given: str) -> int:
 def loaded_bytes(index: Path) -> int:
     """What an index holds in RAM once it is opened, about: the files of its segments that go there."""
     manifests = [open_segment(index, each.name, each.xxh3) for each in state_in_force(index)[1].segments]
-    return COMPACTING + sum(each.files[name].size for each in manifests for name in in_ram(each, each.engine))
+    return COMPACTING + sum(each.files[name].size for each in manifests for name in list_ram_files(each, each.engine))
 
 
 def anonymous() -> int:

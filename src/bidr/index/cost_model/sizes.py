@@ -11,7 +11,7 @@ from bidr.index.builder.coarse_clustering import ORDERED_DOCUMENTS, lists_for
 from bidr.index.documents.document_store import DOCUMENTS, IDS
 from bidr.index.documents.id_index import HASH, HASHES, ROW, ROWS
 from bidr.index.documents.string_file import OFFSET
-from bidr.index.engines.block_centroids import WORDS, blocks_of, book_shape, has_means
+from bidr.index.engines.block_centroids import CODEWORDS, choose_book_shape, count_blocks, has_block_centroids
 from bidr.index.engines.engine_files import (
     CENTROIDS_FILE,
     CODEBOOKS_FILE,
@@ -22,15 +22,15 @@ from bidr.index.engines.engine_files import (
     MEANS_FILE,
     OFFSETS_FILE,
     ORDER_FILE,
-    order_type,
+    get_order_dtype,
 )
-from bidr.index.engines.graph.build import LINK_WORDS, nodes_of
+from bidr.index.engines.graph.build import LINK_WORDS, count_nodes
 from bidr.index.engines.ivf import MANY_LISTS
 from bidr.index.engines.pshufb import BLOCK as CODE_BLOCK
 from bidr.index.storage.checksums import with_checks
-from bidr.index.vectors.npy_header import BLOCK, npy_header
-from bidr.index.vectors.row_layout import CHECK, CHECKS, Kind, row_dtype
-from bidr.index.vectors.vector_file import ASKED_CHECKS
+from bidr.index.vectors.npy_header import BLOCK, format_npy_header
+from bidr.index.vectors.row_layout import CHECKSUM_DTYPE, CHECKSUM_SUFFIX, StorageKind, get_row_dtype
+from bidr.index.vectors.vector_file import MAX_PREFETCHED_BYTES
 
 ENGINES, BITS = ("scan", "lists", "hnsw"), (8, 4)
 FLOAT = np.dtype("<f4")
@@ -63,7 +63,7 @@ class Shape:
     engine: str = "lists"
     bits: int = 8
     code_bytes: int = 16
-    stored: Kind = "fp16"
+    stored: StorageKind = "fp16"
     live: bool = True
     dims: int | None = None
     learned: int = 0
@@ -80,7 +80,7 @@ class Shape:
     def row_bytes(self) -> int:
         """Bytes of a vector on disk."""
         dim = self.dims or self.dim
-        return row_dtype(self.stored, dim).itemsize * (dim if self.stored == "fp16" else 1)
+        return get_row_dtype(self.stored, dim).itemsize * (dim if self.stored == "fp16" else 1)
 
     @property
     def vector_bytes(self) -> int:
@@ -100,10 +100,10 @@ def engine_ram(shape: Shape) -> dict[str, int]:
     if shape.engine == "lists":
         beside = CENTROID_LINKS if shape.lists > MANY_LISTS else FLOAT.itemsize
         parts["lists"] = shape.lists * (shape.dim + beside) + 8 * (2 * shape.lists + 1)
-        if has_means(shape.engine, shape.count):
-            parts["lists"] += -(-blocks_of(shape.count) // CODE_BLOCK) * CODE_BLOCK * _mean_bytes(shape)
+        if has_block_centroids(shape.engine, shape.count):
+            parts["lists"] += -(-count_blocks(shape.count) // CODE_BLOCK) * CODE_BLOCK * _mean_bytes(shape)
     if shape.engine == "hnsw":
-        parts["links"] = nodes_of(shape.count) * LINK_WORDS * WORD.itemsize
+        parts["links"] = count_nodes(shape.count) * LINK_WORDS * WORD.itemsize
     return parts
 
 
@@ -114,8 +114,8 @@ def ram(shape: Shape) -> dict[str, int]:
         # A bit a document says whether its row is deleted, another one whether its place is.
         parts["deleted"] = shape.count // 4
     parts["seen blocks"] = 2 * (shape.blocks // 8 + 1)
-    checks = CHECK.itemsize * shape.blocks
-    parts["checksums"] = checks if checks <= ASKED_CHECKS else 0
+    checks = CHECKSUM_DTYPE.itemsize * shape.blocks
+    parts["checksums"] = checks if checks <= MAX_PREFETCHED_BYTES else 0
     parts["page tables"] = page_tables(shape.vector_bytes)
     parts["a query"] = query_bytes(shape)
     parts["codebooks"] = FLOAT.itemsize * shape.dim * (shape.dim + (1 << shape.bits))
@@ -138,23 +138,23 @@ def disk(shape: Shape, id_bytes: float | None = None, text_bytes: float | None =
     count, checks = shape.count, shape.blocks
     files = {
         VECTORS_FILE: shape.vector_bytes,
-        VECTORS_FILE.removesuffix(".npy") + CHECKS: _npy(CHECK, checks),
+        VECTORS_FILE.removesuffix(".npy") + CHECKSUM_SUFFIX: _npy(CHECKSUM_DTYPE, checks),
         CODES_FILE: _npy(BYTE, count, shape.code_bytes),
         CODEBOOKS_FILE: SAFETENSORS_HEADER + FLOAT.itemsize * shape.dim * (shape.dim + (1 << shape.bits)),
         "manifest.json": MANIFEST,
     }
     if shape.engine != "scan" or count >= ORDERED_DOCUMENTS:
-        files[ORDER_FILE] = _npy(order_type(count), count)
+        files[ORDER_FILE] = _npy(get_order_dtype(count), count)
     if shape.engine == "lists":
         files[OFFSETS_FILE] = _npy(OFFSET, shape.lists + 1)
         files[CENTROIDS_FILE] = _npy(FLOAT, shape.lists, shape.dim)
-        if has_means(shape.engine, count):
-            files[MEANS_FILE] = _npy(BYTE, blocks_of(count), _mean_bytes(shape))
-            files[MEAN_WORDS_FILE] = MEANS_HEADER + FLOAT.itemsize * math.prod(book_shape(shape.dim)) * WORDS
+        if has_block_centroids(shape.engine, count):
+            files[MEANS_FILE] = _npy(BYTE, count_blocks(count), _mean_bytes(shape))
+            files[MEAN_WORDS_FILE] = MEANS_HEADER + FLOAT.itemsize * math.prod(choose_book_shape(shape.dim)) * CODEWORDS
         if shape.learned:
             files[LEARNED_FILE] = SAFETENSORS_HEADER + 2 * FLOAT.itemsize * shape.learned * shape.dim
     if shape.engine == "hnsw":
-        files[GRAPH_FILE] = _npy(WORD, nodes_of(count), LINK_WORDS)
+        files[GRAPH_FILE] = _npy(WORD, count_nodes(count), LINK_WORDS)
     if id_bytes is not None:
         files |= _lines(IDS, count, id_bytes) | {HASHES: _npy(HASH, count), ROWS: _npy(ROW, count)}
     if text_bytes is not None:
@@ -172,13 +172,13 @@ def pages_a_row(row_bytes: int) -> float:
 def cold_pages(shape: Shape, candidates: int) -> float:
     """Pages that a query reads of a file that is not in memory, at most: candidates often lie side by side."""
     pages = candidates * pages_a_row(shape.row_bytes)
-    kept = CHECK.itemsize * shape.blocks <= ASKED_CHECKS
+    kept = CHECKSUM_DTYPE.itemsize * shape.blocks <= MAX_PREFETCHED_BYTES
     return min(pages + (0 if kept else candidates), shape.blocks)
 
 
 def _mean_bytes(shape: Shape) -> int:
     """Bytes of the mean of a block."""
-    return -(-book_shape(shape.dim)[0] // 2)
+    return -(-choose_book_shape(shape.dim)[0] // 2)
 
 
 def _lines(name: str, count: int, mean: float) -> dict[str, int]:
@@ -186,4 +186,4 @@ def _lines(name: str, count: int, mean: float) -> dict[str, int]:
 
 
 def _npy(dtype: "np.dtype[np.generic]", *shape: int) -> int:
-    return len(npy_header(dtype, shape)) + math.prod(shape) * dtype.itemsize
+    return len(format_npy_header(dtype, shape)) + math.prod(shape) * dtype.itemsize

@@ -12,13 +12,13 @@ import numpy.typing as npt
 from bidr.errors import REBUILD, DataError, IndexFolderError
 from bidr.index.storage.manifest import HasFiles
 from bidr.index.storage.verified_mmap import CheckedArray, CheckedFile
-from bidr.index.vectors import Out, write_npy_header
-from bidr.index.vectors.mmap_guard import Watched
+from bidr.index.vectors import BinaryWriter, write_npy_header
+from bidr.index.vectors.mmap_guard import MmapGuard
 
 OFFSET = np.dtype("<u8")
 PAIR = struct.Struct("<QQ")
 AT_ONCE = 8_192
-NewFile = Callable[[str], AbstractContextManager[Out]]
+NewFile = Callable[[str], AbstractContextManager[BinaryWriter]]
 
 
 class Lines:
@@ -29,7 +29,7 @@ class Lines:
         self._blob = CheckedFile(folder, f"{name}.blob", files, whole=whole, scattered=True)
         self._offsets = CheckedArray(folder, f"{name}.offsets.npy", OFFSET, files, whole=whole, scattered=True)
         self.path, self._count = self._blob.path, len(self._offsets) - 1
-        self._still_there = Watched(*self._blob.watched, *self._offsets.file.watched).look
+        self._still_there = MmapGuard(*self._blob.watched, *self._offsets.file.watched).look
 
     def __len__(self) -> int:
         return self._count
@@ -63,7 +63,7 @@ class Lines:
 class LinesWriter:
     """Appends strings to one file, and to another where each starts."""
 
-    def __init__(self, out: Out, offsets: Out) -> None:
+    def __init__(self, out: BinaryWriter, offsets: BinaryWriter) -> None:
         self.out, self._offsets = out, offsets
         self._end, self._ends = 0, array("Q", [0])
 

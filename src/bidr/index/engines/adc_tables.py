@@ -9,17 +9,17 @@ from bidr.index.engines.pshufb import BYTE_SUMS
 from bidr.quantization.codebooks import Codebooks
 from bidr.utils.array_types import Floats
 from bidr.utils.jit import njit_cached
-from bidr.utils.matmul import Columns, matmul_transposed, multiply
+from bidr.utils.matmul import ColumnPanels, matmul_transposed, multiply
 
 # Rounding moves a sum of BYTE_SUMS entries by up to half a step each.
 STEPS = 255 - BYTE_SUMS // 2
 # Sums of more books may not fit 16 bits in such steps.
-MANY_BOOKS, SHORT = 1_024, 0xFFFF
+UINT16_BOOKS, UINT16_MAX = 1_024, 0xFFFF
 # A rounded sum is off by so many standard deviations in one of fifty thousand documents.
 DEVIATIONS = 4.2
 
 
-class Tables:
+class AdcTables:
     """Makes tables for codebooks, and holds of these what that takes: copies, as a mapped file is slower.
 
     Books that see the same slice of a query (additive codes) share its rotation; where all of them see the same, and it
@@ -34,15 +34,17 @@ class Tables:
         rotation = parts[firsts].reshape(-1, codebooks.dim)
         self._shape, self._alone = (books, words), len(firsts) == books
         self._centroids = np.array(codebooks.centroids if self._alone else [], dtype=np.float32)
-        self._rotation: Columns | None = None
-        self._groups: list[Columns] = []
+        self._rotation: ColumnPanels | None = None
+        self._groups: list[ColumnPanels] = []
         if len(firsts) == 1 < books and codebooks.dim <= width:
             turned = matmul_transposed(codebooks.centroids.reshape(-1, width), rotation.T)
-            self._groups = [Columns(turned)]
+            self._groups = [ColumnPanels(turned)]
             return
-        self._rotation = Columns(rotation)
+        self._rotation = ColumnPanels(rotation)
         if not self._alone:
-            self._groups = [Columns(group.reshape(-1, width)) for group in np.split(codebooks.centroids, firsts[1:])]
+            self._groups = [
+                ColumnPanels(group.reshape(-1, width)) for group in np.split(codebooks.centroids, firsts[1:])
+            ]
 
     @property
     def nbytes(self) -> int:
@@ -53,7 +55,7 @@ class Tables:
         """(queries, M, words): scores of codewords."""
         rotated = queries if self._rotation is None else multiply(queries, self._rotation)
         if self._alone:
-            found: Floats = products(rotated, self._centroids)
+            found: Floats = compute_slice_tables(rotated, self._centroids)
             return found
         parts = [rotated] if len(self._groups) == 1 else np.split(rotated, len(self._groups), axis=1)
         scores: list[Floats] = [multiply(part, group) for part, group in zip(parts, self._groups, strict=True)]
@@ -62,7 +64,7 @@ class Tables:
 
 
 @njit_cached()
-def products(rotated: Any, centroids: Any) -> Any:
+def compute_slice_tables(rotated: Any, centroids: Any) -> Any:
     """Scores of the codewords of books that each see a slice of their own: (queries, M, words)."""
     books, words, width = centroids.shape
     table = np.empty((len(rotated), books, words), dtype=np.float32)
@@ -76,25 +78,25 @@ def products(rotated: Any, centroids: Any) -> Any:
     return table
 
 
-def paired(table: Floats) -> Floats:
+def merge_pairs(table: Floats) -> Floats:
     """A table for bytes of two 4-bit codes, (M / 2, 256), from one of 16 entries a book: the first book is low."""
-    even = even_books(table)
+    even = pad_books(table)
     both: Floats = even[1::2, :, None] + even[0::2, None, :]
     return both.reshape(len(both), 256)
 
 
-def even_books(table: Floats) -> Floats:
+def pad_books(table: Floats) -> Floats:
     """With a book of zeros added where their number is odd."""
     return np.pad(table, ((0, len(table) % 2), (0, 0))) if len(table) % 2 else table
 
 
-def margin_of(books: int) -> int:
+def compute_margin(books: int) -> int:
     """How far below another a sum of so many rounded entries may come out though it is above it."""
     return math.ceil(DEVIATIONS * math.sqrt(books / 6))
 
 
 @njit_cached()
-def round_table(table: Any) -> Any:
+def quantize_table(table: Any) -> Any:
     """A 4-bit table in bytes, in as fine steps as let sums of BYTE_SUMS books fit a byte, and of all 16 bits.
 
     Books: an even number.
@@ -110,8 +112,8 @@ def round_table(table: Any) -> Any:
         widest = max(widest, spans[book % 2])
         whole += table[book].max() - least[book]
     factor = np.float32(STEPS) / widest
-    if books > MANY_BOOKS:
-        factor = min(factor, np.float32(SHORT - books) / max(whole, np.float32(1e-30)))
+    if books > UINT16_BOOKS:
+        factor = min(factor, np.float32(UINT16_MAX - books) / max(whole, np.float32(1e-30)))
     entries = np.empty((books, 16), dtype=np.uint8)
     for book in range(books):
         for word in range(16):

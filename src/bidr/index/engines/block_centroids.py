@@ -8,45 +8,45 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from bidr.index.engines.adc_tables import even_books, products, round_table
+from bidr.index.engines.adc_tables import compute_slice_tables, pad_books, quantize_table
 from bidr.index.engines.code_store import to_blocks
-from bidr.index.engines.fast_scan import AHEAD, from_above, largest_sum
-from bidr.index.engines.pshufb import BLOCK, next_block, shuffle_here
+from bidr.index.engines.fast_scan import PREFETCH_BYTES, compute_max_sum, rank_in_histogram
+from bidr.index.engines.pshufb import BLOCK, detect_pshufb, find_next_block
 from bidr.utils.array_types import Codes, Floats, Rows
 from bidr.utils.jit import njit_cached
 
 # From so many blocks on (400,000 documents) they are looked into. Of 200,000 documents whole lists take as long for .95
 # of the exact top 100; the more documents there are, the more blocks save (docs/engines.md).
-FEWEST = 12_500
+MIN_BLOCKS = 12_500
 # How many blocks codewords are fitted to, and in how many rounds.
-FITTED, ROUNDS = 8_192, 10
-BITS, WORDS, MOST_BOOKS = 4, 16, 128
-Held = npt.NDArray[np.uint8]
+TRAINING_BLOCKS, TRAINING_ROUNDS = 8_192, 10
+BITS, CODEWORDS, MAX_BOOKS = 4, 16, 128
+BlockCounts = npt.NDArray[np.uint8]
 
 
-def blocks_of(count: int) -> int:
+def count_blocks(count: int) -> int:
     """How many blocks so many documents stand in."""
     return -(-count // BLOCK)
 
 
-def has_means(engine: str, count: int) -> bool:
+def has_block_centroids(engine: str, count: int) -> bool:
     """Whether an index of so many documents has means of blocks."""
-    return engine == "lists" and blocks_of(count) >= FEWEST
+    return engine == "lists" and count_blocks(count) >= MIN_BLOCKS
 
 
-def book_shape(dim: int) -> tuple[int, int]:
+def choose_book_shape(dim: int) -> tuple[int, int]:
     """How many books means of so many dimensions are coded with, and of how many each is; zeros fill the last."""
-    width = -(-dim // MOST_BOOKS)
+    width = -(-dim // MAX_BOOKS)
     return -(-dim // width), width
 
 
-def filled(vectors: Floats, dim: int) -> Floats:
+def pad_columns(vectors: Floats, dim: int) -> Floats:
     """Vectors with zeros up to so many dimensions."""
     missing = dim - vectors.shape[-1]
     return np.pad(vectors, ((0, 0), (0, missing))) if missing else vectors
 
 
-class Wanted(NamedTuple):
+class BlockBudget(NamedTuple):
     """How far is looked under a filter."""
 
     usual: int
@@ -59,11 +59,11 @@ class Wanted(NamedTuple):
     """The filter goes against the query where of what stands in the usual blocks a smaller share is allowed."""
 
 
-class Means:
+class BlockCentroids:
     """The mean of each block, coded. words: (books, 16, width), books side by side; rows: two codes a byte."""
 
     def __init__(self, words: Floats, rows: Codes) -> None:
-        self._words, self.count, self._shuffle = np.array(words, dtype=np.float32), len(rows), shuffle_here()
+        self._words, self.count, self._shuffle = np.array(words, dtype=np.float32), len(rows), detect_pshufb()
         self._codes = to_blocks(rows)
         self._all = np.zeros(1, dtype=np.int64), np.full(1, self.count, dtype=np.int64)
 
@@ -76,26 +76,28 @@ class Means:
 
         within: ranges of blocks, where each begins and ends, ascending; by default all.
         """
-        found: Rows = best_means(self._codes, self._table(query), *(within or self._all), count, self._shuffle)
+        found: Rows = select_blocks(self._codes, self._table(query), *(within or self._all), count, self._shuffle)
         return found
 
-    def nearest_held(self, query: Floats, held: Held, wanted: Wanted, within: tuple[Rows, Rows] | None = None) -> Rows:
+    def nearest_held(
+        self, query: Floats, held: BlockCounts, wanted: BlockBudget, within: tuple[Rows, Rows] | None = None
+    ) -> Rows:
         """Those of the nearest blocks that hold an allowed document, ascending; none where the filter goes against the
         query.
 
         held: how many allowed documents each block holds.
         """
         ranges, table = within or self._all, self._table(query)
-        found: Rows = best_held(self._codes, table, *ranges, held, wanted, self._shuffle)
+        found: Rows = select_filtered_blocks(self._codes, table, *ranges, held, wanted, self._shuffle)
         return found
 
     def _table(self, query: Floats) -> Any:
         books, _, width = self._words.shape
-        return round_table(even_books(products(filled(query[None], books * width), self._words)[0]))
+        return quantize_table(pad_books(compute_slice_tables(pad_columns(query[None], books * width), self._words)[0]))
 
 
 @njit_cached()
-def mean_sums(codes: Any, table: Any, starts: Any, stops: Any, shuffle: Any) -> Any:
+def sum_centroids(codes: Any, table: Any, starts: Any, stops: Any, shuffle: Any) -> Any:
     """Sums of rows, range after range, and what to add to a row of each range to find its sum."""
     pairs, base, entries = codes.shape[1], codes.ctypes.data, table.ctypes.data
     groups, done = 0, 0
@@ -106,21 +108,21 @@ def mean_sums(codes: Any, table: Any, starts: Any, stops: Any, shuffle: Any) -> 
         first[part] = done * BLOCK - starts[part] // BLOCK * BLOCK
         for group in range(starts[part] // BLOCK, (stops[part] + BLOCK - 1) // BLOCK):
             here = sums.ctypes.data + sums.itemsize * BLOCK * done
-            next_block(base, entries, pairs, group, group + 1, here, AHEAD, np.uint16(0), shuffle)
+            find_next_block(base, entries, pairs, group, group + 1, here, PREFETCH_BYTES, np.uint16(0), shuffle)
             done += 1
     return sums, first
 
 
 @njit_cached()
-def best_means(codes: Any, table: Any, starts: Any, stops: Any, count: int, shuffle: Any) -> Any:
+def select_blocks(codes: Any, table: Any, starts: Any, stops: Any, count: int, shuffle: Any) -> Any:
     """Rows within ranges with the `count` largest sums, and those that equal the last of them."""
-    (sums, first), total = mean_sums(codes, table, starts, stops, shuffle), 0
-    often = np.zeros(largest_sum(codes.shape[1]) + 1, dtype=np.int32)
+    (sums, first), total = sum_centroids(codes, table, starts, stops, shuffle), 0
+    often = np.zeros(compute_max_sum(codes.shape[1]) + 1, dtype=np.int32)
     for part in range(len(starts)):
         total += stops[part] - starts[part]
         for row in range(starts[part], stops[part]):
             often[sums[first[part] + row]] += 1
-    least, rows, found = from_above(often, min(count, total)), np.empty(total + 1, dtype=np.int64), 0
+    least, rows, found = rank_in_histogram(often, min(count, total)), np.empty(total + 1, dtype=np.int64), 0
     for part in range(len(starts)):
         for row in range(starts[part], stops[part]):
             rows[found] = row  # put there in any case: no branch depends on a sum
@@ -129,10 +131,12 @@ def best_means(codes: Any, table: Any, starts: Any, stops: Any, count: int, shuf
 
 
 @njit_cached()
-def best_held(codes: Any, table: Any, starts: Any, stops: Any, held: Any, wanted: Any, shuffle: Any) -> Any:
+def select_filtered_blocks(
+    codes: Any, table: Any, starts: Any, stops: Any, held: Any, wanted: Any, shuffle: Any
+) -> Any:
     """As `Means.nearest_held`."""
-    (sums, first), total = mean_sums(codes, table, starts, stops, shuffle), 0
-    size = largest_sum(codes.shape[1]) + 1
+    (sums, first), total = sum_centroids(codes, table, starts, stops, shuffle), 0
+    size = compute_max_sum(codes.shape[1]) + 1
     every, filled, there = np.zeros(size, np.int32), np.zeros(size, np.int32), np.zeros(size, np.int32)
     for part in range(len(starts)):
         total += stops[part] - starts[part]
@@ -141,10 +145,10 @@ def best_held(codes: Any, table: Any, starts: Any, stops: Any, held: Any, wanted
             every[here] += 1
             filled[here] += held[row] > 0
             there[here] += held[row]
-    near = from_above(every, min(wanted.usual, total))
+    near = rank_in_histogram(every, min(wanted.usual, total))
     if there[near:].sum() < wanted.least * BLOCK * every[near:].sum():
         return np.empty(0, dtype=np.int64)
-    bound = min(from_above(filled, wanted.more), from_above(there, wanted.documents))
+    bound = min(rank_in_histogram(filled, wanted.more), rank_in_histogram(there, wanted.documents))
     rows, found = np.empty(total + 1, dtype=np.int64), 0
     for part in range(len(starts)):
         for row in range(starts[part], stops[part]):

@@ -8,20 +8,20 @@ import numpy as np
 import numpy.typing as npt
 
 from bidr.index.code_packing import unpack
-from bidr.index.engines.adc_kernels import allowed_rows, best_near, best_rows, scan_rows
-from bidr.index.engines.adc_tables import Tables, even_books, margin_of, paired
-from bidr.index.engines.pshufb import BLOCK, LINE, shuffle_here
-from bidr.index.engines.topk import ranked
+from bidr.index.engines.adc_kernels import collect_allowed_rows, rank_rows, scan_blocks, scan_rows
+from bidr.index.engines.adc_tables import AdcTables, compute_margin, merge_pairs, pad_books
+from bidr.index.engines.pshufb import BLOCK, CACHE_LINE, detect_pshufb
+from bidr.index.engines.topk import sort_keys
 from bidr.index.types import Words
 from bidr.quantization.codebooks import Codebooks
 from bidr.utils.array_types import Codes, Floats, Rows
 from bidr.utils.system import cores
 
-Keep = Callable[[Callable[[], npt.NDArray[np.uint8]]], npt.NDArray[np.uint8]]
-EVERY: Words = np.empty(0, dtype=np.uint32)
+Allocate = Callable[[Callable[[], npt.NDArray[np.uint8]]], npt.NDArray[np.uint8]]
+ALL_ROWS: Words = np.empty(0, dtype=np.uint32)
 # With a smaller share allowed, most blocks of 32 hold one allowed document or none: scored one by one. At 1 % that
 # takes half to .9 of the time of scanning those blocks, at 3 % as long or twice as long.
-FEW_ALLOWED = 0.02
+FEW_ALLOWED_SHARE = 0.02
 
 
 class CodeStore:
@@ -32,12 +32,12 @@ class CodeStore:
     """
 
     def __init__(
-        self, codebooks: Codebooks, rows: Codes, *, blocks: bool = True, keep: Keep = lambda make: make()
+        self, codebooks: Codebooks, rows: Codes, *, blocks: bool = True, keep: Allocate = lambda make: make()
     ) -> None:
-        self.codebooks, self.count, self.shuffle = codebooks, len(rows), shuffle_here()
+        self.codebooks, self.count, self.shuffle = codebooks, len(rows), detect_pshufb()
         self.blocked = blocks and codebooks.bits == 4
         self.codes: Any = keep(lambda: to_blocks(rows) if self.blocked else np.array(rows))
-        self._tables, self._margin = Tables(codebooks), margin_of(codebooks.books)
+        self._tables, self._margin = AdcTables(codebooks), compute_margin(codebooks.books)
 
     @property
     def nbytes(self) -> int:
@@ -54,23 +54,23 @@ class CodeStore:
     def row_table(self, table: Floats) -> Floats:
         """The table in the shape that single codes are scored with."""
         if self.blocked:
-            return even_books(table)
-        return paired(table) if self.codebooks.bits == 4 else table
+            return pad_books(table)
+        return merge_pairs(table) if self.codebooks.bits == 4 else table
 
-    def scan(self, table: Floats, starts: Rows, stops: Rows, k: int, allowed: Words = EVERY) -> tuple[Floats, Rows]:
+    def scan(self, table: Floats, starts: Rows, stops: Rows, k: int, allowed: Words = ALL_ROWS) -> tuple[Floats, Rows]:
         """The k best rows within ranges, by the exact scores of their codes."""
         if not self.blocked:
-            return ranked(scan_rows(self.codes, self.row_table(table), starts, stops, allowed, k), k)
-        even = even_books(table)
-        return ranked(best_near(self.codes, even, starts, stops, allowed, k, self._margin, self.shuffle), k)
+            return sort_keys(scan_rows(self.codes, self.row_table(table), starts, stops, allowed, k), k)
+        even = pad_books(table)
+        return sort_keys(scan_blocks(self.codes, even, starts, stops, allowed, k, self._margin, self.shuffle), k)
 
     def scan_few(self, table: Floats, starts: Rows, stops: Rows, k: int, allowed: Words) -> tuple[Floats, Rows]:
         """The same where few rows are allowed."""
-        return self.best(table, allowed_rows(allowed, starts, stops), k)
+        return self.best(table, collect_allowed_rows(allowed, starts, stops), k)
 
     def best(self, table: Floats, rows: Rows, k: int) -> tuple[Floats, Rows]:
         """The k best of given rows."""
-        return ranked(best_rows(self.codes, self.row_table(table), rows, k), k)
+        return sort_keys(rank_rows(self.codes, self.row_table(table), rows, k), k)
 
     def unpacked(self, rows: Rows | None = None) -> Codes:
         """Codes of all rows or of some, a byte a codeword: (n, M)."""
@@ -86,7 +86,7 @@ class CodeStore:
 def to_blocks(rows: Codes, at_once: int = 65_536) -> npt.NDArray[np.uint8]:
     """(blocks, pairs, 32): see `shuffle.next_block`. Documents that fill up the last block have code 0."""
     count, pairs = rows.shape
-    blocks = _aligned((-(-count // BLOCK), pairs, 32))
+    blocks = _allocate_aligned((-(-count // BLOCK), pairs, 32))
     for start in range(0, count, at_once):
         part = np.asarray(rows[start : start + at_once])
         part = np.pad(part, ((0, -len(part) % BLOCK), (0, 0))).reshape(-1, 2, 16, pairs).transpose(0, 3, 1, 2)
@@ -96,11 +96,11 @@ def to_blocks(rows: Codes, at_once: int = 65_536) -> npt.NDArray[np.uint8]:
     return blocks
 
 
-def _aligned(shape: tuple[int, ...]) -> npt.NDArray[np.uint8]:
+def _allocate_aligned(shape: tuple[int, ...]) -> npt.NDArray[np.uint8]:
     """Zeros that begin where a line of the cache does: a block elsewhere takes a line more, which nothing asks for."""
     size = math.prod(shape)
-    around = np.zeros(size + LINE, dtype=np.uint8)
-    start = -around.ctypes.data % LINE
+    around = np.zeros(size + CACHE_LINE, dtype=np.uint8)
+    start = -around.ctypes.data % CACHE_LINE
     return around[start : start + size].reshape(shape)
 
 
@@ -112,7 +112,7 @@ def from_blocks(blocks: npt.NDArray[np.uint8]) -> Codes:
     return np.ascontiguousarray(both).reshape(-1, blocks.shape[1])
 
 
-class OverCodes:
+class CodeEngine:
     """What all engines over codes have in common."""
 
     def __init__(self, store: CodeStore) -> None:

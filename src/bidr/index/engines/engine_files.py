@@ -12,7 +12,7 @@ from bidr.errors import REBUILD, IndexFolderError, ModelError
 from bidr.index.storage.manifest import HasFiles, Manifest
 from bidr.index.storage.verified_mmap import CheckedArray
 from bidr.index.types import Candidates
-from bidr.index.vectors import NewFile, read_npy_header
+from bidr.index.vectors import FileCreator, read_npy_header
 from bidr.quantization.codebooks import UNREADABLE, Codebooks, check_arrays, load_arrays
 from bidr.utils.array_types import Codes
 
@@ -23,14 +23,14 @@ LEARNED_FILE = "learned.safetensors"
 # The means of blocks of 32 places, coded, and their codewords; absent in small indexes and those of earlier versions.
 MEANS_FILE, MEAN_WORDS_FILE = "means.npy", "means.safetensors"
 # What is read into RAM, by engine; it is checked whole when an index is opened.
-IN_RAM = {
+RAM_FILES = {
     "scan": (CODEBOOKS_FILE, CODES_FILE),
     "lists": (CODEBOOKS_FILE, CODES_FILE, CENTROIDS_FILE, OFFSETS_FILE),
     "hnsw": (CODEBOOKS_FILE, CODES_FILE, GRAPH_FILE),
 }
 
 
-def write_codebooks(create: NewFile, codebooks: Codebooks) -> None:
+def write_codebooks(create: FileCreator, codebooks: Codebooks) -> None:
     """Rotation and codewords, and what encodes documents."""
     from safetensors.numpy import save
 
@@ -45,40 +45,40 @@ def load_engine(folder: Path, engine: str, ef: int | None = None, manifest: Mani
     manifest: what of them it says is compared before memory is taken.
     """
     from bidr.index.engines.code_store import CodeStore
-    from bidr.index.engines.flat import Scan
-    from bidr.index.engines.graph.build import LINK_WORDS, nodes_of
-    from bidr.index.engines.graph.engine import Graph
-    from bidr.index.engines.ivf import Lists
-    from bidr.index.engines.shared_memory import shared
+    from bidr.index.engines.flat import FlatEngine
+    from bidr.index.engines.graph.build import LINK_WORDS, count_nodes
+    from bidr.index.engines.graph.engine import GraphEngine
+    from bidr.index.engines.ivf import IvfEngine
+    from bidr.index.engines.shared_memory import load_shared
 
     try:
         codebooks = Codebooks.load(folder / CODEBOOKS_FILE, mapped=True)
     except ModelError as error:
         raise IndexFolderError(f"{folder / CODEBOOKS_FILE}: {error}; {REBUILD}") from error
     codes: Codes = open_array(folder / CODES_FILE, np.dtype(np.uint8), 2)
-    _check_said(folder, codebooks, len(codes), manifest)
+    _check_manifest(folder, codebooks, len(codes), manifest)
     if codes.shape[1] != (codebooks.books * codebooks.bits + 7) // 8:
         raise IndexFolderError(f"{folder}: codes of {codes.shape[1]} bytes for {codebooks.books} books; {REBUILD}")
-    store = CodeStore(codebooks, codes, blocks=engine != "hnsw", keep=partial(shared, folder / CODES_FILE))
+    store = CodeStore(codebooks, codes, blocks=engine != "hnsw", keep=partial(load_shared, folder / CODES_FILE))
     for array in codebooks:  # searching takes none of it any more
         if array is not None:
             let_go(array)
     if engine == "scan":
-        return Scan(store)
+        return FlatEngine(store)
     if engine == "lists":
-        centroids, offsets = _lists(folder, store.count, codebooks.dim)
-        return Lists(store, centroids, offsets, ef, _means(folder, store.count, codebooks.dim))
+        centroids, offsets = _load_lists(folder, store.count, codebooks.dim)
+        return IvfEngine(store, centroids, offsets, ef, _load_block_centroids(folder, store.count, codebooks.dim))
     if engine == "hnsw":
-        links = shared(folder / GRAPH_FILE, lambda: _read_links(folder / GRAPH_FILE))
-        if links.shape != (nodes_of(store.count), LINK_WORDS):
+        links = load_shared(folder / GRAPH_FILE, lambda: _read_links(folder / GRAPH_FILE))
+        if links.shape != (count_nodes(store.count), LINK_WORDS):
             raise IndexFolderError(f"{folder / GRAPH_FILE}: {links.shape} for {store.count:,} rows; {REBUILD}")
-        return Graph(store, links, ef)
+        return GraphEngine(store, links, ef)
     raise IndexFolderError(
         f"{folder}: the manifest names the engine {engine!r}, expected scan, lists or hnsw; {REBUILD}"
     )
 
 
-def _check_said(folder: Path, codebooks: Codebooks, count: int, manifest: Manifest | None) -> None:
+def _check_manifest(folder: Path, codebooks: Codebooks, count: int, manifest: Manifest | None) -> None:
     """Refuse codes and codebooks that are not what the manifest says of them."""
     if manifest is None:
         return
@@ -90,7 +90,7 @@ def _check_said(folder: Path, codebooks: Codebooks, count: int, manifest: Manife
         )
 
 
-def _lists(folder: Path, count: int, dim: int) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
+def _load_lists(folder: Path, count: int, dim: int) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
     """The lists' centroids, and where each begins."""
     centroids = read_array(folder / CENTROIDS_FILE, np.dtype("<f4"), 2)
     offsets = read_array(folder / OFFSETS_FILE, np.dtype("<i8"), 1)
@@ -103,16 +103,16 @@ def _lists(folder: Path, count: int, dim: int) -> tuple[npt.NDArray[np.float32],
     return centroids, offsets
 
 
-def in_ram(files: HasFiles, engine: str) -> tuple[str, ...]:
+def list_ram_files(files: HasFiles, engine: str) -> tuple[str, ...]:
     """The files of an index that are read into RAM."""
-    return IN_RAM[engine] + tuple(name for name in (MEAN_WORDS_FILE, MEANS_FILE) if name in files.files)
+    return RAM_FILES[engine] + tuple(name for name in (MEAN_WORDS_FILE, MEANS_FILE) if name in files.files)
 
 
-def read_words(folder: Path) -> npt.NDArray[np.float32]:
+def read_codewords(folder: Path) -> npt.NDArray[np.float32]:
     """The codewords of means: (books, 16, width)."""
     from safetensors import SafetensorError
 
-    from bidr.index.engines.block_centroids import WORDS
+    from bidr.index.engines.block_centroids import CODEWORDS
 
     path = folder / MEAN_WORDS_FILE
     try:
@@ -120,22 +120,22 @@ def read_words(folder: Path) -> npt.NDArray[np.float32]:
         check_arrays({"words": words}, {"words": 3})
     except (*UNREADABLE, SafetensorError) as error:
         raise IndexFolderError(f"{path}: no codewords in it ({error}); {REBUILD}") from error
-    if words.shape[1] != WORDS:
-        raise IndexFolderError(f"{path}: of shape {words.shape}, expected {WORDS} codewords a book; {REBUILD}")
+    if words.shape[1] != CODEWORDS:
+        raise IndexFolderError(f"{path}: of shape {words.shape}, expected {CODEWORDS} codewords a book; {REBUILD}")
     return words
 
 
-def _means(folder: Path, count: int, dim: int) -> Any:
+def _load_block_centroids(folder: Path, count: int, dim: int) -> Any:
     """The means of blocks, where there are any."""
-    from bidr.index.engines.block_centroids import Means, blocks_of
+    from bidr.index.engines.block_centroids import BlockCentroids, count_blocks
 
     if not (folder / MEANS_FILE).exists():
         return None
-    words = read_words(folder)
+    words = read_codewords(folder)
     rows = open_array(folder / MEANS_FILE, np.dtype(np.uint8), 2)
-    if rows.shape != (blocks_of(count), -(-len(words) // 2)) or len(words) != -(-dim // words.shape[2]):
+    if rows.shape != (count_blocks(count), -(-len(words) // 2)) or len(words) != -(-dim // words.shape[2]):
         raise IndexFolderError(f"{folder / MEANS_FILE}: {rows.shape} for {count:,} rows; {REBUILD}")
-    return Means(words, rows)
+    return BlockCentroids(words, rows)
 
 
 def _read_links(path: Path) -> npt.NDArray[np.uint64]:
@@ -150,13 +150,13 @@ def _read_links(path: Path) -> npt.NDArray[np.uint64]:
 
 def open_order(folder: Path, files: HasFiles, count: int) -> CheckedArray:
     """Which row stands at a place, on disk: looked at for answers only."""
-    order = CheckedArray(folder, ORDER_FILE, order_type(count), files, below=count)
+    order = CheckedArray(folder, ORDER_FILE, get_order_dtype(count), files, below=count)
     if len(order) != count:
         raise IndexFolderError(f"{order.path}: {len(order):,} places, expected {count:,}; {REBUILD}")
     return order
 
 
-def order_type(count: int) -> np.dtype[Any]:
+def get_order_dtype(count: int) -> np.dtype[Any]:
     return np.dtype("<i4" if count < 1 << 31 else "<i8")
 
 

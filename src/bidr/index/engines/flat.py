@@ -2,12 +2,12 @@
 
 import numpy as np
 
-from bidr.index.engines.code_store import FEW_ALLOWED, CodeStore, OverCodes
+from bidr.index.engines.code_store import FEW_ALLOWED_SHARE, CodeEngine, CodeStore
 from bidr.index.types import as_queries, as_words, count_bits, each_query
 from bidr.utils.array_types import Bitmap, Floats, Rows
 
 
-class Scan(OverCodes):
+class FlatEngine(CodeEngine):
     """Compares the query with the code of every document: misses nothing."""
 
     name = "scan"
@@ -25,6 +25,6 @@ class Scan(OverCodes):
     ) -> tuple[Floats, Rows]:
         """As `Candidates.search`."""
         tables, words = self.store.tables(as_queries(queries)), as_words(allowed, self.count)
-        few = allowed is not None and count_bits(words) < FEW_ALLOWED * self.count
+        few = allowed is not None and count_bits(words) < FEW_ALLOWED_SHARE * self.count
         scan = self.store.scan_few if few else self.store.scan
         return each_query(len(tables), k, lambda number: scan(tables[number], *self._all, k, words), self.threads)

@@ -6,11 +6,11 @@ import numpy as np
 import numpy.typing as npt
 
 from bidr.index.builder.coarse_clustering import one_thread
-from bidr.index.engines.block_centroids import Means
-from bidr.index.engines.code_store import CodeStore, OverCodes
-from bidr.index.engines.filtered_ivf import Filtered
+from bidr.index.engines.block_centroids import BlockCentroids
+from bidr.index.engines.code_store import CodeEngine, CodeStore
+from bidr.index.engines.filtered_ivf import FilteredSearch
 from bidr.index.engines.pshufb import BLOCK
-from bidr.index.engines.topk import keep_from, key_of, kth_largest, ranked
+from bidr.index.engines.topk import find_kth_largest, keep_above, make_key, sort_keys
 from bidr.index.types import as_queries, as_words, each_query
 from bidr.utils.array_types import Bitmap, Floats, Rows
 from bidr.utils.faiss_loader import load_faiss
@@ -21,26 +21,26 @@ Offsets = npt.NDArray[np.int64]
 # The share of lists that is visited: at a million documents it finds 98.6 % of a scan's 1,000 candidates, 10 % finds
 # 96.7 and 40 % 99.6 (docs/engines.md). Of more lists than a million documents have, a smaller one: what must be visited
 # for as much grew with the documents to the power .09 to .2 from 192,990 to a million, the lists with their root.
-VISITED, VISITED_OF, FEWER = 0.2, 4_000, 0.7
+VISITED_SHARE, FULL_SHARE_LISTS, SHARE_DECAY = 0.2, 4_000, 0.7
 # Where blocks are chosen by their means, fewer documents hold as much of what is looked for: in 14 % of a million stand
 # .984 of the exact top 100, divided by vectors .988; in 20 % of them in whole lists .984, .985 (docs/engines.md).
-IN_BLOCKS = 0.7
+BLOCKS_SHARE = 0.7
 # Comparing with every centroid takes 10 microseconds a thousand; from here on a graph over them is quicker.
 MANY_LISTS = 32_768
 # Of more blocks (four million documents) those in the nearest lists alone are looked at: so many times as many lists
 # as would be visited, which loses 1 of 160 of what is found (tried by hand).
-MANY_BLOCKS, LOOKED = 131_072, 4
+MANY_BLOCKS, LISTS_PER_VISIT = 131_072, 4
 # Products with bytes, summed over 8,000 dimensions, fit 32 bits.
 QUERY_STEPS = 2_047
 
 
-def default_visits(lists: int, times: float = 1) -> int:
+def get_default_nprobe(lists: int, times: float = 1) -> int:
     """How many of so many lists a query visits: whole lists, or `IN_BLOCKS` of it in blocks."""
-    share: float = VISITED * min(1, VISITED_OF / max(lists, 1)) ** FEWER
+    share: float = VISITED_SHARE * min(1, FULL_SHARE_LISTS / max(lists, 1)) ** SHARE_DECAY
     return max(1, round(times * share * lists))
 
 
-class Lists(OverCodes):
+class IvfEngine(CodeEngine):
     """Scans the documents of the lists nearest to the query. No id is stored: a list is a range of rows."""
 
     name = "lists"
@@ -51,12 +51,12 @@ class Lists(OverCodes):
         centroids: Floats,
         offsets: Offsets,
         visits: int | None = None,
-        means: Means | None = None,
+        means: BlockCentroids | None = None,
     ) -> None:
         super().__init__(store)
         self.means = means
         self.offsets, self.visits, self._sizes = offsets, visits, np.diff(offsets)
-        self._centroids = CentroidGraph(centroids) if len(centroids) > MANY_LISTS else Centroids(centroids)
+        self._centroids = CentroidGraph(centroids) if len(centroids) > MANY_LISTS else CoarseCentroids(centroids)
 
     @property
     def lists(self) -> int:
@@ -73,9 +73,9 @@ class Lists(OverCodes):
         """As `Candidates.search`; `ef` lists are visited, and more where these hold fewer than k documents."""
         queries = as_queries(queries)
         tables = self.store.tables(queries)
-        visits = min(ef or self.visits or default_visits(self.lists, IN_BLOCKS if self.means else 1), self.lists)
+        visits = min(ef or self.visits or get_default_nprobe(self.lists, BLOCKS_SHARE if self.means else 1), self.lists)
         if allowed is not None:
-            passing = Filtered(self, as_words(allowed, self.count), k, visits)
+            passing = FilteredSearch(self, as_words(allowed, self.count), k, visits)
             return each_query(len(queries), k, lambda at: passing.search(queries[at], tables[at]), self.threads)
 
         def one(number: int) -> tuple[Floats, Rows]:
@@ -86,7 +86,7 @@ class Lists(OverCodes):
 
         return each_query(len(queries), k, one, self.threads)
 
-    def _blocks(self, means: Means, query: Floats, visits: int, k: int) -> tuple[Rows, Rows]:
+    def _blocks(self, means: BlockCentroids, query: Floats, visits: int, k: int) -> tuple[Rows, Rows]:
         """Where the blocks begin and end that hold as many documents as so many lists, and k at least."""
         wanted = max(round(visits / self.lists * means.count), k // BLOCK + 2)
         starts = BLOCK * means.nearest(query, wanted, self.within(query, visits, wanted))
@@ -94,7 +94,7 @@ class Lists(OverCodes):
 
     def within(self, query: Floats, visits: int, wanted: int) -> tuple[Rows, Rows] | None:
         """Where blocks are looked for: of very many in the nearest lists alone; None: everywhere."""
-        looked = LOOKED * visits
+        looked = LISTS_PER_VISIT * visits
         if -(-self.count // BLOCK) <= MANY_BLOCKS or looked >= self.lists:
             return None
         near = np.sort(self._centroids.nearest(query, looked))
@@ -120,7 +120,7 @@ class Lists(OverCodes):
         return near[held > 0]
 
 
-class Centroids:
+class CoarseCentroids:
     """Centroids of lists in a byte a dimension, all compared with a query."""
 
     def __init__(self, centroids: Floats) -> None:
@@ -133,8 +133,8 @@ class Centroids:
 
     def nearest(self, query: Floats, count: int) -> Rows:
         """Lists by the inner product of the query with their centroids, best first."""
-        keys = centroid_keys(self._bytes, self._steps, query, count)
-        near: Rows = ranked(keys, len(keys))[1]
+        keys = rank_centroids(self._bytes, self._steps, query, count)
+        near: Rows = sort_keys(keys, len(keys))[1]
         return near
 
 
@@ -165,7 +165,7 @@ class CentroidGraph:
 
 
 @njit_cached()
-def centroid_keys(rows: Any, steps: Any, query: Any, count: int) -> Any:
+def rank_centroids(rows: Any, steps: Any, query: Any, count: int) -> Any:
     """Keys of the `count` rows in bytes with the largest inner products with a query, unsorted."""
     scale = np.float32(1e-30)
     for place in range(len(query)):
@@ -182,7 +182,7 @@ def centroid_keys(rows: Any, steps: Any, query: Any, count: int) -> Any:
         found[row] = np.float32(total) * steps[row]
     bits, keys = found.view(np.uint32), np.empty(len(rows), dtype=np.uint64)
     for row in range(len(rows)):
-        keys[row] = key_of(bits[row], row)
+        keys[row] = make_key(bits[row], row)
     if count >= len(rows):
         return keys
-    return keys[: keep_from(keys, len(keys), kth_largest(keys, len(keys), count))]
+    return keys[: keep_above(keys, len(keys), find_kth_largest(keys, len(keys), count))]

@@ -16,13 +16,13 @@ BLOCK = 32
 # Sums of so many books fit a byte before they are widened to 16 bits.
 BYTE_SUMS = 4
 PAIR_BYTES = 32
-LINE = 64
+CACHE_LINE = 64
 
 BYTE, SHORT, WORD, LONG = (ir.IntType(bits) for bits in (8, 16, 32, 64))
 BYTES, SHORTS = ir.VectorType(BYTE, 32), ir.VectorType(SHORT, 16)
 
 
-def shuffle_here() -> int | None:
+def detect_pshufb() -> int | None:
     """1 where numba compiles for a processor with AVX2, None elsewhere."""
     features = config.CPU_FEATURES
     if config.CPU_NAME or features is not None:
@@ -31,7 +31,7 @@ def shuffle_here() -> int | None:
 
 
 @intrinsic  # type: ignore[untyped-decorator]
-def next_block(
+def find_next_block(
     context: Any,
     codes: Any,
     table: Any,
@@ -55,12 +55,12 @@ def next_block(
     native = not isinstance(shuffle, types.NoneType)
 
     def generate(_context: Any, builder: ir.IRBuilder, _signature: Any, given: Any) -> Any:
-        return _NextBlock(builder, native).emit(*given[:8])
+        return _FindNextBlock(builder, native).emit(*given[:8])
 
     return signature, generate
 
 
-class _NextBlock:
+class _FindNextBlock:
     """The instructions of `next_block`."""
 
     def __init__(self, builder: ir.IRBuilder, native: bool) -> None:
@@ -95,17 +95,17 @@ class _NextBlock:
         """Sums of 32 documents in order."""
         builder = self.builder
         for place in self.sums:
-            builder.store(_all(SHORTS, 0), place)
+            builder.store(_make_constant(SHORTS, 0), place)
         whole = builder.and_(pairs, ir.Constant(LONG, -BYTE_SUMS))
         for start, stop, step in ((ir.Constant(LONG, 0), whole, BYTE_SUMS), (whole, pairs, 1)):
             with cgutils.for_range_slice(builder, start, stop, ir.Constant(LONG, step)) as (pair, _):
                 self._add_pairs(pair, step)
-        return builder.shuffle_vector(*(self._documents(first) for first in (0, 2)), _places(range(32)))
+        return builder.shuffle_vector(*(self._documents(first) for first in (0, 2)), _make_indices(range(32)))
 
     def _reaching(self, found: Any, least: Any) -> Any:
         builder = self.builder
         lane = builder.insert_element(ir.Constant(found.type, ir.Undefined), least, ir.Constant(WORD, 0))
-        bound = builder.shuffle_vector(lane, lane, _places([0] * 32))
+        bound = builder.shuffle_vector(lane, lane, _make_indices([0] * 32))
         return builder.bitcast(builder.icmp_unsigned(">=", found, bound), WORD)
 
     def _add_pairs(self, pair: Any, count: int) -> None:
@@ -115,14 +115,16 @@ class _NextBlock:
         for number in range(count):
             at = builder.mul(builder.add(pair, ir.Constant(LONG, number)), ir.Constant(LONG, PAIR_BYTES))
             codes, table = self._load(self.codes, at), builder.gep(self.table, [at])
-            upper = builder.bitcast(builder.lshr(builder.bitcast(codes, SHORTS), _all(SHORTS, 4)), BYTES)
-            first, second = (self._look_up(table, builder.and_(half, _all(BYTES, 15))) for half in (codes, upper))
+            upper = builder.bitcast(builder.lshr(builder.bitcast(codes, SHORTS), _make_constant(SHORTS, 4)), BYTES)
+            first, second = (
+                self._look_up(table, builder.and_(half, _make_constant(BYTES, 15))) for half in (codes, upper)
+            )
             low = first if low is None else builder.add(low, first)
             high = second if high is None else builder.add(high, second)
         for place, both in ((0, low), (2, high)):
             shorts = builder.bitcast(both, SHORTS)
             # Even bytes arrive with the odd ones above them, which `_documents` takes off again.
-            for number, part in ((place, shorts), (place + 1, builder.lshr(shorts, _all(SHORTS, 8)))):
+            for number, part in ((place, shorts), (place + 1, builder.lshr(shorts, _make_constant(SHORTS, 8)))):
                 builder.store(builder.add(builder.load(self.sums[number]), part), self.sums[number])
 
     def _ask_for(self, pair: Any, count: int) -> None:
@@ -132,7 +134,7 @@ class _NextBlock:
         hint = cgutils.get_or_insert_function(
             builder.module, ir.FunctionType(ir.VoidType(), [text, WORD, WORD, WORD]), "llvm.prefetch.p0"
         )
-        for byte in range(0, count * PAIR_BYTES, LINE):
+        for byte in range(0, count * PAIR_BYTES, CACHE_LINE):
             at = builder.add(builder.mul(pair, ir.Constant(LONG, PAIR_BYTES)), ir.Constant(LONG, byte))
             at = builder.add(at, self.ahead)
             builder.call(hint, [builder.gep(self.codes, [at]), WORD(0), WORD(0), WORD(1)])
@@ -160,18 +162,18 @@ class _NextBlock:
         """Sums of 16 documents in order: even and odd bytes woven, the two books of a pair added."""
         builder = self.builder
         mixed, odd = (builder.load(self.sums[number]) for number in (first, first + 1))
-        even = builder.sub(mixed, builder.shl(odd, _all(SHORTS, 8)))
+        even = builder.sub(mixed, builder.shl(odd, _make_constant(SHORTS, 8)))
         parts = []
         for shorts in (even, odd):
-            lower, upper = (builder.shuffle_vector(shorts, shorts, _places(range(at, at + 8))) for at in (0, 8))
+            lower, upper = (builder.shuffle_vector(shorts, shorts, _make_indices(range(at, at + 8))) for at in (0, 8))
             parts.append(builder.add(lower, upper))
-        return builder.shuffle_vector(*parts, _places([place for pair in range(8) for place in (pair, pair + 8)]))
+        return builder.shuffle_vector(*parts, _make_indices([place for pair in range(8) for place in (pair, pair + 8)]))
 
 
-def _all(kind: Any, value: int) -> Any:
+def _make_constant(kind: Any, value: int) -> Any:
     return ir.Constant(kind, [value] * kind.count)
 
 
-def _places(places: Any) -> Any:
+def _make_indices(places: Any) -> Any:
     numbers = list(places)
     return ir.Constant(ir.VectorType(WORD, len(numbers)), numbers)

@@ -21,7 +21,7 @@ def share_in(folder: Path | None) -> None:
     _folder = folder
 
 
-def shared(source: Path, make: Callable[[], Array]) -> Array:
+def load_shared(source: Path, make: Callable[[], Array]) -> Array:
     """What `make` makes of a file: a mapping of the same memory where processes share, else an array of one's own."""
     if _folder is None:
         return make()
@@ -38,7 +38,7 @@ def shared(source: Path, make: Callable[[], Array]) -> Array:
         return make()
 
 
-def forget(used: set[str]) -> None:
+def remove_unused(used: set[str]) -> None:
     """Remove what belongs to none of these segments any more; who has it mapped keeps it."""
     for kept in _folder.glob("*-*") if _folder else ():
         # What begins with a dot is being written.
@@ -46,7 +46,7 @@ def forget(used: set[str]) -> None:
             kept.unlink(missing_ok=True)
 
 
-def forget_unfinished(pid: int) -> None:
+def remove_unfinished(pid: int) -> None:
     """Remove what a process that has ended was writing."""
     for left in _folder.glob(f".*.{pid}") if _folder else ():
         left.unlink(missing_ok=True)

@@ -13,18 +13,18 @@ Keys = npt.NDArray[np.uint64]
 ROW_BITS = np.uint64(32)
 LAST_ROW = np.uint64(0xFFFFFFFF)
 SIGN = np.uint32(0x80000000)
-BINS, FEW = 1_024, 128
+BINS, MAX_SELECTED = 1_024, 128
 
 
 @njit_cached()
-def key_of(score: Any, row: Any) -> Any:
+def make_key(score: Any, row: Any) -> Any:
     """A float32 score and a row as a number that sorts as they do; `score` is given as its bits (uint32)."""
     bits = np.uint32(score)
     bits = ~bits if bits & SIGN else bits | SIGN
     return (np.uint64(bits) << ROW_BITS) | (LAST_ROW - np.uint64(row))
 
 
-def ranked(keys: Keys, k: int) -> tuple[Any, Any]:
+def sort_keys(keys: Keys, k: int) -> tuple[Any, Any]:
     """Scores and rows of the k largest keys, largest first; sorted by numpy, which is ten times as fast as numba.
 
     The keys are sorted where they are.
@@ -50,15 +50,15 @@ def split_keys(keys: Any, k: int) -> tuple[Any, Any]:
 
 
 @njit_cached()
-def kth_largest(keys: Any, count: int, k: int) -> Any:
+def find_kth_largest(keys: Any, count: int, k: int) -> Any:
     """The k-th largest of the first `count` keys, k from 1; they are left as they are.
 
     Counted into bins between the least and the largest, of which one is looked at further: no branch depends on a key,
     which makes it several times as fast as exchanging keys about a pivot.
     """
     work, counts = keys[:count].copy(), np.empty(BINS, dtype=np.int64)
-    while count > FEW:
-        least, shift = _bins(work[:count])
+    while count > MAX_SELECTED:
+        least, shift = _choose_bins(work[:count])
         counts[:] = 0
         for place in range(count):
             counts[(work[place] - least) >> shift] += 1
@@ -74,11 +74,11 @@ def kth_largest(keys: Any, count: int, k: int) -> Any:
             work[kept] = key
             kept += ((key - least) >> shift) == np.uint64(at)
         count, k = kept, k - above
-    return _selected(work, count, k)
+    return _select_kth(work, count, k)
 
 
 @njit_cached()
-def _bins(keys: Any) -> Any:
+def _choose_bins(keys: Any) -> Any:
     """The least key, and by how many bits its differences from the others are cut to number the bins."""
     least, most = keys[0], keys[0]
     for key in keys:
@@ -90,11 +90,11 @@ def _bins(keys: Any) -> Any:
 
 
 @njit_cached()
-def _selected(work: Any, count: int, k: int) -> Any:
+def _select_kth(work: Any, count: int, k: int) -> Any:
     """The same of a few, which are moved about."""
     low, high, wanted = 0, count - 1, count - k
     while low < high:
-        pivot = _middle(work[low], work[(low + high) // 2], work[high])
+        pivot = _find_median(work[low], work[(low + high) // 2], work[high])
         left, right = low, high
         while left <= right:
             while work[left] < pivot:
@@ -115,7 +115,7 @@ def _selected(work: Any, count: int, k: int) -> Any:
 
 
 @njit_cached()
-def keep_from(keys: Any, count: int, least: Any) -> int:
+def keep_above(keys: Any, count: int, least: Any) -> int:
     """Move the keys that are not below `least` to the front; how many they are."""
     kept = 0
     for place in range(count):
@@ -127,7 +127,7 @@ def keep_from(keys: Any, count: int, least: Any) -> int:
 
 
 @njit_cached()
-def with_room(keys: Any, count: int) -> Any:
+def grow_keys(keys: Any, count: int) -> Any:
     """The keys, in twice the space where half of it is taken (many equal scores: none of them can go)."""
     if 2 * count <= len(keys):
         return keys
@@ -137,5 +137,5 @@ def with_room(keys: Any, count: int) -> Any:
 
 
 @njit_cached()
-def _middle(a: Any, b: Any, c: Any) -> Any:
+def _find_median(a: Any, b: Any, c: Any) -> Any:
     return max(min(a, b), min(max(a, b), c))

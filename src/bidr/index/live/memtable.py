@@ -8,7 +8,7 @@ import numpy.typing as npt
 from bidr.data.types import Document
 from bidr.index.filters.filter_expression import Filter, matches
 from bidr.index.live.wal_record import Change
-from bidr.index.vectors import Halves
+from bidr.index.vectors import Fp16Vectors
 from bidr.utils.array_types import Codes, Floats
 from bidr.utils.deadline import in_time
 
@@ -21,7 +21,7 @@ class Memory(NamedTuple):
     documents: tuple[Document, ...]
     texts: bool
     codes: Codes
-    vectors: Halves
+    vectors: Fp16Vectors
     errors: Floats
     alive: Mask
     rows: dict[str, int]

@@ -18,7 +18,7 @@ from bidr.index.reader import IndexReader
 from bidr.index.storage.live_state import Segment, State
 from bidr.index.storage.manifest import Manifest
 from bidr.index.types import as_queries
-from bidr.index.vectors import Fetched, score_halves
+from bidr.index.vectors import FetchedRows, score_fp16
 from bidr.quantization.codebooks import Codebooks
 from bidr.utils.array_types import Floats, Rows
 
@@ -253,13 +253,13 @@ class LiveVectors:
         self.view = view
         self.dim = int(view.memory.vectors.shape[1])
 
-    def fetch(self, rows: Rows) -> list[Fetched]:
+    def fetch(self, rows: Rows) -> list[FetchedRows]:
         """As `VectorFile.fetch`, for each part."""
         if self.view.only is not None:
             return [self.view.only.open.reader.vectors.fetch(rows)]
         return [part.open.reader.vectors.fetch(own) for part, _, own in self.view.split(rows) if part is not None]
 
-    def score(self, rows: Rows, query: Floats, fetched: list[Fetched] | None = None) -> Floats:
+    def score(self, rows: Rows, query: Floats, fetched: list[FetchedRows] | None = None) -> Floats:
         """As `VectorFile.score`."""
         brought = iter(self.fetch(rows) if fetched is None else fetched)
         if self.view.only is not None:
@@ -269,7 +269,7 @@ class LiveVectors:
             if part is not None:
                 scores[places] = part.open.reader.vectors.score(own, query, next(brought))
             else:
-                scores[places] = score_halves(self.view.memory.vectors[own], query)
+                scores[places] = score_fp16(self.view.memory.vectors[own], query)
         return scores
 
     def read(self, rows: Rows) -> Floats:

@@ -12,7 +12,7 @@ from bidr.data.types import Document, several_documents
 from bidr.errors import REBUILD, DataError, IndexFolderError, written
 from bidr.index.filters.filter_expression import check_attributes
 from bidr.index.storage.manifest import UNREADABLE, is_count
-from bidr.index.vectors import Halves
+from bidr.index.vectors import Fp16Vectors
 from bidr.utils.array_types import Codes, Floats
 
 INFINITE = 0x7C00
@@ -33,7 +33,7 @@ class Change(NamedTuple):
     documents: Sequence[Document]
     texts: bool
     codes: Codes
-    vectors: Halves
+    vectors: Fp16Vectors
     errors: Floats
     deleted: Mapping[str, Sequence[int]]
     forgotten: Sequence[str]

@@ -28,7 +28,7 @@ from bidr.index.live.wal_record import Change, checked_documents, from_bytes, to
 from bidr.index.storage.commit import Generation, confirm_current, next_generation, only_writer, wanted
 from bidr.index.storage.live_state import Segment, State
 from bidr.index.storage.manifest import FileEntry, current_generation
-from bidr.index.vectors import LARGEST
+from bidr.index.vectors import MAX_VALUES
 from bidr.utils.array_types import Floats
 from bidr.utils.progress import say
 
@@ -319,7 +319,7 @@ class LiveWriter:
             raise DataError(
                 f"codes, vectors and errors of shapes {found} given, expected {expected}; use its own model"
             )
-        coded, largest = coded._replace(vectors=manifest.cut(coded.vectors)), LARGEST["fp16"]
+        coded, largest = coded._replace(vectors=manifest.cut(coded.vectors)), MAX_VALUES["fp16"]
         bad = ~(np.abs(coded.vectors) <= largest).all(axis=1)
         if bad.any():
             raise DataError(

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from bidr.index.storage.checksums import sum_blocks
 from bidr.index.storage.manifest import FileEntry
 from bidr.index.vectors.npy_header import BLOCK
-from bidr.index.vectors.row_layout import CHECK
+from bidr.index.vectors.row_layout import CHECKSUM_DTYPE
 from bidr.utils.files import is_hollow, open_regular
 
 Mask = npt.NDArray[np.bool_]
@@ -35,7 +35,7 @@ class DamagedFile:
         self.size = actual if entry is None or not entry.xxh3 else entry.size
         if sums is None and entry is not None and entry.blocks:
             with suppress(ValueError):  # a manifest that bidr did not write
-                sums = np.frombuffer(bytes.fromhex(entry.blocks), dtype=">u4").astype(CHECK)
+                sums = np.frombuffer(bytes.fromhex(entry.blocks), dtype=">u4").astype(CHECKSUM_DTYPE)
         self.by_block = sums is not None
         """Whether it can be told which blocks are damaged."""
         self.bad = self._compare(sums, actual)

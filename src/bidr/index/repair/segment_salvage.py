@@ -20,16 +20,16 @@ from bidr.index.documents.attribute_columns import ATTRIBUTES
 from bidr.index.documents.document_store import DOCUMENTS, IDS
 from bidr.index.documents.id_index import HASH, HASHES, ROW, ROWS
 from bidr.index.documents.string_file import OFFSET
-from bidr.index.engines.engine_files import CODEBOOKS_FILE, CODES_FILE, LEARNED_FILE, ORDER_FILE, order_type
+from bidr.index.engines.engine_files import CODEBOOKS_FILE, CODES_FILE, LEARNED_FILE, ORDER_FILE, get_order_dtype
 from bidr.index.filters.filter_expression import check_attributes
 from bidr.index.lexical.postings_files import ABOUT as WORDS_FILE
 from bidr.index.repair.damaged_file import DamagedFile, Mask, read_small
 from bidr.index.repair.state_salvage import read_json_table
 from bidr.index.storage.checksums import SUFFIX
 from bidr.index.storage.manifest import FileEntry, Manifest, checksum, file_checksum
-from bidr.index.vectors import Kind
+from bidr.index.vectors import StorageKind
 from bidr.index.vectors.npy_header import BLOCK
-from bidr.index.vectors.row_layout import CHECK, CHECKS, read_layout, row_dtype
+from bidr.index.vectors.row_layout import CHECKSUM_DTYPE, CHECKSUM_SUFFIX, get_row_dtype, read_layout
 from bidr.quantization.codebooks import Codebooks
 from bidr.utils.array_types import Codes, Floats
 
@@ -63,7 +63,7 @@ class SalvagedSegment:
         if self.count > manifest.files.get(VECTORS_FILE, FileEntry(0, "")).size:  # before memory is taken for so many
             raise IndexFolderError(f"{self.folder}: {self.count:,} documents, more than its vectors have bytes")
         self.lost = np.zeros(self.count, dtype=np.uint8)
-        self._vectors = self._open(VECTORS_FILE, VECTORS_FILE.removesuffix(".npy") + CHECKS)
+        self._vectors = self._open(VECTORS_FILE, VECTORS_FILE.removesuffix(".npy") + CHECKSUM_SUFFIX)
         self.kind, self._row_bytes = self._read_kind()
         self._first = self._vectors.size - self.count * self._row_bytes
         self.order = self._read_order() if ORDER_FILE in manifest.files else None
@@ -131,7 +131,7 @@ class SalvagedSegment:
         content = _read_rows(self._vectors, self._first, self._row_bytes, places)
         if self.kind == "fp16":
             return content.view("<f2").astype(np.float32)
-        stored = content.view(row_dtype("int8", self.manifest.stored_dim))[:, 0]
+        stored = content.view(get_row_dtype("int8", self.manifest.stored_dim))[:, 0]
         return np.asarray(stored["vector"] * stored["scale"][:, None], dtype=np.float32)
 
     def stored_codes(self, places: npt.NDArray[Any]) -> Codes:
@@ -180,8 +180,10 @@ class SalvagedSegment:
         checks = checks or name + SUFFIX
         if checks in files and name in files:
             content = read_small(self.folder / checks, 1 << 40)
-            header = max(0, files[checks].size - CHECK.itemsize * -(-files[name].size // BLOCK))
-            sums = np.frombuffer(content[header : len(content) - (len(content) - header) % CHECK.itemsize], dtype=CHECK)
+            header = max(0, files[checks].size - CHECKSUM_DTYPE.itemsize * -(-files[name].size // BLOCK))
+            sums = np.frombuffer(
+                content[header : len(content) - (len(content) - header) % CHECKSUM_DTYPE.itemsize], dtype=CHECKSUM_DTYPE
+            )
         file = DamagedFile(self.folder / name, files.get(name, FileEntry(0, "")), sums)
         if not file.is_whole:
             bad = int(file.bad.sum())
@@ -203,10 +205,10 @@ class SalvagedSegment:
         except OSError:
             return False
 
-    def _read_kind(self) -> tuple[Kind, int]:
+    def _read_kind(self) -> tuple[StorageKind, int]:
         """How vectors are stored; their size tells it where their head is damaged."""
         dim = self.manifest.stored_dim
-        sizes: dict[Kind, int] = {"fp16": 2 * dim, "int8": dim + 4}
+        sizes: dict[StorageKind, int] = {"fp16": 2 * dim, "int8": dim + 4}
         try:
             kind = read_layout(self.folder / VECTORS_FILE)[0]
             return kind, sizes[kind]
@@ -218,7 +220,7 @@ class SalvagedSegment:
 
     def _read_order(self) -> npt.NDArray[Any]:
         """The row of each place. Every row stands at one: an entry that is none, or that two places have, is wrong."""
-        dtype = order_type(self.count)
+        dtype = get_order_dtype(self.count)
         with self._open(ORDER_FILE) as file:
             first = file.size - self.count * dtype.itemsize
             order = file.read_array(dtype, self.count, first).copy()

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from bidr.index.vectors.page_cache_io import SHIFT
-from bidr.index.vectors.row_layout import check_keys
+from bidr.index.vectors.row_layout import make_checksum_keys
 from bidr.utils.jit import njit_cached
 
 
@@ -46,12 +46,18 @@ def first_places(values: Any, wanted: Any, start: int, seen: Any, found: Any) ->
 
 def warm_up() -> None:
     """Have compiled what files on disk are looked at by."""
-    from bidr.index.vectors.page_cache_io import Content, all_seen, ranges, read_by_advice, unseen
+    from bidr.index.vectors.page_cache_io import (
+        BlockData,
+        coalesce_blocks,
+        find_unverified_blocks,
+        is_verified,
+        read_with_madvise,
+    )
 
     none, bits = np.empty(0, dtype=np.int64), np.zeros(1, dtype=np.uint8)
     words, checks, tail = (np.frombuffer(b"", dtype=kind) for kind in ("<u8", "<u4", np.uint8))
     spans_seen(none, none, 0, bits)
     first_places(words, np.empty(0, dtype=np.uint64), 0, bits, none)
-    all_seen(none, 0, 0, 8, bits)
-    unseen(none, 0, 0, 8, bits, False)
-    read_by_advice(0, -1, ranges(none), 4_096, Content(words, tail, check_keys(), checks, bits))
+    is_verified(none, 0, 0, 8, bits)
+    find_unverified_blocks(none, 0, 0, 8, bits, False)
+    read_with_madvise(0, -1, coalesce_blocks(none), 4_096, BlockData(words, tail, make_checksum_keys(), checks, bits))

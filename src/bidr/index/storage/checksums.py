@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from bidr.index.storage.manifest import HasFiles
-from bidr.index.vectors.npy_header import BLOCK, Out
-from bidr.index.vectors.row_layout import CHECK, check_keys
+from bidr.index.vectors.npy_header import BLOCK, BinaryWriter
+from bidr.index.vectors.row_layout import CHECKSUM_DTYPE, make_checksum_keys
 
 SUFFIX = ".checks"
 WHOLE = 1 << 18
@@ -25,7 +25,11 @@ NEEDED = re.compile(r"order\.npy|(ids|documents|attributes)\.(blob|offsets\.npy)
 
 def checks_of(name: str, size: int) -> dict[str, int]:
     """The file of checksums that a file of this name and size has, with its own size; empty: none."""
-    return {name + SUFFIX: CHECK.itemsize * -(-size // BLOCK)} if BY_BLOCK.fullmatch(name) and size > WHOLE else {}
+    return (
+        {name + SUFFIX: CHECKSUM_DTYPE.itemsize * -(-size // BLOCK)}
+        if BY_BLOCK.fullmatch(name) and size > WHOLE
+        else {}
+    )
 
 
 def with_checks(files: dict[str, int]) -> dict[str, int]:
@@ -40,7 +44,7 @@ def unchecked(files: HasFiles) -> list[str]:
 
 @contextmanager
 def summed(
-    out: Out, create: Callable[[], AbstractContextManager[Out]], *, described: bool = False
+    out: BinaryWriter, create: Callable[[], AbstractContextManager[BinaryWriter]], *, described: bool = False
 ) -> Iterator["SummedFile"]:
     """A file whose blocks are summed up as they are written; `create` opens the one for the sums, if it gets one.
 
@@ -58,12 +62,12 @@ class SummedFile:
     blocks: those of a small file, once it is finished (see `FileEntry`).
     """
 
-    def __init__(self, out: Out, begin: Callable[[], Out], described: bool) -> None:
+    def __init__(self, out: BinaryWriter, begin: Callable[[], BinaryWriter], described: bool) -> None:
         self._out, self._begin, self._described = out, begin, described
         self.blocks = ""
         self._waiting: list[bytes] = []
         self._waits = 0
-        self._sums: Out | None = None
+        self._sums: BinaryWriter | None = None
 
     def write(self, content: bytes | memoryview) -> int:
         self._waiting.append(bytes(content))
@@ -91,7 +95,7 @@ class SummedFile:
 
 def sum_blocks(content: bytes) -> npt.NDArray[np.uint32]:
     """The checksums of blocks, the last of which is filled up with zeros."""
-    from bidr.index.vectors.page_cache_io import checksums
+    from bidr.index.vectors.page_cache_io import compute_checksums
 
     filled = np.frombuffer(content + bytes(-len(content) % BLOCK), dtype="<u8")
-    return checksums(filled, np.empty(0, dtype=np.uint8), check_keys()).astype(CHECK)
+    return compute_checksums(filled, np.empty(0, dtype=np.uint8), make_checksum_keys()).astype(CHECKSUM_DTYPE)

@@ -23,16 +23,16 @@ from bidr.errors import REBUILD, DataError, IndexFolderError
 from bidr.index.storage import checksums as checks
 from bidr.index.storage.checksums import SUFFIX
 from bidr.index.storage.manifest import HasFiles, check_content
-from bidr.index.vectors.mmap_guard import Watched
+from bidr.index.vectors.mmap_guard import MmapGuard
 from bidr.index.vectors.npy_header import BLOCK, read_npy_header
-from bidr.index.vectors.row_layout import CHECK, check_keys
+from bidr.index.vectors.row_layout import CHECKSUM_DTYPE, make_checksum_keys
 from bidr.utils.files import check_regular
 
 Blocks = npt.NDArray[np.int64]
 SHIFT = BLOCK.bit_length() - 1
 AT_ONCE = 1 << 16
 """Blocks of a file that is compared whole."""
-NO_CHECKS: npt.NDArray[np.uint32] = np.frombuffer(b"", dtype=CHECK)
+NO_CHECKS: npt.NDArray[np.uint32] = np.frombuffer(b"", dtype=CHECKSUM_DTYPE)
 NO_BYTES: npt.NDArray[np.uint8] = np.frombuffer(b"", dtype=np.uint8)
 
 
@@ -72,7 +72,7 @@ class CheckedFile:
         if by_block:
             self._open_checks()
         self.watched = (self.path, self.map), (self._checks_path, self._checks)
-        self.still_there = Watched(*self.watched).look
+        self.still_there = MmapGuard(*self.watched).look
         self.judge: Callable[[int, int], None] | None = None
         """Told of each range of bytes that was compared; refuses what they say."""
 
@@ -80,9 +80,9 @@ class CheckedFile:
         path, blocks = self._checks_path, -(-self.size // BLOCK)
         handle, self._checks = _map(path)
         os.close(handle)
-        if len(self._checks) != CHECK.itemsize * blocks:
+        if len(self._checks) != CHECKSUM_DTYPE.itemsize * blocks:
             raise IndexFolderError(f"{path}: {len(self._checks):,} bytes, expected 4 for each of {blocks:,}; {REBUILD}")
-        self._expected = np.frombuffer(self._checks, dtype=CHECK)
+        self._expected = np.frombuffer(self._checks, dtype=CHECKSUM_DTYPE)
 
     @property
     def _checks_path(self) -> Path:
@@ -128,16 +128,16 @@ class CheckedFile:
 
     def bring(self, blocks: Blocks) -> None:
         """Read and compare sorted blocks, those that were not yet."""
-        from bidr.index.vectors.page_cache_io import Content, ranges, read_by_advice
+        from bidr.index.vectors.page_cache_io import BlockData, coalesce_blocks, read_with_madvise
 
         blocks = blocks[(self.bits[blocks >> 3] >> (blocks & 7).astype(np.uint8)) & 1 == 0]
         if not len(blocks):
             return
         self.still_there()
-        words, spans = self.array(np.dtype("<u8"), self.size // 8, 0), ranges(blocks)
+        words, spans = self.array(np.dtype("<u8"), self.size // 8, 0), coalesce_blocks(blocks)
         tail = self.array(np.dtype(np.uint8), self.size % 8, self.size // 8 * 8) if self.size % 8 else NO_BYTES
-        content = Content(words, tail, check_keys(), self._expected, self.bits)
-        bad, error, damaged = read_by_advice(words.ctypes.data, self._handle, spans, mmap.PAGESIZE, content)
+        content = BlockData(words, tail, make_checksum_keys(), self._expected, self.bits)
+        bad, error, damaged = read_with_madvise(words.ctypes.data, self._handle, spans, mmap.PAGESIZE, content)
         if bad >= 0:
             raise self._unreadable(os.strerror(-error) if error else "it ends too early")
         if damaged >= 0:
@@ -198,13 +198,15 @@ class CheckedArray:
 
     def take(self, rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Those at places, in an array of any shape; at -1 stands any."""
-        from bidr.index.vectors.page_cache_io import all_seen, unseen
+        from bidr.index.vectors.page_cache_io import find_unverified_blocks, is_verified
 
         file = self.file
         if not file.done:
             flat = np.ascontiguousarray(rows, dtype=np.int64).ravel()
-            if not all_seen(flat, self.count, self.start, self.dtype.itemsize, file.bits):
-                blocks, wrong = unseen(flat, self.count, self.start, self.dtype.itemsize, file.bits, False)
+            if not is_verified(flat, self.count, self.start, self.dtype.itemsize, file.bits):
+                blocks, wrong = find_unverified_blocks(
+                    flat, self.count, self.start, self.dtype.itemsize, file.bits, False
+                )
                 if wrong >= 0:
                     raise DataError(f"{self.path}: number {flat[wrong]} asked for, expected 0 to {self.count - 1}")
                 file.bring(np.unique(blocks))

@@ -1,24 +1,24 @@
 """Vectors on disk."""
 
-from bidr.index.vectors.direct_reader import Fetched
-from bidr.index.vectors.npy_header import Out, read_npy_header, write_npy_header
-from bidr.index.vectors.row_layout import KINDS, LARGEST, Kind
-from bidr.index.vectors.vector_file import Halves, VectorFile, score_halves
-from bidr.index.vectors.vector_writer import WRITE_ROWS, NewFile, VectorWriter, blocks
+from bidr.index.vectors.direct_reader import FetchedRows
+from bidr.index.vectors.npy_header import BinaryWriter, read_npy_header, write_npy_header
+from bidr.index.vectors.row_layout import MAX_VALUES, STORAGE_KINDS, StorageKind
+from bidr.index.vectors.vector_file import Fp16Vectors, VectorFile, score_fp16
+from bidr.index.vectors.vector_writer import WRITE_ROWS, FileCreator, VectorWriter, iter_blocks
 
 __all__ = [
-    "KINDS",
-    "LARGEST",
+    "MAX_VALUES",
+    "STORAGE_KINDS",
     "WRITE_ROWS",
-    "Fetched",
-    "Halves",
-    "Kind",
-    "NewFile",
-    "Out",
+    "BinaryWriter",
+    "FetchedRows",
+    "FileCreator",
+    "Fp16Vectors",
+    "StorageKind",
     "VectorFile",
     "VectorWriter",
-    "blocks",
+    "iter_blocks",
     "read_npy_header",
-    "score_halves",
+    "score_fp16",
     "write_npy_header",
 ]

@@ -11,18 +11,18 @@ from bidr.index.vectors.npy_header import BLOCK
 from bidr.utils.array_types import Rows
 
 if TYPE_CHECKING:
-    from bidr.index.vectors.read_buffers import Lane
+    from bidr.index.vectors.read_buffers import ReadBuffer
 
-AT_ONCE_IN_A_ROW = 8
+MAX_SYNCHRONOUS_READS = 8
 
 
-class Fetched:
+class FetchedRows:
     """Rows that `VectorFile.fetch` has brought: where each begins in a lane, or -1 where it is in mapped memory.
 
     The lane goes back when this is dropped.
     """
 
-    def __init__(self, lane: "Lane | None", places: Rows) -> None:
+    def __init__(self, lane: "ReadBuffer | None", places: Rows) -> None:
         self.lane, self.places = lane, places
 
     def __del__(self) -> None:
@@ -30,10 +30,10 @@ class Fetched:
             self.lane.give_back()
 
 
-IN_MEMORY = Fetched(None, np.empty(0, dtype=np.int64))
+ALL_MAPPED = FetchedRows(None, np.empty(0, dtype=np.int64))
 
 
-class Past:
+class DirectReader:
     """A second handle of a file of vectors (O_DIRECT), and whether it is of use."""
 
     def __init__(self, handle: int, size: int) -> None:
@@ -53,33 +53,33 @@ class Past:
 
     def usable(self) -> bool:
         """Whether anything is read past the page cache."""
-        from bidr.index.vectors.read_buffers import lanes
+        from bidr.index.vectors.read_buffers import read_buffers
 
-        return not self._refused and lanes.usable()
+        return not self._refused and read_buffers.usable()
 
-    def read(self, blocks: Rows, seen: Any, words: Any, expected: Any, again: bool) -> "tuple[Lane | None, Rows]":
+    def read(self, blocks: Rows, seen: Any, words: Any, expected: Any, again: bool) -> "tuple[ReadBuffer | None, Rows]":
         """Read what of sorted blocks is asked for the first time, or `again`: a lane that holds it, and which it is.
 
         Whatever goes wrong, nothing is held: the blocks are left to the page cache, where it is told what it was.
         """
         from bidr.index.vectors import direct_io as direct
-        from bidr.index.vectors.read_buffers import lanes
+        from bidr.index.vectors.read_buffers import read_buffers
 
-        lane = None if self._refused else lanes.borrow()
+        lane = None if self._refused else read_buffers.borrow()
         if lane is None:
             return None, blocks
-        held = direct.not_in_memory(blocks, seen, again, lane.held, words.ctypes.data, mmap.PAGESIZE)
+        held = direct.select_direct_blocks(blocks, seen, again, lane.held, words.ctypes.data, mmap.PAGESIZE)
         state = lane.read(self._handle, self._size, held, expected, seen[1]) if len(held) else direct.FAILED
         if state == direct.STUCK:
-            lanes.retire(lane)
+            read_buffers.retire(lane)
         elif state >= direct.FAILED:
             lane.give_back()
         # Where each read is waited for (a file system that takes O_DIRECT for a hint), the page cache is quicker.
-        if state == direct.AT_ONCE:
+        if state == direct.SYNCHRONOUS:
             self._at_once += 1
-        elif state == direct.WELL and len(held) > direct.DEPTH:
+        elif state == direct.OK and len(held) > direct.QUEUE_DEPTH:
             self._at_once = 0
-        self._refused = self._refused or state == direct.REFUSED or self._at_once == AT_ONCE_IN_A_ROW
+        self._refused = self._refused or state == direct.UNSUPPORTED or self._at_once == MAX_SYNCHRONOUS_READS
         self._left -= len(held)
         if self._left < 0:
             seen[1], self._left = 0, self._remembered

@@ -9,27 +9,27 @@ from typing import Any
 
 import numpy as np
 
-from bidr.index.vectors.page_cache_io import BLOCK, BROKEN, LONGEST, Content, Queue, read_by_ring
-from bidr.index.vectors.row_layout import check_keys
+from bidr.index.vectors.page_cache_io import BLOCK, BROKEN, MAX_READ_BLOCKS, BlockData, UringQueue, read_with_io_uring
+from bidr.index.vectors.row_layout import make_checksum_keys
 
 IO_URING_SETUP = 425
 COOPERATIVE = 1 << 8  # completions wait for the next call instead of interrupting the thread
 SINGLE_MMAP = 1
 ENTRIES_AT = 0x10000000
-DEPTH = 128
-MOST_RINGS = 16
-Found = tuple[int, int, int]
+QUEUE_DEPTH = 128
+MAX_RINGS = 16
+ReadResult = tuple[int, int, int]
 
 
-class Ring:
+class IoUring:
     """One io_uring, used by one thread at a time."""
 
-    def __init__(self, depth: int = DEPTH) -> None:
+    def __init__(self, depth: int = QUEUE_DEPTH) -> None:
         self.handle, given = _setup(depth)
         try:
             length = max(int(given[16]) + 4 * int(given[0]), int(given[25]) + 16 * int(given[1]))
-            self._shared = _shared(self.handle, length, 0)
-            self._entries = _shared(self.handle, 64 * int(given[0]), ENTRIES_AT)
+            self._shared = _map_shared(self.handle, length, 0)
+            self._entries = _map_shared(self.handle, 64 * int(given[0]), ENTRIES_AT)
         except BaseException:
             os.close(self.handle)
             raise
@@ -38,31 +38,31 @@ class Ring:
         first = int(given[16]) // 4
         shared[first : first + int(given[0])] = np.arange(given[0])
         answered = np.frombuffer(self._shared, dtype=np.int64, count=2 * int(given[1]), offset=int(given[25]))
-        self.queue = Queue(
+        self.queue = UringQueue(
             self.handle,
             depth,
             shared,
             np.frombuffer(self._entries, dtype=np.uint64).reshape(-1, 8),
             answered.reshape(-1, 2),
             places,
-            np.empty(LONGEST * BLOCK, dtype=np.uint8),
+            np.empty(MAX_READ_BLOCKS * BLOCK, dtype=np.uint8),
         )
 
-    def read(self, file: int, spans: Any, content: Content) -> Found:
+    def read(self, file: int, spans: Any, content: BlockData) -> ReadResult:
         """Bring spans of blocks into the page cache and check them; see `read_by_ring`."""
-        found: Found = read_by_ring(self.queue, file, spans, content)
+        found: ReadResult = read_with_io_uring(self.queue, file, spans, content)
         return found
 
 
-class Rings:
+class IoUringPool:
     """The rings of a process: each thread borrows one, a child process makes its own."""
 
     def __init__(self) -> None:
-        self._process, self._free, self._made = 0, list[Ring](), 0
-        self._broken = list[Ring]()
+        self._process, self._free, self._made = 0, list[IoUring](), 0
+        self._broken = list[IoUring]()
         self.refused = ""
 
-    def read(self, file: int, spans: Any, content: Content) -> Found | None:
+    def read(self, file: int, spans: Any, content: BlockData) -> ReadResult | None:
         """As `Ring.read`; None where there is no ring to be had."""
         ring = self._borrow()
         if ring is None:
@@ -83,32 +83,32 @@ class Rings:
         self._free.append(ring)
         return True
 
-    def _borrow(self) -> Ring | None:
+    def _borrow(self) -> IoUring | None:
         if self._process != os.getpid():
             self._process, self._free, self._made, self._broken = os.getpid(), [], 0, []
         if self.refused:
             return None
         with suppress(IndexError):
             return self._free.pop()
-        if self._made >= MOST_RINGS:
+        if self._made >= MAX_RINGS:
             return None
         self._made += 1
         try:
-            return _tried(Ring())
+            return _probe_ring(IoUring())
         except OSError as error:
             self.refused = self.refused or str(error.strerror or error)
             return None
 
 
-rings = Rings()
+ring_pool = IoUringPool()
 
 
-def _tried(ring: Ring) -> Ring:
+def _probe_ring(ring: IoUring) -> IoUring:
     """A ring that has read a byte: kernels before 5.6 have rings that cannot."""
     words, none = np.zeros(BLOCK // 8, dtype=np.uint64), np.empty(0, dtype=np.uint8)
     for array in (words, none):
         array.flags.writeable = False  # as mapped files are, so that this is compiled only once
-    content = Content(words, none, check_keys(), none.view(np.uint32), np.zeros(1, dtype=np.uint8))
+    content = BlockData(words, none, make_checksum_keys(), none.view(np.uint32), np.zeros(1, dtype=np.uint8))
     with open(__file__, "rb") as opened:
         bad, error, _ = ring.read(opened.fileno(), np.zeros((1, 2), dtype=np.int64), content)
     if bad != -1:
@@ -134,6 +134,6 @@ def _setup(depth: int) -> tuple[int, Any]:
     return handle, given
 
 
-def _shared(handle: int, length: int, offset: int) -> mmap.mmap:
+def _map_shared(handle: int, length: int, offset: int) -> mmap.mmap:
     flags = mmap.MAP_SHARED | mmap.MAP_POPULATE
     return mmap.mmap(handle, length, flags=flags, prot=mmap.PROT_READ | mmap.PROT_WRITE, offset=offset)

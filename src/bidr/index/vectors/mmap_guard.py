@@ -7,10 +7,10 @@ from time import monotonic
 from bidr.errors import REBUILD, IndexFolderError
 
 # Asking the system takes as long as a look at ten rows, so it is not asked for each.
-ASKED_EVERY = 0.001
+CHECK_INTERVAL = 0.001
 
 
-class Watched:
+class MmapGuard:
     """Asks for the sizes of files, once in ASKED_EVERY seconds at most."""
 
     def __init__(self, *files: tuple[Path, mmap.mmap | None]) -> None:
@@ -21,7 +21,7 @@ class Watched:
     def look(self) -> None:
         """Refuse a file that is shorter than it was."""
         now = monotonic()
-        if now - self._asked > ASKED_EVERY:
+        if now - self._asked > CHECK_INTERVAL:
             for path, mapped, expected in self._files:
                 size = mapped.size()
                 if size < expected:

@@ -20,19 +20,19 @@ NPY_HEADER = re.compile(
 )
 
 
-class Out(Protocol):
+class BinaryWriter(Protocol):
     """A file that is being written."""
 
     def write(self, content: bytes | memoryview) -> int: ...
 
 
-def write_npy_header(out: Out, dtype: np.dtype[Any], shape: tuple[int, ...], align: int = 64) -> None:
+def write_npy_header(out: BinaryWriter, dtype: np.dtype[Any], shape: tuple[int, ...], align: int = 64) -> None:
     """The head of an .npy file of known shape, for rows that follow in a stream from a multiple of `align`."""
-    out.write(npy_header(dtype, shape, align))
+    out.write(format_npy_header(dtype, shape, align))
 
 
-def npy_header(dtype: np.dtype[Any], shape: tuple[int, ...], align: int = 64) -> bytes:
-    text = f"{{'descr': {_descr(dtype)}, 'fortran_order': False, 'shape': {shape!r}, }}"
+def format_npy_header(dtype: np.dtype[Any], shape: tuple[int, ...], align: int = 64) -> bytes:
+    text = f"{{'descr': {_format_dtype(dtype)}, 'fortran_order': False, 'shape': {shape!r}, }}"
     before = len(MAGIC) + 2
     length = -(-(before + len(text) + 1) // align) * align - before
     return MAGIC + length.to_bytes(2, "little") + text.ljust(length - 1).encode() + b"\n"
@@ -49,7 +49,7 @@ def read_npy_header(path: Path, dtype: np.dtype[Any], dimensions: int) -> tuple[
     except OSError as error:
         raise IndexFolderError(f"{path}: cannot be read ({error.strerror}); {REBUILD}") from error
     match = NPY_HEADER.match(head)
-    if match is None or match["descr"].decode("latin-1") != _descr(dtype):
+    if match is None or match["descr"].decode("latin-1") != _format_dtype(dtype):
         raise IndexFolderError(f"{path}: not an .npy file of {dtype} in rows, it begins with {head[:70]!r}; {REBUILD}")
     shape = tuple(int(number) for number in match["shape"].split(b",") if number.strip())
     if (
@@ -65,5 +65,5 @@ def read_npy_header(path: Path, dtype: np.dtype[Any], dimensions: int) -> tuple[
     return shape, match.end()
 
 
-def _descr(dtype: np.dtype[Any]) -> str:
+def _format_dtype(dtype: np.dtype[Any]) -> str:
     return repr(np.lib.format.dtype_to_descr(dtype))

@@ -12,34 +12,34 @@ from bidr.index.vectors.npy_header import BLOCK, NPY_HEADER, read_npy_header
 from bidr.utils.array_types import Floats
 from bidr.utils.files import open_to_read
 
-Kind = Literal["fp16", "int8"]
-KINDS: tuple[Kind, ...] = ("fp16", "int8")
-LARGEST = {"fp16": 65_504.0, "int8": 1e38}
-DIM = re.compile(r"\((\d{1,7}),\)")
-CHECKS = ".checks.npy"
-CHECK = np.dtype("<u4")
+StorageKind = Literal["fp16", "int8"]
+STORAGE_KINDS: tuple[StorageKind, ...] = ("fp16", "int8")
+MAX_VALUES = {"fp16": 65_504.0, "int8": 1e38}
+DIM_PATTERN = re.compile(r"\((\d{1,7}),\)")
+CHECKSUM_SUFFIX = ".checks.npy"
+CHECKSUM_DTYPE = np.dtype("<u4")
 SEED = 0x62696472  # "bidr"
 
 
-def row_dtype(kind: str, dim: int) -> np.dtype[Any]:
+def get_row_dtype(kind: str, dim: int) -> np.dtype[Any]:
     """What np.load gives: a matrix of '<f2', or rows with the fields `vector` and `scale` (vector * scale)."""
-    if kind not in KINDS:
-        raise ConfigError(f"vectors: given {kind!r}, expected one of {', '.join(KINDS)}")
+    if kind not in STORAGE_KINDS:
+        raise ConfigError(f"vectors: given {kind!r}, expected one of {', '.join(STORAGE_KINDS)}")
     return np.dtype("<f2") if kind == "fp16" else np.dtype([("vector", "i1", (dim,)), ("scale", "<f4")])
 
 
-def to_rows(kind: str, values: Floats) -> np.ndarray[Any, Any]:
+def encode_rows(kind: str, values: Floats) -> np.ndarray[Any, Any]:
     """Float rows as they are stored."""
     if kind == "fp16":
         return np.ascontiguousarray(values, dtype="<f2")
-    rows = np.zeros(len(values), dtype=row_dtype(kind, values.shape[1]))
+    rows = np.zeros(len(values), dtype=get_row_dtype(kind, values.shape[1]))
     rows["scale"] = np.abs(values).max(axis=1) / np.float32(127)
     inverse = np.divide(1, rows["scale"], out=np.zeros(len(rows), dtype=np.float32), where=rows["scale"] > 0)
     rows["vector"] = np.rint(np.clip(values * inverse[:, None], -127, 127))
     return rows
 
 
-def read_layout(path: Path) -> tuple[Kind, int, int, int]:
+def read_layout(path: Path) -> tuple[StorageKind, int, int, int]:
     """Kind, count, dimensions and first byte of a file of vectors, its header checked."""
     try:
         with open_to_read(path) as opened:
@@ -48,21 +48,21 @@ def read_layout(path: Path) -> tuple[Kind, int, int, int]:
         raise IndexFolderError(f"{path}: cannot be read ({error.strerror}); {REBUILD}") from error
     descr = match["descr"].decode("latin-1") if match else ""
     if not descr.startswith("["):
-        shape, start = read_npy_header(path, row_dtype("fp16", 0), dimensions=2)
+        shape, start = read_npy_header(path, get_row_dtype("fp16", 0), dimensions=2)
         return "fp16", shape[0], shape[1], start
-    size = DIM.search(descr)
+    size = DIM_PATTERN.search(descr)
     dim = int(size[1]) if size else 1
-    shape, start = read_npy_header(path, row_dtype("int8", dim), dimensions=1)
+    shape, start = read_npy_header(path, get_row_dtype("int8", dim), dimensions=1)
     return "int8", shape[0], dim, start
 
 
-def checks_path(path: Path) -> Path:
+def get_checksum_path(path: Path) -> Path:
     """Where the checksums of a file of vectors lie."""
-    return path.with_name(path.name.removesuffix(".npy") + CHECKS)
+    return path.with_name(path.name.removesuffix(".npy") + CHECKSUM_SUFFIX)
 
 
 @cache
-def check_keys() -> np.ndarray[Any, Any]:
+def make_checksum_keys() -> np.ndarray[Any, Any]:
     """The 512 words that a block's checksum is made with: splitmix64 from a fixed seed."""
     state = SEED + (np.arange(1, BLOCK // 8 + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15))
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):

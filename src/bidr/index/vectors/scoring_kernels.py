@@ -16,11 +16,11 @@ from numba.extending import intrinsic
 from bidr.utils.jit import njit_cached
 
 Array = npt.NDArray[Any]
-Made = tuple[Any, Callable[..., Any]]
+Intrinsic = tuple[Any, Callable[..., Any]]
 
-AHEAD = 8  # rows: far enough for memory to answer, near enough for the cache to hold them until then
-LINE = 64
-WATCHED_FIRST, WATCHED = 8, 64
+PREFETCH_ROWS = 8  # rows: far enough for memory to answer, near enough for the cache to hold them until then
+CACHE_LINE = 64
+FIRST_FAULT_CHECK, FAULT_CHECK_INTERVAL = 8, 64
 RUSAGE_THREAD = 1
 MAJOR_FAULTS = 9  # its place among the 8-byte fields of struct rusage
 WORD, FLOAT = ir.IntType(32), ir.FloatType()
@@ -28,18 +28,18 @@ WORD, FLOAT = ir.IntType(32), ir.FloatType()
 _getrusage = types.ExternalFunction("getrusage", types.int32(types.int32, types.intp))
 
 
-def halves_in_hardware() -> bool:
+def has_hardware_fp16() -> bool:
     """Whether this processor turns fp16 into float32 by itself; asked of it only if numba compiles for it."""
     if numba.config.CPU_NAME is not None:
         return False
     return platform.machine() in ("aarch64", "arm64") or bool(llvmlite.binding.get_host_cpu_features().get("f16c"))
 
 
-def _hardware_half(builder: Any, value: Any) -> Any:
+def _extend_half(builder: Any, value: Any) -> Any:
     return builder.fpext(builder.bitcast(value, ir.HalfType()), FLOAT)
 
 
-def _computed_half(builder: Any, value: Any) -> Any:
+def _compute_half(builder: Any, value: Any) -> Any:
     """Exponent and fraction moved to their places and the bias put right by a product: exact for all finite halves."""
     wide = builder.zext(value, WORD)
     size = builder.shl(builder.and_(wide, WORD(0x7FFF)), WORD(13))
@@ -48,22 +48,22 @@ def _computed_half(builder: Any, value: Any) -> Any:
     return builder.bitcast(builder.or_(builder.bitcast(number, WORD), sign), FLOAT)
 
 
-def _decoder(hardware: bool) -> Any:
-    def as_float(_: Any, stored: Any) -> Made:
+def _make_decoder(hardware: bool) -> Any:
+    def as_float(_: Any, stored: Any) -> Intrinsic:
         def write(context: Any, builder: Any, signature: Any, given: Any) -> Any:
             if stored == types.int8:
                 return builder.sitofp(given[0], FLOAT)
-            return (_hardware_half if hardware else _computed_half)(builder, given[0])
+            return (_extend_half if hardware else _compute_half)(builder, given[0])
 
         return types.float32(stored), write
 
     return intrinsic(as_float)
 
 
-as_float = _decoder(halves_in_hardware())
+as_float = _make_decoder(has_hardware_fp16())
 
 
-def _prefetch(_: Any, array: Any, place: Any) -> Made:
+def _prefetch(_: Any, array: Any, place: Any) -> Intrinsic:
     """Ask memory for the line of array[place] without waiting for it."""
 
     def write(context: Any, builder: Any, signature: Any, given: Any) -> Any:
@@ -81,7 +81,7 @@ def _prefetch(_: Any, array: Any, place: Any) -> Made:
 prefetch = intrinsic(_prefetch)
 
 
-def _scale_after(_: Any, array: Any, place: Any) -> Made:
+def _read_scale(_: Any, array: Any, place: Any) -> Intrinsic:
     """The float32 that stands behind the values of an int8 row; 1 for fp16, where there is none."""
 
     def write(context: Any, builder: Any, signature: Any, given: Any) -> Any:
@@ -94,57 +94,57 @@ def _scale_after(_: Any, array: Any, place: Any) -> Made:
     return types.float32(array, place), write
 
 
-scale_after = intrinsic(_scale_after)
+read_scale = intrinsic(_read_scale)
 
 
 @njit_cached()
-def major_faults(usage: Array) -> Any:
+def count_major_faults(usage: Array) -> Any:
     """How often this thread has waited for the disk at a page that was not in memory."""
     _getrusage(RUSAGE_THREAD, usage.ctypes.data)
     return usage[MAJOR_FAULTS]
 
 
 @njit_cached(reorder_sums=True)
-def product(stored: Array, start: Any, query: Array) -> Any:
+def compute_inner_product(stored: Array, start: Any, query: Array) -> Any:
     """Inner product of the row from `start` on with a query: the same sum in the same order for every row."""
     total = np.float32(0)
     for place in range(len(query)):
         total += as_float(stored[start + np.uint64(place)]) * query[place]
-    return total * scale_after(stored, start + np.uint64(len(query)))
+    return total * read_scale(stored, start + np.uint64(len(query)))
 
 
 @njit_cached()
-def score(stored: Array, stride: int, rows: Array, query: Array, scores: Array, done: int, watch: bool) -> int:
+def score_rows(stored: Array, stride: int, rows: Array, query: Array, scores: Array, done: int, watch: bool) -> int:
     """Fill scores[done:]; a row of -1 scores -inf. Returns how many are filled.
 
     With `watch` it stops early once it had to wait for the disk, so that the caller can ask for all the rest at once.
     """
-    step, count, each = np.uint64(stride), len(rows), LINE // stored.itemsize
+    step, count, each = np.uint64(stride), len(rows), CACHE_LINE // stored.itemsize
     usage = np.zeros(32, dtype=np.int64)
-    before = major_faults(usage) if watch else 0
-    until = done + WATCHED_FIRST
+    before = count_major_faults(usage) if watch else 0
+    until = done + FIRST_FAULT_CHECK
     for number in range(done, count):
-        if number + AHEAD < count and rows[number + AHEAD] >= 0:
-            start = np.uint64(rows[number + AHEAD]) * step
+        if number + PREFETCH_ROWS < count and rows[number + PREFETCH_ROWS] >= 0:
+            start = np.uint64(rows[number + PREFETCH_ROWS]) * step
             for place in range(0, stride, each):
                 prefetch(stored, start + np.uint64(place))
         row = rows[number]
-        scores[number] = product(stored, np.uint64(row) * step, query) if row >= 0 else -np.inf
+        scores[number] = compute_inner_product(stored, np.uint64(row) * step, query) if row >= 0 else -np.inf
         if watch and number == until:
-            if major_faults(usage) > before:
+            if count_major_faults(usage) > before:
                 return number + 1
-            until += WATCHED
+            until += FAULT_CHECK_INTERVAL
     return count
 
 
 @njit_cached()
-def decode(stored: Array, stride: int, rows: Array, vectors: Array) -> None:
+def decode_rows(stored: Array, stride: int, rows: Array, vectors: Array) -> None:
     """Rows as float32; of a row of -1 nothing is touched."""
     dim = vectors.shape[1]
     for number in range(len(rows)):
         if rows[number] < 0:
             continue
         start = np.uint64(rows[number]) * np.uint64(stride)
-        scale = scale_after(stored, start + np.uint64(dim))
+        scale = read_scale(stored, start + np.uint64(dim))
         for place in range(dim):
             vectors[number, place] = as_float(stored[start + np.uint64(place)]) * scale

@@ -9,11 +9,19 @@ import numpy as np
 import numpy.typing as npt
 
 from bidr.errors import DataError
-from bidr.index.vectors.npy_header import BLOCK, Out, npy_header, write_npy_header
-from bidr.index.vectors.row_layout import CHECK, CHECKS, LARGEST, Kind, check_keys, row_dtype, to_rows
+from bidr.index.vectors.npy_header import BLOCK, BinaryWriter, format_npy_header, write_npy_header
+from bidr.index.vectors.row_layout import (
+    CHECKSUM_DTYPE,
+    CHECKSUM_SUFFIX,
+    MAX_VALUES,
+    StorageKind,
+    encode_rows,
+    get_row_dtype,
+    make_checksum_keys,
+)
 
 WRITE_ROWS = 8_192
-NewFile = Callable[[str], AbstractContextManager[Out]]
+FileCreator = Callable[[str], AbstractContextManager[BinaryWriter]]
 
 
 class VectorWriter:
@@ -26,30 +34,30 @@ class VectorWriter:
 
     def __init__(
         self,
-        create: NewFile,
+        create: FileCreator,
         count: int,
         dim: int,
-        kind: Kind = "fp16",
+        kind: StorageKind = "fp16",
         name: str = "vectors",
         *,
         written: int = 0,
     ) -> None:
         self.count, self.dim, self.kind, self.written = count, dim, kind, written
-        self._create, self._name, self._dtype = create, name, row_dtype(kind, dim)
+        self._create, self._name, self._dtype = create, name, get_row_dtype(kind, dim)
         self._opened = ExitStack()
 
     def __enter__(self) -> Self:
         shape = (self.count, self.dim) if self.kind == "fp16" else (self.count,)
         # Rows begin with a block: those whose size divides it never lie in two.
-        header = npy_header(self._dtype, shape, align=BLOCK)
+        header = format_npy_header(self._dtype, shape, align=BLOCK)
         row_bytes = self._dtype.itemsize * (self.dim if self.kind == "fp16" else 1)
         blocks = -(-(len(header) + self.count * row_bytes) // BLOCK)
         with ExitStack() as opened:
             out = opened.enter_context(self._create(f"{self._name}.npy"))
-            checks = opened.enter_context(self._create(f"{self._name}{CHECKS}"))
-            self._out = _Checked(out, checks)
+            checks = opened.enter_context(self._create(f"{self._name}{CHECKSUM_SUFFIX}"))
+            self._out = _ChecksumWriter(out, checks)
             if not self.written:
-                write_npy_header(checks, CHECK, (blocks,))
+                write_npy_header(checks, CHECKSUM_DTYPE, (blocks,))
                 self._out.write(header)
             self._opened = opened.pop_all()
         return self
@@ -60,7 +68,7 @@ class VectorWriter:
             raise DataError(f"vectors: a block of shape {block.shape} given, expected (rows, {self.dim})")
         if self.written + len(block) > self.count:
             raise DataError(f"vectors: more than the {self.count:,} rows announced; count codes and vectors again")
-        values, largest = np.asarray(block, dtype=np.float32), LARGEST[self.kind]
+        values, largest = np.asarray(block, dtype=np.float32), MAX_VALUES[self.kind]
         bad = ~(np.abs(values) <= largest).all(axis=1)
         if bad.any():
             row = int(bad.argmax())
@@ -69,7 +77,7 @@ class VectorWriter:
                 f"vectors: row {self.written + row:,} holds {value}, expected finite numbers up to {largest:g} "
                 f"in size ({self.kind}); scale or normalise the vectors"
             )
-        self._out.write(to_rows(self.kind, values).view(np.uint8).data.cast("B"))
+        self._out.write(encode_rows(self.kind, values).view(np.uint8).data.cast("B"))
         self.written += len(block)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -81,10 +89,10 @@ class VectorWriter:
                 self._out.finish()
 
 
-class _Checked:
+class _ChecksumWriter:
     """A file whose blocks are summed on their way."""
 
-    def __init__(self, out: Out, checks: Out) -> None:
+    def __init__(self, out: BinaryWriter, checks: BinaryWriter) -> None:
         self._out, self._checks, self._rest = out, checks, b""
 
     def write(self, content: bytes | memoryview) -> None:
@@ -98,14 +106,14 @@ class _Checked:
         self._sum(self._rest)
 
     def _sum(self, content: bytes) -> None:
-        from bidr.index.vectors.page_cache_io import checksums
+        from bidr.index.vectors.page_cache_io import compute_checksums
 
         filled = np.frombuffer(content + bytes(-len(content) % BLOCK), dtype="<u8")
-        found = checksums(filled, np.empty(0, dtype=np.uint8), check_keys())
-        self._checks.write(found.astype(CHECK).tobytes())
+        found = compute_checksums(filled, np.empty(0, dtype=np.uint8), make_checksum_keys())
+        self._checks.write(found.astype(CHECKSUM_DTYPE).tobytes())
 
 
-def blocks(vectors: npt.NDArray[Any]) -> Iterable[npt.NDArray[Any]]:
+def iter_blocks(vectors: npt.NDArray[Any]) -> Iterable[npt.NDArray[Any]]:
     """Rows of an array or memmap, some at a time."""
     for start in range(0, len(vectors), WRITE_ROWS):
         yield vectors[start : start + WRITE_ROWS]

@@ -20,13 +20,13 @@ STEP, WORD, LAST_BIT, WORD_BITS = np.uint64(PIECE_BITS + 1), np.uint64(6), np.ui
 PIECE, FIRST, ONE = np.uint64(PIECE_BITS), np.uint64((2 << PIECE_BITS) - 1), np.uint64(1)
 
 
-def most_links(words: int) -> int:
+def compute_max_links(words: int) -> int:
     """How many links so many words hold at most."""
     return 64 * words // (PIECE_BITS + 1)
 
 
 @njit_cached()
-def bits_of(difference: int) -> int:
+def count_link_bits(difference: int) -> int:
     """How many bits a difference takes."""
     size = PIECE_BITS + 1
     while difference >> PIECE_BITS:
@@ -40,7 +40,7 @@ def write_links(groups: Any, words: Any) -> None:
     """Put ascending numbers, for which there is room, into words that are 0."""
     before, at = -1, U(0)
     for group in groups:
-        size = U(bits_of(group - before))
+        size = U(count_link_bits(group - before))
         more = size // STEP - ONE
         code = (U(group - before) << (more + ONE)) | ((ONE << more) - ONE)
         words[at >> WORD] |= code << (at & LAST_BIT)

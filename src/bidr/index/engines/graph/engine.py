@@ -7,10 +7,19 @@ import numpy as np
 
 from bidr.errors import REBUILD, IndexFolderError
 from bidr.index.builder.reorder import GROUP
-from bidr.index.engines.code_store import EVERY, FEW_ALLOWED, CodeStore, OverCodes
-from bidr.index.engines.graph.build import LINK_WORDS, NOTED, Chosen, Links, choose, groups_of, nodes_of, pack_links
+from bidr.index.engines.code_store import ALL_ROWS, FEW_ALLOWED_SHARE, CodeEngine, CodeStore
+from bidr.index.engines.graph.build import (
+    LINK_WORDS,
+    MAX_CANDIDATES,
+    LinkCandidates,
+    Links,
+    choose_links,
+    count_groups,
+    count_nodes,
+    pack_links,
+)
 from bidr.index.engines.graph.search import walk
-from bidr.index.engines.topk import Keys, ranked
+from bidr.index.engines.topk import Keys, sort_keys
 from bidr.index.types import EF_CONSTRUCTION, Words, as_queries, as_words, count_bits, each_query
 from bidr.quantization.codebooks import Codebooks
 from bidr.utils.array_types import Bitmap, Codes, Floats, Rows
@@ -28,13 +37,13 @@ SCANNED_PER_VISIT = 800
 # nearest to the query as large a share is allowed as of all, hardly ever so many deviations fewer. With a quarter of
 # that share instead, the half of a million in the clusters furthest from the query was walked and then scanned: 9.8 ms
 # in the median where scanning takes 4.2 (20 questions).
-AGAINST, DEVIATIONS = 0.75, 3
+MIN_CHANCE_SHARE, DEVIATIONS = 0.75, 3
 # To keep a document in view a walk goes on from 0.7 to 0.8 groups, by a filter of share s from 1 / s times as many. It
 # may go on from twice as many, or for as long as scanning everything takes: going on takes as long as scanning so many.
 PASSED_PER_VIEW, SCANNED_PER_PASS = 1.5, 2_000
 
 
-class Graph(OverCodes):
+class GraphEngine(CodeEngine):
     """Walks a graph (one level, as HNSW's lowest) over the codes: fewer comparisons than a scan, and may miss a few.
 
     Where a scan is the faster of the two, because many candidates of few documents are wanted, it scans.
@@ -61,16 +70,16 @@ class Graph(OverCodes):
         """As `Candidates.search`; a walk keeps the best `ef` documents that it met."""
         tables, words = self.store.tables(as_queries(queries)), as_words(allowed, self.count)
         there = self.count if allowed is None else count_bits(words)
-        width = max(ef or self.ef or default_width(k), k)
+        width = max(ef or self.ef or get_default_ef_search(k), k)
         # To meet one allowed document a walk visits as many as stand for it.
         share = there / self.count
         scans = there <= k or share * share * (self.stands_for or self.count) < SCANNED_PER_VISIT * width
-        scan = self.store.scan_few if allowed is not None and share < FEW_ALLOWED else self.store.scan
+        scan = self.store.scan_few if allowed is not None and share < FEW_ALLOWED_SHARE else self.store.scan
 
         def one(number: int) -> tuple[Floats, Rows]:
             table = tables[number]
             if not scans:
-                scores, rows = ranked(self.walk(table, width, words)[0], k)
+                scores, rows = sort_keys(self.walk(table, width, words)[0], k)
                 if rows[-1] >= 0:
                     return scores, rows
                 # The walk gave up, or the part of the graph that it could reach was smaller than k.
@@ -78,7 +87,7 @@ class Graph(OverCodes):
 
         return each_query(len(tables), k, one, self.threads)
 
-    def walk(self, table: Floats, width: int, allowed: Words = EVERY) -> tuple[Keys, int, int]:
+    def walk(self, table: Floats, width: int, allowed: Words = ALL_ROWS) -> tuple[Keys, int, int]:
         """Keys of the best `width` documents that a walk meets, unsorted; how many it compared; groups gone on from.
 
         No keys where the filter goes against the query, and scanning what is allowed is quicker.
@@ -87,7 +96,7 @@ class Graph(OverCodes):
         if len(allowed):
             share = max(count_bits(allowed), 1) / self.count
             by_chance = share * (len(self._entries) // 4)
-            least = max(0, int(min(AGAINST * by_chance, by_chance - DEVIATIONS * by_chance**0.5)))
+            least = max(0, int(min(MIN_CHANCE_SHARE * by_chance, by_chance - DEVIATIONS * by_chance**0.5)))
             most = max(math.ceil(PASSED_PER_VIEW * width / share), self.count // SCANNED_PER_PASS)
         entries, codes = self.store.row_table(table), self.store.codes
         met: Keys
@@ -97,19 +106,19 @@ class Graph(OverCodes):
         return met, compared, passed
 
 
-def walked(count: int, width: int) -> bool:
+def is_graph_faster(count: int, width: int) -> bool:
     """Whether so many documents are walked, and not scanned, with so many in view."""
     return count >= SCANNED_PER_VISIT * width
 
 
-def compared_by_walk(count: int, width: int) -> int:
+def estimate_comparisons(count: int, width: int) -> int:
     """Documents that a walk compares, about: within 15 % of what was counted at 193,000 and a million documents, of
     which 100 to 1,000 were kept in view."""
     found: float = 17.7 * width**0.5 * count**0.45
     return min(count, round(found))
 
 
-def default_width(k: int) -> int:
+def get_default_ef_search(k: int) -> int:
     """How many documents a graph keeps in view (efSearch) to find k of them."""
     return max(NARROW, min(EF_PER_CANDIDATE * k, max(WIDE, EF_PER_CANDIDATE_WIDE * k)))
 
@@ -124,10 +133,10 @@ def build_links(
 
     ef_construction: how widely is looked for near documents.
     """
-    noted: Chosen = np.empty((groups_of(len(codes)), NOTED), dtype=np.int32)
-    links: Links = np.empty((nodes_of(len(codes)), LINK_WORDS), dtype=np.uint64)
+    noted: LinkCandidates = np.empty((count_groups(len(codes)), MAX_CANDIDATES), dtype=np.int32)
+    links: Links = np.empty((count_nodes(len(codes)), LINK_WORDS), dtype=np.uint64)
     done = 0
-    for some in choose(codebooks, codes, chosen_from(ef_construction)):
+    for some in choose_links(codebooks, codes, get_candidate_count(ef_construction)):
         noted[done : done + len(some)] = some
         done += len(some)
         advance(len(some) * GROUP)
@@ -138,6 +147,6 @@ def build_links(
     return links
 
 
-def chosen_from(ef_construction: int) -> int:
+def get_candidate_count(ef_construction: int) -> int:
     """How many near documents links are chosen from: a quarter more than a walk would have in view."""
     return ef_construction + ef_construction // 4

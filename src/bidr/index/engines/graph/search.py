@@ -5,11 +5,11 @@ from typing import Any
 import numpy as np
 
 from bidr.index.builder.reorder import GROUP
-from bidr.index.engines.adc_kernels import row_score
+from bidr.index.engines.adc_kernels import score_row
 from bidr.index.engines.graph.adjacency import read_links
-from bidr.index.engines.graph.build import MOST_LINKS, NODE
-from bidr.index.engines.topk import LAST_ROW, key_of
-from bidr.index.vectors.scoring_kernels import LINE, prefetch
+from bidr.index.engines.graph.build import MAX_LINKS, NODE
+from bidr.index.engines.topk import LAST_ROW, make_key
+from bidr.index.vectors.scoring_kernels import CACHE_LINE, prefetch
 from bidr.utils.jit import njit_cached
 
 ONE = np.uint32(1)
@@ -36,13 +36,13 @@ def walk(
     flat, numbers, books = codes.reshape(-1), table.reshape(-1), U(codes.shape[1])
     near, width, count = links.reshape(-1), links.shape[1], len(codes)
     seen = np.zeros((count // GROUP + 32) // 32, dtype=np.uint32)
-    ahead, waiting = np.empty(4 * ef + MOST_LINKS + starts, dtype=np.uint64), 0
+    ahead, waiting = np.empty(4 * ef + MAX_LINKS + starts, dtype=np.uint64), 0
     best, kept, compared, passed = np.empty(ef, dtype=np.uint64), 0, len(entries), 0
-    groups, found, there = _first_groups(flat, numbers, books, entries, starts, allowed)
+    groups, found, there = _select_entry_groups(flat, numbers, books, entries, starts, allowed)
     if there < least:
         return best[:0], compared, passed
     while True:
-        found = _unseen(groups, found, seen, flat, U(GROUP) * books, U((count + GROUP - 1) // GROUP))
+        found = _drop_visited(groups, found, seen, flat, U(GROUP) * books, U((count + GROUP - 1) // GROUP))
         if found < 0:
             return best[:0], compared, -1
         if waiting + found > len(ahead):
@@ -52,12 +52,12 @@ def walk(
         for group in groups[:found]:
             first = U(0)
             for row in range(GROUP * group, min(GROUP * group + GROUP, count)):
-                score[0] = row_score(flat, numbers, books, row)
+                score[0] = score_row(flat, numbers, books, row)
                 compared += 1
-                met = key_of(bits[0], row)
+                met = make_key(bits[0], row)
                 first = max(first, met)
                 if (kept < ef or met > best[0]) and _is_allowed(allowed, row):
-                    kept = _keep(best, kept, met)
+                    kept = _push_bounded(best, kept, met)
             if kept < ef or first >= best[0]:
                 waiting = _push(ahead, waiting, ~first)
         if not waiting or (kept == ef and ~ahead[0] < best[0]):
@@ -71,16 +71,18 @@ def walk(
 
 
 @njit_cached()
-def _first_groups(flat: Any, numbers: Any, books: Any, entries: Any, starts: int, allowed: Any) -> tuple[Any, int, int]:
+def _select_entry_groups(
+    flat: Any, numbers: Any, books: Any, entries: Any, starts: int, allowed: Any
+) -> tuple[Any, int, int]:
     """The groups of the best entries, with room for those that a group links to; how many of the best quarter may be
     found."""
     score = np.empty(1, dtype=np.float32)
     bits, keys = score.view(np.uint32), np.empty(len(entries), dtype=np.uint64)
     for place in range(len(entries)):
-        score[0] = row_score(flat, numbers, books, entries[place])
-        keys[place] = key_of(bits[0], entries[place])
+        score[0] = score_row(flat, numbers, books, entries[place])
+        keys[place] = make_key(bits[0], entries[place])
     keys.sort()
-    groups, found = np.empty(max(starts, MOST_LINKS), dtype=np.int64), 0
+    groups, found = np.empty(max(starts, MAX_LINKS), dtype=np.int64), 0
     for key in keys[-starts:]:
         groups[found] = np.int64(LAST_ROW - (key & LAST_ROW)) // GROUP
         found += 1
@@ -91,7 +93,7 @@ def _first_groups(flat: Any, numbers: Any, books: Any, entries: Any, starts: int
 
 
 @njit_cached()
-def _unseen(groups: Any, found: int, seen: Any, flat: Any, size: Any, there: Any) -> int:
+def _drop_visited(groups: Any, found: int, seen: Any, flat: Any, size: Any, there: Any) -> int:
     """Move the groups that were not met before to the front, and ask memory for their codes; how many they are.
 
     -1 where one is none of those that are there: links come from a file, and decoding all of them takes longer than
@@ -109,7 +111,7 @@ def _unseen(groups: Any, found: int, seen: Any, flat: Any, size: Any, there: Any
         groups[fresh] = group
         fresh += 1
         start = U(group) * size
-        for line in range(U(0), size, U(LINE)):
+        for line in range(U(0), size, U(CACHE_LINE)):
             prefetch(flat, start + line)
         prefetch(flat, start + size - U(1))
     return fresh
@@ -121,12 +123,12 @@ def _is_allowed(allowed: Any, row: Any) -> bool:
 
 
 @njit_cached()
-def _keep(heap: Any, count: int, key: Any) -> int:
+def _push_bounded(heap: Any, count: int, key: Any) -> int:
     """Put a key among the kept ones, of which the smallest stands first and goes where there is no room."""
     if count < len(heap):
         return _push(heap, count, key)
     if key > heap[0]:
-        _sink(heap, count, key)
+        _replace_root(heap, count, key)
     return count
 
 
@@ -148,12 +150,12 @@ def _pop(heap: Any, count: int) -> int:
     """Take the smallest away."""
     count -= 1
     if count:
-        _sink(heap, count, heap[count])
+        _replace_root(heap, count, heap[count])
     return count
 
 
 @njit_cached()
-def _sink(heap: Any, count: int, key: Any) -> None:
+def _replace_root(heap: Any, count: int, key: Any) -> None:
     """Put a key in the place of the smallest."""
     place = 0
     while True:
