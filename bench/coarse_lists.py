@@ -12,10 +12,13 @@ from pathlib import Path
 
 import numpy as np
 import tyro
+from bidr.pipeline.api import evaluate
 
 from bidr.index.engines.ivf import IvfEngine
+from bidr.data.dataset import load
 from bidr.models.saved_model import Model
-from bidr.pipeline.api import OpenIndex, build, evaluate, load, open_index
+from bidr.pipeline.build import build
+from bidr.pipeline.open import OpenIndex, open_index
 from bidr.quantization.learned_ivf import LearnedLists
 from bidr.search.evaluation import paired
 from bidr.utils.progress import say

@@ -12,7 +12,7 @@ from statistics import quantiles
 import torch
 import tyro
 
-from bidr.data import load
+from bidr.data.dataset import load
 from bidr.pipeline.open import model_of_index
 from bidr.server.encoding.service import Encoding, QueryService, choose
 

@@ -24,7 +24,7 @@ from bidr.bench.variants import Variant
 from bidr.data.row_ids import label_rows, read_ids, read_judgements
 from bidr.data.vector_source import Metric, VectorRows, open_vectors
 from bidr.models.codes_only_model import FrozenModel
-from bidr.pipeline.api import train_vectors
+from bidr.pipeline.train import train_vectors
 from bidr.training.config import TrainConfig
 
 DEPTHS = (100, 150, 200, 400, 1_000, 3_000)

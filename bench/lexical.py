@@ -14,9 +14,10 @@ import numpy as np
 import tyro
 from tyro.conf import Positional
 
-from bidr.data import Split
+from bidr.data.dataset import Split, load
 from bidr.index.live.lexical_search import LiveWords
-from bidr.pipeline.api import build, load, open_index
+from bidr.pipeline.build import build
+from bidr.pipeline.open import open_index
 from bidr.search.evaluation import candidate_recall, evaluate_run, rank_run
 from bidr.search.searcher import Searcher
 from bidr.search.types import QueryVectors

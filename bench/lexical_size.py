@@ -20,7 +20,7 @@ import tyro
 from tyro.conf import Positional
 
 from bidr.bench.peers.harness import memory
-from bidr.data import load
+from bidr.data.dataset import load
 from bidr.index.builder.build import build_index
 from bidr.index.lexical.size_estimate import guessed, words_disk
 from bidr.index.live.lexical_search import LiveWords

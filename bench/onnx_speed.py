@@ -16,7 +16,7 @@ import numpy as np
 import torch
 import tyro
 
-from bidr.data import load
+from bidr.data.dataset import load
 from bidr.export.onnx_check import OnnxEncoder
 from bidr.export.onnx_files import ABOUT, INT8, WHOLE
 from bidr.models.corpus_encoding import encode_texts

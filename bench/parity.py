@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import tyro
 
-from bidr.data import load
+from bidr.data.dataset import load
 from bidr.index.live.live_index import LiveIndex
 from bidr.pipeline.open import model_of_index
 from bidr.search.evaluation import evaluate_run, paired, rank_run

@@ -16,8 +16,8 @@ from pathlib import Path
 
 from serving import Server, post, together
 
-from bidr.data import load
-from bidr.pipeline.api import snapshot
+from bidr.data.dataset import load
+from bidr.pipeline.maintenance import snapshot
 
 WORDS = 40
 

@@ -22,7 +22,7 @@ import numpy as np
 from serving import Server, post, together
 
 from bidr.errors import IndexFolderError
-from bidr.pipeline.api import build_vectors
+from bidr.pipeline.build import build_vectors
 from bidr.quantization.exact_search import top_k
 from bidr.server.worker import pss
 

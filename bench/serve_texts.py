@@ -16,7 +16,7 @@ from statistics import median, quantiles
 
 from serving import Server, post, together
 
-from bidr.data import load
+from bidr.data.dataset import load
 
 FLAGS = ("--no-access-log", "--limit.seconds=60")
 ALONE = ("--encoding.batch=1", "--encoding.program=torch")

@@ -44,7 +44,7 @@ def main(
     device: str = "auto",
 ) -> None:
     """backbone: a folder or id; data: for real lengths and raw text; steps: of each measurement."""
-    from bidr.training.run import pick_device
+    from bidr.utils.device import pick_device
 
     where = pick_device(device)
     encoder = TransformerEncoder.open(backbone, dropout=dropout).to(where).train()

@@ -21,7 +21,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Vectors, and an index of them with texts and their words."""
     made = tmp_path_factory.mktemp("told")
     np.save(made / "v.npy", VECTORS)
-    from bidr.data import load
+    from bidr.data.dataset import load
 
     data = load(beir_folder(made / "data", COUNT))
     build_vectors(VECTORS, None, made / "index", data=data, lexical=True, plain=PlainCodes(2))

@@ -304,7 +304,7 @@ def test_a_graph_on_a_sample_is_walked_where_the_corpus_would_be(monkeypatch: py
 
 def test_settings_of_an_index_hold_when_it_is_searched(bidr: Run, files: tuple[Path, Path], tmp_path: Path) -> None:
     from bidr.index.builder.build import build_index
-    from bidr.pipeline.api import open_index
+    from bidr.pipeline.open import open_index
 
     vectors, questions = (np.load(path) for path in files)
     codebooks = fit(vectors, 8, iterations=3)

@@ -10,7 +10,7 @@ import pytest
 from cli_data import COUNT, Made, Run
 
 from bidr.cli.search import clean
-from bidr.data import read_run
+from bidr.data.readers.trec import read_run
 
 
 def value(path: Path) -> dict:

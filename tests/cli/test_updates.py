@@ -8,7 +8,7 @@ from cli_data import Made, Run
 
 import bidr as package
 from bidr.cli import live
-from bidr.data import Document
+from bidr.data.types import Document
 from bidr.index.cost_model.sizes import Shape, ram
 
 WORDS = "zanzibar quixotic"

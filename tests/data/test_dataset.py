@@ -9,7 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sample_datasets import DOCUMENTS, QRELS, QUERIES, beir_folder, json_line
 
-from bidr.data import Dataset, Document, Ids, check, document_text, load
+from bidr.data.dataset import Dataset, check, document_text, load
+from bidr.data.id_map import Ids
+from bidr.data.types import Document
 from bidr.errors import ConfigError, DataError
 
 D1, D2 = json_line(_id="d1", text="one"), json_line(_id="d2", text="two")

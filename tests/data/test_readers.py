@@ -13,7 +13,10 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 from sample_datasets import DOCUMENTS, QRELS, QUERIES, beir_folder, compress, json_line
 
-from bidr.data import Dataset, Document, Query, load, read_qrels, read_run, write_beir, write_qrels, write_run
+from bidr.data.dataset import Dataset, load
+from bidr.data.readers.beir import write_beir
+from bidr.data.readers.trec import read_qrels, read_run, write_qrels, write_run
+from bidr.data.types import Document, Query
 from bidr.errors import DataError
 
 

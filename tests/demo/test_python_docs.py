@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bidr.data import check, load
+from bidr.data.dataset import check, load
 from bidr.demo.python_docs import collect, default_roots, normalise, write
 from bidr.demo.python_source import documented, split_summary
 from bidr.errors import ConfigError, DataError

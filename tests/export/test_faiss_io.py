@@ -7,7 +7,7 @@ from bidr.errors import ConfigError, DataError
 from bidr.export.faiss_io import export_faiss, import_faiss
 from bidr.index.builder.build import build_index
 from bidr.index.code_packing import pack, unpack
-from bidr.pipeline.api import open_index
+from bidr.pipeline.open import open_index
 from bidr.quantization.codebooks import Codebooks
 
 

@@ -20,8 +20,8 @@ from bidr.export.readme import Asked
 from bidr.index.builder.build import build_index
 from bidr.index.live.live_index import LiveIndex
 from bidr.index.live.view import LiveVectors
-from bidr.pipeline.api import open_index
 from bidr.pipeline.build import build_vectors
+from bidr.pipeline.open import open_index
 from bidr.quantization.opq import PlainCodes
 from bidr.search.types import QueryVectors
 from bidr.training.config import FrozenConfig

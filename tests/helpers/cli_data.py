@@ -7,7 +7,8 @@ from typing import NamedTuple
 import pytest
 
 from bidr.cli import main
-from bidr.data import Document, Query, write_beir
+from bidr.data.readers.beir import write_beir
+from bidr.data.types import Document, Query
 
 COUNT = 320
 TINY = [

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import zstandard
 
-from bidr.data import Document, Query
+from bidr.data.types import Document, Query
 
 DOCUMENTS = [
     Document("d1", "First", "alpha beta gamma"),

@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from bidr.data import train_wordpieces
 from bidr.models.bag_of_tokens import BagEncoder
 from bidr.tokenization.token_store import TokenStore
 from bidr.tokenization.tokenizer import tokenise
+from bidr.tokenization.wordpieces import train_wordpieces
 
 WORDS = ["the", "night", "watch", "was", "painted", "by", "rembrandt", "a", "girl", "with", "pearl", "earring"]
 WORDS += ["sorting", "numbers", "quickly", "in", "oysters"]

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import numpy as np
 
-from bidr.data import train_wordpieces
 from bidr.data.types import Document
 from bidr.index.builder.build import build_index
 from bidr.index.storage.manifest import ModelStamp
@@ -13,6 +12,7 @@ from bidr.models.corpus_encoding import encode_texts
 from bidr.models.saved_model import ModelParts, TextSettings, save_model
 from bidr.quantization.pq_training import fit
 from bidr.tokenization.tokenizer import tokenise
+from bidr.tokenization.wordpieces import train_wordpieces
 
 THINGS = ("boat", "bridge", "candle", "clock", "door", "feather", "garden", "kettle", "mirror", "piano", "river")
 DOINGS = ("breaks", "burns", "drifts", "falls", "floats", "grows", "leans", "opens", "rests", "shines", "sings")

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from bidr.data import Dataset, Document, Query
+from bidr.data.dataset import Dataset
+from bidr.data.types import Document, Query
 from bidr.training.config import (
     DenseConfig,
     EncoderConfig,

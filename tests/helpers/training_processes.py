@@ -16,7 +16,6 @@ import torch
 from sample_training import CONFIG, dataset
 from torch import Tensor, multiprocessing
 
-from bidr.data import tokenise_texts
 from bidr.data.positives import Pairs
 from bidr.errors import BidrError, Stopped
 from bidr.models.auto import load_encoder
@@ -24,7 +23,7 @@ from bidr.models.corpus_encoding import encode_rows, fingerprint
 from bidr.models.trainable_quantizer import Quantizer
 from bidr.quantization import Codebooks
 from bidr.tokenization.token_store import TokenRows
-from bidr.tokenization.tokenizer import tokenise
+from bidr.tokenization.tokenizer import tokenise, tokenise_texts
 from bidr.training.data import Questions
 from bidr.training.engine.distributed import Group, joined
 from bidr.training.engine.gradients import Chance, backward

@@ -19,10 +19,11 @@ from sample_server import BOOKS, DIM, asking, opened
 from sample_text_index import words_index
 
 import bidr
-from bidr import Dataset, Document, Query
 from bidr.cli import main
 from bidr.client import Client
+from bidr.data.dataset import Dataset
 from bidr.data.row_ids import read_ids
+from bidr.data.types import Document, Query
 from bidr.errors import BidrError, ConfigError, DataError
 from bidr.index.builder.build import build_index
 from bidr.index.live.writer import LiveWriter

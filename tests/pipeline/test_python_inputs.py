@@ -22,8 +22,9 @@ from sample_server import DIM
 from sample_text_index import words_index
 
 import bidr
-from bidr import Dataset, Document, Query
 from bidr.client import Client
+from bidr.data.dataset import Dataset
+from bidr.data.types import Document, Query
 from bidr.errors import BidrError, ConfigError, DataError
 
 VECTORS = clustered(30, DIM, 0)

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
-from bidr.data import Tokens, TokenStore, tokenise, tokenise_texts
 from bidr.errors import ConfigError, DataError
-from bidr.tokenization.tokenizer import fingerprint
+from bidr.tokenization.token_store import Tokens, TokenStore
+from bidr.tokenization.tokenizer import fingerprint, tokenise, tokenise_texts
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *"abcdefghij"]
 TEXTS = ["a b c", "", "d", " ".join("abcdefghij" * 3), "e f g h i j a b", "zz a"]

@@ -2,9 +2,9 @@
 
 import pytest
 
-from bidr.data import train_wordpieces
 from bidr.errors import DataError
 from bidr.tokenization import wordpieces
+from bidr.tokenization.wordpieces import train_wordpieces
 
 TEXTS = [
     "def parseHTTPResponse(raw_bytes, maxSize=2048): return utf8Decoder.decode(raw_bytes)",

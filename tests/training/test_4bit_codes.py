@@ -8,7 +8,7 @@ import pytest
 from sample_vectors import CONFIG, QUICK, made_vectors
 
 import bidr
-from bidr.data import Document
+from bidr.data.types import Document
 from bidr.index.reader import IndexReader
 from bidr.models.codes_only_model import FrozenModel
 from bidr.quantization.codebooks import Codebooks

@@ -9,7 +9,8 @@ import torch
 from sample_training import CONFIG, files, losses
 
 import bidr
-from bidr.data import Dataset, Document, Query
+from bidr.data.dataset import Dataset
+from bidr.data.types import Document, Query
 from bidr.errors import Stopped
 from bidr.models.corpus_encoding import encode_rows, fingerprint
 from bidr.models.trainable_quantizer import SummedQuantizer

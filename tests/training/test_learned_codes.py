@@ -14,10 +14,11 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from bidr.data import Dataset, Split, tokenise_texts
+from bidr.data.dataset import Dataset, Split
 from bidr.data.positives import pairs_from
 from bidr.demo.python_docs import collect
 from bidr.tokenization.token_store import TokenRows
+from bidr.tokenization.tokenizer import tokenise_texts
 from bidr.training import stages
 from bidr.training.config import EncoderConfig, SparseConfig, TrainConfig, WarmupConfig
 from bidr.training.data import Questions

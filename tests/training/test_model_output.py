@@ -12,7 +12,8 @@ from sample_encoders import TEXTS, WORDS, bert, close
 from sample_training import dataset, with_settings
 
 from bidr.cli.config_parsing import from_toml
-from bidr.data import Dataset, Document, Query
+from bidr.data.dataset import Dataset
+from bidr.data.types import Document, Query
 from bidr.models.corpus_encoding import encode_texts
 from bidr.models.model_card import card
 from bidr.models.saved_model import Model

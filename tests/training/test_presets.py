@@ -246,13 +246,13 @@ def test_what_was_given_has_its_way_over_a_recipe():
 
 
 def test_in_python_settings_override_the_configuration_and_both_the_recipe(tmp_path, monkeypatch):
-    import bidr.pipeline.api
+    import bidr.pipeline.train
 
     asked = []
-    monkeypatch.setattr(bidr.pipeline.api, "train_run", lambda data, config, *_: asked.append(config))
-    bidr.pipeline.api.train(dataset(), tmp_path, CONFIG, recipe="bidr-4bit", bytes_per_doc=4)
-    bidr.pipeline.api.train(dataset(), tmp_path, recipe="ance-opq", codewords=16)
-    bidr.pipeline.api.train(dataset(), tmp_path, with_settings(dense={"prefixes": (4,)}), recipe="bidr-matryoshka")
+    monkeypatch.setattr(bidr.pipeline.train, "train_run", lambda data, config, *_: asked.append(config))
+    bidr.pipeline.train.train(dataset(), tmp_path, CONFIG, recipe="bidr-4bit", bytes_per_doc=4)
+    bidr.pipeline.train.train(dataset(), tmp_path, recipe="ance-opq", codewords=16)
+    bidr.pipeline.train.train(dataset(), tmp_path, with_settings(dense={"prefixes": (4,)}), recipe="bidr-matryoshka")
     assert (asked[0].codewords, asked[0].bytes_per_doc, asked[0].unify.epochs) == (16, 4, 0)
     assert asked[0].sparse == CONFIG.sparse
     assert (asked[1].conventional.negatives, asked[1].codewords) == ("refreshed-alone", 16)

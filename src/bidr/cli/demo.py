@@ -57,8 +57,8 @@ class Compare(WithSettings):
     """Measure every one also with its vectors as int8 and cut off after so many dimensions."""
 
     def run(self) -> Shown:
+        from bidr.data.dataset import load
         from bidr.experiments.compare import compare, report, table
-        from bidr.pipeline.api import load
 
         rows = compare(
             load(self.data),

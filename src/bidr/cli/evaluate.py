@@ -12,7 +12,8 @@ from bidr.cli.last_index import recall
 from bidr.errors import ConfigError, DataError, IndexFolderError
 
 if TYPE_CHECKING:
-    from bidr.data import Run, Split
+    from bidr.data.dataset import Split
+    from bidr.data.readers.trec import Run
     from bidr.search.evaluation import Comparison
     from bidr.search.searcher import Searcher
 
@@ -59,9 +60,9 @@ class Evaluate(Verb):
         return [path for path in (self.json, self.run_file) if path]
 
     def run(self) -> Shown:
-        from bidr.data import read_run, write_run
+        from bidr.data.readers.trec import read_run, write_run
         from bidr.index.storage.live_state import model_of
-        from bidr.pipeline.api import open_index
+        from bidr.pipeline.open import open_index
         from bidr.search.evaluation import evaluate_searcher, remember
 
         if self.candidates is not None and self.candidates < 1:
@@ -96,10 +97,10 @@ class Evaluate(Verb):
 
     def _judged(self) -> tuple["Split", dict[str, int]]:
         """The judged questions, and which row of --query-vectors each of them has (none where they are words)."""
-        from bidr.data import Query, Split
+        from bidr.data.dataset import Split, load
         from bidr.data.row_ids import read_ids, read_judgements
+        from bidr.data.types import Query
         from bidr.data.vector_source import open_vectors
-        from bidr.pipeline.api import load
 
         if (self.data is None) == (self.qrels is None):
             raise ConfigError("give either --data (questions and judgements) or --qrels (judgements alone)")
@@ -146,7 +147,7 @@ def comparison_table(found: dict[str, "Comparison"], path: Path) -> str:
 
 def _refuse_other_corpus(searcher: "Searcher", split: "Split", index: Path) -> None:
     """Judged documents that the index does not have would count as not found: a wrong number, not a bad one."""
-    from bidr.data import Ids
+    from bidr.data.id_map import Ids
 
     view = searcher.reader.latest()
     ids = Ids(view.documents.id(row) for row in view.rows_of(view.places()).tolist())

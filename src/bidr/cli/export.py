@@ -44,7 +44,7 @@ class Export(Verb):
 
     def _index(self, index: Path) -> Shown:
         from bidr.cli.format_index import size
-        from bidr.pipeline.api import export_index
+        from bidr.export.index_export import export_index
 
         done = export_index(index, self.out, engine=self.engine or "scan")
         lines = [f"{name:<13}  {size(count):>9}" for name, count in done.files.items()]
@@ -53,7 +53,7 @@ class Export(Verb):
 
     def _model(self, model: Path) -> Shown:
         from bidr.cli.format_index import size
-        from bidr.pipeline.api import export_onnx
+        from bidr.export.onnx import export_onnx
 
         done = export_onnx(model, self.out, int8=self.onnx_int8)
         lines = ["file                     size      texts  largest difference  smallest cosine"]

@@ -13,7 +13,7 @@ from bidr.utils.files import read_json
 from bidr.utils.step_timer import Seconds, Spent, counted, now
 
 if TYPE_CHECKING:
-    from bidr.data import Dataset
+    from bidr.data.dataset import Dataset
     from bidr.quantization.opq import PlainCodes
 
 
@@ -62,9 +62,10 @@ class Build(Verb):
 
     def run(self) -> Shown:
         from bidr.cli.format_index import describe_index
+        from bidr.data.dataset import load
         from bidr.index.cost_model.memory_budget import loaded_bytes, parse_bytes
         from bidr.index.live.live_index import LiveIndex
-        from bidr.pipeline.api import build, build_vectors, load
+        from bidr.pipeline.build import build, build_vectors
         from bidr.utils.progress import say
 
         refuse_other_content(self.out)
@@ -103,7 +104,7 @@ class Build(Verb):
         return Shown(f"{shown.text}\n{following}", {**shown.value, **took.value, **_left_out(data)})
 
     def _plain(self) -> "PlainCodes":
-        from bidr.pipeline.api import PlainCodes
+        from bidr.quantization.opq import PlainCodes
 
         return PlainCodes(self.bytes_per_doc, self.codewords or 16, self.metric or "cosine")
 

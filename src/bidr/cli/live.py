@@ -11,8 +11,8 @@ from bidr.cli.base import OptionalFile, OptionalFolder, OptionalSize, Shown, Ver
 from bidr.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
-    from bidr.data import Document
     from bidr.data.dropped_fields import LeftOut
+    from bidr.data.types import Document
     from bidr.data.vector_source import VectorRows
     from bidr.index.live.writer import LiveWriter
 
@@ -145,7 +145,7 @@ class Snapshot(Verb):
 
     def run(self) -> Shown:
         from bidr.index.live.live_index import LiveIndex
-        from bidr.pipeline.api import snapshot
+        from bidr.pipeline.maintenance import snapshot
 
         snapshot(self.index, self.out, copy=self.copy)
         with LiveIndex.open(self.out) as copied:
@@ -155,10 +155,10 @@ class Snapshot(Verb):
 
 def check_documents(path: Path) -> "tuple[int, LeftOut]":
     """Read a file of documents once, before any of it is added; how many there are, and what of them is left out."""
-    from bidr.data import Ids
+    from bidr.data.attributes import check_attributes
     from bidr.data.dropped_fields import LeftOut
+    from bidr.data.id_map import Ids
     from bidr.data.readers import beir
-    from bidr.index.filters.filter_expression import check_attributes
 
     left_out = LeftOut()
 

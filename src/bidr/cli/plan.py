@@ -111,7 +111,7 @@ class Plan(Verb):
 
     def _texts(self) -> dict[str, Any]:
         """Ids, texts and words: as they are in --data, else as they are said to be."""
-        from bidr.data import load
+        from bidr.data.dataset import load
         from bidr.index.lexical.size_estimate import guessed
         from bidr.planning.plan import look_through
 

@@ -40,7 +40,7 @@ class Repair(Verb):
     """Where the model encodes texts, if codes must be made anew: 'auto', 'cpu', 'cuda'."""
 
     def run(self) -> Shown:
-        from bidr.pipeline.api import repair_index
+        from bidr.pipeline.repair import repair_index
 
         report = repair_index(
             self.index,

@@ -56,7 +56,7 @@ class Search(Verb):
         if not query:
             raise ConfigError('no question given; put it after the flags, such as: bidr search "parse a date"')
         index = self.index or recall()
-        from bidr.pipeline.api import open_index
+        from bidr.pipeline.open import open_index
 
         words: dict[str, Any] = {"lexical": self.lexical, "lexical_weight": self.lexical_weight}
         with open_index(index, self.model, ef=self.ef, fuse=self.fuse, **words) as searcher:
@@ -89,7 +89,7 @@ class Search(Verb):
             say(f"--filter: no document has the attribute {', '.join(map(repr, sorted(unknown)))}; there are: {known}")
 
     def _by_vectors(self, path: Path) -> Shown:
-        from bidr.pipeline.api import open_index
+        from bidr.pipeline.open import open_index
 
         words = " ".join(self.words).strip()
         if words and not self.lexical:

@@ -69,7 +69,7 @@ class Train(WithSettings):
 
     def run(self) -> Shown:
         from bidr.cli.format_index import describe_model
-        from bidr.pipeline.api import load
+        from bidr.data.dataset import load
         from bidr.training.train import train
 
         if (self.data is None) == (self.vectors is None):
@@ -87,7 +87,7 @@ class Train(WithSettings):
 
     def _frozen(self, vectors: Path) -> Shown:
         from bidr.cli.format_index import describe_frozen
-        from bidr.pipeline.api import train_vectors
+        from bidr.pipeline.train import train_vectors
 
         if self.recipe is not None:
             raise ConfigError("--recipe goes with --data: given vectors have a way of their own (frozen.*)")

@@ -14,8 +14,7 @@ from bidr.client.retry import Retry
 from bidr.client.transport import attempts
 from bidr.data.types import Document, plain
 from bidr.errors import ConfigError, MissingExtra
-from bidr.search.searcher import Texts
-from bidr.search.types import Answers, Options, QueryVectors
+from bidr.search.types import Answers, Options, QueryVectors, Texts
 from bidr.utils.array_types import Floats
 
 T = TypeVar("T")

@@ -9,11 +9,11 @@ import numpy as np
 import numpy.typing as npt
 
 from bidr.client.errors import Unavailable
+from bidr.data.attributes import check_attributes
 from bidr.data.types import Document, plain, several_documents, several_ids
 from bidr.data.validation import check_queries, check_unicode, format_value
 from bidr.data.vector_source import as_array
 from bidr.errors import ConfigError, DataError
-from bidr.index.filters.filter_expression import check_attributes
 from bidr.search.types import Answer, Answers, QueryVectors, Timings
 from bidr.utils.array_types import Floats
 

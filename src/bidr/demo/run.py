@@ -4,7 +4,7 @@ import json
 import shutil
 from pathlib import Path
 
-from bidr.data import load
+from bidr.data.dataset import load
 from bidr.demo.python_docs import write
 from bidr.errors import ConfigError
 from bidr.experiments.compare import Row, compare

@@ -11,10 +11,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
-from bidr.data import Dataset, Split, check
+from bidr.data.dataset import Dataset, Split, check
 from bidr.errors import ConfigError
 from bidr.index.storage.live_state import model_of as stamp_of
-from bidr.pipeline.api import build, open_index
+from bidr.pipeline.build import build
+from bidr.pipeline.open import open_index
 from bidr.search.evaluation import candidate_recall, evaluate_run, evaluate_searcher, paired, rank_run, remember
 from bidr.search.searcher import Searcher
 from bidr.search.truncation import shrunk

@@ -40,7 +40,7 @@ class Exported(NamedTuple):
     checks: list[Checked]
 
 
-def export_onnx(model: Model, out: Path | str, *, int8: bool = False) -> Exported:
+def export_onnx(model: Model | Path | str, out: Path | str, *, int8: bool = False) -> Exported:
     """Write each distinct encoder of a model as ONNX, pooling, projection and normalisation in the graph.
 
     The folder appears when every file has given the vectors that the encoder itself gives, and not before.
@@ -50,7 +50,8 @@ def export_onnx(model: Model, out: Path | str, *, int8: bool = False) -> Exporte
     out = Path(out).absolute()
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ConfigError(f"{out} holds something already; choose another folder or empty it")
-    model = model if model.device == "cpu" else Model(model.folder)
+    if not isinstance(model, Model) or model.device != "cpu":
+        model = Model(model.folder if isinstance(model, Model) else model)
     encoders, names = _distinct(model)
     roles = _roles(model, names)
     aside = out.with_name(f".{out.name}.new")

@@ -16,7 +16,7 @@ from typing import Any, get_args
 
 import xxhash
 
-from bidr.data import Titles
+from bidr.data.dataset import Titles
 from bidr.errors import ModelError
 from bidr.models.auto import limit_length, load_encoder
 from bidr.models.corpus_encoding import encode_texts

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bidr.data import Corpus, Dataset, Document, check_corpus
+from bidr.data.dataset import Corpus, Dataset, check_corpus
 from bidr.data.row_ids import list_ids
+from bidr.data.types import Document
 from bidr.data.vector_source import VectorRows, check_dims, open_vectors
 from bidr.errors import ConfigError, ModelError
 from bidr.index.builder.build import build_index
@@ -24,15 +25,15 @@ from bidr.index.storage.manifest import ModelStamp, Spread
 from bidr.index.vectors import StorageKind
 from bidr.models.codes_only_model import FrozenModel, open_model
 from bidr.models.corpus_encoding import encode_corpus
+from bidr.models.corpus_tokens import tokenise_documents
 from bidr.models.saved_model import Model
 from bidr.quantization.additive_quantizer import Additive
 from bidr.quantization.codebooks import Codebooks
 from bidr.quantization.opq import PlainCodes, encode_blocks
 from bidr.quantization.pq_training import too_few
 from bidr.quantization.reconstruction_error import code_errors
-from bidr.training.data import tokenise_documents
-from bidr.training.run import pick_device
 from bidr.utils.array_types import Codes
+from bidr.utils.device import pick_device
 from bidr.utils.progress import say
 
 Vectors = Path | str | npt.NDArray[Any]

@@ -3,7 +3,8 @@
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from bidr.data import Document, document_text
+from bidr.data.dataset import document_text
+from bidr.data.types import Document
 from bidr.data.vector_source import VectorRows
 from bidr.errors import ConfigError, DataError
 from bidr.index.live.types import Coded, Coder

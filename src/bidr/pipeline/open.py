@@ -6,7 +6,7 @@ from typing import Any, Self, Unpack
 
 import numpy.typing as npt
 
-from bidr.data import Document
+from bidr.data.types import Document
 from bidr.data.vector_source import open_vectors
 from bidr.errors import ConfigError, IndexFolderError, ModelError
 from bidr.index.live.live_index import LiveIndex
@@ -19,8 +19,8 @@ from bidr.pipeline.build import Vectors
 from bidr.pipeline.document_encoders import frozen_coder, plain_coder, text_coder
 from bidr.search.searcher import QueryEncoder, Searcher, check_number
 from bidr.search.types import Options, QueryVectors, Ranking
-from bidr.training.run import pick_device
 from bidr.utils.array_types import Floats
+from bidr.utils.device import pick_device
 
 
 class OpenIndex(Searcher):

@@ -4,15 +4,16 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
-from bidr.data import Document, document_text
+from bidr.data.dataset import document_text
+from bidr.data.types import Document
 from bidr.errors import ModelError
 from bidr.index.reader import check_model
 from bidr.index.repair.salvage import ModelOfIndex, OpenModel, RepairReport, salvage_index
 from bidr.index.storage.manifest import ModelStamp
 from bidr.models.codes_only_model import FrozenModel, open_model
 from bidr.models.saved_model import Model
-from bidr.training.run import pick_device
 from bidr.utils.array_types import Codes, Floats
+from bidr.utils.device import pick_device
 
 LOST_SUFFIX = ".lost.jsonl"
 

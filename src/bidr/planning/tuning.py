@@ -20,7 +20,7 @@ from bidr.index.engines.ivf import IvfEngine
 from bidr.index.live.view import LiveView
 from bidr.index.reader import IndexReader
 from bidr.index.vectors import StorageKind
-from bidr.pipeline.api import open_index
+from bidr.pipeline.open import open_index
 from bidr.planning.extrapolation import Growth, visits_of
 from bidr.planning.plan import Corpus, fits
 from bidr.quantization.exact_search import top_k

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from bidr.data.dataset import Split
 from bidr.data.readers.trec import Run
 from bidr.data.types import Query
 from bidr.errors import ConfigError, DataError, IndexFolderError
@@ -164,6 +165,13 @@ class Report:
 def depth_of(measures: Sequence[str]) -> int:
     """How deep rankings must go for the measures to mean what they say."""
     return max([DEPTH, *(int(cutoff) for name in measures for cutoff in re.findall(r"@(\d+)", name))])
+
+
+def evaluate(
+    searcher: Searcher, split: Split, measures: Sequence[str] = MEASURES, *, candidates: int | None = None
+) -> Report:
+    """Measure an open index on the judged questions of a split."""
+    return evaluate_searcher(searcher, split, measures, candidates=candidates)
 
 
 def evaluate_searcher(

@@ -16,11 +16,10 @@ from bidr.index.live.live_index import LiveIndex
 from bidr.index.live.view import LiveView
 from bidr.index.reader import IndexReader
 from bidr.index.storage.manifest import Manifest
-from bidr.search.types import STEPS, Answer, Answers, Options, QueryVectors, Ranking, Timings
+from bidr.search.types import STEPS, Answer, Answers, Options, QueryVectors, Ranking, Texts, Timings
 from bidr.utils.array_types import Floats, Rows
 
 CANDIDATES = 200
-Texts = list[str] | tuple[str, ...]
 WHOLE = (int, np.integer)
 NUMBER = (int, float, np.integer, np.floating)
 

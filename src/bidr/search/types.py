@@ -1,13 +1,16 @@
 """What a search is asked and answers, as it passes between packages."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
 from bidr.data.types import Document
-from bidr.index.live.view import LiveView
-from bidr.index.reader import IndexReader
 from bidr.utils.array_types import Floats, Rows
 
+if TYPE_CHECKING:
+    from bidr.index.live.view import LiveView
+    from bidr.index.reader import IndexReader
+
+Texts = list[str] | tuple[str, ...]
 STEPS = ("encode", "candidates", "reads", "ranking")
 
 

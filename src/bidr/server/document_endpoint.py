@@ -3,8 +3,8 @@
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol, TypeVar
 
+from bidr.data.attributes import check_attributes
 from bidr.errors import AttributesError, written
-from bidr.index.filters.filter_expression import check_attributes
 from bidr.index.vectors import MAX_VALUES as STORED
 from bidr.server.asgi import JSON, Call, Reply, as_json
 from bidr.server.errors import Conflict, Forbidden, Invalid, as_refusal

@@ -1,6 +1,6 @@
 """What the OpenAPI document says of /v1/documents."""
 
-from bidr.index.filters.filter_expression import COMBINING, LONGEST_NAME
+from bidr.data.attributes import COMBINING, LONGEST_NAME
 from bidr.server.document_endpoint import LARGEST_NUMBER, LONGEST_ID, largest_stored
 from bidr.server.index_holder import Serving
 from bidr.server.limits import Limits

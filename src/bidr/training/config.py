@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
-from bidr.data import Titles
+from bidr.data.dataset import Titles
 from bidr.errors import ConfigError
 from bidr.training.codes_only.config import FrozenConfig
 from bidr.training.config_bounds import check_bounds

@@ -6,11 +6,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bidr.data import Dataset, Ids, Query, Split, Titles, TokenStore, check, check_split, tokenise, tokenise_texts
+from bidr.data.dataset import Dataset, Split, Titles, check, check_split
+from bidr.data.id_map import Ids
 from bidr.data.positives import Pairs, pairs_from
+from bidr.data.types import Query
 from bidr.errors import ConfigError
+from bidr.models.corpus_tokens import tokenise_documents
 from bidr.models.encoder import Encoder
-from bidr.tokenization.token_store import TokenRows
+from bidr.tokenization.token_store import TokenRows, TokenStore
+from bidr.tokenization.tokenizer import tokenise_texts
 from bidr.utils.progress import say
 
 DEV_SHARE, DEV_MOST = 0.05, 1_000
@@ -76,21 +80,6 @@ def prepare(
         return Questions(texts, TokenRows(tokens), judged_pairs(split, splits.ids), ids)
 
     return Material(documents, questions(splits.train), questions(splits.dev))
-
-
-def tokenise_documents(
-    dataset: Dataset, encoder: Encoder, folder: Path, *, titles: Titles, max_length: int
-) -> TokenStore:
-    """The corpus as the encoder reads it; made once for all that use the same tokenizer, titles and length."""
-    prompt, corpus = encoder.prompts.document, dataset.corpus
-    return tokenise(
-        (prompt + text for text in corpus.texts(titles)),
-        encoder.tokenizer,
-        folder,
-        max_length=min(max_length, encoder.max_length),
-        source=f"{corpus.fingerprint()} titles={titles} prompt={prompt!r}",
-        total=corpus.count(),
-    )
 
 
 def judged_pairs(split: Split, ids: Ids) -> Pairs:

@@ -3,7 +3,6 @@
 import copy
 import json
 import os
-import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from bidr.data import Dataset, document_text, train_wordpieces
+from bidr.data.dataset import Dataset, document_text
 from bidr.data.positives import without_positives
 from bidr.errors import ConfigError
 from bidr.models.auto import load_encoder
@@ -22,6 +21,7 @@ from bidr.models.corpus_encoding import encode_rows
 from bidr.models.encoder import Encoder
 from bidr.quantization import Codebooks, check_shape
 from bidr.quantization.pq_training import FIT_ROWS, fit
+from bidr.tokenization.wordpieces import train_wordpieces
 from bidr.training.config import Negatives, TrainConfig
 from bidr.training.config_validation import check_cuts
 from bidr.training.data import prepare, read_splits
@@ -34,6 +34,7 @@ from bidr.training.negatives.samplers import Plan, RandomBatches, Sampler
 from bidr.training.stage_cache import stage_name
 from bidr.training.validator import make_probe
 from bidr.utils.array_types import Rows
+from bidr.utils.device import pick_device
 from bidr.utils.files import storage_errors, write_json
 from bidr.utils.progress import say
 
@@ -261,16 +262,3 @@ def check_prefixes(config: TrainConfig, dim: int | None) -> None:
 
 def given(value: float | None, usual: float) -> float:
     return usual if value is None else value
-
-
-def pick_device(name: str) -> str:
-    """'auto' is a GPU where there is one."""
-    if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", name):
-        raise ConfigError(f"device: given {name!r}, expected 'auto', 'cpu', 'cuda' or 'cuda:1'")
-    # Batches differ in shape: without this the allocator's leftovers fill a large card within an epoch.
-    os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
-    if name == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    if name.startswith("cuda") and not torch.cuda.is_available():
-        raise ConfigError(f"device {name!r} was asked for, but no CUDA GPU is available; use 'cpu' or 'auto'")
-    return name

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-from bidr.data import Dataset
+from bidr.data.dataset import Dataset
 from bidr.errors import ConfigError
 from bidr.models.model_card import write_card
 from bidr.models.saved_model import Model, ModelParts, TextSettings, save_model

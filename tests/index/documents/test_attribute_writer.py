@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from sample_index import clustered
 
-from bidr.data import Dataset
+from bidr.data.dataset import Dataset
 from bidr.data.types import Document
 from bidr.errors import ConfigError
 from bidr.index.cost_model.memory_budget import ATTRIBUTES_HELD, build_peaks

@@ -8,9 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bidr.data import Dataset, Document, check_corpus
 from bidr.data import id_map as ids
+from bidr.data.dataset import Dataset, check_corpus
 from bidr.data.row_ids import list_ids
+from bidr.data.types import Document
 from bidr.errors import DataError
 from bidr.index.cost_model.memory_budget import NAMED, NAMES_HELD
 from bidr.index.documents import id_index as names

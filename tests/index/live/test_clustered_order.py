@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import bidr
-from bidr.data import Document
+from bidr.data.types import Document
 from bidr.index.builder import coarse_clustering as clusters
 
 COUNT, DIM = 600, 16

@@ -10,11 +10,12 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
+from bidr.data.attributes import check_stored_attributes
 from bidr.data.types import Attributes
 from bidr.index.documents.attribute_columns import ABSENT, ATTRIBUTES, COLUMNS, DTYPES
 from bidr.index.documents.attribute_values import PLACE, Aside, Column, Sorted, in_order
 from bidr.index.documents.string_file import LinesWriter, NewFile, new_lines
-from bidr.index.filters.filter_expression import check_stored_attributes, kind
+from bidr.index.filters.filter_expression import kind
 from bidr.index.vectors import write_npy_header
 from bidr.utils.heap import trim_heap
 

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from bidr.data.attributes import check_attributes
 from bidr.data.types import Document, several_documents
 from bidr.errors import REBUILD, DataError, IndexFolderError, written
-from bidr.index.filters.filter_expression import check_attributes
 from bidr.index.storage.manifest import UNREADABLE, is_count
 from bidr.index.vectors import Fp16Vectors
 from bidr.utils.array_types import Codes, Floats

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from bidr.data.attributes import check_attributes
 from bidr.data.dataset import Titles
 from bidr.data.types import Attributes, Document
 from bidr.errors import BidrError, IndexFolderError, ModelError
@@ -21,7 +22,6 @@ from bidr.index.documents.document_store import DOCUMENTS, IDS
 from bidr.index.documents.id_index import HASH, HASHES, ROW, ROWS
 from bidr.index.documents.string_file import OFFSET
 from bidr.index.engines.engine_files import CODEBOOKS_FILE, CODES_FILE, LEARNED_FILE, ORDER_FILE, get_order_dtype
-from bidr.index.filters.filter_expression import check_attributes
 from bidr.index.lexical.postings_files import ABOUT as WORDS_FILE
 from bidr.index.repair.damaged_file import DamagedFile, Mask, read_small
 from bidr.index.repair.state_salvage import read_json_table

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bidr.data import document_text
+from bidr.data.dataset import document_text
 from bidr.index.live.live_index import LiveIndex
 from bidr.search.searcher import Searcher
 from bidr.search.types import QueryVectors, Ranking

@@ -8,11 +8,10 @@ import numpy.typing as npt
 from torch import Tensor
 from torch.nn import functional
 
-from bidr.data import TokenStore
 from bidr.models.encoder import Encoder
 from bidr.models.trainable_quantizer import SummedQuantizer
 from bidr.quantization import Codebooks
-from bidr.tokenization.token_store import TokenRows, Tokens
+from bidr.tokenization.token_store import TokenRows, Tokens, TokenStore
 from bidr.training.data import Questions
 from bidr.training.losses.cropped_queries import joined
 from bidr.training.losses.infonce import on_device

@@ -13,11 +13,10 @@ import numpy as np
 from torch import Tensor, nn
 from torch.nn import functional
 
-from bidr.data import TokenStore
 from bidr.models.encoder import Encoder
 from bidr.models.trainable_quantizer import Quantizer
 from bidr.quantization import Codebooks
-from bidr.tokenization.token_store import Tokens
+from bidr.tokenization.token_store import Tokens, TokenStore
 from bidr.training.data import Questions
 from bidr.training.losses.cropped_queries import Crops, joined
 from bidr.training.losses.infonce import Contrast, Taught, contrast, divergence, info_nce, own_nce

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from bidr.data import document_text
+from bidr.data.dataset import document_text
 from bidr.data.positives import Pairs
 from bidr.errors import DataError, MissingExtra, ModelError
 from bidr.training.data import read_splits

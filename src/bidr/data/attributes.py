@@ -1,0 +1,58 @@
+"""Validate the attributes of documents."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from bidr.data.types import Value, plain
+from bidr.data.validation import check_attribute_strings
+from bidr.errors import AttributesError, written
+
+COMBINING = ("and", "or", "not")
+LEAVE_OUT = "write it so, or leave it out"
+LONGEST_NAME = 200
+
+
+def check_attributes(given: Any, what: str) -> dict[str, Value]:
+    """Attributes as they are stored, numbers of numpy as Python's own; AttributesError names what cannot be."""
+    checked = check_stored_attributes(given, what)
+    check_attribute_strings(checked, what)
+    return checked
+
+
+def check_stored_attributes(given: Any, what: str) -> dict[str, Value]:
+    """The same for what may have been stored already: half of a surrogate pair was taken once."""
+    if not isinstance(given, Mapping):
+        raise AttributesError(
+            f"{what}: attributes", given=written(given), expected="an object of values by name", hint=LEAVE_OUT
+        )
+    checked: dict[str, Value] = {}
+    for name, value in given.items():
+        if not isinstance(name, str) or not name or name in COMBINING or len(name) > LONGEST_NAME:
+            raise AttributesError(
+                f"{what}: an attribute's name",
+                given=written(name),
+                expected=f'a string of 1 to {LONGEST_NAME} characters, not "and", "or" or "not"',
+                hint="give it another name",
+            )
+        checked[name] = value if type(value) is str else _stored_value(value, name, what)
+    return checked
+
+
+def _stored_value(value: Any, name: str, what: str) -> Value:
+    """A value as it is stored."""
+    found: Any = value.tolist() if isinstance(value, np.ndarray) and value.ndim == 1 else plain(value)
+    if isinstance(found, list | tuple) and all(isinstance(each, str) for each in found):
+        return [str(each) for each in found]
+    whole = isinstance(found, int) and abs(found) < 1 << 63
+    if whole or isinstance(found, str) or (isinstance(found, float) and math.isfinite(found)):
+        stored: Value = found
+        return stored
+    raise AttributesError(
+        f"{what}: attribute {written(name)}",
+        given=written(value),
+        expected="a string, a finite number of 64 bits, true or false, or a list of strings",
+        hint=LEAVE_OUT,
+    )

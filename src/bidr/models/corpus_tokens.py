@@ -1,0 +1,23 @@
+"""Tokenize a corpus as an encoder reads it."""
+
+from pathlib import Path
+
+from bidr.data.dataset import Dataset, Titles
+from bidr.models.encoder import Encoder
+from bidr.tokenization.token_store import TokenStore
+from bidr.tokenization.tokenizer import tokenise
+
+
+def tokenise_documents(
+    dataset: Dataset, encoder: Encoder, folder: Path, *, titles: Titles, max_length: int
+) -> TokenStore:
+    """The corpus as the encoder reads it; made once for all that use the same tokenizer, titles and length."""
+    prompt, corpus = encoder.prompts.document, dataset.corpus
+    return tokenise(
+        (prompt + text for text in corpus.texts(titles)),
+        encoder.tokenizer,
+        folder,
+        max_length=min(max_length, encoder.max_length),
+        source=f"{corpus.fingerprint()} titles={titles} prompt={prompt!r}",
+        total=corpus.count(),
+    )

@@ -1,0 +1,21 @@
+"""Choose the device that a model runs on."""
+
+import os
+import re
+
+from bidr.errors import ConfigError
+
+
+def pick_device(name: str) -> str:
+    """'auto' is a GPU where there is one."""
+    if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", name):
+        raise ConfigError(f"device: given {name!r}, expected 'auto', 'cpu', 'cuda' or 'cuda:1'")
+    # Batches differ in shape: without this the allocator's leftovers fill a large card within an epoch.
+    os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
+    import torch
+
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if name.startswith("cuda") and not torch.cuda.is_available():
+        raise ConfigError(f"device {name!r} was asked for, but no CUDA GPU is available; use 'cpu' or 'auto'")
+    return name
