@@ -14,8 +14,8 @@ import numpy as np
 import tyro
 from bidr.pipeline.api import evaluate
 
-from bidr.index.engines.ivf import IvfEngine
 from bidr.data.dataset import load
+from bidr.index.engines.ivf import IvfEngine
 from bidr.models.saved_model import Model
 from bidr.pipeline.build import build
 from bidr.pipeline.open import OpenIndex, open_index
