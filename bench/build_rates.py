@@ -22,8 +22,8 @@ from bidr.index.cost_model.sizes import Shape
 from bidr.pipeline.build import build_vectors
 from bidr.planning.calibration import Asked, measure
 from bidr.quantization.opq import PlainCodes
-from bidr.utils.progress import silent
-from bidr.utils.step_timer import Seconds, counted, now
+from bidr.utils.progress import hide_progress
+from bidr.utils.step_timer import StepTime, read_clocks, record_steps
 
 MOST_LINKED = 200_000
 
@@ -66,12 +66,12 @@ def _compared(rows: np.ndarray, engine: str, code_bytes: int, bits: int, rates: 
         file = Path(folder) / "vectors.npy"
         np.save(file, rows)
         plain = PlainCodes(code_bytes, 1 << bits)  # type: ignore[arg-type]
-        with silent():
+        with hide_progress():
             build_vectors(rows[:1_000], None, Path(folder) / "compiles", engine=engine, plain=plain)
-            started = now()
-            with counted() as spent:
+            started = read_clocks()
+            with record_steps() as spent:
                 build_vectors(file, None, Path(folder) / "index", engine=engine, plain=plain)
-            whole = _of(now() - started, cores)
+            whole = _of(read_clocks() - started, cores)
     times = build_times(Shape(len(rows), rows.shape[1], engine, bits, code_bytes), rates, named=False)
     planned = {step: took.clock(cores) for step, took in times.items()}
     by_step = {step: _of(seconds, cores) for step, seconds in spent.items()}
@@ -81,7 +81,7 @@ def _compared(rows: np.ndarray, engine: str, code_bytes: int, bits: int, rates: 
     return {"count": len(rows), "engine": engine, "built": whole, "planned": expected, "by_step": [by_step, planned]}
 
 
-def _of(seconds: Seconds, cores: int) -> float:
+def _of(seconds: StepTime, cores: int) -> float:
     return seconds.cpu if cores == 1 else seconds.clock
 
 

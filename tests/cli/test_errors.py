@@ -121,7 +121,7 @@ def test_flags_that_cannot_work(
     bidr: Run, data: Path, tmp_path: Path, flags: list[str], expected: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("bidr.training.run.say", lambda text: None)
-    monkeypatch.setattr("bidr.utils.progress._Lines.say", lambda self: None)
+    monkeypatch.setattr("bidr.utils.progress._LineReporter.print_line", lambda self: None)
     line = bidr.refused("train", "--data", data, "--out", tmp_path / "out", *TINY, *flags)
     for part in expected:
         assert part in line

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from sample_datasets import COMPRESS
 
 from bidr.data import text_files as streams
-from bidr.errors import DataError, MissingExtra
+from bidr.errors import DataError, MissingExtraError
 
 SUFFIXES = list(COMPRESS)
 
@@ -108,7 +108,7 @@ def test_without_zstandard_the_extra_is_named(tmp_path: Path, monkeypatch: pytes
 
     monkeypatch.delitem(sys.modules, "zstandard")
     monkeypatch.setattr(builtins, "__import__", refuse)
-    with pytest.raises(MissingExtra, match=r"a\.zst needs the package 'zstandard'.*bidr\[data\]"):
+    with pytest.raises(MissingExtraError, match=r"a\.zst needs the package 'zstandard'.*bidr\[data\]"):
         list(streams.lines(tmp_path / "a.zst"))
 
 

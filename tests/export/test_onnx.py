@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sample_encoders import TEXTS, bag, bert, close, sentence_bert
 
-from bidr.errors import ConfigError, MissingExtra, ModelError
+from bidr.errors import ConfigError, MissingExtraError, ModelError
 from bidr.export import onnx_check
 from bidr.export.onnx import BagGraph, export_onnx
 from bidr.models.corpus_encoding import encode_texts
@@ -175,6 +175,6 @@ def test_what_is_in_the_way_is_left_alone(bags, tmp_path):
 
 def test_without_the_extra_the_error_says_what_to_install(bags, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "onnxscript", None)
-    with pytest.raises(MissingExtra, match=r"'onnxscript'; install it with: pip install 'bidr\[onnx\]'"):
+    with pytest.raises(MissingExtraError, match=r"'onnxscript'; install it with: pip install 'bidr\[onnx\]'"):
         export_onnx(bags, tmp_path / "onnx")
     assert list(tmp_path.iterdir()) == []

@@ -17,7 +17,7 @@ from sample_training import CONFIG, dataset
 from torch import Tensor, multiprocessing
 
 from bidr.data.positives import Pairs
-from bidr.errors import BidrError, Stopped
+from bidr.errors import BidrError, StoppedError
 from bidr.models.auto import load_encoder
 from bidr.models.corpus_encoding import encode_rows, fingerprint
 from bidr.models.trainable_quantizer import Quantizer
@@ -159,7 +159,7 @@ def signalled(rank: int, folder: Path) -> None:
     def work(stopped: bool) -> None:
         time.sleep(1)
         if stopped:
-            raise Stopped("stopped at step 3")
+            raise StoppedError("stopped at step 3")
 
     def leave() -> None:
         os._exit(0)
@@ -171,7 +171,7 @@ def signalled(rank: int, folder: Path) -> None:
                     Timer(0.3, os.kill, (os.getpid(), signal.SIGTERM)).start()
                 try:
                     way(partial(work, stopped))
-                except Stopped as error:
+                except StoppedError as error:
                     said.append(str(error))
         (folder / f"said{rank}").write_text("\n".join(said))
         try:
@@ -210,11 +210,11 @@ def runs(rank: int, folder: Path) -> None:
         try:
             train(dataset(), CONFIG, folder / "stopped", "must" if stopped else "never")
             break
-        except Stopped:
+        except StoppedError:
             stopped += 1
     torch.save({"whole": whole, "stopped": weights, "stops": stopped}, folder / f"ran{rank}.pt")
     weights[:] = []
-    with suppress(Stopped):
+    with suppress(StoppedError):
         train(dataset(), CONFIG, folder / "left")
 
 

@@ -217,7 +217,7 @@ def test_a_log_of_a_terabyte_is_refused_and_a_long_record_is_not_held_before_it_
     with pytest.raises(IndexFolderError, match="on the disk"):
         LogReader(state)
     os.truncate(state / LOG, (1 << 32) + 100)
-    monkeypatch.setattr("bidr.utils.files.MOST_HOLLOW", 1 << 40)
+    monkeypatch.setattr("bidr.utils.files.MAX_SPARSE_RATIO", 1 << 40)
     reader = LogReader(state)
     held = []
     monkeypatch.setattr("bidr.index.live.wal._read", lambda handle, size, place: held.append(size) or b"")

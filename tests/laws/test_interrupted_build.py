@@ -37,7 +37,7 @@ PLAIN = PlainCodes(bytes_per_doc=2)
 def kill(monkeypatch: pytest.MonkeyPatch) -> Kill:
     """Everything in small pieces, each durable at once."""
     monkeypatch.setattr(working, "MARK_SECONDS", 0.0)
-    monkeypatch.setattr(files, "PIECE", 1 << 9)
+    monkeypatch.setattr(files, "BUFFER_BYTES", 1 << 9)
     for module in (sources, dividing):
         monkeypatch.setattr(module, "AT_ONCE", 256)
     monkeypatch.setattr(clusters, "SORTED_AT_ONCE", 200)

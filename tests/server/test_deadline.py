@@ -8,14 +8,14 @@ from sample_index import clustered
 from sample_server import DIM, made, opened, search, vector
 
 from bidr.data.types import Document
-from bidr.errors import OutOfTime
+from bidr.errors import SearchTimeoutError
 from bidr.index.documents import attribute_columns as attributes
 from bidr.index.live import memtable as memory
 from bidr.server.errors import Late, as_refusal
 from bidr.server.limits import Limits
 from bidr.server.write_batcher import Adding, Writing
 from bidr.utils import deadline
-from bidr.utils.deadline import ending, in_time
+from bidr.utils.deadline import check_deadline, deadline_scope
 
 CONDITIONS = {"or": [{"n": number} for number in range(200)]}
 
@@ -32,11 +32,11 @@ def index(tmp_path_factory):
 
 
 def test_time_is_looked_at_only_where_it_is_said():
-    in_time()
-    with pytest.raises(OutOfTime), ending(time.monotonic() - 1):
-        in_time()
-    in_time()
-    assert isinstance(as_refusal(OutOfTime("over")), Late)
+    check_deadline()
+    with pytest.raises(SearchTimeoutError), deadline_scope(time.monotonic() - 1):
+        check_deadline()
+    check_deadline()
+    assert isinstance(as_refusal(SearchTimeoutError("over")), Late)
 
 
 @pytest.mark.parametrize(("where", "name"), [(attributes.Columns, "_mark_values"), (memory, "matches")])

@@ -79,10 +79,10 @@ def test_a_worker_that_is_told_to_end_while_it_begins_ends():
     server = SimpleNamespace(started=False, should_exit=False, server_state=SimpleNamespace(connections=set()))
 
     async def go():
-        ending = asyncio.create_task(drain(service, server))
+        deadline_scope = asyncio.create_task(drain(service, server))
         await asyncio.sleep(0.03)
         server.servers, server.started = [SimpleNamespace(close=lambda: None)], True
-        await asyncio.wait_for(ending, 60)
+        await asyncio.wait_for(deadline_scope, 60)
 
     asyncio.run(go())
     assert service.draining

@@ -11,7 +11,7 @@ from sample_training import CONFIG, files, losses
 import bidr
 from bidr.data.dataset import Dataset
 from bidr.data.types import Document, Query
-from bidr.errors import Stopped
+from bidr.errors import StoppedError
 from bidr.models.corpus_encoding import encode_rows, fingerprint
 from bidr.models.trainable_quantizer import SummedQuantizer
 from bidr.quantization import Codebooks
@@ -115,7 +115,7 @@ def test_stopped_while_codes_are_learned_it_goes_on_as_if_it_had_not_been(model,
         return value
 
     monkeypatch.setattr(frozen.Distilling, "train_step", watched)
-    with pytest.raises(Stopped, match="run the same command again"):
+    with pytest.raises(StoppedError, match="run the same command again"):
         train(many(), quick("star-distilled"), tmp_path / "cut")
     again = train(many(), quick("star-distilled"), tmp_path / "cut")
     assert len(taken) == 30

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from sample_training import CONFIG, DOCUMENTS, TRAIN, dataset, files, with_settings
 
-from bidr.errors import ConfigError, Stopped
+from bidr.errors import ConfigError, StoppedError
 from bidr.index.reader import IndexReader
 from bidr.models.corpus_encoding import encode_rows, fingerprint
 from bidr.pipeline.build import build
@@ -300,7 +300,7 @@ def test_a_recipe_that_is_stopped_again_and_again_ends_with_the_same_bytes(tmp_p
         try:
             train(dataset(), config, tmp_path / "cut")
             break
-        except Stopped:
+        except StoppedError:
             continue
     assert len(taken) == ALL_STEPS - (config.unify.epochs == 0) * 2 * STEPS, "no step may be taken twice"
     assert files(tmp_path / "cut") == files(tmp_path / "straight")

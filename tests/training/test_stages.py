@@ -7,7 +7,7 @@ import pytest
 from sample_training import CONFIG, DOCUMENTS, TRAIN, dataset, files, with_settings
 
 from bidr.data.positives import Pairs
-from bidr.errors import ConfigError, Stopped
+from bidr.errors import ConfigError, StoppedError
 from bidr.models.corpus_encoding import encode_rows, fingerprint
 from bidr.quantization import Codebooks
 from bidr.training import stages
@@ -77,7 +77,7 @@ def test_a_run_that_is_stopped_again_and_again_ends_with_the_same_bytes(whole, t
         try:
             train(dataset(), config, tmp_path / "cut")
             break
-        except Stopped:
+        except StoppedError:
             stopped += 1
     assert stopped == len(stops)
     assert len(taken) == 8 * STEPS, "no step may be taken twice"

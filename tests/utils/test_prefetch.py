@@ -1,4 +1,4 @@
-"""Work by several threads comes back in order, is taken a few items ahead, and fails where it failed."""
+"""A parallel map keeps the order of its items, reads few of them early, and raises where the function raised."""
 
 import threading
 import time
@@ -6,54 +6,54 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from bidr.utils.prefetch import together
+from bidr.utils.prefetch import ordered_parallel_map
 
 
 def test_results_keep_the_order_of_the_items():
-    def slow_first(item):
+    def square(item):
         time.sleep(0.02 if item % 5 == 0 else 0)
         return item * item
 
-    assert list(together(slow_first, range(40), 3)) == [item * item for item in range(40)]
+    assert list(ordered_parallel_map(square, range(40), 3)) == [item * item for item in range(40)]
 
 
-def test_items_are_taken_only_a_few_ahead():
-    taken = []
+def test_few_items_are_read_ahead_of_the_consumer():
+    read = []
 
-    def items():
+    def iter_items():
         for item in range(1_000):
-            taken.append(item)
+            read.append(item)
             yield item
 
-    found = together(str, items(), 2)
-    assert next(found) == "0"
-    assert len(taken) <= 6
-    found.close()
+    results = ordered_parallel_map(str, iter_items(), 2)
+    assert next(results) == "0"
+    assert len(read) <= 6
+    results.close()
 
 
-def test_what_fails_fails_at_its_place():
-    found = together(lambda item: 1 // item, [2, 1, 0, 1], 2)
-    assert [next(found), next(found)] == [0, 1]
+def test_an_exception_is_raised_at_the_position_of_its_item():
+    results = ordered_parallel_map(lambda item: 1 // item, [2, 1, 0, 1], 2)
+    assert [next(results), next(results)] == [0, 1]
     with pytest.raises(ZeroDivisionError):
-        next(found)
+        next(results)
 
 
-def test_what_nobody_waits_for_any_more_is_not_made(monkeypatch):
-    """Two at most are being made when it is closed; those that wait are given up."""
-    made, closing = [], threading.Event()
+def test_closing_cancels_the_items_that_have_not_started(monkeypatch):
+    """At most two items are being computed when the iterator is closed."""
+    computed, is_closing = [], threading.Event()
 
     class Pool(ThreadPoolExecutor):
-        def shutdown(self, **given):
-            super().shutdown(wait=False, **given)
-            closing.set()
+        def shutdown(self, **options):
+            super().shutdown(wait=False, **options)
+            is_closing.set()
             super().shutdown()
 
-    def make(item):
-        assert item == 0 or closing.wait(60)
-        made.append(item)
+    def compute(item):
+        assert item == 0 or is_closing.wait(60)
+        computed.append(item)
 
     monkeypatch.setattr("bidr.utils.prefetch.ThreadPoolExecutor", Pool)
-    found = together(make, range(100), 2)
-    next(found)
-    found.close()
-    assert set(made) <= {0, 1, 2}
+    results = ordered_parallel_map(compute, range(100), 2)
+    next(results)
+    results.close()
+    assert set(computed) <= {0, 1, 2}

@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from bidr.errors import BidrError, ConfigError, Stopped
+from bidr.errors import BidrError, ConfigError, StoppedError
 
 STOPPED, TO_PUT_RIGHT, OUR_FAULT, PIPE_CLOSED = 130, 2, 1, 141
 
@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def explain(error: BaseException) -> tuple[int, str]:
     """The exit code for an error, and what to tell the person who caused it."""
     if isinstance(error, BidrError):
-        return (STOPPED if isinstance(error, Stopped) else TO_PUT_RIGHT), str(error)
+        return (STOPPED if isinstance(error, StoppedError) else TO_PUT_RIGHT), str(error)
     if isinstance(error, KeyboardInterrupt):
         return STOPPED, "stopped; what was finished is kept: run the same command again to go on from there"
     refused = refusal(error)
@@ -87,7 +87,7 @@ def _run(args: list[str]) -> int:
     from bidr.cli.base import check_outputs
     from bidr.cli.registry import VERBS, overview
     from bidr.utils.files import write_json
-    from bidr.utils.progress import peer
+    from bidr.utils.progress import is_peer_process
 
     if not args or args[0] in ("-h", "--help", "help"):
         print(overview())
@@ -104,7 +104,7 @@ def _run(args: list[str]) -> int:
     verb = options.parse(kind, flags, f"bidr {name}", kind.defaults(flags))
     check_outputs(verb.outputs())
     shown = verb.run()
-    if peer():
+    if is_peer_process():
         return shown.code
     print(shown.text)
     if verb.json:

@@ -10,7 +10,7 @@ from bidr.cli.base import Folder, OptionalData, OptionalFile, OptionalFolder, Op
 from bidr.cli.last_index import remember
 from bidr.errors import ConfigError
 from bidr.utils.files import read_json
-from bidr.utils.step_timer import Seconds, Spent, counted, now
+from bidr.utils.step_timer import StepTime, StepTimes, read_clocks, record_steps
 
 if TYPE_CHECKING:
     from bidr.data.dataset import Dataset
@@ -78,8 +78,8 @@ class Build(Verb):
             "ram_budget": self.ram_budget,
             "lexical": self.lexical,
         }
-        started = now()
-        with counted() as spent:
+        started = read_clocks()
+        with record_steps() as spent:
             if self.vectors is not None:
                 how["plain"] = self._plain() if self.model is None else None
                 build_vectors(self.vectors, self.model, self.out, ids=self.ids, data=data, **how)
@@ -88,7 +88,7 @@ class Build(Verb):
                 raise ConfigError("--data without --model given; train a model first, or give --vectors")
             else:
                 build(data, self.model, self.out, device=self.device, learned_lists=self.learned_lists, **how)
-        took = took_by_step(spent, now() - started)
+        took = took_by_step(spent, read_clocks() - started)
         say(took.text)
         remember(self.out)
         following = f"next: bidr search --index {self.out} {asked}"
@@ -163,22 +163,22 @@ class Verify(Verb):
         from bidr.cli.format_index import size
         from bidr.index.live.live_index import LiveIndex
         from bidr.index.live.verify import files_of, verify_live
-        from bidr.utils.progress import bar
+        from bidr.utils.progress import show_progress
 
         with LiveIndex.open(self.index) as index:
             view = index.latest()
             files = files_of(view)
             whole = sum(count for _, count in files)
-            with bar("verify", whole, "bytes") as advance:
+            with show_progress("verify", whole, "bytes") as advance:
                 verify_live(view, advance)
         value = {"index": str(self.index), "generation": view.generation.name, "files": len(files), "bytes": whole}
         return Shown(f"{self.index}: {len(files)} files, {size(whole)}, every byte as it was written", value)
 
 
-def took_by_step(spent: Spent, whole: Seconds) -> Shown:
+def took_by_step(spent: StepTimes, whole: StepTime) -> Shown:
     """What a build took, by the clock and of the processor, and which steps most of it."""
     steps = dict(spent)
-    steps["other"] = whole - sum(spent.values(), Seconds())
+    steps["other"] = whole - sum(spent.values(), StepTime())
     said = ", ".join(f"{step} {own.cpu:.1f}" for step, own in steps.items() if own.cpu >= 0.05)
     value = {step: {"cpu": round(own.cpu, 3), "clock": round(own.clock, 3)} for step, own in steps.items()}
     text = f"built in {whole.clock:.1f} s; CPU time {whole.cpu:.1f} s: {said or 'hardly any'}"

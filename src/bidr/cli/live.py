@@ -46,7 +46,7 @@ class Add(Verb):
         from bidr.data.vector_source import open_vectors
         from bidr.index.storage.commit import WAIT
         from bidr.pipeline.open import has_text_encoder, open_writer
-        from bidr.utils.progress import bar
+        from bidr.utils.progress import show_progress
 
         count, left_out = check_documents(self.documents)
         rows = None if self.vectors is None else open_vectors(self.vectors, str(self.vectors), "ip")
@@ -63,7 +63,7 @@ class Add(Verb):
             if rows is not None:
                 check_vectors(rows, writer)
             before, done = writer.view.count, 0
-            with bar("add", count, "documents") as advance:
+            with show_progress("add", count, "documents") as advance:
                 for batch in _batches(self.documents):
                     writer.add(batch, None if rows is None else rows[done : done + len(batch)])
                     done += len(batch)

@@ -7,10 +7,10 @@ from typing import Annotated
 import tyro
 
 from bidr.cli.base import OptionalFile, OptionalFolder, Shown, Verb
-from bidr.errors import MissingExtra
+from bidr.errors import MissingExtraError
 from bidr.server.encoding.config import Encoding
 from bidr.server.limits import Limits
-from bidr.utils.system import cores
+from bidr.utils.system import available_cpus
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +30,7 @@ class Serve(Verb):
     """Port to listen on; 0: any that is free."""
     workers: int = 1
     """Processes that answer; they share the memory of the codes."""
-    threads: int = field(default_factory=lambda: min(4, cores()))
+    threads: int = field(default_factory=lambda: min(4, available_cpus()))
     """Threads of a worker that search; 0: none, one search after another."""
     writable: bool = False
     """Take documents: a process of its own is the index's one writer."""
@@ -53,7 +53,7 @@ class Serve(Verb):
             import prometheus_client  # noqa: F401
             import uvicorn  # noqa: F401
         except ImportError as error:
-            raise MissingExtra("bidr serve", error.name or "fastapi", "serve") from error
+            raise MissingExtraError("bidr serve", error.name or "fastapi", "serve") from error
         from dataclasses import replace
 
         from bidr.server.config import Settings, check, read_keys

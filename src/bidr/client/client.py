@@ -13,7 +13,7 @@ from bidr.client.requests import Asking, Question, Reply, Steps
 from bidr.client.retry import Retry
 from bidr.client.transport import attempts
 from bidr.data.types import Document, plain
-from bidr.errors import ConfigError, MissingExtra
+from bidr.errors import ConfigError, MissingExtraError
 from bidr.search.types import Answers, Options, QueryVectors, Texts
 from bidr.utils.array_types import Floats
 
@@ -246,5 +246,5 @@ def _httpx() -> ModuleType:
     try:
         import httpx
     except ImportError as error:
-        raise MissingExtra("bidr.Client", "httpx", "client") from error
+        raise MissingExtraError("bidr.Client", "httpx", "client") from error
     return httpx

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any, BinaryIO, cast
 
-from bidr.errors import DataError, MissingExtra
+from bidr.errors import DataError, MissingExtraError
 
 MAX_WINDOW_BYTES = 128 << 20
 """Largest history a decompressor may hold: what `zstd` decompresses without --long; `xz -9` needs half of it."""
@@ -37,7 +37,7 @@ def open_compressed(path: Path) -> IO[bytes]:
         try:
             import zstandard
         except ImportError as error:
-            raise MissingExtra(f"reading {path.name}", "zstandard", extra="data") from error
+            raise MissingExtraError(f"reading {path.name}", "zstandard", extra="data") from error
         return _buffered(_ZstdFile(path.open("rb"), path, zstandard))
     return path.open("rb", buffering=CHUNK_BYTES)
 

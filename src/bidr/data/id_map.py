@@ -9,7 +9,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from bidr.utils.external_sort import Spill
+from bidr.utils.external_sort import ExternalSorter
 
 RECORD = np.dtype([("hash", "<u8"), ("row", "<u8")])
 AT_ONCE, HELD = 8_192, 1 << 20
@@ -109,9 +109,9 @@ class Passed(NamedTuple):
 
 
 def pass_by(begin: Callable[[], Iterable[str]], near: Path) -> Passed:
-    """Look through ids, whatever their number in a few ten megabytes. `begin`: all of them, anew; `near`: see Spill."""
+    """Hash ids in bounded memory. `begin`: all of them, anew; `near`: the folder of an ExternalSorter."""
     digest, stream = xxhash.xxh3_128(), iter(begin())
-    with Spill(RECORD, near, HELD) as spill:
+    with ExternalSorter(RECORD, near, HELD) as spill:
         while some := [each.encode() for each in islice(stream, AT_ONCE)]:
             records = np.empty(len(some), dtype=RECORD)
             records["hash"] = [xxhash.xxh3_64_intdigest(each) for each in some]
@@ -121,8 +121,8 @@ def pass_by(begin: Callable[[], Iterable[str]], near: Path) -> Passed:
         return Passed(spill.count, digest.hexdigest(), _same(begin, spill))
 
 
-def _same(begin: Callable[[], Iterable[str]], spill: Spill) -> tuple[int, int] | None:
-    for records in spill.ranges():
+def _same(begin: Callable[[], Iterable[str]], spill: ExternalSorter) -> tuple[int, int] | None:
+    for records in spill.iter_buckets():
         ordered = records[np.argsort(records["hash"], kind="stable")]
         if found := same_id(ordered["hash"], ordered["row"], lambda rows: _at(begin(), rows)):
             return found

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from bidr.errors import LONGEST, AttributesError, DataError
+from bidr.errors import MAX_VALUE_CHARS, AttributesError, DataError
 
 REPLACEMENT = "\ufffd"
 _PANDAS_MISSING = ("NAType", "NaTType")
@@ -47,7 +47,7 @@ def is_missing(value: Any) -> bool:
 def format_value(value: Any) -> str:
     """A value and its type on one line, for error messages."""
     shown = " ".join(ascii(value).split()) if isinstance(value, str) else " ".join(repr(value).split())
-    shown = shown if len(shown) <= LONGEST else shown[: LONGEST - 3] + "..."
+    shown = shown if len(shown) <= MAX_VALUE_CHARS else shown[: MAX_VALUE_CHARS - 3] + "..."
     return shown if value is None else f"{shown} ({type(value).__name__})"
 
 

@@ -21,7 +21,7 @@ from bidr.data.readers.trec import Qrels
 from bidr.data.types import Document, Query
 from bidr.demo.python_source import PythonObject, documented, is_rich, read
 from bidr.errors import ConfigError, DataError
-from bidr.utils.progress import Advance, bar
+from bidr.utils.progress import ProgressCallback, show_progress
 
 LIMIT = 40_000
 _MOST_SHARED = 3
@@ -123,7 +123,7 @@ def _gather(roots: list[Path], limit: int) -> _Gathered:
     for module, path in (found for root in roots for found in _modules(root)):
         packages.setdefault(module.partition(".")[0], []).append((_hash(module), module, path))
     gathered = _Gathered(limit)
-    with bar("read installed packages", limit, "documents") as advance, _no_collection():
+    with show_progress("read installed packages", limit, "documents") as advance, _no_collection():
         poor = _take_turns(packages, gathered, advance, rich=True)
         _take_turns(poor, gathered, advance, rich=False)
     return gathered
@@ -142,7 +142,7 @@ def _no_collection() -> Iterator[None]:
 
 
 def _take_turns(
-    packages: dict[str, list[_Module]], gathered: _Gathered, advance: Advance, *, rich: bool
+    packages: dict[str, list[_Module]], gathered: _Gathered, advance: ProgressCallback, *, rich: bool
 ) -> dict[str, list[_Module]]:
     """Read a file of the package that has given least so far, until there are enough; return what was left unread."""
     waiting = {name: sorted(files, reverse=True) for name, files in packages.items()}

@@ -14,7 +14,7 @@ from tokenizers import Tokenizer
 from torch import Tensor, nn
 from torch.nn import functional
 
-from bidr.errors import ConfigError, MissingExtra, ModelError
+from bidr.errors import ConfigError, MissingExtraError, ModelError
 from bidr.export.onnx_check import Checked, Role, check
 from bidr.export.onnx_files import ABOUT, FORMAT, INT8, TOKENIZER, WHOLE, describe_files
 from bidr.models.bag_of_tokens import BagEncoder
@@ -255,4 +255,4 @@ def _need_packages() -> None:
         try:
             importlib.import_module(package)
         except ImportError as error:
-            raise MissingExtra("the export to ONNX", package, "onnx") from error
+            raise MissingExtraError("the export to ONNX", package, "onnx") from error

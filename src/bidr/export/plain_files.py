@@ -32,8 +32,8 @@ from bidr.index.vectors import write_npy_header
 from bidr.quantization.codebooks import Codebooks
 from bidr.utils.array_types import Rows
 from bidr.utils.faiss_loader import load_faiss
-from bidr.utils.files import NewFile, new_folder, remove, storage_errors, sync_file, sync_folder
-from bidr.utils.progress import bar
+from bidr.utils.files import NewFile, make_folder, remove, storage_errors, sync_file, sync_folder
+from bidr.utils.progress import show_progress
 
 ENGINES = ("scan", "lists", "hnsw")
 CODES, VECTORS, IDS_FILE, FAISS, README = "codes.npy", "vectors.npy", "ids.jsonl", "codes.faiss", "README.md"
@@ -73,7 +73,7 @@ def write_export(
     with storage_errors(out):
         try:
             remove(aside)
-            new_folder(aside)
+            make_folder(aside)
             leaving.write(aside, adapted or view.codebooks)
             with NewFile(aside / README) as file:
                 file.write(readme(view, engine, adapted or view.codebooks, asked or Asked(), leaving.named).encode())
@@ -116,7 +116,7 @@ class _Leaving:
         return self.view.count
 
     def write(self, folder: Path, codebooks: Codebooks) -> None:
-        with bar("export", len(self), "documents") as advance:
+        with show_progress("export", len(self), "documents") as advance:
             _write_rows(folder / CODES, np.dtype(np.uint8), (len(self), codebooks.books), self._codes())
             _write_rows(folder / VECTORS, self._dtype, (len(self), self.view.vectors.dim), self._vectors(advance))
         for name, field in ARRAYS.items():

@@ -17,8 +17,8 @@ from bidr.quantization import Codebooks
 from bidr.quantization.torch_kmeans import encode_on
 from bidr.tokenization.token_store import TokenRows, Tokens, TokenStore
 from bidr.utils.files import storage_errors, sync_file, write_json
-from bidr.utils.prefetch import OnItsWay, ahead
-from bidr.utils.progress import bar
+from bidr.utils.prefetch import AsyncHostCopy, prefetch
+from bidr.utils.progress import show_progress
 
 TOKENS_AT_ONCE = {"cpu": 16_384, "cuda": 262_144}
 ROWS_AT_ONCE = 4_096
@@ -47,12 +47,12 @@ def encode_rows(
     out = np.empty((len(rows), encoder.dim), dtype=dtype)
     lengths = source.lengths()[rows]
     groups = list(like_lengths(lengths, TOKENS_AT_ONCE[encoder.device.type], ROWS_AT_ONCE))
-    coming: deque[OnItsWay] = deque()
+    coming: deque[AsyncHostCopy] = deque()
     with torch.inference_mode():
         training = encoder.training
         encoder.eval()
-        for number, tokens in enumerate(ahead(lambda places: source.batch(rows[places]), groups)):
-            coming.append(OnItsWay(encoder.encode(tokens).float()))
+        for number, tokens in enumerate(prefetch(lambda places: source.batch(rows[places]), groups)):
+            coming.append(AsyncHostCopy(encoder.encode(tokens).float()))
             if number:
                 out[groups[number - 1]] = coming.popleft().wait().numpy()
         if coming:
@@ -85,7 +85,7 @@ def encode_corpus(
         if not done:  # a disk that is full later could not say so: writing would end the process
             with path.open("r+b") as opened:
                 os.posix_fallocate(opened.fileno(), 0, path.stat().st_size)
-        with bar(label, len(source), "documents", done) as advance:
+        with show_progress(label, len(source), "documents", done) as advance:
             step = BLOCK_ROWS[encoder.device.type]
             for start in range(done, len(source), step):
                 rows = np.arange(start, min(start + step, len(source)))

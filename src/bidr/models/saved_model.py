@@ -24,7 +24,14 @@ from bidr.models.encoder import Encoder
 from bidr.quantization import Codebooks
 from bidr.quantization.learned_ivf import LearnedLists
 from bidr.utils.array_types import Floats
-from bidr.utils.files import PIECE, open_to_read, parse_signed_json, read_up_to, storage_errors, write_signed_json
+from bidr.utils.files import (
+    BUFFER_BYTES,
+    open_to_read,
+    parse_signed_json,
+    read_up_to,
+    storage_errors,
+    write_signed_json,
+)
 
 FORMAT, MOST_ABOUT = 1, 64 << 20
 # Those of a model.json without a checksum, of either kind, as it was written before there was one.
@@ -215,7 +222,7 @@ def update_from(digest: Any, path: Path) -> None:
     """Add the content of a file of a model to a digest, in pieces."""
     try:
         with open_to_read(path) as content:
-            while piece := content.read(PIECE):
+            while piece := content.read(BUFFER_BYTES):
                 digest.update(piece)
     except OSError as error:
         raise ModelError(f"{path} cannot be read ({error.strerror}); restore it or train the model again") from error

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bidr.errors import MissingExtra, ModelError
+from bidr.errors import MissingExtraError, ModelError
 from bidr.models.encoder import Encoder, Prompts
 from bidr.models.kernels.varlen import compile_layers, encode_packed, packable
 from bidr.tokenization.token_store import TokenRows, Tokens
@@ -55,7 +55,7 @@ class TransformerEncoder(Encoder):
         try:
             from sentence_transformers import SentenceTransformer
         except ImportError as error:
-            raise MissingExtra("a transformer encoder", "sentence-transformers", "transformers") from error
+            raise MissingExtraError("a transformer encoder", "sentence-transformers", "transformers") from error
         try:
             model = SentenceTransformer(name, device="cpu", trust_remote_code=False)
             model = _adapt(model.float(), pooling, projection, normalise, seed)

@@ -39,8 +39,8 @@ from bidr.quantization.kmeans import add_rows
 from bidr.quantization.opq import encode_blocks
 from bidr.quantization.pq_training import FIT_ROWS, fit
 from bidr.utils.array_types import Codes
-from bidr.utils.progress import say, silent
-from bidr.utils.step_timer import Seconds, counted
+from bidr.utils.progress import hide_progress, say
+from bidr.utils.step_timer import StepTime, record_steps
 
 # As many as links are chosen from, and a few more; what takes long is done with some of them, in turns.
 DOCUMENTS, PASSES = LOOKED_THROUGH + 1_000, 3
@@ -113,7 +113,7 @@ def processor() -> str:
 
 def measure_here(asked: Asked) -> dict[int, Rates]:
     """The same in this process, which should use one core alone."""
-    with tempfile.TemporaryDirectory(prefix="bidr-rates-") as name, silent():
+    with tempfile.TemporaryDirectory(prefix="bidr-rates-") as name, hide_progress():
         source = _vectors(Path(name) / "vectors.npy", asked)
         _compile(asked, source)
         ready = {bits: _ready(source, asked.code_bytes * 8 // bits, 1 << bits) for bits in asked.bits}
@@ -263,10 +263,10 @@ def _writing(asked: Asked, ready: _Ready, source: VectorRows) -> dict[str, float
     how = {"stored": asked.stored, "dims": asked.stored_dims, "unit": True, "engine": "scan"}
     names = _names(asked, DOCUMENTS)
     postings = counted_words(each.text for each in names.get("documents", ())[:SPLIT]).postings
-    with tempfile.TemporaryDirectory(prefix="bidr-rates-") as folder, counted() as spent:
+    with tempfile.TemporaryDirectory(prefix="bidr-rates-") as folder, record_steps() as spent:
         build_index(folder, codebooks=ready.codebooks, codes=ready.codes, vectors=source, **how, **names)  # type: ignore[arg-type]
     steps = {"ordering": "order", "placing": "codes", "writing": "vectors", "naming": "names", "splitting": "words"}
-    rates = {rate: spent.get(step, Seconds()).cpu / DOCUMENTS for rate, step in steps.items()}
+    rates = {rate: spent.get(step, StepTime()).cpu / DOCUMENTS for rate, step in steps.items()}
     return rates | {"splitting": rates["splitting"] / max(1.0, postings)}
 
 

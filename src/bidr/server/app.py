@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from typing import Any, TypeVar
 
-from bidr.errors import IndexFolderError, OutOfTime
+from bidr.errors import IndexFolderError, SearchTimeoutError
 from bidr.search.types import QueryVectors
 from bidr.server import search_request as asking
 from bidr.server.asgi import BINARY, CLOSE, JSON, Bodies, Call, Gone, Receive, Reply, Scope, Send, as_json, send_reply
@@ -199,7 +199,7 @@ class Endpoint:
             )
         except Exception as error:
             refused = as_refusal(error)
-            if refused is None or (refused.status >= 500 and not isinstance(error, Refused | OutOfTime)):
+            if refused is None or (refused.status >= 500 and not isinstance(error, Refused | SearchTimeoutError)):
                 log_fault("fault", error, path=self.path)
             reply = refuse(refused) if refused else FAULT
         finally:

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Protocol, TypeVar
 
 from bidr.data.attributes import check_attributes
-from bidr.errors import AttributesError, written
+from bidr.errors import AttributesError, to_short_json
 from bidr.index.vectors import MAX_VALUES as STORED
 from bidr.server.asgi import JSON, Call, Reply, as_json
 from bidr.server.errors import Conflict, Forbidden, Invalid, as_refusal
@@ -63,14 +63,14 @@ class Documents:
         if type(replace) is not bool:
             raise Invalid(
                 "replace is not a truth value",
-                given=written(replace),
+                given=to_short_json(replace),
                 expected="true or false",
                 hint="send it without quotes, or leave it out",
             )
         if type(listed) is not list or not 1 <= len(listed) <= self.limits.documents:
             raise Invalid(
                 "documents are no list, or none, or too many",
-                given=f"{len(listed)} documents" if isinstance(listed, list) else written(listed),
+                given=f"{len(listed)} documents" if isinstance(listed, list) else to_short_json(listed),
                 expected=f"a list of 1 to {self.limits.documents}",
                 hint="send several requests (limit.documents)",
             )
@@ -137,7 +137,7 @@ class Documents:
                 ids = [given[0] for given in fields]
                 raise Conflict(
                     "an id is given twice",
-                    given=written(next(name for name in last if ids.count(name) > 1)),
+                    given=to_short_json(next(name for name in last if ids.count(name) > 1)),
                     expected="each once",
                     hint='leave one out, or send "replace": true',
                 )
@@ -179,7 +179,7 @@ def _document(number: int, given: Any) -> list[Any]:
     if type(given) is not dict:
         raise Invalid(
             f"{where} is not an object",
-            given=written(given),
+            given=to_short_json(given),
             expected=f"an object with {', '.join(FIELDS)}",
             hint='send at least {"id": "...", "text": "..."}',
         )
@@ -187,7 +187,7 @@ def _document(number: int, given: Any) -> list[Any]:
         if name not in FIELDS:
             raise Invalid(
                 f"{where}: unknown field",
-                given=written(name),
+                given=to_short_json(name),
                 expected=", ".join(FIELDS),
                 hint="put it into attributes, or leave it out",
             )
@@ -199,7 +199,7 @@ def _id(where: str, given: dict[str, Any]) -> str:
     if type(name) is not str or not 0 < len(name) <= LONGEST_ID:
         raise Invalid(
             f"{where}: id is missing, or cannot be one",
-            given=written(name) if "id" in given else "none",
+            given=to_short_json(name) if "id" in given else "none",
             expected=f"a string of 1 to {LONGEST_ID} characters",
             hint="give each document an id of its own",
         )
@@ -211,7 +211,7 @@ def _words(where: str, given: dict[str, Any]) -> list[str]:
     if not all(type(word) is str for word in words):
         raise Invalid(
             f"{where}: title or text is not a string",
-            given=written(next(word for word in words if type(word) is not str)),
+            given=to_short_json(next(word for word in words if type(word) is not str)),
             expected="strings",
             hint="leave out what there is not",
         )
@@ -226,8 +226,8 @@ def _attributes(where: str, given: Any) -> dict[str, Any] | None:
     for key, value in (checked or {}).items():
         if isinstance(value, int | float) and abs(value) > LARGEST_NUMBER:
             raise Invalid(
-                f"{where}: attribute {written(key)}",
-                given=written(value),
+                f"{where}: attribute {to_short_json(key)}",
+                given=to_short_json(value),
                 expected="a number of at most 2^62 in size",
                 hint="send it as a string, or leave it out",
             )

@@ -6,12 +6,12 @@ from bidr.errors import (
     BidrError,
     ConfigError,
     DataError,
-    Explained,
+    DetailedError,
     IndexFolderError,
     ModelError,
-    OutOfTime,
+    SearchTimeoutError,
     StorageError,
-    written,
+    to_short_json,
 )
 
 LONGEST = 200
@@ -152,11 +152,11 @@ def as_refusal(error: BaseException) -> Refused | None:
     """What an error of the library says to a client; None: a fault of the server, of which nothing is told."""
     if isinstance(error, Refused):
         return error
-    if isinstance(error, Explained):
+    if isinstance(error, DetailedError):
         return Invalid(error.what, given=error.given, expected=error.expected, hint=error.hint)
     if isinstance(error, ConfigError | DataError):
         return Invalid(str(error))
-    if isinstance(error, OutOfTime):
+    if isinstance(error, SearchTimeoutError):
         return Late(OVER, hint="ask with fewer conditions, fewer queries at once, or fewer candidates")
     if isinstance(error, IndexFolderError | ModelError | StorageError):
         return Overloaded(5.0, "the index cannot be read or written at the moment", hint="the server's log says why")
@@ -179,7 +179,7 @@ def describe(error: Refused) -> dict[str, Any]:
 def _short(value: Any) -> str | None:
     if value is None:
         return None
-    shown = value if isinstance(value, str) else written(value, LONGEST)
+    shown = value if isinstance(value, str) else to_short_json(value, LONGEST)
     shown = _encodable(shown)
     return shown if len(shown) <= LONGEST else shown[: LONGEST - 3] + "..."
 

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from bidr.errors import written
+from bidr.errors import to_short_json
 from bidr.index.filters.filter_expression import size_of
 from bidr.server.asgi import parameters_of
 from bidr.server.errors import Invalid
@@ -131,7 +131,7 @@ def _number(given: Any, name: str, most: int, least: int = 1) -> int:
     if type(given) is not int or not least <= given <= most:
         raise Invalid(
             f"{name} cannot be asked for so",
-            given=written(given),
+            given=to_short_json(given),
             expected=f"a whole number from {least} to {most}",
             hint=f"{LEAVE_OUT}; whoever runs the server sets the limit",
         )
@@ -142,7 +142,7 @@ def _weight(given: Any, name: str) -> float:
     if type(given) not in (float, int) or not abs(given) <= HEAVIEST:
         raise Invalid(
             f"{name} cannot be asked for so",
-            given=written(given),
+            given=to_short_json(given),
             expected=f"a number from -{HEAVIEST:g} to {HEAVIEST:g}",
             hint=LEAVE_OUT,
         )
@@ -153,7 +153,7 @@ def _truth(given: Any, name: str) -> bool:
     if type(given) is not bool:
         raise Invalid(
             f"{name} is not a truth value",
-            given=written(given),
+            given=to_short_json(given),
             expected="true or false",
             hint="send it without quotes",
         )
@@ -164,7 +164,7 @@ def _filter(given: Any, limits: Limits) -> dict[str, Any]:
     if type(given) is not dict or not given:
         raise Invalid(
             "the filter has no conditions",
-            given=written(given),
+            given=to_short_json(given),
             expected='conditions by attribute, such as {"lang": "en"}',
             hint="leave it out to search all documents",
         )
@@ -184,7 +184,7 @@ def _model(given: Any) -> str:
     if type(given) is not str or not given:
         raise Invalid(
             "model is not a fingerprint",
-            given=written(given),
+            given=to_short_json(given),
             expected="a string: the fingerprint of the model that made the vectors",
             hint="GET /v1/index says that of the index; or leave it out",
         )

@@ -11,7 +11,7 @@ from bidr.server.index_holder import Serving
 from bidr.server.response import Numbers, body_of, result_of
 from bidr.server.search_request import Asked
 from bidr.utils.array_types import Floats, Rows
-from bidr.utils.deadline import ending
+from bidr.utils.deadline import deadline_scope
 
 AT_ONCE = 8
 
@@ -49,7 +49,7 @@ def search(serving: Serving, asked: Asked, queries: QueryVectors, deadline: floa
                 hint="ask fewer queries at once, with fewer candidates",
             )
         part = QueryVectors(queries.codes[start : start + AT_ONCE], queries.vectors[start : start + AT_ONCE])
-        with ending(deadline):
+        with deadline_scope(deadline):
             found = _found(serving, asked, part, asked.texts[start : start + AT_ONCE] if asked.texts else None)
         _, candidates, reads, ranking = found.timings
         totals = Timings(encode, totals.candidates + candidates, totals.reads + reads, totals.ranking + ranking)

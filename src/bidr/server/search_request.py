@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import orjson
 
-from bidr.errors import written
+from bidr.errors import to_short_json
 from bidr.server.errors import Invalid, Refused
 from bidr.server.limits import Limits
 from bidr.server.query_params import OPTIONS, Options, Rules, Said, options_of
@@ -55,7 +55,7 @@ def object_of(body: bytes, fields: Iterable[str]) -> dict[str, Any]:
     if not isinstance(given, dict):
         raise Invalid(
             "the body is not an object",
-            given=written(given),
+            given=to_short_json(given),
             expected=f"an object with {', '.join(fields)}",
             hint="GET /openapi.json has examples",
         )
@@ -63,7 +63,7 @@ def object_of(body: bytes, fields: Iterable[str]) -> dict[str, Any]:
     for name in given:
         if name not in known:
             raise Invalid(
-                "a field that is not known", given=written(name), expected=", ".join(known), hint="leave it out"
+                "a field that is not known", given=to_short_json(name), expected=", ".join(known), hint="leave it out"
             )
     return given
 
@@ -159,14 +159,14 @@ def matrix(rows: list[Any], dim: int, what: str = "vectors", largest: float = LA
         if type(row) is not list or len(row) != dim:
             raise Invalid(
                 f"{what}: number {number} is not of the dimensions of this index",
-                given=f"{len(row)} numbers" if type(row) is list else written(row),
+                given=f"{len(row)} numbers" if type(row) is list else to_short_json(row),
                 expected=f"{dim} numbers",
                 hint="use the model of this index (GET /v1/index)",
             )
         if not NUMBERS.issuperset(map(type, row)):
             raise Invalid(
                 f"{what}: number {number} holds what is not a number",
-                given=written(next(each for each in row if type(each) not in NUMBERS)),
+                given=to_short_json(next(each for each in row if type(each) not in NUMBERS)),
                 expected="numbers alone",
                 hint="send a vector's numbers without quotes, and none that is null",
             )
@@ -199,7 +199,7 @@ def _texts(given: Any, limits: Limits) -> list[str]:
     if type(given) is not list or not all(type(text) is str for text in given):
         raise Invalid(
             "texts are not strings",
-            given=written(given),
+            given=to_short_json(given),
             expected="a list of strings",
             hint='for one query send ["its words"]',
         )
@@ -219,7 +219,7 @@ def _vectors(given: Any, limits: Limits, dim: int) -> Floats:
     if type(given) is not list:
         raise Invalid(
             "vectors are no list",
-            given=written(given),
+            given=to_short_json(given),
             expected="a list of lists of numbers",
             hint="for one query send [[...]]",
         )

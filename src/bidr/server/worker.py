@@ -164,11 +164,11 @@ async def serve(settings: Settings, listening: socket.socket) -> None:
     worker = Worker(service)
     server = server_of(service)
     loop = asyncio.get_running_loop()
-    ending: list[asyncio.Task[None]] = []
+    deadline_scope: list[asyncio.Task[None]] = []
 
     def stop() -> None:
-        if not ending:
-            ending.append(loop.create_task(drain(service, server)))
+        if not deadline_scope:
+            deadline_scope.append(loop.create_task(drain(service, server)))
 
     loop.add_signal_handler(signal.SIGTERM, stop)
     loop.add_signal_handler(signal.SIGINT, lambda: None)  # a terminal sends it to all; the supervisor says when

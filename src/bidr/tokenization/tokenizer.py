@@ -16,9 +16,9 @@ from bidr.errors import ConfigError, DataError
 from bidr.tokenization.token_store import FORMAT, Tokens, TokenStore
 from bidr.tokenization.word_cache import SeenWords, splits_at_signs
 from bidr.utils.files import storage_errors, sync_file, sync_folder, write_json
-from bidr.utils.prefetch import together
-from bidr.utils.progress import Advance, bar
-from bidr.utils.system import cores
+from bidr.utils.prefetch import ordered_parallel_map
+from bidr.utils.progress import ProgressCallback, show_progress
+from bidr.utils.system import available_cpus
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -78,7 +78,7 @@ def tokenise(
     with storage_errors(folder):
         try:
             aside.mkdir(parents=True)
-            with bar("tokenise", total, "texts") if total else _silent() as advance:
+            with show_progress("tokenise", total, "texts") if total else _silent() as advance:
                 _write(encoder.blocks(texts), aside, wanted, advance)
             shutil.rmtree(folder, ignore_errors=True)
             aside.rename(folder)
@@ -88,7 +88,7 @@ def tokenise(
     return TokenStore.open(folder)
 
 
-def _silent() -> AbstractContextManager[Advance]:
+def _silent() -> AbstractContextManager[ProgressCallback]:
     def advance(done: int = 1, note: str = "") -> None:
         pass
 
@@ -132,7 +132,7 @@ def _with_rows(ids: NDArray[np.int32], lengths: NDArray[np.int64], rows: dict[in
     return _Block(np.concatenate([*parts, ids[done:]]), lengths.tolist())
 
 
-def _write(blocks: Iterator[_Block], folder: Path, meta: dict[str, Any], advance: Advance) -> None:
+def _write(blocks: Iterator[_Block], folder: Path, meta: dict[str, Any], advance: ProgressCallback) -> None:
     lengths = []
     with (folder / "tokens.bin").open("wb") as out:
         for block in blocks:
@@ -175,7 +175,7 @@ class Tokeniser:
         unknown = getattr(self.tokenizer.model, "unk_token", None)
         self.filler = (self.tokenizer.token_to_id(unknown) if unknown else None) or 0
         pays = by_words and splits_at_signs(self.tokenizer)
-        self.threads = min(cores(), _MOST_THREADS) if pays else 0
+        self.threads = min(available_cpus(), _MOST_THREADS) if pays else 0
 
     def __call__(self, texts: Sequence[str]) -> Tokens:
         """Ragged rows, one a text."""
@@ -186,7 +186,7 @@ class Tokeniser:
         if not self.threads:
             return (_block(self._encode(part)) for part in parts)
         words = SeenWords(self.tokenizer, self.max_length)
-        return together(lambda part: self._by_words(part, words), parts, self.threads)
+        return ordered_parallel_map(lambda part: self._by_words(part, words), parts, self.threads)
 
     def _by_words(self, texts: list[str], words: SeenWords) -> _Block:
         """The same tokens sooner; the few texts that cannot be had this way are tokenised whole."""

@@ -1,30 +1,30 @@
-"""When a search must end: said once around it, looked at by what may take long within."""
+"""Search deadline, kept in a ContextVar; long loops call `check_deadline()`."""
 
 import time
 from contextvars import ContextVar, Token
 from math import inf
 
-from bidr.errors import OutOfTime
+from bidr.errors import SearchTimeoutError
 
-_until: ContextVar[float] = ContextVar("until", default=inf)
+_deadline: ContextVar[float] = ContextVar("deadline", default=inf)
 
 
-class ending:
-    """`with ending(deadline)`: what looks at the time within stops after it. Of time.monotonic(), for this thread."""
+class deadline_scope:
+    """Set the deadline (as of `time.monotonic()`) for the block and this thread."""
 
     def __init__(self, deadline: float) -> None:
-        self._deadline = deadline
-        self._before: Token[float] | None = None
+        self._value = deadline
+        self._token: Token[float] | None = None
 
     def __enter__(self) -> None:
-        self._before = _until.set(self._deadline)
+        self._token = _deadline.set(self._value)
 
     def __exit__(self, *error: object) -> None:
-        if self._before is not None:
-            _until.reset(self._before)
+        if self._token is not None:
+            _deadline.reset(self._token)
 
 
-def in_time() -> None:
-    """Raise OutOfTime when it is over."""
-    if time.monotonic() > _until.get():
-        raise OutOfTime("the time for this search is over; ask for less at once")
+def check_deadline() -> None:
+    """Raise SearchTimeoutError if the deadline has passed."""
+    if time.monotonic() > _deadline.get():
+        raise SearchTimeoutError("the search exceeded its time limit; send fewer queries or conditions at once")

@@ -1,4 +1,4 @@
-"""Records sorted by hash in bounded memory: sorted runs in a file without a name, read back one range at a time."""
+"""Sort records by hash in bounded memory: bucketed runs in an anonymous temporary file, read back by bucket."""
 
 import os
 import tempfile
@@ -13,22 +13,25 @@ import numpy.typing as npt
 from bidr.utils.files import storage_errors
 
 Records = npt.NDArray[Any]
-RANGES = 256
+BUCKETS = 256
 
 
-class Spill:
-    """Takes records with a field "hash" (64 bits) and gives them back by ranges of it, lowest first.
+class ExternalSorter:
+    """Bucket sort of records with a 64-bit field "hash" by its first byte.
 
-    held: records that wait in memory; what is more goes to disk, in the first folder above `near` that is there.
+    Args:
+        dtype: the type of a record.
+        folder: where the temporary file goes, or in the nearest existing parent.
+        buffer_records: records to hold in memory before they are written as a run.
     """
 
-    def __init__(self, dtype: np.dtype[Any], near: Path, held: int) -> None:
-        self.dtype, self.near, self.held = dtype, near, held
-        self.count = self._waits = 0
-        self._parts: list[Records] = []
+    def __init__(self, dtype: np.dtype[Any], folder: Path, buffer_records: int) -> None:
+        self.dtype, self.folder, self.buffer_records = dtype, folder, buffer_records
+        self.count = self._buffered = 0
+        self._buffer: list[Records] = []
         self._file: IO[bytes] | None = None
-        self._runs: list[npt.NDArray[np.int64]] = []
-        """Where each range begins in each run, and where the last one ends: in records from the file's start."""
+        self._run_offsets: list[npt.NDArray[np.int64]] = []
+        """For each run: where each bucket starts and the last one ends, in records from the start of the file."""
 
     def __enter__(self) -> Self:
         return self
@@ -38,49 +41,49 @@ class Spill:
             self._file.close()
 
     def add(self, records: Records) -> None:
-        self._parts.append(records)
-        self._waits += len(records)
+        self._buffer.append(records)
+        self._buffered += len(records)
         self.count += len(records)
-        if self._waits >= self.held:
-            self._write()
+        if self._buffered >= self.buffer_records:
+            self._write_run()
 
-    def ranges(self) -> Iterator[Records]:
-        """All records, once: each time those whose hash has the next first byte, in the order in which they came."""
+    def iter_buckets(self) -> Iterator[Records]:
+        """Yield the records of each bucket, in order of insertion; to be called once."""
         if self._file is None:
-            records, edges = self._divided()
-            yield from (records[low:high] for low, high in pairwise(edges))
+            records, offsets = self._sort_buffer()
+            yield from (records[start:end] for start, end in pairwise(offsets))
             return
-        if self._waits:
-            self._write()
-        for number in range(RANGES):
-            parts = [self._read(int(edges[number]), int(edges[number + 1])) for edges in self._runs]
+        if self._buffered:
+            self._write_run()
+        for bucket in range(BUCKETS):
+            parts = [self._read(int(offsets[bucket]), int(offsets[bucket + 1])) for offsets in self._run_offsets]
             yield np.concatenate(parts)
 
-    def _divided(self) -> tuple[Records, npt.NDArray[np.int64]]:
-        """What waits and then waits no more, by the first byte of the hash, and where each of these begins."""
-        records = np.concatenate([np.empty(0, self.dtype), *self._parts])
-        self._parts, self._waits = [], 0
-        first = (records["hash"] >> np.uint64(56)).astype(np.uint8)
-        edges = np.concatenate(([0], np.cumsum(np.bincount(first, minlength=RANGES))))
-        return records[np.argsort(first, kind="stable")], edges
+    def _sort_buffer(self) -> tuple[Records, npt.NDArray[np.int64]]:
+        """Empty the buffer: return its records sorted by bucket, and where each bucket starts."""
+        records = np.concatenate([np.empty(0, self.dtype), *self._buffer])
+        self._buffer, self._buffered = [], 0
+        buckets = (records["hash"] >> np.uint64(56)).astype(np.uint8)
+        offsets = np.concatenate(([0], np.cumsum(np.bincount(buckets, minlength=BUCKETS))))
+        return records[np.argsort(buckets, kind="stable")], offsets
 
-    def _write(self) -> None:
-        before = self.count - self._waits
-        records, edges = self._divided()
-        with storage_errors(self.near):
+    def _write_run(self) -> None:
+        start = self.count - self._buffered
+        records, offsets = self._sort_buffer()
+        with storage_errors(self.folder):
             if self._file is None:
-                folder = next(each for each in (self.near, *self.near.absolute().parents) if each.is_dir())
+                folder = next(path for path in (self.folder, *self.folder.absolute().parents) if path.is_dir())
                 self._file = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115
-            left = records.view(np.uint8).data
-            while len(left):
-                left = left[self._file.write(left) :]
-        self._runs.append(before + edges)
+            remaining = records.view(np.uint8).data
+            while len(remaining):
+                remaining = remaining[self._file.write(remaining) :]
+        self._run_offsets.append(start + offsets)
 
-    def _read(self, low: int, high: int) -> Records:
+    def _read(self, start: int, end: int) -> Records:
         assert self._file is not None
         size = self.dtype.itemsize
-        with storage_errors(self.near):
-            content = os.pread(self._file.fileno(), (high - low) * size, low * size)
-            if len(content) != (high - low) * size:
-                raise OSError(f"{len(content)} bytes where {(high - low) * size} were written")
+        with storage_errors(self.folder):
+            content = os.pread(self._file.fileno(), (end - start) * size, start * size)
+            if len(content) != (end - start) * size:
+                raise OSError(f"read {len(content)} bytes of a temporary file, expected {(end - start) * size}")
         return np.frombuffer(content, dtype=self.dtype)

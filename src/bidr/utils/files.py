@@ -1,4 +1,4 @@
-"""Writing files so that a crash or a full disk never leaves half of one under its final name."""
+"""Crash-safe file writes, and reads that refuse anything but regular files."""
 
 import errno
 import json
@@ -12,12 +12,12 @@ from typing import IO, Any, Self
 
 from bidr.errors import BidrError, StorageError
 
-PIECE = 1 << 20
-MOST_HOLLOW, SPARSE_FROM = 64, 64 << 20
-"""How many times as long as what it takes on the disk a file may be, of so many bytes or more."""
-SIGNATURE = "xxh3"
+BUFFER_BYTES = 1 << 20
+MAX_SPARSE_RATIO, MIN_SPARSE_BYTES = 64, 64 << 20
+"""Files of at least MIN_SPARSE_BYTES may be this many times as long as their allocated blocks."""
+CHECKSUM_KEY = "xxh3"
 """The key of a JSON file's own checksum."""
-REFUSALS = {
+DISK_ERRORS = {
     errno.ENOSPC: "no space left on the disk; free some or choose another folder",
     errno.EDQUOT: "the disk quota is used up; free some or choose another folder",
     errno.EROFS: "the file system is read-only; choose another folder",
@@ -25,7 +25,7 @@ REFUSALS = {
     errno.EFBIG: "the file would be larger than the file system or its limit allows",
     errno.EIO: "the disk reports an input/output error",
 }
-KINDS = {
+IRREGULAR_KINDS = {
     stat.S_IFLNK: "a symbolic link",
     stat.S_IFIFO: "a FIFO",
     stat.S_IFSOCK: "a socket",
@@ -36,7 +36,7 @@ KINDS = {
 
 
 class IrregularFileError(StorageError, OSError):
-    """A path that must name a regular file names something else. An OSError too, for those who handle these."""
+    """A path expected to name a regular file names something else. Also an OSError, for callers that handle these."""
 
     def __init__(self, path: Path, kind: str) -> None:
         super().__init__(errno.EINVAL, f"{kind}, expected a regular file", str(path))
@@ -48,14 +48,14 @@ class IrregularFileError(StorageError, OSError):
 def open_regular(path: Path, flags: int, mode: int = 0o666, *, follow: bool = False) -> int:
     """Open a regular file and return its descriptor; never block, and never open anything else.
 
-    Others may have put a FIFO (which would block) or a symbolic link (which would create or overwrite a file elsewhere)
-    under a name that they can predict. What is found is checked on the open descriptor, so it cannot be exchanged.
+    Other users may have created a FIFO (which would block) or a symbolic link (which would create or overwrite a file
+    elsewhere) under a predictable name. The check uses the open descriptor, so the file cannot be swapped in between.
 
     Args:
         path: the file.
-        flags: as for `os.open`; with O_CREAT give O_EXCL too.
+        flags: as for `os.open`; O_CREAT requires O_EXCL.
         mode: permissions of a new file, before the umask.
-        follow: accept a symbolic link to a regular file, for what is only read.
+        follow: accept a symbolic link to a regular file (for files that are only read).
     """
     try:
         handle = os.open(path, flags | (0 if follow else os.O_NOFOLLOW) | os.O_NONBLOCK | os.O_CLOEXEC, mode)
@@ -64,7 +64,7 @@ def open_regular(path: Path, flags: int, mode: int = 0o666, *, follow: bool = Fa
         if kind is None:
             raise
         raise IrregularFileError(path, kind) from error
-    kind = KINDS.get(stat.S_IFMT(os.fstat(handle).st_mode))
+    kind = IRREGULAR_KINDS.get(stat.S_IFMT(os.fstat(handle).st_mode))
     if kind is not None:
         os.close(handle)
         raise IrregularFileError(path, kind)
@@ -73,18 +73,18 @@ def open_regular(path: Path, flags: int, mode: int = 0o666, *, follow: bool = Fa
 
 def _irregular_kind(path: Path, *, follow: bool) -> str | None:
     with suppress(OSError):
-        return KINDS.get(stat.S_IFMT(path.stat(follow_symlinks=follow).st_mode))
+        return IRREGULAR_KINDS.get(stat.S_IFMT(path.stat(follow_symlinks=follow).st_mode))
     return None
 
 
 def read_regular(path: Path) -> bytes:
-    """Read a whole regular file; a FIFO of that name is refused instead of waited for."""
-    with open_to_read(path) as opened:
-        return opened.read()
+    """Return the content of a regular file; refuse a FIFO instead of blocking on it."""
+    with open_to_read(path) as file:
+        return file.read()
 
 
 def open_lock(path: Path) -> IO[str]:
-    """Open a file to lock with `flock`; it is created where there is none."""
+    """Open a file to lock with `flock`, creating it if necessary."""
     while True:
         with suppress(FileNotFoundError):
             return os.fdopen(open_regular(path, os.O_RDWR), "r+", encoding="utf-8")
@@ -94,26 +94,26 @@ def open_lock(path: Path) -> IO[str]:
 
 @contextmanager
 def storage_errors(path: Path) -> Iterator[None]:
-    """Turn what the disk refuses into one clear error that names the file."""
+    """Convert disk errors (full, read-only, ...) to a StorageError that names the file."""
     try:
         yield
     except OSError as error:
-        if error.errno not in REFUSALS:
+        if error.errno not in DISK_ERRORS:
             raise
-        raise StorageError(f"cannot write {error.filename or path}: {REFUSALS[error.errno]}") from error
+        raise StorageError(f"cannot write {error.filename or path}: {DISK_ERRORS[error.errno]}") from error
 
 
-def new_folder(folder: Path) -> None:
-    """Make a folder, in which something is written that will be renamed; the error names what it stands in."""
+def make_folder(folder: Path) -> None:
+    """Create a temporary folder; errors name its parent, as it is renamed once complete."""
     try:
         os.makedirs(folder)
     except OSError as error:
-        why = REFUSALS.get(error.errno or 0) or f"{error.strerror}; choose another folder"
-        raise StorageError(f"cannot make a folder in {folder.parent}: {why}") from error
+        reason = DISK_ERRORS.get(error.errno or 0) or f"{error.strerror}; choose another folder"
+        raise StorageError(f"cannot make a folder in {folder.parent}: {reason}") from error
 
 
 def sync_folder(folder: Path) -> None:
-    """Make renames and new names in a folder durable."""
+    """Make renames and new entries of a folder durable."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(handle)
@@ -130,7 +130,7 @@ def sync_file(path: Path) -> None:
 
 
 def open_to_read(path: Path) -> IO[bytes]:
-    """Open a regular file for reading; OSError where it is none, or almost all of it is a hole."""
+    """Open a regular file for reading; raise OSError if it is something else or sparse."""
     handle = open_regular(path, os.O_RDONLY, follow=True)
     try:
         check_regular(os.fstat(handle))
@@ -140,73 +140,80 @@ def open_to_read(path: Path) -> IO[bytes]:
         raise
 
 
-def check_regular(about: os.stat_result) -> None:
-    """Refuse, as OSError, what is no regular file, and one that is hardly anywhere on the disk.
+def check_regular(status: os.stat_result) -> None:
+    """Raise OSError unless the file is regular and not sparse.
 
-    A file of a terabyte costs nothing where it is all holes, and reading it takes minutes.
+    A sparse file of a terabyte takes no space, and reading it takes minutes.
     """
-    if not stat.S_ISREG(about.st_mode):
+    if not stat.S_ISREG(status.st_mode):
         raise OSError(errno.EINVAL, "not a regular file")
-    if is_hollow(about):
-        raise OSError(errno.EINVAL, f"{about.st_size:,} bytes long, and {512 * about.st_blocks:,} of them on the disk")
+    if is_sparse(status):
+        allocated = 512 * status.st_blocks
+        raise OSError(errno.EINVAL, f"sparse file: {status.st_size:,} bytes long, {allocated:,} allocated on the disk")
 
 
-def is_hollow(about: os.stat_result) -> bool:
-    """Whether nearly all of a long file is holes.
+def is_sparse(status: os.stat_result) -> bool:
+    """Return whether nearly all of a large file is holes.
 
-    No disk makes so little of what indexes and models hold. Some file systems do not say how much a file takes.
+    No compressing file system shrinks indexes or models by this ratio. Some file systems report 0 blocks.
     """
-    return about.st_size >= SPARSE_FROM and 0 < MOST_HOLLOW * 512 * about.st_blocks < about.st_size
+    return status.st_size >= MIN_SPARSE_BYTES and 0 < MAX_SPARSE_RATIO * 512 * status.st_blocks < status.st_size
 
 
-def read_up_to(path: Path, most: int) -> bytes:
-    """The content of a file that has no more bytes than `most`; OSError where it has."""
+def read_up_to(path: Path, max_bytes: int) -> bytes:
+    """Return the content of a file; raise OSError if it is longer than max_bytes."""
     with open_to_read(path) as file:
-        content = file.read(most + 1)
-    if len(content) > most:
-        raise OSError(errno.EFBIG, f"more than {most:,} bytes")
+        content = file.read(max_bytes + 1)
+    if len(content) > max_bytes:
+        raise OSError(errno.EFBIG, f"more than {max_bytes:,} bytes")
     return content
 
 
 class NewFile:
-    """A file being written, in pieces of a megabyte; durable once closed without an error.
+    """Buffered writer of a new file, durable once closed without an error.
 
-    Everything that must survive a crash goes through the functions of `os`, one system call each: the tests record
-    those, and try every state in which a crash could leave the disk.
+    Writes go through the functions of `os`, one system call each: the crash tests record these and try every state in
+    which a crash could leave the disk.
     """
 
-    def __init__(self, path: Path, *, fresh: bool = True, kept: int = 0) -> None:
-        """`kept`: go on after so many bytes of the file that is there; else it must be new, or is begun again."""
-        self.path, self.size = path, kept
-        how = os.O_WRONLY | (0 if kept else os.O_CREAT | os.O_EXCL)
+    def __init__(self, path: Path, *, must_be_new: bool = True, offset: int = 0) -> None:
+        """Create the file.
+
+        Args:
+            path: the file.
+            must_be_new: raise FileExistsError if the file exists; otherwise replace it.
+            offset: resume an existing file after this many bytes.
+        """
+        self.path, self.size = path, offset
+        flags = os.O_WRONLY | (0 if offset else os.O_CREAT | os.O_EXCL)
         try:
-            self._handle = open_regular(path, how)
+            self._handle = open_regular(path, flags)
         except FileExistsError:
-            if fresh:
+            if must_be_new:
                 raise
             os.unlink(path)  # not truncated: it may be a link to a file elsewhere
-            self._handle = open_regular(path, how)
-        self._waiting: list[bytes] = []
-        self._waits = 0
-        if kept:
-            os.ftruncate(self._handle, kept)
-            os.lseek(self._handle, kept, os.SEEK_SET)
+            self._handle = open_regular(path, flags)
+        self._buffer: list[bytes] = []
+        self._buffered = 0
+        if offset:
+            os.ftruncate(self._handle, offset)
+            os.lseek(self._handle, offset, os.SEEK_SET)
 
     def write(self, content: bytes | memoryview) -> int:
-        self._waiting.append(bytes(content))
-        self._waits += len(content)
+        self._buffer.append(bytes(content))
+        self._buffered += len(content)
         self.size += len(content)
-        if self._waits >= PIECE:
+        if self._buffered >= BUFFER_BYTES:
             self._flush()
         return len(content)
 
     def sync(self) -> None:
-        """Make durable what was written so far."""
+        """Flush and fsync."""
         self._flush()
         os.fsync(self._handle)
 
     def _flush(self) -> None:
-        content, self._waiting, self._waits = b"".join(self._waiting), [], 0
+        content, self._buffer, self._buffered = b"".join(self._buffer), [], 0
         if content:
             write_all(self._handle, content)
 
@@ -222,28 +229,28 @@ class NewFile:
 
 
 def write_all(handle: int, content: bytes) -> None:
-    """Write at the end of what was written; the system may take it in parts."""
-    left = memoryview(content)
-    while left:
-        left = left[os.write(handle, left) :]
+    """Write all of the content at the current position; a single system call may write a part."""
+    remaining = memoryview(content)
+    while remaining:
+        remaining = remaining[os.write(handle, remaining) :]
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Replace a file whole: readers see the old content or the new one."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}.new")
+    """Replace a file by rename: readers see the old content or the new one."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.new")
     with storage_errors(path):
         try:
-            with NewFile(aside, fresh=False) as out:
+            with NewFile(temporary, must_be_new=False) as out:
                 out.write(content)
-            os.replace(aside, path)
+            os.replace(temporary, path)
         except BaseException:
-            remove(aside)
+            remove(temporary)
             raise
         sync_folder(path.parent)
 
 
 def remove(path: Path) -> None:
-    """Remove a file or a folder with all that is in it, quietly: what cannot be removed now is left."""
+    """Remove a file or folder recursively, ignoring errors."""
     with suppress(OSError):
         if path.is_dir() and not path.is_symlink():
             for entry in sorted(path.iterdir()):
@@ -254,51 +261,53 @@ def remove(path: Path) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Replace a JSON file whole, readable by a person."""
+    """Replace a JSON file atomically, indented."""
     text = json.dumps(value, indent=2, ensure_ascii=False)
     try:
         content = text.encode()
-    except UnicodeEncodeError:  # names of files need not be UTF-8; as escapes they come back as they were
+    except UnicodeEncodeError:  # file names need not be UTF-8; surrogate escapes survive as \u escapes
         content = json.dumps(value, indent=2).encode()
     write_atomically(path, content + b"\n")
 
 
 def write_signed_json(path: Path, value: dict[str, Any]) -> None:
-    """Replace a JSON file whole, with a checksum over it that `parse_signed_json` compares."""
+    """Replace a JSON file atomically, with its own checksum, which `parse_signed_json` verifies."""
     write_atomically(path, render_signed_json(value))
 
 
 def render_signed_json(value: dict[str, Any]) -> bytes:
-    """The one way in which a table and its checksum are written, so that any other byte shows."""
+    """Return the canonical JSON text of an object with its checksum; any other byte counts as damage."""
     from xxhash import xxh3_128_hexdigest
 
-    fields = json.loads(json.dumps({key: each for key, each in value.items() if key != SIGNATURE}))
-    fields[SIGNATURE] = xxh3_128_hexdigest(json.dumps(fields, sort_keys=True).encode())
+    fields = json.loads(json.dumps({key: field for key, field in value.items() if key != CHECKSUM_KEY}))
+    fields[CHECKSUM_KEY] = xxh3_128_hexdigest(json.dumps(fields, sort_keys=True).encode())
     return (json.dumps(fields, indent=2, ensure_ascii=False) + "\n").encode("utf-8", "surrogatepass")
 
 
-def parse_signed_json(content: bytes, known: Collection[str] | None = None) -> dict[str, Any]:
-    """The table that a JSON file holds; ValueError where it is not what was written.
+def parse_signed_json(content: bytes, unsigned_keys: Collection[str] | None = None) -> dict[str, Any]:
+    """Parse a JSON object and verify its checksum; raise ValueError if it is damaged.
 
-    known: the keys of a file that may have been written without a checksum. Any other key in such a file was one of
-           these, or the checksum's own, before it was damaged; None: no file without a checksum is taken.
+    Args:
+        content: the bytes of the file.
+        unsigned_keys: accept an object without checksum if it has no other keys: another key is a damaged one, or the
+            damaged key of the checksum. None: require a checksum.
     """
     value = json.loads(content)
     if not isinstance(value, dict):
-        raise TypeError("no table")
-    unsigned = known is not None and value.keys() <= set(known)
-    if not unsigned and (SIGNATURE not in value or render_signed_json(value) != content):
+        raise TypeError("not a JSON object")
+    unsigned = unsigned_keys is not None and value.keys() <= set(unsigned_keys)
+    if not unsigned and (CHECKSUM_KEY not in value or render_signed_json(value) != content):
         raise ValueError("damaged, its checksum does not match its content")
     return value
 
 
-def read_json(path: Path, otherwise: str) -> dict[str, Any]:
-    """What `write_json` wrote; BidrError that says what to do `otherwise` where it cannot be read."""
+def read_json(path: Path, advice: str) -> dict[str, Any]:
+    """Return the object that `write_json` wrote; raise BidrError, with advice what to do, if it cannot be read."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        if isinstance(found, dict):
-            return found
-        reason = "no table"
+        value = json.loads(path.read_text(encoding="utf-8"))
+        if isinstance(value, dict):
+            return value
+        reason = "not a JSON object"
     except (OSError, ValueError) as error:
         reason = str(error)
-    raise BidrError(f"{path} cannot be read ({reason}); {otherwise}")
+    raise BidrError(f"{path} cannot be read ({reason}); {advice}")

@@ -1,7 +1,7 @@
-"""Fork safety: files that belong to the process that opened them.
+"""Fork safety: close or leave alone the parent's locked files in forked children.
 
-A forked child has copies of its parent's descriptors. flock and OFD locks belong to the open file, not to a process: a
-child that unlocks its copy unlocks the parent's, and one that keeps its copy open keeps the lock after the parent died.
+flock and OFD locks belong to the open file description, which a forked child shares: unlocking its descriptor unlocks
+the parent's, and keeping it open keeps the lock after the parent has died.
 """
 
 import fcntl
@@ -20,19 +20,19 @@ _owned: "WeakSet[Any]" = WeakSet()
 
 
 def close_in_children(file: Closeable) -> None:
-    """Close the copy of an open file in every child that is forked from now on."""
+    """Close an open file in every child that is forked from now on."""
     _owned.add(file)
 
 
 @contextmanager
 def unlock_after(file: IO[Any]) -> Iterator[None]:
-    """Release the flock on a file at the end, though a forked child may hold a copy; a child releases nothing."""
-    process = os.getpid()
+    """Release the flock on a file at the end of the block, in the process that entered it only."""
+    owner_pid = os.getpid()
     close_in_children(file)
     try:
         yield
     finally:
-        if os.getpid() == process:
+        if os.getpid() == owner_pid:
             fcntl.flock(file, fcntl.LOCK_UN)
 
 

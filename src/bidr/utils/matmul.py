@@ -21,8 +21,8 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from bidr.utils.jit import njit_cached
-from bidr.utils.prefetch import together
-from bidr.utils.system import cores
+from bidr.utils.prefetch import ordered_parallel_map
+from bidr.utils.system import available_cpus
 
 Floats = npt.NDArray[np.float32]
 
@@ -157,8 +157,8 @@ def matmul_transposed(rows: npt.ArrayLike, others: npt.ArrayLike) -> Floats:
 def run_in_parts(work: Callable[[slice], None], count: int, threads: int | None = None) -> None:
     """Call `work` with ranges that make up `count` rows, by several threads where there are many."""
     parts = [slice(start, start + TASK_ROWS) for start in range(0, count, TASK_ROWS)]
-    threads = min(threads or cores(), len(parts))
-    for _ in map(work, parts) if threads < 2 else together(work, parts, threads):
+    threads = min(threads or available_cpus(), len(parts))
+    for _ in map(work, parts) if threads < 2 else ordered_parallel_map(work, parts, threads):
         pass
 
 

@@ -1,4 +1,4 @@
-"""Work that goes on while one waits: the next item made in another thread, results on their way from a device."""
+"""Overlap work with its consumer: prefetch by one thread, ordered map by several, asynchronous copies to the host."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -8,51 +8,51 @@ from typing import TYPE_CHECKING, TypeVar
 if TYPE_CHECKING:
     from torch import Tensor
 
-Given = TypeVar("Given")
-Made = TypeVar("Made")
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
-def ahead(make: Callable[[Given], Made], items: Sequence[Given]) -> Iterator[Made]:
-    """make(item) for every item in order, each while the caller is busy with the one before."""
+def prefetch(function: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[Result]:
+    """Yield function(item) for every item in order, computing the next result in a thread."""
     if len(items) < 2:
-        yield from map(make, items)
+        yield from map(function, items)
         return
-    with ThreadPoolExecutor(1, "ahead") as thread:
-        following = thread.submit(make, items[0])
+    with ThreadPoolExecutor(1, "prefetch") as thread:
+        pending = thread.submit(function, items[0])
         for item in items[1:]:
-            ready, following = following, thread.submit(make, item)
-            yield ready.result()
-        yield following.result()
+            current, pending = pending, thread.submit(function, item)
+            yield current.result()
+        yield pending.result()
 
 
-def together(make: Callable[[Given], Made], items: Iterable[Given], threads: int) -> Iterator[Made]:
-    """make(item) for every item in order, by several threads; items are taken a few ahead of the caller."""
-    pool, making = ThreadPoolExecutor(threads, "together"), deque[Future[Made]]()
+def ordered_parallel_map(function: Callable[[Item], Result], items: Iterable[Item], threads: int) -> Iterator[Result]:
+    """Yield function(item) for every item in order, computed by a thread pool."""
+    pool, futures = ThreadPoolExecutor(threads, "ordered-map"), deque[Future[Result]]()
     try:
         for item in items:
-            making.append(pool.submit(make, item))
-            if len(making) > 2 * threads:
-                yield making.popleft().result()
-        while making:
-            yield making.popleft().result()
+            futures.append(pool.submit(function, item))
+            if len(futures) > 2 * threads:
+                yield futures.popleft().result()
+        while futures:
+            yield futures.popleft().result()
     finally:
         pool.shutdown(cancel_futures=True)
 
 
-class OnItsWay:
-    """A tensor being copied to the host, without waiting for it or for what is launched after it."""
+class AsyncHostCopy:
+    """Copy a tensor to the host without blocking on it or on kernels launched later."""
 
     def __init__(self, values: "Tensor") -> None:
         import torch
 
-        self._values, self._arrived = values, None
+        self._values, self._copied = values, None
         if values.is_cuda:
             self._values = torch.empty_like(values, device="cpu", pin_memory=True).copy_(values, non_blocking=True)
-            self._arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            self._arrived.record()
+            self._copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            self._copied.record()
 
     def wait(self) -> "Tensor":
-        """The values, once they are here."""
-        if self._arrived is not None:
-            self._arrived.synchronize()
+        """Block until the copy is complete and return it."""
+        if self._copied is not None:
+            self._copied.synchronize()
         return self._values

@@ -1,4 +1,4 @@
-"""Progress a person can watch: a bar on a terminal, a line now and then elsewhere. All of it goes to standard error."""
+"""Report progress on standard error: a bar on a terminal, a line from time to time elsewhere."""
 
 import os
 import sys
@@ -15,34 +15,34 @@ SECONDS_BETWEEN_LINES = 15.0
 console = Console(stderr=True, highlight=False)
 
 
-class Advance(Protocol):
-    """Call it with how much was done, and what to show beside the bar (a loss, say)."""
+class ProgressCallback(Protocol):
+    """Callback with the units of work just completed and a note to show beside them (a loss, say)."""
 
     def __call__(self, done: int = 1, note: str = "") -> None: ...
 
 
-class _Lines:
-    """Progress for logs: one line at the end of the job and one every few seconds before that."""
+class _LineReporter:
+    """Progress for logs: one line every few seconds and one at the end."""
 
-    def __init__(self, label: str, total: int, unit: str, before: int = 0) -> None:
+    def __init__(self, label: str, total: int, unit: str, initial: int = 0) -> None:
         self.label, self.total, self.unit = label, total, unit
-        self.done, self.before, self.note = before, before, ""
-        self.started = self.spoke = time.monotonic()
+        self.done, self.initial, self.note = initial, initial, ""
+        self.start = self.last_print = time.monotonic()
 
     def __call__(self, done: int = 1, note: str = "") -> None:
         self.done += done
         self.note = note or self.note
-        if time.monotonic() - self.spoke > SECONDS_BETWEEN_LINES:
-            self.say()
+        if time.monotonic() - self.last_print > SECONDS_BETWEEN_LINES:
+            self.print_line()
 
-    def say(self) -> None:
-        self.spoke = time.monotonic()
+    def print_line(self) -> None:
+        self.last_print = time.monotonic()
         if console.quiet:
             return
-        seconds = self.spoke - self.started
-        rate = (self.done - self.before) / max(seconds, 1e-9)
-        left = (self.total - self.done) / max(rate, 1e-9)
-        tail = f", {left:.0f} s left" if self.done < self.total else ""
+        seconds = self.last_print - self.start
+        rate = (self.done - self.initial) / max(seconds, 1e-9)
+        remaining = (self.total - self.done) / max(rate, 1e-9)
+        tail = f", {remaining:.0f} s left" if self.done < self.total else ""
         print(
             f"{self.label}: {self.done:,}/{self.total:,} {self.unit} in {seconds:.1f} s, {rate:,.0f}/s{tail}"
             + (f", {self.note}" if self.note else ""),
@@ -52,16 +52,20 @@ class _Lines:
 
 
 @contextmanager
-def bar(label: str, total: int, unit: str = "steps", before: int = 0) -> Iterator[Advance]:
-    """Show a job of known length while it runs: how far, how fast, how long still, and a note.
+def show_progress(label: str, total: int, unit: str = "steps", initial: int = 0) -> Iterator[ProgressCallback]:
+    """Show the progress of a job: units done, rate, time left, and a note.
 
-    before: how much of it an earlier run did.
+    Args:
+        label: the name of the job.
+        total: units of work in all.
+        unit: plural name of a unit.
+        initial: units that an earlier run of the same job has done.
     """
     if not console.is_terminal:
-        lines = _Lines(label, total, unit, before)
-        yield lines
-        if lines.done > before:  # else an earlier run said it
-            lines.say()
+        reporter = _LineReporter(label, total, unit, initial)
+        yield reporter
+        if reporter.done > initial:  # otherwise an earlier run printed it
+            reporter.print_line()
         return
     columns = (
         TextColumn("{task.description:<28}"),
@@ -71,36 +75,36 @@ def bar(label: str, total: int, unit: str = "steps", before: int = 0) -> Iterato
         TimeRemainingColumn(),
         TextColumn("{task.fields[speed]} {task.fields[note]}"),
     )
-    started = time.monotonic()
+    start = time.monotonic()
     with Progress(*columns, console=console) as progress:
-        task = progress.add_task(label, total=total, completed=before, note="", speed="")
+        task = progress.add_task(label, total=total, completed=initial, note="", speed="")
         count = 0
 
         def advance(done: int = 1, note: str = "") -> None:
             nonlocal count
             count += done
-            speed = f"{count / max(time.monotonic() - started, 1e-9):,.0f} {unit}/s"
-            shown = note or progress.tasks[0].fields["note"]
-            progress.update(task, advance=done, speed=speed, note=shown)
+            speed = f"{count / max(time.monotonic() - start, 1e-9):,.0f} {unit}/s"
+            text = note or progress.tasks[0].fields["note"]
+            progress.update(task, advance=done, speed=speed, note=text)
 
         yield advance
 
 
 def say(message: str) -> None:
-    """One line for the person who waits."""
+    """Print a line on standard error."""
     console.print(message, markup=False, soft_wrap=True)
 
 
-def peer() -> bool:
-    """Whether torchrun started this process beside a first one, which says what there is to say."""
+def is_peer_process() -> bool:
+    """Return whether torchrun started this process with a rank other than 0, which does not print."""
     return os.environ.get("WORLD_SIZE", "1") != "1" and os.environ.get("RANK", "0") != "0"
 
 
 @contextmanager
-def silent() -> Iterator[None]:
-    """Show nothing within: another process shows the same."""
-    before, console.quiet = console.quiet, True
+def hide_progress() -> Iterator[None]:
+    """Suppress progress and messages in the block."""
+    previous, console.quiet = console.quiet, True
     try:
         yield
     finally:
-        console.quiet = before
+        console.quiet = previous

@@ -1,4 +1,4 @@
-"""Which steps time is spent on: CPU time of all threads, and time that passes."""
+"""Record CPU and wall time by step, in a ContextVar."""
 
 import time
 from collections.abc import Iterator
@@ -7,50 +7,51 @@ from contextvars import ContextVar
 from typing import NamedTuple
 
 
-class Seconds(NamedTuple):
-    """What a step took: of the processor, all cores together, and by the clock."""
+class StepTime(NamedTuple):
+    """Seconds of a step: CPU time of all threads, and wall-clock time."""
 
     cpu: float = 0.0
     clock: float = 0.0
 
-    def __add__(self, other: "Seconds") -> "Seconds":  # type: ignore[override]
-        return Seconds(self.cpu + other.cpu, self.clock + other.clock)
+    def __add__(self, other: "StepTime") -> "StepTime":  # type: ignore[override]
+        return StepTime(self.cpu + other.cpu, self.clock + other.clock)
 
-    def __sub__(self, other: "Seconds") -> "Seconds":
-        return Seconds(self.cpu - other.cpu, self.clock - other.clock)
-
-
-Spent = dict[str, Seconds]
-_counting: ContextVar[Spent | None] = ContextVar("counting", default=None)
+    def __sub__(self, other: "StepTime") -> "StepTime":
+        return StepTime(self.cpu - other.cpu, self.clock - other.clock)
 
 
-def now() -> Seconds:
-    return Seconds(time.process_time(), time.perf_counter())
+StepTimes = dict[str, StepTime]
+_recording: ContextVar[StepTimes | None] = ContextVar("recording", default=None)
+
+
+def read_clocks() -> StepTime:
+    """Return the current CPU and monotonic time; the difference of two is a duration."""
+    return StepTime(time.process_time(), time.perf_counter())
 
 
 @contextmanager
-def counted() -> Iterator[Spent]:
-    """What the steps within take, by their names in the order in which they began."""
-    spent: Spent = {}
-    token = _counting.set(spent)
+def record_steps() -> Iterator[StepTimes]:
+    """Record the time of every step inside the block, by name in the order in which they start."""
+    times: StepTimes = {}
+    token = _recording.set(times)
     try:
-        yield spent
+        yield times
     finally:
-        _counting.reset(token)
+        _recording.reset(token)
 
 
 @contextmanager
-def spending(step: str) -> Iterator[None]:
-    """What is done within is counted for a step, and not for one around it."""
-    spent = _counting.get()
-    if spent is None:
+def time_step(step: str) -> Iterator[None]:
+    """Add the time of the block to a step; the time of nested steps is not added to the enclosing one."""
+    times = _recording.get()
+    if times is None:
         yield
         return
-    before = sum(spent.values(), Seconds())
-    spent.setdefault(step, Seconds())
-    started = now()
+    total_before = sum(times.values(), StepTime())
+    times.setdefault(step, StepTime())
+    start = read_clocks()
     try:
         yield
     finally:
-        within = sum(spent.values(), Seconds()) - before
-        spent[step] += now() - started - within
+        nested = sum(times.values(), StepTime()) - total_before
+        times[step] += read_clocks() - start - nested

@@ -25,7 +25,7 @@ from bidr.pipeline.build import build_vectors
 from bidr.planning import calibration as measuring
 from bidr.planning.calibration import Asked, Measured, measure, measure_here
 from bidr.quantization.opq import PlainCodes
-from bidr.utils.step_timer import Seconds, counted, spending
+from bidr.utils.step_timer import StepTime, record_steps, time_step
 
 DIM, NEAR, A_ROW = 48, 0.10, 100e-6
 FEW = {"DOCUMENTS": 6_000, "IN_A_PASS": 3_000, "PASSES": 2, "FIT_ROWS": 3_000, "LARGE": 500}
@@ -40,7 +40,7 @@ def test_every_step_of_a_build_is_planned_for(tmp_path: Path, engine: str, monke
     monkeypatch.setattr("bidr.index.cost_model.build_time.ORDERED_DOCUMENTS", 500)
     vectors, books = clustered(600, DIM), random_codebooks(DIM, 6)
     named = {"documents": documents(600), "lexical": "prepend"}
-    with counted() as spent:
+    with record_steps() as spent:
         build_index(
             tmp_path / "a", codebooks=books, codes=books.encode(vectors), vectors=vectors, engine=engine, **named
         )
@@ -48,7 +48,7 @@ def test_every_step_of_a_build_is_planned_for(tmp_path: Path, engine: str, monke
     planned = build_times(shape, BUILT_IN[4], postings=5)
     assert planned.keys() - {"coding"} == spent.keys()
     assert all(took.cpu > 0 for took in planned.values())
-    with counted() as spent:
+    with record_steps() as spent:
         build_vectors(vectors, None, tmp_path / "b", engine=engine, plain=PlainCodes(3, 16))
     assert build_times(shape, BUILT_IN[4], named=False).keys() == spent.keys()
 
@@ -73,7 +73,7 @@ def test_as_many_centroids_are_compared_as_planned(
 
     monkeypatch.setattr(clusters, "finder", Counting)
     vectors, books = clustered(count, DIM), random_codebooks(DIM, 6)
-    with counted() as spent:
+    with record_steps() as spent:
         build_index(tmp_path, codebooks=books, codes=books.encode(vectors), vectors=vectors, engine=engine)
     assert begun == [["clusters"]] * (clusters.ROUNDS + 1)
     shape = Shape(count, DIM, engine, 4, 3)
@@ -207,16 +207,16 @@ def test_large_lists_are_divided_by_few_cores(size: int, at_once: int, monkeypat
 
 
 def test_a_step_within_another_is_counted_once() -> None:
-    with counted() as spent, spending("outer"):
-        with spending("inner"):
+    with record_steps() as spent, time_step("outer"):
+        with time_step("inner"):
             sum(range(2_000_000))
-        with spending("inner"):
+        with time_step("inner"):
             sum(range(2_000_000))
     assert list(spent) == ["outer", "inner"]
     assert spent["inner"].cpu > 3 * spent["outer"].cpu
-    with spending("nobody asks"):
+    with time_step("nobody asks"):
         pass
-    assert sum(spent.values(), Seconds()).clock >= spent["inner"].clock
+    assert sum(spent.values(), StepTime()).clock >= spent["inner"].clock
 
 
 def test_vectors_to_measure_on_are_looked_at_first(tmp_path: Path) -> None:

@@ -87,7 +87,7 @@ def described(count):
         yield Document(f"{row}", "", "", given | {"tags": [f"t{row % 90}", f"u{row % 70}"], "open": row % 2 == 0})
 
 def write(count):
-    create = lambda name: NewFile(folder / name, fresh=False)
+    create = lambda name: NewFile(folder / name, must_be_new=False)
     write_documents(create, folder, described(count), count, lambda rows: None, texts=False)
 
 write(1_000)

@@ -18,7 +18,7 @@ from bidr.index.documents import id_index as names
 from bidr.index.documents.document_store import write_documents
 from bidr.index.documents.id_index import HASHES, ROWS, Names, hash_of
 from bidr.index.storage.manifest import FileEntry
-from bidr.utils.external_sort import Spill
+from bidr.utils.external_sort import ExternalSorter
 from bidr.utils.files import NewFile
 
 RECORD = np.dtype([("hash", "<u8"), ("row", "<u4")])
@@ -32,7 +32,7 @@ class Folder:
 
     def write(self, given: list[str], count: int | None = None) -> None:
         self.count = len(given)
-        create = lambda name: NewFile(self.path / name, fresh=False)  # noqa: E731
+        create = lambda name: NewFile(self.path / name, must_be_new=False)  # noqa: E731
         write_documents(create, self.path, given, count or len(given), lambda rows: None, texts=False)
 
     def open(self) -> Names:
@@ -59,10 +59,10 @@ def test_records_come_back_by_range_of_their_hash(tmp_path, held):
     random = np.random.default_rng(0)
     given = np.empty(2_000, dtype=RECORD)
     given["hash"], given["row"] = random.integers(0, 1 << 63, 2_000) * 2, np.arange(2_000)
-    with Spill(RECORD, tmp_path / "not" / "there", held) as spill:
+    with ExternalSorter(RECORD, tmp_path / "not" / "there", held) as spill:
         for start in range(0, 2_000, 61):
             spill.add(given[start : start + 61])
-        ranges = list(spill.ranges())
+        ranges = list(spill.iter_buckets())
     found = np.concatenate(ranges)
     assert [set((part["hash"] >> np.uint64(56)).tolist()) <= {number} for number, part in enumerate(ranges)] == [
         True
@@ -161,7 +161,7 @@ names.HELD = ids.HELD = int(sys.argv[3])
 
 def write(count):
     listed = list_ids(Some(count), count, "documents", folder)
-    create = lambda name: NewFile(folder / name, fresh=False)
+    create = lambda name: NewFile(folder / name, must_be_new=False)
     given = described(count) if "described" in sys.argv else listed
     write_documents(create, folder, given, count, lambda rows: None, texts=False)
 

@@ -25,7 +25,7 @@ from bidr.utils import files
 def kill(monkeypatch: pytest.MonkeyPatch) -> Kill:
     """Everything in small pieces, each durable at once."""
     monkeypatch.setattr(working, "MARK_SECONDS", 0.0)
-    monkeypatch.setattr(files, "PIECE", 1 << 9)
+    monkeypatch.setattr(files, "BUFFER_BYTES", 1 << 9)
     monkeypatch.setattr(clusters, "ORDERED_DOCUMENTS", 150)
     for module in (building, vector_writing):
         monkeypatch.setattr(module, "WRITE_ROWS", 128)  # a block of the file

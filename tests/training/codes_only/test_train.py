@@ -12,7 +12,7 @@ from sample_vectors import CONFIG, made_vectors, quick
 
 import bidr
 from bidr.data.vector_source import open_vectors
-from bidr.errors import BidrError, ConfigError, DataError, MissingExtra, ModelError, Stopped
+from bidr.errors import BidrError, ConfigError, DataError, MissingExtraError, ModelError, StoppedError
 from bidr.index.builder.in_memory import make_scan
 from bidr.models.codes_only_model import FrozenModel, open_model
 from bidr.models.saved_model import Model
@@ -96,7 +96,7 @@ def test_a_run_that_was_stopped_ends_in_the_same_bytes(tmp_path: Path, monkeypat
 
     with monkeypatch.context() as patch:
         patch.setattr(Distilling, "train_step", stopping)
-        with pytest.raises(Stopped, match="stopped at step 21 of 60"):
+        with pytest.raises(StoppedError, match="stopped at step 21 of 60"):
             learned(tmp_path, name="cut")
     assert not (tmp_path / "cut" / "model.json").exists()
     assert weights(learned(tmp_path, name="cut")) == whole
@@ -204,7 +204,7 @@ def test_tensorboard_is_written_where_asked_for_and_missed_before_anything_is(
     counts = [len(list((tmp_path / name / "work").glob("events.out.*"))) for name in ("with", "without")]
     assert counts == [1, 0]
     monkeypatch.setattr(logs, "find_spec", lambda name: None)
-    with pytest.raises(MissingExtra, match=r"bidr\[logs\]"):
+    with pytest.raises(MissingExtraError, match=r"bidr\[logs\]"):
         learned(tmp_path, bidr.pipeline.api.replace(few, logs=True), "missed")
     assert not (tmp_path / "missed").exists()
 
@@ -229,7 +229,7 @@ def test_a_loss_that_is_not_finite_is_skipped_and_counted_over_an_interruption(
 
     with monkeypatch.context() as patch:
         patch.setattr(Distilling, "train_step", stopping)
-        with pytest.raises(Stopped):
+        with pytest.raises(StoppedError):
             learned(tmp_path, name="cut")
     monkeypatch.setattr(Distilling, "train_step", lambda self: (step(self), counts.append(self.skipped))[0])
     assert weights(learned(tmp_path, name="cut")) == whole

@@ -3,7 +3,7 @@
 import pytest
 from sample_training import CONFIG, dataset
 
-from bidr.errors import ConfigError, MissingExtra
+from bidr.errors import ConfigError, MissingExtraError
 from bidr.training.engine import logs
 from bidr.training.engine.logs import LOG, FolderLogs, check_tensorboard, lines_of
 from bidr.training.train import train
@@ -56,7 +56,7 @@ def test_tensorboard_is_missed_only_where_it_is_asked_for(tmp_path, monkeypatch)
     monkeypatch.setattr(logs, "find_spec", lambda name: None)
     assert not check_tensorboard(None)
     assert not check_tensorboard(False)
-    with pytest.raises(MissingExtra, match=r"bidr\[logs\]"):
+    with pytest.raises(MissingExtraError, match=r"bidr\[logs\]"):
         train(dataset(), CONFIG.__class__(**{**vars(CONFIG), "logs": True}), tmp_path / "run")
     assert not (tmp_path / "run").exists()
     FolderLogs(tmp_path, 0, 0, None).close()

@@ -8,7 +8,7 @@ from sample_training import CONFIG, DEV, dataset
 from torch import nn
 
 from bidr.data.positives import Pairs
-from bidr.errors import BidrError, ModelError, Stopped
+from bidr.errors import BidrError, ModelError, StoppedError
 from bidr.tokenization.token_store import TokenRows, Tokens
 from bidr.training.data import Questions
 from bidr.training.engine import checkpoint, loop
@@ -105,7 +105,7 @@ def test_a_stage_that_was_stopped_goes_on_as_if_it_had_not_been(tmp_path, stop, 
     run(whole, Numbers(), iter(values).__next__, tmp_path / "a")
     rest = iter(values)
     stop(steps)
-    with pytest.raises(Stopped, match="run the same command again"):
+    with pytest.raises(StoppedError, match="run the same command again"):
         run(start(), Numbers(), rest.__next__, tmp_path)
     torch.manual_seed(12345)
     resumed = start()
@@ -126,7 +126,7 @@ def test_a_stop_during_the_last_validation_is_not_lost(tmp_path):
             signal.raise_signal(signal.SIGTERM)
         return value
 
-    with pytest.raises(Stopped):
+    with pytest.raises(StoppedError):
         run(start(), Numbers(), validate, tmp_path)
     finished = start()
     run(finished, Numbers(), lambda: pytest.fail("all epochs are done"), tmp_path)
@@ -220,7 +220,7 @@ def test_an_epoch_without_one_finite_step_ends_the_stage(tmp_path, stop, cut):
     said = r"made: .*not finite in 6 steps, all of this epoch's.*step 6 of epoch 1 .*queries number 8, 1"
     if cut:
         stop(cut)
-        with pytest.raises(BidrError, match=said) if cut == 6 else pytest.raises(Stopped):
+        with pytest.raises(BidrError, match=said) if cut == 6 else pytest.raises(StoppedError):
             run(begin(), Numbers(), lambda: 0.5, tmp_path)
     with pytest.raises(BidrError, match=said):
         run(begin(), Numbers(), lambda: pytest.fail("there is nothing to measure"), tmp_path)
@@ -241,7 +241,7 @@ def test_the_epochs_loss_is_the_mean_of_its_finite_steps_and_says_how_many_were_
     first = start(epochs=2)
     first.objective.values = {2: math.nan, 3: math.nan}
     stop(4)
-    with pytest.raises(Stopped):
+    with pytest.raises(StoppedError):
         run(first, Numbers(), lambda: 0.5, tmp_path)
     again = start(epochs=2)
     run(again, Numbers(), lambda: 0.5, tmp_path)
@@ -272,7 +272,7 @@ def test_skips_are_counted_over_an_interruption(tmp_path, stop):
     first = start()
     first.objective.values = {2: math.nan}
     stop(4)
-    with pytest.raises(Stopped):
+    with pytest.raises(StoppedError):
         run(first, Numbers(), lambda: 0.5, tmp_path)
     again = start(epochs=1)
     run(again, Numbers(), lambda: 0.5, tmp_path)

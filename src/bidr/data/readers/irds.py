@@ -8,7 +8,7 @@ from bidr.data.dropped_fields import LeftOut
 from bidr.data.sources import Source, SplitTables, Table, score
 from bidr.data.types import Document, Qrel, Query
 from bidr.data.validation import coerce_id, coerce_text
-from bidr.errors import DataError, MissingExtra
+from bidr.errors import DataError, MissingExtraError
 
 PREFIX = "irds:"
 _OWN_SPLIT = "test"
@@ -43,7 +43,7 @@ def _package() -> Any:
     try:
         import ir_datasets
     except ImportError as error:
-        raise MissingExtra("an irds: data set", "ir_datasets", extra="data") from error
+        raise MissingExtraError("an irds: data set", "ir_datasets", extra="data") from error
     return ir_datasets
 
 

@@ -10,7 +10,7 @@ from bidr.data.dropped_fields import LeftOut
 from bidr.data.sources import Source, SplitTables, Table, score
 from bidr.data.types import Document, Qrel, Query
 from bidr.data.validation import coerce_id, coerce_text, is_missing
-from bidr.errors import DataError, MissingExtra
+from bidr.errors import DataError, MissingExtraError
 
 LOOKED_FOR = "corpus.parquet or corpus/*.parquet"
 
@@ -124,7 +124,7 @@ def _rows(
         import pyarrow
         from pyarrow import parquet
     except ImportError as error:
-        raise MissingExtra("reading parquet", "pyarrow", extra="data") from error
+        raise MissingExtraError("reading parquet", "pyarrow", extra="data") from error
     number = 0
     for path in paths:
         try:

@@ -40,8 +40,8 @@ from bidr.index.vectors import WRITE_ROWS, StorageKind, VectorWriter
 from bidr.quantization.codebooks import Codebooks
 from bidr.quantization.learned_ivf import LearnedLists
 from bidr.utils.array_types import Codes
-from bidr.utils.progress import bar
-from bidr.utils.step_timer import spending
+from bidr.utils.progress import show_progress
+from bidr.utils.step_timer import time_step
 
 VECTORS_FILE = "vectors.npy"
 
@@ -160,10 +160,10 @@ class _Build:
             words = None if titles is None else WordsWriter(self.work.folder, titles)
             passing = given if words is None else words.watch(given)
             texts = documents is not None
-            with bar("Writing documents" if texts else "Writing ids", self.count, "documents") as advance:
+            with show_progress("Writing documents" if texts else "Writing ids", self.count, "documents") as advance:
                 write_documents(step.file, self.work.folder, passing, self.count, advance, texts=texts)
             if words is not None:
-                with spending("words"):
+                with time_step("words"):
                     words.write(step, self.places)
 
         made_from = None if stamp is None else [stamp, self.count]
@@ -209,7 +209,7 @@ class _Build:
 
         def write(step: Step) -> None:
             with (
-                bar("Writing vectors", count, "documents", step.done) as advance,
+                show_progress("Writing vectors", count, "documents", step.done) as advance,
                 VectorWriter(step.file, count, dim, stored.kind, written=step.done) as out,
             ):
                 for block in self._placed(self.rows, step.done):

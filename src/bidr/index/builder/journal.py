@@ -28,9 +28,9 @@ from bidr.index.storage.manifest import FileEntry, checksum, digest_of
 from bidr.index.vectors import BinaryWriter, write_npy_header
 from bidr.utils.files import open_lock, open_regular, read_regular, remove, storage_errors, write_json
 from bidr.utils.fork import unlock_after
-from bidr.utils.heap import trim_heap
-from bidr.utils.progress import bar
-from bidr.utils.step_timer import spending
+from bidr.utils.progress import show_progress
+from bidr.utils.step_timer import time_step
+from bidr.utils.system import trim_heap
 
 Array = npt.NDArray[Any]
 Files = dict[str, FileEntry]
@@ -86,7 +86,7 @@ class Step:
         with storage_errors(path):
             if not kept:  # never written over: of work that was killed when all was done, an index has the same file
                 remove(path)
-            with HashedFile(path, kept=kept, digest=self.digests.pop(name, None)) as out:
+            with HashedFile(path, offset=kept, digest=self.digests.pop(name, None)) as out:
                 self._open[name] = out
                 yield out
             del self._open[name]
@@ -125,7 +125,7 @@ class Work:
 
         made_from: all that decides what is in them (JSON); None: nobody knows, so they are written again.
         """
-        with spending(COUNTED_AS.get(name, name)):
+        with time_step(COUNTED_AS.get(name, name)):
             step, whole = self._begun(name, made_from)
             if step is None:
                 if self.kept:
@@ -265,7 +265,7 @@ def _shown(label: str, total: int, done: int, each: str) -> Iterator[Callable[[i
     if not label:
         yield lambda rows: None
         return
-    with bar(label, total, each, done) as advance:
+    with show_progress(label, total, each, done) as advance:
         yield advance
 
 

@@ -18,8 +18,8 @@ from bidr.index.storage.manifest import checksum
 from bidr.quantization.codebooks import Codebooks
 from bidr.quantization.learned_ivf import LearnedLists
 from bidr.utils.array_types import Codes, Floats
-from bidr.utils.progress import bar
-from bidr.utils.step_timer import spending
+from bidr.utils.progress import show_progress
+from bidr.utils.step_timer import time_step
 
 Places = npt.NDArray[np.int64]
 
@@ -42,8 +42,8 @@ def by_kmeans(work: Work, source: Source, lists: int, made_from: list[object], *
     rounds, sample = KeptRounds(work, made_from), sample_of(work, source, lists, made_from)
     state = rounds.last()
     before = state.rounds * len(sample) + state.rows if state else 0
-    shown = bar("Finding clusters", clusters.ROUNDS * len(sample), "comparisons", before)
-    with spending("clusters"), shown as advance:
+    shown = show_progress("Finding clusters", clusters.ROUNDS * len(sample), "comparisons", before)
+    with time_step("clusters"), shown as advance:
 
         def compared(rows: int) -> None:
             advance(rows)

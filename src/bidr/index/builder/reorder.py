@@ -12,8 +12,8 @@ from bidr.index.builder.cluster_input import Source
 from bidr.index.builder.coarse_clustering import Clusters
 from bidr.utils.array_types import Floats, Rows
 from bidr.utils.jit import njit_cached
-from bidr.utils.prefetch import together
-from bidr.utils.system import cores
+from bidr.utils.prefetch import ordered_parallel_map
+from bidr.utils.system import available_cpus
 
 # Documents that a link reaches at once. Their codes of 16 bytes are one line of a processor's cache.
 GROUP = 4
@@ -71,7 +71,7 @@ def _divided(source: Source, ranges: Iterable[Range], order: Any, size: int, rou
         lists = [np.asarray(order[start:stop], dtype=np.int64) for start, stop in batch]
         rows = np.sort(np.concatenate(lists))  # read forwards: the source may be a file
         halve = partial(_halved_list, source[rows], rows, size, rounds)
-        yield from together(halve, zip(lists, (start for start, _ in batch), strict=True), cores())
+        yield from ordered_parallel_map(halve, zip(lists, (start for start, _ in batch), strict=True), available_cpus())
 
 
 def _halved_list(vectors: Floats, rows: Rows, size: int, rounds: int, given: tuple[Rows, int]) -> Rows:

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bidr.data.types import Attributes
-from bidr.errors import REBUILD, IndexFolderError, written
+from bidr.errors import REBUILD, IndexFolderError, to_short_json
 from bidr.index.documents.lru_cache import Recent
 from bidr.index.documents.string_file import Lines
 from bidr.index.filters.bitmap_kernels import WORD, Words, ascending, by_place, by_row, new_words
@@ -25,7 +25,7 @@ from bidr.index.filters.filter_expression import All, Filter, Not, Scalar, Test,
 from bidr.index.filters.value_masks import mark_fraction_range, mark_fractions, mark_whole_range, mark_wholes
 from bidr.index.storage.manifest import UNREADABLE, HasFiles, check_content
 from bidr.index.storage.verified_mmap import CheckedArray
-from bidr.utils.deadline import in_time
+from bidr.utils.deadline import check_deadline
 
 Mask = npt.NDArray[np.bool_]
 Bits = npt.NDArray[np.uint8]
@@ -61,7 +61,9 @@ class Columns:
             raise IndexFolderError(f"{path}: damaged ({error}); {REBUILD}") from error
         for name, of in columns:
             if not (isinstance(name, str) and isinstance(of, str) and of in (*DTYPES, "word")):
-                raise IndexFolderError(f"{path}: a column {written([name, of])}, expected a name and a kind; {REBUILD}")
+                raise IndexFolderError(
+                    f"{path}: a column {to_short_json([name, of])}, expected a name and a kind; {REBUILD}"
+                )
         return columns
 
     def get(self, row: int) -> Attributes | None:
@@ -71,7 +73,7 @@ class Columns:
         try:
             found: dict[str, Any] = json.loads(self._texts.get(row))
             if not isinstance(found, dict):
-                raise ValueError(f"{written(found)}, expected values by name")
+                raise ValueError(f"{to_short_json(found)}, expected values by name")
         except (ValueError, RecursionError) as error:
             raise IndexFolderError(f"{self._texts.path}: row {row} is damaged ({error}); {REBUILD}") from error
         return found or None
@@ -120,7 +122,7 @@ class Columns:
 
     def _evaluate(self, asked: Filter) -> Words:
         """Which rows pass; bits beyond the last row mean nothing."""
-        in_time()
+        check_deadline()
         if isinstance(asked, Test):
             words = new_words(self.count)
             for number, (name, of) in enumerate(self.columns):

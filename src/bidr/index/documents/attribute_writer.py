@@ -17,7 +17,7 @@ from bidr.index.documents.attribute_values import PLACE, Aside, Column, Sorted, 
 from bidr.index.documents.string_file import LinesWriter, NewFile, new_lines
 from bidr.index.filters.filter_expression import kind
 from bidr.index.vectors import write_npy_header
-from bidr.utils.heap import trim_heap
+from bidr.utils.system import trim_heap
 
 # What may wait in memory, of all columns together: values, of 12 bytes, and bytes of different words.
 HELD, WORDS_HELD = 1 << 20, 32 << 20

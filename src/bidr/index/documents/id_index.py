@@ -15,7 +15,7 @@ from bidr.index.documents.string_file import Lines, NewFile
 from bidr.index.storage.manifest import HasFiles
 from bidr.index.storage.verified_mmap import CheckedArray
 from bidr.index.vectors import write_npy_header
-from bidr.utils.external_sort import Spill
+from bidr.utils.external_sort import ExternalSorter
 
 HASHES, ROWS, IDS = "ids.hashes.npy", "ids.rows.npy", "ids"
 HASH, ROW = np.dtype("<u8"), np.dtype("<u4")
@@ -114,7 +114,7 @@ class NamesWriter:
     def __init__(self, folder: Path) -> None:
         """`folder`: where the ids are written too, before `write` is called; and what does not fit memory."""
         self.folder = folder
-        self._spill, self._waiting = Spill(RECORD, folder, HELD), array("Q")
+        self._spill, self._waiting = ExternalSorter(RECORD, folder, HELD), array("Q")
 
     def append(self, name: str) -> None:
         self._waiting.append(hash_of(name))
@@ -130,7 +130,7 @@ class NamesWriter:
         with self._spill, closing(Lines(self.folder, IDS)) as ids, create(HASHES) as hashes, create(ROWS) as rows:
             write_npy_header(hashes, HASH, (count,))
             write_npy_header(rows, ROW, (count,))
-            for records in self._spill.ranges():
+            for records in self._spill.iter_buckets():
                 ordered = records[np.argsort(records["hash"], kind="stable")]
                 _refuse_repeated(ordered, ids)
                 hashes.write(ordered["hash"].tobytes())

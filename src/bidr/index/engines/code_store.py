@@ -15,7 +15,7 @@ from bidr.index.engines.topk import sort_keys
 from bidr.index.types import Words
 from bidr.quantization.codebooks import Codebooks
 from bidr.utils.array_types import Codes, Floats, Rows
-from bidr.utils.system import cores
+from bidr.utils.system import available_cpus
 
 Allocate = Callable[[Callable[[], npt.NDArray[np.uint8]]], npt.NDArray[np.uint8]]
 ALL_ROWS: Words = np.empty(0, dtype=np.uint32)
@@ -116,7 +116,7 @@ class CodeEngine:
     """What all engines over codes have in common."""
 
     def __init__(self, store: CodeStore) -> None:
-        self.store, self.threads = store, cores()
+        self.store, self.threads = store, available_cpus()
 
     @property
     def count(self) -> int:

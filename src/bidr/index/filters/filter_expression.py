@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from bidr.data.attributes import COMBINING
 from bidr.data.types import Attributes, plain
 from bidr.data.validation import format_value, is_unicode
-from bidr.errors import ConfigError, FilterError, written
+from bidr.errors import ConfigError, FilterError, to_short_json
 
 Scalar = str | int | float | bool
 RANGES: dict[str, Callable[[Any, Any], bool]] = {
@@ -57,7 +57,7 @@ def parse_filter(given: Any, depth: int = 0) -> Filter:
     """A filter from what a user wrote; FilterError says what of it cannot be meant."""
     if not isinstance(given, Mapping) or not given:
         raise FilterError(
-            "filter: no conditions", given=written(given), expected=f"an object such as {EXAMPLE}", hint=HINT
+            "filter: no conditions", given=to_short_json(given), expected=f"an object such as {EXAMPLE}", hint=HINT
         )
     if depth > DEEPEST:
         raise FilterError(
@@ -105,7 +105,7 @@ def filter_from_json(text: str) -> Any:
 
 def _condition(name: Any, value: Any, depth: int) -> Filter:
     if not isinstance(name, str):
-        raise FilterError("filter: an attribute's name", given=written(name), expected="a string", hint=HINT)
+        raise FilterError("filter: an attribute's name", given=to_short_json(name), expected="a string", hint=HINT)
     if not is_unicode(name):
         raise _not_unicode("an attribute's name", name)
     if name == "not":
@@ -113,8 +113,8 @@ def _condition(name: Any, value: Any, depth: int) -> Filter:
     if name in COMBINING:
         if not isinstance(value, list | tuple) or not value:
             raise FilterError(
-                f"filter: {written(name)} of no filters",
-                given=written(value),
+                f"filter: {to_short_json(name)} of no filters",
+                given=to_short_json(value),
                 expected=f"a list of filters such as [{EXAMPLE}]",
                 hint=HINT,
             )
@@ -128,15 +128,15 @@ def _condition(name: Any, value: Any, depth: int) -> Filter:
         bounds = tuple((key, _scalar(name, each)) for key, each in value.items())
         if len({isinstance(each, str) for _, each in bounds}) > 1 or any(isinstance(each, bool) for _, each in bounds):
             raise FilterError(
-                f"filter: a range of {written(name)}",
-                given=written(value),
+                f"filter: a range of {to_short_json(name)}",
+                given=to_short_json(value),
                 expected="bounds that are all numbers or all strings",
                 hint="leave one side out, or write both alike",
             )
         return Test(name, bounds=bounds)
     raise FilterError(
-        f"filter: a condition on {written(name)}",
-        given=written(value),
+        f"filter: a condition on {to_short_json(name)}",
+        given=to_short_json(value),
         expected=f'a value, {{"any": [values]}}, or bounds by {", ".join(RANGES)}',
         hint=HINT,
     )
@@ -149,8 +149,8 @@ def _scalar(name: str, value: Any) -> Scalar:
     if isinstance(value, str | int) or (isinstance(value, float) and math.isfinite(value)):
         return value
     raise FilterError(
-        f"filter: what {written(name)} is compared with",
-        given=written(value),
+        f"filter: what {to_short_json(name)} is compared with",
+        given=to_short_json(value),
         expected="a string, a finite number, true or false",
         hint='to ask for one of several write {"any": [values]}',
     )

@@ -17,9 +17,9 @@ from bidr.index.lexical.postings import Counted, OnDisk, Postings, count_words
 from bidr.index.storage.manifest import UNREADABLE, HasFiles, check_content, is_count
 from bidr.index.storage.verified_mmap import CheckedArray
 from bidr.index.vectors import write_npy_header
-from bidr.utils.external_sort import Spill
+from bidr.utils.external_sort import ExternalSorter
 from bidr.utils.files import read_up_to
-from bidr.utils.step_timer import spending
+from bidr.utils.step_timer import time_step
 
 ABOUT, HASHES, OFFSETS = "words.json", "words.hashes.npy", "words.offsets.npy"
 PLACES, COUNTS, LENGTHS = "words.places.npy", "words.counts.npy", "words.lengths.npy"
@@ -78,14 +78,14 @@ class WordsWriter:
     """
 
     def __init__(self, folder: Path, titles: Titles) -> None:
-        self.titles, self._spill = titles, Spill(RECORD, folder, HELD)
+        self.titles, self._spill = titles, ExternalSorter(RECORD, folder, HELD)
         self._lengths: list[npt.NDArray[np.uint32]] = []
 
     def watch(self, documents: Iterable[str | Document]) -> Iterator[str | Document]:
         """The same documents, counted."""
         stream, row = iter(documents), 0
         while batch := list(islice(stream, AT_ONCE)):
-            with spending("words"):
+            with time_step("words"):
                 self._add(count_words([self._text(each) for each in batch]), row)
             row += len(batch)
             yield from batch
@@ -111,7 +111,7 @@ class WordsWriter:
         with self._spill, step.file(PLACES) as places, step.file(COUNTS) as counts:
             write_npy_header(places, np.dtype("<u4"), (self._spill.count,))
             write_npy_header(counts, np.dtype("u1"), (self._spill.count,))
-            for records in self._spill.ranges():
+            for records in self._spill.iter_buckets():
                 own = records["row"] if place_of is None else place_of[records["row"]]
                 sort = np.lexsort((own, records["hash"]))
                 places.write(own[sort].astype("<u4").tobytes())

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bidr.data.types import Document
-from bidr.errors import REBUILD, DataError, IndexFolderError, written
+from bidr.errors import REBUILD, DataError, IndexFolderError, to_short_json
 from bidr.index.live.view import LiveView
 from bidr.index.storage.manifest import Spread
 from bidr.quantization.codeword_usage import usage
@@ -54,7 +54,7 @@ def check_drift(fields: Any, state: Path) -> None:
         return
     known = isinstance(fields, dict) and set(fields) == set(Drift._fields)
     if not known or not all(type(value) in (int, float) and abs(value) < MOST for value in fields.values()):
-        raise IndexFolderError(f"{state}: drift {written(fields)}, expected numbers by name; {REBUILD}")
+        raise IndexFolderError(f"{state}: drift {to_short_json(fields)}, expected numbers by name; {REBUILD}")
 
 
 class Watch:

@@ -20,7 +20,7 @@ from bidr.index.live.view import LiveCandidates, LiveView
 from bidr.index.reader import IndexReader
 from bidr.index.types import each_query
 from bidr.utils.array_types import Bitmap, Floats, Rows
-from bidr.utils.system import cores
+from bidr.utils.system import available_cpus
 
 KEPT_TEXTS = 8_192
 Lists = list[Rows]
@@ -46,7 +46,7 @@ class LiveWords:
 
     def __init__(self, view: LiveView, asked: Filter | None = None) -> None:
         self.view, self.asked = view, asked
-        self.threads = cores()
+        self.threads = available_cpus()
 
     @cached_property
     def _parts(self) -> list[_Part]:

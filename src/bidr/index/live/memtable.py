@@ -10,7 +10,7 @@ from bidr.index.filters.filter_expression import Filter, matches
 from bidr.index.live.wal_record import Change
 from bidr.index.vectors import Fp16Vectors
 from bidr.utils.array_types import Codes, Floats
-from bidr.utils.deadline import in_time
+from bidr.utils.deadline import check_deadline
 
 Mask = npt.NDArray[np.bool_]
 
@@ -63,7 +63,7 @@ class Memory(NamedTuple):
             return self.alive
         passed = []
         for document in self.documents:
-            in_time()
+            check_deadline()
             passed.append(matches(asked, document.attributes or {}))
         both: Mask = self.alive & np.array(passed, dtype=bool)
         return both

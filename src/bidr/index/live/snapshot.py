@@ -8,11 +8,11 @@ from bidr.index.live.wal import ACKNOWLEDGED, LOG, LogReader, write_log
 from bidr.index.storage.live_state import read_state
 from bidr.index.storage.manifest import CURRENT, MANIFEST, current_generation, settled
 from bidr.utils.files import (
-    PIECE,
-    REFUSALS,
+    BUFFER_BYTES,
+    DISK_ERRORS,
     NewFile,
     check_regular,
-    new_folder,
+    make_folder,
     remove,
     storage_errors,
     sync_folder,
@@ -47,7 +47,7 @@ def write_snapshot(folder: Path, out: Path, *, copy: bool = False) -> Path:
 
 def _copy_state(folder: Path, aside: Path, name: str, digest: str, copy: bool) -> None:
     remove(aside)
-    new_folder(aside)
+    make_folder(aside)
     state = read_state(folder, name, digest)
     for segment in state.segments:
         _copy(folder / segment.name, aside / segment.name, copy)
@@ -75,7 +75,7 @@ def _copy(source: Path, target: Path, copy: bool, without: tuple[str, ...] = ())
     except FileNotFoundError as error:
         raise IndexFolderError(f"{source}: went away while it was copied; try again") from error
     except OSError as error:
-        if error.errno in REFUSALS:
+        if error.errno in DISK_ERRORS:
             raise
         raise IndexFolderError(f"{source / name}: cannot be copied ({error.strerror}); {REBUILD}") from error
     if MANIFEST not in names:
@@ -86,7 +86,7 @@ def _copy(source: Path, target: Path, copy: bool, without: tuple[str, ...] = ())
 def _copy_file(source: Path, target: Path) -> None:
     """Copy a file and flush it by the same descriptor: one opened later may not be told of a failed write."""
     with source.open("rb") as content, NewFile(target) as out:
-        while piece := content.read(PIECE):
+        while piece := content.read(BUFFER_BYTES):
             out.write(piece)
 
 

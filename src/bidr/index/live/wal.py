@@ -27,7 +27,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bidr.errors import REBUILD, IndexFolderError, StorageError
-from bidr.utils.files import PIECE, IrregularFileError, NewFile, check_regular, open_regular, storage_errors, write_all
+from bidr.utils.files import (
+    BUFFER_BYTES,
+    IrregularFileError,
+    NewFile,
+    check_regular,
+    open_regular,
+    storage_errors,
+    write_all,
+)
 from bidr.utils.fork import close_in_children
 
 LOG, ACKNOWLEDGED = "log", "acknowledged"
@@ -158,8 +166,8 @@ class LogReader:
         from xxhash import xxh3_64
 
         digest = xxh3_64(head, seed=self.chain)
-        for place in range(start, start + length, PIECE):
-            digest.update(_read(self._log, min(PIECE, start + length - place), place))
+        for place in range(start, start + length, BUFFER_BYTES):
+            digest.update(_read(self._log, min(BUFFER_BYTES, start + length - place), place))
         return int(digest.intdigest())
 
     def _read_mark(self) -> Mark:

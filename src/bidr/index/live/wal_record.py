@@ -10,7 +10,7 @@ import numpy as np
 
 from bidr.data.attributes import check_attributes
 from bidr.data.types import Document, several_documents
-from bidr.errors import REBUILD, DataError, IndexFolderError, written
+from bidr.errors import REBUILD, DataError, IndexFolderError, to_short_json
 from bidr.index.storage.manifest import UNREADABLE, is_count
 from bidr.index.vectors import Fp16Vectors
 from bidr.utils.array_types import Codes, Floats
@@ -95,10 +95,10 @@ def _document(fields: list[Any]) -> Document:
     """A document as a record holds it. Whoever writes a segment of them checks the rest of their attributes."""
     name, title, text, attributes = fields
     if not (type(name) is type(title) is type(text) is str and name):
-        raise ValueError(f"a document {written(fields)}, expected an id, a title and a text")
+        raise ValueError(f"a document {to_short_json(fields)}, expected an id, a title and a text")
     for value in attributes.values() if attributes is not None else ():
         if type(value) not in SCALARS and not (type(value) is list and all(map(is_text, value))):
-            raise ValueError(f"an attribute {written(value)} of document {written(name)}")
+            raise ValueError(f"an attribute {to_short_json(value)} of document {to_short_json(name)}")
     return Document(name, title, text, attributes)
 
 

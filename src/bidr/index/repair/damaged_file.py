@@ -13,7 +13,7 @@ from bidr.index.storage.checksums import sum_blocks
 from bidr.index.storage.manifest import FileEntry
 from bidr.index.vectors.npy_header import BLOCK
 from bidr.index.vectors.row_layout import CHECKSUM_DTYPE
-from bidr.utils.files import is_hollow, open_regular
+from bidr.utils.files import is_sparse, open_regular
 
 Mask = npt.NDArray[np.bool_]
 READ_BLOCKS = 1_024
@@ -140,7 +140,7 @@ def read_small(path: Path, most: int = 1 << 26) -> bytes:
     try:
         with os.fdopen(handle, "rb") as opened:
             about = os.fstat(opened.fileno())
-            return opened.read(min(most, 512 * about.st_blocks if is_hollow(about) else about.st_size))
+            return opened.read(min(most, 512 * about.st_blocks if is_sparse(about) else about.st_size))
     except OSError:
         return b""
 

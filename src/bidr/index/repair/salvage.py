@@ -38,8 +38,8 @@ from bidr.quantization.codebooks import Codebooks
 from bidr.quantization.learned_ivf import LearnedLists
 from bidr.quantization.pq_training import FIT_ROWS, fit, too_few
 from bidr.utils.array_types import Codes, Floats
-from bidr.utils.files import NewFile, new_folder, remove, storage_errors, sync_folder
-from bidr.utils.progress import bar
+from bidr.utils.files import NewFile, make_folder, remove, storage_errors, sync_folder
+from bidr.utils.progress import show_progress
 
 STAGED, AGAIN_SUFFIX = ".codes", ".again.jsonl"
 ENCODED_AT_ONCE = 1_024
@@ -128,7 +128,7 @@ def salvage_index(
     with _unchanged(folder), ExitStack() as opened, storage_errors(out):
         try:
             remove(aside)
-            new_folder(aside)
+            make_folder(aside)
             repair = _Repair(folder, aside, open_model, opened, keep_incomplete=keep_incomplete, refit=refit)
             repair.report.out = str(out)
             if not repair.report.saved:
@@ -508,7 +508,11 @@ class _Repair:
     def _stage_codes(self, codebooks: Codebooks, encode_all: bool) -> Codes:
         """The codes of all documents that are kept, in a file beside the new index."""
         path = self.aside / STAGED
-        with storage_errors(path), NewFile(path) as out, bar("codes", self.report.saved, "documents") as advance:
+        with (
+            storage_errors(path),
+            NewFile(path) as out,
+            show_progress("codes", self.report.saved, "documents") as advance,
+        ):
             for part, places in zip(self.parts, self.places, strict=True):
                 encode = self._encoder(part.segment, places, codebooks, encode_all)
                 for block in blocks_of(places):

@@ -36,15 +36,15 @@ UNFINISHED = re.compile(r"\.\d{6}\.\d+\.new|\.CURRENT\.\d+\.new|\.(work|compact)
 
 
 class HashedFile(NewFile):
-    """A file being written, with its size and checksum; durable once closed without an error.
+    """Writer of a new file with its size and checksum; durable once closed without an error.
 
-    kept, digest: go on after so many bytes that are there already, and what they sum up to.
+    offset, digest: resume an existing file after this many bytes, whose digest is given.
     """
 
-    def __init__(self, path: Path, *, fresh: bool = True, kept: int = 0, digest: Any = None) -> None:
+    def __init__(self, path: Path, *, must_be_new: bool = True, offset: int = 0, digest: Any = None) -> None:
         from xxhash import xxh3_128
 
-        super().__init__(path, fresh=fresh, kept=kept)
+        super().__init__(path, must_be_new=must_be_new, offset=offset)
         self._digest = xxh3_128() if digest is None else digest
 
     def write(self, content: bytes | memoryview) -> int:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from bidr.errors import ConfigError
-from bidr.utils.system import cores
+from bidr.utils.system import available_cpus
 
 Program = Literal["auto", "onnx", "int8", "torch"]
 
@@ -21,7 +21,7 @@ class Encoding:
     """Folder for the ONNX files; by default 'onnx' in the folder of the model."""
     batch: int = 16
     """Most texts that are encoded together; 1: each by itself."""
-    parallel: int = field(default_factory=lambda: min(2, cores()))
+    parallel: int = field(default_factory=lambda: min(2, available_cpus()))
     """Batches that are encoded at once, for each worker."""
     threads: int = 1
     """Threads for one batch. On few cores two batches at once do more than one on two threads."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from bidr.errors import BidrError, MissingExtra
+from bidr.errors import BidrError, MissingExtraError
 from bidr.index.storage.manifest import current_generation
 from bidr.models.bag_of_tokens import MODULES
 from bidr.models.saved_model import Model
@@ -42,7 +42,7 @@ def choose(model: Model, index: Path, encoding: Encoding) -> tuple[Encoders, str
     except (BidrError, ImportError) as error:
         if encoding.program != "auto":
             raise
-        told = "info" if isinstance(error, MissingExtra | ImportError) else "warning"
+        told = "info" if isinstance(error, MissingExtraError | ImportError) else "warning"
         log("no-onnx", told, why=str(error), instead="torch")
         return _torch(model, encoding), "torch"
 

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from bidr.data.vector_source import VectorRows, check_same_dim
-from bidr.errors import ConfigError, DataError, Stopped
+from bidr.errors import ConfigError, DataError, StoppedError
 from bidr.models.codes_only_model import FrozenModel, save_frozen
 from bidr.quantization.additive_quantizer import Additive, fit_additive
 from bidr.quantization.codeword_usage import usage
@@ -24,7 +24,7 @@ from bidr.training.engine import checkpoint
 from bidr.training.engine.logs import FolderLogs, Logs, check_tensorboard
 from bidr.utils.array_types import Floats, Rows
 from bidr.utils.files import read_json, storage_errors, sync_file, sync_folder, write_json
-from bidr.utils.progress import bar, say
+from bidr.utils.progress import say, show_progress
 
 KEPT_BY = "shares at depths"
 WORK, RUN, CHECKPOINT = "work", "run.json", "checkpoint.pt"
@@ -102,7 +102,11 @@ def learn(
         say(f"frozen: resumed at step {run.distilling.step}")
     kept, begun = time.monotonic(), run.distilling.step
     run.logs = FolderLogs(work, begun, len(run.history), config.logs)
-    with closing(run.logs), checkpoint.stop_signals() as stop, bar("learn codes", steps, before=begun) as advance:
+    with (
+        closing(run.logs),
+        checkpoint.stop_signals() as stop,
+        show_progress("learn codes", steps, initial=begun) as advance,
+    ):
         run.measure()
         while run.distilling.step < steps:
             advance(1, f"loss {run.train_step():.3f}")
@@ -111,7 +115,7 @@ def learn(
                 checkpoint.save(path, run.state())
                 kept = time.monotonic()
             if stop.asked:
-                raise Stopped(
+                raise StoppedError(
                     f"stopped at step {run.distilling.step} of {steps}; the checkpoint is kept: run the same "
                     "command again to go on from there"
                 )

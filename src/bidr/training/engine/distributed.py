@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from bidr.errors import BidrError, ConfigError, Stopped
+from bidr.errors import BidrError, ConfigError, StoppedError
 from bidr.training.engine import checkpoint
 from bidr.utils import progress
 
@@ -183,7 +183,7 @@ class Processes(Group):
         with checkpoint.held_signals() as stop:
             told = self._tell(_Told())
         if told.failure is not None:
-            raise Stopped(told.failure) if told.stopped else BidrError(f"the first process failed: {told.failure}")
+            raise StoppedError(told.failure) if told.stopped else BidrError(f"the first process failed: {told.failure}")
         self._stop_together(stop.asked)
         return told.made
 
@@ -194,12 +194,12 @@ class Processes(Group):
             yield
         except BaseException as error:
             with suppress(BidrError):
-                self._tell(_Told(None, str(error) or type(error).__name__, isinstance(error, Stopped)))
+                self._tell(_Told(None, str(error) or type(error).__name__, isinstance(error, StoppedError)))
             raise
 
     def _stop_together(self, asked: bool) -> None:
         if self.any(asked):
-            raise Stopped("stopped; what was finished is kept: run the same command again to go on from there")
+            raise StoppedError("stopped; what was finished is kept: run the same command again to go on from there")
 
     @contextmanager
     def _by_itself(self) -> Iterator[None]:
@@ -230,9 +230,9 @@ def joined(device: str) -> Iterator[Group]:
         dist.init_process_group("nccl" if on_gpus else "gloo", timeout=LONGEST_WAIT)
     group = Processes()
     try:
-        with progress.silent() if group.rank else nullcontext():
+        with progress.hide_progress() if group.rank else nullcontext():
             yield group
-    except Stopped:
+    except StoppedError:
         with suppress(BidrError):
             _leave(group, begun)
         raise

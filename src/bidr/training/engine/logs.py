@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TextIO
 
-from bidr.errors import MissingExtra
+from bidr.errors import MissingExtraError
 from bidr.utils.files import storage_errors, write_atomically
 
 LOG = "log.jsonl"
@@ -100,10 +100,10 @@ def _as_line(values: Mapping[str, Any]) -> str:
 
 
 def check_tensorboard(wanted: bool | None) -> bool:
-    """Whether TensorBoard's files are to be written; MissingExtra where they are asked for and cannot be."""
+    """Whether TensorBoard's files are to be written; MissingExtraError where they are asked for and cannot be."""
     there = find_spec("tensorboard") is not None
     if wanted and not there:
-        raise MissingExtra("logs = true", "tensorboard", "logs")
+        raise MissingExtraError("logs = true", "tensorboard", "logs")
     return there and wanted is not False
 
 

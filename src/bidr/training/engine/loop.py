@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from bidr.errors import BidrError, Stopped
+from bidr.errors import BidrError, StoppedError
 from bidr.training.engine import checkpoint
 from bidr.training.engine.distributed import Group
 from bidr.training.engine.gradients import Chance, backward
@@ -20,8 +20,8 @@ from bidr.training.engine.logs import FolderLogs, Logs
 from bidr.training.losses.objectives import Objective, Prepared
 from bidr.training.negatives.samplers import Plan, Sampler
 from bidr.utils.array_types import Rows
-from bidr.utils.prefetch import OnItsWay, ahead
-from bidr.utils.progress import bar, say
+from bidr.utils.prefetch import AsyncHostCopy, prefetch
+from bidr.utils.progress import say, show_progress
 
 CHECKPOINT = "checkpoint.pt"
 MOST_SKIPPED = 20
@@ -54,7 +54,7 @@ class Launched(NamedTuple):
     rate: float
     names: list[str]
     """Of the loss's terms."""
-    outcome: OnItsWay
+    outcome: AsyncHostCopy
     """Whether loss and gradient are finite, the gradient's norm, the terms."""
 
 
@@ -116,7 +116,7 @@ class Training:
         before = self.settle()
         outcome = torch.cat([torch.stack([finite.float(), norm.float()]), values])
         rate = settings.rate * share
-        self._launched = Launched(self.step, steps, prepared.queries, rate, list(terms), OnItsWay(outcome))
+        self._launched = Launched(self.step, steps, prepared.queries, rate, list(terms), AsyncHostCopy(outcome))
         self.step += 1
         self.taken += 1
         return before
@@ -223,7 +223,7 @@ def _epoch(training: Training, plan: Plan, path: Path, stop: checkpoint.StopSign
     """The steps that are left of an epoch; the seconds they took."""
     saved = started = time.monotonic()
     label = f"{training.name} {training.epoch + 1}/{training.settings.epochs}"
-    with bar(label, plan.steps, before=training.step) as advance:
+    with show_progress(label, plan.steps, initial=training.step) as advance:
         for prepared in prepare_ahead(training, plan):
             value = training.train_step(prepared, plan.steps)
             advance(1, f"loss {value:.3f}" if math.isfinite(value) else "")
@@ -251,11 +251,11 @@ def prepare_ahead(training: Training, plan: Plan) -> Iterator[Prepared]:
         random = np.random.default_rng((training.settings.seed, training.epoch, step))
         return training.objective.prepare(plan.batch(step), random)
 
-    return ahead(prepare, range(training.step, plan.steps))
+    return prefetch(prepare, range(training.step, plan.steps))
 
 
-def _stopped(training: Training) -> Stopped:
-    return Stopped(
+def _stopped(training: Training) -> StoppedError:
+    return StoppedError(
         f"stopped in stage {training.name!r}, epoch {training.epoch + 1}, step {training.step}; the "
         "checkpoint is kept: run the same command again to go on from there"
     )

@@ -10,14 +10,14 @@ import numpy.typing as npt
 
 from bidr.data.dataset import document_text
 from bidr.data.positives import Pairs
-from bidr.errors import DataError, MissingExtra, ModelError
+from bidr.errors import DataError, MissingExtraError, ModelError
 from bidr.training.data import read_splits
 from bidr.training.losses.infonce import Contrast, Taught
 from bidr.training.negatives.false_negatives import Judged
 from bidr.training.negatives.samplers import Batch
 from bidr.training.run import Workshop
 from bidr.utils.array_types import Rows
-from bidr.utils.progress import bar, say
+from bidr.utils.progress import say, show_progress
 
 PAIRS_AT_ONCE, PAIRS_A_PASS = 16_384, 256
 Floats = npt.NDArray[np.floating[Any]]
@@ -100,7 +100,7 @@ def _cross_encode(shop: Workshop, teacher: str, queries: Rows, rows: Rows) -> np
         from sentence_transformers import CrossEncoder
         from torch import nn
     except ImportError as error:
-        raise MissingExtra("a cross-encoder as teacher", "sentence-transformers", "transformers") from error
+        raise MissingExtraError("a cross-encoder as teacher", "sentence-transformers", "transformers") from error
     try:
         model = CrossEncoder(teacher, device=shop.device, num_labels=1)
     except Exception as error:  # whatever transformers raises for a folder that is none
@@ -114,7 +114,7 @@ def _cross_encode(shop: Workshop, teacher: str, queries: Rows, rows: Rows) -> np
     texts = {row: document_text(one, titles) for row, one in enumerate(shop.dataset.corpus) if row in wanted}
     say(f"the teacher scores {len(rows):,} pairs of query and document, once")
     scores = np.empty(len(rows), dtype=np.float32)
-    with bar("teacher", len(rows), "pairs") as advance:
+    with show_progress("teacher", len(rows), "pairs") as advance:
         for start in range(0, len(rows), PAIRS_AT_ONCE):
             part = slice(start, start + PAIRS_AT_ONCE)
             pairs = [

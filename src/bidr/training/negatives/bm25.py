@@ -9,7 +9,7 @@ import numpy as np
 
 from bidr.index.lexical.analyzer import K1, B, words
 from bidr.quantization.exact_search import TopK
-from bidr.utils.progress import bar
+from bidr.utils.progress import show_progress
 
 QUERIES_AT_ONCE = 4_096
 
@@ -32,7 +32,7 @@ class Bm25:
         k = min(k, self._count)
         rows = np.full((len(queries), k), -1, dtype=np.int64)
         scores = np.full((len(queries), k), -np.inf, dtype=np.float32)
-        with nullcontext(_nothing) if quiet else bar("BM25 search", len(queries), "queries") as advance:
+        with nullcontext(_nothing) if quiet else show_progress("BM25 search", len(queries), "queries") as advance:
             for start in range(0, len(queries), QUERIES_AT_ONCE):
                 part = list(queries[start : start + QUERIES_AT_ONCE])
                 found, values = self._retriever.retrieve(words(part), k=k, show_progress=False)
