@@ -8,7 +8,7 @@ import numpy as np
 
 from bidr.data.types import Value, plain
 from bidr.data.validation import check_attribute_strings
-from bidr.errors import AttributesError, written
+from bidr.errors import AttributesError, to_short_json
 
 COMBINING = ("and", "or", "not")
 LEAVE_OUT = "write it so, or leave it out"
@@ -26,14 +26,14 @@ def check_stored_attributes(given: Any, what: str) -> dict[str, Value]:
     """The same for what may have been stored already: half of a surrogate pair was taken once."""
     if not isinstance(given, Mapping):
         raise AttributesError(
-            f"{what}: attributes", given=written(given), expected="an object of values by name", hint=LEAVE_OUT
+            f"{what}: attributes", given=to_short_json(given), expected="an object of values by name", hint=LEAVE_OUT
         )
     checked: dict[str, Value] = {}
     for name, value in given.items():
         if not isinstance(name, str) or not name or name in COMBINING or len(name) > LONGEST_NAME:
             raise AttributesError(
                 f"{what}: an attribute's name",
-                given=written(name),
+                given=to_short_json(name),
                 expected=f'a string of 1 to {LONGEST_NAME} characters, not "and", "or" or "not"',
                 hint="give it another name",
             )
@@ -51,8 +51,8 @@ def _stored_value(value: Any, name: str, what: str) -> Value:
         stored: Value = found
         return stored
     raise AttributesError(
-        f"{what}: attribute {written(name)}",
-        given=written(value),
+        f"{what}: attribute {to_short_json(name)}",
+        given=to_short_json(value),
         expected="a string, a finite number of 64 bits, true or false, or a list of strings",
         hint=LEAVE_OUT,
     )
