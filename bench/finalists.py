@@ -22,7 +22,7 @@ import bidr
 from bidr.models.corpus_encoding import encode_rows
 from bidr.quantization.exact_search import top_k, top_k_codes
 from bidr.search.evaluation import paired
-from bidr.tokenization.token_store import TokenRows, Tokens
+from bidr.tokenization.token_store import TokenArray, Tokens
 from bidr.training import stages
 from bidr.training.config import TrainConfig
 from bidr.training.data import judged_pairs, read_splits
@@ -155,17 +155,17 @@ def recall(found: np.ndarray, wanted: list[np.ndarray]) -> np.ndarray:
     return np.array([np.isin(want, got).mean() for want, got in zip(wanted, found, strict=True)])
 
 
-def questions(shop: Workshop, split: str) -> tuple[TokenRows, list[np.ndarray]]:
+def questions(shop: Workshop, split: str) -> tuple[TokenArray, list[np.ndarray]]:
     """A split's questions as tokens, and the rows of their answers."""
     config = shop.config
     if split == "dev":
         dev = shop.material.dev
-        return dev.tokens, [dev.pairs.of(number) for number in range(len(dev.pairs))]
+        return dev.tokens, [dev.pairs.get_rows(number) for number in range(len(dev.pairs))]
     ids = read_splits(shop.dataset, config.dev_queries, config.seed).ids
     test = shop.dataset.split("test")
-    tokens: Tokens = shop.backbone().tokeniser(config.text.query_length)([query.text for query in test.queries])
+    tokens: Tokens = shop.backbone().get_tokenizer(config.text.query_length)([query.text for query in test.queries])
     pairs = judged_pairs(test, ids)
-    return TokenRows(tokens), [pairs.of(number) for number in range(len(pairs))]
+    return TokenArray(tokens), [pairs.get_rows(number) for number in range(len(pairs))]
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ import tyro
 from tyro.conf import Positional
 
 from bidr.data.row_ids import label_rows, read_ids, read_judgements
-from bidr.data.vector_source import VectorRows, open_vectors
+from bidr.data.vector_source import VectorSource, open_vectors
 from bidr.index.builder.in_memory import make_scan
 from bidr.quantization.exact_search import top_k, top_k_codes
 from bidr.quantization.pq_training import fit
@@ -34,8 +34,8 @@ Row = Literal["opq", "faiss-opq", "rq", "rabitq", "frozen", "frozen-labels", "fr
 class Given(NamedTuple):
     """What is learned from, and the vectors of the questions that are measured."""
 
-    documents: VectorRows
-    questions: VectorRows
+    documents: VectorSource
+    questions: VectorSource
     labels: dict[int, list[int]]
     asked: np.ndarray
 
@@ -77,7 +77,7 @@ def main(
     train, test = parts if len(parts) == 2 else apart
     measured = measured_by(documents, asked, {row: test[row] for row in list(test)[:most]}, len(train))
     again = {old: new for new, old in enumerate(sorted(train))}
-    own = VectorRows(asked.array[np.array(list(again))], "questions", metric)
+    own = VectorSource(asked.array[np.array(list(again))], "questions", metric)
     given = Given(documents, own, {again[row]: found for row, found in train.items()}, measured.vectors)
     for size in bytes_per_doc:
         for row in rows:
@@ -92,7 +92,7 @@ def main(
                 show(name, used, found, measured, time.perf_counter() - started, time.process_time() - cpu)
 
 
-def measured_by(documents: VectorRows, asked: VectorRows, test: dict[int, list[int]], learned: int) -> Asked:
+def measured_by(documents: VectorSource, asked: VectorSource, test: dict[int, list[int]], learned: int) -> Asked:
     """The questions that are measured, with what exact search finds for them, which is shown."""
     started, rows = time.perf_counter(), np.array(list(test))
     best = top_k(asked[rows], documents, max(DEPTHS)).rows
@@ -128,7 +128,7 @@ def learned_candidates(row: Row, given: Given, config: TrainConfig, few: int, ke
     documents, questions = given.documents, given.questions
     if row != "frozen-labels":
         config = replace(config, frozen=replace(config.frozen, label_weight=0.0))
-    some = questions if row != "frozen-few" else VectorRows(questions.array[:few], "questions", questions.metric)
+    some = questions if row != "frozen-few" else VectorSource(questions.array[:few], "questions", questions.metric)
     folder = Path(tempfile.mkdtemp())
     name = f"{row}-{config.bytes_per_doc}-{config.codewords}-{config.seed}"
     try:
@@ -146,7 +146,7 @@ def learned_candidates(row: Row, given: Given, config: TrainConfig, few: int, ke
 
 
 def faiss_candidates(
-    row: str, size: int, documents: VectorRows, asked: np.ndarray, depth: int
+    row: str, size: int, documents: VectorSource, asked: np.ndarray, depth: int
 ) -> tuple[int, np.ndarray]:
     """OPQ, residual codes and RaBitQ as Faiss has them, by inner product, with its own defaults."""
     dim, everything, product = documents.dim, documents[:], faiss.METRIC_INNER_PRODUCT

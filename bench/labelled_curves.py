@@ -22,7 +22,7 @@ from tyro.conf import Positional
 from bidr.bench.run import Limits, Row, answered, compare, prepare
 from bidr.bench.variants import Variant
 from bidr.data.row_ids import label_rows, read_ids, read_judgements
-from bidr.data.vector_source import Metric, VectorRows, open_vectors
+from bidr.data.vector_source import Metric, VectorSource, open_vectors
 from bidr.models.codes_only_model import FrozenModel
 from bidr.pipeline.train import train_vectors
 from bidr.training.config import TrainConfig
@@ -84,8 +84,8 @@ def main(
 class Given(NamedTuple):
     """Vectors, and of the questions to learn from and to measure the rows that answer them."""
 
-    documents: VectorRows
-    questions: VectorRows
+    documents: VectorSource
+    questions: VectorSource
     train: dict[int, list[int]]
     test: dict[int, list[int]]
 
@@ -121,7 +121,7 @@ def measure(
     """Figures of all variants on the first questions. scann: the Python that has it."""
     rows = list(given.test)[:most]
     labelled = [given.test[row] for row in rows]
-    asked = VectorRows(np.asarray(given.questions.array[np.array(rows)]), "questions", given.questions.metric)
+    asked = VectorSource(np.asarray(given.questions.array[np.array(rows)]), "questions", given.questions.metric)
     with tempfile.TemporaryDirectory(dir=work) as temporary:
         prepared = prepare(Path(temporary), given.documents, asked, len(rows))._replace(labelled=labelled)
         found = compare(wanted, prepared, lambda peer: scann if peer == "scann" else sys.executable, {}, limits)
@@ -130,7 +130,7 @@ def measure(
 
 
 def variants(
-    peers: tuple[Peer, ...], size: int, documents: VectorRows, models: dict[int, Path], fuse: tuple[float, ...]
+    peers: tuple[Peer, ...], size: int, documents: VectorSource, models: dict[int, Path], fuse: tuple[float, ...]
 ) -> list[Variant]:
     """What is built of so many bytes a document: learned codes first. All lists are visited to the same shares."""
     books, lists = 2 * size, 1 << round(2 * len(documents) ** 0.5).bit_length() - 1

@@ -27,12 +27,12 @@ def main(data: str, out: Path, config: TrainConfig, depth: int = 20) -> None:
     splits = read_splits(dataset, config.dev_queries, config.seed)
     pairs, ids = judged_pairs(splits.train, splits.ids), [one.id for one in dataset.corpus]
     began = time.process_time()
-    engine = Bm25(dataset.corpus.texts(config.text.titles))
+    engine = Bm25(dataset.corpus.iter_texts(config.text.titles))
     found = engine.search([one.text for one in splits.train.queries], SEEN)
     spent = time.process_time() - began
     own, others = [], []
     for query in range(len(pairs)):
-        mine = np.isin(found.rows[query], pairs.of(query))
+        mine = np.isin(found.rows[query], pairs.get_rows(query))
         own.append(np.flatnonzero(mine))
         others.append(np.flatnonzero(~mine & (found.rows[query] >= 0))[:depth])
     fits = [_misfit(found.scores, own, others, scale) for scale in SCALES]

@@ -17,7 +17,7 @@ from tokenizers import Tokenizer
 
 import bidr
 from bidr.tokenization.token_store import Tokens
-from bidr.tokenization.tokenizer import Tokeniser
+from bidr.tokenization.tokenizer import TextTokenizer
 
 
 def main(data: str, tokenizer: Path, texts: int = 60_000, whole: int = 4_000, length: int = 128) -> None:
@@ -25,19 +25,19 @@ def main(data: str, tokenizer: Path, texts: int = 60_000, whole: int = 4_000, le
     documents = islice(bidr.load(data).corpus, texts)
     given = [f"{document.title} {document.text}" for document in documents]
     own = Tokenizer.from_file(str(tokenizer))
-    Tokeniser(own, length, by_words=True)(given[:8])  # compiles
-    by_words = Tokeniser(own, length, by_words=True)
+    TextTokenizer(own, length, by_words=True)(given[:8])  # compiles
+    by_words = TextTokenizer(own, length, by_words=True)
     several, by_words.threads = by_words.threads, 1
     found = timed("by words, one thread", by_words, given)
     by_words.threads = several
     timed(f"by words, {several} threads", by_words, given)
-    expected = timed("the tokenizer", Tokeniser(own, length), given[:whole])
+    expected = timed("the tokenizer", TextTokenizer(own, length), given[:whole])
     same = np.array_equal(found.offsets[: len(expected.offsets)], expected.offsets)
     same &= np.array_equal(found.ids[: len(expected.ids)], expected.ids)
     print("the same tokens" if same else "OTHER TOKENS")
 
 
-def timed(name: str, tokeniser: Tokeniser, texts: list[str]) -> Tokens:
+def timed(name: str, tokeniser: TextTokenizer, texts: list[str]) -> Tokens:
     started, cpu = time.perf_counter(), time.process_time()
     tokens = tokeniser(texts)
     cpu, seconds = time.process_time() - cpu, time.perf_counter() - started

@@ -17,12 +17,12 @@ import torch
 import tyro
 
 import bidr
-from bidr.data.positives import Pairs
+from bidr.data.positives import Positives
 from bidr.models.corpus_encoding import encode_rows
 from bidr.models.encoder import Encoder
 from bidr.models.transformer import TransformerEncoder
-from bidr.tokenization.token_store import TokenRows, Tokens
-from bidr.tokenization.tokenizer import tokenise, tokenise_texts
+from bidr.tokenization.token_store import TokenArray, Tokens
+from bidr.tokenization.tokenizer import tokenize, tokenize_texts
 from bidr.training.data import Questions, judged_pairs, read_splits
 from bidr.training.engine.loop import LoopSettings, Training, prepare_ahead
 from bidr.training.losses.objectives import Matching
@@ -62,7 +62,7 @@ def main(
         )
     if data:
         real(data, encoder, batch)
-    rows = TokenRows(tokens(np.full(200_000, SHORT), encoder))
+    rows = TokenArray(tokens(np.full(200_000, SHORT), encoder))
     encode(f"encode {SHORT} tokens", encoder, rows)
 
 
@@ -72,16 +72,16 @@ def real(data: str, encoder: Encoder, batch: int) -> None:
     splits = read_splits(dataset, 1_000, 0)
     with tempfile.TemporaryDirectory() as folder:
         started = time.perf_counter()
-        texts = list(dataset.corpus.texts("prepend"))
+        texts = list(dataset.corpus.iter_texts("prepend"))
         read = time.perf_counter() - started
         started = time.perf_counter()
-        store = tokenise(texts, encoder.tokenizer, Path(folder) / "t", max_length=DOCUMENT, source=data)
+        store = tokenize(texts, encoder.tokenizer, Path(folder) / "t", max_length=DOCUMENT, source=data)
         seconds = time.perf_counter() - started
         print(f"tokenise: {len(texts) / seconds:,.0f} documents/s (reading the files {len(texts) / read:,.0f}/s)")
         found = encode("encode real lengths, from tokens", encoder, store)
         print(f"from raw text: {len(texts) / (seconds + found):,.0f} documents/s, one after the other")
-        words = tokenise_texts([query.text for query in splits.train.queries], encoder.tokenizer, QUERY)
-        questions = Questions([], TokenRows(words), judged_pairs(splits.train, splits.ids))
+        words = tokenize_texts([query.text for query in splits.train.queries], encoder.tokenizer, QUERY)
+        questions = Questions([], TokenArray(words), judged_pairs(splits.train, splits.ids))
         pool = np.random.default_rng(0).integers(len(store), size=(len(questions.pairs), 8))
         train("real lengths", encoder, store, questions, RandomBatches(questions.pairs, len(store), batch, 0, pool))
 
@@ -122,16 +122,16 @@ def encode(label: str, encoder: Encoder, rows: Any) -> float:
     started = time.perf_counter()
     encode_rows(encoder, rows)
     seconds = time.perf_counter() - started
-    share = utilisation(encoder, rows.lengths().sum() / seconds, 1)
+    share = utilisation(encoder, rows.get_lengths().sum() / seconds, 1)
     print(f"{label}: {len(rows) / seconds:,.0f} documents/s, utilisation {share:.1%}", flush=True)
     return seconds
 
 
-def made(documents: int, queries: int, encoder: Encoder) -> tuple[TokenRows, Questions]:
+def made(documents: int, queries: int, encoder: Encoder) -> tuple[TokenArray, Questions]:
     """Random tokens at full length."""
-    pairs = Pairs(np.arange(queries + 1), np.random.default_rng(1).permutation(documents)[:queries])
-    rows = TokenRows(tokens(np.full(documents, DOCUMENT), encoder))
-    return rows, Questions([], TokenRows(tokens(np.full(queries, QUERY), encoder)), pairs)
+    pairs = Positives(np.arange(queries + 1), np.random.default_rng(1).permutation(documents)[:queries])
+    rows = TokenArray(tokens(np.full(documents, DOCUMENT), encoder))
+    return rows, Questions([], TokenArray(tokens(np.full(queries, QUERY), encoder)), pairs)
 
 
 def tokens(lengths: Any, encoder: Encoder) -> Tokens:
@@ -146,7 +146,7 @@ def neighbourhoods(queries: int, documents: int) -> Any:
     centres = random.integers(max(1, documents // 100), size=queries) * 100
     found = (centres[:, None] + random.integers(160, size=(queries, 200))) % documents
     found[:, :5] = random.integers(20, size=(queries, 5))
-    nothing = Pairs(np.zeros(queries + 1, dtype=np.int64), np.empty(0, dtype=np.int64))
+    nothing = Positives(np.zeros(queries + 1, dtype=np.int64), np.empty(0, dtype=np.int64))
     return build_graph(found, nothing, documents)
 
 

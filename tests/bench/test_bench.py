@@ -18,7 +18,7 @@ from bidr.bench.peers import harness
 from bidr.bench.report import fastest, tables
 from bidr.bench.variants import NAMES, Variant, variants
 from bidr.cli import main
-from bidr.data.vector_source import VectorRows
+from bidr.data.vector_source import VectorSource
 from bidr.index.vectors import VectorWriter
 
 EXACT = """
@@ -38,7 +38,7 @@ def opened(folder, settings):
 def prepared(tmp_path: Path) -> run.Prepared:
     random = np.random.default_rng(0)
     documents, queries = random.standard_normal((1_500, 16)), random.standard_normal((12, 16))
-    return run.prepare(tmp_path, VectorRows(documents, "d", "cosine"), VectorRows(queries, "q", "cosine"), 10)
+    return run.prepare(tmp_path, VectorSource(documents, "d", "cosine"), VectorSource(queries, "q", "cosine"), 10)
 
 
 def measured(

@@ -58,7 +58,7 @@ def lose_folder(data: Path) -> list[str]:
 
 def lose_corpus(data: Path) -> list[str]:
     (data / "corpus.jsonl").unlink()
-    return [f"{data} is no data set", "corpus.jsonl"]
+    return [f"{data} is not a readable dataset", "corpus.jsonl"]
 
 
 def lose_queries(data: Path) -> list[str]:

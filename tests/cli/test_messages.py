@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from cli_data import Run, beir_folder
 
-from bidr.data.dropped_fields import LeftOut
+from bidr.data.sources import DroppedFieldCounter
 from bidr.errors import ConfigError
 from bidr.pipeline.build import build_vectors
 from bidr.quantization.opq import PlainCodes
@@ -138,11 +138,11 @@ def test_a_build_counts_the_metadata_that_it_leaves_out_once(bidr: Run, tmp_path
 
 
 def test_of_many_fields_the_most_frequent_are_named(capsys: pytest.CaptureFixture[str]) -> None:
-    left_out = LeftOut()
+    left_out = DroppedFieldCounter()
     for row in range(3_000):
-        left_out(f"line {row}", f"field {row}")
-        left_out(f"line {row}", "often")
-    left_out.tell("corpus")
+        left_out.count_dropped(f"line {row}", f"field {row}")
+        left_out.count_dropped(f"line {row}", "often")
+    left_out.report("corpus")
     told = capsys.readouterr().err
     assert told.startswith("corpus: 6,000 values of metadata were left out, of 'often' (3,000), 'field 0' (1), ")
     assert "and 995 more fields, the first 'field 0' of line 0; attributes are" in told

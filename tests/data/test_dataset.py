@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sample_datasets import DOCUMENTS, QRELS, QUERIES, beir_folder, json_line
 
-from bidr.data.dataset import Dataset, check, document_text, load
-from bidr.data.id_map import Ids
+from bidr.data.dataset import Dataset, check, compose_text, load
+from bidr.data.id_map import IdMap
 from bidr.data.types import Document
 from bidr.errors import ConfigError, DataError
 
@@ -79,7 +79,7 @@ def test_faults_outside_the_splits_named_are_not_looked_for(tmp_path: Path) -> N
 def test_missing_files_and_folders(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"nothing does not exist; give a folder.*irds:"):
         load(tmp_path / "nothing")
-    with pytest.raises(DataError, match=r"looked in it for corpus\.jsonl.*collection\.tsv.*corpus\.parquet"):
+    with pytest.raises(DataError, match=r"expected one of: corpus\.jsonl.*collection\.tsv.*corpus\.parquet"):
         load(tmp_path)
     folder = beir_folder(tmp_path / "a")
     with pytest.raises(DataError, match=r"corpus\.jsonl is a file; give the folder"):
@@ -121,22 +121,22 @@ def test_fingerprint_changes_with_the_file(tmp_path: Path) -> None:
 
 
 def test_titles() -> None:
-    assert document_text(Document("1", "Title", "text"), "prepend") == "Title text"
-    assert document_text(Document("1", "", "text"), "prepend") == "text"
-    assert document_text(Document("1", "Title", "text"), "ignore") == "text"
+    assert compose_text(Document("1", "Title", "text"), "prepend") == "Title text"
+    assert compose_text(Document("1", "", "text"), "prepend") == "text"
+    assert compose_text(Document("1", "Title", "text"), "ignore") == "text"
     with pytest.raises(ConfigError, match="choose 'prepend' or 'ignore'"):
-        document_text(Document("1", "Title", "text"), "append")  # type: ignore[arg-type]
+        compose_text(Document("1", "Title", "text"), "append")  # type: ignore[arg-type]
 
 
 @given(ids=st.lists(st.text(max_size=4)), other=st.text(max_size=4))
 def test_ids_behave_as_a_list_of_strings(ids: list[str], other: str) -> None:
-    packed = Ids(ids)
+    packed = IdMap(ids)
     assert list(packed) == ids
     assert packed[:2] == ids[:2]
     for identifier in [*ids, other]:
         assert (identifier in packed) == (identifier in ids)
-        assert packed.row(identifier) == (ids.index(identifier) if identifier in ids else None)
-    repeated = packed.repeated()
+        assert packed.find_row(identifier) == (ids.index(identifier) if identifier in ids else None)
+    repeated = packed.find_duplicate()
     assert (repeated is None) == (len(set(ids)) == len(ids))
     if repeated is not None:
         assert ids[repeated[0]] == ids[repeated[1]]
@@ -144,20 +144,20 @@ def test_ids_behave_as_a_list_of_strings(ids: list[str], other: str) -> None:
 
 
 def test_ids_beyond_one_block() -> None:
-    packed = Ids(str(n) for n in range(150_000))
+    packed = IdMap(str(n) for n in range(150_000))
     assert packed[149_999] == "149999"
-    assert packed.repeated() is None
-    np.testing.assert_array_equal(packed.rows(["149999", "x", "0", "70000"]), [149_999, -1, 0, 70_000])
+    assert packed.find_duplicate() is None
+    np.testing.assert_array_equal(packed.find_rows(["149999", "x", "0", "70000"]), [149_999, -1, 0, 70_000])
 
 
 def test_metadata_that_cannot_be_attributes_is_told_once(tmp_path, capsys):
     row = {"_id": "a", "text": "", "metadata": {"lang": "en", "of": {"x": 1}}}
     (tmp_path / "corpus.jsonl").write_text(json.dumps(row) + "\n")
     corpus = load(tmp_path).corpus
-    corpus.tell_left_out()
-    assert (corpus.left_out, corpus.described, capsys.readouterr().err) == (None, None, "")
+    corpus.report_dropped_fields()
+    assert (corpus.dropped_fields, corpus.has_attributes, capsys.readouterr().err) == (None, None, "")
     for _ in range(2):  # a build reads a corpus several times
         assert [document.attributes for document in corpus] == [{"lang": "en"}]
-        corpus.tell_left_out()
-    assert corpus.described
+        corpus.report_dropped_fields()
+    assert corpus.has_attributes
     assert capsys.readouterr().err.count("1 values of metadata were left out, of 'of' (1)") == 1

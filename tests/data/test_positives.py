@@ -3,7 +3,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sample_graphs import Found, pairs_of, searches
 
-from bidr.data.positives import pairs_from, without_positives
+from bidr.data.positives import build_positives, remove_positives
 from bidr.training.negatives.proximity_graph import build_graph
 
 
@@ -16,7 +16,7 @@ def cleaned(found: Found) -> list[list[int]]:
 
 @given(searches())
 def test_results_without_positives_keep_their_order_to_the_left(found):
-    kept = without_positives(found.rows, found.pairs)
+    kept = remove_positives(found.rows, found.pairs)
     assert kept.shape == found.rows.shape
     for row, expected in zip(kept.tolist(), cleaned(found), strict=True):
         assert row == expected + [-1] * (len(row) - len(expected))
@@ -26,20 +26,20 @@ def test_results_without_positives_keep_their_order_to_the_left(found):
 def test_holes_in_results_are_closed(found):
     """What another engine found may have its -1 anywhere."""
     holes = found.rows[:, ::-1].copy()
-    kept = without_positives(holes, found.pairs)
+    kept = remove_positives(holes, found.pairs)
     assert [[row for row in rows if row >= 0] for rows in kept.tolist()] == [each[::-1] for each in cleaned(found)]
 
 
 def test_queries_without_positives_keep_everything():
     found = np.array([[2, 0, -1], [1, 2, 0]])
-    assert without_positives(found, pairs_of([[], []])).tolist() == found.tolist()
-    assert without_positives(found, pairs_of([[], [2]])).tolist() == [[2, 0, -1], [1, 0, -1]]
+    assert remove_positives(found, pairs_of([[], []])).tolist() == found.tolist()
+    assert remove_positives(found, pairs_of([[], [2]])).tolist() == [[2, 0, -1], [1, 0, -1]]
 
 
 @given(searches(), st.data())
 def test_edges_are_every_place_with_each_of_its_positives(found, data):
     queries = np.array(data.draw(st.lists(st.integers(0, len(found.positives) - 1))), dtype=np.int64)
-    places, rows = found.pairs.edges(queries)
+    places, rows = found.pairs.list_edges(queries)
     expected = [(place, row) for place, query in enumerate(queries) for row in found.positives[query]]
     assert list(zip(places.tolist(), rows.tolist(), strict=True)) == expected
 
@@ -60,8 +60,8 @@ def test_draws_are_uniform():
 
 def test_judgements_of_zero_are_no_positives():
     qrels = {"a": {"x": 1, "y": 0, "z": 2}, "b": {"y": 1}}
-    pairs = pairs_from(["b", "a"], qrels, {"x": 10, "y": 11, "z": 12})
-    assert [pairs.of(0).tolist(), pairs.of(1).tolist(), len(pairs)] == [[11], [10, 12], 2]
+    pairs = build_positives(["b", "a"], qrels, {"x": 10, "y": 11, "z": 12})
+    assert [pairs.get_rows(0).tolist(), pairs.get_rows(1).tolist(), len(pairs)] == [[11], [10, 12], 2]
 
 
 @given(searches(), st.integers(0, 4), st.integers(0, 4))

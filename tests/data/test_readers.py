@@ -146,7 +146,7 @@ def test_ir_datasets(tmp_path: Path) -> None:
     assert dataset.splits() == ["test", "train"]
     assert dataset.split("train").qrels == {"q1": {"d1": 1}}
     assert dataset.split("test").queries == [Query("q2", "two?")]
-    with pytest.raises(DataError, match="no data set 'bidr-made/nothing'"):
+    with pytest.raises(DataError, match="no dataset 'bidr-made/nothing'"):
         load("irds:bidr-made/nothing")
 
 

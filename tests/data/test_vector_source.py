@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from bidr.data.vector_source import of_length_one, open_vectors
+from bidr.data.vector_source import normalize_l2, open_vectors
 from bidr.errors import DataError
 from bidr.quantization.opq import PlainCodes
 
@@ -13,16 +13,16 @@ ROWS = np.random.default_rng(0).standard_normal((5, 384)).astype(np.float32)
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("scale", [1e-35, 1e-25, 1e-15, 1e15, 1e18, 1e30, 5e37])
 def test_however_large_or_small(scale):
-    wanted = of_length_one(ROWS)
+    wanted = normalize_l2(ROWS)
     mixed = np.concatenate([ROWS, ROWS * np.float32(scale), np.zeros((1, 384), np.float32)])
-    found = of_length_one(mixed)
+    found = normalize_l2(mixed)
     np.testing.assert_array_equal(found[:5], wanted)
     np.testing.assert_allclose(found[5:10], wanted, atol=1e-6)
     assert not found[10].any()
 
 
 def test_no_rows():
-    assert of_length_one(ROWS[:0]).shape == (0, 384)
+    assert normalize_l2(ROWS[:0]).shape == (0, 384)
 
 
 def test_numbers_too_large_for_distances_are_refused_by_name():

@@ -158,10 +158,10 @@ def test_texts_of_the_check_are_of_many_lengths_and_some_are_cut(bags, tmp_path)
     encoders = {"bag": bags.dense, "bert": TransformerEncoder.open(str(sentence_bert(tmp_path / "m")))}
     for encoder in encoders.values():
         texts = onnx_check.made_texts(encoder.tokenizer, 20)
-        lengths = {len(encoder.tokeniser(20)([text]).ids) for text in texts}
+        lengths = {len(encoder.get_tokenizer(20)([text]).ids) for text in texts}
         assert len(lengths) >= 4
         assert 20 in lengths
-        assert max(len(encoder.tokeniser(1_000)([text]).ids) for text in texts) > 20
+        assert max(len(encoder.get_tokenizer(1_000)([text]).ids) for text in texts) > 20
 
 
 def test_what_is_in_the_way_is_left_alone(bags, tmp_path):

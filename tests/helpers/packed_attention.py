@@ -25,7 +25,7 @@ def plain_attention(monkeypatch):
 
 
 def packed(encoder: TransformerEncoder, texts: list[str], training: bool) -> torch.Tensor:
-    tokens = encoder.tokeniser(32)(texts)
+    tokens = encoder.get_tokenizer(32)(texts)
     ids, offsets = torch.from_numpy(tokens.ids), torch.from_numpy(tokens.offsets)
     longest = int(np.diff(tokens.offsets).max())
     return encode_packed(encoder.model, ids, offsets, longest, training=training)

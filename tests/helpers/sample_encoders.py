@@ -8,7 +8,7 @@ import torch
 
 from bidr.models.bag_of_tokens import BagEncoder
 from bidr.tokenization.token_store import TokenStore
-from bidr.tokenization.tokenizer import tokenise
+from bidr.tokenization.tokenizer import tokenize
 from bidr.tokenization.wordpieces import train_wordpieces
 
 WORDS = ["the", "night", "watch", "was", "painted", "by", "rembrandt", "a", "girl", "with", "pearl", "earring"]
@@ -25,7 +25,7 @@ TEXTS = [
 
 def bag(folder: Path, dim: int = 8, seed: int = 0) -> tuple[BagEncoder, TokenStore]:
     tokenizer = train_wordpieces(TEXTS, 200)
-    store = tokenise(TEXTS, tokenizer, folder, max_length=64, source="made")
+    store = tokenize(TEXTS, tokenizer, folder, max_length=64, source="made")
     return BagEncoder.create(tokenizer, store, dim, seed), store
 
 

@@ -5,13 +5,13 @@ from typing import NamedTuple
 import numpy as np
 from hypothesis import strategies as st
 
-from bidr.data.positives import Pairs
+from bidr.data.positives import Positives
 from bidr.training.negatives.proximity_graph import ProximityGraph, build_graph
 
 
-def pairs_of(lists: list[list[int]]) -> Pairs:
+def pairs_of(lists: list[list[int]]) -> Positives:
     starts = np.cumsum([0, *(len(each) for each in lists)]).astype(np.int64)
-    return Pairs(starts, np.array([row for each in lists for row in each], dtype=np.int64))
+    return Positives(starts, np.array([row for each in lists for row in each], dtype=np.int64))
 
 
 class Found(NamedTuple):
@@ -22,7 +22,7 @@ class Found(NamedTuple):
     documents: int
 
     @property
-    def pairs(self) -> Pairs:
+    def pairs(self) -> Positives:
         return pairs_of(self.positives)
 
     @property

@@ -11,7 +11,7 @@ from bidr.models.bag_of_tokens import BagEncoder
 from bidr.models.corpus_encoding import encode_texts
 from bidr.models.saved_model import ModelParts, TextSettings, save_model
 from bidr.quantization.pq_training import fit
-from bidr.tokenization.tokenizer import tokenise
+from bidr.tokenization.tokenizer import tokenize
 from bidr.tokenization.wordpieces import train_wordpieces
 
 THINGS = ("boat", "bridge", "candle", "clock", "door", "feather", "garden", "kettle", "mirror", "piano", "river")
@@ -30,7 +30,7 @@ def words_index(folder: Path, count: int = 400, **options: object) -> Path:
         documents.append(Document(f"d{row}", f"{first} and {last} {row}", text))
     texts = [f"{document.title} {document.text}" for document in documents]
     tokenizer = train_wordpieces(texts, 300)
-    store = tokenise(texts, tokenizer, folder / "tokens", max_length=64, source="made")
+    store = tokenize(texts, tokenizer, folder / "tokens", max_length=64, source="made")
     encoder = BagEncoder.create(tokenizer, store, 32, 0)
     encoder.save(folder / "encoder")
     vectors = encode_texts(encoder, texts, prompt="", max_length=64)

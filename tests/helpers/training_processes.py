@@ -16,14 +16,14 @@ import torch
 from sample_training import CONFIG, dataset
 from torch import Tensor, multiprocessing
 
-from bidr.data.positives import Pairs
+from bidr.data.positives import Positives
 from bidr.errors import BidrError, StoppedError
 from bidr.models.auto import load_encoder
 from bidr.models.corpus_encoding import encode_rows, fingerprint
 from bidr.models.trainable_quantizer import Quantizer
 from bidr.quantization import Codebooks
-from bidr.tokenization.token_store import TokenRows
-from bidr.tokenization.tokenizer import tokenise, tokenise_texts
+from bidr.tokenization.token_store import TokenArray
+from bidr.tokenization.tokenizer import tokenize, tokenize_texts
 from bidr.training.data import Questions
 from bidr.training.engine.distributed import Group, joined
 from bidr.training.engine.gradients import Chance, backward
@@ -81,9 +81,9 @@ def with_dropout(folder: Path) -> Matching:
     from sample_encoders import TEXTS
 
     encoder = load_encoder(folder / "bert")
-    store = tokenise(TEXTS, encoder.tokenizer, folder / "bert-tokens", max_length=32, source="made")
-    tokens = TokenRows(tokenise_texts(["who painted", "a girl", "numbers"], encoder.tokenizer, 16))
-    pairs = Pairs(np.arange(4), np.array([0, 2, 3]))
+    store = tokenize(TEXTS, encoder.tokenizer, folder / "bert-tokens", max_length=32, source="made")
+    tokens = TokenArray(tokenize_texts(["who painted", "a girl", "numbers"], encoder.tokenizer, 16))
+    pairs = Positives(np.arange(4), np.array([0, 2, 3]))
     made = Matching(encoder, store, Questions([], tokens, pairs), 1.0)
     made.train()
     return made

@@ -6,7 +6,7 @@ from sample_index import clustered, random_codebooks
 
 import bidr
 from bidr.data.types import Document
-from bidr.data.vector_source import cut_off
+from bidr.data.vector_source import truncate
 from bidr.errors import ConfigError, DataError, IndexFolderError
 from bidr.index.builder.build import build_index
 from bidr.index.builder.journal import Work
@@ -189,5 +189,5 @@ def test_settings_and_shorter_vectors_are_measured_by_what_is_stored(tmp_path):
 
 
 def test_numbers_too_small_to_be_squared_have_a_length():
-    found = cut_off(np.array([[3e-30, 4e-30, 1], [0, 0, 1]], dtype=np.float32), 2, unit=True)
+    found = truncate(np.array([[3e-30, 4e-30, 1], [0, 0, 1]], dtype=np.float32), 2, unit=True)
     np.testing.assert_allclose(found, [[0.6, 0.8], [0, 0]], rtol=1e-6)

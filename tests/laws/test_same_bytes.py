@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from sample_index import clustered, random_codebooks
 from threadpoolctl import threadpool_limits
 
-from bidr.data.vector_source import VectorRows, cut_off
+from bidr.data.vector_source import VectorSource, truncate
 from bidr.index.builder import coarse_clustering as clusters
 from bidr.index.builder.build import build_index
 from bidr.index.builder.cluster_input import Decoded
@@ -56,9 +56,9 @@ BY_ROW: dict[str, Callable[[slice], Any]] = {
     "nearest centroids": lambda part: Nearest(MATRIX[None]).search(VECTORS[part]),
     "decoded": lambda part: Decoded(BOOKS, CODES[part])[:],
     "decoded sums": lambda part: Decoded(SUMMED, SUMMED_CODES[part])[:],
-    "unit vectors": lambda part: VectorRows(3 * VECTORS, "v", "cosine")[part],
-    "unit vectors by column": lambda part: VectorRows(FORTRAN, "v", "cosine")[part],
-    "cut vectors": lambda part: cut_off(VECTORS[part], 17, unit=True),
+    "unit vectors": lambda part: VectorSource(3 * VECTORS, "v", "cosine")[part],
+    "unit vectors by column": lambda part: VectorSource(FORTRAN, "v", "cosine")[part],
+    "cut vectors": lambda part: truncate(VECTORS[part], 17, unit=True),
     "centroids by graph": lambda part: clusters.NearestByGraph(MATRIX).search(VECTORS[part]),
 }
 

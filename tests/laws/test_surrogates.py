@@ -177,8 +177,8 @@ def test_a_corpus_file_names_the_line_or_is_repaired_and_that_is_counted(tmp_pat
         return
     assert "\ufffd" in found.text
     assert found.attributes is None
-    assert data.corpus.left_out is not None
-    assert (data.corpus.left_out.repaired, data.corpus.left_out.count) == (2, 3)
+    assert data.corpus.dropped_fields is not None
+    assert (data.corpus.dropped_fields.repaired, data.corpus.dropped_fields.count) == (2, 3)
     assert "corpus.jsonl line 2: field '_id'" in refused(lambda: list(corpus(whole, {"_id": bad, "text": ""}).corpus))
     assert "queries.jsonl line 1: text" in refused(lambda: corpus(whole, query=bad).split("test"))
 
@@ -188,7 +188,7 @@ def test_what_is_repaired_is_told_once(tmp_path: Path, capsys: pytest.CaptureFix
     data = bidr.load(tmp_path)
     bidr.build_vectors(VECTORS[:20], None, tmp_path / "index", data=data, plain=bidr.PlainCodes(4, codewords=16))
     told = capsys.readouterr().err
-    assert told.count("20 titles and texts are no valid Unicode") == told.count("U+FFFD") == 1
+    assert told.count("20 titles and texts are not valid Unicode") == told.count("U+FFFD") == 1
     assert f"the first 'text' of {tmp_path}/corpus.jsonl line 1" in told
     with bidr.open_index(tmp_path / "index") as searcher:
         assert searcher.search_vectors(VECTORS[:1], 1).view.documents.document(0).text == "\ufffd"
@@ -200,8 +200,8 @@ def test_parquet_and_npy_are_held_to_the_same(tmp_path: Path) -> None:
     corpus = bidr.load(tmp_path).corpus
     (found,) = corpus
     assert found.title == found.text == "a\ufffd\ufffd\ufffd"
-    assert corpus.left_out is not None
-    assert corpus.left_out.repaired == 2
+    assert corpus.dropped_fields is not None
+    assert corpus.dropped_fields.repaired == 2
     parquet.write_table(pa.table({"_id": column, "text": ["x"]}), tmp_path / "corpus.parquet")
     assert "corpus.parquet row 1: id is b'a" in refused(lambda: list(bidr.load(tmp_path).corpus))
     np.save(tmp_path / "ids.npy", np.array(["a", "\ud800"]))

@@ -5,9 +5,9 @@ from sample_encoders import TEXTS, bag
 from torch import nn
 
 from bidr.models import corpus_encoding as encode
-from bidr.models.corpus_encoding import TokenRows, discard, encode_corpus, encode_rows, fingerprint
+from bidr.models.corpus_encoding import TokenArray, discard, encode_corpus, encode_rows, fingerprint
 from bidr.quantization import Codebooks
-from bidr.tokenization.tokenizer import tokenise, tokenise_texts
+from bidr.tokenization.tokenizer import tokenize, tokenize_texts
 
 
 class Killed(BaseException):
@@ -23,7 +23,7 @@ def small_blocks(monkeypatch):
 def made(tmp_path):
     """A bag encoder and eighteen texts, in five blocks."""
     encoder, _ = bag(tmp_path / "tokens")
-    return encoder, TokenRows(tokenise_texts(TEXTS * 3, encoder.tokenizer, 64))
+    return encoder, TokenArray(tokenize_texts(TEXTS * 3, encoder.tokenizer, 64))
 
 
 @pytest.fixture
@@ -105,14 +105,14 @@ def test_other_texts_of_the_same_length_begin_again(made, tmp_path, calls):
     encoder, source = made
     kill(calls, 8, encoder, source, tmp_path / "v.npy")
     tokens = source.tokens._replace(ids=source.tokens.ids[::-1].copy())
-    found = encode_corpus(encoder, TokenRows(tokens), tmp_path / "v.npy")
-    assert np.array_equal(found, encode_rows(encoder, TokenRows(tokens)).astype(np.float16))
+    found = encode_corpus(encoder, TokenArray(tokens), tmp_path / "v.npy")
+    assert np.array_equal(found, encode_rows(encoder, TokenArray(tokens)).astype(np.float16))
 
 
 def test_another_store_of_the_same_lengths_begins_again(made, tmp_path):
     encoder, _ = made
     stores = [
-        tokenise(texts, encoder.tokenizer, tmp_path / str(number), max_length=64, source=str(number))
+        tokenize(texts, encoder.tokenizer, tmp_path / str(number), max_length=64, source=str(number))
         for number, texts in enumerate((["pearl", "night"], ["night", "pearl"]))
     ]
     first, second = (np.array(encode_corpus(encoder, store, tmp_path / "v.npy")) for store in stores)

@@ -9,9 +9,9 @@ from torch.nn import functional
 from bidr.errors import ModelError
 from bidr.models.auto import load_encoder
 from bidr.models.bag_of_tokens import BagEncoder, inverse_frequencies
-from bidr.models.corpus_encoding import TokenRows, encode_rows, encode_texts
+from bidr.models.corpus_encoding import TokenArray, encode_rows, encode_texts
 from bidr.models.transformer import TransformerEncoder
-from bidr.tokenization.tokenizer import tokenise_texts
+from bidr.tokenization.tokenizer import tokenize_texts
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -48,7 +48,7 @@ def vectors(encoder, texts=TEXTS, prompt="", max_length=512) -> np.ndarray:
 def test_a_bag_begins_as_tf_idf(tmp_path):
     encoder, store = bag(tmp_path / "tokens")
     size = encoder.tokenizer.get_vocab_size()
-    rows = [set(store.batch([row]).ids.tolist()) for row in range(len(store))]
+    rows = [set(store.get_batch([row]).ids.tolist()) for row in range(len(store))]
     frequency = np.array([sum(piece in row for row in rows) for piece in range(size)])
     expected = np.maximum(np.log((len(store) + 1) / (frequency + 0.5)), 0.01)
     assert np.allclose(inverse_frequencies(store, size), expected)
@@ -61,7 +61,7 @@ def test_a_bags_vector_is_the_weighted_sum_of_its_pieces(tmp_path):
     encoder, store = bag(tmp_path / "tokens")
     found = encode_rows(encoder, store)
     for row in range(len(store)):
-        ids = torch.from_numpy(store.batch([row]).ids.astype(np.int64))
+        ids = torch.from_numpy(store.get_batch([row]).ids.astype(np.int64))
         whole = (encoder.directions[ids] * encoder.weights[ids].unsqueeze(1)).sum(0)
         assert close(found[row], functional.normalize(whole, dim=0).detach().numpy())
 
@@ -81,7 +81,7 @@ def test_a_saved_bag_gives_the_same_vectors_here_and_elsewhere(tmp_path):
 
 def test_both_parts_of_a_bag_learn(tmp_path):
     encoder, store = bag(tmp_path / "tokens")
-    encoder.encode(store.batch([0, 2])).sum().backward()
+    encoder.encode(store.get_batch([0, 2])).sum().backward()
     assert encoder.directions.grad.abs().sum() > 0
     assert encoder.weights.grad.abs().sum() > 0
 
@@ -120,7 +120,7 @@ def test_padding_does_not_show(plain):
     encoder = TransformerEncoder.open(str(plain)).eval()
     alone = np.concatenate([vectors(encoder, [text]) for text in TEXTS])
     assert close(vectors(encoder), alone)
-    tokens = tokenise_texts(TEXTS, encoder.tokenizer, 32)
+    tokens = tokenize_texts(TEXTS, encoder.tokenizer, 32)
     with torch.inference_mode():
         together = encoder.encode(tokens).numpy()
     assert close(together, alone)
@@ -130,7 +130,7 @@ def test_rows_come_back_in_their_order_whatever_their_lengths(plain, monkeypatch
     from bidr.models import corpus_encoding as encode
 
     encoder = TransformerEncoder.open(str(plain))
-    source = TokenRows(tokenise_texts(TEXTS, encoder.tokenizer, 32))
+    source = TokenArray(tokenize_texts(TEXTS, encoder.tokenizer, 32))
     whole = encode_rows(encoder, source)
     monkeypatch.setitem(encode.TOKENS_AT_ONCE, "cpu", 20)
     monkeypatch.setattr(encode, "ROWS_AT_ONCE", 2)
@@ -148,7 +148,7 @@ def test_dropout_that_was_given_survives_saving(plain, tmp_path):
     encoder = TransformerEncoder.open(str(plain), dropout=0.0)
     encoder.save(tmp_path / "saved")
     again = load_encoder(tmp_path / "saved").train()
-    tokens = again.tokeniser(32)(TEXTS)
+    tokens = again.get_tokenizer(32)(TEXTS)
     assert torch.equal(again.encode(tokens), again.encode(tokens))
     other = TransformerEncoder.open(str(plain)).train()
     assert not torch.equal(other.encode(tokens), other.encode(tokens))
@@ -158,7 +158,7 @@ def test_long_texts_are_cut_where_the_model_ends_and_where_asked(plain):
     encoder = TransformerEncoder.open(str(plain))
     long = "the night watch " * 40
     assert close(vectors(encoder, [long]), as_others_see_it(plain, [long]))
-    shorter = tokenise_texts([long], encoder.tokenizer, 7)
+    shorter = tokenize_texts([long], encoder.tokenizer, 7)
     assert len(shorter.ids) == 7
     assert shorter.ids[-1] == encoder.tokenizer.token_to_id("[SEP]")
     assert close(vectors(encoder, [long], max_length=7), vectors(encoder, ["the night watch the night"]))
@@ -234,7 +234,7 @@ def test_the_same_seed_gives_the_same_projection(plain):
 
 def test_gradients_reach_the_backbone_and_the_projection(plain):
     encoder = TransformerEncoder.open(str(plain), projection=4)
-    encoder.encode(tokenise_texts(TEXTS, encoder.tokenizer, 32)).square().sum().backward()
+    encoder.encode(tokenize_texts(TEXTS, encoder.tokenizer, 32)).square().sum().backward()
     missing = [name for name, value in encoder.named_parameters() if value.grad is None and "pooler" not in name]
     assert missing == []
 

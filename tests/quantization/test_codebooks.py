@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from safetensors.numpy import save_file
 from sample_codebooks import clustered, random_codebooks
 
-from bidr.data.vector_source import let_go
+from bidr.data.vector_source import advise_dontneed
 from bidr.errors import ConfigError, ModelError
 from bidr.quantization import Codebooks, check_shape, codebooks, usage
 
@@ -103,8 +103,8 @@ def test_mapped_codebooks_are_the_same_and_let_go_of(tmp_path):
         assert (saved is None) == (found is None)
         if saved is not None:
             assert isinstance(found, np.memmap)
-            let_go(found)
-            let_go(found.astype(np.float64))  # numpy calls it mapped too, and there is no file behind it
+            advise_dontneed(found)
+            advise_dontneed(found.astype(np.float64))  # numpy calls it mapped too, and there is no file behind it
             np.testing.assert_array_equal(found, saved)
 
 

@@ -12,7 +12,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 from bidr.errors import ConfigError, DataError
 from bidr.tokenization.token_store import Tokens, TokenStore
-from bidr.tokenization.tokenizer import fingerprint, tokenise, tokenise_texts
+from bidr.tokenization.tokenizer import fingerprint, tokenize, tokenize_texts
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *"abcdefghij"]
 TEXTS = ["a b c", "", "d", " ".join("abcdefghij" * 3), "e f g h i j a b", "zz a"]
@@ -39,7 +39,7 @@ def tokenizer(request: pytest.FixtureRequest) -> Tokenizer:
 @pytest.fixture(scope="module")
 def store(tokenizer: Tokenizer, tmp_path_factory: pytest.TempPathFactory) -> TokenStore:
     folder = tmp_path_factory.mktemp("tokens") / "store"
-    return tokenise(iter(TEXTS), tokenizer, folder, max_length=20, source="made", total=len(TEXTS))
+    return tokenize(iter(TEXTS), tokenizer, folder, max_length=20, source="made", total=len(TEXTS))
 
 
 def assert_same(one: Tokens, other: Tokens) -> None:
@@ -48,7 +48,7 @@ def assert_same(one: Tokens, other: Tokens) -> None:
 
 
 def test_tokens_are_those_of_the_words_between_special_tokens() -> None:
-    tokens = tokenise_texts(["a b", "zz"], made_tokenizer(), 20)
+    tokens = tokenize_texts(["a b", "zz"], made_tokenizer(), 20)
     np.testing.assert_array_equal(tokens.ids, [2, 4, 5, 3, 2, 1, 3])
     np.testing.assert_array_equal(tokens.offsets, [0, 4, 7])
 
@@ -57,28 +57,28 @@ def test_tokens_are_those_of_the_words_between_special_tokens() -> None:
 def test_batch_equals_tokenising_at_that_length(
     store: TokenStore, tokenizer: Tokenizer, rows: list[int], max_length: int
 ) -> None:
-    expected = tokenise_texts([TEXTS[row] for row in rows], tokenizer, max_length)
-    assert_same(store.batch(np.array(rows, dtype=np.int64), max_length), expected)
-    assert_same(store.batch(rows), tokenise_texts([TEXTS[row] for row in rows], tokenizer, 20))
+    expected = tokenize_texts([TEXTS[row] for row in rows], tokenizer, max_length)
+    assert_same(store.get_batch(np.array(rows, dtype=np.int64), max_length), expected)
+    assert_same(store.get_batch(rows), tokenize_texts([TEXTS[row] for row in rows], tokenizer, 20))
 
 
 def test_lengths_and_rows(store: TokenStore, tokenizer: Tokenizer) -> None:
     assert len(store) == len(TEXTS)
-    np.testing.assert_array_equal(store.lengths(), np.diff(tokenise_texts(TEXTS, tokenizer, 20).offsets))
-    assert store.lengths().max() == 20, "cut at max_length, not at the tokenizer's own 5 or 16"
-    assert store.lengths().min() >= 1, "an empty text has a token too"
+    np.testing.assert_array_equal(store.get_lengths(), np.diff(tokenize_texts(TEXTS, tokenizer, 20).offsets))
+    assert store.get_lengths().max() == 20, "cut at max_length, not at the tokenizer's own 5 or 16"
+    assert store.get_lengths().min() >= 1, "an empty text has a token too"
     for wrong in ([-1], [len(TEXTS)]):
         with pytest.raises(IndexError):
-            store.batch(wrong)
+            store.get_batch(wrong)
 
 
 def test_an_empty_text_without_special_tokens_is_the_unknown_token() -> None:
-    np.testing.assert_array_equal(tokenise_texts([""], made_tokenizer(special=False), 8).ids, [1])
+    np.testing.assert_array_equal(tokenize_texts([""], made_tokenizer(special=False), 8).ids, [1])
 
 
 def test_the_callers_tokenizer_is_not_changed(tokenizer: Tokenizer, tmp_path: Path) -> None:
     before = tokenizer.to_str()
-    tokenise(TEXTS, tokenizer, tmp_path / "store", max_length=9, source="made")
+    tokenize(TEXTS, tokenizer, tmp_path / "store", max_length=9, source="made")
     assert tokenizer.to_str() == before
 
 
@@ -97,14 +97,14 @@ def unreadable() -> Iterator[str]:
 
 def test_reopened_when_nothing_changed_and_made_anew_when_something_did(tmp_path: Path) -> None:
     folder = tmp_path / "store"
-    tokenise(TEXTS, made_tokenizer(), folder, max_length=8, source="one")
-    assert len(tokenise(unreadable(), made_tokenizer(), folder, max_length=8, source="one")) == len(TEXTS)
+    tokenize(TEXTS, made_tokenizer(), folder, max_length=8, source="one")
+    assert len(tokenize(unreadable(), made_tokenizer(), folder, max_length=8, source="one")) == len(TEXTS)
     for changed in ({"max_length": 9, "source": "one"}, {"max_length": 8, "source": "two"}):
         with pytest.raises(AssertionError, match="read again"):
-            tokenise(unreadable(), made_tokenizer(), folder, **changed)
+            tokenize(unreadable(), made_tokenizer(), folder, **changed)
     with pytest.raises(AssertionError, match="read again"):
-        tokenise(unreadable(), made_tokenizer(special=False), folder, max_length=8, source="one")
-    assert len(tokenise(["a"], made_tokenizer(), folder, max_length=8, source="two")) == 1
+        tokenize(unreadable(), made_tokenizer(special=False), folder, max_length=8, source="one")
+    assert len(tokenize(["a"], made_tokenizer(), folder, max_length=8, source="two")) == 1
     assert TokenStore.open(folder).meta["source"] == "two"
 
 
@@ -116,11 +116,11 @@ def test_a_failure_on_the_way_leaves_nothing_and_the_old_store_as_it_was(tmp_pat
         raise DataError("line 3001 is bad")
 
     with pytest.raises(DataError, match="line 3001"):
-        tokenise(failing(), made_tokenizer(), folder, max_length=8, source="one")
+        tokenize(failing(), made_tokenizer(), folder, max_length=8, source="one")
     assert list(tmp_path.iterdir()) == []
-    tokenise(TEXTS, made_tokenizer(), folder, max_length=8, source="one")
+    tokenize(TEXTS, made_tokenizer(), folder, max_length=8, source="one")
     with pytest.raises(DataError, match="line 3001"):
-        tokenise(failing(), made_tokenizer(), folder, max_length=8, source="two")
+        tokenize(failing(), made_tokenizer(), folder, max_length=8, source="two")
     assert TokenStore.open(folder).meta["source"] == "one"
     assert list(tmp_path.iterdir()) == [folder]
 
@@ -129,35 +129,35 @@ def test_a_damaged_store_is_refused_when_opened_and_replaced_when_tokenised(tmp_
     folder = tmp_path / "store"
     with pytest.raises(DataError, match="store holds no readable tokens"):
         TokenStore.open(folder)
-    tokenise(TEXTS, made_tokenizer(), folder, max_length=8, source="one")
+    tokenize(TEXTS, made_tokenizer(), folder, max_length=8, source="one")
     content = (folder / "tokens.bin").read_bytes()
     (folder / "tokens.bin").write_bytes(content[:-2])
     with pytest.raises(DataError, match="store is damaged"):
         TokenStore.open(folder)
-    tokenise(TEXTS, made_tokenizer(), folder, max_length=8, source="one")
+    tokenize(TEXTS, made_tokenizer(), folder, max_length=8, source="one")
     assert (folder / "tokens.bin").read_bytes() == content
 
 
 def test_a_folder_with_other_things_in_it_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("years of work")
     with pytest.raises(ConfigError, match="something other than tokens"):
-        tokenise(TEXTS, made_tokenizer(), tmp_path, max_length=8, source="one")
+        tokenize(TEXTS, made_tokenizer(), tmp_path, max_length=8, source="one")
     assert (tmp_path / "thesis.txt").read_text() == "years of work"
 
 
 def test_a_vocabulary_beyond_two_bytes(tmp_path: Path) -> None:
     words = [*WORDS, *(f"w{n}" for n in range(70_000))]
-    store = tokenise(["w69999 a"], made_tokenizer(words=words), tmp_path / "store", max_length=8, source="one")
+    store = tokenize(["w69999 a"], made_tokenizer(words=words), tmp_path / "store", max_length=8, source="one")
     assert json.loads((tmp_path / "store" / "meta.json").read_text())["dtype"] == "uint32"
-    np.testing.assert_array_equal(store.batch([0]).ids, [2, 70_013, 4, 3])
+    np.testing.assert_array_equal(store.get_batch([0]).ids, [2, 70_013, 4, 3])
 
 
 def test_no_room_and_no_texts(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="max_length=2 leaves no room for text; expected more than 2"):
-        tokenise_texts(["a"], made_tokenizer(), 2)
+        tokenize_texts(["a"], made_tokenizer(), 2)
     with pytest.raises(DataError, match="no text to tokenise"):
-        tokenise([], made_tokenizer(), tmp_path / "store", max_length=8, source="one")
-    assert tokenise_texts([], made_tokenizer(), 8).offsets.tolist() == [0]
+        tokenize([], made_tokenizer(), tmp_path / "store", max_length=8, source="one")
+    assert tokenize_texts([], made_tokenizer(), 8).offsets.tolist() == [0]
 
 
 LONG = [
@@ -175,4 +175,4 @@ def test_cutting_long_texts_early_changes_nothing(text: str, max_length: int) ->
     whole = made_tokenizer()
     whole.no_padding()
     whole.enable_truncation(max_length)
-    np.testing.assert_array_equal(tokenise_texts([text], made_tokenizer(), max_length).ids, whole.encode(text).ids)
+    np.testing.assert_array_equal(tokenize_texts([text], made_tokenizer(), max_length).ids, whole.encode(text).ids)

@@ -14,8 +14,8 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processor
 from bidr.tokenization import tokenizer as module
 from bidr.tokenization import word_cache as seen
 from bidr.tokenization import word_table as wordtable
-from bidr.tokenization.tokenizer import Tokeniser
-from bidr.tokenization.word_cache import splits_at_signs
+from bidr.tokenization.tokenizer import TextTokenizer
+from bidr.tokenization.word_cache import is_word_local
 from bidr.tokenization.word_cache_kernels import Known
 from bidr.tokenization.word_table import WordTable, strings
 from bidr.tokenization.wordpieces import train_wordpieces
@@ -54,7 +54,7 @@ def bert(**kinds: object) -> Tokenizer:
 BOTH = {"bert": bert(), "built-in": train_wordpieces(["abc def, gh and ABC-de chef bead", "face é bad cafe"], 60)}
 
 
-def rows(tokeniser: Tokeniser, texts: list[str]) -> list[list[int]]:
+def rows(tokeniser: TextTokenizer, texts: list[str]) -> list[list[int]]:
     found = tokeniser(texts)
     return [found.ids[start:end].tolist() for start, end in zip(found.offsets, found.offsets[1:], strict=False)]
 
@@ -63,7 +63,7 @@ def rows(tokeniser: Tokeniser, texts: list[str]) -> list[list[int]]:
 @given(texts=st.lists(TEXTS, max_size=6), length=st.sampled_from([3, 8, 64]))
 @settings(max_examples=150, deadline=None)
 def test_words_give_the_tokens_of_the_whole_text(name: str, texts: list[str], length: int) -> None:
-    by_words, whole = Tokeniser(BOTH[name], length, by_words=True), Tokeniser(BOTH[name], length)
+    by_words, whole = TextTokenizer(BOTH[name], length, by_words=True), TextTokenizer(BOTH[name], length)
     assert by_words.threads
     assert rows(by_words, texts) == rows(whole, texts)
     assert rows(by_words, texts[::-1]) == rows(whole, texts[::-1])  # nothing new any more
@@ -71,7 +71,7 @@ def test_words_give_the_tokens_of_the_whole_text(name: str, texts: list[str], le
 
 def test_it_forgets_rather_than_grow(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(seen, "MOST_WORDS", 3)
-    words = seen.SeenWords(Tokeniser(BOTH["bert"], 16).tokenizer, 16)
+    words = seen.WordCache(TextTokenizer(BOTH["bert"], 16).tokenizer, 16)
     first = words.rows(["a b c d e f"]).ids.tolist()
     words.rows(["g h"])
     assert words.table.count == 2
@@ -81,10 +81,10 @@ def test_it_forgets_rather_than_grow(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_several_threads_keep_the_order_of_the_texts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_BLOCK", 3)
     monkeypatch.setattr(module, "cores", lambda: 3)
-    tokeniser = Tokeniser(BOTH["bert"], 16, by_words=True)
+    tokeniser = TextTokenizer(BOTH["bert"], 16, by_words=True)
     texts = [f"word{i % 11} and {i}," for i in range(500)]
     assert tokeniser.threads == 3
-    assert rows(tokeniser, texts) == rows(Tokeniser(BOTH["bert"], 16), texts)
+    assert rows(tokeniser, texts) == rows(TextTokenizer(BOTH["bert"], 16), texts)
 
 
 @pytest.mark.parametrize(
@@ -96,18 +96,18 @@ def test_several_threads_keep_the_order_of_the_texts(monkeypatch: pytest.MonkeyP
     ],
 )
 def test_tokenizers_that_look_across_spaces_are_left_alone(kinds: dict[str, object]) -> None:
-    assert not splits_at_signs(bert(**kinds))
+    assert not is_word_local(bert(**kinds))
 
 
 def test_so_is_one_with_a_token_that_holds_a_space() -> None:
     tokenizer = bert()
     tokenizer.add_tokens(["a b"])
-    assert splits_at_signs(bert())
-    assert not splits_at_signs(tokenizer)
+    assert is_word_local(bert())
+    assert not is_word_local(tokenizer)
 
 
 def test_queries_that_threads_share_a_tokeniser_for_keep_nothing() -> None:
-    assert not Tokeniser(BOTH["bert"], 16).threads
+    assert not TextTokenizer(BOTH["bert"], 16).threads
 
 
 def letters_of(words: list[str]) -> tuple[np.ndarray, np.ndarray]:
@@ -178,27 +178,27 @@ def test_strings_are_found_within_a_text_and_not_across_two() -> None:
 
 def test_a_token_of_the_tokenizers_own_is_found_within_a_word() -> None:
     texts = ["ab[MASK]cd, e", "ab [mask] cd", "a"]
-    assert rows(Tokeniser(BOTH["bert"], 16, by_words=True), texts) == rows(Tokeniser(BOTH["bert"], 16), texts)
+    assert rows(TextTokenizer(BOTH["bert"], 16, by_words=True), texts) == rows(TextTokenizer(BOTH["bert"], 16), texts)
 
 
 def failing(monkeypatch: pytest.MonkeyPatch, fails: Iterable[bool]) -> None:
     """The tokenizer of new words fails where this says so, and not after its end."""
-    tokens_of, calls = seen.SeenWords._tokens_of, iter(fails)
+    tokens_of, calls = seen.WordCache._tokens_of, iter(fails)
 
-    def failing(self: seen.SeenWords, new: list[str]) -> tuple[np.ndarray, np.ndarray]:
+    def failing(self: seen.WordCache, new: list[str]) -> tuple[np.ndarray, np.ndarray]:
         if next(calls, False):
             raise MemoryError
         return tokens_of(self, new)
 
-    monkeypatch.setattr(seen.SeenWords, "_tokens_of", failing)
+    monkeypatch.setattr(seen.WordCache, "_tokens_of", failing)
 
 
 def test_an_error_ends_a_call_and_the_next_is_right(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "cores", lambda: 1)
     monkeypatch.setattr(module, "_BLOCK", 1)
     failing(monkeypatch, [False, True])
-    texts, tokeniser = ["a b", "c d", "and h"], Tokeniser(BOTH["bert"], 16, by_words=True)
-    found, whole = tokeniser.blocks(texts), rows(Tokeniser(BOTH["bert"], 16), texts)
+    texts, tokeniser = ["a b", "c d", "and h"], TextTokenizer(BOTH["bert"], 16, by_words=True)
+    found, whole = tokeniser.blocks(texts), rows(TextTokenizer(BOTH["bert"], 16), texts)
     made: list[list[int]] = []
     with pytest.raises(MemoryError):
         made.extend(block.ids.tolist() for block in found)
@@ -212,26 +212,26 @@ def test_after_errors_the_same_words_are_learned_rightly(data: st.DataObject, fa
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(wordtable, "_LEAST", 2)
         failing(patch, fails)
-        words, whole = seen.SeenWords(Tokeniser(BOTH["bert"], 16).tokenizer, 16), Tokeniser(BOTH["bert"], 16)
+        words, whole = seen.WordCache(TextTokenizer(BOTH["bert"], 16).tokenizer, 16), TextTokenizer(BOTH["bert"], 16)
         for texts in data.draw(st.lists(st.lists(PLAIN, min_size=1, max_size=3), min_size=2, max_size=20)):
             with suppress(MemoryError):
                 assert words.rows(texts).ids.tolist() == whole(texts).ids.tolist()
 
 
 def test_known_words_are_looked_up_while_others_are_learned(monkeypatch: pytest.MonkeyPatch) -> None:
-    words, tokens_of = seen.SeenWords(Tokeniser(BOTH["bert"], 16).tokenizer, 16), seen.SeenWords._tokens_of
+    words, tokens_of = seen.WordCache(TextTokenizer(BOTH["bert"], 16).tokenizer, 16), seen.WordCache._tokens_of
     known, learned, also = (words.rows([text]).ids.tolist() for text in ("a b", "bad cafe", "bad"))
     pool = ThreadPoolExecutor(2)
     waiting: list[Future[seen.Rows]] = []
 
-    def while_learning(self: seen.SeenWords, new: list[str]) -> tuple[np.ndarray, np.ndarray]:
+    def while_learning(self: seen.WordCache, new: list[str]) -> tuple[np.ndarray, np.ndarray]:
         if new == ["bad", "cafe"]:
             assert pool.submit(words.rows, ["a b"]).result(timeout=60).ids.tolist() == known
             waiting.append(pool.submit(words.rows, ["bad"]))
             assert not wait(waiting, timeout=0.2).done, "a word that is being learned was taken for known"
         return tokens_of(self, new)
 
-    monkeypatch.setattr(seen.SeenWords, "_tokens_of", while_learning)
+    monkeypatch.setattr(seen.WordCache, "_tokens_of", while_learning)
     words.table = words._begun()
     words.rows(["a b c d e f ab cd ef abcd efgh face"])  # which leaves room: nothing has to be replaced
     assert words.rows(["bad cafe"]).ids.tolist() == learned
@@ -246,22 +246,22 @@ def test_threads_share_words_that_grow_and_are_forgotten(texts: list[str], most:
         patch.setattr(module, "_BLOCK", 2)
         patch.setattr(wordtable, "_LEAST", 2)
         patch.setattr(seen, "MOST_WORDS", most)
-        by_words = Tokeniser(BOTH["bert"], 8, by_words=True)
+        by_words = TextTokenizer(BOTH["bert"], 8, by_words=True)
         by_words.threads = 6
-        assert rows(by_words, texts) == rows(Tokeniser(BOTH["bert"], 8), texts)
+        assert rows(by_words, texts) == rows(TextTokenizer(BOTH["bert"], 8), texts)
 
 
 def test_threads_learn_a_word_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    tokens_of, learned = seen.SeenWords._tokens_of, []
+    tokens_of, learned = seen.WordCache._tokens_of, []
 
-    def noted(self: seen.SeenWords, new: list[str]) -> tuple[np.ndarray, np.ndarray]:
+    def noted(self: seen.WordCache, new: list[str]) -> tuple[np.ndarray, np.ndarray]:
         learned.extend(new)
         return tokens_of(self, new)
 
-    monkeypatch.setattr(seen.SeenWords, "_tokens_of", noted)
+    monkeypatch.setattr(seen.WordCache, "_tokens_of", noted)
     monkeypatch.setattr(module, "_BLOCK", 5)
-    by_words = Tokeniser(BOTH["bert"], 16, by_words=True)
+    by_words = TextTokenizer(BOTH["bert"], 16, by_words=True)
     by_words.threads = 6
     texts = [f"{'abcdefgh'[i % 8]}{i % 97} and {i % 13}" for i in range(2_000)]
-    assert rows(by_words, texts) == rows(Tokeniser(BOTH["bert"], 16), texts)
+    assert rows(by_words, texts) == rows(TextTokenizer(BOTH["bert"], 16), texts)
     assert len(learned) == len(set(learned)) == len({word for text in texts for word in text.split()})

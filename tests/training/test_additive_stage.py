@@ -17,7 +17,7 @@ from bidr.models.trainable_quantizer import SummedQuantizer
 from bidr.quantization import Codebooks
 from bidr.quantization.additive_quantizer import summed
 from bidr.quantization.exact_search import top_k_codes
-from bidr.tokenization.token_store import TokenRows
+from bidr.tokenization.token_store import TokenArray
 from bidr.training import stages
 from bidr.training.additive_stage import leader_of
 from bidr.training.codes_only import train as frozen
@@ -96,8 +96,8 @@ def test_with_all_documents_as_candidates_the_answer_is_the_vectors_own(model, t
     with bidr.open_index(tmp_path / "index") as searcher:
         found = [[answer.id for answer in searcher.search(text, k=10, candidates=DOCUMENTS)] for text in texts]
         few = [[answer.id for answer in searcher.search(text, k=10, candidates=60)] for text in texts]
-    queries, store = model.encode_queries(texts)[1], model.dense.tokeniser(32)([text.text for text in data.corpus])
-    vectors = encode_rows(model.dense, TokenRows(store)).astype(np.float16).astype(np.float32)
+    queries, store = model.encode_queries(texts)[1], model.dense.get_tokenizer(32)([text.text for text in data.corpus])
+    vectors = encode_rows(model.dense, TokenArray(store)).astype(np.float16).astype(np.float32)
     for query, answers in zip(queries, found, strict=True):
         scores = vectors @ query
         assert np.sort(scores)[::-1][:10] == pytest.approx([scores[int(name[1:])] for name in answers], abs=1e-3)

@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 
 from bidr.data.dataset import Dataset, Split
-from bidr.data.positives import pairs_from
+from bidr.data.positives import build_positives
 from bidr.demo.python_docs import collect
-from bidr.tokenization.token_store import TokenRows
-from bidr.tokenization.tokenizer import tokenise_texts
+from bidr.tokenization.token_store import TokenArray
+from bidr.tokenization.tokenizer import tokenize_texts
 from bidr.training import stages
 from bidr.training.config import EncoderConfig, SparseConfig, TrainConfig, WarmupConfig
 from bidr.training.data import Questions
@@ -92,9 +92,11 @@ def measure(data: Dataset, folder: Path, seed: int) -> Recalls:
 def questions(shop: Workshop, split: Split) -> Questions:
     """Judged questions as the shop's encoder reads them."""
     texts = [query.text for query in split.queries]
-    tokens = tokenise_texts(texts, shop.backbone().tokenizer, shop.config.text.query_length)
+    tokens = tokenize_texts(texts, shop.backbone().tokenizer, shop.config.text.query_length)
     ids = {document.id: row for row, document in enumerate(shop.dataset.corpus)}
-    return Questions(texts, TokenRows(tokens), pairs_from([query.id for query in split.queries], split.qrels, ids))
+    return Questions(
+        texts, TokenArray(tokens), build_positives([query.id for query in split.queries], split.qrels, ids)
+    )
 
 
 def train_longer(shop: Workshop):

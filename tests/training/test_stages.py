@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sample_training import CONFIG, DOCUMENTS, TRAIN, dataset, files, with_settings
 
-from bidr.data.positives import Pairs
+from bidr.data.positives import Positives
 from bidr.errors import ConfigError, StoppedError
 from bidr.models.corpus_encoding import encode_rows, fingerprint
 from bidr.quantization import Codebooks
@@ -165,7 +165,7 @@ def test_candidates_are_what_the_codes_bring_up_without_positives(whole):
         rows = [row for row in padded if row >= 0]
         best = np.sort(scores[query])[::-1][: CONFIG.dense.depth]
         assert len(rows) >= CONFIG.dense.depth - 2
-        assert not set(rows) & set(pairs.of(query).tolist())
+        assert not set(rows) & set(pairs.get_rows(query).tolist())
         assert (scores[query, rows] >= best[-1] - 1e-5).all()
         assert all(a >= b - 1e-5 for a, b in pairwise(scores[query, rows]))
 
@@ -243,7 +243,7 @@ def test_lexical_negatives_are_drawn_where_they_are_asked_for(tmp_path):
     texts = [set(document.text.split()) for document in shop.dataset.corpus]
     shared = 0
     for query, negative in zip(plan.queries.tolist(), plan.negatives.tolist(), strict=True):
-        assert negative not in pairs.of(query)
+        assert negative not in pairs.get_rows(query)
         shared += bool(texts[negative] & set(shop.material.train.texts[query].split()))
     assert shared > 0.9 * TRAIN
     assert len(shop.random_batches("in-batch").plan(0).negatives) == 0
@@ -253,7 +253,7 @@ def test_lexical_negatives_are_drawn_where_they_are_asked_for(tmp_path):
 
 
 def test_recall_is_the_mean_share_of_positives_found():
-    pairs = Pairs(np.array([0, 1, 3, 5]), np.array([4, 1, 2, 7, 8]))
+    pairs = Positives(np.array([0, 1, 3, 5]), np.array([4, 1, 2, 7, 8]))
     found = np.array([[4, -1], [2, 9], [0, 3]])
     assert recall(found, pairs) == pytest.approx((1 + 0.5 + 0) / 3)
 
@@ -290,7 +290,7 @@ def test_what_dev_says_is_what_a_sort_says(probed, most):
 
 def test_missing_candidates_take_no_ones_place():
     """Whatever stands in for them scores best here."""
-    probe = Probe(None, np.arange(3), Pairs(np.array([0, 1]), np.array([1])), "cpu")
+    probe = Probe(None, np.arange(3), Positives(np.array([0, 1]), np.array([1])), "cpu")
     candidates = np.array([[1, *[-1] * 12, 2]])
     vectors, queries = np.array([[9.0], [1.0], [2.0]], dtype=np.float32), np.ones((1, 1), dtype=np.float32)
     assert probe.rank_vectors(queries, vectors, np.maximum(candidates, 0), candidates) == 1.0

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from bidr.bench.launch import PeerError, ask
 from bidr.bench.variants import Variant
-from bidr.data.vector_source import VectorRows
+from bidr.data.vector_source import VectorSource
 from bidr.index.vectors import WRITE_ROWS, VectorWriter
 
 ANSWERS = 100
@@ -50,7 +50,7 @@ class Limits(NamedTuple):
     rounds: int = 3
 
 
-def prepare(folder: Path, documents: VectorRows, queries: VectorRows, asked: int) -> Prepared:
+def prepare(folder: Path, documents: VectorSource, queries: VectorSource, asked: int) -> Prepared:
     """float32 for building, one fp16 file for ranking, and the exact top 100 by inner product."""
     from bidr.quantization.exact_search import top_k
 

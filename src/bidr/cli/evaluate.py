@@ -147,10 +147,10 @@ def comparison_table(found: dict[str, "Comparison"], path: Path) -> str:
 
 def _refuse_other_corpus(searcher: "Searcher", split: "Split", index: Path) -> None:
     """Judged documents that the index does not have would count as not found: a wrong number, not a bad one."""
-    from bidr.data.id_map import Ids
+    from bidr.data.id_map import IdMap
 
     view = searcher.reader.latest()
-    ids = Ids(view.documents.id(row) for row in view.rows_of(view.places()).tolist())
+    ids = IdMap(view.documents.id(row) for row in view.rows_of(view.places()).tolist())
     for query, judged in split.qrels.items():
         for document, score in judged.items():
             if score > 0 and document not in ids:

@@ -187,8 +187,8 @@ def took_by_step(spent: StepTimes, whole: StepTime) -> Shown:
 
 def _left_out(data: "Dataset | None") -> dict[str, Any]:
     """What metadata of a corpus that was read is in no attribute."""
-    found = data.corpus.left_out if data is not None else None
-    return {} if found is None else found.counts()
+    found = data.corpus.dropped_fields if data is not None else None
+    return {} if found is None else found.to_json()
 
 
 def refuse_other_content(out: Path) -> None:

@@ -11,9 +11,9 @@ from bidr.cli.base import OptionalFile, OptionalFolder, OptionalSize, Shown, Ver
 from bidr.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
-    from bidr.data.dropped_fields import LeftOut
+    from bidr.data.sources import DroppedFieldCounter
     from bidr.data.types import Document
-    from bidr.data.vector_source import VectorRows
+    from bidr.data.vector_source import VectorSource
     from bidr.index.live.writer import LiveWriter
 
 # Documents that are one commit, and letters of their texts, but one document at least.
@@ -70,8 +70,8 @@ class Add(Verb):
                     advance(len(batch))
             added = writer.view.count - before
             value = {**_state(self.index, writer), "added": added, "replaced": count - added, "warning": _last(told)}
-            value |= left_out.counts()
-        left_out.tell(str(self.documents))
+            value |= left_out.to_json()
+        left_out.report(str(self.documents))
         line = f"{self.index}: {added:,} added, {count - added:,} replaced; {value['documents']:,} documents"
         return Shown("\n".join([line, *told[-1:]]), value)
 
@@ -90,9 +90,9 @@ class Delete(Verb):
     """Go on where an id is not in the index."""
 
     def run(self) -> Shown:
-        from bidr.data import text_files as streams
+        from bidr.data.text_files import read_lines
 
-        ids = [*self.ids, *((line for _, line in streams.lines(self.file)) if self.file else ())]
+        ids = [*self.ids, *((line for _, line in read_lines(self.file)) if self.file else ())]
         if not ids:
             raise ConfigError("no ids given; put them after the index, or one a line into a file: --file FILE")
         with _writer(self.index) as writer:
@@ -153,22 +153,22 @@ class Snapshot(Verb):
         return Shown(f"{self.out}: {count:,} documents of {self.index}", {"index": str(self.out), "documents": count})
 
 
-def check_documents(path: Path) -> "tuple[int, LeftOut]":
+def check_documents(path: Path) -> "tuple[int, DroppedFieldCounter]":
     """Read a file of documents once, before any of it is added; how many there are, and what of them is left out."""
     from bidr.data.attributes import check_attributes
-    from bidr.data.dropped_fields import LeftOut
-    from bidr.data.id_map import Ids
+    from bidr.data.id_map import IdMap
     from bidr.data.readers import beir
+    from bidr.data.sources import DroppedFieldCounter
 
-    left_out = LeftOut()
+    left_out = DroppedFieldCounter()
 
     def ids() -> Iterator[str]:
         for number, document in beir.read_documents(path, left_out):
             check_attributes(document.attributes or {}, f"{path} line {number}")
             yield document.id
 
-    found = Ids(ids())
-    repeated = found.repeated()
+    found = IdMap(ids())
+    repeated = found.find_duplicate()
     if repeated is not None:
         raise DataError(f"{path}: the id {found[repeated[0]]!r} occurs twice; make the ids unique")
     if not len(found):
@@ -176,7 +176,7 @@ def check_documents(path: Path) -> "tuple[int, LeftOut]":
     return len(found), left_out
 
 
-def check_vectors(rows: "VectorRows", writer: "LiveWriter") -> None:
+def check_vectors(rows: "VectorSource", writer: "LiveWriter") -> None:
     """Look at all vectors once, before any of them is added."""
     from bidr.index.vectors import MAX_VALUES
 

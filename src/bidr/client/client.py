@@ -12,7 +12,7 @@ import numpy.typing as npt
 from bidr.client.requests import Asking, Question, Reply, Steps
 from bidr.client.retry import Retry
 from bidr.client.transport import attempts
-from bidr.data.types import Document, plain
+from bidr.data.types import Document, to_python_scalar
 from bidr.errors import ConfigError, MissingExtraError
 from bidr.search.types import Answers, Options, QueryVectors, Texts
 from bidr.utils.array_types import Floats
@@ -59,7 +59,7 @@ class _Settings:
         usual = Question(k, self.candidates, lexical=self.lexical, lexical_weight=self.lexical_weight)
         given: dict[str, Any] = {"candidates": candidates, **options}
         asked = usual._replace(**{name: value for name, value in given.items() if value is not None})
-        return Question(*map(plain, asked))
+        return Question(*map(to_python_scalar, asked))
 
 
 class Client(_Settings):

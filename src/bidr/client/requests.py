@@ -10,8 +10,8 @@ import numpy.typing as npt
 
 from bidr.client.errors import Unavailable
 from bidr.data.attributes import check_attributes
-from bidr.data.types import Document, plain, several_documents, several_ids
-from bidr.data.validation import check_queries, check_unicode, format_value
+from bidr.data.types import Document, to_python_scalar, validate_documents, validate_ids
+from bidr.data.validation import check_unicode, format_value, validate_query_texts
 from bidr.data.vector_source import as_array
 from bidr.errors import ConfigError, DataError
 from bidr.search.types import Answer, Answers, QueryVectors, Timings
@@ -67,7 +67,7 @@ class Asking:
 
     def by_texts(self, texts: Sequence[str], question: Question) -> Steps[list[Answers]]:
         found: list[Answers] = []
-        texts = check_queries(texts)
+        texts = validate_query_texts(texts)
         quoted = [json.dumps(text) for text in texts]
         rest = as_json({"texts": [], **question.fields()})[len('{"texts": [') :]
         for part in (yield from self._parts([len(text) + 2 for text in quoted], len(rest.encode()), question)):
@@ -88,7 +88,7 @@ class Asking:
         return found
 
     def add(self, documents: Sequence[Document], vectors: Floats | None, replace: bool) -> Steps[int]:
-        documents = several_documents(documents)
+        documents = validate_documents(documents)
         rows: list[dict[str, Any]] = [_fields(document) for document in documents]
         given = None if vectors is None else as_array(vectors, "vectors")
         if given is not None and (given.ndim == 0 or len(given) != len(documents)):
@@ -127,7 +127,7 @@ class Asking:
 
     def _named(self, ids: Collection[str]) -> Steps[list[list[tuple[str, str]]]]:
         """Ids as parameters, as many as may go together in one request."""
-        names = [check_unicode(name, "id", "ids") for name in several_ids(ids)]
+        names = [check_unicode(name, "id", "ids") for name in validate_ids(ids)]
         most = (yield from self._limits())["documents"]
         sizes = [len("&id=" + quote(name, safe="")) for name in names]
         return [[("id", name) for name in names[part]] for part in grouped(sizes, most, QUERY_BYTES)]
@@ -193,7 +193,7 @@ def as_json(value: Any) -> str:
 
 
 def _for_json(value: Any) -> Any:
-    found = plain(value)
+    found = to_python_scalar(value)
     if found is value:
         raise DataError(f"given {value!r} of type {type(value).__name__}, expected what JSON can say; convert it")
     return found

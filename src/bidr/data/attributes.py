@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from bidr.data.types import Value, plain
+from bidr.data.types import Value, to_python_scalar
 from bidr.data.validation import check_attribute_strings
 from bidr.errors import AttributesError, to_short_json
 
@@ -43,7 +43,7 @@ def check_stored_attributes(given: Any, what: str) -> dict[str, Value]:
 
 def _stored_value(value: Any, name: str, what: str) -> Value:
     """A value as it is stored."""
-    found: Any = value.tolist() if isinstance(value, np.ndarray) and value.ndim == 1 else plain(value)
+    found: Any = value.tolist() if isinstance(value, np.ndarray) and value.ndim == 1 else to_python_scalar(value)
     if isinstance(found, list | tuple) and all(isinstance(each, str) for each in found):
         return [str(each) for each in found]
     whole = isinstance(found, int) and abs(found) < 1 << 63

@@ -1,7 +1,6 @@
-"""Readers of .gz, .xz and .zst files whose memory is bounded by the format's window, whatever the file says.
+"""Readers of .gz, .xz and .zst files with memory bounded by the window size, also for malicious files.
 
-All three refuse a file that ends early and bytes behind the last compressed stream; streams that follow each other are
-one file, as `gzip`, `xz` and `zstd` have it.
+Truncated files and trailing garbage are errors; concatenated streams are one file, as for `gzip`, `xz` and `zstd`.
 """
 
 import gzip
@@ -15,10 +14,10 @@ from typing import IO, Any, BinaryIO, cast
 from bidr.errors import DataError, MissingExtraError
 
 MAX_WINDOW_BYTES = 128 << 20
-"""Largest history a decompressor may hold: what `zstd` decompresses without --long; `xz -9` needs half of it."""
+"""Maximum decompression window: the limit of `zstd` without --long; `xz -9` needs half of it."""
 CHUNK_BYTES = 1 << 17
-DAMAGE = (EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError)
-"""What reading a file that is truncated or damaged raises."""
+DAMAGE_ERRORS = (EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError)
+"""Exceptions for truncated or damaged files."""
 
 _ZSTD_FRAME = 0xFD2FB528
 _ZSTD_SKIPPABLE_FRAMES = range(0x184D2A50, 0x184D2A60)
@@ -28,38 +27,38 @@ _XZ_PADDING = 4
 
 
 def open_compressed(path: Path) -> IO[bytes]:
-    """Open a file for reading, decompressed as its suffix says."""
+    """Open a file for reading, decompressing it according to its suffix."""
     if path.suffix == ".gz":
         return cast(IO[bytes], gzip.open(path, "rb"))
     if path.suffix == ".xz":
-        return _buffered(_XzFile(path.open("rb"), path))
+        return _buffer(_XzFile(path.open("rb"), path))
     if path.suffix == ".zst":
         try:
             import zstandard
         except ImportError as error:
             raise MissingExtraError(f"reading {path.name}", "zstandard", extra="data") from error
-        return _buffered(_ZstdFile(path.open("rb"), path, zstandard))
+        return _buffer(_ZstdFile(path.open("rb"), path, zstandard))
     return path.open("rb", buffering=CHUNK_BYTES)
 
 
-def _buffered(raw: io.RawIOBase) -> IO[bytes]:
+def _buffer(raw: io.RawIOBase) -> IO[bytes]:
     return cast(IO[bytes], io.BufferedReader(raw, CHUNK_BYTES))
 
 
-def _window_too_large(path: Path, command: str) -> DataError:
+def _make_window_error(path: Path, command: str) -> DataError:
     return DataError(
-        f"{path}: needs a window above {MAX_WINDOW_BYTES:,} bytes to be decompressed, expected at most that; "
+        f"{path}: needs a window above {MAX_WINDOW_BYTES:,} bytes to be decompressed, which is the limit; "
         f"compress it again: {command}"
     )
 
 
 class _DecompressedFile(io.RawIOBase):
-    """Decompressed bytes of a file, from pieces of bounded size."""
+    """Decompressed bytes of a file, produced in pieces of bounded size."""
 
     def __init__(self, file: BinaryIO, path: Path) -> None:
         self._file, self._path = file, path
-        self._pieces = self._decompressed()
-        self._ready = memoryview(b"")
+        self._pieces = self._iter_pieces()
+        self._piece = memoryview(b"")
 
     def readable(self) -> bool:
         return True
@@ -69,24 +68,24 @@ class _DecompressedFile(io.RawIOBase):
         super().close()
 
     def readinto(self, buffer: Any) -> int:
-        while not self._ready:
+        while not self._piece:
             piece = next(self._pieces, None)
             if piece is None:
                 return 0
-            self._ready = memoryview(piece)
-        taken = self._ready[: len(buffer)]
-        self._ready = self._ready[len(taken) :]
-        buffer[: len(taken)] = taken
-        return len(taken)
+            self._piece = memoryview(piece)
+        count = min(len(buffer), len(self._piece))
+        buffer[:count] = self._piece[:count]
+        self._piece = self._piece[count:]
+        return count
 
-    def _decompressed(self) -> Iterator[bytes]:
+    def _iter_pieces(self) -> Iterator[bytes]:
         raise NotImplementedError
 
 
 class _XzFile(_DecompressedFile):
-    """An .xz file. The standard library's reader takes what follows a stream and is none for the end of the file."""
+    """An .xz file. lzma.LZMAFile silently ignores trailing garbage."""
 
-    def _decompressed(self) -> Iterator[bytes]:
+    def _iter_pieces(self) -> Iterator[bytes]:
         format, content = lzma.FORMAT_AUTO, self._file.read(CHUNK_BYTES)
         while content:
             stream = lzma.LZMADecompressor(format, memlimit=MAX_WINDOW_BYTES + CHUNK_BYTES)
@@ -95,18 +94,18 @@ class _XzFile(_DecompressedFile):
                     raise EOFError("the last stream is incomplete")
                 yield self._decompress(stream, content)
                 content = self._file.read(CHUNK_BYTES) if stream.needs_input and not stream.eof else b""
-            format, content = lzma.FORMAT_XZ, self._after_padding(stream.unused_data)
+            format, content = lzma.FORMAT_XZ, self._skip_padding(stream.unused_data)
 
     def _decompress(self, stream: lzma.LZMADecompressor, content: bytes) -> bytes:
         try:
             return stream.decompress(content, CHUNK_BYTES)
         except lzma.LZMAError as error:
             if "Memory usage limit" in str(error):
-                raise _window_too_large(self._path, f"xz -dc {self._path.name} | xz -9 > NEW.xz") from error
+                raise _make_window_error(self._path, f"xz -dc {self._path.name} | xz -9 > NEW.xz") from error
             raise
 
-    def _after_padding(self, content: bytes) -> bytes:
-        """What follows a stream and its padding, which is zeros, a multiple of four of them; nothing at the end."""
+    def _skip_padding(self, content: bytes) -> bytes:
+        """Return the bytes after the stream padding (a multiple of four zero bytes), b"" at the end of the file."""
         padding = 0
         while True:
             content = content or self._file.read(CHUNK_BYTES)
@@ -114,7 +113,7 @@ class _XzFile(_DecompressedFile):
             padding += len(content) - len(rest)
             if rest or not content:
                 if padding % _XZ_PADDING:
-                    raise EOFError("bytes that are no .xz stream follow the last one")
+                    raise EOFError("trailing bytes are not an .xz stream")
                 return rest
             content = b""
 
@@ -122,26 +121,26 @@ class _XzFile(_DecompressedFile):
 class _ZstdFile(_DecompressedFile):
     """A .zst file, decompressed block by block.
 
-    The package's own reader takes a truncated file for a whole one, and its decompressor gives all that comes of its
-    input at once: 4 GiB of 128 KiB. What comes of one block is 128 KiB at most.
+    The reader of `zstandard` does not detect truncation, and its decompressor returns the whole output of its input at
+    once: up to 4 GiB for 128 KiB. One block expands to at most 128 KiB.
     """
 
     def __init__(self, file: BinaryIO, path: Path, package: Any) -> None:
         super().__init__(file, path)
         self._package = package
 
-    def _decompressed(self) -> Iterator[bytes]:
+    def _iter_pieces(self) -> Iterator[bytes]:
         while start := self._file.read(4):
             magic = int.from_bytes(start, "little")
             if len(start) == 4 and magic in _ZSTD_SKIPPABLE_FRAMES:
                 self._skip(int.from_bytes(self._read(4), "little"))
             elif len(start) == 4 and magic == _ZSTD_FRAME:
-                yield from self._frame(start)
+                yield from self._iter_frame(start)
             else:
-                raise EOFError("bytes that are no zstd frame")
+                raise EOFError("bytes that are not a zstd frame")
 
-    def _frame(self, magic: bytes) -> Iterator[bytes]:
-        """The blocks of one frame (RFC 8878, section 3.1.1)."""
+    def _iter_frame(self, magic: bytes) -> Iterator[bytes]:
+        """Yield the decompressed blocks of one frame (RFC 8878, section 3.1.1)."""
         frame = self._package.ZstdDecompressor(max_window_size=MAX_WINDOW_BYTES).decompressobj()
         descriptor = self._read(1)
         flags = descriptor[0]
@@ -153,10 +152,10 @@ class _ZstdFile(_DecompressedFile):
         last = False
         while not last:
             block = self._read(3)
-            about = int.from_bytes(block, "little")
-            last, kind, size = bool(about & 1), about >> 1 & 3, about >> 3
+            header_bits = int.from_bytes(block, "little")
+            last, kind, size = bool(header_bits & 1), header_bits >> 1 & 3, header_bits >> 3
             if kind != _ZSTD_RLE and size > _ZSTD_MAX_BLOCK:
-                raise EOFError("a block is larger than zstd makes them")
+                raise EOFError("a block exceeds the maximum block size")
             block += self._read(1 if kind == _ZSTD_RLE else size)
             if last and has_checksum:
                 block += self._read(4)
@@ -170,7 +169,7 @@ class _ZstdFile(_DecompressedFile):
         except self._package.ZstdError as error:
             if "too much memory" in str(error):
                 command = f"zstd -dc --long=31 {self._path.name} | zstd > NEW.zst"
-                raise _window_too_large(self._path, command) from error
+                raise _make_window_error(self._path, command) from error
             raise EOFError(str(error)) from error
 
     def _read(self, size: int) -> bytes:

@@ -1,4 +1,4 @@
-"""A data set to train on, search and measure: documents that stream, and splits of judged queries."""
+"""Datasets for training, search and evaluation: a streamed corpus and splits of judged queries."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -7,26 +7,25 @@ from typing import Any, Literal
 
 import xxhash
 
-from bidr.data.dropped_fields import LeftOut
-from bidr.data.id_map import Ids, pass_by
+from bidr.data.id_map import IdMap, scan_ids
 from bidr.data.readers import beir, irds, msmarco, parquet
 from bidr.data.readers.trec import Qrels
-from bidr.data.sources import Source, SplitTables, Table, held_table, score
-from bidr.data.types import Document, Qrel, Query, several_documents, several_queries
+from bidr.data.sources import DroppedFieldCounter, Source, SplitTables, Table, make_memory_table, parse_score
+from bidr.data.types import Document, Qrel, Query, validate_documents, validate_queries
 from bidr.data.validation import check_attribute_strings, coerce_id, format_value
 from bidr.errors import ConfigError, DataError
 
 Titles = Literal["prepend", "ignore"]
 
-_FOLDERS: tuple[tuple[Callable[[Path], Source | None], str], ...] = (
-    (beir.detect, beir.LOOKED_FOR),
-    (msmarco.detect, msmarco.LOOKED_FOR),
-    (parquet.detect, parquet.LOOKED_FOR),
+_FOLDER_FORMATS: tuple[tuple[Callable[[Path], Source | None], str], ...] = (
+    (beir.detect, beir.EXPECTED_FILES),
+    (msmarco.detect, msmarco.EXPECTED_FILES),
+    (parquet.detect, parquet.EXPECTED_FILES),
 )
 
 
-def document_text(document: Document, titles: Titles) -> str:
-    """What an encoder reads of a document: title and text ("prepend"), or the text alone ("ignore")."""
+def compose_text(document: Document, titles: Titles) -> str:
+    """Compose the encoder input of a document: title and text ("prepend"), or the text only ("ignore")."""
     if titles == "prepend":
         return f"{document.title} {document.text}" if document.title else document.text
     if titles == "ignore":
@@ -35,56 +34,57 @@ def document_text(document: Document, titles: Titles) -> str:
 
 
 class Corpus:
-    """Documents that can be iterated again and again; each time they stream from where they are kept."""
+    """A re-iterable document collection; every iteration streams from the files."""
 
     def __init__(self, table: Table[Document]) -> None:
         self.table = table
         self._count: int | None = None
-        self.described: bool | None = None
-        """Whether any document has attributes; None: they have not been read to the end yet."""
-        self.left_out: LeftOut | None = None
-        """The metadata that could not be attributes, where they have been read to the end."""
-        self._told = False
+        self.has_attributes: bool | None = None
+        """Whether any document has attributes; None before the first complete iteration."""
+        self.dropped_fields: DroppedFieldCounter | None = None
+        """Metadata that cannot become attributes; None before the first complete iteration."""
+        self._reported = False
 
     def __iter__(self) -> Iterator[Document]:
-        count, described, left_out = 0, False, LeftOut()
-        for _, document in self.table.telling(left_out) if self.table.telling else self.table:
+        count, has_attributes, dropped_fields = 0, False, DroppedFieldCounter()
+        for _, document in self.table.read_counting(dropped_fields) if self.table.read_counting else self.table:
             count += 1
-            described = described or bool(document.attributes)
+            has_attributes = has_attributes or bool(document.attributes)
             yield document
         if not count:
             raise DataError(f"{self.table.where} has no documents; expected at least one")
-        self._count, self.described, self.left_out = count, described, left_out
+        self._count, self.has_attributes, self.dropped_fields = count, has_attributes, dropped_fields
 
-    def tell_left_out(self) -> None:
-        """Say which metadata could not be attributes, once, when the documents have been read to the end."""
-        if self.left_out is not None and not self._told:
-            self.left_out.tell(self.table.where)
-            self._told = True
+    def report_dropped_fields(self) -> None:
+        """Print the dropped metadata once, after the first complete iteration."""
+        if self.dropped_fields is not None and not self._reported:
+            self.dropped_fields.report(self.table.where)
+            self._reported = True
 
     def count(self) -> int:
-        """The number of documents. The first call reads them all, unless they have been read to the end before."""
+        """Return the number of documents; reads all of them unless an iteration has completed before."""
         if self._count is None:
             for _ in self:
                 pass
         assert self._count is not None
         return self._count
 
-    def ids(self) -> Iterator[str]:
+    def iter_ids(self) -> Iterator[str]:
+        """Yield the document ids in order."""
         return (document.id for document in self)
 
-    def texts(self, titles: Titles) -> Iterator[str]:
-        """What an encoder reads of each document, in order."""
-        return (document_text(document, titles) for document in self)
+    def iter_texts(self, titles: Titles) -> Iterator[str]:
+        """Yield the encoder input of each document in order."""
+        return (compose_text(document, titles) for document in self)
 
     def fingerprint(self) -> str:
-        """Changes when the files do (by name, size and time of change: nothing is read), or what is held in memory."""
-        return _fingerprint([self.table])
+        """Hash file names, sizes and modification times (nothing is read), or the records of an in-memory corpus."""
+        return _hash_tables([self.table])
 
 
 @dataclass(frozen=True)
 class Split:
-    """Queries that have at least one relevant document, in the order of their file, and all judgements of them."""
+    """Queries with at least one relevant document, in file order, and all their judgements."""
 
     name: str
     queries: list[Query]
@@ -92,7 +92,7 @@ class Split:
 
 
 class Dataset:
-    """A corpus and its splits. Nothing is read before it is asked for."""
+    """A corpus and its splits, read lazily."""
 
     def __init__(self, source: Source) -> None:
         self.name = source.name
@@ -100,25 +100,25 @@ class Dataset:
         self.tables = source.splits
 
     def splits(self) -> list[str]:
-        """The names of the splits that have judgements."""
+        """List the names of the splits that have judgements."""
         return list(self.tables)
 
     def split(self, name: str) -> Split:
-        """Read the queries and judgements of a split, checking that each judgement is of a known query."""
+        """Read the queries and judgements of a split; DataError for a judgement of an unknown query."""
         if name not in self.tables:
-            known = ", ".join(self.tables) or "none"
-            raise DataError(f"data set {self.name!r} has no split {name!r}; its splits with judgements: {known}")
+            names = ", ".join(self.tables) or "none"
+            raise DataError(f"dataset {self.name!r} has no split {name!r}; its splits with judgements: {names}")
         tables = self.tables[name]
         qrels = _read_judgements(tables.judgements)
-        relevant = {query for query, found in qrels.items() if max(found.values()) > 0}
-        queries = _read_queries(tables, relevant, qrels)
+        answered = {query for query, scores in qrels.items() if max(scores.values()) > 0}
+        queries = _read_queries(tables, answered, qrels)
         if not queries:
             raise DataError(f"{tables.judgements.where} has no judgement with a score above 0; split {name!r} is empty")
         return Split(name, queries, {query.id: qrels[query.id] for query in queries})
 
     def fingerprint(self, splits: Iterable[str]) -> str:
-        """Changes when the files of these splits do, as far as they are there."""
-        return _fingerprint([table for name in splits for table in self.tables.get(name, ())])
+        """Hash the file states of these splits; splits that the dataset lacks are ignored."""
+        return _hash_tables([table for name in splits for table in self.tables.get(name, ())])
 
     @classmethod
     def from_records(
@@ -128,99 +128,101 @@ class Dataset:
         queries: Iterable[Query] = (),
         qrels_by_split: Mapping[str, Mapping[str, Mapping[str, int]]] | None = None,
     ) -> "Dataset":
-        """A data set held in memory.
+        """Create a dataset in memory.
 
-        name:           what error messages call it.
-        qrels_by_split: scores by split ("train", "dev", "test"), query id and document id; above 0 is an answer.
+        Integer ids become strings and missing titles (None, NaN) empty strings; other non-strings are a DataError.
 
-        Ids that are whole numbers become strings, and a missing title (None, NaN) an empty one; anything else that is
-        no string is a DataError.
+        Args:
+            name: Name of the dataset in error messages.
+            documents: The corpus.
+            queries: Queries of all splits.
+            qrels_by_split: Scores by split ("train", "dev", "test"), query id and document id; above 0 is relevant.
         """
         what = f"{name} queries"
-        asked, splits = held_table(what, several_queries(queries, what)), {}
+        query_table, splits = make_memory_table(what, validate_queries(queries, what)), {}
         qrels_by_split = {} if qrels_by_split is None else qrels_by_split
         if not isinstance(qrels_by_split, Mapping):
             raise DataError(f"{name} qrels: given {format_value(qrels_by_split)}, expected qrels by split")
         for split, qrels in qrels_by_split.items():
             what = f"{name} qrels {split}"
-            splits[split] = SplitTables(asked, held_table(what, _judgements(qrels, what)))
+            splits[split] = SplitTables(query_table, make_memory_table(what, _flatten_qrels(qrels, what)))
         what = f"{name} documents"
-        held = several_documents(documents, what)
-        for document in held:
+        records = validate_documents(documents, what)
+        for document in records:
             if isinstance(document.attributes, Mapping):
                 check_attribute_strings(document.attributes, f"document {document.id!r}")
-        return cls(Source(name, held_table(what, held), splits))
+        return cls(Source(name, make_memory_table(what, records), splits))
 
 
-def _judgements(qrels: Any, what: str) -> Iterator[Qrel]:
-    """Judgements in memory, their ids strings."""
-    if not isinstance(qrels, Mapping) or not all(isinstance(found, Mapping) for found in qrels.values()):
+def _flatten_qrels(qrels: Any, what: str) -> Iterator[Qrel]:
+    if not isinstance(qrels, Mapping) or not all(isinstance(scores, Mapping) for scores in qrels.values()):
         raise DataError(
             f"{what}: given {format_value(qrels)}, expected scores by query id and document id: {{'q': {{'d': 1}}}}"
         )
     number = 0
-    for query, found in qrels.items():
-        for document, given in found.items():
+    for query, scores in qrels.items():
+        for document, score in scores.items():
             number += 1
             place = f"{what} number {number}"
-            yield Qrel(coerce_id(query, place), coerce_id(document, place), score(given, place))
+            yield Qrel(coerce_id(query, place), coerce_id(document, place), parse_score(score, place))
 
 
-def _fingerprint(tables: Sequence[Table[Any]]) -> str:
+def _hash_tables(tables: Sequence[Table[Any]]) -> str:
     digest = xxhash.xxh3_128()
     for table in tables:
         digest.update((table.where if not table.files else "").encode())
         for path in table.files:
             state = path.stat()
             digest.update(f"{path.name} {state.st_size} {state.st_mtime_ns}".encode())
-        for record in table.held:
+        for record in table.records:
             digest.update(repr(record).encode())
     return digest.hexdigest()
 
 
 def _read_judgements(table: Table[Qrel]) -> Qrels:
     qrels: Qrels = {}
-    for number, (query, document, given) in table:
-        found = qrels.setdefault(query, {})
-        if found.setdefault(document, given) != given:
+    for number, (query, document, score) in table:
+        scores = qrels.setdefault(query, {})
+        if scores.setdefault(document, score) != score:
             raise DataError(
-                f"{table.place(number)}: query {query!r} and document {document!r} were judged "
-                f"{found[document]} before and {given} here; keep one"
+                f"{table.format_place(number)}: query {query!r} and document {document!r} were judged "
+                f"{scores[document]} before and {score} here; keep one"
             )
     if not qrels:
         raise DataError(f"{table.where} has no judgements; expected at least one")
     return qrels
 
 
-def _read_queries(tables: SplitTables, wanted: set[str], judged: Collection[str]) -> list[Query]:
-    seen: set[str] = set()
-    queries = []
-    for number, query in tables.queries:
-        if query.id in seen:
-            raise DataError(f"{tables.queries.place(number)}: query id {query.id!r} occurs twice; make the ids unique")
-        seen.add(query.id)
-        if query.id in wanted:
+def _read_queries(tables: SplitTables, answered: set[str], judged: Collection[str]) -> list[Query]:
+    """Read the answered queries; DataError for a repeated query id or a judgement of an unknown query."""
+    ids: set[str] = set()
+    queries, table = [], tables.queries
+    for number, query in table:
+        if query.id in ids:
+            raise DataError(f"{table.format_place(number)}: query id {query.id!r} occurs twice; make the ids unique")
+        ids.add(query.id)
+        if query.id in answered:
             queries.append(query)
-    if not seen:
-        raise DataError(f"{tables.queries.where} has no queries; expected at least one")
-    if not seen.issuperset(judged):
-        _raise_unknown(tables.judgements, lambda judgement: judgement.query_id not in seen, tables.queries.where)
+    if not ids:
+        raise DataError(f"{table.where} has no queries; expected at least one")
+    if not ids.issuperset(judged):
+        _raise_unknown(tables.judgements, lambda judgement: judgement.query_id not in ids, table.where)
     return queries
 
 
-def _raise_unknown(table: Table[Qrel], unknown: Callable[[Qrel], bool], where: str) -> None:
-    """Name the first judgement that refers to nothing; the file is read again to find its line."""
-    number, judgement = next((number, judgement) for number, judgement in table if unknown(judgement))
+def _raise_unknown(table: Table[Qrel], is_unknown: Callable[[Qrel], bool], where: str) -> None:
+    """Name the first judgement of an unknown id; reads the file a second time to find its line."""
+    number, judgement = next((number, judgement) for number, judgement in table if is_unknown(judgement))
     raise DataError(
-        f"{table.place(number)}: the judgement of query {judgement.query_id!r} and document {judgement.doc_id!r} "
-        f"refers to an id that is not in {where}; remove the line or complete the file"
+        f"{table.format_place(number)}: the judgement of query {judgement.query_id!r} and document "
+        f"{judgement.doc_id!r} refers to an id that is not in {where}; remove the line or complete the file"
     )
 
 
 def load(source: str | Path) -> Dataset:
-    """Open a data set: a folder (BEIR, MS MARCO or parquet, recognised by its files) or an "irds:" id.
+    """Open a dataset: a folder (BEIR, MS MARCO or parquet, recognized by its files) or an "irds:" id.
 
-    Only names are looked at here; files are read and checked when documents or splits are asked for, or by `check`.
+    Only file names are examined here; files are read when documents or splits are, or by `check`.
     """
     if isinstance(source, str) and source.startswith(irds.PREFIX):
         return Dataset(irds.detect(source))
@@ -231,50 +233,51 @@ def load(source: str | Path) -> Dataset:
         raise DataError(f"{folder} is a file; give the folder that holds the corpus, the queries and the qrels")
     if not folder.is_dir():
         raise DataError(f"{folder} does not exist; give a folder, or an ir_datasets id as 'irds:NAME'")
-    for detect, _ in _FOLDERS:
-        found = detect(folder)
-        if found is not None:
-            return Dataset(found)
-    looked_for = "; ".join(name for _, name in _FOLDERS)
-    raise DataError(f"{folder} is no data set that can be read; looked in it for {looked_for}")
+    for detect, _ in _FOLDER_FORMATS:
+        opened = detect(folder)
+        if opened is not None:
+            return Dataset(opened)
+    expected = "; ".join(files for _, files in _FOLDER_FORMATS)
+    raise DataError(f"{folder} is not a readable dataset; expected one of: {expected}")
 
 
-def check(dataset: Dataset, splits: Iterable[str] | None = None) -> Ids:
-    """Read everything once: raise DataError at the first fault, or return the ids of the documents in order.
+def check(dataset: Dataset, splits: Iterable[str] | None = None) -> IdMap:
+    """Read the whole dataset once; return the document ids in order, or raise DataError at the first fault.
 
-    Finds what streaming alone cannot: duplicate document ids, and judgements of unknown documents in the splits named
-    (all of them when None). The memory needed is that of the ids, 24 bytes a document above their own length.
+    Finds what streaming alone cannot: duplicate document ids, and judgements of unknown documents in `splits` (None:
+    all). Holds the ids in memory, 24 bytes a document above their own length.
     """
-    ids = Ids(dataset.corpus.ids())
-    _refuse_repeated(dataset.corpus.table, ids.repeated())
+    ids = IdMap(dataset.corpus.iter_ids())
+    _refuse_duplicate(dataset.corpus.table, ids.find_duplicate())
     for name in dataset.splits() if splits is None else splits:
         check_split(dataset, dataset.split(name), ids)
     return ids
 
 
 def check_corpus(dataset: Dataset, near: Path) -> None:
-    """Read the documents once: raise DataError at the first fault or id that occurs twice.
+    """Read all documents once; raise DataError at the first fault or duplicate id.
 
-    Whatever their number it takes a few ten megabytes; what is more waits on disk, as near to this path as can be.
+    Memory is bounded (tens of MB): ids are sorted externally, in a temporary file near the path `near`.
     """
     corpus = dataset.corpus
-    _refuse_repeated(corpus.table, pass_by(corpus.ids, near).repeated)
+    _refuse_duplicate(corpus.table, scan_ids(corpus.iter_ids, near).duplicate_rows)
 
 
 def check_split(dataset: Dataset, split: Split, ids: Collection[str]) -> None:
-    """Raise DataError when a judgement of the split is of a document that is not among these ids."""
-    judged = {document for found in split.qrels.values() for document in found}
+    """Raise DataError for a judgement of a document that is not among `ids`."""
+    judged = {document for scores in split.qrels.values() for document in scores}
     unknown = {document for document in judged if document not in ids}
     if unknown:
         table = dataset.tables[split.name].judgements
         _raise_unknown(table, lambda judgement: judgement.doc_id in unknown, dataset.corpus.table.where)
 
 
-def _refuse_repeated(table: Table[Document], rows: tuple[int, int] | None) -> None:
-    """Two documents have the same id: the table is read again for the lines on which they stand."""
+def _refuse_duplicate(table: Table[Document], rows: tuple[int, int] | None) -> None:
+    """Raise DataError for two rows with the same id; reads the table a second time to find their lines."""
     if rows is None:
         return
-    (first, document), (second, _) = (each for row, each in enumerate(table) if row in rows)
+    (first, document), (second, _) = (record for row, record in enumerate(table) if row in rows)
     raise DataError(
-        f"{table.place(second)}: document id {document.id!r} is that of {table.place(first)}; make the ids unique"
+        f"{table.format_place(second)}: document id {document.id!r} is that of {table.format_place(first)}; "
+        "make the ids unique"
     )

@@ -1,4 +1,4 @@
-"""Many document ids in little memory: their bytes end to end, and 24 bytes each to find them by row and by id."""
+"""Compact id <-> row maps: concatenated id bytes, and 24 bytes per id to look up either way."""
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from itertools import islice
@@ -11,30 +11,30 @@ from numpy.typing import NDArray
 
 from bidr.utils.external_sort import ExternalSorter
 
-RECORD = np.dtype([("hash", "<u8"), ("row", "<u8")])
-AT_ONCE, HELD = 8_192, 1 << 20
+HASH_RECORD = np.dtype([("hash", "<u8"), ("row", "<u8")])
+IDS_PER_BLOCK, RECORDS_IN_MEMORY = 8_192, 1 << 20
 
 
-class Ids(Sequence[str]):
-    """An immutable list of strings that answers which row an id has."""
+class IdMap(Sequence[str]):
+    """An immutable list of strings with a hash index from id to row."""
 
     def __init__(self, ids: Iterable[str]) -> None:
-        """Take the ids in order. Two equal ones are allowed here: see `repeated`."""
+        """Store the ids in order. Duplicates are allowed: see `find_duplicate`."""
         blob, ends, hashes = bytearray(), [0], []
-        ends_parts, hash_parts = [], []
+        end_blocks, hash_blocks = [], []
         for identifier in ids:
             content = identifier.encode()
             blob += content
             ends.append(len(blob))
             hashes.append(xxhash.xxh3_64_intdigest(content))
-            # Lists of Python integers would be five times the arrays.
+            # Lists of Python integers would take five times the memory of the arrays.
             if len(hashes) == 1 << 16:
-                ends_parts.append(np.array(ends, dtype=np.int64))
-                hash_parts.append(np.array(hashes, dtype=np.uint64))
+                end_blocks.append(np.array(ends, dtype=np.int64))
+                hash_blocks.append(np.array(hashes, dtype=np.uint64))
                 ends, hashes = [], []
         self._blob = bytes(blob)
-        self._ends = np.concatenate([*ends_parts, np.array(ends, dtype=np.int64)])
-        unsorted = np.concatenate([*hash_parts, np.array(hashes, dtype=np.uint64)])
+        self._ends = np.concatenate([*end_blocks, np.array(ends, dtype=np.int64)])
+        unsorted = np.concatenate([*hash_blocks, np.array(hashes, dtype=np.uint64)])
         self._order = np.argsort(unsorted, kind="stable")
         self._hashes = unsorted[self._order]
 
@@ -42,7 +42,7 @@ class Ids(Sequence[str]):
         return len(self._order)
 
     def fingerprint(self) -> str:
-        """Tells lists of ids apart."""
+        """Hash the list of ids."""
         return str(xxhash.xxh3_128_hexdigest(self._blob + self._ends.tobytes()))
 
     @overload
@@ -51,7 +51,7 @@ class Ids(Sequence[str]):
     def __getitem__(self, row: slice) -> list[str]: ...
     def __getitem__(self, row: int | slice) -> str | list[str]:
         if isinstance(row, slice):
-            return [self[one] for one in range(*row.indices(len(self)))]
+            return [self[index] for index in range(*row.indices(len(self)))]
         count = len(self)
         if not -count <= row < count:
             raise IndexError(f"row {row} of {count}")
@@ -59,79 +59,86 @@ class Ids(Sequence[str]):
         return self._blob[self._ends[row] : self._ends[row + 1]].decode()
 
     def __contains__(self, identifier: object) -> bool:
-        return isinstance(identifier, str) and self.row(identifier) is not None
+        return isinstance(identifier, str) and self.find_row(identifier) is not None
 
-    def row(self, identifier: str) -> int | None:
-        """The first row with this id, or None."""
+    def find_row(self, identifier: str) -> int | None:
+        """Return the first row with this id, or None."""
         digest = np.uint64(xxhash.xxh3_64_intdigest(identifier.encode()))
-        at = int(np.searchsorted(self._hashes, digest))
-        while at < len(self) and self._hashes[at] == digest:
-            if self[int(self._order[at])] == identifier:
-                return int(self._order[at])
-            at += 1
+        slot = int(np.searchsorted(self._hashes, digest))
+        while slot < len(self) and self._hashes[slot] == digest:
+            if self[int(self._order[slot])] == identifier:
+                return int(self._order[slot])
+            slot += 1
         return None
 
-    def rows(self, ids: Iterable[str]) -> NDArray[np.int64]:
-        """The row of each id, -1 for one that is not here."""
-        found = (self.row(identifier) for identifier in ids)
-        return np.fromiter((-1 if row is None else row for row in found), dtype=np.int64)
+    def find_rows(self, ids: Iterable[str]) -> NDArray[np.int64]:
+        """Return the row of each id, -1 for an unknown one."""
+        rows = map(self.find_row, ids)
+        return np.fromiter((-1 if row is None else row for row in rows), dtype=np.int64)
 
-    def repeated(self) -> tuple[int, int] | None:
-        """Two rows with the same id, or None when all differ."""
-        return same_id(self._hashes, self._order, lambda rows: map(self.__getitem__, rows))
+    def find_duplicate(self) -> tuple[int, int] | None:
+        """Return two rows with the same id, or None when all differ."""
+        return find_duplicate_id(self._hashes, self._order, lambda rows: map(self.__getitem__, rows))
 
 
-def same_id(
-    hashes: NDArray[Any], rows: NDArray[Any], ids_of: Callable[[Iterator[int]], Iterable[Hashable]]
+def find_duplicate_id(
+    hashes: NDArray[Any], rows: NDArray[Any], get_ids: Callable[[Iterator[int]], Iterable[Hashable]]
 ) -> tuple[int, int] | None:
-    """Two rows with the same id, or None; of equal hashes the ids themselves decide.
+    """Return two rows with the same id, or None. Ids with equal hashes are compared themselves.
 
-    hashes: sorted; rows: whose they are, rising where hashes are equal.
-    ids_of: the ids of rising rows, looked up as far as they are needed: of an id that all share, two.
+    Args:
+        hashes: Sorted id hashes.
+        rows: Rows of the hashes, ascending among equal hashes.
+        get_ids: Yields the ids of ascending rows, lazily: for an id that all rows share, two are read.
     """
     equal = np.flatnonzero(hashes[1:] == hashes[:-1])
     for start in equal[np.diff(equal, prepend=-2) > 1]:
         end = np.searchsorted(hashes, hashes[start], side="right")
-        known: dict[Hashable, int] = {}
-        for row, identifier in zip(map(int, rows[start:end]), ids_of(map(int, rows[start:end])), strict=False):
-            before = known.setdefault(identifier, row)
-            if before != row:
-                return before, row
+        first_rows: dict[Hashable, int] = {}
+        for row, identifier in zip(map(int, rows[start:end]), get_ids(map(int, rows[start:end])), strict=False):
+            first_row = first_rows.setdefault(identifier, row)
+            if first_row != row:
+                return first_row, row
     return None
 
 
-class Passed(NamedTuple):
-    """Ids that passed by: how many, what tells them from others, and two rows with the same one where there are."""
+class IdScan(NamedTuple):
+    """Result of `scan_ids`: number and fingerprint of the ids, and two rows with the same id, if any."""
 
     rows: int
     fingerprint: str
-    repeated: tuple[int, int] | None
+    duplicate_rows: tuple[int, int] | None
 
 
-def pass_by(begin: Callable[[], Iterable[str]], near: Path) -> Passed:
-    """Hash ids in bounded memory. `begin`: all of them, anew; `near`: the folder of an ExternalSorter."""
-    digest, stream = xxhash.xxh3_128(), iter(begin())
-    with ExternalSorter(RECORD, near, HELD) as spill:
-        while some := [each.encode() for each in islice(stream, AT_ONCE)]:
-            records = np.empty(len(some), dtype=RECORD)
-            records["hash"] = [xxhash.xxh3_64_intdigest(each) for each in some]
-            records["row"] = np.arange(spill.count, spill.count + len(some))
-            spill.add(records)
-            digest.update(b"".join(len(each).to_bytes(8, "little") + each for each in some))
-        return Passed(spill.count, digest.hexdigest(), _same(begin, spill))
+def scan_ids(restart: Callable[[], Iterable[str]], near: Path) -> IdScan:
+    """Count, hash and check any number of ids in tens of MB of memory.
+
+    Args:
+        restart: Returns a new iteration over all ids.
+        near: Path near which the temporary file of the external sort is created.
+    """
+    digest, stream = xxhash.xxh3_128(), iter(restart())
+    with ExternalSorter(HASH_RECORD, near, RECORDS_IN_MEMORY) as sorter:
+        while block := [identifier.encode() for identifier in islice(stream, IDS_PER_BLOCK)]:
+            records = np.empty(len(block), dtype=HASH_RECORD)
+            records["hash"] = [xxhash.xxh3_64_intdigest(content) for content in block]
+            records["row"] = np.arange(sorter.count, sorter.count + len(block))
+            sorter.add(records)
+            digest.update(b"".join(len(content).to_bytes(8, "little") + content for content in block))
+        return IdScan(sorter.count, digest.hexdigest(), _find_duplicate(restart, sorter))
 
 
-def _same(begin: Callable[[], Iterable[str]], spill: ExternalSorter) -> tuple[int, int] | None:
-    for records in spill.iter_buckets():
+def _find_duplicate(restart: Callable[[], Iterable[str]], sorter: ExternalSorter) -> tuple[int, int] | None:
+    for records in sorter.iter_buckets():
         ordered = records[np.argsort(records["hash"], kind="stable")]
-        if found := same_id(ordered["hash"], ordered["row"], lambda rows: _at(begin(), rows)):
-            return found
+        if rows := find_duplicate_id(ordered["hash"], ordered["row"], lambda rows: _select(restart(), rows)):
+            return rows
     return None
 
 
-def _at(ids: Iterable[str], rows: Iterator[int]) -> Iterator[str]:
-    """Those that stand at rising rows."""
-    stream, passed = iter(ids), 0
+def _select(ids: Iterable[str], rows: Iterator[int]) -> Iterator[str]:
+    """Yield the ids of ascending rows."""
+    stream, position = iter(ids), 0
     for row in rows:
-        yield from islice(stream, row - passed, row - passed + 1)
-        passed = row + 1
+        yield from islice(stream, row - position, row - position + 1)
+        position = row + 1

@@ -1,4 +1,4 @@
-"""Which documents answer which query, as flat arrays."""
+"""Positive documents of queries as CSR arrays."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -9,8 +9,8 @@ import numpy.typing as npt
 from bidr.utils.array_types import Rows
 
 
-class Pairs(NamedTuple):
-    """The positive documents of query i are ``rows[starts[i]:starts[i + 1]]``."""
+class Positives(NamedTuple):
+    """CSR arrays: the positive documents of query i are ``rows[starts[i]:starts[i + 1]]``."""
 
     starts: Rows
     rows: Rows
@@ -18,38 +18,41 @@ class Pairs(NamedTuple):
     def __len__(self) -> int:
         return len(self.starts) - 1
 
-    def of(self, query: int) -> Rows:
+    def get_rows(self, query: int) -> Rows:
+        """Return the positives of one query."""
         return self.rows[self.starts[query] : self.starts[query + 1]]
 
     def draw(self, queries: Rows, random: np.random.Generator) -> Rows:
-        """One positive for every query, uniformly."""
+        """Draw one positive per query, uniformly."""
         counts = self.starts[queries + 1] - self.starts[queries]
         return self.rows[self.starts[queries] + (random.random(len(queries)) * counts).astype(np.int64)]
 
-    def edges(self, queries: Rows) -> tuple[Rows, Rows]:
-        """Every (place in queries, positive row) of these queries."""
+    def list_edges(self, queries: Rows) -> tuple[Rows, Rows]:
+        """Return all pairs (index into `queries`, positive row)."""
         counts = self.starts[queries + 1] - self.starts[queries]
-        places = np.repeat(np.arange(len(queries)), counts)
+        indexes = np.repeat(np.arange(len(queries)), counts)
         within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-        return places, self.rows[self.starts[queries][places] + within]
+        return indexes, self.rows[self.starts[queries][indexes] + within]
 
 
-def pairs_from(query_ids: Sequence[str], qrels: Mapping[str, Mapping[str, int]], rows: Mapping[str, int]) -> Pairs:
-    """Judgements above zero as rows of the corpus, in the order of the queries."""
+def build_positives(
+    query_ids: Sequence[str], qrels: Mapping[str, Mapping[str, int]], rows: Mapping[str, int]
+) -> Positives:
+    """Convert judgements above 0 to corpus rows, in query order. `rows` maps document ids to rows."""
     lists = [[rows[doc] for doc, score in qrels[query].items() if score > 0] for query in query_ids]
     starts = np.zeros(len(lists) + 1, dtype=np.int64)
-    np.cumsum([len(each) for each in lists], out=starts[1:])
-    return Pairs(starts, np.array([row for each in lists for row in each], dtype=np.int64))
+    np.cumsum([len(positives) for positives in lists], out=starts[1:])
+    return Positives(starts, np.array([row for positives in lists for row in positives], dtype=np.int64))
 
 
-def without_positives(found: npt.NDArray[np.integer], pairs: Pairs) -> Rows:
-    """Search results (queries, k) without the queries' own positives: kept ones to the left, -1 behind them."""
-    cleaned = np.array(found, dtype=np.int64)
+def remove_positives(hits: npt.NDArray[np.integer], pairs: Positives) -> Rows:
+    """Remove each query's positives from its hits (queries, k); the rest moves left, -1 fills the right."""
+    cleaned = np.array(hits, dtype=np.int64)
     width = int(max(cleaned.max(initial=0), pairs.rows.max(initial=0))) + 2
-    places, rows = pairs.edges(np.arange(len(cleaned)))
-    own = np.append(np.sort(places * width + rows), np.iinfo(np.int64).max)
+    queries, rows = pairs.list_edges(np.arange(len(cleaned)))
+    positive_keys = np.append(np.sort(queries * width + rows), np.iinfo(np.int64).max)
     keys = np.arange(len(cleaned))[:, None] * width + cleaned
-    bad = (cleaned < 0) | (own[np.searchsorted(own, keys)] == keys)
-    cleaned[bad] = -1
-    order = np.argsort(bad, axis=1, kind="stable")
+    removed = (cleaned < 0) | (positive_keys[np.searchsorted(positive_keys, keys)] == keys)
+    cleaned[removed] = -1
+    order = np.argsort(removed, axis=1, kind="stable")
     return np.take_along_axis(cleaned, order, axis=1)

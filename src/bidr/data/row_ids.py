@@ -1,4 +1,4 @@
-"""Names of rows, and judgements that refer to them: what goes with vectors that come without text."""
+"""Row ids and judgements of bare vectors."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 
-from bidr.data import text_files as streams
-from bidr.data.id_map import Ids, pass_by
+from bidr.data.id_map import IdMap, scan_ids
 from bidr.data.readers import beir, trec
 from bidr.data.readers.trec import Qrels
+from bidr.data.text_files import read_lines
 from bidr.data.validation import coerce_ids, format_value
 from bidr.errors import ConfigError, DataError
 
@@ -17,7 +17,7 @@ TREC_COLUMNS = 4
 
 
 class RowNumbers(Sequence[str]):
-    """The ids of rows that have no other: "0", "1", ..."""
+    """Default ids of rows: "0", "1", ..."""
 
     def __init__(self, count: int) -> None:
         self.rows = count
@@ -33,56 +33,61 @@ class RowNumbers(Sequence[str]):
             raise IndexError(row)
         return str(row)
 
-    def row(self, identifier: str) -> int | None:
+    def find_row(self, identifier: str) -> int | None:
+        """Return the row with this id, or None."""
         number = int(identifier) if identifier.isascii() and identifier.isdigit() else -1
         return number if 0 <= number < self.rows and str(number) == identifier else None
 
 
-Names = Ids | RowNumbers
+RowIds = IdMap | RowNumbers
 
 
-def read_ids(source: Path | str | Iterable[str] | None, count: int, what: str) -> Names:
-    """Ids of `count` rows: a text file with one a line, an .npy of strings or numbers, or any strings.
+def read_ids(source: Path | str | Iterable[str] | None, count: int, what: str) -> RowIds:
+    """Read the ids of `count` rows into memory; DataError for another number of ids or a duplicate.
 
-    None: row numbers. `what` is how errors call the rows.
+    Args:
+        source: A text file with one id a line, an .npy of strings or numbers, or strings. None: row numbers.
+        count: Number of rows.
+        what: Name of the rows in error messages.
     """
     if source is None:
         return RowNumbers(count)
-    ids = Ids(_given(source))
-    _check(source, len(ids), count, what)
-    repeated = ids.repeated()
-    if repeated:
-        _refuse(source, ids[repeated[0]], *repeated)
+    ids = IdMap(_iter_ids(source))
+    _check_count(source, len(ids), count, what)
+    duplicate = ids.find_duplicate()
+    if duplicate:
+        _refuse_duplicate(source, ids[duplicate[0]], *duplicate)
     return ids
 
 
-class ListedIds(Iterable[str]):
-    """Ids of rows, read anew each time they are asked for."""
+class IdSource(Iterable[str]):
+    """Row ids that every iteration reads from their source."""
 
     def __init__(self, source: Path | str | Sequence[str], fingerprint: str) -> None:
         self.source, self.fingerprint = source, fingerprint
 
     def __iter__(self) -> Iterator[str]:
-        return iter(_given(self.source))
+        return iter(_iter_ids(self.source))
 
 
-def list_ids(source: Path | str | Sequence[str], count: int, what: str, near: Path) -> ListedIds:
-    """The same as `read_ids` for whom never looks one up: not held in memory. `near`: see `pass_by`."""
+def open_id_source(source: Path | str | Sequence[str], count: int, what: str, near: Path) -> IdSource:
+    """Like `read_ids`, without holding the ids in memory. `near`: see `scan_ids`."""
     if isinstance(source, Iterator):
         raise ConfigError("ids: given an iterator, which can be read once; expected a list or a file: list(ids)")
-    found = pass_by(lambda: _given(source), near)
-    _check(source, found.rows, count, what)
-    if found.repeated:
-        _refuse(source, next(islice(_given(source), found.repeated[0], None)), *found.repeated)
-    return ListedIds(source, found.fingerprint)
+    scan = scan_ids(lambda: _iter_ids(source), near)
+    _check_count(source, scan.rows, count, what)
+    if scan.duplicate_rows:
+        name = next(islice(_iter_ids(source), scan.duplicate_rows[0], None))
+        _refuse_duplicate(source, name, *scan.duplicate_rows)
+    return IdSource(source, scan.fingerprint)
 
 
 def read_judgements(path: Path | str) -> Qrels:
-    """Judgements from a .tsv (query, document, score; with or without a header) or TREC's four columns."""
+    """Read judgements from a .tsv (query, document, score; with or without a header) or a TREC qrels file."""
     path = Path(path)
     if not path.is_file():
         raise DataError(f"{path} does not exist; give a file of judgements: query id, document id, score")
-    first = next((line for _, line in streams.lines(path)), "")
+    first = next((line for _, line in read_lines(path)), "")
     read = trec.read_judgements if len(first.split()) == TREC_COLUMNS and "\t" not in first else beir.read_judgements
     qrels: Qrels = {}
     for _, judgement in read(path):
@@ -92,49 +97,51 @@ def read_judgements(path: Path | str) -> Qrels:
     return qrels
 
 
-def label_rows(qrels: Qrels, queries: Names, documents: Names, where: str) -> dict[int, list[int]]:
-    """Judgements above 0 by row; one of an unknown query or document is refused."""
+def label_rows(qrels: Qrels, queries: RowIds, documents: RowIds, where: str) -> dict[int, list[int]]:
+    """Map each query row to its relevant document rows; DataError for an unknown query or document."""
     labels: dict[int, list[int]] = {}
-    for query, judged in qrels.items():
-        row = _known(queries, query, "query", where)
-        found = [_known(documents, name, "document", where) for name, score in judged.items() if score > 0]
-        if found:
-            labels[row] = found
+    for query, scores in qrels.items():
+        row = _find_row(queries, query, "query", where)
+        relevant = [_find_row(documents, name, "document", where) for name, score in scores.items() if score > 0]
+        if relevant:
+            labels[row] = relevant
     return labels
 
 
-def _known(names: Names, identifier: str, what: str, where: str) -> int:
-    row = names.row(identifier)
+def _find_row(ids: RowIds, identifier: str, what: str, where: str) -> int:
+    row = ids.find_row(identifier)
     if row is None:
-        kind = "row numbers" if isinstance(names, RowNumbers) else "ids given"
+        kind = "row numbers" if isinstance(ids, RowNumbers) else "ids given"
         raise DataError(
-            f"{where}: {what} {identifier!r} is not among the {len(names):,} {kind}; complete the ids or the judgements"
+            f"{where}: {what} {identifier!r} is not among the {len(ids):,} {kind}; complete the ids or the judgements"
         )
     return row
 
 
-def _given(source: Path | str | Iterable[str]) -> Iterable[str]:
+def _iter_ids(source: Path | str | Iterable[str]) -> Iterable[str]:
     if isinstance(source, Path | str):
-        return coerce_ids(_read(Path(source)), str(source))
+        return coerce_ids(_read_file(Path(source)), str(source))
     if isinstance(source, bytes | bytearray) or not isinstance(source, Iterable):
         raise DataError(f"ids: given {format_value(source)}, expected a file of ids, or a list of strings")
     return coerce_ids(source, "ids")
 
 
-def _check(source: object, given: int, count: int, what: str) -> None:
-    if given != count:
-        raise DataError(f"{_where(source)} has {given:,} ids for {count:,} {what}: expected one for every row")
+def _check_count(source: object, ids: int, count: int, what: str) -> None:
+    if ids != count:
+        raise DataError(f"{_format_source(source)} has {ids:,} ids for {count:,} {what}: expected one for every row")
 
 
-def _refuse(source: object, name: str, first: int, second: int) -> None:
-    raise DataError(f"{_where(source)}: id {name!r} is that of rows {first:,} and {second:,}; make the ids unique")
+def _refuse_duplicate(source: object, name: str, first: int, second: int) -> None:
+    raise DataError(
+        f"{_format_source(source)}: id {name!r} is that of rows {first:,} and {second:,}; make the ids unique"
+    )
 
 
-def _where(source: object) -> str:
+def _format_source(source: object) -> str:
     return str(source) if isinstance(source, Path | str) else "ids"
 
 
-def _read(path: Path) -> Iterable[str]:
+def _read_file(path: Path) -> Iterable[str]:
     if not path.is_file():
         raise DataError(f"{path} does not exist; give a text file with one id a line, or an .npy of ids")
     if path.suffix == ".npy":
@@ -144,5 +151,5 @@ def _read(path: Path) -> Iterable[str]:
             raise DataError(f"{path} cannot be read as .npy ({error}); save strings or numbers") from error
         if array.ndim != 1 or array.dtype.kind not in "iuU":
             raise DataError(f"{path}: {array.dtype} of shape {array.shape}, expected one string or number a row")
-        return (str(one) for one in array)
-    return (line for _, line in streams.lines(path))
+        return (str(value) for value in array)
+    return (line for _, line in read_lines(path))

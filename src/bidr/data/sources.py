@@ -1,77 +1,131 @@
-"""What every format offers: tables of documents, queries and judgements that can be read again and again."""
+"""Record sources: re-readable tables of documents, queries and judgements, which every dataset format provides."""
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from bidr.data import text_files as streams
-from bidr.data.dropped_fields import LeftOut
+from bidr.data.text_files import read_lines
 from bidr.data.types import Document, Qrel, Query
+from bidr.data.validation import is_unicode, replace_surrogates
 from bidr.errors import DataError
+from bidr.utils.progress import say
 
 Record = TypeVar("Record")
+MAX_COUNTED_FIELDS, MAX_REPORTED_FIELDS = 1_000, 5
+
+
+class DroppedFieldCounter:
+    """Counts metadata values that cannot become attributes, by field, and texts whose invalid Unicode was repaired."""
+
+    def __init__(self) -> None:
+        self.count, self.first = 0, ""
+        self.fields = Counter[str]()
+        self.repaired, self.first_repaired = 0, ""
+
+    def repair(self, text: str, place: str, field: str) -> str:
+        """Replace each half of a surrogate pair with U+FFFD."""
+        if is_unicode(text):
+            return text
+        self.count_repaired(place, field)
+        return replace_surrogates(text)
+
+    def count_repaired(self, place: str, field: str) -> None:
+        """Count one repaired text."""
+        self.first_repaired = self.first_repaired or f"{field!r} of {place}"
+        self.repaired += 1
+
+    def count_dropped(self, place: str, name: str) -> None:
+        """Count one dropped value of the metadata field `name`."""
+        name = replace_surrogates(name)
+        self.first = self.first or f"{name!r} of {place}"
+        self.count += 1
+        if name in self.fields or len(self.fields) < MAX_COUNTED_FIELDS:
+            self.fields[name] += 1
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the counts for `--json` output."""
+        return {"left_out": self.count, "left_out_fields": dict(self.fields), "repaired_texts": self.repaired}
+
+    def report(self, where: str) -> None:
+        """Print the counts unless all are zero."""
+        if self.repaired:
+            say(
+                f"{where}: {self.repaired:,} titles and texts are not valid Unicode (half of a surrogate pair), the "
+                f"first {self.first_repaired}; the invalid characters were replaced with U+FFFD"
+            )
+        if not self.count:
+            return
+        frequent = self.fields.most_common(MAX_REPORTED_FIELDS)
+        shown = ", ".join(f"{name!r} ({count:,})" for name, count in frequent)
+        more = f" and {len(self.fields) - len(frequent):,} more fields" if len(self.fields) > len(frequent) else ""
+        say(
+            f"{where}: {self.count:,} values of metadata were left out, of {shown}{more}, the first "
+            f"{self.first}; attributes are strings (valid Unicode), finite numbers, truth values "
+            "and lists of strings"
+        )
 
 
 @dataclass(frozen=True)
 class Table(Generic[Record]):
-    """Records that stream from a file each time the table is iterated, each with its line or row number from 1."""
+    """Records that stream from a file on each iteration, as pairs of line or row number (from 1) and record."""
 
     where: str
-    """The file or folder, as error messages name it."""
+    """The file or folder, for error messages."""
     read: Callable[[], Iterator[tuple[int, Record]]]
-    """Opens the file anew. A partial of a module's function, so that a table can be sent to another process."""
+    """Reopens the file. A partial of a module-level function, so that a table can be pickled."""
     unit: str = "line"
     files: tuple[Path, ...] = ()
-    """What to look at to learn whether the content has changed."""
-    held: Sequence[Record] = ()
-    """The content itself, where there are no files."""
-    telling: Callable[[LeftOut], Iterator[tuple[int, Record]]] | None = None
-    """As `read`, counting what of the records is left out; None: nothing ever is."""
+    """Files whose state tells whether the content has changed."""
+    records: Sequence[Record] = ()
+    """The content of an in-memory table, which has no files."""
+    read_counting: Callable[[DroppedFieldCounter], Iterator[tuple[int, Record]]] | None = None
+    """Like `read`, counting dropped fields; None for formats that never drop any."""
 
     def __iter__(self) -> Iterator[tuple[int, Record]]:
         return self.read()
 
-    def place(self, number: int) -> str:
-        """How an error message names one record."""
+    def format_place(self, number: int) -> str:
+        """Format the place of a record for error messages."""
         return f"{self.where} {self.unit} {number}"
 
 
 class SplitTables(NamedTuple):
-    """Where the queries and the judgements of one split are read from."""
+    """Tables of one split."""
 
     queries: Table[Query]
     judgements: Table[Qrel]
 
 
 class Source(NamedTuple):
-    """A data set as its format's reader found it; nothing has been read yet."""
+    """An opened but unread dataset."""
 
     name: str
     documents: Table[Document]
     splits: dict[str, SplitTables]
 
 
-def file_table(path: Path, read: Callable[[Path], Iterator[tuple[int, Record]]]) -> Table[Record]:
-    """A table over one text file."""
+def make_file_table(path: Path, read: Callable[[Path], Iterator[tuple[int, Record]]]) -> Table[Record]:
+    """Create a table over one text file."""
     return Table(str(path), partial(read, path), files=(path,))
 
 
-def held_table(where: str, records: Iterable[Record]) -> Table[Record]:
-    """A table over records in memory."""
-    held = tuple(records)
-    return Table(where, partial(_numbered, held), "number", held=held)
+def make_memory_table(where: str, records: Iterable[Record]) -> Table[Record]:
+    """Create a table over records in memory."""
+    records = tuple(records)
+    return Table(where, partial(_number_records, records), "number", records=records)
 
 
-def _numbered(records: Sequence[Record]) -> Iterator[tuple[int, Record]]:
+def _number_records(records: Sequence[Record]) -> Iterator[tuple[int, Record]]:
     return enumerate(records, start=1)
 
 
-def columns(path: Path, counts: tuple[int, ...], layout: str) -> Iterator[tuple[int, list[str]]]:
-    """The tab-separated columns of each line, or DataError when a line has another number of them."""
-    for number, line in streams.lines(path):
+def read_columns(path: Path, counts: tuple[int, ...], layout: str) -> Iterator[tuple[int, list[str]]]:
+    """Yield the tab-separated columns of each line; DataError unless their number is one of `counts`."""
+    for number, line in read_lines(path):
         fields = line.split("\t")
         if len(fields) not in counts:
             expected = " or ".join(map(str, counts))
@@ -81,9 +135,9 @@ def columns(path: Path, counts: tuple[int, ...], layout: str) -> Iterator[tuple[
         yield number, fields
 
 
-def objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The JSON object on each line."""
-    for number, line in streams.lines(path):
+def read_json_objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the JSON object of each line."""
+    for number, line in read_lines(path):
         try:
             value = json.loads(line)
         except (ValueError, RecursionError) as error:
@@ -95,8 +149,8 @@ def objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         yield number, value
 
 
-def score(value: Any, place: str) -> int:
-    """A relevance score, which must be an integer (a float without fraction counts as one)."""
+def parse_score(value: Any, place: str) -> int:
+    """Parse a relevance score: an integer, or a float without fraction."""
     try:
         number = int(value)
         if isinstance(value, str) or number == value:

@@ -1,20 +1,20 @@
-"""Text files, plain or compressed, read line by line in memory that does not grow with the file."""
+"""Line reader for plain and compressed text files with bounded memory."""
 
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-from bidr.data.compressed_file import DAMAGE, open_compressed
+from bidr.data.compressed_file import DAMAGE_ERRORS, open_compressed
 from bidr.errors import DataError
 
 COMPRESSIONS = (".gz", ".xz", ".zst")
 MAX_LINE_BYTES = 64 << 20
-"""A longer line is refused: it must be in memory whole, and a small compressed file can hold one of any length."""
+"""Longer lines are refused: a line is held in memory, and a small compressed file can expand to any length."""
 _BYTE_ORDER_MARK = "\ufeff"
 
 
-def find(folder: Path, name: str) -> Path | None:
-    """The file `name` in a folder, plain or with .gz, .xz or .zst after it; None when there is none."""
+def find_file(folder: Path, name: str) -> Path | None:
+    """Find `name` in a folder, plain or with the suffix .gz, .xz or .zst; None when it is missing."""
     for suffix in ("", *COMPRESSIONS):
         path = folder / (name + suffix)
         if path.is_file():
@@ -22,21 +22,21 @@ def find(folder: Path, name: str) -> Path | None:
     return None
 
 
-def plain_name(path: Path) -> str:
-    """The name of a file without the suffix of its compression."""
+def strip_compression_suffix(path: Path) -> str:
+    """Return the file name without .gz, .xz or .zst."""
     return path.name.removesuffix(path.suffix) if path.suffix in COMPRESSIONS else path.name
 
 
-def variants(name: str) -> str:
-    """How an error message names a file that may be compressed."""
+def format_file_variants(name: str) -> str:
+    """Format the name of a possibly compressed file for error messages."""
     return f"{name}[.gz|.xz|.zst]"
 
 
-def lines(path: Path) -> Iterator[tuple[int, str]]:
-    """The lines of a UTF-8 file with their numbers from 1, without line ends; blank lines are left out.
+def read_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield number (from 1) and text of the lines of a UTF-8 file, without line ends; blank lines are skipped.
 
-    Raises DataError, naming the file and the line, when the file is missing, damaged or not UTF-8, or a line is longer
-    than MAX_LINE_BYTES.
+    Raises:
+        DataError: The file is missing, damaged or not UTF-8, or a line is longer than MAX_LINE_BYTES.
     """
     number = 0
     try:
@@ -56,11 +56,13 @@ def lines(path: Path) -> Iterator[tuple[int, str]]:
         raise DataError(
             f"{path} line {number}: byte {error.object[error.start]:#04x} is not UTF-8; convert the file to UTF-8"
         ) from error
-    except DAMAGE as error:
+    except DAMAGE_ERRORS as error:
         raise DataError(
             f"{path} is truncated or damaged after line {number} ({error}); copy or download it again"
         ) from error
     except FileNotFoundError as error:
         raise DataError(f"{path} does not exist; check the path") from error
     except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror or error}; check the file and its rights") from error
+        raise DataError(
+            f"{path} cannot be read: {error.strerror or error}; check the file and its permissions"
+        ) from error

@@ -1,4 +1,4 @@
-"""The small tuples that pass between the parts."""
+"""Record types (documents, queries, judgements) and the validation of lists of them."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -13,7 +13,7 @@ Attributes = Mapping[str, Value]
 
 
 class Document(NamedTuple):
-    """One thing that can be found."""
+    """A searchable document."""
 
     id: str
     title: str
@@ -22,27 +22,27 @@ class Document(NamedTuple):
 
 
 class Query(NamedTuple):
-    """One question."""
+    """A query."""
 
     id: str
     text: str
 
 
 class Qrel(NamedTuple):
-    """One judgement: how well a document answers a query (0: not at all)."""
+    """A relevance judgement; score 0 means not relevant."""
 
     query_id: str
     doc_id: str
     score: int
 
 
-def plain(value: Any) -> Any:
-    """A number or truth value of numpy as Python's own; anything else as it is."""
+def to_python_scalar(value: Any) -> Any:
+    """Convert a numpy scalar to a Python one; other values are returned unchanged."""
     return value.item() if isinstance(value, np.generic) else value
 
 
-def several_ids(ids: Iterable[str]) -> list[str]:
-    """Ids as a list of strings. A string is refused: it would be taken for the ids that its letters are."""
+def validate_ids(ids: Iterable[str]) -> list[str]:
+    """Return ids as a list of strings. A single string is refused: it would be read as one id per letter."""
     if isinstance(ids, str):
         raise DataError(f"ids: given the string {ids!r}, expected a list of ids; for one write [{ids!r}]")
     if isinstance(ids, bytes | bytearray) or not isinstance(ids, Iterable):
@@ -54,8 +54,8 @@ def several_ids(ids: Iterable[str]) -> list[str]:
     return names
 
 
-def several_documents(documents: Iterable[Document], what: str = "documents") -> list[Document]:
-    """Documents as a list, their fields strings. One alone is refused: it would be taken for what its fields are."""
+def validate_documents(documents: Iterable[Document], what: str = "documents") -> list[Document]:
+    """Return documents as a list with string fields. A single Document is refused: iterating it yields its fields."""
     if isinstance(documents, Document | str | bytes) or not isinstance(documents, Iterable):
         kind = type(documents).__name__
         raise DataError(f"{what}: given a single {kind}, expected a list of Documents; for one write [document]")
@@ -80,8 +80,8 @@ def _coerce_document(document: Any, what: str, number: int) -> Document:
     return Document(name, coerce_title(title, place), coerce_text(text, place), attributes)
 
 
-def several_queries(queries: Iterable[Query], what: str) -> list[Query]:
-    """Queries as a list, their fields strings."""
+def validate_queries(queries: Iterable[Query], what: str) -> list[Query]:
+    """Return queries as a list with string fields."""
     if isinstance(queries, str | bytes) or not isinstance(queries, Iterable):
         raise DataError(f"{what}: given {format_value(queries)}, expected a list of Queries")
     converted = list(queries)

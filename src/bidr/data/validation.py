@@ -1,7 +1,7 @@
-"""Validation of ids and texts where they come in: the obvious is converted, the rest is a DataError naming the value.
+"""Input validation of ids and texts: safe conversions are made, other values are a DataError.
 
-Ids and texts are stored, hashed, tokenised and sent as UTF-8, which half of a surrogate pair has no form in. It is
-refused in whatever a caller can put right, and replaced by U+FFFD, and counted, in the texts of corpus files.
+Ids and texts are stored, hashed, tokenized and sent as UTF-8, which cannot encode half of a surrogate pair. Input that
+the caller can fix is refused; in the texts of corpus files it is replaced with U+FFFD and counted.
 """
 
 import math
@@ -20,7 +20,7 @@ _UNICODE_HINT = "write the character whole, or leave it out"
 
 
 def is_unicode(text: str) -> bool:
-    """Whether a string can be encoded: it can unless it holds half of a surrogate pair."""
+    """Return whether a string can be encoded: it has no half of a surrogate pair."""
     if text.isascii():
         return True
     try:
@@ -31,12 +31,12 @@ def is_unicode(text: str) -> bool:
 
 
 def replace_surrogates(text: str) -> str:
-    """The text with each half of a surrogate pair replaced by U+FFFD; two halves that fit are one character."""
+    """Replace each half of a surrogate pair with U+FFFD; matching halves are joined to one character."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def is_missing(value: Any) -> bool:
-    """Whether a value stands for none: None, or what tables hold in its place (NaN, NA, NaT)."""
+    """Return whether a value is None, NaN, or pandas' NA or NaT."""
     if value is None:
         return True
     if isinstance(value, float | np.floating):
@@ -45,14 +45,14 @@ def is_missing(value: Any) -> bool:
 
 
 def format_value(value: Any) -> str:
-    """A value and its type on one line, for error messages."""
-    shown = " ".join(ascii(value).split()) if isinstance(value, str) else " ".join(repr(value).split())
-    shown = shown if len(shown) <= MAX_VALUE_CHARS else shown[: MAX_VALUE_CHARS - 3] + "..."
-    return shown if value is None else f"{shown} ({type(value).__name__})"
+    """Format a value and its type on one line, for error messages."""
+    text = " ".join((ascii(value) if isinstance(value, str) else repr(value)).split())
+    text = text if len(text) <= MAX_VALUE_CHARS else text[: MAX_VALUE_CHARS - 3] + "..."
+    return text if value is None else f"{text} ({type(value).__name__})"
 
 
 def coerce_id(value: Any, place: str) -> str:
-    """An id as a string. Whole numbers are written in digits; anything else but a string is refused."""
+    """Convert an id to a string; DataError unless it is a non-empty string or an integer."""
     if isinstance(value, bool) or not isinstance(value, str | int | np.integer):
         _refuse(value, "id", place, "a string or a whole number")
     name = str(value) if isinstance(value, str) else str(int(value))
@@ -62,43 +62,43 @@ def coerce_id(value: Any, place: str) -> str:
 
 
 def coerce_title(value: Any, place: str) -> str:
-    """A title as a string; a missing one is empty."""
+    """Convert a title to a string; a missing one becomes empty."""
     return "" if is_missing(value) else coerce_text(value, place, "title")
 
 
 def coerce_text(value: Any, place: str, field: str = "text") -> str:
-    """A text as a string; anything else is refused, a missing one too."""
+    """Validate a text; DataError unless it is a string."""
     if not isinstance(value, str):
         _refuse(value, field, place, "a string, which may be empty")
     return check_unicode(str(value), field, place)
 
 
 def check_unicode(text: str, field: str, place: str) -> str:
-    """Refuse half of a surrogate pair."""
+    """Raise DataError for half of a surrogate pair."""
     if not is_unicode(text):
         raise DataError(f"{place}: {field} {format_value(text)} holds half of a surrogate pair; {_UNICODE_HINT}")
     return text
 
 
 def check_attribute_strings(attributes: Mapping[Any, Any], what: str) -> None:
-    """Refuse half of a surrogate pair in names and values of attributes."""
+    """Raise AttributesError for half of a surrogate pair in a name or value."""
     for name, value in attributes.items():
-        if type(name) is str and name.isascii():  # as nearly all are
+        if type(name) is str and name.isascii():  # fast path
             kind = type(value)
             if (kind is str and value.isascii()) or kind in _NUMBERS:
                 continue
-        for each in (name, *value) if isinstance(value, list | tuple) else (name, value):
-            if isinstance(each, str) and not is_unicode(each):
+        for item in (name, *value) if isinstance(value, list | tuple) else (name, value):
+            if isinstance(item, str) and not is_unicode(item):
                 raise AttributesError(
                     f"{what}: attribute {name!a}",
-                    given=format_value(each),
+                    given=format_value(item),
                     expected="no half of a surrogate pair",
                     hint=_UNICODE_HINT,
                 )
 
 
 def coerce_ids(values: Iterable[Any], what: str) -> Iterator[str]:
-    """Ids as strings, one after the other; errors call each by its row."""
+    """Yield ids as strings; errors name the row."""
     for row, value in enumerate(values):
         if type(value) is str and value.isascii() and value:
             yield value
@@ -106,8 +106,8 @@ def coerce_ids(values: Iterable[Any], what: str) -> Iterator[str]:
             yield coerce_id(value, f"{what}: row {row:,}")
 
 
-def check_queries(texts: Iterable[Any]) -> list[str]:
-    """Questions as a list of strings."""
+def validate_query_texts(texts: Iterable[Any]) -> list[str]:
+    """Return query texts as a list of strings."""
     if isinstance(texts, str | bytes | bytearray) or not isinstance(texts, Iterable):
         raise DataError(f"queries: given {format_value(texts)}, expected a string or a list of strings")
     queries = list(texts)

@@ -1,4 +1,4 @@
-"""Vectors that a user brings: an array or an .npy file, of any model, looked at some rows at a time."""
+"""User vectors: an array or a memory-mapped .npy file, converted to float32 block by block."""
 
 import mmap
 from pathlib import Path
@@ -12,17 +12,17 @@ from bidr.errors import ConfigError, DataError
 from bidr.utils.array_types import Floats
 
 Metric = Literal["cosine", "ip"]
-KINDS = ("float16", "float32", "float64", "int8")
-STAMP_ROWS = 1_024
+SUPPORTED_DTYPES = ("float16", "float32", "float64", "int8")
+ROWS_PER_READ = 1_024
 TINY = np.float32(np.finfo(np.float32).tiny)
-# Beneath it squares lose digits in 32 bits, down to none; above the largest they are infinite.
-SMALLEST_SQUARE = np.float32(1e-30)
+# Below it float32 squares lose digits, down to 0; above the largest float32 they are infinite.
+MIN_SAFE_SQUARE = np.float32(1e-30)
 
 
-class VectorRows:
-    """Rows as float32, read when they are asked for; of length 1 where scores are cosines.
+class VectorSource:
+    """Vectors read as float32 on access, L2-normalized if the metric is cosine.
 
-    Looks like an array to what takes slices: `len`, `shape`, `dtype`, `ndim`, indexing by a slice or by row numbers.
+    Array-like: `len`, `shape`, `dtype`, `ndim`, indexing by a slice or by row numbers.
     """
 
     ndim = 2
@@ -30,10 +30,11 @@ class VectorRows:
 
     def __init__(self, array: npt.NDArray[Any], name: str, metric: Metric) -> None:
         if array.ndim != 2 or 0 in array.shape:
-            one = "; a single vector is an array of one row, vector[None]" if array.ndim == 1 else ""
-            raise DataError(f"{name}: given shape {array.shape}, expected (rows, dimensions), one row or more{one}")
-        if array.dtype.name not in KINDS:
-            raise DataError(f"{name}: given numbers of type {array.dtype}, expected one of {', '.join(KINDS)}")
+            hint = "; a single vector is an array of one row, vector[None]" if array.ndim == 1 else ""
+            raise DataError(f"{name}: given shape {array.shape}, expected (rows, dimensions), one row or more{hint}")
+        if array.dtype.name not in SUPPORTED_DTYPES:
+            expected = ", ".join(SUPPORTED_DTYPES)
+            raise DataError(f"{name}: given numbers of type {array.dtype}, expected one of {expected}")
         self.array, self.name, self.metric = array, name, metric
 
     @property
@@ -50,46 +51,46 @@ class VectorRows:
     def __getitem__(self, rows: slice | npt.NDArray[np.int64]) -> Floats:
         with np.errstate(over="ignore"):
             block = np.array(self.array[rows], dtype=np.float32, order="C")
-        bad = ~np.isfinite(block).all(axis=1)
-        if bad.any():
-            at = int(bad.argmax())
-            row = range(len(self))[rows][at] if isinstance(rows, slice) else int(rows[at])
+        invalid = ~np.isfinite(block).all(axis=1)
+        if invalid.any():
+            index = int(invalid.argmax())
+            row = range(len(self))[rows][index] if isinstance(rows, slice) else int(rows[index])
             raise DataError(f"{self.name}: row {row:,} holds NaN or infinity, expected finite numbers; encode it again")
         if self.metric == "cosine":
-            block = of_length_one(block)
+            block = normalize_l2(block)
         return block
 
     def gather(self, rows: npt.NDArray[np.int64]) -> Floats:
-        """Many rows from all over, read some at a time: of a file no more pages than that are held at once."""
-        found = np.empty((len(rows), self.dim), dtype=np.float32)
-        for start in range(0, len(rows), STAMP_ROWS):
-            found[start : start + STAMP_ROWS] = self[rows[start : start + STAMP_ROWS]]
-            let_go(self.array)
-        return found
+        """Read scattered rows, releasing the mapped pages after every ROWS_PER_READ rows."""
+        vectors = np.empty((len(rows), self.dim), dtype=np.float32)
+        for start in range(0, len(rows), ROWS_PER_READ):
+            vectors[start : start + ROWS_PER_READ] = self[rows[start : start + ROWS_PER_READ]]
+            advise_dontneed(self.array)
+        return vectors
 
-    def stamp(self) -> str:
-        """Tells contents apart by shape, type and some rows: costs little whatever the size."""
-        rows = np.unique(np.linspace(0, len(self) - 1, STAMP_ROWS).astype(np.int64))
+    def fingerprint(self) -> str:
+        """Hash shape, dtype, metric and ROWS_PER_READ evenly spaced rows."""
+        rows = np.unique(np.linspace(0, len(self) - 1, ROWS_PER_READ).astype(np.int64))
         digest = xxhash.xxh3_128(f"{self.array.shape} {self.array.dtype} {self.metric}".encode())
         digest.update(np.ascontiguousarray(self.array[rows]).tobytes())
         return digest.hexdigest()
 
 
-def of_length_one(rows: Floats) -> Floats:
-    """Rows, which must be finite, divided by their lengths; rows of zeros stay what they are."""
+def normalize_l2(rows: Floats) -> Floats:
+    """Divide finite rows by their L2 norms; rows of zeros stay zero."""
     with np.errstate(over="ignore", under="ignore"):
         squares: Floats = np.add.reduce(rows * rows, axis=1, keepdims=True)
-    if len(rows) and not (squares.min() > SMALLEST_SQUARE and squares.max() < np.inf):
+    if len(rows) and not (squares.min() > MIN_SAFE_SQUARE and squares.max() < np.inf):
         largest = np.maximum(np.abs(rows).max(axis=1, keepdims=True), TINY)
-        odd = (squares <= SMALLEST_SQUARE) | (squares == np.inf)
-        rows = np.where(odd, rows / largest, rows).astype(np.float32)
+        unsafe = (squares <= MIN_SAFE_SQUARE) | (squares == np.inf)
+        rows = np.where(unsafe, rows / largest, rows).astype(np.float32)
         squares = np.add.reduce(rows * rows, axis=1, keepdims=True)
-    found: Floats = np.divide(rows, np.maximum(np.sqrt(squares), TINY), dtype=np.float32)
-    return found
+    normalized: Floats = np.divide(rows, np.maximum(np.sqrt(squares), TINY), dtype=np.float32)
+    return normalized
 
 
 def check_dims(dims: int | None, dim: int) -> int | None:
-    """How many of a vector's first numbers are kept; None: all of them."""
+    """Validate the number of leading dimensions to keep; None for all of `dim`."""
     if dims is None:
         return None
     if isinstance(dims, bool) or not isinstance(dims, int | np.integer) or not 0 < dims <= dim:
@@ -97,42 +98,42 @@ def check_dims(dims: int | None, dim: int) -> int | None:
     return int(dims) if dims < dim else None
 
 
-def cut_off(vectors: npt.NDArray[Any], dims: int, *, unit: bool) -> Floats:
-    """The first numbers of each vector. unit: brought to length 1 again."""
-    first: Floats = np.ascontiguousarray(vectors[:, :dims], dtype=np.float32)
+def truncate(vectors: npt.NDArray[Any], dims: int, *, unit: bool) -> Floats:
+    """Keep the first `dims` dimensions (Matryoshka truncation); `unit`: L2-normalize the result."""
+    leading: Floats = np.ascontiguousarray(vectors[:, :dims], dtype=np.float32)
     if not unit:
-        return first
-    # What is left of a vector may be so small that the squares vanish in 32 bits.
-    lengths = np.sqrt(np.add.reduce(np.square(first, dtype=np.float64), axis=1))
-    found: Floats = np.divide(first, np.maximum(lengths, TINY)[:, None]).astype(np.float32)
-    return found
+        return leading
+    # float64: the leading dimensions may be so small that their float32 squares underflow.
+    lengths = np.sqrt(np.add.reduce(np.square(leading, dtype=np.float64), axis=1))
+    normalized: Floats = np.divide(leading, np.maximum(lengths, TINY)[:, None]).astype(np.float32)
+    return normalized
 
 
-def let_go(array: npt.NDArray[Any]) -> None:
-    """Drop the pages of a mapped file that this process has looked at; they stay in the page cache."""
-    # What numpy computes from a mapped array is called one too, without a file behind it.
+def advise_dontneed(array: npt.NDArray[Any]) -> None:
+    """Release the resident pages of a memory-mapped array; they stay in the page cache."""
+    # Arrays computed from a memmap are memmaps as well, without a file behind them.
     mapped = getattr(array, "_mmap", None)
     if mapped is not None and getattr(array, "mode", "c") != "c":
         mapped.madvise(mmap.MADV_DONTNEED)
 
 
-def as_array(given: npt.ArrayLike, name: str) -> npt.NDArray[Any]:
-    """An array of numbers, from one or from lists of them."""
+def as_array(values: npt.ArrayLike, name: str) -> npt.NDArray[Any]:
+    """Convert an array or nested lists of numbers to an array; lists become float32 or float64."""
     try:
-        array = np.asarray(given)
+        array = np.asarray(values)
     except (ValueError, TypeError) as error:
         raise DataError(f"{name}: given no array ({error}), expected numbers in rows of equal length") from error
     if array.dtype.kind not in "fiu":
         raise DataError(f"{name}: given values of type {array.dtype}, expected numbers; convert them")
-    return array if isinstance(given, np.ndarray) or array.dtype.kind == "f" else array.astype(np.float32)
+    return array if isinstance(values, np.ndarray) or array.dtype.kind == "f" else array.astype(np.float32)
 
 
-def open_vectors(source: Path | npt.ArrayLike, name: str, metric: Metric) -> VectorRows:
-    """A user's vectors from an array or lists, or from an .npy file that stays on disk. `name` is for errors."""
+def open_vectors(source: Path | npt.ArrayLike, name: str, metric: Metric) -> VectorSource:
+    """Open an array, nested lists, or an .npy file, which is memory-mapped. `name` is for error messages."""
     if isinstance(source, np.ndarray):
-        return VectorRows(source, name, metric)
+        return VectorSource(source, name, metric)
     if not isinstance(source, Path | str):
-        return VectorRows(as_array(source, name), name, metric)
+        return VectorSource(as_array(source, name), name, metric)
     path = Path(source)
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
@@ -142,11 +143,11 @@ def open_vectors(source: Path | npt.ArrayLike, name: str, metric: Metric) -> Vec
         raise DataError(f"{path} cannot be read as .npy; save the vectors with numpy.save") from error
     if not isinstance(array, np.ndarray):
         raise DataError(f"{path} holds several arrays, expected one; save the vectors alone with numpy.save")
-    return VectorRows(array, str(path), metric)
+    return VectorSource(array, str(path), metric)
 
 
-def check_same_dim(documents: VectorRows, queries: VectorRows) -> None:
-    """Refuse questions that cannot have come from the documents' model."""
+def check_same_dim(documents: VectorSource, queries: VectorSource) -> None:
+    """Refuse query vectors whose dimension differs from the documents'."""
     if documents.dim != queries.dim:
         raise DataError(
             f"{queries.name} has {queries.dim} dimensions, {documents.name} has {documents.dim}: expected as many; "

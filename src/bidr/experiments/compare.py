@@ -131,7 +131,7 @@ def better_sampler(shop: Workshop) -> SamplerName:
 
 def _bm25(data: Dataset, judged: Split, config: TrainConfig) -> Row:
     ids = [document.id for document in data.corpus]
-    engine = Bm25(data.corpus.texts(config.text.titles))
+    engine = Bm25(data.corpus.iter_texts(config.text.titles))
     texts = [query.text for query in judged.queries]
     found = engine.search(texts, config.candidates).rows
     ranked = {

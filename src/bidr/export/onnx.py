@@ -22,7 +22,7 @@ from bidr.models.corpus_encoding import fingerprint
 from bidr.models.encoder import Encoder
 from bidr.models.saved_model import Model
 from bidr.models.transformer import TransformerEncoder
-from bidr.tokenization.tokenizer import Tokeniser
+from bidr.tokenization.tokenizer import TextTokenizer
 from bidr.tokenization.tokenizer import fingerprint as tokenizer_fingerprint
 from bidr.utils.files import storage_errors, write_signed_json
 from bidr.utils.progress import say
@@ -101,7 +101,7 @@ class TransformerGraph(nn.Module):
 
 
 class BagGraph(nn.Module):
-    """The bag over a rectangle. A row of which nothing is left is the unknown word piece, as in `Tokeniser`."""
+    """The bag over a rectangle. A row of which nothing is left is the unknown word piece, as in `TextTokenizer`."""
 
     table: Tensor
     filler: Tensor
@@ -111,7 +111,7 @@ class BagGraph(nn.Module):
         table = (encoder.directions * encoder.weights.unsqueeze(1)).detach()
         self.register_buffer("table", table)
         # A copy: a table that is used twice stays in the int8 file whole as well.
-        self.register_buffer("filler", table[Tokeniser(encoder.tokenizer, encoder.max_length).filler].clone())
+        self.register_buffer("filler", table[TextTokenizer(encoder.tokenizer, encoder.max_length).filler].clone())
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         pieces = functional.embedding(input_ids, self.table)

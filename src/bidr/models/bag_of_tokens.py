@@ -98,4 +98,4 @@ def inverse_frequencies(
 
 def _blocks(store: TokenStore, rows_at_once: int) -> Iterable[Tokens]:
     for start in range(0, len(store), rows_at_once):
-        yield store.batch(np.arange(start, min(start + rows_at_once, len(store))))
+        yield store.get_batch(np.arange(start, min(start + rows_at_once, len(store))))

@@ -15,7 +15,7 @@ from typing import Any, NoReturn, get_args
 import numpy.typing as npt
 import xxhash
 
-from bidr.data.vector_source import Metric, VectorRows, open_vectors
+from bidr.data.vector_source import Metric, VectorSource, open_vectors
 from bidr.errors import ConfigError, DataError, ModelError
 from bidr.models.codes_only_card import write_frozen_card
 from bidr.models.saved_model import FORMAT, QUANTIZER, Model, check_about, is_length, read_about, update_from
@@ -65,7 +65,7 @@ class FrozenModel:
         self._check_dim(found.document)
         return found
 
-    def documents(self, vectors: Path | str | npt.NDArray[Any], name: str = "vectors") -> VectorRows:
+    def documents(self, vectors: Path | str | npt.NDArray[Any], name: str = "vectors") -> VectorSource:
         """Documents' vectors, as codes and index take them."""
         return self._checked(open_vectors(vectors, name, self.metric))
 
@@ -97,7 +97,7 @@ class FrozenModel:
             "give its vector, from the model that made the documents' (--query-vectors, or search_vectors in Python)"
         )
 
-    def _checked(self, rows: VectorRows) -> VectorRows:
+    def _checked(self, rows: VectorSource) -> VectorSource:
         if rows.dim != self.dim:
             raise DataError(
                 f"{rows.name} has {rows.dim} dimensions, the model in {self.folder} was learned from {self.dim}; "

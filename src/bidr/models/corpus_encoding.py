@@ -15,7 +15,7 @@ import xxhash
 from bidr.models.encoder import Encoder
 from bidr.quantization import Codebooks
 from bidr.quantization.torch_kmeans import encode_on
-from bidr.tokenization.token_store import TokenRows, Tokens, TokenStore
+from bidr.tokenization.token_store import TokenArray, Tokens, TokenStore
 from bidr.utils.files import storage_errors, sync_file, write_json
 from bidr.utils.prefetch import AsyncHostCopy, prefetch
 from bidr.utils.progress import show_progress
@@ -29,14 +29,14 @@ class TokenSource(Protocol):
     """Rows of tokens, in memory or on disk."""
 
     def __len__(self) -> int: ...
-    def lengths(self) -> npt.NDArray[np.int64]: ...
-    def batch(self, rows: npt.NDArray[np.int64]) -> Tokens: ...
+    def get_lengths(self) -> npt.NDArray[np.int64]: ...
+    def get_batch(self, rows: npt.NDArray[np.int64]) -> Tokens: ...
 
 
 def encode_texts(encoder: Encoder, texts: list[str], *, prompt: str, max_length: int) -> npt.NDArray[np.float32]:
     """Vectors of a few texts, in memory."""
-    tokens = encoder.tokeniser(max_length)([prompt + text for text in texts])
-    return encode_rows(encoder, TokenRows(tokens))
+    tokens = encoder.get_tokenizer(max_length)([prompt + text for text in texts])
+    return encode_rows(encoder, TokenArray(tokens))
 
 
 def encode_rows(
@@ -45,13 +45,13 @@ def encode_rows(
     """Vectors of some rows (all by default), in their order, in memory."""
     rows = np.arange(len(source)) if rows is None else rows
     out = np.empty((len(rows), encoder.dim), dtype=dtype)
-    lengths = source.lengths()[rows]
+    lengths = source.get_lengths()[rows]
     groups = list(like_lengths(lengths, TOKENS_AT_ONCE[encoder.device.type], ROWS_AT_ONCE))
     coming: deque[AsyncHostCopy] = deque()
     with torch.inference_mode():
         training = encoder.training
         encoder.eval()
-        for number, tokens in enumerate(prefetch(lambda places: source.batch(rows[places]), groups)):
+        for number, tokens in enumerate(prefetch(lambda places: source.get_batch(rows[places]), groups)):
             coming.append(AsyncHostCopy(encoder.encode(tokens).float()))
             if number:
                 out[groups[number - 1]] = coming.popleft().wait().numpy()
@@ -128,7 +128,7 @@ def _tokens_fingerprint(source: TokenSource) -> str:
     """Tells sources apart: a store by what it says of itself, others by their tokens."""
     if isinstance(source, TokenStore):
         return xxhash.xxh3_128_hexdigest(json.dumps(source.meta, sort_keys=True).encode())
-    tokens = source.batch(np.arange(len(source)))
+    tokens = source.get_batch(np.arange(len(source)))
     return xxhash.xxh3_128_hexdigest(tokens.ids.tobytes() + tokens.offsets.tobytes())
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from bidr.data.dataset import Dataset, Titles
 from bidr.models.encoder import Encoder
 from bidr.tokenization.token_store import TokenStore
-from bidr.tokenization.tokenizer import tokenise
+from bidr.tokenization.tokenizer import tokenize
 
 
 def tokenise_documents(
@@ -13,8 +13,8 @@ def tokenise_documents(
 ) -> TokenStore:
     """The corpus as the encoder reads it; made once for all that use the same tokenizer, titles and length."""
     prompt, corpus = encoder.prompts.document, dataset.corpus
-    return tokenise(
-        (prompt + text for text in corpus.texts(titles)),
+    return tokenize(
+        (prompt + text for text in corpus.iter_texts(titles)),
         encoder.tokenizer,
         folder,
         max_length=min(max_length, encoder.max_length),

@@ -9,7 +9,7 @@ from tokenizers import Tokenizer
 from torch import Tensor, nn
 
 from bidr.tokenization.token_store import Tokens
-from bidr.tokenization.tokenizer import Tokeniser
+from bidr.tokenization.tokenizer import TextTokenizer
 
 
 class Prompts(NamedTuple):
@@ -42,12 +42,12 @@ class Encoder(nn.Module, ABC):
     def device(self) -> torch.device:
         return next(self.parameters()).device
 
-    def tokeniser(self, max_length: int) -> Tokeniser:
+    def get_tokenizer(self, max_length: int) -> TextTokenizer:
         """What cuts texts into this encoder's tokens; made once for each length."""
         length = min(max_length, self.max_length)
-        made: dict[int, Tokeniser] = self.__dict__.setdefault("_tokenisers", {})
+        made: dict[int, TextTokenizer] = self.__dict__.setdefault("_tokenisers", {})
         if length not in made:
-            made[length] = Tokeniser(self.tokenizer, length)
+            made[length] = TextTokenizer(self.tokenizer, length)
         return made[length]
 
     def expect_steps(self, steps: int) -> None:

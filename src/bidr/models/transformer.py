@@ -10,7 +10,7 @@ from torch import Tensor
 from bidr.errors import MissingExtraError, ModelError
 from bidr.models.encoder import Encoder, Prompts
 from bidr.models.kernels.varlen import compile_layers, encode_packed, packable
-from bidr.tokenization.token_store import TokenRows, Tokens
+from bidr.tokenization.token_store import TokenArray, Tokens
 
 Pooling = Literal["mean", "cls", "max", "lasttoken"]
 
@@ -88,9 +88,9 @@ class TransformerEncoder(Encoder):
     def _forward_in_groups(self, tokens: Tokens) -> Tensor:
         """Rows of like length go through the model together, so that little of the work is padding."""
         order = np.argsort(np.diff(tokens.offsets), kind="stable")
-        source = TokenRows(tokens)
+        source = TokenArray(tokens)
         groups = np.array_split(order, max(1, len(order) // GROUP_ROWS))
-        vectors = torch.cat([self._forward(source.batch(rows)) for rows in groups])
+        vectors = torch.cat([self._forward(source.get_batch(rows)) for rows in groups])
         return vectors[torch.from_numpy(np.argsort(order)).to(vectors.device)]
 
     def _forward(self, tokens: Tokens) -> Tensor:

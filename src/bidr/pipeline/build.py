@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from bidr.data.dataset import Corpus, Dataset, check_corpus
-from bidr.data.row_ids import list_ids
+from bidr.data.row_ids import open_id_source
 from bidr.data.types import Document
-from bidr.data.vector_source import VectorRows, check_dims, open_vectors
+from bidr.data.vector_source import VectorSource, check_dims, open_vectors
 from bidr.errors import ConfigError, ModelError
 from bidr.index.builder.build import build_index
 from bidr.index.builder.journal import Step, Work, forget, stamp_of, working
@@ -69,7 +69,7 @@ def build(
     options |= {"dims": check_dims(dims, model.dense.dim), "unit": model.dense.normalised}
     out = Path(out)
     check_corpus(data, out)
-    data.corpus.tell_left_out()
+    data.corpus.report_dropped_fields()
     shape = _shape(data.corpus.count(), model.dense.dim, model.codebooks.books, model.codebooks.bits, engine, stored)
     if learned_lists and model.lists is not None and shape.engine == "lists":
         options["lists"] = model.lists
@@ -190,7 +190,7 @@ def _stamp(model: Model | FrozenModel) -> ModelStamp:
 
 def _described(data: Dataset | None) -> bool:
     """Whether documents may have attributes."""
-    return data is not None and data.corpus.described is not False
+    return data is not None and data.corpus.has_attributes is not False
 
 
 class _Telling:
@@ -201,7 +201,7 @@ class _Telling:
 
     def __iter__(self) -> Iterator[Document]:
         yield from self.corpus
-        self.corpus.tell_left_out()
+        self.corpus.report_dropped_fields()
 
 
 def _named(ids: Names | None, data: Dataset | None, count: int, out: Path) -> dict[str, Any]:
@@ -210,11 +210,11 @@ def _named(ids: Names | None, data: Dataset | None, count: int, out: Path) -> di
         return {"documents": _Telling(data.corpus), "named": data.corpus.fingerprint()}
     if ids is None:
         return {}
-    names = list_ids(ids, count, "documents", out)
+    names = open_id_source(ids, count, "documents", out)
     return {"ids": names, "named": names.fingerprint}
 
 
-def _coded(work: Work, rows: VectorRows, coder: str, books: int, blocks: Callable[[int], Iterator[Codes]]) -> Codes:
+def _coded(work: Work, rows: VectorSource, coder: str, books: int, blocks: Callable[[int], Iterator[Codes]]) -> Codes:
     """The codes of all rows, on disk; `coder` tells what makes them from others."""
 
     def forgetting(first: int) -> Iterator[Codes]:
@@ -226,7 +226,7 @@ def _coded(work: Work, rows: VectorRows, coder: str, books: int, blocks: Callabl
     return work.rows("coded.npy", [stamp_of(rows), coder], np.uint8, shape, forgetting, "encode into codes")
 
 
-def _code_error(dims: int | None, coder: Codebooks | Additive, rows: VectorRows, codes: Codes) -> Spread | None:
+def _code_error(dims: int | None, coder: Codebooks | Additive, rows: VectorSource, codes: Codes) -> Spread | None:
     """What the codes of some rows miss, where the index will not hold the vectors that tell it."""
     if dims is None:
         return None

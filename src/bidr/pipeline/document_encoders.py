@@ -3,9 +3,9 @@
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from bidr.data.dataset import document_text
+from bidr.data.dataset import compose_text
 from bidr.data.types import Document
-from bidr.data.vector_source import VectorRows
+from bidr.data.vector_source import VectorSource
 from bidr.errors import ConfigError, DataError
 from bidr.index.live.types import Coded, Coder
 from bidr.quantization.codebooks import Codebooks
@@ -29,7 +29,7 @@ def text_coder(model: "Model", sides: Sides | None = None) -> Coder:
     both = sides or _own_sides(model)
 
     def code(documents: Sequence[Document], vectors: Floats | None) -> Coded:
-        given, rows = both([document_text(document, model.text.titles) for document in documents])
+        given, rows = both([compose_text(document, model.text.titles) for document in documents])
         if sides is None:
             from bidr.quantization.torch_kmeans import encode_on
 
@@ -66,7 +66,7 @@ def plain_coder(codebooks: Codebooks, *, unit: bool) -> Coder:
     """Codes vectors by the codebooks of the index itself. unit: they are made as long as 1."""
 
     def code(documents: Sequence[Document], vectors: Floats | None) -> Coded:
-        rows = VectorRows(_given(vectors), "vectors", "cosine" if unit else "ip")[:]
+        rows = VectorSource(_given(vectors), "vectors", "cosine" if unit else "ip")[:]
         codes = codebooks.encode(rows)
         return Coded(codes, rows, code_errors(codebooks, rows, codes))
 

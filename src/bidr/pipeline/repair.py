@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
-from bidr.data.dataset import document_text
+from bidr.data.dataset import compose_text
 from bidr.data.types import Document
 from bidr.errors import ModelError
 from bidr.index.reader import check_model
@@ -85,7 +85,7 @@ def _describe(model: Model | FrozenModel) -> ModelOfIndex:
 
         encoder = model.sparse
         longest = min(model.text.document_length, encoder.max_length)
-        texts = [document_text(document, model.text.titles) for document in documents]
+        texts = [compose_text(document, model.text.titles) for document in documents]
         vectors_of_codes = encode(encoder, texts, prompt=encoder.prompts.document, max_length=longest)
         return encode_on(model.codebooks, vectors_of_codes, encoder.device)
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bidr.data.vector_source import VectorRows, let_go, open_vectors
+from bidr.data.vector_source import VectorSource, advise_dontneed, open_vectors
 from bidr.errors import BidrError, ConfigError
 from bidr.index.builder import block_centroids as coding
 from bidr.index.builder import coarse_clustering as clusters
@@ -92,7 +92,7 @@ def measure(asked: Asked) -> Measured:
     return Measured(rates, processor(), time.monotonic() - started)
 
 
-def _check(rows: VectorRows, dim: int) -> None:
+def _check(rows: VectorSource, dim: int) -> None:
     if rows.dim != dim:
         raise ConfigError(f"dim: given {dim}, but {rows.name} has {rows.dim} dimensions; give --dim {rows.dim}")
     if len(rows) < DOCUMENTS:
@@ -132,7 +132,7 @@ class _Ready(NamedTuple):
     """
 
     codebooks: Codebooks
-    source: VectorRows
+    source: VectorSource
     unfitted: float
     codes: Codes
     placed: Codes
@@ -140,7 +140,7 @@ class _Ready(NamedTuple):
     known: dict[str, float]
 
 
-def _compile(asked: Asked, source: VectorRows) -> None:
+def _compile(asked: Asked, source: VectorSource) -> None:
     """Have ready all that is compiled or brought in when it is first used."""
     some, names = source[:COMPILED], _names(asked, COMPILED)
     codebooks = fit(some, 1, 16, iterations=1)
@@ -148,7 +148,7 @@ def _compile(asked: Asked, source: VectorRows) -> None:
         build_index(folder, codebooks=codebooks, codes=codebooks.encode(some), vectors=some, engine="hnsw", **names)
 
 
-def _ready(source: VectorRows, books: int, words: int) -> _Ready:
+def _ready(source: VectorSource, books: int, words: int) -> _Ready:
     codebooks = _fitted(source, books, words, FEW_ROUNDS)
     none, _ = _took(lambda: _fitted(source, books, words, 0))  # not first: new memory would be counted ten times
     spent, codes = _took(lambda: _coded(codebooks, source))
@@ -158,7 +158,7 @@ def _ready(source: VectorRows, books: int, words: int) -> _Ready:
     return _Ready(codebooks, source, none, codes, placed, noted, {"coding": spent / len(source)})
 
 
-def _fitted(source: VectorRows, books: int, words: int, rounds: int) -> Codebooks:
+def _fitted(source: VectorSource, books: int, words: int, rounds: int) -> Codebooks:
     return fit(source.gather(np.arange(FIT_ROWS)), books, words, iterations=rounds)
 
 
@@ -175,7 +175,7 @@ def _pass(ready: _Ready, number: int) -> dict[str, float]:
     return found | _clustering(own) | _arranging(own) | _averaging(own) | _linking(ready, number)
 
 
-def _vectors(path: Path, asked: Asked) -> VectorRows:
+def _vectors(path: Path, asked: Asked) -> VectorSource:
     """A file of DOCUMENTS vectors, of the type of those that are given."""
     if asked.vectors is not None:
         rows = open_vectors(asked.vectors, asked.vectors, "cosine").array
@@ -185,11 +185,11 @@ def _vectors(path: Path, asked: Asked) -> VectorRows:
     return open_vectors(path, "vectors", "cosine")
 
 
-def _coded(codebooks: Codebooks, rows: VectorRows) -> Codes:
+def _coded(codebooks: Codebooks, rows: VectorSource) -> Codes:
     def blocks() -> Iterator[Codes]:
         for block in encode_blocks(codebooks, rows):
             yield block
-            let_go(rows.array)
+            advise_dontneed(rows.array)
 
     return np.concatenate(list(blocks()))
 
@@ -199,9 +199,9 @@ def _looked_at(source: Source) -> None:
         forget(source.array)
 
 
-def _reading(rows: VectorRows, mine: slice) -> dict[str, float]:
+def _reading(rows: VectorSource, mine: slice) -> dict[str, float]:
     """Of a file, as lists are divided by it; and for the sample of k-means."""
-    own = Source(VectorRows(rows.array[mine], rows.name, rows.metric))
+    own = Source(VectorSource(rows.array[mine], rows.name, rows.metric))
     reading, _ = _took(lambda: _looked_at(own))
     with tempfile.TemporaryDirectory(prefix="bidr-rates-") as folder:
         sampling, _ = _took(lambda: sample_of(Work(Path(folder), kept=False), own, len(own), []))
@@ -258,7 +258,7 @@ def _linking(ready: _Ready, number: int) -> dict[str, float]:
     }
 
 
-def _writing(asked: Asked, ready: _Ready, source: VectorRows) -> dict[str, float]:
+def _writing(asked: Asked, ready: _Ready, source: VectorSource) -> dict[str, float]:
     """What a small index takes; clusters of it are few, and their time is not looked at."""
     how = {"stored": asked.stored, "dims": asked.stored_dims, "unit": True, "engine": "scan"}
     names = _names(asked, DOCUMENTS)
@@ -288,10 +288,10 @@ def _finding(path: Path, dim: int) -> float:
         np.array(mapped[:, :dim])  # not held: new memory for the next would count too
 
     for turn in range(8):
-        first = _took(looked)[0] + _took(partial(let_go, mapped))[0]
+        first = _took(looked)[0] + _took(partial(advise_dontneed, mapped))[0]
         looked()
         again, _ = _took(looked)
-        let_go(mapped)
+        advise_dontneed(mapped)
         spent += first - again if turn else 0.0
     return max(0.0, spent) / (7 * STRETCHES)
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bidr.data.dataset import Titles, document_text
+from bidr.data.dataset import Titles, compose_text
 from bidr.data.types import Document
 from bidr.data.vector_source import check_dims
 from bidr.errors import ConfigError
@@ -107,7 +107,7 @@ def look_through(documents: Iterable[Document], titles: Titles = "prepend") -> T
         ids += len(document.id.encode())
         size += len(document.title.encode()) + len(document.text.encode())
         if count % every == 0:
-            sample.append(document_text(document, titles))
+            sample.append(compose_text(document, titles))
         count += 1
         if len(sample) == 2 * SAMPLED:
             sample, every = sample[::2], 2 * every

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from bidr.data.vector_source import VectorRows, check_same_dim
+from bidr.data.vector_source import VectorSource, check_same_dim
 from bidr.errors import ConfigError, DataError
 from bidr.index.builder.build import build_index
 from bidr.index.cost_model.sizes import BITS, ENGINES
@@ -117,7 +117,7 @@ def check_goal(recall: float, k: int) -> None:
         raise ConfigError(f"k: given {k}, expected 1 or more")
 
 
-def on_sample(documents: VectorRows, questions: VectorRows, recall: float, k: int, tried: Tried) -> Measured:
+def on_sample(documents: VectorSource, questions: VectorSource, recall: float, k: int, tried: Tried) -> Measured:
     """Fit codes of 8 and of 4 bits to a sample of vectors, build every engine that fits the RAM, and measure them."""
     check_goal(recall, k)
     check_same_dim(documents, questions)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bidr.data.vector_source import VectorRows
+from bidr.data.vector_source import VectorSource
 from bidr.errors import ConfigError, ModelError
 from bidr.quantization.beam_search import BeamSearch
 from bidr.quantization.codebooks import UNREADABLE, Codebooks, check_arrays, check_sums, load_arrays
@@ -29,7 +29,7 @@ FIT_BEAM, ENCODE_ROWS = 4, 16_384
 REFITS = 10
 GROUP_BITS = 128
 WIDEST = 512
-Vectors = Floats | VectorRows
+Vectors = Floats | VectorSource
 
 
 class Additive(NamedTuple):

@@ -5,7 +5,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from bidr.data.vector_source import Metric, VectorRows
+from bidr.data.vector_source import Metric, VectorSource
 from bidr.errors import ConfigError, DataError
 from bidr.quantization.codebooks import ENCODE_ROWS, Codebooks, check_shape
 from bidr.quantization.pq_training import FIT_ROWS, fit
@@ -56,7 +56,7 @@ class PlainCodes(NamedTuple):
         """Codebooks that a byte holds."""
         return 1 if self.codewords == 256 else 2
 
-    def fit(self, rows: VectorRows) -> Codebooks:
+    def fit(self, rows: VectorSource) -> Codebooks:
         books = self.books(rows.dim)
         some = np.random.default_rng(self.seed).choice(len(rows), min(FIT_ROWS, len(rows)), replace=False)
         sample = rows.gather(np.sort(some))
@@ -68,7 +68,7 @@ class PlainCodes(NamedTuple):
         return fit(sample, books, self.codewords, seed=self.seed)
 
 
-def encode_blocks(codebooks: Codebooks, rows: VectorRows, first: int = 0) -> Iterator[Codes]:
+def encode_blocks(codebooks: Codebooks, rows: VectorSource, first: int = 0) -> Iterator[Codes]:
     """Codes of all rows from one on, some at a time."""
     for start in range(first, len(rows), ENCODE_ROWS):
         yield codebooks.encode(rows[start : start + ENCODE_ROWS])

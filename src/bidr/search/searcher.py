@@ -7,7 +7,7 @@ from typing import Any, Protocol, Unpack, overload
 
 import numpy as np
 
-from bidr.data.validation import check_queries
+from bidr.data.validation import validate_query_texts
 from bidr.data.vector_source import as_array
 from bidr.errors import ConfigError, DataError
 from bidr.index.lexical.candidate_union import Joined
@@ -83,7 +83,7 @@ class Searcher:
         self, query: str | Texts, k: int = 10, candidates: int | None = None, **options: Unpack[Options]
     ) -> Answers | list[Answers]:
         """The k best documents for a question, or for each of many; options as `Options` has them."""
-        texts = check_queries([query] if isinstance(query, str) else query)
+        texts = validate_query_texts([query] if isinstance(query, str) else query)
         queries, milliseconds = self.encode(texts)
         ranking = self.search_vectors(queries, k, candidates, words=texts, **options)
         ranking = ranking._replace(timings=ranking.timings._replace(encode=milliseconds))
@@ -94,7 +94,7 @@ class Searcher:
         """Queries as vectors, and the milliseconds that took."""
         if self.encoder is None:
             raise ConfigError("search by text needs a query encoder, none was given; open the index with its model")
-        texts = check_queries(texts)
+        texts = validate_query_texts(texts)
         if not texts:
             empty = np.empty((0, self.reader.manifest.code_dim), dtype=np.float32)
             return QueryVectors(empty, np.empty((0, self.reader.manifest.dim), dtype=np.float32)), 0.0

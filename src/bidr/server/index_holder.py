@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from bidr.data.vector_source import of_length_one
+from bidr.data.vector_source import normalize_l2
 from bidr.errors import BidrError, IndexFolderError
 from bidr.index.filters.value_masks import warm_up
 from bidr.index.live.live_index import LiveIndex
@@ -82,7 +82,7 @@ class Serving:
         queries = getattr(self.model, "queries", None)
         if queries is not None:
             return QueryVectors(*queries(given))
-        own = of_length_one(given) if self.view.manifest.unit else given
+        own = normalize_l2(given) if self.view.manifest.unit else given
         return QueryVectors(own, own)
 
 

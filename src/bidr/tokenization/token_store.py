@@ -48,12 +48,12 @@ class TokenStore:
     def __len__(self) -> int:
         return len(self._offsets) - 1
 
-    def lengths(self) -> NDArray[np.int64]:
+    def get_lengths(self) -> NDArray[np.int64]:
         """The number of tokens of every row."""
         offsets: NDArray[np.int64] = np.asarray(self._offsets)
         return offsets[1:] - offsets[:-1]
 
-    def batch(self, rows: NDArray[np.integer[Any]] | Sequence[int], max_length: int | None = None) -> Tokens:
+    def get_batch(self, rows: NDArray[np.integer[Any]] | Sequence[int], max_length: int | None = None) -> Tokens:
         """The tokens of these rows, in this order. `max_length` cuts as the tokenizer would: closing tokens stay."""
         rows = np.asarray(rows, dtype=np.int64)
         if rows.size and not 0 <= rows.min() <= rows.max() < len(self):
@@ -71,7 +71,7 @@ class TokenStore:
         return Tokens(self._ids[source].astype(np.int32), offsets)
 
 
-class TokenRows:
+class TokenArray:
     """Tokens in memory as a source of rows."""
 
     def __init__(self, tokens: Tokens) -> None:
@@ -80,10 +80,10 @@ class TokenRows:
     def __len__(self) -> int:
         return len(self.tokens.offsets) - 1
 
-    def lengths(self) -> NDArray[np.int64]:
+    def get_lengths(self) -> NDArray[np.int64]:
         return np.diff(self.tokens.offsets)
 
-    def batch(self, rows: NDArray[np.int64]) -> Tokens:
+    def get_batch(self, rows: NDArray[np.int64]) -> Tokens:
         starts, kept = self.tokens.offsets[rows], self.tokens.offsets[rows + 1] - self.tokens.offsets[rows]
         offsets = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(kept)])
         source = np.repeat(starts - offsets[:-1], kept) + np.arange(offsets[-1])

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from bidr.errors import ConfigError, DataError
 from bidr.tokenization.token_store import FORMAT, Tokens, TokenStore
-from bidr.tokenization.word_cache import SeenWords, splits_at_signs
+from bidr.tokenization.word_cache import WordCache, is_word_local
 from bidr.utils.files import storage_errors, sync_file, sync_folder, write_json
 from bidr.utils.prefetch import ordered_parallel_map
 from bidr.utils.progress import ProgressCallback, show_progress
@@ -33,12 +33,12 @@ def fingerprint(tokenizer: "Tokenizer") -> str:
     return xxhash.xxh3_128_hexdigest(_plain_copy(tokenizer).to_str().encode())
 
 
-def tokenise_texts(texts: Sequence[str], tokenizer: "Tokenizer", max_length: int) -> Tokens:
+def tokenize_texts(texts: Sequence[str], tokenizer: "Tokenizer", max_length: int) -> Tokens:
     """Tokenise in memory, with special tokens, cut at `max_length`.
 
     A text of which nothing is left gives one token: the tokenizer's unknown token, or id 0 when it has none.
     """
-    return Tokeniser(tokenizer, max_length)(texts)
+    return TextTokenizer(tokenizer, max_length)(texts)
 
 
 def _joined(blocks: "list[_Block]") -> Tokens:
@@ -47,7 +47,7 @@ def _joined(blocks: "list[_Block]") -> Tokens:
     return Tokens(ids, np.cumsum(lengths))
 
 
-def tokenise(
+def tokenize(
     texts: Iterable[str],
     tokenizer: "Tokenizer",
     folder: str | Path,
@@ -62,7 +62,7 @@ def tokenise(
     decides, with the tokenizer and `max_length`, whether what the folder holds can be used. Truncation and padding that
     the tokenizer carries are ignored, and the tokenizer is not changed. `total` gives the progress bar its length.
     """
-    folder, encoder = Path(folder), Tokeniser(tokenizer, max_length, by_words=True)
+    folder, encoder = Path(folder), TextTokenizer(tokenizer, max_length, by_words=True)
     wanted = {
         "format": FORMAT,
         "tokenizer": fingerprint(tokenizer),
@@ -157,7 +157,7 @@ def _plain_copy(tokenizer: "Tokenizer") -> "Tokenizer":
     return copy
 
 
-class Tokeniser:
+class TextTokenizer:
     """A tokenizer set up for one length. Setting up copies the tokenizer, so keep one where queries come singly.
 
     by_words: keep the tokens of words seen before, where the tokenizer allows: for a corpus.
@@ -174,7 +174,7 @@ class Tokeniser:
         self.largest_id = max(self.tokenizer.get_vocab().values(), default=0)
         unknown = getattr(self.tokenizer.model, "unk_token", None)
         self.filler = (self.tokenizer.token_to_id(unknown) if unknown else None) or 0
-        pays = by_words and splits_at_signs(self.tokenizer)
+        pays = by_words and is_word_local(self.tokenizer)
         self.threads = min(available_cpus(), _MOST_THREADS) if pays else 0
 
     def __call__(self, texts: Sequence[str]) -> Tokens:
@@ -185,10 +185,10 @@ class Tokeniser:
         parts = _parts(texts)
         if not self.threads:
             return (_block(self._encode(part)) for part in parts)
-        words = SeenWords(self.tokenizer, self.max_length)
+        words = WordCache(self.tokenizer, self.max_length)
         return ordered_parallel_map(lambda part: self._by_words(part, words), parts, self.threads)
 
-    def _by_words(self, texts: list[str], words: SeenWords) -> _Block:
+    def _by_words(self, texts: list[str], words: WordCache) -> _Block:
         """The same tokens sooner; the few texts that cannot be had this way are tokenised whole."""
         beginnings = [self._beginning(text) for text in texts]
         found = words.rows(beginnings)

@@ -30,7 +30,7 @@ class Rows(NamedTuple):
     whole: list[int]
 
 
-def splits_at_signs(tokenizer: "Tokenizer") -> bool:
+def is_word_local(tokenizer: "Tokenizer") -> bool:
     """Whether a text's tokens are those of its words and signs, one after the other."""
     said = json.loads(tokenizer.to_str())
     kinds = [(said[name] or {}).get("type") for name in ("normalizer", "pre_tokenizer", "model")]
@@ -38,7 +38,7 @@ def splits_at_signs(tokenizer: "Tokenizer") -> bool:
     return (bert or is_wordpieces(said)) and not any(token["normalized"] for token in said["added_tokens"])
 
 
-class SeenWords:
+class WordCache:
     """The tokens of every word seen so far, for several threads. Begins anew when it has grown too large."""
 
     def __init__(self, tokenizer: "Tokenizer", max_length: int) -> None:

@@ -6,14 +6,14 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
-from bidr.data.positives import Pairs
-from bidr.data.vector_source import Metric, VectorRows
+from bidr.data.positives import Positives
+from bidr.data.vector_source import Metric, VectorSource
 from bidr.models.corpus_encoding import discard, encode_rows
 from bidr.models.encoder import Encoder
 from bidr.quantization import Codebooks
 from bidr.quantization.additive_quantizer import fit_additive
 from bidr.quantization.exact_search import top_k
-from bidr.tokenization.token_store import TokenRows, Tokens
+from bidr.tokenization.token_store import TokenArray, Tokens
 from bidr.training.codes_only.data import LEAST_QUESTIONS, TOP, Pair, Prepared, Probe, prepare
 from bidr.training.codes_only.train import SPREAD_DOCUMENTS, forget, learn, spread
 from bidr.training.losses.cropped_queries import as_questions
@@ -70,8 +70,8 @@ def _learn(shop: Workshop, sides: list[tuple[Encoder, npt.NDArray[np.float16]]],
 
 def _pair(encoder: Encoder, vectors: npt.NDArray[np.float16], asked: tuple[Tokens, Tokens]) -> Pair:
     metric: Metric = "cosine" if encoder.normalised else "ip"
-    questions = np.concatenate([encode_rows(encoder, TokenRows(tokens)) for tokens in asked])
-    return Pair(VectorRows(vectors, "the corpus", metric), VectorRows(questions, "questions", metric))
+    questions = np.concatenate([encode_rows(encoder, TokenArray(tokens)) for tokens in asked])
+    return Pair(VectorSource(vectors, "the corpus", metric), VectorSource(questions, "questions", metric))
 
 
 def _questions(shop: Workshop, encoder: Encoder) -> tuple[tuple[Tokens, Tokens], dict[int, list[int]]]:
@@ -80,15 +80,15 @@ def _questions(shop: Workshop, encoder: Encoder) -> tuple[tuple[Tokens, Tokens],
     rows = np.sort(random.permutation(len(train.pairs))[: frozen.questions])
     count = max(round(frozen.crops * len(rows)), LEAST_QUESTIONS - len(rows), 0)
     passages, _ = draw_passages(shop, encoder, count, random)
-    labels = {place: train.pairs.of(row).tolist() for place, row in enumerate(rows.tolist())}
-    return (train.tokens.batch(rows), passages), labels
+    labels = {place: train.pairs.get_rows(row).tolist() for place, row in enumerate(rows.tolist())}
+    return (train.tokens.get_batch(rows), passages), labels
 
 
 def draw_passages(shop: Workshop, encoder: Encoder, count: int, random: np.random.Generator) -> tuple[Tokens, Rows]:
     """So many random passages, as long as train questions, and the documents they are of."""
-    crops = as_questions(encoder, 1.0, shop.material.train.tokens.lengths())
+    crops = as_questions(encoder, 1.0, shop.material.train.tokens.get_lengths())
     drawn = random.integers(len(shop.material.documents), size=count)
-    return crops.cut(shop.material.documents.batch(drawn), random), drawn
+    return crops.cut(shop.material.documents.get_batch(drawn), random), drawn
 
 
 def leader_of(shop: Workshop, encoder: Encoder) -> Leader:
@@ -97,7 +97,7 @@ def leader_of(shop: Workshop, encoder: Encoder) -> Leader:
     share = config.sparse.crops
     count = min(round(share * config.sparse.epochs * len(train.pairs)) + 1, MOST_PASSAGES)
     tokens, rows = draw_passages(shop, encoder, count, np.random.default_rng((config.seed, 2)))
-    asked = encode_rows(encoder, TokenRows(tokens), dtype=np.float16)
+    asked = encode_rows(encoder, TokenArray(tokens), dtype=np.float16)
     passages = Passages(tokens, rows, asked, share)
     documents = shop.encode_corpus(encoder, shop.folder / shop.name("taught") / TEACHER, "encode what is followed")
     some = np.linspace(0, len(documents) - 1, SPREAD_DOCUMENTS).astype(np.int64)
@@ -113,7 +113,7 @@ def _dev(shop: Workshop, sides: list[tuple[Encoder, npt.NDArray[np.float16]]], p
     return Probe(asked, best, _table(dev.pairs))
 
 
-def _table(pairs: Pairs) -> Rows:
+def _table(pairs: Positives) -> Rows:
     """Every query's positives as a row, -1 where there are fewer."""
     counts = np.diff(pairs.starts)
     table = np.full((len(pairs), int(counts.max())), -1, dtype=np.int64)

@@ -7,14 +7,14 @@ from typing import NamedTuple
 import numpy as np
 
 from bidr.data.dataset import Dataset, Split, Titles, check, check_split
-from bidr.data.id_map import Ids
-from bidr.data.positives import Pairs, pairs_from
+from bidr.data.id_map import IdMap
+from bidr.data.positives import Positives, build_positives
 from bidr.data.types import Query
 from bidr.errors import ConfigError
 from bidr.models.corpus_tokens import tokenise_documents
 from bidr.models.encoder import Encoder
-from bidr.tokenization.token_store import TokenRows, TokenStore
-from bidr.tokenization.tokenizer import tokenise_texts
+from bidr.tokenization.token_store import TokenArray, TokenStore
+from bidr.tokenization.tokenizer import tokenize_texts
 from bidr.utils.progress import say
 
 DEV_SHARE, DEV_MOST = 0.05, 1_000
@@ -24,8 +24,8 @@ class Questions(NamedTuple):
     """Judged questions and their positives."""
 
     texts: list[str]
-    tokens: TokenRows
-    pairs: Pairs
+    tokens: TokenArray
+    pairs: Positives
     ids: Sequence[str] = ()
 
 
@@ -40,7 +40,7 @@ class Material(NamedTuple):
 class Splits(NamedTuple):
     """Queries to learn from and to choose on, and the ids of the corpus."""
 
-    ids: Ids
+    ids: IdMap
     train: Split
     dev: Split
 
@@ -75,17 +75,17 @@ def prepare(
 
     def questions(split: Split) -> Questions:
         texts = [query.text for query in split.queries]
-        tokens = tokenise_texts([encoder.prompts.query + text for text in texts], encoder.tokenizer, length)
+        tokens = tokenize_texts([encoder.prompts.query + text for text in texts], encoder.tokenizer, length)
         ids = [query.id for query in split.queries]
-        return Questions(texts, TokenRows(tokens), judged_pairs(split, splits.ids), ids)
+        return Questions(texts, TokenArray(tokens), judged_pairs(split, splits.ids), ids)
 
     return Material(documents, questions(splits.train), questions(splits.dev))
 
 
-def judged_pairs(split: Split, ids: Ids) -> Pairs:
+def judged_pairs(split: Split, ids: IdMap) -> Positives:
     judged = {doc for found in split.qrels.values() for doc in found}
-    rows = dict(zip(judged, ids.rows(judged).tolist(), strict=True))
-    return pairs_from([query.id for query in split.queries], split.qrels, rows)
+    rows = dict(zip(judged, ids.find_rows(judged).tolist(), strict=True))
+    return build_positives([query.id for query in split.queries], split.qrels, rows)
 
 
 def _subset(split: Split, queries: list[Query]) -> Split:

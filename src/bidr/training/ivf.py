@@ -52,7 +52,7 @@ def measure_lists(shop: Workshop, found: Sparse, first: Encoder) -> None:
     with np.load(shop.folder / found.name / LISTS) as kept:
         means, learned = Lists(kept["means"], kept["of"]), Lists(kept["learned"], kept["of"])
     dev = shop.material.dev
-    positives = dev.pairs.edges(np.arange(len(dev.pairs)))
+    positives = dev.pairs.list_edges(np.arange(len(dev.pairs)))
     result: dict[str, Any] = {"lists": len(means.centroids)}
     for name, encoder, lists in (("k-means", first, means), ("learned", found.encoder, learned)):
         queries = found.codebooks.rotate(shop.probe.queries(encoder))

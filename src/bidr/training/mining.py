@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from bidr.data.positives import without_positives
+from bidr.data.positives import remove_positives
 from bidr.models.corpus_encoding import discard, encode_corpus, encode_rows
 from bidr.models.encoder import Encoder
 from bidr.quantization import Codebooks
@@ -45,7 +45,7 @@ def train_candidates(shop: Workshop, side: Sparse) -> Rows:
         queries = encode_rows(side.encoder, shop.material.train.tokens)
         depth = shop.config.dense.depth
         found = top_k_codes(queries, side.codebooks, codes, depth, device=shop.device).rows
-        kept = without_positives(found, shop.material.train.pairs)
+        kept = remove_positives(found, shop.material.train.pairs)
         if shop.config.negatives.margin is not None:
             path = shop.folder / "mined" / "judge.npy"
             vectors = encode_corpus(side.encoder, shop.material.documents, path, label="encode to judge candidates")
@@ -74,7 +74,7 @@ def neighbours(shop: Workshop, encoder: Encoder, name: str) -> Rows:
         vectors = encode_corpus(encoder, shop.material.documents, path, label="encode for mining")
         queries = encode_rows(encoder, shop.material.train.tokens)
         found = top_k(queries, vectors, shop.config.dense.depth, device=shop.device).rows
-        kept = _filtered(shop, without_positives(found, shop.material.train.pairs), queries, vectors, name)
+        kept = _filtered(shop, remove_positives(found, shop.material.train.pairs), queries, vectors, name)
         discard(path)
         return kept.astype(np.int32)
 

@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from bidr.data.dataset import Dataset, document_text
-from bidr.data.positives import without_positives
+from bidr.data.dataset import Dataset, compose_text
+from bidr.data.positives import remove_positives
 from bidr.errors import ConfigError
 from bidr.models.auto import load_encoder
 from bidr.models.bag_of_tokens import BagEncoder
@@ -201,9 +201,9 @@ class Workshop:
 
     def _mine_bm25(self) -> npt.NDArray[Any]:
         say("BM25 index for lexical negatives")
-        texts = (document_text(document, self.config.text.titles) for document in self.dataset.corpus)
+        texts = (compose_text(document, self.config.text.titles) for document in self.dataset.corpus)
         found = Bm25(texts).search(self.material.train.texts, BM25_DEPTH).rows
-        return without_positives(found, self.material.train.pairs).astype(np.int32)
+        return remove_positives(found, self.material.train.pairs).astype(np.int32)
 
     def _first_encoder(self) -> Encoder:
         """The backbone as it comes; of the built-in one only the tokenizer, since its weights need the tokens."""
@@ -212,7 +212,7 @@ class Workshop:
         config = self.config.encoder
         if self.config.built_in:
             say("learn word pieces from the corpus")
-            tokenizer = train_wordpieces(self.dataset.corpus.texts(self.config.text.titles), config.vocabulary)
+            tokenizer = train_wordpieces(self.dataset.corpus.iter_texts(self.config.text.titles), config.vocabulary)
             return BagEncoder(tokenizer, torch.zeros(1, config.dim))
         from bidr.models.transformer import TransformerEncoder
 

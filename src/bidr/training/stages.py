@@ -71,7 +71,7 @@ def sparse(shop: Workshop) -> Sparse:
             live_margin=shop.config.negatives.live_margin,
             teacher=teacher,
             taught_weight=shop.config.distil.weight,
-            crops=crops_of(encoder, config.crops, shop.material.train.tokens.lengths()),
+            crops=crops_of(encoder, config.crops, shop.material.train.tokens.get_lengths()),
         )
         shop.run(
             stage,

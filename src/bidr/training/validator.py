@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from bidr.data.positives import Pairs
+from bidr.data.positives import Positives
 from bidr.models.corpus_encoding import encode_rows
 from bidr.models.encoder import Encoder
 from bidr.quantization import Codebooks, usage
@@ -22,7 +22,7 @@ class Probe(NamedTuple):
 
     material: Material
     rows: Rows
-    pairs: Pairs
+    pairs: Positives
     """Positives as places in rows."""
     device: str
 
@@ -89,12 +89,12 @@ def make_probe(material: Material, most: int, seed: int, device: str) -> Probe:
         return Probe(material, np.arange(count), pairs, device)
     drawn = np.random.default_rng(seed).choice(count, most, replace=False)
     rows = np.unique(np.concatenate([drawn, pairs.rows]))
-    return Probe(material, rows, Pairs(pairs.starts, np.searchsorted(rows, pairs.rows)), device)
+    return Probe(material, rows, Positives(pairs.starts, np.searchsorted(rows, pairs.rows)), device)
 
 
-def recall(found: npt.NDArray[np.integer], pairs: Pairs) -> float:
+def recall(found: npt.NDArray[np.integer], pairs: Positives) -> float:
     """Mean over queries of the share of their positives that was found."""
-    places, rows = pairs.edges(np.arange(len(pairs)))
+    places, rows = pairs.list_edges(np.arange(len(pairs)))
     hits = (found[places] == rows[:, None]).any(axis=1)
     counts = np.diff(pairs.starts)
     return float((np.bincount(places, weights=hits, minlength=len(pairs)) / counts).mean())

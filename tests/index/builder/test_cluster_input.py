@@ -7,7 +7,7 @@ import pytest
 from sample_index import clustered, fitted
 
 from bidr.data.types import Document
-from bidr.data.vector_source import VectorRows
+from bidr.data.vector_source import VectorSource
 from bidr.index.builder import coarse_clustering as clusters
 from bidr.index.builder.block_centroids import means_of
 from bidr.index.builder.build import build_index
@@ -35,7 +35,9 @@ def in_bytes(vectors: np.ndarray) -> np.ndarray:
     return np.rint(vectors / steps) * steps
 
 
-@pytest.mark.parametrize("kind", [np.float32, np.float16, in_bytes, lambda given: VectorRows(3 * given, "v", "cosine")])
+@pytest.mark.parametrize(
+    "kind", [np.float32, np.float16, in_bytes, lambda given: VectorSource(3 * given, "v", "cosine")]
+)
 def test_vectors_count_however_they_are_stored(kind):
     found = source_of(BOOKS, CODES, kind(VECTORS))
     assert not isinstance(found, Decoded)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from sample_index import clustered, documents, random_codebooks
 
-from bidr.data.vector_source import VectorRows
+from bidr.data.vector_source import VectorSource
 from bidr.errors import BidrError, ConfigError
 from bidr.index.builder import coarse_clustering as clusters
 from bidr.index.builder import reorder as arrange
@@ -246,7 +246,7 @@ def test_rates_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
         assert rates.row_bytes == 128
 
 
-@pytest.mark.parametrize(("slow", "own"), [(Decoded, {"turning"}), (VectorRows, {"reading", "sampling", "coding"})])
+@pytest.mark.parametrize(("slow", "own"), [(Decoded, {"turning"}), (VectorSource, {"reading", "sampling", "coding"})])
 def test_a_rate_is_of_nothing_besides(slow: type, own: set[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Codes that are slow to turn, vectors that are slow to read: other rates stay as they are."""
     for name, value in FEW.items():

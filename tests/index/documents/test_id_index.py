@@ -10,7 +10,7 @@ import pytest
 
 from bidr.data import id_map as ids
 from bidr.data.dataset import Dataset, check_corpus
-from bidr.data.row_ids import list_ids
+from bidr.data.row_ids import open_id_source
 from bidr.data.types import Document
 from bidr.errors import DataError
 from bidr.index.cost_model.memory_budget import NAMED, NAMES_HELD
@@ -49,9 +49,10 @@ def _entry(path: Path) -> tuple[int, str]:
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """So little memory that a few hundred ids go through the disk many times."""
-    for module in (names, ids):
-        monkeypatch.setattr(module, "AT_ONCE", 16)
-        monkeypatch.setattr(module, "HELD", 40)
+    monkeypatch.setattr(names, "AT_ONCE", 16)
+    monkeypatch.setattr(names, "HELD", 40)
+    monkeypatch.setattr(ids, "IDS_PER_BLOCK", 16)
+    monkeypatch.setattr(ids, "RECORDS_IN_MEMORY", 40)
 
 
 @pytest.mark.parametrize("held", [1, 37, 10**6])
@@ -108,11 +109,13 @@ def test_an_id_is_found_twice_with_another_of_the_same_hash_between(tmp_path, sm
     monkeypatch.setattr(names, "hash_of", len)
     monkeypatch.setattr(ids.xxhash, "xxh3_64_intdigest", len)
     given = ["cc", "a", "b", "dd", "a", "b"]
-    assert ids.Ids(given).repeated() == (1, 4)
-    assert ids.pass_by(lambda: iter(given), tmp_path).repeated == (1, 4)
+    assert ids.IdMap(given).find_duplicate() == (1, 4)
+    assert ids.scan_ids(lambda: iter(given), tmp_path).duplicate_rows == (1, 4)
     with pytest.raises(DataError, match="rows 1 and 4 have the same id"):
         Folder(tmp_path).write(given)
-    assert ids.Ids(given[:4]).repeated() is ids.pass_by(lambda: iter(given[:4]), tmp_path).repeated is None
+    assert (
+        ids.IdMap(given[:4]).find_duplicate() is ids.scan_ids(lambda: iter(given[:4]), tmp_path).duplicate_rows is None
+    )
 
 
 def test_lists_of_ids_are_checked_and_told_apart_without_being_held(tmp_path, small):
@@ -120,15 +123,15 @@ def test_lists_of_ids_are_checked_and_told_apart_without_being_held(tmp_path, sm
     path = tmp_path / "ids.txt"
     path.write_text("\n".join(given) + "\n")
     np.save(tmp_path / "ids.npy", np.array(given))
-    listed = [list_ids(each, 500, "documents", tmp_path) for each in (given, path, str(tmp_path / "ids.npy"))]
+    listed = [open_id_source(each, 500, "documents", tmp_path) for each in (given, path, str(tmp_path / "ids.npy"))]
     assert [list(each) for each in listed] == [given] * 3
     assert list(listed[1]) == given, "a second time too"
     assert len({each.fingerprint for each in listed}) == 1
-    assert list_ids([*given[:-1], "x"], 500, "documents", tmp_path).fingerprint != listed[0].fingerprint
+    assert open_id_source([*given[:-1], "x"], 500, "documents", tmp_path).fingerprint != listed[0].fingerprint
     with pytest.raises(DataError, match="ids: id '3' is that of rows 3 and 499"):
-        list_ids([*given[:-1], "3"], 500, "documents", tmp_path)
+        open_id_source([*given[:-1], "3"], 500, "documents", tmp_path)
     with pytest.raises(DataError, match="has 500 ids for 501 documents"):
-        list_ids(path, 501, "documents", tmp_path)
+        open_id_source(path, 501, "documents", tmp_path)
 
 
 def test_a_corpus_with_an_id_twice_is_refused(tmp_path, small):
@@ -146,7 +149,7 @@ from bidr.utils.files import NewFile
 from bidr.index.documents import id_index as names
 from bidr.index.documents.document_store import write_documents
 from bidr.data import id_map as ids
-from bidr.data.row_ids import list_ids
+from bidr.data.row_ids import open_id_source
 from bidr.data.types import Document
 
 class Some:
@@ -157,10 +160,10 @@ def described(count):
     return (Document(name, "", "", {"of": row % 50}) for row, name in enumerate(Some(count)))
 
 folder, count = Path(sys.argv[1]), int(sys.argv[2])
-names.HELD = ids.HELD = int(sys.argv[3])
+names.HELD = ids.RECORDS_IN_MEMORY = int(sys.argv[3])
 
 def write(count):
-    listed = list_ids(Some(count), count, "documents", folder)
+    listed = open_id_source(Some(count), count, "documents", folder)
     create = lambda name: NewFile(folder / name, must_be_new=False)
     given = described(count) if "described" in sys.argv else listed
     write_documents(create, folder, given, count, lambda rows: None, texts=False)

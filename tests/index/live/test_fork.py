@@ -42,18 +42,18 @@ def succeeds(child: int) -> None:
 
 def waiting(act: Callable[[], object] = lambda: None) -> tuple[int, Callable[[], None]]:
     """A child that is there until it is let go."""
-    gone, let_go = os.pipe()
+    gone, advise_dontneed = os.pipe()
     ready, say = os.pipe()
 
     def wait() -> None:
-        os.close(let_go)
+        os.close(advise_dontneed)
         act()
         os.write(say, b"x")
         os.read(gone, 1)
 
     child = in_child(wait)
     os.read(ready, 1)
-    return child, lambda: os.close(let_go)
+    return child, lambda: os.close(advise_dontneed)
 
 
 ACTS: dict[str, Callable[[LiveWriter], object]] = {
@@ -112,14 +112,14 @@ def test_what_is_closed_is_free_though_a_child_lives_on(tmp_path):
     index = built(tmp_path / "i")
     live = writer(index)
     live.add(*some([6]))
-    child, let_go = waiting()
+    child, advise_dontneed = waiting()
     try:
         live.close()
         with writer(index) as other:
             other.add(*some([7]))
             assert contents(index) == expected(range(8))
     finally:
-        let_go()
+        advise_dontneed()
     succeeds(child)
 
 

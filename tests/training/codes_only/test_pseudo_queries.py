@@ -3,7 +3,7 @@
 import numpy as np
 from sample_vectors import quick
 
-from bidr.data.vector_source import VectorRows
+from bidr.data.vector_source import VectorSource
 from bidr.training.codes_only.data import Pair, prepare
 from bidr.training.codes_only.distillation import Vectors
 from bidr.training.codes_only.pseudo_queries import borrow
@@ -60,7 +60,7 @@ def test_the_same_questions_are_borrowed_in_both_spaces():
 
 
 def lessons_of(vectors: Vectors, labels: dict[int, list[int]], **settings):
-    pair = Pair(VectorRows(vectors.documents, "documents", "ip"), VectorRows(vectors.questions, "questions", "ip"))
+    pair = Pair(VectorSource(vectors.documents, "documents", "ip"), VectorSource(vectors.questions, "questions", "ip"))
     return prepare(pair, labels, quick(depth=8, **settings)).lessons
 
 

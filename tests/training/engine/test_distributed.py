@@ -29,7 +29,7 @@ from training_processes import (
 )
 
 from bidr.models.corpus_encoding import like_lengths
-from bidr.tokenization.token_store import TokenRows, Tokens
+from bidr.tokenization.token_store import TokenArray, Tokens
 from bidr.training.engine.distributed import Group
 from bidr.training.engine.gradients import cut, joined, shares
 from bidr.training.presets import with_recipe
@@ -78,12 +78,12 @@ def plain(name: str, folder: Path, size: int = 1):
     for rank in range(size):
         CHANCE.begin(1, rank)
         own = [cut(tokens, *shares(tokens, size)[rank : rank + 2]) for tokens in prepared.texts]
-        rows = TokenRows(joined(own))
-        parts = list(like_lengths(rows.lengths(), LIMITS[limit]))
+        rows = TokenArray(joined(own))
+        parts = list(like_lengths(rows.get_lengths(), LIMITS[limit]))
         parts = [np.arange(len(rows))] if len(parts) == 1 else parts
         if not parts:  # fewer texts than processes
             continue
-        vectors = torch.cat([made.encoder.encode(rows.batch(part)) for part in parts])
+        vectors = torch.cat([made.encoder.encode(rows.get_batch(part)) for part in parts])
         vectors = vectors[torch.from_numpy(np.argsort(np.concatenate(parts)))]
         for each, some in zip(found, vectors.split([len(tokens.offsets) - 1 for tokens in own]), strict=True):
             each.append(some)

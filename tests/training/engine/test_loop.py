@@ -7,9 +7,9 @@ import torch
 from sample_training import CONFIG, DEV, dataset
 from torch import nn
 
-from bidr.data.positives import Pairs
+from bidr.data.positives import Positives
 from bidr.errors import BidrError, ModelError, StoppedError
-from bidr.tokenization.token_store import TokenRows, Tokens
+from bidr.tokenization.token_store import TokenArray, Tokens
 from bidr.training.data import Questions
 from bidr.training.engine import checkpoint, loop
 from bidr.training.engine.logs import LOG, lines_of
@@ -256,8 +256,8 @@ def test_the_epochs_loss_is_the_mean_of_its_finite_steps_and_says_how_many_were_
 def test_a_batch_is_named_by_the_ids_of_its_questions_where_they_are_known():
     objective, rows = Noisy(), np.array([2, 0])
     assert objective.name_queries(rows) == "number 2, 0"
-    nothing = Pairs(np.zeros(4, dtype=np.int64), np.zeros(0, dtype=np.int64))
-    objective.questions = Questions([], TokenRows(WORD), nothing)
+    nothing = Positives(np.zeros(4, dtype=np.int64), np.zeros(0, dtype=np.int64))
+    objective.questions = Questions([], TokenArray(WORD), nothing)
     assert objective.name_queries(rows) == "number 2, 0"
     objective.questions = objective.questions._replace(ids=["q7", "q8", "q9"])
     assert objective.name_queries(rows) == "'q9', 'q7'"

@@ -62,7 +62,7 @@ def test_a_crops_target_is_its_document_and_questions_keep_theirs(shop):
     from bidr.models.trainable_quantizer import Quantizer
 
     encoder, train = shop.backbone(), shop.material.train
-    crops = crops_of(encoder, 0.5, train.tokens.lengths())
+    crops = crops_of(encoder, 0.5, train.tokens.get_lengths())
     batch = shop.random_batches("in-batch").plan(0).batch(0)
     quantizer = Quantizer(shop.fit_codebooks(encoder))
     options = {"kind": "joint", "codebook_rate": 1.0}

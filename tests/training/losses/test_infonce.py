@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sample_training import CONFIG, dataset, losses
 
-from bidr.data.positives import Pairs
+from bidr.data.positives import Positives
 from bidr.models.corpus_encoding import encode_rows
 from bidr.training.losses import full_corpus_infonce as whole
 from bidr.training.losses.infonce import contrast, info_nce
@@ -15,9 +15,9 @@ from bidr.training.negatives.samplers import Batch
 from bidr.training.run import Workshop
 
 
-def pairs_of(lists: list[list[int]]) -> Pairs:
+def pairs_of(lists: list[list[int]]) -> Positives:
     starts = np.cumsum([0, *(len(each) for each in lists)]).astype(np.int64)
-    return Pairs(starts, np.array([row for each in lists for row in each], dtype=np.int64))
+    return Positives(starts, np.array([row for each in lists for row in each], dtype=np.int64))
 
 
 def naive(scores: np.ndarray, queries: list[int], positives: list[int], others: set[int], own: list[set[int]]) -> float:
@@ -79,7 +79,7 @@ def loss_of(objective, batch, seed=0):
 
 def own_positives(shop) -> list[set[int]]:
     pairs = shop.material.train.pairs
-    return [set(pairs.of(query).tolist()) for query in range(len(pairs))]
+    return [set(pairs.get_rows(query).tolist()) for query in range(len(pairs))]
 
 
 def arguments(shop, batch, others=()) -> tuple:

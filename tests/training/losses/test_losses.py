@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from sample_training import CONFIG, dataset, losses
 from torch.nn import functional
 
-from bidr.data.positives import Pairs, without_positives
+from bidr.data.positives import Positives, remove_positives
 from bidr.models.corpus_encoding import encode_rows
 from bidr.models.trainable_quantizer import Quantizer, uniform
 from bidr.quantization import Codebooks
@@ -38,7 +38,7 @@ def sides(shop):
 
 def pool_of(shop, sides, depth=12):
     queries, documents = sides
-    return without_positives(np.argsort(-queries @ documents.T, axis=1)[:, :depth], shop.material.train.pairs)
+    return remove_positives(np.argsort(-queries @ documents.T, axis=1)[:, :depth], shop.material.train.pairs)
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +54,7 @@ def terms_of(objective, batch, seed=0):
 
 
 def own(shop, query):
-    return set(shop.material.train.pairs.of(query).tolist())
+    return set(shop.material.train.pairs.get_rows(query).tolist())
 
 
 def entropy(scores, positive):
@@ -85,7 +85,7 @@ def test_alone_is_the_positive_against_the_querys_own_negatives_and_nothing_else
 
 def test_alone_what_others_brought_gets_no_gradient():
     batch = Batch(np.array([0, 1]), np.array([0, 1]), np.array([2, 3]))
-    compared = contrast(batch, Pairs(np.array([0, 1, 2]), np.array([0, 1])))
+    compared = contrast(batch, Positives(np.array([0, 1, 2]), np.array([0, 1])))
     scores = torch.randn(2, 4, requires_grad=True)
     own_nce(scores, compared).backward()
     assert ((scores.grad != 0) == torch.tensor([[1, 0, 1, 0], [0, 1, 0, 1]]).bool()).all()
@@ -110,18 +110,18 @@ def test_a_live_margin_hides_what_scores_above_the_positive_minus_it(seed, margi
 def test_what_is_kept_never_scores_above_the_margin_and_what_goes_does(seed, margin):
     random = np.random.default_rng(seed)
     queries, documents = random.standard_normal((5, 3)), random.standard_normal((20, 3))
-    pairs = Pairs(np.array([0, 1, 3, 4, 5, 6]), random.permutation(20)[:6])
-    found = without_positives(np.argsort(-queries @ documents.T, axis=1)[:, :9], pairs)
+    pairs = Positives(np.array([0, 1, 3, 4, 5, 6]), random.permutation(20)[:6])
+    found = remove_positives(np.argsort(-queries @ documents.T, axis=1)[:, :9], pairs)
     kept = without_doubtful(found, judged_by_vectors(found, pairs, queries, documents), pairs, margin)
     scores = queries @ documents.T
     for query in range(5):
-        limit = scores[query, pairs.of(query)].min() - margin
+        limit = scores[query, pairs.get_rows(query)].min() - margin
         rows = [row for row in found[query] if row >= 0 and scores[query, row] <= limit]
         assert kept[query].tolist() == rows + [-1] * (9 - len(rows))
 
 
 def test_what_a_judge_did_not_score_is_not_kept():
-    pairs = Pairs(np.array([0, 1, 2]), np.array([7, 8]))
+    pairs = Positives(np.array([0, 1, 2]), np.array([7, 8]))
     judged = Judged(np.array([[0.1, np.nan], [0.1, 0.2]], dtype=np.float32), np.array([0.5, np.nan], dtype=np.float32))
     assert without_doubtful(np.array([[1, 2], [3, 4]]), judged, pairs, 0.0).tolist() == [[1, -1], [-1, -1]]
 
@@ -217,7 +217,7 @@ def test_codes_are_taught_by_the_scores_of_vectors_over_the_batchs_documents(sho
 def test_a_pair_teacher_says_what_it_scored_of_the_positive_and_the_querys_own_negatives(shop, sides, batch):
     pairs, pool = shop.material.train.pairs, pool_of(shop, sides)
     table = np.random.default_rng(1).standard_normal((len(pairs), len(shop.material.documents))).astype(np.float32)
-    places, rows = pairs.edges(np.arange(len(pairs)))
+    places, rows = pairs.list_edges(np.arange(len(pairs)))
     judged = Judged(np.where(pool >= 0, np.take_along_axis(table, np.maximum(pool, 0), 1), np.nan), table[places, rows])
     strange = batch._replace(negatives=np.concatenate([batch.negatives[:, :2], batch.positives[::-1, None]], axis=1))
     for each in (batch, strange):

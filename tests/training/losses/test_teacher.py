@@ -55,7 +55,7 @@ def test_a_cross_encoder_scores_positives_and_mined_documents_once(cross_encoder
     pairs = shop.material.train.pairs
     for query in (0, 17, 40):
         asked = shop.material.train.texts[query]
-        rows = [row for row in [*pool[query].tolist(), *pairs.of(query).tolist()] if row >= 0]
+        rows = [row for row in [*pool[query].tolist(), *pairs.get_rows(query).tolist()] if row >= 0]
         expected = model.predict([(asked, texts[row]) for row in rows], activation_fn=torch.nn.Identity())
         own = judged.positives[pairs.starts[query] : pairs.starts[query + 1]]
         found = [*judged.found[query][pool[query] >= 0], *own]

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from sample_graphs import pairs_of
 
-from bidr.data.positives import without_positives
+from bidr.data.positives import remove_positives
 from bidr.training.negatives import bm25
 from bidr.training.negatives.bm25 import Bm25
 from bidr.training.negatives.samplers import RandomBatches
@@ -54,7 +54,7 @@ def test_parts_of_the_queries_do_not_show(index, monkeypatch):
 def test_a_query_that_shares_no_word_with_anything_still_gets_a_negative(index):
     pairs = pairs_of([[0], [2], [1]])
     found = index.search(["zzz qqq", "quicksort", "vermeer pearl"], 3).rows
-    pool = without_positives(found, pairs)
+    pool = remove_positives(found, pairs)
     assert (pool[:2] == -1).all()
     seen = {0: set(), 1: set(), 2: set()}
     for epoch in range(40):

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sample_graphs import Found, large_corpus, searches
 
-from bidr.data.positives import without_positives
+from bidr.data.positives import remove_positives
 from bidr.training.mining import locality_of
 from bidr.training.negatives import graph_sampling_kernels as walks
 from bidr.training.negatives.proximity_graph import build_graph
@@ -21,7 +21,7 @@ def make(strategy: str, found: Found, size: int, seed: int = 0, hops: int | None
     if strategy in LOCAL:
         graph = build_graph(found.rows, found.pairs, found.documents, backward=(0, hops or 200))
         return LocalBatches(graph, found.pairs, size, seed, strategy, hops)
-    pool = without_positives(found.rows, found.pairs) if strategy == "mined" else None
+    pool = remove_positives(found.rows, found.pairs) if strategy == "mined" else None
     return RandomBatches(found.pairs, found.documents, size, seed, pool)
 
 
@@ -35,7 +35,7 @@ def same(one: Plan, other: Plan) -> bool:
 def test_an_epoch_is_every_query_once_with_its_positive_and_no_positive_as_negative(strategy, found, size, seed, hops):
     plan = make(strategy, found, size, seed, hops).plan(0)
     assert sorted(plan.queries.tolist()) == list(range(len(found.positives)))
-    candidates = without_positives(found.rows, found.pairs).tolist()
+    candidates = remove_positives(found.rows, found.pairs).tolist()
     for place, query in enumerate(plan.queries.tolist()):
         assert plan.positives[place] in found.positives[query]
         if strategy == "in-batch":

@@ -1,4 +1,4 @@
-"""The BEIR layout: corpus.jsonl, queries.jsonl and qrels/{split}.tsv, each plain or compressed."""
+"""BEIR folders: corpus.jsonl, queries.jsonl and qrels/{split}.tsv, each plain or compressed."""
 
 import json
 import math
@@ -8,92 +8,100 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bidr.data import text_files as streams
-from bidr.data.dropped_fields import LeftOut
-from bidr.data.sources import Source, SplitTables, Table, columns, file_table, objects, score
+from bidr.data.sources import (
+    DroppedFieldCounter,
+    Source,
+    SplitTables,
+    Table,
+    make_file_table,
+    parse_score,
+    read_columns,
+    read_json_objects,
+)
+from bidr.data.text_files import find_file, format_file_variants, strip_compression_suffix
 from bidr.data.types import Attributes, Document, Qrel, Query
 from bidr.data.validation import check_unicode, format_value, is_unicode
 from bidr.errors import DataError
 from bidr.utils.files import storage_errors
 
-LOOKED_FOR = f"{streams.variants('corpus.jsonl')} (BEIR)"
+EXPECTED_FILES = f"{format_file_variants('corpus.jsonl')} (BEIR)"
 _HEADER = ["query-id", "corpus-id", "score"]
 _HEADER_SCORES = ("score", "relevance", "label", "rel")
 
 
 def detect(folder: Path) -> Source | None:
-    """The data set in a folder of this layout, or None when there is no corpus.jsonl."""
-    corpus = streams.find(folder, "corpus.jsonl")
+    """Open a BEIR folder; None when it has no corpus.jsonl."""
+    corpus = find_file(folder, "corpus.jsonl")
     if corpus is None:
         return None
-    queries = file_table(streams.find(folder, "queries.jsonl") or folder / "queries.jsonl", read_queries)
-    splits = {name: SplitTables(queries, table) for name, table in _judgement_files(folder / "qrels")}
-    documents = replace(file_table(corpus, read_documents), telling=partial(read_documents, corpus))
+    queries = make_file_table(find_file(folder, "queries.jsonl") or folder / "queries.jsonl", read_queries)
+    splits = {name: SplitTables(queries, table) for name, table in _find_qrels(folder / "qrels")}
+    documents = replace(make_file_table(corpus, read_documents), read_counting=partial(read_documents, corpus))
     return Source(folder.resolve().name, documents, splits)
 
 
-def _judgement_files(folder: Path) -> Iterator[tuple[str, Table[Qrel]]]:
+def _find_qrels(folder: Path) -> Iterator[tuple[str, Table[Qrel]]]:
     for path in sorted(folder.glob("*.tsv*")):
-        name = streams.plain_name(path)
+        name = strip_compression_suffix(path)
         if name.endswith(".tsv"):
-            yield name.removesuffix(".tsv"), file_table(path, read_judgements)
+            yield name.removesuffix(".tsv"), make_file_table(path, read_judgements)
 
 
-def read_documents(path: Path, left_out: LeftOut | None = None) -> Iterator[tuple[int, Document]]:
-    """The documents of a corpus.jsonl; `title` may be absent or null, `_id` and `text` may not.
+def read_documents(path: Path, dropped: DroppedFieldCounter | None = None) -> Iterator[tuple[int, Document]]:
+    """Yield the documents of a corpus.jsonl; `title` may be absent or null, `_id` and `text` may not.
 
-    What of `metadata` is flat (strings, numbers, truth values, lists of strings) becomes the document's attributes;
-    `left_out` counts what else has a value, and titles and texts that JSON spelled with half of a surrogate pair.
+    Flat values of `metadata` (strings, numbers, booleans, lists of strings) become attributes. `dropped` counts other
+    values that are not empty, and titles and texts with half of a surrogate pair.
     """
-    left_out = left_out or LeftOut()
-    for number, value in objects(path):
+    dropped = dropped or DroppedFieldCounter()
+    for number, value in read_json_objects(path):
         place = f"{path} line {number}"
-        title = "" if value.get("title") is None else left_out.repair(_string(value, "title", place), place, "title")
-        text = left_out.repair(_string(value, "text", place), place, "text")
+        title = "" if value.get("title") is None else dropped.repair(_get_string(value, "title", place), place, "title")
+        text = dropped.repair(_get_string(value, "text", place), place, "text")
         metadata = value.get("metadata")
-        attributes = attributes_of(metadata, place)
+        attributes = _select_attributes(metadata, place)
         if metadata and len(attributes or {}) < len(metadata):
-            for name, each in metadata.items():
-                if not (_flat(each) and is_unicode(name)) and each not in (None, [], {}):
-                    left_out(place, name)
-        yield number, Document(_identifier(value, place), title, text, attributes)
+            for name, item in metadata.items():
+                if not (_is_flat(item) and is_unicode(name)) and item not in (None, [], {}):
+                    dropped.count_dropped(place, name)
+        yield number, Document(_get_id(value, place), title, text, attributes)
 
 
 def read_queries(path: Path) -> Iterator[tuple[int, Query]]:
-    """The queries of a queries.jsonl."""
-    for number, value in objects(path):
+    """Yield the queries of a queries.jsonl."""
+    for number, value in read_json_objects(path):
         place = f"{path} line {number}"
-        yield number, Query(_identifier(value, place), check_unicode(_string(value, "text", place), "text", place))
+        yield number, Query(_get_id(value, place), check_unicode(_get_string(value, "text", place), "text", place))
 
 
 def read_judgements(path: Path) -> Iterator[tuple[int, Qrel]]:
-    """The judgements of a qrels .tsv, with or without its header line."""
-    for number, (query, document, given) in columns(path, (3,), "query-id, corpus-id, score"):
-        if number == 1 and given.lower() in _HEADER_SCORES:
+    """Yield the judgements of a qrels .tsv, with or without a header line."""
+    for number, (query, document, score) in read_columns(path, (3,), "query-id, corpus-id, score"):
+        if number == 1 and score.lower() in _HEADER_SCORES:
             continue
-        yield number, Qrel(query, document, score(given, f"{path} line {number}"))
+        yield number, Qrel(query, document, parse_score(score, f"{path} line {number}"))
 
 
-def attributes_of(metadata: Any, place: str) -> Attributes | None:
-    """The attributes among a record's metadata; what is nested or empty says nothing that a filter could ask for."""
+def _select_attributes(metadata: Any, place: str) -> Attributes | None:
+    """Select the metadata values that can be attributes: flat ones that are not empty."""
     if metadata is None:
         return None
     if not isinstance(metadata, dict):
         raise DataError(f"{place}: field 'metadata' is {type(metadata).__name__}, expected an object of attributes")
-    return {name: value for name, value in metadata.items() if _flat(value) and is_unicode(name)} or None
+    return {name: value for name, value in metadata.items() if _is_flat(value) and is_unicode(name)} or None
 
 
-def _flat(value: Any) -> bool:
+def _is_flat(value: Any) -> bool:
     if isinstance(value, str):
         return is_unicode(value)
     if isinstance(value, list):
-        return bool(value) and all(isinstance(each, str) and is_unicode(each) for each in value)
+        return bool(value) and all(isinstance(item, str) and is_unicode(item) for item in value)
     return isinstance(value, int) or (isinstance(value, float) and math.isfinite(value))
 
 
-def _identifier(value: dict[str, Any], place: str) -> str:
+def _get_id(value: dict[str, Any], place: str) -> str:
     identifier = value.get("_id")
-    # Some data sets number their documents without quotes.
+    # Some datasets have integer ids.
     if isinstance(identifier, int) and not isinstance(identifier, bool):
         return str(identifier)
     if not isinstance(identifier, str) or not identifier:
@@ -102,7 +110,7 @@ def _identifier(value: dict[str, Any], place: str) -> str:
     return check_unicode(identifier, "field '_id'", place)
 
 
-def _string(value: dict[str, Any], field: str, place: str) -> str:
+def _get_string(value: dict[str, Any], field: str, place: str) -> str:
     text = value.get(field)
     if not isinstance(text, str):
         problem = f"is {format_value(text)}" if field in value else "is missing"
@@ -116,23 +124,23 @@ def write_beir(
     queries: Iterable[Query],
     qrels_by_split: Mapping[str, Mapping[str, Mapping[str, int]]],
 ) -> None:
-    """Write a data set in this layout. The corpus is written last, so a folder is either whole or not recognised."""
+    """Write a BEIR folder. The corpus is written last, so that an incomplete folder is not recognized."""
     with storage_errors(folder):
         (folder / "qrels").mkdir(parents=True, exist_ok=True)
         for split, qrels in qrels_by_split.items():
-            rows = [_HEADER, *([q, d, str(s)] for q, found in qrels.items() for d, s in found.items())]
+            rows = [_HEADER, *([q, d, str(s)] for q, scores in qrels.items() for d, s in scores.items())]
             _write_lines(folder / "qrels" / f"{split}.tsv", ("\t".join(row) for row in rows))
-        _write_lines(folder / "queries.jsonl", (_json({"_id": query.id, "text": query.text}) for query in queries))
+        _write_lines(folder / "queries.jsonl", (_to_json({"_id": query.id, "text": query.text}) for query in queries))
         corpus = ({"_id": document.id, "title": document.title, "text": document.text} for document in documents)
-        _write_lines(folder / "corpus.jsonl", map(_json, corpus))
+        _write_lines(folder / "corpus.jsonl", map(_to_json, corpus))
 
 
-def _json(value: dict[str, str]) -> str:
+def _to_json(value: dict[str, str]) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
 def _write_lines(path: Path, content: Iterable[str]) -> None:
-    aside = path.with_name(f".{path.name}.new")
-    with aside.open("w", encoding="utf-8", newline="\n") as out:
+    temporary = path.with_name(f".{path.name}.new")
+    with temporary.open("w", encoding="utf-8", newline="\n") as out:
         out.writelines(f"{line}\n" for line in content)
-    aside.replace(path)
+    temporary.replace(path)

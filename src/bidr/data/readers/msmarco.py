@@ -4,14 +4,14 @@ import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from bidr.data import text_files as streams
 from bidr.data.readers import trec
-from bidr.data.sources import Source, SplitTables, columns, file_table
+from bidr.data.sources import Source, SplitTables, make_file_table, read_columns
+from bidr.data.text_files import find_file, format_file_variants, strip_compression_suffix
 from bidr.data.types import Document, Query
 from bidr.errors import DataError
 
 _COLLECTIONS = ("collection.tsv", "msmarco-docs.tsv")
-LOOKED_FOR = " or ".join(map(streams.variants, _COLLECTIONS)) + " (MS MARCO)"
+EXPECTED_FILES = " or ".join(map(format_file_variants, _COLLECTIONS)) + " (MS MARCO)"
 
 _QUERY_NAMES = (r"queries\.(.+)\.tsv", r"msmarco-(.+)-queries\.tsv")
 _QREL_NAMES = (r"qrels\.(.+)\.tsv", r"msmarco-(.+)-qrels\.tsv")
@@ -19,38 +19,38 @@ _TRACK_QRELS = r"(\d{4})qrels-(?:pass|docs)\.txt"
 
 
 def detect(folder: Path) -> Source | None:
-    """The data set in a folder with a collection, or None when there is none.
+    """Open a folder with a collection file; None when there is none.
 
-    A split is named as in its files ("train", "dev", "dev.small", "test2019"; "doctrain" and "docdev" are "train" and
-    "dev"). When a split has judgements but no queries of its own, those of the larger split are taken ("dev" for
-    "dev.small").
+    Splits are named as in the files ("train", "dev", "dev.small", "test2019"; "doctrain" and "docdev" are "train" and
+    "dev"). A split without a query file takes the queries of the larger split ("dev" for "dev.small").
     """
-    found = (streams.find(folder, name) for name in _COLLECTIONS)
-    collection = next((path for path in found if path is not None), None)
+    paths = (find_file(folder, name) for name in _COLLECTIONS)
+    collection = next((path for path in paths if path is not None), None)
     if collection is None:
         return None
-    queries = _by_split(folder, _QUERY_NAMES, str)
-    judgements = _by_split(folder, _QREL_NAMES, str) | _by_split(folder, (_TRACK_QRELS,), "test{}".format)
+    queries = _find_splits(folder, _QUERY_NAMES, str)
+    judgements = _find_splits(folder, _QREL_NAMES, str) | _find_splits(folder, (_TRACK_QRELS,), "test{}".format)
     splits = {
         name: SplitTables(
-            file_table(_queries_of(name, queries, folder), read_queries), file_table(path, trec.read_judgements)
+            make_file_table(_find_queries(name, queries, folder), read_queries),
+            make_file_table(path, trec.read_judgements),
         )
         for name, path in sorted(judgements.items())
     }
-    return Source(folder.resolve().name, file_table(collection, read_documents), splits)
+    return Source(folder.resolve().name, make_file_table(collection, read_documents), splits)
 
 
-def _by_split(folder: Path, patterns: tuple[str, ...], rename: Callable[[str], str]) -> dict[str, Path]:
-    found = {}
+def _find_splits(folder: Path, patterns: tuple[str, ...], rename: Callable[[str], str]) -> dict[str, Path]:
+    splits = {}
     for path in sorted(folder.iterdir()):
         for pattern in patterns:
-            match = re.fullmatch(pattern, streams.plain_name(path))
+            match = re.fullmatch(pattern, strip_compression_suffix(path))
             if match:
-                found[re.sub(r"^doc(?=train|dev|eval)", "", rename(match[1]))] = path
-    return found
+                splits[re.sub(r"^doc(?=train|dev|eval)", "", rename(match[1]))] = path
+    return splits
 
 
-def _queries_of(split: str, queries: dict[str, Path], folder: Path) -> Path:
+def _find_queries(split: str, queries: dict[str, Path], folder: Path) -> Path:
     larger = split
     while larger not in queries and "." in larger:
         larger = larger.rpartition(".")[0]
@@ -58,23 +58,23 @@ def _queries_of(split: str, queries: dict[str, Path], folder: Path) -> Path:
 
 
 def read_documents(path: Path) -> Iterator[tuple[int, Document]]:
-    """Passages (id, text) or documents (id, url, title, body); the first line decides which the file holds."""
+    """Yield passages (id, text) or documents (id, url, title, body); the first line decides which."""
     count = 0
-    for number, fields in columns(path, (2, 4), "id, text or id, url, title, body"):
+    for number, fields in read_columns(path, (2, 4), "id, text or id, url, title, body"):
         count = count or len(fields)
         if len(fields) != count:
             raise DataError(f"{path} line {number}: {len(fields)} columns but {count} above; fix the line")
         title = fields[2] if count == 4 else ""
-        yield number, Document(_identifier(fields[0], path, number), title, fields[-1])
+        yield number, Document(_check_id(fields[0], path, number), title, fields[-1])
 
 
 def read_queries(path: Path) -> Iterator[tuple[int, Query]]:
-    """The queries of a file with the columns id and text."""
-    for number, (identifier, text) in columns(path, (2,), "id, text"):
-        yield number, Query(_identifier(identifier, path, number), text)
+    """Yield the queries of a file with the columns id and text."""
+    for number, (identifier, text) in read_columns(path, (2,), "id, text"):
+        yield number, Query(_check_id(identifier, path, number), text)
 
 
-def _identifier(given: str, path: Path, number: int) -> str:
-    if not given:
+def _check_id(identifier: str, path: Path, number: int) -> str:
+    if not identifier:
         raise DataError(f"{path} line {number}: the id in the first column is empty; give every line an id")
-    return given
+    return identifier

@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from bidr.data.dataset import Titles
 from bidr.data.types import Document
-from bidr.data.vector_source import cut_off
+from bidr.data.vector_source import truncate
 from bidr.errors import ConfigError, DataError
 from bidr.index.builder.journal import Work, stamp_of
 from bidr.index.code_packing import check_codes
@@ -35,7 +35,7 @@ class Stored(NamedTuple):
     unit: bool
 
     def cut(self, block: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        return block if self.dims is None else cut_off(block, self.dims, unit=self.unit)
+        return block if self.dims is None else truncate(block, self.dims, unit=self.unit)
 
 
 def check_settings(documents: bool, ids: bool, lexical: Titles | None, ef_construction: int) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bidr.data.vector_source import VectorRows, let_go
+from bidr.data.vector_source import VectorSource, advise_dontneed
 from bidr.errors import IndexFolderError
 from bidr.index.engines.engine_files import open_array
 from bidr.index.storage.checksums import BY_BLOCK, NEEDED, SUFFIX, summed
@@ -278,11 +278,11 @@ def stamp_of(array: Any) -> str:
 
     What looks like an array and has a `stamp` of its own is told apart by that.
     """
-    given = array if isinstance(array, VectorRows) else None
+    given = array if isinstance(array, VectorSource) else None
     own = getattr(array, "stamp", None)
     if own and given is None:  # theirs looks at some rows alone
         return str(own)
-    held = array.array if isinstance(array, VectorRows) else array
+    held = array.array if isinstance(array, VectorSource) else array
     said = f"{held.shape} {held.dtype} {given.metric if given else ''}"
     if isinstance(held, np.memmap) and held.filename is not None:
         about = os.stat(held.filename)
@@ -295,4 +295,4 @@ def stamp_of(array: Any) -> str:
 
 def forget(array: Any) -> None:
     """Let go of a file's pages that this process has looked at: they stay in the page cache, not in its own count."""
-    let_go(array.array if isinstance(array, VectorRows) else array)
+    advise_dontneed(array.array if isinstance(array, VectorSource) else array)

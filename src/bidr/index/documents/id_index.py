@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bidr.data.id_map import same_id
+from bidr.data.id_map import find_duplicate_id
 from bidr.errors import REBUILD, DataError, IndexFolderError
 from bidr.index.documents.string_file import Lines, NewFile
 from bidr.index.storage.manifest import HasFiles
@@ -145,7 +145,7 @@ class NamesWriter:
 
 
 def _refuse_repeated(ordered: npt.NDArray[Any], ids: Lines) -> None:
-    same = same_id(ordered["hash"], ordered["row"], lambda rows: map(ids.get, rows))
+    same = find_duplicate_id(ordered["hash"], ordered["row"], lambda rows: map(ids.get, rows))
     if same:
         raise DataError(
             f"documents: rows {same[0]:,} and {same[1]:,} have the same id; make ids unique, or leave one out"

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bidr.data.vector_source import let_go
+from bidr.data.vector_source import advise_dontneed
 from bidr.errors import REBUILD, IndexFolderError, ModelError
 from bidr.index.storage.manifest import HasFiles, Manifest
 from bidr.index.storage.verified_mmap import CheckedArray
@@ -62,7 +62,7 @@ def load_engine(folder: Path, engine: str, ef: int | None = None, manifest: Mani
     store = CodeStore(codebooks, codes, blocks=engine != "hnsw", keep=partial(load_shared, folder / CODES_FILE))
     for array in codebooks:  # searching takes none of it any more
         if array is not None:
-            let_go(array)
+            advise_dontneed(array)
     if engine == "scan":
         return FlatEngine(store)
     if engine == "lists":

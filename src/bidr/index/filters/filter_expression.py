@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from bidr.data.attributes import COMBINING
-from bidr.data.types import Attributes, plain
+from bidr.data.types import Attributes, to_python_scalar
 from bidr.data.validation import format_value, is_unicode
 from bidr.errors import ConfigError, FilterError, to_short_json
 
@@ -143,7 +143,7 @@ def _condition(name: Any, value: Any, depth: int) -> Filter:
 
 
 def _scalar(name: str, value: Any) -> Scalar:
-    value = plain(value)
+    value = to_python_scalar(value)
     if isinstance(value, str) and not is_unicode(value):
         raise _not_unicode(f"what {name!a} is compared with", value)
     if isinstance(value, str | int) or (isinstance(value, float) and math.isfinite(value)):

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Self, get_args
 import numpy as np
 import numpy.typing as npt
 
-from bidr.data.dataset import Titles, document_text
+from bidr.data.dataset import Titles, compose_text
 from bidr.data.types import Document
 from bidr.errors import REBUILD, ConfigError, IndexFolderError
 from bidr.index.builder.journal import Step, write_array
@@ -93,7 +93,7 @@ class WordsWriter:
     def _text(self, each: str | Document) -> str:
         if not isinstance(each, Document):
             raise ConfigError("lexical: only ids given, expected documents with their texts; leave lexical out")
-        return document_text(each, self.titles)
+        return compose_text(each, self.titles)
 
     def _add(self, counted: Counted, start: int) -> None:
         records = np.empty(len(counted.hashes), dtype=RECORD)

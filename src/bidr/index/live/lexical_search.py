@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bidr.data.dataset import document_text
-from bidr.data.validation import check_queries
+from bidr.data.dataset import compose_text
+from bidr.data.validation import validate_query_texts
 from bidr.errors import REBUILD, ConfigError, IndexFolderError
 from bidr.index.documents.id_index import hash_of
 from bidr.index.filters.filter_expression import Filter
@@ -89,7 +89,7 @@ def with_words(
 
     weight: of BM25's score, as a share of the question's best, in what is added to the score of each.
     """
-    asked = None if asked is None else check_queries(asked)
+    asked = None if asked is None else validate_query_texts(asked)
     if asked is None or len(asked) != len(places):
         raise ConfigError("lexical: given vectors without words, expected the questions in words too (words=...)")
     wanted = [row[row >= 0] for row in places] if weight else None
@@ -119,7 +119,7 @@ def log_postings(view: LiveView) -> Postings:
     if made is None:
         first = view.parts[0].open.reader.words
         assert first is not None
-        texts = [document_text(document, first.titles) for document in view.memory.documents]
+        texts = [compose_text(document, first.titles) for document in view.memory.documents]
         made = view.__dict__["_log_postings"] = Postings.of(joined([_counted(text) for text in texts]))
     return made
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bidr.data.attributes import check_attributes
-from bidr.data.types import Document, several_documents
+from bidr.data.types import Document, validate_documents
 from bidr.errors import REBUILD, DataError, IndexFolderError, to_short_json
 from bidr.index.storage.manifest import UNREADABLE, is_count
 from bidr.index.vectors import Fp16Vectors
@@ -105,7 +105,7 @@ def _document(fields: list[Any]) -> Document:
 def checked_documents(documents: Sequence[Document]) -> list[Document]:
     """Documents as they are stored; DataError names the first that cannot be."""
     found: dict[str, Document] = {}
-    for document in several_documents(documents):
+    for document in validate_documents(documents):
         if document.id in found:
             raise DataError(f"documents: {document.id!r} is given twice in one call; leave one out")
         attributes = document.attributes

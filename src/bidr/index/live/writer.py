@@ -10,7 +10,7 @@ from typing import Self
 
 import numpy as np
 
-from bidr.data.types import Document, several_ids
+from bidr.data.types import Document, validate_ids
 from bidr.data.vector_source import as_array
 from bidr.errors import BidrError, DataError, ForkError
 from bidr.index.builder.journal import Work
@@ -117,7 +117,7 @@ class LiveWriter:
     def delete(self, ids: Collection[str], *, missing_ok: bool = False) -> int:
         """Take documents out of the index in one commit; how many. An unknown id is refused, and nothing is deleted."""
         self._check_process()
-        names = list(dict.fromkeys(several_ids(ids)))
+        names = list(dict.fromkeys(validate_ids(ids)))
         with self._lock:
             deleted, forgotten = self._find(names)
             found = len(forgotten) + sum(map(len, deleted.values()))
@@ -136,7 +136,7 @@ class LiveWriter:
     def known(self, ids: Collection[str]) -> set[str]:
         """Those of the ids that the index has."""
         self._check_process()
-        asked = several_ids(ids)
+        asked = validate_ids(ids)
         with self._lock:
             self._follow_own()
             view = self._view

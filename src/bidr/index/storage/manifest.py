@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, Self, TypeVar
 
-from bidr.data.vector_source import cut_off
+from bidr.data.vector_source import truncate
 from bidr.errors import REBUILD, IndexFolderError
 from bidr.utils.array_types import Floats
 from bidr.utils.files import check_regular, open_to_read, read_up_to
@@ -112,7 +112,7 @@ class Manifest:
 
     def cut(self, vectors: Floats) -> Floats:
         """Whole vectors, of documents or queries, as they are on disk and rank."""
-        return vectors if self.dims is None else cut_off(vectors, self.dims, unit=self.unit)
+        return vectors if self.dims is None else truncate(vectors, self.dims, unit=self.unit)
 
 
 class HasFiles(Protocol):

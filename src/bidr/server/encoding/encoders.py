@@ -12,8 +12,8 @@ import torch
 from bidr.export.onnx_files import INT8, TOKENIZER, WHOLE, list_external_data, load_about, read_file, verify_file
 from bidr.models.encoder import Encoder
 from bidr.models.saved_model import Model
-from bidr.tokenization.token_store import TokenRows, Tokens
-from bidr.tokenization.tokenizer import Tokeniser
+from bidr.tokenization.token_store import TokenArray, Tokens
+from bidr.tokenization.tokenizer import TextTokenizer
 from bidr.utils.array_types import Floats
 
 Runner = Callable[[Tokens], Floats]
@@ -40,7 +40,7 @@ class Sides(NamedTuple):
 class Encoders:
     """The encoders of a model, by name, and what reads queries and documents."""
 
-    def __init__(self, runners: dict[str, Runner], tokenisers: dict[Reading, Tokeniser], roles: dict[str, Sides]):
+    def __init__(self, runners: dict[str, Runner], tokenisers: dict[Reading, TextTokenizer], roles: dict[str, Sides]):
         self._runners, self._tokenisers, self.roles = runners, tokenisers, roles
 
     def tokens(self, reading: Reading, texts: list[str]) -> Tokens:
@@ -67,7 +67,9 @@ def by_torch(model: Model) -> Encoders:
         roles[role] = Sides(*sides)
     runners: dict[str, Runner] = {name: _torch_runner(encoder) for name, encoder in named.items()}
     tokenisers = {
-        reading: named[reading.encoder].tokeniser(reading.max_length) for sides in roles.values() for reading in sides
+        reading: named[reading.encoder].get_tokenizer(reading.max_length)
+        for sides in roles.values()
+        for reading in sides
     }
     return Encoders(runners, tokenisers, roles)
 
@@ -105,7 +107,7 @@ def by_onnx(folder: Path, int8: dict[str, bool], threads: int) -> Encoders:
                 graph = _load_graph(folder, about, how["encoder"], file)
                 runners[reading.encoder] = _onnx_runner(graph, pieces, threads)
             if reading not in tokenisers:
-                tokenisers[reading] = Tokeniser(Tokenizer.from_str(pieces), reading.max_length)
+                tokenisers[reading] = TextTokenizer(Tokenizer.from_str(pieces), reading.max_length)
         roles[role] = Sides(*sides)
     return Encoders(runners, tokenisers, roles)
 
@@ -129,10 +131,10 @@ def _onnx_runner(graph: bytes | str, tokenizer: str, threads: int) -> Runner:
     pad_id = int(json.loads(tokenizer)["padding"]["pad_id"])
 
     def run(tokens: Tokens) -> Floats:
-        rows = TokenRows(tokens)
+        rows = TokenArray(tokens)
         out: Floats | None = None
-        for places in groups(rows.lengths()):
-            ids, mask = rectangle(rows.batch(places), pad_id)
+        for places in groups(rows.get_lengths()):
+            ids, mask = rectangle(rows.get_batch(places), pad_id)
             found: Floats = session.run(None, {"input_ids": ids, "attention_mask": mask})[0]
             if out is None:
                 out = np.empty((len(rows), found.shape[1]), dtype=np.float32)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bidr.data.dataset import document_text
+from bidr.data.dataset import compose_text
 from bidr.index.live.live_index import LiveIndex
 from bidr.search.searcher import Searcher
 from bidr.search.types import QueryVectors, Ranking
@@ -63,7 +63,7 @@ def compare(index: Path, titles: Any, whole: Encoders, small: Encoders) -> dict[
         view = reader.latest()
         rows = np.random.default_rng(SEED).permutation(view.count)[: QUESTIONS + DOCUMENTS].tolist()
         found = [view.documents.document(row) for row in rows]
-        texts = [document_text(document, titles) for document in found if document is not None]
+        texts = [compose_text(document, titles) for document in found if document is not None]
         texts = [text for text in texts if text.strip()]
         asked = {
             "queries": [" ".join(text.split()[:WORDS]) for text in texts[:QUESTIONS]],

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from bidr.data.vector_source import VectorRows
+from bidr.data.vector_source import VectorSource
 from bidr.quantization.exact_search import top_k
 from bidr.training.codes_only.distillation import Lessons, Vectors
 from bidr.training.codes_only.pseudo_queries import borrow
@@ -25,8 +25,8 @@ Labels = dict[int, list[int]]
 class Pair(NamedTuple):
     """Documents and questions of one encoder, before any are drawn."""
 
-    documents: VectorRows
-    questions: VectorRows | None
+    documents: VectorSource
+    questions: VectorSource | None
 
 
 class Probe(NamedTuple):
@@ -115,7 +115,7 @@ def _mean_length(vectors: Floats) -> float:
     return float(np.linalg.norm(vectors, axis=1).mean()) or 1.0
 
 
-def _sample_rows(documents: VectorRows, labels: Labels, most: int, random: np.random.Generator) -> Rows:
+def _sample_rows(documents: VectorSource, labels: Labels, most: int, random: np.random.Generator) -> Rows:
     """All rows, or of many a random part with every labelled one in it."""
     if len(documents) <= most:
         return np.arange(len(documents))

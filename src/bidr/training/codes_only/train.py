@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from bidr.data.vector_source import VectorRows, check_same_dim
+from bidr.data.vector_source import VectorSource, check_same_dim
 from bidr.errors import ConfigError, DataError, StoppedError
 from bidr.models.codes_only_model import FrozenModel, save_frozen
 from bidr.quantization.additive_quantizer import Additive, fit_additive
@@ -35,8 +35,8 @@ History = list[dict[str, Any]]
 
 
 def train_frozen(
-    documents: VectorRows,
-    questions: VectorRows | None,
+    documents: VectorSource,
+    questions: VectorSource | None,
     config: TrainConfig,
     out: Path,
     labels: Labels | None = None,
@@ -243,7 +243,7 @@ def spread(documents: Floats, questions: Floats) -> float:
     return float((questions[some] @ documents[many].T).std(axis=1).mean()) or 1.0
 
 
-def _check(documents: VectorRows, questions: VectorRows | None, config: TrainConfig) -> None:
+def _check(documents: VectorSource, questions: VectorSource | None, config: TrainConfig) -> None:
     check_tensorboard(config.logs)
     if questions is not None:
         check_same_dim(documents, questions)
@@ -269,12 +269,12 @@ def _settings_of(config: TrainConfig) -> dict[str, Any]:
 
 
 def _identity(
-    documents: VectorRows, questions: VectorRows | None, config: TrainConfig, labels: Labels
+    documents: VectorSource, questions: VectorSource | None, config: TrainConfig, labels: Labels
 ) -> dict[str, Any]:
     """What a run must have in common with the one it continues."""
     identity = {
-        "documents": documents.stamp(),
-        "questions": questions.stamp() if questions else None,
+        "documents": documents.fingerprint(),
+        "questions": questions.fingerprint() if questions else None,
         "labels": sorted([row, sorted(found)] for row, found in labels.items()),
         "config": _settings_of(config) | {"candidates": config.candidates},
     }

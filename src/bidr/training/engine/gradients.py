@@ -15,7 +15,7 @@ from torch import Tensor
 
 from bidr.models.corpus_encoding import like_lengths
 from bidr.models.encoder import Encoder
-from bidr.tokenization.token_store import TokenRows, Tokens
+from bidr.tokenization.token_store import TokenArray, Tokens
 from bidr.training.engine.distributed import Group
 from bidr.training.losses.objectives import Objective, Prepared
 
@@ -68,8 +68,8 @@ class Encoded:
     """Vectors of texts, and the way back from their gradients to the encoder's."""
 
     def __init__(self, encoder: Encoder, tokens: Tokens, tokens_at_once: int | None) -> None:
-        self.encoder, self.rows = encoder, TokenRows(tokens)
-        self.parts = list(like_lengths(self.rows.lengths(), tokens_at_once))
+        self.encoder, self.rows = encoder, TokenArray(tokens)
+        self.parts = list(like_lengths(self.rows.get_lengths(), tokens_at_once))
         self.states: list[tuple[Tensor, Tensor | None]] = []
         if len(self.parts) == 1:
             self.vectors = encoder.encode(tokens)
@@ -78,7 +78,7 @@ class Encoded:
         with torch.no_grad():
             for places in self.parts:
                 self.states.append(random_state(encoder.device))
-                self.vectors[self._on_device(places)] = encoder.encode(self.rows.batch(places))
+                self.vectors[self._on_device(places)] = encoder.encode(self.rows.get_batch(places))
 
     def backward(self, gradient: Tensor) -> None:
         """Add to the encoder's gradients. Parts are encoded again, with the random numbers of the first time."""
@@ -88,7 +88,7 @@ class Encoded:
         encoder = self.encoder
         for places, state in zip(self.parts, self.states, strict=True):
             restore_random_state(encoder.device, state)
-            vectors = encoder.encode(self.rows.batch(places))
+            vectors = encoder.encode(self.rows.get_batch(places))
             torch.autograd.backward(vectors, gradient[self._on_device(places)])
 
     def _on_device(self, places: Places) -> Tensor:

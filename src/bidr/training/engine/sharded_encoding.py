@@ -26,11 +26,11 @@ class Part(TokenStore):
     def __len__(self) -> int:
         return self.end - self.first
 
-    def lengths(self) -> npt.NDArray[np.int64]:
-        return self.store.lengths()[self.first : self.end]
+    def get_lengths(self) -> npt.NDArray[np.int64]:
+        return self.store.get_lengths()[self.first : self.end]
 
-    def batch(self, rows: Any, max_length: int | None = None) -> Tokens:
-        return self.store.batch(np.asarray(rows) + self.first, max_length)
+    def get_batch(self, rows: Any, max_length: int | None = None) -> Tokens:
+        return self.store.get_batch(np.asarray(rows) + self.first, max_length)
 
 
 def encode_together(

@@ -11,7 +11,7 @@ from torch.nn import functional
 from bidr.models.encoder import Encoder
 from bidr.models.trainable_quantizer import SummedQuantizer
 from bidr.quantization import Codebooks
-from bidr.tokenization.token_store import TokenRows, Tokens, TokenStore
+from bidr.tokenization.token_store import TokenArray, Tokens, TokenStore
 from bidr.training.data import Questions
 from bidr.training.losses.cropped_queries import joined
 from bidr.training.losses.infonce import on_device
@@ -67,10 +67,10 @@ class Following(Objective):
         leader, passages = self.leader, self.leader.passages
         drawn = random.integers(len(passages.rows), size=round(passages.share * len(batch.queries)))
         rows = np.unique(np.concatenate([batch.positives, passages.rows[drawn], batch.negatives.ravel()]))
-        asked = joined(self.questions.tokens.batch(batch.queries), TokenRows(passages.tokens).batch(drawn))
+        asked = joined(self.questions.tokens.get_batch(batch.queries), TokenArray(passages.tokens).get_batch(drawn))
         queries = np.concatenate([leader.queries[batch.queries], passages.vectors[drawn]])
         given = Given(queries.astype(np.float32), np.asarray(leader.documents[rows], dtype=np.float32))
-        return Prepared(batch.queries, (asked, self.documents.batch(rows)), given)
+        return Prepared(batch.queries, (asked, self.documents.get_batch(rows)), given)
 
     def terms(self, vectors: Sequence[Tensor], given: Given) -> dict[str, Tensor]:
         queries, documents = vectors

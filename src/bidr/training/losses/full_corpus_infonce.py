@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bidr.data.positives import Pairs
+from bidr.data.positives import Positives
 from bidr.training.losses.infonce import Contrast
 from bidr.training.negatives.samplers import Batch
 
@@ -15,9 +15,9 @@ SCORES_AT_ONCE = 1 << 25
 MOST_ROWS = 1 << 16
 
 
-def whole_contrast(batch: Batch, pairs: Pairs) -> Contrast:
+def whole_contrast(batch: Batch, pairs: Positives) -> Contrast:
     """Every document is compared with: rows of the corpus stand for themselves, other positives are hidden."""
-    queries, positives = pairs.edges(batch.queries)
+    queries, positives = pairs.list_edges(batch.queries)
     other = positives != batch.positives[queries]
     order = np.argsort(positives[other], kind="stable")
     hidden = queries[other][order], positives[other][order]

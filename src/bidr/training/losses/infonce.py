@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from bidr.data.positives import Pairs
+from bidr.data.positives import Positives
 from bidr.training.negatives.samplers import Batch
 from bidr.utils.array_types import Rows
 
@@ -43,7 +43,7 @@ class Contrast(NamedTuple):
     taught: Taught | None = None
 
 
-def contrast(batch: Batch, pairs: Pairs, crops: Rows = NO_ROWS) -> Contrast:
+def contrast(batch: Batch, pairs: Positives, crops: Rows = NO_ROWS) -> Contrast:
     """Collect a batch's documents and what must be hidden from whom.
 
     crops: documents that ask for themselves, behind the batch's queries.
@@ -54,7 +54,7 @@ def contrast(batch: Batch, pairs: Pairs, crops: Rows = NO_ROWS) -> Contrast:
     targets, own = places[:asked], places[asked:]
     # Negatives that belong to nobody in particular are shared by all.
     own = own.reshape(count, -1) if len(batch.negatives) == count else np.empty((count, 0), dtype=np.int64)
-    queries, positives = pairs.edges(batch.queries)
+    queries, positives = pairs.list_edges(batch.queries)
     spots = np.searchsorted(documents, positives).clip(max=len(documents) - 1)
     other = (documents[spots] == positives) & (spots != targets[queries])
     return Contrast(documents, targets, (queries[other], spots[other]), own)

@@ -100,7 +100,7 @@ class Matching(Objective):
 
     def prepare(self, batch: Batch, random: np.random.Generator) -> Prepared:
         compared = contrast(batch, self.questions.pairs)
-        texts = (self.questions.tokens.batch(batch.queries), self.documents.batch(compared.documents))
+        texts = (self.questions.tokens.get_batch(batch.queries), self.documents.get_batch(compared.documents))
         return Prepared(batch.queries, texts, compared)
 
     def terms(self, vectors: Sequence[Tensor], given: Contrast) -> dict[str, Tensor]:
@@ -161,8 +161,10 @@ class Quantized(Matching):
     def _with_crops(self, batch: Batch, crops: Crops, random: np.random.Generator) -> Prepared:
         drawn = random.integers(len(self.documents), size=round(crops.share * len(batch.queries)))
         compared = contrast(batch, self.questions.pairs, drawn)
-        asked = joined(self.questions.tokens.batch(batch.queries), crops.cut(self.documents.batch(drawn), random))
-        return Prepared(batch.queries, (asked, self.documents.batch(compared.documents)), compared)
+        asked = joined(
+            self.questions.tokens.get_batch(batch.queries), crops.cut(self.documents.get_batch(drawn), random)
+        )
+        return Prepared(batch.queries, (asked, self.documents.get_batch(compared.documents)), compared)
 
     def terms(self, vectors: Sequence[Tensor], given: Contrast) -> dict[str, Tensor]:
         queries, documents = vectors

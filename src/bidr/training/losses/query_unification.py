@@ -83,7 +83,7 @@ class Unified(Objective):
         sparse = self._with_random(batch, self.pool, random) if self.pool else whole_contrast(batch, pairs)
         dense = self._with_random(batch, self.others, random)
         given = UnifyGiven(sparse, dense, self._own(batch, dense.documents, random))
-        return Prepared(batch.queries, (self.questions.tokens.batch(batch.queries),), given)
+        return Prepared(batch.queries, (self.questions.tokens.get_batch(batch.queries),), given)
 
     def terms(self, vectors: Sequence[Tensor], given: UnifyGiven) -> dict[str, Tensor]:
         (queries,) = vectors

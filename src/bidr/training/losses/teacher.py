@@ -8,8 +8,8 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from bidr.data.dataset import document_text
-from bidr.data.positives import Pairs
+from bidr.data.dataset import compose_text
+from bidr.data.positives import Positives
 from bidr.errors import DataError, MissingExtraError, ModelError
 from bidr.training.data import read_splits
 from bidr.training.losses.infonce import Contrast, Taught
@@ -46,7 +46,7 @@ class PairTeacher(NamedTuple):
 
     pool: Rows
     judged: Judged
-    pairs: Pairs
+    pairs: Positives
     scale: float
 
     def __call__(self, batch: Batch, compared: Contrast) -> Taught:
@@ -60,7 +60,7 @@ class PairTeacher(NamedTuple):
         return Taught(places, self.scale * np.concatenate([self._positives(batch)[:, None], known], axis=1))
 
     def _positives(self, batch: Batch) -> Floats:
-        places, rows = self.pairs.edges(batch.queries)
+        places, rows = self.pairs.list_edges(batch.queries)
         mine = np.flatnonzero(rows == batch.positives[places])
         first = mine[np.unique(places[mine], return_index=True)[1]]
         starts = self.pairs.starts[batch.queries]
@@ -83,7 +83,7 @@ def teacher_pool(shop: Workshop, mined: Rows, name: str) -> tuple[Rows, Judged]:
 
     def make() -> npt.NDArray[Any]:
         queries = np.concatenate(
-            [np.repeat(np.arange(len(pool)), pool.shape[1]), pairs.edges(np.arange(len(pairs)))[0]]
+            [np.repeat(np.arange(len(pool)), pool.shape[1]), pairs.list_edges(np.arange(len(pairs)))[0]]
         )
         rows = np.concatenate([pool.ravel(), pairs.rows])
         scores = np.full(len(rows), np.nan, dtype=np.float32)
@@ -111,7 +111,7 @@ def _cross_encode(shop: Workshop, teacher: str, queries: Rows, rows: Rows) -> np
     if shop.device.startswith("cuda"):
         model.half()
     wanted, titles = set(rows.tolist()), text.titles
-    texts = {row: document_text(one, titles) for row, one in enumerate(shop.dataset.corpus) if row in wanted}
+    texts = {row: compose_text(one, titles) for row, one in enumerate(shop.dataset.corpus) if row in wanted}
     say(f"the teacher scores {len(rows):,} pairs of query and document, once")
     scores = np.empty(len(rows), dtype=np.float32)
     with show_progress("teacher", len(rows), "pairs") as advance:
@@ -134,13 +134,13 @@ def _from_file(shop: Workshop, path: Path) -> tuple[Rows, Judged]:
     splits = read_splits(shop.dataset, config.dev_queries, config.seed)
     numbers = {query.id: number for number, query in enumerate(splits.train.queries)}
     lines = [line for line in _lines(path) if line[0] in numbers]
-    rows = splits.ids.rows([document for _, document, _ in lines]).tolist() if lines else []
+    rows = splits.ids.find_rows([document for _, document, _ in lines]).tolist() if lines else []
     pool = np.full((len(pairs), config.distil.depth), -1, dtype=np.int64)
     found = np.full(pool.shape, np.nan, dtype=np.float32)
     positives, filled = np.full(len(pairs.rows), np.nan, dtype=np.float32), np.zeros(len(pairs), dtype=np.int64)
     for (query, _, score), row in zip(lines, rows, strict=True):
         number = numbers[query]
-        own = np.flatnonzero(pairs.of(number) == row)
+        own = np.flatnonzero(pairs.get_rows(number) == row)
         if len(own):
             positives[pairs.starts[number] + own] = score
         elif filled[number] < pool.shape[1]:

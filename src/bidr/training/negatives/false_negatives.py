@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from bidr.data.positives import Pairs
+from bidr.data.positives import Positives
 from bidr.utils.array_types import Rows
 
 QUERIES_AT_ONCE = 256
@@ -22,7 +22,7 @@ class Judged(NamedTuple):
     positives: npt.NDArray[np.float32]
 
 
-def without_doubtful(found: Rows, judged: Judged, pairs: Pairs, margin: float) -> Rows:
+def without_doubtful(found: Rows, judged: Judged, pairs: Positives, margin: float) -> Rows:
     """The found documents that score at most the query's lowest positive minus the margin: kept ones to the left, -1
     behind them. What the judge did not score goes."""
     lowest = np.full(len(pairs), np.inf, dtype=np.float32)
@@ -34,7 +34,7 @@ def without_doubtful(found: Rows, judged: Judged, pairs: Pairs, margin: float) -
 
 
 def judged_by_vectors(
-    found: Rows, pairs: Pairs, queries: npt.NDArray[np.floating], vectors: npt.NDArray[np.floating]
+    found: Rows, pairs: Positives, queries: npt.NDArray[np.floating], vectors: npt.NDArray[np.floating]
 ) -> Judged:
     """Inner products as the judge."""
     scores = np.full(found.shape, np.nan, dtype=np.float32)
@@ -44,7 +44,7 @@ def judged_by_vectors(
         near = np.asarray(vectors[np.maximum(rows, 0)], dtype=np.float32)
         products = np.einsum("qd,qkd->qk", np.asarray(queries[part], dtype=np.float32), near)
         scores[part] = np.where(rows >= 0, products, np.nan)
-    places, rows = pairs.edges(np.arange(len(pairs)))
+    places, rows = pairs.list_edges(np.arange(len(pairs)))
     positives = np.empty(len(rows), dtype=np.float32)
     step = QUERIES_AT_ONCE * 64
     for start in range(0, len(rows), step):

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from bidr.data.positives import Pairs, without_positives
+from bidr.data.positives import Positives, remove_positives
 from bidr.utils.array_types import Rows
 
 DEPTH = 200
@@ -27,7 +27,7 @@ class ProximityGraph(NamedTuple):
 
 def build_graph(
     found: npt.NDArray[np.integer],
-    pairs: Pairs,
+    pairs: Positives,
     documents: int,
     *,
     forward: tuple[int, int] = (0, DEPTH),
@@ -38,7 +38,7 @@ def build_graph(
     forward and backward say which ranks become edges. The paper uses the top 200 for both; its public code uses
     ranks 0-200 forward and 200-400 backward.
     """
-    candidates = without_positives(found, pairs)
+    candidates = remove_positives(found, pairs)
     ahead = candidates[:, slice(*forward)].astype(np.int32)
     behind = candidates[:, slice(*backward)]
     queries, _ = np.nonzero(behind >= 0)

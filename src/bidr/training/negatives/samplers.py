@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from bidr.data.positives import Pairs
+from bidr.data.positives import Positives
 from bidr.training.negatives import graph_sampling_kernels as walks
 from bidr.training.negatives.proximity_graph import ProximityGraph
 from bidr.utils.array_types import Rows
@@ -57,7 +57,7 @@ class RandomBatches:
     """
 
     def __init__(
-        self, pairs: Pairs, documents: int, size: int, seed: int, pool: Rows | None = None, each: int = 1
+        self, pairs: Positives, documents: int, size: int, seed: int, pool: Rows | None = None, each: int = 1
     ) -> None:
         self.pairs, self.documents, self.size, self.seed = pairs, documents, size, seed
         self.pool, self.each = pool, each
@@ -96,7 +96,7 @@ class LocalBatches:
     """
 
     def __init__(
-        self, graph: ProximityGraph, pairs: Pairs, size: int, seed: int, strategy: str, hops: int | None = None
+        self, graph: ProximityGraph, pairs: Positives, size: int, seed: int, strategy: str, hops: int | None = None
     ) -> None:
         self.graph, self.pairs, self.size, self.seed = graph, pairs, size, seed
         self.hops = hops or graph.forward.shape[1]
@@ -112,7 +112,7 @@ class LocalBatches:
         return Plan(queries, self.pairs.draw(queries, random), negatives, self.size, int(restarts))
 
 
-def draw_negatives(queries: Rows, pool: Rows, pairs: Pairs, documents: int, random: np.random.Generator) -> Rows:
+def draw_negatives(queries: Rows, pool: Rows, pairs: Positives, documents: int, random: np.random.Generator) -> Rows:
     """One negative from each query's pool; a query whose pool is empty gets a random document."""
     depths = (pool[queries] >= 0).sum(axis=1)
     chosen: Rows = pool[queries, (random.random(len(queries)) * depths).astype(np.int64)]
@@ -121,11 +121,11 @@ def draw_negatives(queries: Rows, pool: Rows, pairs: Pairs, documents: int, rand
     return chosen
 
 
-def _random_negatives(queries: Rows, pairs: Pairs, documents: int, random: np.random.Generator) -> Rows:
+def _random_negatives(queries: Rows, pairs: Positives, documents: int, random: np.random.Generator) -> Rows:
     """A random document for each query that is none of its positives."""
     drawn: Rows = random.integers(documents, size=len(queries))
     for place, query in enumerate(queries.tolist()):
-        own = set(pairs.of(query).tolist())
+        own = set(pairs.get_rows(query).tolist())
         while int(drawn[place]) in own and len(own) < documents:
             drawn[place] = random.integers(documents)
     return drawn
