@@ -1,7 +1,7 @@
-"""Reads a file of vectors where the kernel refuses io_uring, or any queue of reads; run by test_vectors_reads.py.
+"""Read a vector file where the kernel refuses io_uring, or io_setup too; run by tests/index/vectors/test_reads.py.
 
-python without_io_uring.py VECTORS        how it was read, rows, and whether asking for io_uring is refused
-python without_io_uring.py VECTORS all    the same without io_setup
+python without_io_uring.py VECTORS        print the read mode, the row count, and whether io_uring mode is refused
+python without_io_uring.py VECTORS all    also without io_setup
 """
 
 import ctypes
@@ -21,7 +21,7 @@ IO_URING_SETUP, REFUSE, ALLOW = 425, 0x00050001, 0x7FFF0000
 
 
 def forbid(call: int) -> None:
-    """What the default profile of container runtimes does with io_uring_setup: it fails with EPERM."""
+    """Make a system call fail with EPERM, as the default profile of container runtimes does."""
     steps = ((LOAD_NUMBER, 0, 0, 0), (IS_EQUAL, 0, 1, call), (RETURN, 0, 0, REFUSE), (RETURN, 0, 0, ALLOW))
     program = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *step) for step in steps))
     head = ctypes.create_string_buffer(struct.pack("HxxxxxxQ", len(steps), ctypes.addressof(program)))

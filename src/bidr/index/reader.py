@@ -196,7 +196,7 @@ class IndexReader:
             "metric": "cosine" if manifest.unit else manifest.metric,
             "vectors": {
                 "stored": self.vectors.kind,
-                "checked": self.vectors.checked,
+                "checked": self.vectors.has_checksums,
                 "reads": self.vectors.reads,
             },
             "dimensions": {"vectors": manifest.dim, "stored": manifest.stored_dim, "codes": manifest.code_dim},

@@ -141,7 +141,7 @@ def test_the_file_of_vectors_remembers_as_many_blocks(tmp_path: Path, stored: st
     shape = Shape(2_345, DIM, "scan", 8, CODE_BYTES, stored)
     build(tmp_path, shape)
     with IndexReader.open(tmp_path) as reader:
-        assert ram(shape)["seen blocks"] == reader.vectors._seen.nbytes
+        assert ram(shape)["seen blocks"] == reader.vectors._block_flags.nbytes
         assert ram(shape)["checksums"] == reader.vectors._expected.nbytes
 
 

@@ -29,7 +29,7 @@ class Lines:
         self._blob = CheckedFile(folder, f"{name}.blob", files, whole=whole, scattered=True)
         self._offsets = CheckedArray(folder, f"{name}.offsets.npy", OFFSET, files, whole=whole, scattered=True)
         self.path, self._count = self._blob.path, len(self._offsets) - 1
-        self._still_there = MmapGuard(*self._blob.watched, *self._offsets.file.watched).look
+        self._still_there = MmapGuard(*self._blob.watched, *self._offsets.file.watched).check_sizes
 
     def __len__(self) -> int:
         return self._count

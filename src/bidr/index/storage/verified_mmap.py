@@ -72,7 +72,7 @@ class CheckedFile:
         if by_block:
             self._open_checks()
         self.watched = (self.path, self.map), (self._checks_path, self._checks)
-        self.still_there = MmapGuard(*self.watched).look
+        self.still_there = MmapGuard(*self.watched).check_sizes
         self.judge: Callable[[int, int], None] | None = None
         """Told of each range of bytes that was compared; refuses what they say."""
 

@@ -1,4 +1,4 @@
-"""Vectors on disk."""
+"""Vector files: layout, writing, and reads through the page cache or past it."""
 
 from bidr.index.vectors.direct_reader import FetchedRows
 from bidr.index.vectors.npy_header import BinaryWriter, read_npy_header, write_npy_header

@@ -1,4 +1,4 @@
-"""A mapped file that may be cut off while it is open: looking at what is gone then would be a signal, not an error."""
+"""Detect truncation of mapped files: touching a page beyond the end raises SIGBUS, not an exception."""
 
 import mmap
 from pathlib import Path
@@ -6,26 +6,26 @@ from time import monotonic
 
 from bidr.errors import REBUILD, IndexFolderError
 
-# Asking the system takes as long as a look at ten rows, so it is not asked for each.
 CHECK_INTERVAL = 0.001
+"""Seconds between two checks: fstat takes as long as scoring ten rows."""
 
 
 class MmapGuard:
-    """Asks for the sizes of files, once in ASKED_EVERY seconds at most."""
+    """Compare the sizes of mapped files with those at opening, once in CHECK_INTERVAL at most."""
 
     def __init__(self, *files: tuple[Path, mmap.mmap | None]) -> None:
-        """None stands for a file that there is not."""
+        """Watch files by path and mapping; None stands for a file that does not exist."""
         self._files = [(path, mapped, len(mapped)) for path, mapped in files if mapped is not None]
-        self._asked = 0.0
+        self._last_check = 0.0
 
-    def look(self) -> None:
-        """Refuse a file that is shorter than it was."""
+    def check_sizes(self) -> None:
+        """Raise IndexFolderError for a file that became shorter."""
         now = monotonic()
-        if now - self._asked > CHECK_INTERVAL:
+        if now - self._last_check > CHECK_INTERVAL:
             for path, mapped, expected in self._files:
                 size = mapped.size()
                 if size < expected:
                     raise IndexFolderError(
-                        f"{path}: {size:,} bytes, {expected:,} when it was opened: cut off since; {REBUILD}"
+                        f"{path}: truncated while open ({size:,} bytes, {expected:,} when opened); {REBUILD}"
                     )
-            self._asked = now
+            self._last_check = now

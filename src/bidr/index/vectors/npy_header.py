@@ -1,4 +1,4 @@
-"""Heads of .npy files: written before their rows follow in a stream, read without trusting them."""
+"""Headers of .npy files: write them before streaming rows, parse them without trusting them."""
 
 import math
 import os
@@ -21,27 +21,28 @@ NPY_HEADER = re.compile(
 
 
 class BinaryWriter(Protocol):
-    """A file that is being written."""
+    """A writable binary file."""
 
     def write(self, content: bytes | memoryview) -> int: ...
 
 
 def write_npy_header(out: BinaryWriter, dtype: np.dtype[Any], shape: tuple[int, ...], align: int = 64) -> None:
-    """The head of an .npy file of known shape, for rows that follow in a stream from a multiple of `align`."""
+    """Write the header of an .npy file of known shape; rows follow at a multiple of `align` bytes."""
     out.write(format_npy_header(dtype, shape, align))
 
 
 def format_npy_header(dtype: np.dtype[Any], shape: tuple[int, ...], align: int = 64) -> bytes:
+    """Format the header of an .npy file, padded to a multiple of `align` bytes."""
     text = f"{{'descr': {_format_dtype(dtype)}, 'fortran_order': False, 'shape': {shape!r}, }}"
-    before = len(MAGIC) + 2
-    length = -(-(before + len(text) + 1) // align) * align - before
+    prefix = len(MAGIC) + 2
+    length = -(-(prefix + len(text) + 1) // align) * align - prefix
     return MAGIC + length.to_bytes(2, "little") + text.ljust(length - 1).encode() + b"\n"
 
 
 def read_npy_header(path: Path, dtype: np.dtype[Any], dimensions: int) -> tuple[tuple[int, ...], int]:
-    """Shape of an .npy file and where its content starts, with type, order and size checked.
+    """Read shape and data offset of an .npy file; verify type, order and size.
 
-    Not by numpy: its parser evaluates the header as Python and fails on a damaged one in many ways.
+    Not with numpy: its parser evaluates the header as Python and fails in many ways on a damaged one.
     """
     try:
         with open_to_read(path) as opened:
@@ -50,14 +51,14 @@ def read_npy_header(path: Path, dtype: np.dtype[Any], dimensions: int) -> tuple[
         raise IndexFolderError(f"{path}: cannot be read ({error.strerror}); {REBUILD}") from error
     match = NPY_HEADER.match(head)
     if match is None or match["descr"].decode("latin-1") != _format_dtype(dtype):
-        raise IndexFolderError(f"{path}: not an .npy file of {dtype} in rows, it begins with {head[:70]!r}; {REBUILD}")
+        raise IndexFolderError(f"{path}: not an .npy file of {dtype} rows; it begins with {head[:70]!r}; {REBUILD}")
     shape = tuple(int(number) for number in match["shape"].split(b",") if number.strip())
     if (
         match.end() % ALIGN
         or int.from_bytes(head[len(MAGIC) : len(MAGIC) + 2], "little") + len(MAGIC) + 2 != match.end()
     ):
         raise IndexFolderError(
-            f"{path}: a header of {match.end()} bytes that says another length, or ends askew; {REBUILD}"
+            f"{path}: the .npy header of {match.end()} bytes states another length or is misaligned; {REBUILD}"
         )
     expected = match.end() + math.prod(shape) * dtype.itemsize
     if len(shape) != dimensions or 0 in shape or size != expected:

@@ -1,4 +1,4 @@
-"""How vectors lie in their file: fp16 rows, or int8 rows each followed by its scale. Both are opened by numpy as is."""
+"""Layout of vector files: fp16 rows, or int8 rows each followed by its scale. numpy opens both."""
 
 import re
 from functools import cache
@@ -22,14 +22,14 @@ SEED = 0x62696472  # "bidr"
 
 
 def get_row_dtype(kind: str, dim: int) -> np.dtype[Any]:
-    """What np.load gives: a matrix of '<f2', or rows with the fields `vector` and `scale` (vector * scale)."""
+    """Return the dtype that np.load gives: '<f2' for a matrix, or a record of `vector` and `scale` (vector * scale)."""
     if kind not in STORAGE_KINDS:
         raise ConfigError(f"vectors: given {kind!r}, expected one of {', '.join(STORAGE_KINDS)}")
     return np.dtype("<f2") if kind == "fp16" else np.dtype([("vector", "i1", (dim,)), ("scale", "<f4")])
 
 
 def encode_rows(kind: str, values: Floats) -> np.ndarray[Any, Any]:
-    """Float rows as they are stored."""
+    """Convert float32 rows to their stored form; int8 rows are scaled by their largest absolute value."""
     if kind == "fp16":
         return np.ascontiguousarray(values, dtype="<f2")
     rows = np.zeros(len(values), dtype=get_row_dtype(kind, values.shape[1]))
@@ -40,7 +40,7 @@ def encode_rows(kind: str, values: Floats) -> np.ndarray[Any, Any]:
 
 
 def read_layout(path: Path) -> tuple[StorageKind, int, int, int]:
-    """Kind, count, dimensions and first byte of a file of vectors, its header checked."""
+    """Read kind, row count, dimensions and data offset of a vector file; verify its header."""
     try:
         with open_to_read(path) as opened:
             match = NPY_HEADER.match(opened.read(BLOCK))
@@ -57,13 +57,13 @@ def read_layout(path: Path) -> tuple[StorageKind, int, int, int]:
 
 
 def get_checksum_path(path: Path) -> Path:
-    """Where the checksums of a file of vectors lie."""
+    """Return the path of the checksums of a vector file."""
     return path.with_name(path.name.removesuffix(".npy") + CHECKSUM_SUFFIX)
 
 
 @cache
 def make_checksum_keys() -> np.ndarray[Any, Any]:
-    """The 512 words that a block's checksum is made with: splitmix64 from a fixed seed."""
+    """Generate the 512 checksum keys: splitmix64 from a fixed seed."""
     state = SEED + (np.arange(1, BLOCK // 8 + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15))
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         state = (state ^ (state >> np.uint64(shift))) * np.uint64(factor)

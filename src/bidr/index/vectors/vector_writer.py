@@ -1,4 +1,4 @@
-"""Writing vectors: one stream of rows, and beside it the checksum of every block."""
+"""Write vector files: a stream of rows, and the checksum of every block in a second file."""
 
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, ExitStack
@@ -25,11 +25,13 @@ FileCreator = Callable[[str], AbstractContextManager[BinaryWriter]]
 
 
 class VectorWriter:
-    """Streams blocks of rows into NAME.npy of a count known beforehand, and their checksums into NAME.checks.npy.
+    """Stream batches of rows into NAME.npy, and block checksums into NAME.checks.npy.
 
-    create: opens a new file by its name.
-    kind:   "fp16", or "int8": a byte a dimension and a scale a row.
-    written: rows that both files hold already, a multiple of WRITE_ROWS (which end with a block): the rest follows.
+    Args:
+        create: Creates a file by its name.
+        count: Total number of rows.
+        kind: "fp16", or "int8" (a byte per dimension and a scale per row).
+        written: Rows that both files contain already, a multiple of WRITE_ROWS (which end with a block).
     """
 
     def __init__(
@@ -44,30 +46,30 @@ class VectorWriter:
     ) -> None:
         self.count, self.dim, self.kind, self.written = count, dim, kind, written
         self._create, self._name, self._dtype = create, name, get_row_dtype(kind, dim)
-        self._opened = ExitStack()
+        self._files = ExitStack()
 
     def __enter__(self) -> Self:
         shape = (self.count, self.dim) if self.kind == "fp16" else (self.count,)
-        # Rows begin with a block: those whose size divides it never lie in two.
+        # The first row starts a block: rows whose size divides the block size never lie in two blocks.
         header = format_npy_header(self._dtype, shape, align=BLOCK)
         row_bytes = self._dtype.itemsize * (self.dim if self.kind == "fp16" else 1)
-        blocks = -(-(len(header) + self.count * row_bytes) // BLOCK)
-        with ExitStack() as opened:
-            out = opened.enter_context(self._create(f"{self._name}.npy"))
-            checks = opened.enter_context(self._create(f"{self._name}{CHECKSUM_SUFFIX}"))
-            self._out = _ChecksumWriter(out, checks)
+        block_count = -(-(len(header) + self.count * row_bytes) // BLOCK)
+        with ExitStack() as stack:
+            out = stack.enter_context(self._create(f"{self._name}.npy"))
+            checksums = stack.enter_context(self._create(f"{self._name}{CHECKSUM_SUFFIX}"))
+            self._out = _ChecksumWriter(out, checksums)
             if not self.written:
-                write_npy_header(checks, CHECKSUM_DTYPE, (blocks,))
+                write_npy_header(checksums, CHECKSUM_DTYPE, (block_count,))
                 self._out.write(header)
-            self._opened = opened.pop_all()
+            self._files = stack.pop_all()
         return self
 
     def write(self, block: npt.NDArray[Any]) -> None:
-        """Append rows; a value that cannot be held is refused, its row named."""
+        """Append rows; raise DataError with the row for a value that cannot be stored."""
         if block.ndim != 2 or block.shape[1] != self.dim:
-            raise DataError(f"vectors: a block of shape {block.shape} given, expected (rows, {self.dim})")
+            raise DataError(f"vectors: given a block of shape {block.shape}, expected (rows, {self.dim})")
         if self.written + len(block) > self.count:
-            raise DataError(f"vectors: more than the {self.count:,} rows announced; count codes and vectors again")
+            raise DataError(f"vectors: given more than the expected {self.count:,} rows, one per code")
         values, largest = np.asarray(block, dtype=np.float32), MAX_VALUES[self.kind]
         bad = ~(np.abs(values) <= largest).all(axis=1)
         if bad.any():
@@ -75,45 +77,45 @@ class VectorWriter:
             value = values[row][~(np.abs(values[row]) <= largest)][0]
             raise DataError(
                 f"vectors: row {self.written + row:,} holds {value}, expected finite numbers up to {largest:g} "
-                f"in size ({self.kind}); scale or normalise the vectors"
+                f"in size ({self.kind}); scale or normalize the vectors"
             )
         self._out.write(encode_rows(self.kind, values).view(np.uint8).data.cast("B"))
         self.written += len(block)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        """Refuses a file that holds fewer rows than its header says."""
-        with self._opened:
+        """Raise DataError where fewer rows were written than the header states."""
+        with self._files:
             if error is None and self.written != self.count:
-                raise DataError(f"vectors: {self.written:,} rows given, expected {self.count:,}, one for every code")
+                raise DataError(f"vectors: given {self.written:,} rows, expected {self.count:,}, one per code")
             if error is None:
                 self._out.finish()
 
 
 class _ChecksumWriter:
-    """A file whose blocks are summed on their way."""
+    """Write to a file and compute the checksums of its blocks."""
 
-    def __init__(self, out: BinaryWriter, checks: BinaryWriter) -> None:
-        self._out, self._checks, self._rest = out, checks, b""
+    def __init__(self, out: BinaryWriter, checksums: BinaryWriter) -> None:
+        self._out, self._checksums, self._rest = out, checksums, b""
 
     def write(self, content: bytes | memoryview) -> None:
         self._out.write(content)
-        whole = self._rest + bytes(content)
-        end = len(whole) // BLOCK * BLOCK
-        self._sum(whole[:end])
-        self._rest = whole[end:]
+        pending = self._rest + bytes(content)
+        end = len(pending) // BLOCK * BLOCK
+        self._sum_blocks(pending[:end])
+        self._rest = pending[end:]
 
     def finish(self) -> None:
-        self._sum(self._rest)
+        self._sum_blocks(self._rest)
 
-    def _sum(self, content: bytes) -> None:
+    def _sum_blocks(self, content: bytes) -> None:
         from bidr.index.vectors.page_cache_io import compute_checksums
 
-        filled = np.frombuffer(content + bytes(-len(content) % BLOCK), dtype="<u8")
-        found = compute_checksums(filled, np.empty(0, dtype=np.uint8), make_checksum_keys())
-        self._checks.write(found.astype(CHECKSUM_DTYPE).tobytes())
+        padded = np.frombuffer(content + bytes(-len(content) % BLOCK), dtype="<u8")
+        sums = compute_checksums(padded, np.empty(0, dtype=np.uint8), make_checksum_keys())
+        self._checksums.write(sums.astype(CHECKSUM_DTYPE).tobytes())
 
 
 def iter_blocks(vectors: npt.NDArray[Any]) -> Iterable[npt.NDArray[Any]]:
-    """Rows of an array or memmap, some at a time."""
+    """Yield the rows of an array or memmap in batches of WRITE_ROWS."""
     for start in range(0, len(vectors), WRITE_ROWS):
         yield vectors[start : start + WRITE_ROWS]

@@ -1,0 +1,66 @@
+"""Per-process pool of kernel resources: io_uring rings and buffers for direct reads."""
+
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Generic, Protocol, TypeVar
+
+
+class ProcessResource(Protocol):
+    """A resource that only the process with this id may use."""
+
+    process: int
+
+
+ResourceT = TypeVar("ResourceT", bound=ProcessResource)
+
+
+class ResourcePool(Generic[ResourceT]):
+    """Lend each resource to one thread at a time; a forked child creates its own.
+
+    Args:
+        create: Opens a resource. An OSError disables the pool; `refusal` then holds its text.
+        limit: Maximum number of resources in a process.
+    """
+
+    def __init__(self, create: Callable[[], ResourceT], limit: int) -> None:
+        self._create, self._limit, self.refusal = create, limit, ""
+        self._reset()
+
+    def _reset(self) -> None:
+        self._process, self._created = os.getpid(), 0
+        self._free, self._retired = list[ResourceT](), list[ResourceT]()
+
+    def borrow(self) -> ResourceT | None:
+        """Take a resource; None where the system refuses it or all are in use."""
+        if self._process != os.getpid():
+            self._reset()
+        if self.refusal:
+            return None
+        with suppress(IndexError):
+            return self._free.pop()
+        if self._created >= self._limit:
+            return None
+        self._created += 1
+        try:
+            return self._create()
+        except OSError as error:
+            self.refusal = self.refusal or str(error.strerror or error)
+            return None
+
+    def release(self, resource: ResourceT) -> None:
+        """Return a resource; one that was borrowed before a fork is dropped."""
+        if resource.process == os.getpid() == self._process:
+            self._free.append(resource)
+
+    def retire(self, resource: ResourceT, reason: str) -> None:
+        """Disable the pool after a hang. The resource stays referenced: the kernel may still write to its memory."""
+        self._retired.append(resource)
+        self.refusal = reason
+
+    def is_usable(self) -> bool:
+        """Tell whether this process may use the resource; `refusal` says why not."""
+        resource = self.borrow()
+        if resource is not None:
+            self.release(resource)
+        return not self.refusal
