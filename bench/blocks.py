@@ -53,7 +53,7 @@ class Way(NamedTuple):
     means: means.BlockCentroids | None
 
     def search(self, query: np.ndarray, share: float, candidates: int) -> np.ndarray:
-        self.engine.means, self.engine.visits = self.means, max(1, round(share * self.engine.lists))
+        self.engine.block_centroids, self.engine.nprobe = self.means, max(1, round(share * self.engine.list_count))
         asked = query[None]
         return self.searcher.search_vectors(QueryVectors(asked, asked), ANSWERS, candidates).rows[0]
 
@@ -61,8 +61,8 @@ class Way(NamedTuple):
         """The nearest blocks, so many of all; of lists those that they touch."""
         wanted = round(share * means.count_blocks(self.engine.count))
         if self.means is not None:
-            return self.means.nearest(query, wanted)
-        near, offsets = self.engine._centroids.nearest(query, self.engine.lists), self.engine.offsets
+            return self.means.find_nearest(query, wanted)
+        near, offsets = self.engine._centroids.find_nearest(query, self.engine.list_count), self.engine.offsets
         first, last = offsets[near] // BLOCK, (offsets[near + 1] - 1) // BLOCK
         taken = np.cumsum(last - first + 1) <= wanted
         return np.concatenate([np.arange(*each) for each in zip(first[taken], last[taken] + 1, strict=True)])
@@ -110,7 +110,7 @@ def _build(folder: Path, codebooks: Codebooks, corpus: np.ndarray, by: By) -> No
 def _ways(reader: IndexReader, by: By) -> Iterator[Way]:
     searcher, engine = Searcher(reader), reader.candidates
     assert isinstance(engine, IvfEngine)
-    for name, own in (("lists", None), ("blocks", engine.means)):
+    for name, own in (("lists", None), ("blocks", engine.block_centroids)):
         yield Way(f"{name} by {by}", searcher, engine, own)
 
 

@@ -41,7 +41,7 @@ def main(data: Path, model: Path, work: Path, split: str = "test", candidates: i
         for share in SHARES:
             with open_index(work / name, model) as searcher:
                 engine = lists_of(searcher)
-                engine.visits = max(1, round(share * engine.lists))
+                engine.nprobe = max(1, round(share * engine.list_count))
                 report = evaluate(searcher, dataset.split(split), ("R@100",), candidates=candidates)
                 seen = documents_visited(engine, queries, candidates)
             each = report.per_query["R@100"]
@@ -49,7 +49,10 @@ def main(data: Path, model: Path, work: Path, split: str = "test", candidates: i
             gain = paired(each, base[share])
             figures = f"candidates {report.candidate_recall:.4f}  R@100 {report.measures['R@100']:.4f}"
             against = f"{gain.difference:+.4f} [{gain.low:+.4f}, {gain.high:+.4f}]"
-            print(f"{name:<8} {share:4.0%} of {engine.lists}  documents {seen:6.2%}  {figures}  {against}", flush=True)
+            print(
+                f"{name:<8} {share:4.0%} of {engine.list_count}  documents {seen:6.2%}  {figures}  {against}",
+                flush=True,
+            )
     say("documents: the share of the corpus in the lists that a query visits; last: R@100 against k-means")
 
 
@@ -61,9 +64,10 @@ def lists_of(searcher: OpenIndex) -> IvfEngine:
 
 def documents_visited(engine: IvfEngine, queries: np.ndarray, candidates: int) -> float:
     """The mean share of the corpus that is compared with a query."""
-    sizes, visits = np.diff(engine.offsets), engine.visits or 1
+    sizes, visits = np.diff(engine.offsets), engine.nprobe or 1
     return float(
-        np.mean([sizes[engine.near(query, visits, sizes, candidates)].sum() for query in queries]) / engine.count
+        np.mean([sizes[engine.select_lists(query, visits, sizes, candidates)].sum() for query in queries])
+        / engine.count
     )
 
 

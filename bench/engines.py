@@ -73,7 +73,7 @@ def _measured(
         engine = make_scan(codebooks, codes)
     elif name == "lists":
         engine, order = make_lists(codebooks, codes)
-        settings = tuple((f" {share:.0%}", max(1, round(share * engine.lists))) for share in PROBES)
+        settings = tuple((f" {share:.0%}", max(1, round(share * engine.list_count))) for share in PROBES)
     else:
         engine, order = make_graph(codebooks, codes)
         settings = tuple((f" ef {width}", width) for width in WIDTHS)

@@ -93,7 +93,7 @@ def main(
     questions = drawn(np.load(queries), asked, dev)
     if vectors.is_dir():
         with IndexReader.open(vectors) as reader:
-            near, known = of_vectors(reader, questions), attributes(reader.codebooks, reader.candidates.codes())
+            near, known = of_vectors(reader, questions), attributes(reader.codebooks, reader.candidates.unpack_codes())
             for each in depth:
                 alone(reader.candidates, near, known, questions, each, k)
         return
@@ -105,7 +105,7 @@ def main(
         view = built(given, known, engine, work or Path(folder) / "index")
         reader, searcher = view.parts[0].open.reader, Searcher(view)
         if isinstance(reader.candidates, GraphEngine):
-            reader.candidates.stands_for = as_of
+            reader.candidates.simulated_count = as_of
         rows = np.arange(len(corpus)) if reader.order is None else reader.order
         alone(reader.candidates, given.near[rows], known.at(rows), questions, depth[0], k)
         for each in depth:

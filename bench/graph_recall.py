@@ -46,7 +46,7 @@ def main(
             if not isinstance(graph, GraphEngine):
                 raise SystemExit(f"{vectors} has no graph: bidr build --engine hnsw")
             print(f"{sum(graph.ram_bytes.values()) / graph.count:.1f} bytes a document")
-            _measure(graph, questions, make_scan(reader.codebooks, graph.codes()).search(questions, 100)[1])
+            _measure(graph, questions, make_scan(reader.codebooks, graph.unpack_codes()).search(questions, 100)[1])
         return
     corpus = unit(np.load(vectors)[:documents])
     if additive:
@@ -64,10 +64,10 @@ def main(
 
 def _measure(graph: GraphEngine, questions: np.ndarray, wanted: np.ndarray) -> None:
     """wanted: places that the scan finds."""
-    graph.walk(graph.store.tables(questions[:1])[0], 100)  # compiles
+    graph.walk(graph.store.compute_tables(questions[:1])[0], 100)  # compiles
     for width in (100, 200, 400, 1_000):
         shares, compared, spent = [], [], 0.0
-        for table, best in zip(graph.store.tables(questions), wanted, strict=True):
+        for table, best in zip(graph.store.compute_tables(questions), wanted, strict=True):
             started = time.process_time()
             met, each, _ = graph.walk(table, width)
             spent += time.process_time() - started

@@ -100,7 +100,7 @@ def _ways(reader: IndexReader) -> dict[str, Way]:
 
 def _fast_scan(reader: IndexReader) -> Any:
     """The codes of the index in Faiss' own layout, by place; it rotates queries itself, as bidr does."""
-    codebooks, codes = reader.codebooks, reader.candidates.codes()
+    codebooks, codes = reader.codebooks, reader.candidates.unpack_codes()
     inner = faiss.IndexPQFastScan(codebooks.dim, codebooks.books, 4, faiss.METRIC_INNER_PRODUCT)
     faiss.copy_array_to_vector(np.ascontiguousarray(codebooks.centroids).ravel(), inner.pq.centroids)
     inner.is_trained = True

@@ -43,22 +43,24 @@ def main(
         engine = reader.candidates
         if not isinstance(engine, lists.IvfEngine):
             raise SystemExit(f"{index}: an index by {engine.name}, expected one by lists (bidr build --engine lists)")
-        blocks = lists.BLOCKS_SHARE if engine.means else 1.0
+        blocks = lists.BLOCKS_SHARE if engine.block_centroids else 1.0
         usual, exact, everywhere = (
-            lists.get_default_nprobe(engine.lists, blocks),
+            lists.get_default_nprobe(engine.list_count, blocks),
             exact_rows(reader, questions),
             1 << 40,
         )
-        print(f"{reader.count:,} documents, {engine.lists:,} lists, {'blocks' if engine.means else 'whole lists'}")
+        print(
+            f"{reader.count:,} documents, {engine.list_count:,} lists, {'blocks' if engine.block_centroids else 'whole lists'}"
+        )
         for within in looked:
             lists.MANY_BLOCKS, lists.LISTS_PER_VISIT = (lists.MANY_BLOCKS, within) if within else (everywhere, 1)
             for many in times:
-                engine.visits = min(max(1, round(many * usual)), engine.lists)
+                engine.nprobe = min(max(1, round(many * usual)), engine.list_count)
                 for depth in candidates:
                     recall, costs = _measured(reader, questions, exact, depth)
                     print(
-                        f"looked {within or 'everywhere':>10}  visited {engine.visits:>6} "
-                        f"({engine.visits / engine.lists:.3f})  N {depth:>5}  R@100 {recall:.4f}  {costs}",
+                        f"looked {within or 'everywhere':>10}  visited {engine.nprobe:>6} "
+                        f"({engine.nprobe / engine.list_count:.3f})  N {depth:>5}  R@100 {recall:.4f}  {costs}",
                         flush=True,
                     )
 

@@ -280,7 +280,7 @@ def test_how_many_lists_to_visit_follows_the_corpus() -> None:
     vectors = random.standard_normal((2_000, 8)).astype(np.float32)
     codebooks = fit(vectors, 2, iterations=2)
     lists, _ = make_lists(codebooks, codebooks.encode(vectors))
-    there = lists.lists
+    there = lists.list_count
     assert Growth(2_000, 2_000).ef(lists, 0.4) == round(0.4 * there)
     assert Growth(2_000, 1_000_000).ef(lists, 0.2) == pytest.approx(get_default_nprobe(4_000), rel=0.1)
     assert Growth(2_000, 10**9).ef(lists, 0.4) == pytest.approx(2 * get_default_nprobe(126_491), rel=0.1)
@@ -297,7 +297,7 @@ def test_a_graph_on_a_sample_is_walked_where_the_corpus_would_be(monkeypatch: py
     walk = graph.walk
     monkeypatch.setattr(graph, "walk", lambda *given: walks.append(1) or walk(*given))
     for stands_for, walked in ((None, 0), (79_000, 0), (81_000, 3)):
-        graph.stands_for = stands_for
+        graph.simulated_count = stands_for
         graph.search(vectors[:3], 10)
         assert len(walks) == walked, stands_for
 

@@ -91,7 +91,7 @@ def test_lists_leave_as_lists(tmp_path, words, widened):
         faiss.write_index(searcher.reader.to_faiss("lists"), str(tmp_path / "codes.faiss"))
         index = faiss.read_index(str(tmp_path / "codes.faiss"))
         inverted = faiss.extract_index_ivf(index)
-        assert inverted.nlist == reader.candidates.lists > 50
+        assert inverted.nlist == reader.candidates.list_count > 50
         assert inverted.nprobe == round(0.2 * inverted.nlist)
         for visits, agree in ((inverted.nlist, 0.999), (5, 0.95)):
             inverted.nprobe = visits

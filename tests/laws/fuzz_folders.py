@@ -234,7 +234,7 @@ def exercise(folder: Path, *, thorough: bool) -> list[str]:
         rows = np.arange(min(reader.count, 64))
         attempt(lambda: reader.documents.ids(reader.rows_of(rows)))
         attempt(lambda: reader.vectors.read(rows))
-        attempt(lambda: reader.candidates.codes(rows))
+        attempt(lambda: reader.candidates.unpack_codes(rows))
         attempt(reader.learned_lists)
         names = attempt(lambda: Names(reader.generation, reader.manifest, reader.count))
         for row in (0, 5, 59, 1000):

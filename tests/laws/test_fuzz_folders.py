@@ -108,7 +108,7 @@ def test_links_to_documents_that_are_not_there_are_refused(tmp_path, group):
     with IndexReader.open(tmp_path / "index") as reader:
         graph = reader.candidates
         assert isinstance(graph, GraphEngine)
-        table = graph.tables(clustered(1, 16, seed=3))[0]
+        table = graph.compute_tables(clustered(1, 16, seed=3))[0]
         with pytest.raises(IndexFolderError, match="links to documents that are not there"):
             graph.walk(table, 100)
 

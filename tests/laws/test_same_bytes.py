@@ -94,7 +94,7 @@ def test_threads_change_nothing(name, threads, monkeypatch):
     whole = BY_ROW[name](slice(0, COUNT))
     monkeypatch.setattr(matmul, "cores", lambda: threads)
     monkeypatch.setattr(matmul, "TASK_ROWS", 190)
-    monkeypatch.setattr(beam_search, "each_part", matmul.run_in_parts)
+    monkeypatch.setattr(beam_search, "run_in_parts", matmul.run_in_parts)
     assert BY_ROW[name](slice(0, COUNT)).tobytes() == whole.tobytes()
 
 

@@ -8,7 +8,7 @@ from sample_index import both, clustered, documents, index_of
 
 from bidr.errors import ConfigError, DataError
 from bidr.index.engines.graph import engine as graph
-from bidr.index.ranking import rank_scores
+from bidr.index.engines.topk import rank_scores
 from bidr.search.searcher import Searcher
 from bidr.search.types import Answers, QueryVectors
 

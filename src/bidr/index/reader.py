@@ -136,7 +136,7 @@ class IndexReader:
         engine: "scan" (`IndexPQ`), "hnsw" (`IndexHNSWPQ`, linked now, which takes a while), or of an index with lists
                 also "lists" (`IndexIVFPQ`): the same lists, as many of them visited.
         """
-        codes = self.candidates.codes()
+        codes = self.candidates.unpack_codes()
         if engine == "lists":
             lists = self.in_lists()
             return export_lists(self.codebooks, codes, lists, get_default_nprobe(len(lists.centroids)))
@@ -218,7 +218,7 @@ class IndexReader:
         if not isinstance(self.candidates, IvfEngine):
             return None
         return {
-            "count": self.candidates.lists,
+            "count": self.candidates.list_count,
             "made_by": "model" if LEARNED_FILE in self.manifest.files else "k-means",
         }
 

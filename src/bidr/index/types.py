@@ -37,10 +37,10 @@ class Candidates(Protocol):
     def codebook_bytes(self) -> int:
         """Bytes of codebooks held in RAM, however many documents there are."""
 
-    def tables(self, queries: Floats) -> Floats:
+    def compute_tables(self, queries: Floats) -> Floats:
         """Scores of all codewords, (queries, M, words): what a document's score is the sum of."""
 
-    def codes(self, rows: Rows | None = None) -> Codes:
+    def unpack_codes(self, rows: Rows | None = None) -> Codes:
         """Codes (n, M) of all rows or of some, a byte a codeword: a copy, to be taken elsewhere."""
 
     def search(

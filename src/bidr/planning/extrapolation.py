@@ -37,8 +37,8 @@ class Growth:
         if not self.any:
             return visits
         lists = lists_for(self.planned)
-        times = visits / get_default_nprobe(engine.lists)
-        return lists if visits == engine.lists else min(lists, get_default_nprobe(lists, times))
+        times = visits / get_default_nprobe(engine.list_count)
+        return lists if visits == engine.list_count else min(lists, get_default_nprobe(lists, times))
 
     def more_ms(self, engine: Any, width: float | None, candidates: int, queries: Floats) -> float:
         """How much longer a query takes of all documents.
@@ -56,15 +56,15 @@ class Growth:
         if not isinstance(engine, IvfEngine) or width is None:
             self._a_code = spent / self.count
             return spent * (self.planned / self.count - 1)
-        shares = visits_of(engine, width) / engine.lists, (self.ef(engine, width) or 1) / lists_for(self.planned)
+        shares = visits_of(engine, width) / engine.list_count, (self.ef(engine, width) or 1) / lists_for(self.planned)
         now, then = max(candidates, shares[0] * self.count), max(candidates, shares[1] * self.planned)
         between = max(0.0, spent - self._a_code * now)
-        return self._a_code * (then - now) + between * (lists_for(self.planned) / engine.lists - 1)
+        return self._a_code * (then - now) + between * (lists_for(self.planned) / engine.list_count - 1)
 
 
 def visits_of(engine: IvfEngine, share: float) -> int:
     """How many lists a share of them is."""
-    return max(1, round(share * engine.lists))
+    return max(1, round(share * engine.list_count))
 
 
 def codes_ms(engine: Any, queries: Floats, k: int) -> float:

@@ -250,6 +250,6 @@ def _engines(searcher: Searcher) -> list[Any]:
 def _set_width(searcher: Searcher, width: float | None, stands_for: int | None) -> None:
     for engine in _engines(searcher):
         if isinstance(engine, IvfEngine):
-            engine.visits = visits_of(engine, width or 1)
+            engine.nprobe = visits_of(engine, width or 1)
         elif isinstance(engine, GraphEngine):
-            engine.ef, engine.stands_for = int(width or 0) or None, stands_for
+            engine.ef, engine.simulated_count = int(width or 0) or None, stands_for

@@ -61,7 +61,7 @@ class Searcher:
         lexical: int = 0,
         lexical_weight: float = 0.0,
     ) -> None:
-        from bidr.index.ranking import rank_scores
+        from bidr.index.engines.topk import rank_scores
 
         check_number("candidates", candidates)
         check_number("lexical", lexical, least=0)

@@ -46,8 +46,8 @@ def corpus(request):
 def test_all_blocks_are_the_scan(corpus, k):
     codebooks, codes, queries = corpus
     engine, order = make_lists(codebooks, codes, 40)
-    assert isinstance(engine.means, BlockCentroids)
-    scores, places = engine.search(queries, k, ef=engine.lists)
+    assert isinstance(engine.block_centroids, BlockCentroids)
+    scores, places = engine.search(queries, k, ef=engine.list_count)
     expected = make_scan(codebooks, codes[order]).search(queries, k)
     np.testing.assert_array_equal(scores, expected[0])
     np.testing.assert_array_equal(places, expected[1])
@@ -103,17 +103,17 @@ def test_blocks_find_more_of_as_many_documents_than_whole_lists():
     vectors, queries = clustered(20_000, DIM), clustered(50, DIM, seed=3)
     codebooks = fitted(vectors, 12, 16)
     engine, _ = make_lists(codebooks, codebooks.encode(vectors), 100)
-    whole = IvfEngine(engine.store, *_centroids(engine, codebooks), engine.visits)
-    wanted = engine.search(queries, 100, ef=engine.lists)[1]
+    whole = IvfEngine(engine.store, *_centroids(engine, codebooks), engine.nprobe)
+    wanted = engine.search(queries, 100, ef=engine.list_count)[1]
     found = []
     for one in (engine, whole):
-        rows = one.search(queries, 100, ef=engine.lists // 20)[1]
+        rows = one.search(queries, 100, ef=engine.list_count // 20)[1]
         found.append(np.mean([np.isin(right, near).mean() for right, near in zip(wanted, rows, strict=True)]))
     assert found[0] > found[1] + 0.02
 
 
 def _centroids(engine, codebooks):
-    decoded = codebooks.decode(engine.codes()) @ codebooks.rotation
+    decoded = codebooks.decode(engine.unpack_codes()) @ codebooks.rotation
     offsets = engine.offsets
     return np.add.reduceat(decoded, offsets[:-1]) / np.diff(offsets)[:, None], offsets
 
@@ -123,11 +123,13 @@ def test_by_default_blocks_hold_fewer_documents(monkeypatch):
     codebooks = random_codebooks(DIM, 12)
     engine, _ = make_lists(codebooks, codebooks.encode(vectors))
     asked = []
-    monkeypatch.setattr(engine, "_blocks", lambda means, query, visits, k: asked.append(visits) or engine._near_all)
+    monkeypatch.setattr(
+        engine, "_select_blocks", lambda means, query, visits, k: asked.append(visits) or engine._near_all
+    )
     monkeypatch.setattr(engine, "_near_all", (np.zeros(1, dtype=np.int64), np.full(1, 100)), raising=False)
     engine.search(vectors[:1], 10)
-    assert asked == [get_default_nprobe(engine.lists, BLOCKS_SHARE)]
-    assert asked[0] == pytest.approx(0.7 * get_default_nprobe(engine.lists), abs=1)
+    assert asked == [get_default_nprobe(engine.list_count, BLOCKS_SHARE)]
+    assert asked[0] == pytest.approx(0.7 * get_default_nprobe(engine.list_count), abs=1)
 
 
 @pytest.mark.parametrize(("dim", "books"), [(384, 128), (768, 128), (1_024, 128), (100, 100), (257, 86), (300, 100)])
@@ -146,7 +148,7 @@ def test_dimensions_that_nothing_divides_are_looked_into_as_well(monkeypatch, tm
         build_index(tmp_path / f"{dim}", vectors=vectors, engine="lists", **made)
         with IndexReader.open(tmp_path / f"{dim}") as reader:
             asked, engine = additive.adapt(queries), reader.candidates
-            wanted, found = (engine.search(asked, 100, ef=ef)[1] for ef in (engine.lists, engine.lists // 10))
+            wanted, found = (engine.search(asked, 100, ef=ef)[1] for ef in (engine.list_count, engine.list_count // 10))
         share[dim] = np.mean([np.isin(right, near).mean() for right, near in zip(wanted, found, strict=True)])
     assert share[23] > share[22] - 0.05
 
@@ -163,7 +165,7 @@ class TestOnDisk:
         vectors = clustered(COUNT, DIM)
         made, order = make_lists(codebooks, codebooks.encode(vectors), vectors=vectors)
         with IndexReader.open(folder) as reader:
-            assert reader.candidates.means is not None
+            assert reader.candidates.block_centroids is not None
             np.testing.assert_array_equal(reader.order, order)
             for ef in (1, 10):
                 found, wanted = (engine.search(queries, 30, ef=ef) for engine in (reader.candidates, made))
@@ -192,7 +194,7 @@ class TestOnDisk:
         vectors, codebooks = clustered(COUNT, DIM), random_codebooks(DIM, 12)
         build_index(tmp_path, codebooks=codebooks, codes=codebooks.encode(vectors), vectors=vectors, engine="lists")
         with IndexReader.open(tmp_path) as reader:
-            assert reader.candidates.means is None
+            assert reader.candidates.block_centroids is None
             assert reader.candidates.search(vectors[:2], 100)[1].min() >= 0
 
 

@@ -10,7 +10,7 @@ from bidr.errors import ConfigError, DataError
 from bidr.export import faiss_io as faissfile
 from bidr.index.builder.in_memory import make_graph, make_lists, make_scan
 from bidr.index.builder.reorder import GROUP
-from bidr.index.engines import filtered_ivf as filtered_engine
+from bidr.index.engines import ivf as filtered_engine
 from bidr.index.engines import ivf as lists_engine
 from bidr.index.engines.adc_tables import AdcTables, compute_margin, pad_books, quantize_table
 from bidr.index.engines.code_store import from_blocks, to_blocks
@@ -200,9 +200,9 @@ def test_rounded_tables_stay_within_their_margin():
 def test_codes_of_some_rows_are_those_among_all(small):
     codebooks, codes, _ = small
     rows = np.array([0, 31, 32, 33, len(codes) - 1, 7, 7])
-    np.testing.assert_array_equal(make_scan(codebooks, codes).codes(rows), codes[rows])
+    np.testing.assert_array_equal(make_scan(codebooks, codes).unpack_codes(rows), codes[rows])
     np.testing.assert_array_equal(
-        make_graph(codebooks, codes)[0].codes(rows), make_graph(codebooks, codes)[0].codes()[rows]
+        make_graph(codebooks, codes)[0].unpack_codes(rows), make_graph(codebooks, codes)[0].unpack_codes()[rows]
     )
 
 
@@ -258,7 +258,7 @@ def test_links_fill_their_bytes_with_near_documents():
     graph, order = make_graph(codebooks, codebooks.encode(vectors))
     assert sorted(order) == list(range(3_000))
     near, found, counts = np.empty(MAX_LINKS, dtype=np.int64), [], []
-    products = (decoded := codebooks.decode(graph.codes())) @ decoded.T
+    products = (decoded := codebooks.decode(graph.unpack_codes())) @ decoded.T
     for place in range(0, 3_000, 100):
         groups = near[: read_links(graph.links[place // NODE], 0, LINK_WORDS, near)].copy()
         assert place // NODE not in groups // GROUPS_PER_NODE
@@ -297,9 +297,9 @@ def test_centroids_in_bytes_and_by_graph_come_in_the_order_of_floats():
     exact = np.argsort(-(queries @ centroids.T), axis=1)[:, :40]
     pairs = list(zip(queries, exact, strict=True))
     for found in (CoarseCentroids(centroids), CentroidGraph(centroids)):
-        shares = [len(np.intersect1d(found.nearest(query, 40), own)) / 40 for query, own in pairs]
+        shares = [len(np.intersect1d(found.find_nearest(query, 40), own)) / 40 for query, own in pairs]
         assert np.mean(shares) > 0.95
-        assert sorted(found.nearest(queries[0], 400)) == list(range(400))
+        assert sorted(found.find_nearest(queries[0], 400)) == list(range(400))
 
 
 def test_lists_whose_centroids_a_graph_finds_answer_as_others(small, monkeypatch):
@@ -357,7 +357,7 @@ def test_a_graph_finds_what_passes_a_filter_without_going_through_everything(kin
     codebooks = fitted(vectors, 6)
     graph, order = make_graph(codebooks, codebooks.encode(vectors))
     found, shares = [], []
-    for table, query, near in zip(graph.tables(queries), queries, queries @ vectors[order].T, strict=True):
+    for table, query, near in zip(graph.compute_tables(queries), queries, queries @ vectors[order].T, strict=True):
         allowed = np.random.default_rng(0).random(len(near)) < share
         if kind != "at random":
             allowed = near >= np.quantile(near, 1 - share) if kind == "with" else near <= np.quantile(near, share)

@@ -8,7 +8,6 @@ from sample_index import clustered, fitted
 
 from bidr.index.builder.in_memory import make_lists
 from bidr.index.engines import block_centroids as means_engine
-from bidr.index.engines import filtered_ivf as filtered_engine
 from bidr.index.engines import ivf as lists_engine
 from bidr.index.engines.adc_kernels import extract_rows
 from bidr.index.engines.block_centroids import BlockBudget, select_filtered_blocks
@@ -21,8 +20,8 @@ from bidr.index.engines.fast_scan import (
     find_allowed_ranges,
     scan_top_k,
 )
-from bidr.index.engines.filtered_ivf import count_bits_in_ranges
 from bidr.index.engines.flat import FlatEngine
+from bidr.index.engines.ivf import count_bits_in_ranges
 from bidr.index.engines.pshufb import BLOCK, CACHE_LINE, detect_pshufb
 
 COUNT, DIM = 12_010, 24
@@ -37,7 +36,7 @@ def corpus(request):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(means_engine, "MIN_BLOCKS", 16)
         engine, order = make_lists(codebooks, codebooks.encode(vectors), 100)
-    assert engine.means is not None
+    assert engine.block_centroids is not None
     return engine, FlatEngine(engine.store), vectors[order], queries
 
 
@@ -48,9 +47,9 @@ def mask_of(kind, share, near, engine):
         return near >= np.quantile(near, 1 - share)
     if kind == "against":
         return near <= np.quantile(near, share)
-    of = np.repeat(np.arange(engine.lists), np.diff(engine.offsets))
-    worst = np.argsort([near[of == number].mean() for number in range(engine.lists)])
-    return np.isin(of, worst[: round(share * engine.lists)])
+    of = np.repeat(np.arange(engine.list_count), np.diff(engine.offsets))
+    worst = np.argsort([near[of == number].mean() for number in range(engine.list_count)])
+    return np.isin(of, worst[: round(share * engine.list_count)])
 
 
 def filled_by(mask):
@@ -65,7 +64,7 @@ def bits(mask):
 def looked_at(engine, monkeypatch):
     """Blocks that each scan of the store looks into from now on, without those where nothing is allowed."""
     seen = []
-    for name in ("scan", "scan_few"):
+    for name in ("scan", "scan_sparse"):
         scan = getattr(engine.store, name)
 
         def watched(table, starts, stops, k, allowed=ALL_ROWS, scan=scan):
@@ -106,8 +105,8 @@ def test_as_many_blocks_are_looked_into_as_it_takes(corpus, monkeypatch, share):
             engine.search(query[None], 20, allowed=allowed)
         blocks[kind] = sum(seen) / len(queries)
     slack = 1.1  # equal means are taken together
-    assert blocks["at random"] <= slack * filtered_engine.FILTERED_BLOCKS_FACTOR * blocks[None]
-    assert blocks["with"] <= slack * filtered_engine.FILTERED_BLOCKS_FACTOR * blocks[None]
+    assert blocks["at random"] <= slack * lists_engine.FILTERED_BLOCKS_FACTOR * blocks[None]
+    assert blocks["with"] <= slack * lists_engine.FILTERED_BLOCKS_FACTOR * blocks[None]
     assert blocks["at random"] > 1.5 * blocks[None]
     assert blocks["against"] == np.mean(
         [filled_by(mask_of("against", share, vectors @ query, engine)) for query in queries]
@@ -196,8 +195,8 @@ def test_ranges_under_a_filter_are_scanned_as_by_hand(corpus, share):
     expected = scan.search(queries[:1], 30, allowed=bits(mask & inside))
     words = np.zeros(-(-COUNT // BLOCK) * 4, dtype=np.uint8)
     words[: len(bits(mask))] = bits(mask)
-    table = engine.tables(queries[:1])[0]
-    for way in (engine.store.scan, engine.store.scan_few):
+    table = engine.compute_tables(queries[:1])[0]
+    for way in (engine.store.scan, engine.store.scan_sparse):
         for found, wanted in zip(way(table, starts, stops, 30, words.view(np.uint32)), expected, strict=True):
             np.testing.assert_array_equal(found, wanted[0])
 

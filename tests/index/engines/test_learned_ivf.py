@@ -64,7 +64,7 @@ def test_a_query_visits_the_lists_nearest_by_the_learned_centroids(tmp_path, lea
     of = lists_of(said(BOOKS, CODES), learned)
     filled = np.unique(of)
     with IndexReader.open(built(tmp_path / "i", learned)) as reader:
-        assert reader.candidates.lists == len(filled) < LISTS
+        assert reader.candidates.list_count == len(filled) < LISTS
         for query in QUERIES:
             nearest = filled[np.argsort(-(learned.learned[filled] @ query))]
             for visits in (1, 3):
@@ -99,8 +99,8 @@ def test_without_learned_lists_an_index_is_as_it_was(tmp_path, learned):
     ):
         assert "learned.safetensors" not in found.manifest.files
         assert found.learned_lists() is None
-        assert found.describe()["lists"] == {"count": found.candidates.lists, "made_by": "k-means"}
-        assert brought.describe()["lists"] == {"count": brought.candidates.lists, "made_by": "model"}
+        assert found.describe()["lists"] == {"count": found.candidates.list_count, "made_by": "k-means"}
+        assert brought.describe()["lists"] == {"count": brought.candidates.list_count, "made_by": "model"}
     for name, said in (("k", "by k-means"), ("l", "learned by the model")):
         with LiveIndex.open(tmp_path / name) as index:
             assert said in describe_index(index.describe()).text

@@ -61,13 +61,13 @@ def test_what_no_record_can_hold_is_refused_and_the_writer_goes_on(tmp_path, mon
 def test_a_look_for_drift_takes_no_memory_that_grows_with_the_index(tmp_path, monkeypatch):
     monkeypatch.setattr(drift, "LEAST", 4)
     monkeypatch.setattr(drift, "CODES_SAMPLED", 10)
-    taken, real = [], CodeStore.unpacked
+    taken, real = [], CodeStore.unpack_codes
 
     def unpacked(self, *given):
         taken.append(len(real(self, *given)))
         return real(self, *given)
 
-    monkeypatch.setattr(CodeStore, "unpacked", unpacked)
+    monkeypatch.setattr(CodeStore, "unpack_codes", unpacked)
     with writer(built(tmp_path / "i", 100)) as live:
         live.add(*some(range(200, 206)))
         assert live.drift is not None

@@ -38,7 +38,7 @@ def opened(folder: Path, settings: dict[str, Any]) -> Callable[..., np.ndarray]:
 
     def search(query: np.ndarray, count: int, setting: dict[str, Any]) -> np.ndarray:
         if "visited" in setting:
-            engine.visits = max(1, round(setting["visited"] * engine.lists))
+            engine.nprobe = max(1, round(setting["visited"] * engine.list_count))
         asked = query[None]
         queries = QueryVectors(adapt(asked), asked)
         searcher.fuse = setting.get("fuse", 0.0)

@@ -36,24 +36,24 @@ def _score_blocked_rows(flat: Any, entries: Any, size: Any, rows: Any, scores: A
     The table has 16 entries a book. Four sums, so that an addition need not wait for the one before. All rows in one
     loop: a function for a single one would count references to its arrays each time, a third of the time.
     """
-    whole = size & ~(TWO_PAIRS - U64(1))
-    for place in range(len(rows)):
-        if place + PREFETCH_ROWS < len(rows):
-            start = (U64(rows[place + PREFETCH_ROWS]) >> BLOCK_BITS) * size
+    unrolled = size & ~(TWO_PAIRS - U64(1))
+    for number in range(len(rows)):
+        if number + PREFETCH_ROWS < len(rows):
+            start = (U64(rows[number + PREFETCH_ROWS]) >> BLOCK_BITS) * size
             for line in range(ZERO, size, U64(CACHE_LINE)):
                 prefetch(flat, start + line)
-        row = U64(rows[place])
+        row = U64(rows[number])
         at, shift = (row >> BLOCK_BITS) * size + (row & HALF_MASK), np.uint8((row & UPPER_HALF) >> U64(2))
         first, second, third, fourth = np.float32(0), np.float32(0), np.float32(0), np.float32(0)
-        for pair in range(ZERO, whole, TWO_PAIRS):
+        for pair in range(ZERO, unrolled, TWO_PAIRS):
             first += entries[pair + U64((flat[at + pair] >> shift) & LOW_NIBBLE)]
             second += entries[pair + U64(16) + U64((flat[at + pair + U64(16)] >> shift) & LOW_NIBBLE)]
             third += entries[pair + U64(32) + U64((flat[at + pair + U64(32)] >> shift) & LOW_NIBBLE)]
             fourth += entries[pair + U64(48) + U64((flat[at + pair + U64(48)] >> shift) & LOW_NIBBLE)]
-        if whole < size:
-            first += entries[whole + U64((flat[at + whole] >> shift) & LOW_NIBBLE)]
-            second += entries[whole + U64(16) + U64((flat[at + whole + U64(16)] >> shift) & LOW_NIBBLE)]
-        scores[place] = (first + second) + (third + fourth)
+        if unrolled < size:
+            first += entries[unrolled + U64((flat[at + unrolled] >> shift) & LOW_NIBBLE)]
+            second += entries[unrolled + U64(16) + U64((flat[at + unrolled + U64(16)] >> shift) & LOW_NIBBLE)]
+        scores[number] = (first + second) + (third + fourth)
 
 
 @njit_cached()
@@ -63,15 +63,15 @@ def scan_rows(codes: Any, table: Any, starts: Any, stops: Any, allowed: Any, k: 
     score = np.empty(1, dtype=np.float32)
     bits = score.view(np.uint32)
     keys, count = np.empty(4 * k + INITIAL_SIZE, dtype=np.uint64), 0
-    least, bound = np.float32(-np.inf), np.uint64(0)
+    min_score, bound = np.float32(-np.inf), np.uint64(0)
     for part in range(len(starts)):
         for block in range(starts[part] >> 5, (stops[part] + 31) >> 5):
-            wanted = build_block_mask(block, starts[part], stops[part], allowed)
-            while wanted:
-                row = U64(block << 5) + U64(trailing_zeros(wanted))
-                wanted &= wanted - np.uint32(1)
+            mask = build_block_mask(block, starts[part], stops[part], allowed)
+            while mask:
+                row = U64(block << 5) + U64(trailing_zeros(mask))
+                mask &= mask - np.uint32(1)
                 total = score_row(flat, entries, books, row)
-                if total >= least:
+                if total >= min_score:
                     score[0] = total
                     key = make_key(bits[0], row)
                     if key >= bound:
@@ -80,7 +80,7 @@ def scan_rows(codes: Any, table: Any, starts: Any, stops: Any, allowed: Any, k: 
                         if count == len(keys):
                             bound = find_kth_largest(keys, count, k)
                             count = keep_above(keys, count, bound)
-                            least = split_keys(np.full(1, bound), 1)[0][0]
+                            min_score = split_keys(np.full(1, bound), 1)[0][0]
     if count > k:
         count = keep_above(keys, count, find_kth_largest(keys, count, k))
     return keys[:count]
@@ -113,8 +113,8 @@ def scan_blocks(
     codes: Any, table: Any, starts: Any, stops: Any, allowed: Any, k: int, margin: int, shuffle: Any
 ) -> Any:
     """`best_rows` of 4-bit codes within ranges: near ones by the rounded table, then scored."""
-    near = scan_top_k(codes, quantize_table(table), starts, stops, allowed, k, margin, shuffle)
-    return rank_rows(codes, table, extract_rows(near), k)
+    keys = scan_top_k(codes, quantize_table(table), starts, stops, allowed, k, margin, shuffle)
+    return rank_rows(codes, table, extract_rows(keys), k)
 
 
 @njit_cached()
@@ -135,12 +135,12 @@ def collect_allowed_rows(allowed: Any, starts: Any, stops: Any) -> Any:
             if not allowed[block]:
                 continue
             if count + 32 > len(rows):
-                more = np.empty(2 * len(rows), dtype=np.int64)
-                more[:count] = rows[:count]
-                rows = more
-            wanted = build_block_mask(block, starts[part], stops[part], allowed)
-            while wanted:
-                rows[count] = (block << 5) + trailing_zeros(wanted)
-                wanted &= wanted - np.uint32(1)
+                grown = np.empty(2 * len(rows), dtype=np.int64)
+                grown[:count] = rows[:count]
+                rows = grown
+            mask = build_block_mask(block, starts[part], stops[part], allowed)
+            while mask:
+                rows[count] = (block << 5) + trailing_zeros(mask)
+                mask &= mask - np.uint32(1)
                 count += 1
     return rows[:count]

@@ -27,36 +27,38 @@ class AdcTables:
     """
 
     def __init__(self, codebooks: Codebooks) -> None:
-        books, words, width = codebooks.centroids.shape
+        books, codewords, width = codebooks.centroids.shape
         parts = codebooks.rotation.reshape(books, width, -1)
-        same = np.cumsum([book > 0 and not np.array_equal(parts[book], parts[book - 1]) for book in range(books)])
-        firsts = np.searchsorted(same, np.arange(same[-1] + 1))
-        rotation = parts[firsts].reshape(-1, codebooks.dim)
-        self._shape, self._alone = (books, words), len(firsts) == books
-        self._centroids = np.array(codebooks.centroids if self._alone else [], dtype=np.float32)
+        slice_numbers = np.cumsum(
+            [book > 0 and not np.array_equal(parts[book], parts[book - 1]) for book in range(books)]
+        )
+        slice_books = np.searchsorted(slice_numbers, np.arange(slice_numbers[-1] + 1))
+        rotation = parts[slice_books].reshape(-1, codebooks.dim)
+        self._shape, self._distinct_slices = (books, codewords), len(slice_books) == books
+        self._centroids = np.array(codebooks.centroids if self._distinct_slices else [], dtype=np.float32)
         self._rotation: ColumnPanels | None = None
         self._groups: list[ColumnPanels] = []
-        if len(firsts) == 1 < books and codebooks.dim <= width:
-            turned = matmul_transposed(codebooks.centroids.reshape(-1, width), rotation.T)
-            self._groups = [ColumnPanels(turned)]
+        if len(slice_books) == 1 < books and codebooks.dim <= width:
+            rotated = matmul_transposed(codebooks.centroids.reshape(-1, width), rotation.T)
+            self._groups = [ColumnPanels(rotated)]
             return
         self._rotation = ColumnPanels(rotation)
-        if not self._alone:
+        if not self._distinct_slices:
             self._groups = [
-                ColumnPanels(group.reshape(-1, width)) for group in np.split(codebooks.centroids, firsts[1:])
+                ColumnPanels(group.reshape(-1, width)) for group in np.split(codebooks.centroids, slice_books[1:])
             ]
 
     @property
     def nbytes(self) -> int:
         columns = [*self._groups, *([] if self._rotation is None else [self._rotation])]
-        return int(self._centroids.nbytes + sum(each.nbytes for each in columns))
+        return int(self._centroids.nbytes + sum(panels.nbytes for panels in columns))
 
-    def of(self, queries: Floats) -> Floats:
+    def compute(self, queries: Floats) -> Floats:
         """(queries, M, words): scores of codewords."""
         rotated = queries if self._rotation is None else multiply(queries, self._rotation)
-        if self._alone:
-            found: Floats = compute_slice_tables(rotated, self._centroids)
-            return found
+        if self._distinct_slices:
+            slice_tables: Floats = compute_slice_tables(rotated, self._centroids)
+            return slice_tables
         parts = [rotated] if len(self._groups) == 1 else np.split(rotated, len(self._groups), axis=1)
         scores: list[Floats] = [multiply(part, group) for part, group in zip(parts, self._groups, strict=True)]
         table = scores[0] if len(scores) == 1 else np.concatenate(scores, axis=1)
@@ -66,23 +68,23 @@ class AdcTables:
 @njit_cached()
 def compute_slice_tables(rotated: Any, centroids: Any) -> Any:
     """Scores of the codewords of books that each see a slice of their own: (queries, M, words)."""
-    books, words, width = centroids.shape
-    table = np.empty((len(rotated), books, words), dtype=np.float32)
+    books, codewords, width = centroids.shape
+    table = np.empty((len(rotated), books, codewords), dtype=np.float32)
     for query in range(len(rotated)):
         for book in range(books):
-            for word in range(words):
+            for codeword in range(codewords):
                 total = np.float32(0)
                 for place in range(width):
-                    total += centroids[book, word, place] * rotated[query, book * width + place]
-                table[query, book, word] = total
+                    total += centroids[book, codeword, place] * rotated[query, book * width + place]
+                table[query, book, codeword] = total
     return table
 
 
 def merge_pairs(table: Floats) -> Floats:
     """A table for bytes of two 4-bit codes, (M / 2, 256), from one of 16 entries a book: the first book is low."""
     even = pad_books(table)
-    both: Floats = even[1::2, :, None] + even[0::2, None, :]
-    return both.reshape(len(both), 256)
+    merged: Floats = even[1::2, :, None] + even[0::2, None, :]
+    return merged.reshape(len(merged), 256)
 
 
 def pad_books(table: Floats) -> Floats:
@@ -102,20 +104,20 @@ def quantize_table(table: Any) -> Any:
     Books: an even number.
     """
     books = len(table)
-    least, widest, whole = np.empty(books, dtype=np.float32), np.float32(1e-30), np.float32(0)
+    minima, widest, total = np.empty(books, dtype=np.float32), np.float32(1e-30), np.float32(0)
     spans = np.zeros(2, dtype=np.float32)
     for book in range(books):
-        least[book] = table[book].min()
+        minima[book] = table[book].min()
         if book % (2 * BYTE_SUMS) == 0:
             spans[:] = 0
-        spans[book % 2] += table[book].max() - least[book]
+        spans[book % 2] += table[book].max() - minima[book]
         widest = max(widest, spans[book % 2])
-        whole += table[book].max() - least[book]
+        total += table[book].max() - minima[book]
     factor = np.float32(STEPS) / widest
     if books > UINT16_BOOKS:
-        factor = min(factor, np.float32(UINT16_MAX - books) / max(whole, np.float32(1e-30)))
+        factor = min(factor, np.float32(UINT16_MAX - books) / max(total, np.float32(1e-30)))
     entries = np.empty((books, 16), dtype=np.uint8)
     for book in range(books):
-        for word in range(16):
-            entries[book, word] = np.uint8((table[book, word] - least[book]) * factor + np.float32(0.5))
+        for codeword in range(16):
+            entries[book, codeword] = np.uint8((table[book, codeword] - minima[book]) * factor + np.float32(0.5))
     return entries.reshape(books // 2, 32)

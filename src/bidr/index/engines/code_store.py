@@ -32,11 +32,11 @@ class CodeStore:
     """
 
     def __init__(
-        self, codebooks: Codebooks, rows: Codes, *, blocks: bool = True, keep: Allocate = lambda make: make()
+        self, codebooks: Codebooks, rows: Codes, *, blocks: bool = True, allocate: Allocate = lambda make: make()
     ) -> None:
         self.codebooks, self.count, self.shuffle = codebooks, len(rows), detect_pshufb()
         self.blocked = blocks and codebooks.bits == 4
-        self.codes: Any = keep(lambda: to_blocks(rows) if self.blocked else np.array(rows))
+        self.codes: Any = allocate(lambda: to_blocks(rows) if self.blocked else np.array(rows))
         self._tables, self._margin = AdcTables(codebooks), compute_margin(codebooks.books)
 
     @property
@@ -47,11 +47,11 @@ class CodeStore:
     def codebook_bytes(self) -> int:
         return self._tables.nbytes
 
-    def tables(self, queries: Floats) -> Floats:
+    def compute_tables(self, queries: Floats) -> Floats:
         """(queries, books, words); one of them is what the methods below take."""
-        return self._tables.of(queries)
+        return self._tables.compute(queries)
 
-    def row_table(self, table: Floats) -> Floats:
+    def make_row_table(self, table: Floats) -> Floats:
         """The table in the shape that single codes are scored with."""
         if self.blocked:
             return pad_books(table)
@@ -60,19 +60,19 @@ class CodeStore:
     def scan(self, table: Floats, starts: Rows, stops: Rows, k: int, allowed: Words = ALL_ROWS) -> tuple[Floats, Rows]:
         """The k best rows within ranges, by the exact scores of their codes."""
         if not self.blocked:
-            return sort_keys(scan_rows(self.codes, self.row_table(table), starts, stops, allowed, k), k)
+            return sort_keys(scan_rows(self.codes, self.make_row_table(table), starts, stops, allowed, k), k)
         even = pad_books(table)
         return sort_keys(scan_blocks(self.codes, even, starts, stops, allowed, k, self._margin, self.shuffle), k)
 
-    def scan_few(self, table: Floats, starts: Rows, stops: Rows, k: int, allowed: Words) -> tuple[Floats, Rows]:
+    def scan_sparse(self, table: Floats, starts: Rows, stops: Rows, k: int, allowed: Words) -> tuple[Floats, Rows]:
         """The same where few rows are allowed."""
-        return self.best(table, collect_allowed_rows(allowed, starts, stops), k)
+        return self.rank(table, collect_allowed_rows(allowed, starts, stops), k)
 
-    def best(self, table: Floats, rows: Rows, k: int) -> tuple[Floats, Rows]:
+    def rank(self, table: Floats, rows: Rows, k: int) -> tuple[Floats, Rows]:
         """The k best of given rows."""
-        return sort_keys(rank_rows(self.codes, self.row_table(table), rows, k), k)
+        return sort_keys(rank_rows(self.codes, self.make_row_table(table), rows, k), k)
 
-    def unpacked(self, rows: Rows | None = None) -> Codes:
+    def unpack_codes(self, rows: Rows | None = None) -> Codes:
         """Codes of all rows or of some, a byte a codeword: (n, M)."""
         if not self.blocked:
             packed = self.codes.copy() if rows is None else self.codes[rows]
@@ -83,33 +83,33 @@ class CodeStore:
         return unpack(packed, self.codebooks.books, self.codebooks.bits)
 
 
-def to_blocks(rows: Codes, at_once: int = 65_536) -> npt.NDArray[np.uint8]:
+def to_blocks(rows: Codes, batch_rows: int = 65_536) -> npt.NDArray[np.uint8]:
     """(blocks, pairs, 32): see `shuffle.next_block`. Documents that fill up the last block have code 0."""
     count, pairs = rows.shape
     blocks = _allocate_aligned((-(-count // BLOCK), pairs, 32))
-    for start in range(0, count, at_once):
-        part = np.asarray(rows[start : start + at_once])
+    for start in range(0, count, batch_rows):
+        part = np.asarray(rows[start : start + batch_rows])
         part = np.pad(part, ((0, -len(part) % BLOCK), (0, 0))).reshape(-1, 2, 16, pairs).transpose(0, 3, 1, 2)
-        found = blocks[start // BLOCK : start // BLOCK + len(part)]
+        part_blocks = blocks[start // BLOCK : start // BLOCK + len(part)]
         for book, half in enumerate((part & 15, part >> 4)):
-            found[:, :, 16 * book : 16 * book + 16] = half[:, :, 0] | (half[:, :, 1] << 4)
+            part_blocks[:, :, 16 * book : 16 * book + 16] = half[:, :, 0] | (half[:, :, 1] << 4)
     return blocks
 
 
 def _allocate_aligned(shape: tuple[int, ...]) -> npt.NDArray[np.uint8]:
     """Zeros that begin where a line of the cache does: a block elsewhere takes a line more, which nothing asks for."""
     size = math.prod(shape)
-    around = np.zeros(size + CACHE_LINE, dtype=np.uint8)
-    start = -around.ctypes.data % CACHE_LINE
-    return around[start : start + size].reshape(shape)
+    memory = np.zeros(size + CACHE_LINE, dtype=np.uint8)
+    start = -memory.ctypes.data % CACHE_LINE
+    return memory[start : start + size].reshape(shape)
 
 
 def from_blocks(blocks: npt.NDArray[np.uint8]) -> Codes:
     """Rows of bytes again."""
     first, second = blocks[:, :, :16], blocks[:, :, 16:]
     halves = [(first >> shift) & 15 | ((second >> shift) & 15) << 4 for shift in (0, 4)]
-    both = np.concatenate(halves, axis=2).transpose(0, 2, 1)
-    return np.ascontiguousarray(both).reshape(-1, blocks.shape[1])
+    packed = np.concatenate(halves, axis=2).transpose(0, 2, 1)
+    return np.ascontiguousarray(packed).reshape(-1, blocks.shape[1])
 
 
 class CodeEngine:
@@ -131,10 +131,10 @@ class CodeEngine:
         """As `Candidates.codebook_bytes`."""
         return self.store.codebook_bytes
 
-    def tables(self, queries: Floats) -> Floats:
+    def compute_tables(self, queries: Floats) -> Floats:
         """As `Candidates.tables`."""
-        return self.store.tables(queries)
+        return self.store.compute_tables(queries)
 
-    def codes(self, rows: Rows | None = None) -> Codes:
+    def unpack_codes(self, rows: Rows | None = None) -> Codes:
         """As `Candidates.codes`."""
-        return self.store.unpacked(rows)
+        return self.store.unpack_codes(rows)

@@ -59,7 +59,7 @@ def load_engine(folder: Path, engine: str, ef: int | None = None, manifest: Mani
     _check_manifest(folder, codebooks, len(codes), manifest)
     if codes.shape[1] != (codebooks.books * codebooks.bits + 7) // 8:
         raise IndexFolderError(f"{folder}: codes of {codes.shape[1]} bytes for {codebooks.books} books; {REBUILD}")
-    store = CodeStore(codebooks, codes, blocks=engine != "hnsw", keep=partial(load_shared, folder / CODES_FILE))
+    store = CodeStore(codebooks, codes, blocks=engine != "hnsw", allocate=partial(load_shared, folder / CODES_FILE))
     for array in codebooks:  # searching takes none of it any more
         if array is not None:
             advise_dontneed(array)
@@ -82,11 +82,11 @@ def _check_manifest(folder: Path, codebooks: Codebooks, count: int, manifest: Ma
     """Refuse codes and codebooks that are not what the manifest says of them."""
     if manifest is None:
         return
-    found = (count, codebooks.books, codebooks.words, codebooks.dim)
+    values = (count, codebooks.books, codebooks.words, codebooks.dim)
     expected = (manifest.count, manifest.books, manifest.words, manifest.code_dim)
-    if found != expected:
+    if values != expected:
         raise IndexFolderError(
-            f"{folder}: codes, books, codewords and dimensions are {found}, the manifest says {expected}; {REBUILD}"
+            f"{folder}: codes, books, codewords and dimensions are {values}, the manifest says {expected}; {REBUILD}"
         )
 
 

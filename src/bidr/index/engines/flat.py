@@ -14,7 +14,7 @@ class FlatEngine(CodeEngine):
 
     def __init__(self, store: CodeStore) -> None:
         super().__init__(store)
-        self._all = np.zeros(1, dtype=np.int64), np.full(1, store.count, dtype=np.int64)
+        self._all_rows = np.zeros(1, dtype=np.int64), np.full(1, store.count, dtype=np.int64)
 
     @property
     def ram_bytes(self) -> dict[str, int]:
@@ -24,7 +24,9 @@ class FlatEngine(CodeEngine):
         self, queries: Floats, k: int, ef: int | None = None, allowed: Bitmap | None = None
     ) -> tuple[Floats, Rows]:
         """As `Candidates.search`."""
-        tables, words = self.store.tables(as_queries(queries)), as_words(allowed, self.count)
-        few = allowed is not None and count_bits(words) < FEW_ALLOWED_SHARE * self.count
-        scan = self.store.scan_few if few else self.store.scan
-        return each_query(len(tables), k, lambda number: scan(tables[number], *self._all, k, words), self.threads)
+        tables, bitmask = self.store.compute_tables(as_queries(queries)), as_words(allowed, self.count)
+        is_sparse = allowed is not None and count_bits(bitmask) < FEW_ALLOWED_SHARE * self.count
+        scan = self.store.scan_sparse if is_sparse else self.store.scan
+        return each_query(
+            len(tables), k, lambda number: scan(tables[number], *self._all_rows, k, bitmask), self.threads
+        )

@@ -54,8 +54,8 @@ def find_next_block(
     signature = types.uint64(*[types.intp] * 7, types.uint16, shuffle)
     native = not isinstance(shuffle, types.NoneType)
 
-    def generate(_context: Any, builder: ir.IRBuilder, _signature: Any, given: Any) -> Any:
-        return _FindNextBlock(builder, native).emit(*given[:8])
+    def generate(_context: Any, builder: ir.IRBuilder, _signature: Any, arguments: Any) -> Any:
+        return _FindNextBlock(builder, native).emit(*arguments[:8])
 
     return signature, generate
 
@@ -72,22 +72,22 @@ class _FindNextBlock:
         self.sums = [cgutils.alloca_once(builder, SHORTS) for _ in range(4)]
         answer = cgutils.alloca_once_value(builder, ir.Constant(LONG, 0))
         size = builder.mul(pairs, ir.Constant(LONG, PAIR_BYTES))
-        turn, end = builder.append_basic_block("turn"), builder.append_basic_block("end")
+        body, end = builder.append_basic_block("turn"), builder.append_basic_block("end")
         at = cgutils.alloca_once_value(builder, block)
-        builder.cbranch(builder.icmp_signed("<", block, stop), turn, end)
-        builder.position_at_end(turn)
-        here = builder.load(at)
-        self.codes = builder.inttoptr(builder.add(codes, builder.mul(here, size)), BYTE.as_pointer())
-        found = self._sum(pairs)
-        mask = self._reaching(found, least)
+        builder.cbranch(builder.icmp_signed("<", block, stop), body, end)
+        builder.position_at_end(body)
+        block_number = builder.load(at)
+        self.codes = builder.inttoptr(builder.add(codes, builder.mul(block_number, size)), BYTE.as_pointer())
+        totals = self._sum(pairs)
+        mask = self._compare(totals, least)
         reached = builder.icmp_unsigned("!=", mask, ir.Constant(WORD, 0))
         with builder.if_then(reached, likely=False):
-            builder.store(found, builder.inttoptr(sums, found.type.as_pointer())).align = 1
-            above = builder.shl(here, ir.Constant(LONG, 32))
+            builder.store(totals, builder.inttoptr(sums, totals.type.as_pointer())).align = 1
+            above = builder.shl(block_number, ir.Constant(LONG, 32))
             builder.store(builder.or_(above, builder.zext(mask, LONG)), answer)
-        following = builder.add(here, ir.Constant(LONG, 1))
-        builder.store(following, at)
-        builder.cbranch(builder.or_(reached, builder.icmp_signed(">=", following, stop)), end, turn)
+        next_number = builder.add(block_number, ir.Constant(LONG, 1))
+        builder.store(next_number, at)
+        builder.cbranch(builder.or_(reached, builder.icmp_signed(">=", next_number, stop)), end, body)
         builder.position_at_end(end)
         return builder.load(answer)
 
@@ -96,22 +96,22 @@ class _FindNextBlock:
         builder = self.builder
         for place in self.sums:
             builder.store(_make_constant(SHORTS, 0), place)
-        whole = builder.and_(pairs, ir.Constant(LONG, -BYTE_SUMS))
-        for start, stop, step in ((ir.Constant(LONG, 0), whole, BYTE_SUMS), (whole, pairs, 1)):
+        unrolled = builder.and_(pairs, ir.Constant(LONG, -BYTE_SUMS))
+        for start, stop, step in ((ir.Constant(LONG, 0), unrolled, BYTE_SUMS), (unrolled, pairs, 1)):
             with cgutils.for_range_slice(builder, start, stop, ir.Constant(LONG, step)) as (pair, _):
                 self._add_pairs(pair, step)
-        return builder.shuffle_vector(*(self._documents(first) for first in (0, 2)), _make_indices(range(32)))
+        return builder.shuffle_vector(*(self._restore_order(first) for first in (0, 2)), _make_indices(range(32)))
 
-    def _reaching(self, found: Any, least: Any) -> Any:
+    def _compare(self, totals: Any, least: Any) -> Any:
         builder = self.builder
-        lane = builder.insert_element(ir.Constant(found.type, ir.Undefined), least, ir.Constant(WORD, 0))
-        bound = builder.shuffle_vector(lane, lane, _make_indices([0] * 32))
-        return builder.bitcast(builder.icmp_unsigned(">=", found, bound), WORD)
+        lane = builder.insert_element(ir.Constant(totals.type, ir.Undefined), least, ir.Constant(WORD, 0))
+        bounds = builder.shuffle_vector(lane, lane, _make_indices([0] * 32))
+        return builder.bitcast(builder.icmp_unsigned(">=", totals, bounds), WORD)
 
     def _add_pairs(self, pair: Any, count: int) -> None:
         builder = self.builder
         low = high = None
-        self._ask_for(pair, count)
+        self._prefetch(pair, count)
         for number in range(count):
             at = builder.mul(builder.add(pair, ir.Constant(LONG, number)), ir.Constant(LONG, PAIR_BYTES))
             codes, table = self._load(self.codes, at), builder.gep(self.table, [at])
@@ -121,13 +121,13 @@ class _FindNextBlock:
             )
             low = first if low is None else builder.add(low, first)
             high = second if high is None else builder.add(high, second)
-        for place, both in ((0, low), (2, high)):
-            shorts = builder.bitcast(both, SHORTS)
+        for place, half_sums in ((0, low), (2, high)):
+            shorts = builder.bitcast(half_sums, SHORTS)
             # Even bytes arrive with the odd ones above them, which `_documents` takes off again.
             for number, part in ((place, shorts), (place + 1, builder.lshr(shorts, _make_constant(SHORTS, 8)))):
                 builder.store(builder.add(builder.load(self.sums[number]), part), self.sums[number])
 
-    def _ask_for(self, pair: Any, count: int) -> None:
+    def _prefetch(self, pair: Any, count: int) -> None:
         """Bring codes from further on into the nearest cache alone: what the others hold is wanted after the scan."""
         builder = self.builder
         text = BYTE.as_pointer()
@@ -150,15 +150,15 @@ class _FindNextBlock:
             kind = ir.FunctionType(BYTES, [BYTES, BYTES])
             function = cgutils.get_or_insert_function(builder.module, kind, "llvm.x86.avx2.pshuf.b")
             return builder.call(function, [self._load(table, ir.Constant(LONG, 0)), places])
-        found = ir.Constant(BYTES, ir.Undefined)
+        result = ir.Constant(BYTES, ir.Undefined)
         for lane in range(32):
             place = builder.zext(builder.extract_element(places, ir.Constant(WORD, lane)), LONG)
             if lane >= 16:
                 place = builder.add(place, ir.Constant(LONG, 16))
-            found = builder.insert_element(found, builder.load(builder.gep(table, [place])), ir.Constant(WORD, lane))
-        return found
+            result = builder.insert_element(result, builder.load(builder.gep(table, [place])), ir.Constant(WORD, lane))
+        return result
 
-    def _documents(self, first: int) -> Any:
+    def _restore_order(self, first: int) -> Any:
         """Sums of 16 documents in order: even and odd bytes woven, the two books of a pair added."""
         builder = self.builder
         mixed, odd = (builder.load(self.sums[number]) for number in (first, first + 1))

@@ -25,38 +25,38 @@ def load_shared(source: Path, make: Callable[[], Array]) -> Array:
     """What `make` makes of a file: a mapping of the same memory where processes share, else an array of one's own."""
     if _folder is None:
         return make()
-    about = source.stat()
-    kept = _folder / f"{source.parent.name}-{source.stem}-{about.st_ino}-{about.st_mtime_ns}.npy"
+    status = source.stat()
+    path = _folder / f"{source.parent.name}-{source.stem}-{status.st_ino}-{status.st_mtime_ns}.npy"
     try:
-        with open_lock(kept.with_suffix(".lock")) as lock:
+        with open_lock(path.with_suffix(".lock")) as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            if not kept.exists():
-                _write(kept, make())
+            if not path.exists():
+                _write(path, make())
         # Copied where it is written to, which nobody does: numba takes it for an array like any other.
-        return np.asarray(np.load(kept, mmap_mode="c"))
+        return np.asarray(np.load(path, mmap_mode="c"))
     except OSError:  # no space there: each has its own
         return make()
 
 
 def remove_unused(used: set[str]) -> None:
     """Remove what belongs to none of these segments any more; who has it mapped keeps it."""
-    for kept in _folder.glob("*-*") if _folder else ():
+    for path in _folder.glob("*-*") if _folder else ():
         # What begins with a dot is being written.
-        if not kept.name.startswith(".") and kept.name.partition("-")[0] not in used:
-            kept.unlink(missing_ok=True)
+        if not path.name.startswith(".") and path.name.partition("-")[0] not in used:
+            path.unlink(missing_ok=True)
 
 
 def remove_unfinished(pid: int) -> None:
     """Remove what a process that has ended was writing."""
-    for left in _folder.glob(f".*.{pid}") if _folder else ():
-        left.unlink(missing_ok=True)
+    for path in _folder.glob(f".*.{pid}") if _folder else ():
+        path.unlink(missing_ok=True)
 
 
 def _write(path: Path, array: Array) -> None:
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with aside.open("xb") as out:
+        with temporary.open("xb") as out:
             np.save(out, array)
-        aside.rename(path)
+        temporary.rename(path)
     finally:
-        aside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)

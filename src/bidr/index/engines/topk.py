@@ -37,15 +37,15 @@ def sort_keys(keys: Keys, k: int) -> tuple[Any, Any]:
 @njit_cached()
 def split_keys(keys: Any, k: int) -> tuple[Any, Any]:
     """Scores and rows of the k largest keys, largest first; keys must be sorted."""
-    found = min(k, len(keys))
+    count = min(k, len(keys))
     bits, rows = np.zeros(k, dtype=np.uint32), np.full(k, -1, dtype=np.int64)
-    for place in range(found):
+    for place in range(count):
         key = keys[len(keys) - 1 - place]
         high = np.uint32(key >> ROW_BITS)
         bits[place] = high ^ SIGN if high & SIGN else ~high
         rows[place] = np.int64(LAST_ROW - (key & LAST_ROW))
     scores = bits.view(np.float32)
-    scores[found:] = -np.inf
+    scores[count:] = -np.inf
     return scores, rows
 
 
@@ -58,72 +58,72 @@ def find_kth_largest(keys: Any, count: int, k: int) -> Any:
     """
     work, counts = keys[:count].copy(), np.empty(BINS, dtype=np.int64)
     while count > MAX_SELECTED:
-        least, shift = _choose_bins(work[:count])
+        smallest, shift = _choose_bins(work[:count])
         counts[:] = 0
         for place in range(count):
-            counts[(work[place] - least) >> shift] += 1
+            counts[(work[place] - smallest) >> shift] += 1
         at, above = BINS - 1, 0
         while above + counts[at] < k:
             above += counts[at]
             at -= 1
         if shift == 0:
-            return least + np.uint64(at)
-        kept = 0
+            return smallest + np.uint64(at)
+        remaining = 0
         for place in range(count):
             key = work[place]
-            work[kept] = key
-            kept += ((key - least) >> shift) == np.uint64(at)
-        count, k = kept, k - above
+            work[remaining] = key
+            remaining += ((key - smallest) >> shift) == np.uint64(at)
+        count, k = remaining, k - above
     return _select_kth(work, count, k)
 
 
 @njit_cached()
 def _choose_bins(keys: Any) -> Any:
     """The least key, and by how many bits its differences from the others are cut to number the bins."""
-    least, most = keys[0], keys[0]
+    smallest, largest = keys[0], keys[0]
     for key in keys:
-        least, most = min(least, key), max(most, key)
+        smallest, largest = min(smallest, key), max(largest, key)
     shift = np.uint64(0)
-    while (most - least) >> shift >= np.uint64(BINS):
+    while (largest - smallest) >> shift >= np.uint64(BINS):
         shift += np.uint64(1)
-    return least, shift
+    return smallest, shift
 
 
 @njit_cached()
 def _select_kth(work: Any, count: int, k: int) -> Any:
     """The same of a few, which are moved about."""
-    low, high, wanted = 0, count - 1, count - k
+    low, high, target = 0, count - 1, count - k
     while low < high:
         pivot = _find_median(work[low], work[(low + high) // 2], work[high])
-        left, right = low, high
-        while left <= right:
-            while work[left] < pivot:
-                left += 1
-            while work[right] > pivot:
-                right -= 1
-            if left <= right:
-                work[left], work[right] = work[right], work[left]
-                left += 1
-                right -= 1
-        if wanted <= right:
-            high = right
-        elif wanted >= left:
-            low = left
+        lower, upper = low, high
+        while lower <= upper:
+            while work[lower] < pivot:
+                lower += 1
+            while work[upper] > pivot:
+                upper -= 1
+            if lower <= upper:
+                work[lower], work[upper] = work[upper], work[lower]
+                lower += 1
+                upper -= 1
+        if target <= upper:
+            high = upper
+        elif target >= lower:
+            low = lower
         else:
             break
-    return work[wanted]
+    return work[target]
 
 
 @njit_cached()
-def keep_above(keys: Any, count: int, least: Any) -> int:
+def keep_above(keys: Any, count: int, bound: Any) -> int:
     """Move the keys that are not below `least` to the front; how many they are."""
-    kept = 0
+    size = 0
     for place in range(count):
         key = keys[place]
-        if key >= least:
-            keys[kept] = key
-            kept += 1
-    return kept
+        if key >= bound:
+            keys[size] = key
+            size += 1
+    return size
 
 
 @njit_cached()
@@ -131,11 +131,47 @@ def grow_keys(keys: Any, count: int) -> Any:
     """The keys, in twice the space where half of it is taken (many equal scores: none of them can go)."""
     if 2 * count <= len(keys):
         return keys
-    more = np.empty(2 * len(keys), dtype=np.uint64)
-    more[:count] = keys[:count]
-    return more
+    grown = np.empty(2 * len(keys), dtype=np.uint64)
+    grown[:count] = keys[:count]
+    return grown
 
 
 @njit_cached()
 def _find_median(a: Any, b: Any, c: Any) -> Any:
     return max(min(a, b), min(max(a, b), c))
+
+
+@njit_cached()
+def rank_scores(scores: Any, places: Any, order: Any, top_scores: Any) -> bool:
+    """Fill `order` with where the best are and `found` with what they score; whether some of these are equal.
+
+    Equal ones go by place. Where fewer have scores than are wanted, the next follow: -inf.
+    """
+    keys, k = _select_best_keys(scores, len(order)), len(order)
+    keys.sort()
+    count, ties = len(keys), False
+    ranking = np.empty(count, dtype=np.int64)
+    for number in range(count):
+        index = np.int64(LAST_ROW - (keys[count - 1 - number] & LAST_ROW))
+        slot = number
+        while slot and scores[ranking[slot - 1]] == scores[index] and places[ranking[slot - 1]] > places[index]:
+            ranking[slot] = ranking[slot - 1]
+            slot -= 1
+        ranking[slot] = index
+        ties = ties or (number > 0 and keys[count - number] >> 32 == keys[count - 1 - number] >> 32)
+    for number in range(k):
+        order[number] = ranking[number] if number < count else number
+        top_scores[number] = scores[ranking[number]] if number < count else -np.inf
+    return ties
+
+
+@njit_cached()
+def _select_best_keys(scores: Any, k: int) -> Any:
+    """Keys of the k best, and of all that score as the last of them: the score above, the position below."""
+    keys, count = np.empty(len(scores), dtype=np.uint64), len(scores)
+    bits = (scores + np.float32(0)).view(np.uint32)  # -0 becomes 0
+    for place in range(count):
+        keys[place] = make_key(bits[place], place)
+    if count > k:
+        count = keep_above(keys, count, find_kth_largest(keys, count, k) & ~LAST_ROW)
+    return keys[:count]

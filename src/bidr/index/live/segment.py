@@ -52,7 +52,7 @@ class OpenSegment:
 
     def codes(self, places: Rows) -> Codes:
         """The codes of some places, one number a byte: a copy."""
-        return self.reader.candidates.codes(places)
+        return self.reader.candidates.unpack_codes(places)
 
     def passing(self, asked: Filter) -> Bits:
         """Which places pass a filter, a bit each."""

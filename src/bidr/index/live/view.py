@@ -232,7 +232,7 @@ class LiveCandidates:
                 scores.append(found)
                 rows.append(np.where(places < 0, -1, places + part.start) if part.start else places)
         if len(self._in_log):
-            tables = view.parts[0].open.reader.candidates.tables(as_queries(queries))
+            tables = view.parts[0].open.reader.candidates.compute_tables(as_queries(queries))
             found = code_scores(tables, view.memory.codes[self._in_log])
             scores.append(found)
             rows.append(np.broadcast_to(view.start + self._in_log, found.shape))

@@ -28,31 +28,31 @@ def compute_max_links(words: int) -> int:
 @njit_cached()
 def count_link_bits(difference: int) -> int:
     """How many bits a difference takes."""
-    size = PIECE_BITS + 1
+    bits = PIECE_BITS + 1
     while difference >> PIECE_BITS:
         difference >>= PIECE_BITS
-        size += PIECE_BITS + 1
-    return size
+        bits += PIECE_BITS + 1
+    return bits
 
 
 @njit_cached()
 def write_links(groups: Any, words: Any) -> None:
     """Put ascending numbers, for which there is room, into words that are 0."""
-    before, at = -1, U(0)
+    previous, at = -1, U(0)
     for group in groups:
-        size = U(count_link_bits(group - before))
-        more = size // STEP - ONE
-        code = (U(group - before) << (more + ONE)) | ((ONE << more) - ONE)
+        size = U(count_link_bits(group - previous))
+        extra_pieces = size // STEP - ONE
+        code = (U(group - previous) << (extra_pieces + ONE)) | ((ONE << extra_pieces) - ONE)
         words[at >> WORD] |= code << (at & LAST_BIT)
         if (at & LAST_BIT) + size > WORD_BITS:
             words[(at >> WORD) + ONE] |= code >> (WORD_BITS - (at & LAST_BIT))
-        before, at = group, at + size
+        previous, at = group, at + size
 
 
 @njit_cached()
 def read_links(words: Any, start: int, width: int, groups: Any) -> int:
     """Put the numbers that are in `width` of the words, from one on, into `groups`; how many they are."""
-    first, at, end, group, found = U(start), U(0), U(64 * width), np.int64(-1), 0
+    first, at, end, group, count = U(start), U(0), U(64 * width), np.int64(-1), 0
     while at + STEP <= end:
         word, shift = first + (at >> WORD), at & LAST_BIT
         code = words[word] >> shift
@@ -63,6 +63,6 @@ def read_links(words: Any, start: int, width: int, groups: Any) -> int:
         pieces = U(trailing_zeros(~code)) + ONE
         group += np.int64((code >> pieces) & ((ONE << (PIECE * pieces)) - ONE))
         at += STEP * pieces
-        groups[found] = group
-        found += 1
-    return found
+        groups[count] = group
+        count += 1
+    return count

@@ -55,19 +55,22 @@ def make_decoder(codebooks: Codebooks, codes: Codes) -> Decode:
     They are tens of megabytes at a time: new memory for them would cost as much as filling it.
     """
     if len(codebooks.rotation) > codebooks.dim:
-        return lambda places: np.ascontiguousarray(in_query_space(codebooks, codes[places]), dtype=np.float32)
-    words, room = np.ascontiguousarray(codebooks.centroids, dtype=np.float32), [np.empty((0, 0), dtype=np.float32)]
+        return lambda positions: np.ascontiguousarray(in_query_space(codebooks, codes[positions]), dtype=np.float32)
+    codewords, buffer = (
+        np.ascontiguousarray(codebooks.centroids, dtype=np.float32),
+        [np.empty((0, 0), dtype=np.float32)],
+    )
 
-    def decode(places: Any) -> Floats:
-        wanted = np.ascontiguousarray(codes[places])
-        if len(room[0]) < len(wanted):
-            room[0] = np.empty((len(wanted), len(codebooks.rotation)), dtype=np.float32)
-        return cast(Floats, _decode(words, wanted, room[0]))
+    def decode(positions: Any) -> Floats:
+        selected = np.ascontiguousarray(codes[positions])
+        if len(buffer[0]) < len(selected):
+            buffer[0] = np.empty((len(selected), len(codebooks.rotation)), dtype=np.float32)
+        return cast(Floats, _decode(codewords, selected, buffer[0]))
 
     return decode
 
 
-def choose_links(codebooks: Codebooks, codes: Codes, near: int, first: int = 0) -> Iterator[LinkCandidates]:
+def choose_links(codebooks: Codebooks, codes: Codes, neighbors: int, first_group: int = 0) -> Iterator[LinkCandidates]:
     """What each group would link to, (some, NOTED); codes stand by place.
 
     near:  how many nearest documents each document chooses from.
@@ -75,29 +78,33 @@ def choose_links(codebooks: Codebooks, codes: Codes, near: int, first: int = 0) 
     """
     decode, count = make_decoder(codebooks, codes), len(codes)
     means = np.stack([decode(slice(start, start + PIECE)).mean(axis=0) for start in range(0, count, PIECE)])
-    visited = min(-(-POOL_FACTOR * near // PIECE), len(means))
-    for start in range(GROUP * first, count, ROWS_PER_RANGE):
-        own = np.arange(start, min(start + ROWS_PER_RANGE, count))
-        pieces = select_pieces(means, np.arange(start // PIECE, own[-1] // PIECE + 1), visited)
-        places = (PIECE * pieces[:, None] + np.arange(PIECE)).ravel()
-        places = places[places < count]
-        vectors = decode(places)
-        at = np.searchsorted(places, own)
-        scores = np.ascontiguousarray(multiply(vectors, ColumnPanels(vectors[at])).T)
-        scores[np.arange(len(own)), at] = -np.inf
-        best = _select_best(scores, min(near, len(places) - 1))
-        noted = np.full((count_groups(len(own)), MAX_CANDIDATES), EMPTY, dtype=np.int32)
+    piece_count = min(-(-POOL_FACTOR * neighbors // PIECE), len(means))
+    for start in range(GROUP * first_group, count, ROWS_PER_RANGE):
+        rows = np.arange(start, min(start + ROWS_PER_RANGE, count))
+        pieces = select_pieces(means, np.arange(start // PIECE, rows[-1] // PIECE + 1), piece_count)
+        positions = (PIECE * pieces[:, None] + np.arange(PIECE)).ravel()
+        positions = positions[positions < count]
+        vectors = decode(positions)
+        own_places = np.searchsorted(positions, rows)
+        scores = np.ascontiguousarray(multiply(vectors, ColumnPanels(vectors[own_places])).T)
+        scores[np.arange(len(rows)), own_places] = -np.inf
+        nearest = _select_best(scores, min(neighbors, len(positions) - 1))
+        candidates = np.full((count_groups(len(rows)), MAX_CANDIDATES), EMPTY, dtype=np.int32)
         _record_candidates(
-            places[::GROUP] // GROUP, at[::GROUP] // GROUP, best, _choose_diverse(vectors, scores, best), noted
+            positions[::GROUP] // GROUP,
+            own_places[::GROUP] // GROUP,
+            nearest,
+            _choose_diverse(vectors, scores, nearest),
+            candidates,
         )
-        yield noted
+        yield candidates
 
 
-def select_pieces(means: Floats, mine: Any, count: int) -> Any:
+def select_pieces(means: Floats, own_pieces: Any, count: int) -> Any:
     """So many pieces, ascending, nearest to one of some, which are among them."""
-    nearness = multiply(means, ColumnPanels(means[mine])).max(axis=1)
-    nearness[mine] = np.inf
-    return np.sort(np.argpartition(-nearness, count - 1)[:count])
+    scores = multiply(means, ColumnPanels(means[own_pieces])).max(axis=1)
+    scores[own_pieces] = np.inf
+    return np.sort(np.argpartition(-scores, count - 1)[:count])
 
 
 def count_groups(count: int) -> int:
@@ -111,141 +118,143 @@ def count_nodes(count: int) -> int:
 
 
 @njit_cached()
-def _decode(words: Any, codes: Any, room: Any) -> Any:
-    books, _, width = words.shape
+def _decode(codewords: Any, codes: Any, buffer: Any) -> Any:
+    books, _, width = codewords.shape
     for row in range(len(codes)):
         for book in range(books):
-            word = words[book, codes[row, book]]
+            codeword = codewords[book, codes[row, book]]
             for place in range(width):
-                room[row, book * width + place] = word[place]
-    return room[: len(codes)]
+                buffer[row, book * width + place] = codeword[place]
+    return buffer[: len(codes)]
 
 
 @njit_cached()
-def _select_best(scores: Any, count: int) -> Any:
+def _select_best(scores: Any, k: int) -> Any:
     """Where the largest of each row are, best first, of equal ones the first.
 
     A sample tells what they are likely to reach: only those that do are sorted.
     """
-    best, likely = np.empty((len(scores), count), dtype=np.int64), np.empty(scores.shape[1], dtype=np.int64)
-    expected = count / SAMPLE_EVERY
+    best, likely = np.empty((len(scores), k), dtype=np.int64), np.empty(scores.shape[1], dtype=np.int64)
+    expected = k / SAMPLE_EVERY
     rank = int(expected + SAMPLE_DEVIATIONS * expected**0.5) + 1
     for row in range(len(scores)):
         sample = scores[row, ::SAMPLE_EVERY].copy()
-        least = np.partition(sample, len(sample) - rank)[len(sample) - rank] if rank < len(sample) else -np.inf
-        found = _collect_above(scores[row], least, likely)
-        if found < count:
-            found = _collect_above(scores[row], -np.inf, likely)
-        order = np.argsort(-scores[row][likely[:found]], kind="mergesort")
-        best[row] = likely[order[:count]]
+        threshold = np.partition(sample, len(sample) - rank)[len(sample) - rank] if rank < len(sample) else -np.inf
+        count = _collect_above(scores[row], threshold, likely)
+        if count < k:
+            count = _collect_above(scores[row], -np.inf, likely)
+        order = np.argsort(-scores[row][likely[:count]], kind="mergesort")
+        best[row] = likely[order[:k]]
     return best
 
 
 @njit_cached()
-def _collect_above(scores: Any, least: Any, places: Any) -> int:
+def _collect_above(scores: Any, threshold: Any, places: Any) -> int:
     """Put where scores reach the least among the places; how many do."""
-    found = 0
+    size = 0
     for place in range(len(scores)):
-        places[found] = place
-        found += scores[place] >= least
-    return found
+        places[size] = place
+        size += scores[place] >= threshold
+    return size
 
 
 @njit_cached(reorder_sums=True)
-def _compute_product(vectors: Any, one: int, other: int) -> Any:
+def _compute_product(vectors: Any, first: int, second: int) -> Any:
     total = np.float32(0)
     for place in range(vectors.shape[1]):
-        total += vectors[one, place] * vectors[other, place]
+        total += vectors[first, place] * vectors[second, place]
     return total
 
 
 @njit_cached()
-def _choose_diverse(vectors: Any, scores: Any, best: Any) -> Any:
+def _choose_diverse(vectors: Any, scores: Any, nearest: Any) -> Any:
     """Which of its nearest each document chooses, best first, and -1 where there are no more."""
-    chosen = np.full((len(best), MAX_CHOSEN), -1, dtype=np.int64)
-    for own in range(len(best)):
+    chosen = np.full((len(nearest), MAX_CHOSEN), -1, dtype=np.int64)
+    for document in range(len(nearest)):
         count = 0
-        for row in best[own]:
+        for row in nearest[document]:
             if count == MAX_CHOSEN:
                 break
-            if _is_new(vectors, chosen[own], count, row, np.float32(DIVERSITY_FACTOR) * scores[own, row]):
-                chosen[own, count] = row
+            if _is_new(vectors, chosen[document], count, row, np.float32(DIVERSITY_FACTOR) * scores[document, row]):
+                chosen[document, count] = row
                 count += 1
     return chosen
 
 
 @njit_cached()
-def _is_new(vectors: Any, chosen: Any, count: int, row: int, most: Any) -> bool:
+def _is_new(vectors: Any, chosen: Any, count: int, row: int, limit: Any) -> bool:
     """Whether a document's product with no chosen one exceeds the most that is allowed."""
     for place in range(count):  # noqa: SIM110 - numba is slower at generators
-        if _compute_product(vectors, chosen[place], row) > most:
+        if _compute_product(vectors, chosen[place], row) > limit:
             return False
     return True
 
 
 @njit_cached()
-def _record_candidates(numbers: Any, own: Any, best: Any, chosen: Any, noted: Any) -> None:
+def _record_candidates(group_numbers: Any, places: Any, nearest: Any, chosen: Any, candidates: Any) -> None:
     """Put down what the documents of each group chose, in turn, then what is near to them.
 
     numbers: of the groups in which the documents that were looked at stand; own: which of these are noted for.
     """
-    noted_for = np.full(len(numbers), -1, dtype=np.int64)
-    for group in range(len(own)):
-        noted_for[own[group]] = group
-        mine = slice(GROUP * group, GROUP * group + GROUP)
-        count = _record_new(numbers, noted_for, group, chosen[mine], False, noted[group], 0)
-        _record_new(numbers, noted_for, group, best[mine], True, noted[group], count)
+    recorded_by = np.full(len(group_numbers), -1, dtype=np.int64)
+    for group in range(len(places)):
+        recorded_by[places[group]] = group
+        members = slice(GROUP * group, GROUP * group + GROUP)
+        count = _record_new(group_numbers, recorded_by, group, chosen[members], False, candidates[group], 0)
+        _record_new(group_numbers, recorded_by, group, nearest[members], True, candidates[group], count)
 
 
 @njit_cached()
-def _record_new(numbers: Any, noted_for: Any, group: int, rows: Any, besides: bool, noted: Any, count: int) -> int:
+def _record_new(
+    group_numbers: Any, recorded_by: Any, group: int, rows: Any, is_extra: bool, candidates: Any, count: int
+) -> int:
     for rank in range(rows.shape[1]):
         for row in rows[:, rank]:
-            if row < 0 or noted_for[row // GROUP] == group:
+            if row < 0 or recorded_by[row // GROUP] == group:
                 continue
-            if count == len(noted):
+            if count == len(candidates):
                 return count
-            noted_for[row // GROUP] = group
-            number = numbers[row // GROUP]
-            noted[count] = -1 - number if besides else number
+            recorded_by[row // GROUP] = group
+            number = group_numbers[row // GROUP]
+            candidates[count] = -1 - number if is_extra else number
             count += 1
     return count
 
 
-def pack_links(noted: LinkCandidates, first: int = 0) -> Iterator[Links]:
+def pack_links(candidates: LinkCandidates, first_node: int = 0) -> Iterator[Links]:
     """The links of each node, (some, LINK_WORDS), from one on, as `packed` writes them. noted: what `choose` gave."""
-    starts, choosers, ranks = _collect_choosers(noted)
-    for start in range(GROUPS_PER_NODE * first, len(noted), ROWS_PER_RANGE):
-        stop = min(start + ROWS_PER_RANGE, len(noted))
-        mine = slice(starts[start], starts[stop])
+    starts, choosers, ranks = _collect_choosers(candidates)
+    for start in range(GROUPS_PER_NODE * first_node, len(candidates), ROWS_PER_RANGE):
+        stop = min(start + ROWS_PER_RANGE, len(candidates))
+        chosen_by = slice(starts[start], starts[stop])
         packed = np.zeros((-(-(stop - start) // GROUPS_PER_NODE), LINK_WORDS), dtype=np.uint64)
-        here = np.asarray(noted[start:stop])
+        part = np.asarray(candidates[start:stop])
         _pack(
             start // GROUPS_PER_NODE,
-            here,
+            part,
             starts[start : stop + 1] - starts[start],
-            choosers[mine],
-            ranks[mine],
+            choosers[chosen_by],
+            ranks[chosen_by],
             packed,
         )
         yield packed
 
 
 @njit_cached()
-def _collect_choosers(noted: Any) -> Any:
+def _collect_choosers(candidates: Any) -> Any:
     """Who chose each group: where they begin, their numbers, and how soon they chose it."""
-    starts = np.zeros(len(noted) + 1, dtype=np.int64)
-    for group in range(len(noted)):
-        for other in noted[group]:
+    starts = np.zeros(len(candidates) + 1, dtype=np.int64)
+    for group in range(len(candidates)):
+        for other in candidates[group]:
             if other < 0:
                 break
             starts[other + 1] += 1
     starts = np.cumsum(starts)
     choosers, at = np.empty(starts[-1], dtype=np.int32), starts[:-1].copy()
     ranks = np.empty(starts[-1], dtype=np.uint8)
-    for group in range(len(noted)):
-        for rank in range(noted.shape[1]):
-            other = noted[group, rank]
+    for group in range(len(candidates)):
+        for rank in range(candidates.shape[1]):
+            other = candidates[group, rank]
             if other < 0:
                 break
             choosers[at[other]], ranks[at[other]] = group, rank
@@ -254,38 +263,38 @@ def _collect_choosers(noted: Any) -> Any:
 
 
 @njit_cached()
-def _pack(first: int, noted: Any, starts: Any, choosers: Any, ranks: Any, packed: Any) -> None:
+def _pack(first_node: int, candidates: Any, starts: Any, choosers: Any, ranks: Any, packed: Any) -> None:
     groups = np.empty(MAX_LINKS, dtype=np.int64)
     for number in range(len(packed)):
-        own, used, size = first + number, 0, 0
-        start, stop = GROUPS_PER_NODE * number, min(GROUPS_PER_NODE * number + GROUPS_PER_NODE, len(noted))
-        for rank in range(noted.shape[1]):
-            for other in noted[start:stop, rank]:
+        node, count, size = first_node + number, 0, 0
+        start, stop = GROUPS_PER_NODE * number, min(GROUPS_PER_NODE * number + GROUPS_PER_NODE, len(candidates))
+        for rank in range(candidates.shape[1]):
+            for other in candidates[start:stop, rank]:
                 if other >= 0:
-                    used, size = _add(groups, used, size, other, own)
-        back = slice(starts[start], starts[stop])
-        for place in np.argsort(ranks[back], kind="mergesort"):
-            used, size = _add(groups, used, size, choosers[back][place], own)
-        for rank in range(noted.shape[1]):
-            for other in noted[start:stop, rank]:
+                    count, size = _add(groups, count, size, other, node)
+        chosen_by = slice(starts[start], starts[stop])
+        for place in np.argsort(ranks[chosen_by], kind="mergesort"):
+            count, size = _add(groups, count, size, choosers[chosen_by][place], node)
+        for rank in range(candidates.shape[1]):
+            for other in candidates[start:stop, rank]:
                 if other < 0 and other != EMPTY:
-                    used, size = _add(groups, used, size, -1 - other, own)
-        write_links(groups[:used], packed[number])
+                    count, size = _add(groups, count, size, -1 - other, node)
+        write_links(groups[:count], packed[number])
 
 
 @njit_cached()
-def _add(groups: Any, count: int, size: int, group: int, own: int) -> tuple[int, int]:
+def _add(groups: Any, count: int, size: int, group: int, node: int) -> tuple[int, int]:
     """Put a group among the ascending ones if it is new and there is room; how many they are, and their bits."""
-    at = np.searchsorted(groups[:count], group)
-    if group // GROUPS_PER_NODE == own or (at < count and groups[at] == group):
+    slot = np.searchsorted(groups[:count], group)
+    if group // GROUPS_PER_NODE == node or (slot < count and groups[slot] == group):
         return count, size
-    before = groups[at - 1] if at else -1
-    more = count_link_bits(group - before)
-    if at < count:
-        more += count_link_bits(groups[at] - group) - count_link_bits(groups[at] - before)
-    if size + more > 64 * LINK_WORDS:
+    previous = groups[slot - 1] if slot else -1
+    extra = count_link_bits(group - previous)
+    if slot < count:
+        extra += count_link_bits(groups[slot] - group) - count_link_bits(groups[slot] - previous)
+    if size + extra > 64 * LINK_WORDS:
         return count, size
-    for place in range(count, at, -1):
+    for place in range(count, slot, -1):
         groups[place] = groups[place - 1]
-    groups[at] = group
-    return count + 1, size + more
+    groups[slot] = group
+    return count + 1, size + extra

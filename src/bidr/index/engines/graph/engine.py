@@ -51,14 +51,14 @@ class GraphEngine(CodeEngine):
     """
 
     name = "hnsw"
-    stands_for: int | None = None
+    simulated_count: int | None = None
 
     def __init__(self, store: CodeStore, links: Links, ef: int | None = None) -> None:
         super().__init__(store)
         self.links, self.ef = links, ef
         entries = np.unique(np.linspace(0, store.count - 1, min(ENTRIES, store.count)).astype(np.int64))
         self._entries: Rows = entries
-        self._all = np.zeros(1, dtype=np.int64), np.full(1, store.count, dtype=np.int64)
+        self._all_rows = np.zeros(1, dtype=np.int64), np.full(1, store.count, dtype=np.int64)
 
     @property
     def ram_bytes(self) -> dict[str, int]:
@@ -68,54 +68,58 @@ class GraphEngine(CodeEngine):
         self, queries: Floats, k: int, ef: int | None = None, allowed: Bitmap | None = None
     ) -> tuple[Floats, Rows]:
         """As `Candidates.search`; a walk keeps the best `ef` documents that it met."""
-        tables, words = self.store.tables(as_queries(queries)), as_words(allowed, self.count)
-        there = self.count if allowed is None else count_bits(words)
-        width = max(ef or self.ef or get_default_ef_search(k), k)
+        tables, bitmask = self.store.compute_tables(as_queries(queries)), as_words(allowed, self.count)
+        allowed_count = self.count if allowed is None else count_bits(bitmask)
+        ef_search = max(ef or self.ef or get_default_ef_search(k), k)
         # To meet one allowed document a walk visits as many as stand for it.
-        share = there / self.count
-        scans = there <= k or share * share * (self.stands_for or self.count) < SCANNED_PER_VISIT * width
-        scan = self.store.scan_few if allowed is not None and share < FEW_ALLOWED_SHARE else self.store.scan
+        share = allowed_count / self.count
+        use_scan = (
+            allowed_count <= k or share * share * (self.simulated_count or self.count) < SCANNED_PER_VISIT * ef_search
+        )
+        scan = self.store.scan_sparse if allowed is not None and share < FEW_ALLOWED_SHARE else self.store.scan
 
-        def one(number: int) -> tuple[Floats, Rows]:
+        def search_one(number: int) -> tuple[Floats, Rows]:
             table = tables[number]
-            if not scans:
-                scores, rows = sort_keys(self.walk(table, width, words)[0], k)
+            if not use_scan:
+                scores, rows = sort_keys(self.walk(table, ef_search, bitmask)[0], k)
                 if rows[-1] >= 0:
                     return scores, rows
                 # The walk gave up, or the part of the graph that it could reach was smaller than k.
-            return scan(table, *self._all, k, words)
+            return scan(table, *self._all_rows, k, bitmask)
 
-        return each_query(len(tables), k, one, self.threads)
+        return each_query(len(tables), k, search_one, self.threads)
 
-    def walk(self, table: Floats, width: int, allowed: Words = ALL_ROWS) -> tuple[Keys, int, int]:
+    def walk(self, table: Floats, ef_search: int, allowed: Words = ALL_ROWS) -> tuple[Keys, int, int]:
         """Keys of the best `width` documents that a walk meets, unsorted; how many it compared; groups gone on from.
 
         No keys where the filter goes against the query, and scanning what is allowed is quicker.
         """
-        least, most = 0, self.count
+        min_allowed, max_expanded = 0, self.count
         if len(allowed):
             share = max(count_bits(allowed), 1) / self.count
-            by_chance = share * (len(self._entries) // 4)
-            least = max(0, int(min(MIN_CHANCE_SHARE * by_chance, by_chance - DEVIATIONS * by_chance**0.5)))
-            most = max(math.ceil(PASSED_PER_VIEW * width / share), self.count // SCANNED_PER_PASS)
-        entries, codes = self.store.row_table(table), self.store.codes
-        met: Keys
-        met, compared, passed = walk(codes, entries, self.links, self._entries, STARTS, width, allowed, least, most)
-        if passed < 0:
+            expected = share * (len(self._entries) // 4)
+            min_allowed = max(0, int(min(MIN_CHANCE_SHARE * expected, expected - DEVIATIONS * expected**0.5)))
+            max_expanded = max(math.ceil(PASSED_PER_VIEW * ef_search / share), self.count // SCANNED_PER_PASS)
+        scores, codes = self.store.make_row_table(table), self.store.codes
+        keys: Keys
+        keys, compared, expanded = walk(
+            codes, scores, self.links, self._entries, STARTS, ef_search, allowed, min_allowed, max_expanded
+        )
+        if expanded < 0:
             raise IndexFolderError(f"an index's graph links to documents that are not there; {REBUILD}")
-        return met, compared, passed
+        return keys, compared, expanded
 
 
-def is_graph_faster(count: int, width: int) -> bool:
+def is_graph_faster(count: int, ef_search: int) -> bool:
     """Whether so many documents are walked, and not scanned, with so many in view."""
-    return count >= SCANNED_PER_VISIT * width
+    return count >= SCANNED_PER_VISIT * ef_search
 
 
-def estimate_comparisons(count: int, width: int) -> int:
+def estimate_comparisons(count: int, ef_search: int) -> int:
     """Documents that a walk compares, about: within 15 % of what was counted at 193,000 and a million documents, of
     which 100 to 1,000 were kept in view."""
-    found: float = 17.7 * width**0.5 * count**0.45
-    return min(count, round(found))
+    comparisons: float = 17.7 * ef_search**0.5 * count**0.45
+    return min(count, round(comparisons))
 
 
 def get_default_ef_search(k: int) -> int:
@@ -133,17 +137,17 @@ def build_links(
 
     ef_construction: how widely is looked for near documents.
     """
-    noted: LinkCandidates = np.empty((count_groups(len(codes)), MAX_CANDIDATES), dtype=np.int32)
+    candidates: LinkCandidates = np.empty((count_groups(len(codes)), MAX_CANDIDATES), dtype=np.int32)
     links: Links = np.empty((count_nodes(len(codes)), LINK_WORDS), dtype=np.uint64)
-    done = 0
-    for some in choose_links(codebooks, codes, get_candidate_count(ef_construction)):
-        noted[done : done + len(some)] = some
-        done += len(some)
-        advance(len(some) * GROUP)
-    done = 0
-    for packed in pack_links(noted):
-        links[done : done + len(packed)] = packed
-        done += len(packed)
+    size = 0
+    for batch in choose_links(codebooks, codes, get_candidate_count(ef_construction)):
+        candidates[size : size + len(batch)] = batch
+        size += len(batch)
+        advance(len(batch) * GROUP)
+    size = 0
+    for packed in pack_links(candidates):
+        links[size : size + len(packed)] = packed
+        size += len(packed)
     return links
 
 

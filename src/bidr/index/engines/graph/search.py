@@ -18,7 +18,15 @@ U = np.uint64
 
 @njit_cached()
 def walk(
-    codes: Any, table: Any, links: Any, entries: Any, starts: int, ef: int, allowed: Any, least: int, most: int
+    codes: Any,
+    table: Any,
+    links: Any,
+    entries: Any,
+    starts: int,
+    ef_search: int,
+    allowed: Any,
+    min_allowed: int,
+    max_expanded: int,
 ) -> Any:
     """Keys of the `ef` best allowed documents that a walk meets, unsorted; how many it compared; groups gone on from.
 
@@ -33,88 +41,90 @@ def walk(
     """
     score = np.empty(1, dtype=np.float32)
     bits = score.view(np.uint32)
-    flat, numbers, books = codes.reshape(-1), table.reshape(-1), U(codes.shape[1])
-    near, width, count = links.reshape(-1), links.shape[1], len(codes)
-    seen = np.zeros((count // GROUP + 32) // 32, dtype=np.uint32)
-    ahead, waiting = np.empty(4 * ef + MAX_LINKS + starts, dtype=np.uint64), 0
-    best, kept, compared, passed = np.empty(ef, dtype=np.uint64), 0, len(entries), 0
-    groups, found, there = _select_entry_groups(flat, numbers, books, entries, starts, allowed)
-    if there < least:
-        return best[:0], compared, passed
+    flat, scores, books = codes.reshape(-1), table.reshape(-1), U(codes.shape[1])
+    flat_links, width, count = links.reshape(-1), links.shape[1], len(codes)
+    visited = np.zeros((count // GROUP + 32) // 32, dtype=np.uint32)
+    queue, queue_size = np.empty(4 * ef_search + MAX_LINKS + starts, dtype=np.uint64), 0
+    results, result_count, compared, expanded = np.empty(ef_search, dtype=np.uint64), 0, len(entries), 0
+    groups, group_count, allowed_count = _select_entry_groups(flat, scores, books, entries, starts, allowed)
+    if allowed_count < min_allowed:
+        return results[:0], compared, expanded
     while True:
-        found = _drop_visited(groups, found, seen, flat, U(GROUP) * books, U((count + GROUP - 1) // GROUP))
-        if found < 0:
-            return best[:0], compared, -1
-        if waiting + found > len(ahead):
-            more = np.empty(2 * len(ahead), dtype=np.uint64)
-            more[:waiting] = ahead[:waiting]
-            ahead = more
-        for group in groups[:found]:
-            first = U(0)
+        group_count = _drop_visited(
+            groups, group_count, visited, flat, U(GROUP) * books, U((count + GROUP - 1) // GROUP)
+        )
+        if group_count < 0:
+            return results[:0], compared, -1
+        if queue_size + group_count > len(queue):
+            grown = np.empty(2 * len(queue), dtype=np.uint64)
+            grown[:queue_size] = queue[:queue_size]
+            queue = grown
+        for group in groups[:group_count]:
+            best_key = U(0)
             for row in range(GROUP * group, min(GROUP * group + GROUP, count)):
-                score[0] = score_row(flat, numbers, books, row)
+                score[0] = score_row(flat, scores, books, row)
                 compared += 1
-                met = make_key(bits[0], row)
-                first = max(first, met)
-                if (kept < ef or met > best[0]) and _is_allowed(allowed, row):
-                    kept = _push_bounded(best, kept, met)
-            if kept < ef or first >= best[0]:
-                waiting = _push(ahead, waiting, ~first)
-        if not waiting or (kept == ef and ~ahead[0] < best[0]):
-            return best[:kept], compared, passed
-        if passed == most:
-            return best[:0], compared, passed
-        here = np.int64(LAST_ROW - (~ahead[0] & LAST_ROW)) // NODE
-        waiting = _pop(ahead, waiting)
-        passed += 1
-        found = read_links(near, here * width, width, groups)
+                key = make_key(bits[0], row)
+                best_key = max(best_key, key)
+                if (result_count < ef_search or key > results[0]) and _is_allowed(allowed, row):
+                    result_count = _push_bounded(results, result_count, key)
+            if result_count < ef_search or best_key >= results[0]:
+                queue_size = _push(queue, queue_size, ~best_key)
+        if not queue_size or (result_count == ef_search and ~queue[0] < results[0]):
+            return results[:result_count], compared, expanded
+        if expanded == max_expanded:
+            return results[:0], compared, expanded
+        node = np.int64(LAST_ROW - (~queue[0] & LAST_ROW)) // NODE
+        queue_size = _pop(queue, queue_size)
+        expanded += 1
+        group_count = read_links(flat_links, node * width, width, groups)
 
 
 @njit_cached()
 def _select_entry_groups(
-    flat: Any, numbers: Any, books: Any, entries: Any, starts: int, allowed: Any
+    flat: Any, scores: Any, books: Any, entries: Any, starts: int, allowed: Any
 ) -> tuple[Any, int, int]:
     """The groups of the best entries, with room for those that a group links to; how many of the best quarter may be
     found."""
     score = np.empty(1, dtype=np.float32)
     bits, keys = score.view(np.uint32), np.empty(len(entries), dtype=np.uint64)
     for place in range(len(entries)):
-        score[0] = score_row(flat, numbers, books, entries[place])
+        score[0] = score_row(flat, scores, books, entries[place])
         keys[place] = make_key(bits[0], entries[place])
     keys.sort()
-    groups, found = np.empty(max(starts, MAX_LINKS), dtype=np.int64), 0
+    groups, size = np.empty(max(starts, MAX_LINKS), dtype=np.int64), 0
     for key in keys[-starts:]:
-        groups[found] = np.int64(LAST_ROW - (key & LAST_ROW)) // GROUP
-        found += 1
-    there = 0
+        groups[size] = np.int64(LAST_ROW - (key & LAST_ROW)) // GROUP
+        size += 1
+    allowed_count = 0
     for key in keys[len(keys) - len(keys) // 4 :]:
-        there += _is_allowed(allowed, np.int64(LAST_ROW - (key & LAST_ROW)))
-    return groups, found, there
+        allowed_count += _is_allowed(allowed, np.int64(LAST_ROW - (key & LAST_ROW)))
+    return groups, size, allowed_count
 
 
 @njit_cached()
-def _drop_visited(groups: Any, found: int, seen: Any, flat: Any, size: Any, there: Any) -> int:
+def _drop_visited(groups: Any, group_count: int, visited: Any, flat: Any, size: Any, group_total: Any) -> int:
     """Move the groups that were not met before to the front, and ask memory for their codes; how many they are.
 
     -1 where one is none of those that are there: links come from a file, and decoding all of them takes longer than
     opening it.
     """
-    fresh = 0
-    for number in range(found):
+    kept_count = 0
+    for number in range(group_count):
         group = groups[number]
-        if U(group) >= there:
+        if U(group) >= group_total:
             return -1
         word, bit = group >> 5, ONE << np.uint32(group & 31)
-        if seen[word] & bit:
+        if visited[word] & bit:
             continue
-        seen[word] |= bit
-        groups[fresh] = group
-        fresh += 1
+        visited[word] |= bit
+        groups[kept_count] = group
+        kept_count += 1
         start = U(group) * size
         for line in range(U(0), size, U(CACHE_LINE)):
             prefetch(flat, start + line)
         prefetch(flat, start + size - U(1))
-    return fresh
+    return kept_count
 
 
 @njit_cached()
