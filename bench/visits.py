@@ -49,8 +49,8 @@ def main(
             exact_rows(reader, questions),
             1 << 40,
         )
-        unit = "blocks" if engine.block_centroids else "whole lists"
-        print(f"{reader.count:,} documents, {engine.list_count:,} lists, {unit}")
+        scanned = "blocks" if engine.block_centroids else "whole lists"
+        print(f"{reader.count:,} documents, {engine.list_count:,} lists, {scanned}")
         for within in looked:
             lists.MANY_BLOCKS, lists.LISTS_PER_VISIT = (lists.MANY_BLOCKS, within) if within else (everywhere, 1)
             for many in times:
