@@ -14,17 +14,17 @@ import tyro
 
 from bidr.data.dataset import load
 from bidr.pipeline.open import model_of_index
-from bidr.server.encoding.service import Encoding, QueryService, choose
+from bidr.server.encoding.service import EncodingConfig, QueryService, choose
 
 WAYS = {
-    "torch, one at a time, 1 thread": Encoding(program="torch", batch=1, parallel=1, threads=1),
-    "torch, one at a time, 2 threads": Encoding(program="torch", batch=1, parallel=1, threads=2),
-    "torch, two at a time, 1 thread each": Encoding(program="torch", batch=1, parallel=2, threads=1),
-    "torch, micro-batched": Encoding(program="torch"),
-    "onnx, two at a time": Encoding(program="onnx", batch=1),
-    "onnx, micro-batched": Encoding(program="onnx"),
-    "int8, two at a time": Encoding(program="int8", batch=1),
-    "int8, micro-batched": Encoding(program="int8"),
+    "torch, one at a time, 1 thread": EncodingConfig(program="torch", batch=1, parallel=1, threads=1),
+    "torch, one at a time, 2 threads": EncodingConfig(program="torch", batch=1, parallel=1, threads=2),
+    "torch, two at a time, 1 thread each": EncodingConfig(program="torch", batch=1, parallel=2, threads=1),
+    "torch, micro-batched": EncodingConfig(program="torch"),
+    "onnx, two at a time": EncodingConfig(program="onnx", batch=1),
+    "onnx, micro-batched": EncodingConfig(program="onnx"),
+    "int8, two at a time": EncodingConfig(program="int8", batch=1),
+    "int8, micro-batched": EncodingConfig(program="int8"),
 }
 
 

@@ -15,7 +15,7 @@ from bidr.pipeline.open import model_of_index
 from bidr.search.evaluation import evaluate_run, paired, rank_run
 from bidr.search.searcher import Searcher
 from bidr.search.types import QueryVectors
-from bidr.server.encoding.service import Encoding, QueryService, choose
+from bidr.server.encoding.service import EncodingConfig, QueryService, choose
 
 MEASURES = ("R@10", "R@100", "MRR@10")
 AT_ONCE, N = 16, 1_000
@@ -28,7 +28,7 @@ def main(index: Path, data: str, split: str = "dev", questions: int = 1_000, mod
     searcher = Searcher(LiveIndex.open(index))
     found = {}
     for program in ("onnx", "int8"):
-        encoding = Encoding(program=program)
+        encoding = EncodingConfig(program=program)
         service = QueryService(choose(opened, index, encoding)[0], encoding)
         parts = [
             service.encode_now([query.text for query in asked[at : at + AT_ONCE]])

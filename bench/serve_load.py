@@ -24,7 +24,7 @@ from serving import Server, post, together
 from bidr.errors import IndexFolderError
 from bidr.pipeline.build import build_vectors
 from bidr.quantization.exact_search import top_k
-from bidr.server.worker import pss
+from bidr.server.worker import get_pss
 
 N, K, ROUND = 1_000, 100, 100
 LETS_GO = 60.0
@@ -88,7 +88,7 @@ def memory(asked: argparse.Namespace, index: Path, documents: np.ndarray, querie
             sizes = []
             for _ in range(3 if workers == 1 else 1):
                 load(server, queries, asked.requests, threads=2)
-                sizes.append(sum(map(pss, pids)))
+                sizes.append(sum(map(get_pss, pids)))
             grown = [round((after - before) / 1e6, 3) for before, after in pairwise(sizes)]
             say(f"memory, {workers} workers", pss_mb=[round(size / 1e6, 1) for size in sizes], grown_mb=grown)
             say("  each", **{str(number): shares(each) for number, each in enumerate(pids)})

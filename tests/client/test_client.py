@@ -11,7 +11,7 @@ import pytest
 import bidr
 from bidr.client.client import AsyncClient, Client
 from bidr.client.errors import Conflict, NotAllowed, Rejected, ServiceError, Unavailable
-from bidr.client.requests import answers_of
+from bidr.client.requests import parse_answers
 from bidr.client.retry import Retry
 from bidr.data.types import Document
 from bidr.errors import BidrError, ConfigError, DataError
@@ -202,7 +202,7 @@ def test_words_are_asked_for_as_of_the_local_searcher():
         {"codes_only": True},
     ]
     assert [len(body["texts"]) for body in bodies[3:]] == [2, 2], "what words add is read too"
-    (found,) = answers_of({"results": [{"answers": [ROW | {"word_rank": 4}], "timings": TIMINGS}]})
+    (found,) = parse_answers({"results": [{"answers": [ROW | {"word_rank": 4}], "timings": TIMINGS}]})
     assert found[0].word_rank == 4
     with client(server) as searcher, pytest.raises((TypeError, ValueError)):
         searcher.search("a", lexcal=3)

@@ -18,9 +18,9 @@ from sample_index import clustered, random_codebooks
 
 from bidr.data.types import Document
 from bidr.index.builder.build import build_index
-from bidr.server.app import Service, make_app
-from bidr.server.config import Keys, Settings
-from bidr.server.limits import Limits
+from bidr.server.app import SearchService, make_app
+from bidr.server.config import ApiKeys, ServerConfig
+from bidr.server.limits import RequestLimits
 from bidr.server.worker import open_service
 
 DIM = 16
@@ -41,14 +41,14 @@ def made(folder: Path, count: int = 60, seed: int = 0, **options: object) -> Pat
     return folder
 
 
-def opened(index: Path, **options: object) -> Service:
+def opened(index: Path, **options: object) -> SearchService:
     """The service of one worker, in this process."""
-    service = open_service(Settings(index=index, access_log=False, **{"limits": Limits(), **options}))
+    service = open_service(ServerConfig(index=index, access_log=False, **{"limits": RequestLimits(), **options}))
     service.started = True
     return service
 
 
-def asking(service: Service, **options: object) -> httpx.AsyncClient:
+def asking(service: SearchService, **options: object) -> httpx.AsyncClient:
     transport = httpx.ASGITransport(make_app(service), client=("127.0.0.1", 1))
     return httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1", **options)
 
@@ -95,7 +95,7 @@ def children(pid: int, what: str) -> list[int]:
 
 
 @contextmanager
-def running(index: Path, log: Path, *flags: str, keys: Keys | None = None) -> Iterator[Server]:
+def running(index: Path, log: Path, *flags: str, keys: ApiKeys | None = None) -> Iterator[Server]:
     """A server that is ready; stopped in the end."""
     known = {"BIDR_READ_KEY": keys.read, "BIDR_WRITE_KEY": keys.write} if keys else {}
     source = str(Path(__file__).parents[2] / "src")

@@ -14,11 +14,11 @@ from bidr.index.live.live_index import LiveIndex
 from bidr.search.searcher import Searcher
 from bidr.search.types import QueryVectors
 from bidr.server import app
-from bidr.server.config import Keys
-from bidr.server.document_lookup import Finder
-from bidr.server.limits import Limits
+from bidr.server.config import ApiKeys
+from bidr.server.document_lookup import DocumentLookup
+from bidr.server.limits import RequestLimits
 
-SMALL = Limits(
+SMALL = RequestLimits(
     body=20_000,
     k=50,
     queries=8,
@@ -223,9 +223,9 @@ def test_documents_are_fetched_by_id(service):
 
 def test_fetching_documents_does_not_keep_the_loop(service, monkeypatch):
     threads = []
-    real = Finder.documents
+    real = DocumentLookup.documents
     monkeypatch.setattr(
-        Finder, "documents", lambda *given: (threads.append(threading.current_thread()), real(*given))[1]
+        DocumentLookup, "documents", lambda *given: (threads.append(threading.current_thread()), real(*given))[1]
     )
     assert ask(service, "GET", "/v1/documents?id=doc-1").status_code == 200
     assert threads[0] is not threading.main_thread()
@@ -233,7 +233,7 @@ def test_fetching_documents_does_not_keep_the_loop(service, monkeypatch):
 
 def test_keys(index):
     """Read and write keys; health is for everybody; no key is ever part of an answer."""
-    service = opened(index, keys=Keys(read=READ, write=WRITE), limits=SMALL)
+    service = opened(index, keys=ApiKeys(read=READ, write=WRITE), limits=SMALL)
 
     def status(path, key=None, method="GET", **given):
         headers = {"authorization": key} if key else {}
@@ -262,7 +262,7 @@ def test_without_keys_only_this_machine_asks(service):
 
 
 def test_with_a_write_key_alone_only_this_machine_reads(index):
-    service = opened(index, keys=Keys(write=WRITE))
+    service = opened(index, keys=ApiKeys(write=WRITE))
     assert ask(service, "GET", "/v1/index", headers={"host": "evil.example"}).status_code == 403
     assert ask(service, "GET", "/v1/index", headers={"host": "localhost"}).status_code == 200
     given = {"host": "evil.example", "authorization": f"Bearer {WRITE}"}
@@ -272,22 +272,22 @@ def test_with_a_write_key_alone_only_this_machine_reads(index):
 @pytest.mark.parametrize(
     ("keys", "headers", "status"),
     [
-        (Keys(read=READ), {}, 401),
-        (Keys(read=READ), {"authorization": "Bearer wrong"}, 401),
-        (Keys(read=READ, write=WRITE), {"authorization": f"Bearer {READ}"}, 403),
-        (Keys(), {"host": "evil.example"}, 403),
+        (ApiKeys(read=READ), {}, 401),
+        (ApiKeys(read=READ), {"authorization": "Bearer wrong"}, 401),
+        (ApiKeys(read=READ, write=WRITE), {"authorization": f"Bearer {READ}"}, 403),
+        (ApiKeys(), {"host": "evil.example"}, 403),
     ],
 )
 def test_what_is_refused_counts_for_the_rate(index, monkeypatch, keys, headers, status):
     monkeypatch.setattr("bidr.server.auth.time", SimpleNamespace(monotonic=lambda: 0.0))
-    service = opened(index, keys=keys, limits=Limits(rate=1.0))
+    service = opened(index, keys=keys, limits=RequestLimits(rate=1.0))
     found = [ask(service, "POST", "/v1/documents", headers=headers).status_code for _ in range(3)]
     assert found == [status, 429, 429]
 
 
 def test_rate(index, monkeypatch):
     monkeypatch.setattr("bidr.server.auth.time", SimpleNamespace(monotonic=lambda: 0.0))
-    service = opened(index, limits=Limits(rate=3.0))
+    service = opened(index, limits=RequestLimits(rate=3.0))
     found = [ask(service, "GET", "/v1/index") for _ in range(6)]
     assert [each.status_code for each in found[:3]] == [200] * 3
     assert found[-1].status_code == 429
@@ -296,7 +296,7 @@ def test_rate(index, monkeypatch):
 
 
 def test_a_full_queue_answers_503(index, monkeypatch):
-    service = opened(index, limits=Limits(queue=1), threads=1)
+    service = opened(index, limits=RequestLimits(queue=1), threads=1)
     real, free, refusals = app.search, threading.Event(), []
     monkeypatch.setattr(app, "search", lambda *given: (free.wait(60), real(*given))[1])
 
@@ -320,7 +320,7 @@ def test_a_full_queue_answers_503(index, monkeypatch):
 
 def test_deadline(index, monkeypatch):
     """The answer comes while a thread is still at work, which stops between queries."""
-    service = opened(index, limits=Limits(seconds=0.5), threads=1)
+    service = opened(index, limits=RequestLimits(seconds=0.5), threads=1)
     real, free, done = app.search, threading.Event(), []
 
     def slow(serving, asked, queries, deadline, encode):
@@ -374,7 +374,7 @@ def test_index_ready_and_metrics(service):
 
 def test_vectors_are_counted_that_were_read_not_those_asked_for(index):
     """Fewer pass a filter, or are there, than candidates were asked for; the codes alone read none."""
-    service = opened(index, limits=Limits())
+    service = opened(index, limits=RequestLimits())
 
     def reads(**options):
         before = counted()

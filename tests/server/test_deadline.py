@@ -11,9 +11,9 @@ from bidr.data.types import Document
 from bidr.errors import SearchTimeoutError
 from bidr.index.documents import attribute_columns as attributes
 from bidr.index.live import memtable as memory
-from bidr.server.errors import Late, as_refusal
-from bidr.server.limits import Limits
-from bidr.server.write_batcher import Adding, Writing
+from bidr.server.errors import DeadlineExceeded, to_http_error
+from bidr.server.limits import RequestLimits
+from bidr.server.write_batcher import AddJob, WriteBatcher
 from bidr.utils import deadline
 from bidr.utils.deadline import check_deadline, deadline_scope
 
@@ -24,9 +24,9 @@ CONDITIONS = {"or": [{"n": number} for number in range(200)]}
 def index(tmp_path_factory):
     """With documents in a segment and in the log."""
     folder = made(tmp_path_factory.mktemp("late") / "index")
-    writing = Writing(folder, None, lambda model: None)
+    writing = WriteBatcher(folder, None, lambda model: None)
     new = [Document(f"new-{number}", "", "", {"n": number}) for number in range(200)]
-    assert writing.apply([Adding(new, clustered(200, DIM, 5), True)])[0]["added"] == 200
+    assert writing.apply([AddJob(new, clustered(200, DIM, 5), True)])[0]["added"] == 200
     writing.release()
     return folder
 
@@ -36,13 +36,13 @@ def test_time_is_looked_at_only_where_it_is_said():
     with pytest.raises(SearchTimeoutError), deadline_scope(time.monotonic() - 1):
         check_deadline()
     check_deadline()
-    assert isinstance(as_refusal(SearchTimeoutError("over")), Late)
+    assert isinstance(to_http_error(SearchTimeoutError("over")), DeadlineExceeded)
 
 
 @pytest.mark.parametrize(("where", "name"), [(attributes.Columns, "_mark_values"), (memory, "matches")])
 def test_a_filter_stops_between_its_conditions(index, monkeypatch, capfd, where, name):
     """On the thread of the event loop nothing else could stop it. The clock is that of the search: 10 s a condition."""
-    service = opened(index, limits=Limits(seconds=100), threads=0)
+    service = opened(index, limits=RequestLimits(seconds=100), threads=0)
     real, done = getattr(where, name), []
     monkeypatch.setattr(deadline, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + 10 * len(done)))
 

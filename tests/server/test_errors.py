@@ -9,10 +9,10 @@ import pytest
 from sample_server import DIM, READ, WRITE, asking, made, opened, said_well
 
 from bidr.server.asgi import BINARY, JSON
-from bidr.server.config import Keys
-from bidr.server.document_endpoint import Documents
-from bidr.server.errors import Refused, describe
-from bidr.server.limits import Limits
+from bidr.server.config import ApiKeys
+from bidr.server.document_endpoint import DocumentEndpoint
+from bidr.server.errors import HTTPError, to_error_body
+from bidr.server.limits import RequestLimits
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +22,7 @@ def index(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def service(index):
-    return opened(index, limits=Limits(body=20_000, k=50, queries=8, rate=0))
+    return opened(index, limits=RequestLimits(body=20_000, k=50, queries=8, rate=0))
 
 
 def ask(service, method, path, **given):
@@ -36,7 +36,7 @@ def ask(service, method, path, **given):
 DEEP = "lists within lists"  # more than Python's own JSON can write
 
 
-def as_json(value):
+def make_json_response(value):
     return json.dumps(value).replace(f'"{DEEP}"', "[" * 1000 + "]" * 1000)
 
 
@@ -63,7 +63,7 @@ JUNK = (None, True, "5", -1, 1.5, [], {}, [None], {"a": True}, "it's", DEEP)
 )
 def test_every_refusal_says_it_all_in_the_words_of_json(service, body):
     """What is wrong, what was given, what was expected, what to do: null, true and double quotes, as clients write."""
-    said_well(ask(service, "POST", "/v1/search", content=as_json(body), headers={"content-type": JSON}))
+    said_well(ask(service, "POST", "/v1/search", content=make_json_response(body), headers={"content-type": JSON}))
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_so_does_every_other(service, method, path, given):
 
 @pytest.mark.parametrize("key", [None, "a-key-that-nobody-has", READ])
 def test_so_does_the_doorkeeper(index, key):
-    service = opened(index, keys=Keys(read=READ, write=WRITE), limits=Limits(rate=1))
+    service = opened(index, keys=ApiKeys(read=READ, write=WRITE), limits=RequestLimits(rate=1))
     headers = {"authorization": f"Bearer {key}"} if key else {}
     for _ in range(3):
         said_well(ask(service, "POST", "/v1/documents", json={"documents": []}, headers=headers))
@@ -119,20 +119,20 @@ def test_so_does_the_doorkeeper(index, key):
 )
 def test_so_do_documents(service, documents):
     for replace in (False, "yes"):
-        with pytest.raises(Refused) as caught:
+        with pytest.raises(HTTPError) as caught:
             asyncio.run(documents_of(service, {"documents": documents, "replace": replace}))
-        said_well(httpx.Response(caught.value.status, json=describe(caught.value)))
+        said_well(httpx.Response(caught.value.status, json=to_error_body(caught.value)))
 
 
 async def documents_of(service, body):
     """Through the handler that adds, for a server that may write; nothing here is ever written."""
     asked = service.documents
-    writing = Documents(service.steady, service.on_thread, asked.served, asked.limits, asked.metrics, object())
+    writing = DocumentEndpoint(service.steady, service.on_thread, asked.served, asked.limits, asked.metrics, object())
 
     class Given:
         notes: ClassVar[dict] = {}
 
         async def body(self, *types):
-            return as_json(body).encode()
+            return make_json_response(body).encode()
 
     await writing.add(Given())

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 from sample_server import made, running
 
-from bidr.server.graceful_shutdown import left, shut, turn_away
+from bidr.server.graceful_shutdown import accept_pending, reject_connections, stop_accepting
 from bidr.server.worker import drain
 
 REQUEST = b"GET /livez HTTP/1.1\r\nhost: localhost\r\n\r\n"
@@ -28,16 +28,16 @@ def test_whoever_has_connected_is_answered_and_nobody_else_can(listening):
     clients = [socket.create_connection(listening.getsockname()) for _ in range(20)]
     for client in clients[:15]:  # some have not said yet what they want
         client.sendall(REQUEST)
-    shut(listening)
+    stop_accepting(listening)
     with pytest.raises(TimeoutError):
         socket.create_connection(listening.getsockname(), timeout=0.3)
-    waiting = left(listening)
+    waiting = accept_pending(listening)
     assert len(waiting) == 20
     address = listening.getsockname()
     listening.close()
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(address, timeout=5)
-    away = threading.Thread(target=turn_away, args=(waiting,))
+    away = threading.Thread(target=reject_connections, args=(waiting,))
     away.start()
     for client in clients:
         answer = http.client.HTTPResponse(client)
@@ -51,7 +51,7 @@ def test_whoever_has_connected_is_answered_and_nobody_else_can(listening):
 def test_a_client_that_never_reads_is_not_waited_for(listening):
     client = socket.create_connection(listening.getsockname())
     started = time.monotonic()
-    turn_away(left(listening), 0.2)
+    reject_connections(accept_pending(listening), 0.2)
     assert time.monotonic() - started < 20
     client.close()
 

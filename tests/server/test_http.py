@@ -12,10 +12,10 @@ import pytest
 from sample_server import READ, WRITE, ask, document, made, opened, running, said_well, vector
 
 from bidr.errors import ConfigError
-from bidr.server.config import Keys, Settings, check
-from bidr.server.connections import Connections, raise_file_limit
+from bidr.server.config import ApiKeys, ServerConfig, validate_config
+from bidr.server.connections import ConnectionTable, raise_file_limit
 from bidr.server.http_protocol import LONGEST_HEAD
-from bidr.server.limits import Limits
+from bidr.server.limits import RequestLimits
 
 OPEN_PATHS = ("/", "/readyz", "/livez", "/openapi.json", "/page/server.js", "/nothing", "/metrics", "/v1/index")
 POST = b"POST /v1/search HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
@@ -43,7 +43,7 @@ def keyless(index):
 @pytest.fixture(scope="module")
 def writing(index):
     """Only writing needs a key."""
-    return opened(index, keys=Keys(write=WRITE))
+    return opened(index, keys=ApiKeys(write=WRITE))
 
 
 def address_of(server):
@@ -205,8 +205,8 @@ def test_no_path_answers_to_a_foreign_name(server, keyless, writing, path):
 
 def test_with_a_read_key_names_can_be_said_and_addresses_always_pass(index):
     """A probe of an orchestrator asks by address."""
-    keyed = opened(index, keys=Keys(read=READ))
-    named = opened(index, keys=Keys(read=READ), allowed_hosts=("search.example",))
+    keyed = opened(index, keys=ApiKeys(read=READ))
+    named = opened(index, keys=ApiKeys(read=READ), allowed_hosts=("search.example",))
     proxied = opened(index, allowed_hosts=("search.example",))
     for host, expected in (
         ("evil.example", (200, 403, 403)),
@@ -222,9 +222,9 @@ def test_with_a_read_key_names_can_be_said_and_addresses_always_pass(index):
             assert tuple(found) == expected, (host, path)
     for wrong in ("http://a.example", "a.example:80", "A.example", ""):
         with pytest.raises(ConfigError, match="allowed-hosts"):
-            check(Settings(index=index, allowed_hosts=(wrong,)))
-    settings = Settings(index=index, allowed_hosts=("search.example", "::1"))
-    assert Settings.from_bytes(check(settings).to_bytes()) == settings
+            validate_config(ServerConfig(index=index, allowed_hosts=(wrong,)))
+    settings = ServerConfig(index=index, allowed_hosts=("search.example", "::1"))
+    assert ServerConfig.parse_binary_search(validate_config(settings).to_bytes()) == settings
 
 
 @pytest.mark.parametrize(
@@ -286,7 +286,7 @@ def test_a_page_of_another_site_does_not_write(server):
 
 
 def test_pages_behind_a_proxy_write_under_an_allowed_name(index):
-    service = opened(index, keys=Keys(read=READ, write=WRITE), allowed_hosts=("search.example",))
+    service = opened(index, keys=ApiKeys(read=READ, write=WRITE), allowed_hosts=("search.example",))
     for origin, status in (("https://search.example", 415), ("https://evil.example", 403)):
         headers = {"origin": origin, "authorization": f"Bearer {WRITE}"}
         service.documents.link = object()
@@ -296,15 +296,15 @@ def test_pages_behind_a_proxy_write_under_an_allowed_name(index):
 @pytest.mark.parametrize("path", OPEN_PATHS)
 @pytest.mark.parametrize("method", ["GET", "HEAD", "PUT"])
 def test_every_path_counts_for_the_rate(index, path, method):
-    for keys in (Keys(), Keys(read=READ)):
-        service = opened(index, keys=keys, limits=Limits(rate=0.1))
+    for keys in (ApiKeys(), ApiKeys(read=READ)):
+        service = opened(index, keys=keys, limits=RequestLimits(rate=0.1))
         found = [ask(service, method, path).status_code for _ in range(3)]
         assert found[0] != 429
         assert found[1:] == [429, 429]
 
 
 def test_probes_are_counted_apart_from_other_requests(index):
-    service = opened(index, limits=Limits(rate=0.1))
+    service = opened(index, limits=RequestLimits(rate=0.1))
     assert [ask(service, "GET", path).status_code for path in ("/", "/", "/livez", "/livez")] == [200, 429, 200, 429]
 
 
@@ -383,7 +383,7 @@ class Made:
 
 
 def test_the_longest_idle_connection_of_the_address_with_most_gives_way():
-    table = Connections(4)
+    table = ConnectionTable(4)
     a, b, c = Made("one"), Made("two"), Made("two")
     d = Made("two")
     for each in (a, b, c, d):
@@ -404,7 +404,7 @@ def test_the_longest_idle_connection_of_the_address_with_most_gives_way():
 def test_a_table_never_forgets_how_many_are_open():
     """Whatever happens in whichever order, and only idle ones are closed."""
     choose = random.Random(0)
-    table, known, busy = Connections(8), [], set()
+    table, known, busy = ConnectionTable(8), [], set()
     for _ in range(5_000):
         what = choose.choice(("add", "add", "idle", "busy", "remove"))
         if what == "add":

@@ -6,9 +6,9 @@ import socket
 import httpx
 from sample_server import made, opened
 
-from bidr.server.http_protocol import Together
-from bidr.server.limits import Limits
-from bidr.server.worker import server_of
+from bidr.server.http_protocol import CoalescingTransport
+from bidr.server.limits import RequestLimits
+from bidr.server.worker import make_uvicorn_server
 
 
 class Sent:
@@ -32,7 +32,7 @@ def told(*turns):
     sent = Sent()
 
     async def go():
-        together = Together(sent, asyncio.get_running_loop())
+        together = CoalescingTransport(sent, asyncio.get_running_loop())
         for turn in turns:
             turn(together)
             await asyncio.sleep(0)
@@ -65,7 +65,7 @@ def test_nothing_is_lost_when_it_is_closed():
 
 def test_more_connections_than_may_be_open_are_told_to_come_again(tmp_path):
     """While requests are answered on all of them; afterwards an idle one is closed for a new one."""
-    service = opened(made(tmp_path / "index"), limits=Limits(connections=2))
+    service = opened(made(tmp_path / "index"), limits=RequestLimits(connections=2))
     real, go_on, at_work = service.index, asyncio.Event(), []
 
     async def slow(call):
@@ -77,7 +77,7 @@ def test_more_connections_than_may_be_open_are_told_to_come_again(tmp_path):
 
     async def go():
         listening = socket.create_server(("127.0.0.1", 0))
-        server = server_of(service)
+        server = make_uvicorn_server(service)
         serving = asyncio.create_task(server.serve(sockets=[listening]))
         url = f"http://127.0.0.1:{listening.getsockname()[1]}/v1/index"
         clients = [httpx.AsyncClient() for _ in range(4)]

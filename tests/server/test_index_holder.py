@@ -18,15 +18,15 @@ from bidr.index.live.types import Coded
 from bidr.index.live.verify import describe_live
 from bidr.index.live.writer import LiveWriter
 from bidr.index.storage.manifest import ModelStamp
-from bidr.server.document_lookup import Finder
-from bidr.server.index_holder import Served, describe
-from bidr.server.limits import Limits
+from bidr.server.document_lookup import DocumentLookup
+from bidr.server.index_holder import IndexHolder, describe_index
+from bidr.server.limits import RequestLimits
 from bidr.server.worker import Worker
 
 
 def test_a_rebuild_is_taken_up_and_old_answers_stay_whole(tmp_path):
     index = made(tmp_path / "index", seed=1)
-    served = Served(index, None, lambda model: None)
+    served = IndexHolder(index, None, lambda model: None)
     before = served.now
     made(index, count=90, seed=2)
     assert served.look()
@@ -125,7 +125,7 @@ def test_the_log_says_what_readyz_does_not(tmp_path, capfd):
 
 def test_a_model_is_kept_for_as_long_as_a_request_may_take(tmp_path, monkeypatch):
     """Those that began with it end with it."""
-    service = opened(made(tmp_path / "index"), limits=Limits(seconds=300.0))
+    service = opened(made(tmp_path / "index"), limits=RequestLimits(seconds=300.0))
     timers = []
     monkeypatch.setattr(threading, "Timer", lambda seconds, work: timers.append(seconds) or SimpleNamespace(start=int))
     before = replace(service.served.now, service=SimpleNamespace(close=None))
@@ -140,7 +140,7 @@ def test_a_model_is_kept_for_as_long_as_a_request_may_take(tmp_path, monkeypatch
 def test_what_cannot_be_taken_up_is_not_tried_all_the_time(tmp_path, monkeypatch):
     """Every try opens a model; a state that is new is tried at once."""
     index = made(tmp_path / "index")
-    served = Served(index, None, lambda model: None)
+    served = IndexHolder(index, None, lambda model: None)
     tries, real = [], served._taken_up
     monkeypatch.setattr(served, "_taken_up", lambda *given: (tries.append(1), real(*given))[1])
     made(index, seed=3, model=ModelStamp("of-another", str(tmp_path / "nowhere")))
@@ -160,9 +160,9 @@ def test_ram_is_what_inspect_says_with_the_log_counted_once(tmp_path):
     new = [Document("new", "", "text")]
     with LiveWriter(index, lambda documents, vectors: Coded(BOOKS.encode(vectors), vectors, np.zeros(1))) as writer:
         writer.add(new, np.array([vector(1)], dtype=np.float32))
-    served = Served(index, None, lambda model: None)
+    served = IndexHolder(index, None, lambda model: None)
     assert served.now.view.memory.bytes > 0
-    told, inspected = describe(served, {}), describe_live(served.now.view)
+    told, inspected = describe_index(served, {}), describe_live(served.now.view)
     assert told["ram_bytes"] == sum(inspected["ram_bytes"].values())
     assert told["ram_bytes_per_document"] == inspected["ram_bytes_per_document"]["total"]
     assert {"codes", "codebooks", "checksums", "seen blocks", "log"} <= inspected["ram_bytes"].keys()
@@ -170,7 +170,7 @@ def test_ram_is_what_inspect_says_with_the_log_counted_once(tmp_path):
 
 def test_a_state_is_followed_while_ids_are_looked_up_in_another_thread(tmp_path):
     """Which opens tables of ids that the newer state takes over."""
-    served = Served(made(tmp_path / "index"), None, lambda model: None)
+    served = IndexHolder(made(tmp_path / "index"), None, lambda model: None)
     view, segment = served.now.view, served.now.view.parts[0].open.segment
 
     class Key(tuple):
@@ -181,13 +181,13 @@ def test_a_state_is_followed_while_ids_are_looked_up_in_another_thread(tmp_path)
         __hash__ = tuple.__hash__
 
     here = (segment.name, segment.xxh3)
-    finder = Finder(view, {Key(here): None, Key(("of", "before")): None})
+    finder = DocumentLookup(view, {Key(here): None, Key(("of", "before")): None})
     assert list(finder.following(view)._names) == [here]
 
 
 def test_a_damaged_state_is_not_taken_up(tmp_path):
     index = made(tmp_path / "index")
-    served = Served(index, None, lambda model: None)
+    served = IndexHolder(index, None, lambda model: None)
     made(index, seed=3)
     codes = index / "000002" / "codes.npy"
     codes.write_bytes(codes.read_bytes()[:-1] + b"\xff")
@@ -195,4 +195,4 @@ def test_a_damaged_state_is_not_taken_up(tmp_path):
     assert "codes.npy" in (served.trouble or "")
     assert served.now.generation == 1
     with pytest.raises(IndexFolderError):
-        Served(index, None, lambda model: None)
+        IndexHolder(index, None, lambda model: None)

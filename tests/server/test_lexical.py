@@ -10,10 +10,10 @@ from sample_text_index import words_index
 
 import bidr
 from bidr.server.app import make_app
-from bidr.server.limits import Limits
+from bidr.server.limits import RequestLimits
 
 ASKED = ["the clock sings below the river", "d17 piano", "a candle beyond the door 233"]
-LIMITS = Limits(candidates=150, reads=400, queries=8)
+LIMITS = RequestLimits(candidates=150, reads=400, queries=8)
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ import random
 import prometheus_client
 
 from bidr.search.types import Timings
-from bidr.server.metrics import COUNTS, MOST_UNSETTLED, SECONDS, Metrics, observe
+from bidr.server.metrics import COUNTS, MOST_UNSETTLED, SECONDS, Metrics, observe_many
 
 
 def samples(registry):
@@ -20,8 +20,8 @@ def test_many_at_once_are_each_observed():
     one, all_ = (prometheus_client.Histogram("h", "h", buckets=SECONDS, registry=registry) for registry in registries)
     for value in values:
         one.observe(value)
-    observe(all_, values, SECONDS)
-    observe(all_, [], SECONDS)
+    observe_many(all_, values, SECONDS)
+    observe_many(all_, [], SECONDS)
     alone, together = map(samples, registries)
     created = ("h_created",)
     assert alone.keys() == together.keys()
@@ -32,9 +32,9 @@ def test_what_was_counted_is_told():
     metrics = Metrics()
     metrics.queue = lambda: 7
     for number in range(3):
-        metrics.searched(2, 100, Timings(0.0, 1.5, 0.25, 0.25))
-        metrics.answered("/v1/search", 200, 0.004)
-        metrics.answered("/v1/search" if number else "other", 422, 0.001)
+        metrics.record_search(2, 100, Timings(0.0, 1.5, 0.25, 0.25))
+        metrics.record_request("/v1/search", 200, 0.004)
+        metrics.record_request("/v1/search" if number else "other", 422, 0.001)
     for _ in range(2):  # told again, not counted again
         text = metrics.render()[0].decode()
         for line in (
@@ -57,6 +57,6 @@ def test_what_was_counted_is_told():
 def test_what_is_not_settled_stays_small():
     metrics = Metrics()
     for _ in range(3 * MOST_UNSETTLED):
-        metrics.searched(1, 1, Timings())
-        metrics.answered("/v1/search", 200, 0.001)
+        metrics.record_search(1, 1, Timings())
+        metrics.record_request("/v1/search", 200, 0.001)
     assert max(len(metrics._answered), len(metrics._searched)) < MOST_UNSETTLED

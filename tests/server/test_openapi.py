@@ -3,12 +3,12 @@
 import pytest
 
 from bidr.server.document_endpoint import LARGEST_NUMBER, _document
-from bidr.server.errors import Invalid
+from bidr.server.errors import InvalidRequest
 
 
 @pytest.mark.parametrize("value", [1e308, -1e19, LARGEST_NUMBER + 1])
 def test_numbers_beyond_the_documented_limit_are_refused(value):
-    with pytest.raises(Invalid, match='attribute "n"'):
+    with pytest.raises(InvalidRequest, match='attribute "n"'):
         _document(0, {"id": "a", "attributes": {"n": value}})
 
 

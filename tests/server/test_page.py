@@ -5,7 +5,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from browser import CHROMIUM, DRIVER, browser
-from sample_server import READ, Keys, running
+from sample_server import READ, ApiKeys, running
 from sample_text_index import words_index
 
 pytestmark = [
@@ -27,13 +27,13 @@ def server(index, tmp_path_factory):
         yield found
 
 
-class Page:
+class SearchPage:
     """The page, and what tests do with it."""
 
     def __init__(self, driver, url: str) -> None:
         self.driver, self.url = driver, url
 
-    def open(self, query: str = "") -> "Page":
+    def open(self, query: str = "") -> "SearchPage":
         self.driver.get(f"{self.url}/{query}")
         self.until("return !document.getElementById('index').hidden || !document.getElementById('trouble').hidden")
         return self
@@ -85,7 +85,7 @@ def driver():
 
 @pytest.fixture
 def page(driver, server):
-    return Page(driver, server.url)
+    return SearchPage(driver, server.url)
 
 
 def test_a_search_shows_where_each_answer_was_among_the_candidates(page):
@@ -142,7 +142,7 @@ def test_codes_alone_can_be_put_away_and_back_goes_back(page):
 
 
 def test_the_keyboard_is_enough(page):
-    from selenium.webdriver.common.keys import Keys as Key
+    from selenium.webdriver.common.keys import ApiKeys as Key
 
     page.open(f"?q={QUESTION.replace(' ', '+')}")
     page.settled(10)
@@ -206,8 +206,8 @@ def test_texts_are_never_markup(page):
 
 
 def test_a_key_is_asked_for_where_one_is_needed(driver, index, tmp_path):
-    with running(index, tmp_path / "log", keys=Keys(read=READ)) as found:
-        page = Page(driver, found.url).open(f"?q={QUESTION.replace(' ', '+')}")
+    with running(index, tmp_path / "log", keys=ApiKeys(read=READ)) as found:
+        page = SearchPage(driver, found.url).open(f"?q={QUESTION.replace(' ', '+')}")
         assert page.texts("#trouble h2") == ["This index needs a key"]
         page.js(
             "const form = document.querySelector('#trouble form'); form.querySelector('input').value = arguments[0];"
@@ -219,7 +219,7 @@ def test_a_key_is_asked_for_where_one_is_needed(driver, index, tmp_path):
 
 def test_a_phone_shows_everything_without_scrolling_sideways(server):
     with browser(360, 740) as phone:
-        page = Page(phone, server.url)
+        page = SearchPage(phone, server.url)
         for query in ("", f"?q={QUESTION.replace(' ', '+')}", f"?q={QUESTION.replace(' ', '+')}&codes=1"):
             page.open(query)
             if query:
@@ -233,12 +233,12 @@ def test_a_phone_shows_everything_without_scrolling_sideways(server):
 
 
 def test_the_dark_is_dark_by_the_system_or_by_the_switch(server):
-    def brightness(page: Page) -> float:
+    def brightness(page: SearchPage) -> float:
         colour = page.js("return getComputedStyle(document.body).backgroundColor")
         return sum(map(int, re.findall(r"\d+", colour)[:3])) / 3
 
     with browser(dark=True) as found:
-        page = Page(found, server.url).open()
+        page = SearchPage(found, server.url).open()
         assert brightness(page) < 60
         assert page.js("return document.getElementById('theme').getAttribute('aria-pressed')") == "true"
         page.js("document.getElementById('theme').click()")

@@ -13,9 +13,9 @@ import pytest
 from sample_server import READ, children, document, made, running, vector
 
 from bidr.errors import ConfigError
-from bidr.server.config import Keys, Settings, check, read_keys
-from bidr.server.limits import Limits
-from bidr.server.worker import pss
+from bidr.server.config import ApiKeys, ServerConfig, load_api_keys, validate_config
+from bidr.server.limits import RequestLimits
+from bidr.server.worker import get_pss
 
 
 def answers(client: httpx.Client, asked: list[float], **body: object) -> list[str]:
@@ -101,11 +101,11 @@ def test_a_slow_body_and_a_slow_head_are_cut(server):
 
 
 def test_a_body_of_60_megabytes_takes_no_memory(server):
-    before = sum(map(pss, server.workers()))
+    before = sum(map(get_pss, server.workers()))
     with server.client() as client:
         found = client.post("/v1/search", content=bytes(60 << 20), headers={"content-type": "application/json"})
     assert (found.status_code, "200000 bytes" in found.text) == (413, True)
-    assert sum(map(pss, server.workers())) - before < 8 << 20
+    assert sum(map(get_pss, server.workers())) - before < 8 << 20
 
 
 def test_workers_share_the_codes(server):
@@ -158,7 +158,7 @@ def test_nothing_fails_while_the_index_and_the_workers_are_replaced(server):
     """A rebuild of the whole index while it is added to without a pause, then every worker drained and replaced."""
     with Load(server) as load, server.client() as client:
         generation = client.get("/readyz").json()["generation"]
-        with Adding(server) as adding:
+        with AddJob(server) as adding:
             _until(lambda: adding.done > 5)
             made(server.index, seed=5)
             added = adding.done
@@ -174,7 +174,7 @@ def test_nothing_fails_while_the_index_and_the_workers_are_replaced(server):
     assert load.failed == adding.failed == []
 
 
-class Adding(Load):
+class AddJob(Load):
     """Documents from several threads, all the time. While another program writes, they are refused for a while."""
 
     def _run(self) -> None:
@@ -207,7 +207,7 @@ def test_a_worker_or_writer_that_is_killed_comes_back(server):
 def test_drain(tmp_path):
     """Told to stop under load, the server answers what has begun, closes connections in good order, and ends with 0."""
     flags = ["--limit.rate=0", "--workers=1"]
-    with running(made(tmp_path / "index"), tmp_path / "log", *flags, keys=Keys(read=READ)) as server:
+    with running(made(tmp_path / "index"), tmp_path / "log", *flags, keys=ApiKeys(read=READ)) as server:
         outcomes: list[object] = []
         headers = {"authorization": f"Bearer {READ}"}
 
@@ -235,15 +235,15 @@ def test_drain(tmp_path):
 def test_what_cannot_be_served_is_said(tmp_path):
     index = made(tmp_path / "index")
     with pytest.raises(ConfigError, match="no read key"):
-        check(Settings(index=index, host="0.0.0.0"))
+        validate_config(ServerConfig(index=index, host="0.0.0.0"))
     with pytest.raises(ConfigError, match="needs a write key"):
-        check(Settings(index=index, host="0.0.0.0", writable=True, keys=Keys(read=READ)))
-    check(Settings(index=index, host="::1", writable=True))
+        validate_config(ServerConfig(index=index, host="0.0.0.0", writable=True, keys=ApiKeys(read=READ)))
+    validate_config(ServerConfig(index=index, host="::1", writable=True))
     with pytest.raises(ConfigError, match=r"limit\.queue: given 0, expected 1"):
-        Limits(queue=0)
+        RequestLimits(queue=0)
     short = tmp_path / "keys"
     short.write_text("read short\n")
     with pytest.raises(ConfigError, match="16 or more"):
-        read_keys(short)
+        load_api_keys(short)
     short.write_text("# ours\nread " + READ + "\n")
-    assert read_keys(short).read == READ
+    assert load_api_keys(short).read == READ

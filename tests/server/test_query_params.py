@@ -2,32 +2,32 @@
 
 import pytest
 
-from bidr.server.errors import Invalid
-from bidr.server.limits import Limits
-from bidr.server.query_params import MOST_KNOWN, Reading, Rules
+from bidr.server.errors import InvalidRequest
+from bidr.server.limits import RequestLimits
+from bidr.server.query_params import MOST_KNOWN, RequestParser, ValidationContext
 
-RULES = Rules(Limits(k=50, candidates=60), candidates=40, dim=4)
+RULES = ValidationContext(RequestLimits(k=50, candidates=60), candidates=40, dim=4)
 
 
 def test_the_same_again():
-    reading = Reading(RULES)
+    reading = RequestParser(RULES)
     first = reading.said(b"k=5&text=false")
     assert first.options == (5, 40, None, False, False, None, 0, 0.0)
     assert reading.said(b"k=5&text=false") is first
     assert reading.said(b"k=6").options[0] == 6
-    assert Reading(RULES._replace(candidates=9)).said(b"k=5&text=false").options[1] == 9
+    assert RequestParser(RULES._replace(candidates=9)).said(b"k=5&text=false").options[1] == 9
 
 
 @pytest.mark.parametrize("raw", [b"k=51", b"k", b"k=1&k=2", b"a=1", b"text=yes", b"filter={", b"lexical=61", b"k=\xff"])
 def test_what_was_refused_is_refused_again(raw):
-    reading = Reading(RULES)
+    reading = RequestParser(RULES)
     for _ in range(2):
-        with pytest.raises(Invalid):
+        with pytest.raises(InvalidRequest):
             reading.said(raw)
 
 
 def test_what_is_remembered_is_little():
-    reading = Reading(RULES)
+    reading = RequestParser(RULES)
     for number in range(2 * MOST_KNOWN):
         assert reading.said(f"model={number}".encode()).options[5] == str(number)
         reading.said(b"model=" + b"x" * 10_000)

@@ -8,14 +8,14 @@ from sample_server import made, opened
 
 from bidr.errors import ConfigError
 from bidr.server.app import make_app
-from bidr.server.limits import Limits
+from bidr.server.limits import RequestLimits
 
 BODY, BODIES, PART = 1 << 20, 4 << 20, 1 << 16
 
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory):
-    return opened(made(tmp_path_factory.mktemp("bodies") / "index"), limits=Limits(body=BODY, bodies=BODIES))
+    return opened(made(tmp_path_factory.mktemp("bodies") / "index"), limits=RequestLimits(body=BODY, bodies=BODIES))
 
 
 async def sending(app, size: int, last: asyncio.Event) -> tuple[int, dict[bytes, bytes]]:
@@ -66,4 +66,4 @@ def test_many_bodies_at_once_take_bounded_memory(service):
 
 def test_a_body_that_may_be_sent_must_fit():
     with pytest.raises(ConfigError, match=r"limit\.bodies: given 1000, expected limit\.body"):
-        Limits(bodies=1_000)
+        RequestLimits(bodies=1_000)

@@ -6,12 +6,12 @@ import numpy as np
 import orjson
 import pytest
 
-from bidr.server.response import Numbers, body_of, result_of
+from bidr.server.response import HitColumns, render_body, render_result
 
 HARD = ['",\n  "', "\\", "é\u2028", ",", "", "null", 'tab\tquote"', "]}"]
 
 
-def as_dictionaries(numbers: Numbers, documents: Any) -> list[dict[str, Any]]:
+def as_dictionaries(numbers: HitColumns, documents: Any) -> list[dict[str, Any]]:
     scores, ranks, code_scores, word_ranks = (None if each is None else each.tolist() for each in numbers)
     ids, titles, texts, attributes = documents
     return [
@@ -36,11 +36,11 @@ def test_the_same_bytes_as_dictionaries(count: int, given: int) -> None:
     random = np.random.default_rng(count)
     scores, code_scores = random.standard_normal((2, count)).astype(np.float32)
     words = random.integers(0, 9, count) if given & 1 else None
-    numbers = Numbers(scores, random.integers(1, 1_000, count), code_scores, words)
+    numbers = HitColumns(scores, random.integers(1, 1_000, count), code_scores, words)
     texts = [None, *HARD][:count] if given & 2 else None
     attributes = [None, {"a": [1, "x,\n"], "b": {"c": 0.1}}, *HARD][:count] if given & 4 else None
     documents = (HARD[:count], texts, texts, attributes)
     timings = {"encode": 0.0, "total": 0.1234}
-    body = body_of([result_of(numbers, documents, timings)] * 2, 7)
+    body = render_body([render_result(numbers, documents, timings)] * 2, 7)
     one = {"answers": as_dictionaries(numbers, documents), "timings": timings}
     assert body == orjson.dumps({"results": [one, one], "generation": 7})

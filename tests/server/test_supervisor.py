@@ -11,8 +11,8 @@ from bidr.cli.serve import Serve
 from bidr.errors import ConfigError
 from bidr.index.engines import shared_memory as shared
 from bidr.server import supervisor as module
-from bidr.server.config import Keys, Settings
-from bidr.server.encoding import Encoding
+from bidr.server.config import ApiKeys, ServerConfig
+from bidr.server.encoding import EncodingConfig
 from bidr.server.supervisor import Supervisor
 
 
@@ -44,16 +44,16 @@ class Process:
 @pytest.fixture
 def renewed(tmp_path, monkeypatch):
     """A supervisor of two workers and a writer, and the keys that it reads when told to."""
-    monkeypatch.setattr(module, "Child", Process)
-    keys = [Keys()]
+    monkeypatch.setattr(module, "ChildProcess", Process)
+    keys = [ApiKeys()]
 
     def again(settings):
         if isinstance(keys[0], Exception):
             raise keys[0]
-        return Settings(index=settings.index, keys=keys[0], runtime=settings.runtime)
+        return ServerConfig(index=settings.index, keys=keys[0], runtime=settings.runtime)
 
     (tmp_path / "metrics").mkdir()
-    made = Supervisor(Settings(index=tmp_path / "index", workers=2, runtime=tmp_path), None, again)
+    made = Supervisor(ServerConfig(index=tmp_path / "index", workers=2, runtime=tmp_path), None, again)
     made.workers, made.writer = [made._start("worker"), made._start("worker")], made._start("writer")
     for child in (*made.workers, made.writer):
         child.comes_up()
@@ -77,10 +77,10 @@ def test_keys_that_cannot_be_read_leave_everything_as_it_was(renewed, capfd):
 
 def test_a_second_renewal_leaves_no_worker_with_the_keys_of_the_first(renewed):
     made, keys = renewed
-    keys[0] = Keys(read="of the first renewal")
+    keys[0] = ApiKeys(read="of the first renewal")
     renew(made)
     late = made._coming
-    keys[0] = Keys(read="of the second renewal")
+    keys[0] = ApiKeys(read="of the second renewal")
     renew(made)
     assert late.signals == [signal.SIGTERM]
     for _ in range(2):
@@ -162,4 +162,4 @@ def test_defaults_where_the_system_does_not_say_which_cores_are_ours(monkeypatch
     """As on macOS."""
     monkeypatch.delattr("os.sched_getaffinity", raising=False)
     monkeypatch.setattr("os.cpu_count", lambda: 3)
-    assert (Encoding().parallel, Serve(index=Path("index")).threads) == (2, 3)
+    assert (EncodingConfig().parallel, Serve(index=Path("index")).threads) == (2, 3)

@@ -17,22 +17,22 @@ from bidr.index.storage import commit as generation
 from bidr.index.storage.commit import only_writer
 from bidr.server import runtime_dir as runtime
 from bidr.server import write_batcher as writing_module
-from bidr.server.config import Settings
-from bidr.server.document_lookup import Finder
-from bidr.server.errors import Internal
-from bidr.server.framing import error_fields, error_of
-from bidr.server.worker import service_of
-from bidr.server.write_batcher import Adding, Deleting, Writing
-from bidr.server.writer_process import Desk
+from bidr.server.config import ServerConfig
+from bidr.server.document_lookup import DocumentLookup
+from bidr.server.errors import InternalError
+from bidr.server.framing import decode_error, encode_error
+from bidr.server.worker import make_encoder
+from bidr.server.write_batcher import AddJob, DeleteJob, WriteBatcher
+from bidr.server.writer_process import WriteServer
 
 
 def jobs(count):
-    return [Adding([Document(f"d{number}", "", "")], np.ones((1, 2), np.float32), True) for number in range(count)]
+    return [AddJob([Document(f"d{number}", "", "")], np.ones((1, 2), np.float32), True) for number in range(count)]
 
 
 @pytest.mark.parametrize(("error", "tries"), [(StorageError("disk full"), 1), (DataError("one is wrong"), 4)])
 def test_additions_are_tried_one_by_one_only_where_that_can_help(tmp_path, monkeypatch, error, tries):
-    writing, tried = Writing(tmp_path, None, lambda model: None), []
+    writing, tried = WriteBatcher(tmp_path, None, lambda model: None), []
 
     def failing(group):
         tried.append(group)
@@ -47,14 +47,14 @@ def test_steady_writing_keeps_no_build_from_the_index(tmp_path, monkeypatch):
     """Jobs come without a pause, so the writer is never idle; it lets go because the build waits."""
     monkeypatch.setattr(generation, "WAIT", 10.0)
     index = made(tmp_path / "index")
-    writing, stop, outcomes = Writing(index, None, lambda model: None), threading.Event(), []
+    writing, stop, outcomes = WriteBatcher(index, None, lambda model: None), threading.Event(), []
 
     def steadily():
         for number in count():
             if stop.is_set():
                 return writing.release()
             rows = np.ones((1, 16), np.float32)
-            outcomes.extend(writing.apply([Adding([Document(f"d{number}", "", "")], rows, True)]))
+            outcomes.extend(writing.apply([AddJob([Document(f"d{number}", "", "")], rows, True)]))
 
     adding = threading.Thread(target=steadily)
     adding.start()
@@ -73,11 +73,11 @@ def test_steady_writing_keeps_no_build_from_the_index(tmp_path, monkeypatch):
 def test_jobs_wait_together_for_another_writer(tmp_path, monkeypatch):
     """Not each of them in its turn."""
     index = made(tmp_path / "index")
-    writing = Writing(index, None, lambda model: None)
+    writing = WriteBatcher(index, None, lambda model: None)
     monkeypatch.setattr(writing_module, "PATIENCE", 1.0)
     started = time.monotonic()
     with only_writer(index):
-        outcomes = writing.apply([Deleting([f"doc-{number}"], True) for number in range(20)])
+        outcomes = writing.apply([DeleteJob([f"doc-{number}"], True) for number in range(20)])
     assert len(outcomes) == 20
     assert all("another writer has this index" in str(outcome) for outcome in outcomes)
     assert time.monotonic() - started < 10
@@ -85,7 +85,7 @@ def test_jobs_wait_together_for_another_writer(tmp_path, monkeypatch):
     with ExitStack() as held:
         held.enter_context(only_writer(index))
         threading.Timer(0.2, held.close).start()
-        assert writing.apply([Deleting(["doc-1"], True)])[0]["deleted"] == 1
+        assert writing.apply([DeleteJob(["doc-1"], True)])[0]["deleted"] == 1
     writing.release()
 
 
@@ -98,32 +98,32 @@ def until(holds, seconds=120):
 
 def test_what_was_deleted_is_not_there_by_id(tmp_path):
     index = made(tmp_path / "index")
-    writing = Writing(index, None, lambda model: None)
-    first, second = writing.apply([Deleting(["doc-40", "doc-3"], False), Deleting(["doc-41", "doc-40"], True)])
+    writing = WriteBatcher(index, None, lambda model: None)
+    first, second = writing.apply([DeleteJob(["doc-40", "doc-3"], False), DeleteJob(["doc-41", "doc-40"], True)])
     assert (first["deleted"], second["deleted"]) == (2, 1)
-    assert writing.apply([Deleting(["doc-3"], False)])[0].status == 404
+    assert writing.apply([DeleteJob(["doc-3"], False)])[0].status == 404
     writing.release()
-    finder = Finder(LiveIndex.open(index).latest())
+    finder = DocumentLookup(LiveIndex.open(index).latest())
     assert finder.find(["doc-3", "doc-4", "doc-40", "doc-41", "doc-42"]) == {"doc-4": 4, "doc-42": 42}
 
 
 def test_hundreds_added_by_text_are_looked_at_for_drift(tmp_path):
     """Documents of the index, which have vectors, are then encoded again beside those that were added."""
     index = words_index(tmp_path)
-    settings = Settings(index=index)
-    writing = Writing(index, None, lambda model: service_of(settings, model))
+    settings = ServerConfig(index=index)
+    writing = WriteBatcher(index, None, lambda model: make_encoder(settings, model))
     new = [Document(f"new-{number}", "", f"the boat sings below the piano {number}") for number in range(300)]
-    assert [found["added"] for found in writing.apply([Adding(new, None, True)])] == [300]
-    assert writing.apply([Adding(new[:2], None, True)])[0]["replaced"] == 2
+    assert [found["added"] for found in writing.apply([AddJob(new, None, True)])] == [300]
+    assert writing.apply([AddJob(new[:2], None, True)])[0]["replaced"] == 2
     writing.release()
 
 
 def test_a_fault_of_the_writer_is_the_servers_fault(tmp_path, monkeypatch, capfd):
-    writing = Writing(tmp_path, None, lambda model: None)
+    writing = WriteBatcher(tmp_path, None, lambda model: None)
     monkeypatch.setattr(writing, "apply", lambda given: 1 / 0)
-    (outcome,) = Desk(writing, 8, 1.0)._apply(jobs(1))
-    told = error_of(error_fields(outcome))  # as the worker gets it
-    assert (type(told), told.status) == (Internal, 500)
+    (outcome,) = WriteServer(writing, 8, 1.0)._apply(jobs(1))
+    told = decode_error(encode_error(outcome))  # as the worker gets it
+    assert (type(told), told.status) == (InternalError, 500)
     assert "ZeroDivisionError" in capfd.readouterr().err
 
 
@@ -133,7 +133,7 @@ def test_a_server_that_starts_does_not_remove_the_folder_of_another_that_starts(
     real, others = runtime.tempfile.mkdtemp, []
 
     def start():
-        with runtime.runtime_folder():
+        with runtime.create_runtime_dir():
             pass
 
     def meanwhile(**given):
@@ -145,7 +145,7 @@ def test_a_server_that_starts_does_not_remove_the_folder_of_another_that_starts(
         return made
 
     monkeypatch.setattr(runtime.tempfile, "mkdtemp", meanwhile)
-    with runtime.runtime_folder() as folder:
+    with runtime.create_runtime_dir() as folder:
         others[0].join(60)
         assert not others[0].is_alive()
         assert (folder / runtime.LOCK).exists()

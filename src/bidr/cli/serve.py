@@ -8,9 +8,9 @@ import tyro
 
 from bidr.cli.base import OptionalFile, OptionalFolder, Shown, Verb
 from bidr.errors import MissingExtraError
-from bidr.server.encoding.config import Encoding
-from bidr.server.limits import Limits
 from bidr.utils.system import available_cpus
+from bidr.server.encoding.config import EncodingConfig
+from bidr.server.limits import RequestLimits
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,8 +42,8 @@ class Serve(Verb):
     """Names under which the server is reached, beside localhost, as a proxy or a browser says them."""
     access_log: bool = True
     """A line of JSON on standard error for every request."""
-    limit: Limits = field(default_factory=Limits)
-    encoding: Encoding = field(default_factory=Encoding)
+    limit: RequestLimits = field(default_factory=RequestLimits)
+    encoding: EncodingConfig = field(default_factory=EncodingConfig)
 
     def run(self) -> Shown:
         try:
@@ -56,11 +56,11 @@ class Serve(Verb):
             raise MissingExtraError("bidr serve", error.name or "fastapi", "serve") from error
         from dataclasses import replace
 
-        from bidr.server.config import Settings, check, read_keys
+        from bidr.server.config import ServerConfig, load_api_keys, validate_config
         from bidr.server.supervisor import supervise
 
-        settings = check(
-            Settings(
+        settings = validate_config(
+            ServerConfig(
                 index=self.index,
                 model=self.model,
                 host=self.host,
@@ -71,10 +71,10 @@ class Serve(Verb):
                 drain=self.drain,
                 access_log=self.access_log,
                 allowed_hosts=self.allowed_hosts,
-                keys=read_keys(self.keys),
+                keys=load_api_keys(self.keys),
                 limits=self.limit,
                 encoding=self.encoding,
             )
         )
-        supervise(settings, lambda before: check(replace(before, keys=read_keys(self.keys))))
+        supervise(settings, lambda before: validate_config(replace(before, keys=load_api_keys(self.keys))))
         return Shown(f"{self.index}: stopped", {"index": str(self.index)})

@@ -9,12 +9,12 @@ from typing import Any, Self, TypeVar, Unpack, overload
 
 import numpy.typing as npt
 
-from bidr.client.requests import Asking, Question, Reply, Steps
+from bidr.client.requests import Reply, RequestBuilder, RequestSteps, SearchParams
 from bidr.client.retry import Retry
-from bidr.client.transport import attempts
 from bidr.data.types import Document, to_python_scalar
 from bidr.errors import ConfigError, MissingExtraError
 from bidr.search.types import Answers, Options, QueryVectors, Texts
+from bidr.client.transport import make_attempts
 from bidr.utils.array_types import Floats
 
 T = TypeVar("T")
@@ -46,7 +46,7 @@ class _Settings:
     ) -> None:
         if not isinstance(url, str) or not url.startswith(("http://", "https://")):
             raise ConfigError(f"url: given {url!r}, expected one such as {URL}; a folder is opened by bidr.open_index")
-        self.url, self._retry, self._asking = url.rstrip("/"), retry or Retry(), Asking()
+        self.url, self._retry, self._asking = url.rstrip("/"), retry or Retry(), RequestBuilder()
         self.candidates, self.lexical, self.lexical_weight = candidates, lexical, lexical_weight
         headers = {"authorization": f"Bearer {key}"} if key else {}
         self._given: dict[str, Any] = {"base_url": self.url, "timeout": timeout, "headers": headers, **options}
@@ -55,11 +55,11 @@ class _Settings:
         """What `search_vectors` found, as it is: a local searcher makes answers of it here."""
         return found
 
-    def _question(self, k: int, candidates: int | None, options: Options) -> Question:
-        usual = Question(k, self.candidates, lexical=self.lexical, lexical_weight=self.lexical_weight)
+    def _question(self, k: int, candidates: int | None, options: Options) -> SearchParams:
+        usual = SearchParams(k, self.candidates, lexical=self.lexical, lexical_weight=self.lexical_weight)
         given: dict[str, Any] = {"candidates": candidates, **options}
         asked = usual._replace(**{name: value for name, value in given.items() if value is not None})
-        return Question(*map(to_python_scalar, asked))
+        return SearchParams(*map(to_python_scalar, asked))
 
 
 class Client(_Settings):
@@ -124,8 +124,8 @@ class Client(_Settings):
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
 
-    def _run(self, steps: Steps[T]) -> T:
-        broken, sending = _httpx().TransportError, attempts(steps, self._retry, self.url)
+    def _run(self, steps: RequestSteps[T]) -> T:
+        broken, sending = _httpx().TransportError, make_attempts(steps, self._retry, self.url)
         try:
             attempt = next(sending)
             while True:
@@ -216,9 +216,9 @@ class AsyncClient(_Settings):
             self._ending = _close_with_loop(self._http)
             await anext(self._ending)
 
-    async def _run(self, steps: Steps[T]) -> T:
+    async def _run(self, steps: RequestSteps[T]) -> T:
         await self._open()
-        broken, sending = _httpx().TransportError, attempts(steps, self._retry, self.url)
+        broken, sending = _httpx().TransportError, make_attempts(steps, self._retry, self.url)
         try:
             attempt = next(sending)
             while True:

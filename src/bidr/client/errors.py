@@ -32,7 +32,7 @@ class Unavailable(ServiceError, IndexFolderError):
 KINDS: dict[int, type[ServiceError]] = {401: NotAllowed, 403: NotAllowed, 409: Conflict}
 
 
-def error_of(status: int, body: Any) -> ServiceError:
+def to_service_error(status: int, body: Any) -> ServiceError:
     """The error that an answer tells of."""
     found = body.get("error") if isinstance(body, dict) else None
     told: dict[str, Any] = found if isinstance(found, dict) else {}

@@ -34,12 +34,12 @@ class Request(NamedTuple):
     again: bool = True
 
 
-Steps = Generator[Request, Reply, T]
+RequestSteps = Generator[Request, Reply, T]
 NUMBERS = Answer._fields[:5]
 INDEX = Request("GET", "/v1/index")
 
 
-class Question(NamedTuple):
+class SearchParams(NamedTuple):
     """What all queries of a search have in common."""
 
     k: int = 10
@@ -55,28 +55,28 @@ class Question(NamedTuple):
         return {name: value for name, value in self._asdict().items() if name == "k" or value != usual[name]}
 
 
-class Asking:
+class RequestBuilder:
     """Operations on one server. What it allows is asked once, when something larger than one query is sent."""
 
     def __init__(self) -> None:
         self._about: Reply | None = None
 
-    def index(self) -> Steps[Reply]:
+    def index(self) -> RequestSteps[Reply]:
         self._about = yield INDEX
         return self._about
 
-    def by_texts(self, texts: Sequence[str], question: Question) -> Steps[list[Answers]]:
+    def by_texts(self, texts: Sequence[str], question: SearchParams) -> RequestSteps[list[Answers]]:
         found: list[Answers] = []
         texts = validate_query_texts(texts)
         quoted = [json.dumps(text) for text in texts]
         rest = as_json({"texts": [], **question.fields()})[len('{"texts": [') :]
         for part in (yield from self._parts([len(text) + 2 for text in quoted], len(rest.encode()), question)):
             body = ('{"texts": [' + ", ".join(quoted[part]) + rest).encode()
-            found += as_many((yield Request("POST", "/v1/search", body=body)), len(quoted[part]))
+            found += parse_search_reply((yield Request("POST", "/v1/search", body=body)), len(quoted[part]))
         return found
 
-    def by_vectors(self, queries: QueryVectors | npt.ArrayLike, question: Question) -> Steps[list[Answers]]:
-        rows, found = one_side(queries), []
+    def by_vectors(self, queries: QueryVectors | npt.ArrayLike, question: SearchParams) -> RequestSteps[list[Answers]]:
+        rows, found = to_query_rows(queries), []
         params = question.fields() | {"dim": rows.shape[1]}  # by their bytes alone, wide rows are more rows
         if "filter" in params:
             params["filter"] = as_json(params["filter"])
@@ -84,10 +84,10 @@ class Asking:
             params["codes_only"] = "true"
         for part in (yield from self._parts([rows[:1].nbytes] * len(rows), 0, question)):
             body, kind = rows[part].tobytes(), "application/octet-stream"
-            found += as_many((yield Request("POST", "/v1/search", params, body, kind)), len(rows[part]))
+            found += parse_search_reply((yield Request("POST", "/v1/search", params, body, kind)), len(rows[part]))
         return found
 
-    def add(self, documents: Sequence[Document], vectors: Floats | None, replace: bool) -> Steps[int]:
+    def add(self, documents: Sequence[Document], vectors: Floats | None, replace: bool) -> RequestSteps[int]:
         documents = validate_documents(documents)
         rows: list[dict[str, Any]] = [_fields(document) for document in documents]
         given = None if vectors is None else as_array(vectors, "vectors")
@@ -99,13 +99,13 @@ class Asking:
         start = b'{"replace": false, "documents": [' if not replace else b'{"documents": ['
         bodies = [as_json(row).encode() for row in rows]
         limits = yield from self._limits()
-        for part in grouped([len(body) + 1 for body in bodies], limits["documents"], BODY_SHARE * limits["body"]):
+        for part in split_batches([len(body) + 1 for body in bodies], limits["documents"], BODY_SHARE * limits["body"]):
             body = start + b",".join(bodies[part]) + b"]}"
             done = yield Request("POST", "/v1/documents", body=body, again=replace)
             count += int(done["added"]) + int(done["replaced"])
         return count
 
-    def delete(self, ids: Collection[str], missing_ok: bool) -> Steps[int]:
+    def delete(self, ids: Collection[str], missing_ok: bool) -> RequestSteps[int]:
         count = 0
         # Deleted twice is not found the second time: only where that is allowed may it be sent again.
         for part in (yield from self._named(ids)):
@@ -113,26 +113,26 @@ class Asking:
             count += int((yield Request("DELETE", "/v1/documents", params, again=missing_ok))["deleted"])
         return count
 
-    def get(self, ids: Collection[str]) -> Steps[dict[str, Document]]:
+    def get(self, ids: Collection[str]) -> RequestSteps[dict[str, Document]]:
         found: dict[str, Document] = {}
         for part in (yield from self._named(ids)):
             reply = yield Request("GET", "/v1/documents", part)
             found |= {row["id"]: _document(row) for row in reply["documents"]}
         return found
 
-    def _limits(self) -> Steps[dict[str, Any]]:
+    def _limits(self) -> RequestSteps[dict[str, Any]]:
         about = self._about or (yield from self.index())
         limits: dict[str, Any] = about["limits"]
         return limits
 
-    def _named(self, ids: Collection[str]) -> Steps[list[list[tuple[str, str]]]]:
+    def _named(self, ids: Collection[str]) -> RequestSteps[list[list[tuple[str, str]]]]:
         """Ids as parameters, as many as may go together in one request."""
         names = [check_unicode(name, "id", "ids") for name in validate_ids(ids)]
         most = (yield from self._limits())["documents"]
         sizes = [len("&id=" + quote(name, safe="")) for name in names]
-        return [[("id", name) for name in names[part]] for part in grouped(sizes, most, QUERY_BYTES)]
+        return [[("id", name) for name in names[part]] for part in split_batches(sizes, most, QUERY_BYTES)]
 
-    def _parts(self, sizes: Sequence[int], rest: int, question: Question) -> Steps[list[slice]]:
+    def _parts(self, sizes: Sequence[int], rest: int, question: SearchParams) -> RequestSteps[list[slice]]:
         """Queries that may go together in one request. sizes: bytes of each; rest: of what every request has."""
         if len(sizes) <= 1:
             return [slice(0, 1)] if sizes else []
@@ -145,19 +145,19 @@ class Asking:
             depth = max(k, candidates if isinstance(candidates, int) else 1)
             depth += lexical if isinstance(lexical, int) else 0
         most = min(limits["queries"], limits["reads"] // max(depth, 1), limits["answers"] // max(k, 1))
-        return list(grouped(sizes, most, BODY_SHARE * limits["body"] - rest))
+        return list(split_batches(sizes, most, BODY_SHARE * limits["body"] - rest))
 
 
-def as_many(reply: Reply, queries: int) -> list[Answers]:
+def parse_search_reply(reply: Reply, queries: int) -> list[Answers]:
     """What a search found for so many queries."""
     if (count := len(reply["results"])) != queries:
         raise Unavailable(
             f"the server gave {count} results, expected {queries}: one a query; is it a `bidr serve`?", 200
         )
-    return answers_of(reply)
+    return parse_answers(reply)
 
 
-def answers_of(reply: Reply) -> list[Answers]:
+def parse_answers(reply: Reply) -> list[Answers]:
     """What a search found, as the local searcher says it."""
     found = []
     for result in reply["results"]:
@@ -170,7 +170,7 @@ def answers_of(reply: Reply) -> list[Answers]:
     return found
 
 
-def one_side(queries: QueryVectors | npt.ArrayLike) -> Floats:
+def to_query_rows(queries: QueryVectors | npt.ArrayLike) -> Floats:
     """Rows to send. A server gets the users' own vectors: what each side makes of them is its affair."""
     if isinstance(queries, QueryVectors):
         if queries.codes is not queries.vectors and not np.array_equal(queries.codes, queries.vectors):
@@ -214,7 +214,7 @@ def _fields(document: Document) -> dict[str, Any]:
     return fields
 
 
-def grouped(sizes: Sequence[int], most: int, room: float) -> Iterator[slice]:
+def split_batches(sizes: Sequence[int], most: int, room: float) -> Iterator[slice]:
     """Which items go together: as many as may, and as fit; one that does not fit by itself goes alone."""
     start = size = 0
     for number, own in enumerate(sizes):

@@ -6,7 +6,7 @@ from typing import Any
 
 from bidr.client.requests import Request
 
-AGAIN = (429, 503)
+RETRIED_STATUSES = (429, 503)
 FIRST, LONGEST = 0.1, 10.0
 
 
@@ -30,13 +30,13 @@ class Retry:
         return wait if passed + wait <= self.patience else None
 
 
-def told_wait(response: Any) -> float | None:
+def parse_retry_after(response: Any) -> float | None:
     """The Retry-After of an answer, in seconds; dates, which our server does not send, are left aside."""
     given = response.headers.get("retry-after", "")
     return float(given) if given.isdecimal() else None
 
 
-def may_repeat(request: Request, error: Exception) -> bool:
+def is_retryable(request: Request, error: Exception) -> bool:
     """After a broken connection: whether sending again is harmless, or the first cannot have arrived."""
     import httpx
 

@@ -5,9 +5,9 @@ from collections.abc import Generator
 from itertools import count
 from typing import Any, NamedTuple, TypeVar
 
-from bidr.client.errors import Unavailable, error_of
-from bidr.client.requests import Reply, Request, Steps
-from bidr.client.retry import AGAIN, Retry, may_repeat, told_wait
+from bidr.client.errors import Unavailable, to_service_error
+from bidr.client.requests import Reply, Request, RequestSteps
+from bidr.client.retry import RETRIED_STATUSES, Retry, is_retryable, parse_retry_after
 
 T = TypeVar("T")
 
@@ -22,7 +22,7 @@ class Attempt(NamedTuple):
 Attempts = Generator[Attempt, Any, T]
 
 
-def attempts(steps: Steps[T], retry: Retry, url: str) -> Attempts[T]:
+def make_attempts(steps: RequestSteps[T], retry: Retry, url: str) -> Attempts[T]:
     """All attempts of an operation: each gets the response, or the exception that broke the connection."""
     try:
         request = next(steps)
@@ -38,11 +38,11 @@ def _sent(request: Request, retry: Retry, url: str) -> Attempts[Reply]:
     for number in count():
         found = yield Attempt(arguments, wait)
         broken = isinstance(found, Exception)
-        if not broken and found.status_code not in AGAIN:
+        if not broken and found.status_code not in RETRIED_STATUSES:
             break
         again = None
-        if not broken or may_repeat(request, found):
-            again = retry.delay(number, None if broken else told_wait(found), time.monotonic() - started)
+        if not broken or is_retryable(request, found):
+            again = retry.delay(number, None if broken else parse_retry_after(found), time.monotonic() - started)
         if again is None:
             if broken:
                 why = f"{type(found).__name__}: {found}"
@@ -68,7 +68,7 @@ def _reply(response: Any) -> Reply:
     except ValueError:
         body = None
     if response.status_code != 200:
-        raise error_of(response.status_code, body)
+        raise to_service_error(response.status_code, body)
     if not isinstance(body, dict):
         raise Unavailable(f"{response.url} is no bidr server: its answer is not a JSON object", 200)
     return body

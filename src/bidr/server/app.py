@@ -11,59 +11,73 @@ from typing import Any, TypeVar
 from bidr.errors import IndexFolderError, SearchTimeoutError
 from bidr.search.types import QueryVectors
 from bidr.server import search_request as asking
-from bidr.server.asgi import BINARY, CLOSE, JSON, Bodies, Call, Gone, Receive, Reply, Scope, Send, as_json, send_reply
-from bidr.server.auth import Doorkeeper, Right
-from bidr.server.config import Settings
-from bidr.server.connections import Connections
-from bidr.server.document_endpoint import Documents
-from bidr.server.errors import (
-    OVER,
-    Conflict,
-    Internal,
-    Invalid,
-    Late,
-    Overloaded,
-    Refused,
-    as_refusal,
-    describe,
-    wrong_method,
+from bidr.server.asgi import (
+    BINARY,
+    CLOSE,
+    JSON,
+    BodyBudget,
+    ClientDisconnected,
+    Receive,
+    Request,
+    Response,
+    Scope,
+    Send,
+    make_json_response,
+    send_reply,
 )
-from bidr.server.index_holder import Served, Serving
-from bidr.server.index_holder import describe as describe_index
+from bidr.server.auth import Authenticator, Permission
+from bidr.server.config import ServerConfig
+from bidr.server.connections import ConnectionTable
+from bidr.server.document_endpoint import DocumentEndpoint
+from bidr.server.errors import (
+    DEADLINE_MESSAGE,
+    DeadlineExceeded,
+    HTTPError,
+    IndexConflict,
+    InternalError,
+    InvalidRequest,
+    Overloaded,
+    make_method_error,
+    to_error_body,
+    to_http_error,
+)
+from bidr.server.index_holder import IndexHolder, IndexSnapshot, describe_index
 from bidr.server.json_logs import log, log_fault
 from bidr.server.metrics import Metrics
 from bidr.server.openapi import document
-from bidr.server.query_params import Reading, Rules
+from bidr.server.query_params import RequestParser, ValidationContext
 from bidr.server.search_handler import search
-from bidr.server.static_files import Page
-from bidr.server.writer_client import WriterLink
+from bidr.server.static_files import StaticFiles
+from bidr.server.writer_client import WriterClient
 
-Handler = Callable[[Call], Awaitable[Reply]]
+Handler = Callable[[Request], Awaitable[Response]]
 Result = TypeVar("Result")
 BEHIND = "the newest state of the index cannot be opened; the server's log says why"
 
 
-class Service:
+class SearchService:
     """What a worker does: the handlers of all paths, and what they share. `link` is None where it only reads."""
 
-    def __init__(self, settings: Settings, served: Served, metrics: Metrics, link: WriterLink | None = None) -> None:
+    def __init__(
+        self, settings: ServerConfig, served: IndexHolder, metrics: Metrics, link: WriterClient | None = None
+    ) -> None:
         self.settings, self.limits, self.served, self.metrics = settings, settings.limits, served, metrics
         self.started = self.draining = False
-        self.doors = Doorkeeper(settings.keys, self.limits.rate, settings.allowed_hosts)
-        self.bodies = Bodies(self.limits.bodies)
+        self.doors = Authenticator(settings.keys, self.limits.rate, settings.allowed_hosts)
+        self.bodies = BodyBudget(self.limits.bodies)
         self.pool = ThreadPoolExecutor(max(settings.threads, 1), "search")
         self._searching = 0
         metrics.queue = lambda: self._searching
         self._reading = self._reading_of(served.now)
-        self.connections, self.link = Connections(self.limits.connections), link
-        self.documents = Documents(self.steady, self.on_thread, served, self.limits, metrics, link)
+        self.connections, self.link = ConnectionTable(self.limits.connections), link
+        self.documents = DocumentEndpoint(self.steady, self.on_thread, served, self.limits, metrics, link)
 
-    async def search(self, call: Call) -> Reply:
+    async def search(self, call: Request) -> Response:
         """POST /v1/search"""
         body = await call.body(JSON, BINARY)
         return await self.steady(lambda serving: self._search(call, body, serving))
 
-    async def steady(self, work: Callable[[Serving], Awaitable[Reply]]) -> Reply:
+    async def steady(self, work: Callable[[IndexSnapshot], Awaitable[Response]]) -> Response:
         """Do it again with the newest state, if parts of the one that it began with are gone by now.
 
         What is open of a state stays readable; columns and tables of ids are opened when they are first asked for.
@@ -77,11 +91,11 @@ class Service:
                 raise
             return await work(self.served.now)
 
-    async def _search(self, call: Call, body: bytes, serving: Serving) -> Reply:
+    async def _search(self, call: Request, body: bytes, serving: IndexSnapshot) -> Response:
         asked = self._asked(call, body, serving)
         call.notes |= {"queries": asked.queries, "k": asked.k, "candidates": asked.candidates}
         if asked.model is not None and asked.model != serving.fingerprint:
-            raise Conflict(
+            raise IndexConflict(
                 "the index was made by another model",
                 given=asked.model,
                 expected=serving.fingerprint or "no model: the index was made from vectors",
@@ -91,24 +105,26 @@ class Service:
         queries = await self._encoded(serving, asked, call.deadline)
         encode = 1000 * (time.perf_counter() - started) if asked.texts is not None else 0.0
         found = await self.on_thread(search, serving, asked, queries, call.deadline, encode)
-        self.metrics.searched(asked.queries, found.reads, found.steps)
-        return Reply(found.body)
+        self.metrics.record_search(asked.queries, found.reads, found.steps)
+        return Response(found.body)
 
-    def _asked(self, call: Call, body: bytes, serving: Serving) -> asking.Asked:
-        read = asking.from_bytes if call.content_type == BINARY else asking.from_json
+    def _asked(self, call: Request, body: bytes, serving: IndexSnapshot) -> asking.SearchRequest:
+        read = asking.parse_binary_search if call.content_type == BINARY else asking.parse_json_search
         if self._reading[0]() is not serving:
             self._reading = self._reading_of(serving)
         reading = self._reading[1]
         return read(body, reading.said(call.scope["query_string"]), reading.rules)
 
-    def _reading_of(self, serving: Serving) -> "tuple[weakref.ref[Serving], Reading]":
-        return weakref.ref(serving), Reading(Rules(self.limits, serving.candidates, serving.dim, serving.words))
+    def _reading_of(self, serving: IndexSnapshot) -> "tuple[weakref.ref[IndexSnapshot], RequestParser]":
+        return weakref.ref(serving), RequestParser(
+            ValidationContext(self.limits, serving.candidates, serving.dim, serving.words)
+        )
 
-    async def _encoded(self, serving: Serving, asked: asking.Asked, deadline: float) -> QueryVectors:
+    async def _encoded(self, serving: IndexSnapshot, asked: asking.SearchRequest, deadline: float) -> QueryVectors:
         if asked.vectors is not None:
             return serving.query_vectors(asked.vectors)
         if serving.service is None:
-            raise Invalid(
+            raise InvalidRequest(
                 "the index has no text encoder", given="texts", expected="vectors", hint="encode the queries yourself"
             )
         assert asked.texts is not None
@@ -131,15 +147,15 @@ class Service:
         if not running.cancelled():
             running.exception()  # looked at, though nobody may wait for it any more
 
-    async def index(self, call: Call) -> Reply:
+    async def index(self, call: Request) -> Response:
         """GET /v1/index"""
-        return as_json(describe_index(self.served, asdict(self.limits)))
+        return make_json_response(describe_index(self.served, asdict(self.limits)))
 
-    async def live(self, call: Call) -> Reply:
+    async def live(self, call: Request) -> Response:
         """GET /livez"""
-        return as_json({"status": "live"})
+        return make_json_response({"status": "live"})
 
-    async def ready(self, call: Call) -> Reply:
+    async def ready(self, call: Request) -> Response:
         """GET /readyz"""
         serving, trouble = self.served.now, self.served.trouble
         state = "draining" if self.draining else "starting" if not self.started else "behind" if trouble else "ready"
@@ -150,56 +166,56 @@ class Service:
             "model": serving.fingerprint,
             "trouble": BEHIND if trouble else None,
         }
-        return as_json(told, 503 if self.draining or not self.started else 200)
+        return make_json_response(told, 503 if self.draining or not self.started else 200)
 
-    async def openapi(self, call: Call) -> Reply:
+    async def openapi(self, call: Request) -> Response:
         """GET /openapi.json"""
-        return as_json(document(self.served.now, self.limits, keys=self.settings.keys.any))
+        return make_json_response(document(self.served.now, self.limits, keys=self.settings.keys.any))
 
-    def refuse_malformed(self, client: str, error: Refused) -> Reply:
+    def refuse_malformed(self, client: str, error: HTTPError) -> Response:
         """Answer, count and log what is no HTTP request."""
         try:
             self.doors.count(client)
-        except Refused as too_many:
+        except HTTPError as too_many:
             error = too_many
-        self.metrics.answered("other", error.status, 0.0)
+        self.metrics.record_request("other", error.status, 0.0)
         if self.settings.access_log:
             log("malformed", "warning", status=error.status, why=error.message, given=error.given, client=client)
         return refuse(error)
 
-    async def metrics_page(self, call: Call) -> Reply:
+    async def metrics_page(self, call: Request) -> Response:
         """GET /metrics"""
         body, kind = self.metrics.render()
-        return Reply(body, 200, kind)
+        return Response(body, 200, kind)
 
 
 class Endpoint:
     """One path: its methods, who may use them, and what is the same for all requests."""
 
-    def __init__(self, service: Service, path: str, right: Mapping[str, Right], **methods: Handler) -> None:
+    def __init__(self, service: SearchService, path: str, right: Mapping[str, Permission], **methods: Handler) -> None:
         self.service, self.path, self.right, self.methods = service, path, right, methods
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         service = self.service
-        call = Call(scope, receive, service.limits, service.bodies)
+        call = Request(scope, receive, service.limits, service.bodies)
         left = False
         try:
             async with asyncio.timeout(service.limits.seconds):
                 reply = await self._answer(call)
-        except Gone:
-            reply, left = Reply(b"", 499), True
+        except ClientDisconnected:
+            reply, left = Response(b"", 499), True
         except TimeoutError:
             writes = self.right.get(scope["method"]) == "write"
             reply = refuse(
-                Late(
-                    OVER,
+                DeadlineExceeded(
+                    DEADLINE_MESSAGE,
                     expected=f"at most {service.limits.seconds:g} s",
                     hint="it may have been written: send it again" if writes else "ask for less at once",
                 )
             )
         except Exception as error:
-            refused = as_refusal(error)
-            if refused is None or (refused.status >= 500 and not isinstance(error, Refused | SearchTimeoutError)):
+            refused = to_http_error(error)
+            if refused is None or (refused.status >= 500 and not isinstance(error, HTTPError | SearchTimeoutError)):
                 log_fault("fault", error, path=self.path)
             reply = refuse(refused) if refused else FAULT
         finally:
@@ -209,7 +225,7 @@ class Endpoint:
             closing = (CLOSE,) if service.draining or (call.unread and status >= 400) else ()
             await send_reply(send, reply, closing)
         took = time.monotonic() - call.started
-        service.metrics.answered(self.path, status, took)
+        service.metrics.record_request(self.path, status, took)
         if service.settings.access_log:
             log(
                 "request",
@@ -221,38 +237,40 @@ class Endpoint:
                 **call.notes,
             )
 
-    async def _answer(self, call: Call) -> Reply:
+    async def _answer(self, call: Request) -> Response:
         method = call.scope["method"]
         handler = self.methods.get("GET" if method == "HEAD" else method)
         self.service.doors.admit(call, self.right.get(method, "read") if handler else "none")
         if handler is None:
             allowed = ", ".join([*self.methods, *(["HEAD"] if "GET" in self.methods else [])])
-            raise wrong_method(method, allowed)
+            raise make_method_error(method, allowed)
         if self.service.connections.is_over_limit:
             call.unread = True
             raise Overloaded(1.0, "too many connections are open", hint="keep fewer (limit.connections)")
         return await handler(call)
 
 
-def refuse(error: Refused) -> Reply:
+def refuse(error: HTTPError) -> Response:
     """The answer to a request that is refused."""
-    return as_json(describe(error), error.status, error.headers)
+    return make_json_response(to_error_body(error), error.status, error.headers)
 
 
 FAULT = refuse(
-    Internal("a fault of the server; its log says more", hint="try again; if it stays, report it with the server's log")
+    InternalError(
+        "a fault of the server; its log says more", hint="try again; if it stays, report it with the server's log"
+    )
 )
 
 
-def make_app(service: Service) -> Any:
+def make_app(service: SearchService) -> Any:
     """The application that uvicorn runs."""
     from fastapi import FastAPI
     from starlette.routing import Route
 
     documents = service.documents
-    open_to_all: dict[str, Right] = {"GET": "none", "HEAD": "none"}
-    health: dict[str, Right] = {"GET": "health", "HEAD": "health"}
-    found: dict[str, tuple[dict[str, Right], dict[str, Handler]]] = {
+    open_to_all: dict[str, Permission] = {"GET": "none", "HEAD": "none"}
+    health: dict[str, Permission] = {"GET": "health", "HEAD": "health"}
+    found: dict[str, tuple[dict[str, Permission], dict[str, Handler]]] = {
         "/v1/search": ({}, {"POST": service.search}),
         "/v1/documents": (
             {"POST": "write", "DELETE": "write"},
@@ -268,7 +286,7 @@ def make_app(service: Service) -> Any:
     app = FastAPI(title="bidr", docs_url=None, redoc_url=None, openapi_url=None)
     app.router.routes = [Route(path, endpoint) for path, endpoint in endpoints.items()]
     # Of any method: a path that is not there is 404 for all of them.
-    every = dict.fromkeys(("GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"), Page())
+    every = dict.fromkeys(("GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"), StaticFiles())
     app.router.default = Endpoint(service, "other", dict.fromkeys((*every, "HEAD"), "none"), **every)
     app.router.redirect_slashes = False
     search = endpoints["/v1/search"]

@@ -9,9 +9,16 @@ from urllib.parse import parse_qs
 
 import orjson
 
-from bidr.server.errors import Invalid, Overloaded, Refused, Slow, TooLarge, WrongType
+from bidr.server.errors import (
+    HTTPError,
+    InvalidRequest,
+    Overloaded,
+    PayloadTooLarge,
+    RequestTimeout,
+    UnsupportedMediaType,
+)
 from bidr.server.json_encoding import dump_json
-from bidr.server.limits import Limits
+from bidr.server.limits import RequestLimits
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -23,7 +30,7 @@ JSON, BINARY = "application/json", "application/octet-stream"
 DRAINED = 16
 
 
-class Reply(NamedTuple):
+class Response(NamedTuple):
     """An answer."""
 
     body: bytes
@@ -32,11 +39,11 @@ class Reply(NamedTuple):
     headers: tuple[Header, ...] = ()
 
 
-class Gone(Exception):
+class ClientDisconnected(Exception):
     """The client went away."""
 
 
-class Bodies:
+class BodyBudget:
     """Bytes of all bodies that a worker has at the moment, and whether there may be more."""
 
     def __init__(self, most: int) -> None:
@@ -50,10 +57,10 @@ class Bodies:
         return True
 
 
-class Call:
+class Request:
     """A request that is being answered. `notes` go into the log; `bodies` are those of all requests."""
 
-    def __init__(self, scope: Scope, receive: Receive, limits: Limits, bodies: Bodies) -> None:
+    def __init__(self, scope: Scope, receive: Receive, limits: RequestLimits, bodies: BodyBudget) -> None:
         self.scope, self._receive, self.limits, self._bodies = scope, receive, limits, bodies
         self._held = 0
         self.started = time.monotonic()
@@ -73,12 +80,12 @@ class Call:
 
     def query(self) -> dict[str, list[str]]:
         """The parameters of the query string."""
-        return parameters_of(self.scope["query_string"])
+        return parse_query_string(self.scope["query_string"])
 
     async def body(self, *types: str) -> bytes:
         """The whole body, of one of these types, if it comes in time and is not too large."""
         if self.content_type not in types:
-            raise WrongType(
+            raise UnsupportedMediaType(
                 "the body's type is not one that is read here",
                 given=self.content_type or "no content type",
                 expected=" or ".join(types),
@@ -98,7 +105,7 @@ class Call:
                 while True:
                     message = await self._receive()
                     if message["type"] == "http.disconnect":
-                        raise Gone
+                        raise ClientDisconnected
                     part: bytes = message.get("body", b"")
                     total += len(part)
                     if total <= most and size <= most and room and (room := self._bodies.take(len(part))):
@@ -110,7 +117,7 @@ class Call:
                     if not message.get("more_body") or total > DRAINED * most:
                         break
         except TimeoutError:
-            raise Slow(
+            raise RequestTimeout(
                 "the body did not arrive in time",
                 given=f"{total} bytes in {self.limits.body_seconds:g} s",
                 expected="a whole body",
@@ -134,8 +141,8 @@ class Call:
         self._bodies.held -= self._held
         self._held = 0
 
-    def _too_large(self, given: str) -> Refused:
-        return TooLarge(
+    def _too_large(self, given: str) -> HTTPError:
+        return PayloadTooLarge(
             "the body is too large",
             given=given,
             expected=f"up to {self.limits.body} bytes",
@@ -143,7 +150,7 @@ class Call:
         )
 
 
-def parameters_of(raw: bytes) -> dict[str, list[str]]:
+def parse_query_string(raw: bytes) -> dict[str, list[str]]:
     """The parameters of a query string."""
     if not raw:
         return {}
@@ -152,7 +159,7 @@ def parameters_of(raw: bytes) -> dict[str, list[str]]:
             raw.decode("ascii"), keep_blank_values=True, strict_parsing=True, max_num_fields=2_000, errors="strict"
         )
     except ValueError as error:
-        raise Invalid(
+        raise InvalidRequest(
             "the query string cannot be read",
             given=raw.decode("latin-1"),
             expected="name=value, several joined by &",
@@ -160,7 +167,7 @@ def parameters_of(raw: bytes) -> dict[str, list[str]]:
         ) from error
 
 
-async def send_reply(send: Send, reply: Reply, more: tuple[Header, ...] = ()) -> None:
+async def send_reply(send: Send, reply: Response, more: tuple[Header, ...] = ()) -> None:
     """An answer, on its way."""
     headers = [(b"content-type", reply.type.encode()), NO_SNIFF, *reply.headers, *more]
     if reply.status != 304:  # whose length would be that of the file
@@ -176,6 +183,6 @@ NO_STORE: Header = (b"cache-control", b"no-store")
 CLOSE: Header = (b"connection", b"close")
 
 
-def as_json(value: Any, status: int = 200, headers: tuple[Header, ...] = ()) -> Reply:
+def make_json_response(value: Any, status: int = 200, headers: tuple[Header, ...] = ()) -> Response:
     """A value as an answer."""
-    return Reply(dump_json(value, orjson.OPT_SERIALIZE_NUMPY), status, JSON, headers)
+    return Response(dump_json(value, orjson.OPT_SERIALIZE_NUMPY), status, JSON, headers)

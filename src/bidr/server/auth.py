@@ -8,11 +8,11 @@ from collections.abc import Collection
 from functools import lru_cache
 from typing import Literal
 
-from bidr.server.asgi import Call
-from bidr.server.config import Keys, is_address, loopback
-from bidr.server.errors import Forbidden, Refused, TooMany, Unimplemented, Unsaid
+from bidr.server.asgi import Request
+from bidr.server.config import ApiKeys, is_address, is_loopback
+from bidr.server.errors import Forbidden, HTTPError, TooManyRequests, Unauthorized, Unimplemented
 
-Right = Literal["health", "none", "read", "write"]
+Permission = Literal["health", "none", "read", "write"]
 """What a request needs a key for. Health probes need none either, and are counted apart from other requests: else who
 shares an address with a probe (a proxy's, a node's) could have the server taken for dead."""
 CLIENTS = 10_000
@@ -23,24 +23,24 @@ ONCE = frozenset((b"host", b"origin", b"authorization", b"content-type", b"conte
 HOST = re.compile(rb"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._~%!$&'()*+,;=-]*))(?::[0-9]*)?")
 
 
-class Doorkeeper:
+class Authenticator:
     """Lets requests in, or raises what they are refused with."""
 
-    def __init__(self, keys: Keys, rate: float, hosts: Collection[str] = ()) -> None:
+    def __init__(self, keys: ApiKeys, rate: float, hosts: Collection[str] = ()) -> None:
         """`hosts`: names under which the server is reached, beside those of this machine."""
         self._read = [key.encode() for key in (keys.read, keys.write) if key]
         self._write = [keys.write.encode()] if keys.write else []
         self._keys, self._rate, self._hosts = keys, rate, frozenset(hosts)
         self._clients: OrderedDict[bytes | str, tuple[float, float]] = OrderedDict()
 
-    def admit(self, call: Call, right: Right) -> None:
+    def admit(self, call: Request, right: Permission) -> None:
         """Check the head, the name that the server is called by, the key for what is asked, and the rate."""
         who, refused = self._known(call, right)
         self.count(who)  # what is refused counts too
         if refused is not None:
             raise refused
 
-    def _known(self, call: Call, right: Right) -> tuple[bytes | str, Refused | None]:
+    def _known(self, call: Request, right: Permission) -> tuple[bytes | str, HTTPError | None]:
         """Who asks, a key or an address, and why it is not let in."""
         refused = find_head_fault(call) or (self._foreign_origin(call) if right == "write" else None)
         if refused is not None:
@@ -52,18 +52,18 @@ class Doorkeeper:
             refused = None
         return f"{right} {call.client}" if right == "health" else call.client, refused
 
-    def _key_fault(self, call: Call, right: Right) -> tuple[bytes | str, Refused | None]:
+    def _key_fault(self, call: Request, right: Permission) -> tuple[bytes | str, HTTPError | None]:
         kind, _, given = call.headers.get(b"authorization", b"").partition(b" ")
         given = given.strip()
         if kind.lower() != b"bearer" or not given:
             if right == "read" and not self._keys.read:
                 return call.client, self._foreign_host(call)  # only writing needs a key here
-            return call.client, Unsaid("a key is needed", given="none", expected=EXPECTED, hint=ASK, headers=WHO)
+            return call.client, Unauthorized("a key is needed", given="none", expected=EXPECTED, hint=ASK, headers=WHO)
         # Every key is compared, whichever is right, so that the time says nothing.
         reads = [hmac.compare_digest(given, key) for key in self._read]
         writes = [hmac.compare_digest(given, key) for key in self._write]
         if not any(reads):
-            return call.client, Unsaid(
+            return call.client, Unauthorized(
                 "the key is not known", given="another key", expected=EXPECTED, hint=ASK, headers=WHO
             )
         if right == "write" and not any(writes):
@@ -72,7 +72,7 @@ class Doorkeeper:
             )
         return given, None
 
-    def _foreign_host(self, call: Call) -> Refused | None:
+    def _foreign_host(self, call: Request) -> HTTPError | None:
         """Without a key, a page of another site must not get at a server under a name of its own (DNS rebinding).
 
         Where reading needs a key there is nothing to get at, unless it is said which names there are. An address is
@@ -82,7 +82,7 @@ class Doorkeeper:
             return None
         host = call.headers.get(b"host", b"")
         name = parse_host(host) or ""
-        if loopback(name) or name in self._hosts or (self._keys.read and is_address(name)):
+        if is_loopback(name) or name in self._hosts or (self._keys.read and is_address(name)):
             return None
         return Forbidden(
             "the server is not reached under this name",
@@ -91,7 +91,7 @@ class Doorkeeper:
             hint="whoever runs the server may allow the name (--allowed-hosts), or set a read key",
         )
 
-    def _foreign_origin(self, call: Call) -> Refused | None:
+    def _foreign_origin(self, call: Request) -> HTTPError | None:
         """A page of another site must not write: a browser sends its requests, and says where it is from."""
         origin = call.headers.get(b"origin")
         if origin is None:
@@ -119,7 +119,7 @@ class Doorkeeper:
         if len(self._clients) > CLIENTS:
             self._clients.popitem(last=False)
         if left < 1:
-            raise TooMany(
+            raise TooManyRequests(
                 "more requests than one client may send",
                 retry_after=(1 - left) / self._rate,
                 given=f"more than {self._rate:g} in the last second",
@@ -135,7 +135,7 @@ def parse_host(host: bytes) -> str | None:
     return (match[1] or match[2]).decode("ascii").lower() if match else None
 
 
-def find_head_fault(call: Call) -> Refused | None:
+def find_head_fault(call: Request) -> HTTPError | None:
     """Refuse what a proxy may read otherwise than this server, for all requests alike."""
     headers, fields = call.headers, call.scope["headers"]
     host, coding = headers.get(b"host"), headers.get(b"transfer-encoding")
@@ -147,11 +147,11 @@ def find_head_fault(call: Call) -> Refused | None:
     return refused
 
 
-def _repetition_fault(headers: list[tuple[bytes, bytes]]) -> Refused | None:
+def _repetition_fault(headers: list[tuple[bytes, bytes]]) -> HTTPError | None:
     counts = Counter(name for name, _ in headers if name in ONCE)
     for name, count in counts.items():
         if count > 1:
-            return Refused(
+            return HTTPError(
                 "a header came more than once",
                 given=f"{count} times {name.decode('ascii')}",
                 expected="one of them",
@@ -160,11 +160,11 @@ def _repetition_fault(headers: list[tuple[bytes, bytes]]) -> Refused | None:
     return None
 
 
-def _host_fault(host: bytes | None, call: Call) -> Refused | None:
+def _host_fault(host: bytes | None, call: Request) -> HTTPError | None:
     if host is None and call.scope.get("http_version") != "1.0":
-        return Refused("there is no Host", given="no header Host", expected="one", hint="send the server's name")
+        return HTTPError("there is no Host", given="no header Host", expected="one", hint="send the server's name")
     if host is not None and parse_host(host) is None:
-        return Refused(
+        return HTTPError(
             "the Host cannot be read",
             given=f"Host: {host.decode('latin-1')}",
             expected="a name or an address, and a port if it has one",
@@ -173,11 +173,11 @@ def _host_fault(host: bytes | None, call: Call) -> Refused | None:
     return None
 
 
-def _coding_fault(coding: bytes | None, call: Call) -> Refused | None:
+def _coding_fault(coding: bytes | None, call: Request) -> HTTPError | None:
     if coding is None:
         return None
     if b"content-length" in call.headers or call.scope.get("http_version") == "1.0":
-        return Refused(
+        return HTTPError(
             "the length of the body is not clear",
             given="Transfer-Encoding with Content-Length, or in HTTP/1.0",
             expected="one of the two, and the first in HTTP/1.1 alone",

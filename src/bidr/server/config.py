@@ -10,8 +10,8 @@ from typing import Any, Self
 import orjson
 
 from bidr.errors import ConfigError
-from bidr.server.encoding.config import Encoding
-from bidr.server.limits import Limits
+from bidr.server.encoding.config import EncodingConfig
+from bidr.server.limits import RequestLimits
 
 READ_KEY, WRITE_KEY = "BIDR_READ_KEY", "BIDR_WRITE_KEY"
 SHORTEST_KEY = 16
@@ -19,7 +19,7 @@ HOST_NAME = re.compile(r"[a-z0-9._-]+")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Keys:
+class ApiKeys:
     """Who may do what. A write key may read too; without keys everybody may do everything, on loopback only."""
 
     read: str | None = None
@@ -31,7 +31,7 @@ class Keys:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class ServerConfig:
     """Everything a worker needs to know."""
 
     index: Path
@@ -47,9 +47,9 @@ class Settings:
     access_log: bool = True
     allowed_hosts: tuple[str, ...] = ()
     """Names under which the server is reached, beside localhost."""
-    keys: Keys = field(default_factory=Keys)
-    limits: Limits = field(default_factory=Limits)
-    encoding: Encoding = field(default_factory=Encoding)
+    keys: ApiKeys = field(default_factory=ApiKeys)
+    limits: RequestLimits = field(default_factory=RequestLimits)
+    encoding: EncodingConfig = field(default_factory=EncodingConfig)
     runtime: Path | None = None
     """A folder of the server's own in memory: what workers share, metrics, the writer's socket."""
 
@@ -57,13 +57,16 @@ class Settings:
         return orjson.dumps(asdict(self), default=str)
 
     @classmethod
-    def from_bytes(cls, content: bytes) -> Self:
+    def parse_binary_search(cls, content: bytes) -> Self:
         given: dict[str, Any] = orjson.loads(content)
         for name in ("index", "model", "runtime"):
             given[name] = Path(given[name]) if given[name] else None
         given["allowed_hosts"] = tuple(given["allowed_hosts"])
-        encoding = Encoding.from_fields(given["encoding"])
-        return cls(**given | {"keys": Keys(**given["keys"]), "limits": Limits(**given["limits"]), "encoding": encoding})
+        encoding = EncodingConfig.from_fields(given["encoding"])
+        return cls(
+            **given
+            | {"keys": ApiKeys(**given["keys"]), "limits": RequestLimits(**given["limits"]), "encoding": encoding}
+        )
 
 
 def is_address(host: str) -> bool:
@@ -75,7 +78,7 @@ def is_address(host: str) -> bool:
     return True
 
 
-def loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
     """Whether only this machine can reach an address."""
     if host in ("127.0.0.1", "localhost"):
         return True
@@ -85,7 +88,7 @@ def loopback(host: str) -> bool:
         return False
 
 
-def read_keys(file: Path | None) -> Keys:
+def load_api_keys(file: Path | None) -> ApiKeys:
     """Keys from a file of lines 'read KEY' and 'write KEY', or from the environment."""
     found = {"read": os.environ.get(READ_KEY) or None, "write": os.environ.get(WRITE_KEY) or None}
     if file is not None:
@@ -106,17 +109,17 @@ def read_keys(file: Path | None) -> Keys:
                 f"the {kind} key has {len(value)} characters, expected {SHORTEST_KEY} or more, ASCII, without spaces; "
                 "make one with: openssl rand -hex 24"
             )
-    return Keys(**found)
+    return ApiKeys(**found)
 
 
-def check(settings: Settings) -> Settings:
+def validate_config(settings: ServerConfig) -> ServerConfig:
     """Refuse what would be unsafe or could not work."""
-    if not loopback(settings.host) and not settings.keys.read:
+    if not is_loopback(settings.host) and not settings.keys.read:
         raise ConfigError(
             f"host {settings.host} can be reached by others and no read key is set; set {READ_KEY} in the environment "
             "(or --keys FILE), or listen on 127.0.0.1"
         )
-    if not loopback(settings.host) and settings.writable and not settings.keys.write:
+    if not is_loopback(settings.host) and settings.writable and not settings.keys.write:
         raise ConfigError(
             f"--writable on host {settings.host} needs a write key; set {WRITE_KEY} in the environment, or --keys FILE"
         )

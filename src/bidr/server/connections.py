@@ -16,7 +16,7 @@ class Connection(Protocol):
         """Close it now."""
 
 
-class Connections:
+class ConnectionTable:
     """Connection table with a limit. A new connection beyond it evicts an idle one.
 
     Idle is a connection on which no whole request waits for its answer: silent, kept alive, or in the middle of a head

@@ -19,17 +19,17 @@ Key = tuple[str, str]
 FIELDS = ("id", "title", "text", "attributes")
 
 
-class Finder:
+class DocumentLookup:
     """Looks documents up in one state. The tables of ids are opened when somebody first asks by id."""
 
     def __init__(self, view: LiveView, names: dict[Key, Names] | None = None) -> None:
         self.view, self._names = view, names if names is not None else {}
 
-    def following(self, view: LiveView) -> "Finder":
+    def following(self, view: LiveView) -> "DocumentLookup":
         """The same for a newer state: what is open and still there is taken over."""
         there = {_key(part) for part in view.parts}
         known = self._names.copy()  # in one go: other threads look ids up meanwhile, which adds to it
-        return Finder(view, {key: names for key, names in known.items() if key in there})
+        return DocumentLookup(view, {key: names for key, names in known.items() if key in there})
 
     def fields(self, rows: Rows, *, texts: bool) -> list[Fields]:
         """Id, title, text and attributes of rows, in their order; None for what the index does not have."""

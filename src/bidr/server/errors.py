@@ -15,10 +15,10 @@ from bidr.errors import (
 )
 
 LONGEST = 200
-OVER = "the time for this request is over"
+DEADLINE_MESSAGE = "the time for this request is over"
 
 
-class Refused(BidrError):
+class HTTPError(BidrError):
     """A request that is not answered. `status` and `kind` are for programs, the rest for people.
 
     What is given and expected are words, or, if they are not strings, written as JSON. A string of the client's JSON is
@@ -31,77 +31,77 @@ class Refused(BidrError):
         self, message: str, *, given: Any = None, expected: Any = None, hint: str = "", headers: tuple[Any, ...] = ()
     ) -> None:
         super().__init__(message)
-        self.message, self.hint, self.headers = _encodable(message), _encodable(hint), headers
+        self.message, self.hint, self.headers = _escape_surrogates(message), _escape_surrogates(hint), headers
         self.given, self.expected = _short(given), _short(expected)
 
 
-class Unsaid(Refused):
+class Unauthorized(HTTPError):
     """No key was given where one is needed, or a wrong one."""
 
     status, kind = 401, "unauthorized"
 
 
-class Forbidden(Refused):
+class Forbidden(HTTPError):
     """The key, or the server, does not allow it."""
 
     status, kind = 403, "forbidden"
 
 
-class NotThere(Refused):
+class NotFound(HTTPError):
     """Nothing of that name."""
 
     status, kind = 404, "not_found"
 
 
-class WrongMethod(Refused):
+class MethodNotAllowed(HTTPError):
     """The path has no such method."""
 
     status, kind = 405, "method_not_allowed"
 
 
-class Slow(Refused):
+class RequestTimeout(HTTPError):
     """The request did not arrive in time."""
 
     status, kind = 408, "slow_request"
 
 
-class Conflict(Refused):
+class IndexConflict(HTTPError):
     """The index is not what the request takes it for."""
 
     status, kind = 409, "conflict"
 
 
-class TooLarge(Refused):
+class PayloadTooLarge(HTTPError):
     """A body beyond the limit."""
 
     status, kind = 413, "too_large"
 
 
-class WrongType(Refused):
+class UnsupportedMediaType(HTTPError):
     """A body of another content type."""
 
     status, kind = 415, "unsupported_type"
 
 
-class HeadTooLarge(Refused):
+class HeaderFieldsTooLarge(HTTPError):
     """A request line and headers beyond the limit."""
 
     status, kind = 431, "head_too_large"
 
 
-class Unimplemented(Refused):
+class Unimplemented(HTTPError):
     """A feature of HTTP that this server does not have."""
 
     status, kind = 501, "not_implemented"
 
 
-class Invalid(Refused):
+class InvalidRequest(HTTPError):
     """A value that cannot work."""
 
     status, kind = 422, "invalid"
 
 
-class TooMany(Refused):
+class TooManyRequests(HTTPError):
     """More requests than one client may send."""
 
     status, kind = 429, "rate_limited"
@@ -110,13 +110,13 @@ class TooMany(Refused):
         super().__init__(message, headers=retry(retry_after), **told)
 
 
-class Internal(Refused):
+class InternalError(HTTPError):
     """A fault of the server; what it was is in its log."""
 
     status, kind = 500, "internal"
 
 
-class Overloaded(Refused):
+class Overloaded(HTTPError):
     """More requests than can be answered, or not ready yet: to be tried again."""
 
     status, kind = 503, "overloaded"
@@ -126,15 +126,15 @@ class Overloaded(Refused):
         self.retry_after = retry_after
 
 
-class Late(Refused):
+class DeadlineExceeded(HTTPError):
     """The time for a request is over."""
 
     status, kind = 504, "deadline"
 
 
-def wrong_method(given: str, allowed: str) -> WrongMethod:
+def make_method_error(given: str, allowed: str) -> MethodNotAllowed:
     """The refusal of a method, with the header that names those there are."""
-    return WrongMethod(
+    return MethodNotAllowed(
         "the path has no such method",
         given=given,
         expected=allowed,
@@ -148,22 +148,24 @@ def retry(seconds: float) -> tuple[tuple[bytes, bytes], ...]:
     return ((b"retry-after", str(max(1, round(seconds))).encode()),)
 
 
-def as_refusal(error: BaseException) -> Refused | None:
+def to_http_error(error: BaseException) -> HTTPError | None:
     """What an error of the library says to a client; None: a fault of the server, of which nothing is told."""
-    if isinstance(error, Refused):
+    if isinstance(error, HTTPError):
         return error
     if isinstance(error, DetailedError):
-        return Invalid(error.what, given=error.given, expected=error.expected, hint=error.hint)
+        return InvalidRequest(error.what, given=error.given, expected=error.expected, hint=error.hint)
     if isinstance(error, ConfigError | DataError):
-        return Invalid(str(error))
+        return InvalidRequest(str(error))
     if isinstance(error, SearchTimeoutError):
-        return Late(OVER, hint="ask with fewer conditions, fewer queries at once, or fewer candidates")
+        return DeadlineExceeded(
+            DEADLINE_MESSAGE, hint="ask with fewer conditions, fewer queries at once, or fewer candidates"
+        )
     if isinstance(error, IndexFolderError | ModelError | StorageError):
         return Overloaded(5.0, "the index cannot be read or written at the moment", hint="the server's log says why")
     return None
 
 
-def describe(error: Refused) -> dict[str, Any]:
+def to_error_body(error: HTTPError) -> dict[str, Any]:
     """The body of the answer."""
     return {
         "error": {
@@ -180,9 +182,9 @@ def _short(value: Any) -> str | None:
     if value is None:
         return None
     shown = value if isinstance(value, str) else to_short_json(value, LONGEST)
-    shown = _encodable(shown)
+    shown = _escape_surrogates(shown)
     return shown if len(shown) <= LONGEST else shown[: LONGEST - 3] + "..."
 
 
-def _encodable(text: str) -> str:
+def _escape_surrogates(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode()

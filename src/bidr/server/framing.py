@@ -11,13 +11,13 @@ from bidr.server import errors
 SOCKET = "writer.sock"
 HEAD = struct.Struct("<II")
 LONGEST = 1 << 30
-KINDS: dict[str, type[errors.Refused]] = {
-    kind.kind: kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, errors.Refused)
+KINDS: dict[str, type[errors.HTTPError]] = {
+    kind.kind: kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, errors.HTTPError)
 }
 Frame = tuple[dict[str, Any], bytes]
 
 
-async def receive(reader: asyncio.StreamReader) -> Frame:
+async def read_frame(reader: asyncio.StreamReader) -> Frame:
     """The next frame; IncompleteReadError at the end."""
     size, more = HEAD.unpack(await reader.readexactly(HEAD.size))
     if size + more > LONGEST:
@@ -26,7 +26,7 @@ async def receive(reader: asyncio.StreamReader) -> Frame:
     return about, await reader.readexactly(more) if more else b""
 
 
-def post(writer: asyncio.StreamWriter, about: dict[str, Any], more: bytes = b"") -> None:
+def write_frame(writer: asyncio.StreamWriter, about: dict[str, Any], more: bytes = b"") -> None:
     """Put a frame on its way."""
     words = orjson.dumps(about)
     writer.write(HEAD.pack(len(words), len(more)) + words)
@@ -34,7 +34,7 @@ def post(writer: asyncio.StreamWriter, about: dict[str, Any], more: bytes = b"")
         writer.write(more)
 
 
-def error_fields(error: errors.Refused) -> dict[str, Any]:
+def encode_error(error: errors.HTTPError) -> dict[str, Any]:
     """An error for the other side."""
     after = getattr(error, "retry_after", None)
     return {
@@ -47,7 +47,7 @@ def error_fields(error: errors.Refused) -> dict[str, Any]:
     }
 
 
-def error_of(fields: dict[str, Any]) -> errors.Refused:
+def decode_error(fields: dict[str, Any]) -> errors.HTTPError:
     """The error that the other side met."""
     kind, message, after = KINDS[fields["kind"]], fields["message"], fields["retry_after"]
     told = {name: fields[name] for name in ("given", "expected", "hint")}

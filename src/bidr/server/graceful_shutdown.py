@@ -19,7 +19,7 @@ BODY = (
 )
 
 
-def shut(listening: socket.socket) -> None:
+def stop_accepting(listening: socket.socket) -> None:
     """Let nobody else connect, in any process that has the socket; those that have stay to be accepted.
 
     Closing it instead would reset them, and a client cannot tell whether its request was done.
@@ -29,7 +29,7 @@ def shut(listening: socket.socket) -> None:
         listening.setsockopt(socket.SOL_SOCKET, ATTACH_FILTER, struct.pack("HP", 1, ctypes.addressof(program)))
 
 
-def left(listening: socket.socket) -> list[socket.socket]:
+def accept_pending(listening: socket.socket) -> list[socket.socket]:
     """The connections that nobody has accepted."""
     listening.setblocking(False)
     found = []
@@ -39,7 +39,7 @@ def left(listening: socket.socket) -> list[socket.socket]:
     return found
 
 
-def turn_away(connections: Sequence[socket.socket], seconds: float = 1.0) -> None:
+def reject_connections(connections: Sequence[socket.socket], seconds: float = 1.0) -> None:
     """Tell clients to come again, and wait so long, for all together, for them to have heard it."""
     until = time.monotonic() + seconds
     for each in connections:

@@ -7,17 +7,17 @@ from typing import Any
 
 from httptools import HttpParserCallbackError, HttpParserError, HttpParserUpgrade
 
-from bidr.server.asgi import CLOSE, NO_SNIFF, NO_STORE, Reply
-from bidr.server.connections import Connections
-from bidr.server.errors import HeadTooLarge, Refused
+from bidr.server.asgi import CLOSE, NO_SNIFF, NO_STORE, Response
+from bidr.server.connections import ConnectionTable
+from bidr.server.errors import HeaderFieldsTooLarge, HTTPError
 
 LONGEST_HEAD = 1 << 16
 STEP = 1 << 13
 """Bytes parsed at a time. A head is measured to the byte, but for one that begins within a step (pipelining)."""
 LINGER = 1.0
 """Seconds for a client to read why it was refused: closing at once would reset a connection that is still sending."""
-Malformed = Callable[[str, Refused], Reply]
-TOO_LARGE = HeadTooLarge(
+Malformed = Callable[[str, HTTPError], Response]
+TOO_LARGE = HeaderFieldsTooLarge(
     "the head of the request is too large",
     given=f"more than {LONGEST_HEAD} bytes",
     expected=f"up to {LONGEST_HEAD} bytes of request line and headers",
@@ -25,7 +25,7 @@ TOO_LARGE = HeadTooLarge(
 )
 
 
-class Together:
+class CoalescingTransport:
     """A transport that sends what is written within one turn of the event loop at once.
 
     Head and body of an answer come in two writes: two system calls, and the client would be woken twice.
@@ -57,7 +57,7 @@ class Together:
         return getattr(self._transport, name)
 
 
-class Limited:
+class TimeoutMixin:
     """What is added to uvicorn's protocol over httptools.
 
     head: seconds that a head may take; reading: seconds that a client may leave an answer unread.
@@ -66,7 +66,7 @@ class Limited:
     """
 
     head = reading = 0.0
-    counted: Connections
+    counted: ConnectionTable
     malformed: Malformed
     address = "local"
     _late: asyncio.TimerHandle | None = None
@@ -75,7 +75,7 @@ class Limited:
     _unframed = 0
     """Bytes since a head began, or since anything of a body came."""
     _refused = False
-    _pending: Refused | None = None
+    _pending: HTTPError | None = None
 
     # These are the protocol's own.
     loop: asyncio.AbstractEventLoop
@@ -90,7 +90,7 @@ class Limited:
     _unset_keepalive_if_required: Callable[[], None]
 
     def connection_made(self, transport: Any) -> None:
-        super().connection_made(Together(transport, self.loop))  # type: ignore[misc]
+        super().connection_made(CoalescingTransport(transport, self.loop))  # type: ignore[misc]
         if self.client:
             self.address = self.client[0]
         self.counted.add(self)
@@ -152,7 +152,7 @@ class Limited:
             if self._pending is not None and not self.transport.is_closing():
                 self._turn_away(self._pending)
 
-    def _refuse(self, error: Refused) -> None:
+    def _refuse(self, error: HTTPError) -> None:
         """Read nothing more of this client, and tell it why after the answers to its earlier requests."""
         self._refused = True
         if self._between():
@@ -165,13 +165,13 @@ class Limited:
         else:
             self._pending = error
 
-    def _turn_away(self, error: Refused) -> None:
+    def _turn_away(self, error: HTTPError) -> None:
         self._pending = None
         self._unset_keepalive_if_required()
         if self._late is not None:
             self._late.cancel()
         reply = self.malformed(self.address, error)
-        self.transport.write(raw_response(reply, self.server_state.default_headers))
+        self.transport.write(serialize_response(reply, self.server_state.default_headers))
         self.transport.flush()
         self.transport.write_eof()
         self._late = self.loop.call_later(LINGER, self.transport.close)
@@ -212,9 +212,9 @@ class Limited:
             self.transport.close()
 
 
-def _unreadable(error: Exception) -> Refused:
+def _unreadable(error: Exception) -> HTTPError:
     callback = isinstance(error, HttpParserCallbackError)
-    return Refused(
+    return HTTPError(
         "the request is not HTTP that can be read",
         given="a target that cannot be read" if callback else str(error),
         expected="HTTP/1.1: a request line with a path, headers, and a body as long as they say",
@@ -222,7 +222,7 @@ def _unreadable(error: Exception) -> Refused:
     )
 
 
-def raw_response(reply: Reply, more: list[tuple[bytes, bytes]]) -> bytes:
+def serialize_response(reply: Response, more: list[tuple[bytes, bytes]]) -> bytes:
     """An answer that ends the connection, as bytes."""
     status = HTTPStatus(reply.status)
     length = (b"content-length", b"%d" % len(reply.body))
@@ -231,12 +231,12 @@ def raw_response(reply: Reply, more: list[tuple[bytes, bytes]]) -> bytes:
     return b"HTTP/1.1 %d %s\r\n%s\r\n%s" % (status.value, status.phrase.encode(), lines, reply.body)
 
 
-def timed_protocol(
-    seconds: float, waits: float, connections: Connections, malformed: Malformed
+def make_protocol(
+    seconds: float, waits: float, connections: ConnectionTable, malformed: Malformed
 ) -> type[asyncio.Protocol]:
     """The protocol class. See `Limited` for the two times."""
     from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
     own = {"head": seconds, "reading": waits, "counted": connections, "malformed": staticmethod(malformed)}
-    found: type[asyncio.Protocol] = type("TimedProtocol", (Limited, HttpToolsProtocol), own)
+    found: type[asyncio.Protocol] = type("TimedProtocol", (TimeoutMixin, HttpToolsProtocol), own)
     return found

@@ -22,8 +22,8 @@ from bidr.index.storage.manifest import current_generation
 from bidr.search.evaluation import recall_of
 from bidr.search.searcher import CANDIDATES, Searcher
 from bidr.search.types import QueryVectors
-from bidr.server.document_lookup import Finder
 from bidr.utils.array_types import Floats
+from bidr.server.document_lookup import DocumentLookup
 
 if TYPE_CHECKING:
     from bidr.models.codes_only_model import FrozenModel
@@ -33,7 +33,7 @@ LOOK_EVERY, LONGEST_PAUSE = 0.2, 10.0
 KEPT_FOR = 60.0
 
 
-class TextService(Protocol):
+class TextEncoder(Protocol):
     """Encodes texts: queries, many requests at once, and the documents that are added."""
 
     async def encode(self, texts: list[str], deadline: float) -> QueryVectors:
@@ -46,13 +46,13 @@ class TextService(Protocol):
 
 
 @dataclass(frozen=True)
-class Serving:
+class IndexSnapshot:
     """What answers requests at one moment: a state of the index, and the model that made it. It never changes."""
 
     view: LiveView
     model: "Model | FrozenModel | None"
-    service: "TextService | None"
-    finder: Finder
+    service: "TextEncoder | None"
+    finder: DocumentLookup
     candidates: int
 
     @cached_property
@@ -70,7 +70,7 @@ class Serving:
     @cached_property
     def words(self) -> bool:
         """Whether documents can be found by their words."""
-        return has_words(self.view)
+        return has_lexical_index(self.view)
 
     @cached_property
     def searcher(self) -> Searcher:
@@ -86,10 +86,10 @@ class Serving:
         return QueryVectors(own, own)
 
 
-MakeService = Callable[["Model | FrozenModel"], "TextService | None"]
+EncoderFactory = Callable[["Model | FrozenModel"], "TextEncoder | None"]
 
 
-class Served:
+class IndexHolder:
     """Follows an index folder. `now` is what answers; a newer state takes its place when it is open, model and all.
 
     model: folder of the model, if it is not where the index says.
@@ -97,7 +97,7 @@ class Served:
     linger: seconds that requests which began with the model of before still have it.
     """
 
-    def __init__(self, folder: Path, model: Path | None, make: MakeService, linger: float = KEPT_FOR) -> None:
+    def __init__(self, folder: Path, model: Path | None, make: EncoderFactory, linger: float = KEPT_FOR) -> None:
         self.folder, self._model_folder, self._make, self._linger = folder, model, make, linger
         self._lock = threading.Lock()
         self.trouble: str | None = None
@@ -109,7 +109,7 @@ class Served:
         gc.collect()
 
     @property
-    def now(self) -> Serving:
+    def now(self) -> IndexSnapshot:
         return self._now
 
     def look(self) -> bool:
@@ -140,15 +140,15 @@ class Served:
         except IndexFolderError:
             return None
 
-    def _taken_up(self, view: LiveView, before: Serving | None) -> Serving:
+    def _taken_up(self, view: LiveView, before: IndexSnapshot | None) -> IndexSnapshot:
         if before is None or before.generation != int(view.generation.name):
-            warm(view)
+            warm_up_kernels(view)
         stamp = view.state.model
-        finder = before.finder.following(view) if before else Finder(view)
+        finder = before.finder.following(view) if before else DocumentLookup(view)
         if before and (before.fingerprint == (stamp.fingerprint if stamp else None)):
-            return Serving(view, before.model, before.service, finder, before.candidates)
+            return IndexSnapshot(view, before.model, before.service, finder, before.candidates)
         if stamp is None and self._model_folder is None:
-            return Serving(view, None, None, finder, CANDIDATES)
+            return IndexSnapshot(view, None, None, finder, CANDIDATES)
         from bidr.models.codes_only_model import open_model
 
         where = self._model_folder or Path(stamp.folder if stamp else "")
@@ -160,7 +160,7 @@ class Served:
             closing = threading.Timer(self._linger, before.service.close)
             closing.daemon = True
             closing.start()
-        return Serving(view, model, service, finder, model.candidates)
+        return IndexSnapshot(view, model, service, finder, model.candidates)
 
     def close(self) -> None:
         if self._now.service is not None:
@@ -168,7 +168,7 @@ class Served:
         self._live.close()
 
 
-def warm(view: LiveView) -> None:
+def warm_up_kernels(view: LiveView) -> None:
     """One search before any request: functions are compiled on first use, which takes seconds."""
     manifest = view.manifest
     if any(part.open.reader.documents.columns.there for part in view.parts):
@@ -178,21 +178,21 @@ def warm(view: LiveView) -> None:
         np.ones((1, dim), dtype=np.float32) / np.sqrt(np.float32(dim)) for dim in (manifest.code_dim, manifest.dim)
     )
     if view.count:
-        lexical = int(has_words(view))
+        lexical = int(has_lexical_index(view))
         searcher = Searcher(view, lexical=lexical, lexical_weight=lexical)
         searcher.search_vectors(QueryVectors(*sides), 1, CANDIDATES, words=["first"])
 
 
-def has_words(view: LiveView) -> bool:
+def has_lexical_index(view: LiveView) -> bool:
     return all(part.open.reader.words is not None for part in view.parts)
 
 
-def named(folder: Path) -> str:
+def format_name(folder: Path) -> str:
     """What people would call an index: its folder, or the run that it is the index of."""
     return folder.parent.name if folder.name == "index" and folder.parent.name else folder.name
 
 
-def describe(served: Served, limits: dict[str, Any]) -> dict[str, Any]:
+def describe_index(served: IndexHolder, limits: dict[str, Any]) -> dict[str, Any]:
     """What GET /v1/index says."""
     serving = served.now
     view, ram = serving.view, serving.view.ram_bytes
@@ -200,7 +200,7 @@ def describe(served: Served, limits: dict[str, Any]) -> dict[str, Any]:
     disk = sum(entry.size for part in view.parts for entry in part.open.reader.manifest.files.values())
     total = int(sum(ram.values()))
     return {
-        "name": named(served.folder.resolve()),
+        "name": format_name(served.folder.resolve()),
         "documents": view.count,
         "dim": manifest.dim,
         "stored_dim": manifest.stored_dim,

@@ -6,7 +6,7 @@ from bidr.errors import ConfigError
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limits:
+class RequestLimits:
     """Each is a flag: --limit.k 500. What goes beyond is answered with 4xx (or 503: try again) and says so."""
 
     body: int = 8 << 20

@@ -61,17 +61,17 @@ class Metrics:
         self._answered: list[tuple[str, int, float]] = []
         self._searched: list[tuple[int, int, Timings]] = []
 
-    def answered(self, path: str, status: int, seconds: float) -> None:
+    def record_request(self, path: str, status: int, seconds: float) -> None:
         """Count a request."""
         self._answered.append((path, status, seconds))
         if len(self._answered) >= MOST_UNSETTLED:
-            self.settle()
+            self.flush()
 
-    def searched(self, queries: int, reads: int, steps: Timings) -> None:
+    def record_search(self, queries: int, reads: int, steps: Timings) -> None:
         """Count a search; times are milliseconds."""
         self._searched.append((queries, reads, steps))
 
-    def settle(self) -> None:
+    def flush(self) -> None:
         """Put what was counted into the files."""
         answered, self._answered = self._answered, []
         searched, self._searched = self._searched, []
@@ -79,27 +79,27 @@ class Metrics:
         for (path, status), count in Counter((path, status) for path, status, _ in answered).items():
             self._requests.labels(path, str(status)).inc(count)
         for path in {path for path, _, _ in answered}:
-            observe(self._latency.labels(path), [seconds for own, _, seconds in answered if own == path], SECONDS)
+            observe_many(self._latency.labels(path), [seconds for own, _, seconds in answered if own == path], SECONDS)
         if not searched:
             return
         queries, reads, times = zip(*searched, strict=True)
-        observe(self._queries, queries, COUNTS)
+        observe_many(self._queries, queries, COUNTS)
         self._reads.inc(sum(reads))
         columns = [*zip(*times, strict=True), [sum(steps) for steps in times]]
         for histogram, column in zip(self._steps, columns, strict=True):
-            observe(histogram, [took / 1000 for took in column if took], SECONDS)
+            observe_many(histogram, [took / 1000 for took in column if took], SECONDS)
 
-    def encoded(self, texts: int, waiting: int) -> None:
+    def record_batch(self, texts: int, waiting: int) -> None:
         """Count a batch of texts, and those that still wait."""
         self.batches.observe(texts)
         self.encoding.set(waiting)
 
-    def wrote(self, what: str, documents: int) -> None:
+    def record_write(self, what: str, documents: int) -> None:
         self._written.labels(what).inc(documents)
 
     def render(self) -> tuple[bytes, str]:
         """The text that Prometheus reads, and its type."""
-        self.settle()
+        self.flush()
         registry = self._registry
         if self._folder is not None:
             from prometheus_client import multiprocess
@@ -109,7 +109,7 @@ class Metrics:
         return self._library.generate_latest(registry), str(self._library.CONTENT_TYPE_LATEST)
 
 
-def observe(histogram: Any, values: Sequence[float], bounds: tuple[float, ...]) -> None:
+def observe_many(histogram: Any, values: Sequence[float], bounds: tuple[float, ...]) -> None:
     """`histogram.observe` of many values: each of its numbers is written once.
 
     By the library's own parts: what is public writes three numbers into the files for every value.

@@ -1,7 +1,7 @@
 """The OpenAPI document, by hand: it says what holds for the index that is served, down to its dimensions."""
 
-from bidr.server.index_holder import Serving
-from bidr.server.limits import Limits
+from bidr.server.index_holder import IndexSnapshot
+from bidr.server.limits import RequestLimits
 from bidr.server.openapi_documents import documents_paths
 from bidr.server.openapi_parts import (
     ERRORS,
@@ -19,7 +19,7 @@ from bidr.server.openapi_parts import (
 from bidr.server.query_params import HEAVIEST, OPTIONS, K
 
 
-def document(serving: Serving, limits: Limits, *, keys: bool) -> Schema:
+def document(serving: IndexSnapshot, limits: RequestLimits, *, keys: bool) -> Schema:
     """The whole document."""
     found: Schema = {
         "openapi": "3.1.0",
@@ -51,7 +51,7 @@ def document(serving: Serving, limits: Limits, *, keys: bool) -> Schema:
     return found
 
 
-def _search(serving: Serving, limits: Limits) -> Schema:
+def _search(serving: IndexSnapshot, limits: RequestLimits) -> Schema:
     dim, default = serving.dim, min(serving.candidates, limits.candidates)
     vectors = {"type": "array", "items": vector(dim), "minItems": 1, "maxItems": limits.queries}
     text = {"type": "string", "pattern": r"\S", "minLength": 1, "maxLength": limits.characters}
@@ -136,7 +136,7 @@ def _answer() -> Schema:
     )
 
 
-def _filter(limits: Limits) -> Schema:
+def _filter(limits: RequestLimits) -> Schema:
     scalar: Schema = {"type": ["string", "number", "boolean"]}
     this = {"$ref": "#/components/schemas/Filter"}
 

@@ -1,9 +1,9 @@
 """What the OpenAPI document says of /v1/documents."""
 
 from bidr.data.attributes import COMBINING, LONGEST_NAME
-from bidr.server.document_endpoint import LARGEST_NUMBER, LONGEST_ID, largest_stored
-from bidr.server.index_holder import Serving
-from bidr.server.limits import Limits
+from bidr.server.document_endpoint import LARGEST_NUMBER, LONGEST_ID, get_max_component
+from bidr.server.index_holder import IndexSnapshot
+from bidr.server.limits import RequestLimits
 from bidr.server.openapi_parts import COMMON, WITH_BODY, Schema, an_object, or_null, responses, vector, whole
 
 ID: Schema = {"type": "string", "minLength": 1, "maxLength": LONGEST_ID}
@@ -11,7 +11,7 @@ COUNT: Schema = {"type": "integer", "minimum": 0}
 STATE: Schema = {"documents": COUNT, "generation": whole()}
 
 
-def documents_paths(serving: Serving, limits: Limits) -> Schema:
+def documents_paths(serving: IndexSnapshot, limits: RequestLimits) -> Schema:
     """By method."""
     several: Schema = {"type": "array", "minItems": 1, "maxItems": limits.documents}
     ids = {
@@ -52,13 +52,13 @@ def _fetched() -> Schema:
     return an_object({"documents": {"type": "array", "items": an_object(shown)}, "missing": missing})
 
 
-def _added(serving: Serving, several: Schema) -> Schema:
+def _added(serving: IndexSnapshot, several: Schema) -> Schema:
     """The body that adds, with an example."""
     given: Schema = {"id": ID, "title": {"type": "string"}, "text": {"type": "string"}}
     given["attributes"] = or_null(_attributes())
     example: Schema = {"id": "doc-1", "title": "Title", "text": "Text", "attributes": {"lang": "en", "year": 2021}}
     if serving.service is None:
-        given["vector"] = vector(serving.dim, largest_stored(serving))
+        given["vector"] = vector(serving.dim, get_max_component(serving))
         example["vector"] = [round(1 / serving.dim, 6)] * serving.dim
     body = an_object(
         {

@@ -8,17 +8,17 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from bidr.server.config import Settings
+from bidr.server.config import ServerConfig
 
 LENGTH = struct.Struct("<I")
 READY = "BIDR_SERVE_READY"
 """The variable that names the file descriptor on which a process says that it is ready, or why it is not."""
 
 
-def settings_from_stdin() -> Settings:
+def read_config() -> ServerConfig:
     """What the supervisor wrote. It keeps the pipe open: its end means that the supervisor is gone."""
     (length,) = LENGTH.unpack(_exactly(LENGTH.size))
-    return Settings.from_bytes(_exactly(length))
+    return ServerConfig.parse_binary_search(_exactly(length))
 
 
 def _exactly(count: int) -> bytes:
@@ -31,7 +31,7 @@ def _exactly(count: int) -> bytes:
     return found
 
 
-def until_alone(then: Callable[[], None]) -> None:
+def watch_parent(then: Callable[[], None]) -> None:
     """Call `then` when the supervisor is gone."""
     loop = asyncio.get_running_loop()
 
@@ -43,7 +43,7 @@ def until_alone(then: Callable[[], None]) -> None:
     loop.add_reader(0, look)
 
 
-def report(told: dict[str, Any]) -> None:
+def report_startup(told: dict[str, Any]) -> None:
     """Tell the supervisor how the start went."""
     handle = os.environ.pop(READY, None)
     if handle is not None:

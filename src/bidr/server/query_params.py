@@ -7,9 +7,9 @@ import orjson
 
 from bidr.errors import to_short_json
 from bidr.index.filters.filter_expression import size_of
-from bidr.server.asgi import parameters_of
-from bidr.server.errors import Invalid
-from bidr.server.limits import Limits
+from bidr.server.asgi import parse_query_string
+from bidr.server.errors import InvalidRequest
+from bidr.server.limits import RequestLimits
 
 OPTIONS = ("k", "candidates", "filter", "text", "codes_only", "model", "lexical", "lexical_weight")
 HEAVIEST = 1_000.0
@@ -18,10 +18,10 @@ LEAVE_OUT = "or leave it out, and the server chooses"
 LONGEST_KNOWN, MOST_KNOWN = 256, 256
 
 
-class Rules(NamedTuple):
+class ValidationContext(NamedTuple):
     """What a search may ask of the index as it is."""
 
-    limits: Limits
+    limits: RequestLimits
     candidates: int
     dim: int
     words: bool = False
@@ -31,33 +31,33 @@ Options = tuple[int, int, dict[str, Any] | None, bool, bool, str | None, int, fl
 """What is asked besides the queries, in the order of `Asked`."""
 
 
-class Said(NamedTuple):
+class QueryParams(NamedTuple):
     """What a query string says, and the options that this makes with the defaults of the rest."""
 
     given: dict[str, Any]
     options: Options
 
 
-class Reading:
+class RequestParser:
     """Reads searches by rules. Clients send the same query string again and again: it is looked at once."""
 
-    def __init__(self, rules: Rules) -> None:
+    def __init__(self, rules: ValidationContext) -> None:
         self.rules = rules
-        self._known: dict[bytes, Said] = {}
+        self._known: dict[bytes, QueryParams] = {}
 
-    def said(self, raw: bytes) -> Said:
+    def said(self, raw: bytes) -> QueryParams:
         """What a query string says; refused if that cannot work, though a body may say otherwise."""
         known = self._known.get(raw)
         if known is None:
-            given = _parameters(parameters_of(raw))
+            given = _parameters(parse_query_string(raw))
             check_dim(given.pop("dim", None), self.rules.dim)
-            known = Said(given, options_of(given, self.rules))
+            known = QueryParams(given, validate_options(given, self.rules))
             if len(raw) <= LONGEST_KNOWN and len(self._known) < MOST_KNOWN and "filter" not in given:
                 self._known[raw] = known
         return known
 
 
-def options_of(given: Mapping[str, Any], rules: Rules) -> Options:
+def validate_options(given: Mapping[str, Any], rules: ValidationContext) -> Options:
     """What is given, checked, and the defaults of the rest."""
     limits, get = rules.limits, given.get
     depth = min(rules.candidates, limits.candidates)
@@ -76,7 +76,7 @@ def options_of(given: Mapping[str, Any], rules: Rules) -> Options:
 def check_dim(given: int | None, dim: int) -> None:
     """Refuse vectors that are said to have other dimensions than the index: bytes do not tell."""
     if given is not None and given != dim:
-        raise Invalid(
+        raise InvalidRequest(
             "the vectors are of other dimensions than this index",
             given=given,
             expected=f"{dim}, the dimensions of this index",
@@ -89,7 +89,7 @@ def _parameters(query: Mapping[str, list[str]]) -> dict[str, Any]:
     found = {}
     for name, values in query.items():
         if name not in READERS or len(values) > 1:
-            raise Invalid(
+            raise InvalidRequest(
                 "unknown or repeated parameter",
                 given=name,
                 expected=f"once each: {', '.join(READERS)}",
@@ -99,7 +99,7 @@ def _parameters(query: Mapping[str, list[str]]) -> dict[str, Any]:
         try:
             found[name] = read(values[0])
         except (ValueError, KeyError) as error:
-            raise Invalid(
+            raise InvalidRequest(
                 f"{name} cannot be read", given=values[0] or "nothing", expected=expected, hint=LEAVE_OUT
             ) from error
     return found
@@ -129,7 +129,7 @@ def _number(given: Any, name: str, most: int, least: int = 1) -> int:
     if type(given) is float and given.is_integer() and abs(given) < 1e18:
         given = int(given)
     if type(given) is not int or not least <= given <= most:
-        raise Invalid(
+        raise InvalidRequest(
             f"{name} cannot be asked for so",
             given=to_short_json(given),
             expected=f"a whole number from {least} to {most}",
@@ -140,7 +140,7 @@ def _number(given: Any, name: str, most: int, least: int = 1) -> int:
 
 def _weight(given: Any, name: str) -> float:
     if type(given) not in (float, int) or not abs(given) <= HEAVIEST:
-        raise Invalid(
+        raise InvalidRequest(
             f"{name} cannot be asked for so",
             given=to_short_json(given),
             expected=f"a number from -{HEAVIEST:g} to {HEAVIEST:g}",
@@ -151,7 +151,7 @@ def _weight(given: Any, name: str) -> float:
 
 def _truth(given: Any, name: str) -> bool:
     if type(given) is not bool:
-        raise Invalid(
+        raise InvalidRequest(
             f"{name} is not a truth value",
             given=to_short_json(given),
             expected="true or false",
@@ -160,9 +160,9 @@ def _truth(given: Any, name: str) -> bool:
     return given
 
 
-def _filter(given: Any, limits: Limits) -> dict[str, Any]:
+def _filter(given: Any, limits: RequestLimits) -> dict[str, Any]:
     if type(given) is not dict or not given:
-        raise Invalid(
+        raise InvalidRequest(
             "the filter has no conditions",
             given=to_short_json(given),
             expected='conditions by attribute, such as {"lang": "en"}',
@@ -171,7 +171,7 @@ def _filter(given: Any, limits: Limits) -> dict[str, Any]:
     conditions, values = size_of(given)
     for name, count, most in (("conditions", conditions, limits.conditions), ("values", values, limits.values)):
         if count > most:
-            raise Invalid(
+            raise InvalidRequest(
                 f"filter: {name}",
                 given=count,
                 expected=f"up to {most}",
@@ -182,7 +182,7 @@ def _filter(given: Any, limits: Limits) -> dict[str, Any]:
 
 def _model(given: Any) -> str:
     if type(given) is not str or not given:
-        raise Invalid(
+        raise InvalidRequest(
             "model is not a fingerprint",
             given=to_short_json(given),
             expected="a string: the fingerprint of the model that made the vectors",

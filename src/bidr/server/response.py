@@ -12,7 +12,7 @@ from bidr.utils.array_types import Floats, Rows
 NOT_GIVEN = {"word_rank": b"0"}
 
 
-class Numbers(NamedTuple):
+class HitColumns(NamedTuple):
     """What is known of the answers to a query, best first; the words' ranks are None where they were not asked."""
 
     scores: Floats
@@ -21,18 +21,18 @@ class Numbers(NamedTuple):
     word_ranks: Rows | None
 
 
-def body_of(results: list[bytes], generation: int) -> bytes:
+def render_body(results: list[bytes], generation: int) -> bytes:
     """The answer to a request, of the results of its queries."""
     return b'{"results":[%b],"generation":%d}' % (b",".join(results), generation)
 
 
-def result_of(numbers: Numbers, documents: Columns, timings: dict[str, float]) -> bytes:
+def render_result(numbers: HitColumns, documents: Columns, timings: dict[str, float]) -> bytes:
     """The result of one query."""
     answers = _answers(numbers, documents) if documents[0] else b""
     return b'{"answers":[%b],"timings":%b}' % (answers, orjson.dumps(timings))
 
 
-def _answers(numbers: Numbers, documents: Columns) -> bytes:
+def _answers(numbers: HitColumns, documents: Columns) -> bytes:
     scores, ranks, code_scores, word_ranks = numbers
     ids, titles, texts, attributes = documents
     columns = {

@@ -22,7 +22,7 @@ UNNAMED = ".new-"
 
 
 @contextmanager
-def runtime_folder() -> Iterator[Path]:
+def create_runtime_dir() -> Iterator[Path]:
     """The folder, for this user alone; gone in the end."""
     parent = IN_MEMORY if IN_MEMORY.is_dir() else Path(tempfile.gettempdir())
     _remove_left(parent)

@@ -6,17 +6,17 @@ from typing import NamedTuple
 import numpy as np
 
 from bidr.search.types import QueryVectors, Timings
-from bidr.server.errors import OVER, Late
-from bidr.server.index_holder import Serving
-from bidr.server.response import Numbers, body_of, result_of
-from bidr.server.search_request import Asked
 from bidr.utils.array_types import Floats, Rows
 from bidr.utils.deadline import deadline_scope
+from bidr.server.errors import DEADLINE_MESSAGE, DeadlineExceeded
+from bidr.server.index_holder import IndexSnapshot
+from bidr.server.response import HitColumns, render_body, render_result
+from bidr.server.search_request import SearchRequest
 
 AT_ONCE = 8
 
 
-class Searched(NamedTuple):
+class SearchOutcome(NamedTuple):
     """A rendered answer, the milliseconds of each step, and how many vectors were read."""
 
     body: bytes
@@ -24,7 +24,7 @@ class Searched(NamedTuple):
     reads: int
 
 
-class Found(NamedTuple):
+class BatchHits(NamedTuple):
     """Answers to some queries, (queries, k) each; the words' ranks are None where they were not asked."""
 
     rows: Rows
@@ -37,14 +37,16 @@ class Found(NamedTuple):
     """Candidates that were ranked by their vectors."""
 
 
-def search(serving: Serving, asked: Asked, queries: QueryVectors, deadline: float, encode: float) -> Searched:
+def search(
+    serving: IndexSnapshot, asked: SearchRequest, queries: QueryVectors, deadline: float, encode: float
+) -> SearchOutcome:
     """The answer to a request as bytes, and what it took. `deadline` is of time.monotonic(); times are milliseconds."""
     results: list[bytes] = []
     count, totals, vectors = asked.queries, Timings(encode), 0
     for start in range(0, count, AT_ONCE):
         if time.monotonic() > deadline:
-            raise Late(
-                OVER,
+            raise DeadlineExceeded(
+                DEADLINE_MESSAGE,
                 given=f"{count} queries",
                 hint="ask fewer queries at once, with fewer candidates",
             )
@@ -56,7 +58,7 @@ def search(serving: Serving, asked: Asked, queries: QueryVectors, deadline: floa
         vectors += found.reads
         timings = _shares(encode / count, found.timings, len(part.codes))
         results += [_result(serving, asked, found, number, timings) for number in range(len(part.codes))]
-    return Searched(body_of(results, serving.generation), totals, vectors)
+    return SearchOutcome(render_body(results, serving.generation), totals, vectors)
 
 
 def _shares(encode: float, steps: Timings, queries: int) -> dict[str, float]:
@@ -71,7 +73,7 @@ def _shares(encode: float, steps: Timings, queries: int) -> dict[str, float]:
     }
 
 
-def _found(serving: Serving, asked: Asked, queries: QueryVectors, words: list[str] | None) -> Found:
+def _found(serving: IndexSnapshot, asked: SearchRequest, queries: QueryVectors, words: list[str] | None) -> BatchHits:
     found = serving.searcher.search_vectors(
         queries,
         asked.k,
@@ -90,14 +92,16 @@ def _found(serving: Serving, asked: Asked, queries: QueryVectors, words: list[st
         reads = places.size
     else:
         reads = int(np.count_nonzero(places >= 0))
-    return Found(found.rows, found.scores, ranks, found.candidate_scores, found.word_ranks, found.timings, reads)
+    return BatchHits(found.rows, found.scores, ranks, found.candidate_scores, found.word_ranks, found.timings, reads)
 
 
-def _result(serving: Serving, asked: Asked, found: Found, number: int, timings: dict[str, float]) -> bytes:
+def _result(
+    serving: IndexSnapshot, asked: SearchRequest, found: BatchHits, number: int, timings: dict[str, float]
+) -> bytes:
     rows = found.rows[number]
     if len(rows) and rows[-1] < 0:
         rows = rows[rows >= 0]  # those that were not found stand at the end
     here = (number, slice(len(rows)))
     words = None if found.word_ranks is None else found.word_ranks[here]
-    numbers = Numbers(found.scores[here], found.candidate_ranks[here], found.candidate_scores[here], words)
-    return result_of(numbers, serving.finder.columns(rows, texts=asked.text), timings)
+    numbers = HitColumns(found.scores[here], found.candidate_ranks[here], found.candidate_scores[here], words)
+    return render_result(numbers, serving.finder.columns(rows, texts=asked.text), timings)

@@ -8,16 +8,16 @@ import numpy as np
 import orjson
 
 from bidr.errors import to_short_json
-from bidr.server.errors import Invalid, Refused
-from bidr.server.limits import Limits
-from bidr.server.query_params import OPTIONS, Options, Rules, Said, options_of
 from bidr.utils.array_types import Floats
+from bidr.server.errors import HTTPError, InvalidRequest
+from bidr.server.limits import RequestLimits
+from bidr.server.query_params import OPTIONS, Options, QueryParams, ValidationContext, validate_options
 
 FIELDS = ("texts", "vectors", *OPTIONS)
 LARGEST = 1e18
 
 
-class Asked(NamedTuple):
+class SearchRequest(NamedTuple):
     """A search as it was asked for: `texts` or `vectors`, never both."""
 
     texts: list[str] | None
@@ -41,19 +41,19 @@ class Asked(NamedTuple):
         return 0 if self.codes_only else self.queries * (max(self.k, self.candidates) + self.lexical)
 
 
-def object_of(body: bytes, fields: Iterable[str]) -> dict[str, Any]:
+def parse_object(body: bytes, fields: Iterable[str]) -> dict[str, Any]:
     """The JSON object that a body holds, with no other fields than these."""
     try:
         given = orjson.loads(body)
     except orjson.JSONDecodeError as error:
-        raise Refused(
+        raise HTTPError(
             f"the body is not JSON: {error}",
             given=body[:60].decode("utf-8", "replace") or "nothing",
             expected="a JSON object",
             hint="NaN and Infinity are no JSON; send UTF-8, numbers in plain notation",
         ) from error
     if not isinstance(given, dict):
-        raise Invalid(
+        raise InvalidRequest(
             "the body is not an object",
             given=to_short_json(given),
             expected=f"an object with {', '.join(fields)}",
@@ -62,34 +62,34 @@ def object_of(body: bytes, fields: Iterable[str]) -> dict[str, Any]:
     known = tuple(fields)
     for name in given:
         if name not in known:
-            raise Invalid(
+            raise InvalidRequest(
                 "a field that is not known", given=to_short_json(name), expected=", ".join(known), hint="leave it out"
             )
     return given
 
 
-def from_json(body: bytes, said: Said, rules: Rules) -> Asked:
+def parse_json_search(body: bytes, said: QueryParams, rules: ValidationContext) -> SearchRequest:
     """A search from JSON. What the body does not say, the query string may."""
-    given = object_of(body, FIELDS)
+    given = parse_object(body, FIELDS)
     texts, vectors = given.get("texts"), given.get("vectors")
     if (texts is None) == (vectors is None):
-        raise Invalid(
+        raise InvalidRequest(
             "a search is by texts or by vectors",
             given="both" if texts is not None else "neither",
             expected="one of texts, vectors",
             hint="send a request for each" if texts is not None else 'add "texts": ["..."]',
         )
-    options = options_of(said.given | given if said.given else given, rules)
+    options = validate_options(said.given | given if said.given else given, rules)
     if texts is not None:
         return _asked(_texts(texts, rules.limits), None, options, rules)
     return _asked(None, _vectors(vectors, rules.limits, rules.dim), options, rules)
 
 
-def from_bytes(body: bytes, said: Said, rules: Rules) -> Asked:
+def parse_binary_search(body: bytes, said: QueryParams, rules: ValidationContext) -> SearchRequest:
     """A search from float32 rows, little-endian, with the rest in the query string."""
     row = 4 * rules.dim
     if not body or len(body) % row:
-        raise Invalid(
+        raise InvalidRequest(
             "the body is not whole rows of float32",
             given=f"{len(body)} bytes",
             expected=f"a multiple of {row} bytes: {rules.dim} dimensions",
@@ -101,9 +101,11 @@ def from_bytes(body: bytes, said: Said, rules: Rules) -> Asked:
     return _asked(None, _finite(rows), said.options, rules)
 
 
-def _asked(texts: list[str] | None, vectors: Floats | None, options: Options, rules: Rules) -> Asked:
+def _asked(
+    texts: list[str] | None, vectors: Floats | None, options: Options, rules: ValidationContext
+) -> SearchRequest:
     limits = rules.limits
-    asked = Asked(texts, vectors, *options)
+    asked = SearchRequest(texts, vectors, *options)
     if asked.lexical:
         _check_words(asked, rules)
     answers = asked.queries * asked.k
@@ -114,19 +116,19 @@ def _asked(texts: list[str] | None, vectors: Floats | None, options: Options, ru
 
 def _check_total(name: str, total: int, most: int) -> None:
     if total > most:
-        raise Invalid(name, given=total, expected=f"up to {most}", hint="send fewer queries at once")
+        raise InvalidRequest(name, given=total, expected=f"up to {most}", hint="send fewer queries at once")
 
 
-def _check_words(asked: Asked, rules: Rules) -> None:
+def _check_words(asked: SearchRequest, rules: ValidationContext) -> None:
     if asked.texts is None:
-        raise Invalid(
+        raise InvalidRequest(
             "lexical: vectors have no words",
             given=asked.lexical,
             expected="texts",
             hint="ask by texts, or leave it out",
         )
     if not rules.words:
-        raise Invalid(
+        raise InvalidRequest(
             "lexical: the index was built without words",
             given=asked.lexical,
             expected="0",
@@ -134,7 +136,7 @@ def _check_words(asked: Asked, rules: Rules) -> None:
         )
     both = max(asked.k, asked.candidates) + asked.lexical
     if both > rules.limits.candidates:
-        raise Invalid(
+        raise InvalidRequest(
             "candidates and lexical together",
             given=both,
             expected=f"up to {rules.limits.candidates}",
@@ -142,10 +144,10 @@ def _check_words(asked: Asked, rules: Rules) -> None:
         )
 
 
-def count_queries(count: int, limits: Limits) -> None:
+def count_queries(count: int, limits: RequestLimits) -> None:
     """Refuse none, and too many."""
     if not 1 <= count <= limits.queries:
-        raise Invalid(
+        raise InvalidRequest(
             "the number of queries in one request",
             given=count,
             expected=f"1 to {limits.queries}",
@@ -157,14 +159,14 @@ def matrix(rows: list[Any], dim: int, what: str = "vectors", largest: float = LA
     """Lists of numbers as float32 rows. Only numbers: numpy would take "1" and true for numbers too."""
     for number, row in enumerate(rows):
         if type(row) is not list or len(row) != dim:
-            raise Invalid(
+            raise InvalidRequest(
                 f"{what}: number {number} is not of the dimensions of this index",
                 given=f"{len(row)} numbers" if type(row) is list else to_short_json(row),
                 expected=f"{dim} numbers",
                 hint="use the model of this index (GET /v1/index)",
             )
         if not NUMBERS.issuperset(map(type, row)):
-            raise Invalid(
+            raise InvalidRequest(
                 f"{what}: number {number} holds what is not a number",
                 given=to_short_json(next(each for each in row if type(each) not in NUMBERS)),
                 expected="numbers alone",
@@ -186,7 +188,7 @@ def _finite(rows: Floats, what: str = "vectors", largest: float = LARGEST) -> Fl
     if bad.any():
         row = rows[int(bad.argmax())]
         value = float(row[int((~(np.abs(row) <= largest)).argmax())])
-        raise Invalid(
+        raise InvalidRequest(
             f"{what}: number {int(bad.argmax())} holds NaN, infinity, or a number too large",
             given=f"{value:g}" if math.isfinite(value) else "NaN" if math.isnan(value) else "more than 32 bits hold",
             expected=f"finite numbers up to {largest:g}",
@@ -195,9 +197,9 @@ def _finite(rows: Floats, what: str = "vectors", largest: float = LARGEST) -> Fl
     return rows
 
 
-def _texts(given: Any, limits: Limits) -> list[str]:
+def _texts(given: Any, limits: RequestLimits) -> list[str]:
     if type(given) is not list or not all(type(text) is str for text in given):
-        raise Invalid(
+        raise InvalidRequest(
             "texts are not strings",
             given=to_short_json(given),
             expected="a list of strings",
@@ -206,7 +208,7 @@ def _texts(given: Any, limits: Limits) -> list[str]:
     count_queries(len(given), limits)
     for number, text in enumerate(given):
         if not text.strip() or len(text) > limits.characters:
-            raise Invalid(
+            raise InvalidRequest(
                 f"texts: number {number} is empty or too long",
                 given=f"{len(text)} characters",
                 expected=f"1 to {limits.characters}, not only spaces",
@@ -215,9 +217,9 @@ def _texts(given: Any, limits: Limits) -> list[str]:
     return given
 
 
-def _vectors(given: Any, limits: Limits, dim: int) -> Floats:
+def _vectors(given: Any, limits: RequestLimits, dim: int) -> Floats:
     if type(given) is not list:
-        raise Invalid(
+        raise InvalidRequest(
             "vectors are no list",
             given=to_short_json(given),
             expected="a list of lists of numbers",

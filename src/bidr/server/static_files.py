@@ -3,8 +3,8 @@
 import hashlib
 from pathlib import Path
 
-from bidr.server.asgi import Call, Header, Reply
-from bidr.server.errors import NotThere, wrong_method
+from bidr.server.asgi import Header, Request, Response
+from bidr.server.errors import NotFound, make_method_error
 
 FOLDER = Path(__file__).with_name("page")
 TYPES = {
@@ -24,7 +24,7 @@ SAFE: tuple[Header, ...] = (
 )
 
 
-class Page:
+class StaticFiles:
     """Files of the page by path: '/' and '/page/NAME'. No other file can be asked for."""
 
     def __init__(self, folder: Path = FOLDER) -> None:
@@ -37,20 +37,20 @@ class Page:
         if "/page/index.html" in self._files:
             self._files["/"] = self._files["/page/index.html"]
 
-    async def __call__(self, call: Call) -> Reply:
+    async def __call__(self, call: Request) -> Response:
         """A file; 304 where the client has it already."""
         found = self._files.get(call.scope["path"])
         if found is None:
-            raise NotThere(
+            raise NotFound(
                 "no such path",
                 given=call.scope["path"],
                 expected="a path of this server, such as /v1/search",
                 hint="GET /openapi.json lists them",
             )
         if call.scope["method"] not in ("GET", "HEAD"):
-            raise wrong_method(call.scope["method"], "GET, HEAD")
+            raise make_method_error(call.scope["method"], "GET, HEAD")
         content, kind, tag = found
         headers = (*SAFE, (b"etag", tag))
         if call.headers.get(b"if-none-match") == tag:
-            return Reply(b"", 304, kind, headers)
-        return Reply(content, 200, kind, headers)
+            return Response(b"", 304, kind, headers)
+        return Response(content, 200, kind, headers)

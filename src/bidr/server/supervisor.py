@@ -17,12 +17,12 @@ from pathlib import Path
 from bidr.errors import BidrError, ConfigError
 from bidr.index.engines.shared_memory import remove_unfinished, remove_unused, share_in
 from bidr.index.storage.live_state import state_in_force
-from bidr.server.config import Settings
-from bidr.server.graceful_shutdown import left, shut, turn_away
+from bidr.server.config import ServerConfig
+from bidr.server.graceful_shutdown import accept_pending, reject_connections, stop_accepting
 from bidr.server.json_logs import log
 from bidr.server.metrics import forget_worker
 from bidr.server.process import LENGTH, READY
-from bidr.server.runtime_dir import runtime_folder
+from bidr.server.runtime_dir import create_runtime_dir
 
 START_WITHIN = 600.0
 TICK = 0.1
@@ -32,10 +32,10 @@ ACCEPTED_WITHIN = 0.1
 """Seconds in which workers accept who has connected; the supervisor answers the others."""
 
 
-class Child:
+class ChildProcess:
     """A process that was started, and when it is ready."""
 
-    def __init__(self, kind: str, settings: Settings, listening: socket.socket) -> None:
+    def __init__(self, kind: str, settings: ServerConfig, listening: socket.socket) -> None:
         self.kind, self.started, self.ready = kind, time.monotonic(), False
         self.told: dict[str, object] = {}
         self._ready, write = os.pipe()
@@ -84,13 +84,13 @@ class Child:
             self._ready = -1
 
 
-class Pause:
+class RestartBackoff:
     """How long a kind of process that keeps ending is not started again: longer each time."""
 
     def __init__(self) -> None:
         self.failures, self.until = 0, 0.0
 
-    def after(self, child: Child, now: float) -> None:
+    def after(self, child: ChildProcess, now: float) -> None:
         """One has ended."""
         self.failures = 0 if now - child.started > LONGEST_PAUSE else self.failures + 1
         self.until = now + min(LONGEST_PAUSE, 0.1 * 2**self.failures)
@@ -99,15 +99,17 @@ class Pause:
 class Supervisor:
     """Starts the others, starts again what fails, replaces workers one by one (SIGHUP), stops all (SIGTERM)."""
 
-    def __init__(self, settings: Settings, listening: socket.socket, again: Callable[[Settings], Settings]) -> None:
+    def __init__(
+        self, settings: ServerConfig, listening: socket.socket, again: Callable[[ServerConfig], ServerConfig]
+    ) -> None:
         self.settings, self.listening, self._again = settings, listening, again
-        self.workers: list[Child] = []
-        self.writer: Child | None = None
-        self.leaving: list[Child] = []
-        self._pauses = {"worker": Pause(), "writer": Pause()}
+        self.workers: list[ChildProcess] = []
+        self.writer: ChildProcess | None = None
+        self.leaving: list[ChildProcess] = []
+        self._pauses = {"worker": RestartBackoff(), "writer": RestartBackoff()}
         self._tidied = 0.0
-        self._replace: list[Child] = []
-        self._coming: Child | None = None
+        self._replace: list[ChildProcess] = []
+        self._coming: ChildProcess | None = None
         self.stopping = self.renewing = False
 
     def run(self) -> None:
@@ -126,8 +128,8 @@ class Supervisor:
         finally:
             self._stop()
 
-    def _start(self, kind: str) -> Child:
-        return Child(kind, self.settings, self.listening)
+    def _start(self, kind: str) -> ChildProcess:
+        return ChildProcess(kind, self.settings, self.listening)
 
     def _await_all(self) -> None:
         """All must come up the first time: what keeps them from it is for the person who started them."""
@@ -208,11 +210,11 @@ class Supervisor:
         self.workers[self.workers.index(old)] = coming
         self._dismiss(old)
 
-    def _dismiss(self, child: Child) -> None:
+    def _dismiss(self, child: ChildProcess) -> None:
         child.tell(signal.SIGTERM)
         self.leaving.append(child)
 
-    def _clear(self, child: Child) -> None:
+    def _clear(self, child: ChildProcess) -> None:
         """Remove what a process that has ended leaves behind."""
         child.close()
         if child.kind == "worker" and self.settings.runtime is not None:
@@ -222,21 +224,21 @@ class Supervisor:
     def _stop(self) -> None:
         """Requests end first, then the writer."""
         log("stopping")
-        shut(self.listening)
+        stop_accepting(self.listening)
         if any(worker.ready for worker in self.workers):
             time.sleep(ACCEPTED_WITHIN)
         workers = [*self.workers, *self.leaving, *([self._coming] if self._coming else [])]
         for worker in workers:
             worker.tell(signal.SIGTERM)
         # Who has connected while there was no worker to accept it would be reset when the last of us lets go.
-        waiting = left(self.listening)
+        waiting = accept_pending(self.listening)
         self.listening.close()
-        turn_away(waiting)
+        reject_connections(waiting)
         self._end(workers)
         if self.writer is not None:
             self._end([self.writer])
 
-    def _end(self, children: list[Child]) -> None:
+    def _end(self, children: list[ChildProcess]) -> None:
         for child in children:
             child.tell(signal.SIGTERM)
         until = time.monotonic() + self.settings.drain + 5
@@ -250,11 +252,13 @@ class Supervisor:
             child.close()
 
 
-def supervise(settings: Settings, again: Callable[[Settings], Settings] = lambda settings: settings) -> None:
+def supervise(
+    settings: ServerConfig, again: Callable[[ServerConfig], ServerConfig] = lambda settings: settings
+) -> None:
     """Serve until told to stop. `again` gives the settings for workers that replace others."""
     state_in_force(settings.index)
     listening = listen(settings.host, settings.port)
-    with runtime_folder() as folder:
+    with create_runtime_dir() as folder:
         _folders(folder)
         share_in(folder / "codes")
         Supervisor(replace(settings, runtime=folder), listening, again).run()

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 from bidr.errors import BidrError
 from bidr.index.engines.shared_memory import share_in
-from bidr.server.app import Service, make_app
-from bidr.server.config import Settings
+from bidr.server.app import SearchService, make_app
+from bidr.server.config import ServerConfig
 from bidr.server.connections import raise_file_limit
 from bidr.server.framing import SOCKET
-from bidr.server.index_holder import KEPT_FOR, LOOK_EVERY, Served, TextService
+from bidr.server.index_holder import KEPT_FOR, LOOK_EVERY, IndexHolder, TextEncoder
 from bidr.server.json_logs import log, log_fault, log_libraries
 from bidr.server.metrics import Metrics
-from bidr.server.process import report, settings_from_stdin, until_alone
-from bidr.server.writer_client import WriterLink
+from bidr.server.process import read_config, report_startup, watch_parent
+from bidr.server.writer_client import WriterClient
 
 if TYPE_CHECKING:
     from bidr.models.codes_only_model import FrozenModel
@@ -31,7 +31,9 @@ LINGER = 1.0
 WEIGH_EVERY = 15.0
 
 
-def service_of(settings: Settings, model: "Model | FrozenModel", metrics: Metrics | None = None) -> TextService | None:
+def make_encoder(
+    settings: ServerConfig, model: "Model | FrozenModel", metrics: Metrics | None = None
+) -> TextEncoder | None:
     """What encodes queries in words; none where the model was learned from vectors."""
     from bidr.models.saved_model import Model
     from bidr.server.encoding import query_service
@@ -40,30 +42,30 @@ def service_of(settings: Settings, model: "Model | FrozenModel", metrics: Metric
         return None
     made = query_service(model, settings)
     if metrics is not None:
-        made.batcher.batch_done = metrics.encoded
+        made.batcher.batch_done = metrics.record_batch
     return made
 
 
-def open_service(settings: Settings) -> Service:
+def open_service(settings: ServerConfig) -> SearchService:
     """The index and all that answers from it."""
     share_in(settings.runtime / "codes" if settings.runtime else None)
     metrics = Metrics(settings.runtime / "metrics" if settings.runtime else None)
-    served = Served(
+    served = IndexHolder(
         settings.index,
         settings.model,
-        lambda model: service_of(settings, model, metrics),
+        lambda model: make_encoder(settings, model, metrics),
         linger=max(KEPT_FOR, settings.limits.seconds),
     )
     link = None
     if settings.writable and settings.runtime is not None:
-        link = WriterLink(settings.runtime / SOCKET, settings.limits.queue)
-    return Service(settings, served, metrics, link)
+        link = WriterClient(settings.runtime / SOCKET, settings.limits.queue)
+    return SearchService(settings, served, metrics, link)
 
 
 class Worker:
     """The service, and what goes on beside its requests."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: SearchService) -> None:
         self.service, self.served, self.link = service, service.served, service.link
         self._weighed = 0.0
         self._trouble: str | None = None  # what the log was told last
@@ -76,7 +78,7 @@ class Worker:
         except Exception as error:  # nobody waits for this: it is tried again
             log_fault("fault", error, where="follow")
         served, metrics = self.served, self.service.metrics
-        metrics.settle()
+        metrics.flush()
         metrics.documents.set(served.now.view.count)
         metrics.generation.set(served.now.generation)
         metrics.behind.set(1 if served.trouble else 0)
@@ -85,7 +87,7 @@ class Worker:
             log("behind", "warning", index=str(served.folder), why=trouble, serving=served.now.generation)
         if loop.time() - self._weighed > WEIGH_EVERY:
             self._weighed = loop.time()
-            metrics.memory.set(pss())
+            metrics.memory.set(get_pss())
             self._tell_evicted()
 
     def _tell_evicted(self) -> None:
@@ -101,7 +103,7 @@ class Worker:
             await asyncio.sleep(LOOK_EVERY)
 
 
-def pss(pid: int | str = "self") -> int:
+def get_pss(pid: int | str = "self") -> int:
     """Bytes of memory of a process, of what it shares its part."""
     try:
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
@@ -110,16 +112,16 @@ def pss(pid: int | str = "self") -> int:
     return next((1024 * int(line.split()[1]) for line in lines if line.startswith("Pss:")), 0)
 
 
-def server_of(service: Service) -> Any:
+def make_uvicorn_server(service: SearchService) -> Any:
     """The HTTP server, with a limit on how slowly the head of a request may come."""
     import uvicorn
 
-    from bidr.server.http_protocol import timed_protocol
+    from bidr.server.http_protocol import make_protocol
 
     limits = service.limits
     config = uvicorn.Config(
         make_app(service),
-        http=timed_protocol(limits.body_seconds, limits.seconds, service.connections, service.refuse_malformed),
+        http=make_protocol(limits.body_seconds, limits.seconds, service.connections, service.refuse_malformed),
         log_config=None,
         access_log=False,
         server_header=False,
@@ -138,7 +140,7 @@ def server_of(service: Service) -> Any:
     return Server(config)
 
 
-async def drain(service: Service, server: Any) -> None:
+async def drain(service: SearchService, server: Any) -> None:
     """Take no more connections; tell those that are open to close; end when all are answered."""
     service.draining = True
     while not server.started:  # told while it begins: only then is there something to close
@@ -154,7 +156,7 @@ async def drain(service: Service, server: Any) -> None:
     server.should_exit = True
 
 
-async def serve(settings: Settings, listening: socket.socket) -> None:
+async def serve(settings: ServerConfig, listening: socket.socket) -> None:
     """Answer requests until SIGTERM, or until the supervisor is gone."""
     service = await asyncio.to_thread(open_service, settings)
     connections = service.connections
@@ -162,7 +164,7 @@ async def serve(settings: Settings, listening: socket.socket) -> None:
     if connections.limit < settings.limits.connections:
         log("few_files", "warning", connections=connections.limit, asked=settings.limits.connections)
     worker = Worker(service)
-    server = server_of(service)
+    server = make_uvicorn_server(service)
     loop = asyncio.get_running_loop()
     deadline_scope: list[asyncio.Task[None]] = []
 
@@ -172,7 +174,7 @@ async def serve(settings: Settings, listening: socket.socket) -> None:
 
     loop.add_signal_handler(signal.SIGTERM, stop)
     loop.add_signal_handler(signal.SIGINT, lambda: None)  # a terminal sends it to all; the supervisor says when
-    until_alone(stop)
+    watch_parent(stop)
     tasks = [asyncio.create_task(worker.follow())]
     if worker.link is not None:
         tasks.append(asyncio.create_task(worker.link.run(worker.look)))
@@ -180,7 +182,7 @@ async def serve(settings: Settings, listening: socket.socket) -> None:
     await server.serve(sockets=[listening])
     for task in tasks:
         task.cancel()
-    service.metrics.settle()
+    service.metrics.flush()
     service.pool.shutdown(wait=False, cancel_futures=True)
     service.served.close()
     log("drained")
@@ -192,10 +194,10 @@ async def _ready(server: Any, worker: Worker) -> None:
         await asyncio.sleep(0.01)
     worker.service.started = True
     log("serving", generation=worker.served.now.generation, documents=worker.served.now.view.count)
-    report({"ready": True})
+    report_startup({"ready": True})
 
 
-def runner() -> Any:
+def get_event_loop_runner() -> Any:
     """What runs the event loop: the quicker one where it is installed."""
     try:
         return import_module("uvloop").run
@@ -205,13 +207,13 @@ def runner() -> Any:
 
 def main() -> None:
     """Settings come on standard input, the listening socket as the file descriptor that argv names."""
-    settings = settings_from_stdin()
+    settings = read_config()
     log_libraries()
     listening = socket.socket(fileno=int(sys.argv[1]))
     try:
-        runner()(serve(settings, listening))
+        get_event_loop_runner()(serve(settings, listening))
     except BidrError as error:
-        report({"error": str(error)})
+        report_startup({"error": str(error)})
         sys.exit(2)
 
 

@@ -12,8 +12,8 @@ from bidr.index.live.writer import LiveWriter
 from bidr.index.reader import check_model
 from bidr.index.storage.live_state import model_of
 from bidr.pipeline.document_encoders import frozen_coder, plain_coder, text_coder
-from bidr.server.errors import Conflict, NotThere, Refused
-from bidr.server.index_holder import MakeService
+from bidr.server.errors import HTTPError, IndexConflict, NotFound
+from bidr.server.index_holder import EncoderFactory
 from bidr.server.json_logs import log
 from bidr.utils.array_types import Floats
 
@@ -26,7 +26,7 @@ PATIENCE = 1.0
 """Seconds that jobs taken together wait for another program that writes: enough to add or delete a few documents."""
 
 
-class Adding(NamedTuple):
+class AddJob(NamedTuple):
     """Documents to add, each with its vector where the index has no text encoder."""
 
     documents: list[Document]
@@ -34,24 +34,24 @@ class Adding(NamedTuple):
     replace: bool
 
 
-class Deleting(NamedTuple):
+class DeleteJob(NamedTuple):
     """Documents to take out."""
 
     ids: list[str]
     missing_ok: bool
 
 
-Job = Adding | Deleting
+Job = AddJob | DeleteJob
 Outcome = dict[str, Any] | BidrError
 
 
-class Writing:
+class WriteBatcher:
     """Opens the index for writing when there is something to write, and lets go of it when there is not.
 
     So another program (`bidr build`, `bidr compact`) has its turn: when it waits for it, at once. Used by one thread.
     """
 
-    def __init__(self, folder: Path, model: Path | None, make: MakeService) -> None:
+    def __init__(self, folder: Path, model: Path | None, make: EncoderFactory) -> None:
         self.folder, self._model_folder, self._make = folder, model, make
         self._model: Model | FrozenModel | None = None
         self._writer: LiveWriter | None = None
@@ -62,12 +62,12 @@ class Writing:
         """Do jobs in their order, those that can be together in one commit; what became of each."""
         outcomes: list[Outcome] = []
         self._until = time.monotonic() + PATIENCE
-        for group in grouped(jobs):
+        for group in group_jobs(jobs):
             try:
                 outcomes += self._together(group)
             except BidrError as error:
                 # What is wrong with one job is no reason to refuse the others; a full disk is the same for all.
-                apart = len(group) > 1 and isinstance(error, Refused | DataError)
+                apart = len(group) > 1 and isinstance(error, HTTPError | DataError)
                 outcomes += [self._alone(job) for job in group] if apart else [error] * len(group)
             if self._writer is not None and self._writer.wanted:
                 self.release()
@@ -81,13 +81,13 @@ class Writing:
 
     def _together(self, group: Sequence[Job]) -> list[Outcome]:
         writer = self._open()
-        if isinstance(group[0], Deleting):
+        if isinstance(group[0], DeleteJob):
             return [self._delete(writer, group[0])]
-        adds = [job for job in group if isinstance(job, Adding)]
+        adds = [job for job in group if isinstance(job, AddJob)]
         known = [writer.known([document.id for document in job.documents]) for job in adds]
         for job, there in zip(adds, known, strict=True):
             if there and not job.replace:  # whoever else is in the group is done alone then
-                raise Conflict(
+                raise IndexConflict(
                     "documents of these ids are there already",
                     given=", ".join(sorted(there)[:5]),
                     expected="new ids",
@@ -99,11 +99,11 @@ class Writing:
         counted = zip(adds, known, strict=True)
         return [state | {"added": len(job.documents) - len(there), "replaced": len(there)} for job, there in counted]
 
-    def _delete(self, writer: LiveWriter, job: Deleting) -> dict[str, Any]:
+    def _delete(self, writer: LiveWriter, job: DeleteJob) -> dict[str, Any]:
         known = writer.known(job.ids)
         missing = [name for name in job.ids if name not in known]
         if missing and not job.missing_ok:
-            raise NotThere(
+            raise NotFound(
                 "no such documents",
                 given=", ".join(missing[:5]),
                 expected="ids of documents that are there",
@@ -166,14 +166,14 @@ class Writing:
             self._writer = None
 
 
-def grouped(jobs: Sequence[Job]) -> list[list[Job]]:
+def group_jobs(jobs: Sequence[Job]) -> list[list[Job]]:
     """Runs of additions that share no id and are of one kind; a deletion stands alone."""
     groups: list[list[Job]] = []
     ids: set[str] = set()
     kind: object = None
     for job in jobs:
-        own = None if isinstance(job, Deleting) else job.vectors is None
-        names = set() if isinstance(job, Deleting) else {document.id for document in job.documents}
+        own = None if isinstance(job, DeleteJob) else job.vectors is None
+        names = set() if isinstance(job, DeleteJob) else {document.id for document in job.documents}
         if own is None or own is not kind or ids & names or len(ids) + len(names) > AT_ONCE:
             groups.append([])
             ids = set()

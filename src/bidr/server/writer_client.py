@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from bidr.server.errors import Overloaded
-from bidr.server.framing import error_of, post, receive
+from bidr.server.framing import decode_error, read_frame, write_frame
 from bidr.server.json_logs import log
 
 AGAIN = 0.2
 Look = Callable[[], Awaitable[None]]
 
 
-class WriterLink:
+class WriterClient:
     """Sends jobs and waits for what became of them."""
 
     def __init__(self, path: Path, most: int) -> None:
@@ -37,7 +37,7 @@ class WriterLink:
         done: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         self._waiting[number] = done
         try:
-            post(self._writer, about | {"n": number}, more)
+            write_frame(self._writer, about | {"n": number}, more)
             await self._writer.drain()
             return await done
         except ConnectionError as error:
@@ -68,10 +68,10 @@ class WriterLink:
 
     async def _listen(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, look: Look) -> None:
         while True:
-            about, _ = await receive(reader)
+            about, _ = await read_frame(reader)
             if about["op"] == "commit":
                 await look()
-                post(writer, {"op": "seen", "commit": about["commit"]})
+                write_frame(writer, {"op": "seen", "commit": about["commit"]})
                 continue
             done = self._waiting.get(about["n"])
             if done is None or done.done():
@@ -79,7 +79,7 @@ class WriterLink:
             if about["op"] == "done":
                 done.set_result(about["result"])
             else:
-                done.set_exception(error_of(about["error"]))
+                done.set_exception(decode_error(about["error"]))
 
 
 def _lost() -> Overloaded:

@@ -20,11 +20,11 @@ from bidr.models.saved_model import Model, ModelParts, TextSettings, save_model
 from bidr.models.transformer import TransformerEncoder
 from bidr.quantization import Codebooks
 from bidr.search.types import QueryVectors
-from bidr.server.encoding import Encoding, query_service
-from bidr.server.encoding.encoders import by_onnx, groups
-from bidr.server.encoding.micro_batcher import Batcher
+from bidr.server.encoding import EncodingConfig, query_service
+from bidr.server.encoding.encoders import groups, load_onnx_encoders
+from bidr.server.encoding.micro_batcher import MicroBatcher
 from bidr.server.encoding.service import QueryService
-from bidr.server.errors import Late, Overloaded
+from bidr.server.errors import DeadlineExceeded, Overloaded
 from bidr.utils.files import write_signed_json
 
 TEXT = TextSettings(titles="prepend", query_length=7, document_length=20)
@@ -50,7 +50,7 @@ def served(model: Model, root: Path, seed: int = 1, **options) -> SimpleNamespac
             root / "index", codebooks=model.codebooks, codes=codes, vectors=random, documents=documents, model=stamp
         )
     limits = SimpleNamespace(queue=64)
-    return SimpleNamespace(index=root / "index", limits=limits, encoding=Encoding(**options))
+    return SimpleNamespace(index=root / "index", limits=limits, encoding=EncodingConfig(**options))
 
 
 @pytest.fixture(scope="module")
@@ -147,12 +147,12 @@ def test_kept_onnx_files_that_are_damaged_are_not_loaded_but_exported_again(tran
     (folder,) = (path for path in (tmp_path / "cache").iterdir() if path.is_dir())
     harm(folder / "sparse" / name)
     with pytest.raises(ModelError, match=name):
-        by_onnx(folder, {"queries": False, "documents": False}, 1)
+        load_onnx_encoders(folder, {"queries": False, "documents": False}, 1)
     service = query_service(transformer, settings)
     assert_the_models_own(service, transformer)
     service.close()
     assert "onnx-damaged" in capfd.readouterr().err
-    by_onnx(folder, {"queries": False, "documents": False}, 1)
+    load_onnx_encoders(folder, {"queries": False, "documents": False}, 1)
 
 
 def test_int8_is_taken_only_where_it_gives_the_same_answers(transformer, tmp_path, monkeypatch):
@@ -197,7 +197,7 @@ def test_without_onnx_the_model_itself_is_used_unless_onnx_was_asked_for(transfo
 
 def test_settings_that_cannot_work_are_refused():
     with pytest.raises(ConfigError, match=r"encoding.batch: given 0, expected 1 to"):
-        Encoding(batch=0)
+        EncodingConfig(batch=0)
 
 
 def test_rows_of_a_group_are_of_like_length_and_each_row_is_in_one():
@@ -210,7 +210,7 @@ def test_rows_of_a_group_are_of_like_length_and_each_row_is_in_one():
         assert len(own) == 1 or len(own) * own.max() <= 1_024
 
 
-class Slow:
+class BlockingEncoder:
     """An encoder that waits until it is let go, and remembers its batches."""
 
     def __init__(self) -> None:
@@ -223,17 +223,17 @@ class Slow:
         return QueryVectors(rows, -rows)
 
 
-def batcher(slow: Slow, **options) -> Batcher:
-    return Batcher(slow, **({"parallel": 1, "most": 4, "wait": 0.0, "limit": 8} | options))
+def batcher(slow: BlockingEncoder, **options) -> MicroBatcher:
+    return MicroBatcher(slow, **({"parallel": 1, "most": 4, "wait": 0.0, "limit": 8} | options))
 
 
-async def begun(slow: Slow, batches: int) -> None:
+async def begun(slow: BlockingEncoder, batches: int) -> None:
     while len(slow.batches) < batches:
         await asyncio.sleep(0.001)
 
 
 def test_what_waits_is_encoded_together_and_requests_take_turns():
-    slow = Slow()
+    slow = BlockingEncoder()
     made = batcher(slow, limit=100)
 
     async def run():
@@ -257,7 +257,7 @@ def test_what_waits_is_encoded_together_and_requests_take_turns():
 
 
 def test_a_full_queue_refuses_and_says_when_to_come_again():
-    slow = Slow()
+    slow = BlockingEncoder()
     made = batcher(slow, limit=2)
 
     async def run():
@@ -277,7 +277,7 @@ def test_a_full_queue_refuses_and_says_when_to_come_again():
 
 
 def test_what_is_given_up_or_too_late_is_not_encoded():
-    slow = Slow()
+    slow = BlockingEncoder()
     made = batcher(slow, limit=100)
 
     async def run():
@@ -290,7 +290,7 @@ def test_what_is_given_up_or_too_late_is_not_encoded():
         gone.cancel()
         await asyncio.sleep(0.01)
         slow.free.set()
-        with pytest.raises(Late):
+        with pytest.raises(DeadlineExceeded):
             await late
         await asyncio.gather(first, last)
 
@@ -306,7 +306,7 @@ def test_a_fault_reaches_those_whose_batch_it_was_and_nobody_else():
             raise ValueError("broken")
         return QueryVectors(*[np.zeros((len(texts), 1), dtype=np.float32)] * 2)
 
-    made = Batcher(encode, parallel=2, most=1, wait=0.0, limit=10)
+    made = MicroBatcher(encode, parallel=2, most=1, wait=0.0, limit=10)
 
     async def run():
         found = await asyncio.gather(
@@ -319,7 +319,7 @@ def test_a_fault_reaches_those_whose_batch_it_was_and_nobody_else():
 
 
 def test_closing_lets_what_waits_be_encoded_and_takes_no_more():
-    slow = Slow()
+    slow = BlockingEncoder()
     made = batcher(slow)
 
     async def run():
@@ -336,13 +336,15 @@ def test_closing_lets_what_waits_be_encoded_and_takes_no_more():
 
 def test_a_service_that_is_closed_encodes_both_sides_of_what_waits():
     """The codes' side has threads of its own, which must not be gone before."""
-    slow = Slow()
+    slow = BlockingEncoder()
 
     def encode(side: str, texts: list[str]) -> np.ndarray:
         return slow(texts).codes if side == "vectors" else np.ones((len(texts), 1), dtype=np.float32)
 
     sides = SimpleNamespace(codes="codes", vectors="vectors")
-    service = QueryService(SimpleNamespace(roles={"queries": sides}, encode=encode), Encoding(parallel=1, batch=1))
+    service = QueryService(
+        SimpleNamespace(roles={"queries": sides}, encode=encode), EncodingConfig(parallel=1, batch=1)
+    )
 
     async def run():
         tasks = [asyncio.create_task(service.encode([str(number)], FOREVER)) for number in range(3)]

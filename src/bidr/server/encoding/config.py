@@ -11,7 +11,7 @@ Program = Literal["auto", "onnx", "int8", "torch"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Encoding:
+class EncodingConfig:
     """Each is a flag: --encoding.batch 1 encodes every query by itself."""
 
     program: Program = "auto"

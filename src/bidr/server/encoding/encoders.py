@@ -22,7 +22,7 @@ SHORTEST = 0.8
 """A row may be so short beside the longest of its group: below, its padding costs more than another call."""
 
 
-class Reading(NamedTuple):
+class EncoderInput(NamedTuple):
     """How texts of one role become vectors. Two with the same encoder, prompt and length are equal."""
 
     encoder: str
@@ -30,28 +30,30 @@ class Reading(NamedTuple):
     max_length: int
 
 
-class Sides(NamedTuple):
+class RoleInputs(NamedTuple):
     """A role's reading for the codes, and for the vectors."""
 
-    codes: Reading
-    vectors: Reading
+    codes: EncoderInput
+    vectors: EncoderInput
 
 
 class Encoders:
     """The encoders of a model, by name, and what reads queries and documents."""
 
-    def __init__(self, runners: dict[str, Runner], tokenisers: dict[Reading, TextTokenizer], roles: dict[str, Sides]):
+    def __init__(
+        self, runners: dict[str, Runner], tokenisers: dict[EncoderInput, TextTokenizer], roles: dict[str, RoleInputs]
+    ):
         self._runners, self._tokenisers, self.roles = runners, tokenisers, roles
 
-    def tokens(self, reading: Reading, texts: list[str]) -> Tokens:
+    def tokens(self, reading: EncoderInput, texts: list[str]) -> Tokens:
         return self._tokenisers[reading]([reading.prompt + text for text in texts])
 
-    def encode(self, reading: Reading, texts: list[str]) -> Floats:
+    def encode(self, reading: EncoderInput, texts: list[str]) -> Floats:
         """One vector a text."""
         return self._runners[reading.encoder](self.tokens(reading, texts))
 
 
-def by_torch(model: Model) -> Encoders:
+def load_torch_encoders(model: Model) -> Encoders:
     """The model as it is, in inference mode."""
     named: dict[str, Encoder] = {"sparse": model.sparse, "dense": model.dense}
     if model.query is not None:
@@ -63,8 +65,8 @@ def by_torch(model: Model) -> Encoders:
             asked = "query" if role == "queries" and model.unified else name
             prompts = named[asked].prompts
             prompt = prompts.query if role == "queries" else prompts.document
-            sides.append(Reading(asked, prompt, min(length, named[asked].max_length)))
-        roles[role] = Sides(*sides)
+            sides.append(EncoderInput(asked, prompt, min(length, named[asked].max_length)))
+        roles[role] = RoleInputs(*sides)
     runners: dict[str, Runner] = {name: _torch_runner(encoder) for name, encoder in named.items()}
     tokenisers = {
         reading: named[reading.encoder].get_tokenizer(reading.max_length)
@@ -85,7 +87,7 @@ def _torch_runner(encoder: Encoder) -> Runner:
     return run
 
 
-def by_onnx(folder: Path, int8: dict[str, bool], threads: int) -> Encoders:
+def load_onnx_encoders(folder: Path, int8: dict[str, bool], threads: int) -> Encoders:
     """Exported files; `int8` says for queries and documents whether the 8-bit files are taken. Loads no torch model.
 
     Each file is compared with its checksum before it is loaded; ModelError where it is not what was exported.
@@ -100,7 +102,7 @@ def by_onnx(folder: Path, int8: dict[str, bool], threads: int) -> Encoders:
         sides = []
         for side in ("codes", "vectors"):
             how = about[role][side]
-            reading = Reading(f"{how['encoder']}/{file}", how["prompt"], how["max_length"])
+            reading = EncoderInput(f"{how['encoder']}/{file}", how["prompt"], how["max_length"])
             sides.append(reading)
             pieces = read_file(folder, about, how["encoder"], TOKENIZER).decode("utf-8")
             if reading.encoder not in runners:
@@ -108,7 +110,7 @@ def by_onnx(folder: Path, int8: dict[str, bool], threads: int) -> Encoders:
                 runners[reading.encoder] = _onnx_runner(graph, pieces, threads)
             if reading not in tokenisers:
                 tokenisers[reading] = TextTokenizer(Tokenizer.from_str(pieces), reading.max_length)
-        roles[role] = Sides(*sides)
+        roles[role] = RoleInputs(*sides)
     return Encoders(runners, tokenisers, roles)
 
 
@@ -134,7 +136,7 @@ def _onnx_runner(graph: bytes | str, tokenizer: str, threads: int) -> Runner:
         rows = TokenArray(tokens)
         out: Floats | None = None
         for places in groups(rows.get_lengths()):
-            ids, mask = rectangle(rows.get_batch(places), pad_id)
+            ids, mask = pad_tokens(rows.get_batch(places), pad_id)
             found: Floats = session.run(None, {"input_ids": ids, "attention_mask": mask})[0]
             if out is None:
                 out = np.empty((len(rows), found.shape[1]), dtype=np.float32)
@@ -157,7 +159,7 @@ def groups(lengths: npt.NDArray[np.int64]) -> Iterator[npt.NDArray[np.int64]]:
             start = place
 
 
-def rectangle(tokens: Tokens, pad_id: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+def pad_tokens(tokens: Tokens, pad_id: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Ragged rows filled up to the longest, and the mask of what is real."""
     lengths = np.diff(tokens.offsets)
     mask = np.arange(int(lengths.max())) < lengths[:, None]

@@ -10,14 +10,14 @@ from typing import NamedTuple
 import numpy as np
 
 from bidr.search.types import QueryVectors
-from bidr.server.errors import Late, Overloaded
 from bidr.utils.array_types import Floats
+from bidr.server.errors import DeadlineExceeded, Overloaded
 
 Encode = Callable[[list[str]], QueryVectors]
 LONGEST_RETRY = 30.0
 
 
-class Batcher:
+class MicroBatcher:
     """Threads that encode what waits for them.
 
     encode:   texts to vectors; called by several threads at once.
@@ -127,7 +127,10 @@ class Batcher:
             job = self._jobs.popleft()
             if job.gone or now > job.deadline:
                 self._waiting -= len(job.texts) - job.taken
-                _tell([_Place(job, job.taken)], Late("the time for this request is over", hint="ask for less at once"))
+                _tell(
+                    [_Place(job, job.taken)],
+                    DeadlineExceeded("the time for this request is over", hint="ask for less at once"),
+                )
                 continue
             places.append(_Place(job, job.taken))
             job.taken += 1

@@ -17,7 +17,7 @@ PARITY = "parity.json"
 Compare = Callable[[Path], dict[str, Any]]
 
 
-def exported(model: Model, root: Path, index: str, *, int8: bool, compare: Compare) -> tuple[Path, dict[str, Any]]:
+def export_cached(model: Model, root: Path, index: str, *, int8: bool, compare: Compare) -> tuple[Path, dict[str, Any]]:
     """The folder of a model's files, and how near the 8-bit ones are (empty where they were not asked for).
 
     index:   what identifies the index that the 8-bit files are to answer from.

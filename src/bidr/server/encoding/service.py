@@ -13,10 +13,10 @@ from bidr.index.storage.manifest import current_generation
 from bidr.models.bag_of_tokens import MODULES
 from bidr.models.saved_model import Model
 from bidr.search.types import QueryVectors
-from bidr.server.encoding.config import Encoding
-from bidr.server.encoding.encoders import Encoders, Reading, by_onnx, by_torch
-from bidr.server.encoding.micro_batcher import Batcher
-from bidr.server.encoding.onnx_cache import exported
+from bidr.server.encoding.config import EncodingConfig
+from bidr.server.encoding.encoders import EncoderInput, Encoders, load_onnx_encoders, load_torch_encoders
+from bidr.server.encoding.micro_batcher import MicroBatcher
+from bidr.server.encoding.onnx_cache import export_cached
 from bidr.server.encoding.quality_check import compare
 from bidr.server.json_logs import log
 from bidr.utils.array_types import Floats
@@ -24,7 +24,7 @@ from bidr.utils.array_types import Floats
 QUEUE, DOCUMENTS_AT_ONCE = 128, 16
 
 
-def made_service(model: Model, index: Path, encoding: Encoding, queue: int) -> "QueryService":
+def open_query_service(model: Model, index: Path, encoding: EncodingConfig, queue: int) -> "QueryService":
     """The service that suits a model, and the machine."""
     encoders, program = choose(model, index, encoding)
     log("encoding", program=program, batch=encoding.batch, parallel=encoding.parallel, threads=encoding.threads)
@@ -33,7 +33,7 @@ def made_service(model: Model, index: Path, encoding: Encoding, queue: int) -> "
     return service
 
 
-def choose(model: Model, index: Path, encoding: Encoding) -> tuple[Encoders, str]:
+def choose(model: Model, index: Path, encoding: EncodingConfig) -> tuple[Encoders, str]:
     """What encodes best of what this machine and the model allow, and its name."""
     if encoding.program == "torch" or (encoding.program == "auto" and _built_in(model)):
         return _torch(model, encoding), "torch"
@@ -50,12 +50,12 @@ def choose(model: Model, index: Path, encoding: Encoding) -> tuple[Encoders, str
 class QueryService:
     """Encodes queries, micro-batched across requests, and documents. `batcher` has what /metrics tells."""
 
-    def __init__(self, encoders: Encoders, encoding: Encoding, queue: int = QUEUE, program: str = "") -> None:
+    def __init__(self, encoders: Encoders, encoding: EncodingConfig, queue: int = QUEUE, program: str = "") -> None:
         self.encoders, self.program = encoders, program
         # Two pools: documents that are added must not keep a query's second side waiting.
         self._sides = ThreadPoolExecutor(encoding.parallel, "encode-codes")
         self._adding = ThreadPoolExecutor(encoding.parallel, "encode-documents")
-        self.batcher = Batcher(
+        self.batcher = MicroBatcher(
             self.encode_now,
             parallel=encoding.parallel,
             most=encoding.batch,
@@ -97,7 +97,7 @@ class QueryService:
         vectors = self.encoders.encode(sides.vectors, texts)
         return QueryVectors(codes.result(), vectors)
 
-    def _begin(self, reading: Reading, texts: list[str]) -> Callable[[], Floats]:
+    def _begin(self, reading: EncoderInput, texts: list[str]) -> Callable[[], Floats]:
         """Begin with documents of like length together, and return what waits for all of them."""
         order = np.argsort([len(text) for text in texts], kind="stable")
         parts = np.array_split(order, max(1, -(-len(texts) // DOCUMENTS_AT_ONCE)))
@@ -120,14 +120,14 @@ def _built_in(model: Model) -> bool:
     return all((model.folder / part / MODULES[0]["path"]).exists() for part in ("sparse", "dense"))
 
 
-def _torch(model: Model, encoding: Encoding) -> Encoders:
+def _torch(model: Model, encoding: EncodingConfig) -> Encoders:
     import torch
 
     torch.set_num_threads(encoding.threads)
-    return by_torch(model)
+    return load_torch_encoders(model)
 
 
-def _onnx(model: Model, index: Path, encoding: Encoding) -> tuple[Encoders, str]:
+def _onnx(model: Model, index: Path, encoding: EncodingConfig) -> tuple[Encoders, str]:
     threads, whole = encoding.threads, {"queries": False, "documents": False}
     small = dict.fromkeys(whole, True)
     root = encoding.cache or model.folder / "onnx"
@@ -135,10 +135,15 @@ def _onnx(model: Model, index: Path, encoding: Encoding) -> tuple[Encoders, str]
         raise BidrError(f"{model.folder} cannot be written to; give a folder for the ONNX files (--encoding.cache)")
 
     def look(folder: Path) -> dict[str, Any]:
-        found = compare(index, model.text.titles, by_onnx(folder, whole, threads), by_onnx(folder, small, threads))
+        found = compare(
+            index,
+            model.text.titles,
+            load_onnx_encoders(folder, whole, threads),
+            load_onnx_encoders(folder, small, threads),
+        )
         return {role: one.figures() for role, one in found.items()}
 
-    folder, parity = exported(
+    folder, parity = export_cached(
         model, root, " ".join(current_generation(index)), int8=encoding.program != "onnx", compare=look
     )
     if encoding.program == "onnx":
@@ -150,4 +155,4 @@ def _onnx(model: Model, index: Path, encoding: Encoding) -> tuple[Encoders, str]
     names = {role: "int8" if chosen[role] else "onnx" for role in whole}
     if parity:
         log("parity", **parity)
-    return by_onnx(folder, chosen, threads), "+".join(dict.fromkeys(names.values()))
+    return load_onnx_encoders(folder, chosen, threads), "+".join(dict.fromkeys(names.values()))
