@@ -185,7 +185,7 @@ def memory(tmp_path, monkeypatch):
 def test_a_server_starts_whatever_others_put_into_shared_memory(memory, tmp_path, name, kind, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (memory / name).parent.mkdir(exist_ok=True)
-    with planted(memory / name, kind, tmp_path / "elsewhere"), runtime.runtime_folder() as folder:
+    with planted(memory / name, kind, tmp_path / "elsewhere"), runtime.create_runtime_dir() as folder:
         about = folder.stat()
         assert (stat.S_IMODE(about.st_mode), about.st_uid) == (0o700, os.geteuid())
 
@@ -195,7 +195,7 @@ def test_a_link_to_a_folder_is_not_followed(memory, tmp_path):
     elsewhere.mkdir()
     (elsewhere / "precious").touch()
     (memory / f"{runtime.PREFIX}x").symlink_to(elsewhere)
-    with runtime.runtime_folder():
+    with runtime.create_runtime_dir():
         pass
     assert os.listdir(elsewhere) == ["precious"]
 
@@ -207,7 +207,7 @@ def test_folders_that_others_may_write_are_left_alone(memory):
     open_to_all.chmod(0o777)
     with open_lock(kept / runtime.LOCK) as lock:
         runtime.fcntl.flock(lock, runtime.fcntl.LOCK_EX)
-        with runtime.runtime_folder():
+        with runtime.create_runtime_dir():
             assert not left.exists()
             assert open_to_all.exists()
             assert kept.exists()

@@ -8,9 +8,9 @@ import tyro
 
 from bidr.cli.base import OptionalFile, OptionalFolder, Shown, Verb
 from bidr.errors import MissingExtraError
-from bidr.utils.system import available_cpus
 from bidr.server.encoding.config import EncodingConfig
 from bidr.server.limits import RequestLimits
+from bidr.utils.system import available_cpus
 
 
 @dataclass(frozen=True, kw_only=True)

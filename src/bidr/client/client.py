@@ -11,10 +11,10 @@ import numpy.typing as npt
 
 from bidr.client.requests import Reply, RequestBuilder, RequestSteps, SearchParams
 from bidr.client.retry import Retry
+from bidr.client.transport import make_attempts
 from bidr.data.types import Document, to_python_scalar
 from bidr.errors import ConfigError, MissingExtraError
 from bidr.search.types import Answers, Options, QueryVectors, Texts
-from bidr.client.transport import make_attempts
 from bidr.utils.array_types import Floats
 
 T = TypeVar("T")

@@ -22,8 +22,8 @@ from bidr.index.storage.manifest import current_generation
 from bidr.search.evaluation import recall_of
 from bidr.search.searcher import CANDIDATES, Searcher
 from bidr.search.types import QueryVectors
-from bidr.utils.array_types import Floats
 from bidr.server.document_lookup import DocumentLookup
+from bidr.utils.array_types import Floats
 
 if TYPE_CHECKING:
     from bidr.models.codes_only_model import FrozenModel

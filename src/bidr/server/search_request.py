@@ -8,10 +8,10 @@ import numpy as np
 import orjson
 
 from bidr.errors import to_short_json
-from bidr.utils.array_types import Floats
 from bidr.server.errors import HTTPError, InvalidRequest
 from bidr.server.limits import RequestLimits
 from bidr.server.query_params import OPTIONS, Options, QueryParams, ValidationContext, validate_options
+from bidr.utils.array_types import Floats
 
 FIELDS = ("texts", "vectors", *OPTIONS)
 LARGEST = 1e18

@@ -24,6 +24,7 @@ from bidr.server.metrics import forget_worker
 from bidr.server.process import LENGTH, READY
 from bidr.server.runtime_dir import create_runtime_dir
 
+MODULES = {"worker": "bidr.server.worker", "writer": "bidr.server.writer_process"}
 START_WITHIN = 600.0
 TICK = 0.1
 LONGEST_PAUSE = 30.0
@@ -42,7 +43,7 @@ class ChildProcess:
         handles = [write] if kind == "writer" else [write, listening.fileno()]
         arguments = [] if kind == "writer" else [str(listening.fileno())]
         self.process = subprocess.Popen(
-            [sys.executable, "-m", f"bidr.server.{kind}", *arguments],
+            [sys.executable, "-m", MODULES[kind], *arguments],
             stdin=subprocess.PIPE,
             pass_fds=handles,
             # Queries are small: threads within one would only wait for each other.

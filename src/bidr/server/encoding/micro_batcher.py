@@ -10,8 +10,8 @@ from typing import NamedTuple
 import numpy as np
 
 from bidr.search.types import QueryVectors
-from bidr.utils.array_types import Floats
 from bidr.server.errors import DeadlineExceeded, Overloaded
+from bidr.utils.array_types import Floats
 
 Encode = Callable[[list[str]], QueryVectors]
 LONGEST_RETRY = 30.0
