@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import tyro
-from bidr.pipeline.api import evaluate
+from bidr import evaluate
 
 from bidr.data.dataset import load
 from bidr.index.engines.ivf import IvfEngine

@@ -18,24 +18,24 @@ from bidr.models.encoder import Encoder
 from bidr.quantization.exact_search import top_k, top_k_codes
 from bidr.training import stages
 from bidr.training.config import TrainConfig
-from bidr.training.mining import Sparse, corpus_codes
+from bidr.training.mining import CodedEncoder, encode_corpus_codes
 from bidr.training.presets import with_recipe
-from bidr.training.run import Workshop
-from bidr.training.train import open_workshop
-from bidr.training.validator import recall
+from bidr.training.run import TrainingRun
+from bidr.training.train import open_run
+from bidr.training.validator import compute_recall
 
 VARIANTS = ("contrastive", "uniform", "distilled", "crops", "additive", "additive-crops", "star-contrastive")
 
 
 def main(data: str, out: Path, config: TrainConfig, variants: tuple[str, ...] = VARIANTS) -> None:
     """config: settings of the run, as `bidr train` has them; variants: which rows."""
-    shop = open_workshop(bidr.load(data), config, out)
-    single = shop.under(with_recipe(config, "star-opq"))
-    table = Table(shop, stages.conventional(single))
-    table.codes("opq", stages.fitted(single), single)
+    run = open_run(bidr.load(data), config, out)
+    single = run.with_config(with_recipe(config, "star-opq"))
+    table = Table(run, stages.train_conventional(single))
+    table.codes("opq", stages.fit_codes(single), single)
     for name in variants:
-        under = shop.under(settings(config, name))
-        made = stages.distilled if name.startswith("additive") else stages.sparse
+        under = run.with_config(settings(config, name))
+        made = stages.distill_codes if name.startswith("additive") else stages.train_sparse
         table.codes(name, made(under), under)
 
 
@@ -54,20 +54,22 @@ def settings(config: TrainConfig, name: str) -> TrainConfig:
 class Table:
     """Rows as they are made, each beside the unquantized vectors and OPQ."""
 
-    def __init__(self, shop: Workshop, ranker: Encoder) -> None:
-        self.shop, self.pairs, self.depth = shop, shop.material.dev.pairs, shop.config.candidates
-        self.queries = encode_rows(ranker, shop.material.dev.tokens)
-        self.vectors = encode_rows(ranker, shop.material.documents, dtype=np.float16)
-        found = top_k(self.queries, self.vectors, self.depth, device=shop.device).rows
+    def __init__(self, run: TrainingRun, ranker: Encoder) -> None:
+        self.run, self.pairs, self.depth = run, run.data.dev.pairs, run.config.candidates
+        self.queries = encode_rows(ranker, run.data.dev.tokens)
+        self.vectors = encode_rows(ranker, run.data.documents, dtype=np.float16)
+        found = top_k(self.queries, self.vectors, self.depth, device=run.device).rows
         self.ceiling = self.figures(found, found[:, :100])
         self.floor: dict[str, float] | None = None
         print("| codes | candidates | R@10 | R@100 | gap closed: candidates | R@100 |\n|---|---|---|---|---|---|")
         self.show("unquantized", self.ceiling)
 
-    def codes(self, name: str, side: Sparse, under: Workshop) -> None:
+    def codes(self, name: str, side: CodedEncoder, under: TrainingRun) -> None:
         """Measure candidates by these codes, ranked by the vectors."""
-        asked = encode_rows(side.encoder, self.shop.material.dev.tokens)
-        found = top_k_codes(asked, side.codebooks, corpus_codes(under, side), self.depth, device=under.device).rows
+        asked = encode_rows(side.encoder, self.run.data.dev.tokens)
+        found = top_k_codes(
+            asked, side.codebooks, encode_corpus_codes(under, side), self.depth, device=under.device
+        ).rows
         ranked = np.stack([self.ranked(query, rows) for query, rows in zip(self.queries, found, strict=True)])
         figures = self.figures(found, ranked)
         self.floor = self.floor or figures
@@ -79,7 +81,7 @@ class Table:
 
     def figures(self, candidates: np.ndarray, ranked: np.ndarray) -> dict[str, float]:
         names = {"candidates": candidates, "R@10": ranked[:, :10], "R@100": ranked}
-        return {name: recall(rows, self.pairs) for name, rows in names.items()}
+        return {name: compute_recall(rows, self.pairs) for name, rows in names.items()}
 
     def show(self, name: str, figures: dict[str, float]) -> None:
         closed = []

@@ -21,9 +21,9 @@ from bidr.quantization.exact_search import top_k_codes
 from bidr.search.evaluation import paired
 from bidr.training import stages
 from bidr.training.config import TrainConfig
-from bidr.training.mining import corpus_codes
-from bidr.training.run import Workshop
-from bidr.training.train import open_workshop
+from bidr.training.mining import encode_corpus_codes
+from bidr.training.run import TrainingRun
+from bidr.training.train import open_run
 
 SAMPLERS = ("in-batch", "random-walk", "snowball")
 
@@ -35,22 +35,22 @@ def main(
     split: Literal["dev", "test"] = "test",
     sizes: tuple[int, ...] = (64, 128, 256, 512, 1024, 2048),
 ) -> None:
-    shop = open_workshop(bidr.load(data), config, out)
-    tokens, wanted = questions(shop, split)
-    side = stages.sparse(shop)
-    codes = corpus_codes(shop, side)
+    run = open_run(bidr.load(data), config, out)
+    tokens, wanted = questions(run, split)
+    side = stages.train_sparse(run)
+    codes = encode_corpus_codes(run, side)
     found = top_k_codes(
-        encode_rows(side.encoder, tokens), side.codebooks, codes, config.candidates, device=shop.device
+        encode_rows(side.encoder, tokens), side.codebooks, codes, config.candidates, device=run.device
     ).rows
 
-    def answers(under: Workshop, sampler: str) -> tuple[np.ndarray, np.ndarray]:
-        encoder = stages.dense(under, sampler)
-        order = ranked(found, encode_rows(encoder, tokens), encode_rows(encoder, shop.material.documents), shop.device)
+    def answers(under: TrainingRun, sampler: str) -> tuple[np.ndarray, np.ndarray]:
+        encoder = stages.train_dense(under, sampler)
+        order = ranked(found, encode_rows(encoder, tokens), encode_rows(encoder, run.data.documents), run.device)
         return recall(order[:, :10], wanted), recall(order[:, :RANKED], wanted)
 
     print("| batch | sampler | R@10 | R@100 | R@10, snowball less random walk | R@100 |\n|---|---|---|---|---|---|")
     for size in sizes:
-        under = shop.under(replace(config, dense=replace(config.dense, batch_size=size)))
+        under = run.with_config(replace(config, dense=replace(config.dense, batch_size=size)))
         rows = {sampler: answers(under, sampler) for sampler in SAMPLERS}
         for sampler, (best, many) in rows.items():
             cells = [str(size), sampler, f"{best.mean():.4f}", f"{many.mean():.4f}"]

@@ -25,11 +25,11 @@ from bidr.search.evaluation import paired
 from bidr.tokenization.token_store import TokenArray, Tokens
 from bidr.training import stages
 from bidr.training.config import TrainConfig
-from bidr.training.data import judged_pairs, read_splits
-from bidr.training.mining import Sparse, corpus_codes
+from bidr.training.data import make_pairs, read_splits
+from bidr.training.mining import CodedEncoder, encode_corpus_codes
 from bidr.training.presets import with_recipe
-from bidr.training.run import Workshop
-from bidr.training.train import open_workshop
+from bidr.training.run import TrainingRun
+from bidr.training.train import open_run
 
 RANKED = 100
 UNQUANTIZED = "unquantized"
@@ -71,10 +71,10 @@ def main(
     tables: dict[str, list[Table]] = {split: [] for split in splits}
     for seed in seeds:
         folder = out / f"seed-{seed}"
-        shop = open_workshop(bidr.load(data), replace(config, seed=seed), folder)
+        run = open_run(bidr.load(data), replace(config, seed=seed), folder)
         _share(out / f"seed-{seeds[0]}", folder)
         for split in splits:
-            tables[split].append(measured(shop, split, bytes, recipes))
+            tables[split].append(measured(run, split, bytes, recipes))
     for split, found in tables.items():
         print(f"\n{split}, mean of {len(seeds)} seeds\n{HEAD}")
         for label in found[0].rows:
@@ -90,16 +90,16 @@ def _share(first: Path, folder: Path) -> None:
         shutil.copy(first / mined, folder / mined)
 
 
-def measured(shop: Workshop, split: str, bytes: tuple[int, ...], recipes: tuple[str, ...]) -> "Table":
+def measured(run: TrainingRun, split: str, bytes: tuple[int, ...], recipes: tuple[str, ...]) -> "Table":
     """Every way at every size, shown as it is made."""
-    print(f"\n{split}, seed {shop.config.seed}")
-    table = Table(shop, split)
+    print(f"\n{split}, seed {run.config.seed}")
+    table = Table(run, split)
     for size in bytes:
-        sized = replace(shop.config, bytes_per_doc=size)
+        sized = replace(run.config, bytes_per_doc=size)
         opq = f"star-opq, {size} bytes"
-        table.codes(opq, shop.under(with_recipe(sized, "star-opq")), stages.fitted)
+        table.codes(opq, run.with_config(with_recipe(sized, "star-opq")), stages.fit_codes)
         for name in recipes:
-            table.codes(f"{name}, {size} bytes", shop.under(with_recipe(sized, name)), stages.distilled, opq)
+            table.codes(f"{name}, {size} bytes", run.with_config(with_recipe(sized, name)), stages.distill_codes, opq)
     return table
 
 
@@ -111,23 +111,23 @@ def mean(tables: "list[Table]", label: str) -> Row:
 class Table:
     """Rows as they are made."""
 
-    def __init__(self, shop: Workshop, split: str) -> None:
-        self.shop, ranker = shop, stages.conventional(shop.under(with_recipe(shop.config, "star-opq")))
-        self.tokens, self.wanted = questions(shop, split)
+    def __init__(self, run: TrainingRun, split: str) -> None:
+        self.run, ranker = run, stages.train_conventional(run.with_config(with_recipe(run.config, "star-opq")))
+        self.tokens, self.wanted = questions(run, split)
         self.queries = encode_rows(ranker, self.tokens)
-        self.vectors = encode_rows(ranker, shop.material.documents, dtype=np.float16)
-        found = top_k(self.queries, self.vectors, shop.config.candidates, device=shop.device).rows
+        self.vectors = encode_rows(ranker, run.data.documents, dtype=np.float16)
+        found = top_k(self.queries, self.vectors, run.config.candidates, device=run.device).rows
         self.rows = {UNQUANTIZED: self.measured(found, found)}
         self.against: dict[str, str] = {}
         print(HEAD)
         self.rows[UNQUANTIZED].show(UNQUANTIZED, self.rows[UNQUANTIZED])
 
-    def codes(self, label: str, under: Workshop, made: Any, opq: str | None = None) -> None:
+    def codes(self, label: str, under: TrainingRun, made: Any, opq: str | None = None) -> None:
         """Measure candidates by codes, ranked by the vectors."""
-        side: Sparse = made(under)
-        asked, depth = encode_rows(side.encoder, self.tokens), self.shop.config.candidates
-        found = top_k_codes(asked, side.codebooks, corpus_codes(under, side), depth, device=under.device).rows
-        self.rows[label] = self.measured(found, ranked(found, self.queries, self.vectors, self.shop.device))
+        side: CodedEncoder = made(under)
+        asked, depth = encode_rows(side.encoder, self.tokens), self.run.config.candidates
+        found = top_k_codes(asked, side.codebooks, encode_corpus_codes(under, side), depth, device=under.device).rows
+        self.rows[label] = self.measured(found, ranked(found, self.queries, self.vectors, self.run.device))
         if opq is not None:
             self.against[label] = opq
         self.rows[label].show(label, self.rows[UNQUANTIZED], self.rows[opq] if opq else None)
@@ -155,16 +155,16 @@ def recall(found: np.ndarray, wanted: list[np.ndarray]) -> np.ndarray:
     return np.array([np.isin(want, got).mean() for want, got in zip(wanted, found, strict=True)])
 
 
-def questions(shop: Workshop, split: str) -> tuple[TokenArray, list[np.ndarray]]:
+def questions(run: TrainingRun, split: str) -> tuple[TokenArray, list[np.ndarray]]:
     """A split's questions as tokens, and the rows of their answers."""
-    config = shop.config
+    config = run.config
     if split == "dev":
-        dev = shop.material.dev
+        dev = run.data.dev
         return dev.tokens, [dev.pairs.get_rows(number) for number in range(len(dev.pairs))]
-    ids = read_splits(shop.dataset, config.dev_queries, config.seed).ids
-    test = shop.dataset.split("test")
-    tokens: Tokens = shop.backbone().get_tokenizer(config.text.query_length)([query.text for query in test.queries])
-    pairs = judged_pairs(test, ids)
+    ids = read_splits(run.dataset, config.dev_queries, config.seed).ids
+    test = run.dataset.split("test")
+    tokens: Tokens = run.load_backbone().get_tokenizer(config.text.query_length)([query.text for query in test.queries])
+    pairs = make_pairs(test, ids)
     return TokenArray(tokens), [pairs.get_rows(number) for number in range(len(pairs))]
 
 

@@ -24,8 +24,8 @@ from bidr.data.vector_source import VectorSource, open_vectors
 from bidr.index.builder.in_memory import make_scan
 from bidr.quantization.exact_search import top_k, top_k_codes
 from bidr.quantization.pq_training import fit
-from bidr.training.codes_only.train import share_found, train_frozen
-from bidr.training.config import FrozenConfig, TrainConfig
+from bidr.training.codes_only.train import compute_found_share, train_codes_only
+from bidr.training.config import CodesOnlyConfig, TrainConfig
 
 DEPTHS, TOPS = (200, 1_000), (10, 100)
 Row = Literal["opq", "faiss-opq", "rq", "rabitq", "frozen", "frozen-labels", "frozen-few", "frozen-none"]
@@ -63,7 +63,7 @@ def main(
     codewords: tuple[Literal[256, 16], ...] = (256,),
     seeds: tuple[int, ...] = (0,),
     keep: Path | None = None,
-    settings: FrozenConfig = FrozenConfig(),  # noqa: B008
+    settings: CodesOnlyConfig = CodesOnlyConfig(),  # noqa: B008
 ) -> None:
     """most:     measure on so many of the questions at most (to choose settings quickly).
     codewords: of learned codes, in a book; seeds: theirs.
@@ -107,9 +107,9 @@ def measured_by(documents: VectorSource, asked: VectorSource, test: dict[int, li
 
 
 def show(name: str, size: int, found: np.ndarray, asked: Asked, seconds: float, cpu: float) -> None:
-    shares = [share_found(found[:, :depth], asked.best[:, :top]) for top in TOPS for depth in DEPTHS]
+    shares = [compute_found_share(found[:, :depth], asked.best[:, :top]) for top in TOPS for depth in DEPTHS]
     if (asked.labelled >= 0).any():
-        shares += [share_found(found[:, :depth], asked.labelled) for depth in DEPTHS]
+        shares += [compute_found_share(found[:, :depth], asked.labelled) for depth in DEPTHS]
     cells = [f"{share:.3f}" for share in shares] + ["-"] * (6 - len(shares))
     print(f"| {name} | {size or '-'} | {' | '.join(cells)} | {seconds:.0f} ({cpu:.0f}) |", flush=True)
 
@@ -132,7 +132,7 @@ def learned_candidates(row: Row, given: Given, config: TrainConfig, few: int, ke
     folder = Path(tempfile.mkdtemp())
     name = f"{row}-{config.bytes_per_doc}-{config.codewords}-{config.seed}"
     try:
-        model = train_frozen(
+        model = train_codes_only(
             documents,
             None if row == "frozen-none" else some,
             config,

@@ -21,8 +21,8 @@ import tyro
 
 from bidr.models.encoder import Encoder
 from bidr.tokenization.token_store import Tokens
-from bidr.training.engine.loop import LoopSettings, Training
-from bidr.training.losses.objectives import Objective, Prepared
+from bidr.training.engine.loop import LoopSettings, StageTrainer
+from bidr.training.losses.objectives import Objective, PreparedBatch
 
 STEPS = 4
 
@@ -64,7 +64,7 @@ def measure(batch: int, length: int, layers: int, width: int, limit: int | None,
     settings = LoopSettings(
         epochs=1, rate=1e-5, decay=0, warmup_share=0.1, clip=1, seed=0, checkpoint_seconds=9, tokens_at_once=limit
     )
-    training = Training("made", objective, settings, "none")
+    training = StageTrainer("made", objective, settings, "none")
     random = np.random.default_rng(0)
 
     def texts() -> Tokens:
@@ -73,7 +73,7 @@ def measure(batch: int, length: int, layers: int, width: int, limit: int | None,
 
     before, seconds = memory(device), []
     for _ in range(STEPS):
-        prepared = Prepared(np.arange(batch), (texts(), texts()), None)
+        prepared = PreparedBatch(np.arange(batch), (texts(), texts()), None)
         started = time.perf_counter()
         training.train_step(prepared, STEPS)
         training.settle()

@@ -15,7 +15,7 @@ import tyro
 
 import bidr
 from bidr.training.config import TrainConfig
-from bidr.training.data import judged_pairs, read_splits
+from bidr.training.data import make_pairs, read_splits
 from bidr.training.negatives.bm25 import Bm25
 
 SEEN = 200
@@ -25,7 +25,7 @@ SCALES = np.geomspace(0.005, 5, 61)
 def main(data: str, out: Path, config: TrainConfig, depth: int = 20) -> None:
     dataset = bidr.load(data)
     splits = read_splits(dataset, config.dev_queries, config.seed)
-    pairs, ids = judged_pairs(splits.train, splits.ids), [one.id for one in dataset.corpus]
+    pairs, ids = make_pairs(splits.train, splits.ids), [one.id for one in dataset.corpus]
     began = time.process_time()
     engine = Bm25(dataset.corpus.iter_texts(config.text.titles))
     found = engine.search([one.text for one in splits.train.queries], SEEN)

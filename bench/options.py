@@ -21,15 +21,15 @@ import tyro
 from finalists import RANKED, questions, ranked, recall
 
 import bidr
-from bidr.experiments.compare import better_sampler
+from bidr.experiments.compare import choose_sampler
 from bidr.models.corpus_encoding import discard, encode_rows
 from bidr.models.saved_model import Model
 from bidr.quantization.exact_search import top_k, top_k_codes
 from bidr.search.evaluation import paired
 from bidr.training.config import TrainConfig
 from bidr.training.presets import RECIPES, with_recipe
-from bidr.training.run import Workshop
-from bidr.training.train import model_of, open_workshop
+from bidr.training.run import TrainingRun
+from bidr.training.train import open_run, train_model
 
 COLUMNS = (
     "recipe",
@@ -61,34 +61,36 @@ def main(
     split: Literal["dev", "test"] = "dev",
 ) -> None:
     """recipes: which, the first being what the others are compared with."""
-    shop = open_workshop(bidr.load(data), config, out)
+    run = open_run(bidr.load(data), config, out)
     rows: dict[str, Row] = {}
     print(f"| {' | '.join(COLUMNS)} |\n{'|---' * len(COLUMNS)}|")
     for name in recipes:
         started = time.monotonic()
-        under = shop.under(with_recipe(config, name))
+        under = run.with_config(with_recipe(config, name))
         if name == "bidr-unified":
-            under = shop.under(replace(under.config, dense=replace(under.config.dense, sampler=better_sampler(under))))
-        rows[name] = measured(under, model_of(under, out / name), split)
+            under = run.with_config(
+                replace(under.config, dense=replace(under.config.dense, sampler=choose_sampler(under)))
+            )
+        rows[name] = measured(under, train_model(under, out / name), split)
         shutil.rmtree(out / name)  # the stages are kept; as a model folder they would be there twice
         show(name, rows[name], rows[recipes[0]], time.monotonic() - started)
         kept = {name: {field: values.tolist() for field, values in row._asdict().items()} for name, row in rows.items()}
         (out / "options.json").write_text(json.dumps(kept))
 
 
-def measured(shop: Workshop, model: Model, split: str) -> Row:
-    tokens, wanted = questions(shop, split)
-    documents, depth = shop.material.documents, shop.config.candidates
+def measured(run: TrainingRun, model: Model, split: str) -> Row:
+    tokens, wanted = questions(run, split)
+    documents, depth = run.data.documents, run.config.candidates
     by_codes = encode_rows(model.query or model.sparse, tokens)
     by_vectors = encode_rows(model.query or model.dense, tokens)
     coded = encode_rows(model.sparse, documents, dtype=np.float16)
-    path = shop.folder / "measured.npy"
-    codes = np.array(shop.encode_corpus(model.sparse, path, "encode into codes", model.codebooks))
+    path = run.folder / "measured.npy"
+    codes = np.array(run.encode_corpus(model.sparse, path, "encode into codes", model.codebooks))
     discard(path)
-    found = top_k_codes(by_codes, model.codebooks, codes, depth, device=shop.device).rows
+    found = top_k_codes(by_codes, model.codebooks, codes, depth, device=run.device).rows
     few = min(max(1, len(documents) // 1000), depth)
-    unquantized = top_k(by_codes, coded, few, device=shop.device).rows
-    order = ranked(found, by_vectors, encode_rows(model.dense, documents, dtype=np.float16), shop.device)
+    unquantized = top_k(by_codes, coded, few, device=run.device).rows
+    order = ranked(found, by_vectors, encode_rows(model.dense, documents, dtype=np.float16), run.device)
     parts = (found, found[:, :few], unquantized, order[:, :10], order[:, :RANKED])
     return Row(*(recall(part, wanted) for part in parts))
 

@@ -23,11 +23,11 @@ from bidr.models.encoder import Encoder
 from bidr.models.transformer import TransformerEncoder
 from bidr.tokenization.token_store import TokenArray, Tokens
 from bidr.tokenization.tokenizer import tokenize, tokenize_texts
-from bidr.training.data import Questions, judged_pairs, read_splits
-from bidr.training.engine.loop import LoopSettings, Training, prepare_ahead
-from bidr.training.losses.objectives import Matching
+from bidr.training.data import Questions, make_pairs, read_splits
+from bidr.training.engine.loop import LoopSettings, StageTrainer, prefetch_batches
+from bidr.training.losses.objectives import DenseObjective
 from bidr.training.negatives.proximity_graph import build_graph
-from bidr.training.negatives.samplers import LocalBatches, RandomBatches, Sampler
+from bidr.training.negatives.samplers import LocalitySampler, RandomSampler, Sampler
 
 QUERY, DOCUMENT, SHORT = 36, 112, 80
 PEAK_TFLOPS = {"H200": 989, "H100": 989, "A100": 312}
@@ -51,9 +51,9 @@ def main(
     encoder.expect_steps(10_000)
     documents, questions = made(max(1_000, 2 * steps * batch), steps * batch, encoder)
     graph = neighbourhoods(len(questions.pairs), len(documents))
-    samplers: dict[str, Sampler] = {"random": RandomBatches(questions.pairs, len(documents), batch, 0, graph.forward)}
+    samplers: dict[str, Sampler] = {"random": RandomSampler(questions.pairs, len(documents), batch, 0, graph.forward)}
     for name in ("random-walk", "snowball"):
-        samplers[name] = LocalBatches(graph, questions.pairs, batch, 0, name)
+        samplers[name] = LocalitySampler(graph, questions.pairs, batch, 0, name)
     print(f"{parameters(encoder) / 1e6:.1f}M weights in the layers, batch {batch}, on {named(where)}")
     rates = {name: train(f"full, {name}", encoder, documents, questions, sampler) for name, sampler in samplers.items()}
     for name, rate in rates.items():
@@ -81,18 +81,18 @@ def real(data: str, encoder: Encoder, batch: int) -> None:
         found = encode("encode real lengths, from tokens", encoder, store)
         print(f"from raw text: {len(texts) / (seconds + found):,.0f} documents/s, one after the other")
         words = tokenize_texts([query.text for query in splits.train.queries], encoder.tokenizer, QUERY)
-        questions = Questions([], TokenArray(words), judged_pairs(splits.train, splits.ids))
+        questions = Questions([], TokenArray(words), make_pairs(splits.train, splits.ids))
         pool = np.random.default_rng(0).integers(len(store), size=(len(questions.pairs), 8))
-        train("real lengths", encoder, store, questions, RandomBatches(questions.pairs, len(store), batch, 0, pool))
+        train("real lengths", encoder, store, questions, RandomSampler(questions.pairs, len(store), batch, 0, pool))
 
 
 def train(label: str, encoder: Encoder, documents: Any, questions: Questions, sampler: Sampler) -> float:
     """Triples a second over one epoch, the making of its plan included, after a few steps to warm up."""
-    objective = Matching(encoder, documents, questions, 20.0)
-    training = Training("bench", objective, SETTINGS, "R@10")
+    objective = DenseObjective(encoder, documents, questions, 20.0)
+    training = StageTrainer("bench", objective, SETTINGS, "R@10")
     objective.train()
     warm = sampler.plan(99)
-    for _, prepared in zip(range(5), prepare_ahead(training, warm), strict=False):
+    for _, prepared in zip(range(5), prefetch_batches(training, warm), strict=False):
         training.train_step(prepared, warm.steps)
     training.settle()
     training.step = 0
@@ -101,7 +101,7 @@ def train(label: str, encoder: Encoder, documents: Any, questions: Questions, sa
     plan = sampler.plan(0)
     planned = time.perf_counter() - started
     read = 0
-    for prepared in prepare_ahead(training, plan):
+    for prepared in prefetch_batches(training, plan):
         read += sum(len(part.ids) for part in prepared.texts)
         training.train_step(prepared, plan.steps)
     training.settle()

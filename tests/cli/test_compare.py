@@ -56,14 +56,14 @@ def test_finished_rows_are_on_disk_before_the_next_one_is_trained(
     from bidr.errors import ConfigError
     from bidr.experiments import compare
 
-    real = compare.model_of
+    real = compare.train_model
 
-    def cut_off(shop, folder, name):  # type: ignore[no-untyped-def]
+    def cut_off(run, folder, name):  # type: ignore[no-untyped-def]
         if folder.name == "star-pq":
             raise ConfigError("cut off")
-        return real(shop, folder, name)
+        return real(run, folder, name)
 
-    monkeypatch.setattr(compare, "model_of", cut_off)
+    monkeypatch.setattr(compare, "train_model", cut_off)
     code, _, _ = bidr("compare", "--recipes", "star-opq", "star-pq", "--data", made.data, "--out", tmp_path, *TINY)
     assert code == 2
     rows = json.loads((tmp_path / "comparison.json").read_text())["rows"]

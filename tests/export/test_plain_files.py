@@ -24,7 +24,7 @@ from bidr.pipeline.build import build_vectors
 from bidr.pipeline.open import open_index
 from bidr.quantization.opq import PlainCodes
 from bidr.search.types import QueryVectors
-from bidr.training.config import FrozenConfig
+from bidr.training.config import CodesOnlyConfig
 
 COUNT, DIM = 1_500, 24
 VECTORS, QUESTIONS = clustered(COUNT, DIM), clustered(5, DIM, seed=9)
@@ -150,7 +150,7 @@ def test_what_was_added_and_deleted_leaves_as_it_is(tmp_path):
 
 @pytest.fixture(scope="module")
 def learned(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    quick = {"candidates": 20, "bytes_per_doc": 2, "device": "cpu", "frozen": FrozenConfig(steps=3, batch_size=32)}
+    quick = {"candidates": 20, "bytes_per_doc": 2, "device": "cpu", "frozen": CodesOnlyConfig(steps=3, batch_size=32)}
     folder = tmp_path_factory.mktemp("model") / "RUN"
     return bidr.train_vectors(VECTORS, QUESTIONS.repeat(20, axis=0), folder, **quick).folder
 

@@ -16,8 +16,8 @@ from typing import Any
 from sample_training import dataset, with_settings
 
 from bidr.training.engine import checkpoint
-from bidr.training.engine.logs import FolderLogs
-from bidr.training.engine.loop import Training
+from bidr.training.engine.logs import FolderLogger
+from bidr.training.engine.loop import StageTrainer
 from bidr.training.train import train
 
 EPOCHS = {stage: {"epochs": 5} for stage in ("warmup", "sparse", "dense", "unify")}
@@ -45,9 +45,9 @@ def at(number: int, deed: Callable[..., Any], *, before: bool = False) -> Callab
 
 
 def cut_line(number: int) -> Callable[..., None]:
-    real, calls = FolderLogs._write, count(1)
+    real, calls = FolderLogger._write, count(1)
 
-    def watched(self: FolderLogs, *given: Any) -> None:
+    def watched(self: FolderLogger, *given: Any) -> None:
         if next(calls) == number:
             self._file.write('{"step": 1')
             self._file.flush()
@@ -60,9 +60,9 @@ def cut_line(number: int) -> Callable[..., None]:
 if __name__ == "__main__":
     folder, place, number = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
     if place == "step":
-        Training.train_step = at(number, Training.train_step)  # type: ignore[method-assign]
+        StageTrainer.train_step = at(number, StageTrainer.train_step)  # type: ignore[method-assign]
     elif place == "save":
         checkpoint.sync_file = at(number, checkpoint.sync_file)
     elif place == "log":
-        FolderLogs._write = cut_line(number)  # type: ignore[method-assign]
+        FolderLogger._write = cut_line(number)  # type: ignore[method-assign]
     train(dataset(), SETTINGS, folder)

@@ -19,7 +19,7 @@ from bidr.training.config import (
     WarmupConfig,
 )
 from bidr.training.engine.logs import LOG
-from bidr.training.losses.objectives import Objective, Prepared
+from bidr.training.losses.objectives import Objective, PreparedBatch
 
 DOCUMENTS, TRAIN, DEV = 90, 48, 16
 
@@ -60,7 +60,7 @@ def with_settings(**parts: dict[str, Any]) -> TrainConfig:
     return replace(CONFIG, **{name: replace(getattr(CONFIG, name), **fields) for name, fields in parts.items()})
 
 
-def losses(objective: Objective, prepared: Prepared) -> dict[str, Tensor]:
+def losses(objective: Objective, prepared: PreparedBatch) -> dict[str, Tensor]:
     """A batch's terms with the graph behind them, as one process would make it."""
     return objective.terms([objective.encoder.encode(tokens) for tokens in prepared.texts], prepared.given)
 

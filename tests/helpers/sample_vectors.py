@@ -4,10 +4,10 @@ import dataclasses
 
 import numpy as np
 
-from bidr.training.config import FrozenConfig, TrainConfig
+from bidr.training.config import CodesOnlyConfig, TrainConfig
 
 DIM, COUNT, ASKED, DIRECTIONS = 32, 1_200, 400, 5
-QUICK = FrozenConfig(steps=60, batch_size=64, own=8, others=256, depth=32, measured=2, rate=5e-3)
+QUICK = CodesOnlyConfig(steps=60, batch_size=64, own=8, others=256, depth=32, measured=2, rate=5e-3)
 CONFIG = TrainConfig(bytes_per_doc=4, candidates=15, frozen=QUICK)
 
 

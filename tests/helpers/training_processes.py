@@ -25,17 +25,17 @@ from bidr.quantization import Codebooks
 from bidr.tokenization.token_store import TokenArray
 from bidr.tokenization.tokenizer import tokenize, tokenize_texts
 from bidr.training.data import Questions
-from bidr.training.engine.distributed import Group, joined
-from bidr.training.engine.gradients import Chance, backward
-from bidr.training.engine.loop import Training
-from bidr.training.losses.objectives import Matching, Objective, Quantized
-from bidr.training.losses.query_unification import FixedDocuments, Unified
+from bidr.training.engine.distributed import ProcessGroup, join_process_group
+from bidr.training.engine.gradients import StepSeed, backward
+from bidr.training.engine.loop import StageTrainer
+from bidr.training.losses.objectives import DenseObjective, Objective, QuantizedObjective
+from bidr.training.losses.query_unification import FixedDocuments, UnifyObjective
 from bidr.training.negatives.samplers import Batch
 from bidr.training.presets import with_recipe
-from bidr.training.run import Workshop
+from bidr.training.run import TrainingRun
 from bidr.training.train import train
 
-CHANCE = Chance(3, 1, 4)
+STEP_SEED = StepSeed(3, 1, 4)
 KINDS = ("matching", "quantized", "unified")
 LIMITS = {"whole": None, "parts": 24}
 
@@ -56,27 +56,29 @@ def _begin(rank: int, work: Callable[..., None], folder: Path, size: int, port: 
 # gradients
 
 
-def objective(kind: str, shop: Workshop) -> Objective:
+def objective(kind: str, run: TrainingRun) -> Objective:
     """The stages' objectives over the untrained encoder."""
-    encoder, material = shop.backbone(), shop.material
+    encoder, material = run.load_backbone(), run.data
     vectors = encode_rows(encoder, material.documents)
     books = Codebooks(np.eye(16, dtype=np.float32), vectors[:16].reshape(16, 4, 4).transpose(1, 0, 2).copy())
     if kind == "matching":
-        return Matching(encoder, material.documents, material.train, 20.0)
+        return DenseObjective(encoder, material.documents, material.train, 20.0)
     if kind == "quantized":
         quantizer = Quantizer(books, 0.01)
-        return Quantized(encoder, quantizer, material.documents, material.train, 20.0, kind="joint", codebook_rate=1.0)
+        return QuantizedObjective(
+            encoder, quantizer, material.documents, material.train, 20.0, kind="joint", codebook_rate=1.0
+        )
     found = np.random.default_rng(1).integers(90, size=(len(material.train.pairs), 9))
     fixed = FixedDocuments(books, books.encode(vectors), vectors.astype(np.float16), found)
-    return Unified(encoder, fixed, material.train, 20.0, pool=60, own=5, others=20, dense_weight=0.7)
+    return UnifyObjective(encoder, fixed, material.train, 20.0, pool=60, own=5, others=20, dense_weight=0.7)
 
 
-def batch_of(shop: Workshop, size: int = 11) -> Batch:
-    plan = shop.pool_batches(None).plan(0)
+def batch_of(run: TrainingRun, size: int = 11) -> Batch:
+    plan = run.make_pool_sampler(None).plan(0)
     return Batch(plan.queries[:size], plan.positives[:size], np.arange(30, 30 + size))
 
 
-def with_dropout(folder: Path) -> Matching:
+def with_dropout(folder: Path) -> DenseObjective:
     """A small transformer that draws random numbers when it trains."""
     from sample_encoders import TEXTS
 
@@ -84,7 +86,7 @@ def with_dropout(folder: Path) -> Matching:
     store = tokenize(TEXTS, encoder.tokenizer, folder / "bert-tokens", max_length=32, source="made")
     tokens = TokenArray(tokenize_texts(["who painted", "a girl", "numbers"], encoder.tokenizer, 16))
     pairs = Positives(np.arange(4), np.array([0, 2, 3]))
-    made = Matching(encoder, store, Questions([], tokens, pairs), 1.0)
+    made = DenseObjective(encoder, store, Questions([], tokens, pairs), 1.0)
     made.train()
     return made
 
@@ -96,40 +98,40 @@ def gradients(made: Objective) -> dict[str, Tensor | None]:
     return {name: parameter.grad for name, parameter in made.named_parameters()}
 
 
-def compute(group: Group, folder: Path) -> dict[str, Any]:
+def compute(group: ProcessGroup, folder: Path) -> dict[str, Any]:
     """Terms and gradients of every objective, at once and in parts."""
-    shop = Workshop(dataset(), CONFIG, folder / "work", group)
+    run = TrainingRun(dataset(), CONFIG, folder / "work", group)
     found = {}
     for limit, tokens in LIMITS.items():
         made: dict[str, tuple[Objective, Batch]] = {
-            **{kind: (objective(kind, shop), batch_of(shop)) for kind in KINDS},
-            "one query": (objective("unified", shop), batch_of(shop, 1)),
+            **{kind: (objective(kind, run), batch_of(run)) for kind in KINDS},
+            "one query": (objective("unified", run), batch_of(run, 1)),
             "dropout": (with_dropout(folder), TRANSFORMER_BATCH),
         }
         for name, (one, batch) in made.items():
             prepared = one.prepare(batch, np.random.default_rng(5))
-            terms = backward(one, prepared, CHANCE, group, tokens)
+            terms = backward(one, prepared, STEP_SEED, group, tokens)
             found[f"{name} {limit}"] = (terms, gradients(one))
     return found
 
 
 def everything(rank: int, folder: Path) -> None:
     """All that several processes are tested for, in one start of theirs."""
-    with joined("cpu") as group:
+    with join_process_group("cpu") as group:
         torch.save(compute(group, folder), folder / f"found{rank}.pt")
         encode_twice(group, folder)
         (folder / f"failed{rank}").write_text("\n".join(failures(group)))
         runs(rank, folder)
 
 
-def failures(group: Group) -> list[str]:
+def failures(group: ProcessGroup) -> list[str]:
     """What each process says when the first one cannot do what it has to do for all."""
 
     def fail() -> None:
         raise BidrError("no such luck")
 
     said = []
-    for way in (lambda: group.once(fail), lambda: in_turn(group, fail)):
+    for way in (lambda: group.run_on_rank_zero(fail), lambda: in_turn(group, fail)):
         try:
             way()
         except BidrError as error:
@@ -137,17 +139,17 @@ def failures(group: Group) -> list[str]:
     return said
 
 
-def in_turn(group: Group, deed: Callable[[], None]) -> None:
-    with group.turn():
+def in_turn(group: ProcessGroup, deed: Callable[[], None]) -> None:
+    with group.rank_zero_first():
         deed()
 
 
-def encode_twice(group: Group, folder: Path) -> None:
+def encode_twice(group: ProcessGroup, folder: Path) -> None:
     """The corpus by all processes; the second time there is nothing left to do."""
-    shop = Workshop(dataset(), CONFIG, folder / "work", group)
-    encoder = shop.backbone()
+    run = TrainingRun(dataset(), CONFIG, folder / "work", group)
+    encoder = run.load_backbone()
     for _ in range(2):
-        shop.encode_corpus(encoder, folder / "encoded" / "vectors.npy", "encode")
+        run.encode_corpus(encoder, folder / "encoded" / "vectors.npy", "encode")
         encoder.forward = None  # type: ignore[method-assign, assignment]
 
 
@@ -164,8 +166,8 @@ def signalled(rank: int, folder: Path) -> None:
     def leave() -> None:
         os._exit(0)
 
-    with suppress(BidrError), joined("cpu") as group:
-        for way in (group.once, partial(in_turn, group)):
+    with suppress(BidrError), join_process_group("cpu") as group:
+        for way in (group.run_on_rank_zero, partial(in_turn, group)):
             for stopped in (True, False):
                 if rank:
                     Timer(0.3, os.kill, (os.getpid(), signal.SIGTERM)).start()
@@ -175,7 +177,7 @@ def signalled(rank: int, folder: Path) -> None:
                     said.append(str(error))
         (folder / f"said{rank}").write_text("\n".join(said))
         try:
-            group.once(leave)
+            group.run_on_rank_zero(leave)
         except BidrError as error:
             (folder / f"lost{rank}").write_text(str(error))
             leave()  # at once: gloo may abort a process that ends after its peers have gone
@@ -190,16 +192,16 @@ def runs(rank: int, folder: Path) -> None:
     """A run that is never stopped, and one that is asked to stop twice, by one process and by the other."""
     weights: list[str] = []
     asked: list[int] = []
-    real = Training.train_step
+    real = StageTrainer.train_step
 
-    def watched(self: Training, *given: Any) -> float:
+    def watched(self: StageTrainer, *given: Any) -> float:
         value = real(self, *given)
         weights.append(fingerprint(self.objective))
         if len(weights) in asked and STOPS.index(len(weights)) != rank:
             signal.raise_signal(signal.SIGTERM)
         return value
 
-    Training.train_step = watched  # type: ignore[method-assign]
+    StageTrainer.train_step = watched  # type: ignore[method-assign]
     train(dataset(), replace(CONFIG, method="conventional"), folder / "conventional")
     weights[:] = []
     train(dataset(), CONFIG, folder / "whole")
@@ -223,6 +225,6 @@ RECIPES = ("ance-opq", "star-dpq", "star-jpq", "bidr-jpq", "bidr-distilled", "bi
 
 def recipes(rank: int, folder: Path) -> None:
     """A model by each of some recipes: those that mine, refresh or keep something of their own."""
-    with joined("cpu"):
+    with join_process_group("cpu"):
         for name in RECIPES:
             train(dataset(), with_recipe(CONFIG, name), folder / name)

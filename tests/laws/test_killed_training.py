@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from sample_training import files
 
-from bidr.training.engine.logs import LOG, lines_of
+from bidr.training.engine.logs import LOG, read_lines
 
 STAGES = ("warmup", "sparse", "dense-random-walk", "unify-random-walk")
 
@@ -25,7 +25,7 @@ def run(out: Path, place: str, number: int) -> int:
 
 def log(folder: Path, stage: str) -> list[dict[str, float]]:
     """A stage's log without what depends on the clock."""
-    lines = lines_of(folder / "work" / stage / LOG)
+    lines = read_lines(folder / "work" / stage / LOG)
     return [{name: value for name, value in line.items() if name != "triples_per_second"} for line in lines]
 
 

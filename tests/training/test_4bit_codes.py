@@ -13,7 +13,7 @@ from bidr.index.reader import IndexReader
 from bidr.models.codes_only_model import FrozenModel
 from bidr.quantization.codebooks import Codebooks
 from bidr.quantization.exact_search import top_k
-from bidr.training.codes_only.train import share_found
+from bidr.training.codes_only.train import compute_found_share
 
 TRAIN, DEPTH, KEPT = 300, 15, 1_000
 SMALL = replace(CONFIG, codewords=16)
@@ -48,7 +48,7 @@ def test_they_take_the_same_bytes_and_learn(model: FrozenModel, tmp_path: Path) 
 
     def share(of: FrozenModel) -> float:
         scores = of.queries(questions[TRAIN:])[0] @ _said(of, documents).T
-        return share_found(np.argsort(-scores, axis=1)[:, :DEPTH], best)
+        return compute_found_share(np.argsort(-scores, axis=1)[:, :DEPTH], best)
 
     assert share(model) > share(start) + 0.03
 

@@ -19,21 +19,21 @@ from bidr.quantization.additive_quantizer import summed
 from bidr.quantization.exact_search import top_k_codes
 from bidr.tokenization.token_store import TokenArray
 from bidr.training import stages
-from bidr.training.additive_stage import leader_of
+from bidr.training.additive_stage import make_teacher_vectors
 from bidr.training.codes_only import train as frozen
-from bidr.training.config import FrozenConfig, TrainConfig
-from bidr.training.engine.logs import lines_of
-from bidr.training.losses.distillation import Following
-from bidr.training.mining import corpus_codes
+from bidr.training.config import CodesOnlyConfig, TrainConfig
+from bidr.training.engine.logs import read_lines
+from bidr.training.losses.distillation import DistillationObjective
+from bidr.training.mining import encode_corpus_codes
 from bidr.training.presets import with_recipe
-from bidr.training.train import model_of, open_workshop, train
+from bidr.training.train import open_run, train, train_model
 
 DOCUMENTS = 600
 WIDE = replace(
     CONFIG,
     codewords=256,
     encoder=replace(CONFIG.encoder, dim=32),
-    frozen=FrozenConfig(steps=30, batch_size=32, own=8, others=100, depth=16),
+    frozen=CodesOnlyConfig(steps=30, batch_size=32, own=8, others=100, depth=16),
 )
 
 
@@ -58,8 +58,8 @@ def many() -> Dataset:
 
 
 @pytest.fixture(scope="module")
-def shop(tmp_path_factory):
-    return open_workshop(many(), quick("star-distilled"), tmp_path_factory.mktemp("summed") / "run")
+def run(tmp_path_factory):
+    return open_run(many(), quick("star-distilled"), tmp_path_factory.mktemp("summed") / "run")
 
 
 @pytest.fixture(scope="module")
@@ -67,17 +67,17 @@ def model(tmp_path_factory):
     return train(many(), quick("star-distilled"), tmp_path_factory.mktemp("summed") / "model")
 
 
-def test_they_rank_more_as_the_vectors_do_than_product_codes(shop):
+def test_they_rank_more_as_the_vectors_do_than_product_codes(run):
     queries, vectors = (
-        encode_rows(stages.conventional(shop), source) for source in (shop.material.dev.tokens, shop.material.documents)
+        encode_rows(stages.train_conventional(run), source) for source in (run.data.dev.tokens, run.data.documents)
     )
     wanted = np.argsort(-queries @ vectors.T, axis=1)[:, :10]
 
     def share(side) -> float:
-        found = top_k_codes(queries, side.codebooks, corpus_codes(shop, side), 30).rows
+        found = top_k_codes(queries, side.codebooks, encode_corpus_codes(run, side), 30).rows
         return float(np.mean([np.isin(want, got).mean() for want, got in zip(wanted, found, strict=True)]))
 
-    assert share(stages.distilled(shop)) > share(stages.fitted(shop)) + 0.05
+    assert share(stages.distill_codes(run)) > share(stages.fit_codes(run)) + 0.05
 
 
 def test_what_is_saved_codes_documents_as_what_was_learned(model):
@@ -105,7 +105,7 @@ def test_with_all_documents_as_candidates_the_answer_is_the_vectors_own(model, t
 
 
 def test_stopped_while_codes_are_learned_it_goes_on_as_if_it_had_not_been(model, tmp_path, monkeypatch):
-    taken, real = [], frozen.Distilling.train_step
+    taken, real = [], frozen.Distillation.train_step
 
     def watched(self):
         value = real(self)
@@ -114,13 +114,13 @@ def test_stopped_while_codes_are_learned_it_goes_on_as_if_it_had_not_been(model,
             signal.raise_signal(signal.SIGTERM)
         return value
 
-    monkeypatch.setattr(frozen.Distilling, "train_step", watched)
+    monkeypatch.setattr(frozen.Distillation, "train_step", watched)
     with pytest.raises(StoppedError, match="run the same command again"):
         train(many(), quick("star-distilled"), tmp_path / "cut")
     again = train(many(), quick("star-distilled"), tmp_path / "cut")
     assert len(taken) == 30
     assert not list(again.folder.rglob("checkpoint.pt"))
-    lines = [lines_of(path) for path in (again.folder / "work").glob("distilled*/log.jsonl")]
+    lines = [read_lines(path) for path in (again.folder / "work").glob("distilled*/log.jsonl")]
     assert [line["step"] for line in lines[0] if "loss" in line] == [10, 20, 30]
     assert [line["measured"] for line in lines[0] if "measured" in line] == [1, 2, 3, 4, 5]
     assert files(again.folder / "sparse") == files(model.folder / "sparse")
@@ -136,15 +136,15 @@ def test_books_of_16_codewords_learn_too(tmp_path):
 
 @pytest.fixture(scope="module")
 def taught_shop(tmp_path_factory):
-    return open_workshop(many(), quick("star-taught"), tmp_path_factory.mktemp("taught") / "run")
+    return open_run(many(), quick("star-taught"), tmp_path_factory.mktemp("taught") / "run")
 
 
 def test_following_brings_a_batchs_ranking_nearer_to_the_leaders(taught_shop):
-    encoder = stages.conventional(taught_shop)
-    quantizer = SummedQuantizer(summed(stages.distilled(taught_shop).codebooks))
-    material, leader = taught_shop.material, leader_of(taught_shop, encoder)
-    objective = Following(encoder, quantizer, material.documents, material.train, leader, codebook_rate=1.0)
-    batch = taught_shop.random_batches("in-batch").plan(0).batch(0)
+    encoder = stages.train_conventional(taught_shop)
+    quantizer = SummedQuantizer(summed(stages.distill_codes(taught_shop).codebooks))
+    material, leader = taught_shop.data, make_teacher_vectors(taught_shop, encoder)
+    objective = DistillationObjective(encoder, quantizer, material.documents, material.train, leader, codebook_rate=1.0)
+    batch = taught_shop.make_random_sampler("in-batch").plan(0).batch(0)
     prepared = objective.prepare(batch, np.random.default_rng(0))
     assert len(prepared.texts[0].offsets) - 1 == 3 * len(batch.queries), "two passages for each question"
     optimizer = torch.optim.Adam(objective.groups(1e-3, 0.0))
@@ -159,15 +159,15 @@ def test_following_brings_a_batchs_ranking_nearer_to_the_leaders(taught_shop):
 
 
 def test_taught_codes_find_what_the_leader_ranks_first(taught_shop):
-    side, leader = stages.taught(taught_shop), stages.conventional(taught_shop)
-    dev, documents = taught_shop.material.dev.tokens, taught_shop.material.documents
+    side, leader = stages.learn_taught_codes(taught_shop), stages.train_conventional(taught_shop)
+    dev, documents = taught_shop.data.dev.tokens, taught_shop.data.documents
     wanted = np.argsort(-encode_rows(leader, dev) @ encode_rows(leader, documents).T, axis=1)[:, :10]
-    found = top_k_codes(encode_rows(side.encoder, dev), side.codebooks, corpus_codes(taught_shop, side), 30).rows
+    found = top_k_codes(encode_rows(side.encoder, dev), side.codebooks, encode_corpus_codes(taught_shop, side), 30).rows
     assert np.mean([np.isin(want, got).mean() for want, got in zip(wanted, found, strict=True)]) > 0.7
 
 
 def test_a_taught_model_has_an_encoder_for_each_side_and_trains_as_long_as_others(tmp_path, taught_shop):
-    model = model_of(taught_shop, tmp_path / "model")
+    model = train_model(taught_shop, tmp_path / "model")
     sides = model.encode_queries(["bal bel", "gan"])
     assert not np.allclose(*sides)
     epochs = {name.partition("+")[0]: len(found) for name, found in model.training["stages"].items()}
@@ -183,11 +183,11 @@ def test_a_taught_model_has_an_encoder_for_each_side_and_trains_as_long_as_other
 def test_tuning_moves_codewords_and_queries_and_leaves_every_code(tmp_path):
     config = quick("star-tuned")
     model = train(many(), config, tmp_path / "run")
-    shop = open_workshop(many(), config, tmp_path / "run")
-    before, side = stages.distilled(shop), stages.tuned(shop)
+    run = open_run(many(), config, tmp_path / "run")
+    before, side = stages.distill_codes(run), stages.train_tuned(run)
     assert not np.allclose(model.codebooks.centroids, before.codebooks.centroids, atol=1e-4)
-    vectors = encode_rows(model.sparse, shop.material.documents)
+    vectors = encode_rows(model.sparse, run.data.documents)
     assert np.array_equal(model.codebooks.encode(vectors), before.codebooks.encode(vectors))
     assert fingerprint(model.query) == fingerprint(side.encoder) != fingerprint(model.sparse)
     assert fingerprint(model.sparse) == fingerprint(model.dense) == fingerprint(before.encoder)
-    assert len(shop.history(side.name)) == config.unify.epochs
+    assert len(run.read_history(side.name)) == config.unify.epochs

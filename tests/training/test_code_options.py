@@ -10,7 +10,7 @@ import pytest
 from sample_training import with_settings
 
 from bidr.training.config import TrainConfig
-from bidr.training.stage_cache import stage_name
+from bidr.training.stage_cache import name_stage
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +29,7 @@ def test_no_two_rows_are_of_the_same_codes(script, config):
     made = {name: script.settings(config, name) for name in script.VARIANTS}
     stages = {name: "distilled" if name.startswith("additive") else "sparse" for name in made}
     for one, other in combinations(made, 2):
-        names = [stage_name(stages[name], made[name], config) for name in (one, other)]
+        names = [name_stage(stages[name], made[name], config) for name in (one, other)]
         assert names[0] != names[1], (one, other)
     with_crops, without = made["additive-crops"], made["additive"]
     assert (with_crops.frozen.crops, without.frozen.crops) == (config.frozen.crops, 0)

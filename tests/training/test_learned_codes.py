@@ -22,10 +22,10 @@ from bidr.tokenization.tokenizer import tokenize_texts
 from bidr.training import stages
 from bidr.training.config import EncoderConfig, SparseConfig, TrainConfig, WarmupConfig
 from bidr.training.data import Questions
-from bidr.training.losses.objectives import Matching
-from bidr.training.run import Workshop
-from bidr.training.stages import Sparse
-from bidr.training.validator import make_probe
+from bidr.training.losses.objectives import DenseObjective
+from bidr.training.run import TrainingRun
+from bidr.training.stages import CodedEncoder
+from bidr.training.validator import make_validator
 
 PACKAGES = ("numpy", "scipy", "sklearn", "torch")
 JUDGED, CHOSEN_ON = 2_600, 600
@@ -70,42 +70,44 @@ class Recalls(NamedTuple):
 
 def measure(data: Dataset, folder: Path, seed: int) -> Recalls:
     config = replace(CONFIG, seed=seed)
-    shop = Workshop(data, config, folder / "learned")
-    stages.warmup(shop)
+    run = TrainingRun(data, config, folder / "learned")
+    stages.train_warmup(run)
     shutil.copytree(folder / "learned", folder / "held")
-    judge = make_probe(shop.material._replace(dev=questions(shop, data.split("test"))), 10_000, seed, "cpu")
-    learned = stages.sparse(shop)
-    still = Workshop(data, replace(config, sparse=replace(config.sparse, codebook_rate=0.0)), folder / "held")
-    longer = train_longer(shop)
+    judge = make_validator(run.data._replace(dev=questions(run, data.split("test"))), 10_000, seed, "cpu")
+    learned = stages.train_sparse(run)
+    still = TrainingRun(data, replace(config, sparse=replace(config.sparse, codebook_rate=0.0)), folder / "held")
+    longer = train_longer(run)
 
-    def recall(side: Sparse) -> float:
-        return judge.coded(side.encoder, side.codebooks, CANDIDATES)
+    def recall(side: CodedEncoder) -> float:
+        return judge.measure_candidates(side.encoder, side.codebooks, CANDIDATES)
 
     return Recalls(
         recall(learned),
-        recall(Sparse(learned.encoder, shop.fit_codebooks(learned.encoder))),
-        recall(Sparse(longer, shop.fit_codebooks(longer))),
-        recall(stages.sparse(still)),
+        recall(CodedEncoder(learned.encoder, run.fit_codebooks(learned.encoder))),
+        recall(CodedEncoder(longer, run.fit_codebooks(longer))),
+        recall(stages.train_sparse(still)),
     )
 
 
-def questions(shop: Workshop, split: Split) -> Questions:
+def questions(run: TrainingRun, split: Split) -> Questions:
     """Judged questions as the shop's encoder reads them."""
     texts = [query.text for query in split.queries]
-    tokens = tokenize_texts(texts, shop.backbone().tokenizer, shop.config.text.query_length)
-    ids = {document.id: row for row, document in enumerate(shop.dataset.corpus)}
+    tokens = tokenize_texts(texts, run.load_backbone().tokenizer, run.config.text.query_length)
+    ids = {document.id: row for row, document in enumerate(run.dataset.corpus)}
     return Questions(
         texts, TokenArray(tokens), build_positives([query.id for query in split.queries], split.qrels, ids)
     )
 
 
-def train_longer(shop: Workshop):
+def train_longer(run: TrainingRun):
     """The warm-up's encoder after the sparse stage's steps, in the same batches, at the same rates, without codes."""
-    encoder, config, material = shop.encoder("warmup"), shop.config.sparse, shop.material
-    objective = Matching(encoder, material.documents, material.train, shop.scale)
-    batches = shop.random_batches(config.negatives)
-    shop.run("longer", objective, batches, config.epochs, lambda: shop.probe.exact(encoder), rate=config.rate)
-    return shop.encoder("longer")
+    encoder, config, material = run.load_stage_encoder("warmup"), run.config.sparse, run.data
+    objective = DenseObjective(encoder, material.documents, material.train, run.scale)
+    batches = run.make_random_sampler(config.negatives)
+    run.run_stage(
+        "longer", objective, batches, config.epochs, lambda: run.validator.measure_exact(encoder), rate=config.rate
+    )
+    return run.load_stage_encoder("longer")
 
 
 def test_learned_codes_find_more_than_fitted_ones(documentation, tmp_path):

@@ -16,12 +16,12 @@ from bidr.models.corpus_encoding import encode_rows, fingerprint
 from bidr.pipeline.build import build
 from bidr.training import config_bounds as bounds
 from bidr.training import mining, stages
-from bidr.training.config import DenseConfig, EncoderConfig, FrozenConfig, SparseConfig, TrainConfig, UnifyConfig
-from bidr.training.engine.loop import Training
-from bidr.training.presets import RECIPES, contradictions, with_recipe
-from bidr.training.run import Workshop
-from bidr.training.stage_cache import stage_name
-from bidr.training.train import model_of, open_workshop, train
+from bidr.training.config import CodesOnlyConfig, DenseConfig, EncoderConfig, SparseConfig, TrainConfig, UnifyConfig
+from bidr.training.engine.loop import StageTrainer
+from bidr.training.presets import RECIPES, list_contradictions, with_recipe
+from bidr.training.run import TrainingRun
+from bidr.training.stage_cache import name_stage
+from bidr.training.train import open_run, train, train_model
 
 STEPS = -(-TRAIN // CONFIG.batch_size)
 ALL_STEPS = 8 * STEPS
@@ -54,17 +54,17 @@ def shared(tmp_path_factory, scores_file):
     base = with_settings(
         distil={"teacher": str(scores_file), "depth": 8}, warmup={"negatives": None}, sparse={"negatives": None}
     )
-    told = [line for name in SMALL for line in contradictions(base, name)]
+    told = [line for name in SMALL for line in list_contradictions(base, name)]
     assert all("unify.epochs is 0 as the recipe has it" in line for line in told)
-    return open_workshop(dataset(), base, tmp_path_factory.mktemp("shared") / "run")
+    return open_run(dataset(), base, tmp_path_factory.mktemp("shared") / "run")
 
 
 @pytest.mark.parametrize("name", SMALL)
 def test_every_recipe_leaves_a_model_after_as_many_steps_as_the_method(shared, tmp_path, name):
-    shop = shared.under(with_recipe(shared.base, name))
-    model = model_of(shop, tmp_path / "model")
+    run = shared.with_config(with_recipe(shared.base, name))
+    model = train_model(run, tmp_path / "model")
     taken = sum(len(epochs) for epochs in model.training["stages"].values()) * STEPS
-    two_encoders = shop.config.method == "bidr" and shop.config.unify.epochs == 0
+    two_encoders = run.config.method == "bidr" and run.config.unify.epochs == 0
     assert taken == ALL_STEPS - two_encoders * CONFIG.unify.epochs * STEPS
     queries = model.encode_queries(["bal bel", "gan"])
     assert all(np.isfinite(side).all() for side in queries)
@@ -75,10 +75,10 @@ def test_recipes_in_one_folder_are_those_in_folders_of_their_own(shared, tmp_pat
     """Also after all others have been there: no stage is taken for another's."""
     for name in ("star-dpq", "bidr-ann-first"):
         alone = train(dataset(), with_recipe(shared.base, name), tmp_path / name)
-        beside = model_of(shared.under(with_recipe(shared.base, name)), tmp_path / f"{name}-beside")
+        beside = train_model(shared.with_config(with_recipe(shared.base, name)), tmp_path / f"{name}-beside")
         assert alone.fingerprint == beside.fingerprint
     models = {
-        name: model_of(shared.under(with_recipe(shared.base, name)), tmp_path / f"again-{name}").fingerprint
+        name: train_model(shared.with_config(with_recipe(shared.base, name)), tmp_path / f"again-{name}").fingerprint
         for name in SMALL
     }
     same = {frozenset(other for other in models if models[other] == models[name]) for name in models}
@@ -90,9 +90,9 @@ def test_recipes_in_one_folder_are_those_in_folders_of_their_own(shared, tmp_pat
 
 def test_small_codewords_and_vectors_to_cut_off_make_models_of_their_own(tmp_path):
     base = replace(with_settings(encoder={"dim": 144}, unify={"epochs": 1}), codewords=256)
-    shop = open_workshop(dataset(documents=300), base, tmp_path / "run")
+    run = open_run(dataset(documents=300), base, tmp_path / "run")
     plain, small, cut = (
-        model_of(shop.under(with_recipe(base, name)), tmp_path / name) for name in ("bidr-random-walk", *WIDE)
+        train_model(run.with_config(with_recipe(base, name)), tmp_path / name) for name in ("bidr-random-walk", *WIDE)
     )
     assert len({model.fingerprint for model in (plain, small, cut)}) == 3
     assert [(model.codebooks.books, model.codebooks.words) for model in (plain, small)] == [(2, 256), (4, 16)]
@@ -112,19 +112,19 @@ def test_a_judge_without_a_margin_is_refused():
 
 def test_a_stage_is_named_after_what_sets_it_apart():
     other = with_settings(sparse={"loss": "dpq"}, dense={"sampler": "snowball", "prefixes": (4, 8)})
-    assert stage_name("warmup", other, CONFIG) == "warmup"
-    assert stage_name("sparse", other, CONFIG) == "sparse+loss=dpq"
-    assert stage_name("dense-snowball", other, CONFIG) == "dense-snowball+prefixes=4,8+sparse.loss=dpq"
-    assert stage_name("conventional", other, CONFIG) == "conventional"
-    assert stage_name("sparse", other, other) == "sparse"
+    assert name_stage("warmup", other, CONFIG) == "warmup"
+    assert name_stage("sparse", other, CONFIG) == "sparse+loss=dpq"
+    assert name_stage("dense-snowball", other, CONFIG) == "dense-snowball+prefixes=4,8+sparse.loss=dpq"
+    assert name_stage("conventional", other, CONFIG) == "conventional"
+    assert name_stage("sparse", other, other) == "sparse"
     filtered = with_settings(negatives={"margin": 0.1}, warmup={"negatives": None})
-    assert stage_name("warmup", filtered, CONFIG) == "warmup", "in-batch is what None means here"
-    assert stage_name("sparse", filtered, CONFIG) == "sparse", "nothing mined, nothing filtered"
-    assert stage_name("dense-snowball", filtered, CONFIG) == "dense-snowball+negatives.margin=0.1"
+    assert name_stage("warmup", filtered, CONFIG) == "warmup", "in-batch is what None means here"
+    assert name_stage("sparse", filtered, CONFIG) == "sparse", "nothing mined, nothing filtered"
+    assert name_stage("dense-snowball", filtered, CONFIG) == "dense-snowball+negatives.margin=0.1"
     longer = with_settings(warmup={"epochs": 5})
-    assert stage_name("conventional", longer, CONFIG) == "conventional+warmup.epochs=5"
+    assert name_stage("conventional", longer, CONFIG) == "conventional+warmup.epochs=5"
     path = replace(CONFIG, distil=replace(CONFIG.distil, source="teacher", teacher="/some/where/" + "x" * 200))
-    assert re.fullmatch(r"sparse\+[0-9a-f]{16}", stage_name("sparse", path, CONFIG))
+    assert re.fullmatch(r"sparse\+[0-9a-f]{16}", name_stage("sparse", path, CONFIG))
 
 
 def transformer(**settings):
@@ -231,13 +231,17 @@ def test_jpq_without_steps_to_learn_in_is_refused():
 
 
 def test_what_was_given_has_its_way_over_a_recipe():
-    given = TrainConfig(frozen=FrozenConfig(steps=50), dense=DenseConfig(prefixes=(8, 16)), unify=UnifyConfig(epochs=3))
+    given = TrainConfig(
+        frozen=CodesOnlyConfig(steps=50), dense=DenseConfig(prefixes=(8, 16)), unify=UnifyConfig(epochs=3)
+    )
     sums = with_recipe(given, "star-distilled")
     assert (sums.frozen.steps, sums.frozen.questions, sums.conventional.codes) == (50, 20_000, "distilled")
-    assert contradictions(given, "star-distilled") == ["recipe 'star-distilled': frozen.steps is 50 as given, not 1200"]
+    assert list_contradictions(given, "star-distilled") == [
+        "recipe 'star-distilled': frozen.steps is 50 as given, not 1200"
+    ]
     cut = with_recipe(given, "bidr-matryoshka")
     assert (cut.dense.prefixes, cut.unify.epochs) == ((8, 16), 0), "which stages there are is the recipe's own"
-    assert contradictions(given, "bidr-matryoshka") == [
+    assert list_contradictions(given, "bidr-matryoshka") == [
         "recipe 'bidr-matryoshka': unify.epochs is 0 as the recipe has it, not 3",
         "recipe 'bidr-matryoshka': dense.prefixes is (8, 16) as given, not (64, 128)",
     ]
@@ -264,18 +268,18 @@ def test_in_python_settings_override_the_configuration_and_both_the_recipe(tmp_p
 
 def test_refreshed_negatives_are_mined_by_the_encoder_as_it_is(tmp_path):
     config = with_recipe(CONFIG, "ance-opq")
-    shop = Workshop(dataset(), config, tmp_path / "work")
-    stages.conventional(shop)
-    first, last = (np.load(shop.folder / "mined" / f"conventional-{round_}.npy") for round_ in (0, 5))
-    assert not (shop.folder / "mined" / "conventional-6.npy").exists()
-    begun = mining.neighbours(shop, shop.encoder("warmup"), "expected")
+    run = TrainingRun(dataset(), config, tmp_path / "work")
+    stages.train_conventional(run)
+    first, last = (np.load(run.folder / "mined" / f"conventional-{round_}.npy") for round_ in (0, 5))
+    assert not (run.folder / "mined" / "conventional-6.npy").exists()
+    begun = mining.mine_nearest_documents(run, run.load_stage_encoder("warmup"), "expected")
     assert np.array_equal(first, begun)
     differ = (np.sort(first, axis=1) != np.sort(last, axis=1)).any(axis=1)
     assert differ.mean() > 0.5
     every_other = replace(config, conventional=replace(config.conventional, refresh=4))
-    shop = Workshop(dataset(), every_other, tmp_path / "other")
-    stages.conventional(shop)
-    assert sorted(path.name for path in (shop.folder / "mined").glob("conventional-*")) == [
+    run = TrainingRun(dataset(), every_other, tmp_path / "other")
+    stages.train_conventional(run)
+    assert sorted(path.name for path in (run.folder / "mined").glob("conventional-*")) == [
         "conventional-0.npy",
         "conventional-1.npy",
     ]
@@ -285,7 +289,7 @@ def test_refreshed_negatives_are_mined_by_the_encoder_as_it_is(tmp_path):
 def test_a_recipe_that_is_stopped_again_and_again_ends_with_the_same_bytes(tmp_path, monkeypatch, name, scores_file):
     config = with_recipe(replace(CONFIG, distil=replace(CONFIG.distil, teacher=str(scores_file), depth=8)), name)
     train(dataset(), config, tmp_path / "straight")
-    taken, real = [], Training.train_step
+    taken, real = [], StageTrainer.train_step
     stops = {2 * STEPS, 2 * STEPS + 2, 4 * STEPS, 5 * STEPS + 1, 6 * STEPS + 3, 7 * STEPS + 1}
 
     def watched(self, *given):
@@ -295,7 +299,7 @@ def test_a_recipe_that_is_stopped_again_and_again_ends_with_the_same_bytes(tmp_p
             signal.raise_signal(signal.SIGTERM)
         return value
 
-    monkeypatch.setattr(Training, "train_step", watched)
+    monkeypatch.setattr(StageTrainer, "train_step", watched)
     for _ in range(10):
         try:
             train(dataset(), config, tmp_path / "cut")
@@ -309,11 +313,11 @@ def test_a_recipe_that_is_stopped_again_and_again_ends_with_the_same_bytes(tmp_p
 def test_jpq_moves_codewords_and_queries_and_leaves_every_code(tmp_path):
     config = with_recipe(CONFIG, "star-jpq")
     model = train(dataset(), config, tmp_path / "run")
-    shop = Workshop(dataset(), config, tmp_path / "run" / "work")
-    before, side = stages.fitted(shop), stages.jpq(shop)
+    run = TrainingRun(dataset(), config, tmp_path / "run" / "work")
+    before, side = stages.fit_codes(run), stages.train_jpq(run)
     assert not np.allclose(model.codebooks.centroids, before.codebooks.centroids, atol=1e-4)
     assert np.array_equal(model.codebooks.rotation, before.codebooks.rotation)
-    vectors = encode_rows(model.sparse, shop.material.documents)
+    vectors = encode_rows(model.sparse, run.data.documents)
     assert np.array_equal(model.codebooks.encode(vectors), before.codebooks.encode(vectors))
     assert fingerprint(model.query) == fingerprint(side.encoder) != fingerprint(model.sparse)
     assert fingerprint(model.sparse) == fingerprint(model.dense) == fingerprint(before.encoder)

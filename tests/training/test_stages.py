@@ -11,12 +11,12 @@ from bidr.errors import ConfigError, StoppedError
 from bidr.models.corpus_encoding import encode_rows, fingerprint
 from bidr.quantization import Codebooks
 from bidr.training import stages
-from bidr.training.engine.loop import Training
-from bidr.training.losses.objectives import Matching
-from bidr.training.negatives.samplers import LocalBatches, RandomBatches
-from bidr.training.run import Workshop
+from bidr.training.engine.loop import StageTrainer
+from bidr.training.losses.objectives import DenseObjective
+from bidr.training.negatives.samplers import LocalitySampler, RandomSampler
+from bidr.training.run import TrainingRun
 from bidr.training.train import train
-from bidr.training.validator import Probe, make_probe, recall
+from bidr.training.validator import Validator, compute_recall, make_validator
 
 ALL = ["warmup", "sparse", "dense-random-walk", "unify-random-walk"]
 STEPS = -(-TRAIN // CONFIG.batch_size)
@@ -28,8 +28,8 @@ def whole(tmp_path_factory):
     out = tmp_path_factory.mktemp("whole") / "run"
     taken = []
     with pytest.MonkeyPatch.context() as patch:
-        real = Training.train_step
-        patch.setattr(Training, "train_step", lambda self, *given: taken.append(self.name) or real(self, *given))
+        real = StageTrainer.train_step
+        patch.setattr(StageTrainer, "train_step", lambda self, *given: taken.append(self.name) or real(self, *given))
         train(dataset(), CONFIG, out)
     return out, taken
 
@@ -62,7 +62,7 @@ def test_a_run_that_is_stopped_again_and_again_ends_with_the_same_bytes(whole, t
         train(dataset(), config, tmp_path / "straight")
         expected = tmp_path / "straight"
     stops = {1, 2 * STEPS, 2 * STEPS + 1, 3 * STEPS, 4 * STEPS + 3, 6 * STEPS, 7 * STEPS + 2}
-    taken, real = [], Training.train_step
+    taken, real = [], StageTrainer.train_step
 
     def watched(self, *given):
         value = real(self, *given)
@@ -71,7 +71,7 @@ def test_a_run_that_is_stopped_again_and_again_ends_with_the_same_bytes(whole, t
             signal.raise_signal(signal.SIGTERM)
         return value
 
-    monkeypatch.setattr(Training, "train_step", watched)
+    monkeypatch.setattr(StageTrainer, "train_step", watched)
     stopped = 0
     for _ in range(10):
         try:
@@ -86,7 +86,7 @@ def test_a_run_that_is_stopped_again_and_again_ends_with_the_same_bytes(whole, t
 
 def test_a_finished_run_is_not_trained_again(whole, monkeypatch):
     before = files(whole[0])
-    monkeypatch.setattr(Training, "train_step", lambda self, *given: pytest.fail("trained again"))
+    monkeypatch.setattr(StageTrainer, "train_step", lambda self, *given: pytest.fail("trained again"))
     train(dataset(), CONFIG, whole[0])
     assert files(whole[0]) == before
 
@@ -148,19 +148,19 @@ def test_unification_changes_the_query_encoder_and_nothing_else(whole):
 
 
 def test_the_sparse_stage_moves_codewords_and_not_the_rotation(whole):
-    shop = Workshop(dataset(), CONFIG, whole[0] / "work")
-    first, learned = shop.fit_codebooks(shop.encoder("warmup")), stages.sparse(shop).codebooks
+    run = TrainingRun(dataset(), CONFIG, whole[0] / "work")
+    first, learned = run.fit_codebooks(run.load_stage_encoder("warmup")), stages.train_sparse(run).codebooks
     assert np.array_equal(first.rotation, learned.rotation)
     assert not np.allclose(first.centroids, learned.centroids, atol=1e-3)
 
 
 def test_candidates_are_what_the_codes_bring_up_without_positives(whole):
-    shop = Workshop(dataset(), CONFIG, whole[0] / "work")
-    side, pairs = stages.sparse(shop), shop.material.train.pairs
-    codes = side.codebooks.encode(encode_rows(side.encoder, shop.material.documents))
-    assert np.array_equal(stages.corpus_codes(shop, side), codes)
-    scores = side.codebooks.scores(encode_rows(side.encoder, shop.material.train.tokens), codes)
-    found = stages.train_candidates(shop, side)
+    run = TrainingRun(dataset(), CONFIG, whole[0] / "work")
+    side, pairs = stages.train_sparse(run), run.data.train.pairs
+    codes = side.codebooks.encode(encode_rows(side.encoder, run.data.documents))
+    assert np.array_equal(stages.encode_corpus_codes(run, side), codes)
+    scores = side.codebooks.scores(encode_rows(side.encoder, run.data.train.tokens), codes)
+    found = stages.mine_train_candidates(run, side)
     for query, padded in enumerate(found.tolist()):
         rows = [row for row in padded if row >= 0]
         best = np.sort(scores[query])[::-1][: CONFIG.dense.depth]
@@ -171,7 +171,7 @@ def test_candidates_are_what_the_codes_bring_up_without_positives(whole):
 
 
 def test_locality_is_logged_for_each_epoch_of_local_batches(whole):
-    history = Workshop(dataset(), CONFIG, whole[0] / "work").history("dense-random-walk")
+    history = TrainingRun(dataset(), CONFIG, whole[0] / "work").read_history("dense-random-walk")
     assert len(history) == 2
     assert all(0 < epoch["locality_last_quarter"] <= 1 and epoch["restarts"] >= 0 for epoch in history)
 
@@ -181,72 +181,80 @@ def trained_sparse(whole, tmp_path):
     """A workshop in which all but the sparse stage and what comes before it is still to be done."""
     import shutil
 
-    def make(config) -> Workshop:
+    def make(config) -> TrainingRun:
         folder = tmp_path / f"work{len(list(tmp_path.iterdir()))}"
         shutil.copytree(whole[0] / "work", folder)
         for stage in (ALL[2], ALL[3]):
             shutil.rmtree(folder / stage)
-        return Workshop(dataset(), config, folder)
+        return TrainingRun(dataset(), config, folder)
 
     return make
 
 
 @pytest.mark.parametrize("start", ["backbone", "warmup", "sparse"])
 def test_the_dense_stage_begins_where_it_was_told_to(trained_sparse, monkeypatch, start):
-    shop = trained_sparse(with_settings(dense={"start": start}))
+    run = trained_sparse(with_settings(dense={"start": start}))
     begun = []
-    monkeypatch.setattr(shop, "run", lambda stage, objective, *_, **__: begun.append(fingerprint(objective.encoder)))
-    monkeypatch.setattr(shop, "encoder", lambda stage, real=shop.encoder: real(stage) if stage in ALL[:2] else None)
-    stages.dense(shop, "random-walk")
-    expected = {"backbone": shop.backbone(), "warmup": shop.encoder("warmup"), "sparse": shop.encoder("sparse")}
+    monkeypatch.setattr(
+        run, "run_stage", lambda stage, objective, *_, **__: begun.append(fingerprint(objective.encoder))
+    )
+    monkeypatch.setattr(
+        run, "load_stage_encoder", lambda stage, real=run.load_stage_encoder: real(stage) if stage in ALL[:2] else None
+    )
+    stages.train_dense(run, "random-walk")
+    expected = {
+        "backbone": run.load_backbone(),
+        "warmup": run.load_stage_encoder("warmup"),
+        "sparse": run.load_stage_encoder("sparse"),
+    }
     assert begun == [fingerprint(expected[start])]
 
 
 def test_each_sampler_makes_its_own_batches(trained_sparse):
-    shop = trained_sparse(with_settings(dense={"hops": 4, "batch_size": 7}))
-    side = stages.sparse(shop)
-    found = stages.train_candidates(shop, side)
-    for sampler, kind in (("random-walk", LocalBatches), ("snowball", LocalBatches), ("mined", RandomBatches)):
-        batches, _ = stages.dense_batches(shop, side, sampler)
+    run = trained_sparse(with_settings(dense={"hops": 4, "batch_size": 7}))
+    side = stages.train_sparse(run)
+    found = stages.mine_train_candidates(run, side)
+    for sampler, kind in (("random-walk", LocalitySampler), ("snowball", LocalitySampler), ("mined", RandomSampler)):
+        batches, _ = stages.make_dense_sampler(run, side, sampler)
         assert isinstance(batches, kind)
         plan = batches.plan(0)
         assert all(plan.negatives[place] in found[query] for place, query in enumerate(plan.queries))
-    assert len(stages.dense_batches(shop, side, "in-batch")[0].plan(0).negatives) == 0
+    assert len(stages.make_dense_sampler(run, side, "in-batch")[0].plan(0).negatives) == 0
     for sampler in ("random-walk", "snowball", "mined", "mined-alone", "in-batch"):
-        assert stages.dense_batches(shop, side, sampler)[0].plan(0).size == 7
+        assert stages.make_dense_sampler(run, side, sampler)[0].plan(0).size == 7
 
 
 def test_the_conventional_way_takes_as_many_steps_as_the_method(tmp_path, monkeypatch, whole):
-    taken, real = [], Training.train_step
-    monkeypatch.setattr(Training, "train_step", lambda self, *given: taken.append(self.name) or real(self, *given))
+    taken, real = [], StageTrainer.train_step
+    monkeypatch.setattr(StageTrainer, "train_step", lambda self, *given: taken.append(self.name) or real(self, *given))
     model = train(dataset(), replace(CONFIG, method="conventional"), tmp_path / "run")
     assert taken.count("conventional") == sum(name != "warmup" for name in whole[1])
     assert taken.count("warmup") == whole[1].count("warmup")
     assert model.unified
     assert fingerprint(model.sparse) == fingerprint(model.dense) == fingerprint(model.query)
-    shop = Workshop(dataset(), replace(CONFIG, method="conventional"), tmp_path / "run" / "work")
-    expected = shop.fit_codebooks(shop.encoder("conventional"))
+    run = TrainingRun(dataset(), replace(CONFIG, method="conventional"), tmp_path / "run" / "work")
+    expected = run.fit_codebooks(run.load_stage_encoder("conventional"))
     assert np.array_equal(model.codebooks.centroids, expected.centroids)
 
 
 def test_no_codebook_rate_at_all_leaves_the_codewords_alone(whole, tmp_path):
     config = with_settings(sparse={"codebook_rate": 0.0, "epochs": 1}, warmup={"epochs": 1})
-    shop = Workshop(dataset(), config, tmp_path / "work")
-    first = shop.fit_codebooks(stages.warmup(shop))
-    assert np.array_equal(stages.sparse(shop).codebooks.centroids, first.centroids)
+    run = TrainingRun(dataset(), config, tmp_path / "work")
+    first = run.fit_codebooks(stages.train_warmup(run))
+    assert np.array_equal(stages.train_sparse(run).codebooks.centroids, first.centroids)
 
 
 def test_lexical_negatives_are_drawn_where_they_are_asked_for(tmp_path):
-    shop = Workshop(dataset(), with_settings(warmup={"negatives": "bm25"}), tmp_path / "work")
-    plan = shop.random_batches("bm25").plan(0)
-    pairs = shop.material.train.pairs
-    texts = [set(document.text.split()) for document in shop.dataset.corpus]
+    run = TrainingRun(dataset(), with_settings(warmup={"negatives": "bm25"}), tmp_path / "work")
+    plan = run.make_random_sampler("bm25").plan(0)
+    pairs = run.data.train.pairs
+    texts = [set(document.text.split()) for document in run.dataset.corpus]
     shared = 0
     for query, negative in zip(plan.queries.tolist(), plan.negatives.tolist(), strict=True):
         assert negative not in pairs.get_rows(query)
-        shared += bool(texts[negative] & set(shop.material.train.texts[query].split()))
+        shared += bool(texts[negative] & set(run.data.train.texts[query].split()))
     assert shared > 0.9 * TRAIN
-    assert len(shop.random_batches("in-batch").plan(0).negatives) == 0
+    assert len(run.make_random_sampler("in-batch").plan(0).negatives) == 0
 
 
 # dev
@@ -255,57 +263,59 @@ def test_lexical_negatives_are_drawn_where_they_are_asked_for(tmp_path):
 def test_recall_is_the_mean_share_of_positives_found():
     pairs = Positives(np.array([0, 1, 3, 5]), np.array([4, 1, 2, 7, 8]))
     found = np.array([[4, -1], [2, 9], [0, 3]])
-    assert recall(found, pairs) == pytest.approx((1 + 0.5 + 0) / 3)
+    assert compute_recall(found, pairs) == pytest.approx((1 + 0.5 + 0) / 3)
 
 
 @pytest.fixture(scope="module")
 def probed(whole):
-    return Workshop(dataset(), CONFIG, whole[0] / "work")
+    return TrainingRun(dataset(), CONFIG, whole[0] / "work")
 
 
 def test_dev_is_asked_of_the_whole_corpus_or_of_a_part_with_all_positives(probed):
-    material = probed.material
-    assert len(make_probe(material, DOCUMENTS, 0, "cpu").rows) == DOCUMENTS
-    part = make_probe(material, 30, 0, "cpu")
+    material = probed.data
+    assert len(make_validator(material, DOCUMENTS, 0, "cpu").rows) == DOCUMENTS
+    part = make_validator(material, 30, 0, "cpu")
     assert 30 <= len(part.rows) <= 30 + len(material.dev.pairs.rows)
     assert np.array_equal(part.rows[part.pairs.rows], material.dev.pairs.rows)
 
 
 @pytest.mark.parametrize("most", [30, DOCUMENTS])
 def test_what_dev_says_is_what_a_sort_says(probed, most):
-    probe, encoder = make_probe(probed.material, most, 0, "cpu"), probed.encoder("sparse")
+    probe, encoder = make_validator(probed.data, most, 0, "cpu"), probed.load_stage_encoder("sparse")
     codebooks = Codebooks.load(probed.folder / "sparse" / "codebooks.safetensors")
-    queries = encode_rows(encoder, probed.material.dev.tokens)
-    vectors = encode_rows(encoder, probed.material.documents)[probe.rows]
+    queries = encode_rows(encoder, probed.data.dev.tokens)
+    vectors = encode_rows(encoder, probed.data.documents)[probe.rows]
     exact = np.argsort(-(queries @ vectors.T), axis=1)
     coded = np.argsort(-codebooks.scores(queries, codebooks.encode(vectors)), axis=1, kind="stable")[:, :12]
-    assert probe.exact(encoder) == pytest.approx(recall(exact[:, :10], probe.pairs))
-    assert probe.coded(encoder, codebooks, 12) == pytest.approx(recall(coded, probe.pairs), abs=0.07)
+    assert probe.measure_exact(encoder) == pytest.approx(compute_recall(exact[:, :10], probe.pairs))
+    assert probe.measure_candidates(encoder, codebooks, 12) == pytest.approx(
+        compute_recall(coded, probe.pairs), abs=0.07
+    )
     ranked = np.array([[row for row in order if row in kept][:10] for order, kept in zip(exact, coded, strict=True)])
-    assert probe.ranked(encoder, coded) == pytest.approx(recall(ranked, probe.pairs))
+    assert probe.measure_reranking(encoder, coded) == pytest.approx(compute_recall(ranked, probe.pairs))
     fewer = np.where(np.arange(12) < 4, coded, -1)
     ranked = np.array([[row for row in order if row in kept[:4]] for order, kept in zip(exact, coded, strict=True)])
-    assert probe.ranked(encoder, fewer) == pytest.approx(recall(ranked, probe.pairs))
+    assert probe.measure_reranking(encoder, fewer) == pytest.approx(compute_recall(ranked, probe.pairs))
 
 
 def test_missing_candidates_take_no_ones_place():
     """Whatever stands in for them scores best here."""
-    probe = Probe(None, np.arange(3), Positives(np.array([0, 1]), np.array([1])), "cpu")
+    probe = Validator(None, np.arange(3), Positives(np.array([0, 1]), np.array([1])), "cpu")
     candidates = np.array([[1, *[-1] * 12, 2]])
     vectors, queries = np.array([[9.0], [1.0], [2.0]], dtype=np.float32), np.ones((1, 1), dtype=np.float32)
-    assert probe.rank_vectors(queries, vectors, np.maximum(candidates, 0), candidates) == 1.0
+    assert probe.measure_ranking(queries, vectors, np.maximum(candidates, 0), candidates) == 1.0
 
 
 def test_the_best_dev_epoch_is_what_a_stage_leaves(tmp_path):
     """Dev is made to prefer the first of two epochs; a run of that one alone, at the same rates, leaves the same."""
-    shop = Workshop(dataset(), CONFIG, tmp_path / "work")
-    encoder, values, seen = shop.backbone(), iter([0.9, 0.1]), []
+    run = TrainingRun(dataset(), CONFIG, tmp_path / "work")
+    encoder, values, seen = run.load_backbone(), iter([0.9, 0.1]), []
 
     def validate() -> float:
-        seen.append(encode_rows(encoder, shop.material.documents))
+        seen.append(encode_rows(encoder, run.data.documents))
         return next(values)
 
-    objective = Matching(encoder, shop.material.documents, shop.material.train, shop.scale)
-    shop.run("made", objective, shop.random_batches("in-batch"), 2, validate)
-    assert np.allclose(encode_rows(shop.encoder("made"), shop.material.documents), seen[0], atol=1e-5)
+    objective = DenseObjective(encoder, run.data.documents, run.data.train, run.scale)
+    run.run_stage("made", objective, run.make_random_sampler("in-batch"), 2, validate)
+    assert np.allclose(encode_rows(run.load_stage_encoder("made"), run.data.documents), seen[0], atol=1e-5)
     assert not np.allclose(seen[0], seen[1], atol=1e-4)

@@ -28,7 +28,7 @@ class Demo(Verb):
 
     def run(self) -> Shown:
         from bidr.demo.run import CONFIG, EXAMPLE, demo, searchable
-        from bidr.experiments.compare import report, table
+        from bidr.experiments.compare import format_table, report
 
         if self.documents < 1:
             raise ConfigError(f"documents: given {self.documents}, expected 1 or more")
@@ -36,7 +36,7 @@ class Demo(Verb):
         remember(searchable(self.out))
         command = "bidr" if which("bidr") else sys.argv[0]
         page = f"or open http://127.0.0.1:8000 after: {command} serve {searchable(self.out)}"
-        return Shown(f"{table(rows)}\nnext: {command} search {EXAMPLE}\n{page}", report(rows))
+        return Shown(f"{format_table(rows)}\nnext: {command} search {EXAMPLE}\n{page}", report(rows))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +58,7 @@ class Compare(WithSettings):
 
     def run(self) -> Shown:
         from bidr.data.dataset import load
-        from bidr.experiments.compare import compare, report, table
+        from bidr.experiments.compare import compare, format_table, report
 
         rows = compare(
             load(self.data),
@@ -69,4 +69,4 @@ class Compare(WithSettings):
             recipes=self.recipes,
             shrink=self.shrink,
         )
-        return Shown(table(rows), report(rows))
+        return Shown(format_table(rows), report(rows))

@@ -11,7 +11,7 @@ from bidr.cli.base import Folder, OptionalData, OptionalFile, Shown, Verb
 from bidr.cli.config_parsing import file_named, from_toml
 from bidr.errors import ConfigError
 from bidr.training.config import TrainConfig
-from bidr.training.presets import RECIPES, listing, with_recipe
+from bidr.training.presets import RECIPES, format_recipes, with_recipe
 
 Settings = Annotated[TrainConfig, tyro.conf.arg(name="")]
 
@@ -113,4 +113,4 @@ class Recipes(Verb):
 
     def run(self) -> Shown:
         value = {name: {"about": one.about, "settings": one.settings} for name, one in RECIPES.items()}
-        return Shown(listing(), value)
+        return Shown(format_recipes(), value)

@@ -7,7 +7,7 @@ from pathlib import Path
 from bidr.data.dataset import load
 from bidr.demo.python_docs import write
 from bidr.errors import ConfigError
-from bidr.experiments.compare import Row, compare
+from bidr.experiments.compare import ComparisonRow, compare
 from bidr.training.config import TrainConfig
 from bidr.utils.files import write_json
 from bidr.utils.progress import say
@@ -17,7 +17,7 @@ CONFIG = TrainConfig(bytes_per_doc=8)
 EXAMPLE = "merge two sorted arrays"
 
 
-def demo(out: Path, *, documents: int = DOCUMENTS, config: TrainConfig = CONFIG) -> list[Row]:
+def demo(out: Path, *, documents: int = DOCUMENTS, config: TrainConfig = CONFIG) -> list[ComparisonRow]:
     """Collect the documentation, train every stage, build, measure, and leave an index to search.
 
     A call that was cut off is continued in the same folder.

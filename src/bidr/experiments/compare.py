@@ -20,12 +20,12 @@ from bidr.search.evaluation import candidate_recall, evaluate_run, evaluate_sear
 from bidr.search.searcher import Searcher
 from bidr.search.truncation import shrunk
 from bidr.training.config import SamplerName, TrainConfig
-from bidr.training.config_validation import check_cuts
+from bidr.training.config_validation import check_dims
 from bidr.training.data import read_splits
 from bidr.training.negatives.bm25 import Bm25
-from bidr.training.presets import DEFAULT, contradictions, recipe, with_recipe
-from bidr.training.run import Workshop, check_prefixes, refuse_untaught
-from bidr.training.train import model_of, open_workshop
+from bidr.training.presets import DEFAULT, get_recipe, list_contradictions, with_recipe
+from bidr.training.run import TrainingRun, check_prefixes, check_teacher
+from bidr.training.train import open_run, train_model
 from bidr.utils.files import write_json
 from bidr.utils.progress import say
 
@@ -35,7 +35,7 @@ MEASURES = ("R@10", "R@100")
 TIMED_QUERIES = 100
 
 
-class Row(NamedTuple):
+class ComparisonRow(NamedTuple):
     """One way to search, measured on the judged questions."""
 
     method: str
@@ -70,7 +70,7 @@ def compare(
     split: str = "test",
     recipes: Sequence[str] = DEFAULT,
     shrink: Sequence[int] = (),
-) -> list[Row]:
+) -> list[ComparisonRow]:
     """Train, build and measure BM25 and each recipe; what is finished in the folder is not trained again.
 
     All share the text policy, the bytes a document, the number of candidates and every stage in which their settings
@@ -79,25 +79,25 @@ def compare(
 
     shrink: measure every recipe also with its vectors as int8 and cut off after so many dimensions.
     """
-    ways = [recipe(name) for name in recipes]
+    ways = [get_recipe(name) for name in recipes]
     configs = {way.name: with_recipe(config, way.name) for way in ways}
     for name, settings in configs.items():
         if name in UNIFIED and settings.unify.epochs < 1:
             raise ConfigError(f"unify.epochs: given 0, expected 1 or more: the recipe {name!r} fits a query encoder")
-        refuse_untaught(settings)
+        check_teacher(settings)
     check_prefixes(config, config.dim)
     _check_cuts(configs, shrink, config.dim)
-    judged = _judged(data, split, config)
+    judged = _read_split(data, split, config)
     for name in configs:
-        for line in contradictions(config, name):
+        for line in list_contradictions(config, name):
             say(line)
-    shop = open_workshop(data, config, out)
-    _check_cuts(configs, shrink, shop.dim)
-    rows = [_bm25(data, judged, config)]
+    run = open_run(data, config, out)
+    _check_cuts(configs, shrink, run.dim)
+    rows = [_measure_bm25(data, judged, config)]
     for name, settings in configs.items():
-        own = shop.under(settings)
+        own = run.with_config(settings)
         if name == "bidr-unified":
-            own = shop.under(replace(settings, dense=replace(settings.dense, sampler=better_sampler(own))))
+            own = run.with_config(replace(settings, dense=replace(settings.dense, sampler=choose_sampler(own))))
         rows += _measure(name, own, out, judged, engine, sorted({*settings.dense.prefixes, *shrink}))
         write_json(out / "comparison.json", report(rows))
     return rows
@@ -105,12 +105,12 @@ def compare(
 
 def _check_cuts(configs: Mapping[str, TrainConfig], shrink: Sequence[int], dim: int | None) -> None:
     """Before anything is trained: a recipe whose vectors are not cut off would be measured as another one."""
-    check_cuts("shrink", shrink, dim)
+    check_dims("shrink", shrink, dim)
     for name, settings in configs.items():
-        check_cuts(f"recipe {name!r}, dense.prefixes", settings.dense.prefixes, dim, "leave the recipe out")
+        check_dims(f"recipe {name!r}, dense.prefixes", settings.dense.prefixes, dim, "leave the recipe out")
 
 
-def _judged(data: Dataset, split: str, config: TrainConfig) -> Split:
+def _read_split(data: Dataset, split: str, config: TrainConfig) -> Split:
     """The questions to measure on. Where there is no dev split, that is what training sets aside for it."""
     if split == "dev" and "dev" not in data.splits():
         return read_splits(data, config.dev_queries, config.seed).dev
@@ -119,17 +119,17 @@ def _judged(data: Dataset, split: str, config: TrainConfig) -> Split:
     return judged
 
 
-def better_sampler(shop: Workshop) -> SamplerName:
+def choose_sampler(run: TrainingRun) -> SamplerName:
     """The sampler whose vectors dev liked best, of those trained here: the one worth unifying."""
-    trained = [sampler for sampler in SAMPLERS if shop.finished(shop.name(f"dense-{sampler}"))]
+    trained = [sampler for sampler in SAMPLERS if run.is_finished(run.get_stage_name(f"dense-{sampler}"))]
 
     def best(sampler: SamplerName) -> float:
-        return max(epoch["R@10"] for epoch in shop.history(shop.name(f"dense-{sampler}")))
+        return max(epoch["R@10"] for epoch in run.read_history(run.get_stage_name(f"dense-{sampler}")))
 
-    return max(trained, key=best) if trained else shop.config.dense.sampler
+    return max(trained, key=best) if trained else run.config.dense.sampler
 
 
-def _bm25(data: Dataset, judged: Split, config: TrainConfig) -> Row:
+def _measure_bm25(data: Dataset, judged: Split, config: TrainConfig) -> ComparisonRow:
     ids = [document.id for document in data.corpus]
     engine = Bm25(data.corpus.iter_texts(config.text.titles))
     texts = [query.text for query in judged.queries]
@@ -145,7 +145,7 @@ def _bm25(data: Dataset, judged: Split, config: TrainConfig) -> Row:
         engine.search([text], config.candidates, quiet=True)
         times.append(1000 * (time.perf_counter() - started))
     depth = {query: docs[: config.candidates] for query, docs in ranked.items()}
-    return Row(
+    return ComparisonRow(
         "BM25",
         scores.mean["R@10"],
         scores.mean["R@100"],
@@ -156,28 +156,32 @@ def _bm25(data: Dataset, judged: Split, config: TrainConfig) -> Row:
     )
 
 
-def _measure(name: str, shop: Workshop, out: Path, judged: Split, engine: str, shrink: Sequence[int]) -> list[Row]:
+def _measure(
+    name: str, run: TrainingRun, out: Path, judged: Split, engine: str, shrink: Sequence[int]
+) -> list[ComparisonRow]:
     """A recipe's row, and one for each way of making its vectors smaller."""
     folder, method = out / name, re.sub("^bidr-", "bidr ", name)
     folder.mkdir(parents=True, exist_ok=True)
     started = time.monotonic()
-    model = model_of(shop, folder, name)
+    model = train_model(run, folder, name)
     seconds = time.monotonic() - started
-    index = build(shop.dataset, model, folder / "index", engine=engine, tokens=shop.folder / "tokens")
-    with open_index(index, device=shop.device) as searcher:
-        rows = [_row(method, searcher, judged, seconds, index)]
+    index = build(run.dataset, model, folder / "index", engine=engine, tokens=run.folder / "tokens")
+    with open_index(index, device=run.device) as searcher:
+        rows = [_measure_searcher(method, searcher, judged, seconds, index)]
         for how, smaller in shrunk(searcher, shrink).items() if shrink else ():
-            rows.append(_row(f"{method}, {how}", smaller, judged, 0.0))
+            rows.append(_measure_searcher(f"{method}, {how}", smaller, judged, 0.0))
     return rows
 
 
-def _row(method: str, searcher: Searcher, judged: Split, seconds: float, index: Path | None = None) -> Row:
+def _measure_searcher(
+    method: str, searcher: Searcher, judged: Split, seconds: float, index: Path | None = None
+) -> ComparisonRow:
     found = evaluate_searcher(searcher, judged, MEASURES)
     if index is not None:
         stamp = stamp_of(index)
         remember(index, found, stamp.fingerprint if stamp else None, judged.name)
     say(f"{method}: R@10 {found.measures['R@10']:.4f}, R@100 {found.measures['R@100']:.4f}")
-    return Row(
+    return ComparisonRow(
         method,
         found.measures["R@10"],
         found.measures["R@100"],
@@ -189,9 +193,9 @@ def _row(method: str, searcher: Searcher, judged: Split, seconds: float, index: 
     )
 
 
-def report(rows: list[Row]) -> dict[str, Any]:
+def report(rows: list[ComparisonRow]) -> dict[str, Any]:
     """Rows for machines, and each one's difference to the conventional way with its interval."""
-    base = _base(rows)
+    base = _find_baseline(rows)
     differences = {
         row.method: {name: paired(row.per_query[name], base.per_query[name])._asdict() for name in MEASURES}
         for row in rows
@@ -200,15 +204,15 @@ def report(rows: list[Row]) -> dict[str, Any]:
     return {"rows": [row.values() for row in rows], f"against_{base.method}": differences}
 
 
-def _base(rows: list[Row]) -> Row:
+def _find_baseline(rows: list[ComparisonRow]) -> ComparisonRow:
     """What the others are compared with: the conventional way if it is there, else the first that was trained."""
     named = {row.method: row for row in rows}
     return named.get("conventional") or named.get("star-opq") or rows[min(1, len(rows) - 1)]
 
 
-def table(rows: list[Row]) -> str:
+def format_table(rows: list[ComparisonRow]) -> str:
     """Rows for a person, with each one's difference to the conventional way in R@10 and its 95 % interval."""
-    base = _base(rows).method
+    base = _find_baseline(rows).method
     against = report(rows)[f"against_{base}"]
     names = ("method", "R@10", "R@100", "candidates", "RAM bytes/doc", "ms/query", f"R@10 against {base}")
     cells: list[tuple[str, ...]] = [names]

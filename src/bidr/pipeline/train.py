@@ -12,10 +12,10 @@ from bidr.errors import ConfigError
 from bidr.models.codes_only_model import FrozenModel
 from bidr.models.saved_model import Model
 from bidr.pipeline.build import Names, Vectors
-from bidr.training.codes_only.config import refuse_of_texts
-from bidr.training.codes_only.train import train_frozen
+from bidr.training.codes_only.config import refuse_text_settings
+from bidr.training.codes_only.train import train_codes_only
 from bidr.training.config import TrainConfig
-from bidr.training.presets import changes, with_recipe
+from bidr.training.presets import get_changed_settings, with_recipe
 from bidr.training.train import Resume
 from bidr.training.train import train as train_run
 from bidr.utils.device import pick_device
@@ -66,7 +66,7 @@ def train_vectors(
     """
     chosen = replace(config or TrainConfig(), **settings)
     pick_device(chosen.device)
-    refuse_of_texts(changes(chosen), chosen.device)
+    refuse_text_settings(get_changed_settings(chosen), chosen.device)
     _check_named(query_vectors, qrels, {"ids": ids, "query_ids": query_ids})
     documents = open_vectors(vectors, "vectors", metric)
     questions = None if query_vectors is None else open_vectors(query_vectors, "query vectors", metric)
@@ -78,7 +78,7 @@ def train_vectors(
         labels = label_rows(given, asked, names, "qrels" if isinstance(qrels, dict) else str(qrels))
         if not labels:
             say("no judgement is above 0: nothing is labelled, the ranking of the full vectors is learned alone")
-    return train_frozen(documents, questions, chosen, Path(out), labels, resume)
+    return train_codes_only(documents, questions, chosen, Path(out), labels, resume)
 
 
 def _check_named(query_vectors: object, qrels: object, names: dict[str, object]) -> None:

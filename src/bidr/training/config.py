@@ -5,9 +5,9 @@ from typing import Literal
 
 from bidr.data.dataset import Titles
 from bidr.errors import ConfigError
-from bidr.training.codes_only.config import FrozenConfig
+from bidr.training.codes_only.config import CodesOnlyConfig
 from bidr.training.config_bounds import check_bounds
-from bidr.training.config_validation import at_least, check_choices, refuse_of_other_encoders
+from bidr.training.config_validation import check_at_least, check_choices, refuse_unused_encoder_settings
 
 BUILT_IN = "built-in"
 Negatives = Literal["in-batch", "bm25", "mined"]
@@ -241,14 +241,14 @@ class TrainConfig:
     conventional: ConventionalConfig = field(default_factory=ConventionalConfig)
     negatives: NegativesConfig = field(default_factory=NegativesConfig)
     distil: DistilConfig = field(default_factory=DistilConfig)
-    frozen: FrozenConfig = field(default_factory=FrozenConfig)
+    frozen: CodesOnlyConfig = field(default_factory=CodesOnlyConfig)
 
     def __post_init__(self) -> None:
         check_choices(self)
         check_bounds(self)
-        refuse_of_other_encoders(self.encoder, built_in=self.built_in)
+        refuse_unused_encoder_settings(self.encoder, built_in=self.built_in)
         if self.method == "conventional" and self.conventional.codes in ("jpq", "tuned"):
-            at_least(1, self.unify, "epochs", prefix="unify.")  # the steps in which codewords learn
+            check_at_least(1, self.unify, "epochs", prefix="unify.")  # the steps in which codewords learn
             if self.conventional.codes == "tuned" and self.unify.lists:
                 raise ConfigError(
                     f"unify.lists: given {self.unify.lists} with codes that are sums (conventional.codes 'tuned'), "

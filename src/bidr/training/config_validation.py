@@ -8,14 +8,14 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 from bidr.errors import ConfigError
 
 
-def at_least(least: int, config: object, *names: str, prefix: str = "") -> None:
+def check_at_least(least: int, config: object, *names: str, prefix: str = "") -> None:
     for name in names:
         value = getattr(config, name)
         if value is not None and value < least:
             raise ConfigError(f"{prefix}{name}: given {value}, expected {least} or more")
 
 
-def check_cuts(name: str, given: Sequence[int], dim: int | None, instead: str = "give smaller ones") -> None:
+def check_dims(name: str, given: Sequence[int], dim: int | None, instead: str = "give smaller ones") -> None:
     """Vectors cannot be cut off behind their end; None: nobody knows it yet. `instead`: what to do about it."""
     if dim is None:
         return
@@ -63,7 +63,7 @@ _OF_THE_BUILT_IN = {
 }
 
 
-def refuse_of_other_encoders(encoder: Any, *, built_in: bool) -> None:
+def refuse_unused_encoder_settings(encoder: Any, *, built_in: bool) -> None:
     """Settings of the encoder that would do nothing, because another kind of encoder is named."""
     kind = "the built-in encoder" if built_in else f"the transformer {encoder.backbone!r}"
     other = "name a transformer with encoder.backbone" if built_in else "take the built-in encoder"

@@ -29,7 +29,7 @@ class Questions(NamedTuple):
     ids: Sequence[str] = ()
 
 
-class Material(NamedTuple):
+class TrainingData(NamedTuple):
     """Everything that the stages share."""
 
     documents: TokenStore
@@ -56,10 +56,10 @@ def read_splits(dataset: Dataset, dev_queries: int, seed: int) -> Splits:
     else:
         train, dev = _set_aside(train, seed)
         say(f"no dev split: {len(dev.queries)} train queries are set aside to choose on")
-    return Splits(ids, train, _subset(dev, dev.queries[:dev_queries]))
+    return Splits(ids, train, _select_queries(dev, dev.queries[:dev_queries]))
 
 
-def prepare(
+def prepare_training_data(
     dataset: Dataset,
     splits: Splits,
     encoder: Encoder,
@@ -68,27 +68,27 @@ def prepare(
     titles: Titles,
     query_length: int,
     document_length: int,
-) -> Material:
+) -> TrainingData:
     """Tokenise what the encoder will read."""
     documents = tokenise_documents(dataset, encoder, folder, titles=titles, max_length=document_length)
     length = min(query_length, encoder.max_length)
 
-    def questions(split: Split) -> Questions:
+    def tokenize_queries(split: Split) -> Questions:
         texts = [query.text for query in split.queries]
         tokens = tokenize_texts([encoder.prompts.query + text for text in texts], encoder.tokenizer, length)
         ids = [query.id for query in split.queries]
-        return Questions(texts, TokenArray(tokens), judged_pairs(split, splits.ids), ids)
+        return Questions(texts, TokenArray(tokens), make_pairs(split, splits.ids), ids)
 
-    return Material(documents, questions(splits.train), questions(splits.dev))
+    return TrainingData(documents, tokenize_queries(splits.train), tokenize_queries(splits.dev))
 
 
-def judged_pairs(split: Split, ids: IdMap) -> Positives:
+def make_pairs(split: Split, ids: IdMap) -> Positives:
     judged = {doc for found in split.qrels.values() for doc in found}
     rows = dict(zip(judged, ids.find_rows(judged).tolist(), strict=True))
     return build_positives([query.id for query in split.queries], split.qrels, rows)
 
 
-def _subset(split: Split, queries: list[Query]) -> Split:
+def _select_queries(split: Split, queries: list[Query]) -> Split:
     return Split(split.name, queries, {query.id: split.qrels[query.id] for query in queries})
 
 
@@ -99,4 +99,4 @@ def _set_aside(train: Split, seed: int) -> tuple[Split, Split]:
     chosen = set(np.random.default_rng(seed).choice(len(train.queries), count, replace=False).tolist())
     dev = [query for place, query in enumerate(train.queries) if place in chosen]
     rest = [query for place, query in enumerate(train.queries) if place not in chosen]
-    return _subset(train, rest), _subset(Split("dev", train.queries, train.qrels), dev)
+    return _select_queries(train, rest), _select_queries(Split("dev", train.queries, train.qrels), dev)

@@ -10,8 +10,8 @@ from bidr.models.encoder import Encoder
 from bidr.quantization.ivf_assignment import Lists, coarse_lists, visited
 from bidr.quantization.learned_ivf import LearnedLists
 from bidr.training.losses.query_unification import LISTS
-from bidr.training.mining import Sparse
-from bidr.training.run import Workshop
+from bidr.training.mining import CodedEncoder
+from bidr.training.run import TrainingRun
 from bidr.utils.files import write_json
 from bidr.utils.progress import say
 
@@ -19,43 +19,43 @@ PROBES = (1, 2, 4, 8, 16, 32)
 DOCUMENTS_PER_LIST = 8
 
 
-def first_lists(shop: Workshop, side: Sparse, codes: npt.NDArray[Any]) -> Lists | None:
+def fit_initial_lists(run: TrainingRun, side: CodedEncoder, codes: npt.NDArray[Any]) -> Lists | None:
     """Lists by k-means, fewer than asked for where there are few documents; None where none are asked for."""
-    count = min(shop.config.unify.lists, max(1, len(codes) // DOCUMENTS_PER_LIST))
+    count = min(run.config.unify.lists, max(1, len(codes) // DOCUMENTS_PER_LIST))
     if not count:
         return None
 
     @cache
     def made() -> Lists:
-        return coarse_lists(side.codebooks, codes, count, seed=shop.config.seed, device=shop.device)
+        return coarse_lists(side.codebooks, codes, count, seed=run.config.seed, device=run.device)
 
     # Kept: found again on another machine, they might be others than those that the checkpoint's centroids belong to.
     name = f"lists-{count}{side.name.removeprefix('sparse')}"
-    centroids = shop.kept(f"{name}-centroids", lambda: made().centroids)
-    return Lists(np.array(centroids), np.array(shop.kept(f"{name}-of", lambda: made().of)))
+    centroids = run.cache_array(f"{name}-centroids", lambda: made().centroids)
+    return Lists(np.array(centroids), np.array(run.cache_array(f"{name}-of", lambda: made().of)))
 
 
-def learned_lists(shop: Workshop, found: Sparse) -> LearnedLists | None:
+def load_learned_lists(run: TrainingRun, found: CodedEncoder) -> LearnedLists | None:
     """The lists that a finished stage learned, as a model keeps them; None where it learned none."""
-    path = shop.folder / found.name / LISTS
+    path = run.folder / found.name / LISTS
     if not path.exists():
         return None
     with np.load(path) as kept:
         return LearnedLists.from_rotated(found.codebooks, kept["means"], kept["learned"])
 
 
-def measure_lists(shop: Workshop, found: Sparse, first: Encoder) -> None:
+def measure_lists(run: TrainingRun, found: CodedEncoder, first: Encoder) -> None:
     """Leave in lists.json what visiting some lists gives on dev: k-means with the encoder before, and the learned."""
-    path = shop.folder / found.name / "lists.json"
+    path = run.folder / found.name / "lists.json"
     if path.exists():
         return
-    with np.load(shop.folder / found.name / LISTS) as kept:
+    with np.load(run.folder / found.name / LISTS) as kept:
         means, learned = Lists(kept["means"], kept["of"]), Lists(kept["learned"], kept["of"])
-    dev = shop.material.dev
+    dev = run.data.dev
     positives = dev.pairs.list_edges(np.arange(len(dev.pairs)))
     result: dict[str, Any] = {"lists": len(means.centroids)}
     for name, encoder, lists in (("k-means", first, means), ("learned", found.encoder, learned)):
-        queries = found.codebooks.rotate(shop.probe.queries(encoder))
+        queries = found.codebooks.rotate(run.validator.encode_queries(encoder))
         result[name] = {
             str(probes): visited(queries, lists, positives, probes)._asdict()
             for probes in PROBES

@@ -97,7 +97,7 @@ STAGES = ("method", "unify.epochs")
 DEFAULT = ("conventional", "bidr-random-walk", "bidr-snowball", "bidr-unified")
 
 
-def recipe(name: str) -> Recipe:
+def get_recipe(name: str) -> Recipe:
     """The recipe of that name."""
     if name not in RECIPES:
         near = difflib.get_close_matches(name, RECIPES, n=1, cutoff=0.4)
@@ -106,13 +106,13 @@ def recipe(name: str) -> Recipe:
     return RECIPES[name]
 
 
-def changes(config: Any, prefix: str = "") -> dict[str, Any]:
+def get_changed_settings(config: Any, prefix: str = "") -> dict[str, Any]:
     """The settings that differ from the defaults, by the names that their flags have."""
     found: dict[str, Any] = {}
     for field in fields(config):
         value = getattr(config, field.name)
         if is_dataclass(value):
-            found |= changes(value, f"{prefix}{field.name}.")
+            found |= get_changed_settings(value, f"{prefix}{field.name}.")
         elif value != field.default:
             found[prefix + field.name] = value
     return found
@@ -123,9 +123,9 @@ def with_recipe(config: TrainConfig, name: str) -> TrainConfig:
 
     Which stages there are is the recipe's own (`STAGES`): how long to unify is asked for those that do.
     """
-    given = changes(config)
+    given = get_changed_settings(config)
     parts: dict[str, dict[str, Any]] = {}
-    for key, value in recipe(name).settings.items():
+    for key, value in get_recipe(name).settings.items():
         if key in given and key not in STAGES:
             continue
         part, _, below = key.rpartition(".")
@@ -135,10 +135,10 @@ def with_recipe(config: TrainConfig, name: str) -> TrainConfig:
     return replace(config, **own, **nested)
 
 
-def contradictions(config: TrainConfig, name: str) -> list[str]:
+def list_contradictions(config: TrainConfig, name: str) -> list[str]:
     """Where what was given and a recipe differ, which of both it is: a line each."""
-    given, lines = changes(config), []
-    for key, value in recipe(name).settings.items():
+    given, lines = get_changed_settings(config), []
+    for key, value in get_recipe(name).settings.items():
         if key in given and given[key] != value:
             kept, left = (value, given[key]) if key in STAGES else (given[key], value)
             whose = "as the recipe has it" if key in STAGES else "as given"
@@ -146,7 +146,7 @@ def contradictions(config: TrainConfig, name: str) -> list[str]:
     return lines
 
 
-def listing() -> str:
+def format_recipes() -> str:
     """Every recipe with a line on it."""
     width = max(map(len, RECIPES))
     return "\n".join(f"  {one.name:<{width}}  {one.about}" for one in RECIPES.values())

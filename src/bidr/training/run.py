@@ -23,16 +23,16 @@ from bidr.quantization import Codebooks, check_shape
 from bidr.quantization.pq_training import FIT_ROWS, fit
 from bidr.tokenization.wordpieces import train_wordpieces
 from bidr.training.config import Negatives, TrainConfig
-from bidr.training.config_validation import check_cuts
-from bidr.training.data import prepare, read_splits
-from bidr.training.engine.distributed import Group
-from bidr.training.engine.loop import CHECKPOINT, LoopSettings, Measured, Training, run
-from bidr.training.engine.sharded_encoding import encode_together
+from bidr.training.config_validation import check_dims
+from bidr.training.data import prepare_training_data, read_splits
+from bidr.training.engine.distributed import ProcessGroup
+from bidr.training.engine.loop import CHECKPOINT, DevMetrics, LoopSettings, StageTrainer, train_stage
+from bidr.training.engine.sharded_encoding import encode_corpus_sharded
 from bidr.training.losses.objectives import Objective
 from bidr.training.negatives.bm25 import Bm25
-from bidr.training.negatives.samplers import Plan, RandomBatches, Sampler
-from bidr.training.stage_cache import stage_name
-from bidr.training.validator import make_probe
+from bidr.training.negatives.samplers import EpochPlan, RandomSampler, Sampler
+from bidr.training.stage_cache import name_stage
+from bidr.training.validator import make_validator
 from bidr.utils.array_types import Rows
 from bidr.utils.device import pick_device
 from bidr.utils.files import storage_errors, write_json
@@ -41,42 +41,42 @@ from bidr.utils.progress import say
 BM25_DEPTH = 20
 DONE = "done.json"
 
-Observe = Callable[[int, Plan], dict[str, float]]
+Observe = Callable[[int, EpochPlan], dict[str, float]]
 
 
-class Workshop:
+class TrainingRun:
     """A run's folder and everything in it. A stage that is finished there is not run again."""
 
-    def __init__(self, dataset: Dataset, config: TrainConfig, folder: Path, group: Group | None = None) -> None:
-        self.dataset, self.folder, self.group = dataset, folder, group or Group()
+    def __init__(self, dataset: Dataset, config: TrainConfig, folder: Path, group: ProcessGroup | None = None) -> None:
+        self.dataset, self.folder, self.group = dataset, folder, group or ProcessGroup()
         self.config = self.base = config
-        self.device = self.group.device(pick_device(config.device))
-        refuse_untaught(config)
+        self.device = self.group.get_device(pick_device(config.device))
+        check_teacher(config)
         check_prefixes(config, config.dim)
-        with self.group.turn():
+        with self.group.rank_zero_first():
             splits = read_splits(dataset, config.dev_queries, config.seed)
             with storage_errors(folder):
                 folder.mkdir(parents=True, exist_ok=True)
-            self._first = first = self._first_encoder()
-            check_shape(first.dim, config.books, config.codewords)
-            check_prefixes(config, first.dim)
+            self._initial_encoder = initial = self._open_initial_encoder()
+            check_shape(initial.dim, config.books, config.codewords)
+            check_prefixes(config, initial.dim)
             text = config.text
-            self.material = prepare(
+            self.data = prepare_training_data(
                 dataset,
                 splits,
-                first,
+                initial,
                 folder / "tokens",
                 titles=text.titles,
                 query_length=text.query_length,
                 document_length=text.document_length,
             )
-        self.scale = given(config.encoder.scale, 20.0 if first.normalised else 1.0)
-        self.probe = make_probe(self.material, config.dev_documents, config.seed, self.device)
+        self.scale = get_or_default(config.encoder.scale, 20.0 if initial.normalised else 1.0)
+        self.validator = make_validator(self.data, config.dev_documents, config.seed, self.device)
 
-    def under(self, config: TrainConfig) -> Self:
+    def with_config(self, config: TrainConfig) -> Self:
         """The same folder with other settings: stages that they do not touch are shared, others stand beside."""
-        check_shape(self._first.dim, config.books, config.codewords)
-        refuse_untaught(config)
+        check_shape(self._initial_encoder.dim, config.books, config.codewords)
+        check_teacher(config)
         other = copy.copy(self)
         other.config = config
         return other
@@ -84,52 +84,52 @@ class Workshop:
     @property
     def dim(self) -> int:
         """Dimensions of the encoders."""
-        return self._first.dim
+        return self._initial_encoder.dim
 
-    def name(self, stage: str) -> str:
+    def get_stage_name(self, stage: str) -> str:
         """A stage's folder under these settings."""
-        return stage_name(stage, self.config, self.base)
+        return name_stage(stage, self.config, self.base)
 
-    def backbone(self) -> Encoder:
+    def load_backbone(self) -> Encoder:
         """The encoder before any training."""
         folder = self.folder / "backbone"
-        with self.group.turn():
+        with self.group.rank_zero_first():
             if not folder.exists():
-                first = self._first
-                if isinstance(first, BagEncoder):
+                encoder = self._initial_encoder
+                if isinstance(encoder, BagEncoder):
                     dim, seed = self.config.encoder.dim, self.config.seed
-                    first = BagEncoder.create(first.tokenizer, self.material.documents, dim, seed)
-                save_whole(first, folder)
-        return self.open(folder)
+                    encoder = BagEncoder.create(encoder.tokenizer, self.data.documents, dim, seed)
+                save_encoder_atomically(encoder, folder)
+        return self.open_encoder(folder)
 
-    def open(self, folder: Path) -> Encoder:
+    def open_encoder(self, folder: Path) -> Encoder:
         return load_encoder(folder).to(self.device)
 
-    def encoder(self, stage: str) -> Encoder:
+    def load_stage_encoder(self, stage: str) -> Encoder:
         """The encoder that a finished stage left."""
-        return self.open(self.folder / stage / "encoder")
+        return self.open_encoder(self.folder / stage / "encoder")
 
-    def finished(self, stage: str) -> bool:
+    def is_finished(self, stage: str) -> bool:
         return (self.folder / stage / DONE).exists()
 
-    def history(self, stage: str) -> list[dict[str, float]]:
+    def read_history(self, stage: str) -> list[dict[str, float]]:
         """What each epoch of a finished stage showed."""
         found: list[dict[str, float]] = json.loads((self.folder / stage / DONE).read_text())["history"]
         return found
 
-    def usage(self) -> dict[str, float] | None:
+    def read_codeword_usage(self) -> dict[str, float] | None:
         """How well the learned codewords are used; None where none were learned."""
-        path = self.folder / self.name("sparse") / "usage.json"
+        path = self.folder / self.get_stage_name("sparse") / "usage.json"
         found: dict[str, float] | None = json.loads(path.read_text()) if path.exists() else None
         return found
 
-    def run(
+    def run_stage(
         self,
         stage: str,
         objective: Objective,
         sampler: Sampler,
         epochs: int,
-        validate: Callable[[], Measured],
+        validate: Callable[[], DevMetrics],
         measure: str = "R@10",
         observe: Observe = lambda epoch, plan: {},
         rate: float | None = None,
@@ -143,52 +143,52 @@ class Workshop:
         folder.mkdir(parents=True, exist_ok=True)
         settings = LoopSettings(
             epochs=epochs,
-            rate=given(rate, usual_multiple) * given(config.learning_rate, usual_rate),
-            decay=given(config.weight_decay, usual_decay),
+            rate=get_or_default(rate, usual_multiple) * get_or_default(config.learning_rate, usual_rate),
+            decay=get_or_default(config.weight_decay, usual_decay),
             warmup_share=config.warmup_share,
             clip=config.clip,
             seed=config.seed,
             checkpoint_seconds=60 * config.checkpoint_minutes,
             tokens_at_once=config.tokens_at_once,
         )
-        objective.encoder.expect_steps(epochs * -(-len(self.material.train.pairs) // config.batch_size))
-        training = Training(stage, objective, settings, measure, self.group)
-        run(training, sampler, validate, folder, observe, config.logs)
-        self.group.once(lambda: keep(training, folder))
+        objective.encoder.expect_steps(epochs * -(-len(self.data.train.pairs) // config.batch_size))
+        trainer = StageTrainer(stage, objective, settings, measure, self.group)
+        train_stage(trainer, sampler, validate, folder, observe, config.logs)
+        self.group.run_on_rank_zero(lambda: save_stage(trainer, folder))
 
-    def random_batches(self, negatives: Negatives | None, size: int | None = None) -> RandomBatches:
+    def make_random_sampler(self, negatives: Negatives | None, size: int | None = None) -> RandomSampler:
         """Random batches, with one lexically similar document for each query where "bm25" is asked for."""
         negatives = negatives or ("in-batch" if self.config.built_in else "bm25")
-        return self.pool_batches(self.kept("bm25", self._mine_bm25) if negatives == "bm25" else None, size)
+        return self.make_pool_sampler(self.cache_array("bm25", self._mine_bm25) if negatives == "bm25" else None, size)
 
-    def pool_batches(self, pool: Rows | None, size: int | None = None) -> RandomBatches:
+    def make_pool_sampler(self, pool: Rows | None, size: int | None = None) -> RandomSampler:
         """Random batches, with documents of the pool as negatives; `size`: where it is not that of all stages."""
-        pairs, config = self.material.train.pairs, self.config
-        documents, each = len(self.material.documents), config.negatives.each
-        return RandomBatches(pairs, documents, size or config.batch_size, config.seed, pool, each)
+        pairs, config = self.data.train.pairs, self.config
+        documents, each = len(self.data.documents), config.negatives.each
+        return RandomSampler(pairs, documents, size or config.batch_size, config.seed, pool, each)
 
     def fit_codebooks(self, encoder: Encoder, *, rotate: bool = True) -> Codebooks:
         """OPQ codebooks (PQ, if not rotated) of the encoder's vectors of the corpus, of a sample where it is large."""
         config, kind = self.config, "OPQ" if rotate else "PQ"
 
         def make() -> Codebooks:
-            rows = np.random.default_rng(config.seed).permutation(len(self.material.documents))[:FIT_ROWS]
-            vectors = encode_rows(encoder, self.material.documents, np.sort(rows))
+            rows = np.random.default_rng(config.seed).permutation(len(self.data.documents))[:FIT_ROWS]
+            vectors = encode_rows(encoder, self.data.documents, np.sort(rows))
             say(f"fit {config.books} codebooks of {config.codewords} codewords to {len(rows):,} vectors ({kind})")
             return fit(vectors, config.books, config.codewords, rotate=rotate, seed=config.seed)
 
-        return self.group.once(make)
+        return self.group.run_on_rank_zero(make)
 
     def encode_corpus(
         self, encoder: Encoder, path: Path, label: str, codebooks: Codebooks | None = None
     ) -> npt.NDArray[Any]:
         """The whole corpus as vectors, or with codebooks as codes, in a file; each process encodes a part."""
-        return encode_together(self.group, encoder, self.material.documents, path, codebooks=codebooks, label=label)
+        return encode_corpus_sharded(self.group, encoder, self.data.documents, path, codebooks=codebooks, label=label)
 
-    def kept(self, name: str, make: Callable[[], npt.NDArray[Any]]) -> npt.NDArray[Any]:
+    def cache_array(self, name: str, make: Callable[[], npt.NDArray[Any]]) -> npt.NDArray[Any]:
         """An array that is computed once a run and kept in its folder."""
         path = self.folder / "mined" / f"{name}.npy"
-        with self.group.turn():
+        with self.group.rank_zero_first():
             if not path.exists():
                 values = make()
                 with storage_errors(path):
@@ -202,10 +202,10 @@ class Workshop:
     def _mine_bm25(self) -> npt.NDArray[Any]:
         say("BM25 index for lexical negatives")
         texts = (compose_text(document, self.config.text.titles) for document in self.dataset.corpus)
-        found = Bm25(texts).search(self.material.train.texts, BM25_DEPTH).rows
-        return remove_positives(found, self.material.train.pairs).astype(np.int32)
+        found = Bm25(texts).search(self.data.train.texts, BM25_DEPTH).rows
+        return remove_positives(found, self.data.train.pairs).astype(np.int32)
 
-    def _first_encoder(self) -> Encoder:
+    def _open_initial_encoder(self) -> Encoder:
         """The backbone as it comes; of the built-in one only the tokenizer, since its weights need the tokens."""
         if (self.folder / "backbone").exists():
             return load_encoder(self.folder / "backbone")
@@ -228,16 +228,16 @@ class Workshop:
         )
 
 
-def keep(training: Training, folder: Path) -> None:
+def save_stage(trainer: StageTrainer, folder: Path) -> None:
     """Leave what a stage learned, and the word that it is finished, in place of its checkpoint."""
-    objective = training.objective
+    objective = trainer.objective
     objective.keep(folder)
-    save_whole(objective.encoder, folder / "encoder")
-    write_json(folder / DONE, {"stage": training.name, "best": training.best, "history": training.history})
+    save_encoder_atomically(objective.encoder, folder / "encoder")
+    write_json(folder / DONE, {"stage": trainer.name, "best": trainer.best, "history": trainer.history})
     (folder / CHECKPOINT).unlink(missing_ok=True)
 
 
-def save_whole(encoder: Encoder, folder: Path) -> None:
+def save_encoder_atomically(encoder: Encoder, folder: Path) -> None:
     """Write an encoder's folder so that it appears whole or not at all."""
     aside = folder.with_name(f".{folder.name}.new")
     with storage_errors(folder):
@@ -247,7 +247,7 @@ def save_whole(encoder: Encoder, folder: Path) -> None:
         aside.rename(folder)
 
 
-def refuse_untaught(config: TrainConfig) -> None:
+def check_teacher(config: TrainConfig) -> None:
     if config.taught and not config.distil.teacher:
         raise ConfigError(
             "distil.teacher: not given, expected a cross-encoder's folder or a file of its scores, to learn from"
@@ -257,8 +257,8 @@ def refuse_untaught(config: TrainConfig) -> None:
 def check_prefixes(config: TrainConfig, dim: int | None) -> None:
     """Vectors of so many dimensions can be cut off where the settings say; None: nobody knows yet how many."""
     some = f"{max(1, (dim or 0) // 4)} {max(1, (dim or 0) // 2)}"
-    check_cuts("dense.prefixes", config.dense.prefixes, dim, f"set --dense.prefixes {some}, say")
+    check_dims("dense.prefixes", config.dense.prefixes, dim, f"set --dense.prefixes {some}, say")
 
 
-def given(value: float | None, usual: float) -> float:
+def get_or_default(value: float | None, usual: float) -> float:
     return usual if value is None else value

@@ -24,16 +24,16 @@ CONVENTIONAL = ("conventional.negatives", "conventional.refresh", "sparse.epochs
 DENSE = ("dense.epochs", "dense.batch_size", "dense.rate", "dense.depth")
 
 
-def stage_name(stage: str, config: TrainConfig, base: TrainConfig) -> str:
+def name_stage(stage: str, config: TrainConfig, base: TrainConfig) -> str:
     """The stage, and in what its settings differ from those of the run's own (`base`)."""
-    ours, theirs = settings_of(stage, config), settings_of(stage, base)
+    ours, theirs = get_stage_settings(stage, config), get_stage_settings(stage, base)
     kind = stage.partition("-")[0]
     found = {key.removeprefix(f"{kind}."): value for key, value in ours.items() if theirs.get(key) != value}
     name = "+".join([stage, *(f"{key}={_word(value)}" for key, value in sorted(found.items()))])
     return name if len(name) <= LONGEST else f"{stage}+{xxhash.xxh3_64_hexdigest(name.encode())}"
 
 
-def settings_of(stage: str, config: TrainConfig) -> dict[str, Any]:
+def get_stage_settings(stage: str, config: TrainConfig) -> dict[str, Any]:
     """Every setting on which a stage's result depends, those of the stages before it included."""
     every = _flat(config)
     for stage_negatives in ("warmup.negatives", "sparse.negatives"):

@@ -9,272 +9,280 @@ from bidr.models.trainable_quantizer import Quantizer, SummedQuantizer
 from bidr.quantization import Codebooks, usage
 from bidr.quantization.additive_quantizer import summed
 from bidr.quantization.exact_search import top_k_codes
-from bidr.training.additive_stage import leader_of, learn_summed
-from bidr.training.ivf import first_lists, measure_lists
+from bidr.training.additive_stage import learn_additive_codes, make_teacher_vectors
+from bidr.training.ivf import fit_initial_lists, measure_lists
 from bidr.training.losses.cropped_queries import crops_of
-from bidr.training.losses.distillation import Following
-from bidr.training.losses.jpq import LiveCodes
-from bidr.training.losses.objectives import CODEBOOKS, Matching, Quantized
-from bidr.training.losses.query_unification import FixedDocuments, Unified
+from bidr.training.losses.distillation import DistillationObjective
+from bidr.training.losses.jpq import JpqObjective
+from bidr.training.losses.objectives import CODEBOOKS, DenseObjective, QuantizedObjective
+from bidr.training.losses.query_unification import FixedDocuments, UnifyObjective
 from bidr.training.mining import (
     TEACHER,
-    Sparse,
-    conventional_batches,
-    corpus_codes,
-    dense_batches,
-    dev_candidates,
-    neighbours,
-    sparse_batches,
-    train_candidates,
+    CodedEncoder,
+    encode_corpus_codes,
+    make_conventional_sampler,
+    make_dense_sampler,
+    make_sparse_sampler,
+    mine_nearest_documents,
+    mine_train_candidates,
+    search_dev_candidates,
 )
-from bidr.training.run import Workshop, given
-from bidr.training.validator import ANSWERS_MEASURE, candidates_measure, recall
+from bidr.training.run import TrainingRun, get_or_default
+from bidr.training.validator import ANSWERS_METRIC, compute_recall, format_candidates_metric
 from bidr.utils.files import write_json
 from bidr.utils.progress import say
 
 
-def warmup(shop: Workshop) -> Encoder:
+def train_warmup(run: TrainingRun) -> Encoder:
     """One encoder for queries and documents, told apart from in-batch and lexical negatives."""
-    stage = shop.name("warmup")
-    if not shop.finished(stage):
-        encoder, config = shop.backbone(), shop.config.warmup
-        objective = Matching(encoder, shop.material.documents, shop.material.train, shop.scale)
-        shop.run(
+    stage = run.get_stage_name("warmup")
+    if not run.is_finished(stage):
+        encoder, config = run.load_backbone(), run.config.warmup
+        objective = DenseObjective(encoder, run.data.documents, run.data.train, run.scale)
+        run.run_stage(
             stage,
             objective,
-            shop.random_batches(config.negatives),
+            run.make_random_sampler(config.negatives),
             config.epochs,
-            lambda: shop.probe.exact(encoder),
+            lambda: run.validator.measure_exact(encoder),
             rate=1.0,
         )
-    return shop.encoder(stage)
+    return run.load_stage_encoder(stage)
 
 
-def sparse(shop: Workshop) -> Sparse:
+def train_sparse(run: TrainingRun) -> CodedEncoder:
     """Codes and their encoder, learned with the quantizer in the loop: from the warm-up on, or from the conventional
     way's encoder where that is the method."""
-    config, stage = shop.config.sparse, shop.name("sparse")
-    if not shop.finished(stage):
-        first = conventional if shop.config.method == "conventional" else warmup
-        encoder = first(shop)
-        quantizer = Quantizer(shop.fit_codebooks(encoder), config.temperature, config.assignment).to(shop.device)
-        batches, teacher = sparse_batches(shop, encoder)
-        objective = Quantized(
+    config, stage = run.config.sparse, run.get_stage_name("sparse")
+    if not run.is_finished(stage):
+        first = train_conventional if run.config.method == "conventional" else train_warmup
+        encoder = first(run)
+        quantizer = Quantizer(run.fit_codebooks(encoder), config.temperature, config.assignment).to(run.device)
+        batches, teacher = make_sparse_sampler(run, encoder)
+        objective = QuantizedObjective(
             encoder,
             quantizer,
-            shop.material.documents,
-            shop.material.train,
-            shop.scale,
+            run.data.documents,
+            run.data.train,
+            run.scale,
             kind=config.loss,
-            codebook_rate=codebook_rate(shop),
-            reconstruction=given(config.reconstruction, 1.0 if config.loss == "dpq" else 0.0),
-            live_margin=shop.config.negatives.live_margin,
+            codebook_rate=get_codebook_rate(run),
+            reconstruction=get_or_default(config.reconstruction, 1.0 if config.loss == "dpq" else 0.0),
+            live_margin=run.config.negatives.live_margin,
             teacher=teacher,
-            taught_weight=shop.config.distil.weight,
-            crops=crops_of(encoder, config.crops, shop.material.train.tokens.get_lengths()),
+            taught_weight=run.config.distil.weight,
+            crops=crops_of(encoder, config.crops, run.data.train.tokens.get_lengths()),
         )
-        shop.run(
+        run.run_stage(
             stage,
             objective,
             batches,
             config.epochs,
-            lambda: shop.probe.both(encoder, quantizer.codebooks(), shop.config.candidates),
-            candidates_measure(shop.config.candidates),
+            lambda: run.validator.measure_all(encoder, quantizer.codebooks(), run.config.candidates),
+            format_candidates_metric(run.config.candidates),
             rate=config.rate,
         )
-        shop.group.once(lambda: discard(shop.folder / stage / TEACHER))
-        shop.group.once(lambda: _say_usage(shop, stage, encoder, quantizer.codebooks()))
-    return Sparse(shop.encoder(stage), Codebooks.load(shop.folder / stage / CODEBOOKS), stage)
+        run.group.run_on_rank_zero(lambda: discard(run.folder / stage / TEACHER))
+        run.group.run_on_rank_zero(lambda: _report_usage(run, stage, encoder, quantizer.codebooks()))
+    return CodedEncoder(run.load_stage_encoder(stage), Codebooks.load(run.folder / stage / CODEBOOKS), stage)
 
 
-def codebook_rate(shop: Workshop) -> float:
+def get_codebook_rate(run: TrainingRun) -> float:
     """The codewords' learning rate as a multiple of the encoder's."""
-    return given(shop.config.sparse.codebook_rate, 1.0 if shop.config.built_in else 20.0)
+    return get_or_default(run.config.sparse.codebook_rate, 1.0 if run.config.built_in else 20.0)
 
 
-def dense(shop: Workshop, sampler: str) -> Encoder:
+def train_dense(run: TrainingRun, sampler: str) -> Encoder:
     """Vectors that tell a query's answer from the candidates that the codes bring up."""
-    stage, config = shop.name(f"dense-{sampler}"), shop.config.dense
-    if not shop.finished(stage):
-        side = sparse(shop)
+    stage, config = run.get_stage_name(f"dense-{sampler}"), run.config.dense
+    if not run.is_finished(stage):
+        side = train_sparse(run)
         starts: dict[str, Callable[[], Encoder]] = {
-            "backbone": shop.backbone,
-            "warmup": lambda: warmup(shop),
+            "backbone": run.load_backbone,
+            "warmup": lambda: train_warmup(run),
             "sparse": lambda: side.encoder,
         }
-        candidates = dev_candidates(shop, side)
-        batches, observe = dense_batches(shop, side, sampler)
+        candidates = search_dev_candidates(run, side)
+        batches, observe = make_dense_sampler(run, side, sampler)
         encoder = starts[config.start]()
-        objective = Matching(
+        objective = DenseObjective(
             encoder,
-            shop.material.documents,
-            shop.material.train,
-            shop.scale,
+            run.data.documents,
+            run.data.train,
+            run.scale,
             alone=sampler == "mined-alone",
-            live_margin=shop.config.negatives.live_margin,
+            live_margin=run.config.negatives.live_margin,
             # A recipe's may be as long as the vectors or longer: nothing to cut off there.
             prefixes=[dim for dim in config.prefixes if dim < encoder.dim],
         )
-        shop.run(
+        run.run_stage(
             stage,
             objective,
             batches,
             config.epochs,
-            lambda: shop.probe.ranked(encoder, candidates),
+            lambda: run.validator.measure_reranking(encoder, candidates),
             observe=observe,
             rate=config.rate,
         )
-    return shop.encoder(stage)
+    return run.load_stage_encoder(stage)
 
 
-def unify(shop: Workshop, sampler: str) -> Sparse:
+def unify(run: TrainingRun, sampler: str) -> CodedEncoder:
     """One query encoder for the codes and for the vectors of `dense`; the documents stay as they are."""
-    stage, codewords = shop.name(f"unify-{sampler}"), shop.config.unify.codewords
-    return _fit_queries(shop, stage, lambda: sparse(shop), lambda: dense(shop, sampler), codewords)
+    stage, codewords = run.get_stage_name(f"unify-{sampler}"), run.config.unify.codewords
+    return _fit_queries(run, stage, lambda: train_sparse(run), lambda: train_dense(run, sampler), codewords)
 
 
-def jpq(shop: Workshop) -> Sparse:
+def train_jpq(run: TrainingRun) -> CodedEncoder:
     """Codewords and a query encoder for OPQ codes of the conventional way's vectors; the documents stay as they are."""
-    return _fit_queries(shop, shop.name("jpq"), lambda: fitted(shop), lambda: conventional(shop), "learned")
+    return _fit_queries(
+        run, run.get_stage_name("jpq"), lambda: fit_codes(run), lambda: train_conventional(run), "learned"
+    )
 
 
-def tuned(shop: Workshop) -> Sparse:
+def train_tuned(run: TrainingRun) -> CodedEncoder:
     """The codes of `distilled`, then as `jpq`: codewords and a query encoder learn, the documents stay as they are."""
-    return _fit_queries(shop, shop.name("tuned"), lambda: distilled(shop), lambda: conventional(shop), "learned")
+    return _fit_queries(
+        run, run.get_stage_name("tuned"), lambda: distill_codes(run), lambda: train_conventional(run), "learned"
+    )
 
 
 def _fit_queries(
-    shop: Workshop,
+    run: TrainingRun,
     stage: str,
-    coded: Callable[[], Sparse],
+    coded: Callable[[], CodedEncoder],
     vectors_by: Callable[[], Encoder],
     codewords: Literal["fixed", "learned"],
-) -> Sparse:
+) -> CodedEncoder:
     """Learn a query encoder, from the vectors' own on, for given codes and given vectors of the documents; the codes'
     words too, where they are not fixed."""
-    config, probe, learned = shop.config.unify, shop.probe, shop.folder / stage / CODEBOOKS
+    config, probe, learned = run.config.unify, run.validator, run.folder / stage / CODEBOOKS
     side, learns = coded(), codewords == "learned"
-    if not shop.finished(stage):
-        encoder, path = vectors_by(), shop.folder / stage / "vectors.npy"
-        vectors = shop.encode_corpus(encoder, path, "encode for unification")
-        codes = corpus_codes(shop, side)
-        fixed = FixedDocuments(side.codebooks, codes, vectors, train_candidates(shop, side))
+    if not run.is_finished(stage):
+        encoder, path = vectors_by(), run.folder / stage / "vectors.npy"
+        vectors = run.encode_corpus(encoder, path, "encode for unification")
+        codes = encode_corpus_codes(run, side)
+        fixed = FixedDocuments(side.codebooks, codes, vectors, mine_train_candidates(run, side))
         compared: Any = {name: getattr(config, name) for name in ("pool", "own", "others", "dense_weight")}
-        compared |= {"lists": first_lists(shop, side, codes), "codebook_rate": codebook_rate(shop)}
+        compared |= {"lists": fit_initial_lists(run, side, codes), "codebook_rate": get_codebook_rate(run)}
         if learns:
             compared["top"] = config.top if config.negatives == "top" else None
-        kind = LiveCodes if learns else Unified
-        objective = kind(encoder, fixed, shop.material.train, shop.scale, **compared)
+        kind = JpqObjective if learns else UnifyObjective
+        objective = kind(encoder, fixed, run.data.train, run.scale, **compared)
 
         def validate() -> dict[str, float]:
-            queries = probe.queries(encoder)
-            candidates, codebooks = shop.config.candidates, objective.codebooks() or side.codebooks
-            found = top_k_codes(queries, codebooks, codes[probe.rows], candidates, device=shop.device).rows
+            queries = probe.encode_queries(encoder)
+            candidates, codebooks = run.config.candidates, objective.codebooks() or side.codebooks
+            found = top_k_codes(queries, codebooks, codes[probe.rows], candidates, device=run.device).rows
             return {
-                ANSWERS_MEASURE: probe.rank_vectors(queries, vectors, probe.rows[found], found),
-                candidates_measure(candidates): recall(found, probe.pairs),
+                ANSWERS_METRIC: probe.measure_ranking(queries, vectors, probe.rows[found], found),
+                format_candidates_metric(candidates): compute_recall(found, probe.pairs),
             }
 
-        shop.run(stage, objective, shop.random_batches("in-batch"), config.epochs, validate, rate=config.rate)
-        shop.group.once(lambda: discard(path))
-    found = Sparse(shop.encoder(stage), Codebooks.load(learned) if learned.exists() else side.codebooks, stage)
+        run.run_stage(stage, objective, run.make_random_sampler("in-batch"), config.epochs, validate, rate=config.rate)
+        run.group.run_on_rank_zero(lambda: discard(path))
+    found = CodedEncoder(
+        run.load_stage_encoder(stage), Codebooks.load(learned) if learned.exists() else side.codebooks, stage
+    )
     if config.lists:
-        shop.group.once(lambda: measure_lists(shop, found, vectors_by()))
+        run.group.run_on_rank_zero(lambda: measure_lists(run, found, vectors_by()))
     return found
 
 
-def conventional(shop: Workshop) -> Encoder:
+def train_conventional(run: TrainingRun) -> Encoder:
     """The conventional way's one encoder: the warm-up's trained on for as many steps as the method's stages, less
     those that its codes take."""
-    stage, config = shop.name("conventional"), shop.config
-    if not shop.finished(stage):
-        encoder = warmup(shop)
-        batches = conventional_batches(shop, encoder, warmup(shop))
-        objective = Matching(
+    stage, config = run.get_stage_name("conventional"), run.config
+    if not run.is_finished(stage):
+        encoder = train_warmup(run)
+        batches = make_conventional_sampler(run, encoder, train_warmup(run))
+        objective = DenseObjective(
             encoder,
-            shop.material.documents,
-            shop.material.train,
-            shop.scale,
+            run.data.documents,
+            run.data.train,
+            run.scale,
             alone=config.conventional.negatives.endswith("-alone"),
             live_margin=config.negatives.live_margin,
         )
-        epochs = conventional_epochs(shop)
-        shop.run(stage, objective, batches, epochs, lambda: shop.probe.exact(encoder), rate=config.dense.rate)
-    return shop.encoder(stage)
+        epochs = count_conventional_epochs(run)
+        run.run_stage(
+            stage, objective, batches, epochs, lambda: run.validator.measure_exact(encoder), rate=config.dense.rate
+        )
+    return run.load_stage_encoder(stage)
 
 
-def fitted(shop: Workshop) -> Sparse:
+def fit_codes(run: TrainingRun) -> CodedEncoder:
     """PQ or OPQ codes of the conventional way's vectors."""
-    stage, encoder = shop.name("fitted"), conventional(shop)
-    path = shop.folder / stage / CODEBOOKS
-    with shop.group.turn():
+    stage, encoder = run.get_stage_name("fitted"), train_conventional(run)
+    path = run.folder / stage / CODEBOOKS
+    with run.group.rank_zero_first():
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
-            shop.fit_codebooks(encoder, rotate=shop.config.conventional.codes != "pq").save(path)
-    return Sparse(encoder, Codebooks.load(path), stage)
+            run.fit_codebooks(encoder, rotate=run.config.conventional.codes != "pq").save(path)
+    return CodedEncoder(encoder, Codebooks.load(path), stage)
 
 
-def distilled(shop: Workshop) -> Sparse:
+def distill_codes(run: TrainingRun) -> CodedEncoder:
     """Codes of the conventional way's vectors that are sums, and learn to rank as the vectors do."""
-    stage, encoder = shop.name("distilled"), conventional(shop)
-    return Sparse(encoder, learn_summed(shop, encoder, stage), stage)
+    stage, encoder = run.get_stage_name("distilled"), train_conventional(run)
+    return CodedEncoder(encoder, learn_additive_codes(run, encoder, stage), stage)
 
 
-def taught(shop: Workshop) -> Sparse:
+def learn_taught_codes(run: TrainingRun) -> CodedEncoder:
     """Codes that are sums, of an encoder of their own that has learned to rank as the conventional way's does."""
-    encoder, stage = follow(shop), shop.name("taught-codes")
-    return Sparse(encoder, learn_summed(shop, encoder, stage, leader=conventional(shop)), stage)
+    encoder, stage = train_taught_encoder(run), run.get_stage_name("taught-codes")
+    return CodedEncoder(encoder, learn_additive_codes(run, encoder, stage, leader=train_conventional(run)), stage)
 
 
-def follow(shop: Workshop) -> Encoder:
+def train_taught_encoder(run: TrainingRun) -> Encoder:
     """The conventional way's encoder, trained on with its documents coded, for the ranking it had without."""
-    config, stage = shop.config.sparse, shop.name("taught")
-    if not shop.finished(stage):
-        encoder = conventional(shop)
-        quantizer = SummedQuantizer(summed(distilled(shop).codebooks)).to(shop.device)
-        objective = Following(
+    config, stage = run.config.sparse, run.get_stage_name("taught")
+    if not run.is_finished(stage):
+        encoder = train_conventional(run)
+        quantizer = SummedQuantizer(summed(distill_codes(run).codebooks)).to(run.device)
+        objective = DistillationObjective(
             encoder,
             quantizer,
-            shop.material.documents,
-            shop.material.train,
-            leader_of(shop, encoder),
-            codebook_rate(shop),
+            run.data.documents,
+            run.data.train,
+            make_teacher_vectors(run, encoder),
+            get_codebook_rate(run),
         )
-        shop.run(
+        run.run_stage(
             stage,
             objective,
-            shop.pool_batches(neighbours(shop, encoder, shop.name("nearest"))),
+            run.make_pool_sampler(mine_nearest_documents(run, encoder, run.get_stage_name("nearest"))),
             config.epochs,
-            lambda: shop.probe.both(encoder, objective.codebooks(), shop.config.candidates),
-            candidates_measure(shop.config.candidates),
+            lambda: run.validator.measure_all(encoder, objective.codebooks(), run.config.candidates),
+            format_candidates_metric(run.config.candidates),
             rate=config.rate,
         )
-        shop.group.once(lambda: discard(shop.folder / stage / TEACHER))
-    return shop.encoder(stage)
+        run.group.run_on_rank_zero(lambda: discard(run.folder / stage / TEACHER))
+    return run.load_stage_encoder(stage)
 
 
-def conventional_epochs(shop: Workshop) -> int:
+def count_conventional_epochs(run: TrainingRun) -> int:
     """Epochs that leave a recipe as many steps as the method has in all its stages."""
-    config, codes = shop.config, shop.config.conventional.codes
+    config, codes = run.config, run.config.conventional.codes
     return (
-        dense_epochs(shop)
+        count_dense_epochs(run)
         + (0 if codes in ("learned", "taught") else config.sparse.epochs)
         + (0 if codes in ("jpq", "tuned") else config.unify.epochs)
     )
 
 
-def dense_epochs(shop: Workshop) -> int:
+def count_dense_epochs(run: TrainingRun) -> int:
     """The dense stage's steps as epochs of batches as large as the other stages'."""
-    config, size, queries = shop.config, shop.config.batch_size, len(shop.material.train.pairs)
+    config, size, queries = run.config, run.config.batch_size, len(run.data.train.pairs)
     steps = config.dense.epochs * -(-queries // (config.dense.batch_size or size))
     return round(steps / -(-queries // size))
 
 
-def _say_usage(shop: Workshop, stage: str, encoder: Encoder, codebooks: Codebooks) -> None:
+def _report_usage(run: TrainingRun, stage: str, encoder: Encoder, codebooks: Codebooks) -> None:
     """Codewords that lie idle are bytes that say nothing: a run should show how many do."""
-    found = usage(shop.probe.codes(encoder, codebooks), codebooks.words)
-    write_json(shop.folder / stage / "usage.json", found._asdict())
+    found = usage(run.validator.encode_codes(encoder, codebooks), codebooks.words)
+    write_json(run.folder / stage / "usage.json", found._asdict())
     say(
-        f"sparse: {found.used:.1%} of the codewords used, entropy {found.entropy_bits:.2f} of {codebooks.bits} bits, "
-        f"{found.least_entropy_bits:.2f} in the worst book"
+        f"sparse: {found.used:.1%} of the codewords used, entropy {found.entropy_bits:.2f} of {codebooks.bits} "
+        f"bits, {found.least_entropy_bits:.2f} in the worst book"
     )

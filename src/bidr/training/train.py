@@ -14,11 +14,11 @@ from bidr.models.saved_model import Model, ModelParts, TextSettings, save_model
 from bidr.quantization import check_shape
 from bidr.training import stages
 from bidr.training.config import TrainConfig
-from bidr.training.engine.distributed import Group, joined
+from bidr.training.engine.distributed import ProcessGroup, join_process_group
 from bidr.training.engine.logs import check_tensorboard
-from bidr.training.ivf import learned_lists
-from bidr.training.presets import changes
-from bidr.training.run import Workshop
+from bidr.training.ivf import load_learned_lists
+from bidr.training.presets import get_changed_settings
+from bidr.training.run import TrainingRun
 from bidr.utils.files import read_json, storage_errors, write_json
 
 Resume = Literal["auto", "never", "must"]
@@ -39,39 +39,39 @@ def train(
     The folder's `work` holds what the stages left: it may be deleted when the model is there. Under torchrun all
     processes train the one model together. recipe: where the settings are from, for the card.
     """
-    with joined(config.device) as group:
-        return model_of(open_workshop(dataset, config, Path(out), resume, group), Path(out), recipe)
+    with join_process_group(config.device) as group:
+        return train_model(open_run(dataset, config, Path(out), resume, group), Path(out), recipe)
 
 
-def model_of(shop: Workshop, out: Path, recipe: str | None = None) -> Model:
+def train_model(run: TrainingRun, out: Path, recipe: str | None = None) -> Model:
     """The model that the workshop's settings ask for; recipe: where they are from."""
-    if shop.config.method == "conventional":
-        return conventional_model(shop, out, recipe)
-    return bidr_model(shop, shop.config.dense.sampler, out, unified=shop.config.unify.epochs > 0, recipe=recipe)
+    if run.config.method == "conventional":
+        return train_conventional_model(run, out, recipe)
+    return train_bidr_model(run, run.config.dense.sampler, out, unified=run.config.unify.epochs > 0, recipe=recipe)
 
 
-def open_workshop(
-    dataset: Dataset, config: TrainConfig, out: Path, resume: Resume = "auto", group: Group | None = None
-) -> Workshop:
+def open_run(
+    dataset: Dataset, config: TrainConfig, out: Path, resume: Resume = "auto", group: ProcessGroup | None = None
+) -> TrainingRun:
     """The run's folder, after checking that nothing else is in it. Where a new run cannot begin, none is left."""
-    group = group or Group()
+    group = group or ProcessGroup()
     settings = {
         "data": dataset.name,
         "state of the corpus' files": dataset.corpus.fingerprint(),
         "state of the train and dev files": dataset.fingerprint(["train", "dev"]),
         "config": dataclasses.asdict(config),
     }
-    group.once(lambda: _check_folder(settings, config, out, resume))
-    begun, there = group.once(lambda: ((out / WORK / RUN).exists(), out.exists()))
+    group.run_on_rank_zero(lambda: _check_folder(settings, config, out, resume))
+    begun, there = group.run_on_rank_zero(lambda: ((out / WORK / RUN).exists(), out.exists()))
     try:
-        group.once(lambda: _write_settings(out / WORK / RUN, settings))
-        shop = Workshop(dataset, config, out / WORK, group)
-        _refuse_few_documents(len(shop.material.documents), config)
+        group.run_on_rank_zero(lambda: _write_settings(out / WORK / RUN, settings))
+        run = TrainingRun(dataset, config, out / WORK, group)
+        _refuse_few_documents(len(run.data.documents), config)
     except Exception:
         if not begun:
             shutil.rmtree(out / WORK if there else out, ignore_errors=True)
         raise
-    return shop
+    return run
 
 
 def _check_folder(settings: dict[str, Any], config: TrainConfig, out: Path, resume: Resume) -> None:
@@ -117,78 +117,78 @@ def _refuse_few_documents(count: int, config: TrainConfig) -> None:
         )
 
 
-def bidr_model(shop: Workshop, sampler: str, out: Path, *, unified: bool, recipe: str | None = None) -> Model:
+def train_bidr_model(run: TrainingRun, sampler: str, out: Path, *, unified: bool, recipe: str | None = None) -> Model:
     """The method: codes first, then vectors on the candidates that the codes bring up, then one query encoder."""
-    side = stages.sparse(shop)
-    stages.dense(shop, sampler)
-    names = [shop.name("warmup"), side.name, shop.name(f"dense-{sampler}")]
+    side = stages.train_sparse(run)
+    stages.train_dense(run, sampler)
+    names = [run.get_stage_name("warmup"), side.name, run.get_stage_name(f"dense-{sampler}")]
     codebooks, query, lists = side.codebooks, None, None
     if unified:
-        fitted = stages.unify(shop, sampler)
+        fitted = stages.unify(run, sampler)
         names.append(fitted.name)
-        codebooks, query = fitted.codebooks, shop.folder / fitted.name / "encoder"
-        lists = learned_lists(shop, fitted)
+        codebooks, query = fitted.codebooks, run.folder / fitted.name / "encoder"
+        lists = load_learned_lists(run, fitted)
     parts = ModelParts(
-        sparse=shop.folder / side.name / "encoder",
-        dense=shop.folder / names[2] / "encoder",
+        sparse=run.folder / side.name / "encoder",
+        dense=run.folder / names[2] / "encoder",
         query=query,
         codebooks=codebooks,
         lists=lists,
     )
-    return _save(shop, parts, out, names, recipe)
+    return _save(run, parts, out, names, recipe)
 
 
-def conventional_model(shop: Workshop, out: Path, recipe: str | None = None) -> Model:
+def train_conventional_model(run: TrainingRun, out: Path, recipe: str | None = None) -> Model:
     """The conventional way: one encoder, codes of its vectors, the same vectors ranked again."""
-    codes = shop.config.conventional.codes
+    codes = run.config.conventional.codes
     made_by = {
-        "learned": stages.sparse,
-        "jpq": stages.jpq,
-        "distilled": stages.distilled,
-        "tuned": stages.tuned,
-        "taught": stages.taught,
+        "learned": stages.train_sparse,
+        "jpq": stages.train_jpq,
+        "distilled": stages.distill_codes,
+        "tuned": stages.train_tuned,
+        "taught": stages.learn_taught_codes,
     }
-    side = made_by.get(codes, stages.fitted)(shop)
-    name = shop.name("conventional")
-    encoder, names = shop.folder / name / "encoder", [shop.name("warmup"), name]
+    side = made_by.get(codes, stages.fit_codes)(run)
+    name = run.get_stage_name("conventional")
+    encoder, names = run.folder / name / "encoder", [run.get_stage_name("warmup"), name]
     parts = ModelParts(sparse=encoder, dense=encoder, query=encoder, codebooks=side.codebooks)
     if codes == "learned":
-        parts, names = replace(parts, sparse=shop.folder / side.name / "encoder", query=None), [*names, side.name]
+        parts, names = replace(parts, sparse=run.folder / side.name / "encoder", query=None), [*names, side.name]
     elif codes == "taught":
-        own = shop.folder / shop.name("taught") / "encoder"
-        parts, names = replace(parts, sparse=own, query=None), [*names, shop.name("taught"), side.name]
+        own = run.folder / run.get_stage_name("taught") / "encoder"
+        parts, names = replace(parts, sparse=own, query=None), [*names, run.get_stage_name("taught"), side.name]
     elif codes == "distilled":
         names.append(side.name)
     elif codes in ("jpq", "tuned"):
-        own = shop.folder / side.name / "encoder"
-        parts, names = replace(parts, query=own, lists=learned_lists(shop, side)), [*names, side.name]
-    return _save(shop, parts, out, names, recipe)
+        own = run.folder / side.name / "encoder"
+        parts, names = replace(parts, query=own, lists=load_learned_lists(run, side)), [*names, side.name]
+    return _save(run, parts, out, names, recipe)
 
 
-def _save(shop: Workshop, parts: ModelParts, out: Path, names: list[str], recipe: str | None) -> Model:
-    config = shop.config
+def _save(run: TrainingRun, parts: ModelParts, out: Path, names: list[str], recipe: str | None) -> Model:
+    config = run.config
     text = TextSettings(
         titles=config.text.titles,
         query_length=config.text.query_length,
         document_length=config.text.document_length,
     )
     training: dict[str, Any] = {
-        "data": shop.dataset.name,
-        "documents": len(shop.material.documents),
-        "train_queries": len(shop.material.train.texts),
+        "data": run.dataset.name,
+        "documents": len(run.data.documents),
+        "train_queries": len(run.data.train.texts),
         **({"recipe": recipe} if recipe else {}),
         "config": dataclasses.asdict(config),
-        "stages": {name: shop.history(name) for name in names},
-        "codewords": shop.usage(),
+        "stages": {name: run.read_history(name) for name in names},
+        "codewords": run.read_codeword_usage(),
     }
 
     def write() -> str:
         model = save_model(out, parts, text, candidates=config.candidates, training=training)
-        write_card(model, changes(config))
+        write_card(model, get_changed_settings(config))
         return model.fingerprint
 
-    shop.group.once(write)
-    return Model(out, shop.device)
+    run.group.run_on_rank_zero(write)
+    return Model(out, run.device)
 
 
 def _refuse_other_run(found: dict[str, Any], wanted: dict[str, Any], out: Path) -> None:

@@ -10,60 +10,62 @@ from bidr.models.corpus_encoding import encode_rows
 from bidr.models.encoder import Encoder
 from bidr.quantization import Codebooks, usage
 from bidr.quantization.exact_search import top_k, top_k_codes
-from bidr.training.data import Material
+from bidr.training.data import TrainingData
 from bidr.utils.array_types import Codes, Rows
 
 ANSWERS = 10
-ANSWERS_MEASURE = f"R@{ANSWERS}"
+ANSWERS_METRIC = f"R@{ANSWERS}"
 
 
-class Probe(NamedTuple):
+class Validator(NamedTuple):
     """The dev questions and the part of the corpus on which they are asked."""
 
-    material: Material
+    data: TrainingData
     rows: Rows
     pairs: Positives
     """Positives as places in rows."""
     device: str
 
-    def queries(self, encoder: Encoder) -> npt.NDArray[np.float32]:
-        return encode_rows(encoder, self.material.dev.tokens)
+    def encode_queries(self, encoder: Encoder) -> npt.NDArray[np.float32]:
+        return encode_rows(encoder, self.data.dev.tokens)
 
-    def exact(self, encoder: Encoder) -> float:
+    def measure_exact(self, encoder: Encoder) -> float:
         """Recall of the answers by exact search over the encoder's vectors."""
-        vectors = encode_rows(encoder, self.material.documents, self.rows)
-        return recall(top_k(self.queries(encoder), vectors, ANSWERS, device=self.device).rows, self.pairs)
+        vectors = encode_rows(encoder, self.data.documents, self.rows)
+        return compute_recall(
+            top_k(self.encode_queries(encoder), vectors, ANSWERS, device=self.device).rows, self.pairs
+        )
 
-    def codes(self, encoder: Encoder, codebooks: Codebooks) -> Codes:
-        return codebooks.encode(encode_rows(encoder, self.material.documents, self.rows))
+    def encode_codes(self, encoder: Encoder, codebooks: Codebooks) -> Codes:
+        return codebooks.encode(encode_rows(encoder, self.data.documents, self.rows))
 
-    def coded(self, encoder: Encoder, codebooks: Codebooks, candidates: int) -> float:
+    def measure_candidates(self, encoder: Encoder, codebooks: Codebooks, candidates: int) -> float:
         """Recall of the candidates by the codes of the encoder's vectors."""
-        codes = self.codes(encoder, codebooks)
-        found = top_k_codes(self.queries(encoder), codebooks, codes, candidates, device=self.device)
-        return recall(found.rows, self.pairs)
+        codes = self.encode_codes(encoder, codebooks)
+        found = top_k_codes(self.encode_queries(encoder), codebooks, codes, candidates, device=self.device)
+        return compute_recall(found.rows, self.pairs)
 
-    def both(self, encoder: Encoder, codebooks: Codebooks, candidates: int) -> dict[str, float]:
+    def measure_all(self, encoder: Encoder, codebooks: Codebooks, candidates: int) -> dict[str, float]:
         """Recall of the candidates by codes, and of the answers when the same vectors rank them; codewords' use."""
-        vectors, queries = encode_rows(encoder, self.material.documents, self.rows), self.queries(encoder)
+        vectors, queries = encode_rows(encoder, self.data.documents, self.rows), self.encode_queries(encoder)
         codes = codebooks.encode(vectors)
         found = top_k_codes(queries, codebooks, codes, candidates, device=self.device).rows
         use = usage(codes, codebooks.words)
         return {
-            candidates_measure(candidates): recall(found, self.pairs),
-            ANSWERS_MEASURE: self.rank_vectors(queries, vectors, found, found),
+            format_candidates_metric(candidates): compute_recall(found, self.pairs),
+            ANSWERS_METRIC: self.measure_ranking(queries, vectors, found, found),
             "codewords_used": use.used,
             "codeword_entropy_bits": use.entropy_bits,
             "least_codeword_entropy_bits": use.least_entropy_bits,
         }
 
-    def ranked(self, encoder: Encoder, candidates: Rows) -> float:
+    def measure_reranking(self, encoder: Encoder, candidates: Rows) -> float:
         """Recall of the answers when the encoder ranks given candidates (places in rows, -1 for none)."""
         used, places = np.unique(np.maximum(candidates, 0), return_inverse=True)
-        vectors = encode_rows(encoder, self.material.documents, self.rows[used])
-        return self.rank_vectors(self.queries(encoder), vectors, places.reshape(candidates.shape), candidates)
+        vectors = encode_rows(encoder, self.data.documents, self.rows[used])
+        return self.measure_ranking(self.encode_queries(encoder), vectors, places.reshape(candidates.shape), candidates)
 
-    def rank_vectors(
+    def measure_ranking(
         self, queries: npt.NDArray[np.float32], vectors: npt.NDArray[np.floating], places: Rows, candidates: Rows
     ) -> float:
         """Recall of the answers when vectors[places] of the candidates are ranked."""
@@ -73,26 +75,26 @@ class Probe(NamedTuple):
             scores[candidates[query] < 0] = -np.inf
             best = np.argsort(-scores, kind="stable")[: answers.shape[1]]
             answers[query] = candidates[query, best]
-        return recall(answers, self.pairs)
+        return compute_recall(answers, self.pairs)
 
 
-def candidates_measure(candidates: int) -> str:
+def format_candidates_metric(candidates: int) -> str:
     """The name under which the recall of so many candidates is logged."""
     return f"candidates' R@{candidates}"
 
 
-def make_probe(material: Material, most: int, seed: int, device: str) -> Probe:
+def make_validator(data: TrainingData, most: int, seed: int, device: str) -> Validator:
     """The whole corpus, or a random part of it that holds all dev positives."""
-    count = len(material.documents)
-    pairs = material.dev.pairs
+    count = len(data.documents)
+    pairs = data.dev.pairs
     if count <= most:
-        return Probe(material, np.arange(count), pairs, device)
+        return Validator(data, np.arange(count), pairs, device)
     drawn = np.random.default_rng(seed).choice(count, most, replace=False)
     rows = np.unique(np.concatenate([drawn, pairs.rows]))
-    return Probe(material, rows, Positives(pairs.starts, np.searchsorted(rows, pairs.rows)), device)
+    return Validator(data, rows, Positives(pairs.starts, np.searchsorted(rows, pairs.rows)), device)
 
 
-def recall(found: npt.NDArray[np.integer], pairs: Positives) -> float:
+def compute_recall(found: npt.NDArray[np.integer], pairs: Positives) -> float:
     """Mean over queries of the share of their positives that was found."""
     places, rows = pairs.list_edges(np.arange(len(pairs)))
     hits = (found[places] == rows[:, None]).any(axis=1)

@@ -4,15 +4,15 @@ import numpy as np
 from sample_vectors import quick
 
 from bidr.data.vector_source import VectorSource
-from bidr.training.codes_only.data import Pair, prepare
-from bidr.training.codes_only.distillation import Vectors
-from bidr.training.codes_only.pseudo_queries import borrow
+from bidr.training.codes_only.data import SourceVectors, prepare_distillation
+from bidr.training.codes_only.distillation import EncodedVectors
+from bidr.training.codes_only.pseudo_queries import make_pseudo_queries
 
 DIM, GROUPS, EACH = 16, 10, 100
 COUNT, ASKED = GROUPS * EACH, 450
 
 
-def grouped(seed: int = 0) -> tuple[Vectors, np.ndarray]:
+def grouped(seed: int = 0) -> tuple[EncodedVectors, np.ndarray]:
     """Documents in groups; a question of a group lies to one side of its answer, the same in the whole group.
 
     Only documents with an even number are asked for.
@@ -23,11 +23,11 @@ def grouped(seed: int = 0) -> tuple[Vectors, np.ndarray]:
     documents = centres[group] + 0.5 * random.normal(size=(COUNT, DIM)).astype(np.float32)
     documents /= np.linalg.norm(documents, axis=1, keepdims=True)
     answers = random.choice(np.arange(0, COUNT, 2), ASKED, replace=False)
-    return Vectors(documents, documents[answers] + 0.05 * sides[group[answers]]), answers[:, None]
+    return EncodedVectors(documents, documents[answers] + 0.05 * sides[group[answers]]), answers[:, None]
 
 
-def borrowed(vectors: Vectors, labelled: np.ndarray, borrowers: np.ndarray, count: int = 500):
-    return borrow(vectors, labelled, borrowers, count, np.random.default_rng(0))
+def borrowed(vectors: EncodedVectors, labelled: np.ndarray, borrowers: np.ndarray, count: int = 500):
+    return make_pseudo_queries(vectors, labelled, borrowers, count, np.random.default_rng(0))
 
 
 def test_a_borrowed_question_lies_at_its_document_as_the_neighbours_lie_at_theirs():
@@ -55,13 +55,15 @@ def test_the_same_questions_are_borrowed_in_both_spaces():
     vectors, labelled = grouped()
     turn = np.linalg.qr(np.random.default_rng(1).normal(size=(DIM, DIM)))[0].astype(np.float32)
     made = borrowed(vectors, labelled, np.arange(COUNT))
-    turned = made.vectors(Vectors(vectors.documents @ turn, vectors.questions @ turn))
+    turned = made.vectors(EncodedVectors(vectors.documents @ turn, vectors.questions @ turn))
     np.testing.assert_allclose(turned, made.vectors(vectors) @ turn, atol=1e-4)
 
 
-def lessons_of(vectors: Vectors, labels: dict[int, list[int]], **settings):
-    pair = Pair(VectorSource(vectors.documents, "documents", "ip"), VectorSource(vectors.questions, "questions", "ip"))
-    return prepare(pair, labels, quick(depth=8, **settings)).lessons
+def lessons_of(vectors: EncodedVectors, labels: dict[int, list[int]], **settings):
+    pair = SourceVectors(
+        VectorSource(vectors.documents, "documents", "ip"), VectorSource(vectors.questions, "questions", "ip")
+    )
+    return prepare_distillation(pair, labels, quick(depth=8, **settings)).lessons
 
 
 def test_lessons_hold_questions_for_documents_that_nobody_asked_for():

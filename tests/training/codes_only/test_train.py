@@ -3,6 +3,7 @@
 import math
 import os
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,11 +20,16 @@ from bidr.models.saved_model import Model
 from bidr.quantization.exact_search import top_k, top_k_codes
 from bidr.quantization.pq_training import fit
 from bidr.training.codes_only import train
-from bidr.training.codes_only.config import FrozenConfig
-from bidr.training.codes_only.distillation import Distilling, Lessons, Vectors, label_loss
-from bidr.training.codes_only.train import distil_settings, share_at_depths, share_found, spread
+from bidr.training.codes_only.config import CodesOnlyConfig
+from bidr.training.codes_only.distillation import Distillation, DistillationData, EncodedVectors, label_loss
+from bidr.training.codes_only.train import (
+    compute_found_share,
+    compute_share_at_depths,
+    estimate_score_spread,
+    make_distillation_settings,
+)
 from bidr.training.engine import checkpoint, logs
-from bidr.training.engine.logs import LOG, lines_of
+from bidr.training.engine.logs import LOG, read_lines
 
 TRAIN = 300
 DEPTH = 15
@@ -49,9 +55,9 @@ def test_learned_codes_find_more_than_opq_and_than_what_learning_began_with(tmp_
     asked = questions[TRAIN:]
     best = top_k(asked, documents, 10).rows
     books = fit(documents, 4)
-    opq = share_found(top_k_codes(asked, books, books.encode(documents), DEPTH).rows, best)
-    begun = share_found(found_by(learned(tmp_path, quick(steps=0), "begun"), documents, asked), best)
-    ours = share_found(found_by(learned(tmp_path), documents, asked), best)
+    opq = compute_found_share(top_k_codes(asked, books, books.encode(documents), DEPTH).rows, best)
+    begun = compute_found_share(found_by(learned(tmp_path, quick(steps=0), "begun"), documents, asked), best)
+    ours = compute_found_share(found_by(learned(tmp_path), documents, asked), best)
     assert ours > opq + 0.15
     assert ours > begun + 0.1
 
@@ -62,8 +68,8 @@ def test_the_length_of_the_vectors_does_not_matter(tmp_path: Path, length: float
     model = bidr.train_vectors(documents, questions[:TRAIN], tmp_path / "model", CONFIG, metric="ip")
     best = top_k(questions[TRAIN:], documents, 10).rows
     usual, asked = made_vectors()
-    expected = share_found(found_by(learned(tmp_path, name="usual"), usual, asked[TRAIN:]), best)
-    assert share_found(found_by(model, documents, questions[TRAIN:]), best) == pytest.approx(expected, abs=0.03)
+    expected = compute_found_share(found_by(learned(tmp_path, name="usual"), usual, asked[TRAIN:]), best)
+    assert compute_found_share(found_by(model, documents, questions[TRAIN:]), best) == pytest.approx(expected, abs=0.03)
 
 
 def test_with_all_documents_as_candidates_the_ranking_is_exact(tmp_path: Path) -> None:
@@ -82,20 +88,20 @@ def test_with_all_documents_as_candidates_the_ranking_is_exact(tmp_path: Path) -
 def test_the_same_seed_gives_the_same_bytes_and_another_seed_others(tmp_path: Path) -> None:
     first = weights(learned(tmp_path, name="a"))
     assert weights(learned(tmp_path, name="b")) == first
-    assert weights(learned(tmp_path, bidr.pipeline.api.replace(CONFIG, seed=1), "c")) != first
+    assert weights(learned(tmp_path, replace(CONFIG, seed=1), "c")) != first
 
 
 def test_a_run_that_was_stopped_ends_in_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = weights(learned(tmp_path, name="whole"))
-    step = Distilling.train_step
+    step = Distillation.train_step
 
-    def stopping(self: Distilling) -> float:
+    def stopping(self: Distillation) -> float:
         if self.step == 20:
             os.kill(os.getpid(), signal.SIGINT)
         return step(self)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Distilling, "train_step", stopping)
+        patch.setattr(Distillation, "train_step", stopping)
         with pytest.raises(StoppedError, match="stopped at step 21 of 60"):
             learned(tmp_path, name="cut")
     assert not (tmp_path / "cut" / "model.json").exists()
@@ -105,20 +111,20 @@ def test_a_run_that_was_stopped_ends_in_the_same_bytes(tmp_path: Path, monkeypat
 def test_a_run_that_was_killed_goes_on_from_its_last_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = bidr.pipeline.api.replace(CONFIG, checkpoint_minutes=0.0)
-    whole, step = weights(learned(tmp_path, config, "whole")), Distilling.train_step
+    config = replace(CONFIG, checkpoint_minutes=0.0)
+    whole, step = weights(learned(tmp_path, config, "whole")), Distillation.train_step
 
-    def dying(self: Distilling) -> float:
+    def dying(self: Distillation) -> float:
         if self.step == 37:
             raise MemoryError
         return step(self)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Distilling, "train_step", dying)
+        patch.setattr(Distillation, "train_step", dying)
         with pytest.raises(MemoryError):
             learned(tmp_path, config, "cut")
     begun: list[int] = []
-    monkeypatch.setattr(Distilling, "train_step", lambda self: begun.append(self.step) or step(self))
+    monkeypatch.setattr(Distillation, "train_step", lambda self: begun.append(self.step) or step(self))
     assert weights(learned(tmp_path, config, "cut")) == whole
     assert begun[0] == 37
 
@@ -139,7 +145,7 @@ def test_the_checkpoint_goes_when_the_model_is_there_and_not_before(
     assert path.exists()
     capsys.readouterr()
     with monkeypatch.context() as patch:
-        patch.setattr(Distilling, "train_step", lambda self: pytest.fail("all steps are taken"))
+        patch.setattr(Distillation, "train_step", lambda self: pytest.fail("all steps are taken"))
         patch.setattr(train, "forget", dying)
         with pytest.raises(MemoryError):
             learned(tmp_path, name="cut")
@@ -155,7 +161,7 @@ def logged(folder: Path) -> list[dict[str, float]]:
     """What is in the log but speed, which is never the same."""
     return [
         {name: value for name, value in line.items() if name != "triples_per_second"}
-        for line in lines_of(folder / "work" / LOG)
+        for line in read_lines(folder / "work" / LOG)
     ]
 
 
@@ -179,18 +185,18 @@ def test_a_run_that_was_killed_logs_every_line_once(
 ) -> None:
     """The last checkpoint is of step 27, and a run killed at 5 has none: it measures the start again."""
     learned(tmp_path, name="whole")
-    step, save = Distilling.train_step, checkpoint.save
+    step, save = Distillation.train_step, checkpoint.save
 
-    def dying(self: Distilling) -> float:
+    def dying(self: Distillation) -> float:
         if self.step == killed:
             raise MemoryError
         return step(self)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Distilling, "train_step", dying)
+        patch.setattr(Distillation, "train_step", dying)
         patch.setattr(checkpoint, "save", lambda path, state: state["distilling"]["step"] == 27 and save(path, state))
         with pytest.raises(MemoryError):
-            learned(tmp_path, bidr.pipeline.api.replace(CONFIG, checkpoint_minutes=0.0), "cut")
+            learned(tmp_path, replace(CONFIG, checkpoint_minutes=0.0), "cut")
     learned(tmp_path, name="cut")
     assert logged(tmp_path / "cut") == logged(tmp_path / "whole") != []
 
@@ -199,20 +205,22 @@ def test_tensorboard_is_written_where_asked_for_and_missed_before_anything_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     few = quick(steps=10)
-    learned(tmp_path, bidr.pipeline.api.replace(few, logs=True), "with")
-    learned(tmp_path, bidr.pipeline.api.replace(few, logs=False), "without")
+    learned(tmp_path, replace(few, logs=True), "with")
+    learned(tmp_path, replace(few, logs=False), "without")
     counts = [len(list((tmp_path / name / "work").glob("events.out.*"))) for name in ("with", "without")]
     assert counts == [1, 0]
     monkeypatch.setattr(logs, "find_spec", lambda name: None)
     with pytest.raises(MissingExtraError, match=r"bidr\[logs\]"):
-        learned(tmp_path, bidr.pipeline.api.replace(few, logs=True), "missed")
+        learned(tmp_path, replace(few, logs=True), "missed")
     assert not (tmp_path / "missed").exists()
 
 
 def spoil(patch: pytest.MonkeyPatch, steps: range, value: float = math.nan) -> None:
     """Losses that are not finite at some steps."""
-    real = Distilling.loss
-    patch.setattr(Distilling, "loss", lambda self, *given: real(self, *given) * (value if self.step in steps else 1.0))
+    real = Distillation.loss
+    patch.setattr(
+        Distillation, "loss", lambda self, *given: real(self, *given) * (value if self.step in steps else 1.0)
+    )
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
@@ -220,18 +228,18 @@ def test_a_loss_that_is_not_finite_is_skipped_and_counted_over_an_interruption(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: float
 ) -> None:
     spoil(monkeypatch, range(15, 25), value)
-    whole, step, counts = weights(learned(tmp_path, name="whole")), Distilling.train_step, []
+    whole, step, counts = weights(learned(tmp_path, name="whole")), Distillation.train_step, []
 
-    def stopping(self: Distilling) -> float:
+    def stopping(self: Distillation) -> float:
         if self.step == 20:
             os.kill(os.getpid(), signal.SIGINT)
         return step(self)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Distilling, "train_step", stopping)
+        patch.setattr(Distillation, "train_step", stopping)
         with pytest.raises(StoppedError):
             learned(tmp_path, name="cut")
-    monkeypatch.setattr(Distilling, "train_step", lambda self: (step(self), counts.append(self.skipped))[0])
+    monkeypatch.setattr(Distillation, "train_step", lambda self: (step(self), counts.append(self.skipped))[0])
     assert weights(learned(tmp_path, name="cut")) == whole
     assert (counts[0], counts[-1]) == (7, 10)
     assert weights(learned(tmp_path, quick(steps=0), "begun")) != whole
@@ -239,13 +247,13 @@ def test_a_loss_that_is_not_finite_is_skipped_and_counted_over_an_interruption(
 
 def test_a_gradient_that_is_not_finite_is_skipped_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The root of nothing has a loss of nothing and an endless gradient."""
-    real = Distilling.loss
+    real = Distillation.loss
 
-    def endless(self: Distilling, *given: torch.Tensor) -> torch.Tensor:
+    def endless(self: Distillation, *given: torch.Tensor) -> torch.Tensor:
         extra = (0 * self.learner.codewords).sum().sqrt() if self.step == 3 else 0
         return real(self, *given) + extra
 
-    monkeypatch.setattr(Distilling, "loss", endless)
+    monkeypatch.setattr(Distillation, "loss", endless)
     assert np.isfinite(learned(tmp_path).codebooks.centroids).all()
 
 
@@ -285,7 +293,7 @@ def test_labels_bring_up_what_vectors_rank_low(tmp_path: Path) -> None:
     without = found_by(learned(tmp_path, quick(steps=120), "without"), documents, questions[TRAIN:])
     given = found_by(learned(tmp_path, config, "with", qrels=qrels), documents, questions[TRAIN:])
     wanted = answers[TRAIN:, None]
-    assert share_found(given, wanted) > share_found(without, wanted) + 0.05
+    assert compute_found_share(given, wanted) > compute_found_share(without, wanted) + 0.05
 
 
 def test_without_questions_documents_stand_in(tmp_path: Path) -> None:
@@ -334,18 +342,20 @@ def test_the_label_loss_is_that_of_each_answer_against_all_that_are_none() -> No
     [(0.0, 32, (1e-3, 2_048, 0.6, 16)), (1.0, 4, (1e-3, 2_048, 0.6, 16)), (1.0, 32, (2.5e-4, 8_192, 0.3, 32))],
 )
 def test_more_bytes_have_finer_lessons_where_asked(finer, size, expected):
-    config = bidr.TrainConfig(bytes_per_doc=size, frozen=FrozenConfig(finer=finer))
-    given = Vectors(np.eye(384, dtype=np.float32), np.eye(384, dtype=np.float32))
-    found = distil_settings(Lessons(given, given, np.zeros((384, 1), np.int64), np.zeros((384, 0), np.int64)), config)
-    sharpness = found.temperature / spread(*given)
+    config = bidr.TrainConfig(bytes_per_doc=size, frozen=CodesOnlyConfig(finer=finer))
+    given = EncodedVectors(np.eye(384, dtype=np.float32), np.eye(384, dtype=np.float32))
+    found = make_distillation_settings(
+        DistillationData(given, given, np.zeros((384, 1), np.int64), np.zeros((384, 0), np.int64)), config
+    )
+    sharpness = found.temperature / estimate_score_spread(*given)
     assert (found.rate, found.others, sharpness, found.own) == pytest.approx(expected)
 
 
 def test_codes_that_find_all_are_told_apart_by_how_soon() -> None:
     found = np.arange(200)[None]
     first, last, none = (np.array([[row, -1]]) for row in (3, 150, 999))
-    assert share_found(found, first) == share_found(found, last) == 1
-    assert share_at_depths(found, first) == 1
-    assert share_at_depths(found, last) == 1 / 5  # of 200, 100, 50, 25 and 12
-    assert share_at_depths(found, none) == 0
-    assert share_at_depths(found[:, :4], first) == 1
+    assert compute_found_share(found, first) == compute_found_share(found, last) == 1
+    assert compute_share_at_depths(found, first) == 1
+    assert compute_share_at_depths(found, last) == 1 / 5  # of 200, 100, 50, 25 and 12
+    assert compute_share_at_depths(found, none) == 0
+    assert compute_share_at_depths(found[:, :4], first) == 1

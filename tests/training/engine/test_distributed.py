@@ -11,10 +11,10 @@ import torch
 from safetensors.torch import load_file
 from sample_training import CONFIG, dataset, files
 from training_processes import (
-    CHANCE,
     KINDS,
     LIMITS,
     RECIPES,
+    STEP_SEED,
     STOPS,
     TRANSFORMER_BATCH,
     batch_of,
@@ -30,10 +30,10 @@ from training_processes import (
 
 from bidr.models.corpus_encoding import like_lengths
 from bidr.tokenization.token_store import TokenArray, Tokens
-from bidr.training.engine.distributed import Group
-from bidr.training.engine.gradients import cut, joined, shares
+from bidr.training.engine.distributed import ProcessGroup
+from bidr.training.engine.gradients import concat_tokens, slice_tokens, split_by_tokens
 from bidr.training.presets import with_recipe
-from bidr.training.run import Workshop
+from bidr.training.run import TrainingRun
 from bidr.training.train import train
 
 NAMES = [f"{kind} {limit}" for kind in (*KINDS, "one query", "dropout") for limit in LIMITS]
@@ -58,27 +58,27 @@ def two(folder):
 
 @pytest.fixture(scope="module")
 def one(folder, two):
-    return compute(Group(), folder)
+    return compute(ProcessGroup(), folder)
 
 
 @cache
-def workshop(folder: Path) -> Workshop:
-    return Workshop(dataset(), CONFIG, folder / "work")
+def workshop(folder: Path) -> TrainingRun:
+    return TrainingRun(dataset(), CONFIG, folder / "work")
 
 
 @cache
 def plain(name: str, folder: Path, size: int = 1):
     """One process, one graph, no cleverness; with the random numbers of so many processes and the parts."""
     kind, limit = name.rsplit(" ", 1)
-    shop = workshop(folder)
-    made = with_dropout(folder) if kind == "dropout" else objective("unified" if kind == "one query" else kind, shop)
-    batch = TRANSFORMER_BATCH if kind == "dropout" else batch_of(shop, 1 if kind == "one query" else 11)
+    run = workshop(folder)
+    made = with_dropout(folder) if kind == "dropout" else objective("unified" if kind == "one query" else kind, run)
+    batch = TRANSFORMER_BATCH if kind == "dropout" else batch_of(run, 1 if kind == "one query" else 11)
     prepared = made.prepare(batch, np.random.default_rng(5))
     found: list[list[torch.Tensor]] = [[] for _ in prepared.texts]
     for rank in range(size):
-        CHANCE.begin(1, rank)
-        own = [cut(tokens, *shares(tokens, size)[rank : rank + 2]) for tokens in prepared.texts]
-        rows = TokenArray(joined(own))
+        STEP_SEED.begin(1, rank)
+        own = [slice_tokens(tokens, *split_by_tokens(tokens, size)[rank : rank + 2]) for tokens in prepared.texts]
+        rows = TokenArray(concat_tokens(own))
         parts = list(like_lengths(rows.get_lengths(), LIMITS[limit]))
         parts = [np.arange(len(rows))] if len(parts) == 1 else parts
         if not parts:  # fewer texts than processes
@@ -87,7 +87,7 @@ def plain(name: str, folder: Path, size: int = 1):
         vectors = vectors[torch.from_numpy(np.argsort(np.concatenate(parts)))]
         for each, some in zip(found, vectors.split([len(tokens.offsets) - 1 for tokens in own]), strict=True):
             each.append(some)
-    CHANCE.begin(0)
+    STEP_SEED.begin(0)
     terms = made.terms([torch.cat(each) for each in found], prepared.given)
     sum(terms.values()).backward()
     return terms, gradients(made)
@@ -132,8 +132,8 @@ def test_dropout_is_at_work(one, folder):
 
 
 def test_the_corpus_is_encoded_by_all_into_one_file(two, folder):
-    shop = workshop(folder)
-    expected = shop.encode_corpus(shop.backbone(), folder / "alone.npy", "encode")
+    run = workshop(folder)
+    expected = run.encode_corpus(run.load_backbone(), folder / "alone.npy", "encode")
     assert np.array_equal(np.load(folder / "encoded" / "vectors.npy"), expected)
     assert {path.name for path in (folder / "encoded").iterdir()} == {"vectors.npy", "vectors.progress.json"}
 
@@ -179,10 +179,10 @@ def test_recipes_give_two_processes_what_they_give_one(tmp_path):
 
 def test_texts_are_shared_out_by_their_tokens():
     tokens = Tokens(np.arange(30, dtype=np.int32), np.array([0, 10, 12, 14, 16, 18, 20, 30]))
-    bounds = shares(tokens, 3)
+    bounds = split_by_tokens(tokens, 3)
     assert bounds.tolist() == [0, 1, 6, 7]
-    assert shares(cut(tokens, 0, 1), 3).tolist() == [0, 1, 1, 1], "one text for three processes"
-    parts = [cut(tokens, *bounds[rank : rank + 2]) for rank in range(3)]
+    assert split_by_tokens(slice_tokens(tokens, 0, 1), 3).tolist() == [0, 1, 1, 1], "one text for three processes"
+    parts = [slice_tokens(tokens, *bounds[rank : rank + 2]) for rank in range(3)]
     assert np.concatenate([part.ids for part in parts]).tolist() == list(range(30))
     assert parts[1].offsets.tolist() == [0, 2, 4, 6, 8, 10]
 
@@ -212,6 +212,6 @@ def test_joined_texts_are_those_of_all_batches_in_their_order():
         )
         for texts in batches
     ]
-    found = joined(made)
+    found = concat_tokens(made)
     assert [part.tolist() for part in np.split(found.ids, found.offsets[1:-1])] == list(chain.from_iterable(batches))
     assert (found.offsets[0], found.offsets[-1]) == (0, len(found.ids))

@@ -5,11 +5,11 @@ from sample_training import CONFIG, dataset
 
 from bidr.errors import ConfigError, MissingExtraError
 from bidr.training.engine import logs
-from bidr.training.engine.logs import LOG, FolderLogs, check_tensorboard, lines_of
+from bidr.training.engine.logs import LOG, FolderLogger, check_tensorboard, read_lines
 from bidr.training.train import train
 
 
-def write_steps(log: FolderLogs, first: int, last: int) -> None:
+def write_steps(log: FolderLogger, first: int, last: int) -> None:
     for number in range(first, last + 1):
         log.step(number, 8, {"loss": 1 / number, "loss/dense": 1 / number})
     log.close()
@@ -18,8 +18,8 @@ def write_steps(log: FolderLogs, first: int, last: int) -> None:
 def test_one_step_in_ten_is_written_with_the_speed_since_the_last(tmp_path, monkeypatch):
     clock = iter([0.0, 4.0, 6.0])
     monkeypatch.setattr(logs.time, "monotonic", clock.__next__)
-    write_steps(FolderLogs(tmp_path, 0, 0, False), 1, 25)
-    assert lines_of(tmp_path / LOG) == [
+    write_steps(FolderLogger(tmp_path, 0, 0, False), 1, 25)
+    assert read_lines(tmp_path / LOG) == [
         {"step": 10, "loss": 0.1, "loss/dense": 0.1, "triples_per_second": 20.0},
         {"step": 20, "loss": 0.05, "loss/dense": 0.05, "triples_per_second": 40.0},
     ]
@@ -28,25 +28,25 @@ def test_one_step_in_ten_is_written_with_the_speed_since_the_last(tmp_path, monk
 @pytest.mark.parametrize(("taken", "epochs", "kept"), [(0, 0, []), (25, 0, [10, 20]), (40, 0, [10, 20, 30, 40])])
 def test_what_was_logged_after_the_checkpoint_is_dropped(tmp_path, taken, epochs, kept):
     """The epoch's line is written before its checkpoint: a run killed between the two closes the epoch again."""
-    log = FolderLogs(tmp_path, 0, 0, False)
+    log = FolderLogger(tmp_path, 0, 0, False)
     write_steps(log, 1, 40)
     with (tmp_path / LOG).open("a") as file:
         file.write('{"step": 40, "epoch": 1, "dev/R@10": 0.5}\n{"step": 50, "lo')
-    again = FolderLogs(tmp_path, taken, epochs, False)
+    again = FolderLogger(tmp_path, taken, epochs, False)
     write_steps(again, taken + 1, 50)
-    assert [line["step"] for line in lines_of(tmp_path / LOG)] == [10, 20, 30, 40, 50]
-    assert len(kept) == len([line for line in lines_of(tmp_path / LOG) if line["step"] <= taken])
-    closed = FolderLogs(tmp_path, 50, 1, False)
+    assert [line["step"] for line in read_lines(tmp_path / LOG)] == [10, 20, 30, 40, 50]
+    assert len(kept) == len([line for line in read_lines(tmp_path / LOG) if line["step"] <= taken])
+    closed = FolderLogger(tmp_path, 50, 1, False)
     closed.epoch(50, 2, {"dev/R@10": 0.7})
     closed.close()
-    assert lines_of(tmp_path / LOG)[-1] == {"step": 50, "epoch": 2, "dev/R@10": 0.7}
+    assert read_lines(tmp_path / LOG)[-1] == {"step": 50, "epoch": 2, "dev/R@10": 0.7}
 
 
 def test_tensorboard_reads_what_is_in_the_lines_and_forgets_what_was_dropped(tmp_path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    write_steps(FolderLogs(tmp_path, 0, 0, True), 1, 40)
-    write_steps(FolderLogs(tmp_path, 20, 0, None), 21, 30)
+    write_steps(FolderLogger(tmp_path, 0, 0, True), 1, 40)
+    write_steps(FolderLogger(tmp_path, 20, 0, None), 21, 30)
     board = EventAccumulator(str(tmp_path)).Reload()
     assert [event.step for event in board.Scalars("loss/dense")] == [10, 20, 30]
     assert {"loss", "loss/dense", "triples_per_second"} <= set(board.Tags()["scalars"])
@@ -59,7 +59,7 @@ def test_tensorboard_is_missed_only_where_it_is_asked_for(tmp_path, monkeypatch)
     with pytest.raises(MissingExtraError, match=r"bidr\[logs\]"):
         train(dataset(), CONFIG.__class__(**{**vars(CONFIG), "logs": True}), tmp_path / "run")
     assert not (tmp_path / "run").exists()
-    FolderLogs(tmp_path, 0, 0, None).close()
+    FolderLogger(tmp_path, 0, 0, None).close()
     assert [path.name for path in tmp_path.iterdir()] == [LOG]
 
 

@@ -12,11 +12,11 @@ from bidr.errors import BidrError, ModelError, StoppedError
 from bidr.tokenization.token_store import TokenArray, Tokens
 from bidr.training.data import Questions
 from bidr.training.engine import checkpoint, loop
-from bidr.training.engine.logs import LOG, lines_of
-from bidr.training.engine.loop import LoopSettings, Training, prepare_ahead, run, schedule
-from bidr.training.losses.objectives import Objective, Prepared
-from bidr.training.negatives.samplers import Plan
-from bidr.training.run import Workshop
+from bidr.training.engine.logs import LOG, read_lines
+from bidr.training.engine.loop import LoopSettings, StageTrainer, prefetch_batches, schedule, train_stage
+from bidr.training.losses.objectives import Objective, PreparedBatch
+from bidr.training.negatives.samplers import EpochPlan
+from bidr.training.run import TrainingRun
 
 SETTINGS = LoopSettings(epochs=3, rate=0.05, decay=0.01, warmup_share=0.2, clip=1.0, seed=0, checkpoint_seconds=1e9)
 WORD = Tokens(np.zeros(1, dtype=np.int32), np.arange(2))
@@ -44,7 +44,7 @@ class Noisy(Objective):
 
     def prepare(self, batch, random):
         noise = torch.from_numpy(random.standard_normal((3, 4))).float()
-        return Prepared(batch.queries, (WORD,), (batch.queries, noise))
+        return PreparedBatch(batch.queries, (WORD,), (batch.queries, noise))
 
     def terms(self, vectors, given):
         self.steps += 1
@@ -57,30 +57,30 @@ class Noisy(Objective):
 class Numbers:
     """Six steps an epoch, another order each epoch."""
 
-    def plan(self, epoch: int) -> Plan:
+    def plan(self, epoch: int) -> EpochPlan:
         order = np.random.default_rng(epoch).permutation(12)
-        return Plan(order, order, order, 2)
+        return EpochPlan(order, order, order, 2)
 
 
-def start(**changes) -> Training:
+def start(**changes) -> StageTrainer:
     torch.manual_seed(2)
-    return Training("made", Noisy(), LoopSettings(**{**vars(SETTINGS), **changes}), "R@10")
+    return StageTrainer("made", Noisy(), LoopSettings(**{**vars(SETTINGS), **changes}), "R@10")
 
 
-def step_once(training: Training) -> None:
+def step_once(training: StageTrainer) -> None:
     plan = Numbers().plan(training.epoch)
-    training.train_step(next(prepare_ahead(training, plan)), plan.steps)
+    training.train_step(next(prefetch_batches(training, plan)), plan.steps)
     training.settle()
 
 
-def weights(training: Training) -> list[float]:
+def weights(training: StageTrainer) -> list[float]:
     return nn.utils.parameters_to_vector(training.objective.parameters()).tolist()
 
 
 @pytest.fixture
 def stop(monkeypatch):
     """Asks to stop after a number of steps, as Ctrl-C would."""
-    real = Training.train_step
+    real = StageTrainer.train_step
 
     def after(steps: int) -> None:
         left = [steps]
@@ -92,7 +92,7 @@ def stop(monkeypatch):
                 signal.raise_signal(signal.SIGINT)
             return value
 
-        monkeypatch.setattr(Training, "train_step", watched)
+        monkeypatch.setattr(StageTrainer, "train_step", watched)
 
     return after
 
@@ -102,14 +102,14 @@ def test_a_stage_that_was_stopped_goes_on_as_if_it_had_not_been(tmp_path, stop, 
     values = [0.3, 0.9, 0.5]
     whole = start()
     (tmp_path / "a").mkdir()
-    run(whole, Numbers(), iter(values).__next__, tmp_path / "a")
+    train_stage(whole, Numbers(), iter(values).__next__, tmp_path / "a")
     rest = iter(values)
     stop(steps)
     with pytest.raises(StoppedError, match="run the same command again"):
-        run(start(), Numbers(), rest.__next__, tmp_path)
+        train_stage(start(), Numbers(), rest.__next__, tmp_path)
     torch.manual_seed(12345)
     resumed = start()
-    run(resumed, Numbers(), rest.__next__, tmp_path)
+    train_stage(resumed, Numbers(), rest.__next__, tmp_path)
     assert weights(resumed) == weights(whole)
     assert resumed.history == whole.history
     assert resumed.best == whole.best == 0.9
@@ -127,15 +127,15 @@ def test_a_stop_during_the_last_validation_is_not_lost(tmp_path):
         return value
 
     with pytest.raises(StoppedError):
-        run(start(), Numbers(), validate, tmp_path)
+        train_stage(start(), Numbers(), validate, tmp_path)
     finished = start()
-    run(finished, Numbers(), lambda: pytest.fail("all epochs are done"), tmp_path)
+    train_stage(finished, Numbers(), lambda: pytest.fail("all epochs are done"), tmp_path)
     assert finished.best == 0.9
 
 
 def test_a_second_signal_does_not_wait_and_handlers_come_back():
     before = signal.getsignal(signal.SIGTERM)
-    with checkpoint.stop_signals() as asked:
+    with checkpoint.catch_stop_signals() as asked:
         signal.raise_signal(signal.SIGTERM)
         assert asked.asked
         with pytest.raises(KeyboardInterrupt):
@@ -146,7 +146,7 @@ def test_a_second_signal_does_not_wait_and_handlers_come_back():
 def test_checkpoints_are_written_as_time_passes(tmp_path, monkeypatch):
     saved = []
     monkeypatch.setattr(checkpoint, "save", lambda path, state: saved.append((state["epoch"], state["step"])))
-    run(start(epochs=1, checkpoint_seconds=-1), Numbers(), lambda: 0.5, tmp_path)
+    train_stage(start(epochs=1, checkpoint_seconds=-1), Numbers(), lambda: 0.5, tmp_path)
     assert saved == [(0, step) for step in range(1, 7)] + [(1, 0)]
 
 
@@ -160,7 +160,7 @@ def test_the_best_epochs_weights_are_kept(tmp_path):
         seen.append(weights(training))
         return next(values)
 
-    run(training, Numbers(), validate, tmp_path)
+    train_stage(training, Numbers(), validate, tmp_path)
     assert weights(training) == seen[1] != seen[2]
     assert [epoch["R@10"] for epoch in training.history] == [0.3, 0.9, 0.5]
 
@@ -168,13 +168,13 @@ def test_the_best_epochs_weights_are_kept(tmp_path):
 def test_the_first_of_equal_epochs_is_kept(tmp_path):
     seen = []
     training = start()
-    run(training, Numbers(), lambda: seen.append(weights(training)) or 0.4, tmp_path)
+    train_stage(training, Numbers(), lambda: seen.append(weights(training)) or 0.4, tmp_path)
     assert weights(training) == seen[0]
 
 
 def test_what_is_observed_of_a_plan_is_logged(tmp_path):
     training = start(epochs=2)
-    run(training, Numbers(), lambda: 0.4, tmp_path, lambda epoch, plan: {"first": float(plan.queries[0])})
+    train_stage(training, Numbers(), lambda: 0.4, tmp_path, lambda epoch, plan: {"first": float(plan.queries[0])})
     assert [epoch["first"] for epoch in training.history] == [float(Numbers().plan(n).queries[0]) for n in (0, 1)]
 
 
@@ -205,14 +205,14 @@ def test_too_many_skipped_steps_end_the_stage(tmp_path, monkeypatch):
     training = start()
     training.objective.values = dict.fromkeys(range(2, 50), math.nan)
     with pytest.raises(BidrError, match=r"made: .*not finite in 4 steps.*step 5 of epoch 1 .*queries number 6, 10"):
-        run(training, Numbers(), lambda: 0.5, tmp_path)
+        train_stage(training, Numbers(), lambda: 0.5, tmp_path)
 
 
 @pytest.mark.parametrize("cut", [None, 4, 6])
 def test_an_epoch_without_one_finite_step_ends_the_stage(tmp_path, stop, cut):
     """Six steps are fewer than are forgiven: what they leave would be the weights as they came, called trained."""
 
-    def begin() -> Training:
+    def begin() -> StageTrainer:
         training = start()
         training.objective.values = dict.fromkeys(range(50), math.nan)
         return training
@@ -221,35 +221,35 @@ def test_an_epoch_without_one_finite_step_ends_the_stage(tmp_path, stop, cut):
     if cut:
         stop(cut)
         with pytest.raises(BidrError, match=said) if cut == 6 else pytest.raises(StoppedError):
-            run(begin(), Numbers(), lambda: 0.5, tmp_path)
+            train_stage(begin(), Numbers(), lambda: 0.5, tmp_path)
     with pytest.raises(BidrError, match=said):
-        run(begin(), Numbers(), lambda: pytest.fail("there is nothing to measure"), tmp_path)
+        train_stage(begin(), Numbers(), lambda: pytest.fail("there is nothing to measure"), tmp_path)
 
 
 def test_an_epoch_of_skipped_steps_after_a_good_one_ends_the_stage_too(tmp_path):
     training = start()
     training.objective.values = dict.fromkeys(range(7, 13), math.inf)
     with pytest.raises(BidrError, match="all of this epoch's among them, the last one step 6 of epoch 2"):
-        run(training, Numbers(), lambda: 0.5, tmp_path)
+        train_stage(training, Numbers(), lambda: 0.5, tmp_path)
 
 
 def test_the_epochs_loss_is_the_mean_of_its_finite_steps_and_says_how_many_were_not(tmp_path, stop, monkeypatch):
     said, losses = [], []
     monkeypatch.setattr(loop, "say", said.append)
-    real = Training.settle
-    monkeypatch.setattr(Training, "settle", lambda self: losses.append(real(self)) or losses[-1])
+    real = StageTrainer.settle
+    monkeypatch.setattr(StageTrainer, "settle", lambda self: losses.append(real(self)) or losses[-1])
     first = start(epochs=2)
     first.objective.values = {2: math.nan, 3: math.nan}
     stop(4)
     with pytest.raises(StoppedError):
-        run(first, Numbers(), lambda: 0.5, tmp_path)
+        train_stage(first, Numbers(), lambda: 0.5, tmp_path)
     again = start(epochs=2)
-    run(again, Numbers(), lambda: 0.5, tmp_path)
+    train_stage(again, Numbers(), lambda: 0.5, tmp_path)
     finite = [value for value in losses if math.isfinite(value)]
     assert len(finite) == 10
     assert [epoch["loss"] for epoch in again.history] == pytest.approx([np.mean(finite[:4]), np.mean(finite[4:])])
     assert [epoch.get("epoch_skipped") for epoch in again.history] == [2, None]
-    assert [line.get("epoch_skipped") for line in lines_of(tmp_path / LOG) if "epoch" in line] == [2, None]
+    assert [line.get("epoch_skipped") for line in read_lines(tmp_path / LOG) if "epoch" in line] == [2, None]
     assert [line.partition("dev")[0].count("2 of 6 steps skipped") for line in said] == [0, 1, 0]
 
 
@@ -264,7 +264,7 @@ def test_a_batch_is_named_by_the_ids_of_its_questions_where_they_are_known():
 
 
 def test_the_material_knows_its_questions_ids(tmp_path):
-    material = Workshop(dataset(), CONFIG, tmp_path).material
+    material = TrainingRun(dataset(), CONFIG, tmp_path).data
     assert (material.train.ids[:2], len(material.dev.ids)) == (["q0", "q1"], DEV)
 
 
@@ -273,9 +273,9 @@ def test_skips_are_counted_over_an_interruption(tmp_path, stop):
     first.objective.values = {2: math.nan}
     stop(4)
     with pytest.raises(StoppedError):
-        run(first, Numbers(), lambda: 0.5, tmp_path)
+        train_stage(first, Numbers(), lambda: 0.5, tmp_path)
     again = start(epochs=1)
-    run(again, Numbers(), lambda: 0.5, tmp_path)
+    train_stage(again, Numbers(), lambda: 0.5, tmp_path)
     assert again.skipped == 1
 
 
@@ -298,7 +298,7 @@ def test_groups_keep_their_own_rates():
                 {"params": [self.encoder.bias], "lr": 3 * rate, "weight_decay": 0.0},
             ]
 
-    training = Training("made", Two(), SETTINGS, "R@10")
+    training = StageTrainer("made", Two(), SETTINGS, "R@10")
     step_once(training)
     one, other = (group["lr"] for group in training.optimizer.param_groups)
     assert other == pytest.approx(3 * one)
@@ -308,7 +308,7 @@ def test_groups_keep_their_own_rates():
 def test_a_damaged_checkpoint_is_named(tmp_path):
     (tmp_path / "checkpoint.pt").write_bytes(b"nothing of the kind")
     with pytest.raises(ModelError, match=r"checkpoint\.pt.*delete it") as refused:
-        run(start(), Numbers(), lambda: 0.5, tmp_path)
+        train_stage(start(), Numbers(), lambda: 0.5, tmp_path)
     assert "\n" not in str(refused.value)
 
 

@@ -5,10 +5,10 @@ from hypothesis import strategies as st
 from sample_training import CONFIG, dataset, losses, with_settings
 
 from bidr.tokenization.token_store import Tokens
-from bidr.training.losses.cropped_queries import Crops, crops_of, joined
-from bidr.training.losses.objectives import Quantized
-from bidr.training.stages import sparse
-from bidr.training.train import open_workshop
+from bidr.training.losses.cropped_queries import CropSampler, concat_tokens, crops_of
+from bidr.training.losses.objectives import QuantizedObjective
+from bidr.training.stages import train_sparse
+from bidr.training.train import open_run
 
 
 def ragged(lengths: list[int], opening: int, closing: int) -> Tokens:
@@ -29,7 +29,7 @@ def ragged(lengths: list[int], opening: int, closing: int) -> Tokens:
 )
 def test_a_crop_is_a_passage_of_its_document_as_long_as_a_question(lengths, asked, fixed, seed):
     opening, closing = fixed
-    cut = Crops(1.0, np.array(asked), opening, closing).cut(ragged(lengths, *fixed), np.random.default_rng(seed))
+    cut = CropSampler(1.0, np.array(asked), opening, closing).cut(ragged(lengths, *fixed), np.random.default_rng(seed))
     for text, length in enumerate(lengths):
         found = cut.ids[cut.offsets[text] : cut.offsets[text + 1]].tolist()
         assert len(found) in {min(one, length) for one in asked}
@@ -41,32 +41,32 @@ def test_a_crop_is_a_passage_of_its_document_as_long_as_a_question(lengths, aske
 
 
 def test_every_passage_can_be_drawn():
-    crops, document = Crops(1.0, np.array([3]), 1, 1), ragged([6], 1, 1)
+    crops, document = CropSampler(1.0, np.array([3]), 1, 1), ragged([6], 1, 1)
     found = {int(crops.cut(document, np.random.default_rng(seed)).ids[1]) for seed in range(60)}
     assert found == {0, 1, 2, 3}
 
 
 def test_texts_are_joined_in_their_order():
     one, other = ragged([3, 2], 0, 0), ragged([4], 0, 0)
-    both = joined(one, other)
+    both = concat_tokens(one, other)
     assert both.offsets.tolist() == [0, 3, 5, 9]
     assert both.ids.tolist() == [0, 1, 2, 100, 101, 0, 1, 2, 3]
 
 
 @pytest.fixture(scope="module")
-def shop(tmp_path_factory):
-    return open_workshop(dataset(), CONFIG, tmp_path_factory.mktemp("crops") / "run")
+def run(tmp_path_factory):
+    return open_run(dataset(), CONFIG, tmp_path_factory.mktemp("crops") / "run")
 
 
-def test_a_crops_target_is_its_document_and_questions_keep_theirs(shop):
+def test_a_crops_target_is_its_document_and_questions_keep_theirs(run):
     from bidr.models.trainable_quantizer import Quantizer
 
-    encoder, train = shop.backbone(), shop.material.train
+    encoder, train = run.load_backbone(), run.data.train
     crops = crops_of(encoder, 0.5, train.tokens.get_lengths())
-    batch = shop.random_batches("in-batch").plan(0).batch(0)
-    quantizer = Quantizer(shop.fit_codebooks(encoder))
+    batch = run.make_random_sampler("in-batch").plan(0).batch(0)
+    quantizer = Quantizer(run.fit_codebooks(encoder))
     options = {"kind": "joint", "codebook_rate": 1.0}
-    objective = Quantized(encoder, quantizer, shop.material.documents, train, 20.0, crops=crops, **options)
+    objective = QuantizedObjective(encoder, quantizer, run.data.documents, train, 20.0, crops=crops, **options)
     found = objective.prepare(batch, np.random.default_rng(0))
     count, drawn = len(batch.queries), np.random.default_rng(0).integers(90, size=len(batch.queries) // 2)
     assert len(found.texts[0].offsets) - 1 == len(found.given.targets) == count + len(drawn)
@@ -75,12 +75,12 @@ def test_a_crops_target_is_its_document_and_questions_keep_theirs(shop):
     assert set(found.given.hidden[0].tolist()) <= set(range(count)), "nothing is hidden from a document"
     terms = losses(objective, found)
     assert set(terms) == {"codes", "dense"}
-    plain = Quantized(encoder, quantizer, shop.material.documents, train, 20.0, **options)
+    plain = QuantizedObjective(encoder, quantizer, run.data.documents, train, 20.0, **options)
     assert len(plain.prepare(batch, np.random.default_rng(0)).given.targets) == count
 
 
-def test_none_are_cut_where_none_are_asked_for(shop):
-    assert crops_of(shop.backbone(), with_settings().sparse.crops, np.array([3])) is None
+def test_none_are_cut_where_none_are_asked_for(run):
+    assert crops_of(run.load_backbone(), with_settings().sparse.crops, np.array([3])) is None
 
 
 def test_a_cross_encoder_teaches_the_questions_only(tmp_path):
@@ -90,9 +90,9 @@ def test_a_cross_encoder_teaches_the_questions_only(tmp_path):
     lines += [f"{query}\t{each}\t9" for query, judged in data.split("train").qrels.items() for each in judged]
     (tmp_path / "scores.tsv").write_text("query-id\tcorpus-id\tscore\n" + "\n".join(dict.fromkeys(lines)) + "\n")
     config = with_settings(sparse={"crops": 0.5}, distil={"source": "teacher", "teacher": str(tmp_path / "scores.tsv")})
-    shop = open_workshop(data, config, tmp_path / "run")
-    sparse(shop)
-    assert len(shop.history("sparse")) == config.sparse.epochs
+    run = open_run(data, config, tmp_path / "run")
+    train_sparse(run)
+    assert len(run.read_history("sparse")) == config.sparse.epochs
 
 
 def test_a_tokenizer_that_pads_cuts_as_short_as_one_that_does_not():

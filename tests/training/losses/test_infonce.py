@@ -8,11 +8,11 @@ from sample_training import CONFIG, dataset, losses
 from bidr.data.positives import Positives
 from bidr.models.corpus_encoding import encode_rows
 from bidr.training.losses import full_corpus_infonce as whole
-from bidr.training.losses.infonce import contrast, info_nce
-from bidr.training.losses.objectives import Matching, Quantized
-from bidr.training.losses.query_unification import FixedDocuments, Unified
+from bidr.training.losses.infonce import infonce, make_contrast
+from bidr.training.losses.objectives import DenseObjective, QuantizedObjective
+from bidr.training.losses.query_unification import FixedDocuments, UnifyObjective
 from bidr.training.negatives.samplers import Batch
-from bidr.training.run import Workshop
+from bidr.training.run import TrainingRun
 
 
 def pairs_of(lists: list[list[int]]) -> Positives:
@@ -46,74 +46,68 @@ def batches(draw: st.DrawFn) -> tuple[list[list[int]], Batch]:
 def test_a_document_counts_once_and_other_positives_are_hidden(made, seed):
     positives, batch = made
     scores = np.random.default_rng(seed).standard_normal((len(positives), 8))
-    compared = contrast(batch, pairs_of(positives))
+    compared = make_contrast(batch, pairs_of(positives))
     assert compared.documents.tolist() == sorted({*batch.positives.tolist(), *batch.negatives.tolist()})
     seen = torch.from_numpy(scores[batch.queries][:, compared.documents])
-    found = float(info_nce(seen, compared.targets, compared.hidden))
+    found = float(infonce(seen, compared.targets, compared.hidden))
     others = set(batch.negatives.tolist())
     own = [set(each) for each in positives]
     assert found == pytest.approx(naive(scores, batch.queries.tolist(), batch.positives.tolist(), others, own))
 
 
 @pytest.fixture(scope="module")
-def shop(tmp_path_factory):
-    return Workshop(dataset(), CONFIG, tmp_path_factory.mktemp("shop") / "work")
+def run(tmp_path_factory):
+    return TrainingRun(dataset(), CONFIG, tmp_path_factory.mktemp("run") / "work")
 
 
 @pytest.fixture(scope="module")
-def sides(shop):
+def sides(run):
     """All vectors of queries and documents by the untrained encoder, and its codebooks."""
-    encoder = shop.backbone()
-    questions = shop.material.train
-    return encode_rows(encoder, questions.tokens), encode_rows(encoder, shop.material.documents)
+    encoder = run.load_backbone()
+    questions = run.data.train
+    return encode_rows(encoder, questions.tokens), encode_rows(encoder, run.data.documents)
 
 
 @pytest.fixture(scope="module")
-def batch(shop):
-    return shop.random_batches("in-batch").plan(0).batch(0)
+def batch(run):
+    return run.make_random_sampler("in-batch").plan(0).batch(0)
 
 
 def loss_of(objective, batch, seed=0):
     return sum(losses(objective, objective.prepare(batch, np.random.default_rng(seed))).values())
 
 
-def own_positives(shop) -> list[set[int]]:
-    pairs = shop.material.train.pairs
+def own_positives(run) -> list[set[int]]:
+    pairs = run.data.train.pairs
     return [set(pairs.get_rows(query).tolist()) for query in range(len(pairs))]
 
 
-def arguments(shop, batch, others=()) -> tuple:
-    return batch.queries.tolist(), batch.positives.tolist(), set(others), own_positives(shop)
+def arguments(run, batch, others=()) -> tuple:
+    return batch.queries.tolist(), batch.positives.tolist(), set(others), own_positives(run)
 
 
-def test_matching_is_infonce_over_the_batchs_documents(shop, sides, batch):
+def test_matching_is_infonce_over_the_batchs_documents(run, sides, batch):
     queries, documents = sides
     with_negatives = batch._replace(negatives=np.arange(30, 30 + len(batch.queries)))
-    objective = Matching(shop.backbone(), shop.material.documents, shop.material.train, 20.0)
+    objective = DenseObjective(run.load_backbone(), run.data.documents, run.data.train, 20.0)
     for each in (batch, with_negatives):
-        expected = naive(20 * queries @ documents.T, *arguments(shop, each, each.negatives.tolist()))
+        expected = naive(20 * queries @ documents.T, *arguments(run, each, each.negatives.tolist()))
         assert float(loss_of(objective, each).detach()) == pytest.approx(expected, rel=1e-4)
 
 
 @pytest.mark.parametrize("kind", ["quantized", "joint"])
-def test_the_sparse_loss_is_that_of_the_codes_scores(shop, sides, batch, kind):
+def test_the_sparse_loss_is_that_of_the_codes_scores(run, sides, batch, kind):
     from bidr.models.trainable_quantizer import Quantizer
 
     queries, documents = sides
-    encoder = shop.backbone()
-    codebooks = shop.fit_codebooks(encoder)
-    objective = Quantized(
-        encoder,
-        Quantizer(codebooks),
-        shop.material.documents,
-        shop.material.train,
-        20.0,
-        kind=kind,
-        codebook_rate=3.0,
+    encoder = run.load_backbone()
+    codebooks = run.fit_codebooks(encoder)
+    objective = QuantizedObjective(
+        encoder, Quantizer(codebooks), run.data.documents, run.data.train, 20.0, kind=kind, codebook_rate=3.0
     )
-    expected = naive(20 * codebooks.scores(queries, codebooks.encode(documents)), *arguments(shop, batch))
+    expected = naive(20 * codebooks.scores(queries, codebooks.encode(documents)), *arguments(run, batch))
     if kind == "joint":
-        expected += naive(20 * queries @ documents.T, *arguments(shop, batch))
+        expected += naive(20 * queries @ documents.T, *arguments(run, batch))
     loss = loss_of(objective, batch)
     assert float(loss.detach()) == pytest.approx(expected, rel=1e-4)
     loss.backward()
@@ -123,35 +117,35 @@ def test_the_sparse_loss_is_that_of_the_codes_scores(shop, sides, batch, kind):
     assert rates == {2: (0.1, 0.5), 1: (pytest.approx(0.3), 0.0)}
 
 
-def unified(shop, sides, **options) -> Unified:
+def unified(run, sides, **options) -> UnifyObjective:
     """Unification over the untrained encoder: candidates are the codes' best, the last two missing."""
     queries, documents = sides
-    encoder = shop.backbone()
-    codebooks = shop.fit_codebooks(encoder)
+    encoder = run.load_backbone()
+    codebooks = run.fit_codebooks(encoder)
     codes = codebooks.encode(documents)
     found = np.argsort(-codebooks.scores(queries, codes), axis=1)[:, :12]
-    own = own_positives(shop)
+    own = own_positives(run)
     candidates = np.array([[row if row not in own[query] else -1 for row in rows] for query, rows in enumerate(found)])
     candidates[:, -2:] = -1
     fixed = FixedDocuments(codebooks, codes, documents.astype(np.float16), candidates)
     settings = {"pool": 100_000, "own": 100, "others": 100_000, "dense_weight": 1.0, **options}
-    return Unified(encoder, fixed, shop.material.train, 20.0, **settings)
+    return UnifyObjective(encoder, fixed, run.data.train, 20.0, **settings)
 
 
 @pytest.mark.parametrize("weight", [0.0, 0.7])
-def test_unification_compares_with_the_whole_corpus_where_it_is_small(shop, sides, batch, weight):
+def test_unification_compares_with_the_whole_corpus_where_it_is_small(run, sides, batch, weight):
     """Every candidate is among the shared documents then: counted twice, it would show."""
     queries, documents = sides
-    objective = unified(shop, sides, dense_weight=weight)
+    objective = unified(run, sides, dense_weight=weight)
     rows, fixed = range(len(documents)), objective.fixed
-    by_codes = naive(20 * fixed.codebooks.scores(queries, fixed.codes), *arguments(shop, batch, rows))
-    by_vectors = naive(20 * queries @ fixed.vectors.T.astype(np.float32), *arguments(shop, batch, rows))
+    by_codes = naive(20 * fixed.codebooks.scores(queries, fixed.codes), *arguments(run, batch, rows))
+    by_vectors = naive(20 * queries @ fixed.vectors.T.astype(np.float32), *arguments(run, batch, rows))
     found = float(loss_of(objective, batch).detach())
     assert found == pytest.approx(by_codes + weight * by_vectors, rel=1e-4)
 
 
 @pytest.mark.parametrize("rows", [1, 7, 90, 1000])
-def test_the_whole_corpus_a_block_at_a_time_is_the_whole_corpus(shop, sides, batch, rows, monkeypatch):
+def test_the_whole_corpus_a_block_at_a_time_is_the_whole_corpus(run, sides, batch, rows, monkeypatch):
     """Loss and gradient as with all documents decoded and all scores there at once; never more than a block of them."""
     seen, real = [], whole.decode
 
@@ -163,7 +157,7 @@ def test_the_whole_corpus_a_block_at_a_time_is_the_whole_corpus(shop, sides, bat
     monkeypatch.setattr(whole, "decode", decode)
     found = []
     for pool in (100_000, 0):
-        objective = unified(shop, sides, pool=pool)
+        objective = unified(run, sides, pool=pool)
         loss = loss_of(objective, batch)
         loss.backward()
         found.append((loss.detach(), objective.encoder.directions.grad))
@@ -174,14 +168,14 @@ def test_the_whole_corpus_a_block_at_a_time_is_the_whole_corpus(shop, sides, bat
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_unification_on_parts_of_the_corpus(shop, sides, batch, seed):
+def test_unification_on_parts_of_the_corpus(run, sides, batch, seed):
     """A query's own candidates count once, whether or not they are among the shared documents too."""
     queries, _ = sides
-    objective = unified(shop, sides, others=40, pool=50)
-    fixed, own = objective.fixed, own_positives(shop)
+    objective = unified(run, sides, others=40, pool=50)
+    fixed, own = objective.fixed, own_positives(run)
     random = np.random.default_rng(seed)
     pool, others = set(random.integers(90, size=50).tolist()), set(random.integers(90, size=40).tolist())
-    by_codes = naive(20 * fixed.codebooks.scores(queries, fixed.codes), *arguments(shop, batch, pool))
+    by_codes = naive(20 * fixed.codebooks.scores(queries, fixed.codes), *arguments(run, batch, pool))
     by_vectors = []
     scores = 20 * queries @ fixed.vectors.T.astype(np.float32)
     for query, positive in zip(batch.queries.tolist(), batch.positives.tolist(), strict=True):
@@ -191,14 +185,14 @@ def test_unification_on_parts_of_the_corpus(shop, sides, batch, seed):
     assert found == pytest.approx(by_codes + np.mean(by_vectors), rel=1e-4)
 
 
-def test_only_some_of_a_querys_own_candidates_are_looked_at_in_a_step(shop, sides, batch):
-    objective = unified(shop, sides, own=3, others=1)
+def test_only_some_of_a_querys_own_candidates_are_looked_at_in_a_step(run, sides, batch):
+    objective = unified(run, sides, own=3, others=1)
     given = objective.prepare(batch, np.random.default_rng(0)).given
     assert given.own.shape == (len(batch.queries), 3)
 
 
-def test_unification_learns_the_query_encoder_only(shop, sides):
-    objective = unified(shop, sides)
+def test_unification_learns_the_query_encoder_only(run, sides):
+    objective = unified(run, sides)
     (group,) = objective.groups(0.1, 0.0)
     assert {id(value) for value in group["params"]} == {id(value) for value in objective.encoder.parameters()}
     assert set(objective.state_dict()) == {f"encoder.{name}" for name in objective.encoder.state_dict()}

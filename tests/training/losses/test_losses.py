@@ -13,39 +13,45 @@ from bidr.models.corpus_encoding import encode_rows
 from bidr.models.trainable_quantizer import Quantizer, uniform
 from bidr.quantization import Codebooks
 from bidr.quantization.ivf_assignment import Lists, coarse_lists, visited
-from bidr.training.losses.full_corpus_infonce import whole_contrast
-from bidr.training.losses.infonce import Taught, contrast, divergence, info_nce, own_nce
-from bidr.training.losses.jpq import LiveCodes
-from bidr.training.losses.objectives import Matching, Quantized
-from bidr.training.losses.query_unification import FixedDocuments, Unified
+from bidr.training.losses.full_corpus_infonce import make_full_corpus_contrast
+from bidr.training.losses.infonce import (
+    TeacherScores,
+    hard_negative_infonce,
+    infonce,
+    make_contrast,
+    ranking_divergence,
+)
+from bidr.training.losses.jpq import JpqObjective
+from bidr.training.losses.objectives import DenseObjective, QuantizedObjective
+from bidr.training.losses.query_unification import FixedDocuments, UnifyObjective
 from bidr.training.losses.teacher import PairTeacher, VectorTeacher
-from bidr.training.negatives.false_negatives import Judged, judged_by_vectors, without_doubtful
-from bidr.training.negatives.samplers import Batch, RandomBatches
-from bidr.training.run import Workshop
+from bidr.training.negatives.false_negatives import JudgeScores, drop_false_negatives, score_by_vectors
+from bidr.training.negatives.samplers import Batch, RandomSampler
+from bidr.training.run import TrainingRun
 
 
 @pytest.fixture(scope="module")
-def shop(tmp_path_factory):
-    return Workshop(dataset(), CONFIG, tmp_path_factory.mktemp("shop") / "work")
+def run(tmp_path_factory):
+    return TrainingRun(dataset(), CONFIG, tmp_path_factory.mktemp("run") / "work")
 
 
 @pytest.fixture(scope="module")
-def sides(shop):
+def sides(run):
     """All vectors of queries and documents by the untrained encoder."""
-    encoder = shop.backbone()
-    return encode_rows(encoder, shop.material.train.tokens), encode_rows(encoder, shop.material.documents)
+    encoder = run.load_backbone()
+    return encode_rows(encoder, run.data.train.tokens), encode_rows(encoder, run.data.documents)
 
 
-def pool_of(shop, sides, depth=12):
+def pool_of(run, sides, depth=12):
     queries, documents = sides
-    return remove_positives(np.argsort(-queries @ documents.T, axis=1)[:, :depth], shop.material.train.pairs)
+    return remove_positives(np.argsort(-queries @ documents.T, axis=1)[:, :depth], run.data.train.pairs)
 
 
 @pytest.fixture(scope="module")
-def batch(shop, sides):
+def batch(run, sides):
     """Ten queries with three mined negatives each."""
-    pairs, documents = shop.material.train.pairs, len(shop.material.documents)
-    return RandomBatches(pairs, documents, 10, 0, pool_of(shop, sides), each=3).plan(0).batch(0)
+    pairs, documents = run.data.train.pairs, len(run.data.documents)
+    return RandomSampler(pairs, documents, 10, 0, pool_of(run, sides), each=3).plan(0).batch(0)
 
 
 def terms_of(objective, batch, seed=0):
@@ -53,8 +59,8 @@ def terms_of(objective, batch, seed=0):
     return {name: float(value.detach()) for name, value in found.items()}
 
 
-def own(shop, query):
-    return set(shop.material.train.pairs.get_rows(query).tolist())
+def own(run, query):
+    return set(run.data.train.pairs.get_rows(query).tolist())
 
 
 def entropy(scores, positive):
@@ -65,16 +71,16 @@ def entropy(scores, positive):
 # negatives
 
 
-def test_several_negatives_each_come_from_the_querys_own_pool(shop, sides, batch):
-    pool = pool_of(shop, sides)
+def test_several_negatives_each_come_from_the_querys_own_pool(run, sides, batch):
+    pool = pool_of(run, sides)
     assert batch.negatives.shape == (10, 3)
     assert all(set(row) <= set(pool[query]) for query, row in zip(batch.queries, batch.negatives, strict=True))
     assert len(np.unique(batch.negatives)) > 10
 
 
-def test_alone_is_the_positive_against_the_querys_own_negatives_and_nothing_else(shop, sides, batch):
+def test_alone_is_the_positive_against_the_querys_own_negatives_and_nothing_else(run, sides, batch):
     queries, documents = sides
-    objective = Matching(shop.backbone(), shop.material.documents, shop.material.train, 20.0, alone=True)
+    objective = DenseObjective(run.load_backbone(), run.data.documents, run.data.train, 20.0, alone=True)
     scores = 20 * queries @ documents.T
     expected = [
         entropy(scores[query, [positive, *negatives]], scores[query, positive])
@@ -85,9 +91,9 @@ def test_alone_is_the_positive_against_the_querys_own_negatives_and_nothing_else
 
 def test_alone_what_others_brought_gets_no_gradient():
     batch = Batch(np.array([0, 1]), np.array([0, 1]), np.array([2, 3]))
-    compared = contrast(batch, Positives(np.array([0, 1, 2]), np.array([0, 1])))
+    compared = make_contrast(batch, Positives(np.array([0, 1, 2]), np.array([0, 1])))
     scores = torch.randn(2, 4, requires_grad=True)
-    own_nce(scores, compared).backward()
+    hard_negative_infonce(scores, compared).backward()
     assert ((scores.grad != 0) == torch.tensor([[1, 0, 1, 0], [0, 1, 0, 1]]).bool()).all()
 
 
@@ -101,7 +107,7 @@ def test_a_live_margin_hides_what_scores_above_the_positive_minus_it(seed, margi
         kept = [place for place in range(6) if place == target or row[place] <= row[target] - margin]
         expected.append(entropy(row[kept], row[target]))
     nobody = (np.empty(0, dtype=np.int64),) * 2
-    found = float(info_nce(torch.from_numpy(scores), targets, nobody, margin))
+    found = float(infonce(torch.from_numpy(scores), targets, nobody, margin))
     assert found == pytest.approx(np.mean(expected))
 
 
@@ -112,7 +118,7 @@ def test_what_is_kept_never_scores_above_the_margin_and_what_goes_does(seed, mar
     queries, documents = random.standard_normal((5, 3)), random.standard_normal((20, 3))
     pairs = Positives(np.array([0, 1, 3, 4, 5, 6]), random.permutation(20)[:6])
     found = remove_positives(np.argsort(-queries @ documents.T, axis=1)[:, :9], pairs)
-    kept = without_doubtful(found, judged_by_vectors(found, pairs, queries, documents), pairs, margin)
+    kept = drop_false_negatives(found, score_by_vectors(found, pairs, queries, documents), pairs, margin)
     scores = queries @ documents.T
     for query in range(5):
         limit = scores[query, pairs.get_rows(query)].min() - margin
@@ -122,24 +128,26 @@ def test_what_is_kept_never_scores_above_the_margin_and_what_goes_does(seed, mar
 
 def test_what_a_judge_did_not_score_is_not_kept():
     pairs = Positives(np.array([0, 1, 2]), np.array([7, 8]))
-    judged = Judged(np.array([[0.1, np.nan], [0.1, 0.2]], dtype=np.float32), np.array([0.5, np.nan], dtype=np.float32))
-    assert without_doubtful(np.array([[1, 2], [3, 4]]), judged, pairs, 0.0).tolist() == [[1, -1], [-1, -1]]
+    judged = JudgeScores(
+        np.array([[0.1, np.nan], [0.1, 0.2]], dtype=np.float32), np.array([0.5, np.nan], dtype=np.float32)
+    )
+    assert drop_false_negatives(np.array([[1, 2], [3, 4]]), judged, pairs, 0.0).tolist() == [[1, -1], [-1, -1]]
 
 
 # codes
 
 
-def quantized(shop, **options) -> Quantized:
-    encoder = shop.backbone()
-    quantizer = Quantizer(shop.fit_codebooks(encoder), 0.01, options.pop("assignment", "nearest"))
+def quantized(run, **options) -> QuantizedObjective:
+    encoder = run.load_backbone()
+    quantizer = Quantizer(run.fit_codebooks(encoder), 0.01, options.pop("assignment", "nearest"))
     settings = {"kind": "joint", "codebook_rate": 1.0, **options}
-    return Quantized(encoder, quantizer, shop.material.documents, shop.material.train, 20.0, **settings)
+    return QuantizedObjective(encoder, quantizer, run.data.documents, run.data.train, 20.0, **settings)
 
 
-def test_dpq_is_matching_of_the_vectors_and_reconstruction(shop, sides, batch):
-    objective = quantized(shop, kind="dpq", reconstruction=0.7)
+def test_dpq_is_matching_of_the_vectors_and_reconstruction(run, sides, batch):
+    objective = quantized(run, kind="dpq", reconstruction=0.7)
     found = terms_of(objective, batch)
-    plain = Matching(shop.backbone(), shop.material.documents, shop.material.train, 20.0)
+    plain = DenseObjective(run.load_backbone(), run.data.documents, run.data.train, 20.0)
     books = objective.codebooks()
     seen = sides[1][np.unique(np.concatenate([batch.positives, batch.negatives.ravel()]))]
     errors = np.square(books.rotate(seen) - books.decode(books.encode(seen))).sum(axis=1)
@@ -147,8 +155,8 @@ def test_dpq_is_matching_of_the_vectors_and_reconstruction(shop, sides, batch):
     assert found == {"dense": pytest.approx(terms_of(plain, batch)["dense"]), "reconstruction": found["reconstruction"]}
 
 
-def test_reconstruction_moves_vectors_and_codewords_towards_each_other(shop):
-    objective = quantized(shop)
+def test_reconstruction_moves_vectors_and_codewords_towards_each_other(run):
+    objective = quantized(run)
     vectors = torch.randn(50, 16, requires_grad=True)
     before = objective.quantizer.error(vectors)
     before.backward()
@@ -175,8 +183,8 @@ def test_a_uniform_choice_uses_all_codewords_equally(count, words):
     assert chosen.double().std(1).max() < 0.5 * nearest.double().std(1).min()
 
 
-def test_a_uniform_choice_is_made_while_learning_only(shop, sides):
-    objective = quantized(shop, assignment="uniform")
+def test_a_uniform_choice_is_made_while_learning_only(run, sides):
+    objective = quantized(run, assignment="uniform")
     vectors, books = torch.from_numpy(sides[1]), objective.codebooks()
     plain = torch.from_numpy(books.decode(books.encode(sides[1])))
     objective.train()
@@ -198,13 +206,15 @@ def test_divergence_is_that_of_the_two_softmaxes_over_what_the_teacher_scored():
         p = np.exp(said[known]) / np.exp(said[known]).sum()
         q = np.exp(row[where[known]]) / np.exp(row[where[known]]).sum()
         expected.append((p * np.log(p / q)).sum())
-    assert float(divergence(scores, Taught(places, wanted))) == pytest.approx(np.mean(expected), rel=1e-4)
-    assert float(divergence(scores, Taught(None, scores.numpy()))) == pytest.approx(0, abs=1e-6)
+    assert float(ranking_divergence(scores, TeacherScores(places, wanted))) == pytest.approx(
+        np.mean(expected), rel=1e-4
+    )
+    assert float(ranking_divergence(scores, TeacherScores(None, scores.numpy()))) == pytest.approx(0, abs=1e-6)
 
 
-def test_codes_are_taught_by_the_scores_of_vectors_over_the_batchs_documents(shop, sides, batch):
+def test_codes_are_taught_by_the_scores_of_vectors_over_the_batchs_documents(run, sides, batch):
     queries, documents = sides
-    objective = quantized(shop, teacher=VectorTeacher(queries, documents, 20.0), taught_weight=0.5)
+    objective = quantized(run, teacher=VectorTeacher(queries, documents, 20.0), taught_weight=0.5)
     found, books = terms_of(objective, batch), objective.codebooks()
     seen = np.unique(np.concatenate([batch.positives, batch.negatives.ravel()]))
     teacher = torch.from_numpy(20 * queries[batch.queries] @ documents[seen].T).log_softmax(1)
@@ -214,20 +224,22 @@ def test_codes_are_taught_by_the_scores_of_vectors_over_the_batchs_documents(sho
     assert set(found) == {"codes", "dense", "taught"}
 
 
-def test_a_pair_teacher_says_what_it_scored_of_the_positive_and_the_querys_own_negatives(shop, sides, batch):
-    pairs, pool = shop.material.train.pairs, pool_of(shop, sides)
-    table = np.random.default_rng(1).standard_normal((len(pairs), len(shop.material.documents))).astype(np.float32)
+def test_a_pair_teacher_says_what_it_scored_of_the_positive_and_the_querys_own_negatives(run, sides, batch):
+    pairs, pool = run.data.train.pairs, pool_of(run, sides)
+    table = np.random.default_rng(1).standard_normal((len(pairs), len(run.data.documents))).astype(np.float32)
     places, rows = pairs.list_edges(np.arange(len(pairs)))
-    judged = Judged(np.where(pool >= 0, np.take_along_axis(table, np.maximum(pool, 0), 1), np.nan), table[places, rows])
+    judged = JudgeScores(
+        np.where(pool >= 0, np.take_along_axis(table, np.maximum(pool, 0), 1), np.nan), table[places, rows]
+    )
     strange = batch._replace(negatives=np.concatenate([batch.negatives[:, :2], batch.positives[::-1, None]], axis=1))
     for each in (batch, strange):
-        compared = contrast(each, pairs)
+        compared = make_contrast(each, pairs)
         found = PairTeacher(pool, judged, pairs, 2.0)(each, compared)
         meant = np.concatenate([each.positives[:, None], each.negatives], axis=1)
         assert np.array_equal(compared.documents[found.places], meant)
         scored = np.array(
             [
-                [row in {*pool[query], *own(shop, query)} for row in line]
+                [row in {*pool[query], *own(run, query)} for row in line]
                 for query, line in zip(each.queries, meant, strict=True)
             ]
         )
@@ -242,17 +254,17 @@ def test_a_pair_teacher_says_what_it_scored_of_the_positive_and_the_querys_own_n
 
 
 @pytest.fixture
-def live(shop, sides):
+def live(run, sides):
     documents = sides[1]
-    encoder = shop.backbone()
-    books = shop.fit_codebooks(encoder)
+    encoder = run.load_backbone()
+    books = run.fit_codebooks(encoder)
     codes = books.encode(documents)
-    fixed = FixedDocuments(books, codes, documents.astype(np.float16), pool_of(shop, sides))
+    fixed = FixedDocuments(books, codes, documents.astype(np.float16), pool_of(run, sides))
     options = {"pool": 100_000, "own": 4, "others": 20, "dense_weight": 1.0}
-    return lambda top: LiveCodes(encoder, fixed, shop.material.train, 20.0, **options, top=top, codebook_rate=3.0)
+    return lambda top: JpqObjective(encoder, fixed, run.data.train, 20.0, **options, top=top, codebook_rate=3.0)
 
 
-def test_live_negatives_are_what_the_codes_rank_highest_now(shop, sides, batch, live, monkeypatch):
+def test_live_negatives_are_what_the_codes_rank_highest_now(run, sides, batch, live, monkeypatch):
     objective = live(7)
     with torch.no_grad():
         objective._centroids += 0.1 * torch.randn_like(objective._centroids)
@@ -260,13 +272,13 @@ def test_live_negatives_are_what_the_codes_rank_highest_now(shop, sides, batch, 
     scores = 20 * books.scores(sides[0], objective.fixed.codes)
     expected, highest = [], []
     for query, positive in zip(batch.queries.tolist(), batch.positives.tolist(), strict=True):
-        order = [row for row in np.argsort(-scores[query]).tolist() if row not in own(shop, query)][:7]
+        order = [row for row in np.argsort(-scores[query]).tolist() if row not in own(run, query)][:7]
         expected.append(entropy(scores[query, [positive, *order]], scores[query, positive]))
         highest.append(scores[query, order])
     for at_once in (65_536, 20):
         monkeypatch.setattr("bidr.training.losses.jpq.DOCUMENTS_AT_ONCE", at_once)
         rotated = torch.from_numpy(books.rotate(sides[0][batch.queries]))
-        rows = objective.highest(rotated, whole_contrast(batch, shop.material.train.pairs)).numpy()
+        rows = objective.highest(rotated, make_full_corpus_contrast(batch, run.data.train.pairs)).numpy()
         assert np.allclose(scores[batch.queries[:, None], rows], highest, atol=1e-3)
         assert terms_of(objective, batch)["codes"] == pytest.approx(np.mean(expected), rel=1e-4)
 
@@ -290,33 +302,33 @@ def test_live_codewords_learn_and_new_documents_still_choose_by_the_old_ones(sid
 # vectors that may be cut off
 
 
-def test_the_loss_is_taken_at_each_prefix_brought_back_to_length_one(shop, sides, batch):
+def test_the_loss_is_taken_at_each_prefix_brought_back_to_length_one(run, sides, batch):
     queries, documents = (torch.from_numpy(side) for side in sides)
-    objective = Matching(shop.backbone(), shop.material.documents, shop.material.train, 20.0, prefixes=(4, 8))
+    objective = DenseObjective(run.load_backbone(), run.data.documents, run.data.train, 20.0, prefixes=(4, 8))
     found = terms_of(objective, batch)
-    compared = contrast(batch, shop.material.train.pairs)
+    compared = make_contrast(batch, run.data.train.pairs)
     for dim in (4, 8):
         cut = [functional.normalize(side[:, :dim], dim=1) for side in (queries, documents)]
         scores = 20 * cut[0][batch.queries] @ cut[1][compared.documents].T
         assert found[f"first {dim}"] == pytest.approx(
-            float(info_nce(scores, compared.targets, compared.hidden)), rel=1e-4
+            float(infonce(scores, compared.targets, compared.hidden)), rel=1e-4
         )
 
 
 # coarse lists
 
 
-def test_lists_learn_to_be_near_to_the_queries_whose_answers_they_hold(shop, sides, batch):
+def test_lists_learn_to_be_near_to_the_queries_whose_answers_they_hold(run, sides, batch):
     queries, documents = sides
-    encoder = shop.backbone()
-    books = shop.fit_codebooks(encoder)
+    encoder = run.load_backbone()
+    books = run.fit_codebooks(encoder)
     codes = books.encode(documents)
     lists = coarse_lists(books, codes, 9)
     near = np.square(books.decode(codes)[:, None] - lists.centroids[None]).sum(axis=2).argmin(axis=1)
     assert np.array_equal(lists.of, near)
-    fixed = FixedDocuments(books, codes, documents.astype(np.float16), pool_of(shop, sides))
+    fixed = FixedDocuments(books, codes, documents.astype(np.float16), pool_of(run, sides))
     options = {"pool": 100_000, "own": 4, "others": 20, "dense_weight": 1.0}
-    objective = Unified(encoder, fixed, shop.material.train, 20.0, **options, lists=lists, codebook_rate=3.0)
+    objective = UnifyObjective(encoder, fixed, run.data.train, 20.0, **options, lists=lists, codebook_rate=3.0)
     scores = 20 * books.rotate(queries[batch.queries]) @ lists.centroids.T
     expected = [entropy(row, row[lists.of[positive]]) for row, positive in zip(scores, batch.positives, strict=True)]
     assert terms_of(objective, batch)["lists"] == pytest.approx(np.mean(expected), rel=1e-4)

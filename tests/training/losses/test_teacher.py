@@ -11,7 +11,7 @@ from bidr.errors import DataError, ModelError
 from bidr.training import mining, stages
 from bidr.training.losses import teacher
 from bidr.training.presets import with_recipe
-from bidr.training.run import Workshop
+from bidr.training.run import TrainingRun
 
 DEPTH = 6
 
@@ -39,48 +39,48 @@ def cross_encoder(tmp_path_factory):
     return folder
 
 
-def shop_of(folder, name, taught_by, **distil) -> Workshop:
+def shop_of(folder, name, taught_by, **distil) -> TrainingRun:
     config = replace(CONFIG, distil=replace(CONFIG.distil, teacher=str(taught_by), depth=DEPTH, **distil))
-    return Workshop(dataset(), with_recipe(config, name), folder)
+    return TrainingRun(dataset(), with_recipe(config, name), folder)
 
 
 def test_a_cross_encoder_scores_positives_and_mined_documents_once(cross_encoder, tmp_path, monkeypatch):
     from sentence_transformers import CrossEncoder
 
-    shop = shop_of(tmp_path / "work", "bidr-taught", cross_encoder)
-    mined = mining.neighbours(shop, stages.warmup(shop), "neighbours")
-    pool, judged = teacher.teacher_pool(shop, mined, "neighbours")
+    run = shop_of(tmp_path / "work", "bidr-taught", cross_encoder)
+    mined = mining.mine_nearest_documents(run, stages.train_warmup(run), "neighbours")
+    pool, judged = teacher.score_teacher_pool(run, mined, "neighbours")
     assert np.array_equal(pool, mined[:, :DEPTH])
-    texts, model = [document.text for document in shop.dataset.corpus], CrossEncoder(str(cross_encoder), device="cpu")
-    pairs = shop.material.train.pairs
+    texts, model = [document.text for document in run.dataset.corpus], CrossEncoder(str(cross_encoder), device="cpu")
+    pairs = run.data.train.pairs
     for query in (0, 17, 40):
-        asked = shop.material.train.texts[query]
+        asked = run.data.train.texts[query]
         rows = [row for row in [*pool[query].tolist(), *pairs.get_rows(query).tolist()] if row >= 0]
         expected = model.predict([(asked, texts[row]) for row in rows], activation_fn=torch.nn.Identity())
         own = judged.positives[pairs.starts[query] : pairs.starts[query + 1]]
         found = [*judged.found[query][pool[query] >= 0], *own]
         assert np.allclose(found, expected, atol=1e-4)
         assert np.std(found) > 1e-3
-    monkeypatch.setattr(teacher, "_cross_encode", lambda *given: pytest.fail("scored again"))
-    again = teacher.teacher_pool(shop, mined, "neighbours")[1]
+    monkeypatch.setattr(teacher, "_score_with_cross_encoder", lambda *given: pytest.fail("scored again"))
+    again = teacher.score_teacher_pool(run, mined, "neighbours")[1]
     assert np.array_equal(again.found, judged.found, equal_nan=True)
 
 
 @pytest.mark.parametrize("name", ["bidr-taught", "bidr-taught-filter"])
 def test_recipes_that_need_a_cross_encoder_run_with_one(cross_encoder, tmp_path, name):
-    shop = shop_of(tmp_path / "work", name, cross_encoder)
-    side = stages.sparse(shop)
-    found = mining.train_candidates(shop, side)
+    run = shop_of(tmp_path / "work", name, cross_encoder)
+    side = stages.train_sparse(run)
+    found = mining.mine_train_candidates(run, side)
     assert found.shape[1] == (DEPTH if name == "bidr-taught-filter" else CONFIG.dense.depth)
 
 
 def test_what_a_teacher_likes_better_than_the_positive_is_no_negative(cross_encoder, tmp_path):
-    shop = shop_of(tmp_path / "work", "bidr-taught-filter", cross_encoder)
-    kept = mining.neighbours(shop, stages.warmup(shop), "neighbours")
-    scores = np.load(shop.folder / "mined" / "neighbours-taught.npy")
+    run = shop_of(tmp_path / "work", "bidr-taught-filter", cross_encoder)
+    kept = mining.mine_nearest_documents(run, stages.train_warmup(run), "neighbours")
+    scores = np.load(run.folder / "mined" / "neighbours-taught.npy")
     plain = shop_of(tmp_path / "plain", "bidr", cross_encoder)
-    mined = mining.neighbours(plain, stages.warmup(plain), "neighbours")[:, :DEPTH]
-    judged, pairs = scores[: mined.size].reshape(mined.shape), shop.material.train.pairs
+    mined = mining.mine_nearest_documents(plain, stages.train_warmup(plain), "neighbours")[:, :DEPTH]
+    judged, pairs = scores[: mined.size].reshape(mined.shape), run.data.train.pairs
     dropped = 0
     for query in range(len(pairs)):
         lowest = scores[mined.size :][pairs.starts[query] : pairs.starts[query + 1]].min()
@@ -94,11 +94,11 @@ def test_a_file_of_scores_brings_its_own_documents(tmp_path):
     path = tmp_path / "scores.tsv"
     answer = next(iter(dataset().split("train").qrels["q3"]))
     path.write_text(f"query-id\tcorpus-id\tscore\nq3\td5\t1.5\nq3\t{answer}\t4\nq3\td7\t-2\nq60\td1\t9\n")
-    shop = shop_of(tmp_path / "work", "bidr-taught", path)
-    pool, judged = teacher.teacher_pool(shop, np.empty((0, 0), dtype=np.int64), "unused")
+    run = shop_of(tmp_path / "work", "bidr-taught", path)
+    pool, judged = teacher.score_teacher_pool(run, np.empty((0, 0), dtype=np.int64), "unused")
     assert pool[3].tolist() == [5, 7, -1, -1, -1, -1]
     assert judged.found[3, :2].tolist() == [1.5, -2]
-    assert judged.positives[shop.material.train.pairs.starts[3]] == 4
+    assert judged.positives[run.data.train.pairs.starts[3]] == 4
     assert np.isnan(judged.positives).sum() == len(judged.positives) - 1
     assert (np.delete(pool, 3, axis=0) == -1).all()
 
@@ -108,11 +108,11 @@ def test_a_file_of_scores_filters_by_its_own_documents(tmp_path):
     qrels = dataset().split("train").qrels
     answers = {query: next(iter(qrels[query])) for query in ("q3", "q4")}
     path.write_text(f"q3\td5\t1.5\nq3\t{answers['q3']}\t1\nq3\td7\t-2\nq4\td5\t-9\n")
-    shop = shop_of(tmp_path / "work", "bidr-taught-filter", path)
-    kept = mining.train_candidates(shop, stages.sparse(shop))
+    run = shop_of(tmp_path / "work", "bidr-taught-filter", path)
+    kept = mining.mine_train_candidates(run, stages.train_sparse(run))
     assert kept[3].tolist() == [7, -1, -1, -1, -1, -1]  # d5 is better than the answer
     assert (np.delete(kept, 3, axis=0) == -1).all()  # q4's answer has no score: nothing is sure
-    stages.dense(shop, "random-walk")
+    stages.train_dense(run, "random-walk")
 
 
 @pytest.mark.parametrize(
@@ -121,13 +121,13 @@ def test_a_file_of_scores_filters_by_its_own_documents(tmp_path):
 )
 def test_a_file_that_is_none_is_refused(tmp_path, text, told):
     (tmp_path / "scores.tsv").write_text(text)
-    shop = shop_of(tmp_path / "work", "bidr-taught", tmp_path / "scores.tsv")
+    run = shop_of(tmp_path / "work", "bidr-taught", tmp_path / "scores.tsv")
     with pytest.raises(DataError, match=told):
-        teacher.teacher_pool(shop, np.empty((0, 0), dtype=np.int64), "unused")
+        teacher.score_teacher_pool(run, np.empty((0, 0), dtype=np.int64), "unused")
 
 
 def test_a_folder_that_is_no_cross_encoder_is_refused(tmp_path):
     (tmp_path / "empty").mkdir()
-    shop = shop_of(tmp_path / "work", "bidr-taught", tmp_path / "empty")
+    run = shop_of(tmp_path / "work", "bidr-taught", tmp_path / "empty")
     with pytest.raises(ModelError, match=r"distil\.teacher"):
-        stages.sparse(shop)
+        stages.train_sparse(run)

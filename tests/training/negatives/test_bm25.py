@@ -5,7 +5,7 @@ from sample_graphs import pairs_of
 from bidr.data.positives import remove_positives
 from bidr.training.negatives import bm25
 from bidr.training.negatives.bm25 import Bm25
-from bidr.training.negatives.samplers import RandomBatches
+from bidr.training.negatives.samplers import RandomSampler
 
 TEXTS = [
     "The night watch was painted by Rembrandt",
@@ -58,7 +58,7 @@ def test_a_query_that_shares_no_word_with_anything_still_gets_a_negative(index):
     assert (pool[:2] == -1).all()
     seen = {0: set(), 1: set(), 2: set()}
     for epoch in range(40):
-        plan = RandomBatches(pairs, len(TEXTS), 2, 0, pool).plan(epoch)
+        plan = RandomSampler(pairs, len(TEXTS), 2, 0, pool).plan(epoch)
         for query, negative in zip(plan.queries.tolist(), plan.negatives.tolist(), strict=True):
             seen[query].add(negative)
     assert seen == {0: {1, 2, 3, 4}, 1: {0, 1, 3, 4}, 2: {4}}

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from sample_graphs import Found, large_corpus, searches
 
 from bidr.data.positives import remove_positives
-from bidr.training.mining import locality_of
+from bidr.training.mining import describe_locality
 from bidr.training.negatives import graph_sampling_kernels as walks
 from bidr.training.negatives.proximity_graph import build_graph
-from bidr.training.negatives.samplers import LocalBatches, Plan, RandomBatches, Sampler, locality
+from bidr.training.negatives.samplers import EpochPlan, LocalitySampler, RandomSampler, Sampler, measure_locality
 
 LOCAL = ["random-walk", "snowball"]
 STRATEGIES = ["in-batch", "mined", *LOCAL]
@@ -20,12 +20,12 @@ STRATEGIES = ["in-batch", "mined", *LOCAL]
 def make(strategy: str, found: Found, size: int, seed: int = 0, hops: int | None = None) -> Sampler:
     if strategy in LOCAL:
         graph = build_graph(found.rows, found.pairs, found.documents, backward=(0, hops or 200))
-        return LocalBatches(graph, found.pairs, size, seed, strategy, hops)
+        return LocalitySampler(graph, found.pairs, size, seed, strategy, hops)
     pool = remove_positives(found.rows, found.pairs) if strategy == "mined" else None
-    return RandomBatches(found.pairs, found.documents, size, seed, pool)
+    return RandomSampler(found.pairs, found.documents, size, seed, pool)
 
 
-def same(one: Plan, other: Plan) -> bool:
+def same(one: EpochPlan, other: EpochPlan) -> bool:
     return all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
 
 
@@ -105,7 +105,7 @@ def large():
     return large_corpus(8_000, 100_000, 200, noise=0.05)
 
 
-def others_share(plan: Plan, found: Found) -> float:
+def others_share(plan: EpochPlan, found: Found) -> float:
     """How likely a document that is in the batch for another query is one of a query's candidates; naively."""
     shares = []
     for step in range(plan.steps // 4):
@@ -120,11 +120,11 @@ def others_share(plan: Plan, found: Found) -> float:
 @pytest.mark.parametrize("hops", [None, 20])
 def test_local_batches_are_ten_times_as_local_as_random_ones(large, strategy, hops):
     graph, plan = large.graph, make(strategy, large, 64, hops=hops).plan(0)
-    shares = locality(plan, graph)
+    shares = measure_locality(plan, graph)
     quarter = len(shares) // 4
-    assert shares[:quarter].mean() >= 10 * locality(make("in-batch", large, 64).plan(0), graph).mean()
+    assert shares[:quarter].mean() >= 10 * measure_locality(make("in-batch", large, 64).plan(0), graph).mean()
     assert others_share(plan, large) >= 10 * others_share(make("mined", large, 64).plan(0), large)
-    logged = locality_of(plan, graph)
+    logged = describe_locality(plan, graph)
     assert logged["locality_first_quarter"] == shares[:quarter].mean()
     assert logged["locality_last_quarter"] == shares[-quarter:].mean()
     assert logged["locality_last_quarter"] < logged["locality_first_quarter"]
@@ -133,9 +133,9 @@ def test_local_batches_are_ten_times_as_local_as_random_ones(large, strategy, ho
 
 def test_locality_is_the_share_of_a_batchs_documents_among_the_candidates():
     found = Found([[5], [6], [7]], np.array([[0, 6, 7], [0, 1, -1], [3, 4, 8]]), 10)
-    plan = Plan(np.array([0, 1, 2]), np.array([5, 6, 7]), np.array([0, 0, 4]), 2)
+    plan = EpochPlan(np.array([0, 1, 2]), np.array([5, 6, 7]), np.array([0, 0, 4]), 2)
     # first batch: documents 0, 5, 6; query 0 has 0 and 6 among its candidates, query 1 has 0
-    assert locality(plan, found.graph).tolist() == [3 / 6, 1 / 2]
+    assert measure_locality(plan, found.graph).tolist() == [3 / 6, 1 / 2]
 
 
 @pytest.mark.parametrize("strategy", LOCAL)
@@ -153,7 +153,7 @@ def test_a_document_that_every_query_brings_up_does_not_slow_the_plan(strategy):
 def test_without_the_compiler_the_plan_is_the_same(strategy, monkeypatch):
     found = large_corpus(300, 2_000, 10, depth=20)
     compiled = make(strategy, found, 32, hops=10).plan(0)
-    for name in ("_candidate", "_unvisited", "_bridge", "random_walk", "snowball"):
+    for name in ("_draw_candidate", "_draw_unvisited", "_choose_bridge", "sample_random_walk", "sample_snowball"):
         monkeypatch.setattr(walks, name, getattr(walks, name).py_func)
     assert same(compiled, make(strategy, found, 32, hops=10).plan(0))
 

@@ -15,7 +15,7 @@ INSTEAD = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class FrozenConfig:
+class CodesOnlyConfig:
     """Codes for vectors that already exist (`bidr train --vectors`); of the other settings only bytes_per_doc,
     codewords, candidates, seed, checkpoint_minutes and logs count there."""
 
@@ -58,7 +58,7 @@ class FrozenConfig:
     """How often the held-out questions are measured."""
 
 
-def refuse_of_texts(given: Iterable[str], device: str) -> None:
+def refuse_text_settings(given: Iterable[str], device: str) -> None:
     """Names of settings that would do nothing to vectors that stay as they are, which are learned from on a CPU."""
     for name in given:
         if name in INSTEAD or not (name in COUNT or name.startswith("frozen.")):

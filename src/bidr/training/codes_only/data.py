@@ -7,8 +7,8 @@ import numpy.typing as npt
 
 from bidr.data.vector_source import VectorSource
 from bidr.quantization.exact_search import top_k
-from bidr.training.codes_only.distillation import Lessons, Vectors
-from bidr.training.codes_only.pseudo_queries import borrow
+from bidr.training.codes_only.distillation import DistillationData, EncodedVectors
+from bidr.training.codes_only.pseudo_queries import make_pseudo_queries
 from bidr.training.config import TrainConfig
 from bidr.utils.array_types import Floats, Rows
 from bidr.utils.progress import say
@@ -22,14 +22,14 @@ LEAST_QUESTIONS = 5_000
 Labels = dict[int, list[int]]
 
 
-class Pair(NamedTuple):
+class SourceVectors(NamedTuple):
     """Documents and questions of one encoder, before any are drawn."""
 
     documents: VectorSource
     questions: VectorSource | None
 
 
-class Probe(NamedTuple):
+class HeldOutQuestions(NamedTuple):
     """Questions held out to choose on, what full vectors rank first for them, and their labelled rows."""
 
     questions: Floats
@@ -37,23 +37,23 @@ class Probe(NamedTuple):
     labelled: Rows
 
 
-class Prepared(NamedTuple):
+class PreparedDistillation(NamedTuple):
     """What is learned from and chosen on, in units in which vectors have length 1 on average."""
 
-    lessons: Lessons
-    probe: Probe
+    lessons: DistillationData
+    probe: HeldOutQuestions
     length: float
     """Of a document on average, before."""
 
 
-def prepare(
-    full: Pair,
+def prepare_distillation(
+    full: SourceVectors,
     labels: Labels,
     config: TrainConfig,
-    own: Pair | None = None,
+    own: SourceVectors | None = None,
     asked_for: Rows | None = None,
     device: str = "cpu",
-) -> Prepared:
+) -> PreparedDistillation:
     """Sample what is too much, rank the sample by full vectors, hold some questions out.
 
     own:       the vectors that codes are made of, where they are not those whose ranking is learned.
@@ -75,16 +75,18 @@ def prepare(
     # Of a handful of questions none can be spared: then stand-ins are held out.
     spared = np.arange(len(asked)) if len(asked) >= 10 else np.arange(len(asked), len(best))
     held = spared[random.permutation(len(spared))[: min(frozen.dev_questions, len(spared) // 10)]]
-    probe = Probe(coded.questions[held], best[held, :TOP], labelled[held])
+    probe = HeldOutQuestions(coded.questions[held], best[held, :TOP], labelled[held])
     learned = np.setdiff1d(np.arange(len(best)), held)
     drawn = [side._replace(questions=side.questions[learned]) for side in (ranked, coded)]
-    lessons = Lessons(drawn[0], drawn[1], best[learned], labelled[learned])
+    lessons = DistillationData(drawn[0], drawn[1], best[learned], labelled[learned])
     if asked_for is None:
         asked_for = np.array([row for found in labels.values() for row in found], dtype=np.int64)
-    return Prepared(_with_borrowed(lessons, np.isin(rows, asked_for), config, device), probe, length)
+    return PreparedDistillation(_with_borrowed(lessons, np.isin(rows, asked_for), config, device), probe, length)
 
 
-def _with_borrowed(lessons: Lessons, asked_for: npt.NDArray[np.bool_], config: TrainConfig, device: str) -> Lessons:
+def _with_borrowed(
+    lessons: DistillationData, asked_for: npt.NDArray[np.bool_], config: TrainConfig, device: str
+) -> DistillationData:
     """And with questions for documents that nobody asked for."""
     frozen, labelled = config.frozen, lessons.labelled
     count = round(frozen.borrowed * np.count_nonzero((labelled >= 0).any(axis=1)))
@@ -92,23 +94,23 @@ def _with_borrowed(lessons: Lessons, asked_for: npt.NDArray[np.bool_], config: T
         return lessons
     borrowers = np.arange(len(asked_for)) if frozen.borrowers == "all" else np.flatnonzero(~asked_for)
     random = np.random.default_rng((config.seed, 3))
-    made = borrow(lessons.full, labelled, borrowers, count, random, device)
+    made = make_pseudo_queries(lessons.full, labelled, borrowers, count, random, device)
     full, own = (side._replace(questions=np.concatenate([side.questions, made.vectors(side)])) for side in lessons[:2])
     best = top_k(full.questions[len(labelled) :], full.documents, frozen.depth, device=device).rows
     none = np.full((count, labelled.shape[1]), -1)
-    return Lessons(full, own, np.concatenate([lessons.best, best]), np.concatenate([labelled, none]))
+    return DistillationData(full, own, np.concatenate([lessons.best, best]), np.concatenate([labelled, none]))
 
 
-def _drawn(pair: Pair, rows: Rows, asked: Rows, stand_ins: Rows) -> tuple[Vectors, float]:
+def _drawn(pair: SourceVectors, rows: Rows, asked: Rows, stand_ins: Rows) -> tuple[EncodedVectors, float]:
     """What was drawn, in units in which vectors have length 1 on average; a document's length before."""
     sample = pair.documents[rows]
     length = _mean_length(sample)
     sample /= length
     if pair.questions is None:
-        return Vectors(sample, sample[stand_ins]), length
+        return EncodedVectors(sample, sample[stand_ins]), length
     questions = pair.questions[asked]
     questions /= _mean_length(questions)
-    return Vectors(sample, np.concatenate([questions, sample[stand_ins]])), length
+    return EncodedVectors(sample, np.concatenate([questions, sample[stand_ins]])), length
 
 
 def _mean_length(vectors: Floats) -> float:

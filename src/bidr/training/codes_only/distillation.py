@@ -20,19 +20,19 @@ from bidr.training.engine.loop import MOST_SKIPPED, schedule
 from bidr.utils.array_types import Codes, Floats, Rows
 
 
-class Vectors(NamedTuple):
+class EncodedVectors(NamedTuple):
     """Documents and questions as one encoder says them."""
 
     documents: Floats
     questions: Floats
 
 
-class Lessons(NamedTuple):
+class DistillationData(NamedTuple):
     """What is learned from. Rows are of the documents."""
 
-    full: Vectors
+    full: EncodedVectors
     """Those whose ranking is learned."""
-    own: Vectors
+    own: EncodedVectors
     """Those that are coded and asked with: the same, or of an encoder that learned to follow the other."""
     best: Rows
     """For every question the rows that full vectors rank first."""
@@ -40,7 +40,7 @@ class Lessons(NamedTuple):
     """For every question its labelled rows, -1 where there are fewer; (questions, 0) without labels."""
 
 
-class DistilSettings(NamedTuple):
+class DistillationSettings(NamedTuple):
     """How it is learned."""
 
     steps: int
@@ -82,10 +82,10 @@ class CodesLearner(nn.Module):
         return self.additive._replace(codewords=words, query=query)
 
 
-class Distilling:
+class Distillation:
     """The learning while it runs. What can be resumed is exactly what `state` returns."""
 
-    def __init__(self, learner: CodesLearner, lessons: Lessons, settings: DistilSettings) -> None:
+    def __init__(self, learner: CodesLearner, lessons: DistillationData, settings: DistillationSettings) -> None:
         self.learner, self.settings = learner, settings
         self.device = learner.codewords.device
         self.best, self.labelled = (self._on_device(rows) for rows in (lessons.best, lessons.labelled))

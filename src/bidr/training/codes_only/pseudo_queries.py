@@ -9,20 +9,20 @@ from typing import NamedTuple
 import numpy as np
 
 from bidr.quantization.exact_search import top_k
-from bidr.training.codes_only.distillation import Vectors
+from bidr.training.codes_only.distillation import EncodedVectors
 from bidr.utils.array_types import Floats, Rows
 
 NEAR = 16
 
 
-class Borrowed(NamedTuple):
+class PseudoQueries(NamedTuple):
     """For every made question: the document it is for, the question it is made from, and that one's own answer."""
 
     documents: Rows
     questions: Rows
     owners: Rows
 
-    def vectors(self, given: Vectors) -> Floats:
+    def vectors(self, given: EncodedVectors) -> Floats:
         """The made questions, as long as those they are made from."""
         lent = given.questions[self.questions]
         made: Floats = given.documents[self.documents] + lent - given.documents[self.owners]
@@ -31,9 +31,9 @@ class Borrowed(NamedTuple):
         return made
 
 
-def borrow(
-    given: Vectors, labelled: Rows, borrowers: Rows, count: int, random: np.random.Generator, device: str = "cpu"
-) -> Borrowed:
+def make_pseudo_queries(
+    given: EncodedVectors, labelled: Rows, borrowers: Rows, count: int, random: np.random.Generator, device: str = "cpu"
+) -> PseudoQueries:
     """Draw so many documents of the borrowers (of all, where there are none), and for each a question near by.
 
     labelled: for every question its labelled rows, -1 where there are fewer; at least one question has some.
@@ -44,4 +44,4 @@ def borrow(
     unique, which = np.unique(documents, return_inverse=True)
     near = top_k(given.documents[unique], given.documents[owners], min(NEAR, len(owners)), device=device).rows
     chosen = near[which, random.integers(near.shape[1], size=count)]
-    return Borrowed(documents, lenders[chosen], owners[chosen])
+    return PseudoQueries(documents, lenders[chosen], owners[chosen])

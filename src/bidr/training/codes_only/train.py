@@ -17,11 +17,18 @@ from bidr.models.codes_only_model import FrozenModel, save_frozen
 from bidr.quantization.additive_quantizer import Additive, fit_additive
 from bidr.quantization.codeword_usage import usage
 from bidr.quantization.exact_search import top_k
-from bidr.training.codes_only.data import TOP, Labels, Pair, Prepared, Probe, prepare
-from bidr.training.codes_only.distillation import CodesLearner, Distilling, DistilSettings, Lessons
+from bidr.training.codes_only.data import (
+    TOP,
+    HeldOutQuestions,
+    Labels,
+    PreparedDistillation,
+    SourceVectors,
+    prepare_distillation,
+)
+from bidr.training.codes_only.distillation import CodesLearner, Distillation, DistillationData, DistillationSettings
 from bidr.training.config import TrainConfig
 from bidr.training.engine import checkpoint
-from bidr.training.engine.logs import FolderLogs, Logs, check_tensorboard
+from bidr.training.engine.logs import FolderLogger, StageLogger, check_tensorboard
 from bidr.utils.array_types import Floats, Rows
 from bidr.utils.files import read_json, storage_errors, sync_file, sync_folder, write_json
 from bidr.utils.progress import say, show_progress
@@ -34,7 +41,7 @@ SPREAD_QUESTIONS, SPREAD_DOCUMENTS = 256, 4_096
 History = list[dict[str, Any]]
 
 
-def train_frozen(
+def train_codes_only(
     documents: VectorSource,
     questions: VectorSource | None,
     config: TrainConfig,
@@ -54,7 +61,7 @@ def train_frozen(
         forget(out / WORK)  # a run may have ended between the model and this
         return FrozenModel(out)
     started = time.monotonic()
-    prepared = prepare(Pair(documents, questions), labels or {}, config)
+    prepared = prepare_distillation(SourceVectors(documents, questions), labels or {}, config)
     work = out / WORK
     with storage_errors(out):
         work.mkdir(parents=True, exist_ok=True)
@@ -89,7 +96,7 @@ def forget(work: Path, *results: Path) -> None:
 
 
 def learn(
-    start: Additive, prepared: Prepared, config: TrainConfig, work: Path, device: str = "cpu"
+    start: Additive, prepared: PreparedDistillation, config: TrainConfig, work: Path, device: str = "cpu"
 ) -> tuple[Additive, History]:
     """Learn to the end, continuing from a checkpoint; the best of what was measured on the way, and its figures."""
     steps, path = config.frozen.steps, work / CHECKPOINT
@@ -101,10 +108,10 @@ def learn(
         run.restore(saved)
         say(f"frozen: resumed at step {run.distilling.step}")
     kept, begun = time.monotonic(), run.distilling.step
-    run.logs = FolderLogs(work, begun, len(run.history), config.logs)
+    run.logs = FolderLogger(work, begun, len(run.history), config.logs)
     with (
         closing(run.logs),
-        checkpoint.stop_signals() as stop,
+        checkpoint.catch_stop_signals() as stop,
         show_progress("learn codes", steps, initial=begun) as advance,
     ):
         run.measure()
@@ -126,12 +133,14 @@ def learn(
 class _Run:
     """Learning, with what was measured so far and the best codes by that."""
 
-    def __init__(self, start: Additive, prepared: Prepared, config: TrainConfig, device: str) -> None:
+    def __init__(self, start: Additive, prepared: PreparedDistillation, config: TrainConfig, device: str) -> None:
         self.probe, self.config, self.start = prepared.probe, config, start
         codes = start.encode(prepared.lessons.own.documents)
         self.learner, self.usage = CodesLearner(start, codes, device), usage(codes, start.words)
-        self.distilling = Distilling(self.learner, prepared.lessons, distil_settings(prepared.lessons, config))
-        self.best, self.history, self.logs = start, History(), Logs()
+        self.distilling = Distillation(
+            self.learner, prepared.lessons, make_distillation_settings(prepared.lessons, config)
+        )
+        self.best, self.history, self.logs = start, History(), StageLogger()
 
     def state(self) -> dict[str, Any]:
         best = {"codewords": torch.tensor(self.best.codewords), "query": torch.tensor(self.best.query)}
@@ -172,28 +181,28 @@ class _Run:
             self.best = self.learner.learned()
 
 
-def _measure(learner: CodesLearner, probe: Probe, config: TrainConfig) -> dict[str, float]:
+def _measure(learner: CodesLearner, probe: HeldOutQuestions, config: TrainConfig) -> dict[str, float]:
     """How many of the exact top 10, and of the labelled documents, are among the candidates of held-out questions."""
-    found = candidates_of(learner, probe.questions, config.candidates)
+    found = search_candidates(learner, probe.questions, config.candidates)
     wanted = {"exact_top_10": probe.best}
     # Labels alone can mislead: a model that was trained on them finds them all, however bad its codes are.
     if (probe.labelled >= 0).any() and config.frozen.label_weight:
         wanted["labelled"] = probe.labelled
-    figures = {name: share_found(found, rows) for name, rows in wanted.items()}
+    figures = {name: compute_found_share(found, rows) for name, rows in wanted.items()}
     if len(probe.questions):
         said = ", ".join(f"{name} {value:.4f}" for name, value in figures.items())
         say(f"held-out questions, share among {config.candidates} candidates: {said}")
-    return {**figures, "kept_by": float(np.mean([share_at_depths(found, rows) for rows in wanted.values()]))}
+    return {**figures, "kept_by": float(np.mean([compute_share_at_depths(found, rows) for rows in wanted.values()]))}
 
 
-def share_at_depths(found: Rows, wanted: Rows) -> float:
+def compute_share_at_depths(found: Rows, wanted: Rows) -> float:
     """Mean over ever fewer candidates, down to 10: among many, codes of many bytes all find all but a question or two,
     and chance would choose."""
     depths = [found.shape[1] >> half for half in range(found.shape[1].bit_length()) if found.shape[1] >> half >= TOP]
-    return float(np.mean([share_found(found[:, :depth], wanted) for depth in depths or [found.shape[1]]]))
+    return float(np.mean([compute_found_share(found[:, :depth], wanted) for depth in depths or [found.shape[1]]]))
 
 
-def candidates_of(learner: CodesLearner, questions: Floats, count: int) -> Rows:
+def search_candidates(learner: CodesLearner, questions: Floats, count: int) -> Rows:
     """Rows that the codes as they are now bring up."""
 
     class Decoded:
@@ -209,16 +218,16 @@ def candidates_of(learner: CodesLearner, questions: Floats, count: int) -> Rows:
     return top_k(learner.learned().adapt(questions), decoded, count, device=str(learner.places.device)).rows
 
 
-def share_found(found: Rows, wanted: Rows) -> float:
+def compute_found_share(found: Rows, wanted: Rows) -> float:
     """Share of the wanted rows (-1: none) that were found, mean over the questions that want any."""
     hits = [np.isin(want[want >= 0], got).mean() for got, want in zip(found, wanted, strict=True) if (want >= 0).any()]
     return float(np.mean(hits)) if hits else 0.0
 
 
-def distil_settings(lessons: Lessons, config: TrainConfig) -> DistilSettings:
+def make_distillation_settings(lessons: DistillationData, config: TrainConfig) -> DistillationSettings:
     frozen, finer = config.frozen, fineness(config)
     rate = frozen.rate / finer * (WIDTH_OF_RATES / lessons.own.documents.shape[1]) ** 0.5
-    return DistilSettings(
+    return DistillationSettings(
         steps=frozen.steps,
         batch_size=min(frozen.batch_size, len(lessons.best)),
         own=round(frozen.own * finer**0.5),
@@ -226,7 +235,7 @@ def distil_settings(lessons: Lessons, config: TrainConfig) -> DistilSettings:
         rate=rate,
         adapter_rate=rate * frozen.adapter_rate,
         label_weight=frozen.label_weight,
-        temperature=frozen.temperature / finer**0.5 * spread(*lessons.full),
+        temperature=frozen.temperature / finer**0.5 * estimate_score_spread(*lessons.full),
         seed=config.seed,
     )
 
@@ -236,7 +245,7 @@ def fineness(config: TrainConfig) -> float:
     return float(max(1.0, config.bytes_per_doc / BYTES_OF_SETTINGS) ** config.frozen.finer)
 
 
-def spread(documents: Floats, questions: Floats) -> float:
+def estimate_score_spread(documents: Floats, questions: Floats) -> float:
     """How much the scores of one question differ from document to document: their standard deviation."""
     some = np.linspace(0, len(questions) - 1, SPREAD_QUESTIONS).astype(np.int64)
     many = np.linspace(0, len(documents) - 1, SPREAD_DOCUMENTS).astype(np.int64)

@@ -53,7 +53,7 @@ class StopSignal:
 
 
 @contextmanager
-def stop_signals() -> Iterator[StopSignal]:
+def catch_stop_signals() -> Iterator[StopSignal]:
     """Ctrl-C and SIGTERM wait for the step's end; a second one does not wait."""
     asked = StopSignal()
     try:
@@ -68,10 +68,10 @@ def stop_signals() -> Iterator[StopSignal]:
 
 
 @contextmanager
-def held_signals() -> Iterator[StopSignal]:
+def hold_stop_signals() -> Iterator[StopSignal]:
     """The same for a process that waits for another, unless it is within such a block: then that one is told."""
     if isinstance(signal.getsignal(signal.SIGTERM), StopSignal):
         yield StopSignal()
         return
-    with stop_signals() as asked:
+    with catch_stop_signals() as asked:
         yield asked

@@ -26,17 +26,17 @@ LONGEST_WAIT = timedelta(days=2)
 BUCKET = 1 << 25
 
 
-class Group:
+class ProcessGroup:
     """A process alone: what several would share it does by itself."""
 
     rank, size = 0, 1
 
     @property
-    def together(self) -> int:
+    def active_size(self) -> int:
         """How many processes go through this at the same time: one within a turn."""
         return 1
 
-    def device(self, name: str) -> str:
+    def get_device(self, name: str) -> str:
         """This process' own device, where 'cuda' is asked for."""
         return name
 
@@ -44,29 +44,29 @@ class Group:
         """The rows of all processes, in their order; counts says how many each has. No gradient goes through it."""
         return own.detach()
 
-    def count_once(self, parameters: Iterable[nn.Parameter]) -> None:
+    def drop_duplicate_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
         """Drop gradients that are the same everywhere from all processes but the first, before a sum is taken."""
 
     def sum_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
         """Make every gradient the sum of all processes'."""
 
-    def agree(self, values: Tensor) -> Tensor:
+    def broadcast(self, values: Tensor) -> Tensor:
         """The first process' values, on their device."""
         return values
 
-    def any(self, flag: bool) -> bool:
+    def reduce_any(self, flag: bool) -> bool:
         """Whether it is so in any process; no device is waited for."""
         return flag
 
-    def once(self, make: Callable[[], T]) -> T:
+    def run_on_rank_zero(self, make: Callable[[], T]) -> T:
         """What the first process makes, for all."""
         return make()
 
-    def turn(self) -> AbstractContextManager[None]:
+    def rank_zero_first(self) -> AbstractContextManager[None]:
         """A block that the first process goes through before the others do, which find what it has left."""
         return nullcontext()
 
-    def wait(self) -> None:
+    def barrier(self) -> None:
         """Until all are here."""
 
 
@@ -78,7 +78,7 @@ class _Told(NamedTuple):
     stopped: bool = False
 
 
-class Processes(Group):
+class DistributedGroup(ProcessGroup):
     """Those that torchrun started, on one machine or several with a shared folder."""
 
     def __init__(self) -> None:
@@ -89,10 +89,10 @@ class Processes(Group):
         self._alone = False
 
     @property
-    def together(self) -> int:
+    def active_size(self) -> int:
         return 1 if self._alone else self.size
 
-    def device(self, name: str) -> str:
+    def get_device(self, name: str) -> str:
         if not name.startswith("cuda"):
             return name
         if name != "cuda":
@@ -113,7 +113,7 @@ class Processes(Group):
         dist.all_gather(parts, padded)
         return torch.cat([part[:count] for part, count in zip(parts, counts, strict=True)])
 
-    def count_once(self, parameters: Iterable[nn.Parameter]) -> None:
+    def drop_duplicate_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
         if self.rank:
             for parameter in parameters:
                 parameter.grad = None
@@ -135,25 +135,25 @@ class Processes(Group):
             for gradient, total in zip(bucket, totals, strict=True):
                 gradient.copy_(total.view_as(gradient))
 
-    def agree(self, values: Tensor) -> Tensor:
+    def broadcast(self, values: Tensor) -> Tensor:
         values = values.clone()
         dist.broadcast(values, 0)
         return values
 
-    def any(self, flag: bool) -> bool:
+    def reduce_any(self, flag: bool) -> bool:
         flags = torch.tensor([flag], dtype=torch.uint8)
         with _in_touch():
             dist.all_reduce(flags, dist.ReduceOp.MAX, group=self._hosts)
         return bool(flags.item())
 
-    def once(self, make: Callable[[], T]) -> T:
+    def run_on_rank_zero(self, make: Callable[[], T]) -> T:
         if self._alone:
             return make()
         found: T = self._hear() if self.rank else self._by_first(make)
         return found
 
     @contextmanager
-    def turn(self) -> Iterator[None]:
+    def rank_zero_first(self) -> Iterator[None]:
         if self._alone:
             yield
         elif self.rank:
@@ -166,7 +166,7 @@ class Processes(Group):
             self._tell(_Told())
             self._stop_together(False)
 
-    def wait(self) -> None:
+    def barrier(self) -> None:
         with _in_touch():
             dist.barrier(group=self._hosts)
 
@@ -180,7 +180,7 @@ class Processes(Group):
     def _hear(self) -> Any:
         """Wait for what the first process makes. A signal meanwhile must not end this process: the first would have
         nobody to tell."""
-        with checkpoint.held_signals() as stop:
+        with checkpoint.hold_stop_signals() as stop:
             told = self._tell(_Told())
         if told.failure is not None:
             raise StoppedError(told.failure) if told.stopped else BidrError(f"the first process failed: {told.failure}")
@@ -198,7 +198,7 @@ class Processes(Group):
             raise
 
     def _stop_together(self, asked: bool) -> None:
-        if self.any(asked):
+        if self.reduce_any(asked):
             raise StoppedError("stopped; what was finished is kept: run the same command again to go on from there")
 
     @contextmanager
@@ -219,16 +219,16 @@ class Processes(Group):
 
 
 @contextmanager
-def joined(device: str) -> Iterator[Group]:
+def join_process_group(device: str) -> Iterator[ProcessGroup]:
     """The processes that torchrun started, or this one alone. Only the first of them shows progress."""
     begun = dist.is_initialized()
     if not begun and ("RANK" not in os.environ or os.environ.get("WORLD_SIZE", "1") == "1"):
-        yield Group()
+        yield ProcessGroup()
         return
     if not begun:
         on_gpus = device != "cpu" and torch.cuda.is_available()
         dist.init_process_group("nccl" if on_gpus else "gloo", timeout=LONGEST_WAIT)
-    group = Processes()
+    group = DistributedGroup()
     try:
         with progress.hide_progress() if group.rank else nullcontext():
             yield group
@@ -239,9 +239,9 @@ def joined(device: str) -> Iterator[Group]:
     _leave(group, begun)
 
 
-def _leave(group: Group, begun: bool) -> None:
+def _leave(group: ProcessGroup, begun: bool) -> None:
     """All together, with nothing left to say: gloo may abort a process whose peers have gone."""
-    group.wait()
+    group.barrier()
     if not begun:
         dist.destroy_process_group()
 
@@ -252,8 +252,8 @@ def _in_touch() -> Iterator[None]:
         yield
     except RuntimeError as error:
         raise BidrError(
-            "another process of this run has ended; what was finished is kept: run the same command again to go on "
-            f"from there ({error})"
+            "another process of this run has ended; what was finished is kept: run the same command again to go "
+            f"on from there ({error})"
         ) from error
 
 

@@ -16,13 +16,13 @@ from torch import Tensor
 from bidr.models.corpus_encoding import like_lengths
 from bidr.models.encoder import Encoder
 from bidr.tokenization.token_store import TokenArray, Tokens
-from bidr.training.engine.distributed import Group
-from bidr.training.losses.objectives import Objective, Prepared
+from bidr.training.engine.distributed import ProcessGroup
+from bidr.training.losses.objectives import Objective, PreparedBatch
 
 Places = npt.NDArray[np.int64]
 
 
-class Chance(NamedTuple):
+class StepSeed(NamedTuple):
     """Where a step's random numbers begin: a function of its place in the run, so that none has to be stored.
 
     Each process has its own for the texts it encodes, and all have the same for comparing.
@@ -37,7 +37,11 @@ class Chance(NamedTuple):
 
 
 def backward(
-    objective: Objective, prepared: Prepared, chance: Chance, group: Group, tokens_at_once: int | None = None
+    objective: Objective,
+    prepared: PreparedBatch,
+    chance: StepSeed,
+    group: ProcessGroup,
+    tokens_at_once: int | None = None,
 ) -> dict[str, Tensor]:
     """Leave the gradient of the batch's whole loss in every parameter; returns the loss's terms.
 
@@ -45,11 +49,11 @@ def backward(
     None: all.
     """
     chance.begin(1, group.rank)
-    bounds = [shares(tokens, group.size) for tokens in prepared.texts]
+    bounds = [split_by_tokens(tokens, group.size) for tokens in prepared.texts]
     slices = [slice(*bound[group.rank : group.rank + 2]) for bound in bounds]
-    own = [cut(tokens, part.start, part.stop) for tokens, part in zip(prepared.texts, slices, strict=True)]
+    own = [slice_tokens(tokens, part.start, part.stop) for tokens, part in zip(prepared.texts, slices, strict=True)]
     # One pass for questions and documents: on a GPU a step's length is what it takes to start its kernels.
-    encoded = Encoded(objective.encoder, joined(own), tokens_at_once)
+    encoded = EncodedBatch(objective.encoder, concat_tokens(own), tokens_at_once)
     parts = torch.split(encoded.vectors, [len(tokens.offsets) - 1 for tokens in own])
     vectors = [
         group.gather(part, np.diff(bound).tolist()).requires_grad_() for part, bound in zip(parts, bounds, strict=True)
@@ -57,14 +61,14 @@ def backward(
     chance.begin(0)
     terms = objective.terms(vectors, prepared.given)
     torch.stack(list(terms.values())).sum().backward()  # type: ignore[no-untyped-call]
-    group.count_once(objective.parameters())
+    group.drop_duplicate_gradients(objective.parameters())
     wanted = [torch.zeros_like(whole) if whole.grad is None else whole.grad for whole in vectors]
     encoded.backward(torch.cat([gradient[part] for gradient, part in zip(wanted, slices, strict=True)]))
     group.sum_gradients(objective.parameters())
     return {name: term.detach() for name, term in terms.items()}
 
 
-class Encoded:
+class EncodedBatch:
     """Vectors of texts, and the way back from their gradients to the encoder's."""
 
     def __init__(self, encoder: Encoder, tokens: Tokens, tokens_at_once: int | None) -> None:
@@ -77,7 +81,7 @@ class Encoded:
         self.vectors = torch.empty(len(self.rows), encoder.dim, device=encoder.device)
         with torch.no_grad():
             for places in self.parts:
-                self.states.append(random_state(encoder.device))
+                self.states.append(get_random_state(encoder.device))
                 self.vectors[self._on_device(places)] = encoder.encode(self.rows.get_batch(places))
 
     def backward(self, gradient: Tensor) -> None:
@@ -95,7 +99,7 @@ class Encoded:
         return torch.from_numpy(places).to(self.vectors.device, non_blocking=True)
 
 
-def random_state(device: torch.device) -> tuple[Tensor, Tensor | None]:
+def get_random_state(device: torch.device) -> tuple[Tensor, Tensor | None]:
     """Where the generators are that an encoder on this device draws from."""
     return torch.get_rng_state(), torch.cuda.get_rng_state(device) if device.type == "cuda" else None
 
@@ -108,19 +112,19 @@ def restore_random_state(device: torch.device, state: tuple[Tensor, Tensor | Non
         torch.cuda.set_rng_state(on_device, device)
 
 
-def shares(tokens: Tokens, size: int) -> Places:
+def split_by_tokens(tokens: Tokens, size: int) -> Places:
     """Where each process' texts begin and the last one's end: as many tokens for each as whole texts allow."""
     bounds: Places = np.searchsorted(tokens.offsets, tokens.offsets[-1] * np.arange(size + 1) / size)
     return bounds
 
 
-def cut(tokens: Tokens, first: int, end: int) -> Tokens:
+def slice_tokens(tokens: Tokens, first: int, end: int) -> Tokens:
     """Some texts in a row."""
     offsets = tokens.offsets[first : end + 1]
     return Tokens(tokens.ids[offsets[0] : offsets[-1]], offsets - offsets[0])
 
 
-def joined(texts: list[Tokens]) -> Tokens:
+def concat_tokens(texts: list[Tokens]) -> Tokens:
     """All texts of several batches, one after another."""
     ends = np.cumsum([0, *(tokens.offsets[-1] for tokens in texts)])
     starts = [tokens.offsets[:-1] + before for tokens, before in zip(texts, ends, strict=False)]

@@ -15,7 +15,7 @@ LOG = "log.jsonl"
 STEPS_BETWEEN_LINES = 10
 
 
-class Logs:
+class StageLogger:
     """Nowhere: for a process whose peer logs."""
 
     def step(self, number: int, queries: int, values: Mapping[str, float]) -> None:
@@ -31,7 +31,7 @@ class Logs:
         pass
 
 
-class FolderLogs(Logs):
+class FolderLogger(StageLogger):
     """A stage's folder, from a step on: what was written of later ones, before a run was cut off, is dropped.
 
     epochs:      how many were closed by then, or how often it was measured.
@@ -40,7 +40,7 @@ class FolderLogs(Logs):
 
     def __init__(self, folder: Path, number: int, epochs: int, tensorboard: bool | None) -> None:
         path = folder / LOG
-        kept = [line for line in lines_of(path) if line["step"] <= number and _closed(line) <= epochs]
+        kept = [line for line in read_lines(path) if line["step"] <= number and _closed(line) <= epochs]
         write_atomically(path, "".join(map(_as_line, kept)).encode())
         self._path = path
         self._file: TextIO = path.open("a", encoding="utf-8", buffering=1)
@@ -80,7 +80,7 @@ class FolderLogs(Logs):
                 self._board.add_scalar(name, value, number)
 
 
-def lines_of(path: Path) -> list[dict[str, Any]]:
+def read_lines(path: Path) -> list[dict[str, Any]]:
     """Whole lines; one that was cut off in the writing is left out."""
     if not path.exists():
         return []

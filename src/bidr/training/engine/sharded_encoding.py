@@ -12,7 +12,7 @@ from bidr.models.corpus_encoding import discard, encode_corpus, stamp_of
 from bidr.models.encoder import Encoder
 from bidr.quantization import Codebooks
 from bidr.tokenization.token_store import Tokens, TokenStore
-from bidr.training.engine.distributed import Group
+from bidr.training.engine.distributed import ProcessGroup
 from bidr.utils.files import storage_errors, sync_file, write_json
 
 
@@ -33,20 +33,26 @@ class Part(TokenStore):
         return self.store.get_batch(np.asarray(rows) + self.first, max_length)
 
 
-def encode_together(
-    group: Group, encoder: Encoder, store: TokenStore, path: Path, *, codebooks: Codebooks | None = None, label: str
+def encode_corpus_sharded(
+    group: ProcessGroup,
+    encoder: Encoder,
+    store: TokenStore,
+    path: Path,
+    *,
+    codebooks: Codebooks | None = None,
+    label: str,
 ) -> npt.NDArray[Any]:
     """As `encode_corpus`; what was cut off is continued by as many processes as began it, else begun anew."""
-    if group.together == 1:
+    if group.active_size == 1:
         return encode_corpus(encoder, store, path, codebooks=codebooks, label=label)
     stamp = stamp_of(encoder, store, codebooks)
-    if not group.once(lambda: _is_whole(path, stamp, len(store))):
+    if not group.run_on_rank_zero(lambda: _is_whole(path, stamp, len(store))):
         bounds = np.linspace(0, len(store), group.size + 1).astype(int).tolist()
         own = Part(store, *bounds[group.rank : group.rank + 2])
         parts = [path.with_name(f"{path.stem}.{rank}of{group.size}.npy") for rank in range(group.size)]
         encode_corpus(encoder, own, parts[group.rank], codebooks=codebooks, label=label)
-        group.wait()
-        group.once(lambda: _join(parts, path, stamp, len(store)))
+        group.barrier()
+        group.run_on_rank_zero(lambda: _join(parts, path, stamp, len(store)))
     encoded: npt.NDArray[Any] = np.load(path, mmap_mode="r")
     return encoded
 

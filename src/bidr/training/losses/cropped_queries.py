@@ -9,7 +9,7 @@ from bidr.tokenization.token_store import Tokens
 from bidr.utils.array_types import Rows
 
 
-class Crops(NamedTuple):
+class CropSampler(NamedTuple):
     """How passages are cut.
 
     share:            passages for each question of a batch.
@@ -36,22 +36,22 @@ class Crops(NamedTuple):
         return Tokens(documents.ids[np.repeat(starts, kept) + within + shift], offsets)
 
 
-def crops_of(encoder: Encoder, share: float, lengths: Rows) -> Crops | None:
+def crops_of(encoder: Encoder, share: float, lengths: Rows) -> CropSampler | None:
     """Passages as long as the questions; None where none are asked for."""
-    return as_questions(encoder, share, lengths) if share else None
+    return make_crop_sampler(encoder, share, lengths) if share else None
 
 
-def as_questions(encoder: Encoder, share: float, lengths: Rows) -> Crops:
+def make_crop_sampler(encoder: Encoder, share: float, lengths: Rows) -> CropSampler:
     """Passages as long as the questions."""
     encoded = encoder.tokenizer.encode("a")
     # A tokenizer that pads says of its padding, too, that it is special.
     mask = [special for special, real in zip(encoded.special_tokens_mask, encoded.attention_mask, strict=True) if real]
     inside = [place for place, special in enumerate(mask) if not special]
     opening, closing = (inside[0], len(mask) - 1 - inside[-1]) if inside else (0, 0)
-    return Crops(share, np.maximum(lengths, opening + closing + 1), opening, closing)
+    return CropSampler(share, np.maximum(lengths, opening + closing + 1), opening, closing)
 
 
-def joined(one: Tokens, other: Tokens) -> Tokens:
+def concat_tokens(one: Tokens, other: Tokens) -> Tokens:
     """The texts of both, one after the other."""
     return Tokens(
         np.concatenate([one.ids, other.ids]), np.concatenate([one.offsets, one.offsets[-1] + other.offsets[1:]])

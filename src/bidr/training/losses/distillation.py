@@ -13,9 +13,9 @@ from bidr.models.trainable_quantizer import SummedQuantizer
 from bidr.quantization import Codebooks
 from bidr.tokenization.token_store import TokenArray, Tokens, TokenStore
 from bidr.training.data import Questions
-from bidr.training.losses.cropped_queries import joined
-from bidr.training.losses.infonce import on_device
-from bidr.training.losses.objectives import Objective, Prepared
+from bidr.training.losses.cropped_queries import concat_tokens
+from bidr.training.losses.infonce import copy_to_device
+from bidr.training.losses.objectives import Objective, PreparedBatch
 from bidr.training.negatives.samplers import Batch
 from bidr.utils.array_types import Rows
 
@@ -31,7 +31,7 @@ class Passages(NamedTuple):
     share: float
 
 
-class Leader(NamedTuple):
+class TeacherVectors(NamedTuple):
     """The vectors whose ranking is followed, and what their scores are multiplied by before the softmax."""
 
     queries: Vectors
@@ -47,7 +47,7 @@ class Given(NamedTuple):
     documents: npt.NDArray[np.float32]
 
 
-class Following(Objective):
+class DistillationObjective(Objective):
     """Questions against documents that are sums of codewords: how far their ranking is from the leader's."""
 
     def __init__(
@@ -56,26 +56,28 @@ class Following(Objective):
         quantizer: SummedQuantizer,
         documents: TokenStore,
         questions: Questions,
-        leader: Leader,
+        leader: TeacherVectors,
         codebook_rate: float,
     ) -> None:
         super().__init__()
         self.encoder, self.quantizer, self.documents, self.questions = encoder, quantizer, documents, questions
         self.leader, self.codebook_rate = leader, codebook_rate
 
-    def prepare(self, batch: Batch, random: np.random.Generator) -> Prepared:
+    def prepare(self, batch: Batch, random: np.random.Generator) -> PreparedBatch:
         leader, passages = self.leader, self.leader.passages
         drawn = random.integers(len(passages.rows), size=round(passages.share * len(batch.queries)))
         rows = np.unique(np.concatenate([batch.positives, passages.rows[drawn], batch.negatives.ravel()]))
-        asked = joined(self.questions.tokens.get_batch(batch.queries), TokenArray(passages.tokens).get_batch(drawn))
+        asked = concat_tokens(
+            self.questions.tokens.get_batch(batch.queries), TokenArray(passages.tokens).get_batch(drawn)
+        )
         queries = np.concatenate([leader.queries[batch.queries], passages.vectors[drawn]])
         given = Given(queries.astype(np.float32), np.asarray(leader.documents[rows], dtype=np.float32))
-        return Prepared(batch.queries, (asked, self.documents.get_batch(rows)), given)
+        return PreparedBatch(batch.queries, (asked, self.documents.get_batch(rows)), given)
 
     def terms(self, vectors: Sequence[Tensor], given: Given) -> dict[str, Tensor]:
         queries, documents = vectors
         found = self.quantizer.adapt(queries) @ cast(Tensor, self.quantizer(documents)).T
-        wanted = on_device(found, given.queries) @ on_device(found, given.documents).T
+        wanted = copy_to_device(found, given.queries) @ copy_to_device(found, given.documents).T
         found, wanted = ((self.leader.scale * scores).log_softmax(1) for scores in (found, wanted))
         return {"following": functional.kl_div(found, wanted, reduction="batchmean", log_target=True)}
 

@@ -15,7 +15,7 @@ SCORES_AT_ONCE = 1 << 25
 MOST_ROWS = 1 << 16
 
 
-def whole_contrast(batch: Batch, pairs: Positives) -> Contrast:
+def make_full_corpus_contrast(batch: Batch, pairs: Positives) -> Contrast:
     """Every document is compared with: rows of the corpus stand for themselves, other positives are hidden."""
     queries, positives = pairs.list_edges(batch.queries)
     other = positives != batch.positives[queries]
@@ -25,7 +25,7 @@ def whole_contrast(batch: Batch, pairs: Positives) -> Contrast:
     return Contrast(nothing, batch.positives, hidden, nothing)
 
 
-def whole_nce(queries: Tensor, codes: Tensor, centroids: Tensor, compared: Contrast) -> Tensor:
+def full_corpus_infonce(queries: Tensor, codes: Tensor, centroids: Tensor, compared: Contrast) -> Tensor:
     """Mean cross-entropy of the positive among all codes (n, M).
 
     queries: rotated, and scaled as the scores should be.

@@ -16,7 +16,7 @@ NO_PLACES: Rows = np.empty((0, 0), dtype=np.int64)
 NO_ROWS: Rows = np.empty(0, dtype=np.int64)
 
 
-class Taught(NamedTuple):
+class TeacherScores(NamedTuple):
     """A teacher's scores of a batch.
 
     places: (queries, n) which documents of the batch are meant; None: all.
@@ -40,10 +40,10 @@ class Contrast(NamedTuple):
     targets: Rows
     hidden: tuple[Rows, Rows]
     own: Rows = NO_PLACES
-    taught: Taught | None = None
+    taught: TeacherScores | None = None
 
 
-def contrast(batch: Batch, pairs: Positives, crops: Rows = NO_ROWS) -> Contrast:
+def make_contrast(batch: Batch, pairs: Positives, crops: Rows = NO_ROWS) -> Contrast:
     """Collect a batch's documents and what must be hidden from whom.
 
     crops: documents that ask for themselves, behind the batch's queries.
@@ -60,42 +60,42 @@ def contrast(batch: Batch, pairs: Positives, crops: Rows = NO_ROWS) -> Contrast:
     return Contrast(documents, targets, (queries[other], spots[other]), own)
 
 
-def info_nce(scores: Tensor, targets: Rows, hidden: tuple[Rows, Rows], live_margin: float | None = None) -> Tensor:
+def infonce(scores: Tensor, targets: Rows, hidden: tuple[Rows, Rows], live_margin: float | None = None) -> Tensor:
     """Cross-entropy of the positive among all documents of the batch that are not hidden from the query.
 
     live_margin: hide also what scores above the positive minus this.
     """
-    places = on_device(scores, targets)
+    places = copy_to_device(scores, targets)
     if live_margin is not None:
         least = scores.detach().gather(1, places[:, None]) - live_margin
         doubtful = (scores.detach() > least).scatter(1, places[:, None], False)
         scores = scores.masked_fill(doubtful, -torch.inf)
     if len(hidden[0]):
         mask = torch.zeros_like(scores, dtype=torch.bool)
-        mask[on_device(scores, hidden[0]), on_device(scores, hidden[1])] = True
+        mask[copy_to_device(scores, hidden[0]), copy_to_device(scores, hidden[1])] = True
         scores = scores.masked_fill(mask, -torch.inf)
     return functional.cross_entropy(scores, places)
 
 
-def own_nce(scores: Tensor, given: Contrast) -> Tensor:
+def hard_negative_infonce(scores: Tensor, given: Contrast) -> Tensor:
     """Cross-entropy of the positive among it and the query's own negatives alone."""
     places = np.concatenate([given.targets[:, None], given.own], axis=1)
-    compared = scores.gather(1, on_device(scores, places))
+    compared = scores.gather(1, copy_to_device(scores, places))
     return functional.cross_entropy(compared, torch.zeros(len(places), dtype=torch.int64, device=scores.device))
 
 
-def divergence(scores: Tensor, taught: Taught) -> Tensor:
+def ranking_divergence(scores: Tensor, taught: TeacherScores) -> Tensor:
     """How far the ranking by these scores is from the teacher's: mean KL of the two softmaxes."""
-    wanted = on_device(scores, np.asarray(taught.scores, dtype=np.float32))
+    wanted = copy_to_device(scores, np.asarray(taught.scores, dtype=np.float32))
     scores = scores[: len(wanted)]
     if taught.places is not None:
-        scores = scores.gather(1, on_device(scores, taught.places))
+        scores = scores.gather(1, copy_to_device(scores, taught.places))
     said = wanted.isfinite()
     # Not -inf: where it stands on both sides the divergence would be nan.
     wanted, scores = (each.masked_fill(~said, -1e4) for each in (wanted, scores))
     return functional.kl_div(scores.log_softmax(1), wanted.log_softmax(1), reduction="batchmean", log_target=True)
 
 
-def on_device(scores: Tensor, values: npt.NDArray[Any]) -> Tensor:
+def copy_to_device(scores: Tensor, values: npt.NDArray[Any]) -> Tensor:
     """Beside the scores, without waiting until the device has come that far."""
     return torch.from_numpy(values).to(scores.device, non_blocking=True)

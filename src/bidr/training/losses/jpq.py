@@ -11,13 +11,13 @@ from bidr.models.encoder import Encoder
 from bidr.quantization import Codebooks
 from bidr.training.losses.full_corpus_infonce import decode
 from bidr.training.losses.infonce import Contrast
-from bidr.training.losses.query_unification import FixedDocuments, Unified
+from bidr.training.losses.query_unification import FixedDocuments, UnifyObjective
 from bidr.utils.array_types import Rows
 
 DOCUMENTS_AT_ONCE = 65_536
 
 
-class LiveCodes(Unified):
+class JpqObjective(UnifyObjective):
     """Unification in which the codewords learn as well; the documents' codes stay.
 
     top: the sparse term compares with so many documents, those that the codes rank highest for the query at this very

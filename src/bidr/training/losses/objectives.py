@@ -18,8 +18,15 @@ from bidr.models.trainable_quantizer import Quantizer
 from bidr.quantization import Codebooks
 from bidr.tokenization.token_store import Tokens, TokenStore
 from bidr.training.data import Questions
-from bidr.training.losses.cropped_queries import Crops, joined
-from bidr.training.losses.infonce import Contrast, Taught, contrast, divergence, info_nce, own_nce
+from bidr.training.losses.cropped_queries import CropSampler, concat_tokens
+from bidr.training.losses.infonce import (
+    Contrast,
+    TeacherScores,
+    hard_negative_infonce,
+    infonce,
+    make_contrast,
+    ranking_divergence,
+)
 from bidr.training.negatives.samplers import Batch
 from bidr.utils.array_types import Rows
 
@@ -27,7 +34,7 @@ SparseLoss = Literal["quantized", "joint", "dpq"]
 CODEBOOKS = "codebooks.safetensors"
 
 
-class Prepared(NamedTuple):
+class PreparedBatch(NamedTuple):
     """A batch before the device sees it.
 
     queries: the rows that name the batch.
@@ -53,7 +60,7 @@ class Objective(nn.Module):
             return ", ".join(repr(known.ids[row]) for row in rows.tolist())
         return "number " + ", ".join(map(str, rows.tolist()))
 
-    def prepare(self, batch: Batch, random: np.random.Generator) -> Prepared:
+    def prepare(self, batch: Batch, random: np.random.Generator) -> PreparedBatch:
         """Collect what a batch compares. Called from another thread: nothing that learns may be looked at."""
         raise NotImplementedError
 
@@ -75,7 +82,7 @@ class Objective(nn.Module):
             codebooks.save(folder / CODEBOOKS)
 
 
-class Matching(Objective):
+class DenseObjective(Objective):
     """Queries against documents, both by one encoder: warm-up, the dense stage, the conventional way.
 
     alone:       each query is told apart from its own negatives only, not from what others brought.
@@ -98,10 +105,10 @@ class Matching(Objective):
         self.encoder, self.documents, self.questions, self.scale = encoder, documents, questions, scale
         self.alone, self.live_margin, self.prefixes = alone, live_margin, prefixes
 
-    def prepare(self, batch: Batch, random: np.random.Generator) -> Prepared:
-        compared = contrast(batch, self.questions.pairs)
+    def prepare(self, batch: Batch, random: np.random.Generator) -> PreparedBatch:
+        compared = make_contrast(batch, self.questions.pairs)
         texts = (self.questions.tokens.get_batch(batch.queries), self.documents.get_batch(compared.documents))
-        return Prepared(batch.queries, texts, compared)
+        return PreparedBatch(batch.queries, texts, compared)
 
     def terms(self, vectors: Sequence[Tensor], given: Contrast) -> dict[str, Tensor]:
         queries, documents = vectors
@@ -113,9 +120,9 @@ class Matching(Objective):
     def compare(self, scores: Tensor, given: Contrast) -> Tensor:
         """The loss of a batch's scores."""
         if self.alone:
-            return own_nce(self.scale * scores, given)
+            return hard_negative_infonce(self.scale * scores, given)
         margin = None if self.live_margin is None else self.scale * self.live_margin
-        return info_nce(self.scale * scores, given.targets, given.hidden, margin)
+        return infonce(self.scale * scores, given.targets, given.hidden, margin)
 
 
 def prefix(vectors: Tensor, dim: int) -> Tensor:
@@ -123,7 +130,7 @@ def prefix(vectors: Tensor, dim: int) -> Tensor:
     return functional.normalize(vectors[:, :dim], dim=1)
 
 
-class Quantized(Matching):
+class QuantizedObjective(DenseObjective):
     """Queries against documents as their codes say them: the sparse stage.
 
     kind "quantized" is the paper's equation 3, on the quantized side alone; "joint" adds the same loss on the
@@ -143,28 +150,28 @@ class Quantized(Matching):
         codebook_rate: float,
         reconstruction: float = 0.0,
         live_margin: float | None = None,
-        teacher: Callable[[Batch, Contrast], Taught] | None = None,
+        teacher: Callable[[Batch, Contrast], TeacherScores] | None = None,
         taught_weight: float = 1.0,
-        crops: Crops | None = None,
+        crops: CropSampler | None = None,
     ) -> None:
         super().__init__(encoder, documents, questions, scale, live_margin=live_margin)
         self.quantizer, self.kind, self.codebook_rate = quantizer, kind, codebook_rate
         self.reconstruction, self.teacher, self.taught_weight = reconstruction, teacher, taught_weight
         self.crops = crops
 
-    def prepare(self, batch: Batch, random: np.random.Generator) -> Prepared:
+    def prepare(self, batch: Batch, random: np.random.Generator) -> PreparedBatch:
         found = super().prepare(batch, random) if self.crops is None else self._with_crops(batch, self.crops, random)
         if self.teacher is None:
             return found
         return found._replace(given=found.given._replace(taught=self.teacher(batch, found.given)))
 
-    def _with_crops(self, batch: Batch, crops: Crops, random: np.random.Generator) -> Prepared:
+    def _with_crops(self, batch: Batch, crops: CropSampler, random: np.random.Generator) -> PreparedBatch:
         drawn = random.integers(len(self.documents), size=round(crops.share * len(batch.queries)))
-        compared = contrast(batch, self.questions.pairs, drawn)
-        asked = joined(
+        compared = make_contrast(batch, self.questions.pairs, drawn)
+        asked = concat_tokens(
             self.questions.tokens.get_batch(batch.queries), crops.cut(self.documents.get_batch(drawn), random)
         )
-        return Prepared(batch.queries, (asked, self.documents.get_batch(compared.documents)), compared)
+        return PreparedBatch(batch.queries, (asked, self.documents.get_batch(compared.documents)), compared)
 
     def terms(self, vectors: Sequence[Tensor], given: Contrast) -> dict[str, Tensor]:
         queries, documents = vectors
@@ -173,7 +180,7 @@ class Quantized(Matching):
             scores = self.quantizer.rotate(queries) @ cast(Tensor, self.quantizer(documents)).T
             found["codes"] = self.compare(scores, given)
             if given.taught is not None:
-                found["taught"] = self.taught_weight * divergence(self.scale * scores, given.taught)
+                found["taught"] = self.taught_weight * ranking_divergence(self.scale * scores, given.taught)
         if self.kind != "quantized":
             found |= super().terms(vectors, given)
         if self.reconstruction:

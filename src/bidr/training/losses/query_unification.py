@@ -14,9 +14,9 @@ from bidr.models.encoder import Encoder
 from bidr.quantization import Codebooks
 from bidr.quantization.ivf_assignment import Lists
 from bidr.training.data import Questions
-from bidr.training.losses.full_corpus_infonce import whole_contrast, whole_nce
-from bidr.training.losses.infonce import Contrast, contrast, info_nce
-from bidr.training.losses.objectives import Objective, Prepared
+from bidr.training.losses.full_corpus_infonce import full_corpus_infonce, make_full_corpus_contrast
+from bidr.training.losses.infonce import Contrast, infonce, make_contrast
+from bidr.training.losses.objectives import Objective, PreparedBatch
 from bidr.training.negatives.samplers import Batch
 from bidr.utils.array_types import Rows
 
@@ -35,7 +35,7 @@ class FixedDocuments(NamedTuple):
     candidates: Rows
 
 
-class UnifyGiven(NamedTuple):
+class UnifyComparison(NamedTuple):
     """What one step of unification compares: documents by their codes, documents by their vectors, own candidates."""
 
     sparse: Contrast
@@ -43,7 +43,7 @@ class UnifyGiven(NamedTuple):
     own: Rows
 
 
-class Unified(Objective):
+class UnifyObjective(Objective):
     """One query encoder for both sides, documents fixed: the paper's equation 9.
 
     lists: coarse lists whose centroids learn to be near to the queries whose answers they hold.
@@ -78,14 +78,14 @@ class Unified(Objective):
         self._all_coded = self._decode(np.arange(len(fixed.codes))) if len(fixed.codes) <= pool else None
         self._codes = torch.as_tensor(np.array(fixed.codes), device=encoder.device) if not pool else None
 
-    def prepare(self, batch: Batch, random: np.random.Generator) -> Prepared:
+    def prepare(self, batch: Batch, random: np.random.Generator) -> PreparedBatch:
         pairs = self.questions.pairs
-        sparse = self._with_random(batch, self.pool, random) if self.pool else whole_contrast(batch, pairs)
+        sparse = self._with_random(batch, self.pool, random) if self.pool else make_full_corpus_contrast(batch, pairs)
         dense = self._with_random(batch, self.others, random)
-        given = UnifyGiven(sparse, dense, self._own(batch, dense.documents, random))
-        return Prepared(batch.queries, (self.questions.tokens.get_batch(batch.queries),), given)
+        given = UnifyComparison(sparse, dense, self._own(batch, dense.documents, random))
+        return PreparedBatch(batch.queries, (self.questions.tokens.get_batch(batch.queries),), given)
 
-    def terms(self, vectors: Sequence[Tensor], given: UnifyGiven) -> dict[str, Tensor]:
+    def terms(self, vectors: Sequence[Tensor], given: UnifyComparison) -> dict[str, Tensor]:
         (queries,) = vectors
         rotated = queries @ self._rotation.T
         codes = self._codes_term(rotated, given.sparse)
@@ -95,10 +95,10 @@ class Unified(Objective):
             found["lists"] = functional.cross_entropy(self.scale * rotated @ self.list_centroids.T, wanted)
         return found
 
-    def _dense_term(self, queries: Tensor, given: UnifyGiven) -> Tensor:
+    def _dense_term(self, queries: Tensor, given: UnifyComparison) -> Tensor:
         dense = given.dense
         scores = torch.cat([queries @ self._vectors(dense.documents).T, self._own_scores(queries, given.own)], 1)
-        return info_nce(self.scale * scores, dense.targets, dense.hidden)
+        return infonce(self.scale * scores, dense.targets, dense.hidden)
 
     def groups(self, rate: float, decay: float) -> list[dict[str, object]]:
         if not self.lists:
@@ -114,14 +114,14 @@ class Unified(Objective):
 
     def _codes_term(self, queries: Tensor, compared: Contrast) -> Tensor:
         if self._codes is not None:
-            return whole_nce(self.scale * queries, self._codes, self._centroids, compared)
+            return full_corpus_infonce(self.scale * queries, self._codes, self._centroids, compared)
         coded = self._decode(compared.documents) if self._all_coded is None else self._all_coded
-        return info_nce(self.scale * (queries @ coded.T), compared.targets, compared.hidden)
+        return infonce(self.scale * (queries @ coded.T), compared.targets, compared.hidden)
 
     def _with_random(self, batch: Batch, most: int, random: np.random.Generator) -> Contrast:
         count = len(self.fixed.codes)
         drawn = np.arange(count) if count <= most else random.integers(count, size=most)
-        return contrast(Batch(batch.queries, batch.positives, drawn), self.questions.pairs)
+        return make_contrast(Batch(batch.queries, batch.positives, drawn), self.questions.pairs)
 
     def _decode(self, rows: Rows) -> Tensor:
         codes = torch.as_tensor(self.fixed.codes[rows], device=self._centroids.device).long()

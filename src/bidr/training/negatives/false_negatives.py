@@ -11,7 +11,7 @@ from bidr.utils.array_types import Rows
 QUERIES_AT_ONCE = 256
 
 
-class Judged(NamedTuple):
+class JudgeScores(NamedTuple):
     """A judge's scores.
 
     found:     (queries, k), of mined documents; nan where there is none or the judge did not say.
@@ -22,7 +22,7 @@ class Judged(NamedTuple):
     positives: npt.NDArray[np.float32]
 
 
-def without_doubtful(found: Rows, judged: Judged, pairs: Positives, margin: float) -> Rows:
+def drop_false_negatives(found: Rows, judged: JudgeScores, pairs: Positives, margin: float) -> Rows:
     """The found documents that score at most the query's lowest positive minus the margin: kept ones to the left, -1
     behind them. What the judge did not score goes."""
     lowest = np.full(len(pairs), np.inf, dtype=np.float32)
@@ -33,9 +33,9 @@ def without_doubtful(found: Rows, judged: Judged, pairs: Positives, margin: floa
     return np.take_along_axis(np.where(bad, -1, found), order, axis=1)
 
 
-def judged_by_vectors(
+def score_by_vectors(
     found: Rows, pairs: Positives, queries: npt.NDArray[np.floating], vectors: npt.NDArray[np.floating]
-) -> Judged:
+) -> JudgeScores:
     """Inner products as the judge."""
     scores = np.full(found.shape, np.nan, dtype=np.float32)
     for start in range(0, len(found), QUERIES_AT_ONCE):
@@ -51,4 +51,4 @@ def judged_by_vectors(
         part = slice(start, start + step)
         ours = np.asarray(queries[places[part]], dtype=np.float32)
         positives[part] = (ours * np.asarray(vectors[rows[part]], dtype=np.float32)).sum(axis=1)
-    return Judged(scores, positives)
+    return JudgeScores(scores, positives)

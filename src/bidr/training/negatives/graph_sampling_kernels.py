@@ -15,12 +15,12 @@ from bidr.utils.jit import njit_cached
 
 HOP_ATTEMPTS = 8
 SNOWBALL_FANOUT = 64
-NOBODY = -1
+NO_NODE = -1
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-def _compiled(function: Function) -> Function:
+def _njit_if_available(function: Function) -> Function:
     return njit_cached()(function) if find_spec("numba") else function
 
 
@@ -42,7 +42,7 @@ class Walk(NamedTuple):
     hops: int
 
 
-def begin(graph: ProximityGraph, hops: int, random: np.random.Generator) -> Walk:
+def start_walk(graph: ProximityGraph, hops: int, random: np.random.Generator) -> Walk:
     """A walk over all of a graph's queries."""
     count = len(graph.forward)
     return Walk(
@@ -57,15 +57,15 @@ def begin(graph: ProximityGraph, hops: int, random: np.random.Generator) -> Walk
     )
 
 
-@_compiled
-def _candidate(walk: Walk, query: int, most: int, random: np.random.Generator) -> int:
+@_njit_if_available
+def _draw_candidate(walk: Walk, query: int, most: int, random: np.random.Generator) -> int:
     """A random one of the query's best so many candidates."""
     degree = min(walk.degrees[query], most)
-    return walk.forward[query, int(random.random() * degree)] if degree else NOBODY
+    return walk.forward[query, int(random.random() * degree)] if degree else NO_NODE
 
 
-@_compiled
-def _unvisited(
+@_njit_if_available
+def _draw_unvisited(
     walk: Walk, document: int, most: int, found: npt.NDArray[np.int64], at: int, random: np.random.Generator
 ) -> int:
     """Put up to `most` distinct unvisited queries of a document, drawn uniformly, into found[at:]; how many."""
@@ -85,44 +85,44 @@ def _unvisited(
     return drawn
 
 
-@_compiled
-def _bridge(walk: Walk, query: int, negative: int, random: np.random.Generator) -> int:
+@_njit_if_available
+def _choose_bridge(walk: Walk, query: int, negative: int, random: np.random.Generator) -> int:
     """The candidate to hop through: the negative itself, unless hops are kept to the best ones."""
-    return negative if walk.hops >= walk.forward.shape[1] else _candidate(walk, query, walk.hops, random)
+    return negative if walk.hops >= walk.forward.shape[1] else _draw_candidate(walk, query, walk.hops, random)
 
 
-@_compiled
-def random_walk(walk: Walk, size: int, random: np.random.Generator) -> tuple[Any, Any, int]:
+@_njit_if_available
+def sample_random_walk(walk: Walk, size: int, random: np.random.Generator) -> tuple[Any, Any, int]:
     """Queries, a candidate of each as its negative, restarts: each batch hops from query to candidate to query."""
     count, entry, restarts = len(walk.visited), 0, 0
     order, negatives = np.empty(count, dtype=np.int64), np.empty(count, dtype=np.int64)
     found = np.empty(1, dtype=np.int64)
-    query = NOBODY
+    query = NO_NODE
     for done in range(count):
-        if query == NOBODY:
+        if query == NO_NODE:
             while walk.visited[walk.entries[entry]]:
                 entry += 1
             query = walk.entries[entry]
             restarts += done % size > 0
         walk.visited[query] = True
-        negative = _candidate(walk, query, walk.forward.shape[1], random)
+        negative = _draw_candidate(walk, query, walk.forward.shape[1], random)
         order[done], negatives[done] = query, negative
-        following = NOBODY
+        following = NO_NODE
         if (done + 1) % size > 0:
-            document = _bridge(walk, query, negative, random)
+            document = _choose_bridge(walk, query, negative, random)
             for _ in range(HOP_ATTEMPTS):
-                if document == NOBODY:
+                if document == NO_NODE:
                     break
-                if _unvisited(walk, document, 1, found, 0, random):
+                if _draw_unvisited(walk, document, 1, found, 0, random):
                     following = found[0]
                     break
-                document = _candidate(walk, query, walk.hops, random)
+                document = _draw_candidate(walk, query, walk.hops, random)
         query = following
     return order, negatives, restarts
 
 
-@_compiled
-def snowball(walk: Walk, size: int, random: np.random.Generator) -> tuple[Any, Any, int]:
+@_njit_if_available
+def sample_snowball(walk: Walk, size: int, random: np.random.Generator) -> tuple[Any, Any, int]:
     """The same, breadth first: all queries of a candidate (at most SNOWBALL_FANOUT, drawn) before going on."""
     count, entry, restarts, done = len(walk.visited), 0, 0, 0
     order, negatives = np.empty(count, dtype=np.int64), np.empty(count, dtype=np.int64)
@@ -144,12 +144,12 @@ def snowball(walk: Walk, size: int, random: np.random.Generator) -> tuple[Any, A
             continue
         restarts += anew and done % size > 0
         walk.visited[query] = True
-        negative = _candidate(walk, query, walk.forward.shape[1], random)
+        negative = _draw_candidate(walk, query, walk.forward.shape[1], random)
         order[done], negatives[done] = query, negative
         done += 1
-        document = _bridge(walk, query, negative, random)
-        if document != NOBODY and tail - head < size:
-            for place in range(_unvisited(walk, document, SNOWBALL_FANOUT, found, 0, random)):
+        document = _choose_bridge(walk, query, negative, random)
+        if document != NO_NODE and tail - head < size:
+            for place in range(_draw_unvisited(walk, document, SNOWBALL_FANOUT, found, 0, random)):
                 queue[tail % len(queue)] = found[place]
                 tail += 1
     return order, negatives, restarts

@@ -24,7 +24,7 @@ class Batch(NamedTuple):
     negatives: Rows
 
 
-class Plan(NamedTuple):
+class EpochPlan(NamedTuple):
     """An epoch's training instances in order. Locality is made batch by batch, so the size belongs to the plan."""
 
     queries: Rows
@@ -46,10 +46,10 @@ class Plan(NamedTuple):
 class Sampler(Protocol):
     """Makes the plan of an epoch."""
 
-    def plan(self, epoch: int) -> Plan: ...
+    def plan(self, epoch: int) -> EpochPlan: ...
 
 
-class RandomBatches:
+class RandomSampler:
     """Queries in random order; others' positives are the negatives, and some drawn from a pool of mined ones if given.
 
     pool: (queries, k) document rows, -1 where there are fewer, without the queries' positives.
@@ -62,7 +62,7 @@ class RandomBatches:
         self.pairs, self.documents, self.size, self.seed = pairs, documents, size, seed
         self.pool, self.each = pool, each
 
-    def plan(self, epoch: int) -> Plan:
+    def plan(self, epoch: int) -> EpochPlan:
         random = np.random.default_rng((self.seed, epoch))
         queries = random.permutation(len(self.pairs))
         positives = self.pairs.draw(queries, random)
@@ -70,24 +70,24 @@ class RandomBatches:
         if self.pool is not None:
             drawn = [draw_negatives(queries, self.pool, self.pairs, self.documents, random) for _ in range(self.each)]
             negatives = drawn[0] if self.each == 1 else np.stack(drawn, axis=1)
-        return Plan(queries, positives, negatives, self.size)
+        return EpochPlan(queries, positives, negatives, self.size)
 
 
-class Refreshed:
+class RefreshedSampler:
     """Random batches whose pool is mined again every so many epochs, by the encoder as it is then (ANCE).
 
     mine: the pool of a round of epochs. What it mined it must keep: a resumed run asks again, with an encoder that has
     learned on.
     """
 
-    def __init__(self, batches: Callable[[Rows], RandomBatches], mine: Callable[[int], Rows], every: int = 1) -> None:
+    def __init__(self, batches: Callable[[Rows], RandomSampler], mine: Callable[[int], Rows], every: int = 1) -> None:
         self.batches, self.mine, self.every = batches, mine, every
 
-    def plan(self, epoch: int) -> Plan:
+    def plan(self, epoch: int) -> EpochPlan:
         return self.batches(self.mine(epoch // self.every)).plan(epoch)
 
 
-class LocalBatches:
+class LocalitySampler:
     """Locality-centric sampling: each batch is collected on a local patch of the proximity graph.
 
     strategy "random-walk" hops from query to candidate to another of that candidate's queries; "snowball" visits all
@@ -100,16 +100,16 @@ class LocalBatches:
     ) -> None:
         self.graph, self.pairs, self.size, self.seed = graph, pairs, size, seed
         self.hops = hops or graph.forward.shape[1]
-        self.collect = {"random-walk": walks.random_walk, "snowball": walks.snowball}[strategy]
+        self.collect = {"random-walk": walks.sample_random_walk, "snowball": walks.sample_snowball}[strategy]
 
-    def plan(self, epoch: int) -> Plan:
+    def plan(self, epoch: int) -> EpochPlan:
         random = np.random.default_rng((self.seed, epoch))
-        walk = walks.begin(self.graph, self.hops, random)
+        walk = walks.start_walk(self.graph, self.hops, random)
         queries, negatives, restarts = self.collect(walk, self.size, random)
-        lonely = np.flatnonzero(negatives == walks.NOBODY)
+        lonely = np.flatnonzero(negatives == walks.NO_NODE)
         documents = len(self.graph.backward_starts) - 1
         negatives[lonely] = _random_negatives(queries[lonely], self.pairs, documents, random)
-        return Plan(queries, self.pairs.draw(queries, random), negatives, self.size, int(restarts))
+        return EpochPlan(queries, self.pairs.draw(queries, random), negatives, self.size, int(restarts))
 
 
 def draw_negatives(queries: Rows, pool: Rows, pairs: Positives, documents: int, random: np.random.Generator) -> Rows:
@@ -131,7 +131,7 @@ def _random_negatives(queries: Rows, pairs: Positives, documents: int, random: n
     return drawn
 
 
-def locality(plan: Plan, graph: ProximityGraph) -> npt.NDArray[np.float64]:
+def measure_locality(plan: EpochPlan, graph: ProximityGraph) -> npt.NDArray[np.float64]:
     """For every batch, the mean share of its documents that are candidates of a query in it."""
     shares = np.empty(plan.steps)
     inside = np.zeros(len(graph.backward_starts), dtype=bool)  # its last place is that of -1, which is no document
