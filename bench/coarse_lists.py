@@ -12,8 +12,8 @@ from pathlib import Path
 
 import numpy as np
 import tyro
-from bidr import evaluate
 
+from bidr import evaluate
 from bidr.data.dataset import load
 from bidr.index.engines.ivf import IvfEngine
 from bidr.models.saved_model import Model
