@@ -20,7 +20,7 @@ from bidr.models.saved_model import Model
 from bidr.pipeline.build import build
 from bidr.pipeline.open import OpenIndex, open_index
 from bidr.quantization.learned_ivf import LearnedLists
-from bidr.search.evaluation import paired
+from bidr.search.evaluation import compare_paired
 from bidr.utils.progress import say
 
 SHARES = (0.05, 0.1, 0.2, 0.4, 1.0)
@@ -46,7 +46,7 @@ def main(data: Path, model: Path, work: Path, split: str = "test", candidates: i
                 seen = documents_visited(engine, queries, candidates)
             each = report.per_query["R@100"]
             base.setdefault(share, each)
-            gain = paired(each, base[share])
+            gain = compare_paired(each, base[share])
             figures = f"candidates {report.candidate_recall:.4f}  R@100 {report.measures['R@100']:.4f}"
             against = f"{gain.difference:+.4f} [{gain.low:+.4f}, {gain.high:+.4f}]"
             print(

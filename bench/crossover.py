@@ -18,7 +18,7 @@ from finalists import RANKED, questions, ranked, recall
 import bidr
 from bidr.models.corpus_encoding import encode_rows
 from bidr.quantization.exact_search import top_k_codes
-from bidr.search.evaluation import paired
+from bidr.search.evaluation import compare_paired
 from bidr.training import stages
 from bidr.training.config import TrainConfig
 from bidr.training.mining import encode_corpus_codes
@@ -62,7 +62,7 @@ def main(
 
 
 def difference(one: np.ndarray, other: np.ndarray) -> str:
-    found = paired(dict(enumerate(one)), dict(enumerate(other)))  # type: ignore[arg-type]
+    found = compare_paired(dict(enumerate(one)), dict(enumerate(other)))  # type: ignore[arg-type]
     return f"{found.difference:+.4f} [{found.low:+.4f}, {found.high:+.4f}]"
 
 

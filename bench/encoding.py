@@ -13,7 +13,7 @@ import torch
 import tyro
 
 from bidr.data.dataset import load
-from bidr.pipeline.open import model_of_index
+from bidr.pipeline.open import open_index_model
 from bidr.server.encoding.service import EncodingConfig, QueryService, choose
 
 WAYS = {
@@ -30,7 +30,7 @@ WAYS = {
 
 def main(index: Path, data: str, model: Path | None = None, clients: int = 32, seconds: float = 8.0) -> None:
     """Closed loop: each client asks its next question when it has the vector of the last. dev questions."""
-    opened = model_of_index(index, model)
+    opened = open_index_model(index, model)
     questions = [query.text for query in load(data).split("dev").queries]
     print(f"{clients} clients, {seconds:g} s each")
     print(f"{'way':<36}  {'queries/s':>9} {'p50 ms':>9} {'p99 ms':>8} {'CPU ms/query':>13}")

@@ -21,7 +21,7 @@ import tyro
 import bidr
 from bidr.models.corpus_encoding import encode_rows
 from bidr.quantization.exact_search import top_k, top_k_codes
-from bidr.search.evaluation import paired
+from bidr.search.evaluation import compare_paired
 from bidr.tokenization.token_store import TokenArray, Tokens
 from bidr.training import stages
 from bidr.training.config import TrainConfig
@@ -53,7 +53,7 @@ class Row(NamedTuple):
             for name in ("candidates", "many"):
                 mine, floor, ceiling = (getattr(each, name).mean() for each in (self, opq, exact))
                 cells.append(f"{(mine - floor) / (ceiling - floor):.0%}" if ceiling > floor else "")
-            found = paired(dict(enumerate(self.best)), dict(enumerate(opq.best)))  # type: ignore[arg-type]
+            found = compare_paired(dict(enumerate(self.best)), dict(enumerate(opq.best)))  # type: ignore[arg-type]
             cells.append(f"{found.difference:+.4f} [{found.low:+.4f}, {found.high:+.4f}], p {found.p:.4f}")
         print(f"| {' | '.join(cells)} |", flush=True)
 

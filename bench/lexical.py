@@ -18,7 +18,7 @@ from bidr.data.dataset import Split, load
 from bidr.index.live.lexical_search import LiveWords
 from bidr.pipeline.build import build
 from bidr.pipeline.open import open_index
-from bidr.search.evaluation import candidate_recall, evaluate_run, rank_run
+from bidr.search.evaluation import compute_candidate_recall, evaluate_run, rank_run
 from bidr.search.searcher import Searcher
 from bidr.search.types import QueryVectors
 
@@ -104,7 +104,7 @@ def show(candidates: str, ranked: str, judged: Split, searcher: Searcher, ask: A
             answers[query.id], brought[query.id] = ids
     scores = evaluate_run(rank_run(answers), judged.qrels, MEASURES).mean
     read = np.mean([len(ids) for ids in brought.values()])
-    shares = (candidate_recall(brought, judged.qrels), *scores.values())
+    shares = (compute_candidate_recall(brought, judged.qrels), *scores.values())
     cells = " | ".join(f"{share:.4f}" for share in shares)
     print(f"| {candidates} | {ranked} | {read:.0f} | {cells} | {1000 * seconds / len(queries):.2f} |", flush=True)
 

@@ -22,7 +22,7 @@ from tyro.conf import Positional
 from bidr.bench.peers.harness import memory
 from bidr.data.dataset import load
 from bidr.index.builder.build import build_index
-from bidr.index.lexical.size_estimate import guessed, words_disk
+from bidr.index.lexical.size_estimate import estimate_lexical_disk, guess_lexical_size
 from bidr.index.live.lexical_search import LiveWords
 from bidr.index.live.live_index import LiveIndex
 from bidr.quantization.codebooks import Codebooks
@@ -78,7 +78,9 @@ def plans(data: str, size: int) -> list[int]:
     from bidr.planning.plan import look_through  # not before the peak is known: what it imports takes memory too
 
     seen = look_through(islice(load(data).corpus, size))
-    return [sum(words_disk(words, size).values()) for words in (seen.words, guessed(seen.text_bytes))]
+    return [
+        sum(estimate_lexical_disk(words, size).values()) for words in (seen.words, guess_lexical_size(seen.text_bytes))
+    ]
 
 
 def asked(data: str, folder: Path, size: int, split: str) -> dict[str, float]:

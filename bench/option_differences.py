@@ -13,7 +13,7 @@ from typing import Any
 import tyro
 from tyro.conf import Positional
 
-from bidr.search.evaluation import Comparison, paired
+from bidr.search.evaluation import Comparison, compare_paired
 
 MEASURES = {"candidates": "candidates", "best": "R@10"}
 Run = dict[str, Any]
@@ -37,7 +37,7 @@ def cell(runs: list[Run], recipe: str, base: str, measure: str, digits: int) -> 
     for run in runs:
         if recipe in run and base in run:
             mine, other = (dict(enumerate(run[name][measure])) for name in (recipe, base))
-            return shown(paired(mine, other), digits)  # type: ignore[arg-type]
+            return shown(compare_paired(mine, other), digits)  # type: ignore[arg-type]
     return ""
 
 

@@ -25,7 +25,7 @@ from bidr.experiments.compare import choose_sampler
 from bidr.models.corpus_encoding import discard, encode_rows
 from bidr.models.saved_model import Model
 from bidr.quantization.exact_search import top_k, top_k_codes
-from bidr.search.evaluation import paired
+from bidr.search.evaluation import compare_paired
 from bidr.training.config import TrainConfig
 from bidr.training.presets import RECIPES, with_recipe
 from bidr.training.run import TrainingRun
@@ -102,7 +102,7 @@ def show(name: str, row: Row, base: Row, seconds: float) -> None:
         if row is base:
             cells.append("")
             continue
-        found = paired(dict(enumerate(mine)), dict(enumerate(other)))  # type: ignore[arg-type]
+        found = compare_paired(dict(enumerate(mine)), dict(enumerate(other)))  # type: ignore[arg-type]
         cells.append(f"{found.difference:+.4f} [{found.low:+.4f}, {found.high:+.4f}]")
     print(f"| {' | '.join(cells)} | {seconds:.0f} |", flush=True)
 

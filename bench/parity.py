@@ -11,8 +11,8 @@ import tyro
 
 from bidr.data.dataset import load
 from bidr.index.live.live_index import LiveIndex
-from bidr.pipeline.open import model_of_index
-from bidr.search.evaluation import evaluate_run, paired, rank_run
+from bidr.pipeline.open import open_index_model
+from bidr.search.evaluation import compare_paired, evaluate_run, rank_run
 from bidr.search.searcher import Searcher
 from bidr.search.types import QueryVectors
 from bidr.server.encoding.service import EncodingConfig, QueryService, choose
@@ -23,7 +23,7 @@ AT_ONCE, N = 16, 1_000
 
 def main(index: Path, data: str, split: str = "dev", questions: int = 1_000, model: Path | None = None) -> None:
     """The first questions of a split with judgements."""
-    opened, given = model_of_index(index, model), load(data).split(split)
+    opened, given = open_index_model(index, model), load(data).split(split)
     asked = list(islice(given.queries, questions))
     searcher = Searcher(LiveIndex.open(index))
     found = {}
@@ -44,7 +44,7 @@ def main(index: Path, data: str, split: str = "dev", questions: int = 1_000, mod
     print(f"{len(asked)} questions of {split}, N = {N}: whole, 8 bits, difference, its 95 % interval")
     for name in MEASURES:
         whole, small = (found[program] for program in ("onnx", "int8"))
-        apart = paired(small.per_query[name], whole.per_query[name])
+        apart = compare_paired(small.per_query[name], whole.per_query[name])
         told = (whole.mean[name], small.mean[name], apart.difference, apart.low, apart.high)
         print(f"{name:<7}", *(f"{number:8.4f}" for number in told))
 

@@ -8,7 +8,7 @@ import pytest
 from cli_data import Made, Run
 
 import bidr as package
-from bidr.search.truncation import ShrunkSearcher
+from bidr.search.truncation import TruncatedSearcher
 
 DIMS = 8
 
@@ -20,7 +20,7 @@ def test_texts_rank_as_comparing_says(made: Made, bidr: Run, tmp_path: Path) -> 
     assert f"32 for the codes, the first {DIMS} of 32 for the vectors" in shown.out
     words = [query.text for query in package.load(made.data).split("test").queries][:20]
     with package.open_index(made.index) as whole, package.open_index(tmp_path / "cut") as cut:
-        promised = ShrunkSearcher(whole, dims=DIMS).search(words, 10, 10**6)
+        promised = TruncatedSearcher(whole, dims=DIMS).search(words, 10, 10**6)
         found = cut.search(words, 10, 10**6)
     for mine, theirs in zip(found, promised, strict=True):
         assert [one.score for one in mine] == pytest.approx([one.score for one in theirs], abs=2e-3)

@@ -14,7 +14,7 @@ from bidr.index.builder.in_memory import make_graph, make_lists, make_scan
 from bidr.index.cost_model.build_time import Rates, built_in
 from bidr.index.cost_model.memory_budget import parse_bytes
 from bidr.index.engines.ivf import get_default_nprobe
-from bidr.index.lexical.size_estimate import guessed
+from bidr.index.lexical.size_estimate import guess_lexical_size
 from bidr.planning import tuning as settings
 from bidr.planning.calibration import Asked, Measured
 from bidr.planning.extrapolation import Growth
@@ -146,7 +146,8 @@ def test_measuring_what_cannot_be_is_refused(bidr: Run, files: tuple[Path, Path]
 
 def test_words_are_planned_for(bidr: Run, tmp_path: Path) -> None:
     plain, worded = (
-        plan(Corpus(docs=10**8, dim=384, ram=4 * GIB, words=words))["engines"] for words in (None, guessed(1_000))
+        plan(Corpus(docs=10**8, dim=384, ram=4 * GIB, words=words))["engines"]
+        for words in (None, guess_lexical_size(1_000))
     )
     for without, engine in zip(plain, worded, strict=True):
         more = engine["disk"]["per_document"] - without["disk"]["per_document"]

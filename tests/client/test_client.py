@@ -15,7 +15,7 @@ from bidr.client.requests import parse_answers
 from bidr.client.retry import Retry
 from bidr.data.types import Document
 from bidr.errors import BidrError, ConfigError, DataError
-from bidr.search.types import Answer, Answers, QueryVectors, Timings
+from bidr.search.types import QueryVectors, SearchHit, SearchResult, Timings
 
 LIMITS = {"queries": 4, "reads": 2_000, "answers": 1_000, "documents": 3, "body": 1_000}
 INDEX = {"name": "made", "documents": 9, "dim": 2, "candidates": 100, "limits": LIMITS}
@@ -64,14 +64,14 @@ def client(server: Server, **options) -> Client:
     return Client("http://made", transport=httpx.MockTransport(server), retry=QUICK, **options)
 
 
-FOUND = Answer(1, "a", 0.5, 7, 0.25, Document("a", "T", "Text", {"lang": "en"}))
+FOUND = SearchHit(1, "a", 0.5, 7, 0.25, Document("a", "T", "Text", {"lang": "en"}))
 
 
 def test_answers_are_those_of_the_local_searcher():
     server = Server()
     with client(server) as searcher:
         one = searcher.search("words", k=3, candidates=50, filter={"lang": "en"})
-        assert isinstance(one, Answers)
+        assert isinstance(one, SearchResult)
         assert one == [FOUND]
         assert one.timings == Timings(1.0, 2.0, 3.0, 4.0)
         assert searcher.search(["a", "b"]) == [[FOUND], [FOUND]]

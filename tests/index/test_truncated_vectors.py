@@ -17,7 +17,7 @@ from bidr.index.vectors.row_layout import encode_rows
 from bidr.planning.tuning import on_index
 from bidr.quantization.opq import PlainCodes
 from bidr.search.searcher import Searcher
-from bidr.search.truncation import ShrunkSearcher
+from bidr.search.truncation import TruncatedSearcher
 from bidr.search.types import QueryVectors
 
 DIM, DIMS, COUNT = 32, 8, 500
@@ -183,8 +183,8 @@ def test_settings_and_shorter_vectors_are_measured_by_what_is_stored(tmp_path):
     assert on_index(tmp_path / "i", tmp_path / "q.npy", 0.99, 10).settings[0].recall >= 0.99
     searcher = Searcher(LiveIndex.open(tmp_path / "i"))
     with pytest.raises(ConfigError, match=f"expected 1 to {DIMS}"):
-        ShrunkSearcher(searcher, dims=DIMS + 1)
-    found = ShrunkSearcher(searcher, dims=4).search_vectors(QueryVectors(queries, queries), 10, COUNT)
+        TruncatedSearcher(searcher, dims=DIMS + 1)
+    found = TruncatedSearcher(searcher, dims=4).search_vectors(QueryVectors(queries, queries), 10, COUNT)
     np.testing.assert_allclose(found.scores, best(first(vectors, 4), first(queries, 4), 10)[1], atol=2e-3)
 
 

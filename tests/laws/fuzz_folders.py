@@ -42,7 +42,7 @@ from bidr.data.types import Document  # noqa: E402
 from bidr.errors import BidrError  # noqa: E402
 from bidr.index.builder import coarse_clustering as clusters  # noqa: E402
 from bidr.index.builder.build import build_index  # noqa: E402
-from bidr.index.documents.id_index import Names  # noqa: E402
+from bidr.index.documents.id_index import IdIndex  # noqa: E402
 from bidr.index.engines import means  # noqa: E402
 from bidr.index.live.snapshot import write_snapshot  # noqa: E402
 from bidr.index.live.writer import LiveWriter  # noqa: E402
@@ -236,7 +236,7 @@ def exercise(folder: Path, *, thorough: bool) -> list[str]:
         attempt(lambda: reader.vectors.read(rows))
         attempt(lambda: reader.candidates.unpack_codes(rows))
         attempt(reader.learned_lists)
-        names = attempt(lambda: Names(reader.generation, reader.manifest, reader.count))
+        names = attempt(lambda: IdIndex(reader.generation, reader.manifest, reader.count))
         for row in (0, 5, 59, 1000):
             attempt(lambda row=row: names and names.find(f"doc-{row}"))
         attempt(reader.verify)

@@ -13,13 +13,13 @@ from bidr.errors import ConfigError, DataError
 from bidr.index.builder.build import build_index
 from bidr.index.reader import IndexReader
 from bidr.search.evaluation import (
-    candidate_recall,
+    compare_paired,
+    compute_candidate_recall,
     evaluate_run,
     evaluate_searcher,
-    paired,
+    load_recall_curve,
     rank_run,
-    recall_of,
-    remember,
+    save_recall_curve,
 )
 from bidr.search.searcher import Searcher
 from bidr.search.types import QueryVectors
@@ -55,33 +55,33 @@ def test_measures_and_judgements_that_are_not_there():
     with pytest.raises(DataError, match="no judgements"):
         evaluate_run(RUN, {}, ["R@10"])
     with pytest.raises(DataError, match="no query has a relevant document"):
-        candidate_recall({}, {"a": {"d": 0}})
+        compute_candidate_recall({}, {"a": {"d": 0}})
 
 
 def test_candidate_recall_is_the_share_of_the_relevant():
-    assert candidate_recall({"a": ["d2", "d9"], "b": ["d3"]}, QRELS) == pytest.approx((0.5 + 1 + 0) / 3)
+    assert compute_candidate_recall({"a": ["d2", "d9"], "b": ["d3"]}, QRELS) == pytest.approx((0.5 + 1 + 0) / 3)
 
 
 def test_a_clear_difference_is_significant_and_none_is_not():
     random = np.random.default_rng(0)
     b = {f"q{number}": float(value) for number, value in enumerate(random.random(200))}
     better = {query: value + 0.1 + 0.1 * random.standard_normal() for query, value in b.items()}
-    clear = paired(better, b)
+    clear = compare_paired(better, b)
     assert 0.07 < clear.low < clear.difference < clear.high < 0.12
     assert clear.p < 0.001
-    assert clear == paired(better, b)
-    assert paired(b, better).difference == pytest.approx(-clear.difference)
-    same = paired(b, b)
+    assert clear == compare_paired(better, b)
+    assert compare_paired(b, better).difference == pytest.approx(-clear.difference)
+    same = compare_paired(b, b)
     assert (same.difference, same.low, same.high, same.p) == (0, 0, 0, 1)
 
 
 def test_randomisation_equals_the_exact_test_on_few_queries():
     a, b = {"1": 3.0, "2": 2.0, "3": 1.0}, {"1": 0.0, "2": 0.0, "3": 0.0}
-    assert paired(a, b).p == pytest.approx(2 / 8, abs=0.02)
+    assert compare_paired(a, b).p == pytest.approx(2 / 8, abs=0.02)
     with pytest.raises(DataError, match="expected the same ones"):
-        paired(a, {"1": 0.0})
+        compare_paired(a, {"1": 0.0})
     with pytest.raises(DataError):
-        paired({}, {})
+        compare_paired({}, {})
 
 
 def made(seed=0):
@@ -141,19 +141,21 @@ def test_the_curve_says_for_each_depth_what_fewer_candidates_would_have_had(sear
         few = evaluate_searcher(searcher, split, ["R@1"], k=1, candidates=n)
         assert share == few.candidate_recall
     index, curve = searcher.reader.folder, [list(point) for point in report.recall_curve]
-    remember(index, replace(report, lexical=5), "model", "test")
-    assert recall_of(index, "model") is None, "with words it is not the codes' curve"
-    remember(index, report, "model", "test")
-    assert recall_of(index, "model") == curve
-    assert recall_of(index, "another") is None, "what was measured of another model is not this one's"
-    remember(tmp_path / "nowhere", report, "model", "test")
+    save_recall_curve(index, replace(report, lexical=5), "model", "test")
+    assert load_recall_curve(index, "model") is None, "with words it is not the codes' curve"
+    save_recall_curve(index, report, "model", "test")
+    assert load_recall_curve(index, "model") == curve
+    assert load_recall_curve(index, "another") is None, "what was measured of another model is not this one's"
+    save_recall_curve(tmp_path / "nowhere", report, "model", "test")
     build_index(tmp_path / "index", **made(31))
     shutil.copy(index / "evaluated.json", tmp_path / "index")
-    assert recall_of(tmp_path / "index", "model") is None, "nor is another index's, of the same generation number"
+    assert load_recall_curve(tmp_path / "index", "model") is None, (
+        "nor is another index's, of the same generation number"
+    )
     shutil.copytree(index, tmp_path / "again")
-    assert recall_of(tmp_path / "again", "model") == curve
+    assert load_recall_curve(tmp_path / "again", "model") == curve
     build_index(tmp_path / "again", **made(32))
-    assert recall_of(tmp_path / "again", "model") is None, "nor what was measured before it was built again"
+    assert load_recall_curve(tmp_path / "again", "model") is None, "nor what was measured before it was built again"
     (tmp_path / "again" / "evaluated.json").unlink()
-    remember(tmp_path / "again", report, "model", "test")
+    save_recall_curve(tmp_path / "again", report, "model", "test")
     assert not (tmp_path / "again" / "evaluated.json").exists(), "built again while it was measured"

@@ -10,7 +10,7 @@ from bidr.errors import ConfigError, DataError
 from bidr.index.engines.graph import engine as graph
 from bidr.index.engines.topk import rank_scores
 from bidr.search.searcher import Searcher
-from bidr.search.types import Answers, QueryVectors
+from bidr.search.types import QueryVectors, SearchResult
 
 DIM = 16
 
@@ -86,15 +86,15 @@ def searcher(tmp_path):
 
 def test_answers_tell_where_they_come_from(searcher):
     found = searcher.search("document 7", k=5)
-    assert isinstance(found, Answers)
+    assert isinstance(found, SearchResult)
     assert found[0].id == "doc-7"
     assert found[0].document == documents(8)[7]
     assert [answer.rank for answer in found] == [1, 2, 3, 4, 5]
     assert all(first.score >= second.score for first, second in pairwise(found))
     ranking = searcher.search_vectors(searcher.encoder(["document 7"]), 5)
-    assert ranking.candidate_places.shape == (1, 50)
+    assert ranking.candidate_positions.shape == (1, 50)
     for answer, row in zip(found, ranking.rows[0], strict=True):
-        assert ranking.candidate_places[0, answer.candidate_rank - 1] == row
+        assert ranking.candidate_positions[0, answer.candidate_rank - 1] == row
     assert found.timings.encode > 0
     assert found.timings.total == pytest.approx(sum(found.timings))
 

@@ -4,7 +4,7 @@ from sample_index import both, clustered, index_of
 
 from bidr.errors import ConfigError
 from bidr.search.searcher import Searcher
-from bidr.search.truncation import ShrunkSearcher, shrunk
+from bidr.search.truncation import TruncatedSearcher, make_truncated_searchers
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +26,7 @@ def test_a_prefix_ranks_by_the_cosine_of_the_first_dimensions(searched):
     expected = (asked / np.linalg.norm(asked, axis=1, keepdims=True)) @ (
         cut / np.linalg.norm(cut, axis=1, keepdims=True)
     ).T
-    found = ShrunkSearcher(searcher, dims=5).search_vectors(both(queries), 10)
+    found = TruncatedSearcher(searcher, dims=5).search_vectors(both(queries), 10)
     assert np.allclose(found.scores, best(expected), atol=1e-5)
 
 
@@ -34,13 +34,13 @@ def test_int8_has_255_values_a_dimension_and_little_error(searched):
     searcher, vectors, queries = searched
     scales = np.abs(vectors).max(axis=0) / 127
     expected = queries @ (np.rint(vectors / scales) * scales).T
-    found = ShrunkSearcher(searcher, int8=True).search_vectors(both(queries), 10)
+    found = TruncatedSearcher(searcher, int8=True).search_vectors(both(queries), 10)
     assert np.allclose(found.scores, best(expected), atol=1e-5)
     assert not np.allclose(found.scores, best(queries @ vectors.T), atol=1e-6)
     assert np.allclose(found.scores, best(queries @ vectors.T), atol=2e-2)
 
 
 def test_every_way_of_shrinking_is_named_and_none_grows(searched):
-    assert list(shrunk(searched[0], (8, 16, 64))) == ["int8", "first 8", "first 8, int8"]
+    assert list(make_truncated_searchers(searched[0], (8, 16, 64))) == ["int8", "first 8", "first 8, int8"]
     with pytest.raises(ConfigError, match="dims: given 17, expected 1 to 16"):
-        ShrunkSearcher(searched[0], dims=17)
+        TruncatedSearcher(searched[0], dims=17)

@@ -39,7 +39,7 @@ def test_time_is_looked_at_only_where_it_is_said():
     assert isinstance(to_http_error(SearchTimeoutError("over")), DeadlineExceeded)
 
 
-@pytest.mark.parametrize(("where", "name"), [(attributes.Columns, "_mark_values"), (memory, "matches")])
+@pytest.mark.parametrize(("where", "name"), [(attributes.AttributeColumns, "_mark_values"), (memory, "match_filter")])
 def test_a_filter_stops_between_its_conditions(index, monkeypatch, capfd, where, name):
     """On the thread of the event loop nothing else could stop it. The clock is that of the search: 10 s a condition."""
     service = opened(index, limits=RequestLimits(seconds=100), threads=0)

@@ -16,7 +16,7 @@ from bidr.index.live.live_index import LiveIndex
 from bidr.index.live.wal import ACKNOWLEDGED, LOG, LogReader, LogWriter, write_log
 from bidr.index.storage.commit import LOCK, NEXT, only_writer, wanted
 from bidr.index.storage.manifest import CURRENT, MANIFEST, FileEntry, check_sizes
-from bidr.search.evaluation import EVALUATED, recall_of
+from bidr.search.evaluation import EVALUATED, load_recall_curve
 from bidr.server import runtime_dir as runtime
 from bidr.server.encoding.onnx_cache import _alone
 from bidr.utils.files import open_lock, open_regular, read_regular, write_atomically
@@ -164,7 +164,7 @@ def test_an_empty_file_is_no_fifo(tmp_path):
 
 def test_figures_that_are_a_fifo_are_none(index):
     os.mkfifo(index / EVALUATED)
-    assert recall_of(index, None) is None
+    assert load_recall_curve(index, None) is None
     os.unlink(index / EVALUATED)
 
 

@@ -63,7 +63,7 @@ class Evaluate(Verb):
         from bidr.data.readers.trec import read_run, write_run
         from bidr.index.storage.live_state import model_of
         from bidr.pipeline.open import open_index
-        from bidr.search.evaluation import evaluate_searcher, remember
+        from bidr.search.evaluation import evaluate_searcher, save_recall_curve
 
         if self.candidates is not None and self.candidates < 1:
             raise ConfigError(f"candidates: given {self.candidates}, expected 1 or more")
@@ -76,10 +76,10 @@ class Evaluate(Verb):
         with open_index(index, self.model, fuse=self.fuse, **words) as searcher:
             _refuse_other_corpus(searcher, split, index)
             if self.query_vectors is not None:
-                searcher.encoder = searcher.by_vectors(self.query_vectors, rows)
+                searcher.encoder = searcher.make_lookup_encoder(self.query_vectors, rows)
             report = evaluate_searcher(searcher, split, self.measures, candidates=self.candidates)
         stamp = model_of(index)
-        remember(index, report, stamp.fingerprint if stamp else None, self.split)
+        save_recall_curve(index, report, stamp.fingerprint if stamp else None, self.split)
         if self.run_file:
             write_run(self.run_file, report.run)
         value = {
@@ -128,12 +128,12 @@ class Evaluate(Verb):
 
 def compared(ours: dict[str, dict[str, float]], other: "Run", split: "Split", path: Path) -> dict[str, "Comparison"]:
     """Ours minus the other's, measure by measure."""
-    from bidr.search.evaluation import evaluate_run, paired
+    from bidr.search.evaluation import compare_paired, evaluate_run
 
     if not other.keys() & split.qrels.keys():
         raise DataError(f"{path} has no query of split {split.name!r}; give a run over the same questions")
     theirs = evaluate_run(other, split.qrels, list(ours)).per_query
-    return {name: paired(values, theirs[name]) for name, values in ours.items()}
+    return {name: compare_paired(values, theirs[name]) for name, values in ours.items()}
 
 
 def comparison_table(found: dict[str, "Comparison"], path: Path) -> str:

@@ -213,9 +213,9 @@ def _writer(index: Path) -> "LiveWriter":
     """A writer that adds nothing, and so needs no model."""
     from bidr.index.live.writer import LiveWriter
     from bidr.index.storage.commit import WAIT
-    from bidr.pipeline.document_encoders import no_coder
+    from bidr.pipeline.document_encoders import refuse_documents
 
-    return LiveWriter(index, no_coder, wait=WAIT)
+    return LiveWriter(index, refuse_documents, wait=WAIT)
 
 
 def _state(index: Path, writer: "LiveWriter") -> dict[str, Any]:

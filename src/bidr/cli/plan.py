@@ -112,12 +112,12 @@ class Plan(Verb):
     def _texts(self) -> dict[str, Any]:
         """Ids, texts and words: as they are in --data, else as they are said to be."""
         from bidr.data.dataset import load
-        from bidr.index.lexical.size_estimate import guessed
+        from bidr.index.lexical.size_estimate import guess_lexical_size
         from bidr.planning.plan import look_through
 
         if self.data is None:
             sizes = {"id_bytes": self.id_bytes, "text_bytes": self.text_bytes or None}
-            return sizes | ({"words": guessed(self.text_bytes)} if self.lexical else {})
+            return sizes | ({"words": guess_lexical_size(self.text_bytes)} if self.lexical else {})
         if (self.id_bytes, self.text_bytes) != (Plan.id_bytes, Plan.text_bytes):
             raise ConfigError("--data says how large ids and texts are; leave --id-bytes and --text-bytes out")
         found = look_through(load(self.data).corpus)

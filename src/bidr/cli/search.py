@@ -13,7 +13,7 @@ from bidr.errors import ConfigError
 
 if TYPE_CHECKING:
     from bidr.search.searcher import Searcher
-    from bidr.search.types import Answer, Answers
+    from bidr.search.types import SearchHit, SearchResult
 
 NARROWEST = 40
 HEAD = "rank   score  candidate  document"
@@ -65,9 +65,9 @@ class Search(Verb):
         return Shown(_text(found, told), {"query": query, "index": str(index), **_value(found)})
 
     def _filter(self) -> Any:
-        from bidr.index.filters.filter_expression import filter_from_json
+        from bidr.index.filters.filter_expression import parse_filter_json
 
-        return None if self.filter is None else filter_from_json(self.filter)
+        return None if self.filter is None else parse_filter_json(self.filter)
 
     def _told(self, searcher: "Searcher") -> str:
         view = searcher.reader.latest()
@@ -80,10 +80,12 @@ class Search(Verb):
 
     def _hint(self, view: Any) -> None:
         """Say which attributes of the filter no document has: an answer of nothing would not."""
-        from bidr.index.filters.filter_expression import names_in, parse_filter
+        from bidr.index.filters.filter_expression import list_attribute_names, parse_filter
         from bidr.utils.progress import say
 
-        unknown = set() if self.filter is None else names_in(parse_filter(self._filter())) - view.attributes()
+        unknown = (
+            set() if self.filter is None else list_attribute_names(parse_filter(self._filter())) - view.attributes()
+        )
         if unknown:
             known = ", ".join(sorted(view.attributes())) or "none"
             say(f"--filter: no document has the attribute {', '.join(map(repr, sorted(unknown)))}; there are: {known}")
@@ -119,12 +121,12 @@ class Search(Verb):
         return Shown(text, {"queries": str(path), "index": str(index), "results": [_value(one) for one in found]})
 
 
-def _text(found: "Answers", told: str) -> str:
+def _text(found: "SearchResult", told: str) -> str:
     width = max(NARROWEST, shutil.get_terminal_size((100, 24)).columns)
     return "\n".join([HEAD, *(line for answer in found for line in _lines(answer, width)), _timings(found, told)])
 
 
-def _lines(answer: "Answer", width: int) -> list[str]:
+def _lines(answer: "SearchHit", width: int) -> list[str]:
     """Two lines an answer: its place and title, and how its text begins."""
     document, room = answer.document, width - len(INDENT)
     start = f"{answer.rank:>4}  {answer.score:6.3f}  {answer.candidate_rank or 'words':>9}  "
@@ -140,12 +142,12 @@ def clean(text: str, width: int) -> str:
     return words if len(words) <= width else words[: width - 1].rstrip() + "…"
 
 
-def _timings(found: "Answers", told: str) -> str:
+def _timings(found: "SearchResult", told: str) -> str:
     steps = ", ".join(f"{name} {value:.1f}" for name, value in found.timings._asdict().items())
     return f"{found.timings.total:.1f} ms: {steps}; {told}"
 
 
-def _value(found: "Answers") -> dict[str, Any]:
+def _value(found: "SearchResult") -> dict[str, Any]:
     answers = [
         {
             **{name: value for name, value in answer._asdict().items() if name != "document"},

@@ -14,7 +14,7 @@ from bidr.client.retry import Retry
 from bidr.client.transport import make_attempts
 from bidr.data.types import Document, to_python_scalar
 from bidr.errors import ConfigError, MissingExtraError
-from bidr.search.types import Answers, Options, QueryVectors, Texts
+from bidr.search.types import QueryVectors, SearchOptions, SearchResult, Texts
 from bidr.utils.array_types import Floats
 
 T = TypeVar("T")
@@ -51,11 +51,11 @@ class _Settings:
         headers = {"authorization": f"Bearer {key}"} if key else {}
         self._given: dict[str, Any] = {"base_url": self.url, "timeout": timeout, "headers": headers, **options}
 
-    def answers(self, found: list[Answers]) -> list[Answers]:
+    def answers(self, found: list[SearchResult]) -> list[SearchResult]:
         """What `search_vectors` found, as it is: a local searcher makes answers of it here."""
         return found
 
-    def _question(self, k: int, candidates: int | None, options: Options) -> SearchParams:
+    def _question(self, k: int, candidates: int | None, options: SearchOptions) -> SearchParams:
         usual = SearchParams(k, self.candidates, lexical=self.lexical, lexical_weight=self.lexical_weight)
         given: dict[str, Any] = {"candidates": candidates, **options}
         asked = usual._replace(**{name: value for name, value in given.items() if value is not None})
@@ -74,17 +74,19 @@ class Client(_Settings):
     __init__.__doc__ = _Settings.__doc__
 
     @overload
-    def search(self, query: str, k: int = 10, candidates: int | None = None, **options: Unpack[Options]) -> Answers: ...
+    def search(
+        self, query: str, k: int = 10, candidates: int | None = None, **options: Unpack[SearchOptions]
+    ) -> SearchResult: ...
 
     @overload
     def search(
-        self, query: Texts, k: int = 10, candidates: int | None = None, **options: Unpack[Options]
-    ) -> list[Answers]: ...
+        self, query: Texts, k: int = 10, candidates: int | None = None, **options: Unpack[SearchOptions]
+    ) -> list[SearchResult]: ...
 
     def search(
-        self, query: str | Texts, k: int = 10, candidates: int | None = None, **options: Unpack[Options]
-    ) -> Answers | list[Answers]:
-        """The k best documents for a question, or for each of many; options as `Options` has them."""
+        self, query: str | Texts, k: int = 10, candidates: int | None = None, **options: Unpack[SearchOptions]
+    ) -> SearchResult | list[SearchResult]:
+        """The k best documents for a question, or for each of many; options as `SearchOptions` has them."""
         texts = [query] if isinstance(query, str) else query
         found = self._run(self._asking.by_texts(texts, self._question(k, candidates, options)))
         return found[0] if isinstance(query, str) else found
@@ -94,8 +96,8 @@ class Client(_Settings):
         queries: QueryVectors | npt.ArrayLike,
         k: int = 10,
         candidates: int | None = None,
-        **options: Unpack[Options],
-    ) -> list[Answers]:
+        **options: Unpack[SearchOptions],
+    ) -> list[SearchResult]:
         """The k best documents for each vector, of the model that made the documents'."""
         return self._run(self._asking.by_vectors(queries, self._question(k, candidates, options)))
 
@@ -154,17 +156,17 @@ class AsyncClient(_Settings):
 
     @overload
     async def search(
-        self, query: str, k: int = 10, candidates: int | None = None, **options: Unpack[Options]
-    ) -> Answers: ...
+        self, query: str, k: int = 10, candidates: int | None = None, **options: Unpack[SearchOptions]
+    ) -> SearchResult: ...
 
     @overload
     async def search(
-        self, query: Texts, k: int = 10, candidates: int | None = None, **options: Unpack[Options]
-    ) -> list[Answers]: ...
+        self, query: Texts, k: int = 10, candidates: int | None = None, **options: Unpack[SearchOptions]
+    ) -> list[SearchResult]: ...
 
     async def search(
-        self, query: str | Texts, k: int = 10, candidates: int | None = None, **options: Unpack[Options]
-    ) -> Answers | list[Answers]:
+        self, query: str | Texts, k: int = 10, candidates: int | None = None, **options: Unpack[SearchOptions]
+    ) -> SearchResult | list[SearchResult]:
         """As `Client.search`."""
         texts = [query] if isinstance(query, str) else query
         found = await self._run(self._asking.by_texts(texts, self._question(k, candidates, options)))
@@ -175,8 +177,8 @@ class AsyncClient(_Settings):
         queries: QueryVectors | npt.ArrayLike,
         k: int = 10,
         candidates: int | None = None,
-        **options: Unpack[Options],
-    ) -> list[Answers]:
+        **options: Unpack[SearchOptions],
+    ) -> list[SearchResult]:
         """As `Client.search_vectors`."""
         return await self._run(self._asking.by_vectors(queries, self._question(k, candidates, options)))
 

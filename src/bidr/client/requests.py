@@ -14,7 +14,7 @@ from bidr.data.types import Document, to_python_scalar, validate_documents, vali
 from bidr.data.validation import check_unicode, format_value, validate_query_texts
 from bidr.data.vector_source import as_array
 from bidr.errors import ConfigError, DataError
-from bidr.search.types import Answer, Answers, QueryVectors, Timings
+from bidr.search.types import QueryVectors, SearchHit, SearchResult, Timings
 from bidr.utils.array_types import Floats
 
 T = TypeVar("T")
@@ -35,7 +35,7 @@ class Request(NamedTuple):
 
 
 RequestSteps = Generator[Request, Reply, T]
-NUMBERS = Answer._fields[:5]
+NUMBERS = SearchHit._fields[:5]
 INDEX = Request("GET", "/v1/index")
 
 
@@ -65,8 +65,8 @@ class RequestBuilder:
         self._about = yield INDEX
         return self._about
 
-    def by_texts(self, texts: Sequence[str], question: SearchParams) -> RequestSteps[list[Answers]]:
-        found: list[Answers] = []
+    def by_texts(self, texts: Sequence[str], question: SearchParams) -> RequestSteps[list[SearchResult]]:
+        found: list[SearchResult] = []
         texts = validate_query_texts(texts)
         quoted = [json.dumps(text) for text in texts]
         rest = as_json({"texts": [], **question.fields()})[len('{"texts": [') :]
@@ -75,7 +75,9 @@ class RequestBuilder:
             found += parse_search_reply((yield Request("POST", "/v1/search", body=body)), len(quoted[part]))
         return found
 
-    def by_vectors(self, queries: QueryVectors | npt.ArrayLike, question: SearchParams) -> RequestSteps[list[Answers]]:
+    def by_vectors(
+        self, queries: QueryVectors | npt.ArrayLike, question: SearchParams
+    ) -> RequestSteps[list[SearchResult]]:
         rows, found = to_query_rows(queries), []
         params = question.fields() | {"dim": rows.shape[1]}  # by their bytes alone, wide rows are more rows
         if "filter" in params:
@@ -148,7 +150,7 @@ class RequestBuilder:
         return list(split_batches(sizes, most, BODY_SHARE * limits["body"] - rest))
 
 
-def parse_search_reply(reply: Reply, queries: int) -> list[Answers]:
+def parse_search_reply(reply: Reply, queries: int) -> list[SearchResult]:
     """What a search found for so many queries."""
     if (count := len(reply["results"])) != queries:
         raise Unavailable(
@@ -157,16 +159,16 @@ def parse_search_reply(reply: Reply, queries: int) -> list[Answers]:
     return parse_answers(reply)
 
 
-def parse_answers(reply: Reply) -> list[Answers]:
+def parse_answers(reply: Reply) -> list[SearchResult]:
     """What a search found, as the local searcher says it."""
     found = []
     for result in reply["results"]:
         answers = [
-            Answer(**{name: row[name] for name in NUMBERS}, document=_known(row), word_rank=row.get("word_rank", 0))
+            SearchHit(**{name: row[name] for name in NUMBERS}, document=_known(row), word_rank=row.get("word_rank", 0))
             for row in result["answers"]
         ]
         timings = result["timings"]
-        found.append(Answers(answers, Timings(*(float(timings.get(step) or 0.0) for step in Timings._fields))))
+        found.append(SearchResult(answers, Timings(*(float(timings.get(step) or 0.0) for step in Timings._fields))))
     return found
 
 

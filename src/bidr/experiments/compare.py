@@ -16,9 +16,16 @@ from bidr.errors import ConfigError
 from bidr.index.storage.live_state import model_of as stamp_of
 from bidr.pipeline.build import build
 from bidr.pipeline.open import open_index
-from bidr.search.evaluation import candidate_recall, evaluate_run, evaluate_searcher, paired, rank_run, remember
+from bidr.search.evaluation import (
+    compare_paired,
+    compute_candidate_recall,
+    evaluate_run,
+    evaluate_searcher,
+    rank_run,
+    save_recall_curve,
+)
 from bidr.search.searcher import Searcher
-from bidr.search.truncation import shrunk
+from bidr.search.truncation import make_truncated_searchers
 from bidr.training.config import SamplerName, TrainConfig
 from bidr.training.config_validation import check_dims
 from bidr.training.data import read_splits
@@ -149,7 +156,7 @@ def _measure_bm25(data: Dataset, judged: Split, config: TrainConfig) -> Comparis
         "BM25",
         scores.mean["R@10"],
         scores.mean["R@100"],
-        candidate_recall(depth, judged.qrels),
+        compute_candidate_recall(depth, judged.qrels),
         None,
         median(times),
         scores.per_query,
@@ -168,7 +175,7 @@ def _measure(
     index = build(run.dataset, model, folder / "index", engine=engine, tokens=run.folder / "tokens")
     with open_index(index, device=run.device) as searcher:
         rows = [_measure_searcher(method, searcher, judged, seconds, index)]
-        for how, smaller in shrunk(searcher, shrink).items() if shrink else ():
+        for how, smaller in make_truncated_searchers(searcher, shrink).items() if shrink else ():
             rows.append(_measure_searcher(f"{method}, {how}", smaller, judged, 0.0))
     return rows
 
@@ -179,7 +186,7 @@ def _measure_searcher(
     found = evaluate_searcher(searcher, judged, MEASURES)
     if index is not None:
         stamp = stamp_of(index)
-        remember(index, found, stamp.fingerprint if stamp else None, judged.name)
+        save_recall_curve(index, found, stamp.fingerprint if stamp else None, judged.name)
     say(f"{method}: R@10 {found.measures['R@10']:.4f}, R@100 {found.measures['R@100']:.4f}")
     return ComparisonRow(
         method,
@@ -197,7 +204,7 @@ def report(rows: list[ComparisonRow]) -> dict[str, Any]:
     """Rows for machines, and each one's difference to the conventional way with its interval."""
     base = _find_baseline(rows)
     differences = {
-        row.method: {name: paired(row.per_query[name], base.per_query[name])._asdict() for name in MEASURES}
+        row.method: {name: compare_paired(row.per_query[name], base.per_query[name])._asdict() for name in MEASURES}
         for row in rows
         if row is not base
     }

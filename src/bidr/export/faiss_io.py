@@ -84,7 +84,7 @@ def faiss_graph(
     return inner
 
 
-class InLists(NamedTuple):
+class IvfLists(NamedTuple):
     """Which documents stand in which list: list j holds places offsets[j:j + 2], and `rows` says whose they are.
 
     centroids: compared with queries that are not rotated.
@@ -96,7 +96,7 @@ class InLists(NamedTuple):
 
 
 def export_lists(
-    codebooks: Codebooks, codes: Codes, lists: InLists, visits: int, rotation: Floats | None = None
+    codebooks: Codebooks, codes: Codes, lists: IvfLists, visits: int, rotation: Floats | None = None
 ) -> Any:
     """A `faiss.IndexPreTransform` over `IndexIVFPQ`, by inner product, of codes by place; it answers with rows.
 

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bidr.errors import ConfigError, StorageError
-from bidr.export.faiss_io import InLists, export_faiss, export_lists
+from bidr.export.faiss_io import IvfLists, export_faiss, export_lists
 from bidr.export.readme import Asked, readme
 from bidr.index.documents.document_store import IDS
 from bidr.index.engines.ivf import get_default_nprobe
@@ -107,10 +107,10 @@ class _Leaving:
         files = [part.open.reader.manifest.files for part in view.parts]
         # Where a document was deleted, the place of those after it in the files is no longer their row's number.
         self.named = view.changed or any(f"{IDS}.blob" in own for own in files)
-        self.lists: tuple[InLists, CodesOf] | None = None
+        self.lists: tuple[IvfLists, CodesOf] | None = None
         if engine == "lists":
             reader = view.unchanged("leave as lists").open.reader
-            self.lists = reader.in_lists(), CodesOf(list(view.parts), [np.arange(reader.count)])
+            self.lists = reader.export_ivf_lists(), CodesOf(list(view.parts), [np.arange(reader.count)])
 
     def __len__(self) -> int:
         return self.view.count

@@ -8,9 +8,9 @@ import numpy as np
 import numpy.typing as npt
 
 from bidr.errors import REBUILD, ConfigError, DataError, IndexFolderError, ModelError
-from bidr.export.faiss_io import InLists, export_faiss, export_lists
+from bidr.export.faiss_io import IvfLists, export_faiss, export_lists
 from bidr.index.builder.build import VECTORS_FILE
-from bidr.index.documents.document_store import IDS, DocumentFile
+from bidr.index.documents.document_store import IDS, DocumentStore
 from bidr.index.engines.engine_files import (
     CENTROIDS_FILE,
     LEARNED_FILE,
@@ -22,7 +22,7 @@ from bidr.index.engines.engine_files import (
     read_array,
 )
 from bidr.index.engines.ivf import IvfEngine, get_default_nprobe
-from bidr.index.lexical.postings_files import Words
+from bidr.index.lexical.postings_files import LexicalIndex
 from bidr.index.storage.checksums import unchecked
 from bidr.index.storage.manifest import (
     Manifest,
@@ -48,9 +48,9 @@ class Parts(NamedTuple):
 
     candidates: Candidates
     vectors: VectorFile
-    documents: DocumentFile
+    documents: DocumentStore
     order: CheckedArray | None
-    words: Words | None
+    words: LexicalIndex | None
 
 
 class IndexReader:
@@ -138,13 +138,13 @@ class IndexReader:
         """
         codes = self.candidates.unpack_codes()
         if engine == "lists":
-            lists = self.in_lists()
+            lists = self.export_ivf_lists()
             return export_lists(self.codebooks, codes, lists, get_default_nprobe(len(lists.centroids)))
         if (order := self.order) is not None:
             codes[order] = codes.copy()
         return export_faiss(self.codebooks, codes, engine=engine)
 
-    def in_lists(self) -> InLists:
+    def export_ivf_lists(self) -> IvfLists:
         """Its lists, as Faiss is given them."""
         order = self.order
         if not isinstance(self.candidates, IvfEngine) or order is None:
@@ -153,7 +153,7 @@ class IndexReader:
                 "ask for 'scan', or build it with engine 'lists'"
             )
         centroids = read_array(self.generation / CENTROIDS_FILE, np.dtype("<f4"), 2)
-        return InLists(centroids, self.candidates.offsets, order)
+        return IvfLists(centroids, self.candidates.offsets, order)
 
     def learned_lists(self) -> LearnedLists | None:
         """The lists that the model learned, where documents stand by them."""
@@ -252,7 +252,7 @@ def _open_parts(generation: Path, manifest: Manifest, ef: int | None) -> Parts:
     for name in list_ram_files(manifest, manifest.engine):
         check_content(generation, manifest, name)
     vectors = VectorFile.open(generation / VECTORS_FILE)
-    documents = DocumentFile.open(generation, manifest.count, manifest)
+    documents = DocumentStore.open(generation, manifest.count, manifest)
     try:
         candidates = load_engine(generation, manifest.engine, ef, manifest)
     except MemoryError as error:
@@ -265,7 +265,7 @@ def _open_parts(generation: Path, manifest: Manifest, ef: int | None) -> Parts:
         raise IndexFolderError(
             f"{generation}: codes, vectors and dimensions are {found}, the manifest says {expected}; {REBUILD}"
         )
-    return Parts(candidates, vectors, documents, order, Words.open(generation, manifest, manifest.count))
+    return Parts(candidates, vectors, documents, order, LexicalIndex.open(generation, manifest, manifest.count))
 
 
 def check_model(folder: Path, made_by: ModelStamp | None, expected: str | None) -> None:

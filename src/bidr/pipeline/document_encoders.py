@@ -21,7 +21,7 @@ Sides = Callable[[list[str]], tuple[Floats, Floats]]
 """Encodes texts of documents for the codes, and for the disk."""
 
 
-def text_coder(model: "Model", sides: Sides | None = None) -> Coder:
+def make_model_encoder(model: "Model", sides: Sides | None = None) -> Coder:
     """Encodes the texts, each side by its own encoder, as the build did.
 
     sides: encodes in the place of the model's own encoders, which are then not loaded.
@@ -51,7 +51,7 @@ def _own_sides(model: "Model") -> Sides:
     return lambda texts: (encode(model.sparse, texts), encode(model.dense, texts))
 
 
-def frozen_coder(model: "FrozenModel") -> Coder:
+def make_codes_only_encoder(model: "FrozenModel") -> Coder:
     """Codes vectors that are given."""
 
     def code(documents: Sequence[Document], vectors: Floats | None) -> Coded:
@@ -62,7 +62,7 @@ def frozen_coder(model: "FrozenModel") -> Coder:
     return code
 
 
-def plain_coder(codebooks: Codebooks, *, unit: bool) -> Coder:
+def make_codebook_encoder(codebooks: Codebooks, *, unit: bool) -> Coder:
     """Codes vectors by the codebooks of the index itself. unit: they are made as long as 1."""
 
     def code(documents: Sequence[Document], vectors: Floats | None) -> Coded:
@@ -79,6 +79,6 @@ def _given(vectors: Floats | None) -> Floats:
     return vectors
 
 
-def no_coder(documents: Sequence[Document], vectors: Floats | None) -> Coded:
+def refuse_documents(documents: Sequence[Document], vectors: Floats | None) -> Coded:
     """For a writer that adds nothing, and so needs no model."""
     raise ConfigError("this writer was opened to delete and to compact; open one with the model of the index")

@@ -6,7 +6,7 @@ from bidr.index.cost_model.memory_budget import COMPACTING, check_budget, loaded
 from bidr.index.live.snapshot import write_snapshot
 from bidr.index.live.writer import LiveWriter
 from bidr.index.storage.commit import WAIT
-from bidr.pipeline.document_encoders import no_coder
+from bidr.pipeline.document_encoders import refuse_documents
 
 
 def compact(folder: Path | str, *, ram_budget: int | str | None = None, wait: float = WAIT) -> None:
@@ -18,7 +18,7 @@ def compact(folder: Path | str, *, ram_budget: int | str | None = None, wait: fl
     """
     # The index is open while it is compacted; what could not even be opened is not.
     check_budget(ram_budget, {"opening": loaded_bytes(Path(folder))}, "compacting this index", base=COMPACTING)
-    with LiveWriter(folder, no_coder, wait=wait) as writer:
+    with LiveWriter(folder, refuse_documents, wait=wait) as writer:
         writer.compact(ram_budget=ram_budget)
 
 

@@ -16,9 +16,9 @@ from bidr.index.storage.live_state import model_of
 from bidr.models.codes_only_model import FrozenModel, open_model
 from bidr.models.saved_model import Model
 from bidr.pipeline.build import Vectors
-from bidr.pipeline.document_encoders import frozen_coder, plain_coder, text_coder
-from bidr.search.searcher import QueryEncoder, Searcher, check_number
-from bidr.search.types import Options, QueryVectors, Ranking
+from bidr.pipeline.document_encoders import make_codebook_encoder, make_codes_only_encoder, make_model_encoder
+from bidr.search.searcher import QueryEncoder, Searcher, check_integer
+from bidr.search.types import QueryVectors, RankedBatch, SearchOptions
 from bidr.utils.array_types import Floats
 from bidr.utils.device import pick_device
 
@@ -45,16 +45,16 @@ class OpenIndex(Searcher):
         candidates: int | None = None,
         *,
         words: Sequence[str] | None = None,
-        **options: Unpack[Options],
-    ) -> Ranking:
+        **options: Unpack[SearchOptions],
+    ) -> RankedBatch:
         """The k best documents for each query, as arrays. `queries` may be the vectors of the users' own model.
 
-        words: the same questions in words, for the documents that words find; options as `Options` has them.
+        words: the same questions in words, for the documents that words find; options as `SearchOptions` has them.
         """
         asked = queries if isinstance(queries, QueryVectors) else self.query_vectors(queries)
         return super().search_vectors(asked, k, candidates, words=words, **options)
 
-    def by_vectors(self, vectors: Vectors, rows: dict[str, int]) -> QueryEncoder:
+    def make_lookup_encoder(self, vectors: Vectors, rows: dict[str, int]) -> QueryEncoder:
         """An encoder that looks names up: what `evaluate` asks with where questions are rows of vectors."""
         asked = self.query_vectors(vectors)
 
@@ -78,7 +78,7 @@ class OpenIndex(Searcher):
         self.reader.close()
 
 
-def model_of_index(
+def open_index_model(
     folder: Path | str, model: Path | str | None = None, device: str = "cpu"
 ) -> Model | FrozenModel | None:
     """The model that made an index, or the one that is said to have; none where the index was made from arrays."""
@@ -118,9 +118,9 @@ def open_index(
     """
     for name, number in (("ef", ef), ("candidates", candidates)):
         if number is not None:
-            check_number(name, number)
+            check_integer(name, number)
     words: dict[str, Any] = {"fuse": fuse, "lexical": lexical, "lexical_weight": lexical_weight}
-    opened = model_of_index(folder, model, device)
+    opened = open_index_model(folder, model, device)
     if opened is None:
         return OpenIndex(LiveIndex.open(folder, ef=ef), **words)
     reader = LiveIndex.open(folder, expect_model=opened.fingerprint, ef=ef)
@@ -141,10 +141,10 @@ def open_writer(
     Texts are encoded by the index's model; where that was learned from vectors, or there is none, give vectors:
     ``writer.add([Document("id", "title", "text", {"lang": "en"})], vectors)``. Options as those of `LiveWriter`.
     """
-    opened = model_of_index(folder, model, device)
+    opened = open_index_model(folder, model, device)
     if opened is None:
         return _plain_writer(folder, options)
-    coder = frozen_coder(opened) if isinstance(opened, FrozenModel) else text_coder(opened)
+    coder = make_codes_only_encoder(opened) if isinstance(opened, FrozenModel) else make_model_encoder(opened)
     return LiveWriter(folder, coder, expect_model=opened.fingerprint, **options)
 
 
@@ -153,7 +153,7 @@ def _plain_writer(folder: Path | str, options: dict[str, Any]) -> LiveWriter:
 
     def code(documents: Sequence[Document], vectors: Floats | None) -> Coded:
         view = writer.view
-        return plain_coder(view.codebooks, unit=view.manifest.unit)(documents, vectors)
+        return make_codebook_encoder(view.codebooks, unit=view.manifest.unit)(documents, vectors)
 
     writer = LiveWriter(folder, code, **options)
     if writer.view.state.model is not None:
@@ -164,4 +164,4 @@ def _plain_writer(folder: Path | str, options: dict[str, Any]) -> LiveWriter:
 
 def has_text_encoder(folder: Path | str, model: Path | str | None = None) -> bool:
     """Whether documents are added to an index as texts alone, and not with vectors."""
-    return isinstance(model_of_index(folder, model), Model)
+    return isinstance(open_index_model(folder, model), Model)

@@ -31,7 +31,7 @@ from bidr.index.engines.block_centroids import TRAINING_BLOCKS
 from bidr.index.engines.graph import build as linking
 from bidr.index.engines.graph.engine import get_candidate_count
 from bidr.index.engines.pshufb import BLOCK
-from bidr.index.lexical.size_estimate import counted as counted_words
+from bidr.index.lexical.size_estimate import measure_lexical_size
 from bidr.index.types import EF_CONSTRUCTION
 from bidr.planning.synthetic import made_documents, made_vectors
 from bidr.quantization.codebooks import Codebooks
@@ -262,7 +262,7 @@ def _writing(asked: Asked, ready: _Ready, source: VectorSource) -> dict[str, flo
     """What a small index takes; clusters of it are few, and their time is not looked at."""
     how = {"stored": asked.stored, "dims": asked.stored_dims, "unit": True, "engine": "scan"}
     names = _names(asked, DOCUMENTS)
-    postings = counted_words(each.text for each in names.get("documents", ())[:SPLIT]).postings
+    postings = measure_lexical_size(each.text for each in names.get("documents", ())[:SPLIT]).postings
     with tempfile.TemporaryDirectory(prefix="bidr-rates-") as folder, record_steps() as spent:
         build_index(folder, codebooks=ready.codebooks, codes=ready.codes, vectors=source, **how, **names)  # type: ignore[arg-type]
     steps = {"ordering": "order", "placing": "codes", "writing": "vectors", "naming": "names", "splitting": "words"}

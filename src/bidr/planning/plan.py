@@ -16,7 +16,13 @@ from bidr.index.cost_model.sizes import ENGINES, MOST_DOCUMENTS, Shape, cold_pag
 from bidr.index.engines.block_centroids import has_block_centroids
 from bidr.index.engines.graph.engine import estimate_comparisons, get_default_ef_search
 from bidr.index.engines.ivf import BLOCKS_SHARE, get_default_nprobe
-from bidr.index.lexical.size_estimate import SAMPLED, WordsSize, counted, words_disk, words_ram
+from bidr.index.lexical.size_estimate import (
+    SAMPLED,
+    LexicalSize,
+    estimate_lexical_disk,
+    estimate_lexical_ram,
+    measure_lexical_size,
+)
 from bidr.index.vectors import STORAGE_KINDS, StorageKind
 from bidr.planning.calibration import Asked, Measured, measure
 from bidr.quantization.opq import PLANNED_BYTES, bits_for
@@ -42,7 +48,7 @@ class Corpus:
     text_bytes: float | None = 1_000
     cores: int = 16
     live: bool = True
-    words: WordsSize | None = None
+    words: LexicalSize | None = None
     learned_codes: bool = False
 
     def __post_init__(self) -> None:
@@ -77,12 +83,12 @@ class Corpus:
         """What an index of this shape takes in RAM, words included."""
         parts = ram(shape)
         if self.words is not None:
-            parts["words"] = words_ram(shape.count, self.candidates)
-            parts["page tables"] += page_tables(sum(words_disk(self.words, shape.count).values()))
+            parts["words"] = estimate_lexical_ram(shape.count, self.candidates)
+            parts["page tables"] += page_tables(sum(estimate_lexical_disk(self.words, shape.count).values()))
         return parts
 
     def disk_parts(self, shape: Shape) -> dict[str, int]:
-        words = words_disk(self.words, shape.count) if self.words is not None else {}
+        words = estimate_lexical_disk(self.words, shape.count) if self.words is not None else {}
         return disk(shape, self.id_bytes, self.text_bytes) | words
 
 
@@ -95,8 +101,8 @@ class Texts(NamedTuple):
     sample: list[str]
 
     @property
-    def words(self) -> WordsSize:
-        return counted(self.sample)
+    def words(self) -> LexicalSize:
+        return measure_lexical_size(self.sample)
 
 
 def look_through(documents: Iterable[Document], titles: Titles = "prepend") -> Texts:

@@ -17,7 +17,7 @@ from bidr.data.types import Query
 from bidr.errors import ConfigError, DataError, IndexFolderError
 from bidr.index.storage.manifest import current_generation
 from bidr.search.searcher import Searcher
-from bidr.search.types import STEPS, Ranking, Timings
+from bidr.search.types import STEPS, RankedBatch, Timings
 from bidr.utils.files import read_regular, write_json
 
 MEASURES = ("R@10", "R@100", "RR@10", "nDCG@10")
@@ -87,7 +87,7 @@ def rank_run(found: Mapping[str, Sequence[str]]) -> Run:
     return {query: {doc: float(len(docs) - rank) for rank, doc in enumerate(docs)} for query, docs in found.items()}
 
 
-def candidate_recall(candidates: Mapping[str, Collection[str]], qrels: Qrels) -> float:
+def compute_candidate_recall(candidates: Mapping[str, Collection[str]], qrels: Qrels) -> float:
     """Share of the relevant documents that are among the candidates, mean over queries: what no ranking can exceed."""
     shares = []
     for query, judged in qrels.items():
@@ -99,7 +99,7 @@ def candidate_recall(candidates: Mapping[str, Collection[str]], qrels: Qrels) ->
     return float(np.mean(shares))
 
 
-def paired(a: PerQuery, b: PerQuery, *, resamples: int = RESAMPLES, seed: int = 0) -> Comparison:
+def compare_paired(a: PerQuery, b: PerQuery, *, resamples: int = RESAMPLES, seed: int = 0) -> Comparison:
     """Whether a differs from b, by the values each gave the same queries."""
     if not a or a.keys() != b.keys():
         only = sorted(a.keys() ^ b.keys())[:3]
@@ -198,8 +198,8 @@ def evaluate_searcher(
     singles = time_queries(searcher, [query.text for query in queries[:TIMED_QUERIES]], k, candidates)
     return Report(
         measures=scores.mean,
-        candidate_recall=candidate_recall(depths, qrels),
-        candidates=rankings[0].candidate_places.shape[1],
+        candidate_recall=compute_candidate_recall(depths, qrels),
+        candidates=rankings[0].candidate_positions.shape[1],
         queries=len(queries),
         documents=searcher.reader.count,
         engine=searcher.reader.candidates.name,
@@ -216,7 +216,7 @@ def evaluate_searcher(
     )
 
 
-def remember(index: Path, report: Report, model: str | None, split: str) -> None:
+def save_recall_curve(index: Path, report: Report, model: str | None, split: str) -> None:
     """Leave in the index folder what was measured, for whoever serves it; a folder that is read-only stays as it is.
 
     Not what words helped to find, which says nothing about the codes, nor what another generation answered.
@@ -229,7 +229,7 @@ def remember(index: Path, report: Report, model: str | None, split: str) -> None
             write_json(index / EVALUATED, {**told, "generation": generation})
 
 
-def recall_of(index: Path, model: str | None) -> list[list[float]] | None:
+def load_recall_curve(index: Path, model: str | None) -> list[list[float]] | None:
     """The curve that `remember` left, if it was of this model and of the generation in force."""
     try:
         found = json.loads(read_regular(index / EVALUATED))
@@ -250,7 +250,9 @@ def _judged(split: Judged) -> list[Query]:
 def _curve(candidates: Mapping[str, Sequence[str]], qrels: Qrels) -> list[tuple[int, float]]:
     deepest = max(map(len, candidates.values()))
     depths = [n for n in CURVE if n < deepest] + [deepest]
-    return [(n, candidate_recall({query: found[:n] for query, found in candidates.items()}, qrels)) for n in depths]
+    return [
+        (n, compute_candidate_recall({query: found[:n] for query, found in candidates.items()}, qrels)) for n in depths
+    ]
 
 
 def time_queries(searcher: Searcher, texts: Sequence[str], k: int, candidates: int) -> list[tuple[float, ...]]:
@@ -260,13 +262,15 @@ def time_queries(searcher: Searcher, texts: Sequence[str], k: int, candidates: i
     return [(*steps, steps.total) for steps in timings]
 
 
-def _answer(searcher: Searcher, texts: Sequence[str], k: int, candidates: int) -> Ranking:
+def _answer(searcher: Searcher, texts: Sequence[str], k: int, candidates: int) -> RankedBatch:
     queries, milliseconds = searcher.encode(texts)
     ranking = searcher.search_vectors(queries, k, candidates, words=texts)
     return ranking._replace(timings=ranking.timings._replace(encode=milliseconds))
 
 
-def _answer_all(searcher: Searcher, queries: Sequence[Query], k: int, candidates: int) -> tuple[list[Ranking], float]:
+def _answer_all(
+    searcher: Searcher, queries: Sequence[Query], k: int, candidates: int
+) -> tuple[list[RankedBatch], float]:
     """Rankings batch by batch, and the seconds they took."""
     started = time.perf_counter()
     rankings = [

@@ -10,13 +10,13 @@ import numpy as np
 from bidr.data.validation import validate_query_texts
 from bidr.data.vector_source import as_array
 from bidr.errors import ConfigError, DataError
-from bidr.index.lexical.candidate_union import Joined
+from bidr.index.lexical.candidate_union import CandidateUnion
 from bidr.index.live.lexical_search import with_words
 from bidr.index.live.live_index import LiveIndex
 from bidr.index.live.view import LiveView
 from bidr.index.reader import IndexReader
 from bidr.index.storage.manifest import Manifest
-from bidr.search.types import STEPS, Answer, Answers, Options, QueryVectors, Ranking, Texts, Timings
+from bidr.search.types import STEPS, QueryVectors, RankedBatch, SearchHit, SearchOptions, SearchResult, Texts, Timings
 from bidr.utils.array_types import Floats, Rows
 
 CANDIDATES = 200
@@ -63,8 +63,8 @@ class Searcher:
     ) -> None:
         from bidr.index.engines.topk import rank_scores
 
-        check_number("candidates", candidates)
-        check_number("lexical", lexical, least=0)
+        check_integer("candidates", candidates)
+        check_integer("lexical", lexical, least=0)
         _check_weight("fuse", fuse)
         _check_weight("lexical_weight", lexical_weight)
         self.lexical, self.lexical_weight = lexical, lexical_weight
@@ -72,17 +72,19 @@ class Searcher:
         self._best = rank_scores
 
     @overload
-    def search(self, query: str, k: int = 10, candidates: int | None = None, **options: Unpack[Options]) -> Answers: ...
+    def search(
+        self, query: str, k: int = 10, candidates: int | None = None, **options: Unpack[SearchOptions]
+    ) -> SearchResult: ...
 
     @overload
     def search(
-        self, query: Texts, k: int = 10, candidates: int | None = None, **options: Unpack[Options]
-    ) -> list[Answers]: ...
+        self, query: Texts, k: int = 10, candidates: int | None = None, **options: Unpack[SearchOptions]
+    ) -> list[SearchResult]: ...
 
     def search(
-        self, query: str | Texts, k: int = 10, candidates: int | None = None, **options: Unpack[Options]
-    ) -> Answers | list[Answers]:
-        """The k best documents for a question, or for each of many; options as `Options` has them."""
+        self, query: str | Texts, k: int = 10, candidates: int | None = None, **options: Unpack[SearchOptions]
+    ) -> SearchResult | list[SearchResult]:
+        """The k best documents for a question, or for each of many; options as `SearchOptions` has them."""
         texts = validate_query_texts([query] if isinstance(query, str) else query)
         queries, milliseconds = self.encode(texts)
         ranking = self.search_vectors(queries, k, candidates, words=texts, **options)
@@ -113,15 +115,15 @@ class Searcher:
         codes_only: bool = False,
         lexical: int | None = None,
         lexical_weight: float | None = None,
-    ) -> Ranking:
-        """The k best documents for each query, as arrays; options as `Options` has them.
+    ) -> RankedBatch:
+        """The k best documents for each query, as arrays; options as `SearchOptions` has them.
 
         `k` and `candidates` beyond the number of documents mean all of them; fewer candidates than k are k.
         words: the same questions in words, for the documents that words find.
         """
-        check_number("k", k)
+        check_integer("k", k)
         depth = self.candidates if candidates is None else candidates
-        check_number("candidates", depth)
+        check_integer("candidates", depth)
         view = self.reader.latest()
         codes, vectors = _checked(queries, view.manifest)
         clock = _Clock()
@@ -141,13 +143,13 @@ class Searcher:
             found, order, scores = (_picked(each, by_row) for each in (found, order, scores))
         code_scores = _picked(code_scores, order)
         clock.took("ranking")
-        ranking = Ranking(found, scores, order + 1, code_scores, places, clock.timings(), view)
+        ranking = RankedBatch(found, scores, order + 1, code_scores, places, clock.timings(), view)
         if joined is None:
             return ranking
         ranks, word_ranks = _picked(joined.ranks, order), _picked(joined.word_ranks, order)
         return ranking._replace(candidate_ranks=ranks, word_ranks=word_ranks)
 
-    def _added(self, code_scores: Floats, joined: Joined | None) -> Floats | None:
+    def _added(self, code_scores: Floats, joined: CandidateUnion | None) -> Floats | None:
         """What the codes and the words add to the scores of candidates; None: nothing."""
         added = np.float32(self.fuse) * code_scores if self.fuse else None
         if joined is None:
@@ -179,22 +181,22 @@ class Searcher:
         words: Sequence[str] | None,
         lexical: int | None,
         weight: float | None,
-    ) -> Joined | None:
+    ) -> CandidateUnion | None:
         """The codes' candidates and those of the words; None where words are not asked."""
         lexical = self.lexical if lexical is None else lexical
         weight = self.lexical_weight if weight is None else weight
-        check_number("lexical", lexical, least=0)
+        check_integer("lexical", lexical, least=0)
         _check_weight("lexical_weight", weight)
         if not lexical:
             return None
         return with_words(scores, places, view, engine, words, lexical, weight)
 
-    def answers(self, ranking: Ranking) -> list[Answers]:
+    def answers(self, ranking: RankedBatch) -> list[SearchResult]:
         """Ids and texts for rows: reads them from disk, so only for answers that somebody looks at."""
         timings = Timings(*(step / max(len(ranking.rows), 1) for step in ranking.timings))
-        return [Answers(self._answers_to(ranking, number), timings) for number in range(len(ranking.rows))]
+        return [SearchResult(self._answers_to(ranking, number), timings) for number in range(len(ranking.rows))]
 
-    def _answers_to(self, ranking: Ranking, number: int) -> list[Answer]:
+    def _answers_to(self, ranking: RankedBatch, number: int) -> list[SearchHit]:
         documents = (ranking.view or self.reader).documents
         words = np.zeros_like(ranking.rows) if ranking.word_ranks is None else ranking.word_ranks
         columns = (ranking.rows, ranking.scores, ranking.candidate_ranks, ranking.candidate_scores, words)
@@ -204,7 +206,7 @@ class Searcher:
             if row >= 0:
                 document = documents.document(row)
                 name = documents.id(row) if document is None else document.id
-                answers.append(Answer(rank, name, score, candidate_rank, candidate_score, document, word_rank))
+                answers.append(SearchHit(rank, name, score, candidate_rank, candidate_score, document, word_rank))
         return answers
 
     def _score(self, rows: Rows, query: Floats, clock: "_Clock", stored: StoredVectors) -> Floats:
@@ -242,12 +244,12 @@ def _checked(queries: QueryVectors, manifest: Manifest) -> QueryVectors:
     return QueryVectors(codes, manifest.cut(vectors))
 
 
-def _as_coded(scores: Floats, places: Rows, view: Any, clock: _Clock) -> Ranking:
+def _as_coded(scores: Floats, places: Rows, view: Any, clock: _Clock) -> RankedBatch:
     """The codes' own ranking: nothing is read from disk."""
     rows = view.rows_of(places)
     ranks = np.broadcast_to(np.arange(1, rows.shape[1] + 1), rows.shape)
     clock.took("candidates")
-    return Ranking(rows, scores, ranks, scores, places, clock.timings(), view)
+    return RankedBatch(rows, scores, ranks, scores, places, clock.timings(), view)
 
 
 def _picked(values: Any, order: Rows) -> Any:
@@ -257,7 +259,7 @@ def _picked(values: Any, order: Rows) -> Any:
     return np.take_along_axis(values, order, axis=1)
 
 
-def check_number(name: str, value: int, least: int = 1) -> None:
+def check_integer(name: str, value: int, least: int = 1) -> None:
     """Refuse what is no whole number, or too small a one."""
     if isinstance(value, bool) or not isinstance(value, WHOLE) or value < least:
         raise ConfigError(f"{name}: given {value!r}, expected a whole number of {least} or more")

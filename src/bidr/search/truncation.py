@@ -14,7 +14,7 @@ SAMPLE = 10_000
 READ_ROWS = 16_384
 
 
-class ShrunkSearcher(Searcher):
+class TruncatedSearcher(Searcher):
     """A searcher that ranks as if the index held smaller vectors. To measure with: it reads the large ones.
 
     dims: rank by the first so many dimensions, brought back to length 1; None: by all.
@@ -54,11 +54,11 @@ class ShrunkSearcher(Searcher):
         return unit
 
 
-def shrunk(searcher: Searcher, prefixes: Sequence[int]) -> dict[str, ShrunkSearcher]:
+def make_truncated_searchers(searcher: Searcher, prefixes: Sequence[int]) -> dict[str, TruncatedSearcher]:
     """Searchers with smaller vectors, by what makes them smaller."""
-    found = {"int8": ShrunkSearcher(searcher, int8=True)}
+    found = {"int8": TruncatedSearcher(searcher, int8=True)}
     for dims in prefixes:
         if dims < searcher.reader.manifest.stored_dim:
-            found[f"first {dims}"] = ShrunkSearcher(searcher, dims=dims)
-            found[f"first {dims}, int8"] = ShrunkSearcher(searcher, dims=dims, int8=True)
+            found[f"first {dims}"] = TruncatedSearcher(searcher, dims=dims)
+            found[f"first {dims}, int8"] = TruncatedSearcher(searcher, dims=dims, int8=True)
     return found

@@ -21,7 +21,7 @@ class QueryVectors(NamedTuple):
     vectors: Floats
 
 
-class Options(TypedDict, total=False):
+class SearchOptions(TypedDict, total=False):
     """What else a search may say, of an open index and of a served one.
 
     filter:         what attributes the answers must have, such as {"lang": "en", "year": {"gte": 2020}}.
@@ -49,7 +49,7 @@ class Timings(NamedTuple):
         return sum(self)
 
 
-class Answer(NamedTuple):
+class SearchHit(NamedTuple):
     """One document that was found, and where the codes alone had put it (ranks start at 1).
 
     candidate_rank: 0 where the words alone found it; its candidate_score is then the least of the codes' candidates.
@@ -65,15 +65,15 @@ class Answer(NamedTuple):
     word_rank: int = 0
 
 
-class Answers(list[Answer]):
+class SearchResult(list[SearchHit]):
     """The answers to one query, best first. `timings` are milliseconds, for one query out of a batch its share."""
 
-    def __init__(self, answers: Sequence[Answer], timings: Timings) -> None:
+    def __init__(self, answers: Sequence[SearchHit], timings: Timings) -> None:
         super().__init__(answers)
         self.timings = timings
 
 
-class Ranking(NamedTuple):
+class RankedBatch(NamedTuple):
     """Answers to many queries as arrays: (queries, k) each, and (queries, candidates) for what the codes found.
 
     Places are where documents stand in the index; `IndexReader.rows` says which rows these are.
@@ -83,7 +83,7 @@ class Ranking(NamedTuple):
     scores: Floats
     candidate_ranks: Rows
     candidate_scores: Floats
-    candidate_places: Rows
+    candidate_positions: Rows
     timings: Timings
     view: "IndexReader | LiveView | None" = None
     """The state of the index that the rows belong to: of a live index the numbers may mean others later."""
@@ -92,4 +92,4 @@ class Ranking(NamedTuple):
     @property
     def candidate_rows(self) -> Rows:
         """The candidates by row, as answers have them."""
-        return self.candidate_places if self.view is None else self.view.rows_of(self.candidate_places)
+        return self.candidate_positions if self.view is None else self.view.rows_of(self.candidate_positions)

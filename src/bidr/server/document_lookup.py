@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 from bidr.data.types import Document
-from bidr.index.documents.document_store import DocumentFile
-from bidr.index.documents.id_index import Names
+from bidr.index.documents.document_store import DocumentStore
+from bidr.index.documents.id_index import IdIndex
 from bidr.index.live.segment import Part
 from bidr.index.live.view import LiveView
 from bidr.utils.array_types import Rows
@@ -22,7 +22,7 @@ FIELDS = ("id", "title", "text", "attributes")
 class DocumentLookup:
     """Looks documents up in one state. The tables of ids are opened when somebody first asks by id."""
 
-    def __init__(self, view: LiveView, names: dict[Key, Names] | None = None) -> None:
+    def __init__(self, view: LiveView, names: dict[Key, IdIndex] | None = None) -> None:
         self.view, self._names = view, names if names is not None else {}
 
     def following(self, view: LiveView) -> "DocumentLookup":
@@ -72,10 +72,10 @@ class DocumentLookup:
         rows = np.array(list(found.values()), dtype=np.int64)
         return (self.fields(rows, texts=True) if len(rows) else []), [name for name in ids if name not in found]
 
-    def _of(self, part: Part) -> Names:
+    def _of(self, part: Part) -> IdIndex:
         if (key := _key(part)) not in self._names:
             reader = part.open.reader
-            self._names[key] = Names(reader.generation, reader.manifest, part.count)
+            self._names[key] = IdIndex(reader.generation, reader.manifest, part.count)
         return self._names[key]
 
 
@@ -84,7 +84,7 @@ def _key(part: Part) -> Key:
     return part.open.segment.name, part.open.segment.xxh3
 
 
-def _stored(stored: DocumentFile, rows: Rows, *, texts: bool) -> Columns:
+def _stored(stored: DocumentStore, rows: Rows, *, texts: bool) -> Columns:
     if texts and stored.has_text:
         documents = (stored.document(row) for row in rows.tolist())
         return _columns([each for each in documents if each is not None], texts=True)

@@ -19,7 +19,7 @@ from bidr.index.live.view import LiveView
 from bidr.index.reader import check_model
 from bidr.index.storage import checksum_kernels as looking
 from bidr.index.storage.manifest import current_generation
-from bidr.search.evaluation import recall_of
+from bidr.search.evaluation import load_recall_curve
 from bidr.search.searcher import CANDIDATES, Searcher
 from bidr.search.types import QueryVectors
 from bidr.server.document_lookup import DocumentLookup
@@ -213,7 +213,7 @@ def describe_index(served: IndexHolder, limits: dict[str, Any]) -> dict[str, Any
         "generation": serving.generation,
         "segments": len(view.parts),
         "candidates": serving.candidates,
-        "recall_curve": recall_of(served.folder, serving.fingerprint),
+        "recall_curve": load_recall_curve(served.folder, serving.fingerprint),
         "limits": limits,
         "texts": serving.service is not None,
         "words": serving.words,

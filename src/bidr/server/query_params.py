@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from bidr.errors import to_short_json
-from bidr.index.filters.filter_expression import size_of
+from bidr.index.filters.filter_expression import measure_filter
 from bidr.server.asgi import parse_query_string
 from bidr.server.errors import InvalidRequest
 from bidr.server.limits import RequestLimits
@@ -168,7 +168,7 @@ def _filter(given: Any, limits: RequestLimits) -> dict[str, Any]:
             expected='conditions by attribute, such as {"lang": "en"}',
             hint="leave it out to search all documents",
         )
-    conditions, values = size_of(given)
+    conditions, values = measure_filter(given)
     for name, count, most in (("conditions", conditions, limits.conditions), ("values", values, limits.values)):
         if count > most:
             raise InvalidRequest(

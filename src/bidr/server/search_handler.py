@@ -85,7 +85,7 @@ def _found(serving: IndexSnapshot, asked: SearchRequest, queries: QueryVectors, 
         lexical_weight=asked.lexical_weight,
     )
     ranks = found.candidate_ranks
-    places = found.candidate_places
+    places = found.candidate_positions
     if asked.codes_only:
         reads = 0
     elif len(places) == 1 and places.size and places[0, -1] >= 0:  # those that were not found stand at the end

@@ -11,7 +11,7 @@ from bidr.index.live.types import Coded, Coder
 from bidr.index.live.writer import LiveWriter
 from bidr.index.reader import check_model
 from bidr.index.storage.live_state import model_of
-from bidr.pipeline.document_encoders import frozen_coder, plain_coder, text_coder
+from bidr.pipeline.document_encoders import make_codebook_encoder, make_codes_only_encoder, make_model_encoder
 from bidr.server.errors import HTTPError, IndexConflict, NotFound
 from bidr.server.index_holder import EncoderFactory
 from bidr.server.json_logs import log
@@ -144,7 +144,9 @@ class WriteBatcher:
         model: Any = open_model(self._model_folder or (stamp.folder if stamp else ""))
         check_model(self.folder, stamp, model.fingerprint)
         service = self._make(model)
-        self._coder = text_coder(model, service.documents) if service is not None else frozen_coder(model)
+        self._coder = (
+            make_model_encoder(model, service.documents) if service is not None else make_codes_only_encoder(model)
+        )
         self._model = model
 
     def _code(self, documents: Sequence[Document], vectors: Floats | None) -> Coded:
@@ -153,7 +155,7 @@ class WriteBatcher:
             return self._coder(documents, vectors)
         assert self._writer is not None
         view = self._writer.view
-        return plain_coder(view.codebooks, unit=view.manifest.unit)(documents, vectors)
+        return make_codebook_encoder(view.codebooks, unit=view.manifest.unit)(documents, vectors)
 
     @property
     def open(self) -> bool:

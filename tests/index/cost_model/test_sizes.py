@@ -11,7 +11,7 @@ from bidr.data.types import Document
 from bidr.index.builder.build import build_index
 from bidr.index.cost_model.sizes import BITS, ENGINES, Shape, cold_pages, disk, engine_ram, pages_a_row, ram
 from bidr.index.engines import block_centroids as means
-from bidr.index.lexical.size_estimate import WordsSize, words_disk
+from bidr.index.lexical.size_estimate import LexicalSize, estimate_lexical_disk
 from bidr.index.live.live_index import LiveIndex
 from bidr.index.live.writer import LiveWriter
 from bidr.index.reader import IndexReader
@@ -96,7 +96,7 @@ def texts(count: int) -> Iterator[Document]:
 
 
 @pytest.fixture(scope="module")
-def sample() -> WordsSize:
+def sample() -> LexicalSize:
     """Fitted to 2,000 of 20,000 texts."""
     found = look_through(texts(20_000)).words
     assert found is not None
@@ -104,12 +104,14 @@ def sample() -> WordsSize:
 
 
 @pytest.mark.parametrize("count", [1_003, 4_500, 14_000])
-def test_an_index_of_words_takes_what_a_sample_of_the_texts_says(tmp_path: Path, count: int, sample: WordsSize) -> None:
+def test_an_index_of_words_takes_what_a_sample_of_the_texts_says(
+    tmp_path: Path, count: int, sample: LexicalSize
+) -> None:
     books, vectors = random_codebooks(8, 2, 16), clustered(count, 8)
     given = {"codebooks": books, "codes": books.encode(vectors), "vectors": vectors}
     path = build_index(tmp_path, **given, documents=texts(count), lexical="prepend", engine="scan")
     found = {file.name: file.stat().st_size for file in path.glob("words.*")}
-    planned = words_disk(sample, count)
+    planned = estimate_lexical_disk(sample, count)
     assert planned.keys() == found.keys()
     assert sum(planned.values()) == pytest.approx(sum(found.values()), rel=NEAR)
     assert planned["words.places.npy"] == pytest.approx(found["words.places.npy"], rel=NEAR)

@@ -16,7 +16,7 @@ from bidr.errors import DataError
 from bidr.index.cost_model.memory_budget import NAMED, NAMES_HELD
 from bidr.index.documents import id_index as names
 from bidr.index.documents.document_store import write_documents
-from bidr.index.documents.id_index import HASHES, ROWS, Names, hash_of
+from bidr.index.documents.id_index import HASHES, ROWS, IdIndex, hash_string
 from bidr.index.storage.manifest import FileEntry
 from bidr.utils.external_sort import ExternalSorter
 from bidr.utils.files import NewFile
@@ -35,9 +35,9 @@ class Folder:
         create = lambda name: NewFile(self.path / name, must_be_new=False)  # noqa: E731
         write_documents(create, self.path, given, count or len(given), lambda rows: None, texts=False)
 
-    def open(self) -> Names:
+    def open(self) -> IdIndex:
         entries = {path.name: FileEntry(*_entry(path)) for path in self.path.iterdir()}
-        return Names(self.path, type("Manifest", (), {"files": entries})(), self.count)
+        return IdIndex(self.path, type("Manifest", (), {"files": entries})(), self.count)
 
 
 def _entry(path: Path) -> tuple[int, str]:
@@ -77,7 +77,7 @@ def test_ids_are_found_however_little_memory_there_was(tmp_path, small):
     folder = Folder(tmp_path)
     folder.write(given)
     hashes, rows = np.load(tmp_path / HASHES), np.load(tmp_path / ROWS)
-    expected = np.array([hash_of(name) for name in given], dtype=np.uint64)
+    expected = np.array([hash_string(name) for name in given], dtype=np.uint64)
     np.testing.assert_array_equal(hashes, np.sort(expected))
     np.testing.assert_array_equal(expected[rows], hashes)
     found = folder.open()
@@ -96,7 +96,7 @@ def test_what_does_not_fit_the_codes_is_refused(tmp_path, small, given, count, s
 
 
 def test_different_ids_of_the_same_hash_are_no_repetition(tmp_path, small, monkeypatch):
-    monkeypatch.setattr(names, "hash_of", len)
+    monkeypatch.setattr(names, "hash_string", len)
     given = ["a", "b", "cc", "dd", "e"]
     folder = Folder(tmp_path)
     folder.write(given)
@@ -106,7 +106,7 @@ def test_different_ids_of_the_same_hash_are_no_repetition(tmp_path, small, monke
 
 
 def test_an_id_is_found_twice_with_another_of_the_same_hash_between(tmp_path, small, monkeypatch):
-    monkeypatch.setattr(names, "hash_of", len)
+    monkeypatch.setattr(names, "hash_string", len)
     monkeypatch.setattr(ids.xxhash, "xxh3_64_intdigest", len)
     given = ["cc", "a", "b", "dd", "a", "b"]
     assert ids.IdMap(given).find_duplicate() == (1, 4)

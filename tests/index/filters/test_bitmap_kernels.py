@@ -16,9 +16,9 @@ from bidr.errors import IndexFolderError
 from bidr.index.builder.build import build_index
 from bidr.index.documents import attribute_columns as stored
 from bidr.index.documents.lru_cache import OVERHEAD
-from bidr.index.filters.bitmap_kernels import AT_ONCE, by_place, by_row, new_words, within
-from bidr.index.filters.filter_expression import RANGES, matches, parse_filter
-from bidr.index.filters.value_masks import mark_fraction_range, mark_fractions, mark_whole_range, mark_wholes
+from bidr.index.filters.bitmap_kernels import AT_ONCE, allocate_bitmask, map_to_positions, map_to_rows, mark_range
+from bidr.index.filters.filter_expression import RANGES, match_filter, parse_filter
+from bidr.index.filters.value_masks import mark_float_range, mark_floats, mark_int_range, mark_ints
 from bidr.index.reader import IndexReader
 
 COUNTS = st.sampled_from([1, 31, 32, 33, 100, AT_ONCE - 1, AT_ONCE, AT_ONCE + 1, 2 * AT_ONCE + 40])
@@ -43,7 +43,7 @@ def packed(mask):
 
 
 def marked(mark, values, *asked):
-    words = new_words(len(values))
+    words = allocate_bitmask(len(values))
     mark(values, *asked, words)
     return words.tolist()
 
@@ -66,9 +66,9 @@ def in_python(values, holds):
 def test_whole_numbers_pass_as_python_compares_them(count, seed, some_asked, limits):
     values = drawn(WHOLES, count, seed)
     wanted = packed(in_python(values, lambda value: value in some_asked))
-    assert marked(mark_wholes, values, some_asked) == wanted
+    assert marked(mark_ints, values, some_asked) == wanted
     wanted = packed(in_python(values, lambda value: all(RANGES[key](value, each) for key, each in limits.items())))
-    assert marked(mark_whole_range, values, tuple(limits.items())) == wanted
+    assert marked(mark_int_range, values, tuple(limits.items())) == wanted
 
 
 @given(COUNTS, SEEDS, SOME, LIMITS)
@@ -76,11 +76,11 @@ def test_whole_numbers_pass_as_python_compares_them(count, seed, some_asked, lim
 def test_fractions_pass_as_numpy_compares_them(count, seed, some_asked, limits):
     values = drawn(FRACTIONS, count, seed)
     fitting = [each for each in some_asked if abs(each) < 10**301]
-    assert marked(mark_fractions, values, some_asked) == packed(np.isin(values, np.array(fitting, dtype=float)))
+    assert marked(mark_floats, values, some_asked) == packed(np.isin(values, np.array(fitting, dtype=float)))
     wanted = ~np.isnan(values)
     for key, each in limits.items():
         wanted &= RANGES[key](values, float(max(min(each, 2**1023), -(2**1023))))
-    assert marked(mark_fraction_range, values, tuple(limits.items())) == packed(wanted)
+    assert marked(mark_float_range, values, tuple(limits.items())) == packed(wanted)
 
 
 @given(COUNTS, SEEDS, st.integers(1, 3_000))
@@ -92,11 +92,11 @@ def test_many_values_at_once(count, seed, many):
         asked = random.integers(-wide, wide, many)
         values = np.where(random.random(count) < 0.5, random.choice(asked, count), random.integers(-wide, wide, count))
         wanted = packed(np.isin(values, asked))
-        assert marked(mark_wholes, values, asked.tolist()) == wanted
+        assert marked(mark_ints, values, asked.tolist()) == wanted
         codes, known = (values % 2**32).astype(np.uint32), (asked % 2**32).astype(np.uint32)
-        assert marked(mark_wholes, codes, known.tolist()) == packed(np.isin(codes, known))
+        assert marked(mark_ints, codes, known.tolist()) == packed(np.isin(codes, known))
         parts = asked / 7
-        assert marked(mark_fractions, values / 7, parts.tolist()) == packed(np.isin(values / 7, parts))
+        assert marked(mark_floats, values / 7, parts.tolist()) == packed(np.isin(values / 7, parts))
 
 
 @given(COUNTS, SEEDS)
@@ -106,20 +106,20 @@ def test_bits_move_with_their_rows(count, seed):
     mask, order = random.random(count) < random.random(), random.permutation(count)
     bits = np.array(packed(mask), dtype=np.uint32)
     for kind in (np.int32, np.int64):
-        placed = new_words(count)
-        by_place(bits, order.astype(kind), placed)
+        placed = allocate_bitmask(count)
+        map_to_positions(bits, order.astype(kind), placed)
         assert placed.tolist() == packed(mask[order])
     rows = np.sort(random.integers(0, 2 * count, count))  # some have several values, some none
-    wanted, words = np.zeros(2 * count, dtype=bool), new_words(2 * count)
+    wanted, words = np.zeros(2 * count, dtype=bool), allocate_bitmask(2 * count)
     wanted[rows[mask]] = True
-    by_row(bits, rows, words)
+    map_to_rows(bits, rows, words)
     assert words.tolist() == packed(wanted)
 
 
 def test_bits_are_added_to_those_that_are_set():
-    values, words = np.arange(70), new_words(70)
-    within(values, 3, 5, words)
-    within(values, 60, 80, words)
+    values, words = np.arange(70), allocate_bitmask(70)
+    mark_range(values, 3, 5, words)
+    mark_range(values, 60, 80, words)
     assert words.tolist() == packed(np.isin(values, [3, 4, 5, *range(60, 70)]))
 
 
@@ -184,9 +184,9 @@ def test_filters_pass_what_a_look_at_each_document_would(index):
         @settings(deadline=None, max_examples=80)
         def asked_of_all(given_filter):
             asked = parse_filter(given_filter)
-            wanted = np.array([matches(asked, each) for each in known])
+            wanted = np.array([match_filter(asked, each) for each in known])
             assert (columns.mask(asked) == wanted).all()
-            assert (columns.passing(asked, order) == np.packbits(wanted[order], bitorder="little")).all()
+            assert (columns.build_bitmap(asked, order) == np.packbits(wanted[order], bitorder="little")).all()
             assert (columns._by_place(columns._evaluate(asked), None).view(np.uint8)[: -(-len(wanted) // 8)]
                     == np.packbits(wanted, bitorder="little")).all()  # fmt: skip
 
@@ -199,7 +199,7 @@ def test_an_order_that_names_no_row_is_damage(index):
             order = np.array(reader.order)
             order[7] = wrong
             with pytest.raises(IndexFolderError, match="rows not there"):
-                reader.documents.columns.passing(parse_filter({"year": 3, "not": {"year": wrong}}), order)
+                reader.documents.columns.build_bitmap(parse_filter({"year": 3, "not": {"year": wrong}}), order)
 
 
 AFTER_WARMING = """
@@ -234,7 +234,7 @@ def test_a_server_that_is_warm_compiles_nothing_for_a_filter(index):
 def test_many_parts_take_no_more_memory_than_a_few(index, how):
     """Each is put to the others at once: a filter of thousands must not make as many bitmaps."""
     columns = IndexReader.open(index[0]).documents.columns
-    bitmap = new_words(len(index[1])).nbytes
+    bitmap = allocate_bitmask(len(index[1])).nbytes
 
     def peak(parts):
         asked = parse_filter({how: [{"word": "w1"}] * parts})
@@ -256,17 +256,17 @@ def test_what_passes_is_kept_in_so_much_memory_and_the_last_asked_stay(index, mo
     monkeypatch.setattr(stored, "KEPT_BYTES", room * a_filter)
     columns = IndexReader.open(index[0]).documents.columns
     ask = {number: parse_filter({"year": {"any": [number, *range(10_000, 12_000)]}}) for number in range(20)}
-    first = columns.passing(ask[0], None)
+    first = columns.build_bitmap(ask[0], None)
     for number in range(1, 20):
-        columns.passing(ask[number], None)
-        assert columns.passing(ask[0], None) is first  # asked for again and again: others go
+        columns.build_bitmap(ask[number], None)
+        assert columns.build_bitmap(ask[0], None) is first  # asked for again and again: others go
     kept = columns._passing
     assert len(kept) == room
     assert kept.bytes == room * a_filter
     assert max(len(key) for key in kept._kept) < 100
-    again = columns.passing(ask[19], None)
-    assert columns.passing(ask[19], None) is again
+    again = columns.build_bitmap(ask[19], None)
+    assert columns.build_bitmap(ask[19], None) is again
     monkeypatch.setattr(kept, "most", 1)
-    last = columns.passing(ask[5], None)
-    assert columns.passing(ask[5], None) is last
+    last = columns.build_bitmap(ask[5], None)
+    assert columns.build_bitmap(ask[5], None) is last
     assert len(kept) == 1

@@ -10,7 +10,7 @@ from bidr.data.readers.beir import read_documents
 from bidr.data.types import Document
 from bidr.errors import ConfigError, IndexFolderError
 from bidr.index.builder.build import build_index
-from bidr.index.filters.filter_expression import filter_from_json, matches, parse_filter
+from bidr.index.filters.filter_expression import match_filter, parse_filter, parse_filter_json
 from bidr.index.live.live_index import LiveIndex
 from bidr.index.reader import IndexReader
 from bidr.search.searcher import Searcher
@@ -47,7 +47,7 @@ def test_columns_answer_as_the_documents_do(tmp_path_factory, attributes, filter
     with IndexReader.open(folder) as reader:
         for given_filter in filters:
             asked = parse_filter(json.loads(json.dumps(given_filter)))
-            wanted = [matches(asked, each) for each in attributes]
+            wanted = [match_filter(asked, each) for each in attributes]
             assert reader.documents.columns.mask(asked).tolist() == wanted, given_filter
         assert [(reader.documents.document(row).attributes or {}) for row in range(len(documents))] == attributes
 
@@ -96,7 +96,7 @@ def test_depth_is_bounded_and_json_is_checked():
     with pytest.raises(ConfigError, match="flatter"):
         parse_filter(deep)
     with pytest.raises(ConfigError, match="not JSON"):
-        filter_from_json("{")
+        parse_filter_json("{")
 
 
 def test_a_damaged_column_is_found_by_the_filter_that_asks_it(tmp_path):

@@ -13,7 +13,7 @@ from bidr.index.builder.build import build_index
 from bidr.index.filters.filter_expression import parse_filter
 from bidr.index.lexical import bm25 as score
 from bidr.index.lexical import postings_files as files
-from bidr.index.lexical.postings import Counted, Postings
+from bidr.index.lexical.postings import Postings, TermCounts
 from bidr.index.live.lexical_search import LiveWords
 from bidr.index.live.live_index import LiveIndex
 from bidr.index.live.snapshot import write_snapshot
@@ -262,11 +262,11 @@ def test_documents_without_words_are_no_trouble(tmp_path):
 def test_places_that_do_not_ascend_are_damage(monkeypatch):
     monkeypatch.setattr(score, "RANGE", 4)
     monkeypatch.setattr(score, "_best", score._best.py_func)
-    whole = Postings.of(Counted(*(np.array(each) for each in ([7, 7], [3, 8], [1, 1], [1] * 12))))
-    query = score.Weighed(np.array([0]), np.array([2]), np.ones(1, np.float32))
+    whole = Postings.of(TermCounts(*(np.array(each) for each in ([7, 7], [3, 8], [1, 1], [1] * 12))))
+    query = score.WeightedTerms(np.array([0]), np.array([2]), np.ones(1, np.float32))
     none = np.empty(0, dtype=np.int64)
-    assert score.best_words(whole, query, 1.0, 5, None, none)[1].tolist() == [3, 8]
-    assert score.best_words(whole._replace(places=whole.places[::-1]), query, 1.0, 5, None, none) is None
+    assert score.search_postings(whole, query, 1.0, 5, None, none)[1].tolist() == [3, 8]
+    assert score.search_postings(whole._replace(places=whole.places[::-1]), query, 1.0, 5, None, none) is None
 
 
 def test_damaged_postings_never_lead_outside(index, tmp_path):

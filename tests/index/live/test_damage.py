@@ -16,7 +16,7 @@ from crash_simulator import Disk, recorded
 from sample_live_index import DIM, built, clustered, contents, described, expected, some, writer
 
 from bidr.errors import BidrError, IndexFolderError, StorageError
-from bidr.index.documents.id_index import Names
+from bidr.index.documents.id_index import IdIndex
 from bidr.index.live.live_index import LiveIndex
 from bidr.index.live.wal import LOG
 from bidr.index.storage import checksums as checks
@@ -78,7 +78,7 @@ def asked(opened: LiveIndex) -> list:
     for part in view.parts:
         documents, rows = part.open.reader.documents, np.arange(part.count)
         said += [documents.ids(rows), [documents.columns.get(row) for row in rows.tolist()]]
-        with closing(Names(part.open.reader.generation, part.open.reader.manifest, part.count)) as names:
+        with closing(IdIndex(part.open.reader.generation, part.open.reader.manifest, part.count)) as names:
             said.append([names.find(f"doc-{number}") for number in range(310)])
     return said
 

@@ -96,12 +96,12 @@ def test_queries_get_the_models_own_vectors_whoever_asks_beside_them(bags, tmp_p
 
 
 def test_documents_get_the_vectors_that_the_build_gives_them(bags, tmp_path):
-    from bidr.pipeline.document_encoders import text_coder
+    from bidr.pipeline.document_encoders import make_model_encoder
 
     service = query_service(bags, served(bags, tmp_path))
     documents = [Document(str(row), "", f"{TEXTS[row % 5]} {'girl ' * (row % 7)}") for row in range(50)]
     for_codes, vectors = service.documents([f" {document.text}" for document in documents])
-    wanted = text_coder(bags)(documents, None)
+    wanted = make_model_encoder(bags)(documents, None)
     close(vectors, wanted.vectors)
     assert (bags.codebooks.encode(for_codes) == wanted.codes).all()
     service.close()

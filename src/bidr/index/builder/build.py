@@ -32,7 +32,7 @@ from bidr.index.engines.engine_files import (
 )
 from bidr.index.engines.factory import choose_engine
 from bidr.index.engines.pshufb import BLOCK
-from bidr.index.lexical.postings_files import WordsWriter
+from bidr.index.lexical.postings_files import LexicalIndexWriter
 from bidr.index.storage.commit import Begin, new_generation
 from bidr.index.storage.manifest import Manifest, ModelStamp, Spread, checksum
 from bidr.index.types import EF_CONSTRUCTION
@@ -157,7 +157,7 @@ class _Build:
             return
 
         def write(step: Step) -> None:
-            words = None if titles is None else WordsWriter(self.work.folder, titles)
+            words = None if titles is None else LexicalIndexWriter(self.work.folder, titles)
             passing = given if words is None else words.watch(given)
             texts = documents is not None
             with show_progress("Writing documents" if texts else "Writing ids", self.count, "documents") as advance:

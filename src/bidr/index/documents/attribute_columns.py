@@ -18,11 +18,18 @@ import numpy.typing as npt
 
 from bidr.data.types import Attributes
 from bidr.errors import REBUILD, IndexFolderError, to_short_json
-from bidr.index.documents.lru_cache import Recent
-from bidr.index.documents.string_file import Lines
-from bidr.index.filters.bitmap_kernels import WORD, Words, ascending, by_place, by_row, new_words
-from bidr.index.filters.filter_expression import All, Filter, Not, Scalar, Test, kind
-from bidr.index.filters.value_masks import mark_fraction_range, mark_fractions, mark_whole_range, mark_wholes
+from bidr.index.documents.lru_cache import LruCache
+from bidr.index.documents.string_file import StringStore
+from bidr.index.filters.bitmap_kernels import (
+    WORD_BITS,
+    Bitmask,
+    allocate_bitmask,
+    check_row_order,
+    map_to_positions,
+    map_to_rows,
+)
+from bidr.index.filters.filter_expression import And, Condition, Filter, Not, Scalar, get_kind
+from bidr.index.filters.value_masks import mark_float_range, mark_floats, mark_int_range, mark_ints
 from bidr.index.storage.manifest import UNREADABLE, HasFiles, check_content
 from bidr.index.storage.verified_mmap import CheckedArray
 from bidr.utils.deadline import check_deadline
@@ -36,18 +43,18 @@ ABSENT: dict[str, float] = {"number": np.nan, "whole": np.iinfo(np.int64).min, "
 KEPT_BYTES = 64 << 20
 
 
-class Columns:
+class AttributeColumns:
     """The attributes of a segment. A column's bytes are checked when a filter first asks for it."""
 
     def __init__(self, folder: Path, manifest: HasFiles, count: int) -> None:
         self.folder, self.manifest, self.count = folder, manifest, count
-        self._passing = Recent(KEPT_BYTES)
+        self._passing = LruCache(KEPT_BYTES)
         self._opened, self._once_each = cache(self._open_array), cache(self._check_rows)
         self._dictionaries = dict[int, _Words]()
         self._order: npt.NDArray[Any] | None = None
         """The order that was last checked."""
         self.there = COLUMNS in manifest.files
-        self._texts = Lines(folder, ATTRIBUTES, manifest) if self.there else None
+        self._texts = StringStore(folder, ATTRIBUTES, manifest) if self.there else None
         if self._texts is not None and len(self._texts) != count:
             raise IndexFolderError(f"{self._texts.path}: {len(self._texts):,} rows, expected {count:,}; {REBUILD}")
         self.columns = self._names() if self.there else []
@@ -82,7 +89,7 @@ class Columns:
         """Which documents pass, by row."""
         return np.unpackbits(_as_bytes(self._evaluate(asked)), count=self.count, bitorder="little").view(np.bool_)
 
-    def passing(self, asked: Filter, order: npt.NDArray[Any] | None) -> Bits:
+    def build_bitmap(self, asked: Filter, order: npt.NDArray[Any] | None) -> Bits:
         """Which places pass, a bit each; `order` says which row stands at a place.
 
         The last answers are kept: filters come again, and looking through columns takes a third of a search.
@@ -105,26 +112,26 @@ class Columns:
         self._passing.clear()
         self._order = None
 
-    def _by_place(self, words: Words, order: npt.NDArray[Any] | None) -> Words:
+    def _by_place(self, words: Bitmask, order: npt.NDArray[Any] | None) -> Bitmask:
         """The bits of rows where these stand; none is set beyond the last place."""
         if order is None:
-            if self.count % WORD:
-                words[-1] &= (1 << self.count % WORD) - 1
+            if self.count % WORD_BITS:
+                words[-1] &= (1 << self.count % WORD_BITS) - 1
             return words
         if order is not self._order:
             unsigned = order.view(f"u{order.itemsize}")  # what is below 0 is then far above
             if len(order) != self.count or unsigned.max() >= self.count:
                 raise IndexFolderError(f"{self.folder}: the order of documents names rows not there; {REBUILD}")
             self._order = order
-        found = new_words(self.count)
-        by_place(words, order, found)
+        found = allocate_bitmask(self.count)
+        map_to_positions(words, order, found)
         return found
 
-    def _evaluate(self, asked: Filter) -> Words:
+    def _evaluate(self, asked: Filter) -> Bitmask:
         """Which rows pass; bits beyond the last row mean nothing."""
         check_deadline()
-        if isinstance(asked, Test):
-            words = new_words(self.count)
+        if isinstance(asked, Condition):
+            words = allocate_bitmask(self.count)
             for number, (name, of) in enumerate(self.columns):
                 if name == asked.name and of == "word":
                     self._mark_words(number, asked, words)
@@ -134,41 +141,41 @@ class Columns:
         if isinstance(asked, Not):
             words = self._evaluate(asked.part)
             return np.invert(words, out=words)
-        combine, (first, *rest) = np.bitwise_and if isinstance(asked, All) else np.bitwise_or, asked.parts
+        combine, (first, *rest) = np.bitwise_and if isinstance(asked, And) else np.bitwise_or, asked.parts
         words = self._evaluate(first)
         for part in rest:
             combine(words, self._evaluate(part), out=words)
         return words
 
-    def _mark_values(self, number: int, of: str, test: Test, words: Words) -> None:
+    def _mark_values(self, number: int, of: str, test: Condition, words: Bitmask) -> None:
         """Set the bits of rows that pass one condition by one column of numbers or truth values."""
         wanted = "number" if of == "whole" else of
         values = self._array(f"column.{number}.values.npy", DTYPES[of])
         if len(values) != self.count:
             raise IndexFolderError(f"{self.folder}: column {number} of another length; {REBUILD}")
         if test.any:
-            mark_any = mark_fractions if of == "number" else mark_wholes
-            numbers = [each for each in test.any if kind(each) == wanted and not isinstance(each, str)]
+            mark_any = mark_floats if of == "number" else mark_ints
+            numbers = [each for each in test.any if get_kind(each) == wanted and not isinstance(each, str)]
             mark_any(values, numbers, words)
-        elif wanted == "number" and all(kind(bound) == wanted for _, bound in test.bounds):
-            mark_range = mark_fraction_range if of == "number" else mark_whole_range
+        elif wanted == "number" and all(get_kind(bound) == wanted for _, bound in test.bounds):
+            mark_range = mark_float_range if of == "number" else mark_int_range
             mark_range(values, test.bounds, words)
 
-    def _mark_words(self, number: int, test: Test, words: Words) -> None:
+    def _mark_words(self, number: int, test: Condition, words: Bitmask) -> None:
         """The same by a column of words."""
         dictionary, once_each, rows = self._dictionary(number), self._once_each(number), self._rows(number)
         codes = self._array(f"column.{number}.codes.npy", np.dtype("<u4"))
         if len(codes) != len(rows):
             raise IndexFolderError(f"{self.folder}: column {number} of another length; {REBUILD}")
-        bits = words if once_each else new_words(len(codes))
+        bits = words if once_each else allocate_bitmask(len(codes))
         if test.any:
             places = [place for word in test.any if (place := dictionary.find(word)) is not None]
-            mark_wholes(codes, places, bits)
+            mark_ints(codes, places, bits)
         elif all(isinstance(bound, str) for _, bound in test.bounds):
             low, high = dictionary.between(test.bounds)
-            mark_whole_range(codes, (("gte", low), ("lt", high)), bits)
+            mark_int_range(codes, (("gte", low), ("lt", high)), bits)
         if not once_each:
-            by_row(bits, rows, words)
+            map_to_rows(bits, rows, words)
 
     def _rows(self, number: int) -> npt.NDArray[Any]:
         """Whose the words of a column are."""
@@ -176,7 +183,7 @@ class Columns:
 
     def _check_rows(self, number: int) -> bool:
         """Whether every document has a word of a column, one alone."""
-        right, once_each = ascending(self._rows(number), self.count)
+        right, once_each = check_row_order(self._rows(number), self.count)
         if not right:
             raise IndexFolderError(f"{self.folder}: column {number} names rows that are not there; {REBUILD}")
         return once_each
@@ -185,7 +192,7 @@ class Columns:
         """Opened once: that takes longer than finding a word in it."""
         if (known := self._dictionaries.get(number)) is not None:
             return known
-        opened = _Words(Lines(self.folder, f"column.{number}.words", self.manifest, whole=True))
+        opened = _Words(StringStore(self.folder, f"column.{number}.words", self.manifest, whole=True))
         return self._dictionaries.setdefault(number, opened)
 
     def _array(self, name: str, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
@@ -199,7 +206,7 @@ class Columns:
 class _Words:
     """A sorted dictionary on disk."""
 
-    def __init__(self, lines: Lines) -> None:
+    def __init__(self, lines: StringStore) -> None:
         self.lines = lines
 
     def __len__(self) -> int:
@@ -228,5 +235,5 @@ class _Words:
         return low, high
 
 
-def _as_bytes(words: Words) -> Bits:
+def _as_bytes(words: Bitmask) -> Bits:
     return words.astype("<u4", copy=False).view(np.uint8)

@@ -25,7 +25,7 @@ SOME, READ = 4_096, 16 << 20
 ENTRY = 120
 
 
-class Aside:
+class SpillFile:
     """Bytes that wait in a file without a name, in the first folder above `near` that is there."""
 
     def __init__(self, near: Path) -> None:
@@ -85,7 +85,7 @@ class Words:
             self.bytes += sys.getsizeof(word) + ENTRY
         return number
 
-    def put_away(self, aside: Aside, until: int) -> None:
+    def put_away(self, aside: SpillFile, until: int) -> None:
         words, start, size = sorted(self.held), 0, 0
         for first in range(0, len(words), SOME):
             content = "".join(f"{json.dumps(word)}\n" for word in words[first : first + SOME]).encode()
@@ -107,7 +107,7 @@ class Sorted(NamedTuple):
 class Places:
     """Where the words of one run stand among all of its column."""
 
-    def __init__(self, aside: Aside, run: Run) -> None:
+    def __init__(self, aside: SpillFile, run: Run) -> None:
         self._aside, self._run = aside, run
         self._waiting, self._parts = array("I"), list[tuple[int, int]]()
 
@@ -127,7 +127,7 @@ class Places:
         return found
 
 
-def in_order(aside: Aside, runs: list[Run]) -> Sorted:
+def in_order(aside: SpillFile, runs: list[Run]) -> Sorted:
     """All words of some runs, each once."""
     block, places = max(SOME, READ // len(runs)), [Places(aside, run) for run in runs]
 
@@ -154,7 +154,7 @@ def in_order(aside: Aside, runs: list[Run]) -> Sorted:
     return Sorted(count, (word for part in parts for word in _lines(aside, *part, block)), places)
 
 
-def _lines(aside: Aside, at: int, size: int, block: int) -> Iterator[str]:
+def _lines(aside: SpillFile, at: int, size: int, block: int) -> Iterator[str]:
     rest, end = b"", at + size
     for start in range(at, end, block):
         *whole, rest = (rest + aside.get(start, min(block, end - start))).split(b"\n")
@@ -180,13 +180,13 @@ class Column:
         self._values.append(value)
         self.count += 1
 
-    def put_away(self, aside: Aside) -> None:
+    def put_away(self, aside: SpillFile) -> None:
         if self._rows:
             where = aside.put(memoryview(self._rows)), aside.put(memoryview(self._values))
             self._parts.append((*where, len(self._rows), self._values.typecode))
             self._rows, self._values = array("I"), array(self._values.typecode)
 
-    def blocks(self, aside: Aside) -> Iterator[tuple[Array, Array]]:
+    def blocks(self, aside: SpillFile) -> Iterator[tuple[Array, Array]]:
         """Rows and their values, as they came."""
         for rows, values, count, code in self._parts:
             for at in range(0, count, AT_ONCE):
@@ -199,7 +199,7 @@ class Column:
     def _typed(self, values: Array) -> Array:
         return values if self.whole else values.astype(np.float64, copy=False)
 
-    def dense(self, aside: Aside, count: int, dtype: np.dtype[Any], absent: float) -> Iterator[Array]:
+    def dense(self, aside: SpillFile, count: int, dtype: np.dtype[Any], absent: float) -> Iterator[Array]:
         """A value a row, `absent` where it has none."""
         start = 0
         found = np.full(min(AT_ONCE, count), absent, dtype=dtype)

@@ -13,9 +13,9 @@ import numpy.typing as npt
 from bidr.data.attributes import check_stored_attributes
 from bidr.data.types import Attributes
 from bidr.index.documents.attribute_columns import ABSENT, ATTRIBUTES, COLUMNS, DTYPES
-from bidr.index.documents.attribute_values import PLACE, Aside, Column, Sorted, in_order
-from bidr.index.documents.string_file import LinesWriter, NewFile, new_lines
-from bidr.index.filters.filter_expression import kind
+from bidr.index.documents.attribute_values import PLACE, Column, Sorted, SpillFile, in_order
+from bidr.index.documents.string_file import FileFactory, StringStoreWriter, create_string_store
+from bidr.index.filters.filter_expression import get_kind
 from bidr.index.vectors import write_npy_header
 from bidr.utils.system import trim_heap
 
@@ -23,16 +23,16 @@ from bidr.utils.system import trim_heap
 HELD, WORDS_HELD = 1 << 20, 32 << 20
 
 
-class AttributesWriter:
+class AttributeWriter:
     """Takes the attributes of `count` documents in order. However many they are, a bounded share is in memory; what is
     more waits near `folder`."""
 
-    def __init__(self, create: NewFile, count: int, folder: Path) -> None:
+    def __init__(self, create: FileFactory, count: int, folder: Path) -> None:
         self.create, self.count, self.rows = create, count, 0
         self._columns: dict[tuple[str, str], Column] = {}
         self._held = self._words_held = 0
-        self._opened, self._aside = ExitStack(), Aside(folder)
-        self._texts: LinesWriter | None = None
+        self._opened, self._aside = ExitStack(), SpillFile(folder)
+        self._texts: StringStoreWriter | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -54,7 +54,7 @@ class AttributesWriter:
                 for each in value if isinstance(value, list) else [value]:
                     self._put(name, each)
         if given and self._texts is None:
-            self._texts = self._opened.enter_context(new_lines(self.create, ATTRIBUTES, self.count))
+            self._texts = self._opened.enter_context(create_string_store(self.create, ATTRIBUTES, self.count))
             for _ in range(self.rows):
                 self._texts.append("{}")
         if self._texts is not None:
@@ -62,7 +62,7 @@ class AttributesWriter:
         self.rows += 1
 
     def _put(self, name: str, value: Any) -> None:
-        column = self._columns.setdefault((name, kind(value)), Column())
+        column = self._columns.setdefault((name, get_kind(value)), Column())
         before = column.words.bytes
         column.append(self.rows, value)
         self._held += 1
@@ -97,7 +97,7 @@ class AttributesWriter:
     def _write_words(self, number: int, column: Column) -> None:
         column.words.put_away(self._aside, column.count)
         found = in_order(self._aside, column.words.runs)
-        with new_lines(self.create, f"column.{number}.words", found.size) as lines:
+        with create_string_store(self.create, f"column.{number}.words", found.size) as lines:
             for word in found.words:
                 lines.append(json.dumps(word))
         self._write_array(f"column.{number}.codes.npy", PLACE, column.count, self._places(column, found))

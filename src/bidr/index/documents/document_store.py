@@ -10,32 +10,35 @@ import numpy as np
 
 from bidr.data.types import Document
 from bidr.errors import REBUILD, DataError, IndexFolderError
-from bidr.index.documents.attribute_columns import Columns
-from bidr.index.documents.attribute_writer import AttributesWriter
-from bidr.index.documents.id_index import NamesWriter
-from bidr.index.documents.string_file import Lines, NewFile, new_lines
+from bidr.index.documents.attribute_columns import AttributeColumns
+from bidr.index.documents.attribute_writer import AttributeWriter
+from bidr.index.documents.id_index import IdIndexWriter
+from bidr.index.documents.string_file import FileFactory, StringStore, create_string_store
 from bidr.index.storage.manifest import HasFiles
 from bidr.utils.array_types import Rows
 
 IDS, DOCUMENTS = "ids", "documents"
 
 
-class DocumentFile:
+class DocumentStore:
     """Ids and, where the index has them, texts and attributes. Without ids a row's number is its id."""
 
-    def __init__(self, count: int, ids: Lines | None, documents: Lines | None, columns: Columns) -> None:
+    def __init__(
+        self, count: int, ids: StringStore | None, documents: StringStore | None, columns: AttributeColumns
+    ) -> None:
         self.count, self._ids, self._documents, self.columns = count, ids, documents, columns
 
     @classmethod
     def open(cls, folder: Path, count: int, manifest: HasFiles) -> Self:
         """Open what is there; a count that differs from the index is damage."""
         stores = [
-            Lines(folder, name, manifest) if f"{name}.blob" in manifest.files else None for name in (IDS, DOCUMENTS)
+            StringStore(folder, name, manifest) if f"{name}.blob" in manifest.files else None
+            for name in (IDS, DOCUMENTS)
         ]
         for store in stores:
             if store is not None and len(store) != count:
                 raise IndexFolderError(f"{store.path}: {len(store):,} rows, expected {count:,}; {REBUILD}")
-        return cls(count, stores[0], stores[1], Columns(folder, manifest, count))
+        return cls(count, stores[0], stores[1], AttributeColumns(folder, manifest, count))
 
     @property
     def has_text(self) -> bool:
@@ -78,7 +81,7 @@ class DocumentFile:
         self.columns.close()
 
     @staticmethod
-    def _decode(store: Lines, row: int) -> str:
+    def _decode(store: StringStore, row: int) -> str:
         try:
             return store.get(row).decode("utf-8", "surrogatepass")
         except UnicodeDecodeError as error:
@@ -86,7 +89,7 @@ class DocumentFile:
 
 
 def write_documents(
-    create: NewFile,
+    create: FileFactory,
     folder: Path,
     documents: Iterable[str | Document],
     count: int,
@@ -99,11 +102,11 @@ def write_documents(
     Of documents the attributes too, and with `texts` what they say: one pass over them. `folder`: where `create`
     makes files.
     """
-    names = NamesWriter(folder)
-    with closing(AttributesWriter(create, count, folder)) as attributes:
+    names = IdIndexWriter(folder)
+    with closing(AttributeWriter(create, count, folder)) as attributes:
         with attributes, ExitStack() as opened:
-            ids = opened.enter_context(new_lines(create, IDS, count))
-            said = opened.enter_context(new_lines(create, DOCUMENTS, count)) if texts else None
+            ids = opened.enter_context(create_string_store(create, IDS, count))
+            said = opened.enter_context(create_string_store(create, DOCUMENTS, count)) if texts else None
             for row, each in enumerate(documents):
                 document = each if isinstance(each, Document) else Document(each, "", "")
                 _check_id(document.id, row, count)

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from bidr.data.id_map import find_duplicate_id
 from bidr.errors import REBUILD, DataError, IndexFolderError
-from bidr.index.documents.string_file import Lines, NewFile
+from bidr.index.documents.string_file import FileFactory, StringStore
 from bidr.index.storage.manifest import HasFiles
 from bidr.index.storage.verified_mmap import CheckedArray
 from bidr.index.vectors import write_npy_header
@@ -24,12 +24,12 @@ AT_ONCE, HELD = 8_192, 1 << 20
 LONGEST_NUMBER = 20
 
 
-class Names:
+class IdIndex:
     """The ids of a segment."""
 
     def __init__(self, folder: Path, manifest: HasFiles, count: int) -> None:
         self.count = count
-        self._ids = Lines(folder, IDS, manifest) if f"{IDS}.blob" in manifest.files else None
+        self._ids = StringStore(folder, IDS, manifest) if f"{IDS}.blob" in manifest.files else None
         self._sorted: _Sorted | _OnDisk | None = None
         if self._ids is None:
             return
@@ -38,14 +38,14 @@ class Names:
         if HASHES in manifest.files:
             self._sorted = _OnDisk(folder, manifest, count)
         else:  # an index from before ids could be looked up
-            self._sorted = _Sorted(array("Q", (hash_of(self._text(row)) for row in range(count))))
+            self._sorted = _Sorted(array("Q", (hash_string(self._text(row)) for row in range(count))))
 
     def find(self, name: str) -> int | None:
         """The row of an id, or None."""
         if self._ids is None or self._sorted is None:
             known = name.isascii() and name.isdecimal() and len(name) <= LONGEST_NUMBER and str(int(name)) == name
             return int(name) if known and int(name) < self.count else None
-        for row in self._sorted.rows(hash_of(name)):
+        for row in self._sorted.rows(hash_string(name)):
             if self._text(row) == name:
                 return row
         return None
@@ -99,13 +99,13 @@ class _Sorted:
         yield from self._order[first:end].tolist()
 
 
-def hash_of(name: str) -> int:
+def hash_string(name: str) -> int:
     from xxhash import xxh3_64_intdigest
 
     return xxh3_64_intdigest(name.encode("utf-8", "surrogatepass"))
 
 
-class NamesWriter:
+class IdIndexWriter:
     """Writes what `Names` looks ids up by, from ids in the order of their rows.
 
     Ids are compared by their 64-bit hashes, sorted in bounded memory; of equal hashes the ids themselves decide.
@@ -117,17 +117,17 @@ class NamesWriter:
         self._spill, self._waiting = ExternalSorter(RECORD, folder, HELD), array("Q")
 
     def append(self, name: str) -> None:
-        self._waiting.append(hash_of(name))
+        self._waiting.append(hash_string(name))
         if len(self._waiting) == AT_ONCE:
             self._move()
 
-    def write(self, create: NewFile, count: int) -> None:
+    def write(self, create: FileFactory, count: int) -> None:
         """Write the files; refuse another number of ids than `count`, and an id given twice."""
         self._move()
         if self._spill.count != count:
             given = f"documents: {self._spill.count:,} given, but codes for {count:,}"
             raise DataError(f"{given}; give the corpus that was encoded")
-        with self._spill, closing(Lines(self.folder, IDS)) as ids, create(HASHES) as hashes, create(ROWS) as rows:
+        with self._spill, closing(StringStore(self.folder, IDS)) as ids, create(HASHES) as hashes, create(ROWS) as rows:
             write_npy_header(hashes, HASH, (count,))
             write_npy_header(rows, ROW, (count,))
             for records in self._spill.iter_buckets():
@@ -144,7 +144,7 @@ class NamesWriter:
         self._waiting = array("Q")
 
 
-def _refuse_repeated(ordered: npt.NDArray[Any], ids: Lines) -> None:
+def _refuse_repeated(ordered: npt.NDArray[Any], ids: StringStore) -> None:
     same = find_duplicate_id(ordered["hash"], ordered["row"], lambda rows: map(ids.get, rows))
     if same:
         raise DataError(

@@ -11,7 +11,7 @@ import numpy.typing as npt
 OVERHEAD = 512
 
 
-class Recent:
+class LruCache:
     """Arrays by long names: what was asked for longest ago goes first; the last one stays. Any thread may use it."""
 
     def __init__(self, most: int) -> None:

@@ -18,10 +18,10 @@ from bidr.index.vectors.mmap_guard import MmapGuard
 OFFSET = np.dtype("<u8")
 PAIR = struct.Struct("<QQ")
 AT_ONCE = 8_192
-NewFile = Callable[[str], AbstractContextManager[BinaryWriter]]
+FileFactory = Callable[[str], AbstractContextManager[BinaryWriter]]
 
 
-class Lines:
+class StringStore:
     """Strings by row: one file with all of them end to end, one with where each starts. Neither is held in RAM."""
 
     def __init__(self, folder: Path, name: str, files: HasFiles | None = None, *, whole: bool = False) -> None:
@@ -60,7 +60,7 @@ class Lines:
         self._blob.close()
 
 
-class LinesWriter:
+class StringStoreWriter:
     """Appends strings to one file, and to another where each starts."""
 
     def __init__(self, out: BinaryWriter, offsets: BinaryWriter) -> None:
@@ -81,10 +81,10 @@ class LinesWriter:
 
 
 @contextmanager
-def new_lines(create: NewFile, name: str, count: int) -> Iterator[LinesWriter]:
+def create_string_store(create: FileFactory, name: str, count: int) -> Iterator[StringStoreWriter]:
     """Write so many strings; whoever appends another number of them must refuse what was written."""
     with create(f"{name}.blob") as blob, create(f"{name}.offsets.npy") as offsets:
         write_npy_header(offsets, OFFSET, (count + 1,))
-        lines = LinesWriter(blob, offsets)
+        lines = StringStoreWriter(blob, offsets)
         yield lines
         lines.flush()

@@ -12,8 +12,8 @@ from numba.cpython.unsafe.numbers import trailing_zeros
 
 from bidr.utils.jit import njit_cached
 
-Words = npt.NDArray[np.uint32]
-WORD = 32
+Bitmask = npt.NDArray[np.uint32]
+WORD_BITS = 32
 # Positions are unsigned: numba lets signed ones count from the end, which takes time.
 U, ONE, LOW, SHIFT = np.uint64, np.uint32(1), np.uint64(31), np.uint64(5)
 AT_ONCE = 2_048
@@ -22,9 +22,9 @@ TO_BITS = np.uint64(0x0102040810204080)
 SPREAD = np.uint64(0x9E3779B97F4A7C15)
 
 
-def new_words(count: int) -> Words:
+def allocate_bitmask(count: int) -> Bitmask:
     """Room for a bit each, none set."""
-    return np.zeros(-(-count // WORD), dtype=np.uint32)
+    return np.zeros(-(-count // WORD_BITS), dtype=np.uint32)
 
 
 @njit_cached()
@@ -32,7 +32,7 @@ def _add(flags: Any, count: int, words: Any, start: int) -> None:
     """Set the bits from `start` on, a multiple of 32, by the first `count` flags: bytes of 0 or 1."""
     flags[count:] = 0
     eights, first = flags.view(np.uint64), U(start) >> SHIFT
-    for number in range(U((count + WORD - 1) // WORD)):
+    for number in range(U((count + WORD_BITS - 1) // WORD_BITS)):
         word = U(0)
         for part in range(U(4)):
             word |= ((eights[U(4) * number + part] * TO_BITS) >> U(56)) << (U(8) * part)
@@ -40,7 +40,7 @@ def _add(flags: Any, count: int, words: Any, start: int) -> None:
 
 
 @njit_cached()
-def within(values: Any, low: Any, high: Any, words: Any) -> None:
+def mark_range(values: Any, low: Any, high: Any, words: Any) -> None:
     """Set the bits of values from `low` to `high`, both included."""
     flags = np.empty(AT_ONCE, dtype=np.uint8)
     for start in range(0, len(values), AT_ONCE):
@@ -51,7 +51,7 @@ def within(values: Any, low: Any, high: Any, words: Any) -> None:
 
 
 @njit_cached()
-def listed(values: Any, first: Any, table: Any, words: Any) -> None:
+def mark_by_table(values: Any, first: Any, table: Any, words: Any) -> None:
     """Set the bits of whole numbers that a table lists: a byte for each from `first` on, and a last one that is 0."""
     flags, origin, last = np.empty(AT_ONCE, dtype=np.uint8), U(first), U(len(table) - 1)
     for start in range(0, len(values), AT_ONCE):
@@ -62,7 +62,7 @@ def listed(values: Any, first: Any, table: Any, words: Any) -> None:
 
 
 @njit_cached()
-def hashed(keys: Any, none: Any) -> Any:
+def build_hash_table(keys: Any, none: Any) -> Any:
     """A table to look keys up in, so empty that a second look is seldom needed; `none` stands where no key is."""
     bits = np.uint64(4)
     while (1 << bits) < 16 * len(keys):
@@ -77,7 +77,7 @@ def hashed(keys: Any, none: Any) -> Any:
 
 
 @njit_cached()
-def found(values: Any, table: Any, none: Any, words: Any) -> None:
+def mark_by_hash(values: Any, table: Any, none: Any, words: Any) -> None:
     """Set the bits of values that are keys of a table which `hashed` made."""
     flags, mask, shift = np.empty(AT_ONCE, dtype=np.uint8), U(len(table) - 1), U(64)
     while (U(1) << (U(64) - shift)) < U(len(table)):
@@ -94,7 +94,7 @@ def found(values: Any, table: Any, none: Any, words: Any) -> None:
 
 
 @njit_cached()
-def by_row(bits: Any, rows: Any, words: Any) -> None:
+def map_to_rows(bits: Any, rows: Any, words: Any) -> None:
     """Set the bit of each row one of whose values has its bit set; rows were checked to be there."""
     for number in range(U(len(bits))):
         word, base = bits[number], number << SHIFT
@@ -105,7 +105,7 @@ def by_row(bits: Any, rows: Any, words: Any) -> None:
 
 
 @njit_cached()
-def ascending(rows: Any, count: int) -> tuple[bool, bool]:
+def check_row_order(rows: Any, count: int) -> tuple[bool, bool]:
     """Whether rows ascend and lie below `count`, and whether they are all of these, once each."""
     right, each = True, len(rows) == count
     before = np.int64(0)
@@ -117,12 +117,12 @@ def ascending(rows: Any, count: int) -> tuple[bool, bool]:
 
 
 @njit_cached()
-def by_place(bits: Any, order: Any, words: Any) -> None:
+def map_to_positions(bits: Any, order: Any, words: Any) -> None:
     """Set the bit of each place whose row has its bit set; `order` was checked to name rows that are there."""
     whole = U(len(order)) >> SHIFT
     for number in range(whole):
         base, word = number << SHIFT, np.uint32(0)
-        for place in range(U(WORD)):
+        for place in range(U(WORD_BITS)):
             row = U(order[base + place])
             word |= ((bits[row >> SHIFT] >> np.uint32(row & LOW)) & ONE) << np.uint32(place)
         words[number] = word

@@ -30,7 +30,7 @@ EXAMPLE = '{"lang": "en"}'
 HINT = "write it as docs/live.md shows, or leave it out to search all documents"
 
 
-class Test(NamedTuple):
+class Condition(NamedTuple):
     """One condition on one attribute: equal to one of `any`, or within all `bounds`."""
 
     name: str
@@ -38,11 +38,11 @@ class Test(NamedTuple):
     bounds: tuple[tuple[str, Scalar], ...] = ()
 
 
-class All(NamedTuple):
+class And(NamedTuple):
     parts: "tuple[Filter, ...]"
 
 
-class Any_(NamedTuple):
+class Or(NamedTuple):
     parts: "tuple[Filter, ...]"
 
 
@@ -50,7 +50,7 @@ class Not(NamedTuple):
     part: "Filter"
 
 
-Filter = Test | All | Any_ | Not
+Filter = Condition | And | Or | Not
 
 
 def parse_filter(given: Any, depth: int = 0) -> Filter:
@@ -66,18 +66,18 @@ def parse_filter(given: Any, depth: int = 0) -> Filter:
             expected=f"up to {DEEPEST}",
             hint="write it flatter",
         )
-    return All(tuple(_condition(name, value, depth) for name, value in given.items()))
+    return And(tuple(_condition(name, value, depth) for name, value in given.items()))
 
 
-def names_in(asked: Filter) -> set[str]:
+def list_attribute_names(asked: Filter) -> set[str]:
     """The attributes that a filter asks for."""
-    if isinstance(asked, Test):
+    if isinstance(asked, Condition):
         return {asked.name}
     parts = (asked.part,) if isinstance(asked, Not) else asked.parts
-    return {name for part in parts for name in names_in(part)}
+    return {name for part in parts for name in list_attribute_names(part)}
 
 
-def size_of(given: Any) -> tuple[int, int]:
+def measure_filter(given: Any) -> tuple[int, int]:
     """How many conditions ("and", "or" and "not" are some too) and values are written in a filter, right or wrong."""
     conditions, values, waiting = 0, 0, [given]
     while waiting:
@@ -95,7 +95,7 @@ def size_of(given: Any) -> tuple[int, int]:
     return conditions, values
 
 
-def filter_from_json(text: str) -> Any:
+def parse_filter_json(text: str) -> Any:
     """What --filter says, as Python has it."""
     try:
         return json.loads(text)
@@ -119,11 +119,11 @@ def _condition(name: Any, value: Any, depth: int) -> Filter:
                 hint=HINT,
             )
         parts = tuple(parse_filter(each, depth + 1) for each in value)
-        return All(parts) if name == "and" else Any_(parts)
+        return And(parts) if name == "and" else Or(parts)
     if not isinstance(value, Mapping):
-        return Test(name, any=(_scalar(name, value),))
+        return Condition(name, any=(_scalar(name, value),))
     if set(value) == {"any"} and isinstance(value["any"], list | tuple) and value["any"]:
-        return Test(name, any=tuple(_scalar(name, each) for each in value["any"]))
+        return Condition(name, any=tuple(_scalar(name, each) for each in value["any"]))
     if value and set(value) <= set(RANGES):
         bounds = tuple((key, _scalar(name, each)) for key, each in value.items())
         if len({isinstance(each, str) for _, each in bounds}) > 1 or any(isinstance(each, bool) for _, each in bounds):
@@ -133,7 +133,7 @@ def _condition(name: Any, value: Any, depth: int) -> Filter:
                 expected="bounds that are all numbers or all strings",
                 hint="leave one side out, or write both alike",
             )
-        return Test(name, bounds=bounds)
+        return Condition(name, bounds=bounds)
     raise FilterError(
         f"filter: a condition on {to_short_json(name)}",
         given=to_short_json(value),
@@ -165,25 +165,25 @@ def _not_unicode(what: str, value: str) -> FilterError:
     )
 
 
-def matches(asked: Filter, attributes: Attributes) -> bool:
+def match_filter(asked: Filter, attributes: Attributes) -> bool:
     """Whether one document passes."""
-    if isinstance(asked, Test):
+    if isinstance(asked, Condition):
         value = attributes.get(asked.name)
         values = value if isinstance(value, list | tuple) else (value,)
         return any(_holds(asked, each) for each in values if each is not None)
     if isinstance(asked, Not):
-        return not matches(asked.part, attributes)
-    combine = all if isinstance(asked, All) else any
-    return combine(matches(part, attributes) for part in asked.parts)
+        return not match_filter(asked.part, attributes)
+    combine = all if isinstance(asked, And) else any
+    return combine(match_filter(part, attributes) for part in asked.parts)
 
 
-def _holds(test: Test, value: Scalar) -> bool:
+def _holds(test: Condition, value: Scalar) -> bool:
     if test.any:
-        return any(kind(value) == kind(wanted) and value == wanted for wanted in test.any)
-    return all(kind(value) == kind(bound) and RANGES[key](value, bound) for key, bound in test.bounds)
+        return any(get_kind(value) == get_kind(wanted) and value == wanted for wanted in test.any)
+    return all(get_kind(value) == get_kind(bound) and RANGES[key](value, bound) for key, bound in test.bounds)
 
 
-def kind(value: Scalar) -> str:
+def get_kind(value: Scalar) -> str:
     """Values of different kinds are never equal, nor before or after each other."""
     if isinstance(value, bool):
         return "truth"

@@ -14,7 +14,7 @@ RANGE = 16_384
 SPARE = 4_096
 
 
-class Weighed(NamedTuple):
+class WeightedTerms(NamedTuple):
     """The words of a query: where their postings are, and what each weighs (its idf, as often as it is asked)."""
 
     starts: npt.NDArray[np.int64]
@@ -22,13 +22,13 @@ class Weighed(NamedTuple):
     weights: Floats
 
 
-def idf(documents: int, holding: npt.NDArray[np.int64]) -> Floats:
+def compute_idf(documents: int, holding: npt.NDArray[np.int64]) -> Floats:
     """How much a word tells that so many documents hold (Lucene's formula)."""
     return np.log1p((documents - holding + 0.5) / (holding + 0.5)).astype(np.float32)
 
 
-def best_words(
-    postings: Postings, query: Weighed, mean_length: float, k: int, allowed: Bitmap | None, wanted: Rows
+def search_postings(
+    postings: Postings, query: WeightedTerms, mean_length: float, k: int, allowed: Bitmap | None, wanted: Rows
 ) -> tuple[Floats, Rows, Floats] | None:
     """Scores and places of the k best documents or fewer, best first, equal ones by place; scores of `wanted` places.
 

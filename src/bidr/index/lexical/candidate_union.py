@@ -7,7 +7,7 @@ import numpy as np
 from bidr.utils.array_types import Floats, Rows
 
 
-class Joined(NamedTuple):
+class CandidateUnion(NamedTuple):
     """Candidates of queries: (queries, n) each; places of -1, at the end, stand for none.
 
     ranks:       where the codes have the document, from 1; 0: the words alone found it.
@@ -23,7 +23,7 @@ class Joined(NamedTuple):
     added: Floats
 
 
-def join(code_scores: Floats, codes: Rows, words: Rows) -> Joined:
+def unite_candidates(code_scores: Floats, codes: Rows, words: Rows) -> CandidateUnion:
     """Both lists of each query, the codes' first; words add nothing yet."""
     count, width = len(codes), codes.shape[1] + words.shape[1]
     places, ranks = np.full((count, width), -1, np.int64), np.zeros((count, width), np.int64)
@@ -40,4 +40,4 @@ def join(code_scores: Floats, codes: Rows, words: Rows) -> Joined:
         word_ranks[row, there:end] = new + 1
         _, own, at = np.intersect1d(places[row, :there], asked, assume_unique=True, return_indices=True)
         word_ranks[row, own] = at + 1
-    return Joined(places, ranks, scores, word_ranks, np.zeros((count, width), np.float32))
+    return CandidateUnion(places, ranks, scores, word_ranks, np.zeros((count, width), np.float32))

@@ -7,7 +7,7 @@ from typing import NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
-from bidr.index.documents.id_index import hash_of
+from bidr.index.documents.id_index import hash_string
 from bidr.index.lexical.analyzer import words
 from bidr.index.storage.verified_mmap import CheckedArray
 
@@ -18,7 +18,7 @@ MOST = 255
 """A word counts no more often than this in one document."""
 
 
-class Counted(NamedTuple):
+class TermCounts(NamedTuple):
     """The words of some documents: word, document and how often for each pair of them; words in each document."""
 
     hashes: U64
@@ -27,7 +27,7 @@ class Counted(NamedTuple):
     lengths: U32
 
 
-class OnDisk(NamedTuple):
+class PostingsFiles(NamedTuple):
     """The same arrays as files."""
 
     hashes: CheckedArray
@@ -50,11 +50,11 @@ class Postings(NamedTuple):
     lengths: U32
     words: int
     """Words of all documents together."""
-    files: OnDisk | None = None
+    files: PostingsFiles | None = None
     """Where the arrays are files: what of them is looked at is compared with its checksums first."""
 
     @classmethod
-    def of(cls, counted: Counted) -> Self:
+    def of(cls, counted: TermCounts) -> Self:
         """Those of a few documents, in RAM."""
         order = np.lexsort((counted.numbers, counted.hashes))
         hashes, starts = np.unique(counted.hashes[order], return_index=True)
@@ -77,7 +77,7 @@ class Postings(NamedTuple):
         starts, ends = (np.where(known, each.astype(np.int64), 0) for each in offsets)
         return starts, ends
 
-    def sound(self, starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]) -> bool:
+    def check_ranges(self, starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]) -> bool:
         """Whether ranges lie in the postings, which are compared then: a damaged file must not lead outside of them.
 
         A word has no more of them than there are documents.
@@ -90,7 +90,7 @@ class Postings(NamedTuple):
         return self.files.places.need_ranges(starts, ends) and self.files.counts.need_ranges(starts, ends)
 
 
-def count_words(texts: Sequence[str]) -> Counted:
+def count_terms(texts: Sequence[str]) -> TermCounts:
     """The words of texts, numbered in their order."""
     ids, vocabulary = words(list(texts), as_numbers=True)
     lengths = np.fromiter(map(len, ids), np.uint32, len(ids))
@@ -100,15 +100,15 @@ def count_words(texts: Sequence[str]) -> Counted:
     pairs, counts = np.unique(numbers * size + every, return_counts=True)
     hashes = np.zeros(size, np.uint64)
     for word, number in vocabulary.items():
-        hashes[number] = hash_of(word)
+        hashes[number] = hash_string(word)
     often = np.minimum(counts, MOST).astype(np.uint8)
-    return Counted(hashes[pairs % size], (pairs // size).astype(np.uint32), often, lengths)
+    return TermCounts(hashes[pairs % size], (pairs // size).astype(np.uint32), often, lengths)
 
 
-def joined(parts: Sequence[Counted]) -> Counted:
+def concat_term_counts(parts: Sequence[TermCounts]) -> TermCounts:
     """Documents of one or more, numbered through."""
     starts = np.cumsum([0, *(len(part.lengths) for part in parts)])
-    return Counted(
+    return TermCounts(
         np.concatenate([part.hashes for part in parts]),
         np.concatenate([part.numbers + np.uint32(start) for part, start in zip(parts, starts[:-1], strict=True)]),
         np.concatenate([part.counts for part in parts]),

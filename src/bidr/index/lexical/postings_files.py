@@ -13,7 +13,7 @@ from bidr.data.dataset import Titles, compose_text
 from bidr.data.types import Document
 from bidr.errors import REBUILD, ConfigError, IndexFolderError
 from bidr.index.builder.journal import Step, write_array
-from bidr.index.lexical.postings import Counted, OnDisk, Postings, count_words
+from bidr.index.lexical.postings import Postings, PostingsFiles, TermCounts, count_terms
 from bidr.index.storage.manifest import UNREADABLE, HasFiles, check_content, is_count
 from bidr.index.storage.verified_mmap import CheckedArray
 from bidr.index.vectors import write_npy_header
@@ -28,7 +28,7 @@ HELD = 2 << 20
 RECORD = np.dtype([("hash", "<u8"), ("row", "<u4"), ("count", "u1")])
 
 
-class Words(NamedTuple):
+class LexicalIndex(NamedTuple):
     """The words of one segment. `titles`: whether those of titles count too."""
 
     postings: Postings
@@ -43,7 +43,7 @@ class Words(NamedTuple):
         total, titles = _about(folder / ABOUT)
         kinds = {HASHES: "<u8", OFFSETS: "<u8", PLACES: "<u4", COUNTS: "u1", LENGTHS: "<u4"}
         below = {PLACES: count}
-        files = OnDisk(
+        files = PostingsFiles(
             *(CheckedArray(folder, name, kind, manifest, below=below.get(name)) for name, kind in kinds.items())
         )
         hashes, offsets, places, counts, lengths = (each.unchecked for each in files)
@@ -71,7 +71,7 @@ def _about(path: Path) -> tuple[int, Titles]:
         raise IndexFolderError(f"{path}: damaged ({error}); {REBUILD}") from error
 
 
-class WordsWriter:
+class LexicalIndexWriter:
     """Counts the words of documents as they pass, and writes them when the documents' order is known.
 
     What does not fit a few ten megabytes waits in a file without a name.
@@ -86,7 +86,7 @@ class WordsWriter:
         stream, row = iter(documents), 0
         while batch := list(islice(stream, AT_ONCE)):
             with time_step("words"):
-                self._add(count_words([self._text(each) for each in batch]), row)
+                self._add(count_terms([self._text(each) for each in batch]), row)
             row += len(batch)
             yield from batch
 
@@ -95,7 +95,7 @@ class WordsWriter:
             raise ConfigError("lexical: only ids given, expected documents with their texts; leave lexical out")
         return compose_text(each, self.titles)
 
-    def _add(self, counted: Counted, start: int) -> None:
+    def _add(self, counted: TermCounts, start: int) -> None:
         records = np.empty(len(counted.hashes), dtype=RECORD)
         records["hash"], records["row"], records["count"] = counted.hashes, counted.numbers + start, counted.counts
         self._lengths.append(counted.lengths)

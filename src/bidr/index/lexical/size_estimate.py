@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bidr.index.lexical.bm25 import RANGE, SPARE
-from bidr.index.lexical.postings import count_words
+from bidr.index.lexical.postings import count_terms
 from bidr.index.lexical.postings_files import ABOUT, COUNTS, HASHES, LENGTHS, OFFSETS, PLACES
 from bidr.index.storage.checksums import with_checks
 
@@ -22,7 +22,7 @@ GUESSED = (0.616, 0.696), (2.145, GROWTH)
 LEFT = 0.28
 
 
-class WordsSize(NamedTuple):
+class LexicalSize(NamedTuple):
     """Words of texts: different ones in a text on average, and in `texts` of them together."""
 
     postings: float
@@ -34,20 +34,20 @@ class WordsSize(NamedTuple):
         return max(1, int(self.vocabulary * math.pow(count / self.texts, GROWTH)))
 
 
-def guessed(text_bytes: float) -> WordsSize:
+def guess_lexical_size(text_bytes: float) -> LexicalSize:
     """Of English texts of this mean size."""
     often, new = (factor * text_bytes**power for factor, power in GUESSED)
-    return WordsSize(often, new, 1)
+    return LexicalSize(often, new, 1)
 
 
-def counted(texts: Iterable[str]) -> WordsSize:
+def measure_lexical_size(texts: Iterable[str]) -> LexicalSize:
     """Of texts that stand for the others; about SAMPLED are enough."""
-    found = count_words(list(texts))
+    found = count_terms(list(texts))
     count = len(found.lengths)
-    return WordsSize(len(found.hashes) / max(1, count), len(np.unique(found.hashes)), max(1, count))
+    return LexicalSize(len(found.hashes) / max(1, count), len(np.unique(found.hashes)), max(1, count))
 
 
-def words_disk(words: WordsSize, count: int) -> dict[str, int]:
+def estimate_lexical_disk(words: LexicalSize, count: int) -> dict[str, int]:
     """Bytes of every file, headers left out: they are a thousandth."""
     postings, different = max(1, round(words.postings * count)), words.words(count)
     files = {
@@ -61,6 +61,6 @@ def words_disk(words: WordsSize, count: int) -> dict[str, int]:
     return with_checks(files)
 
 
-def words_ram(count: int, candidates: int) -> int:
+def estimate_lexical_ram(count: int, candidates: int) -> int:
     """Bytes of anonymous memory for one query at a time: what is left behind, and what its scores take meanwhile."""
     return round(LEFT * count) + 12 * (2 * RANGE + SPARE + candidates)

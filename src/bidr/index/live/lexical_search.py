@@ -10,12 +10,12 @@ import numpy as np
 from bidr.data.dataset import compose_text
 from bidr.data.validation import validate_query_texts
 from bidr.errors import REBUILD, ConfigError, IndexFolderError
-from bidr.index.documents.id_index import hash_of
+from bidr.index.documents.id_index import hash_string
 from bidr.index.filters.filter_expression import Filter
 from bidr.index.lexical.analyzer import words
-from bidr.index.lexical.bm25 import Weighed, best_words, idf
-from bidr.index.lexical.candidate_union import Joined, join
-from bidr.index.lexical.postings import Counted, Postings, count_words, joined
+from bidr.index.lexical.bm25 import WeightedTerms, compute_idf, search_postings
+from bidr.index.lexical.candidate_union import CandidateUnion, unite_candidates
+from bidr.index.lexical.postings import Postings, TermCounts, concat_term_counts, count_terms
 from bidr.index.live.view import LiveCandidates, LiveView
 from bidr.index.reader import IndexReader
 from bidr.index.types import each_query
@@ -84,7 +84,7 @@ def with_words(
     asked: Sequence[str] | None,
     count: int,
     weight: float = 0.0,
-) -> Joined:
+) -> CandidateUnion:
     """The codes' candidates joined by the `count` best of each question by words, of those that the engine may find.
 
     weight: of BM25's score, as a share of the question's best, in what is added to the score of each.
@@ -94,7 +94,7 @@ def with_words(
         raise ConfigError("lexical: given vectors without words, expected the questions in words too (words=...)")
     wanted = [row[row >= 0] for row in places] if weight else None
     by_words = words_of(view, engine).search(asked, min(count, engine.count), wanted)
-    found = join(code_scores, places, by_words.places)
+    found = unite_candidates(code_scores, places, by_words.places)
     for number, own in enumerate(by_words.wanted if weight else ()):
         listed, share = found.word_ranks[number] > 0, found.added[number]
         share[: len(own)] = own
@@ -120,7 +120,7 @@ def log_postings(view: LiveView) -> Postings:
         first = view.parts[0].open.reader.words
         assert first is not None
         texts = [compose_text(document, first.titles) for document in view.memory.documents]
-        made = view.__dict__["_log_postings"] = Postings.of(joined([_counted(text) for text in texts]))
+        made = view.__dict__["_log_postings"] = Postings.of(concat_term_counts([_counted(text) for text in texts]))
     return made
 
 
@@ -129,13 +129,13 @@ def _bits(allowed: Any) -> Bitmap | None:
 
 
 @lru_cache(maxsize=KEPT_TEXTS)
-def _counted(text: str) -> Counted:
-    return count_words([text])
+def _counted(text: str) -> TermCounts:
+    return count_terms([text])
 
 
 def _hashed(asked: list[str]) -> tuple[Any, Floats]:
     """Words of a question, each once, and how often it is asked for."""
-    times = Counter(map(hash_of, asked))
+    times = Counter(map(hash_string, asked))
     return np.array(list(times), dtype=np.uint64), np.array(list(times.values()), dtype=np.float32)
 
 
@@ -145,14 +145,14 @@ def _best(parts: list[_Part], asked: tuple[Any, Floats], k: int, wanted: Rows, o
     mean_length = max(sum(part.postings.words for part in parts) / documents, 1e-9)
     where = [part.postings.find(hashes) for part in parts]
     for part, (starts, ends) in zip(parts, where, strict=True):
-        if not part.postings.sound(starts, ends):
+        if not part.postings.check_ranges(starts, ends):
             raise _no_writers(part)
-    weights = times * idf(documents, np.sum([ends - starts for starts, ends in where], axis=0))
+    weights = times * compute_idf(documents, np.sum([ends - starts for starts, ends in where], axis=0))
     scores, places = [np.full(k, -np.inf, np.float32)], [np.full(k, -1, np.int64)]
     for part, (starts, ends) in zip(parts, where, strict=True):
         here = (wanted >= part.start) & (wanted < part.start + len(part.postings.lengths))
-        query = Weighed(starts, ends, weights)
-        found = best_words(part.postings, query, mean_length, k, part.allowed, wanted[here] - part.start)
+        query = WeightedTerms(starts, ends, weights)
+        found = search_postings(part.postings, query, mean_length, k, part.allowed, wanted[here] - part.start)
         if not found:
             raise _no_writers(part)
         scores.append(found[0])

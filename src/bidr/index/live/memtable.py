@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bidr.data.types import Document
-from bidr.index.filters.filter_expression import Filter, matches
+from bidr.index.filters.filter_expression import Filter, match_filter
 from bidr.index.live.wal_record import Change
 from bidr.index.vectors import Fp16Vectors
 from bidr.utils.array_types import Codes, Floats
@@ -64,7 +64,7 @@ class Memory(NamedTuple):
         passed = []
         for document in self.documents:
             check_deadline()
-            passed.append(matches(asked, document.attributes or {}))
+            passed.append(match_filter(asked, document.attributes or {}))
         both: Mask = self.alive & np.array(passed, dtype=bool)
         return both
 

@@ -56,7 +56,7 @@ class OpenSegment:
 
     def passing(self, asked: Filter) -> Bits:
         """Which places pass a filter, a bit each."""
-        return self.reader.documents.columns.passing(asked, self.order)
+        return self.reader.documents.columns.build_bitmap(asked, self.order)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from bidr.data.vector_source import as_array
 from bidr.errors import BidrError, DataError, ForkError
 from bidr.index.builder.journal import Work
 from bidr.index.cost_model.memory_budget import parse_bytes
-from bidr.index.documents.id_index import Names
+from bidr.index.documents.id_index import IdIndex
 from bidr.index.live.compaction import compacting, why_not_merged
 from bidr.index.live.drift import Drift, Watch
 from bidr.index.live.live_index import LiveIndex
@@ -70,7 +70,7 @@ class LiveWriter:
         self._lock, self._held = threading.RLock(), ExitStack()
         self._process, self._stale, self._confirmed = os.getpid(), False, False
         self._log: LogWriter | None = None
-        self._names: dict[str, Names] = {}
+        self._names: dict[str, IdIndex] = {}
         current_generation(self.folder)  # an index must be there before a lock file is made
         self._held.enter_context(only_writer(self.folder, wait))
         try:
@@ -223,7 +223,7 @@ class LiveWriter:
         self._view = self._live.now()
         self._names = {
             part.open.segment.name: self._names.get(part.open.segment.name)
-            or Names(self.folder / part.open.segment.name, part.open.reader.manifest, part.count)
+            or IdIndex(self.folder / part.open.segment.name, part.open.reader.manifest, part.count)
             for part in self._view.parts
         }
         end = self._live.log_end()

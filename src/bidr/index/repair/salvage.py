@@ -20,7 +20,7 @@ from bidr.data.types import Document
 from bidr.errors import ConfigError, IndexFolderError
 from bidr.index.builder.build import build_index
 from bidr.index.builder.cluster_input import ALIKE, LOOKED_AT
-from bidr.index.documents.id_index import hash_of
+from bidr.index.documents.id_index import hash_string
 from bidr.index.engines.engine_files import CODEBOOKS_FILE, CODES_FILE, LEARNED_FILE
 from bidr.index.live.live_index import LiveIndex
 from bidr.index.live.memtable import Memory
@@ -329,9 +329,9 @@ class _Repair:
             kept_rows = np.flatnonzero(part.keep)
             rows.append(kept_rows)
             hashes.append(
-                np.array([hash_of(part.segment.id(row) or "") for row in kept_rows.tolist()], dtype=np.uint64)
+                np.array([hash_string(part.segment.id(row) or "") for row in kept_rows.tolist()], dtype=np.uint64)
             )
-        hashes.append(np.array([hash_of(self.memory.documents[row].id) for row in self.in_log], dtype=np.uint64))
+        hashes.append(np.array([hash_string(self.memory.documents[row].id) for row in self.in_log], dtype=np.uint64))
         all_hashes = np.concatenate(hashes)[::-1]
         newest = np.zeros(len(all_hashes), dtype=bool)
         newest[len(all_hashes) - 1 - np.unique(all_hashes, return_index=True)[1]] = True

@@ -14,7 +14,7 @@ import numpy as np
 from bidr.data.dataset import compose_text
 from bidr.index.live.live_index import LiveIndex
 from bidr.search.searcher import Searcher
-from bidr.search.types import QueryVectors, Ranking
+from bidr.search.types import QueryVectors, RankedBatch
 from bidr.server.encoding.encoders import Encoders
 from bidr.utils.array_types import Floats
 
@@ -88,9 +88,9 @@ def _parity(searcher: Searcher, role: str, texts: Sequence[str], whole: Encoders
     return Parity(len(texts), float(cosine), float(losses.mean()), float(np.mean(shared)))
 
 
-def _scores(searcher: Searcher, ranking: Ranking, queries: Floats) -> Floats:
+def _scores(searcher: Searcher, ranking: RankedBatch, queries: Floats) -> Floats:
     """What other queries score with the answers of a ranking; 0 where there is none."""
-    places = np.take_along_axis(ranking.candidate_places, ranking.candidate_ranks - 1, axis=1)
+    places = np.take_along_axis(ranking.candidate_positions, ranking.candidate_ranks - 1, axis=1)
     view = searcher.reader.latest()
     asked = view.manifest.cut(queries)
     scores = [view.vectors.score(own[own >= 0], query) for own, query in zip(places, asked, strict=True)]
