@@ -17,6 +17,7 @@ from torch.nn import functional
 from bidr.errors import ConfigError, MissingExtraError, ModelError
 from bidr.export.onnx_check import Checked, Role, check
 from bidr.export.onnx_files import ABOUT, FORMAT, INT8, TOKENIZER, WHOLE, describe_files
+from bidr.models.auto import load_encoder
 from bidr.models.bag_of_tokens import BagEncoder
 from bidr.models.corpus_encoding import fingerprint
 from bidr.models.encoder import Encoder
@@ -50,8 +51,7 @@ def export_onnx(model: Model | Path | str, out: Path | str, *, int8: bool = Fals
     out = Path(out).absolute()
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ConfigError(f"{out} holds something already; choose another folder or empty it")
-    if not isinstance(model, Model) or model.device != "cpu":
-        model = Model(model.folder if isinstance(model, Model) else model)
+    model = model if isinstance(model, Model) else Model(model)
     encoders, names = _distinct(model)
     roles = _roles(model, names)
     aside = out.with_name(f".{out.name}.new")
@@ -200,7 +200,8 @@ def _padding(tokenizer: Tokenizer, pad_id: int) -> Tokenizer:
 
 def _distinct(model: Model) -> tuple[dict[str, Encoder], dict[str, str]]:
     """The encoders that differ, by the name of their folder; and for every folder whose encoder it has."""
-    named = {"sparse": model.sparse, "dense": model.dense} | ({"query": model.query} if model.query else {})
+    parts = ("sparse", "dense", "query") if model.unified else ("sparse", "dense")
+    named = {part: load_encoder(model.folder / part) for part in parts}
     first: dict[tuple[str, str], str] = {}
     names = {
         name: first.setdefault((fingerprint(encoder), tokenizer_fingerprint(encoder.tokenizer)), name)

@@ -2,19 +2,32 @@
 
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tokenizers import Tokenizer
 
-from bidr.models.bag_of_tokens import MODULES, BagEncoder
-from bidr.models.encoder import Encoder
+from bidr.models.static_encoder import FOLDER, TOKENIZER, StaticEncoder
+from bidr.models.text_encoder import TextEncoder
 from bidr.utils.files import write_json
+
+if TYPE_CHECKING:
+    from bidr.models.encoder import Encoder
 
 SETTINGS = "tokenizer_config.json"
 
 
-def load_encoder(folder: Path | str) -> Encoder:
-    """An encoder that was saved by `Encoder.save`, or any that sentence-transformers reads."""
-    if _first_module(Path(folder)).endswith("StaticEmbedding"):
+def open_encoder(folder: Path | str, device: str = "cpu") -> TextEncoder:
+    """Open an encoder for inference. The built-in one runs on numpy where it runs on the CPU, without torch."""
+    if device == "cpu" and _is_static(Path(folder)):
+        return StaticEncoder.load(Path(folder))
+    return load_encoder(folder).to(device)
+
+
+def load_encoder(folder: Path | str) -> "Encoder":
+    """Load an encoder to be trained: saved by `Encoder.save`, or any that sentence-transformers reads."""
+    if _is_static(Path(folder)):
+        from bidr.models.bag_of_tokens import BagEncoder
+
         return BagEncoder.load(Path(folder))
     from bidr.models.transformer import TransformerEncoder
 
@@ -23,7 +36,7 @@ def load_encoder(folder: Path | str) -> Encoder:
 
 def limit_length(folder: Path, length: int) -> None:
     """Have sentence-transformers cut texts at so many tokens too, unless the saved encoder cuts them earlier."""
-    pieces = folder / MODULES[0]["path"] / "tokenizer.json"
+    pieces = folder / FOLDER / TOKENIZER
     if pieces.exists():  # a bag has no settings of its own: its tokenizer does it
         tokenizer = Tokenizer.from_file(str(pieces))
         tokenizer.enable_truncation(length)
@@ -34,8 +47,8 @@ def limit_length(folder: Path, length: int) -> None:
         write_json(folder / SETTINGS, settings)
 
 
-def _first_module(folder: Path) -> str:
+def _is_static(folder: Path) -> bool:
     try:
-        return str(json.loads((folder / "modules.json").read_text())[0]["type"])
+        return str(json.loads((folder / "modules.json").read_text())[0]["type"]).endswith("StaticEmbedding")
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
-        return ""
+        return False

@@ -3,25 +3,18 @@
 import json
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 from torch.nn import functional
 
-from bidr.errors import ModelError
-from bidr.models.encoder import Encoder, Prompts
+from bidr.models.encoder import Encoder
+from bidr.models.static_encoder import FOLDER, MAX_LENGTH, MODULES, TOKENIZER, WEIGHTS, load_table
+from bidr.models.text_encoder import Prompts
 from bidr.tokenization.token_store import Tokens, TokenStore
-from bidr.utils.files import open_to_read
-
-MODULES: list[dict[str, Any]] = [
-    {"idx": 0, "name": "0", "path": "0_StaticEmbedding", "type": "sentence_transformers.models.StaticEmbedding"},
-    {"idx": 1, "name": "1", "path": "1_Normalize", "type": "sentence_transformers.models.Normalize"},
-]
-MAX_LENGTH = 100_000
 
 
 class BagEncoder(Encoder):
@@ -52,35 +45,21 @@ class BagEncoder(Encoder):
         return functional.normalize(sums, dim=1)
 
     def save(self, folder: Path) -> None:
-        inner = folder / MODULES[0]["path"]
+        inner = folder / FOLDER
         inner.mkdir(parents=True, exist_ok=True)
         (folder / "1_Normalize").mkdir(exist_ok=True)
         (folder / "modules.json").write_text(json.dumps(MODULES, indent=2))
         (folder / "config_sentence_transformers.json").write_text(
             json.dumps({"similarity_fn_name": "cosine"}, indent=2)
         )
-        self.tokenizer.save(str(inner / "tokenizer.json"))
+        self.tokenizer.save(str(inner / TOKENIZER))
         table = self.directions * self.weights.unsqueeze(1)
-        save_file({"embedding.weight": table.detach().cpu().contiguous()}, inner / "model.safetensors")
+        save_file({"embedding.weight": table.detach().cpu().contiguous()}, inner / WEIGHTS)
 
     @classmethod
     def load(cls, folder: Path) -> "BagEncoder":
-        inner = folder / MODULES[0]["path"]
-        try:
-            for name in ("model.safetensors", "tokenizer.json"):
-                open_to_read(inner / name).close()
-            table = load_file(inner / "model.safetensors")["embedding.weight"]
-            tokenizer = Tokenizer.from_file(str(inner / "tokenizer.json"))
-            largest = max(tokenizer.get_vocab().values(), default=0)
-            if table.ndim != 2 or table.dtype != torch.float32 or not table.shape[1] or largest >= len(table):
-                raise ValueError(f"{table.dtype} of shape {tuple(table.shape)} for {largest + 1:,} word pieces")
-            if not torch.isfinite(table).all():
-                raise ValueError("a weight is not finite")
-        except (KeyboardInterrupt, SystemExit, MemoryError):
-            raise
-        except BaseException as error:  # tokenizers raises plain Exception for a bad file, and panics beside Exception
-            raise ModelError(f"{folder}: the encoder cannot be read ({error}); train it again") from error
-        return cls(tokenizer, table)
+        tokenizer, table = load_table(folder)
+        return cls(tokenizer, torch.from_numpy(table))
 
 
 def inverse_frequencies(

@@ -3,22 +3,25 @@
 import json
 import os
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
-import torch
 import xxhash
 
-from bidr.models.encoder import Encoder
+from bidr.models.static_encoder import StaticEncoder
+from bidr.models.text_encoder import TextEncoder
 from bidr.quantization import Codebooks
-from bidr.quantization.torch_kmeans import encode_on
 from bidr.tokenization.token_store import TokenArray, Tokens, TokenStore
+from bidr.utils.array_types import Codes
 from bidr.utils.files import storage_errors, sync_file, write_json
 from bidr.utils.prefetch import AsyncHostCopy, prefetch
 from bidr.utils.progress import show_progress
+
+if TYPE_CHECKING:
+    from bidr.models.encoder import Encoder
 
 TOKENS_AT_ONCE = {"cpu": 16_384, "cuda": 262_144}
 ROWS_AT_ONCE = 4_096
@@ -33,36 +36,64 @@ class TokenSource(Protocol):
     def get_batch(self, rows: npt.NDArray[np.int64]) -> Tokens: ...
 
 
-def encode_texts(encoder: Encoder, texts: list[str], *, prompt: str, max_length: int) -> npt.NDArray[np.float32]:
+def encode_texts(encoder: TextEncoder, texts: list[str], *, prompt: str, max_length: int) -> npt.NDArray[np.float32]:
     """Vectors of a few texts, in memory."""
     tokens = encoder.get_tokenizer(max_length)([prompt + text for text in texts])
     return encode_rows(encoder, TokenArray(tokens))
 
 
 def encode_rows(
-    encoder: Encoder, source: TokenSource, rows: npt.NDArray[np.int64] | None = None, dtype: Any = np.float32
+    encoder: TextEncoder, source: TokenSource, rows: npt.NDArray[np.int64] | None = None, dtype: Any = np.float32
 ) -> npt.NDArray[Any]:
     """Vectors of some rows (all by default), in their order, in memory."""
     rows = np.arange(len(source)) if rows is None else rows
     out = np.empty((len(rows), encoder.dim), dtype=dtype)
     lengths = source.get_lengths()[rows]
-    groups = list(like_lengths(lengths, TOKENS_AT_ONCE[encoder.device.type], ROWS_AT_ONCE))
+    groups = list(like_lengths(lengths, TOKENS_AT_ONCE[device_type(encoder)], ROWS_AT_ONCE))
+    batches = prefetch(lambda places: source.get_batch(rows[places]), groups)
+    if isinstance(encoder, StaticEncoder):
+        for places, tokens in zip(groups, batches, strict=True):
+            out[places] = encoder.encode(tokens)
+    else:
+        _encode_batches(cast("Encoder", encoder), groups, batches, out)
+    return out
+
+
+def _encode_batches(
+    encoder: "Encoder", groups: list[npt.NDArray[np.int64]], batches: Iterable[Tokens], out: npt.NDArray[Any]
+) -> None:
+    """Run a torch encoder; results travel from the device while the next batch is computed."""
+    import torch
+
     coming: deque[AsyncHostCopy] = deque()
     with torch.inference_mode():
         training = encoder.training
         encoder.eval()
-        for number, tokens in enumerate(prefetch(lambda places: source.get_batch(rows[places]), groups)):
+        for number, tokens in enumerate(batches):
             coming.append(AsyncHostCopy(encoder.encode(tokens).float()))
             if number:
                 out[groups[number - 1]] = coming.popleft().wait().numpy()
         if coming:
             out[groups[-1]] = coming.popleft().wait().numpy()
         encoder.train(training)
-    return out
+
+
+def device_type(encoder: TextEncoder) -> str:
+    """Return "cpu" or "cuda": where an encoder runs."""
+    return "cpu" if isinstance(encoder, StaticEncoder) else str(cast("Encoder", encoder).device.type)
+
+
+def encode_codes(codebooks: Codebooks, vectors: npt.NDArray[np.float32], encoder: TextEncoder) -> Codes:
+    """Encode vectors into codes on the device of the encoder that they come from."""
+    if device_type(encoder) == "cpu":
+        return codebooks.encode(vectors)
+    from bidr.quantization.torch_kmeans import encode_on
+
+    return encode_on(codebooks, vectors, cast("Encoder", encoder).device)
 
 
 def encode_corpus(
-    encoder: Encoder,
+    encoder: TextEncoder,
     source: TokenSource,
     path: Path,
     *,
@@ -86,11 +117,11 @@ def encode_corpus(
             with path.open("r+b") as opened:
                 os.posix_fallocate(opened.fileno(), 0, path.stat().st_size)
         with show_progress(label, len(source), "documents", done) as advance:
-            step = BLOCK_ROWS[encoder.device.type]
+            step = BLOCK_ROWS[device_type(encoder)]
             for start in range(done, len(source), step):
                 rows = np.arange(start, min(start + step, len(source)))
                 vectors = encode_rows(encoder, source, rows)
-                made = encode_on(codebooks, vectors, encoder.device) if codebooks else vectors
+                made = encode_codes(codebooks, vectors, encoder) if codebooks else vectors
                 out[rows[0] : rows[-1] + 1] = made
                 out.flush()
                 write_json(state, {**stamp, "done": int(rows[-1]) + 1})
@@ -100,7 +131,7 @@ def encode_corpus(
     return encoded
 
 
-def stamp_of(encoder: Encoder, source: TokenSource, codebooks: Codebooks | None) -> dict[str, Any]:
+def stamp_of(encoder: TextEncoder, source: TokenSource, codebooks: Codebooks | None) -> dict[str, Any]:
     """What an encoded corpus depends on."""
     stamp = {"encoder": fingerprint(encoder), "tokens": _tokens_fingerprint(source)}
     if codebooks:
@@ -115,10 +146,14 @@ def discard(path: Path) -> None:
     path.with_suffix(".progress.json").unlink(missing_ok=True)
 
 
-def fingerprint(encoder: Encoder) -> str:
+def fingerprint(encoder: TextEncoder) -> str:
     """Tells encoders apart by their weights."""
+    if isinstance(encoder, StaticEncoder):
+        return xxhash.xxh3_128_hexdigest(encoder.table.tobytes())
+    import torch
+
     digest = xxhash.xxh3_128()
-    for name, value in sorted(encoder.state_dict().items()):
+    for name, value in sorted(cast("Encoder", encoder).state_dict().items()):
         digest.update(name.encode())
         digest.update(value.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()

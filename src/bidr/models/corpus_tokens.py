@@ -3,13 +3,13 @@
 from pathlib import Path
 
 from bidr.data.dataset import Dataset, Titles
-from bidr.models.encoder import Encoder
+from bidr.models.text_encoder import TextEncoder
 from bidr.tokenization.token_store import TokenStore
 from bidr.tokenization.tokenizer import tokenize
 
 
 def tokenise_documents(
-    dataset: Dataset, encoder: Encoder, folder: Path, *, titles: Titles, max_length: int
+    dataset: Dataset, encoder: TextEncoder, folder: Path, *, titles: Titles, max_length: int
 ) -> TokenStore:
     """The corpus as the encoder reads it; made once for all that use the same tokenizer, titles and length."""
     prompt, corpus = encoder.prompts.document, dataset.corpus

@@ -18,9 +18,9 @@ import xxhash
 
 from bidr.data.dataset import Titles
 from bidr.errors import ModelError
-from bidr.models.auto import limit_length, load_encoder
+from bidr.models.auto import limit_length, open_encoder
 from bidr.models.corpus_encoding import encode_texts
-from bidr.models.encoder import Encoder
+from bidr.models.text_encoder import TextEncoder
 from bidr.quantization import Codebooks
 from bidr.quantization.learned_ivf import LearnedLists
 from bidr.utils.array_types import Floats
@@ -120,15 +120,15 @@ class Model:
         return LearnedLists.load(path) if path.exists() else None
 
     @cached_property
-    def sparse(self) -> Encoder:
+    def sparse(self) -> TextEncoder:
         return self._open("sparse")
 
     @cached_property
-    def dense(self) -> Encoder:
+    def dense(self) -> TextEncoder:
         return self._open("dense")
 
     @cached_property
-    def query(self) -> Encoder | None:
+    def query(self) -> TextEncoder | None:
         return self._open("query") if self.unified else None
 
     def encode_queries(self, texts: list[str]) -> tuple[Floats, Floats]:
@@ -138,11 +138,11 @@ class Model:
             return vectors, vectors
         return self._encode(self.sparse, texts), self._encode(self.dense, texts)
 
-    def _encode(self, encoder: Encoder, texts: list[str]) -> Floats:
+    def _encode(self, encoder: TextEncoder, texts: list[str]) -> Floats:
         return encode_texts(encoder, texts, prompt=encoder.prompts.query, max_length=self.text.query_length)
 
-    def _open(self, part: str) -> Encoder:
-        return load_encoder(self.folder / part).to(self.device)
+    def _open(self, part: str) -> TextEncoder:
+        return open_encoder(self.folder / part, self.device)
 
 
 def is_length(value: Any) -> bool:

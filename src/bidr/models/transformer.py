@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from bidr.errors import MissingExtraError, ModelError
-from bidr.models.encoder import Encoder, Prompts
+from bidr.models.encoder import Encoder
 from bidr.models.kernels.varlen import compile_layers, encode_packed, packable
+from bidr.models.text_encoder import Prompts
 from bidr.tokenization.token_store import TokenArray, Tokens
 
 Pooling = Literal["mean", "cls", "max", "lasttoken"]

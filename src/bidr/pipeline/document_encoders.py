@@ -14,8 +14,8 @@ from bidr.utils.array_types import Floats
 
 if TYPE_CHECKING:
     from bidr.models.codes_only_model import FrozenModel
-    from bidr.models.encoder import Encoder
     from bidr.models.saved_model import Model
+    from bidr.models.text_encoder import TextEncoder
 
 Sides = Callable[[list[str]], tuple[Floats, Floats]]
 """Encodes texts of documents for the codes, and for the disk."""
@@ -31,9 +31,9 @@ def make_model_encoder(model: "Model", sides: Sides | None = None) -> Coder:
     def code(documents: Sequence[Document], vectors: Floats | None) -> Coded:
         given, rows = both([compose_text(document, model.text.titles) for document in documents])
         if sides is None:
-            from bidr.quantization.torch_kmeans import encode_on
+            from bidr.models.corpus_encoding import encode_codes
 
-            codes = encode_on(model.codebooks, given, model.sparse.device)
+            codes = encode_codes(model.codebooks, given, model.sparse)
         else:
             codes = model.codebooks.encode(given)
         return Coded(codes, rows, code_errors(model.codebooks, given, codes))
@@ -44,7 +44,7 @@ def make_model_encoder(model: "Model", sides: Sides | None = None) -> Coder:
 def _own_sides(model: "Model") -> Sides:
     from bidr.models.corpus_encoding import encode_texts
 
-    def encode(encoder: "Encoder", texts: list[str]) -> Floats:
+    def encode(encoder: "TextEncoder", texts: list[str]) -> Floats:
         longest = min(model.text.document_length, encoder.max_length)
         return encode_texts(encoder, texts, prompt=encoder.prompts.document, max_length=longest)
 

@@ -80,13 +80,13 @@ def _describe(model: Model | FrozenModel) -> ModelOfIndex:
         return ModelOfIndex(stamp, model.codebooks, None, encode_vectors, from_texts=False)
 
     def encode_texts(documents: Sequence[Document], vectors: Floats) -> Codes:
+        from bidr.models.corpus_encoding import encode_codes
         from bidr.models.corpus_encoding import encode_texts as encode
-        from bidr.quantization.torch_kmeans import encode_on
 
         encoder = model.sparse
         longest = min(model.text.document_length, encoder.max_length)
         texts = [compose_text(document, model.text.titles) for document in documents]
         vectors_of_codes = encode(encoder, texts, prompt=encoder.prompts.document, max_length=longest)
-        return encode_on(model.codebooks, vectors_of_codes, encoder.device)
+        return encode_codes(model.codebooks, vectors_of_codes, encoder)
 
     return ModelOfIndex(stamp, model.codebooks, model.lists, encode_texts, from_texts=True)

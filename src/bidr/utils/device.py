@@ -3,7 +3,7 @@
 import os
 import re
 
-from bidr.errors import ConfigError
+from bidr.errors import ConfigError, MissingExtra
 
 
 def pick_device(name: str) -> str:
@@ -12,10 +12,16 @@ def pick_device(name: str) -> str:
         raise ConfigError(f"device: given {name!r}, expected 'auto', 'cpu', 'cuda' or 'cuda:1'")
     # Batches differ in shape: without this the allocator's leftovers fill a large card within an epoch.
     os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
-    import torch
-
+    if name == "cpu":
+        return name
+    try:
+        from torch import cuda
+    except ImportError:
+        if name != "auto":
+            raise MissingExtra(f"device {name!r}", "torch", "train") from None
+        return "cpu"
     if name == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    if name.startswith("cuda") and not torch.cuda.is_available():
+        return "cuda" if cuda.is_available() else "cpu"
+    if not cuda.is_available():
         raise ConfigError(f"device {name!r} was asked for, but no CUDA GPU is available; use 'cpu' or 'auto'")
     return name

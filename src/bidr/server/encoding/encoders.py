@@ -3,18 +3,21 @@
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from bidr.export.onnx_files import INT8, TOKENIZER, WHOLE, list_external_data, load_about, read_file, verify_file
-from bidr.models.encoder import Encoder
 from bidr.models.saved_model import Model
+from bidr.models.static_encoder import StaticEncoder
+from bidr.models.text_encoder import TextEncoder
 from bidr.tokenization.token_store import TokenArray, Tokens
 from bidr.tokenization.tokenizer import TextTokenizer
 from bidr.utils.array_types import Floats
+
+if TYPE_CHECKING:
+    from bidr.models.encoder import Encoder
 
 Runner = Callable[[Tokens], Floats]
 TOKENS_AT_ONCE = 1_024  # beyond, what lies between two layers leaves the cache
@@ -53,9 +56,9 @@ class Encoders:
         return self._runners[reading.encoder](self.tokens(reading, texts))
 
 
-def load_torch_encoders(model: Model) -> Encoders:
+def open_encoders(model: Model) -> Encoders:
     """The model as it is, in inference mode."""
-    named: dict[str, Encoder] = {"sparse": model.sparse, "dense": model.dense}
+    named: dict[str, TextEncoder] = {"sparse": model.sparse, "dense": model.dense}
     if model.query is not None:
         named["query"] = model.query
     roles = {}
@@ -76,12 +79,16 @@ def load_torch_encoders(model: Model) -> Encoders:
     return Encoders(runners, tokenisers, roles)
 
 
-def _torch_runner(encoder: Encoder) -> Runner:
-    encoder.eval()
+def _torch_runner(encoder: TextEncoder) -> Runner:
+    if isinstance(encoder, StaticEncoder):
+        return encoder.encode
+    import torch
+
+    module = cast("Encoder", encoder).eval()
 
     def run(tokens: Tokens) -> Floats:
         with torch.inference_mode():
-            vectors: Floats = encoder.encode(tokens).float().numpy()
+            vectors: Floats = module.encode(tokens).float().numpy()
         return vectors
 
     return run

@@ -10,11 +10,11 @@ import numpy as np
 
 from bidr.errors import BidrError, MissingExtraError
 from bidr.index.storage.manifest import current_generation
-from bidr.models.bag_of_tokens import MODULES
 from bidr.models.saved_model import Model
+from bidr.models.static_encoder import MODULES
 from bidr.search.types import QueryVectors
 from bidr.server.encoding.config import EncodingConfig
-from bidr.server.encoding.encoders import EncoderInput, Encoders, load_onnx_encoders, load_torch_encoders
+from bidr.server.encoding.encoders import EncoderInput, Encoders, load_onnx_encoders, open_encoders
 from bidr.server.encoding.micro_batcher import MicroBatcher
 from bidr.server.encoding.onnx_cache import export_cached
 from bidr.server.encoding.quality_check import compare
@@ -35,7 +35,9 @@ def open_query_service(model: Model, index: Path, encoding: EncodingConfig, queu
 
 def choose(model: Model, index: Path, encoding: EncodingConfig) -> tuple[Encoders, str]:
     """What encodes best of what this machine and the model allow, and its name."""
-    if encoding.program == "torch" or (encoding.program == "auto" and _built_in(model)):
+    if _built_in(model) and encoding.program in ("auto", "torch"):
+        return open_encoders(model), "numpy"
+    if encoding.program == "torch":
         return _torch(model, encoding), "torch"
     try:
         return _onnx(model, index, encoding)
@@ -124,7 +126,7 @@ def _torch(model: Model, encoding: EncodingConfig) -> Encoders:
     import torch
 
     torch.set_num_threads(encoding.threads)
-    return load_torch_encoders(model)
+    return open_encoders(model)
 
 
 def _onnx(model: Model, index: Path, encoding: EncodingConfig) -> tuple[Encoders, str]:
