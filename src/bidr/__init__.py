@@ -81,7 +81,13 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _MODULES:
         raise AttributeError(f"module 'bidr' has no attribute {name!r}")
-    return getattr(import_module(f"bidr.{_MODULES[name]}"), name)
+    try:
+        module = import_module(f"bidr.{_MODULES[name]}")
+    except ModuleNotFoundError as error:
+        from bidr.errors import name_missing_extra
+
+        raise name_missing_extra(f"bidr.{name}", error) or error from error
+    return getattr(module, name)
 
 
 def __dir__() -> list[str]:

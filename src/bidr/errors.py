@@ -1,6 +1,7 @@
 """Errors a user can cause. Each message is one line: what is wrong, given, expected, and what to do."""
 
 import json
+import warnings
 from typing import Any
 
 MAX_VALUE_CHARS = 80
@@ -62,6 +63,37 @@ class MissingExtraError(BidrError):
         super().__init__(f"{feature} needs the package {package!r}; install it with: pip install 'bidr[{extra}]'")
 
 
+# The extra that brings a package which the base install does not have.
+EXTRAS = {
+    "bm25s": "train",
+    "faiss": "faiss",
+    "fastapi": "serve",
+    "httptools": "serve",
+    "ir_datasets": "data",
+    "ir_measures": "evaluate",
+    "onnx": "onnx",
+    "onnxruntime": "onnx",
+    "onnxscript": "onnx",
+    "orjson": "serve",
+    "prometheus_client": "serve",
+    "pyarrow": "data",
+    "sentence_transformers": "transformers",
+    "starlette": "serve",
+    "tensorboard": "logs",
+    "torch": "train",
+    "transformers": "transformers",
+    "uvicorn": "serve",
+    "uvloop": "serve",
+    "zstandard": "data",
+}
+
+
+def name_missing_extra(feature: str, error: ImportError) -> MissingExtraError | None:
+    """Return the error that names the extra to install, if the package that is missing belongs to one."""
+    package = (error.name or "").partition(".")[0]
+    return MissingExtraError(feature, package, EXTRAS[package]) if package in EXTRAS else None
+
+
 class StoppedError(BidrError):
     """The user or the system requested a stop; finished work is kept."""
 
@@ -74,3 +106,17 @@ def to_short_json(value: Any, max_chars: int = MAX_VALUE_CHARS) -> str:
         text = "a value that JSON cannot represent, or nested too deeply"
     text = text.encode("utf-8", "backslashreplace").decode()
     return text if len(text) <= max_chars else text[: max_chars - 3] + "..."
+
+
+_RENAMED = {
+    "MissingExtra": "MissingExtraError",
+    "OutOfTime": "SearchTimeoutError",
+    "Stopped": "StoppedError",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _RENAMED:
+        raise AttributeError(f"module 'bidr.errors' has no attribute {name!r}")
+    warnings.warn(f"bidr.errors.{name} is now {_RENAMED[name]}", DeprecationWarning, stacklevel=2)
+    return globals()[_RENAMED[name]]

@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from bidr.errors import BidrError, ConfigError, StoppedError
+from bidr.errors import BidrError, ConfigError, StoppedError, name_missing_extra
 
 STOPPED, TO_PUT_RIGHT, OUR_FAULT, PIPE_CLOSED = 130, 2, 1, 141
 
@@ -42,6 +42,8 @@ def explain(error: BaseException) -> tuple[int, str]:
         return (STOPPED if isinstance(error, StoppedError) else TO_PUT_RIGHT), str(error)
     if isinstance(error, KeyboardInterrupt):
         return STOPPED, "stopped; what was finished is kept: run the same command again to go on from there"
+    if isinstance(error, ModuleNotFoundError) and (missing := name_missing_extra("this command", error)):
+        return TO_PUT_RIGHT, str(missing)
     refused = refusal(error)
     if refused:
         return TO_PUT_RIGHT, refused

@@ -3,7 +3,7 @@
 import os
 import re
 
-from bidr.errors import ConfigError, MissingExtra
+from bidr.errors import ConfigError, MissingExtraError
 
 
 def pick_device(name: str) -> str:
@@ -18,7 +18,7 @@ def pick_device(name: str) -> str:
         from torch import cuda
     except ImportError:
         if name != "auto":
-            raise MissingExtra(f"device {name!r}", "torch", "train") from None
+            raise MissingExtraError(f"device {name!r}", "torch", "train") from None
         return "cpu"
     if name == "auto":
         return "cuda" if cuda.is_available() else "cpu"

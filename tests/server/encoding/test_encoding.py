@@ -90,7 +90,7 @@ def assert_the_models_own(service, model: Model) -> None:
 @pytest.mark.parametrize("batch", [1, 3, 16])
 def test_queries_get_the_models_own_vectors_whoever_asks_beside_them(bags, tmp_path, batch):
     service = query_service(bags, served(bags, tmp_path, batch=batch))
-    assert service.program == "torch", "the built-in encoder needs no other program"
+    assert service.program == "numpy", "the built-in encoder needs no other program"
     assert_the_models_own(service, bags)
     service.close()
 
