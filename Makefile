@@ -29,6 +29,7 @@ check: $(STAMP)  ## style and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
 
 docs: $(STAMP)  ## the site, into site/
 	$(BIN)/pip install -q -c constraints.txt -e '.[docs]'

@@ -56,7 +56,7 @@ class AttributesError(DetailedError, DataError):
     """Attributes of a document cannot be stored."""
 
 
-class MissingExtraError(BidrError):
+class MissingExtraError(BidrError, ImportError):
     """A feature requires a package that is not installed."""
 
     def __init__(self, feature: str, package: str, extra: str) -> None:

@@ -15,9 +15,9 @@ import bidr
 from bidr.cli import main
 from bidr.errors import ConfigError, ModelError, StorageError
 from bidr.export import plain_files as export
-from bidr.export.faiss_io import import_faiss
 from bidr.export.readme import Asked
 from bidr.index.builder.build import build_index
+from bidr.index.faiss_conversion import import_faiss
 from bidr.index.live.live_index import LiveIndex
 from bidr.index.live.view import LiveVectors
 from bidr.pipeline.build import build_vectors

@@ -44,7 +44,7 @@ def kill(monkeypatch: pytest.MonkeyPatch) -> Kill:
     monkeypatch.setattr(clusters, "ORDERED_DOCUMENTS", 100)
     for module in (building, vector_writing):
         monkeypatch.setattr(module, "WRITE_ROWS", 128)
-    monkeypatch.setattr("bidr.export.faiss_io.ADD_ROWS", 300)
+    monkeypatch.setattr("bidr.index.faiss_conversion.ADD_ROWS", 300)
     monkeypatch.setattr("bidr.quantization.opq.ENCODE_ROWS", 256)
     return Kill(monkeypatch)
 

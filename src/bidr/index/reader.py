@@ -23,6 +23,7 @@ from bidr.index.engines.engine_files import (
 )
 from bidr.index.engines.ivf import IvfEngine, get_default_nprobe
 from bidr.index.lexical.postings_files import LexicalIndex
+from bidr.index.faiss_conversion import InLists, export_faiss, export_lists
 from bidr.index.storage.checksums import unchecked
 from bidr.index.storage.manifest import (
     Manifest,

@@ -11,10 +11,10 @@ from sample_index import clustered, documents, random_codebooks, small_index
 
 from bidr.data.types import Document
 from bidr.errors import ConfigError, DataError, IndexFolderError
-from bidr.export.faiss_io import import_faiss
 from bidr.index.builder import coarse_clustering as clusters
 from bidr.index.builder.build import build_index
 from bidr.index.code_packing import unpack
+from bidr.index.faiss_conversion import import_faiss
 from bidr.index.reader import IndexReader
 from bidr.index.vectors import VectorFile
 from bidr.search.searcher import Searcher

@@ -9,11 +9,11 @@ from sample_index import clustered, random_codebooks
 from bidr.cli.format_index import describe_index
 from bidr.data.types import Document
 from bidr.errors import DataError, IndexFolderError, ModelError
-from bidr.export.faiss_io import import_faiss
 from bidr.index.builder.build import build_index
 from bidr.index.cost_model.memory_budget import build_peaks
 from bidr.index.cost_model.sizes import Shape, disk
 from bidr.index.engines.factory import AUTO_SCAN_DOCUMENTS
+from bidr.index.faiss_conversion import import_faiss
 from bidr.index.live.live_index import LiveIndex
 from bidr.index.live.types import Coded
 from bidr.index.live.writer import LiveWriter

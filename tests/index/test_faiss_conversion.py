@@ -4,9 +4,9 @@ import pytest
 from sample_index import clustered, random_codebooks
 
 from bidr.errors import ConfigError, DataError
-from bidr.export.faiss_io import export_faiss, import_faiss
 from bidr.index.builder.build import build_index
 from bidr.index.code_packing import pack, unpack
+from bidr.index.faiss_conversion import export_faiss, import_faiss
 from bidr.pipeline.open import open_index
 from bidr.quantization.codebooks import Codebooks
 
