@@ -21,11 +21,10 @@ import numpy as np
 import numpy.typing as npt
 
 from bidr.errors import ConfigError, StorageError
-from bidr.export.faiss_io import IvfLists, export_faiss, export_lists
 from bidr.export.readme import Asked, readme
 from bidr.index.documents.document_store import IDS
 from bidr.index.engines.ivf import get_default_nprobe
-from bidr.index.faiss_conversion import InLists, export_faiss, export_lists
+from bidr.index.faiss_conversion import IvfLists, export_faiss, export_lists
 from bidr.index.live.segment import Part, unpack
 from bidr.index.live.segment_merge import CodesOf
 from bidr.index.live.view import LiveView

@@ -8,7 +8,6 @@ import numpy as np
 import numpy.typing as npt
 
 from bidr.errors import REBUILD, ConfigError, DataError, IndexFolderError, ModelError
-from bidr.export.faiss_io import IvfLists, export_faiss, export_lists
 from bidr.index.builder.build import VECTORS_FILE
 from bidr.index.documents.document_store import IDS, DocumentStore
 from bidr.index.engines.engine_files import (
@@ -22,8 +21,8 @@ from bidr.index.engines.engine_files import (
     read_array,
 )
 from bidr.index.engines.ivf import IvfEngine, get_default_nprobe
+from bidr.index.faiss_conversion import IvfLists, export_faiss, export_lists
 from bidr.index.lexical.postings_files import LexicalIndex
-from bidr.index.faiss_conversion import InLists, export_faiss, export_lists
 from bidr.index.storage.checksums import unchecked
 from bidr.index.storage.manifest import (
     Manifest,
