@@ -103,7 +103,10 @@ def main(
 
 def _build(folder: Path, codebooks: Codebooks, corpus: np.ndarray, by: By) -> None:
     # A share above 1 is one that no vectors reach.
-    with mock.patch.object(means, "MIN_BLOCKS", 1), mock.patch.object(sources, "ALIKE", 0 if by == "vectors" else 2):
+    with (
+        mock.patch.object(means, "MIN_BLOCKS", 1),
+        mock.patch.object(sources, "MIN_AGREEMENT", 0 if by == "vectors" else 2),
+    ):
         build_index(folder, codebooks=codebooks, codes=codebooks.encode(corpus), vectors=corpus, engine="lists")
 
 

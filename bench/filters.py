@@ -31,7 +31,7 @@ from unit import unit
 
 from bidr.data.types import Document
 from bidr.index.builder.build import build_index
-from bidr.index.builder.coarse_clustering import clusters
+from bidr.index.builder.coarse_clustering import cluster_documents
 from bidr.index.engines.flat import FlatEngine
 from bidr.index.engines.graph.engine import GraphEngine
 from bidr.index.live.live_index import LiveIndex
@@ -231,7 +231,7 @@ class Attributes(NamedTuple):
 
 def attributes(codebooks: Codebooks, codes: np.ndarray) -> Attributes:
     drawn = np.random.default_rng(0).integers(0, DRAWN, len(codes))
-    found = clusters(codebooks, codes, min(FINE, len(codes) // 50))
+    found = cluster_documents(codebooks, codes, min(FINE, len(codes) // 50))
     fine = np.empty(len(codes), dtype=np.int64)
     fine[found.order] = np.repeat(np.arange(len(found.centroids)), np.diff(found.offsets))
     coarse = faiss.Kmeans(found.centroids.shape[1], COARSE, niter=20, seed=0, min_points_per_centroid=1)

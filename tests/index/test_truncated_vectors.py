@@ -9,7 +9,7 @@ from bidr.data.types import Document
 from bidr.data.vector_source import truncate
 from bidr.errors import ConfigError, DataError, IndexFolderError
 from bidr.index.builder.build import build_index
-from bidr.index.builder.journal import Work
+from bidr.index.builder.journal import WorkFolder
 from bidr.index.live.live_index import LiveIndex
 from bidr.index.reader import IndexReader
 from bidr.index.storage.manifest import Manifest, parse, render
@@ -171,7 +171,7 @@ def test_a_build_that_goes_on_does_not_take_vectors_cut_elsewhere(tmp_path):
     for dims in (4, DIMS, None):
         (tmp_path / "work").mkdir(exist_ok=True)
         arrays = {"codebooks": books, "codes": books.encode(vectors), "vectors": vectors}
-        build_index(tmp_path / "i", **arrays, dims=dims, work=Work(tmp_path / "work"), engine="scan")
+        build_index(tmp_path / "i", **arrays, dims=dims, work=WorkFolder(tmp_path / "work"), engine="scan")
         with IndexReader.open(tmp_path / "i") as reader:
             assert reader.vectors.dim == (dims or DIM)
 

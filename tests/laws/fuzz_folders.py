@@ -178,13 +178,13 @@ BY_BLOCK = 512
 @contextmanager
 def settings(base: str) -> Iterator[None]:
     """Constants under which a base is made and opened: what large indexes have, in a small one."""
-    saved = clusters.ORDERED_DOCUMENTS, means.FEWEST, checks.WHOLE
-    clusters.ORDERED_DOCUMENTS, means.FEWEST = 100, 16
+    saved = clusters.MIN_ORDERED_DOCUMENTS, means.MIN_BLOCKS, checks.WHOLE
+    clusters.MIN_ORDERED_DOCUMENTS, means.MIN_BLOCKS = 100, 16
     checks.WHOLE = BY_BLOCK if base in ("blocks", "live-hnsw") else checks.WHOLE
     try:
         yield
     finally:
-        clusters.ORDERED_DOCUMENTS, means.FEWEST, checks.WHOLE = saved
+        clusters.MIN_ORDERED_DOCUMENTS, means.MIN_BLOCKS, checks.WHOLE = saved
 
 
 def make_bases(root: Path, names: list[str]) -> None:

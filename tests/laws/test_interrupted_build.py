@@ -18,7 +18,7 @@ from bidr.index.builder import coarse_clustering as clusters
 from bidr.index.builder import journal as working
 from bidr.index.builder import partitioning as dividing
 from bidr.index.builder.build import build_index
-from bidr.index.builder.journal import Work
+from bidr.index.builder.journal import WorkFolder
 from bidr.index.engines.graph import build as linking
 from bidr.index.reader import IndexReader
 from bidr.index.vectors import vector_writer as vector_writing
@@ -36,12 +36,12 @@ PLAIN = PlainCodes(bytes_per_doc=2)
 @pytest.fixture
 def kill(monkeypatch: pytest.MonkeyPatch) -> Kill:
     """Everything in small pieces, each durable at once."""
-    monkeypatch.setattr(working, "MARK_SECONDS", 0.0)
+    monkeypatch.setattr(working, "CHECKPOINT_SECONDS", 0.0)
     monkeypatch.setattr(files, "BUFFER_BYTES", 1 << 9)
     for module in (sources, dividing):
-        monkeypatch.setattr(module, "AT_ONCE", 256)
-    monkeypatch.setattr(clusters, "SORTED_AT_ONCE", 200)
-    monkeypatch.setattr(clusters, "ORDERED_DOCUMENTS", 100)
+        monkeypatch.setattr(module, "BLOCK_ROWS", 256)
+    monkeypatch.setattr(clusters, "SORT_BLOCK_ROWS", 200)
+    monkeypatch.setattr(clusters, "MIN_ORDERED_DOCUMENTS", 100)
     for module in (building, vector_writing):
         monkeypatch.setattr(module, "WRITE_ROWS", 128)
     monkeypatch.setattr("bidr.index.faiss_conversion.ADD_ROWS", 300)
@@ -51,9 +51,15 @@ def kill(monkeypatch: pytest.MonkeyPatch) -> Kill:
 
 def build(folder: Path, engine: str, vectors: np.ndarray, **options: object) -> None:
     """As `build_vectors` does, with codebooks that are there already."""
-    with working.working(folder) as work:
-        given = {"codebooks": BOOKS, "codes": BOOKS.encode(vectors), "vectors": vectors, "ids": NAMES, "named": "n"}
-        given |= {"engine": engine, "ef_construction": 20, "work": work.below("index")} | options
+    with working.open_work_folder(folder) as work:
+        given = {
+            "codebooks": BOOKS,
+            "codes": BOOKS.encode(vectors),
+            "vectors": vectors,
+            "ids": NAMES,
+            "documents_stamp": "n",
+        }
+        given |= {"engine": engine, "ef_construction": 20, "work": work.open_subfolder("index")} | options
         build_index(folder, **given)
 
 
@@ -164,7 +170,7 @@ def test_an_order_without_blocks_is_not_gone_on_with_where_there_are_some(tmp_pa
     """Learned lists are the same in a version that did not arrange documents within them."""
     learned = LearnedLists(vectors[:40], vectors[40:80])
     with monkeypatch.context() as patched:
-        patched.setattr(building._Build, "vectors", lambda *given: kill.end())
+        patched.setattr(building._IndexBuild, "write_vectors", lambda *given: kill.end())
         with pytest.raises(Killed):
             build(tmp_path / "i", "lists", vectors, lists=learned)
     monkeypatch.setattr("bidr.index.engines.block_centroids.MIN_BLOCKS", 16)
@@ -213,7 +219,7 @@ def test_vectors_are_told_apart_by_what_they_hold_and_not_by_who_opened_them(tmp
             own = vectors.copy()
             own[777] *= -1
             np.save(path, own)
-        return working.stamp_of(open_vectors(np.load(path) if held else path, "v", metric))
+        return working.fingerprint_array(open_vectors(np.load(path) if held else path, "v", metric))
 
     np.save(path, vectors)
     first, again, other = stamp(), stamp(), stamp(metric="ip")
@@ -235,26 +241,26 @@ def test_codebooks_that_were_fitted_are_not_fitted_again(tmp_path, kill, vectors
 
 def test_vectors_of_a_user_that_change_meanwhile_are_refused(tmp_path, kill, vectors, monkeypatch):
     given = vectors.copy()
-    real = building._Build.codes
+    real = building._IndexBuild.write_codes
 
-    def codes(self: building._Build) -> None:
+    def codes(self: building._IndexBuild) -> None:
         given[3] = given[4]
         real(self)
 
-    monkeypatch.setattr(building._Build, "codes", codes)
+    monkeypatch.setattr(building._IndexBuild, "write_codes", codes)
     with pytest.raises(DataError, match="changed while the index was made"):
         build_vectors(given, None, tmp_path / "i", plain=PLAIN, engine="lists")
 
 
 def test_vectors_that_change_meanwhile_are_refused(tmp_path, kill, vectors, monkeypatch):
     given = vectors.copy()
-    real = building._Build.codes
+    real = building._IndexBuild.write_codes
 
-    def codes(self: building._Build) -> None:
+    def codes(self: building._IndexBuild) -> None:
         given[3] = 0
         real(self)
 
-    monkeypatch.setattr(building._Build, "codes", codes)
+    monkeypatch.setattr(building._IndexBuild, "write_codes", codes)
     with pytest.raises(DataError, match="changed while the index was made"):
         build(tmp_path / "i", "scan", given)
     with pytest.raises(IndexFolderError, match="no index here"):
@@ -279,7 +285,7 @@ def test_a_full_disk_leaves_the_index_in_force_and_the_work_to_go_on_with(tmp_pa
 
 def test_links_that_were_found_are_not_sought_again(tmp_path, vectors, monkeypatch):
     build(tmp_path / "alone", "hnsw", vectors)
-    monkeypatch.setattr(working, "MARK_SECONDS", 0.0)
+    monkeypatch.setattr(working, "CHECKPOINT_SECONDS", 0.0)
     sought, real = [], linking.choose_links
 
     def choose(codebooks, codes, near, first=0):
@@ -300,7 +306,7 @@ def test_links_that_were_found_are_not_sought_again(tmp_path, vectors, monkeypat
 
 
 def test_one_builds_at_a_time(tmp_path, vectors):
-    with working.working(tmp_path / "i"), pytest.raises(IndexFolderError, match="another process is building"):
+    with working.open_work_folder(tmp_path / "i"), pytest.raises(IndexFolderError, match="another process is building"):
         build(tmp_path / "i", "scan", vectors)
 
 
@@ -318,12 +324,12 @@ def test_a_budget_that_cannot_be_kept_is_refused_with_the_least_that_would_do(tm
 
 def test_very_many_lists_are_found_by_a_graph_and_nearly_the_same(vectors, monkeypatch):
     codes = BOOKS.encode(vectors)
-    exact = clusters.clusters(BOOKS, codes, 200)
-    monkeypatch.setattr(clusters, "MANY_LISTS", 50)
-    documents = sources.Decoded(BOOKS, codes)
-    ours = [np.concatenate(list(clusters.assigned(documents, exact.centroids))) for _ in range(2)]
-    monkeypatch.setattr(clusters, "MANY_LISTS", 1_000)
-    all_compared = np.concatenate(list(clusters.assigned(documents, exact.centroids)))
+    exact = clusters.cluster_documents(BOOKS, codes, 200)
+    monkeypatch.setattr(clusters, "MAX_BRUTE_FORCE_LISTS", 50)
+    documents = sources.DecodedCodes(BOOKS, codes)
+    ours = [np.concatenate(list(clusters.assign_clusters(documents, exact.centroids))) for _ in range(2)]
+    monkeypatch.setattr(clusters, "MAX_BRUTE_FORCE_LISTS", 1_000)
+    all_compared = np.concatenate(list(clusters.assign_clusters(documents, exact.centroids)))
     assert (ours[0] == ours[1]).all()
     # Several centroids are as near as each other: there are fewer different codes than lists.
     by_graph, by_all = (np.square(documents[:] - exact.centroids[of]).sum(axis=1) for of in (ours[0], all_compared))
@@ -331,11 +337,11 @@ def test_very_many_lists_are_found_by_a_graph_and_nearly_the_same(vectors, monke
 
 
 def test_documents_stand_by_cluster_as_a_stable_sort_puts_them(monkeypatch):
-    monkeypatch.setattr(clusters, "SORTED_AT_ONCE", 7)
+    monkeypatch.setattr(clusters, "SORT_BLOCK_ROWS", 7)
     of = np.random.default_rng(0).integers(0, 9, 100).astype(np.int32)
     of[of == 4] = 5  # an empty one
-    order, offsets = np.empty(100, dtype=np.int32), clusters.offsets_of(of, 9)
-    clusters.put_in_order(of, offsets, order)
+    order, offsets = np.empty(100, dtype=np.int32), clusters.compute_offsets(of, 9)
+    clusters.write_order(of, offsets, order)
     np.testing.assert_array_equal(order, np.argsort(of, kind="stable"))
     np.testing.assert_array_equal(np.diff(offsets), np.bincount(of, minlength=9))
 
@@ -347,4 +353,4 @@ def test_work_that_is_not_kept_leaves_nothing(tmp_path, vectors):
         *("manifest.json", "codes.npy", "codebooks.safetensors", "order.npy", "centroids.npy", "lists.npy"),
         *("vectors.npy", "vectors.checks.npy"),
     }
-    assert not Work(tmp_path).kept or not (tmp_path / "i" / ".work").exists()
+    assert not WorkFolder(tmp_path).kept or not (tmp_path / "i" / ".work").exists()

@@ -14,8 +14,8 @@ from threadpoolctl import threadpool_limits
 from bidr.data.vector_source import VectorSource, truncate
 from bidr.index.builder import coarse_clustering as clusters
 from bidr.index.builder.build import build_index
-from bidr.index.builder.cluster_input import Decoded
-from bidr.index.builder.journal import working
+from bidr.index.builder.cluster_input import DecodedCodes
+from bidr.index.builder.journal import open_work_folder
 from bidr.index.engines.graph import build as linking
 from bidr.index.reader import IndexReader
 from bidr.pipeline.build import build_vectors
@@ -54,12 +54,12 @@ BY_ROW: dict[str, Callable[[slice], Any]] = {
     "sums of 16 codewords": lambda part: SMALL_ADDITIVE.encode(VECTORS[part]),
     "adapted queries": lambda part: ADDITIVE.adapt(VECTORS[part]),
     "nearest centroids": lambda part: Nearest(MATRIX[None]).search(VECTORS[part]),
-    "decoded": lambda part: Decoded(BOOKS, CODES[part])[:],
-    "decoded sums": lambda part: Decoded(SUMMED, SUMMED_CODES[part])[:],
+    "decoded": lambda part: DecodedCodes(BOOKS, CODES[part])[:],
+    "decoded sums": lambda part: DecodedCodes(SUMMED, SUMMED_CODES[part])[:],
     "unit vectors": lambda part: VectorSource(3 * VECTORS, "v", "cosine")[part],
     "unit vectors by column": lambda part: VectorSource(FORTRAN, "v", "cosine")[part],
     "cut vectors": lambda part: truncate(VECTORS[part], 17, unit=True),
-    "centroids by graph": lambda part: clusters.NearestByGraph(MATRIX).search(VECTORS[part]),
+    "centroids by graph": lambda part: clusters.GraphCentroidSearch(MATRIX).search(VECTORS[part]),
 }
 
 
@@ -92,7 +92,7 @@ def test_a_row_alone_gives_the_same(name):
 @pytest.mark.parametrize("threads", [1, 3])
 def test_threads_change_nothing(name, threads, monkeypatch):
     whole = BY_ROW[name](slice(0, COUNT))
-    monkeypatch.setattr(matmul, "cores", lambda: threads)
+    monkeypatch.setattr(matmul, "available_cpus", lambda: threads)
     monkeypatch.setattr(matmul, "TASK_ROWS", 190)
     monkeypatch.setattr(beam_search, "run_in_parts", matmul.run_in_parts)
     assert BY_ROW[name](slice(0, COUNT)).tobytes() == whole.tobytes()
@@ -127,7 +127,7 @@ def test_sums_of_k_means_do_not_depend_on_blocks():
 @pytest.mark.parametrize("rotate", [True, False])
 def test_codebooks_are_the_same_whatever_the_threads(rotate, monkeypatch):
     def fitted(threads: int) -> bytes:
-        monkeypatch.setattr(matmul, "cores", lambda: threads)
+        monkeypatch.setattr(matmul, "available_cpus", lambda: threads)
         with threadpool_limits(threads):
             return b"".join(array.tobytes() for array in fit(VECTORS, 6, 16, rotate=rotate, iterations=4)[:2])
 
@@ -137,7 +137,7 @@ def test_codebooks_are_the_same_whatever_the_threads(rotate, monkeypatch):
 
 @pytest.fixture(params=["scan", "lists", "lists with means", "lists with means by codes", "hnsw"])
 def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setattr(clusters, "ORDERED_DOCUMENTS", 100)
+    monkeypatch.setattr(clusters, "MIN_ORDERED_DOCUMENTS", 100)
     if request.param.startswith("lists with means"):
         monkeypatch.setattr("bidr.index.engines.block_centroids.MIN_BLOCKS", 16)
     return str(request.param)
@@ -151,23 +151,25 @@ def built(folder: Path, engine: str) -> dict[str, bytes]:
     """With codebooks that are there; with means by codes, codes are of other vectors."""
     codes = BOOKS.encode(clustered(COUNT, DIM, seed=5)) if engine.endswith("by codes") else CODES
     arrays: dict[str, Any] = {"codebooks": BOOKS, "codes": codes, "vectors": VECTORS}
-    with working(folder) as work:
-        build_index(folder, **arrays, engine=engine.split(maxsplit=1)[0], ef_construction=20, work=work.below("index"))
+    with open_work_folder(folder) as work:
+        build_index(
+            folder, **arrays, engine=engine.split(maxsplit=1)[0], ef_construction=20, work=work.open_subfolder("index")
+        )
     return index_bytes(folder)
 
 
 def in_other_blocks(monkeypatch: pytest.MonkeyPatch, size: int, threads: int) -> None:
     for module in ("bidr.index.builder.cluster_input", "bidr.index.builder.partitioning"):
-        monkeypatch.setattr(f"{module}.AT_ONCE", size)
-    monkeypatch.setattr("bidr.index.builder.block_centroid_step.AT_ONCE", size)
-    monkeypatch.setattr(clusters, "SORTED_AT_ONCE", size)
+        monkeypatch.setattr(f"{module}.BLOCK_ROWS", size)
+    monkeypatch.setattr("bidr.index.builder.block_centroids.BLOCK_ROWS", size)
+    monkeypatch.setattr(clusters, "SORT_BLOCK_ROWS", size)
     for module in ("bidr.index.builder.build", "bidr.index.vectors.vector_writer"):
         monkeypatch.setattr(f"{module}.WRITE_ROWS", -(-size // 32) * 32)
     for name in ("bidr.quantization.opq", "bidr.quantization.codebooks", "bidr.quantization.additive_quantizer"):
         monkeypatch.setattr(f"{name}.ENCODE_ROWS", size)
     monkeypatch.setattr(matmul, "TASK_ROWS", 100)
-    monkeypatch.setattr(matmul, "cores", lambda: threads)
-    monkeypatch.setattr("bidr.index.builder.reorder.cores", lambda: threads)
+    monkeypatch.setattr(matmul, "available_cpus", lambda: threads)
+    monkeypatch.setattr("bidr.index.builder.reorder.available_cpus", lambda: threads)
 
 
 @pytest.mark.parametrize(("size", "threads"), [(64, 1), (100, 3), (333, 4)])

@@ -80,7 +80,7 @@ def test_it_forgets_rather_than_grow(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_several_threads_keep_the_order_of_the_texts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_BLOCK", 3)
-    monkeypatch.setattr(module, "cores", lambda: 3)
+    monkeypatch.setattr(module, "available_cpus", lambda: 3)
     tokeniser = TextTokenizer(BOTH["bert"], 16, by_words=True)
     texts = [f"word{i % 11} and {i}," for i in range(500)]
     assert tokeniser.threads == 3
@@ -194,7 +194,7 @@ def failing(monkeypatch: pytest.MonkeyPatch, fails: Iterable[bool]) -> None:
 
 
 def test_an_error_ends_a_call_and_the_next_is_right(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "cores", lambda: 1)
+    monkeypatch.setattr(module, "available_cpus", lambda: 1)
     monkeypatch.setattr(module, "_BLOCK", 1)
     failing(monkeypatch, [False, True])
     texts, tokeniser = ["a b", "c d", "and h"], TextTokenizer(BOTH["bert"], 16, by_words=True)

@@ -11,7 +11,7 @@ from sample_server import made
 
 from bidr.errors import BidrError, IndexFolderError, StorageError
 from bidr.index.builder.journal import LOCK as WORK_LOCK
-from bidr.index.builder.journal import WORK, working
+from bidr.index.builder.journal import WORK_FOLDER, open_work_folder
 from bidr.index.live.live_index import LiveIndex
 from bidr.index.live.wal import ACKNOWLEDGED, LOG, LogReader, LogWriter, write_log
 from bidr.index.storage.commit import LOCK, NEXT, only_writer, wanted
@@ -114,9 +114,13 @@ def test_a_lock_of_an_index_is_a_file_or_an_error(tmp_path, name, kind, monkeypa
 @pytest.mark.parametrize("kind", LINKS + OTHERS)
 def test_so_is_that_of_a_build_and_of_what_the_server_exports(tmp_path, kind, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / WORK).mkdir()
-    lock, exports, elsewhere = tmp_path / WORK / WORK_LOCK, tmp_path / ".exports", tmp_path / "elsewhere"
-    with planted(lock, kind, elsewhere), pytest.raises(StorageError, match=f"{WORK_LOCK}: a"), working(tmp_path):
+    (tmp_path / WORK_FOLDER).mkdir()
+    lock, exports, elsewhere = tmp_path / WORK_FOLDER / WORK_LOCK, tmp_path / ".exports", tmp_path / "elsewhere"
+    with (
+        planted(lock, kind, elsewhere),
+        pytest.raises(StorageError, match=f"{WORK_LOCK}: a"),
+        open_work_folder(tmp_path),
+    ):
         pass
     with planted(exports, kind, elsewhere), pytest.raises(StorageError, match="exports: a"), _alone(exports):
         pass

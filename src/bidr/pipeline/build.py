@@ -15,7 +15,7 @@ from bidr.data.types import Document
 from bidr.data.vector_source import VectorSource, check_dims, open_vectors
 from bidr.errors import ConfigError, ModelError
 from bidr.index.builder.build import build_index
-from bidr.index.builder.journal import Step, Work, forget, stamp_of, working
+from bidr.index.builder.journal import Step, WorkFolder, fingerprint_array, open_work_folder, release_pages
 from bidr.index.cost_model.memory_budget import build_peaks, check_budget, watched
 from bidr.index.cost_model.sizes import Shape
 from bidr.index.engines.engine_files import write_codebooks
@@ -76,7 +76,7 @@ def build(
         shape = replace(shape, learned=len(model.lists.means))
     peaks = build_peaks(shape, fits=False, named=True, worded=lexical, described=_described(data))
     budget = check_budget(ram_budget, peaks)
-    with watched(budget), working(out) as work:
+    with watched(budget), open_work_folder(out) as work:
         codes, vectors = _encoded(data, model, work.folder, tokens or work.folder / "tokens")
         options["model"] = _stamp(model)
         named = _named(None, data, len(codes), out)
@@ -136,7 +136,7 @@ def build_vectors(
     peaks = build_peaks(shape, fits=False, named=bool(named), worded=lexical, described=_described(data))
     budget = check_budget(ram_budget, peaks)
     options |= {"model": _stamp(model), "unit": model.metric == "cosine"}
-    with watched(budget), working(Path(out)) as work:
+    with watched(budget), open_work_folder(Path(out)) as work:
         codes = _coded(work, rows, model.fingerprint, books, partial(model.additive.encode_blocks, rows))
         options["code_error"] = _code_error(dims, model.additive, rows, codes)
         _finish(work, out, rows, codebooks=model.codebooks, codes=codes, **named, **options)
@@ -163,15 +163,15 @@ def _build_plain(
     lexical = bool(options["lexical"])
     peaks = build_peaks(shape, named=bool(named), worded=lexical, described=_described(data))
     budget = check_budget(ram_budget, peaks)
-    with watched(budget), working(Path(out)) as work:
+    with watched(budget), open_work_folder(Path(out)) as work:
         name = "codebooks.safetensors"
 
         def fit(step: Step) -> None:
             say("fitting codebooks")
-            write_codebooks(step.file, plain.fit(rows))
+            write_codebooks(step.open_file, plain.fit(rows))
 
-        fitted = work.run(name, [stamp_of(rows), plain._asdict()], fit)
-        forget(rows)
+        fitted = work.run_step(name, [fingerprint_array(rows), plain._asdict()], fit)
+        release_pages(rows)
         codebooks = Codebooks.load(work.folder / name)
         codes = _coded(work, rows, fitted[name].xxh3, codebooks.books, partial(encode_blocks, codebooks, rows))
         options |= {**named, "unit": plain.metric == "cosine"}
@@ -207,23 +207,27 @@ class _Telling:
 def _named(ids: Names | None, data: Dataset | None, count: int, out: Path) -> dict[str, Any]:
     """What documents are called, and what tells these names from others."""
     if data is not None:
-        return {"documents": _Telling(data.corpus), "named": data.corpus.fingerprint()}
+        return {"documents": _Telling(data.corpus), "documents_stamp": data.corpus.fingerprint()}
     if ids is None:
         return {}
     names = open_id_source(ids, count, "documents", out)
-    return {"ids": names, "named": names.fingerprint}
+    return {"ids": names, "documents_stamp": names.fingerprint}
 
 
-def _coded(work: Work, rows: VectorSource, coder: str, books: int, blocks: Callable[[int], Iterator[Codes]]) -> Codes:
+def _coded(
+    work: WorkFolder, rows: VectorSource, coder: str, books: int, blocks: Callable[[int], Iterator[Codes]]
+) -> Codes:
     """The codes of all rows, on disk; `coder` tells what makes them from others."""
 
     def forgetting(first: int) -> Iterator[Codes]:
         for block in blocks(first):
             yield block
-            forget(rows)
+            release_pages(rows)
 
     shape = (len(rows), books)
-    return work.rows("coded.npy", [stamp_of(rows), coder], np.uint8, shape, forgetting, "encode into codes")
+    return work.build_array(
+        "coded.npy", [fingerprint_array(rows), coder], np.uint8, shape, forgetting, "encode into codes"
+    )
 
 
 def _code_error(dims: int | None, coder: Codebooks | Additive, rows: VectorSource, codes: Codes) -> Spread | None:
@@ -234,8 +238,8 @@ def _code_error(dims: int | None, coder: Codebooks | Additive, rows: VectorSourc
     return Spread.of(code_errors(coder, rows.gather(some), codes[some]))
 
 
-def _finish(work: Work, out: Path | str, rows: Any, **given: Any) -> None:
-    build_index(out, vectors=rows, work=work.below("index"), **given)
+def _finish(work: WorkFolder, out: Path | str, rows: Any, **given: Any) -> None:
+    build_index(out, vectors=rows, work=work.open_subfolder("index"), **given)
 
 
 def _frozen(folder: Path | str) -> FrozenModel:

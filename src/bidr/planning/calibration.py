@@ -23,9 +23,9 @@ from bidr.index.builder import block_centroids as coding
 from bidr.index.builder import coarse_clustering as clusters
 from bidr.index.builder import reorder as arrange
 from bidr.index.builder.build import build_index
-from bidr.index.builder.cluster_input import Decoded, Source
-from bidr.index.builder.journal import Work, forget
-from bidr.index.builder.partitioning import sample_of
+from bidr.index.builder.cluster_input import DecodedCodes, VectorInput
+from bidr.index.builder.journal import WorkFolder, release_pages
+from bidr.index.builder.partitioning import sample_input
 from bidr.index.cost_model.build_time import BROUGHT, LOOKED_THROUGH, Rates, halvings
 from bidr.index.engines.block_centroids import TRAINING_BLOCKS
 from bidr.index.engines.graph import build as linking
@@ -152,8 +152,8 @@ def _ready(source: VectorSource, books: int, words: int) -> _Ready:
     codebooks = _fitted(source, books, words, FEW_ROUNDS)
     none, _ = _took(lambda: _fitted(source, books, words, 0))  # not first: new memory would be counted ten times
     spent, codes = _took(lambda: _coded(codebooks, source))
-    found = clusters.clusters(codebooks, codes, FEW_CLUSTERS)
-    placed = codes[np.concatenate(list(arrange.arranged(Decoded(codebooks, codes), found)))]
+    found = clusters.cluster_documents(codebooks, codes, FEW_CLUSTERS)
+    placed = codes[np.concatenate(list(arrange.order_for_graph(DecodedCodes(codebooks, codes), found)))]
     noted = np.concatenate(list(linking.choose_links(codebooks, placed[:PACKED], NEAR)))
     return _Ready(codebooks, source, none, codes, placed, noted, {"coding": spent / len(source)})
 
@@ -167,11 +167,11 @@ def _pass(ready: _Ready, number: int) -> dict[str, float]:
     codebooks, mine = ready.codebooks, slice(number * IN_A_PASS, (number + 1) * IN_A_PASS)
     spent, _ = _took(lambda: _fitted(ready.source, codebooks.books, codebooks.words, FEW_ROUNDS))
     found = {"fitting": ready.unfitted + (spent - ready.unfitted) * FIT_ROUNDS / FEW_ROUNDS}
-    decoded = Decoded(codebooks, ready.codes[mine])
+    decoded = DecodedCodes(codebooks, ready.codes[mine])
     _looked_at(decoded)  # which asks for memory, as a build does once
     turning, _ = _took(partial(_looked_at, decoded))
     found |= {"turning": turning / IN_A_PASS} | _reading(ready.source, mine)
-    own = Source(ready.source[mine])
+    own = VectorInput(ready.source[mine])
     return found | _clustering(own) | _arranging(own) | _averaging(own) | _linking(ready, number)
 
 
@@ -194,29 +194,29 @@ def _coded(codebooks: Codebooks, rows: VectorSource) -> Codes:
     return np.concatenate(list(blocks()))
 
 
-def _looked_at(source: Source) -> None:
-    for _ in source.blocks():
-        forget(source.array)
+def _looked_at(source: VectorInput) -> None:
+    for _ in source.iter_blocks():
+        release_pages(source.array)
 
 
 def _reading(rows: VectorSource, mine: slice) -> dict[str, float]:
     """Of a file, as lists are divided by it; and for the sample of k-means."""
-    own = Source(VectorSource(rows.array[mine], rows.name, rows.metric))
+    own = VectorInput(VectorSource(rows.array[mine], rows.name, rows.metric))
     reading, _ = _took(lambda: _looked_at(own))
     with tempfile.TemporaryDirectory(prefix="bidr-rates-") as folder:
-        sampling, _ = _took(lambda: sample_of(Work(Path(folder), kept=False), own, len(own), []))
+        sampling, _ = _took(lambda: sample_input(WorkFolder(Path(folder), resumable=False), own, len(own), []))
     return {"reading": reading / len(own), "sampling": sampling / len(own)}
 
 
-def _clustering(own: Source) -> dict[str, float]:
-    begun = clusters.begun(0, own[:LISTS])
-    comparing, near = _took(lambda: [of[:, None] for of in clusters.assigned(own, begun.centroids)])
-    add, blocks = partial(add_rows, begun.sums[None], begun.sizes[None]), [block for _, block in own.blocks()]
+def _clustering(own: VectorInput) -> dict[str, float]:
+    begun = clusters.start_round(0, own[:LISTS])
+    comparing, near = _took(lambda: [of[:, None] for of in clusters.assign_clusters(own, begun.centroids)])
+    add, blocks = partial(add_rows, begun.sums[None], begun.sizes[None]), [block for _, block in own.iter_blocks()]
     summing, _ = _took(lambda: list(map(add, blocks, near)))
     return {"comparing": comparing / len(own) / len(begun.centroids), "summing": summing / len(own)}
 
 
-def _arranging(own: Source) -> dict[str, float]:
+def _arranging(own: VectorInput) -> dict[str, float]:
     """With small clusters and with large ones: what dividing them takes each time, and a document besides."""
     small, large = (_arranged(own, size) for size in (SMALL, LARGE))
     found = {}
@@ -227,18 +227,20 @@ def _arranging(own: Source) -> dict[str, float]:
     return found
 
 
-def _arranged(own: Source, size: int) -> list[float]:
+def _arranged(own: VectorInput, size: int) -> list[float]:
     offsets, order = np.arange(0, len(own), size), np.arange(len(own))
     grouped = clusters.Clusters(own[: len(offsets) - 1], offsets, order)
-    near, _ = _took(lambda: list(arrange.arranged(own, grouped)))
-    blocked, _ = _took(lambda: list(arrange.in_blocks(own, offsets, order, BLOCK)))
+    near, _ = _took(lambda: list(arrange.order_for_graph(own, grouped)))
+    blocked, _ = _took(lambda: list(arrange.order_in_blocks(own, offsets, order, BLOCK)))
     return [near / int(offsets[-1]), blocked / int(offsets[-1])]
 
 
-def _averaging(own: Source) -> dict[str, float]:
-    coder = coding.MeanCoder(own.array.shape[1])
+def _averaging(own: VectorInput) -> dict[str, float]:
+    coder = coding.BlockCentroidQuantizer(own.array.shape[1])
     fitting, _ = _took(partial(coder.fit, own[:TRAINING_BLOCKS]))
-    averaging, _ = _took(lambda: [coder.encode(coding.means_of(block)) for _, block in own.blocks()])
+    averaging, _ = _took(
+        lambda: [coder.encode(coding.compute_block_centroids(block)) for _, block in own.iter_blocks()]
+    )
     return {"words_of_means": fitting, "averaging": averaging / len(own)}
 
 

@@ -3,7 +3,7 @@
 import time
 from typing import Any
 
-from bidr.index.builder.coarse_clustering import lists_for
+from bidr.index.builder.coarse_clustering import choose_list_count
 from bidr.index.builder.in_memory import make_scan
 from bidr.index.engines.graph.engine import GraphEngine, estimate_comparisons, is_graph_faster
 from bidr.index.engines.ivf import IvfEngine, get_default_nprobe
@@ -36,7 +36,7 @@ class Growth:
         visits = visits_of(engine, width)
         if not self.any:
             return visits
-        lists = lists_for(self.planned)
+        lists = choose_list_count(self.planned)
         times = visits / get_default_nprobe(engine.list_count)
         return lists if visits == engine.list_count else min(lists, get_default_nprobe(lists, times))
 
@@ -56,10 +56,11 @@ class Growth:
         if not isinstance(engine, IvfEngine) or width is None:
             self._a_code = spent / self.count
             return spent * (self.planned / self.count - 1)
-        shares = visits_of(engine, width) / engine.list_count, (self.ef(engine, width) or 1) / lists_for(self.planned)
+        lists = choose_list_count(self.planned)
+        shares = visits_of(engine, width) / engine.list_count, (self.ef(engine, width) or 1) / lists
         now, then = max(candidates, shares[0] * self.count), max(candidates, shares[1] * self.planned)
         between = max(0.0, spent - self._a_code * now)
-        return self._a_code * (then - now) + between * (lists_for(self.planned) / engine.list_count - 1)
+        return self._a_code * (then - now) + between * (lists / engine.list_count - 1)
 
 
 def visits_of(engine: IvfEngine, share: float) -> int:

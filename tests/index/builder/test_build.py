@@ -64,7 +64,7 @@ def test_codes_leave_as_faiss_and_numpy_in_the_order_of_rows(tmp_path, engine, w
 
 @pytest.mark.parametrize("engine", ["scan", "lists", "hnsw"])
 def test_documents_that_stand_in_another_order_are_named_right(tmp_path, monkeypatch, engine):
-    monkeypatch.setattr(clusters, "ORDERED_DOCUMENTS", 10)
+    monkeypatch.setattr(clusters, "MIN_ORDERED_DOCUMENTS", 10)
     vectors, codebooks = clustered(700, 24), random_codebooks(24, 4)
     names = [f"x{row}" for row in range(700)]
     codes = codebooks.encode(vectors)

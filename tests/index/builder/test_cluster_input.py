@@ -9,9 +9,9 @@ from sample_index import clustered, fitted
 from bidr.data.types import Document
 from bidr.data.vector_source import VectorSource
 from bidr.index.builder import coarse_clustering as clusters
-from bidr.index.builder.block_centroids import means_of
+from bidr.index.builder.block_centroids import compute_block_centroids
 from bidr.index.builder.build import build_index
-from bidr.index.builder.cluster_input import Decoded, Source, source_of
+from bidr.index.builder.cluster_input import DecodedCodes, VectorInput, choose_cluster_input
 from bidr.index.engines import block_centroids as means
 from bidr.index.engines.engine_files import CENTROIDS_FILE, read_codewords
 from bidr.index.engines.pshufb import BLOCK
@@ -39,8 +39,8 @@ def in_bytes(vectors: np.ndarray) -> np.ndarray:
     "kind", [np.float32, np.float16, in_bytes, lambda given: VectorSource(3 * given, "v", "cosine")]
 )
 def test_vectors_count_however_they_are_stored(kind):
-    found = source_of(BOOKS, CODES, kind(VECTORS))
-    assert not isinstance(found, Decoded)
+    found = choose_cluster_input(BOOKS, CODES, kind(VECTORS))
+    assert not isinstance(found, DecodedCodes)
     np.testing.assert_allclose(found[np.array([5, 3])], VECTORS[[5, 3]], atol=0.01)
     assert found[:9].dtype == np.float32
 
@@ -56,14 +56,14 @@ def test_vectors_count_however_they_are_stored(kind):
     ids=["of another model", "cut", "codewords that learned on", "a rotation that is none"],
 )
 def test_else_codes_do(books, vectors):
-    found = source_of(books, books.encode(VECTORS), vectors)
-    assert isinstance(found, Decoded)
+    found = choose_cluster_input(books, books.encode(VECTORS), vectors)
+    assert isinstance(found, DecodedCodes)
     np.testing.assert_allclose(found[:9], books.decode(books.encode(VECTORS[:9])) @ books.rotation, atol=1e-5)
 
 
 def test_codes_with_an_adapter_do():
     additive = fit_additive(VECTORS, 4, 256)
-    assert isinstance(source_of(additive.codebooks(), additive.encode(VECTORS), VECTORS), Decoded)
+    assert isinstance(choose_cluster_input(additive.codebooks(), additive.encode(VECTORS), VECTORS), DecodedCodes)
 
 
 def built(folder: Path, vectors: np.ndarray, **options: object) -> Path:
@@ -86,14 +86,14 @@ def lists_of(reader: IndexReader) -> np.ndarray:
 def test_a_document_stands_in_the_list_nearest_to_its_vector_or_to_what_its_code_says(tmp_path, own):
     with IndexReader.open(built(tmp_path, VECTORS if own else OTHERS)) as reader:
         centroids = np.load(reader.generation / CENTROIDS_FILE)
-        by_vector, by_code = VECTORS[reader.order[:]], Decoded(BOOKS, CODES)[reader.order[:]]
+        by_vector, by_code = VECTORS[reader.order[:]], DecodedCodes(BOOKS, CODES)[reader.order[:]]
         shares = [np.mean(nearest(points, centroids) == lists_of(reader)) for points in (by_vector, by_code)]
     assert shares[0 if own else 1] > 0.99
     assert shares[1 if own else 0] < 0.9
 
 
 def test_scans_stand_by_codes(tmp_path, monkeypatch):
-    monkeypatch.setattr(clusters, "ORDERED_DOCUMENTS", 100)
+    monkeypatch.setattr(clusters, "MIN_ORDERED_DOCUMENTS", 100)
     orders = []
     for name, vectors in (("own", VECTORS), ("other", OTHERS)):
         build_index(tmp_path / name, codebooks=BOOKS, codes=CODES, vectors=vectors, engine="scan")
@@ -106,8 +106,8 @@ def test_scans_stand_by_codes(tmp_path, monkeypatch):
 def test_means_are_of_vectors_or_of_what_codes_say(tmp_path, monkeypatch, own):
     monkeypatch.setattr(means, "MIN_BLOCKS", 16)
     with IndexReader.open(built(tmp_path, VECTORS if own else OTHERS)) as reader:
-        source = Source(VECTORS) if own else Decoded(BOOKS, CODES)
-        expected, words = means_of(source[reader.order[:]]), read_codewords(reader.generation)
+        source = VectorInput(VECTORS) if own else DecodedCodes(BOOKS, CODES)
+        expected, words = compute_block_centroids(source[reader.order[:]]), read_codewords(reader.generation)
         stored = np.load(reader.generation / "means.npy")
         codes = np.stack([stored & 15, stored >> 4], axis=2).reshape(len(stored), -1)[:, : len(words)]
         said = Codebooks(np.eye(DIM, dtype=np.float32), words).decode(codes)
@@ -115,7 +115,7 @@ def test_means_are_of_vectors_or_of_what_codes_say(tmp_path, monkeypatch, own):
         # A codeword for each number of a mean: the nearest of 16.
         nearest = np.abs(expected[:, :, None] - words[:, :, 0]).min(axis=2)
         np.testing.assert_allclose(np.abs(said - expected), nearest, atol=1e-6)
-        other = means_of((Decoded(BOOKS, CODES) if own else Source(VECTORS))[reader.order[:]])
+        other = compute_block_centroids((DecodedCodes(BOOKS, CODES) if own else VectorInput(VECTORS))[reader.order[:]])
         assert np.square(said - expected).mean() < 0.5 * np.square(said - other).mean()
 
 

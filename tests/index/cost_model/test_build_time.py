@@ -16,7 +16,7 @@ from bidr.errors import BidrError, ConfigError
 from bidr.index.builder import coarse_clustering as clusters
 from bidr.index.builder import reorder as arrange
 from bidr.index.builder.build import build_index
-from bidr.index.builder.cluster_input import Decoded, Source
+from bidr.index.builder.cluster_input import DecodedCodes, VectorInput
 from bidr.index.cost_model.build_time import BUILT_IN, Rates, build_times, built_in, halvings, lists_of
 from bidr.index.cost_model.sizes import BITS, ENGINES, Shape
 from bidr.index.engines import block_centroids as means
@@ -36,7 +36,7 @@ NONE = Rates(*[0.0] * len(Rates._fields))._replace(row_bytes=1.0)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_every_step_of_a_build_is_planned_for(tmp_path: Path, engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(means, "MIN_BLOCKS", 16)
-    monkeypatch.setattr(clusters, "ORDERED_DOCUMENTS", 500)
+    monkeypatch.setattr(clusters, "MIN_ORDERED_DOCUMENTS", 500)
     monkeypatch.setattr("bidr.index.cost_model.build_time.ORDERED_DOCUMENTS", 500)
     vectors, books = clustered(600, DIM), random_codebooks(DIM, 6)
     named = {"documents": documents(600), "lexical": "prepend"}
@@ -57,10 +57,10 @@ def test_every_step_of_a_build_is_planned_for(tmp_path: Path, engine: str, monke
 def test_as_many_centroids_are_compared_as_planned(
     tmp_path: Path, engine: str, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(clusters, "ORDERED_DOCUMENTS", 500)
+    monkeypatch.setattr(clusters, "MIN_ORDERED_DOCUMENTS", 500)
     monkeypatch.setattr("bidr.index.cost_model.build_time.ORDERED_DOCUMENTS", 500)
     pairs, begun = list[int](), list[list[str]]()
-    finder = clusters.finder
+    finder = clusters.make_centroid_search
 
     class Counting:
         def __init__(self, centroids: np.ndarray) -> None:
@@ -71,7 +71,7 @@ def test_as_many_centroids_are_compared_as_planned(
             pairs.append(len(block) * self.lists)
             return self.nearest.search(block)
 
-    monkeypatch.setattr(clusters, "finder", Counting)
+    monkeypatch.setattr(clusters, "make_centroid_search", Counting)
     vectors, books = clustered(count, DIM), random_codebooks(DIM, 6)
     with record_steps() as spent:
         build_index(tmp_path, codebooks=books, codes=books.encode(vectors), vectors=vectors, engine=engine)
@@ -90,15 +90,15 @@ def test_as_many_vectors_are_read_and_codes_turned_as_planned(
     for module in ("bidr.index.builder.coarse_clustering", "bidr.index.cost_model.build_time"):
         monkeypatch.setattr(f"{module}.ORDERED_DOCUMENTS", 500)
     monkeypatch.setattr(means, "MIN_BLOCKS", 16)
-    monkeypatch.setattr(clusters, "POINTS_A_LIST", 20)
+    monkeypatch.setattr(clusters, "POINTS_PER_LIST", 20)
     vectors, books = clustered(3_000, DIM), random_codebooks(DIM, 6)
     codes = books.encode(vectors if fits else vectors[::-1])
     shape, seen = Shape(3_000, DIM, engine, 4, 3), dict.fromkeys(["vectors", "sample", "codes"], 0)
-    sample = clusters.sample_size(3_000, lists_of(shape))
-    for kind in (Source, Decoded):
+    sample = clusters.get_sample_size(3_000, lists_of(shape))
+    for kind in (VectorInput, DecodedCodes):
 
-        def floats(self: Source, rows: np.ndarray, real: Callable[..., np.ndarray] = kind.floats) -> np.ndarray:
-            of = "codes" if isinstance(self, Decoded) else "vectors" if self.array is vectors else "sample"
+        def floats(self: VectorInput, rows: np.ndarray, real: Callable[..., np.ndarray] = kind.floats) -> np.ndarray:
+            of = "codes" if isinstance(self, DecodedCodes) else "vectors" if self.array is vectors else "sample"
             if len(self) in (3_000, sample):  # not where k-means begins
                 seen[of] += len(rows)
             return real(self, rows)
@@ -124,14 +124,16 @@ def test_a_model_makes_its_codes_itself() -> None:
 
 @pytest.mark.parametrize("size", [45, 170, 1_000])
 def test_clusters_are_halved_as_often_as_planned(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    looked, furthest = list[int](), arrange._furthest
-    monkeypatch.setattr(arrange, "_furthest", lambda own, rows, at: looked.append(len(rows)) or furthest(own, rows, at))
-    monkeypatch.setattr(arrange, "_halve", arrange._halve.py_func)
+    looked, furthest = list[int](), arrange._find_furthest
+    monkeypatch.setattr(
+        arrange, "_find_furthest", lambda own, rows, at: looked.append(len(rows)) or furthest(own, rows, at)
+    )
+    monkeypatch.setattr(arrange, "_bisect_in_place", arrange._bisect_in_place.py_func)
     vectors = clustered(4_000, DIM)
-    own, offsets, order = Source(vectors), np.arange(0, 4_000, size), np.arange(4_000)
+    own, offsets, order = VectorInput(vectors), np.arange(0, 4_000, size), np.arange(4_000)
     for part, ways in (
-        (32, lambda: arrange.in_blocks(own, offsets, order, 32)),
-        (4, lambda: arrange.arranged(own, clusters.Clusters(vectors[: len(offsets) - 1], offsets, order))),
+        (32, lambda: arrange.order_in_blocks(own, offsets, order, 32)),
+        (4, lambda: arrange.order_for_graph(own, clusters.Clusters(vectors[: len(offsets) - 1], offsets, order))),
     ):
         looked.clear()
         list(ways())
@@ -185,7 +187,7 @@ def test_more_cores_help_with_what_they_share() -> None:
 @pytest.mark.parametrize(("size", "at_once"), [(8_000, 2), (3_000, 5), (100, 6)])
 def test_large_lists_are_divided_by_few_cores(size: int, at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """As many at a time as are in memory together; the plan does not count with more cores than that."""
-    running, most, halve = list[int](), list[int](), arrange._halved_list
+    running, most, halve = list[int](), list[int](), arrange._bisect_list
 
     def watched(*given: Any) -> np.ndarray:
         running.append(1)
@@ -194,10 +196,10 @@ def test_large_lists_are_divided_by_few_cores(size: int, at_once: int, monkeypat
         running.pop()
         return halve(*given)
 
-    monkeypatch.setattr(arrange, "cores", lambda: 6)
-    monkeypatch.setattr(arrange, "_halved_list", watched)
+    monkeypatch.setattr(arrange, "available_cpus", lambda: 6)
+    monkeypatch.setattr(arrange, "_bisect_list", watched)
     offsets, vectors = np.arange(0, 32_001, size), clustered(32_000, 4)
-    list(arrange.in_blocks(Source(vectors), offsets, np.arange(32_000), 32))
+    list(arrange.order_in_blocks(VectorInput(vectors), offsets, np.arange(32_000), 32))
     assert max(most) == at_once
     lists = 1_000_000
     shape = replace(Shape(size * lists, 4, "lists"), learned=lists)
@@ -246,7 +248,9 @@ def test_rates_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
         assert rates.row_bytes == 128
 
 
-@pytest.mark.parametrize(("slow", "own"), [(Decoded, {"turning"}), (VectorSource, {"reading", "sampling", "coding"})])
+@pytest.mark.parametrize(
+    ("slow", "own"), [(DecodedCodes, {"turning"}), (VectorSource, {"reading", "sampling", "coding"})]
+)
 def test_a_rate_is_of_nothing_besides(slow: type, own: set[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Codes that are slow to turn, vectors that are slow to read: other rates stay as they are."""
     for name, value in FEW.items():

@@ -9,12 +9,12 @@ from sample_index import clustered, fitted, random_codebooks
 from bidr.errors import IndexFolderError
 from bidr.index.builder import coarse_clustering as clusters
 from bidr.index.builder import reorder as arrange
-from bidr.index.builder.block_centroids import means_of
+from bidr.index.builder.block_centroids import compute_block_centroids
 from bidr.index.builder.build import build_index
-from bidr.index.builder.cluster_input import Source
+from bidr.index.builder.cluster_input import VectorInput
 from bidr.index.builder.in_memory import make_lists, make_scan
-from bidr.index.builder.journal import Work
-from bidr.index.builder.reorder import halved, in_blocks
+from bidr.index.builder.journal import WorkFolder
+from bidr.index.builder.reorder import bisect_rows, order_in_blocks
 from bidr.index.engines import block_centroids as means_engine
 from bidr.index.engines import ivf as lists_engine
 from bidr.index.engines.block_centroids import BlockCentroids, choose_book_shape, select_blocks
@@ -83,7 +83,7 @@ def test_the_best_means_are_those_of_numpy(ranges, count):
 def test_means_are_of_what_stands_in_a_block():
     rows = np.random.default_rng(0).standard_normal((100, 8)).astype(np.float32)
     expected = [rows[at : at + BLOCK].mean(axis=0) for at in range(0, 100, BLOCK)]
-    np.testing.assert_allclose(means_of(rows), expected, atol=1e-5)
+    np.testing.assert_allclose(compute_block_centroids(rows), expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("before", [0, 5, 31])
@@ -91,7 +91,7 @@ def test_parts_end_where_blocks_do_and_rounds_bring_near_ones_together(before):
     vectors = clustered(333, DIM)
     spread = {}
     for rounds in (0, 5):
-        order = halved(vectors, np.arange(333), BLOCK, rounds, before)
+        order = bisect_rows(vectors, np.arange(333), BLOCK, rounds, before)
         np.testing.assert_array_equal(np.sort(order), np.arange(333))
         ends = [0, *range(before or BLOCK, 333, BLOCK), 333]
         parts = [vectors[order[start:stop]] for start, stop in pairwise(ends)]
@@ -175,9 +175,9 @@ class TestOnDisk:
     def test_a_build_that_was_killed_at_its_end_does_not_divide_again(self, tmp_path, monkeypatch):
         vectors, codebooks = clustered(COUNT, DIM), random_codebooks(DIM, 12)
         given = {"codebooks": codebooks, "codes": codebooks.encode(vectors), "vectors": vectors, "engine": "lists"}
-        work = Work(tmp_path).below("work")
+        work = WorkFolder(tmp_path).open_subfolder("work")
         build_index(tmp_path / "i", **given, work=work)  # whose work is there still, as after a kill
-        monkeypatch.setattr(clusters, "moved", None)
+        monkeypatch.setattr(clusters, "run_round", None)
         build_index(tmp_path / "i", **given, work=work)
 
     @pytest.mark.parametrize("name", ["means.npy", "means.safetensors"])
@@ -202,13 +202,13 @@ class TestOnDisk:
 @pytest.mark.parametrize("together", [128, 1 << 14])
 def test_lists_are_divided_each_by_itself(monkeypatch, threads, together):
     """However many are read at once, and by how many threads."""
-    monkeypatch.setattr(arrange, "TOGETHER", together)
-    monkeypatch.setattr(arrange, "cores", lambda: threads)
+    monkeypatch.setattr(arrange, "MAX_BATCH_ROWS", together)
+    monkeypatch.setattr(arrange, "available_cpus", lambda: threads)
     vectors, order = clustered(900, DIM), np.random.default_rng(1).permutation(900)
     offsets = np.array([0, 0, 45, 170, 170, 260, 300, 428, 429, 520, 640, 768, 800, 900])
     expected = []
     for start, stop in pairwise(offsets.tolist()):
         rows = np.sort(order[start:stop])
-        expected.append(rows[halved(vectors[rows], np.arange(len(rows)), BLOCK, arrange.ROUNDS, -start % BLOCK)])
-    found = np.concatenate(list(in_blocks(Source(vectors), offsets, order, BLOCK)))
+        expected.append(rows[bisect_rows(vectors[rows], np.arange(len(rows)), BLOCK, arrange.ROUNDS, -start % BLOCK)])
+    found = np.concatenate(list(order_in_blocks(VectorInput(vectors), offsets, order, BLOCK)))
     np.testing.assert_array_equal(found, np.concatenate(expected))

@@ -15,7 +15,7 @@ COUNT, DIM = 600, 16
 @pytest.mark.parametrize("engine", ["lists", "scan", "hnsw"])
 @pytest.mark.parametrize("stored", ["fp16", "int8"])
 def test_added_deleted_filtered_compacted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str, stored: str):
-    monkeypatch.setattr(clusters, "ORDERED_DOCUMENTS", 100)
+    monkeypatch.setattr(clusters, "MIN_ORDERED_DOCUMENTS", 100)
     random = np.random.default_rng(3)
     vectors = random.normal(size=(COUNT, DIM)).astype(np.float32)
     came = random.normal(size=(40, DIM)).astype(np.float32)

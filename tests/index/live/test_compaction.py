@@ -24,9 +24,9 @@ from bidr.utils import files
 @pytest.fixture
 def kill(monkeypatch: pytest.MonkeyPatch) -> Kill:
     """Everything in small pieces, each durable at once."""
-    monkeypatch.setattr(working, "MARK_SECONDS", 0.0)
+    monkeypatch.setattr(working, "CHECKPOINT_SECONDS", 0.0)
     monkeypatch.setattr(files, "BUFFER_BYTES", 1 << 9)
-    monkeypatch.setattr(clusters, "ORDERED_DOCUMENTS", 150)
+    monkeypatch.setattr(clusters, "MIN_ORDERED_DOCUMENTS", 150)
     for module in (building, vector_writing):
         monkeypatch.setattr(module, "WRITE_ROWS", 128)  # a block of the file
     monkeypatch.setattr(merge, "AT_ONCE", 64)
@@ -100,14 +100,14 @@ def stopped(folder: Path, kill: Kill, at: int) -> None:
 
 def test_what_is_done_is_not_done_again(tmp_path, kill, monkeypatch):
     wanted = changed(tmp_path / "i")
-    written, real = [], building._Build.names
+    written, real = [], building._IndexBuild.write_documents
 
-    def named(self: building._Build, given: object) -> None:
-        before = self.work.there("names", [given.stamp, self.count]) is not None
+    def named(self: building._IndexBuild, given: object) -> None:
+        before = self.work.find_complete_step("names", [given.stamp, self.count]) is not None
         written.append(before)
         real(self, given)
 
-    monkeypatch.setattr(building._Build, "names", named)
+    monkeypatch.setattr(building._IndexBuild, "write_documents", named)
     stopped(tmp_path / "i", kill, 75)
     bidr.compact(tmp_path / "i")
     # Of the log, and of all: when it was killed, and when it went on with what was there.

@@ -1,4 +1,4 @@
-"""Building an index folder from codebooks, codes, vectors and documents: in steps, each streamed, and kept if asked."""
+"""Build an index folder from codebooks, codes, vectors and documents, in resumable streaming steps."""
 
 from collections.abc import Iterable, Iterator
 from functools import partial
@@ -12,13 +12,18 @@ from bidr.data.dataset import Titles
 from bidr.data.types import Document
 from bidr.data.vector_source import check_dims
 from bidr.errors import DataError
-from bidr.index.builder import coarse_clustering as clusters
-from bidr.index.builder.block_centroid_step import write_means
-from bidr.index.builder.block_centroids import means_of
-from bidr.index.builder.cluster_input import Decoded, Source, source_of
-from bidr.index.builder.inputs import Names, Stored, check_arrays, check_settings, stamps_of
-from bidr.index.builder.journal import Files, Step, Work, forget, write_array, write_rows
-from bidr.index.builder.partitioning import Division, as_learned, by_kmeans, ordered, write_lists
+from bidr.index.builder import coarse_clustering
+from bidr.index.builder.block_centroids import compute_block_centroids, write_block_centroids
+from bidr.index.builder.cluster_input import DecodedCodes, VectorInput, choose_cluster_input
+from bidr.index.builder.inputs import DocumentInput, VectorFormat, check_arrays, check_settings, fingerprint_inputs
+from bidr.index.builder.journal import Files, Step, WorkFolder, release_pages, write_array, write_rows
+from bidr.index.builder.partitioning import (
+    Partitioning,
+    order_documents,
+    partition_by_kmeans,
+    use_learned_lists,
+    write_lists,
+)
 from bidr.index.code_packing import pack
 from bidr.index.documents.document_store import write_documents
 from bidr.index.engines.block_centroids import count_blocks, has_block_centroids
@@ -62,247 +67,260 @@ def build_index(
     stored: StorageKind = "fp16",
     unit: bool = False,
     dims: int | None = None,
-    whole: int | None = None,
+    full_dim: int | None = None,
     code_error: Spread | None = None,
     lexical: Titles | None = None,
     lists: LearnedLists | None = None,
-    work: Work | None = None,
-    named: Any = None,
+    work: WorkFolder | None = None,
+    documents_stamp: Any = None,
 ) -> Path:
-    """Write an index and put it in force; returns the folder of the new generation.
+    """Write an index and make it current; the previous one is served until then, and if the build fails.
 
-    codes:     (n, M) uint8, array or memmap, made with `codebooks`.
-    vectors:   (n, dim) of any float type, array or memmap; ranked by inner product.
-    documents: ids and texts, in the order of the rows; or only `ids`; or neither, and row numbers are the ids.
-    model:     what made codes and vectors; a reader can then refuse queries of another model.
-    engine:    "scan", "lists", "hnsw", or "auto": by the number of documents, and again whenever they are compacted.
-    stored:    "fp16", or "int8": half the disk, a scale a row.
-    unit:      whether the vectors were brought to length 1, as what is added and asked later must be then.
-    dims:      store and rank by the first so many numbers of the vectors, of length 1 again where `unit`; None: by all.
-    whole:     how many dimensions vectors had that are cut already, as those of queries and additions still have.
-    code_error: how far codes are from whole vectors, for who adds such vectors to an index of cut ones.
-    lexical:   also index the words of the texts, with those of titles ("prepend") or without ("ignore").
-    lists:     with engine "lists", those that the model learned; by default they are found by k-means.
-    keep:      how many earlier generations to leave in the folder.
-    begin:     how the folder is begun: an index that is added to begins its segments itself.
-    work:      where steps are kept, so that a build that was killed goes on; without it, it begins again.
-    named:     with `work`, what tells these documents or ids from others (JSON).
+    Args:
+        folder: the index folder.
+        codebooks: of the codes.
+        codes: (n, M) uint8, array or memmap.
+        vectors: (n, dim) of any float type, array or memmap; ranked by inner product.
+        documents: ids and texts, in the order of the rows.
+        ids: ids alone; without both, row numbers are the ids.
+        model: the model that made codes and vectors; readers refuse queries of another.
+        engine: "scan", "lists", "hnsw", or "auto": by the number of documents, and again at each compaction.
+        ef_construction: width of the candidate search when a graph is built.
+        keep: how many earlier generations to keep.
+        begin: opens the generation; a live index opens segments instead.
+        stored: "fp16", or "int8" with a scale per row, which takes half the space.
+        unit: whether the vectors are L2-normalized; queries and additions then are too.
+        dims: store and rank by this many leading dimensions, normalized again if `unit`; None: all.
+        full_dim: dimensions of queries and additions, if the given vectors are truncated already.
+        code_error: quantization error with respect to the full vectors, for additions to an index of truncated ones.
+        lexical: index the texts for BM25, with titles ("prepend") or without ("ignore").
+        lists: learned IVF lists for engine "lists"; by default k-means finds them.
+        work: where to store the steps, to resume a build that was killed.
+        documents_stamp: identifies documents or ids (JSON) when a build is resumed.
 
-    An index that is already there is served until the new one is whole, and if anything fails.
+    Returns:
+        The folder of the new generation.
     """
     check_arrays(codebooks, codes, vectors)
     check_settings(documents is not None, ids is not None, lexical, ef_construction)
-    dims, chosen = check_dims(dims, vectors.shape[1]), choose_engine(engine, len(codes), codebooks.bits)
+    dims, engine_name = check_dims(dims, vectors.shape[1]), choose_engine(engine, len(codes), codebooks.bits)
     with begin(Path(folder), keep) as generation:
-        desk = work or Work(generation.aside, kept=False)
-        build = _Build(desk, codebooks, codes, vectors, chosen)
-        build.learned = lists if chosen == "lists" else None
-        build.run(Names(documents, ids, named, lexical), Stored(stored, dims, unit), ef_construction)
-        desk.clear()
-        generation.adopt(desk.folder, build.files)
-        cut = {"dims": dims} if whole is None else {"dims": vectors.shape[1], "dim": whole}
-        about = {**cut, "unit": unit, "code_error": code_error, "model": model, "ef_construction": ef_construction}
-        about["auto"] = engine == "auto"
-        return generation.commit(partial(build.manifest, about))
+        work = work or WorkFolder(generation.aside, resumable=False)
+        build = _IndexBuild(work, codebooks, codes, vectors, engine_name)
+        build.learned = lists if engine_name == "lists" else None
+        document_input = DocumentInput(documents, ids, documents_stamp, lexical)
+        build.run(document_input, VectorFormat(stored, dims, unit), ef_construction)
+        work.remove_intermediate()
+        generation.adopt(work.folder, build.files)
+        dim_fields = {"dims": dims} if full_dim is None else {"dims": vectors.shape[1], "dim": full_dim}
+        fields = {**dim_fields, "unit": unit, "code_error": code_error, "model": model}
+        fields |= {"ef_construction": ef_construction, "auto": engine == "auto"}
+        return generation.commit(partial(build.make_manifest, fields))
 
 
-class _Build:
-    """The steps of one build. `files`: those of the index that are written."""
+class _IndexBuild:
+    """The steps of one build. `files`: the files of the index written so far."""
 
-    def __init__(self, work: Work, codebooks: Codebooks, codes: Codes, vectors: npt.NDArray[Any], engine: str) -> None:
-        self.work, self.codebooks, self.given, self.rows = work, codebooks, codes, vectors
-        self.engine, self.sources, self.count = engine, stamps_of(work, codes, vectors), len(codes)
-        self.books = checksum(b"".join(array.tobytes() for array in codebooks if array is not None))
+    def __init__(
+        self, work: WorkFolder, codebooks: Codebooks, codes: Codes, vectors: npt.NDArray[Any], engine: str
+    ) -> None:
+        self.work, self.codebooks, self.codes, self.vectors = work, codebooks, codes, vectors
+        self.engine, self.fingerprints, self.count = engine, fingerprint_inputs(work, codes, vectors), len(codes)
+        self.codebooks_hash = checksum(b"".join(array.tobytes() for array in codebooks if array is not None))
         self.files: Files = {}
-        self.places: npt.NDArray[Any] | None = None
-        """The row of each place; None: as they were given."""
+        self.order: npt.NDArray[Any] | None = None
+        """The row at each position; None: input order."""
         self.learned: LearnedLists | None = None
-        self.source: Source = Decoded(codebooks, codes)
-        """What lists and blocks are made by."""
+        self.source: VectorInput = DecodedCodes(codebooks, codes)
+        """What lists and blocks are clustered by."""
 
-    def run(self, names: Names, stored: Stored, ef_construction: int) -> None:
-        """All of them, in the order in which they need each other."""
-        if names.titles is None:  # before the rest: bad names are found at once
-            self.names(names)
-        self.order()
-        if names.titles is not None:  # words are written by place
-            self.names(names)
-        self.vectors(stored)
-        self.codes()
+    def run(self, document_input: DocumentInput, vector_format: VectorFormat, ef_construction: int) -> None:
+        """Run all steps in order of their dependencies."""
+        if document_input.titles is None:  # first, to fail early on invalid ids
+            self.write_documents(document_input)
+        self.write_order()
+        if document_input.titles is not None:  # postings are written by position
+            self.write_documents(document_input)
+        self.write_vectors(vector_format)
+        self.write_codes()
         if self.engine == "hnsw":
-            self.graph(ef_construction)
+            self.write_graph(ef_construction)
         if has_block_centroids(self.engine, self.count):
-            self.means()
-        if self.sources != stamps_of(self.work, self.given, self.rows):
+            self.write_block_centroids()
+        if self.fingerprints != fingerprint_inputs(self.work, self.codes, self.vectors):
             raise DataError("vectors: changed while the index was made of them; build it again")
 
-    def manifest(self, about: dict[str, Any], files: Files) -> Manifest:
-        """What is to be said of the index. about: fields that the build does not need."""
-        known = {
+    def make_manifest(self, fields: dict[str, Any], files: Files) -> Manifest:
+        """Return the manifest. fields: those that the steps do not depend on."""
+        build_fields = {
             "count": self.count,
-            "dim": self.rows.shape[1],
+            "dim": self.vectors.shape[1],
             "code_dim": self.codebooks.dim,
             "books": self.codebooks.books,
             "words": self.codebooks.words,
             "engine": self.engine,
             "files": dict(files),
         }
-        return Manifest(**(known | about))
+        return Manifest(**(build_fields | fields))
 
-    def names(self, names: Names) -> None:
-        """Ids and texts; and their words, where `titles` says whether those of titles count."""
-        documents, ids, stamp, titles = names
-        given = ids if documents is None else documents
-        if given is None:
+    def write_documents(self, document_input: DocumentInput) -> None:
+        """Write ids and texts, and postings if titles are given."""
+        documents, ids, stamp, titles = document_input
+        records = ids if documents is None else documents
+        if records is None:
             return
 
         def write(step: Step) -> None:
-            words = None if titles is None else LexicalIndexWriter(self.work.folder, titles)
-            passing = given if words is None else words.watch(given)
-            texts = documents is not None
-            with show_progress("Writing documents" if texts else "Writing ids", self.count, "documents") as advance:
-                write_documents(step.file, self.work.folder, passing, self.count, advance, texts=texts)
-            if words is not None:
+            postings = None if titles is None else LexicalIndexWriter(self.work.folder, titles)
+            stream = records if postings is None else postings.watch(records)
+            has_texts = documents is not None
+            with show_progress("Writing documents" if has_texts else "Writing ids", self.count, "documents") as advance:
+                write_documents(step.open_file, self.work.folder, stream, self.count, advance, texts=has_texts)
+            if postings is not None:
                 with time_step("words"):
-                    words.write(step, self.places)
+                    postings.write(step, self.order)
 
-        made_from = None if stamp is None else [stamp, self.count]
-        if made_from is not None and titles is not None:
-            made_from = [made_from, titles, self._order]
-        self.files |= self.work.run("names", made_from, write)
+        inputs = None if stamp is None else [stamp, self.count]
+        if inputs is not None and titles is not None:
+            inputs = [inputs, titles, self._order_entry]
+        self.files |= self.work.run_step("names", inputs, write)
 
-    def order(self) -> None:
-        """Cluster the documents and write in which order they stand."""
-        if self.engine == "scan" and self.count < clusters.ORDERED_DOCUMENTS:
+    def write_order(self) -> None:
+        """Cluster the documents and write their order."""
+        if self.engine == "scan" and self.count < coarse_clustering.MIN_ORDERED_DOCUMENTS:
             return
         if self.engine == "lists" and self.learned is None:
-            self.source = source_of(self.codebooks, self.given, self.rows)
-        division = self._division()
-        means, lists, blocked = division.means, len(division.means), has_block_centroids(self.engine, self.count)
-        made_from = [self.books, self.sources, lists, checksum(means.tobytes()), self.source.name]
+            self.source = choose_cluster_input(self.codebooks, self.codes, self.vectors)
+        partitioning = self._partition()
+        centroids, lists = partitioning.centroids, len(partitioning.centroids)
+        centroids_hash, has_blocks = checksum(centroids.tobytes()), has_block_centroids(self.engine, self.count)
+        inputs = [self.codebooks_hash, self.fingerprints, lists, centroids_hash, self.source.name]
 
-        def assigned(first: int) -> Iterator[npt.NDArray[Any]]:
-            yield from self._forgetting(clusters.assigned(division.source, means, first), division.source.array)
+        def assign(first: int) -> Iterator[npt.NDArray[Any]]:
+            blocks = coarse_clustering.assign_clusters(partitioning.source, centroids, first)
+            yield from self._release_pages_of(blocks, partitioning.source.array)
 
-        of = self.work.rows("clusters.npy", made_from, "<i4", (self.count,), assigned, "Dividing into clusters")
+        assignments = self.work.build_array(
+            "clusters.npy", inputs, "<i4", (self.count,), assign, "Dividing into clusters"
+        )
 
         def write(step: Step) -> None:
-            offsets = clusters.offsets_of(of, lists)
-            blocks = ordered(self.work, self.engine, self.source, means, of, offsets, made_from)
+            offsets = coarse_clustering.compute_offsets(assignments, lists)
+            blocks = order_documents(self.work, self.engine, self.source, centroids, assignments, offsets, inputs)
             write_array(step, ORDER_FILE, get_order_dtype(self.count), (self.count,), blocks)
             if self.engine == "lists":
-                write_lists(step, division, offsets)
+                write_lists(step, partitioning, offsets)
 
-        self.files |= self.work.run("order", [made_from, self.engine, blocked, *division.stamp], write)
-        self.places = open_array(self.work.folder / ORDER_FILE, get_order_dtype(self.count), 1)
+        self.files |= self.work.run_step("order", [inputs, self.engine, has_blocks, *partitioning.stamp], write)
+        self.order = open_array(self.work.folder / ORDER_FILE, get_order_dtype(self.count), 1)
 
-    def _division(self) -> Division:
+    def _partition(self) -> Partitioning:
         if self.learned is not None:
-            return as_learned(self.codebooks, self.given, self.learned)
-        # An order alone needs no fine clusters.
-        lists = clusters.lists_for(self.count) // (4 if self.engine == "scan" else 1)
-        made_from = [self.books, self.sources, lists, self.source.name]
-        return by_kmeans(self.work, self.source, lists, made_from, near=has_block_centroids(self.engine, self.count))
+            return use_learned_lists(self.codebooks, self.codes, self.learned)
+        # Coarser clusters are enough for an order alone.
+        lists = coarse_clustering.choose_list_count(self.count) // (4 if self.engine == "scan" else 1)
+        inputs = [self.codebooks_hash, self.fingerprints, lists, self.source.name]
+        has_blocks = has_block_centroids(self.engine, self.count)
+        return partition_by_kmeans(self.work, self.source, lists, inputs, sort=has_blocks)
 
-    def vectors(self, stored: Stored) -> None:
-        count, dim = self.rows.shape[0], stored.dims or self.rows.shape[1]
+    def write_vectors(self, vector_format: VectorFormat) -> None:
+        count, dim = self.vectors.shape[0], vector_format.dims or self.vectors.shape[1]
 
         def write(step: Step) -> None:
             with (
                 show_progress("Writing vectors", count, "documents", step.done) as advance,
-                VectorWriter(step.file, count, dim, stored.kind, written=step.done) as out,
+                VectorWriter(step.open_file, count, dim, vector_format.kind, written=step.done) as out,
             ):
-                for block in self._placed(self.rows, step.done):
-                    out.write(stored.cut(block))
-                    if len(block) == WRITE_ROWS:  # which ends with a block of the file, and so with its checksum
-                        step.mark(out.written)
+                for block in self._iter_ordered(self.vectors, step.done):
+                    out.write(vector_format.truncate(block))
+                    if len(block) == WRITE_ROWS:  # only there a block of the file and its checksum end
+                        step.checkpoint(out.written)
                     advance(len(block))
 
-        made_from = [self.sources, self._order, stored.kind]
-        if stored.dims is not None:
-            made_from += [stored.dims, stored.unit]
-        self.files |= self.work.run("vectors", made_from, write)
+        inputs = [self.fingerprints, self._order_entry, vector_format.kind]
+        if vector_format.dims is not None:
+            inputs += [vector_format.dims, vector_format.unit]
+        self.files |= self.work.run_step("vectors", inputs, write)
 
-    def codes(self) -> None:
+    def write_codes(self) -> None:
         width = (self.codebooks.books * self.codebooks.bits + 7) // 8
 
-        def packed(first: int) -> Iterator[Codes]:
-            return (pack(block, self.codebooks.bits) for block in self._placed(self.given, first))
+        def iter_packed(first: int) -> Iterator[Codes]:
+            return (pack(block, self.codebooks.bits) for block in self._iter_ordered(self.codes, first))
 
         def write(step: Step) -> None:
-            write_rows(step, CODES_FILE, np.dtype(np.uint8), (self.count, width), packed)
+            write_rows(step, CODES_FILE, np.dtype(np.uint8), (self.count, width), iter_packed)
 
-        self.files |= self.work.run("codebooks", self.books, lambda step: write_codebooks(step.file, self.codebooks))
-        self.files |= self.work.run("codes", [self.sources, self._order, self.codebooks.bits], write)
+        self.files |= self.work.run_step(
+            "codebooks", self.codebooks_hash, lambda step: write_codebooks(step.open_file, self.codebooks)
+        )
+        self.files |= self.work.run_step("codes", [self.fingerprints, self._order_entry, self.codebooks.bits], write)
 
-    def means(self) -> None:
-        """The means of blocks of documents as they stand."""
-
-        def means(first: int) -> Iterator[npt.NDArray[Any]]:
-            return (means_of(self.source.floats(block)) for block in self._placed(self.source.array, BLOCK * first))
+    def write_block_centroids(self) -> None:
+        def compute(first: int) -> Iterator[npt.NDArray[Any]]:
+            blocks = self._iter_ordered(self.source.array, BLOCK * first)
+            return (compute_block_centroids(self.source.to_floats(block)) for block in blocks)
 
         shape = (count_blocks(self.count), self.codebooks.dim)
-        self.files |= write_means(self.work, shape, means, [self.sources, self.books, self._order])
+        inputs = [self.fingerprints, self.codebooks_hash, self._order_entry]
+        self.files |= write_block_centroids(self.work, shape, compute, inputs)
 
-    def graph(self, ef_construction: int) -> None:
-        """The links, in two passes over the groups by place; both go on where they were cut off."""
-        from bidr.index.engines.graph import build as linking
+    def write_graph(self, ef_construction: int) -> None:
+        """Write the links in two passes over groups of positions; both can be resumed."""
+        from bidr.index.engines.graph import build as graph_build
         from bidr.index.engines.graph.engine import get_candidate_count
 
-        near, groups, nodes = (
-            get_candidate_count(ef_construction),
-            linking.count_groups(self.count),
-            linking.count_nodes(self.count),
+        candidates = get_candidate_count(ef_construction)
+        groups, nodes = graph_build.count_groups(self.count), graph_build.count_nodes(self.count)
+        inputs = [self.fingerprints, self.codebooks_hash, ef_construction, self._order_entry]
+        # Group shapes are inputs: another version, with links by document, is not resumed.
+        link_inputs = [inputs, groups, graph_build.MAX_CANDIDATES, graph_build.LINK_WORDS]
+        shape = (self.count, self.codebooks.books)
+        codes = self.work.build_array(
+            "placed.npy", inputs, np.uint8, shape, lambda first: self._iter_ordered(self.codes, first)
         )
-        made_from = [self.sources, self.books, ef_construction, self._order]
-        # By group: what an earlier version left by document is not gone on with.
-        linked_from, shape = (
-            [made_from, groups, linking.MAX_CANDIDATES, linking.LINK_WORDS],
-            (self.count, self.codebooks.books),
-        )
-        placed = self.work.rows("placed.npy", made_from, np.uint8, shape, lambda at: self._placed(self.given, at))
-        noted = self.work.rows(
+        links = self.work.build_array(
             "noted.npy",
-            linked_from,
+            link_inputs,
             np.int32,
-            (groups, linking.MAX_CANDIDATES),
-            lambda first: linking.choose_links(self.codebooks, placed, near, first),
+            (groups, graph_build.MAX_CANDIDATES),
+            lambda first: graph_build.choose_links(self.codebooks, codes, candidates, first),
             "Choosing links",
             "groups",
         )
 
-        def packed(first: int) -> Iterator[npt.NDArray[Any]]:
-            return linking.pack_links(noted, first)
+        def iter_packed(first: int) -> Iterator[npt.NDArray[Any]]:
+            return graph_build.pack_links(links, first)
 
         def write(step: Step) -> None:
-            shape = (nodes, linking.LINK_WORDS)
-            write_rows(step, GRAPH_FILE, np.dtype("<u8"), shape, packed, "Writing links", "lists")
+            shape = (nodes, graph_build.LINK_WORDS)
+            write_rows(step, GRAPH_FILE, np.dtype("<u8"), shape, iter_packed, "Writing links", "lists")
 
-        self.files |= self.work.run("graph", linked_from, write)
+        self.files |= self.work.run_step("graph", link_inputs, write)
 
     @property
-    def _order(self) -> Any:
-        """What tells one order from another."""
+    def _order_entry(self) -> Any:
+        """The order file with its checksum, as an input of steps that depend on the order."""
         return self.files.get(ORDER_FILE)
 
-    def _placed(self, array: npt.NDArray[Any], first: int) -> Iterator[npt.NDArray[Any]]:
-        """Rows of an array or memmap in the order in which they will stand, from a place on, some at a time."""
+    def _iter_ordered(self, array: npt.NDArray[Any], first: int) -> Iterator[npt.NDArray[Any]]:
+        """Yield blocks of rows of an array in index order, from a position on."""
 
-        def blocks() -> Iterator[npt.NDArray[Any]]:
+        def iter_blocks() -> Iterator[npt.NDArray[Any]]:
             for start in range(first, len(array), WRITE_ROWS):
-                part = slice(start, start + WRITE_ROWS)
-                if self.places is None:
-                    yield array[part]
+                block = slice(start, start + WRITE_ROWS)
+                if self.order is None:
+                    yield array[block]
                 else:
-                    wanted = np.asarray(self.places[part])
-                    rows = np.sort(wanted)  # read forwards: the array may be a file
-                    yield array[rows][np.searchsorted(rows, wanted)]
+                    rows = np.asarray(self.order[block])
+                    sorted_rows = np.sort(rows)  # sequential reads: the array may be a file
+                    yield array[sorted_rows][np.searchsorted(sorted_rows, rows)]
 
-        return self._forgetting(blocks(), array)
+        return self._release_pages_of(iter_blocks(), array)
 
     @staticmethod
-    def _forgetting(blocks: Iterator[npt.NDArray[Any]], array: Any) -> Iterator[npt.NDArray[Any]]:
-        """Blocks that are made from a file, of which this process then keeps no pages."""
+    def _release_pages_of(blocks: Iterator[npt.NDArray[Any]], array: Any) -> Iterator[npt.NDArray[Any]]:
+        """Yield blocks that are read from a file, and unmap its pages after each."""
         for block in blocks:
             yield block
-            forget(array)
+            release_pages(array)

@@ -1,7 +1,7 @@
-"""What documents are divided into lists and blocks by: their vectors, or what their codes say, in the space of queries.
+"""Input of clustering: document vectors, or decoded codes in query space.
 
-Vectors divide better (docs/engines.md), but codes may be of another space than they: of an encoder of their own, or
-with an adapter before them. So vectors count where plain codebooks give them the very codes that are there.
+Vectors partition better (docs/engines.md). Codes may encode other vectors than the stored ones (another encoder, or an
+adapter), so vectors are used only if plain codebooks encode them to these very codes.
 """
 
 from collections.abc import Iterator
@@ -14,17 +14,17 @@ from bidr.quantization.codebooks import Codebooks
 from bidr.utils.array_types import Codes, Floats
 from bidr.utils.matmul import matmul_transposed
 
-AT_ONCE = 8_192
-# How many documents are coded again, and which share of the codewords must be what they have: vectors that were stored
-# in a byte a dimension get .985 or more of them again, those of another model few.
-LOOKED_AT, ALIKE = 256, 0.9
-Which = slice | npt.NDArray[Any]
+BLOCK_ROWS = 8_192
+# Documents to encode again, and the share of codewords that must agree. Vectors restored from int8 agree in .985 or
+# more of them, those of another model in few.
+SAMPLE_ROWS, MIN_AGREEMENT = 256, 0.9
+RowSelection = slice | npt.NDArray[Any]
 
 
-class Source:
-    """Documents as float32 in the space of queries, some at a time: as vectors say.
+class VectorInput:
+    """Documents as float32 vectors in query space, read block by block from vectors.
 
-    name: what tells steps of a build that go by it from those of another engine, which may go by codes.
+    name: part of the hash of a step's inputs, as other engines may cluster decoded codes.
     """
 
     name = "vectors"
@@ -35,25 +35,25 @@ class Source:
     def __len__(self) -> int:
         return len(self.array)
 
-    def of(self, array: Any) -> "Source":
-        """The same of other documents."""
-        return Source(array)
+    def __getitem__(self, rows: RowSelection) -> Floats:
+        return self.to_floats(self.array[rows])
 
-    def __getitem__(self, which: Which) -> Floats:
-        return self.floats(self.array[which])
+    def replace_array(self, array: Any) -> "VectorInput":
+        """Return an input of the same kind over other documents."""
+        return VectorInput(array)
 
-    def floats(self, rows: Any) -> Floats:
-        """What rows of `array` say."""
+    def to_floats(self, rows: Any) -> Floats:
+        """Convert rows of `array` to vectors."""
         return np.ascontiguousarray(rows, dtype=np.float32)
 
-    def blocks(self, first: int = 0) -> Iterator[tuple[int, Floats]]:
-        """Documents from a row on."""
-        for start in range(first, len(self), AT_ONCE):
-            yield start, self[start : start + AT_ONCE]
+    def iter_blocks(self, first: int = 0) -> Iterator[tuple[int, Floats]]:
+        """Yield start and vectors of each block of rows, from a row on."""
+        for start in range(first, len(self), BLOCK_ROWS):
+            yield start, self[start : start + BLOCK_ROWS]
 
 
-class Decoded(Source):
-    """As codes say."""
+class DecodedCodes(VectorInput):
+    """Documents as vectors decoded from codes."""
 
     name = "codes"
 
@@ -61,39 +61,38 @@ class Decoded(Source):
         super().__init__(codes)
         self._codebooks = codebooks
 
-    def of(self, array: Codes) -> "Decoded":
-        return Decoded(self._codebooks, array)
+    def replace_array(self, array: Codes) -> "DecodedCodes":
+        return DecodedCodes(self._codebooks, array)
 
-    def floats(self, rows: Any) -> Floats:
-        return np.ascontiguousarray(in_query_space(self._codebooks, np.asarray(rows)), dtype=np.float32)
+    def to_floats(self, rows: Any) -> Floats:
+        return np.ascontiguousarray(decode_to_query_space(self._codebooks, np.asarray(rows)), dtype=np.float32)
 
 
-def in_query_space(codebooks: Codebooks, codes: Codes) -> Floats:
-    """What codes say of documents, in the space of queries: (n, dim)."""
+def decode_to_query_space(codebooks: Codebooks, codes: Codes) -> Floats:
+    """Decode codes to vectors (n, dim) whose inner product with a query is the score of the codes."""
     books, _, width = codebooks.centroids.shape
     if len(codebooks.rotation) <= codebooks.dim:
         return matmul_transposed(codebooks.decode(codes), codebooks.rotation.T)
-    # Additive codes: a copy of the space for every book, so side by side they would take as many times the memory.
-    parts = codebooks.rotation.reshape(books, width, -1)
-    total = np.zeros((len(codes), codebooks.dim), dtype=np.float32)
+    # Additive codes: each book spans all dimensions; concatenating the books would take that many times the memory.
+    rotations = codebooks.rotation.reshape(books, width, -1)
+    total: Floats = np.zeros((len(codes), codebooks.dim), dtype=np.float32)
     for book in range(books):
-        total += matmul_transposed(codebooks.centroids[book], parts[book].T)[codes[:, book]]
-    summed: Floats = total
-    return summed
+        total += matmul_transposed(codebooks.centroids[book], rotations[book].T)[codes[:, book]]
+    return total
 
 
-def source_of(codebooks: Codebooks, codes: Codes, vectors: Any) -> Source:
-    """What documents with codes and vectors are divided by."""
-    return Source(vectors) if in_the_same_space(codebooks, codes, vectors) else Decoded(codebooks, codes)
+def choose_cluster_input(codebooks: Codebooks, codes: Codes, vectors: Any) -> VectorInput:
+    """Return the vectors if the codes encode them, otherwise the decoded codes."""
+    return VectorInput(vectors) if is_same_space(codebooks, codes, vectors) else DecodedCodes(codebooks, codes)
 
 
-def in_the_same_space(codebooks: Codebooks, codes: Codes, vectors: Any) -> bool:
-    """Whether codes are of these vectors, and a query's products with both mean the same."""
+def is_same_space(codebooks: Codebooks, codes: Codes, vectors: Any) -> bool:
+    """Return whether codes encode these vectors, and inner products with both approximate the same score."""
     rotation = codebooks.rotation
     if codebooks.document is not None or codebooks.choosing is not None or rotation.shape[0] != rotation.shape[1]:
         return False
     if vectors.shape[1] != codebooks.dim or not np.allclose(rotation @ rotation.T, np.eye(len(rotation)), atol=1e-3):
         return False
-    rows = np.unique(np.linspace(0, len(codes) - 1, LOOKED_AT).astype(np.int64))
-    again = codebooks.encode(np.asarray(vectors[rows], dtype=np.float32))
-    return float(np.mean(again == np.asarray(codes[rows]))) >= ALIKE
+    rows = np.unique(np.linspace(0, len(codes) - 1, SAMPLE_ROWS).astype(np.int64))
+    encoded = codebooks.encode(np.asarray(vectors[rows], dtype=np.float32))
+    return float(np.mean(encoded == np.asarray(codes[rows]))) >= MIN_AGREEMENT

@@ -1,11 +1,11 @@
-"""Engines from arrays, without a folder: to compare them, or for a corpus that lives in memory."""
+"""Engines built from arrays in memory, for comparisons and small corpora."""
 
 import numpy as np
 
-from bidr.index.builder.block_centroids import coded_means, means_of
-from bidr.index.builder.cluster_input import Decoded, source_of
-from bidr.index.builder.coarse_clustering import clusters
-from bidr.index.builder.reorder import arranged, in_a_row, in_blocks
+from bidr.index.builder.block_centroids import compute_block_centroids, quantize_block_centroids
+from bidr.index.builder.cluster_input import DecodedCodes, choose_cluster_input
+from bidr.index.builder.coarse_clustering import cluster_documents
+from bidr.index.builder.reorder import order_for_graph, order_in_blocks, sort_centroids
 from bidr.index.code_packing import check_codes, pack
 from bidr.index.engines.block_centroids import BlockCentroids, has_block_centroids
 from bidr.index.engines.code_store import CodeStore
@@ -19,7 +19,7 @@ from bidr.utils.array_types import Codes, Floats, Rows
 
 
 def make_scan(codebooks: Codebooks, codes: Codes) -> FlatEngine:
-    """A scan of codes (n, M)."""
+    """Return a flat engine over codes (n, M)."""
     check_codes(codebooks, codes)
     return FlatEngine(CodeStore(codebooks, pack(codes, codebooks.bits)))
 
@@ -28,31 +28,31 @@ def make_lists(
     codebooks: Codebooks,
     codes: Codes,
     lists: int | None = None,
-    visits: int | None = None,
+    nprobe: int | None = None,
     vectors: Floats | None = None,
 ) -> tuple[IvfEngine, Rows]:
-    """Lists over codes, and the order in which documents stand there: place -> row.
+    """Return an IVF engine over codes, and the row at each position.
 
-    vectors: what the documents are divided by, if the codes are of them, as in an index.
+    vectors: cluster these rather than the decoded codes, if the codes encode them, as an index does.
     """
     check_codes(codebooks, codes)
-    blocks, means = has_block_centroids("lists", len(codes)), None
-    source = Decoded(codebooks, codes) if vectors is None else source_of(codebooks, codes, vectors)
-    found = clusters(codebooks, codes, lists, in_a_row if blocks else None, source)
-    order = found.order
-    if blocks:
-        order = np.concatenate(list(in_blocks(source, found.offsets, order, BLOCK)))
-        means = BlockCentroids(*coded_means(means_of(source[order])))
+    has_blocks, centroids = has_block_centroids("lists", len(codes)), None
+    source = DecodedCodes(codebooks, codes) if vectors is None else choose_cluster_input(codebooks, codes, vectors)
+    clusters = cluster_documents(codebooks, codes, lists, sort_centroids if has_blocks else None, source)
+    order = clusters.order
+    if has_blocks:
+        order = np.concatenate(list(order_in_blocks(source, clusters.offsets, order, BLOCK)))
+        centroids = BlockCentroids(*quantize_block_centroids(compute_block_centroids(source[order])))
     store = CodeStore(codebooks, pack(codes[order], codebooks.bits))
-    return IvfEngine(store, found.centroids, found.offsets, visits, means), order
+    return IvfEngine(store, clusters.centroids, clusters.offsets, nprobe, centroids), order
 
 
 def make_graph(
     codebooks: Codebooks, codes: Codes, ef: int | None = None, ef_construction: int = EF_CONSTRUCTION
 ) -> tuple[GraphEngine, Rows]:
-    """A graph over codes, and the order in which documents stand there: place -> row."""
+    """Return a graph engine over codes, and the row at each position."""
     check_codes(codebooks, codes)
-    order = np.concatenate(list(arranged(Decoded(codebooks, codes), clusters(codebooks, codes))))
-    placed = codes[order]
-    store = CodeStore(codebooks, pack(placed, codebooks.bits), blocks=False)
-    return GraphEngine(store, build_links(codebooks, placed, ef_construction), ef), order
+    order = np.concatenate(list(order_for_graph(DecodedCodes(codebooks, codes), cluster_documents(codebooks, codes))))
+    ordered_codes = codes[order]
+    store = CodeStore(codebooks, pack(ordered_codes, codebooks.bits), blocks=False)
+    return GraphEngine(store, build_links(codebooks, ordered_codes, ef_construction), ef), order

@@ -1,4 +1,4 @@
-"""What an index is built from: arrays that fit each other, names of the rows, and how vectors are to be stored."""
+"""Inputs of a build: checks of codes and vectors, document ids and texts, and the format of stored vectors."""
 
 from collections.abc import Iterable
 from typing import Any, NamedTuple
@@ -10,7 +10,7 @@ from bidr.data.dataset import Titles
 from bidr.data.types import Document
 from bidr.data.vector_source import truncate
 from bidr.errors import ConfigError, DataError
-from bidr.index.builder.journal import Work, stamp_of
+from bidr.index.builder.journal import WorkFolder, fingerprint_array
 from bidr.index.code_packing import check_codes
 from bidr.index.types import EF_CONSTRUCTION
 from bidr.index.vectors import StorageKind
@@ -18,8 +18,8 @@ from bidr.quantization.codebooks import Codebooks
 from bidr.utils.array_types import Codes
 
 
-class Names(NamedTuple):
-    """What rows are called and say. stamp: what tells it from others; titles: whether their words are indexed too."""
+class DocumentInput(NamedTuple):
+    """Documents, or ids alone. stamp: identifies them (JSON); titles: how titles are indexed, None: no BM25."""
 
     documents: Iterable[Document] | None
     ids: Iterable[str | Document] | None
@@ -27,14 +27,14 @@ class Names(NamedTuple):
     titles: Titles | None
 
 
-class Stored(NamedTuple):
-    """How vectors are to lie on disk. dims: how many first numbers of each; None: all."""
+class VectorFormat(NamedTuple):
+    """How vectors are stored. dims: number of leading dimensions to keep; None: all."""
 
     kind: StorageKind
     dims: int | None
     unit: bool
 
-    def cut(self, block: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    def truncate(self, block: npt.NDArray[Any]) -> npt.NDArray[Any]:
         return block if self.dims is None else truncate(block, self.dims, unit=self.unit)
 
 
@@ -55,6 +55,6 @@ def check_arrays(codebooks: Codebooks, codes: Codes, vectors: npt.NDArray[Any]) 
         raise DataError(f"{len(codes):,} codes but {len(vectors):,} vectors given, expected one of each a document")
 
 
-def stamps_of(work: Work, codes: Codes, vectors: npt.NDArray[Any]) -> dict[str, str]:
-    """What tells codes and vectors from others, where steps are kept."""
-    return {"codes": stamp_of(codes), "vectors": stamp_of(vectors)} if work.kept else {}
+def fingerprint_inputs(work: WorkFolder, codes: Codes, vectors: npt.NDArray[Any]) -> dict[str, str]:
+    """Return the fingerprints of codes and vectors, if the build is resumable."""
+    return {"codes": fingerprint_array(codes), "vectors": fingerprint_array(vectors)} if work.resumable else {}

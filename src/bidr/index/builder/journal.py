@@ -1,10 +1,10 @@
-"""What a build has done so far, kept until the index is there: one that was killed goes on and does nothing twice.
+"""Journal of a resumable build: its steps, the files each has written, and how far they are durable.
 
-INDEX/.work/NAME.mark.json   a step: what it was made from, how far it is durable, its files with their checksums
-INDEX/.work/...              those files
+INDEX/.work/NAME.mark.json   a step: a hash of its inputs, its progress, its files with their checksums
+INDEX/.work/...              these files
 
-A step is begun again when anything that it was made from has changed, or a byte that it left. What is made from its
-files names their checksums, so that nothing of one build can get into another.
+A step restarts if any of its inputs or a byte of its files has changed. Inputs name the checksums of files of earlier
+steps, so files of different builds cannot mix.
 """
 
 import fcntl
@@ -34,15 +34,15 @@ from bidr.utils.system import trim_heap
 
 Array = npt.NDArray[Any]
 Files = dict[str, FileEntry]
-# Rows of an array from one on, some at a time.
-Blocks = Callable[[int], Iterator[Array]]
+# Blocks of the rows of an array, starting at a row.
+BlockReader = Callable[[int], Iterator[Array]]
 
-WORK = ".work"
+WORK_FOLDER = ".work"
 MARK = ".mark.json"
-# Another number for other files of the same step: those of an older bidr are then not gone on with.
+# Increased when a step writes different files, so that those of another version are not resumed.
 FORMAT = 3
-# Whose time a step's is, where that is another name.
-COUNTED_AS = {
+# Names under which the time of steps is reported, if other than the name of the step.
+TIMER_NAMES = {
     "codebooks.safetensors": "codebooks",
     "coded.npy": "coding",
     "sample.npy": "clusters",
@@ -54,113 +54,116 @@ COUNTED_AS = {
     "blocks.npy": "means",
     "mean words": "means",
 }
-# So much of a step may have to be done again.
-MARK_SECONDS = 5.0
+# Seconds between checkpoints: at most this much of a step is repeated.
+CHECKPOINT_SECONDS = 5.0
 
 
 class Step:
-    """Files that are written together. `done`: how much of the step an earlier run left durable in all of them."""
+    """Files that are written together. `done`: rows or units that an earlier run left durable in all of them."""
 
-    def __init__(self, work: "Work", name: str, stamp: str, done: int = 0) -> None:
+    def __init__(self, work: "WorkFolder", name: str, stamp: str, done: int = 0) -> None:
         self.work, self.name, self.stamp, self.done = work, name, stamp, done
         self.files: Files = {}
         self.digests: dict[str, Any] = {}
         self._open: dict[str, HashedFile] = {}
-        self._marked = time.monotonic()
+        self._last_checkpoint = time.monotonic()
 
     @contextmanager
-    def file(self, name: str) -> Iterator[BinaryWriter]:
-        """Write a file, from where the step goes on; and the checksums of its blocks, where it is to have them."""
-        with self._file(name) as out:
+    def open_file(self, name: str) -> Iterator[BinaryWriter]:
+        """Open a file to write from where the step resumes, with the checksums of its blocks if its format has them."""
+        with self._open_file(name) as out:
             if not BY_BLOCK.fullmatch(name):
                 yield out
                 return
             described = NEEDED.fullmatch(name) is not None
-            with summed(out, lambda: self._file(name + SUFFIX), described=described) as passing:
-                yield passing
-        self.files[name] = self.files[name]._replace(blocks=passing.blocks)
+            with summed(out, lambda: self._open_file(name + SUFFIX), described=described) as summed_file:
+                yield summed_file
+        self.files[name] = self.files[name]._replace(blocks=summed_file.blocks)
 
     @contextmanager
-    def _file(self, name: str) -> Iterator[HashedFile]:
-        path, kept = self.work.folder / name, self.files[name].size if self.done and name in self.files else 0
+    def _open_file(self, name: str) -> Iterator[HashedFile]:
+        path, offset = self.work.folder / name, self.files[name].size if self.done and name in self.files else 0
         with storage_errors(path):
-            if not kept:  # never written over: of work that was killed when all was done, an index has the same file
+            if not offset:  # not truncated: an index may link the same file if the last build was killed at its end
                 remove(path)
-            with HashedFile(path, offset=kept, digest=self.digests.pop(name, None)) as out:
+            with HashedFile(path, offset=offset, digest=self.digests.pop(name, None)) as out:
                 self._open[name] = out
                 yield out
             del self._open[name]
         self.files[name] = out.entry
 
-    def mark(self, done: int) -> None:
-        """All files hold so much: a step that is cut off goes on after it."""
+    def checkpoint(self, done: int) -> None:
+        """Note that all files hold `done` rows, and make this durable from time to time."""
         self.done = done
-        if self.work.kept and time.monotonic() - self._marked >= MARK_SECONDS:
+        if self.work.resumable and time.monotonic() - self._last_checkpoint >= CHECKPOINT_SECONDS:
             for name, out in self._open.items():
                 out.sync()
                 self.files[name] = out.entry
-            self.save(whole=False)
-            self._marked = time.monotonic()
+            self.save(is_complete=False)
+            self._last_checkpoint = time.monotonic()
 
-    def save(self, *, whole: bool) -> None:
+    def save(self, *, is_complete: bool) -> None:
         files = {name: entry.as_fields() for name, entry in self.files.items()}
-        write_json(self.work.mark(self.name), {"stamp": self.stamp, "done": self.done, "whole": whole, "files": files})
+        mark = {"stamp": self.stamp, "done": self.done, "whole": is_complete, "files": files}
+        write_json(self.work.get_mark_path(self.name), mark)
 
 
-class Work:
-    """The steps of a build in a folder. kept=False: none of them is looked at again, and nothing is marked."""
+class WorkFolder:
+    """The steps of a build in a folder. resumable=False: write no checkpoints and resume nothing."""
 
-    def __init__(self, folder: Path, *, kept: bool = True) -> None:
-        self.folder, self.kept = folder, kept
-        self._passing: set[str] = set()
+    def __init__(self, folder: Path, *, resumable: bool = True) -> None:
+        self.folder, self.resumable = folder, resumable
+        self._intermediate: set[str] = set()
 
-    def below(self, name: str) -> "Work":
-        """A folder within, for other steps."""
+    def open_subfolder(self, name: str) -> "WorkFolder":
         with storage_errors(self.folder):
             (self.folder / name).mkdir(parents=True, exist_ok=True)
-        return Work(self.folder / name, kept=self.kept)
+        return WorkFolder(self.folder / name, resumable=self.resumable)
 
-    def run(self, name: str, made_from: Any, write: Callable[[Step], None]) -> Files:
-        """The files of a step: those that are there, else written, from where an earlier run was cut off.
+    def run_step(self, name: str, inputs: Any, write: Callable[[Step], None]) -> Files:
+        """Return the files of a step; write them unless complete, resuming where an earlier run stopped.
 
-        made_from: all that decides what is in them (JSON); None: nobody knows, so they are written again.
+        Args:
+            name: the name of the step.
+            inputs: JSON value of everything that determines the content of the files; None: unknown, always restart.
+            write: writes the files.
         """
-        with time_step(COUNTED_AS.get(name, name)):
-            step, whole = self._begun(name, made_from)
+        with time_step(TIMER_NAMES.get(name, name)):
+            step, is_complete = self._load_step(name, inputs)
             if step is None:
-                if self.kept:
-                    remove(self.mark(name))
-                step = Step(self, name, _stamp(name, made_from))
-            if not whole:
+                if self.resumable:
+                    remove(self.get_mark_path(name))
+                step = Step(self, name, _hash_inputs(name, inputs))
+            if not is_complete:
                 with storage_errors(self.folder):
                     write(step)
-                if self.kept:
-                    step.save(whole=True)
-                    trim_heap()  # what one step took is not the next one's
+                if self.resumable:
+                    step.save(is_complete=True)
+                    trim_heap()  # so that the peak of the next step does not include this one's free memory
         return step.files
 
-    def rows(
+    def build_array(
         self,
         name: str,
-        made_from: Any,
+        inputs: Any,
         dtype: Any,
         shape: tuple[int, ...],
-        blocks: Blocks,
+        blocks: BlockReader,
         label: str = "",
-        each: str = "documents",
+        unit: str = "documents",
     ) -> Array:
-        """An array that the index is made from and not of, on disk, filled block by block.
+        """Return an intermediate array on disk, written block by block in a step of its own.
 
-        label, each: what a bar shows, and what a row is; none without a label.
+        label, unit: of the progress bar; no bar without a label.
         """
-        self._passing.add(name)
-        self.run(name, made_from, lambda step: write_rows(step, name, np.dtype(dtype), shape, blocks, label, each))
+        self._intermediate.add(name)
+        self.run_step(name, inputs, lambda step: write_rows(step, name, np.dtype(dtype), shape, blocks, label, unit))
         return open_array(self.folder / name, np.dtype(dtype), len(shape))
 
     @contextmanager
-    def scattered(self, name: str, dtype: Any, count: int) -> Iterator[Array]:
-        """An array on disk to write to anywhere; gone afterwards. Its space is taken at once: a disk that is full
-        later could not say so."""
+    def allocate_scratch(self, name: str, dtype: Any, count: int) -> Iterator[Array]:
+        """Map a temporary array for random writes. Its space is allocated first: writing to a mapping of a file on a
+        full disk raises SIGBUS."""
         path = self.folder / name
         remove(path)
         with storage_errors(path):
@@ -174,51 +177,51 @@ class Work:
         finally:
             remove(path)
 
-    def there(self, name: str, made_from: Any) -> Files | None:
-        """The files of a step that is whole."""
-        step, whole = self._begun(name, made_from)
-        return step.files if step is not None and whole else None
+    def find_complete_step(self, name: str, inputs: Any) -> Files | None:
+        """Return the files of a step if it is complete and intact."""
+        step, is_complete = self._load_step(name, inputs)
+        return step.files if step is not None and is_complete else None
 
-    def put(self, name: str, made_from: Any, files: Files) -> None:
-        """A step is whole, with these files, which are durable."""
-        step = Step(self, name, _stamp(name, made_from))
+    def save_complete_step(self, name: str, inputs: Any, files: Files) -> None:
+        """Record a step whose files are complete and durable."""
+        step = Step(self, name, _hash_inputs(name, inputs))
         step.files = files
-        step.save(whole=True)
+        step.save(is_complete=True)
 
-    def mark(self, name: str) -> Path:
+    def get_mark_path(self, name: str) -> Path:
         return self.folder / f"{name}{MARK}"
 
-    def clear(self) -> None:
-        """Remove what the index is not made of."""
-        if not self.kept:
-            for name in self._passing:
+    def remove_intermediate(self) -> None:
+        """Remove the intermediate arrays of a build that is not resumable."""
+        if not self.resumable:
+            for name in self._intermediate:
                 remove(self.folder / name)
 
-    def _begun(self, name: str, made_from: Any) -> tuple[Step | None, bool]:
-        """A step as an earlier run left it, and whether that is all of it; None: there is none to go on with."""
-        if not self.kept or made_from is None:
+    def _load_step(self, name: str, inputs: Any) -> tuple[Step | None, bool]:
+        """Return the step of an earlier run with the same inputs and intact files, and whether it is complete."""
+        if not self.resumable or inputs is None:
             return None, False
-        stamp = _stamp(name, made_from)
+        stamp = _hash_inputs(name, inputs)
         try:
-            found = json.loads(read_regular(self.mark(name)))
-            if found["stamp"] != stamp:
+            mark = json.loads(read_regular(self.get_mark_path(name)))
+            if mark["stamp"] != stamp:
                 return None, False
-            step, whole = Step(self, name, stamp, int(found["done"])), bool(found["whole"])
-            for file, entry in found["files"].items():
+            step, is_complete = Step(self, name, stamp, int(mark["done"])), bool(mark["whole"])
+            for file, entry in mark["files"].items():
                 digest = digest_of(self.folder / file, int(entry["size"]))
-                grown = whole and (self.folder / file).stat().st_size != int(entry["size"])
-                if grown or digest.hexdigest() != entry["xxh3"]:
+                has_grown = is_complete and (self.folder / file).stat().st_size != int(entry["size"])
+                if has_grown or digest.hexdigest() != entry["xxh3"]:
                     return None, False
                 step.files[file], step.digests[file] = FileEntry.from_fields(entry), digest
         except (OSError, ValueError, LookupError, TypeError, AttributeError):
             return None, False
-        return step, whole
+        return step, is_complete
 
 
 @contextmanager
-def working(index: Path, name: str = WORK) -> Iterator[Work]:
-    """The work on an index, by one process at a time; its folder is gone when the index is there."""
-    folder, aside = index / name, index / f"{name}.done"
+def open_work_folder(index: Path, name: str = WORK_FOLDER) -> Iterator[WorkFolder]:
+    """Lock the work folder of an index for the block, and remove it at the end unless an error is raised."""
+    folder, retired = index / name, index / f"{name}.done"
     with storage_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
         with open_lock(folder / LOCK) as lock, unlock_after(lock):
@@ -226,11 +229,11 @@ def working(index: Path, name: str = WORK) -> Iterator[Work]:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
                 raise IndexFolderError(f"{index}: another process is building this index; wait for it") from error
-            remove(aside)
-            yield Work(folder)
-            # At once: whoever begins to build meanwhile must not find half of it, or a lock that nobody else can see.
-            folder.rename(aside)
-            remove(aside)
+            remove(retired)
+            yield WorkFolder(folder)
+            # Renamed first: another build must not find it half removed, or hold a lock on an unlinked file.
+            folder.rename(retired)
+            remove(retired)
 
 
 def write_rows(
@@ -238,61 +241,61 @@ def write_rows(
     name: str,
     dtype: np.dtype[Any],
     shape: tuple[int, ...],
-    blocks: Blocks,
+    blocks: BlockReader,
     label: str = "",
-    each: str = "documents",
+    unit: str = "documents",
 ) -> None:
-    """An .npy file from blocks of rows, the only one of its step, which is gone on with."""
-    with step.file(name) as out, _shown(label, shape[0], step.done, each) as advance:
+    """Write an .npy file from blocks of rows, resuming; the step must have no other file."""
+    with step.open_file(name) as out, _report_progress(label, shape[0], step.done, unit) as advance:
         if not step.done:
             write_npy_header(out, dtype, shape)
         for block in blocks(step.done):
             out.write(np.ascontiguousarray(block, dtype=dtype).data.cast("B"))
-            step.mark(step.done + len(block))
+            step.checkpoint(step.done + len(block))
             advance(len(block))
 
 
 def write_array(step: Step, name: str, dtype: np.dtype[Any], shape: tuple[int, ...], blocks: Iterable[Array]) -> None:
-    """An .npy file of a step that begins again where it was cut off."""
-    with step.file(name) as out:
+    """Write an .npy file from the start, in a step that does not resume."""
+    with step.open_file(name) as out:
         write_npy_header(out, dtype, shape)
         for block in blocks:
             out.write(np.ascontiguousarray(block, dtype=dtype).data.cast("B"))
 
 
 @contextmanager
-def _shown(label: str, total: int, done: int, each: str) -> Iterator[Callable[[int], None]]:
+def _report_progress(label: str, total: int, done: int, unit: str) -> Iterator[Callable[[int], None]]:
     if not label:
         yield lambda rows: None
         return
-    with show_progress(label, total, each, done) as advance:
+    with show_progress(label, total, unit, done) as advance:
         yield advance
 
 
-def _stamp(name: str, made_from: Any) -> str:
-    return checksum(json.dumps([FORMAT, name, made_from], sort_keys=True).encode())
+def _hash_inputs(name: str, inputs: Any) -> str:
+    return checksum(json.dumps([FORMAT, name, inputs], sort_keys=True).encode())
 
 
-def stamp_of(array: Any) -> str:
-    """Tells arrays apart: in memory by every byte, on disk by shape, type, size, time of change and some rows.
+def fingerprint_array(array: Any) -> str:
+    """Return a hash of an array: of all bytes in memory, or of shape, type, size, mtime and sampled rows of a file.
 
-    What looks like an array and has a `stamp` of its own is told apart by that.
+    An array-like object with a `stamp` of its own is identified by that.
     """
-    given = array if isinstance(array, VectorSource) else None
-    own = getattr(array, "stamp", None)
-    if own and given is None:  # theirs looks at some rows alone
-        return str(own)
-    held = array.array if isinstance(array, VectorSource) else array
-    said = f"{held.shape} {held.dtype} {given.metric if given else ''}"
-    if isinstance(held, np.memmap) and held.filename is not None:
-        about = os.stat(held.filename)
-        some = held[np.unique(np.linspace(0, len(held) - 1, 1_024).astype(np.int64))]
-        said += f" {about.st_size} {about.st_mtime_ns} {checksum(np.ascontiguousarray(some).tobytes())}"
+    source = array if isinstance(array, VectorSource) else None
+    stamp = getattr(array, "stamp", None)
+    if stamp and source is None:  # the stamp of VectorSource covers sampled rows only
+        return str(stamp)
+    values = array.array if isinstance(array, VectorSource) else array
+    text = f"{values.shape} {values.dtype} {source.metric if source else ''}"
+    if isinstance(values, np.memmap) and values.filename is not None:
+        status = os.stat(values.filename)
+        sample = values[np.unique(np.linspace(0, len(values) - 1, 1_024).astype(np.int64))]
+        text += f" {status.st_size} {status.st_mtime_ns} {checksum(np.ascontiguousarray(sample).tobytes())}"
     else:
-        said += checksum(np.ascontiguousarray(held).data.cast("B"))  # type: ignore[arg-type]
-    return checksum(said.encode())
+        text += checksum(np.ascontiguousarray(values).data.cast("B"))  # type: ignore[arg-type]
+    return checksum(text.encode())
 
 
-def forget(array: Any) -> None:
-    """Let go of a file's pages that this process has looked at: they stay in the page cache, not in its own count."""
+def release_pages(array: Any) -> None:
+    """Unmap the pages of a file that this process has read: they stay in the page cache, but not in its RSS."""
     advise_dontneed(array.array if isinstance(array, VectorSource) else array)

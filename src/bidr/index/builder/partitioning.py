@@ -1,120 +1,132 @@
-"""What documents are divided by: means that k-means finds, or lists that their model has learned."""
+"""Partition documents into IVF lists, by k-means or by learned centroids, and order them within."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from bidr.index.builder import coarse_clustering as clusters
-from bidr.index.builder.cluster_input import AT_ONCE, Decoded, Source
-from bidr.index.builder.journal import Array, Step, Work, forget, write_array
-from bidr.index.builder.reorder import arranged, in_a_row, in_blocks
-from bidr.index.builder.snapshots import KeptRounds
+from bidr.index.builder import coarse_clustering
+from bidr.index.builder.cluster_input import BLOCK_ROWS, DecodedCodes, VectorInput
+from bidr.index.builder.journal import Array, Step, WorkFolder, release_pages, write_array
+from bidr.index.builder.reorder import order_for_graph, order_in_blocks, sort_centroids
+from bidr.index.builder.snapshots import SavedKMeansCheckpoint
 from bidr.index.engines.block_centroids import has_block_centroids
 from bidr.index.engines.engine_files import CENTROIDS_FILE, LEARNED_FILE, OFFSETS_FILE, get_order_dtype
 from bidr.index.engines.pshufb import BLOCK
 from bidr.index.storage.manifest import checksum
 from bidr.quantization.codebooks import Codebooks
 from bidr.quantization.learned_ivf import LearnedLists
-from bidr.utils.array_types import Codes, Floats
+from bidr.utils.array_types import Codes, Floats, Rows
 from bidr.utils.progress import show_progress
 from bidr.utils.step_timer import time_step
 
-Places = npt.NDArray[np.int64]
 
+class Partitioning(NamedTuple):
+    """Assignment of documents, as `source` represents them, to the nearest centroid. learned: the model's lists."""
 
-class Division(NamedTuple):
-    """Documents, as `source` has them, go to the nearest mean. learned: the lists of the model, if taken."""
-
-    means: Floats
-    source: Source
+    centroids: Floats
+    source: VectorInput
     learned: LearnedLists | None = None
 
     @property
     def stamp(self) -> list[str]:
-        """What tells the lists' files from others beyond the means."""
+        """What the files of lists depend on besides the centroids."""
         return [checksum(self.learned.to_bytes())] if self.learned else []
 
 
-def by_kmeans(work: Work, source: Source, lists: int, made_from: list[object], *, near: bool = False) -> Division:
-    """Means of so many clusters; where steps are kept, those of k-means are. near: near ones follow each other."""
-    rounds, sample = KeptRounds(work, made_from), sample_of(work, source, lists, made_from)
-    state = rounds.last()
-    before = state.rounds * len(sample) + state.rows if state else 0
-    shown = show_progress("Finding clusters", clusters.ROUNDS * len(sample), "comparisons", before)
-    with time_step("clusters"), shown as advance:
+def partition_by_kmeans(
+    work: WorkFolder, source: VectorInput, lists: int, inputs: list[object], *, sort: bool = False
+) -> Partitioning:
+    """Run k-means, resuming from its last snapshot. sort: let near centroids follow each other."""
+    checkpoint, sample = SavedKMeansCheckpoint(work, inputs), sample_input(work, source, lists, inputs)
+    state = checkpoint.load()
+    initial = state.rounds * len(sample) + state.rows if state else 0
+    bar = show_progress("Finding clusters", coarse_clustering.ROUNDS * len(sample), "comparisons", initial)
+    with time_step("clusters"), bar as advance:
 
-        def compared(rows: int) -> None:
+        def report(rows: int) -> None:
             advance(rows)
-            forget(sample.array)
+            release_pages(sample.array)
 
-        means = clusters.find_centroids(sample, lists, rounds, compared)
-    return Division(in_a_row(means) if near else means, source)
+        centroids = coarse_clustering.find_centroids(sample, lists, checkpoint, report)
+    return Partitioning(sort_centroids(centroids) if sort else centroids, source)
 
 
-def sample_of(work: Work, source: Source, lists: int, made_from: list[object]) -> Source:
-    """What k-means looks at: codes in memory, vectors on disk."""
-    rows = clusters.sample_rows(len(source), lists)
+def sample_input(work: WorkFolder, source: VectorInput, lists: int, inputs: list[object]) -> VectorInput:
+    """Return the sample that k-means trains on: codes in memory, vectors on disk."""
+    rows = coarse_clustering.sample_rows(len(source), lists)
 
-    def some(first: int) -> Iterator[Array]:
-        for at in range(first, len(rows), AT_ONCE):
-            yield source.array[rows[at : at + AT_ONCE]]
-            forget(source.array)
+    def iter_sample(first: int) -> Iterator[Array]:
+        for start in range(first, len(rows), BLOCK_ROWS):
+            yield source.array[rows[start : start + BLOCK_ROWS]]
+            release_pages(source.array)
 
-    if isinstance(source, Decoded):
-        return source.of(np.concatenate(list(some(0))))
+    if isinstance(source, DecodedCodes):
+        return source.replace_array(np.concatenate(list(iter_sample(0))))
     shape = (len(rows), source.array.shape[1])
-    return source.of(work.rows("sample.npy", made_from, "<f4", shape, some))
+    return source.replace_array(work.build_array("sample.npy", inputs, "<f4", shape, iter_sample))
 
 
-def as_learned(codebooks: Codebooks, codes: Codes, lists: LearnedLists) -> Division:
-    """The model's lists. Where its codewords learned on, documents stay in the lists of the codewords before."""
+def use_learned_lists(codebooks: Codebooks, codes: Codes, lists: LearnedLists) -> Partitioning:
+    """Return the model's lists. Documents are assigned with the codewords the lists were trained with."""
     lists.check(codebooks.dim)
     if codebooks.choosing is not None and codebooks.document is None:
         codebooks = codebooks._replace(centroids=codebooks.choosing)
-    return Division(np.ascontiguousarray(lists.means, dtype=np.float32), Decoded(codebooks, codes), lists)
+    return Partitioning(np.ascontiguousarray(lists.means, dtype=np.float32), DecodedCodes(codebooks, codes), lists)
 
 
-def ordered(
-    work: Work, engine: str, source: Source, means: Floats, of: Array, offsets: Places, made_from: list[object]
+def order_documents(
+    work: WorkFolder,
+    engine: str,
+    source: VectorInput,
+    centroids: Floats,
+    assignments: Array,
+    offsets: Rows,
+    inputs: list[object],
 ) -> Iterator[Array]:
-    """Which document stands where, some at a time: cluster after cluster, and within one as the engine needs them.
+    """Yield the row at each position, block by block: cluster after cluster, and within one as the engine needs.
 
-    of, offsets: the cluster of each document, and where clusters begin.
+    Args:
+        work: where intermediate arrays are stored.
+        engine: the name of the engine.
+        source: the vectors to order by.
+        centroids: the centroid of each cluster.
+        assignments: the cluster of each row.
+        offsets: where clusters start.
+        inputs: what the order depends on.
     """
-    count, dtype = len(of), get_order_dtype(len(of))
+    count, dtype = len(assignments), get_order_dtype(len(assignments))
 
-    def by_cluster(first: int) -> Iterator[Array]:
-        with work.scattered("order.raw", dtype, count) as order:
-            clusters.put_in_order(of, offsets, order)
+    def order_by_cluster(first: int) -> Iterator[Array]:
+        with work.allocate_scratch("order.raw", dtype, count) as order:
+            coarse_clustering.write_order(assignments, offsets, order)
             if engine == "hnsw":
-                yield from arranged(source, clusters.Clusters(means, offsets, order))
+                yield from order_for_graph(source, coarse_clustering.Clusters(centroids, offsets, order))
             elif has_block_centroids(engine, count):
-                for rows in in_blocks(source, offsets, order, BLOCK, first):
+                for rows in order_in_blocks(source, offsets, order, BLOCK, first):
                     yield rows
-                    forget(source.array)
+                    release_pages(source.array)
             else:
-                yield from (order[at : at + AT_ONCE] for at in range(0, count, AT_ONCE))
+                yield from (order[start : start + BLOCK_ROWS] for start in range(0, count, BLOCK_ROWS))
 
     if not has_block_centroids(engine, count):
-        yield from by_cluster(0)
+        yield from order_by_cluster(0)
         return
-    placed = work.rows("arranged.npy", made_from, dtype, (count,), by_cluster, "Arranging blocks")
-    yield from (placed[at : at + AT_ONCE] for at in range(0, count, AT_ONCE))
+    order = work.build_array("arranged.npy", inputs, dtype, (count,), order_by_cluster, "Arranging blocks")
+    yield from (order[start : start + BLOCK_ROWS] for start in range(0, count, BLOCK_ROWS))
 
 
-def write_lists(step: Step, division: Division, offsets: Places) -> None:
-    """Where lists begin and what queries are compared with.
+def write_lists(step: Step, partitioning: Partitioning, offsets: Rows) -> None:
+    """Write the centroids and offsets of IVF lists.
 
-    Of learned ones, those without a document are left out, so that visiting a share of the lists visits documents; all
-    are kept beside, for when the index is compacted.
+    Empty learned lists are left out, so that probing a share of the lists scans that share of documents. A separate
+    file has all of them, for compaction.
     """
-    centroids = division.means
-    if division.learned is not None:
-        filled = np.diff(offsets) > 0
-        centroids, offsets = division.learned.learned[filled], np.append(offsets[:-1][filled], offsets[-1])
-        with step.file(LEARNED_FILE) as out:
-            out.write(division.learned.to_bytes())
+    centroids = partitioning.centroids
+    if partitioning.learned is not None:
+        is_filled = np.diff(offsets) > 0
+        centroids, offsets = partitioning.learned.learned[is_filled], np.append(offsets[:-1][is_filled], offsets[-1])
+        with step.open_file(LEARNED_FILE) as out:
+            out.write(partitioning.learned.to_bytes())
     write_array(step, CENTROIDS_FILE, np.dtype("<f4"), centroids.shape, [centroids])
     write_array(step, OFFSETS_FILE, np.dtype("<i8"), offsets.shape, [offsets])

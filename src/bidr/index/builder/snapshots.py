@@ -1,4 +1,4 @@
-"""A step that changes what it made before, kept now and then as a whole: the means of clusters."""
+"""Snapshots of k-means, a step whose state changes in place and is saved as a whole."""
 
 import time
 from collections.abc import Callable
@@ -7,76 +7,77 @@ from typing import Any
 
 import numpy as np
 
-from bidr.index.builder import journal as marks
-from bidr.index.builder.coarse_clustering import Moving, Rounds
-from bidr.index.builder.journal import Work
+from bidr.index.builder import journal
+from bidr.index.builder.coarse_clustering import KMeansCheckpoint, KMeansState
+from bidr.index.builder.journal import WorkFolder
 from bidr.index.storage.manifest import FileEntry, file_checksum
 from bidr.utils.files import remove, sync_file
 
-# Keeping may take so much of the time.
-SHARE = 1 / 20
+# Largest share of the time to spend on saving.
+MAX_TIME_SHARE = 1 / 20
 
 
-class Slots:
-    """One of two files: the other one is written while this one counts."""
+class DoubleBufferedFile:
+    """A snapshot in one of two files: the other one is written while this one is valid."""
 
-    def __init__(self, work: Work, name: str, made_from: Any) -> None:
-        self.work, self.name, self.made_from = work, name, made_from
-        self._number, self._took, self._kept = 0, 0.0, time.monotonic()
+    def __init__(self, work: WorkFolder, name: str, inputs: Any) -> None:
+        self.work, self.name, self.inputs = work, name, inputs
+        self._number, self._save_seconds, self._saved_at = 0, 0.0, time.monotonic()
 
-    def last(self) -> Path | None:
-        """What was kept last."""
-        found = self.work.there(self.name, self.made_from)
-        if not found:
+    def find(self) -> Path | None:
+        """Return the file that was saved last."""
+        files = self.work.find_complete_step(self.name, self.inputs)
+        if not files:
             return None
-        (name,) = found
+        (name,) = files
         self._number = int(name.rsplit(".", 1)[1])
         return self.work.folder / name
 
     @property
-    def due(self) -> bool:
-        """Whether to keep it now does not take too much of the time."""
-        since = time.monotonic() - self._kept
-        return self.work.kept and since >= max(marks.MARK_SECONDS, self._took / SHARE)
+    def is_due(self) -> bool:
+        """Whether enough time has passed since the last save."""
+        elapsed = time.monotonic() - self._saved_at
+        return self.work.resumable and elapsed >= max(journal.CHECKPOINT_SECONDS, self._save_seconds / MAX_TIME_SHARE)
 
-    def keep(self, write: Callable[[Path], object]) -> None:
-        if not self.work.kept:
+    def save(self, write: Callable[[Path], object]) -> None:
+        if not self.work.resumable:
             return
-        started, old = time.monotonic(), self._path()
+        start, previous = time.monotonic(), self._get_path()
         self._number = 1 - self._number
-        path = self._path()
+        path = self._get_path()
         write(path)
         sync_file(path)
-        self.work.put(self.name, self.made_from, {path.name: FileEntry(path.stat().st_size, file_checksum(path))})
-        remove(old)
-        self._kept = time.monotonic()
-        self._took = self._kept - started
+        entry = FileEntry(path.stat().st_size, file_checksum(path))
+        self.work.save_complete_step(self.name, self.inputs, {path.name: entry})
+        remove(previous)
+        self._saved_at = time.monotonic()
+        self._save_seconds = self._saved_at - start
 
-    def _path(self) -> Path:
+    def _get_path(self) -> Path:
         return self.work.folder / f"{self.name}.{self._number}"
 
 
-class KeptRounds(Rounds):
-    """How far k-means is."""
+class SavedKMeansCheckpoint(KMeansCheckpoint):
+    """Checkpoint of k-means in the work folder of a build."""
 
-    def __init__(self, work: Work, made_from: Any) -> None:
-        # Not "means": those of blocks are a step of the same work, whose mark would take the place of this one's.
-        self._slots = Slots(work, "kmeans", made_from)
+    def __init__(self, work: WorkFolder, inputs: Any) -> None:
+        # Not "means": the step of block centroids has this name in the same folder and would overwrite the mark.
+        self._file = DoubleBufferedFile(work, "kmeans", inputs)
 
-    def last(self) -> Moving | None:
+    def load(self) -> KMeansState | None:
         from safetensors.numpy import load_file
 
-        path = self._slots.last()
+        path = self._file.find()
         if path is None:
             return None
-        found = load_file(path)
-        rounds, rows = found.pop("position").tolist()
-        return Moving(rounds, rows, **found)
+        arrays = load_file(path)
+        rounds, rows = arrays.pop("position").tolist()
+        return KMeansState(rounds, rows, **arrays)
 
-    def keep(self, state: Moving, *, now: bool = False) -> None:
+    def save(self, state: KMeansState, *, force: bool = False) -> None:
         from safetensors.numpy import save
 
-        if now or self._slots.due:
+        if force or self._file.is_due:
             position = np.array([state.rounds, state.rows], dtype=np.int64)
             arrays: dict[str, Any] = {"centroids": state.centroids, "sums": state.sums, "sizes": state.sizes}
-            self._slots.keep(lambda path: path.write_bytes(save({**arrays, "position": position})))
+            self._file.save(lambda path: path.write_bytes(save({**arrays, "position": position})))

@@ -4,8 +4,8 @@ import math
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from bidr.index.builder.coarse_clustering import MANY_LISTS, ORDERED_DOCUMENTS, ROUNDS, sample_size
-from bidr.index.builder.reorder import GROUP, PIECE, TOGETHER
+from bidr.index.builder.coarse_clustering import MAX_BRUTE_FORCE_LISTS, MIN_ORDERED_DOCUMENTS, ROUNDS, get_sample_size
+from bidr.index.builder.reorder import GROUP, MAX_BATCH_ROWS, PIECE
 from bidr.index.cost_model.sizes import FLOAT, Shape
 from bidr.index.engines.block_centroids import has_block_centroids
 from bidr.index.engines.graph.build import POOL_FACTOR, ROWS_PER_RANGE
@@ -153,7 +153,7 @@ def build_times(
         parts["codebooks"] = Took(FIT_SHARED, 1 - FIT_SHARED) * (rates.fitting * min(1, count / FIT_ROWS))
         read = min(rates.reading, rates.coding)
         parts["coding"] = Took(count * (rates.coding - read), count * read)
-    if ordered := shape.engine != "scan" or count >= ORDERED_DOCUMENTS:
+    if ordered := shape.engine != "scan" or count >= MIN_ORDERED_DOCUMENTS:
         parts["clusters"] = _clusters(shape, rates, own)
         parts["order"] = _order(shape, rates, own)
     finding = rates.finding * _stretches(shape, rates, WRITE_ROWS)
@@ -194,8 +194,8 @@ def _clusters(shape: Shape, rates: Rates, own: _Source) -> Took:
     dimensions: .32 ms a document, and .43 ms for all of them).
     """
     lists = lists_of(shape)
-    sample = 0 if shape.learned else sample_size(shape.count, lists)
-    compared = Took(min(lists, MANY_LISTS) * rates.comparing, 0)
+    sample = 0 if shape.learned else get_sample_size(shape.count, lists)
+    compared = Took(min(lists, MAX_BRUTE_FORCE_LISTS) * rates.comparing, 0)
     again, once = own.each, Took(0, 0)
     if own.vectors:
         again, once = Took(0, rates.finding * FLOAT.itemsize * shape.dim / BROUGHT), Took(0, rates.sampling)
@@ -211,12 +211,12 @@ def lists_of(shape: Shape) -> int:
 def _order(shape: Shape, rates: Rates, own: _Source) -> Took:
     """Each list is divided by one core: of large ones few are in memory at a time."""
     size, dividing, finding = shape.count / lists_of(shape), Took(0, 0), 0.0
-    at_once = max(1, TOGETHER // max(1, round(size)))
+    at_once = max(1, MAX_BATCH_ROWS // max(1, round(size)))
     if shape.engine == "hnsw":
         dividing = own.each + Took(rates.halving * halvings(size, GROUP), rates.grouping, at_once)
     if has_block_centroids(shape.engine, shape.count):
         dividing = own.each + Took(rates.parting * halvings(size, BLOCK), rates.blocking, at_once)
-        finding = rates.finding * _stretches(shape, rates, TOGETHER) if own.vectors else 0.0
+        finding = rates.finding * _stretches(shape, rates, MAX_BATCH_ROWS) if own.vectors else 0.0
     return (dividing + Took(0, rates.ordering)) * shape.count + Took(0, finding)
 
 

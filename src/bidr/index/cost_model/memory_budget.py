@@ -12,9 +12,15 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bidr.errors import ConfigError
-from bidr.index.builder.cluster_input import AT_ONCE
-from bidr.index.builder.coarse_clustering import GRAPH_LINKS, MANY_LISTS, ORDERED_DOCUMENTS, SORTED_AT_ONCE, sample_size
-from bidr.index.builder.reorder import PIECE, TOGETHER
+from bidr.index.builder.cluster_input import BLOCK_ROWS
+from bidr.index.builder.coarse_clustering import (
+    GRAPH_LINKS,
+    MAX_BRUTE_FORCE_LISTS,
+    MIN_ORDERED_DOCUMENTS,
+    SORT_BLOCK_ROWS,
+    get_sample_size,
+)
+from bidr.index.builder.reorder import MAX_BATCH_ROWS, PIECE
 from bidr.index.cost_model.sizes import FLOAT, Shape
 from bidr.index.engines.block_centroids import TRAINING_BLOCKS, has_block_centroids
 from bidr.index.engines.engine_files import list_ram_files
@@ -72,15 +78,15 @@ def build_peaks(
     parts = {"codes": CODING * ENCODE_ROWS * row, "vectors": WRITING * WRITE_ROWS * row}
     if fits:
         parts["codebooks"] = min(FIT_ROWS, shape.count) * (FITTING * row + FIT_CODES * books) + FIT_HELD
-    if shape.engine != "scan" or shape.count >= ORDERED_DOCUMENTS:
+    if shape.engine != "scan" or shape.count >= MIN_ORDERED_DOCUMENTS:
         lists = shape.lists if shape.engine != "scan" else max(1, shape.lists // 4)
-        sample, links = sample_size(shape.count, lists), 12 * GRAPH_LINKS if lists > MANY_LISTS else 0
+        sample, links = get_sample_size(shape.count, lists), 12 * GRAPH_LINKS if lists > MAX_BRUTE_FORCE_LISTS else 0
         if shape.learned:  # nothing is sampled, but there are two points a list, and their files
             sample, links = 0, links + 3 * row
-        parts["clusters"] = sample * (2 * books + 24) + lists * (3 * row + links) + DECODING * AT_ONCE * row
-        parts["order"] = 64 * SORTED_AT_ONCE + 24 * lists
+        parts["clusters"] = sample * (2 * books + 24) + lists * (3 * row + links) + DECODING * BLOCK_ROWS * row
+        parts["order"] = 64 * SORT_BLOCK_ROWS + 24 * lists
     if has_block_centroids(shape.engine, shape.count):
-        parts["order"] += ARRANGING * min(TOGETHER, shape.count) * row
+        parts["order"] += ARRANGING * min(MAX_BATCH_ROWS, shape.count) * row
         parts["means"] = TRAINING_BLOCKS * MEANS * row + DECODING * WRITE_ROWS * row
     if named:
         held = NAMES_HELD + WORDS_HELD * worded + ATTRIBUTES_HELD * described

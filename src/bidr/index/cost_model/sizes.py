@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bidr.index.builder.build import VECTORS_FILE
-from bidr.index.builder.coarse_clustering import ORDERED_DOCUMENTS, lists_for
+from bidr.index.builder.coarse_clustering import MIN_ORDERED_DOCUMENTS, choose_list_count
 from bidr.index.documents.document_store import DOCUMENTS, IDS
 from bidr.index.documents.id_index import HASH, HASHES, ROW, ROWS
 from bidr.index.documents.string_file import OFFSET
@@ -74,7 +74,7 @@ class Shape:
 
     @property
     def lists(self) -> int:
-        return self.learned or lists_for(self.count)
+        return self.learned or choose_list_count(self.count)
 
     @property
     def row_bytes(self) -> int:
@@ -143,7 +143,7 @@ def disk(shape: Shape, id_bytes: float | None = None, text_bytes: float | None =
         CODEBOOKS_FILE: SAFETENSORS_HEADER + FLOAT.itemsize * shape.dim * (shape.dim + (1 << shape.bits)),
         "manifest.json": MANIFEST,
     }
-    if shape.engine != "scan" or count >= ORDERED_DOCUMENTS:
+    if shape.engine != "scan" or count >= MIN_ORDERED_DOCUMENTS:
         files[ORDER_FILE] = _npy(get_order_dtype(count), count)
     if shape.engine == "lists":
         files[OFFSETS_FILE] = _npy(OFFSET, shape.lists + 1)

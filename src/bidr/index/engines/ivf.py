@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bidr.index.builder.coarse_clustering import one_thread
+from bidr.index.builder.coarse_clustering import use_one_thread
 from bidr.index.engines.block_centroids import BlockBudget, BlockCentroids
 from bidr.index.engines.code_store import FEW_ALLOWED_SHARE, CodeEngine, CodeStore
 from bidr.index.engines.pshufb import BLOCK
@@ -249,7 +249,7 @@ class CentroidGraph:
         kind = faiss.ScalarQuantizer.QT_8bit
         self._index = faiss.IndexHNSWSQ(self._dim, kind, 16, faiss.METRIC_INNER_PRODUCT)
         self._index.train(centroids)
-        with one_thread():
+        with use_one_thread():
             self._index.add(centroids)
 
     @property

@@ -108,7 +108,7 @@ class LexicalIndexWriter:
         if not self._spill.count:  # arrays on disk are never empty: a word that nobody can ask for
             self._spill.add(np.array([(0, 0, 1)], dtype=RECORD))
         hashes, sizes = list[npt.NDArray[Any]](), list[npt.NDArray[Any]]()
-        with self._spill, step.file(PLACES) as places, step.file(COUNTS) as counts:
+        with self._spill, step.open_file(PLACES) as places, step.open_file(COUNTS) as counts:
             write_npy_header(places, np.dtype("<u4"), (self._spill.count,))
             write_npy_header(counts, np.dtype("u1"), (self._spill.count,))
             for records in self._spill.iter_buckets():
@@ -122,7 +122,7 @@ class LexicalIndexWriter:
         write_array(step, HASHES, np.dtype("<u8"), (sum(map(len, hashes)),), hashes)
         write_array(step, OFFSETS, np.dtype("<u8"), ends.shape, [ends])
         write_array(step, LENGTHS, np.dtype("<u4"), lengths.shape, [lengths if order is None else lengths[order]])
-        with step.file(ABOUT) as out:
+        with step.open_file(ABOUT) as out:
             out.write(json.dumps({"words": int(lengths.sum(dtype=np.int64)), "titles": self.titles}).encode() + b"\n")
 
 

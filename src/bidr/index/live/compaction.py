@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from bidr.errors import BidrError, ConfigError
-from bidr.index.builder.journal import Work, working
+from bidr.index.builder.journal import WorkFolder, open_work_folder
 from bidr.index.cost_model.memory_budget import COMPACTING, build_peaks, check_budget, watched
 from bidr.index.cost_model.sizes import Shape, engine_ram
 from bidr.index.engines.factory import choose_engine
@@ -66,7 +66,7 @@ def why_not_merged(view: LiveView, budget: int | None) -> str | None:
 
 
 @contextmanager
-def compacting(view: LiveView, ram_budget: int | str | None = None) -> Iterator[Work | None]:
+def compacting(view: LiveView, ram_budget: int | str | None = None) -> Iterator[WorkFolder | None]:
     """The work of a compaction: within the budget, or refused before anything is done.
 
     Killed, or stopped by hand, it leaves what it has done, for the next one to go on with; of few documents it keeps
@@ -78,7 +78,7 @@ def compacting(view: LiveView, ram_budget: int | str | None = None) -> Iterator[
     with watched(budget):
         try:
             if large:
-                with working(folder, COMPACT) as work:
+                with open_work_folder(folder, COMPACT) as work:
                     yield work
             else:
                 yield None

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from bidr.data.types import Document
 from bidr.errors import REBUILD, IndexFolderError
 from bidr.index.builder.build import build_index
-from bidr.index.builder.journal import Work
+from bidr.index.builder.journal import WorkFolder
 from bidr.index.code_packing import unpack
 from bidr.index.engines.engine_files import CODES_FILE, open_array
 from bidr.index.live.segment import Part
@@ -97,7 +97,9 @@ def _bits(part: Part) -> str:
     return "" if part.deleted is None else checksum(part.deleted.tobytes())
 
 
-def segment_of_parts(view: LiveView, parts: list[Part], begin: Begin, like: Part, work: Work | None = None) -> Segment:
+def segment_of_parts(
+    view: LiveView, parts: list[Part], begin: Begin, like: Part, work: WorkFolder | None = None
+) -> Segment:
     """One segment of what is alive in several, with the engine (chosen anew, if it was) and the lists of another.
 
     work: where its steps are kept, so that one that was killed goes on.
@@ -123,7 +125,7 @@ def segment_of_parts(view: LiveView, parts: list[Part], begin: Begin, like: Part
         **_as_before(view),
         begin=begin,
         work=work,
-        named=[stamp, texts],
+        documents_stamp=[stamp, texts],
     )
     return written(path, sum(map(len, kept)))
 
@@ -167,7 +169,7 @@ def _as_before(view: LiveView) -> dict[str, Any]:
     first = view.parts[0].open.reader
     words = first.words.titles if first.words else None
     manifest = first.manifest
-    cut = {} if manifest.dims is None else {"whole": manifest.dim, "code_error": manifest.code_error}
+    cut = {} if manifest.dims is None else {"full_dim": manifest.dim, "code_error": manifest.code_error}
     return {"stored": first.vectors.kind, "unit": manifest.unit, "lexical": words, **cut}
 
 

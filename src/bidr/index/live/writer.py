@@ -13,7 +13,7 @@ import numpy as np
 from bidr.data.types import Document, validate_ids
 from bidr.data.vector_source import as_array
 from bidr.errors import BidrError, DataError, ForkError
-from bidr.index.builder.journal import Work
+from bidr.index.builder.journal import WorkFolder
 from bidr.index.cost_model.memory_budget import parse_bytes
 from bidr.index.documents.id_index import IdIndex
 from bidr.index.live.compaction import compacting, why_not_merged
@@ -275,7 +275,7 @@ class LiveWriter:
             raise
         self._view = changed
 
-    def _merge(self, first: int, work: Work | None = None) -> None:
+    def _merge(self, first: int, work: WorkFolder | None = None) -> None:
         parts = [part for part in self._view.parts[first:] if part.alive]
         if parts:
             kept = [(part.open.segment, part.deleted) for part in self._view.parts[:first]]

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from bidr.data.types import Document
 from bidr.errors import ConfigError, IndexFolderError
 from bidr.index.builder.build import build_index
-from bidr.index.builder.cluster_input import ALIKE, LOOKED_AT
+from bidr.index.builder.cluster_input import MIN_AGREEMENT, SAMPLE_ROWS
 from bidr.index.documents.id_index import hash_string
 from bidr.index.engines.engine_files import CODEBOOKS_FILE, CODES_FILE, LEARNED_FILE
 from bidr.index.live.live_index import LiveIndex
@@ -352,7 +352,7 @@ class _Repair:
         stamp = self._stamp()
         cut: dict[str, Any] = {}
         if manifest.dims is not None:
-            cut = {"whole": manifest.dim, "code_error": manifest.code_error}
+            cut = {"full_dim": manifest.dim, "code_error": manifest.code_error}
         build_index(
             self.aside,
             codebooks=codebooks,
@@ -577,13 +577,13 @@ def _are_codes_of(segment: SalvagedSegment, places: Places, codebooks: Codebooks
     """Whether codebooks give vectors the codes that are there, as far as these are still to be seen."""
     if segment.manifest.dims is not None or codebooks.dim != segment.manifest.dim:
         return False
-    sample = places[np.unique(np.linspace(0, len(places) - 1, LOOKED_AT).astype(np.int64))] if len(places) else places
+    sample = places[np.unique(np.linspace(0, len(places) - 1, SAMPLE_ROWS).astype(np.int64))] if len(places) else places
     stored = segment.stored_codes(sample)
     nonzero = stored.any(axis=1)
     if nonzero.sum() <= len(sample) // 2:  # most of them are gone: nothing speaks against it
         return True
     alike = (codebooks.encode(segment.vectors(sample)) == stored).mean(axis=1)
-    return float(np.median(alike[nonzero])) >= ALIKE
+    return float(np.median(alike[nonzero])) >= MIN_AGREEMENT
 
 
 def _within(rows: Sequence[int], mask: Mask) -> npt.NDArray[np.int64]:

@@ -12,7 +12,7 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
-from bidr.index.builder.cluster_input import in_query_space
+from bidr.index.builder.cluster_input import decode_to_query_space
 from bidr.index.builder.reorder import GROUP, PIECE
 from bidr.index.engines.graph.adjacency import compute_max_links, count_link_bits, write_links
 from bidr.quantization.codebooks import Codebooks
@@ -55,7 +55,9 @@ def make_decoder(codebooks: Codebooks, codes: Codes) -> Decode:
     They are tens of megabytes at a time: new memory for them would cost as much as filling it.
     """
     if len(codebooks.rotation) > codebooks.dim:
-        return lambda positions: np.ascontiguousarray(in_query_space(codebooks, codes[positions]), dtype=np.float32)
+        return lambda positions: np.ascontiguousarray(
+            decode_to_query_space(codebooks, codes[positions]), dtype=np.float32
+        )
     codewords, buffer = (
         np.ascontiguousarray(codebooks.centroids, dtype=np.float32),
         [np.empty((0, 0), dtype=np.float32)],
