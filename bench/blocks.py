@@ -33,8 +33,8 @@ from bidr.index.engines.ivf import IvfEngine
 from bidr.index.engines.pshufb import BLOCK
 from bidr.index.reader import IndexReader
 from bidr.quantization.codebooks import Codebooks
-from bidr.quantization.exact_search import top_k
-from bidr.quantization.pq_training import fit
+from bidr.quantization.exact_search import search_vectors
+from bidr.quantization.pq_training import fit_pq
 from bidr.search.searcher import Searcher
 from bidr.search.types import QueryVectors
 
@@ -85,10 +85,10 @@ def main(
     faiss.omp_set_num_threads(1)
     documents, questions = np.load(vectors, mmap_mode="r"), unit(np.load(queries)[:asked])
     some = np.sort(np.random.default_rng(0).choice(len(documents), 40_000))
-    codebooks = fit(unit(documents[some]), 2 * bytes_per_doc, 16)
+    codebooks = fit_pq(unit(documents[some]), 2 * bytes_per_doc, 16)
     for count in counts:
         corpus = unit(documents[np.sort(np.random.default_rng(count).permutation(len(documents))[:count])])
-        exact = top_k(questions, corpus, ANSWERS).rows
+        exact = search_vectors(questions, corpus, ANSWERS).rows
         print(f"\n{count:,} documents, {bytes_per_doc} bytes, {len(questions)} questions\n")
         with ExitStack() as stack:
             kept = folder / f"{count}-{bytes_per_doc}" if folder else Path(stack.enter_context(TemporaryDirectory()))

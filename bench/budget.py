@@ -149,7 +149,7 @@ def recall(index: Path, vectors: Path, queries: np.ndarray, k: int = 100) -> tup
     """Of the exact top k, the share in the answers; and of the codes' own top k, the share that the engine finds."""
     from bidr.data.vector_source import open_vectors
     from bidr.index.reader import IndexReader
-    from bidr.quantization.exact_search import top_k_codes
+    from bidr.quantization.exact_search import search_codes
     from bidr.search.searcher import Searcher
     from bidr.search.types import QueryVectors
 
@@ -164,7 +164,7 @@ def recall(index: Path, vectors: Path, queries: np.ndarray, k: int = 100) -> tup
     with IndexReader.open(index) as reader:
         found = Searcher(reader).search_vectors(QueryVectors(queries, queries), k, 1_000).rows
         near = reader.candidates.search(queries, k)[1]
-        scanned = top_k_codes(queries, reader.codebooks, reader.candidates.unpack_codes(), k).rows
+        scanned = search_codes(queries, reader.codebooks, reader.candidates.unpack_codes(), k).rows
     shares = [
         np.mean([len(np.intersect1d(a, b)) / k for a, b in zip(*pair, strict=True)])
         for pair in ((best[1], found), (scanned, near))

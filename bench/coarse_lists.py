@@ -19,7 +19,7 @@ from bidr.index.engines.ivf import IvfEngine
 from bidr.models.saved_model import Model
 from bidr.pipeline.build import build
 from bidr.pipeline.open import OpenIndex, open_index
-from bidr.quantization.learned_ivf import LearnedLists
+from bidr.quantization.learned_ivf import LearnedIvf
 from bidr.search.evaluation import compare_paired
 from bidr.utils.progress import say
 
@@ -35,7 +35,7 @@ def main(data: Path, model: Path, work: Path, split: str = "test", candidates: i
     texts = [query.text for query in dataset.split(split).queries]
     queries = opened.encode_queries(texts)[0]
     base: dict[float, dict[str, float]] = {}
-    for name, lists in (("k-means", None), ("means", LearnedLists(learned.means, learned.means)), ("learned", learned)):
+    for name, lists in (("k-means", None), ("means", LearnedIvf(learned.means, learned.means)), ("learned", learned)):
         opened.lists = lists
         build(dataset, opened, work / name, engine="lists")
         for share in SHARES:

@@ -15,7 +15,7 @@ import tyro
 import bidr
 from bidr.models.corpus_encoding import encode_rows
 from bidr.models.encoder import Encoder
-from bidr.quantization.exact_search import top_k, top_k_codes
+from bidr.quantization.exact_search import search_codes, search_vectors
 from bidr.training import stages
 from bidr.training.config import TrainConfig
 from bidr.training.mining import CodedEncoder, encode_corpus_codes
@@ -58,7 +58,7 @@ class Table:
         self.run, self.pairs, self.depth = run, run.data.dev.pairs, run.config.candidates
         self.queries = encode_rows(ranker, run.data.dev.tokens)
         self.vectors = encode_rows(ranker, run.data.documents, dtype=np.float16)
-        found = top_k(self.queries, self.vectors, self.depth, device=run.device).rows
+        found = search_vectors(self.queries, self.vectors, self.depth, device=run.device).rows
         self.ceiling = self.figures(found, found[:, :100])
         self.floor: dict[str, float] | None = None
         print("| codes | candidates | R@10 | R@100 | gap closed: candidates | R@100 |\n|---|---|---|---|---|---|")
@@ -67,7 +67,7 @@ class Table:
     def codes(self, name: str, side: CodedEncoder, under: TrainingRun) -> None:
         """Measure candidates by these codes, ranked by the vectors."""
         asked = encode_rows(side.encoder, self.run.data.dev.tokens)
-        found = top_k_codes(
+        found = search_codes(
             asked, side.codebooks, encode_corpus_codes(under, side), self.depth, device=under.device
         ).rows
         ranked = np.stack([self.ranked(query, rows) for query, rows in zip(self.queries, found, strict=True)])

@@ -17,7 +17,7 @@ from finalists import RANKED, questions, ranked, recall
 
 import bidr
 from bidr.models.corpus_encoding import encode_rows
-from bidr.quantization.exact_search import top_k_codes
+from bidr.quantization.exact_search import search_codes
 from bidr.search.evaluation import compare_paired
 from bidr.training import stages
 from bidr.training.config import TrainConfig
@@ -39,7 +39,7 @@ def main(
     tokens, wanted = questions(run, split)
     side = stages.train_sparse(run)
     codes = encode_corpus_codes(run, side)
-    found = top_k_codes(
+    found = search_codes(
         encode_rows(side.encoder, tokens), side.codebooks, codes, config.candidates, device=run.device
     ).rows
 

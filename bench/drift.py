@@ -23,8 +23,8 @@ from bidr.index.live.live_index import LiveIndex
 from bidr.index.live.types import Coded
 from bidr.index.live.view import LiveView
 from bidr.index.live.writer import LiveWriter
-from bidr.quantization.pq_training import fit
-from bidr.quantization.reconstruction_error import code_errors
+from bidr.quantization.metrics import compute_reconstruction_errors
+from bidr.quantization.pq_training import fit_pq
 from bidr.search.searcher import Searcher
 from bidr.search.types import QueryVectors
 
@@ -43,12 +43,12 @@ def main() -> None:
     every, others = (drawn(path, 2 * count) for path in (given.documents, given.others))
     fifth = min(count // 5, len(others), len(every) - count)
     vectors = np.array(every[:count], dtype=np.float32)
-    books = fit(vectors, 16, 256, seed=0)
+    books = fit_pq(vectors, 16, 256, seed=0)
     names = [f"d{row}" for row in range(count)]
 
     def coder(documents: list[Document], rows: np.ndarray) -> Coded:
         codes = books.encode(rows)
-        return Coded(codes, rows, code_errors(books, rows, codes))
+        return Coded(codes, rows, compute_reconstruction_errors(books, rows, codes))
 
     def build(folder: Path, rows: np.ndarray) -> None:
         build_index(folder, codebooks=books, codes=books.encode(rows), vectors=rows, ids=names, engine=given.engine)

@@ -23,8 +23,8 @@ from unit import unit
 
 from bidr.index.builder.in_memory import make_graph, make_lists, make_scan
 from bidr.index.types import Candidates
-from bidr.quantization.exact_search import top_k
-from bidr.quantization.pq_training import fit
+from bidr.quantization.exact_search import search_vectors
+from bidr.quantization.pq_training import fit_pq
 
 PROBES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.4)
 WIDTHS = (200, 500, 1_000, 2_000)
@@ -44,12 +44,12 @@ def main(
     faiss.omp_set_num_threads(1)
     documents, questions = np.load(vectors, mmap_mode="r"), unit(np.load(queries)[:asked])
     random = np.random.default_rng(0)
-    codebooks = fit(unit(documents[np.sort(random.choice(len(documents), 40_000))]), books, codewords)
+    codebooks = fit_pq(unit(documents[np.sort(random.choice(len(documents), 40_000))]), books, codewords)
     for count in counts:
         rows = np.sort(random.permutation(len(documents))[:count])
         corpus = unit(documents[rows])
         codes = codebooks.encode(corpus)
-        exact = top_k(questions, corpus, 100).rows
+        exact = search_vectors(questions, corpus, 100).rows
         del corpus
         scan = make_scan(codebooks, codes)
         scanned = {each: scan.search(questions, each)[1] for each in depth}

@@ -38,7 +38,7 @@ from bidr.index.live.live_index import LiveIndex
 from bidr.index.live.view import LiveView
 from bidr.index.reader import IndexReader
 from bidr.quantization.codebooks import Codebooks
-from bidr.quantization.pq_training import fit
+from bidr.quantization.pq_training import fit_pq
 from bidr.search.searcher import Searcher
 from bidr.search.types import QueryVectors
 
@@ -98,7 +98,7 @@ def main(
                 alone(reader.candidates, near, known, questions, each, k)
         return
     corpus = unit(np.load(vectors)[:documents])
-    codebooks = fit(corpus, books, codewords)
+    codebooks = fit_pq(corpus, books, codewords)
     given = Given(corpus, questions, codebooks, codebooks.encode(corpus), corpus @ questions.T, k)
     known = attributes(codebooks, given.codes)
     with tempfile.TemporaryDirectory() as folder:

@@ -20,7 +20,7 @@ import tyro
 
 import bidr
 from bidr.models.corpus_encoding import encode_rows
-from bidr.quantization.exact_search import top_k, top_k_codes
+from bidr.quantization.exact_search import search_codes, search_vectors
 from bidr.search.evaluation import compare_paired
 from bidr.tokenization.token_store import TokenArray, Tokens
 from bidr.training import stages
@@ -116,7 +116,7 @@ class Table:
         self.tokens, self.wanted = questions(run, split)
         self.queries = encode_rows(ranker, self.tokens)
         self.vectors = encode_rows(ranker, run.data.documents, dtype=np.float16)
-        found = top_k(self.queries, self.vectors, run.config.candidates, device=run.device).rows
+        found = search_vectors(self.queries, self.vectors, run.config.candidates, device=run.device).rows
         self.rows = {UNQUANTIZED: self.measured(found, found)}
         self.against: dict[str, str] = {}
         print(HEAD)
@@ -126,7 +126,7 @@ class Table:
         """Measure candidates by codes, ranked by the vectors."""
         side: CodedEncoder = made(under)
         asked, depth = encode_rows(side.encoder, self.tokens), self.run.config.candidates
-        found = top_k_codes(asked, side.codebooks, encode_corpus_codes(under, side), depth, device=under.device).rows
+        found = search_codes(asked, side.codebooks, encode_corpus_codes(under, side), depth, device=under.device).rows
         self.rows[label] = self.measured(found, ranked(found, self.queries, self.vectors, self.run.device))
         if opq is not None:
             self.against[label] = opq

@@ -22,8 +22,8 @@ from tyro.conf import Positional
 from bidr.data.row_ids import label_rows, read_ids, read_judgements
 from bidr.data.vector_source import VectorSource, open_vectors
 from bidr.index.builder.in_memory import make_scan
-from bidr.quantization.exact_search import top_k, top_k_codes
-from bidr.quantization.pq_training import fit
+from bidr.quantization.exact_search import search_codes, search_vectors
+from bidr.quantization.pq_training import fit_pq
 from bidr.training.codes_only.train import compute_found_share, train_codes_only
 from bidr.training.config import CodesOnlyConfig, TrainConfig
 
@@ -95,7 +95,7 @@ def main(
 def measured_by(documents: VectorSource, asked: VectorSource, test: dict[int, list[int]], learned: int) -> Asked:
     """The questions that are measured, with what exact search finds for them, which is shown."""
     started, rows = time.perf_counter(), np.array(list(test))
-    best = top_k(asked[rows], documents, max(DEPTHS)).rows
+    best = search_vectors(asked[rows], documents, max(DEPTHS)).rows
     widest = max(1, *map(len, test.values()))
     labelled = np.array([found + [-1] * (widest - len(found)) for found in test.values()])
     measured = Asked(asked[rows], best, labelled)
@@ -118,8 +118,8 @@ def fitted_candidates(row: Row, size: int, given: Given) -> tuple[int, np.ndarra
     """Bytes used, and the candidates of the measured questions."""
     depth, documents = max(DEPTHS), given.documents
     if row == "opq":
-        books = fit(documents[np.arange(len(documents))[:: max(1, len(documents) // 20_000)]], size)
-        return size, top_k_codes(given.asked, books, books.encode(documents[:]), depth).rows
+        books = fit_pq(documents[np.arange(len(documents))[:: max(1, len(documents) // 20_000)]], size)
+        return size, search_codes(given.asked, books, books.encode(documents[:]), depth).rows
     return faiss_candidates(row, size, documents, given.asked, depth)
 
 

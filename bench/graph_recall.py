@@ -19,7 +19,7 @@ from bidr.index.engines.graph.engine import GraphEngine
 from bidr.index.engines.topk import sort_keys
 from bidr.index.reader import IndexReader
 from bidr.quantization.additive_quantizer import fit_additive
-from bidr.quantization.pq_training import fit
+from bidr.quantization.pq_training import fit_pq
 
 
 def main(
@@ -51,9 +51,9 @@ def main(
     corpus = unit(np.load(vectors)[:documents])
     if additive:
         fitted = fit_additive(corpus, books)
-        codebooks, codes, questions = fitted.codebooks(), fitted.encode(corpus), fitted.adapt(questions)
+        codebooks, codes, questions = fitted.to_codebooks(), fitted.encode(corpus), fitted.adapt(questions)
     else:
-        codebooks = fit(corpus, books)
+        codebooks = fit_pq(corpus, books)
         codes = codebooks.encode(corpus)
     started = time.process_time()
     graph, order = make_graph(codebooks, codes)

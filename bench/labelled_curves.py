@@ -23,7 +23,7 @@ from bidr.bench.run import Limits, Row, answered, compare, prepare
 from bidr.bench.variants import Variant
 from bidr.data.row_ids import label_rows, read_ids, read_judgements
 from bidr.data.vector_source import Metric, VectorSource, open_vectors
-from bidr.models.codes_only_model import FrozenModel
+from bidr.models.codes_only_model import CodesOnlyModel
 from bidr.pipeline.train import train_vectors
 from bidr.training.config import TrainConfig
 
@@ -112,7 +112,7 @@ def learn(given: Given, config: TrainConfig, folder: Path) -> None:
         asked = np.asarray(given.questions.array[np.array(rows)])
         train_vectors(documents.array, asked, folder, config, metric=documents.metric, qrels=qrels)
     if not (folder / CODES).exists():
-        np.save(folder / CODES, FrozenModel(folder).additive.encode(documents))
+        np.save(folder / CODES, CodesOnlyModel(folder).additive.encode(documents))
 
 
 def measure(

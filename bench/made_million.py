@@ -17,8 +17,8 @@ import tyro
 from tyro.conf import Positional
 from unit import unit
 
-from bidr.quantization.exact_search import top_k, top_k_codes
-from bidr.quantization.pq_training import fit
+from bidr.quantization.exact_search import search_codes, search_vectors
+from bidr.quantization.pq_training import fit_pq
 
 NEAR = 64
 AT_ONCE = 50_000
@@ -45,13 +45,13 @@ def grown(documents: np.ndarray, count: int, amount: float, seed: int = 0, *, ow
 
 def check(documents: np.ndarray, queries: np.ndarray, amounts: tuple[float, ...]) -> None:
     """Documents beside as many made ones."""
-    codebooks = fit(documents, 48, 16)
+    codebooks = fit_pq(documents, 48, 16)
     for amount in (None, *amounts):
         own = documents if amount is None else grown(documents, len(documents), amount, own=False)
         sample = np.random.default_rng(2).integers(0, len(own), 500)
-        nearest = top_k(own[sample], own, 11).scores
-        exact = top_k(queries, own, 100)
-        found = top_k_codes(queries, codebooks, codebooks.encode(own), 1_000).rows
+        nearest = search_vectors(own[sample], own, 11).scores
+        exact = search_vectors(queries, own, 100)
+        found = search_codes(queries, codebooks, codebooks.encode(own), 1_000).rows
         shares = [
             np.mean([len(np.intersect1d(a, b[:depth])) / 100 for a, b in zip(exact.rows, found, strict=True)])
             for depth in (200, 1_000)

@@ -22,9 +22,9 @@ from finalists import RANKED, questions, ranked, recall
 
 import bidr
 from bidr.experiments.compare import choose_sampler
-from bidr.models.corpus_encoding import discard, encode_rows
+from bidr.models.corpus_encoding import discard_encoded, encode_rows
 from bidr.models.saved_model import Model
-from bidr.quantization.exact_search import top_k, top_k_codes
+from bidr.quantization.exact_search import search_codes, search_vectors
 from bidr.search.evaluation import compare_paired
 from bidr.training.config import TrainConfig
 from bidr.training.presets import RECIPES, with_recipe
@@ -86,10 +86,10 @@ def measured(run: TrainingRun, model: Model, split: str) -> Row:
     coded = encode_rows(model.sparse, documents, dtype=np.float16)
     path = run.folder / "measured.npy"
     codes = np.array(run.encode_corpus(model.sparse, path, "encode into codes", model.codebooks))
-    discard(path)
-    found = top_k_codes(by_codes, model.codebooks, codes, depth, device=run.device).rows
+    discard_encoded(path)
+    found = search_codes(by_codes, model.codebooks, codes, depth, device=run.device).rows
     few = min(max(1, len(documents) // 1000), depth)
-    unquantized = top_k(by_codes, coded, few, device=run.device).rows
+    unquantized = search_vectors(by_codes, coded, few, device=run.device).rows
     order = ranked(found, by_vectors, encode_rows(model.dense, documents, dtype=np.float16), run.device)
     parts = (found, found[:, :few], unquantized, order[:, :10], order[:, :RANKED])
     return Row(*(recall(part, wanted) for part in parts))

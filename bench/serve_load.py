@@ -23,7 +23,7 @@ from serving import Server, post, together
 
 from bidr.errors import IndexFolderError
 from bidr.pipeline.build import build_vectors
-from bidr.quantization.exact_search import top_k
+from bidr.quantization.exact_search import search_vectors
 from bidr.server.worker import get_pss
 
 N, K, ROUND = 1_000, 100, 100
@@ -53,7 +53,7 @@ def cpu(asked: argparse.Namespace, index: Path, documents: np.ndarray, queries: 
     """CPU of the server a request, and recall of what it answers."""
     some = queries[:1_000]
     names = asked.ids.read_text().split("\n") if asked.ids else list(map(str, range(len(documents))))
-    exact = [{names[row] for row in rows} for rows in top_k(some, documents, K).rows.tolist()]
+    exact = [{names[row] for row in rows} for rows in search_vectors(some, documents, K).rows.tolist()]
     for threads, kind in ((0, "binary"), (0, "json"), (1, "binary"), (1, "json")):
         with Server(index, f"--threads={threads}") as server:
             ask = Asking(server, kind)

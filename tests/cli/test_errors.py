@@ -173,13 +173,13 @@ def test_folders_of_something_else_stay_as_they_are(bidr: Run, made: Made, tmp_p
 
 def other_model(made: Made, folder: Path) -> tuple[Path, str]:
     """A model that differs in the most tokens of a query alone."""
-    from bidr.models.saved_model import TextSettings, weights_fingerprint
+    from bidr.models.saved_model import TextSettings, compute_fingerprint
     from bidr.utils.files import write_signed_json
 
     copy = shutil.copytree(made.model, folder, ignore=shutil.ignore_patterns("work"))
     about = json.loads((copy / "model.json").read_text())
     about["text"]["query_length"] += 1
-    about["fingerprint"] = weights_fingerprint(copy, TextSettings(**about["text"]))
+    about["fingerprint"] = compute_fingerprint(copy, TextSettings(**about["text"]))
     write_signed_json(copy / "model.json", about)
     return copy, about["fingerprint"]
 

@@ -6,13 +6,13 @@ import numpy as np
 from cli_data import Made, Run
 
 from bidr.models.saved_model import Model, ModelParts, save_model
-from bidr.quantization.learned_ivf import LearnedLists
+from bidr.quantization.learned_ivf import LearnedIvf
 
 
 def test_learned_lists_from_model_to_compacted_index(bidr: Run, made: Made, tmp_path: Path) -> None:
     before = Model(made.model)
     random = np.random.default_rng(0)
-    lists = LearnedLists(*random.standard_normal((2, 30, before.codebooks.dim)).astype(np.float32))
+    lists = LearnedIvf(*random.standard_normal((2, 30, before.codebooks.dim)).astype(np.float32))
     parts = ModelParts(
         **{name: made.model / name for name in ("sparse", "dense", "query")}, codebooks=before.codebooks, lists=lists
     )

@@ -19,9 +19,9 @@ from bidr.planning import tuning as settings
 from bidr.planning.calibration import Asked, Measured
 from bidr.planning.extrapolation import Growth
 from bidr.planning.plan import Corpus, machines_for, plan
-from bidr.quantization.exact_search import top_k
+from bidr.quantization.exact_search import search_vectors
 from bidr.quantization.opq import PlainCodes
-from bidr.quantization.pq_training import fit
+from bidr.quantization.pq_training import fit_pq
 
 GIB = 1 << 30
 DIM = 32
@@ -74,7 +74,7 @@ def test_what_is_planned_can_be_built(bidr: Run, tmp_path: Path) -> None:
         for bits, codewords in ((8, 256), (4, 16)):
             there = any(each["bits"] == bits for each in value["engines"])
             try:
-                PlainCodes(size, codewords).books(dim)
+                PlainCodes(size, codewords).count_books(dim)
             except ConfigError:
                 assert not there
             else:
@@ -261,7 +261,7 @@ def test_settings_are_carried_over_by_the_commands_that_are_shown(
     assert shown.code == 0, shown.err
     assert f"--candidates {best['candidates']} --ef {best['ef']}" in search
     vectors, questions = (unit(np.load(path)) for path in files)
-    exact = top_k(questions, vectors, 10).rows
+    exact = search_vectors(questions, vectors, 10).rows
     found = [[int(answer["id"]) for answer in each["answers"]] for each in json.loads(out.read_text())["results"]]
     recall = np.mean([np.isin(a, b).mean() for a, b in zip(exact, found, strict=True)])
     assert recall == pytest.approx(best["recall"], abs=0.02)
@@ -279,7 +279,7 @@ def unit(vectors: np.ndarray) -> np.ndarray:
 def test_how_many_lists_to_visit_follows_the_corpus() -> None:
     random = np.random.default_rng(0)
     vectors = random.standard_normal((2_000, 8)).astype(np.float32)
-    codebooks = fit(vectors, 2, iterations=2)
+    codebooks = fit_pq(vectors, 2, iterations=2)
     lists, _ = make_lists(codebooks, codebooks.encode(vectors))
     there = lists.list_count
     assert Growth(2_000, 2_000).ef(lists, 0.4) == round(0.4 * there)
@@ -292,7 +292,7 @@ def test_how_many_lists_to_visit_follows_the_corpus() -> None:
 def test_a_graph_on_a_sample_is_walked_where_the_corpus_would_be(monkeypatch: pytest.MonkeyPatch) -> None:
     random = np.random.default_rng(0)
     vectors = random.standard_normal((600, 8)).astype(np.float32)
-    codebooks = fit(vectors, 2, iterations=2)
+    codebooks = fit_pq(vectors, 2, iterations=2)
     graph, _ = make_graph(codebooks, codebooks.encode(vectors), 100)
     walks = list[int]()
     walk = graph.walk
@@ -308,13 +308,13 @@ def test_settings_of_an_index_hold_when_it_is_searched(bidr: Run, files: tuple[P
     from bidr.pipeline.open import open_index
 
     vectors, questions = (np.load(path) for path in files)
-    codebooks = fit(vectors, 8, iterations=3)
+    codebooks = fit_pq(vectors, 8, iterations=3)
     index, out = tmp_path / "index", tmp_path / "settings.json"
     build_index(index, codebooks=codebooks, codes=codebooks.encode(vectors), vectors=vectors, engine="scan")
     shown = bidr("plan", "--recall", ".9", "--index", index, "--query-vectors", files[1], "--k", 10, "--json", out)
     assert shown.code == 0, shown.err
     (only,) = json.loads(out.read_text())["settings"]
-    exact = top_k(questions, vectors, 10).rows
+    exact = search_vectors(questions, vectors, 10).rows
 
     def recall(candidates: int) -> float:
         with open_index(index) as searcher:

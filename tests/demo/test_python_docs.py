@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from bidr.data.dataset import check, load
-from bidr.demo.python_docs import collect, default_roots, normalise, write
-from bidr.demo.python_source import documented, split_summary
+from bidr.demo.python_docs import collect, list_default_roots, normalize_text, write_corpus
+from bidr.demo.python_source import parse_objects, split_summary
 from bidr.errors import ConfigError, DataError
 
 SOURCE = '''
@@ -53,7 +53,7 @@ class Shape:
 
 
 def test_objects_of_a_file() -> None:
-    found = {one.id: one for one in documented(SOURCE, "geo.flat")}
+    found = {one.id: one for one in parse_objects(SOURCE, "geo.flat")}
     assert list(found) == ["geo.flat.area", "geo.flat.Shape", "geo.flat.Shape.perimeter"]
     area = found["geo.flat.area"]
     assert area.summary == "Return the area of a rectangle"
@@ -68,7 +68,7 @@ def test_objects_of_a_file() -> None:
 
 @pytest.mark.parametrize("broken", ["def f(:\n", "print 'two'\n", "\x00", ""])
 def test_what_is_not_python_gives_nothing(broken: str) -> None:
-    assert documented(broken, "broken") == []
+    assert parse_objects(broken, "broken") == []
 
 
 @pytest.mark.parametrize(
@@ -145,13 +145,13 @@ def standard_library() -> Path:
 def test_of_this_machine(standard_library: Path, tmp_path: Path) -> None:
     made = collect(1_500, [standard_library])
     assert made == collect(1_500, [standard_library]), "deterministic"
-    asked = {query.id: normalise(query.text) for query in made.queries}
+    asked = {query.id: normalize_text(query.text) for query in made.queries}
     assert len(set(asked.values())) == len(asked), "no two questions are the same but for case or punctuation"
     splits = [set(qrels) for qrels in made.qrels_by_split.values()]
     assert sorted(made.qrels_by_split) == ["dev", "test", "train"]
     assert len(set.union(*splits)) == sum(map(len, splits)) == len(asked)
     assert len(made.qrels_by_split["test"]) == len(asked) // 10
-    texts = {document.id: normalise(f"{document.title} {document.text}") for document in made.documents}
+    texts = {document.id: normalize_text(f"{document.title} {document.text}") for document in made.documents}
     for qrels in made.qrels_by_split.values():
         for query, answers in qrels.items():
             assert 1 <= len(answers) <= 3
@@ -160,7 +160,7 @@ def test_of_this_machine(standard_library: Path, tmp_path: Path) -> None:
 
 
 def test_written_folder_is_a_sound_data_set(tmp_path: Path) -> None:
-    dataset = load(write(tmp_path / "docs", limit=300))
+    dataset = load(write_corpus(tmp_path / "docs", limit=300))
     assert len(check(dataset)) == 300
     assert dataset.splits() == ["dev", "test", "train"]
     first = (tmp_path / "docs" / "corpus.jsonl").read_text().partition("\n")[0]
@@ -168,5 +168,5 @@ def test_written_folder_is_a_sound_data_set(tmp_path: Path) -> None:
 
 
 def test_roots_are_the_interpreters_own(standard_library: Path) -> None:
-    assert default_roots()[0] == standard_library
-    assert all(root.is_dir() for root in default_roots())
+    assert list_default_roots()[0] == standard_library
+    assert all(root.is_dir() for root in list_default_roots())

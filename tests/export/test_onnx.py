@@ -12,7 +12,7 @@ from bidr.export.onnx import BagGraph, export_onnx
 from bidr.models.corpus_encoding import encode_texts
 from bidr.models.saved_model import Model, ModelParts, TextSettings, save_model
 from bidr.models.transformer import TransformerEncoder
-from bidr.quantization import Codebooks
+from bidr.quantization.codebooks import Codebooks
 
 pytest.importorskip("onnxruntime", reason="the extra 'onnx' is not installed")
 

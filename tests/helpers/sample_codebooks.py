@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from bidr.quantization import Codebooks
+from bidr.quantization.codebooks import Codebooks
 
 
 def correlated(count: int, dim: int, seed: int = 0) -> np.ndarray:

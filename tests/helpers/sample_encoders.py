@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from bidr.models.bag_of_tokens import BagEncoder
+from bidr.models.bag_of_tokens import BagOfTokensEncoder
 from bidr.tokenization.token_store import TokenStore
 from bidr.tokenization.tokenizer import tokenize
 from bidr.tokenization.wordpieces import train_wordpieces
@@ -23,10 +23,10 @@ TEXTS = [
 ]
 
 
-def bag(folder: Path, dim: int = 8, seed: int = 0) -> tuple[BagEncoder, TokenStore]:
+def bag(folder: Path, dim: int = 8, seed: int = 0) -> tuple[BagOfTokensEncoder, TokenStore]:
     tokenizer = train_wordpieces(TEXTS, 200)
     store = tokenize(TEXTS, tokenizer, folder, max_length=64, source="made")
-    return BagEncoder.create(tokenizer, store, dim, seed), store
+    return BagOfTokensEncoder.create(tokenizer, store, dim, seed), store
 
 
 def bert(folder: Path, *, max_length: int = 32, truncation: int | None = None, dim: int = 32) -> Path:

@@ -11,7 +11,7 @@ from bidr.index.live.live_index import LiveIndex
 from bidr.index.live.types import Coded
 from bidr.index.live.view import LiveView
 from bidr.index.live.writer import LiveWriter
-from bidr.quantization.reconstruction_error import code_errors
+from bidr.quantization.metrics import compute_reconstruction_errors
 
 DIM = 16
 BOOKS = random_codebooks(DIM, 4)
@@ -20,7 +20,7 @@ BOOKS = random_codebooks(DIM, 4)
 def coder(documents: Sequence[Document], vectors: np.ndarray | None) -> Coded:
     assert vectors is not None
     codes = BOOKS.encode(vectors)
-    return Coded(codes, vectors, code_errors(BOOKS, vectors, codes))
+    return Coded(codes, vectors, compute_reconstruction_errors(BOOKS, vectors, codes))
 
 
 def writer(folder: Path, **options: object) -> LiveWriter:

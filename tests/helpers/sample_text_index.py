@@ -7,10 +7,10 @@ import numpy as np
 from bidr.data.types import Document
 from bidr.index.builder.build import build_index
 from bidr.index.storage.manifest import ModelStamp
-from bidr.models.bag_of_tokens import BagEncoder
+from bidr.models.bag_of_tokens import BagOfTokensEncoder
 from bidr.models.corpus_encoding import encode_texts
 from bidr.models.saved_model import ModelParts, TextSettings, save_model
-from bidr.quantization.pq_training import fit
+from bidr.quantization.pq_training import fit_pq
 from bidr.tokenization.tokenizer import tokenize
 from bidr.tokenization.wordpieces import train_wordpieces
 
@@ -31,10 +31,10 @@ def words_index(folder: Path, count: int = 400, **options: object) -> Path:
     texts = [f"{document.title} {document.text}" for document in documents]
     tokenizer = train_wordpieces(texts, 300)
     store = tokenize(texts, tokenizer, folder / "tokens", max_length=64, source="made")
-    encoder = BagEncoder.create(tokenizer, store, 32, 0)
+    encoder = BagOfTokensEncoder.create(tokenizer, store, 32, 0)
     encoder.save(folder / "encoder")
     vectors = encode_texts(encoder, texts, prompt="", max_length=64)
-    books = fit(vectors, 4, 16, rotate=False, iterations=5)
+    books = fit_pq(vectors, 4, 16, rotate=False, iterations=5)
     parts = ModelParts(sparse=folder / "encoder", dense=folder / "encoder", query=None, codebooks=books)
     (folder / "model").mkdir()
     text = TextSettings(titles="prepend", query_length=64, document_length=64)

@@ -19,9 +19,9 @@ from torch import Tensor, multiprocessing
 from bidr.data.positives import Positives
 from bidr.errors import BidrError, StoppedError
 from bidr.models.auto import load_encoder
-from bidr.models.corpus_encoding import encode_rows, fingerprint
-from bidr.models.trainable_quantizer import Quantizer
-from bidr.quantization import Codebooks
+from bidr.models.corpus_encoding import encode_rows, hash_weights
+from bidr.models.trainable_quantizer import TrainableQuantizer
+from bidr.quantization.codebooks import Codebooks
 from bidr.tokenization.token_store import TokenArray
 from bidr.tokenization.tokenizer import tokenize, tokenize_texts
 from bidr.training.data import Questions
@@ -64,7 +64,7 @@ def objective(kind: str, run: TrainingRun) -> Objective:
     if kind == "matching":
         return DenseObjective(encoder, material.documents, material.train, 20.0)
     if kind == "quantized":
-        quantizer = Quantizer(books, 0.01)
+        quantizer = TrainableQuantizer(books, 0.01)
         return QuantizedObjective(
             encoder, quantizer, material.documents, material.train, 20.0, kind="joint", codebook_rate=1.0
         )
@@ -196,7 +196,7 @@ def runs(rank: int, folder: Path) -> None:
 
     def watched(self: StageTrainer, *given: Any) -> float:
         value = real(self, *given)
-        weights.append(fingerprint(self.objective))
+        weights.append(hash_weights(self.objective))
         if len(weights) in asked and STOPS.index(len(weights)) != rank:
             signal.raise_signal(signal.SIGTERM)
         return value

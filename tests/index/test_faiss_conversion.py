@@ -21,7 +21,7 @@ def test_faiss_gives_the_scores_of_the_codebooks_and_the_codes_back(tmp_path, wo
     faiss.write_index(export_faiss(codebooks, codes, engine=engine), str(tmp_path / "codes.faiss"))
     index = faiss.read_index(str(tmp_path / "codes.faiss"))
     scores, rows = index.search(vectors[:20], 10)
-    expected = np.take_along_axis(codebooks.scores(vectors[:20], codes), rows, axis=1)
+    expected = np.take_along_axis(codebooks.compute_scores(vectors[:20], codes), rows, axis=1)
     np.testing.assert_allclose(scores, expected, atol=1e-4)
     again, stored = import_faiss(index)
     np.testing.assert_array_equal(stored, codes)

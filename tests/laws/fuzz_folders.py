@@ -51,7 +51,7 @@ from bidr.index.storage import checks  # noqa: E402
 from bidr.index.storage.manifest import ModelStamp  # noqa: E402
 from bidr.pipeline.open import OpenIndex, open_index, open_writer  # noqa: E402
 from bidr.quantization.additive_quantizer import fit_additive  # noqa: E402
-from bidr.quantization.learned_ivf import LearnedLists  # noqa: E402
+from bidr.quantization.learned_ivf import LearnedIvf  # noqa: E402
 
 DIM, WORDS = 16, ("night", "watch", "pearl", "girl", "oyster", "number", "quick", "öäü")
 LIMIT = 768 << 20
@@ -96,7 +96,7 @@ def _build(folder: Path, count: int, words: int, **how: Any) -> None:
         del how["documents"]
     if how.pop("learned", False):
         points = codebooks.decode(codebooks.encode(vectors[:12])) @ codebooks.rotation
-        how["lists"] = LearnedLists(points, points + np.float32(0.01))
+        how["lists"] = LearnedIvf(points, points + np.float32(0.01))
     build_index(folder / "index", codebooks=codebooks, codes=codebooks.encode(vectors), vectors=vectors, **how)
 
 
@@ -116,10 +116,10 @@ def _frozen(folder: Path) -> None:
     (folder / "model").mkdir()
     made = fit_additive(vectors, 4, 16)
     with patch.object(frozen, "write_frozen_card"):  # which tells how it was trained
-        model = frozen.save_frozen(folder / "model", made, metric="cosine", candidates=20, training={})
+        model = frozen.save_codes_only_model(folder / "model", made, metric="cosine", candidates=20, training={})
     stamp, codes = ModelStamp(model.fingerprint, str(folder / "model")), made.encode(vectors)
     about = {"documents": documents(300), "model": stamp, "unit": True, "engine": "lists"}
-    build_index(folder / "index", codebooks=made.codebooks(), codes=codes, vectors=vectors, **about)
+    build_index(folder / "index", codebooks=made.to_codebooks(), codes=codes, vectors=vectors, **about)
     _add(folder)
 
 
@@ -129,7 +129,7 @@ def _summed(folder: Path) -> None:
     made = fit_additive(vectors, 4, 256)
     about = {"documents": documents(300), "engine": "scan"}
     codes = made.encode(vectors)
-    build_index(folder / "index", codebooks=made.with_adapter(), codes=codes, vectors=vectors, **about)
+    build_index(folder / "index", codebooks=made.to_adapted_codebooks(), codes=codes, vectors=vectors, **about)
 
 
 def _encoded(folder: Path) -> None:

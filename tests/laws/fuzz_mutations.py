@@ -532,7 +532,7 @@ def sign_model(folder: Path) -> str | None:
     """Make the fingerprint in model.json that of the files, and its checksum its own; which fingerprint it is."""
     from bidr.errors import BidrError
     from bidr.models.codes_only_model import _fingerprint
-    from bidr.models.saved_model import TextSettings, weights_fingerprint
+    from bidr.models.saved_model import TextSettings, compute_fingerprint
     from bidr.utils.files import render_signed_json
 
     path = folder / "model.json"
@@ -546,7 +546,7 @@ def sign_model(folder: Path) -> str | None:
         found = (
             _fingerprint(folder, about["metric"])
             if frozen
-            else weights_fingerprint(folder, TextSettings(**about["text"]))
+            else compute_fingerprint(folder, TextSettings(**about["text"]))
         )
         about["fingerprint"] = found
         path.write_bytes(render_signed_json(about))

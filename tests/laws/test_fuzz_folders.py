@@ -24,7 +24,7 @@ from bidr.index.reader import IndexReader
 from bidr.index.storage import checksums as checks
 from bidr.index.storage.manifest import CURRENT, MANIFEST, checksum, file_checksum, render_fields
 from bidr.index.vectors.npy_header import format_npy_header, read_npy_header
-from bidr.models.saved_model import read_about
+from bidr.models.saved_model import read_model_json
 from bidr.quantization.codebooks import Codebooks
 from bidr.search.searcher import QueryVectors, Searcher
 from bidr.utils.files import open_to_read
@@ -261,7 +261,7 @@ def test_json_nested_too_deep_is_refused(tmp_path, depth):
         IndexReader.open(tmp_path / "index")
     (tmp_path / "model.json").write_bytes(b'{"format": 1, "a": ' + deep + b"}")
     with pytest.raises(ModelError, match="cannot be read"):
-        read_about(tmp_path)
+        read_model_json(tmp_path)
     with pytest.raises(IndexFolderError):
         from_bytes(len(deep).to_bytes(4, "little") + deep, Path("log"))
 

@@ -23,7 +23,7 @@ from bidr.index.engines.graph import build as linking
 from bidr.index.reader import IndexReader
 from bidr.index.vectors import vector_writer as vector_writing
 from bidr.pipeline.build import build_vectors
-from bidr.quantization.learned_ivf import LearnedLists
+from bidr.quantization.learned_ivf import LearnedIvf
 from bidr.quantization.opq import PlainCodes
 from bidr.utils import files
 
@@ -85,7 +85,7 @@ def test_killed_at_any_write_it_ends_in_the_same_bytes(tmp_path, kill, vectors, 
         engine = "lists"
         monkeypatch.setattr("bidr.index.engines.block_centroids.MIN_BLOCKS", 16)
     if engine == "learned lists":
-        engine, options = "lists", {"lists": LearnedLists(vectors[:40], vectors[40:80])}
+        engine, options = "lists", {"lists": LearnedIvf(vectors[:40], vectors[40:80])}
     build(tmp_path / "alone", engine, vectors, **options)
     chance, times = random.Random(0), 0
     while not (tmp_path / "killed" / "CURRENT").exists():
@@ -156,11 +156,11 @@ def test_nothing_of_another_build_gets_in(tmp_path, kill, vectors, change, at):
     elif change == "one row":
         other[777] = -other[777]
     elif change in ("lists", "learned"):
-        options["lists"] = LearnedLists(vectors[:40], vectors[40:80])
+        options["lists"] = LearnedIvf(vectors[:40], vectors[40:80])
     else:
         options |= {"engine": {"engine": "hnsw"}, "stored": {"stored": "int8"}}[change]
     build(tmp_path / "fresh", vectors=other, **options)
-    before = {"lists": LearnedLists(vectors[:40], vectors[80:120])} if change == "learned" else {}
+    before = {"lists": LearnedIvf(vectors[:40], vectors[80:120])} if change == "learned" else {}
     stopped(tmp_path / "i", kill, at, "lists", vectors, **before)
     build(tmp_path / "i", vectors=other, **options)
     assert content(tmp_path / "i") == content(tmp_path / "fresh")
@@ -168,7 +168,7 @@ def test_nothing_of_another_build_gets_in(tmp_path, kill, vectors, change, at):
 
 def test_an_order_without_blocks_is_not_gone_on_with_where_there_are_some(tmp_path, kill, vectors, monkeypatch):
     """Learned lists are the same in a version that did not arrange documents within them."""
-    learned = LearnedLists(vectors[:40], vectors[40:80])
+    learned = LearnedIvf(vectors[:40], vectors[40:80])
     with monkeypatch.context() as patched:
         patched.setattr(building._IndexBuild, "write_vectors", lambda *given: kill.end())
         with pytest.raises(Killed):

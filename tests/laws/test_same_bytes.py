@@ -20,10 +20,10 @@ from bidr.index.engines.graph import build as linking
 from bidr.index.reader import IndexReader
 from bidr.pipeline.build import build_vectors
 from bidr.quantization import beam_search
-from bidr.quantization.additive_quantizer import Additive
-from bidr.quantization.kmeans import Nearest, add_rows
+from bidr.quantization.additive_quantizer import AdditiveQuantizer
+from bidr.quantization.kmeans import CentroidSearcher, add_rows
 from bidr.quantization.opq import PlainCodes
-from bidr.quantization.pq_training import fit
+from bidr.quantization.pq_training import fit_pq
 from bidr.utils import matmul
 
 COUNT, DIM = 1_500, 48
@@ -33,15 +33,15 @@ WIDE_BOOKS = random_codebooks(DIM, 4, 256)
 RANDOM = np.random.default_rng(7)
 
 
-def additive(words: int) -> Additive:
+def additive(words: int) -> AdditiveQuantizer:
     """Sums of codewords in two groups, with a map to fewer dimensions and another for queries."""
     maps = RANDOM.standard_normal((2, 32, DIM)).astype(np.float32)
     codewords = RANDOM.standard_normal((6, words, 16)).astype(np.float32)
-    return Additive(VECTORS.mean(axis=0), *maps, codewords, codewords)
+    return AdditiveQuantizer(VECTORS.mean(axis=0), *maps, codewords, codewords)
 
 
 ADDITIVE, SMALL_ADDITIVE = additive(256), additive(16)
-SUMMED = ADDITIVE.with_adapter()
+SUMMED = ADDITIVE.to_adapted_codebooks()
 CODES, SUMMED_CODES = BOOKS.encode(VECTORS), ADDITIVE.encode(VECTORS)
 MATRIX = RANDOM.standard_normal((70, DIM)).astype(np.float32)
 FORTRAN = np.asfortranarray(VECTORS)
@@ -53,7 +53,7 @@ BY_ROW: dict[str, Callable[[slice], Any]] = {
     "sums of 256 codewords": lambda part: ADDITIVE.encode(VECTORS[part]),
     "sums of 16 codewords": lambda part: SMALL_ADDITIVE.encode(VECTORS[part]),
     "adapted queries": lambda part: ADDITIVE.adapt(VECTORS[part]),
-    "nearest centroids": lambda part: Nearest(MATRIX[None]).search(VECTORS[part]),
+    "nearest centroids": lambda part: CentroidSearcher(MATRIX[None]).search(VECTORS[part]),
     "decoded": lambda part: DecodedCodes(BOOKS, CODES[part])[:],
     "decoded sums": lambda part: DecodedCodes(SUMMED, SUMMED_CODES[part])[:],
     "unit vectors": lambda part: VectorSource(3 * VECTORS, "v", "cosine")[part],
@@ -113,7 +113,7 @@ def test_products_are_those_of_numpy(rows, depth, columns):
 
 
 def test_sums_of_k_means_do_not_depend_on_blocks():
-    near = Nearest(BOOKS.centroids).search(VECTORS)
+    near = CentroidSearcher(BOOKS.centroids).search(VECTORS)
 
     def added(sizes: list[int]) -> bytes:
         sums, counts = np.zeros_like(BOOKS.centroids), np.zeros(BOOKS.centroids.shape[:2], dtype=np.int64)
@@ -129,7 +129,7 @@ def test_codebooks_are_the_same_whatever_the_threads(rotate, monkeypatch):
     def fitted(threads: int) -> bytes:
         monkeypatch.setattr(matmul, "available_cpus", lambda: threads)
         with threadpool_limits(threads):
-            return b"".join(array.tobytes() for array in fit(VECTORS, 6, 16, rotate=rotate, iterations=4)[:2])
+            return b"".join(array.tobytes() for array in fit_pq(VECTORS, 6, 16, rotate=rotate, iterations=4)[:2])
 
     monkeypatch.setattr(matmul, "TASK_ROWS", 190)
     assert fitted(1) == fitted(2) == fitted(5)

@@ -5,8 +5,8 @@ from sample_encoders import TEXTS, bag
 from torch import nn
 
 from bidr.models import corpus_encoding as encode
-from bidr.models.corpus_encoding import TokenArray, discard, encode_corpus, encode_rows, fingerprint
-from bidr.quantization import Codebooks
+from bidr.models.corpus_encoding import TokenArray, discard_encoded, encode_corpus, encode_rows, hash_weights
+from bidr.quantization.codebooks import Codebooks
 from bidr.tokenization.tokenizer import tokenize, tokenize_texts
 
 
@@ -16,7 +16,7 @@ class Killed(BaseException):
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch):
-    monkeypatch.setitem(encode.BLOCK_ROWS, "cpu", 4)
+    monkeypatch.setitem(encode.ROWS_PER_BLOCK, "cpu", 4)
 
 
 @pytest.fixture
@@ -133,25 +133,25 @@ def test_a_file_that_vanished_or_a_state_that_is_no_json_begins_again(made, tmp_
 
 def test_discard_leaves_nothing(made, tmp_path):
     encode_corpus(*made, tmp_path / "out" / "v.npy")
-    discard(tmp_path / "out" / "v.npy")
+    discard_encoded(tmp_path / "out" / "v.npy")
     assert list((tmp_path / "out").iterdir()) == []
 
 
 def test_every_weight_counts_in_the_fingerprint(made):
     encoder, _ = made
-    before = fingerprint(encoder)
-    assert before == fingerprint(encoder)
+    before = hash_weights(encoder)
+    assert before == hash_weights(encoder)
     for value in encoder.parameters():
         with torch.no_grad():
             value.view(-1)[-1] += 1e-3
-        assert fingerprint(encoder) != before
-        before = fingerprint(encoder)
+        assert hash_weights(encoder) != before
+        before = hash_weights(encoder)
 
 
 def test_single_numbers_count_in_the_fingerprint(made):
     """As the step counter of a batch normalisation or a learned scale."""
     encoder, _ = made
     encoder.scale = nn.Parameter(torch.tensor(1.0))
-    before = fingerprint(encoder)
+    before = hash_weights(encoder)
     encoder.scale.data += 1
-    assert fingerprint(encoder) != before
+    assert hash_weights(encoder) != before

@@ -8,7 +8,7 @@ from torch.nn import functional
 
 from bidr.errors import ModelError
 from bidr.models.auto import load_encoder
-from bidr.models.bag_of_tokens import BagEncoder, inverse_frequencies
+from bidr.models.bag_of_tokens import BagOfTokensEncoder, compute_idf
 from bidr.models.corpus_encoding import TokenArray, encode_rows, encode_texts
 from bidr.models.transformer import TransformerEncoder
 from bidr.tokenization.tokenizer import tokenize_texts
@@ -51,8 +51,8 @@ def test_a_bag_begins_as_tf_idf(tmp_path):
     rows = [set(store.get_batch([row]).ids.tolist()) for row in range(len(store))]
     frequency = np.array([sum(piece in row for row in rows) for piece in range(size)])
     expected = np.maximum(np.log((len(store) + 1) / (frequency + 0.5)), 0.01)
-    assert np.allclose(inverse_frequencies(store, size), expected)
-    assert np.allclose(inverse_frequencies(store, size, rows_at_once=2), expected), "blocks must not show"
+    assert np.allclose(compute_idf(store, size), expected)
+    assert np.allclose(compute_idf(store, size, rows_at_once=2), expected), "blocks must not show"
     assert np.allclose(encoder.weights.detach().numpy(), expected, atol=1e-5)
     assert np.allclose(encoder.directions.detach().norm(dim=1).numpy(), 1, atol=1e-5)
 
@@ -73,7 +73,7 @@ def test_a_saved_bag_gives_the_same_vectors_here_and_elsewhere(tmp_path):
         encoder.weights[5:9] *= -1
     encoder.save(tmp_path / "bag")
     found = load_encoder(tmp_path / "bag")
-    assert isinstance(found, BagEncoder)
+    assert isinstance(found, BagOfTokensEncoder)
     assert close(vectors(found), vectors(encoder))
     said = [text for text in TEXTS if text]
     assert close(as_others_see_it(tmp_path / "bag", said), vectors(encoder, said))
@@ -102,13 +102,13 @@ def test_a_damaged_bag_is_a_model_error(tmp_path):
 
 def test_a_plain_folder_is_read_as_sentence_transformers_reads_it(plain):
     encoder = TransformerEncoder.open(str(plain))
-    assert (encoder.dim, encoder.max_length, encoder.normalised) == (32, 32, False)
+    assert (encoder.dim, encoder.max_length, encoder.normalized) == (32, 32, False)
     assert close(vectors(encoder), as_others_see_it(plain))
 
 
 def test_a_folder_that_says_its_pooling_is_taken_at_its_word(sentence):
     encoder = load_encoder(sentence)
-    assert encoder.normalised
+    assert encoder.normalized
     assert (encoder.prompts.query, encoder.prompts.document) == ("query: ", "document: ")
     assert close(vectors(encoder), as_others_see_it(sentence))
     asked = vectors(encoder, prompt=encoder.prompts.query)
@@ -132,8 +132,8 @@ def test_rows_come_back_in_their_order_whatever_their_lengths(plain, monkeypatch
     encoder = TransformerEncoder.open(str(plain))
     source = TokenArray(tokenize_texts(TEXTS, encoder.tokenizer, 32))
     whole = encode_rows(encoder, source)
-    monkeypatch.setitem(encode.TOKENS_AT_ONCE, "cpu", 20)
-    monkeypatch.setattr(encode, "ROWS_AT_ONCE", 2)
+    monkeypatch.setitem(encode.TOKENS_PER_BATCH, "cpu", 20)
+    monkeypatch.setattr(encode, "ROWS_PER_BATCH", 2)
     rows = np.array([3, 0, 0, 5, 2])
     assert close(encode_rows(encoder, source, rows), whole[rows])
 
@@ -185,21 +185,21 @@ def test_overrides_survive_saving_and_are_seen_elsewhere(plain, tmp_path, option
     encoder = TransformerEncoder.open(str(plain), **options)
     before = vectors(encoder)
     assert before.shape[1] == encoder.dim == options.get("projection", 32)
-    assert encoder.normalised is options.get("normalise", False)
+    assert encoder.normalized is options.get("normalise", False)
     assert not close(before, vectors(TransformerEncoder.open(str(plain))))
     encoder.save(tmp_path / "saved")
     found = load_encoder(tmp_path / "saved")
-    assert (found.normalised, found.dim, found.max_length) == (encoder.normalised, encoder.dim, encoder.max_length)
+    assert (found.normalized, found.dim, found.max_length) == (encoder.normalized, encoder.dim, encoder.max_length)
     assert close(vectors(found), before)
     assert close(as_others_see_it(tmp_path / "saved"), before)
 
 
 def test_normalisation_can_be_taken_away(sentence, tmp_path):
     encoder = TransformerEncoder.open(str(sentence), normalise=False)
-    assert not encoder.normalised
+    assert not encoder.normalized
     assert not np.allclose(np.linalg.norm(vectors(encoder), axis=1), 1)
     encoder.save(tmp_path / "saved")
-    assert not load_encoder(tmp_path / "saved").normalised
+    assert not load_encoder(tmp_path / "saved").normalized
 
 
 def test_a_normalised_model_with_a_projection_stays_normalised(sentence):

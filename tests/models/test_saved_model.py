@@ -8,10 +8,10 @@ from sample_encoders import TEXTS, bag, bert, close
 
 from bidr.errors import ModelError
 from bidr.models.corpus_encoding import encode_texts
-from bidr.models.saved_model import Model, ModelParts, TextSettings, read_about, save_model
+from bidr.models.saved_model import Model, ModelParts, TextSettings, read_model_json, save_model
 from bidr.models.transformer import TransformerEncoder
-from bidr.quantization import Codebooks
-from bidr.quantization.learned_ivf import LearnedLists
+from bidr.quantization.codebooks import Codebooks
+from bidr.quantization.learned_ivf import LearnedIvf
 
 TEXT = TextSettings(titles="prepend", query_length=16, document_length=64)
 
@@ -110,7 +110,7 @@ def test_the_fingerprint_is_that_of_weights_codewords_and_text_settings(tmp_path
 def test_lists_that_were_learned_are_part_of_the_model(tmp_path, saved, parts):
     """And of its fingerprint; a model without them has none, also where there were some before."""
     random = np.random.default_rng(1)
-    lists = LearnedLists(*random.standard_normal((2, 5, 8)).astype(np.float32))
+    lists = LearnedIvf(*random.standard_normal((2, 5, 8)).astype(np.float32))
     without = Model(saved)
     assert without.lists is None
     model = save_model(saved, replace(parts, lists=lists), TEXT, candidates=50, training={})
@@ -171,17 +171,17 @@ def test_a_model_json_that_says_nothing_is_a_model_error(saved, content):
 def test_any_changed_byte_of_model_json_is_a_model_error(saved, flip):
     path = saved / "model.json"
     content = path.read_bytes()
-    assert read_about(saved)["candidates"] == 50
+    assert read_model_json(saved)["candidates"] == 50
     for offset in range(len(content)):
         changed = bytearray(content)
         changed[offset] ^= flip
         path.write_bytes(changed)
         with pytest.raises(ModelError, match=r"model\.json"):
-            read_about(saved)
+            read_model_json(saved)
     for size in range(0, len(content), 7):
         path.write_bytes(content[:size])
         with pytest.raises(ModelError, match=r"model\.json"):
-            read_about(saved)
+            read_model_json(saved)
 
 
 def test_a_model_json_without_a_checksum_opens(saved):

@@ -2,9 +2,9 @@ import numpy as np
 import pytest
 import torch
 
-from bidr.models.trainable_quantizer import Quantizer
-from bidr.quantization import Codebooks
-from bidr.quantization.pq_training import fit
+from bidr.models.trainable_quantizer import TrainableQuantizer
+from bidr.quantization.codebooks import Codebooks
+from bidr.quantization.pq_training import fit_pq
 
 
 @pytest.fixture(params=[16, 256], scope="module")
@@ -12,7 +12,7 @@ def made(request):
     """Unit vectors and OPQ codebooks of them."""
     vectors = np.random.default_rng(0).standard_normal((1_500, 24)) * np.arange(1, 25) ** -0.5
     vectors = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
-    return fit(vectors, 4, request.param, iterations=5), vectors
+    return fit_pq(vectors, 4, request.param, iterations=5), vectors
 
 
 def apart(codebooks: Codebooks, vectors: np.ndarray) -> np.ndarray:
@@ -27,36 +27,36 @@ def test_the_trained_quantizer_says_what_the_codes_say(made):
     codebooks, vectors = made
     kept = vectors[apart(codebooks, vectors)]
     assert len(kept) > 0.95 * len(vectors)
-    said = Quantizer(codebooks)(torch.from_numpy(kept)).detach().numpy()
+    said = TrainableQuantizer(codebooks)(torch.from_numpy(kept)).detach().numpy()
     assert np.allclose(said, codebooks.decode(codebooks.encode(kept)), atol=1e-6)
 
 
 def test_scores_in_training_are_scores_of_the_index(made):
     codebooks, vectors = made
     vectors = vectors[apart(codebooks, vectors)]
-    quantizer = Quantizer(codebooks)
+    quantizer = TrainableQuantizer(codebooks)
     queries, documents = torch.from_numpy(vectors[:5]), torch.from_numpy(vectors[5:50])
     scores = (quantizer.rotate(queries) @ quantizer(documents).T).detach().numpy()
-    assert np.allclose(scores, codebooks.scores(vectors[:5], codebooks.encode(vectors[5:50])), atol=1e-5)
+    assert np.allclose(scores, codebooks.compute_scores(vectors[:5], codebooks.encode(vectors[5:50])), atol=1e-5)
 
 
 def test_the_codebooks_come_back_as_they_are(made):
     codebooks, _ = made
-    quantizer = Quantizer(codebooks)
-    for found, given in zip(quantizer.codebooks(), codebooks, strict=True):
+    quantizer = TrainableQuantizer(codebooks)
+    for found, given in zip(quantizer.to_codebooks(), codebooks, strict=True):
         assert np.array_equal(found, given)
-    held = quantizer.codebooks()
+    held = quantizer.to_codebooks()
     with torch.no_grad():
         quantizer.centroids += 1
     assert np.array_equal(held.centroids, codebooks.centroids), "a copy must not follow the training"
-    assert np.array_equal(quantizer.codebooks().centroids, codebooks.centroids + 1)
+    assert np.array_equal(quantizer.to_codebooks().centroids, codebooks.centroids + 1)
 
 
 def test_the_chosen_codewords_gradient_is_the_sum_over_their_documents(made):
     """With the softmax so sharp that it is flat, only the direct path is left, which can be counted."""
     codebooks, vectors = made
     vectors = vectors[apart(codebooks, vectors)][:40]
-    quantizer = Quantizer(codebooks, temperature=1e-9)
+    quantizer = TrainableQuantizer(codebooks, temperature=1e-9)
     weights = torch.from_numpy(np.random.default_rng(1).standard_normal((40, 24)).astype(np.float32))
     (quantizer(torch.from_numpy(vectors)) * weights).sum().backward()
     expected = np.zeros_like(codebooks.centroids)
@@ -71,7 +71,7 @@ def test_the_input_moves_as_the_soft_choice_would(made):
     codebooks, vectors = made
     hard = torch.from_numpy(vectors[:20].copy()).requires_grad_()
     soft = torch.from_numpy(vectors[:20].copy()).requires_grad_()
-    quantizer = Quantizer(codebooks, temperature=0.05)
+    quantizer = TrainableQuantizer(codebooks, temperature=0.05)
     weights = torch.from_numpy(vectors[20:40])
     (quantizer(hard) * weights).sum().backward()
     parts = (soft @ torch.from_numpy(codebooks.rotation).T).view(20, 4, 1, 6)
@@ -84,4 +84,4 @@ def test_the_input_moves_as_the_soft_choice_would(made):
 
 
 def test_only_the_codewords_learn(made):
-    assert [name for name, _ in Quantizer(made[0]).named_parameters()] == ["centroids"]
+    assert [name for name, _ in TrainableQuantizer(made[0]).named_parameters()] == ["centroids"]

@@ -6,9 +6,9 @@ import torch
 
 from bidr.errors import DataError
 from bidr.index.builder.in_memory import make_scan
-from bidr.quantization.additive_quantizer import Additive, fit_additive, groups_of
-from bidr.quantization.pq_training import fit
-from bidr.quantization.residual_quantizer import fit_sums, nearest_sums, sums
+from bidr.quantization.additive_quantizer import AdditiveQuantizer, count_groups, fit_additive
+from bidr.quantization.pq_training import fit_pq
+from bidr.quantization.residual_quantizer import fit_residual_quantizer, search_nearest_sums, sum_codewords
 
 
 @pytest.fixture(scope="module")
@@ -18,7 +18,7 @@ def vectors() -> np.ndarray:
     return (mixed + 3).astype(np.float32)
 
 
-def decoded(additive: Additive, codes: np.ndarray) -> np.ndarray:
+def decoded(additive: AdditiveQuantizer, codes: np.ndarray) -> np.ndarray:
     each = len(additive.codewords) // additive.groups
     parts = [
         sum(additive.codewords[book][codes[:, book]] for book in range(first, first + each))
@@ -33,7 +33,7 @@ def test_an_index_scores_documents_by_the_sum_of_their_codewords(
 ) -> None:
     additive = fit_additive(vectors, books, words, groups=groups)
     codes, queries = additive.encode(vectors), vectors[:20]
-    scores, rows = make_scan(additive.codebooks(), codes).search(additive.adapt(queries), 50)
+    scores, rows = make_scan(additive.to_codebooks(), codes).search(additive.adapt(queries), 50)
     by_hand = additive.adapt(queries) @ decoded(additive, codes).T
     np.testing.assert_allclose(scores, np.take_along_axis(by_hand, rows, axis=1), rtol=1e-4, atol=1e-3)
     np.testing.assert_allclose(scores, -np.sort(-by_hand, axis=1)[:, :50], rtol=1e-4, atol=1e-3)
@@ -43,8 +43,8 @@ def test_an_index_scores_documents_by_the_sum_of_their_codewords(
 def test_they_reconstruct_better_than_product_codes_of_the_same_bytes(
     vectors: np.ndarray, books: int, words: int
 ) -> None:
-    additive, product = fit_additive(vectors, books, words), fit(vectors, books, words)
-    own = np.square(additive.place(vectors) - decoded(additive, additive.encode(vectors))).sum(1).mean()
+    additive, product = fit_additive(vectors, books, words), fit_pq(vectors, books, words)
+    own = np.square(additive.project(vectors) - decoded(additive, additive.encode(vectors))).sum(1).mean()
     other = np.square(product.rotate(vectors) - product.decode(product.encode(vectors))).sum(1).mean()
     assert own < 0.9 * other
 
@@ -52,7 +52,7 @@ def test_they_reconstruct_better_than_product_codes_of_the_same_bytes(
 def test_books_of_few_codewords_are_fitted_together(monkeypatch: pytest.MonkeyPatch, vectors: np.ndarray) -> None:
     def error() -> float:
         additive = fit_additive(vectors, 8, 16)
-        return float(np.square(additive.place(vectors) - decoded(additive, additive.encode(vectors))).sum(1).mean())
+        return float(np.square(additive.project(vectors) - decoded(additive, additive.encode(vectors))).sum(1).mean())
 
     together = error()
     monkeypatch.setattr("bidr.quantization.additive_quantizer.REFITS", 0)
@@ -66,8 +66,8 @@ def test_codewords_that_learn_do_not_change_which_ones_a_document_has(vectors: n
 
 
 def test_many_books_are_grouped_evenly_and_few_are_not() -> None:
-    assert [groups_of(books) for books in (1, 8, 16, 32, 48, 96)] == [1, 1, 1, 2, 3, 6]
-    assert [groups_of(books, 16) for books in (16, 32, 64)] == [1, 1, 2]
+    assert [count_groups(books) for books in (1, 8, 16, 32, 48, 96)] == [1, 1, 1, 2, 3, 6]
+    assert [count_groups(books, 16) for books in (16, 32, 64)] == [1, 1, 2]
 
 
 def test_wide_vectors_are_cut_to_their_principal_axes(monkeypatch: pytest.MonkeyPatch, vectors: np.ndarray) -> None:
@@ -76,7 +76,7 @@ def test_wide_vectors_are_cut_to_their_principal_axes(monkeypatch: pytest.Monkey
     flat[:, 10:] = 0
     additive = fit_additive(flat, 4)
     assert additive.document.shape == (10, 24)
-    scores = additive.adapt(flat[:5]) @ additive.place(flat).T
+    scores = additive.adapt(flat[:5]) @ additive.project(flat).T
     np.testing.assert_allclose(scores, flat[:5] @ (flat - additive.centre).T, rtol=1e-3, atol=1e-2)
 
 
@@ -89,19 +89,19 @@ def test_a_wide_beam_finds_the_nearest_sum_of_all():
     random = torch.Generator().manual_seed(0)
     words, vectors = torch.randn(3, 5, 4, generator=random), torch.randn(20, 4, generator=random)
     every = torch.cartesian_prod(*[torch.arange(5)] * 3)
-    nearest = every[torch.cdist(vectors, sums(words, every)).argmin(1)]
-    assert torch.equal(nearest_sums(vectors, words, beam=125), nearest)
+    nearest = every[torch.cdist(vectors, sum_codewords(words, every)).argmin(1)]
+    assert torch.equal(search_nearest_sums(vectors, words, beam=125), nearest)
 
 
 def test_sums_fitted_in_torch_reconstruct_as_well_as_those_of_faiss():
     vectors = np.random.default_rng(0).standard_normal((3_000, 16)).astype(np.float32) * np.linspace(0.1, 1, 16)
     faiss = fit_additive(vectors.astype(np.float32), 4)
-    placed = torch.tensor(faiss.place(vectors.astype(np.float32)))
+    placed = torch.tensor(faiss.project(vectors.astype(np.float32)))
 
     def error(words: torch.Tensor) -> float:
-        return float((placed - sums(words, nearest_sums(placed, words, 8))).square().sum(1).mean())
+        return float((placed - sum_codewords(words, search_nearest_sums(placed, words, 8))).square().sum(1).mean())
 
-    assert error(fit_sums(placed, 4, 256)) < 1.03 * error(torch.tensor(faiss.codewords))
+    assert error(fit_residual_quantizer(placed, 4, 256)) < 1.03 * error(torch.tensor(faiss.codewords))
     codes = faiss.encode(vectors[:500].astype(np.float32))
     same = faiss.encode_on(vectors[:500].astype(np.float32), torch.device("cpu")) == codes
     assert same.mean() > 0.95, "both are the same beam search, but for ties and rounding"

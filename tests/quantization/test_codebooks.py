@@ -7,7 +7,9 @@ from sample_codebooks import clustered, random_codebooks
 
 from bidr.data.vector_source import advise_dontneed
 from bidr.errors import ConfigError, ModelError
-from bidr.quantization import Codebooks, check_shape, codebooks, usage
+from bidr.quantization import codebooks
+from bidr.quantization.codebooks import Codebooks, check_shape
+from bidr.quantization.metrics import measure_usage
 
 SHAPES = st.sampled_from([(8, 2, 16), (12, 4, 16), (16, 4, 256), (6, 1, 256), (10, 5, 16)])
 SEEDS = st.integers(0, 2**32 - 1)
@@ -47,7 +49,7 @@ def test_scores_are_inner_products_with_what_the_codes_say(shape, seed):
     for row, code in enumerate(codes):
         said = np.concatenate([books.centroids[book, word] for book, word in enumerate(code)])
         expected[:, row] = queries @ (said @ books.rotation)
-    assert np.allclose(books.scores(queries, codes), expected, atol=1e-4)
+    assert np.allclose(books.compute_scores(queries, codes), expected, atol=1e-4)
 
 
 def test_blocks_do_not_show_in_the_codes(monkeypatch):
@@ -133,8 +135,8 @@ def test_every_suggestion_is_one_that_works(dim, books):
 
 def test_usage_counts_what_is_used():
     even = np.repeat(np.arange(16, dtype=np.uint8)[:, None], 2, axis=1)
-    assert usage(even, 16) == (1.0, 4.0, 4.0)
+    assert measure_usage(even, 16) == (1.0, 4.0, 4.0)
     half = even.copy()
     half[:, 1] %= 4
-    assert usage(half, 16) == ((16 + 4) / 32, 3.0, 2.0)
-    assert usage(np.zeros((5, 3), dtype=np.uint8), 256) == (1 / 256, 0.0, 0.0)
+    assert measure_usage(half, 16) == ((16 + 4) / 32, 3.0, 2.0)
+    assert measure_usage(np.zeros((5, 3), dtype=np.uint8), 256) == (1 / 256, 0.0, 0.0)

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from sample_codebooks import random_codebooks
 
 from bidr.quantization import exact_search as exact
-from bidr.quantization.exact_search import top_k, top_k_codes
+from bidr.quantization.exact_search import search_codes, search_vectors
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -34,8 +34,8 @@ def check(found: exact.TopK, scores: np.ndarray, k: int) -> None:
 def test_exact_search_is_a_sort_of_all_scores(seed, queries, documents, k):
     random = np.random.default_rng(seed)
     asked, vectors = whole_numbers(random, queries, 4), whole_numbers(random, documents, 4)
-    check(top_k(asked, vectors, k), asked @ vectors.T, k)
-    check(top_k(asked, vectors.astype(np.float16), k), asked @ vectors.T, k)
+    check(search_vectors(asked, vectors, k), asked @ vectors.T, k)
+    check(search_vectors(asked, vectors.astype(np.float16), k), asked @ vectors.T, k)
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(0, 8), st.integers(1, 23), st.integers(1, 25), st.sampled_from([16, 256]))
@@ -46,15 +46,15 @@ def test_exact_search_over_codes_is_a_sort_of_the_codebooks_scores(seed, queries
     books = books._replace(centroids=np.round(books.centroids * 4))
     asked = whole_numbers(random, queries, 6)
     codes = random.integers(words, size=(documents, 3)).astype(np.uint8)
-    check(top_k_codes(asked, books, codes, k), books.scores(asked, codes), k)
+    check(search_codes(asked, books, codes, k), books.compute_scores(asked, codes), k)
 
 
 def test_the_rotation_is_applied_to_queries():
     random = np.random.default_rng(0)
     books = random_codebooks(8, 2, 16)
     asked, codes = random.standard_normal((5, 8)).astype(np.float32), random.integers(16, size=(40, 2)).astype(np.uint8)
-    scores = books.scores(asked, codes)
-    assert np.allclose(top_k_codes(asked, books, codes, 7).scores, -np.sort(-scores, axis=1)[:, :7], atol=1e-5)
+    scores = books.compute_scores(asked, codes)
+    assert np.allclose(search_codes(asked, books, codes, 7).scores, -np.sort(-scores, axis=1)[:, :7], atol=1e-5)
 
 
 class OnDisk:
@@ -76,8 +76,8 @@ def test_a_corpus_is_never_read_whole():
     """It may be larger than memory."""
     random = np.random.default_rng(0)
     asked, vectors = whole_numbers(random, 4, 6), whole_numbers(random, 23, 6)
-    check(top_k(asked, OnDisk(vectors.astype(np.float16)), 9), asked @ vectors.T, 9)
+    check(search_vectors(asked, OnDisk(vectors.astype(np.float16)), 9), asked @ vectors.T, 9)
     books = random_codebooks(6, 3, 16)
     codes = random.integers(16, size=(23, 3)).astype(np.uint8)
-    found = top_k_codes(asked, books, OnDisk(codes), 9)
-    assert np.array_equal(found.rows, top_k_codes(asked, books, codes, 9).rows)
+    found = search_codes(asked, books, OnDisk(codes), 9)
+    assert np.array_equal(found.rows, search_codes(asked, books, codes, 9).rows)

@@ -10,9 +10,9 @@ from sample_vectors import CONFIG, QUICK, made_vectors
 import bidr
 from bidr.data.types import Document
 from bidr.index.reader import IndexReader
-from bidr.models.codes_only_model import FrozenModel
+from bidr.models.codes_only_model import CodesOnlyModel
 from bidr.quantization.codebooks import Codebooks
-from bidr.quantization.exact_search import top_k
+from bidr.quantization.exact_search import search_vectors
 from bidr.training.codes_only.train import compute_found_share
 
 TRAIN, DEPTH, KEPT = 300, 15, 1_000
@@ -20,13 +20,13 @@ SMALL = replace(CONFIG, codewords=16)
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> FrozenModel:
+def model(tmp_path_factory: pytest.TempPathFactory) -> CodesOnlyModel:
     documents, questions = made_vectors()
     out = tmp_path_factory.mktemp("small") / "model"
     return bidr.train_vectors(documents, questions[:TRAIN], out, SMALL, metric="ip")
 
 
-def built(model: FrozenModel, folder: Path, engine: str, count: int = KEPT) -> Path:
+def built(model: CodesOnlyModel, folder: Path, engine: str, count: int = KEPT) -> Path:
     documents, _ = made_vectors()
     names = [f"d{row}" for row in range(count)]
     return bidr.build_vectors(documents[:count], model, folder / engine, ids=names, engine=engine)
@@ -38,22 +38,22 @@ def ids(index: Path, questions: np.ndarray, candidates: int) -> list[list[str]]:
         return [[answer.id for answer in answers] for answers in searcher.answers(ranking)]
 
 
-def test_they_take_the_same_bytes_and_learn(model: FrozenModel, tmp_path: Path) -> None:
+def test_they_take_the_same_bytes_and_learn(model: CodesOnlyModel, tmp_path: Path) -> None:
     documents, questions = made_vectors()
     assert (model.codebooks.books, model.codebooks.words, model.codebooks.bytes_per_doc) == (8, 16, 4)
     assert model.training["config"]["codewords"] == 16
     begun = replace(SMALL, frozen=replace(QUICK, steps=0))
     start = bidr.train_vectors(documents, questions[:TRAIN], tmp_path / "begun", begun, metric="ip")
-    best = top_k(questions[TRAIN:], documents, 10).rows
+    best = search_vectors(questions[TRAIN:], documents, 10).rows
 
-    def share(of: FrozenModel) -> float:
+    def share(of: CodesOnlyModel) -> float:
         scores = of.queries(questions[TRAIN:])[0] @ _said(of, documents).T
         return compute_found_share(np.argsort(-scores, axis=1)[:, :DEPTH], best)
 
     assert share(model) > share(start) + 0.03
 
 
-def _said(model: FrozenModel, documents: np.ndarray) -> np.ndarray:
+def _said(model: CodesOnlyModel, documents: np.ndarray) -> np.ndarray:
     codes = model.additive.encode(model.documents(documents))
     assert codes.max() == 15
     return model.additive.codewords[np.arange(codes.shape[1]), codes].sum(axis=1)
@@ -61,7 +61,7 @@ def _said(model: FrozenModel, documents: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("engine", ["scan", "lists", "hnsw"])
 def test_an_index_of_them_is_searched_added_to_compacted_and_verified(
-    model: FrozenModel, tmp_path: Path, engine: str
+    model: CodesOnlyModel, tmp_path: Path, engine: str
 ) -> None:
     documents, questions = made_vectors()
     index = built(model, tmp_path, engine)
@@ -78,7 +78,7 @@ def test_an_index_of_them_is_searched_added_to_compacted_and_verified(
         searcher.reader.verify()
 
 
-def test_faiss_finds_with_what_was_exported_what_the_scan_finds(model: FrozenModel, tmp_path: Path) -> None:
+def test_faiss_finds_with_what_was_exported_what_the_scan_finds(model: CodesOnlyModel, tmp_path: Path) -> None:
     _, questions = made_vectors()
     asked = model.queries(questions[TRAIN:])[0]
     with IndexReader.open(built(model, tmp_path, "scan")) as reader:
@@ -88,7 +88,7 @@ def test_faiss_finds_with_what_was_exported_what_the_scan_finds(model: FrozenMod
         assert (rows == reader.rows_of(places)).mean() > 0.99
 
 
-def test_searching_holds_one_table_of_codewords_and_no_other_copy(model: FrozenModel, tmp_path: Path) -> None:
+def test_searching_holds_one_table_of_codewords_and_no_other_copy(model: CodesOnlyModel, tmp_path: Path) -> None:
     index = built(model, tmp_path, "scan")
     with IndexReader.open(index) as reader:
         held = reader.candidates.store._tables.nbytes  # type: ignore[attr-defined]
@@ -97,7 +97,7 @@ def test_searching_holds_one_table_of_codewords_and_no_other_copy(model: FrozenM
         for given, kept in zip(model.codebooks, reader.codebooks, strict=True):
             assert (given is None) == (kept is None)
             assert given is None or np.array_equal(given, kept)
-    model = FrozenModel(model.folder)
+    model = CodesOnlyModel(model.folder)
     model.queries(made_vectors()[1][:1])
     assert not {"additive", "codebooks"} & set(vars(model)), "a search loads what turns queries alone"
 

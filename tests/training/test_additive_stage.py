@@ -12,11 +12,11 @@ import bidr
 from bidr.data.dataset import Dataset
 from bidr.data.types import Document, Query
 from bidr.errors import StoppedError
-from bidr.models.corpus_encoding import encode_rows, fingerprint
-from bidr.models.trainable_quantizer import SummedQuantizer
-from bidr.quantization import Codebooks
-from bidr.quantization.additive_quantizer import summed
-from bidr.quantization.exact_search import top_k_codes
+from bidr.models.corpus_encoding import encode_rows, hash_weights
+from bidr.models.trainable_quantizer import TrainableAdditiveQuantizer
+from bidr.quantization.additive_quantizer import to_additive
+from bidr.quantization.codebooks import Codebooks
+from bidr.quantization.exact_search import search_codes
 from bidr.tokenization.token_store import TokenArray
 from bidr.training import stages
 from bidr.training.additive_stage import make_teacher_vectors
@@ -74,7 +74,7 @@ def test_they_rank_more_as_the_vectors_do_than_product_codes(run):
     wanted = np.argsort(-queries @ vectors.T, axis=1)[:, :10]
 
     def share(side) -> float:
-        found = top_k_codes(queries, side.codebooks, encode_corpus_codes(run, side), 30).rows
+        found = search_codes(queries, side.codebooks, encode_corpus_codes(run, side), 30).rows
         return float(np.mean([np.isin(want, got).mean() for want, got in zip(wanted, found, strict=True)]))
 
     assert share(stages.distill_codes(run)) > share(stages.fit_codes(run)) + 0.05
@@ -141,7 +141,7 @@ def taught_shop(tmp_path_factory):
 
 def test_following_brings_a_batchs_ranking_nearer_to_the_leaders(taught_shop):
     encoder = stages.train_conventional(taught_shop)
-    quantizer = SummedQuantizer(summed(stages.distill_codes(taught_shop).codebooks))
+    quantizer = TrainableAdditiveQuantizer(to_additive(stages.distill_codes(taught_shop).codebooks))
     material, leader = taught_shop.data, make_teacher_vectors(taught_shop, encoder)
     objective = DistillationObjective(encoder, quantizer, material.documents, material.train, leader, codebook_rate=1.0)
     batch = taught_shop.make_random_sampler("in-batch").plan(0).batch(0)
@@ -162,7 +162,9 @@ def test_taught_codes_find_what_the_leader_ranks_first(taught_shop):
     side, leader = stages.learn_taught_codes(taught_shop), stages.train_conventional(taught_shop)
     dev, documents = taught_shop.data.dev.tokens, taught_shop.data.documents
     wanted = np.argsort(-encode_rows(leader, dev) @ encode_rows(leader, documents).T, axis=1)[:, :10]
-    found = top_k_codes(encode_rows(side.encoder, dev), side.codebooks, encode_corpus_codes(taught_shop, side), 30).rows
+    found = search_codes(
+        encode_rows(side.encoder, dev), side.codebooks, encode_corpus_codes(taught_shop, side), 30
+    ).rows
     assert np.mean([np.isin(want, got).mean() for want, got in zip(wanted, found, strict=True)]) > 0.7
 
 
@@ -188,6 +190,6 @@ def test_tuning_moves_codewords_and_queries_and_leaves_every_code(tmp_path):
     assert not np.allclose(model.codebooks.centroids, before.codebooks.centroids, atol=1e-4)
     vectors = encode_rows(model.sparse, run.data.documents)
     assert np.array_equal(model.codebooks.encode(vectors), before.codebooks.encode(vectors))
-    assert fingerprint(model.query) == fingerprint(side.encoder) != fingerprint(model.sparse)
-    assert fingerprint(model.sparse) == fingerprint(model.dense) == fingerprint(before.encoder)
+    assert hash_weights(model.query) == hash_weights(side.encoder) != hash_weights(model.sparse)
+    assert hash_weights(model.sparse) == hash_weights(model.dense) == hash_weights(before.encoder)
     assert len(run.read_history(side.name)) == config.unify.epochs

@@ -15,7 +15,7 @@ from bidr.cli.config_parsing import from_toml
 from bidr.data.dataset import Dataset
 from bidr.data.types import Document, Query
 from bidr.models.corpus_encoding import encode_texts
-from bidr.models.model_card import card
+from bidr.models.model_card import render_card
 from bidr.models.saved_model import Model
 from bidr.training.config import EncoderConfig, TrainConfig
 from bidr.training.train import train
@@ -150,4 +150,4 @@ def test_the_card_tells_nothing_of_this_machine(trained):
 def test_a_backbone_with_an_id_is_the_base_model(trained):
     model = Model(trained[0].folder)
     model.training["config"]["encoder"]["backbone"] = "someone/some-model"
-    assert f"base_model: {json.dumps('someone/some-model')}" in card(model, {}).split("---")[1]
+    assert f"base_model: {json.dumps('someone/some-model')}" in render_card(model, {}).split("---")[1]

@@ -12,7 +12,7 @@ from sample_training import CONFIG, DOCUMENTS, TRAIN, dataset, files, with_setti
 
 from bidr.errors import ConfigError, StoppedError
 from bidr.index.reader import IndexReader
-from bidr.models.corpus_encoding import encode_rows, fingerprint
+from bidr.models.corpus_encoding import encode_rows, hash_weights
 from bidr.pipeline.build import build
 from bidr.training import config_bounds as bounds
 from bidr.training import mining, stages
@@ -96,8 +96,8 @@ def test_small_codewords_and_vectors_to_cut_off_make_models_of_their_own(tmp_pat
     )
     assert len({model.fingerprint for model in (plain, small, cut)}) == 3
     assert [(model.codebooks.books, model.codebooks.words) for model in (plain, small)] == [(2, 256), (4, 16)]
-    assert fingerprint(cut.sparse) == fingerprint(plain.sparse), "prefixes are the dense side's"
-    assert fingerprint(cut.dense) != fingerprint(plain.dense)
+    assert hash_weights(cut.sparse) == hash_weights(plain.sparse), "prefixes are the dense side's"
+    assert hash_weights(cut.dense) != hash_weights(plain.dense)
 
 
 def test_an_unknown_recipe_is_refused_with_the_nearest():
@@ -319,8 +319,8 @@ def test_jpq_moves_codewords_and_queries_and_leaves_every_code(tmp_path):
     assert np.array_equal(model.codebooks.rotation, before.codebooks.rotation)
     vectors = encode_rows(model.sparse, run.data.documents)
     assert np.array_equal(model.codebooks.encode(vectors), before.codebooks.encode(vectors))
-    assert fingerprint(model.query) == fingerprint(side.encoder) != fingerprint(model.sparse)
-    assert fingerprint(model.sparse) == fingerprint(model.dense) == fingerprint(before.encoder)
+    assert hash_weights(model.query) == hash_weights(side.encoder) != hash_weights(model.sparse)
+    assert hash_weights(model.sparse) == hash_weights(model.dense) == hash_weights(before.encoder)
 
 
 def test_learned_lists_are_measured_kept_and_taken_by_the_index(tmp_path):

@@ -8,8 +8,8 @@ from sample_training import CONFIG, DOCUMENTS, TRAIN, dataset, files, with_setti
 
 from bidr.data.positives import Positives
 from bidr.errors import ConfigError, StoppedError
-from bidr.models.corpus_encoding import encode_rows, fingerprint
-from bidr.quantization import Codebooks
+from bidr.models.corpus_encoding import encode_rows, hash_weights
+from bidr.quantization.codebooks import Codebooks
 from bidr.training import stages
 from bidr.training.engine.loop import StageTrainer
 from bidr.training.losses.objectives import DenseObjective
@@ -159,7 +159,7 @@ def test_candidates_are_what_the_codes_bring_up_without_positives(whole):
     side, pairs = stages.train_sparse(run), run.data.train.pairs
     codes = side.codebooks.encode(encode_rows(side.encoder, run.data.documents))
     assert np.array_equal(stages.encode_corpus_codes(run, side), codes)
-    scores = side.codebooks.scores(encode_rows(side.encoder, run.data.train.tokens), codes)
+    scores = side.codebooks.compute_scores(encode_rows(side.encoder, run.data.train.tokens), codes)
     found = stages.mine_train_candidates(run, side)
     for query, padded in enumerate(found.tolist()):
         rows = [row for row in padded if row >= 0]
@@ -196,7 +196,7 @@ def test_the_dense_stage_begins_where_it_was_told_to(trained_sparse, monkeypatch
     run = trained_sparse(with_settings(dense={"start": start}))
     begun = []
     monkeypatch.setattr(
-        run, "run_stage", lambda stage, objective, *_, **__: begun.append(fingerprint(objective.encoder))
+        run, "run_stage", lambda stage, objective, *_, **__: begun.append(hash_weights(objective.encoder))
     )
     monkeypatch.setattr(
         run, "load_stage_encoder", lambda stage, real=run.load_stage_encoder: real(stage) if stage in ALL[:2] else None
@@ -207,7 +207,7 @@ def test_the_dense_stage_begins_where_it_was_told_to(trained_sparse, monkeypatch
         "warmup": run.load_stage_encoder("warmup"),
         "sparse": run.load_stage_encoder("sparse"),
     }
-    assert begun == [fingerprint(expected[start])]
+    assert begun == [hash_weights(expected[start])]
 
 
 def test_each_sampler_makes_its_own_batches(trained_sparse):
@@ -231,7 +231,7 @@ def test_the_conventional_way_takes_as_many_steps_as_the_method(tmp_path, monkey
     assert taken.count("conventional") == sum(name != "warmup" for name in whole[1])
     assert taken.count("warmup") == whole[1].count("warmup")
     assert model.unified
-    assert fingerprint(model.sparse) == fingerprint(model.dense) == fingerprint(model.query)
+    assert hash_weights(model.sparse) == hash_weights(model.dense) == hash_weights(model.query)
     run = TrainingRun(dataset(), replace(CONFIG, method="conventional"), tmp_path / "run" / "work")
     expected = run.fit_codebooks(run.load_stage_encoder("conventional"))
     assert np.array_equal(model.codebooks.centroids, expected.centroids)
@@ -286,7 +286,7 @@ def test_what_dev_says_is_what_a_sort_says(probed, most):
     queries = encode_rows(encoder, probed.data.dev.tokens)
     vectors = encode_rows(encoder, probed.data.documents)[probe.rows]
     exact = np.argsort(-(queries @ vectors.T), axis=1)
-    coded = np.argsort(-codebooks.scores(queries, codebooks.encode(vectors)), axis=1, kind="stable")[:, :12]
+    coded = np.argsort(-codebooks.compute_scores(queries, codebooks.encode(vectors)), axis=1, kind="stable")[:, :12]
     assert probe.measure_exact(encoder) == pytest.approx(compute_recall(exact[:, :10], probe.pairs))
     assert probe.measure_candidates(encoder, codebooks, 12) == pytest.approx(
         compute_recall(coded, probe.pairs), abs=0.07

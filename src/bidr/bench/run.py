@@ -52,7 +52,7 @@ class Limits(NamedTuple):
 
 def prepare(folder: Path, documents: VectorSource, queries: VectorSource, asked: int) -> Prepared:
     """float32 for building, one fp16 file for ranking, and the exact top 100 by inner product."""
-    from bidr.quantization.exact_search import top_k
+    from bidr.quantization.exact_search import search_vectors
 
     count, dim = documents.shape
     documents_path, queries_path, rows_path = (folder / f"{name}.npy" for name in ("documents", "queries", "vectors"))
@@ -65,16 +65,18 @@ def prepare(folder: Path, documents: VectorSource, queries: VectorSource, asked:
     whole.flush()
     questions = queries[np.sort(np.random.default_rng(0).permutation(len(queries))[:asked])]
     np.save(queries_path, questions)
-    return Prepared(folder, documents_path, queries_path, rows_path, top_k(questions, whole, ANSWERS).rows, count)
+    return Prepared(
+        folder, documents_path, queries_path, rows_path, search_vectors(questions, whole, ANSWERS).rows, count
+    )
 
 
 def fit_once(prepared: Prepared, books: int) -> Fitted:
     """4-bit OPQ codebooks: ours are made with them, and what takes a rotation is given theirs."""
-    from bidr.quantization.pq_training import fit
+    from bidr.quantization.pq_training import fit_pq
 
     path = prepared.folder / f"fitted-{books}.npz"
     wall, cpu = time.perf_counter(), time.process_time()
-    codebooks = fit(np.load(prepared.vectors, mmap_mode="r"), books, 16)
+    codebooks = fit_pq(np.load(prepared.vectors, mmap_mode="r"), books, 16)
     np.savez(path, rotation=codebooks.rotation, centroids=codebooks.centroids)
     return Fitted(path, time.perf_counter() - wall, time.process_time() - cpu)
 

@@ -27,15 +27,15 @@ class Demo(Verb):
     """Most documents to take."""
 
     def run(self) -> Shown:
-        from bidr.demo.run import CONFIG, EXAMPLE, demo, searchable
+        from bidr.demo.run import CONFIG, EXAMPLE, get_index_folder, run_demo
         from bidr.experiments.compare import format_table, report
 
         if self.documents < 1:
             raise ConfigError(f"documents: given {self.documents}, expected 1 or more")
-        rows = demo(self.out, documents=self.documents, config=CONFIG)
-        remember(searchable(self.out))
+        rows = run_demo(self.out, documents=self.documents, config=CONFIG)
+        remember(get_index_folder(self.out))
         command = "bidr" if which("bidr") else sys.argv[0]
-        page = f"or open http://127.0.0.1:8000 after: {command} serve {searchable(self.out)}"
+        page = f"or open http://127.0.0.1:8000 after: {command} serve {get_index_folder(self.out)}"
         return Shown(f"{format_table(rows)}\nnext: {command} search {EXAMPLE}\n{page}", report(rows))
 
 

@@ -140,10 +140,10 @@ class Inspect(Verb):
             with LiveIndex.open(self.folder) as reader:
                 return describe_index(reader.describe())
         if (self.folder / "model.json").exists():
-            from bidr.models.codes_only_model import FrozenModel, open_model
+            from bidr.models.codes_only_model import CodesOnlyModel, open_model
 
             model = open_model(self.folder)
-            return describe_frozen(model) if isinstance(model, FrozenModel) else describe_model(model)
+            return describe_frozen(model) if isinstance(model, CodesOnlyModel) else describe_model(model)
         if (self.folder / "work" / "run.json").exists():
             return describe_unfinished(self.folder)
         raise ConfigError(

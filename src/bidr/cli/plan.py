@@ -105,9 +105,9 @@ class Plan(Verb):
         return Shown(as_text(value), value)
 
     def _bytes(self, dim: int) -> tuple[int, ...]:
-        from bidr.quantization.opq import planned_bytes
+        from bidr.quantization.opq import choose_planned_bytes
 
-        return self.bytes_per_doc or (planned_bytes(dim),)
+        return self.bytes_per_doc or (choose_planned_bytes(dim),)
 
     def _texts(self) -> dict[str, Any]:
         """Ids, texts and words: as they are in --data, else as they are said to be."""

@@ -19,7 +19,7 @@ import xxhash
 from bidr.data.readers.beir import write_beir
 from bidr.data.readers.trec import Qrels
 from bidr.data.types import Document, Query
-from bidr.demo.python_source import PythonObject, documented, is_rich, read
+from bidr.demo.python_source import PythonObject, is_rich, parse_objects, read_source
 from bidr.errors import ConfigError, DataError
 from bidr.utils.progress import ProgressCallback, show_progress
 
@@ -47,7 +47,7 @@ def collect(limit: int = LIMIT, roots: Iterable[Path] | None = None) -> PythonDo
     """
     if limit < 1:
         raise ConfigError(f"limit={limit} leaves no documents; expected 1 or more")
-    roots = default_roots() if roots is None else list(roots)
+    roots = list_default_roots() if roots is None else list(roots)
     gathered = _gather(roots, limit)
     objects = list(gathered.by_text.values())
     if not objects:
@@ -57,20 +57,20 @@ def collect(limit: int = LIMIT, roots: Iterable[Path] | None = None) -> PythonDo
     return PythonDocs(documents, [query for query, _ in questions], _split(questions))
 
 
-def write(folder: str | Path, limit: int = LIMIT) -> Path:
+def write_corpus(folder: str | Path, limit: int = LIMIT) -> Path:
     """Write the corpus of this machine as a BEIR folder and return the folder, for `load`."""
     folder = Path(folder)
     write_beir(folder, *collect(limit))
     return folder
 
 
-def default_roots() -> list[Path]:
+def list_default_roots() -> list[Path]:
     """The standard library and the installed packages of the running interpreter."""
     paths = sysconfig.get_paths()
     return [Path(path) for path in dict.fromkeys(paths[name] for name in ("stdlib", "purelib", "platlib"))]
 
 
-def normalise(text: str) -> str:
+def normalize_text(text: str) -> str:
     """Lower-case letters and digits, a space between words: equal for texts that differ in nothing that matters."""
     return " ".join(re.findall(r"[^\W_]+", text.lower()))
 
@@ -108,12 +108,12 @@ class _Gathered:
         """Take what is new, up to the limit; a text seen before (a vendored copy) only adds its summary."""
         before = len(self)
         for found in objects:
-            text = normalise(found.text)
+            text = normalize_text(found.text)
             if text not in self.by_text and (found.id in self._ids or len(self) == self.limit):
                 continue
             same = self.by_text.setdefault(text, found)
             self._ids.add(same.id)
-            self.summaries.setdefault(normalise(found.summary), set()).add(same.id)
+            self.summaries.setdefault(normalize_text(found.summary), set()).add(same.id)
         return len(self) - before
 
 
@@ -151,11 +151,11 @@ def _take_turns(
     while queue and len(gathered) < gathered.limit:
         given, package = heapq.heappop(queue)
         entry = waiting[package].pop()
-        source = read(entry[2])
+        source = read_source(entry[2])
         if rich and not is_rich(source):
             unread.setdefault(package, []).append(entry)
         else:
-            new = gathered.add(documented(source, entry[1]))
+            new = gathered.add(parse_objects(source, entry[1]))
             given += new
             advance(new, package)
         if waiting[package]:
@@ -168,8 +168,8 @@ def _questions(objects: list[PythonObject], summaries: dict[str, set[str]]) -> l
 
     A question that stands for many objects is no question, and one whose answer repeats it is too easy.
     """
-    spoken = {normalise(found.summary): found.summary for found in sorted(objects, reverse=True)}
-    texts = {found.id: normalise(f"{found.title} {found.text}") for found in objects}
+    spoken = {normalize_text(found.summary): found.summary for found in sorted(objects, reverse=True)}
+    texts = {found.id: normalize_text(f"{found.title} {found.text}") for found in objects}
     questions = []
     for summary in sorted(summaries, key=_hash):
         answers = sorted(summaries[summary])

@@ -35,7 +35,7 @@ class PythonObject(NamedTuple):
     text: str
 
 
-def read(path: Path) -> str:
+def read_source(path: Path) -> str:
     """The source of a file; an empty one when it is too large or cannot be read."""
     try:
         return path.read_text(encoding="utf-8") if path.stat().st_size <= _LARGEST_FILE else ""
@@ -48,7 +48,7 @@ def is_rich(source: str) -> bool:
     return len(source) <= _RICH * sum(1 for _ in _DOCSTRING.finditer(source))
 
 
-def documented(source: str, module: str) -> list[PythonObject]:
+def parse_objects(source: str, module: str) -> list[PythonObject]:
     """The documented public objects in the source of a module; none when it is not Python of this version."""
     try:
         with warnings.catch_warnings():

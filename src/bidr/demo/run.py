@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 
 from bidr.data.dataset import load
-from bidr.demo.python_docs import write
+from bidr.demo.python_docs import write_corpus
 from bidr.errors import ConfigError
 from bidr.experiments.compare import ComparisonRow, compare
 from bidr.training.config import TrainConfig
@@ -17,7 +17,7 @@ CONFIG = TrainConfig(bytes_per_doc=8)
 EXAMPLE = "merge two sorted arrays"
 
 
-def demo(out: Path, *, documents: int = DOCUMENTS, config: TrainConfig = CONFIG) -> list[ComparisonRow]:
+def run_demo(out: Path, *, documents: int = DOCUMENTS, config: TrainConfig = CONFIG) -> list[ComparisonRow]:
     """Collect the documentation, train every stage, build, measure, and leave an index to search.
 
     A call that was cut off is continued in the same folder.
@@ -31,11 +31,11 @@ def demo(out: Path, *, documents: int = DOCUMENTS, config: TrainConfig = CONFIG)
     if not made.exists():
         say("read the sources of the installed Python packages: summaries are questions, the rest is the answer")
         shutil.rmtree(data, ignore_errors=True)
-        write(data, documents)
+        write_corpus(data, documents)
         write_json(made, {"documents": documents})
     return compare(load(data), out / "comparison", config)
 
 
-def searchable(out: Path) -> Path:
+def get_index_folder(out: Path) -> Path:
     """The index that a finished demo leaves for searching."""
     return out / "comparison" / "bidr-unified" / "index"

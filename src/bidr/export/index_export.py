@@ -8,8 +8,8 @@ from bidr.export.readme import Asked
 from bidr.index.live.live_index import LiveIndex
 from bidr.index.reader import check_model
 from bidr.index.storage.live_state import model_of
-from bidr.models.codes_only_model import KIND, FrozenModel
-from bidr.models.saved_model import read_about
+from bidr.models.codes_only_model import KIND, CodesOnlyModel
+from bidr.models.saved_model import read_model_json
 from bidr.quantization.codebooks import Codebooks
 
 
@@ -31,8 +31,8 @@ def export_index(
 def _questions_of(index: Path, model: Path) -> tuple[Codebooks | None, Asked | None]:
     """Of a model: codebooks with its query adapter in them, where it has one; else what encodes questions."""
     try:
-        about = read_about(model)
-        frozen = FrozenModel(model) if about.get("kind") == KIND else None
+        about = read_model_json(model)
+        frozen = CodesOnlyModel(model) if about.get("kind") == KIND else None
     except ModelError as error:
         raise ModelError(
             f"{index} was built with the model in {model}, which says how questions are asked and cannot be opened "
@@ -40,6 +40,6 @@ def _questions_of(index: Path, model: Path) -> tuple[Codebooks | None, Asked | N
         ) from error
     check_model(index, model_of(index), about["fingerprint"])
     if frozen is not None:
-        return frozen.additive.with_adapter(), None
+        return frozen.additive.to_adapted_codebooks(), None
     sides = ("query", "query") if about["unified"] else ("sparse", "dense")
     return None, Asked(*(f"the model's `{side}/`" for side in sides))

@@ -18,8 +18,8 @@ from bidr.errors import ConfigError, MissingExtraError, ModelError
 from bidr.export.onnx_check import Checked, Role, check
 from bidr.export.onnx_files import ABOUT, FORMAT, INT8, TOKENIZER, WHOLE, describe_files
 from bidr.models.auto import load_encoder
-from bidr.models.bag_of_tokens import BagEncoder
-from bidr.models.corpus_encoding import fingerprint
+from bidr.models.bag_of_tokens import BagOfTokensEncoder
+from bidr.models.corpus_encoding import hash_weights
 from bidr.models.encoder import Encoder
 from bidr.models.saved_model import Model
 from bidr.models.transformer import TransformerEncoder
@@ -106,7 +106,7 @@ class BagGraph(nn.Module):
     table: Tensor
     filler: Tensor
 
-    def __init__(self, encoder: BagEncoder) -> None:
+    def __init__(self, encoder: BagOfTokensEncoder) -> None:
         super().__init__()
         table = (encoder.directions * encoder.weights.unsqueeze(1)).detach()
         self.register_buffer("table", table)
@@ -122,7 +122,7 @@ class BagGraph(nn.Module):
 
 def _graph(encoder: Encoder) -> tuple[nn.Module, int]:
     """What to export, and the token that fills short rows."""
-    if isinstance(encoder, BagEncoder):
+    if isinstance(encoder, BagOfTokensEncoder):
         return BagGraph(encoder).eval(), 0
     if isinstance(encoder, TransformerEncoder):
         return TransformerGraph(encoder).eval(), encoder.pad_id
@@ -204,7 +204,7 @@ def _distinct(model: Model) -> tuple[dict[str, Encoder], dict[str, str]]:
     named = {part: load_encoder(model.folder / part) for part in parts}
     first: dict[tuple[str, str], str] = {}
     names = {
-        name: first.setdefault((fingerprint(encoder), tokenizer_fingerprint(encoder.tokenizer)), name)
+        name: first.setdefault((hash_weights(encoder), tokenizer_fingerprint(encoder.tokenizer)), name)
         for name, encoder in named.items()
     }
     return {name: named[name] for name in dict.fromkeys(names.values())}, names
@@ -238,7 +238,7 @@ def _about(model: Model, encoders: dict[str, Encoder], roles: list[Role], checks
         "encoders": {
             name: {
                 "dimensions": encoder.dim,
-                "normalised": encoder.normalised,
+                "normalised": encoder.normalized,
                 "files": {one.file: one.figures() for one in checks if one.encoder == name},
             }
             for name, encoder in encoders.items()

@@ -36,7 +36,7 @@ from bidr.index.storage.verified_mmap import CheckedArray
 from bidr.index.types import Candidates
 from bidr.index.vectors import VectorFile
 from bidr.quantization.codebooks import Codebooks
-from bidr.quantization.learned_ivf import LearnedLists
+from bidr.quantization.learned_ivf import LearnedIvf
 from bidr.utils.array_types import Rows
 
 if TYPE_CHECKING:
@@ -155,13 +155,13 @@ class IndexReader:
         centroids = read_array(self.generation / CENTROIDS_FILE, np.dtype("<f4"), 2)
         return IvfLists(centroids, self.candidates.offsets, order)
 
-    def learned_lists(self) -> LearnedLists | None:
+    def learned_lists(self) -> LearnedIvf | None:
         """The lists that the model learned, where documents stand by them."""
         if LEARNED_FILE not in self.manifest.files:
             return None
         check_content(self.generation, self.manifest, LEARNED_FILE)
         try:
-            lists = LearnedLists.load(self.generation / LEARNED_FILE)
+            lists = LearnedIvf.load(self.generation / LEARNED_FILE)
             lists.check(self.manifest.code_dim)
         except (ModelError, DataError) as error:
             raise IndexFolderError(f"{self.generation / LEARNED_FILE}: {error}; {REBUILD}") from error

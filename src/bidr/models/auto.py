@@ -26,9 +26,9 @@ def open_encoder(folder: Path | str, device: str = "cpu") -> TextEncoder:
 def load_encoder(folder: Path | str) -> "Encoder":
     """Load an encoder to be trained: saved by `Encoder.save`, or any that sentence-transformers reads."""
     if _is_static(Path(folder)):
-        from bidr.models.bag_of_tokens import BagEncoder
+        from bidr.models.bag_of_tokens import BagOfTokensEncoder
 
-        return BagEncoder.load(Path(folder))
+        return BagOfTokensEncoder.load(Path(folder))
     from bidr.models.transformer import TransformerEncoder
 
     return TransformerEncoder.open(str(folder))

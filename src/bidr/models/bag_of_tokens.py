@@ -17,23 +17,23 @@ from bidr.models.text_encoder import Prompts
 from bidr.tokenization.token_store import Tokens, TokenStore
 
 
-class BagEncoder(Encoder):
+class BagOfTokensEncoder(Encoder):
     """Normalised sum of word-piece vectors, each with a learned weight; saved as a StaticEmbedding."""
 
     def __init__(self, tokenizer: Tokenizer, table: Tensor) -> None:
         super().__init__()
         self.tokenizer, self.prompts = tokenizer, Prompts()
-        self.max_length, self.dim, self.normalised = MAX_LENGTH, table.shape[1], True
+        self.max_length, self.dim, self.normalized = MAX_LENGTH, table.shape[1], True
         # Direction and weight are learned apart: Adam moves a rare word's weight as readily as a common one's.
         norms = table.norm(dim=1).clamp(min=1e-6)
         self.directions = nn.Parameter(table / norms.unsqueeze(1))
         self.weights = nn.Parameter(norms)
 
     @classmethod
-    def create(cls, tokenizer: Tokenizer, store: TokenStore, dim: int, seed: int) -> "BagEncoder":
+    def create(cls, tokenizer: Tokenizer, store: TokenStore, dim: int, seed: int) -> "BagOfTokensEncoder":
         """A fresh encoder that begins as TF-IDF does: random directions, weighted by rarity in the corpus."""
         vocabulary = tokenizer.get_vocab_size()
-        weights = torch.as_tensor(inverse_frequencies(store, vocabulary), dtype=torch.float32)
+        weights = torch.as_tensor(compute_idf(store, vocabulary), dtype=torch.float32)
         random = torch.Generator().manual_seed(seed)
         directions = functional.normalize(torch.randn(vocabulary, dim, generator=random), dim=1)
         return cls(tokenizer, directions * weights.unsqueeze(1))
@@ -57,12 +57,12 @@ class BagEncoder(Encoder):
         save_file({"embedding.weight": table.detach().cpu().contiguous()}, inner / WEIGHTS)
 
     @classmethod
-    def load(cls, folder: Path) -> "BagEncoder":
+    def load(cls, folder: Path) -> "BagOfTokensEncoder":
         tokenizer, table = load_table(folder)
         return cls(tokenizer, torch.from_numpy(table))
 
 
-def inverse_frequencies(
+def compute_idf(
     store: TokenStore, vocabulary: int, rows_at_once: int = 50_000
 ) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
     """log((n + 1) / (df + 0.5)) for every word piece: rare ones weigh more."""

@@ -4,13 +4,13 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bidr.models.model_card import NAME, epochs_table
+from bidr.models.model_card import CARD_NAME, format_epochs
 from bidr.utils.files import write_atomically
 
 if TYPE_CHECKING:
-    from bidr.models.codes_only_model import FrozenModel
+    from bidr.models.codes_only_model import CodesOnlyModel
 
-OWN = ("bytes_per_doc", "codewords", "seed")
+UNPREFIXED_SETTINGS = ("bytes_per_doc", "codewords", "seed")
 """Settings of every run; the others are those of the table `frozen`."""
 
 CARD = """\
@@ -67,14 +67,14 @@ What was measured on questions held out on the way:
 """
 
 
-def write_frozen_card(model: "FrozenModel") -> Path:
+def write_codes_only_card(model: "CodesOnlyModel") -> Path:
     """Write the card of a model into its folder."""
-    path = model.folder / NAME
-    write_atomically(path, frozen_card(model).encode())
+    path = model.folder / CARD_NAME
+    write_atomically(path, render_codes_only_card(model).encode())
     return path
 
 
-def frozen_card(model: "FrozenModel") -> str:
+def render_codes_only_card(model: "CodesOnlyModel") -> str:
     """The text of the card: nothing of it but sizes tells of the vectors."""
     from bidr._version import __version__
 
@@ -93,20 +93,20 @@ def frozen_card(model: "FrozenModel") -> str:
         about="\n".join(f"| {key} | {value} |" for key, value in rows.items()),
         train=_command(model),
         settings="\n".join(f"{name} = {json.dumps(value)}" for name, value in _settings(model).items()),
-        history=epochs_table(training["dev"]),
+        history=format_epochs(training["dev"]),
     )
 
 
-def _settings(model: "FrozenModel") -> dict[str, Any]:
+def _settings(model: "CodesOnlyModel") -> dict[str, Any]:
     """As keys of a TOML file; crops are of texts, and refused with vectors."""
     found = {"candidates": model.candidates}
     for name, value in model.training["config"].items():
         if value is not None and name != "crops":
-            found[name if name in OWN else f"frozen.{name}"] = value
+            found[name if name in UNPREFIXED_SETTINGS else f"frozen.{name}"] = value
     return found
 
 
-def _command(model: "FrozenModel") -> str:
+def _command(model: "CodesOnlyModel") -> str:
     words = ["bidr train --vectors documents.npy"]
     words += ["--query-vectors questions.npy"] if model.training["questions"] else []
     words += ["--qrels qrels.tsv"] if model.training["labelled_questions"] else []

@@ -17,10 +17,18 @@ import xxhash
 
 from bidr.data.vector_source import Metric, VectorSource, open_vectors
 from bidr.errors import ConfigError, DataError, ModelError
-from bidr.models.codes_only_card import write_frozen_card
-from bidr.models.saved_model import FORMAT, QUANTIZER, Model, check_about, is_length, read_about, update_from
-from bidr.quantization import Codebooks
-from bidr.quantization.additive_quantizer import Additive, load_query
+from bidr.models.codes_only_card import write_codes_only_card
+from bidr.models.saved_model import (
+    FORMAT,
+    QUANTIZER,
+    Model,
+    check_common_fields,
+    hash_file,
+    is_positive_int,
+    read_model_json,
+)
+from bidr.quantization.additive_quantizer import AdditiveQuantizer, load_query_adapter
+from bidr.quantization.codebooks import Codebooks
 from bidr.utils.array_types import Floats
 from bidr.utils.files import storage_errors, write_signed_json
 from bidr.utils.matmul import matmul_transposed
@@ -29,7 +37,7 @@ KIND = "frozen"
 ADAPTER = "adapter.safetensors"
 
 
-class FrozenModel:
+class CodesOnlyModel:
     """A model folder of kind "frozen" that is open: it takes vectors where another takes words."""
 
     unified = False
@@ -37,15 +45,15 @@ class FrozenModel:
     def __init__(self, folder: Path | str) -> None:
         self.folder = Path(folder)
         path = self.folder / "model.json"
-        about = read_about(self.folder)
+        about = read_model_json(self.folder)
         try:
             self.fingerprint: str = about["fingerprint"]
             self.candidates: int = about["candidates"]
             self.metric: Metric = about["metric"]
             self.dim: int = about["dimensions"]
             self.training: dict[str, Any] = about["training"]
-            check_about(self.fingerprint, self.candidates, self.training)
-            if self.metric not in get_args(Metric) or not is_length(self.dim):
+            check_common_fields(self.fingerprint, self.candidates, self.training)
+            if self.metric not in get_args(Metric) or not is_positive_int(self.dim):
                 raise ValueError(f"metric {self.metric!r} or dimensions {self.dim!r}")
         except (LookupError, TypeError, ValueError) as error:
             raise ModelError(f"{path} cannot be read ({error}); train the model again or restore the file") from error
@@ -60,8 +68,8 @@ class FrozenModel:
         return Codebooks.load(self.folder / "sparse" / QUANTIZER)
 
     @cached_property
-    def additive(self) -> Additive:
-        found = Additive.load(self.folder / "sparse" / ADAPTER, self.codebooks)
+    def additive(self) -> AdditiveQuantizer:
+        found = AdditiveQuantizer.load(self.folder / "sparse" / ADAPTER, self.codebooks)
         self._check_dim(found.document)
         return found
 
@@ -80,7 +88,7 @@ class FrozenModel:
 
     @cached_property
     def _query(self) -> Floats:
-        query = load_query(self.folder / "sparse" / ADAPTER)
+        query = load_query_adapter(self.folder / "sparse" / ADAPTER)
         self._check_dim(query)
         return query
 
@@ -106,17 +114,17 @@ class FrozenModel:
         return rows
 
 
-def open_model(folder: Path | str, device: str = "cpu") -> Model | FrozenModel:
+def open_model(folder: Path | str, device: str = "cpu") -> Model | CodesOnlyModel:
     """A model folder of either kind."""
-    frozen = read_about(Path(folder)).get("kind") == KIND
-    return FrozenModel(folder) if frozen else Model(folder, device)
+    frozen = read_model_json(Path(folder)).get("kind") == KIND
+    return CodesOnlyModel(folder) if frozen else Model(folder, device)
 
 
-def save_frozen(
-    folder: Path, additive: Additive, *, metric: Metric, candidates: int, training: dict[str, Any]
-) -> FrozenModel:
+def save_codes_only_model(
+    folder: Path, additive: AdditiveQuantizer, *, metric: Metric, candidates: int, training: dict[str, Any]
+) -> CodesOnlyModel:
     """Put a model into the folder. model.json goes first and comes back last: without it there is no model."""
-    aside, books = folder / ".new", additive.codebooks()
+    aside, books = folder / ".new", additive.to_codebooks()
     with storage_errors(folder):
         shutil.rmtree(aside, ignore_errors=True)
         (aside / "sparse").mkdir(parents=True)
@@ -137,8 +145,8 @@ def save_frozen(
         (aside / "sparse").rename(folder / "sparse")
         write_signed_json(folder / "model.json", about)
         aside.rmdir()
-    model = FrozenModel(folder)
-    write_frozen_card(model)
+    model = CodesOnlyModel(folder)
+    write_codes_only_card(model)
     return model
 
 
@@ -147,5 +155,5 @@ def _fingerprint(folder: Path, metric: str) -> str:
     for name in (QUANTIZER, ADAPTER):
         if not (folder / "sparse" / name).exists():
             raise ModelError(f"{folder} has no sparse/{name}; restore it or train the model again")
-        update_from(digest, folder / "sparse" / name)
+        hash_file(digest, folder / "sparse" / name)
     return digest.hexdigest()

@@ -13,7 +13,7 @@ import xxhash
 
 from bidr.models.static_encoder import StaticEncoder
 from bidr.models.text_encoder import TextEncoder
-from bidr.quantization import Codebooks
+from bidr.quantization.codebooks import Codebooks
 from bidr.tokenization.token_store import TokenArray, Tokens, TokenStore
 from bidr.utils.array_types import Codes
 from bidr.utils.files import storage_errors, sync_file, write_json
@@ -23,9 +23,9 @@ from bidr.utils.progress import show_progress
 if TYPE_CHECKING:
     from bidr.models.encoder import Encoder
 
-TOKENS_AT_ONCE = {"cpu": 16_384, "cuda": 262_144}
-ROWS_AT_ONCE = 4_096
-BLOCK_ROWS = {"cpu": 16_384, "cuda": 131_072}
+TOKENS_PER_BATCH = {"cpu": 16_384, "cuda": 262_144}
+ROWS_PER_BATCH = 4_096
+ROWS_PER_BLOCK = {"cpu": 16_384, "cuda": 131_072}
 
 
 class TokenSource(Protocol):
@@ -49,7 +49,7 @@ def encode_rows(
     rows = np.arange(len(source)) if rows is None else rows
     out = np.empty((len(rows), encoder.dim), dtype=dtype)
     lengths = source.get_lengths()[rows]
-    groups = list(like_lengths(lengths, TOKENS_AT_ONCE[device_type(encoder)], ROWS_AT_ONCE))
+    groups = list(batch_by_length(lengths, TOKENS_PER_BATCH[device_type(encoder)], ROWS_PER_BATCH))
     batches = prefetch(lambda places: source.get_batch(rows[places]), groups)
     if isinstance(encoder, StaticEncoder):
         for places, tokens in zip(groups, batches, strict=True):
@@ -87,9 +87,9 @@ def encode_codes(codebooks: Codebooks, vectors: npt.NDArray[np.float32], encoder
     """Encode vectors into codes on the device of the encoder that they come from."""
     if device_type(encoder) == "cpu":
         return codebooks.encode(vectors)
-    from bidr.quantization.torch_kmeans import encode_on
+    from bidr.quantization.torch_kmeans import encode_on_device
 
-    return encode_on(codebooks, vectors, cast("Encoder", encoder).device)
+    return encode_on_device(codebooks, vectors, cast("Encoder", encoder).device)
 
 
 def encode_corpus(
@@ -105,7 +105,7 @@ def encode_corpus(
     A call that was cut off is continued; what is there is kept only if it came from the same encoder, codebooks and
     tokens. `discard` removes the file again.
     """
-    stamp = stamp_of(encoder, source, codebooks)
+    stamp = build_stamp(encoder, source, codebooks)
     width, dtype = (codebooks.books, "uint8") if codebooks else (encoder.dim, "float16")
     state = path.with_suffix(".progress.json")
     done = _rows_done(path, state, stamp)
@@ -117,7 +117,7 @@ def encode_corpus(
             with path.open("r+b") as opened:
                 os.posix_fallocate(opened.fileno(), 0, path.stat().st_size)
         with show_progress(label, len(source), "documents", done) as advance:
-            step = BLOCK_ROWS[device_type(encoder)]
+            step = ROWS_PER_BLOCK[device_type(encoder)]
             for start in range(done, len(source), step):
                 rows = np.arange(start, min(start + step, len(source)))
                 vectors = encode_rows(encoder, source, rows)
@@ -131,22 +131,22 @@ def encode_corpus(
     return encoded
 
 
-def stamp_of(encoder: TextEncoder, source: TokenSource, codebooks: Codebooks | None) -> dict[str, Any]:
+def build_stamp(encoder: TextEncoder, source: TokenSource, codebooks: Codebooks | None) -> dict[str, Any]:
     """What an encoded corpus depends on."""
-    stamp = {"encoder": fingerprint(encoder), "tokens": _tokens_fingerprint(source)}
+    stamp = {"encoder": hash_weights(encoder), "tokens": _tokens_fingerprint(source)}
     if codebooks:
         arrays = b"".join(array.tobytes() for array in codebooks if array is not None)
         stamp["codebooks"] = xxhash.xxh3_128_hexdigest(arrays)
     return stamp
 
 
-def discard(path: Path) -> None:
+def discard_encoded(path: Path) -> None:
     """Remove what `encode_corpus` wrote."""
     path.unlink(missing_ok=True)
     path.with_suffix(".progress.json").unlink(missing_ok=True)
 
 
-def fingerprint(encoder: TextEncoder) -> str:
+def hash_weights(encoder: TextEncoder) -> str:
     """Tells encoders apart by their weights."""
     if isinstance(encoder, StaticEncoder):
         return xxhash.xxh3_128_hexdigest(encoder.table.tobytes())
@@ -176,7 +176,7 @@ def _rows_done(path: Path, state: Path, stamp: dict[str, Any]) -> int:
     return int(done) if found == stamp and path.exists() else 0
 
 
-def like_lengths(
+def batch_by_length(
     lengths: npt.NDArray[np.int64], tokens_at_once: int | None, rows_at_once: int | None = None
 ) -> Iterator[npt.NDArray[np.int64]]:
     """Places of rows in batches of like length, the longest first, each within the limits (None: none) once padded, or

@@ -8,7 +8,7 @@ from bidr.tokenization.token_store import TokenStore
 from bidr.tokenization.tokenizer import tokenize
 
 
-def tokenise_documents(
+def tokenize_corpus(
     dataset: Dataset, encoder: TextEncoder, folder: Path, *, titles: Titles, max_length: int
 ) -> TokenStore:
     """The corpus as the encoder reads it; made once for all that use the same tokenizer, titles and length."""

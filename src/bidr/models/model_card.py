@@ -8,7 +8,7 @@ from typing import Any
 from bidr.models.saved_model import Model
 from bidr.utils.files import write_atomically
 
-NAME = "README.md"
+CARD_NAME = "README.md"
 BUILT_IN = "built-in"
 
 USE = """\
@@ -59,23 +59,25 @@ of `choosing` whose sum is nearest to `(vector - centre) @ document.T`, found by
 
 def write_card(model: Model, changed: dict[str, Any]) -> Path:
     """Write the card of a model; `changed`: the settings that differ from the defaults."""
-    path = model.folder / NAME
-    write_atomically(path, (card(model, changed) + "\n").encode())
+    path = model.folder / CARD_NAME
+    write_atomically(path, (render_card(model, changed) + "\n").encode())
     return path
 
 
-def card(model: Model, changed: dict[str, Any]) -> str:
+def render_card(model: Model, changed: dict[str, Any]) -> str:
     """The text of the card."""
     training = model.training
     about = "\n".join(f"| {key} | {value} |" for key, value in _about(model))
-    settings = "\n".join(f"{key} = {json.dumps(public(value))}" for key, value in changed.items() if value is not None)
+    settings = "\n".join(
+        f"{key} = {json.dumps(hide_path(value))}" for key, value in changed.items() if value is not None
+    )
     stages = "\n\n".join(
-        f"### {stage}\n\n{epochs_table(epochs)}" for stage, epochs in training.get("stages", {}).items()
+        f"### {stage}\n\n{format_epochs(epochs)}" for stage, epochs in training.get("stages", {}).items()
     )
     return "\n\n".join(
         [
             _front_matter(model),
-            f"# Codes and vectors for {public(training['data'])}",
+            f"# Codes and vectors for {hide_path(training['data'])}",
             "A bidr model. It gives every document two representations: a few bytes of codes that stay in RAM and find "
             "candidates, and a vector on disk that decides among them.",
             f"| | |\n|---|---|\n{about}",
@@ -89,7 +91,7 @@ def card(model: Model, changed: dict[str, Any]) -> str:
     )
 
 
-def public(value: Any) -> Any:
+def hide_path(value: Any) -> Any:
     """A setting as others may read it: of a path on this machine only the last part."""
     return Path(os.path.abspath(os.path.expanduser(value))).name if _is_path(value) else value
 
@@ -117,10 +119,10 @@ def _about(model: Model) -> list[tuple[str, str]]:
     training, text, books = model.training, model.text, model.codebooks
     used = training.get("codewords")
     rows = [
-        ("data", f"{public(training['data'])}: {training['documents']:,} documents"),
+        ("data", f"{hide_path(training['data'])}: {training['documents']:,} documents"),
         ("questions", f"{training['train_queries']:,} to train on"),
         ("method", str(training["config"].get("method", "bidr"))),
-        ("encoder", f"{public(_backbone(model))}, {books.dim} dimensions"),
+        ("encoder", f"{hide_path(_backbone(model))}, {books.dim} dimensions"),
         ("text", f"titles: {text.titles}; most tokens: question {text.query_length}, document {text.document_length}"),
         ("codes", f"{books.bytes_per_doc} bytes a document ({books.books} books of {books.words} codewords)"),
         ("question encoders", "one for both sides (`query/`)" if model.unified else "one for each side"),
@@ -154,7 +156,7 @@ def _use(model: Model) -> str:
     )
 
 
-def epochs_table(epochs: list[dict[str, float]]) -> str:
+def format_epochs(epochs: list[dict[str, float]]) -> str:
     """What was measured, a line each time."""
     if not epochs:
         return "No epochs."

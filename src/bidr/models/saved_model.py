@@ -21,8 +21,8 @@ from bidr.errors import ModelError
 from bidr.models.auto import limit_length, open_encoder
 from bidr.models.corpus_encoding import encode_texts
 from bidr.models.text_encoder import TextEncoder
-from bidr.quantization import Codebooks
-from bidr.quantization.learned_ivf import LearnedLists
+from bidr.quantization.codebooks import Codebooks
+from bidr.quantization.learned_ivf import LearnedIvf
 from bidr.utils.array_types import Floats
 from bidr.utils.files import (
     BUFFER_BYTES,
@@ -33,7 +33,7 @@ from bidr.utils.files import (
     write_signed_json,
 )
 
-FORMAT, MOST_ABOUT = 1, 64 << 20
+FORMAT, MAX_JSON_BYTES = 1, 64 << 20
 # Those of a model.json without a checksum, of either kind, as it was written before there was one.
 UNSIGNED_KEYS = frozenset(
     [
@@ -70,7 +70,7 @@ class ModelParts:
     dense: Path
     query: Path | None
     codebooks: Codebooks
-    lists: LearnedLists | None = None
+    lists: LearnedIvf | None = None
 
 
 class Model:
@@ -78,7 +78,7 @@ class Model:
 
     def __init__(self, folder: Path | str, device: str = "cpu") -> None:
         self.folder, self.device = Path(folder), device
-        about = read_about(self.folder)
+        about = read_model_json(self.folder)
         if "kind" in about:
             raise ModelError(
                 f"{self.folder} holds a model of kind {about['kind']!r}, which has no text encoder; "
@@ -94,7 +94,7 @@ class Model:
         except (LookupError, TypeError, ValueError) as error:
             path = self.folder / "model.json"
             raise ModelError(f"{path} cannot be read ({error}); train the model again or restore the file") from error
-        found = weights_fingerprint(self.folder, self.text)
+        found = compute_fingerprint(self.folder, self.text)
         if found != self.fingerprint:
             raise ModelError(
                 f"{self.folder}: files of fingerprint {found}, model.json says {self.fingerprint}; restore them"
@@ -103,9 +103,9 @@ class Model:
     def _check(self) -> None:
         """Refuse, as ValueError, values that model.json never has."""
         lengths = (self.text.query_length, self.text.document_length)
-        if not all(is_length(length) for length in lengths) or self.text.titles not in get_args(Titles):
+        if not all(is_positive_int(length) for length in lengths) or self.text.titles not in get_args(Titles):
             raise ValueError(f"text {self.text}, expected lengths above 0 and {' or '.join(get_args(Titles))}")
-        check_about(self.fingerprint, self.candidates, self.training)
+        check_common_fields(self.fingerprint, self.candidates, self.training)
         if not isinstance(self.unified, bool):
             raise ValueError(f"unified {self.unified!r}, expected true or false")
 
@@ -114,10 +114,10 @@ class Model:
         return Codebooks.load(self.folder / "sparse" / QUANTIZER)
 
     @cached_property
-    def lists(self) -> LearnedLists | None:
+    def lists(self) -> LearnedIvf | None:
         """Coarse lists that were learned with the query encoder; None: an index finds its own."""
         path = self.folder / "sparse" / LISTS
-        return LearnedLists.load(path) if path.exists() else None
+        return LearnedIvf.load(path) if path.exists() else None
 
     @cached_property
     def sparse(self) -> TextEncoder:
@@ -145,22 +145,22 @@ class Model:
         return open_encoder(self.folder / part, self.device)
 
 
-def is_length(value: Any) -> bool:
+def is_positive_int(value: Any) -> bool:
     """Whether something is a whole number that texts, candidates or vectors can be of."""
     return isinstance(value, int) and not isinstance(value, bool) and 0 < value < 1 << 31
 
 
-def check_about(fingerprint: Any, candidates: Any, training: Any) -> None:
+def check_common_fields(fingerprint: Any, candidates: Any, training: Any) -> None:
     """Refuse, as ValueError, what is in the model.json of either kind where it is something else."""
-    if not isinstance(fingerprint, str) or not is_length(candidates) or not isinstance(training, dict):
+    if not isinstance(fingerprint, str) or not is_positive_int(candidates) or not isinstance(training, dict):
         raise ValueError("fingerprint, candidates or training, expected a text, a number above 0, and a table")
 
 
-def read_about(folder: Path) -> dict[str, Any]:
+def read_model_json(folder: Path) -> dict[str, Any]:
     """What model.json says, of a format that can be read."""
     path = folder / "model.json"
     try:
-        content = read_up_to(path, MOST_ABOUT)
+        content = read_up_to(path, MAX_JSON_BYTES)
         found = json.loads(content)["format"]
     except FileNotFoundError as error:
         raise ModelError(f"{folder} has no model.json; give a folder in which `bidr train` finished") from error
@@ -200,7 +200,7 @@ def save_model(
             parts.lists.save(aside / "sparse" / LISTS)
         about = {
             "format": FORMAT,
-            "fingerprint": weights_fingerprint(aside, text),
+            "fingerprint": compute_fingerprint(aside, text),
             "unified": parts.query is not None,
             "candidates": candidates,
             "text": asdict(text),
@@ -218,7 +218,7 @@ def save_model(
     return Model(folder, device)
 
 
-def update_from(digest: Any, path: Path) -> None:
+def hash_file(digest: Any, path: Path) -> None:
     """Add the content of a file of a model to a digest, in pieces."""
     try:
         with open_to_read(path) as content:
@@ -228,12 +228,12 @@ def update_from(digest: Any, path: Path) -> None:
         raise ModelError(f"{path} cannot be read ({error.strerror}); restore it or train the model again") from error
 
 
-def weights_fingerprint(folder: Path, text: TextSettings) -> str:
+def compute_fingerprint(folder: Path, text: TextSettings) -> str:
     """Tells models apart by everything that changes a vector or a code."""
     digest = xxhash.xxh3_128(json.dumps(asdict(text), sort_keys=True).encode())
     for part in ("sparse", "dense", "query"):
         for path in sorted((folder / part).rglob("*")):
             if path.suffix in {".safetensors", ".json", ".txt", ".model"}:
                 digest.update(str(path.relative_to(folder)).encode())
-                update_from(digest, path)
+                hash_file(digest, path)
     return digest.hexdigest()

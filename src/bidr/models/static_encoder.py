@@ -25,11 +25,11 @@ SHORTEST = np.float32(1e-12)
 
 
 class StaticEncoder(TextEncoder):
-    """Normalized sum of token vectors. It reads what `BagEncoder` saves, a StaticEmbedding of sentence-transformers."""
+    """Normalized sum of token vectors. It reads what `BagOfTokensEncoder` saves, a StaticEmbedding of sentence-transformers."""
 
     def __init__(self, tokenizer: Tokenizer, table: Floats) -> None:
         self.tokenizer, self.prompts, self.table = tokenizer, Prompts(), table
-        self.max_length, self.dim, self.normalised = MAX_LENGTH, table.shape[1], True
+        self.max_length, self.dim, self.normalized = MAX_LENGTH, table.shape[1], True
 
     @classmethod
     def load(cls, folder: Path) -> "StaticEncoder":

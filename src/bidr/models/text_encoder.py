@@ -22,13 +22,13 @@ class TextEncoder:
     max_length: int
     """The most tokens the model can read."""
     dim: int
-    normalised: bool
+    normalized: bool
     """Whether vectors have length 1; the scale of the scores depends on it."""
 
     def get_tokenizer(self, max_length: int) -> TextTokenizer:
         """Return what cuts texts into this encoder's tokens; made once for each length."""
         length = min(max_length, self.max_length)
-        by_length: dict[int, TextTokenizer] = self.__dict__.setdefault("_tokenisers", {})
+        by_length: dict[int, TextTokenizer] = self.__dict__.setdefault("_tokenizers", {})
         if length not in by_length:
             by_length[length] = TextTokenizer(self.tokenizer, length)
         return by_length[length]

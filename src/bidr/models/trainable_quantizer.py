@@ -8,16 +8,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from bidr.quantization import Codebooks
-from bidr.quantization.additive_quantizer import Additive
-from bidr.quantization.residual_quantizer import nearest_sums, sums
+from bidr.quantization.additive_quantizer import AdditiveQuantizer
+from bidr.quantization.codebooks import Codebooks
+from bidr.quantization.residual_quantizer import search_nearest_sums, sum_codewords
 
 Assignment = Literal["nearest", "uniform"]
 SINKHORN_ROUNDS, SINKHORN_SHARE = 100, 0.05
 SUMMED_BEAM = 4
 
 
-class Quantizer(nn.Module):
+class TrainableQuantizer(nn.Module):
     """Codebooks as parameters. The rotation stays as OPQ found it; the codewords learn.
 
     assignment "uniform" chooses codewords, while learning, such that a batch uses all of a book equally.
@@ -45,7 +45,7 @@ class Quantizer(nn.Module):
         choice = hard + soft - soft.detach()
         return torch.einsum("nmp,mpd->nmd", choice, self.centroids).flatten(1)
 
-    def error(self, vectors: Tensor) -> Tensor:
+    def compute_error(self, vectors: Tensor) -> Tensor:
         """Mean squared distance between vectors and their codewords."""
         rotated = self.rotate(vectors)
         chosen = self._choose(self._distances(rotated).detach())
@@ -60,14 +60,14 @@ class Quantizer(nn.Module):
 
     def _choose(self, distances: Tensor) -> Tensor:
         balanced = self.assignment == "uniform" and self.training
-        return (-uniform(distances.detach()) if balanced else distances).argmin(2)
+        return (-balance_assignment(distances.detach()) if balanced else distances).argmin(2)
 
-    def codebooks(self) -> Codebooks:
+    def to_codebooks(self) -> Codebooks:
         """The plain arrays as they are now."""
         return Codebooks(self.rotation.cpu().numpy().copy(), self.centroids.detach().cpu().numpy().copy())
 
 
-def uniform(distances: Tensor) -> Tensor:
+def balance_assignment(distances: Tensor) -> Tensor:
     """Shares of (n, books, words) codewords, each document's summing to 1 and each codeword's to n / words: the nearest
     such choice, smoothed (Sinkhorn's iteration)."""
     # In double precision and from centred distances: exponents of plain ones leave the range of floats.
@@ -81,7 +81,7 @@ def uniform(distances: Tensor) -> Tensor:
     return logits.exp()
 
 
-class SummedQuantizer(nn.Module):
+class TrainableAdditiveQuantizer(nn.Module):
     """Sums of codewords as parameters, with the adapter of the queries; gradients pass the choice as if it were none.
 
     The documents' map and centre stay as they were fitted.
@@ -90,7 +90,7 @@ class SummedQuantizer(nn.Module):
     centre: Tensor
     document: Tensor
 
-    def __init__(self, additive: Additive) -> None:
+    def __init__(self, additive: AdditiveQuantizer) -> None:
         super().__init__()
         self.groups = additive.groups
         self.register_buffer("centre", torch.tensor(additive.centre))
@@ -105,11 +105,14 @@ class SummedQuantizer(nn.Module):
         """Documents as the sums of their codewords; differentiable for vectors and codewords."""
         placed = (vectors - self.centre) @ self.document.T
         parts = zip(placed.chunk(self.groups, dim=1), self.codewords.chunk(self.groups), strict=True)
-        found = [sums(words, nearest_sums(part.detach(), words.detach(), SUMMED_BEAM)) for part, words in parts]
+        found = [
+            sum_codewords(words, search_nearest_sums(part.detach(), words.detach(), SUMMED_BEAM))
+            for part, words in parts
+        ]
         return torch.cat(found, dim=1) + placed - placed.detach()
 
-    def additive(self) -> Additive:
+    def to_additive(self) -> AdditiveQuantizer:
         """The plain arrays as they are now."""
         names = ("centre", "document", "query", "codewords")
         arrays = {name: getattr(self, name).detach().cpu().numpy().copy() for name in names}
-        return Additive(**arrays, chosen_by=arrays["codewords"])
+        return AdditiveQuantizer(**arrays, chosen_by=arrays["codewords"])

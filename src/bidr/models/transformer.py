@@ -9,7 +9,7 @@ from torch import Tensor
 
 from bidr.errors import MissingExtraError, ModelError
 from bidr.models.encoder import Encoder
-from bidr.models.kernels.varlen import compile_layers, encode_packed, packable
+from bidr.models.kernels.varlen import can_pack, compile_layers, encode_packed
 from bidr.models.text_encoder import Prompts
 from bidr.tokenization.token_store import TokenArray, Tokens
 
@@ -36,8 +36,8 @@ class TransformerEncoder(Encoder):
         limit = model.max_seq_length or DEFAULT_MAX_LENGTH
         self.max_length = int(min(limit, 1_000_000))
         self.dim = int(_dimension(model))
-        self.normalised = type(model[-1]).__name__ == "Normalize"
-        self._packable = packable(model)
+        self.normalized = type(model[-1]).__name__ == "Normalize"
+        self._packable = can_pack(model)
 
     @classmethod
     def open(

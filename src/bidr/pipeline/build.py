@@ -23,15 +23,15 @@ from bidr.index.engines.factory import choose_engine
 from bidr.index.live.drift import ERRORS_SAMPLED
 from bidr.index.storage.manifest import ModelStamp, Spread
 from bidr.index.vectors import StorageKind
-from bidr.models.codes_only_model import FrozenModel, open_model
+from bidr.models.codes_only_model import CodesOnlyModel, open_model
 from bidr.models.corpus_encoding import encode_corpus
-from bidr.models.corpus_tokens import tokenise_documents
+from bidr.models.corpus_tokens import tokenize_corpus
 from bidr.models.saved_model import Model
-from bidr.quantization.additive_quantizer import Additive
+from bidr.quantization.additive_quantizer import AdditiveQuantizer
 from bidr.quantization.codebooks import Codebooks
+from bidr.quantization.metrics import compute_reconstruction_errors
 from bidr.quantization.opq import PlainCodes, encode_blocks
-from bidr.quantization.pq_training import too_few
-from bidr.quantization.reconstruction_error import code_errors
+from bidr.quantization.pq_training import make_too_few_error
 from bidr.utils.array_types import Codes
 from bidr.utils.device import pick_device
 from bidr.utils.progress import say
@@ -66,7 +66,7 @@ def build(
     """
     model = model if isinstance(model, Model) else Model(model, pick_device(device))
     options: dict[str, Any] = {"engine": engine, "stored": stored, "lexical": model.text.titles if lexical else None}
-    options |= {"dims": check_dims(dims, model.dense.dim), "unit": model.dense.normalised}
+    options |= {"dims": check_dims(dims, model.dense.dim), "unit": model.dense.normalized}
     out = Path(out)
     check_corpus(data, out)
     data.corpus.report_dropped_fields()
@@ -87,17 +87,17 @@ def build(
 def _encoded(data: Dataset, model: Model, folder: Path, tokens: Path) -> tuple[Codes, npt.NDArray[Any]]:
     """Codes and vectors of all documents, on disk."""
     limits: dict[str, Any] = {"titles": model.text.titles, "max_length": model.text.document_length}
-    documents = tokenise_documents(data, model.sparse, tokens, **limits)
+    documents = tokenize_corpus(data, model.sparse, tokens, **limits)
     codes = encode_corpus(
         model.sparse, documents, folder / "codes.npy", codebooks=model.codebooks, label="encode into codes"
     )
-    documents = tokenise_documents(data, model.dense, tokens, **limits)
+    documents = tokenize_corpus(data, model.dense, tokens, **limits)
     return codes, encode_corpus(model.dense, documents, folder / "vectors.npy", label="encode into vectors")
 
 
 def build_vectors(
     vectors: Vectors,
-    model: FrozenModel | Path | str | None,
+    model: CodesOnlyModel | Path | str | None,
     out: Path | str,
     *,
     ids: Names | None = None,
@@ -129,7 +129,7 @@ def build_vectors(
     options["dims"] = dims
     if model is None:
         return _build_plain(vectors, out, plain or PlainCodes(), ids, data, ram_budget, options)
-    model = model if isinstance(model, FrozenModel) else _frozen(model)
+    model = model if isinstance(model, CodesOnlyModel) else _frozen(model)
     rows, books, bits = model.documents(vectors), model.codebooks.books, model.codebooks.bits
     dims = options["dims"] = check_dims(dims, rows.dim)
     shape, named = _shape(*rows.shape, books, bits, engine, stored), _named(ids, data, len(rows), Path(out))
@@ -154,10 +154,10 @@ def _build_plain(
 ) -> Path:
     rows = open_vectors(vectors, "vectors", plain.metric)
     if len(rows) < plain.codewords:
-        raise too_few(len(rows), plain.codewords)
+        raise make_too_few_error(len(rows), plain.codewords)
     options["dims"] = check_dims(options["dims"], rows.dim)
     shape = _shape(
-        *rows.shape, plain.books(rows.dim), plain.codewords.bit_length() - 1, options["engine"], options["stored"]
+        *rows.shape, plain.count_books(rows.dim), plain.codewords.bit_length() - 1, options["engine"], options["stored"]
     )
     named = _named(ids, data, len(rows), Path(out))
     lexical = bool(options["lexical"])
@@ -184,7 +184,7 @@ def _shape(count: int, dim: int, books: int, bits: int, engine: str, stored: Sto
     return Shape(count, dim, choose_engine(engine, count, bits), bits, (books * bits + 7) // 8, stored)
 
 
-def _stamp(model: Model | FrozenModel) -> ModelStamp:
+def _stamp(model: Model | CodesOnlyModel) -> ModelStamp:
     return ModelStamp(model.fingerprint, str(model.folder.resolve()))
 
 
@@ -230,20 +230,22 @@ def _coded(
     )
 
 
-def _code_error(dims: int | None, coder: Codebooks | Additive, rows: VectorSource, codes: Codes) -> Spread | None:
+def _code_error(
+    dims: int | None, coder: Codebooks | AdditiveQuantizer, rows: VectorSource, codes: Codes
+) -> Spread | None:
     """What the codes of some rows miss, where the index will not hold the vectors that tell it."""
     if dims is None:
         return None
     some = np.unique(np.linspace(0, len(rows) - 1, ERRORS_SAMPLED).astype(np.int64))
-    return Spread.of(code_errors(coder, rows.gather(some), codes[some]))
+    return Spread.of(compute_reconstruction_errors(coder, rows.gather(some), codes[some]))
 
 
 def _finish(work: WorkFolder, out: Path | str, rows: Any, **given: Any) -> None:
     build_index(out, vectors=rows, work=work.open_subfolder("index"), **given)
 
 
-def _frozen(folder: Path | str) -> FrozenModel:
+def _frozen(folder: Path | str) -> CodesOnlyModel:
     model = open_model(folder)
-    if isinstance(model, FrozenModel):
+    if isinstance(model, CodesOnlyModel):
         return model
     raise ModelError(f"{folder} holds a model with text encoders; give it the corpus (--data), not vectors")

@@ -9,11 +9,11 @@ from bidr.data.vector_source import VectorSource
 from bidr.errors import ConfigError, DataError
 from bidr.index.live.types import Coded, Coder
 from bidr.quantization.codebooks import Codebooks
-from bidr.quantization.reconstruction_error import code_errors
+from bidr.quantization.metrics import compute_reconstruction_errors
 from bidr.utils.array_types import Floats
 
 if TYPE_CHECKING:
-    from bidr.models.codes_only_model import FrozenModel
+    from bidr.models.codes_only_model import CodesOnlyModel
     from bidr.models.saved_model import Model
     from bidr.models.text_encoder import TextEncoder
 
@@ -36,7 +36,7 @@ def make_model_encoder(model: "Model", sides: Sides | None = None) -> Coder:
             codes = encode_codes(model.codebooks, given, model.sparse)
         else:
             codes = model.codebooks.encode(given)
-        return Coded(codes, rows, code_errors(model.codebooks, given, codes))
+        return Coded(codes, rows, compute_reconstruction_errors(model.codebooks, given, codes))
 
     return code
 
@@ -51,13 +51,13 @@ def _own_sides(model: "Model") -> Sides:
     return lambda texts: (encode(model.sparse, texts), encode(model.dense, texts))
 
 
-def make_codes_only_encoder(model: "FrozenModel") -> Coder:
+def make_codes_only_encoder(model: "CodesOnlyModel") -> Coder:
     """Codes vectors that are given."""
 
     def code(documents: Sequence[Document], vectors: Floats | None) -> Coded:
         rows = model.documents(_given(vectors))[:]
         codes = model.additive.encode(rows)
-        return Coded(codes, rows, code_errors(model.additive, rows, codes))
+        return Coded(codes, rows, compute_reconstruction_errors(model.additive, rows, codes))
 
     return code
 
@@ -68,7 +68,7 @@ def make_codebook_encoder(codebooks: Codebooks, *, unit: bool) -> Coder:
     def code(documents: Sequence[Document], vectors: Floats | None) -> Coded:
         rows = VectorSource(_given(vectors), "vectors", "cosine" if unit else "ip")[:]
         codes = codebooks.encode(rows)
-        return Coded(codes, rows, code_errors(codebooks, rows, codes))
+        return Coded(codes, rows, compute_reconstruction_errors(codebooks, rows, codes))
 
     return code
 

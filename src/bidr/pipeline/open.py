@@ -13,7 +13,7 @@ from bidr.index.live.live_index import LiveIndex
 from bidr.index.live.types import Coded
 from bidr.index.live.writer import LiveWriter
 from bidr.index.storage.live_state import model_of
-from bidr.models.codes_only_model import FrozenModel, open_model
+from bidr.models.codes_only_model import CodesOnlyModel, open_model
 from bidr.models.saved_model import Model
 from bidr.pipeline.build import Vectors
 from bidr.pipeline.document_encoders import make_codebook_encoder, make_codes_only_encoder, make_model_encoder
@@ -26,7 +26,7 @@ from bidr.utils.device import pick_device
 class OpenIndex(Searcher):
     """An index with the model that made it, ready for questions in words. Use it in a `with` block."""
 
-    model: Model | FrozenModel | None = None
+    model: Model | CodesOnlyModel | None = None
 
     def encode(self, texts: Sequence[str]) -> tuple[QueryVectors, float]:
         """As that of `Searcher`; tells whose index has no model what to do instead."""
@@ -66,7 +66,7 @@ class OpenIndex(Searcher):
 
     def query_vectors(self, vectors: Path | npt.ArrayLike) -> QueryVectors:
         """Questions' vectors as each side of the index takes them."""
-        if isinstance(self.model, FrozenModel):
+        if isinstance(self.model, CodesOnlyModel):
             return QueryVectors(*self.model.queries(vectors))
         own = open_vectors(vectors, "query vectors", "cosine" if self.reader.manifest.unit else "ip")[:]
         return QueryVectors(own, own)
@@ -80,7 +80,7 @@ class OpenIndex(Searcher):
 
 def open_index_model(
     folder: Path | str, model: Path | str | None = None, device: str = "cpu"
-) -> Model | FrozenModel | None:
+) -> Model | CodesOnlyModel | None:
     """The model that made an index, or the one that is said to have; none where the index was made from arrays."""
     stamp = model_of(Path(folder))
     if model is None and stamp is None:
@@ -144,7 +144,7 @@ def open_writer(
     opened = open_index_model(folder, model, device)
     if opened is None:
         return _plain_writer(folder, options)
-    coder = make_codes_only_encoder(opened) if isinstance(opened, FrozenModel) else make_model_encoder(opened)
+    coder = make_codes_only_encoder(opened) if isinstance(opened, CodesOnlyModel) else make_model_encoder(opened)
     return LiveWriter(folder, coder, expect_model=opened.fingerprint, **options)
 
 

@@ -10,7 +10,7 @@ from bidr.errors import ModelError
 from bidr.index.reader import check_model
 from bidr.index.repair.salvage import ModelOfIndex, OpenModel, RepairReport, salvage_index
 from bidr.index.storage.manifest import ModelStamp
-from bidr.models.codes_only_model import FrozenModel, open_model
+from bidr.models.codes_only_model import CodesOnlyModel, open_model
 from bidr.models.saved_model import Model
 from bidr.utils.array_types import Codes, Floats
 from bidr.utils.device import pick_device
@@ -70,9 +70,9 @@ def _model_opener(index: Path, model_folder: Path | None, device: str) -> OpenMo
     return open_once
 
 
-def _describe(model: Model | FrozenModel) -> ModelOfIndex:
+def _describe(model: Model | CodesOnlyModel) -> ModelOfIndex:
     stamp = ModelStamp(model.fingerprint, str(model.folder.resolve()))
-    if isinstance(model, FrozenModel):
+    if isinstance(model, CodesOnlyModel):
 
         def encode_vectors(documents: Sequence[Document], vectors: Floats) -> Codes:
             return model.additive.encode(model.documents(vectors))

@@ -9,7 +9,7 @@ from bidr.data.readers.trec import Qrels
 from bidr.data.row_ids import label_rows, read_ids, read_judgements
 from bidr.data.vector_source import Metric, open_vectors
 from bidr.errors import ConfigError
-from bidr.models.codes_only_model import FrozenModel
+from bidr.models.codes_only_model import CodesOnlyModel
 from bidr.models.saved_model import Model
 from bidr.pipeline.build import Names, Vectors
 from bidr.training.codes_only.config import refuse_text_settings
@@ -55,7 +55,7 @@ def train_vectors(
     query_ids: Names | None = None,
     resume: Resume = "auto",
     **settings: Any,
-) -> FrozenModel:
+) -> CodesOnlyModel:
     """Learn codes of documents' vectors that stay as they are, and a query adapter; minutes on a CPU.
 
     vectors:       an array or .npy file, one document a row, from any model; it may be larger than RAM.

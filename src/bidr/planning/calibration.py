@@ -37,7 +37,7 @@ from bidr.planning.synthetic import made_documents, made_vectors
 from bidr.quantization.codebooks import Codebooks
 from bidr.quantization.kmeans import add_rows
 from bidr.quantization.opq import encode_blocks
-from bidr.quantization.pq_training import FIT_ROWS, fit
+from bidr.quantization.pq_training import FIT_ROWS, fit_pq
 from bidr.utils.array_types import Codes
 from bidr.utils.progress import hide_progress, say
 from bidr.utils.step_timer import StepTime, record_steps
@@ -143,7 +143,7 @@ class _Ready(NamedTuple):
 def _compile(asked: Asked, source: VectorSource) -> None:
     """Have ready all that is compiled or brought in when it is first used."""
     some, names = source[:COMPILED], _names(asked, COMPILED)
-    codebooks = fit(some, 1, 16, iterations=1)
+    codebooks = fit_pq(some, 1, 16, iterations=1)
     with tempfile.TemporaryDirectory(prefix="bidr-rates-") as folder:
         build_index(folder, codebooks=codebooks, codes=codebooks.encode(some), vectors=some, engine="hnsw", **names)
 
@@ -159,7 +159,7 @@ def _ready(source: VectorSource, books: int, words: int) -> _Ready:
 
 
 def _fitted(source: VectorSource, books: int, words: int, rounds: int) -> Codebooks:
-    return fit(source.gather(np.arange(FIT_ROWS)), books, words, iterations=rounds)
+    return fit_pq(source.gather(np.arange(FIT_ROWS)), books, words, iterations=rounds)
 
 
 def _pass(ready: _Ready, number: int) -> dict[str, float]:

@@ -25,7 +25,7 @@ from bidr.index.lexical.size_estimate import (
 )
 from bidr.index.vectors import STORAGE_KINDS, StorageKind
 from bidr.planning.calibration import Asked, Measured, measure
-from bidr.quantization.opq import PLANNED_BYTES, bits_for
+from bidr.quantization.opq import PLANNED_BYTES, list_bits
 from bidr.search.searcher import CANDIDATES
 
 
@@ -136,7 +136,7 @@ def measured_rates(corpus: Corpus, vectors: Path | None = None) -> Measured:
     asked = Asked(
         corpus.dim,
         corpus.code_bytes,
-        bits_for(corpus.dim, corpus.code_bytes),
+        list_bits(corpus.dim, corpus.code_bytes),
         corpus.stored,
         corpus.stored_dims,
         corpus.id_bytes,
@@ -152,7 +152,7 @@ def plan(corpus: Corpus, measured: Measured | None = None) -> dict[str, Any]:
 
     measured: how fast this machine builds; by default how fast one was that bidr was made on.
     """
-    bits = bits_for(corpus.dim, corpus.code_bytes)
+    bits = list_bits(corpus.dim, corpus.code_bytes)
     rates = measured.rates if measured else {each: _built_in(corpus, each) for each in bits}
     about = {"processor": measured.processor, "seconds": round(measured.seconds, 1)} if measured else {}
     return {

@@ -23,9 +23,9 @@ from bidr.index.vectors import StorageKind
 from bidr.pipeline.open import open_index
 from bidr.planning.extrapolation import Growth, visits_of
 from bidr.planning.plan import Corpus, fits
-from bidr.quantization.exact_search import top_k
-from bidr.quantization.opq import bits_for
-from bidr.quantization.pq_training import fit
+from bidr.quantization.exact_search import search_vectors
+from bidr.quantization.opq import list_bits
+from bidr.quantization.pq_training import fit_pq
 from bidr.search.searcher import Searcher
 from bidr.search.types import QueryVectors
 from bidr.utils.array_types import Floats, Rows
@@ -130,11 +130,11 @@ def on_sample(documents: VectorSource, questions: VectorSource, recall: float, k
     shapes, left_out = _shapes(documents.dim, planned, tried)
     rows = np.sort(np.random.default_rng(SEED).choice(len(documents), count, replace=False))
     vectors, asked = documents[rows], questions[:QUESTIONS]
-    exact = Exact(QueryVectors(asked, asked), top_k(asked, vectors, k).rows)
+    exact = Exact(QueryVectors(asked, asked), search_vectors(asked, vectors, k).rows)
     found: list[Setting] = []
     growth = Growth(count, planned)
     for (code_bytes, bits), engines in shapes.items():
-        codebooks = fit(vectors, code_bytes * 8 // bits, 1 << bits)
+        codebooks = fit_pq(vectors, code_bytes * 8 // bits, 1 << bits)
         codes = codebooks.encode(vectors)
         growth.begin(codebooks, codes, asked, k)
         for engine in engines:
@@ -151,7 +151,7 @@ def _shapes(dim: int, docs: int, tried: Tried) -> tuple[dict[tuple[int, int], li
     shapes: dict[tuple[int, int], list[str]] = {}
     left_out: list[LeftOut] = []
     for code_bytes, bits, engine in itertools.product(tried.code_bytes, BITS, ENGINES):
-        books, possible = code_bytes * 8 // bits, bits_for(dim, code_bytes)
+        books, possible = code_bytes * 8 // bits, list_bits(dim, code_bytes)
         corpus = Corpus(docs=docs, dim=dim, ram=tried.ram or ANY, code_bytes=code_bytes, stored=tried.stored)
         need = sum(corpus.ram_parts(corpus.shape(engine, bits)).values())
         if bits not in possible:
@@ -182,7 +182,7 @@ def on_index(folder: Path, vectors: Path, recall: float, k: int) -> Measured:
             raise DataError(f"{folder}: {view.count:,} documents, expected {k} or more; choose a smaller --k")
         places = view.places()
         stored: Any = _Stored(view, places)
-        exact = Exact(asked, view.rows_of(places[top_k(view.manifest.cut(asked.vectors), stored, k).rows]))
+        exact = Exact(asked, view.rows_of(places[search_vectors(view.manifest.cut(asked.vectors), stored, k).rows]))
         found = list(_settings(searcher, exact, recall, k, Growth(len(places), len(places))))
     return Measured(len(places), len(places), len(places), len(asked.codes), k, recall, found, [])
 

@@ -9,7 +9,7 @@ from bidr.utils.jit import njit_cached
 from bidr.utils.matmul import ColumnPanels, matmul_transposed, multiply_rows, run_in_parts
 
 # Rows whose products with all codewords are in memory at once.
-ROWS_AT_ONCE = 48
+ROWS_PER_BLOCK = 48
 
 
 class BeamSearch:
@@ -36,9 +36,9 @@ class BeamSearch:
 
 @njit_cached()
 def _encode(rows: Any, panels: Any, pairs: Any, words: int, beam: int, codes: Any) -> None:
-    products = np.empty((ROWS_AT_ONCE, len(pairs)), dtype=np.float32)
-    for start in range(0, len(rows), ROWS_AT_ONCE):
-        block = rows[start : start + ROWS_AT_ONCE]
+    products = np.empty((ROWS_PER_BLOCK, len(pairs)), dtype=np.float32)
+    for start in range(0, len(rows), ROWS_PER_BLOCK):
+        block = rows[start : start + ROWS_PER_BLOCK]
         multiply_rows(block, 0, panels, products[: len(block)])
         for row in range(len(block)):
             _search(products[row], pairs, words, beam, codes[start + row])

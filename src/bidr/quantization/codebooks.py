@@ -9,14 +9,14 @@ from typing import NamedTuple
 import numpy as np
 
 from bidr.errors import ConfigError, ModelError
-from bidr.quantization.kmeans import Nearest
+from bidr.quantization.kmeans import CentroidSearcher
 from bidr.utils.array_types import Codes, Floats
 from bidr.utils.files import open_to_read
 from bidr.utils.matmul import ColumnPanels, matmul_transposed, multiply
 
 ENCODE_ROWS = 16_384
-MOST_HEADER = 1 << 20
-UNREADABLE = (OSError, LookupError, TypeError, ValueError, AttributeError, OverflowError, RecursionError)
+MAX_HEADER_BYTES = 1 << 20
+READ_ERRORS = (OSError, LookupError, TypeError, ValueError, AttributeError, OverflowError, RecursionError)
 """What reading a file of arrays may raise that says other things than it should; and safetensors' own error."""
 
 
@@ -64,12 +64,12 @@ class Codebooks(NamedTuple):
     def encode(self, vectors: Floats) -> Codes:
         """Number of the nearest codeword (Euclidean) in every book: (n, M) uint8."""
         if self.document is not None:
-            from bidr.quantization.additive_quantizer import summed
+            from bidr.quantization.additive_quantizer import to_additive
 
-            return summed(self).encode(vectors)
+            return to_additive(self).encode(vectors)
         rotation, nearest = (
             ColumnPanels(self.rotation),
-            Nearest(self.centroids if self.choosing is None else self.choosing),
+            CentroidSearcher(self.centroids if self.choosing is None else self.choosing),
         )
         codes = np.empty((len(vectors), self.books), dtype=np.uint8)
         for start in range(0, len(vectors), ENCODE_ROWS):
@@ -81,7 +81,7 @@ class Codebooks(NamedTuple):
         """The chosen codewords side by side, in rotated space: (n, rotated_dim)."""
         return self.centroids[np.arange(self.books), codes].reshape(len(codes), len(self.rotation))
 
-    def scores(self, queries: Floats, codes: Codes) -> Floats:
+    def compute_scores(self, queries: Floats, codes: Codes) -> Floats:
         """Inner product of every unquantized query with every quantized document: (queries, n)."""
         return matmul_transposed(self.rotate(queries), self.decode(codes))
 
@@ -102,7 +102,7 @@ class Codebooks(NamedTuple):
             found = cls(**(_mapped(path) if mapped else load_arrays(path)))
             found._check()
             return found
-        except (*UNREADABLE, SafetensorError) as error:
+        except (*READ_ERRORS, SafetensorError) as error:
             raise ModelError(f"{path}: not a codebook file ({error}); build or train it again") from error
 
     def _check(self) -> None:
@@ -152,7 +152,7 @@ def _mapped(path: Path) -> dict[str, Floats]:
     """The arrays of a safetensors file: the length of a JSON text, the text, and what its offsets count in."""
     with open_to_read(path) as file:
         size, file_size = int.from_bytes(file.read(8), "little"), os.fstat(file.fileno()).st_size
-        if size > MOST_HEADER:
+        if size > MAX_HEADER_BYTES:
             raise ValueError(f"a header of {size:,} bytes")
         about = json.loads(file.read(size))
     start = 8 + size

@@ -22,7 +22,7 @@ class TopK(NamedTuple):
     rows: npt.NDArray[np.int64]
 
 
-def top_k(queries: Floats, vectors: Floats, k: int, *, device: str = "cpu") -> TopK:
+def search_vectors(queries: Floats, vectors: Floats, k: int, *, device: str = "cpu") -> TopK:
     """The k rows with the largest inner product, by looking at all of them."""
 
     def block(start: int, stop: int) -> Tensor:
@@ -31,7 +31,7 @@ def top_k(queries: Floats, vectors: Floats, k: int, *, device: str = "cpu") -> T
     return _search(queries, block, len(vectors), k, device)
 
 
-def top_k_codes(queries: Floats, codebooks: Codebooks, codes: Codes, k: int, *, device: str = "cpu") -> TopK:
+def search_codes(queries: Floats, codebooks: Codebooks, codes: Codes, k: int, *, device: str = "cpu") -> TopK:
     """The k rows with the largest asymmetric score, by looking at all codes."""
     centroids = torch.as_tensor(codebooks.centroids, device=device)
     books = torch.arange(codebooks.books, device=device)

@@ -17,13 +17,13 @@ Numbers = npt.NDArray[np.int32]
 CHUNK = 256
 
 
-class Nearest:
+class CentroidSearcher:
     """Finds, in every book, the centroid nearest to its slice of a row. centroids: (books, count, width)."""
 
     def __init__(self, centroids: Floats) -> None:
         self.books, self.count, self.width = centroids.shape
         centroids = np.ascontiguousarray(centroids, dtype=np.float32)
-        self._panels, self._norms = pack_panels(centroids), squared_lengths(centroids)
+        self._panels, self._norms = pack_panels(centroids), compute_squared_norms(centroids)
 
     def search(self, rows: Floats, *, threads: int | None = None) -> Numbers:
         """Numbers of the nearest centroids, (n, books), of equally near ones the first; rows: (n, books * width)."""
@@ -36,7 +36,7 @@ class Nearest:
 
 
 @njit_cached()
-def squared_lengths(centroids: Any) -> Any:
+def compute_squared_norms(centroids: Any) -> Any:
     """The squared length of each centroid, (books, count)."""
     books, count, width = centroids.shape
     lengths = np.zeros((books, count), dtype=np.float32)

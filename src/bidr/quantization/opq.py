@@ -8,12 +8,12 @@ import numpy as np
 from bidr.data.vector_source import Metric, VectorSource
 from bidr.errors import ConfigError, DataError
 from bidr.quantization.codebooks import ENCODE_ROWS, Codebooks, check_shape
-from bidr.quantization.pq_training import FIT_ROWS, fit
+from bidr.quantization.pq_training import FIT_ROWS, fit_pq
 from bidr.utils.array_types import Codes
 
-USUAL_BYTES, PLANNED_BYTES = 32, 16
+DEFAULT_BYTES, PLANNED_BYTES = 32, 16
 # Distances between larger numbers do not fit 32 bits.
-LARGEST = 1e15
+MAX_MAGNITUDE = 1e15
 
 
 class PlainCodes(NamedTuple):
@@ -27,20 +27,20 @@ class PlainCodes(NamedTuple):
     metric: Metric = "cosine"
     seed: int = 0
 
-    def sizes(self, dim: int) -> list[int]:
+    def list_sizes(self, dim: int) -> list[int]:
         """The bytes that codes of vectors of so many dimensions can take: their codebooks divide the dimensions."""
-        return [size for size in range(1, dim // self._each + 1) if dim % (self._each * size) == 0]
+        return [size for size in range(1, dim // self._books_per_byte + 1) if dim % (self._books_per_byte * size) == 0]
 
-    def books(self, dim: int) -> int:
+    def count_books(self, dim: int) -> int:
         """How many codebooks vectors get; refuses what cannot be, before anything is computed."""
-        each, fitting, size = self._each, self.sizes(dim), self.bytes_per_doc
+        each, fitting, size = self._books_per_byte, self.list_sizes(dim), self.bytes_per_doc
         if size is None and not fitting:
             raise ConfigError(
                 f"codewords: 16 take an even number of codebooks, which cannot divide the {dim} dimensions of the "
                 "vectors; take 256 codewords (--codewords 256)"
             )
         if size is None:
-            size = max(own for own in fitting if own <= USUAL_BYTES)
+            size = max(own for own in fitting if own <= DEFAULT_BYTES)
         if size not in fitting:
             near = sorted(sorted(fitting, key=lambda other: abs(other - size))[:3])
             choose = f"choose {' or '.join(map(str, near))}" if near else "take 256 codewords"
@@ -52,20 +52,20 @@ class PlainCodes(NamedTuple):
         return each * size
 
     @property
-    def _each(self) -> int:
+    def _books_per_byte(self) -> int:
         """Codebooks that a byte holds."""
         return 1 if self.codewords == 256 else 2
 
     def fit(self, rows: VectorSource) -> Codebooks:
-        books = self.books(rows.dim)
+        books = self.count_books(rows.dim)
         some = np.random.default_rng(self.seed).choice(len(rows), min(FIT_ROWS, len(rows)), replace=False)
         sample = rows.gather(np.sort(some))
-        if (largest := float(np.abs(sample).max())) > LARGEST:
+        if (largest := float(np.abs(sample).max())) > MAX_MAGNITUDE:
             raise DataError(
-                f"{rows.name}: a row holds a number of {largest:g} in size, expected numbers up to {LARGEST:g}; "
+                f"{rows.name}: a row holds a number of {largest:g} in size, expected numbers up to {MAX_MAGNITUDE:g}; "
                 "scale or normalise the vectors"
             )
-        return fit(sample, books, self.codewords, seed=self.seed)
+        return fit_pq(sample, books, self.codewords, seed=self.seed)
 
 
 def encode_blocks(codebooks: Codebooks, rows: VectorSource, first: int = 0) -> Iterator[Codes]:
@@ -74,9 +74,9 @@ def encode_blocks(codebooks: Codebooks, rows: VectorSource, first: int = 0) -> I
         yield codebooks.encode(rows[start : start + ENCODE_ROWS])
 
 
-def bits_for(dim: int, size: int) -> list[int]:
+def list_bits(dim: int, size: int) -> list[int]:
     """Of 8 and 4 bits a codeword those of which codes of a size can be made; refuses a size that neither can have."""
-    sizes = {8: PlainCodes(codewords=256).sizes(dim), 4: PlainCodes(codewords=16).sizes(dim)}
+    sizes = {8: PlainCodes(codewords=256).list_sizes(dim), 4: PlainCodes(codewords=16).list_sizes(dim)}
     found = [bits for bits, own in sizes.items() if size in own]
     if not found:
         near = sorted({other for own in sizes.values() for other in own}, key=lambda other: abs(other - size))
@@ -87,8 +87,8 @@ def bits_for(dim: int, size: int) -> list[int]:
     return found
 
 
-def planned_bytes(dim: int) -> int:
+def choose_planned_bytes(dim: int) -> int:
     """Bytes of a code to plan with: 16, or the most below that vectors of so many dimensions can have."""
     if dim < 1:
         raise ConfigError(f"dim: given {dim}, expected 1 or more")
-    return max(size for size in PlainCodes(codewords=256).sizes(dim) if size <= PLANNED_BYTES)
+    return max(size for size in PlainCodes(codewords=256).list_sizes(dim) if size <= PLANNED_BYTES)

@@ -8,7 +8,7 @@ from threadpoolctl import threadpool_limits
 
 from bidr.errors import DataError
 from bidr.quantization.codebooks import Codebooks, check_shape
-from bidr.quantization.kmeans import Nearest, Numbers, add_rows
+from bidr.quantization.kmeans import CentroidSearcher, Numbers, add_rows
 from bidr.utils.array_types import Floats
 from bidr.utils.matmul import ColumnPanels, matmul_transposed, multiply
 
@@ -17,7 +17,7 @@ FIT_ROWS = 20_000
 SUMMED_ROWS = 1_024
 
 
-def too_few(given: int, words: int) -> DataError:
+def make_too_few_error(given: int, words: int) -> DataError:
     """The error of whoever has fewer vectors than codewords."""
     fewer = ", or take 16 codewords" if words == 256 and given >= 16 else ""
     return DataError(
@@ -26,7 +26,7 @@ def too_few(given: int, words: int) -> DataError:
     )
 
 
-def fit(
+def fit_pq(
     vectors: Floats, books: int, words: int = 256, *, rotate: bool = True, iterations: int = 20, seed: int = 0
 ) -> Codebooks:
     """Codebooks that reconstruct the vectors well (Euclidean).
@@ -36,7 +36,7 @@ def fit(
     """
     check_shape(vectors.shape[1], books, words)
     if len(vectors) < words:
-        raise too_few(len(vectors), words)
+        raise make_too_few_error(len(vectors), words)
     random = np.random.default_rng(seed)
     rows = np.sort(random.choice(len(vectors), min(FIT_ROWS, len(vectors)), replace=False))
     sample: Floats = np.ascontiguousarray(vectors[rows], dtype=np.float32)
@@ -45,30 +45,30 @@ def fit(
     if rotate:
         rotation = _random_rotation(sample.shape[1], random)
         rotated = matmul_transposed(sample, rotation)
-    centroids = first_centroids(rotated, books, words, random)
+    centroids = draw_centroids(rotated, books, words, random)
     if rotate:
         for _ in range(iterations):
-            codes, centroids = kmeans_step(rotated, centroids, random)
+            codes, centroids = run_kmeans_step(rotated, centroids, random)
             rotation = _best_rotation(sample, centroids[np.arange(books), codes].reshape(sample.shape))
             rotated = matmul_transposed(sample, rotation)
     for _ in range(iterations):
-        _, centroids = kmeans_step(rotated, centroids, random)
+        _, centroids = run_kmeans_step(rotated, centroids, random)
     return Codebooks(rotation, centroids)
 
 
-def first_centroids(rows: Floats, books: int, count: int, random: np.random.Generator) -> Floats:
+def draw_centroids(rows: Floats, books: int, count: int, random: np.random.Generator) -> Floats:
     """Slices of rows that are drawn, (books, count, width)."""
     drawn = rows[random.permutation(len(rows))[:count]]
     return np.ascontiguousarray(drawn.reshape(count, books, -1).transpose(1, 0, 2))
 
 
-def kmeans_step(rows: Floats, centroids: Floats, random: np.random.Generator) -> tuple[Numbers, Floats]:
+def run_kmeans_step(rows: Floats, centroids: Floats, random: np.random.Generator) -> tuple[Numbers, Floats]:
     """Assign, then move every codeword to the mean of its vectors, an unused one to a vector that is far from its own.
 
     Not to where most vectors are: those may be copies of one text, which no second codeword tells apart.
     """
     books, count, _ = centroids.shape
-    codes = Nearest(centroids).search(rows)
+    codes = CentroidSearcher(centroids).search(rows)
     moved, sizes = np.zeros_like(centroids), np.zeros((books, count), dtype=np.int64)
     add_rows(moved, sizes, rows, codes)
     moved /= np.maximum(sizes, 1)[:, :, None]

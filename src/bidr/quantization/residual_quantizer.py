@@ -3,13 +3,13 @@
 import torch
 from torch import Tensor
 
-from bidr.quantization.torch_kmeans import kmeans
+from bidr.quantization.torch_kmeans import fit_kmeans
 
 BEAM_ROWS = {"cpu": 1_024, "cuda": 8_192}
 FIT_BEAM, ROUNDS, RIDGE = 5, 3, 1e-2
 
 
-def nearest_sums(vectors: Tensor, codewords: Tensor, beam: int) -> Tensor:
+def search_nearest_sums(vectors: Tensor, codewords: Tensor, beam: int) -> Tensor:
     """Codewords, one of each book, whose sum is near to each vector: (n, M) int64."""
     rows = BEAM_ROWS[vectors.device.type]
     chunks = [vectors[start : start + rows] for start in range(0, len(vectors), rows)]
@@ -29,29 +29,29 @@ def _search(vectors: Tensor, codewords: Tensor, beam: int) -> Tensor:
     return codes[:, 0]
 
 
-def sums(codewords: Tensor, codes: Tensor) -> Tensor:
+def sum_codewords(codewords: Tensor, codes: Tensor) -> Tensor:
     """What codes stand for: (n, width)."""
     found: Tensor = codewords[torch.arange(len(codewords), device=codes.device), codes].sum(1)
     return found
 
 
-def fit_sums(sample: Tensor, books: int, words: int, seed: int = 0) -> Tensor:
+def fit_residual_quantizer(sample: Tensor, books: int, words: int, seed: int = 0) -> Tensor:
     """Codewords whose sums reconstruct the sample well: (books, words, width).
 
     Each book is fitted to what those before leave over; then all at once by least squares, and chosen anew.
     """
     left, fitted, codes = sample, sample.new_empty(0, words, sample.shape[1]), sample.new_empty(0)
     for _ in range(books):
-        fitted = torch.cat([fitted, kmeans(left, words, seed=seed)[None]])
-        codes = nearest_sums(sample, fitted, FIT_BEAM)
-        left = sample - sums(fitted, codes)
+        fitted = torch.cat([fitted, fit_kmeans(left, words, seed=seed)[None]])
+        codes = search_nearest_sums(sample, fitted, FIT_BEAM)
+        left = sample - sum_codewords(fitted, codes)
     for _ in range(ROUNDS):
-        fitted = least_squares(sample, codes, fitted)
-        codes = nearest_sums(sample, fitted, FIT_BEAM)
+        fitted = solve_codewords(sample, codes, fitted)
+        codes = search_nearest_sums(sample, fitted, FIT_BEAM)
     return fitted
 
 
-def least_squares(sample: Tensor, codes: Tensor, codewords: Tensor) -> Tensor:
+def solve_codewords(sample: Tensor, codes: Tensor, codewords: Tensor) -> Tensor:
     """The codewords that reconstruct best where the codes are given; rarely used ones stay near to where they are."""
     books, words, width = codewords.shape
     total, ridge = books * words, RIDGE * len(sample) / (books * words)

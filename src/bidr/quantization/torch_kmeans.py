@@ -10,7 +10,7 @@ from bidr.utils.array_types import Codes, Floats
 CHUNK_ROWS = {"cpu": 512, "cuda": 4_096}
 
 
-def kmeans(vectors: Tensor, count: int, *, iterations: int = 20, seed: int = 0) -> Tensor:
+def fit_kmeans(vectors: Tensor, count: int, *, iterations: int = 20, seed: int = 0) -> Tensor:
     """The means of so many groups of near vectors: (count, dim)."""
     random = torch.Generator().manual_seed(seed)
     centroids = vectors[torch.randperm(len(vectors), generator=random)[:count].to(vectors.device)]
@@ -34,14 +34,14 @@ def assign(vectors: Tensor, centroids: Tensor) -> Tensor:
     return codes
 
 
-def encode_on(codebooks: Codebooks, vectors: Floats, device: torch.device) -> Codes:
+def encode_on_device(codebooks: Codebooks, vectors: Floats, device: torch.device) -> Codes:
     """codebooks.encode, on a GPU where that is the device."""
     if device.type == "cpu":
         return codebooks.encode(vectors)
     if codebooks.document is not None:
-        from bidr.quantization.additive_quantizer import summed
+        from bidr.quantization.additive_quantizer import to_additive
 
-        return summed(codebooks).encode_on(vectors, device)
+        return to_additive(codebooks).encode_on(vectors, device)
     words = codebooks.centroids if codebooks.choosing is None else codebooks.choosing
     rotation, centroids = (torch.as_tensor(array, device=device) for array in (codebooks.rotation, words))
     codes = assign(torch.as_tensor(vectors, device=device) @ rotation.T, centroids)

@@ -26,7 +26,7 @@ from bidr.server.document_lookup import DocumentLookup
 from bidr.utils.array_types import Floats
 
 if TYPE_CHECKING:
-    from bidr.models.codes_only_model import FrozenModel
+    from bidr.models.codes_only_model import CodesOnlyModel
     from bidr.models.saved_model import Model
 
 LOOK_EVERY, LONGEST_PAUSE = 0.2, 10.0
@@ -50,7 +50,7 @@ class IndexSnapshot:
     """What answers requests at one moment: a state of the index, and the model that made it. It never changes."""
 
     view: LiveView
-    model: "Model | FrozenModel | None"
+    model: "Model | CodesOnlyModel | None"
     service: "TextEncoder | None"
     finder: DocumentLookup
     candidates: int
@@ -86,7 +86,7 @@ class IndexSnapshot:
         return QueryVectors(own, own)
 
 
-EncoderFactory = Callable[["Model | FrozenModel"], "TextEncoder | None"]
+EncoderFactory = Callable[["Model | CodesOnlyModel"], "TextEncoder | None"]
 
 
 class IndexHolder:

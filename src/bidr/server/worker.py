@@ -23,7 +23,7 @@ from bidr.server.process import read_config, report_startup, watch_parent
 from bidr.server.writer_client import WriterClient
 
 if TYPE_CHECKING:
-    from bidr.models.codes_only_model import FrozenModel
+    from bidr.models.codes_only_model import CodesOnlyModel
     from bidr.models.saved_model import Model
 
 KEEP_ALIVE = 75
@@ -32,7 +32,7 @@ WEIGH_EVERY = 15.0
 
 
 def make_encoder(
-    settings: ServerConfig, model: "Model | FrozenModel", metrics: Metrics | None = None
+    settings: ServerConfig, model: "Model | CodesOnlyModel", metrics: Metrics | None = None
 ) -> TextEncoder | None:
     """What encodes queries in words; none where the model was learned from vectors."""
     from bidr.models.saved_model import Model

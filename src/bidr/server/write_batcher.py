@@ -18,7 +18,7 @@ from bidr.server.json_logs import log
 from bidr.utils.array_types import Floats
 
 if TYPE_CHECKING:
-    from bidr.models.codes_only_model import FrozenModel
+    from bidr.models.codes_only_model import CodesOnlyModel
     from bidr.models.saved_model import Model
 
 AT_ONCE = 512
@@ -53,7 +53,7 @@ class WriteBatcher:
 
     def __init__(self, folder: Path, model: Path | None, make: EncoderFactory) -> None:
         self.folder, self._model_folder, self._make = folder, model, make
-        self._model: Model | FrozenModel | None = None
+        self._model: Model | CodesOnlyModel | None = None
         self._writer: LiveWriter | None = None
         self._coder: Coder | None = None
         self._until = 0.0

@@ -8,11 +8,11 @@ import numpy.typing as npt
 
 from bidr.data.positives import Positives
 from bidr.data.vector_source import Metric, VectorSource
-from bidr.models.corpus_encoding import discard, encode_rows
+from bidr.models.corpus_encoding import discard_encoded, encode_rows
 from bidr.models.encoder import Encoder
-from bidr.quantization import Codebooks
 from bidr.quantization.additive_quantizer import fit_additive
-from bidr.quantization.exact_search import top_k
+from bidr.quantization.codebooks import Codebooks
+from bidr.quantization.exact_search import search_vectors
 from bidr.tokenization.token_store import TokenArray, Tokens
 from bidr.training.codes_only.data import (
     LEAST_QUESTIONS,
@@ -49,7 +49,7 @@ def learn_additive_codes(run: TrainingRun, encoder: Encoder, stage: str, leader:
             if not run.is_finished(stage):
                 _learn(run, list(zip(sides.values(), corpus, strict=True)), stage)
         for name in sides:
-            run.group.run_on_rank_zero(partial(discard, folder / name))
+            run.group.run_on_rank_zero(partial(discard_encoded, folder / name))
     return Codebooks.load(folder / CODEBOOKS)
 
 
@@ -69,14 +69,14 @@ def _learn(run: TrainingRun, sides: list[tuple[Encoder, npt.NDArray[np.float16]]
     found, history = learn(start, prepared, config, folder, run.device)
     length = np.float32(prepared.length)
     found = found._replace(centre=found.centre * length, document=found.document / length)
-    found.with_adapter().save(folder / CODEBOOKS)
+    found.to_adapted_codebooks().save(folder / CODEBOOKS)
     best = max(each["kept_by"] for each in history)
     write_json(folder / DONE, {"stage": stage, "best": best, "history": history})
     forget(folder, folder / CODEBOOKS)
 
 
 def _pair(encoder: Encoder, vectors: npt.NDArray[np.float16], asked: tuple[Tokens, Tokens]) -> SourceVectors:
-    metric: Metric = "cosine" if encoder.normalised else "ip"
+    metric: Metric = "cosine" if encoder.normalized else "ip"
     questions = np.concatenate([encode_rows(encoder, TokenArray(tokens)) for tokens in asked])
     return SourceVectors(VectorSource(vectors, "the corpus", metric), VectorSource(questions, "questions", metric))
 
@@ -122,7 +122,7 @@ def _dev(
     """The dev questions to choose on, in place of held-out train questions, which the encoder has seen."""
     dev = run.data.dev
     asked, ranked = (encode_rows(encoder, dev.tokens) for encoder in (sides[0][0], sides[-1][0]))
-    best = top_k(ranked, prepared.lessons.full.documents, TOP, device=run.device).rows
+    best = search_vectors(ranked, prepared.lessons.full.documents, TOP, device=run.device).rows
     return HeldOutQuestions(asked, best, _table(dev.pairs))
 
 

@@ -11,7 +11,7 @@ from bidr.data.id_map import IdMap
 from bidr.data.positives import Positives, build_positives
 from bidr.data.types import Query
 from bidr.errors import ConfigError
-from bidr.models.corpus_tokens import tokenise_documents
+from bidr.models.corpus_tokens import tokenize_corpus
 from bidr.models.encoder import Encoder
 from bidr.tokenization.token_store import TokenArray, TokenStore
 from bidr.tokenization.tokenizer import tokenize_texts
@@ -70,7 +70,7 @@ def prepare_training_data(
     document_length: int,
 ) -> TrainingData:
     """Tokenise what the encoder will read."""
-    documents = tokenise_documents(dataset, encoder, folder, titles=titles, max_length=document_length)
+    documents = tokenize_corpus(dataset, encoder, folder, titles=titles, max_length=document_length)
     length = min(query_length, encoder.max_length)
 
     def tokenize_queries(split: Split) -> Questions:

@@ -6,10 +6,10 @@ import numpy as np
 import numpy.typing as npt
 
 from bidr.data.positives import remove_positives
-from bidr.models.corpus_encoding import discard, encode_corpus, encode_rows
+from bidr.models.corpus_encoding import discard_encoded, encode_corpus, encode_rows
 from bidr.models.encoder import Encoder
-from bidr.quantization import Codebooks
-from bidr.quantization.exact_search import top_k, top_k_codes
+from bidr.quantization.codebooks import Codebooks
+from bidr.quantization.exact_search import search_codes, search_vectors
 from bidr.training.losses.teacher import PairTeacher, Teacher, VectorTeacher, score_teacher_pool
 from bidr.training.negatives.false_negatives import drop_false_negatives, score_by_vectors
 from bidr.training.negatives.proximity_graph import ProximityGraph, build_graph
@@ -51,13 +51,13 @@ def mine_train_candidates(run: TrainingRun, side: CodedEncoder) -> Rows:
         say("candidates of the train queries by the codes")
         queries = encode_rows(side.encoder, run.data.train.tokens)
         depth = run.config.dense.depth
-        found = top_k_codes(queries, side.codebooks, codes, depth, device=run.device).rows
+        found = search_codes(queries, side.codebooks, codes, depth, device=run.device).rows
         kept = remove_positives(found, run.data.train.pairs)
         if run.config.negatives.margin is not None:
             path = run.folder / "mined" / "judge.npy"
             vectors = encode_corpus(side.encoder, run.data.documents, path, label="encode to judge candidates")
             kept = _filtered(run, kept, queries, vectors, name)
-            discard(path)
+            discard_encoded(path)
         return kept.astype(np.int32)
 
     filtered = run.config.negatives
@@ -69,7 +69,7 @@ def mine_train_candidates(run: TrainingRun, side: CodedEncoder) -> Rows:
 def search_dev_candidates(run: TrainingRun, side: CodedEncoder) -> Rows:
     """What the codes bring up for every dev query, as places in the probe's part of the corpus."""
     codes, queries = encode_corpus_codes(run, side)[run.validator.rows], run.validator.encode_queries(side.encoder)
-    return top_k_codes(queries, side.codebooks, codes, run.config.candidates, device=run.device).rows
+    return search_codes(queries, side.codebooks, codes, run.config.candidates, device=run.device).rows
 
 
 def mine_nearest_documents(run: TrainingRun, encoder: Encoder, name: str) -> Rows:
@@ -80,9 +80,9 @@ def mine_nearest_documents(run: TrainingRun, encoder: Encoder, name: str) -> Row
         path = run.folder / "mined" / "vectors.npy"
         vectors = encode_corpus(encoder, run.data.documents, path, label="encode for mining")
         queries = encode_rows(encoder, run.data.train.tokens)
-        found = top_k(queries, vectors, run.config.dense.depth, device=run.device).rows
+        found = search_vectors(queries, vectors, run.config.dense.depth, device=run.device).rows
         kept = _filtered(run, remove_positives(found, run.data.train.pairs), queries, vectors, name)
-        discard(path)
+        discard_encoded(path)
         return kept.astype(np.int32)
 
     return run.cache_array(name, make)

@@ -16,11 +16,11 @@ from bidr.data.dataset import Dataset, compose_text
 from bidr.data.positives import remove_positives
 from bidr.errors import ConfigError
 from bidr.models.auto import load_encoder
-from bidr.models.bag_of_tokens import BagEncoder
+from bidr.models.bag_of_tokens import BagOfTokensEncoder
 from bidr.models.corpus_encoding import encode_rows
 from bidr.models.encoder import Encoder
-from bidr.quantization import Codebooks, check_shape
-from bidr.quantization.pq_training import FIT_ROWS, fit
+from bidr.quantization.codebooks import Codebooks, check_shape
+from bidr.quantization.pq_training import FIT_ROWS, fit_pq
 from bidr.tokenization.wordpieces import train_wordpieces
 from bidr.training.config import Negatives, TrainConfig
 from bidr.training.config_validation import check_dims
@@ -70,7 +70,7 @@ class TrainingRun:
                 query_length=text.query_length,
                 document_length=text.document_length,
             )
-        self.scale = get_or_default(config.encoder.scale, 20.0 if initial.normalised else 1.0)
+        self.scale = get_or_default(config.encoder.scale, 20.0 if initial.normalized else 1.0)
         self.validator = make_validator(self.data, config.dev_documents, config.seed, self.device)
 
     def with_config(self, config: TrainConfig) -> Self:
@@ -96,9 +96,9 @@ class TrainingRun:
         with self.group.rank_zero_first():
             if not folder.exists():
                 encoder = self._initial_encoder
-                if isinstance(encoder, BagEncoder):
+                if isinstance(encoder, BagOfTokensEncoder):
                     dim, seed = self.config.encoder.dim, self.config.seed
-                    encoder = BagEncoder.create(encoder.tokenizer, self.data.documents, dim, seed)
+                    encoder = BagOfTokensEncoder.create(encoder.tokenizer, self.data.documents, dim, seed)
                 save_encoder_atomically(encoder, folder)
         return self.open_encoder(folder)
 
@@ -175,7 +175,7 @@ class TrainingRun:
             rows = np.random.default_rng(config.seed).permutation(len(self.data.documents))[:FIT_ROWS]
             vectors = encode_rows(encoder, self.data.documents, np.sort(rows))
             say(f"fit {config.books} codebooks of {config.codewords} codewords to {len(rows):,} vectors ({kind})")
-            return fit(vectors, config.books, config.codewords, rotate=rotate, seed=config.seed)
+            return fit_pq(vectors, config.books, config.codewords, rotate=rotate, seed=config.seed)
 
         return self.group.run_on_rank_zero(make)
 
@@ -213,7 +213,7 @@ class TrainingRun:
         if self.config.built_in:
             say("learn word pieces from the corpus")
             tokenizer = train_wordpieces(self.dataset.corpus.iter_texts(self.config.text.titles), config.vocabulary)
-            return BagEncoder(tokenizer, torch.zeros(1, config.dim))
+            return BagOfTokensEncoder(tokenizer, torch.zeros(1, config.dim))
         from bidr.models.transformer import TransformerEncoder
 
         return TransformerEncoder.open(

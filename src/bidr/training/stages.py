@@ -3,12 +3,13 @@
 from collections.abc import Callable
 from typing import Any, Literal
 
-from bidr.models.corpus_encoding import discard
+from bidr.models.corpus_encoding import discard_encoded
 from bidr.models.encoder import Encoder
-from bidr.models.trainable_quantizer import Quantizer, SummedQuantizer
-from bidr.quantization import Codebooks, usage
-from bidr.quantization.additive_quantizer import summed
-from bidr.quantization.exact_search import top_k_codes
+from bidr.models.trainable_quantizer import TrainableAdditiveQuantizer, TrainableQuantizer
+from bidr.quantization.additive_quantizer import to_additive
+from bidr.quantization.codebooks import Codebooks
+from bidr.quantization.exact_search import search_codes
+from bidr.quantization.metrics import measure_usage
 from bidr.training.additive_stage import learn_additive_codes, make_teacher_vectors
 from bidr.training.ivf import fit_initial_lists, measure_lists
 from bidr.training.losses.cropped_queries import crops_of
@@ -57,7 +58,7 @@ def train_sparse(run: TrainingRun) -> CodedEncoder:
     if not run.is_finished(stage):
         first = train_conventional if run.config.method == "conventional" else train_warmup
         encoder = first(run)
-        quantizer = Quantizer(run.fit_codebooks(encoder), config.temperature, config.assignment).to(run.device)
+        quantizer = TrainableQuantizer(run.fit_codebooks(encoder), config.temperature, config.assignment).to(run.device)
         batches, teacher = make_sparse_sampler(run, encoder)
         objective = QuantizedObjective(
             encoder,
@@ -78,12 +79,12 @@ def train_sparse(run: TrainingRun) -> CodedEncoder:
             objective,
             batches,
             config.epochs,
-            lambda: run.validator.measure_all(encoder, quantizer.codebooks(), run.config.candidates),
+            lambda: run.validator.measure_all(encoder, quantizer.to_codebooks(), run.config.candidates),
             format_candidates_metric(run.config.candidates),
             rate=config.rate,
         )
-        run.group.run_on_rank_zero(lambda: discard(run.folder / stage / TEACHER))
-        run.group.run_on_rank_zero(lambda: _report_usage(run, stage, encoder, quantizer.codebooks()))
+        run.group.run_on_rank_zero(lambda: discard_encoded(run.folder / stage / TEACHER))
+        run.group.run_on_rank_zero(lambda: _report_usage(run, stage, encoder, quantizer.to_codebooks()))
     return CodedEncoder(run.load_stage_encoder(stage), Codebooks.load(run.folder / stage / CODEBOOKS), stage)
 
 
@@ -173,14 +174,14 @@ def _fit_queries(
         def validate() -> dict[str, float]:
             queries = probe.encode_queries(encoder)
             candidates, codebooks = run.config.candidates, objective.codebooks() or side.codebooks
-            found = top_k_codes(queries, codebooks, codes[probe.rows], candidates, device=run.device).rows
+            found = search_codes(queries, codebooks, codes[probe.rows], candidates, device=run.device).rows
             return {
                 ANSWERS_METRIC: probe.measure_ranking(queries, vectors, probe.rows[found], found),
                 format_candidates_metric(candidates): compute_recall(found, probe.pairs),
             }
 
         run.run_stage(stage, objective, run.make_random_sampler("in-batch"), config.epochs, validate, rate=config.rate)
-        run.group.run_on_rank_zero(lambda: discard(path))
+        run.group.run_on_rank_zero(lambda: discard_encoded(path))
     found = CodedEncoder(
         run.load_stage_encoder(stage), Codebooks.load(learned) if learned.exists() else side.codebooks, stage
     )
@@ -239,7 +240,7 @@ def train_taught_encoder(run: TrainingRun) -> Encoder:
     config, stage = run.config.sparse, run.get_stage_name("taught")
     if not run.is_finished(stage):
         encoder = train_conventional(run)
-        quantizer = SummedQuantizer(summed(distill_codes(run).codebooks)).to(run.device)
+        quantizer = TrainableAdditiveQuantizer(to_additive(distill_codes(run).codebooks)).to(run.device)
         objective = DistillationObjective(
             encoder,
             quantizer,
@@ -257,7 +258,7 @@ def train_taught_encoder(run: TrainingRun) -> Encoder:
             format_candidates_metric(run.config.candidates),
             rate=config.rate,
         )
-        run.group.run_on_rank_zero(lambda: discard(run.folder / stage / TEACHER))
+        run.group.run_on_rank_zero(lambda: discard_encoded(run.folder / stage / TEACHER))
     return run.load_stage_encoder(stage)
 
 
@@ -280,7 +281,7 @@ def count_dense_epochs(run: TrainingRun) -> int:
 
 def _report_usage(run: TrainingRun, stage: str, encoder: Encoder, codebooks: Codebooks) -> None:
     """Codewords that lie idle are bytes that say nothing: a run should show how many do."""
-    found = usage(run.validator.encode_codes(encoder, codebooks), codebooks.words)
+    found = measure_usage(run.validator.encode_codes(encoder, codebooks), codebooks.words)
     write_json(run.folder / stage / "usage.json", found._asdict())
     say(
         f"sparse: {found.used:.1%} of the codewords used, entropy {found.entropy_bits:.2f} of {codebooks.bits} "

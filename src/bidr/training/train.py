@@ -11,7 +11,7 @@ from bidr.data.dataset import Dataset
 from bidr.errors import ConfigError
 from bidr.models.model_card import write_card
 from bidr.models.saved_model import Model, ModelParts, TextSettings, save_model
-from bidr.quantization import check_shape
+from bidr.quantization.codebooks import check_shape
 from bidr.training import stages
 from bidr.training.config import TrainConfig
 from bidr.training.engine.distributed import ProcessGroup, join_process_group

@@ -8,8 +8,9 @@ import numpy.typing as npt
 from bidr.data.positives import Positives
 from bidr.models.corpus_encoding import encode_rows
 from bidr.models.encoder import Encoder
-from bidr.quantization import Codebooks, usage
-from bidr.quantization.exact_search import top_k, top_k_codes
+from bidr.quantization.codebooks import Codebooks
+from bidr.quantization.exact_search import search_codes, search_vectors
+from bidr.quantization.metrics import measure_usage
 from bidr.training.data import TrainingData
 from bidr.utils.array_types import Codes, Rows
 
@@ -33,7 +34,7 @@ class Validator(NamedTuple):
         """Recall of the answers by exact search over the encoder's vectors."""
         vectors = encode_rows(encoder, self.data.documents, self.rows)
         return compute_recall(
-            top_k(self.encode_queries(encoder), vectors, ANSWERS, device=self.device).rows, self.pairs
+            search_vectors(self.encode_queries(encoder), vectors, ANSWERS, device=self.device).rows, self.pairs
         )
 
     def encode_codes(self, encoder: Encoder, codebooks: Codebooks) -> Codes:
@@ -42,15 +43,15 @@ class Validator(NamedTuple):
     def measure_candidates(self, encoder: Encoder, codebooks: Codebooks, candidates: int) -> float:
         """Recall of the candidates by the codes of the encoder's vectors."""
         codes = self.encode_codes(encoder, codebooks)
-        found = top_k_codes(self.encode_queries(encoder), codebooks, codes, candidates, device=self.device)
+        found = search_codes(self.encode_queries(encoder), codebooks, codes, candidates, device=self.device)
         return compute_recall(found.rows, self.pairs)
 
     def measure_all(self, encoder: Encoder, codebooks: Codebooks, candidates: int) -> dict[str, float]:
         """Recall of the candidates by codes, and of the answers when the same vectors rank them; codewords' use."""
         vectors, queries = encode_rows(encoder, self.data.documents, self.rows), self.encode_queries(encoder)
         codes = codebooks.encode(vectors)
-        found = top_k_codes(queries, codebooks, codes, candidates, device=self.device).rows
-        use = usage(codes, codebooks.words)
+        found = search_codes(queries, codebooks, codes, candidates, device=self.device).rows
+        use = measure_usage(codes, codebooks.words)
         return {
             format_candidates_metric(candidates): compute_recall(found, self.pairs),
             ANSWERS_METRIC: self.measure_ranking(queries, vectors, found, found),

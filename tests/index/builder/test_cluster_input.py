@@ -63,7 +63,7 @@ def test_else_codes_do(books, vectors):
 
 def test_codes_with_an_adapter_do():
     additive = fit_additive(VECTORS, 4, 256)
-    assert isinstance(choose_cluster_input(additive.codebooks(), additive.encode(VECTORS), VECTORS), DecodedCodes)
+    assert isinstance(choose_cluster_input(additive.to_codebooks(), additive.encode(VECTORS), VECTORS), DecodedCodes)
 
 
 def built(folder: Path, vectors: np.ndarray, **options: object) -> Path:

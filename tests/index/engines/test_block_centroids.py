@@ -37,7 +37,7 @@ def corpus(request):
     vectors, queries = clustered(COUNT, DIM), clustered(6, DIM, seed=3)
     if request.param == "additive":
         additive = fit_additive(vectors, 4, 256)
-        return additive.codebooks(), additive.encode(vectors), additive.adapt(queries)
+        return additive.to_codebooks(), additive.encode(vectors), additive.adapt(queries)
     books = fitted(vectors, *{"8-bit": (6, 256), "4-bit": (12, 16)}[request.param])
     return books, books.encode(vectors), queries
 
@@ -144,7 +144,7 @@ def test_dimensions_that_nothing_divides_are_looked_into_as_well(monkeypatch, tm
     for dim in (22, 23):
         vectors, queries = clustered(6_000, dim), clustered(40, dim, seed=3)
         additive = fit_additive(vectors[:3_000], 8, 16)
-        made = {"codebooks": additive.codebooks(), "codes": additive.encode(vectors)}
+        made = {"codebooks": additive.to_codebooks(), "codes": additive.encode(vectors)}
         build_index(tmp_path / f"{dim}", vectors=vectors, engine="lists", **made)
         with IndexReader.open(tmp_path / f"{dim}") as reader:
             asked, engine = additive.adapt(queries), reader.candidates

@@ -55,7 +55,7 @@ def small(request) -> Corpus:
     if request.param.startswith("additive"):
         books, words = {"additive, 4-bit": (8, 16), "additive, 4-bit, odd": (5, 16)}.get(request.param, (4, 256))
         additive = fit_additive(vectors, books, words, groups=2 if "groups" in request.param else 1)
-        return additive.codebooks(), additive.encode(vectors), additive.adapt(queries)
+        return additive.to_codebooks(), additive.encode(vectors), additive.adapt(queries)
     books, words = {"8-bit": (6, 256), "4-bit": (12, 16), "4-bit, odd": (3, 16)}[request.param]
     codebooks = fitted(vectors, books, words)
     return codebooks, codebooks.encode(vectors), queries
@@ -129,7 +129,7 @@ def test_tables_of_sums_with_an_adapter_are_products_with_every_codeword(words, 
     vectors, queries = clustered(600, 24), clustered(6, 24, seed=3)
     additive = fit_additive(vectors, 4, words, groups=groups)
     turned = np.random.default_rng(0).standard_normal(additive.query.shape).astype(np.float32)
-    codebooks = additive._replace(query=turned).with_adapter()
+    codebooks = additive._replace(query=turned).to_adapted_codebooks()
     rotated = codebooks.rotate(queries).reshape(len(queries), codebooks.books, -1)
     expected = np.einsum("qms,mws->qmw", rotated, codebooks.centroids)
     np.testing.assert_allclose(AdcTables(codebooks).of(queries), expected, rtol=1e-4, atol=1e-4)

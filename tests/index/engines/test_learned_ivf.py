@@ -19,7 +19,7 @@ from bidr.index.live.types import Coded
 from bidr.index.live.writer import LiveWriter
 from bidr.index.reader import IndexReader
 from bidr.quantization.codebooks import Codebooks
-from bidr.quantization.learned_ivf import LearnedLists
+from bidr.quantization.learned_ivf import LearnedIvf
 
 COUNT, DIM, LISTS = 400, 16, 12
 BOOKS = random_codebooks(DIM, 4)
@@ -33,12 +33,12 @@ def said(books: Codebooks, codes: np.ndarray) -> np.ndarray:
     return books.decode(codes) @ books.rotation
 
 
-def lists_of(documents: np.ndarray, lists: LearnedLists) -> np.ndarray:
+def lists_of(documents: np.ndarray, lists: LearnedIvf) -> np.ndarray:
     return np.square(documents[:, None] - lists.means[None]).sum(axis=2).argmin(axis=1)
 
 
 @pytest.fixture(scope="module")
-def learned() -> LearnedLists:
+def learned() -> LearnedIvf:
     """Uneven lists: the first is far from all documents but nearest to many queries, the second holds many of them.
     Learned centroids are far from the means, so that nobody can mistake one for the other."""
     random = np.random.default_rng(0)
@@ -48,13 +48,13 @@ def learned() -> LearnedLists:
     centroids = random.standard_normal((LISTS, DIM)).astype(np.float32)
     centroids[0] = 50 * QUERIES.mean(axis=0)
     assert ((QUERIES @ centroids.T).argmax(axis=1) == 0).any()
-    sizes = np.bincount(lists_of(said(BOOKS, CODES), LearnedLists(means, centroids)), minlength=LISTS)
+    sizes = np.bincount(lists_of(said(BOOKS, CODES), LearnedIvf(means, centroids)), minlength=LISTS)
     assert sizes[0] == 0
     assert sizes[1] > 2 * np.median(sizes)
-    return LearnedLists(means, centroids)
+    return LearnedIvf(means, centroids)
 
 
-def built(folder: Path, lists: LearnedLists | None, books: Codebooks = BOOKS, **options: object) -> Path:
+def built(folder: Path, lists: LearnedIvf | None, books: Codebooks = BOOKS, **options: object) -> Path:
     given = {"codebooks": books, "codes": CODES, "vectors": VECTORS, "ids": [f"d{row}" for row in range(COUNT)]}
     build_index(folder, **given, lists=lists, **{"engine": "lists", **options})
     return folder
@@ -178,15 +178,15 @@ def test_damaged_lists_are_found(tmp_path, learned):
         with pytest.raises(IndexFolderError, match="damaged"):
             writer.compact()
     with pytest.raises(ModelError, match="not a file of lists"):
-        LearnedLists.load(tmp_path / "nowhere")
+        LearnedIvf.load(tmp_path / "nowhere")
 
 
 @pytest.mark.parametrize("bad", ["width", "count", "nan"])
 def test_lists_of_another_space_are_refused(tmp_path, learned, bad):
     given = {
-        "width": LearnedLists(learned.means[:, 1:], learned.learned[:, 1:]),
-        "count": LearnedLists(learned.means[1:], learned.learned),
-        "nan": LearnedLists(np.full_like(learned.means, np.nan), learned.learned),
+        "width": LearnedIvf(learned.means[:, 1:], learned.learned[:, 1:]),
+        "count": LearnedIvf(learned.means[1:], learned.learned),
+        "nan": LearnedIvf(np.full_like(learned.means, np.nan), learned.learned),
     }[bad]
     with pytest.raises(DataError, match=r"lists:"):
         built(tmp_path / "i", given)

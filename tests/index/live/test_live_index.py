@@ -18,7 +18,7 @@ from bidr.index.live.live_index import LiveIndex
 from bidr.index.live.snapshot import write_snapshot
 from bidr.index.live.types import Coded
 from bidr.index.live.writer import LiveWriter
-from bidr.quantization.reconstruction_error import code_errors
+from bidr.quantization.metrics import compute_reconstruction_errors
 from bidr.search.searcher import Searcher
 from bidr.search.types import QueryVectors
 
@@ -153,7 +153,7 @@ def replaced_fifth(folder: Path, strangers: np.ndarray) -> tuple[float, float, l
 
     def coder(documents, given):
         codes = books.encode(given)
-        return Coded(codes, given, code_errors(books, given, codes))
+        return Coded(codes, given, compute_reconstruction_errors(books, given, codes))
 
     names = [f"d{row}" for row in range(len(vectors))]
     build_index(folder / "live", codebooks=books, codes=books.encode(vectors), vectors=vectors, ids=names)

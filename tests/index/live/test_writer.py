@@ -100,7 +100,7 @@ def test_code_scores_of_the_log_are_those_of_a_segment(tmp_path):
         after = live.view.candidates.search(queries, 40)
         np.testing.assert_allclose(before[0], after[0], atol=1e-5)
         assert [set(live.view.documents.ids(rows)) for rows in after[1]] == [{f"doc-{n}" for n in range(40)}] * 2
-    direct = BOOKS.scores(queries, BOOKS.encode(some(range(40))[1]))
+    direct = BOOKS.compute_scores(queries, BOOKS.encode(some(range(40))[1]))
     np.testing.assert_allclose(after[0], -np.sort(-direct, axis=1), atol=1e-4)
 
 

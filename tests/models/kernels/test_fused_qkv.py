@@ -9,7 +9,7 @@ from packed_attention import packed, plain_attention  # noqa: F401 - a fixture
 from sample_encoders import TEXTS, bert
 
 from bidr.models.corpus_encoding import encode_texts
-from bidr.models.kernels.varlen import packable
+from bidr.models.kernels.varlen import can_pack
 from bidr.models.transformer import TransformerEncoder
 
 pytest.importorskip("torch.nn.attention.varlen")
@@ -50,11 +50,11 @@ def test_a_whole_encoder_can_be_copied_after_use(encoder):
 
 def test_projections_that_are_more_than_a_weight_are_not_packed(encoder):
     attention = encoder.model[0].model.encoder.layer[1].attention.self
-    assert packable(encoder.model)
+    assert can_pack(encoder.model)
     attention.key = Other(32, 32)
-    assert not packable(encoder.model)
+    assert not can_pack(encoder.model)
     attention.key = torch.nn.Linear(32, 32, bias=False)
-    assert not packable(encoder.model)
+    assert not can_pack(encoder.model)
 
 
 @pytest.mark.parametrize("padding", [0, 1])
@@ -77,5 +77,5 @@ def test_robertas_positions_begin_behind_the_padding_token(encoder, padding):
     texts = TEXTS[:4]  # of which no token is the padding one
     expected = encode_texts(encoder, texts, prompt="", max_length=32)
     with torch.no_grad():
-        assert packable(encoder.model)
+        assert can_pack(encoder.model)
         assert packed(encoder, texts, False).numpy() == pytest.approx(expected, abs=1e-5)

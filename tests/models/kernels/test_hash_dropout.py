@@ -4,7 +4,7 @@ import pytest
 import torch
 from sample_encoders import bert
 
-from bidr.models.kernels.hash_dropout import HashedDropout, drawn_seeds, hash_dropouts
+from bidr.models.kernels.hash_dropout import HashedDropout, draw_seeds, replace_dropouts
 from bidr.models.transformer import TransformerEncoder
 
 SHAPE = (1, 2_000, 96)
@@ -51,12 +51,12 @@ def test_a_models_own_share_is_kept_and_every_place_gets_a_seed_of_its_own(tmp_p
     encoder = TransformerEncoder.open(str(bert(tmp_path / "plain")), dropout=0.25)
     backbone = encoder.model[0].model
     before = encoder.model.state_dict().keys()
-    hash_dropouts(backbone.encoder.layer)
+    replace_dropouts(backbone.encoder.layer)
     hashed = [module for module in backbone.modules() if isinstance(module, HashedDropout)]
     assert {module.p for module in hashed} == {0.25}
     assert encoder.model.state_dict().keys() == before
     torch.manual_seed(0)
-    first, again = (dict(drawn_seeds(backbone, torch.device("cpu"))) for _ in range(2))
+    first, again = (dict(draw_seeds(backbone, torch.device("cpu"))) for _ in range(2))
     assert len(first) == len(hashed) == len({int(seed) for seed in first.values()})
     assert all(int(first[name]) != int(again[name]) for name in first)
     assert first.keys() <= dict(backbone.named_buffers()).keys()

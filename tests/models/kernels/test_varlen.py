@@ -6,8 +6,8 @@ from packed_attention import packed, plain_attention  # noqa: F401 - a fixture
 from sample_encoders import TEXTS, bert
 
 from bidr.models.corpus_encoding import encode_texts
-from bidr.models.kernels.hash_dropout import hash_dropouts
-from bidr.models.kernels.varlen import packable
+from bidr.models.kernels.hash_dropout import replace_dropouts
+from bidr.models.kernels.varlen import can_pack
 from bidr.models.transformer import TransformerEncoder
 
 pytest.importorskip("torch.nn.attention.varlen")
@@ -16,7 +16,7 @@ pytest.importorskip("torch.nn.attention.varlen")
 @pytest.mark.parametrize("options", [{}, {"pooling": "cls"}, {"pooling": "lasttoken"}, {"projection": 8}])
 def test_packed_texts_have_the_vectors_of_padded_ones(tmp_path, options):
     encoder = TransformerEncoder.open(str(bert(tmp_path)), normalise=True, **options).eval()
-    assert packable(encoder.model)
+    assert can_pack(encoder.model)
     expected = encode_texts(encoder, TEXTS, prompt="", max_length=32)
     with torch.no_grad():
         assert packed(encoder, TEXTS, False).numpy() == pytest.approx(expected, abs=1e-5)
@@ -42,16 +42,16 @@ def test_what_is_saved_does_not_know_of_it(tmp_path):
 
 def test_other_kinds_are_padded(tmp_path):
     model = TransformerEncoder.open(str(bert(tmp_path)), pooling="max").model
-    assert not packable(model)
+    assert not can_pack(model)
     model = TransformerEncoder.open(str(bert(tmp_path / "again"))).model
     model[0].model.config.model_type = "mpnet"
-    assert not packable(model)
+    assert not can_pack(model)
 
 
 def test_hashed_dropout_draws_anew_in_every_pass(tmp_path):
     encoder = TransformerEncoder.open(str(bert(tmp_path)), dropout=0.2).train()
     encoder.model[0].model.embeddings.dropout.p = 0.0
-    hash_dropouts(encoder.model[0].model.encoder.layer)
+    replace_dropouts(encoder.model[0].model.encoder.layer)
     torch.manual_seed(1)
     first, second = (packed(encoder, TEXTS, True).detach() for _ in range(2))
     torch.manual_seed(1)

@@ -18,7 +18,7 @@ from bidr.index.builder.build import build_index
 from bidr.index.storage.manifest import ModelStamp
 from bidr.models.saved_model import Model, ModelParts, TextSettings, save_model
 from bidr.models.transformer import TransformerEncoder
-from bidr.quantization import Codebooks
+from bidr.quantization.codebooks import Codebooks
 from bidr.search.types import QueryVectors
 from bidr.server.encoding import EncodingConfig, query_service
 from bidr.server.encoding.encoders import groups, load_onnx_encoders

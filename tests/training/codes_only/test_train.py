@@ -15,10 +15,10 @@ import bidr
 from bidr.data.vector_source import open_vectors
 from bidr.errors import BidrError, ConfigError, DataError, MissingExtraError, ModelError, StoppedError
 from bidr.index.builder.in_memory import make_scan
-from bidr.models.codes_only_model import FrozenModel, open_model
+from bidr.models.codes_only_model import CodesOnlyModel, open_model
 from bidr.models.saved_model import Model
-from bidr.quantization.exact_search import top_k, top_k_codes
-from bidr.quantization.pq_training import fit
+from bidr.quantization.exact_search import search_codes, search_vectors
+from bidr.quantization.pq_training import fit_pq
 from bidr.training.codes_only import train
 from bidr.training.codes_only.config import CodesOnlyConfig
 from bidr.training.codes_only.distillation import Distillation, DistillationData, EncodedVectors, label_loss
@@ -35,27 +35,27 @@ TRAIN = 300
 DEPTH = 15
 
 
-def learned(tmp_path: Path, config: bidr.TrainConfig = CONFIG, name: str = "model", **given: object) -> FrozenModel:
+def learned(tmp_path: Path, config: bidr.TrainConfig = CONFIG, name: str = "model", **given: object) -> CodesOnlyModel:
     documents, questions = made_vectors()
     return bidr.train_vectors(documents, questions[:TRAIN], tmp_path / name, config, metric="ip", **given)
 
 
-def found_by(model: FrozenModel, documents: np.ndarray, questions: np.ndarray) -> np.ndarray:
+def found_by(model: CodesOnlyModel, documents: np.ndarray, questions: np.ndarray) -> np.ndarray:
     adapted = model.queries(questions)[0]
     codes = model.additive.encode(model.documents(documents))
     return make_scan(model.codebooks, codes).search(adapted, DEPTH)[1]
 
 
-def weights(model: FrozenModel) -> dict[str, bytes]:
+def weights(model: CodesOnlyModel) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted((model.folder / "sparse").iterdir())}
 
 
 def test_learned_codes_find_more_than_opq_and_than_what_learning_began_with(tmp_path: Path) -> None:
     documents, questions = made_vectors()
     asked = questions[TRAIN:]
-    best = top_k(asked, documents, 10).rows
-    books = fit(documents, 4)
-    opq = compute_found_share(top_k_codes(asked, books, books.encode(documents), DEPTH).rows, best)
+    best = search_vectors(asked, documents, 10).rows
+    books = fit_pq(documents, 4)
+    opq = compute_found_share(search_codes(asked, books, books.encode(documents), DEPTH).rows, best)
     begun = compute_found_share(found_by(learned(tmp_path, quick(steps=0), "begun"), documents, asked), best)
     ours = compute_found_share(found_by(learned(tmp_path), documents, asked), best)
     assert ours > opq + 0.15
@@ -66,7 +66,7 @@ def test_learned_codes_find_more_than_opq_and_than_what_learning_began_with(tmp_
 def test_the_length_of_the_vectors_does_not_matter(tmp_path: Path, length: float) -> None:
     documents, questions = made_vectors(length=length)
     model = bidr.train_vectors(documents, questions[:TRAIN], tmp_path / "model", CONFIG, metric="ip")
-    best = top_k(questions[TRAIN:], documents, 10).rows
+    best = search_vectors(questions[TRAIN:], documents, 10).rows
     usual, asked = made_vectors()
     expected = compute_found_share(found_by(learned(tmp_path, name="usual"), usual, asked[TRAIN:]), best)
     assert compute_found_share(found_by(model, documents, questions[TRAIN:]), best) == pytest.approx(expected, abs=0.03)
@@ -80,7 +80,7 @@ def test_with_all_documents_as_candidates_the_ranking_is_exact(tmp_path: Path) -
     with bidr.open_index(tmp_path / "index") as searcher:
         ranking = searcher.search_vectors(questions[TRAIN:], 20, len(documents))
         rows = open_vectors(documents, "documents", "cosine")[:].astype(np.float16)
-        exact = top_k(open_vectors(questions[TRAIN:], "questions", "cosine")[:], rows, 20).rows
+        exact = search_vectors(open_vectors(questions[TRAIN:], "questions", "cosine")[:], rows, 20).rows
         assert (ranking.rows == exact).mean() > 0.999
         assert searcher.answers(ranking)[0][0].id == f"d{exact[0, 0]}"
 
@@ -287,7 +287,7 @@ def test_labels_bring_up_what_vectors_rank_low(tmp_path: Path) -> None:
     documents, questions = made_vectors()
     mirrored = questions.copy()
     mirrored[:, : mirrored.shape[1] // 2] *= -1
-    answers = top_k(mirrored, documents, 1).rows[:, 0]
+    answers = search_vectors(mirrored, documents, 1).rows[:, 0]
     qrels = {str(row): {str(answers[row]): 1} for row in range(TRAIN)}
     config = quick(label_weight=5.0, steps=120)
     without = found_by(learned(tmp_path, quick(steps=120), "without"), documents, questions[TRAIN:])
@@ -326,7 +326,7 @@ def test_questions_in_words_are_refused_and_so_is_the_model_as_one_for_text(tmp_
             searcher.search_vectors(questions[:2, 1:])
     with pytest.raises(ModelError, match="kind 'frozen', which has no text encoder"):
         Model(model.folder)
-    assert isinstance(open_model(model.folder), FrozenModel)
+    assert isinstance(open_model(model.folder), CodesOnlyModel)
 
 
 def test_the_label_loss_is_that_of_each_answer_against_all_that_are_none() -> None:

@@ -28,7 +28,7 @@ from training_processes import (
     with_dropout,
 )
 
-from bidr.models.corpus_encoding import like_lengths
+from bidr.models.corpus_encoding import batch_by_length
 from bidr.tokenization.token_store import TokenArray, Tokens
 from bidr.training.engine.distributed import ProcessGroup
 from bidr.training.engine.gradients import concat_tokens, slice_tokens, split_by_tokens
@@ -79,7 +79,7 @@ def plain(name: str, folder: Path, size: int = 1):
         STEP_SEED.begin(1, rank)
         own = [slice_tokens(tokens, *split_by_tokens(tokens, size)[rank : rank + 2]) for tokens in prepared.texts]
         rows = TokenArray(concat_tokens(own))
-        parts = list(like_lengths(rows.get_lengths(), LIMITS[limit]))
+        parts = list(batch_by_length(rows.get_lengths(), LIMITS[limit]))
         parts = [np.arange(len(rows))] if len(parts) == 1 else parts
         if not parts:  # fewer texts than processes
             continue
@@ -189,10 +189,10 @@ def test_texts_are_shared_out_by_their_tokens():
 
 def test_parts_stay_within_the_limit_and_hold_every_text_once():
     lengths = np.array([3, 9, 1, 4, 4, 30, 2])
-    parts = list(like_lengths(lengths, 12))
+    parts = list(batch_by_length(lengths, 12))
     assert sorted(np.concatenate(parts).tolist()) == list(range(7))
     assert all(len(part) * lengths[part].max() <= 12 or len(part) == 1 for part in parts)
-    assert len(list(like_lengths(lengths, None))) == 1
+    assert len(list(batch_by_length(lengths, None))) == 1
 
 
 def test_whole_runs_of_two_processes_stay_together_and_can_be_stopped_by_either(two, folder):

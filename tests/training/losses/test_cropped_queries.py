@@ -59,12 +59,12 @@ def run(tmp_path_factory):
 
 
 def test_a_crops_target_is_its_document_and_questions_keep_theirs(run):
-    from bidr.models.trainable_quantizer import Quantizer
+    from bidr.models.trainable_quantizer import TrainableQuantizer
 
     encoder, train = run.load_backbone(), run.data.train
     crops = crops_of(encoder, 0.5, train.tokens.get_lengths())
     batch = run.make_random_sampler("in-batch").plan(0).batch(0)
-    quantizer = Quantizer(run.fit_codebooks(encoder))
+    quantizer = TrainableQuantizer(run.fit_codebooks(encoder))
     options = {"kind": "joint", "codebook_rate": 1.0}
     objective = QuantizedObjective(encoder, quantizer, run.data.documents, train, 20.0, crops=crops, **options)
     found = objective.prepare(batch, np.random.default_rng(0))

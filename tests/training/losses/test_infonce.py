@@ -97,15 +97,15 @@ def test_matching_is_infonce_over_the_batchs_documents(run, sides, batch):
 
 @pytest.mark.parametrize("kind", ["quantized", "joint"])
 def test_the_sparse_loss_is_that_of_the_codes_scores(run, sides, batch, kind):
-    from bidr.models.trainable_quantizer import Quantizer
+    from bidr.models.trainable_quantizer import TrainableQuantizer
 
     queries, documents = sides
     encoder = run.load_backbone()
     codebooks = run.fit_codebooks(encoder)
     objective = QuantizedObjective(
-        encoder, Quantizer(codebooks), run.data.documents, run.data.train, 20.0, kind=kind, codebook_rate=3.0
+        encoder, TrainableQuantizer(codebooks), run.data.documents, run.data.train, 20.0, kind=kind, codebook_rate=3.0
     )
-    expected = naive(20 * codebooks.scores(queries, codebooks.encode(documents)), *arguments(run, batch))
+    expected = naive(20 * codebooks.compute_scores(queries, codebooks.encode(documents)), *arguments(run, batch))
     if kind == "joint":
         expected += naive(20 * queries @ documents.T, *arguments(run, batch))
     loss = loss_of(objective, batch)
@@ -123,7 +123,7 @@ def unified(run, sides, **options) -> UnifyObjective:
     encoder = run.load_backbone()
     codebooks = run.fit_codebooks(encoder)
     codes = codebooks.encode(documents)
-    found = np.argsort(-codebooks.scores(queries, codes), axis=1)[:, :12]
+    found = np.argsort(-codebooks.compute_scores(queries, codes), axis=1)[:, :12]
     own = own_positives(run)
     candidates = np.array([[row if row not in own[query] else -1 for row in rows] for query, rows in enumerate(found)])
     candidates[:, -2:] = -1
@@ -138,7 +138,7 @@ def test_unification_compares_with_the_whole_corpus_where_it_is_small(run, sides
     queries, documents = sides
     objective = unified(run, sides, dense_weight=weight)
     rows, fixed = range(len(documents)), objective.fixed
-    by_codes = naive(20 * fixed.codebooks.scores(queries, fixed.codes), *arguments(run, batch, rows))
+    by_codes = naive(20 * fixed.codebooks.compute_scores(queries, fixed.codes), *arguments(run, batch, rows))
     by_vectors = naive(20 * queries @ fixed.vectors.T.astype(np.float32), *arguments(run, batch, rows))
     found = float(loss_of(objective, batch).detach())
     assert found == pytest.approx(by_codes + weight * by_vectors, rel=1e-4)
@@ -175,7 +175,7 @@ def test_unification_on_parts_of_the_corpus(run, sides, batch, seed):
     fixed, own = objective.fixed, own_positives(run)
     random = np.random.default_rng(seed)
     pool, others = set(random.integers(90, size=50).tolist()), set(random.integers(90, size=40).tolist())
-    by_codes = naive(20 * fixed.codebooks.scores(queries, fixed.codes), *arguments(run, batch, pool))
+    by_codes = naive(20 * fixed.codebooks.compute_scores(queries, fixed.codes), *arguments(run, batch, pool))
     by_vectors = []
     scores = 20 * queries @ fixed.vectors.T.astype(np.float32)
     for query, positive in zip(batch.queries.tolist(), batch.positives.tolist(), strict=True):

@@ -10,9 +10,9 @@ from torch.nn import functional
 
 from bidr.data.positives import Positives, remove_positives
 from bidr.models.corpus_encoding import encode_rows
-from bidr.models.trainable_quantizer import Quantizer, uniform
-from bidr.quantization import Codebooks
-from bidr.quantization.ivf_assignment import Lists, coarse_lists, visited
+from bidr.models.trainable_quantizer import TrainableQuantizer, balance_assignment
+from bidr.quantization.codebooks import Codebooks
+from bidr.quantization.learned_ivf import IvfAssignment, assign_to_lists, measure_probes
 from bidr.training.losses.full_corpus_infonce import make_full_corpus_contrast
 from bidr.training.losses.infonce import (
     TeacherScores,
@@ -139,7 +139,7 @@ def test_what_a_judge_did_not_score_is_not_kept():
 
 def quantized(run, **options) -> QuantizedObjective:
     encoder = run.load_backbone()
-    quantizer = Quantizer(run.fit_codebooks(encoder), 0.01, options.pop("assignment", "nearest"))
+    quantizer = TrainableQuantizer(run.fit_codebooks(encoder), 0.01, options.pop("assignment", "nearest"))
     settings = {"kind": "joint", "codebook_rate": 1.0, **options}
     return QuantizedObjective(encoder, quantizer, run.data.documents, run.data.train, 20.0, **settings)
 
@@ -158,13 +158,13 @@ def test_dpq_is_matching_of_the_vectors_and_reconstruction(run, sides, batch):
 def test_reconstruction_moves_vectors_and_codewords_towards_each_other(run):
     objective = quantized(run)
     vectors = torch.randn(50, 16, requires_grad=True)
-    before = objective.quantizer.error(vectors)
+    before = objective.quantizer.compute_error(vectors)
     before.backward()
     centroids = objective.quantizer.centroids
     with torch.no_grad():
         centroids -= 0.5 * centroids.grad
         moved = vectors - 0.5 * vectors.grad
-    assert float(objective.quantizer.error(moved).detach()) < 0.99 * float(before.detach())
+    assert float(objective.quantizer.compute_error(moved).detach()) < 0.99 * float(before.detach())
 
 
 @pytest.mark.parametrize(("count", "words"), [(512, 16), (64, 16), (40, 16), (600, 256)])
@@ -174,7 +174,7 @@ def test_a_uniform_choice_uses_all_codewords_equally(count, words):
     parts = torch.randn(count, 2, 4) * 0.05 + torch.randn(3, 2, 4)[torch.randint(3, (count,))]
     codewords = torch.randn(2, words, 4)
     distances = (parts[:, :, None] - codewords[None]).square().sum(3)
-    shares = uniform(distances)
+    shares = balance_assignment(distances)
     assert shares.dtype == torch.float64
     assert torch.allclose(shares.sum(2), torch.ones(count, 2, dtype=torch.float64))
     assert torch.allclose(shares.sum(0), torch.full((2, words), count / words, dtype=torch.float64), rtol=0.1)
@@ -218,7 +218,9 @@ def test_codes_are_taught_by_the_scores_of_vectors_over_the_batchs_documents(run
     found, books = terms_of(objective, batch), objective.codebooks()
     seen = np.unique(np.concatenate([batch.positives, batch.negatives.ravel()]))
     teacher = torch.from_numpy(20 * queries[batch.queries] @ documents[seen].T).log_softmax(1)
-    student = torch.from_numpy(20 * books.scores(queries[batch.queries], books.encode(documents[seen]))).log_softmax(1)
+    student = torch.from_numpy(
+        20 * books.compute_scores(queries[batch.queries], books.encode(documents[seen]))
+    ).log_softmax(1)
     expected = functional.kl_div(student, teacher, reduction="batchmean", log_target=True)
     assert found["taught"] == pytest.approx(0.5 * float(expected), rel=1e-3)
     assert set(found) == {"codes", "dense", "taught"}
@@ -269,7 +271,7 @@ def test_live_negatives_are_what_the_codes_rank_highest_now(run, sides, batch, l
     with torch.no_grad():
         objective._centroids += 0.1 * torch.randn_like(objective._centroids)
     books = objective.codebooks()
-    scores = 20 * books.scores(sides[0], objective.fixed.codes)
+    scores = 20 * books.compute_scores(sides[0], objective.fixed.codes)
     expected, highest = [], []
     for query, positive in zip(batch.queries.tolist(), batch.positives.tolist(), strict=True):
         order = [row for row in np.argsort(-scores[query]).tolist() if row not in own(run, query)][:7]
@@ -323,7 +325,7 @@ def test_lists_learn_to_be_near_to_the_queries_whose_answers_they_hold(run, side
     encoder = run.load_backbone()
     books = run.fit_codebooks(encoder)
     codes = books.encode(documents)
-    lists = coarse_lists(books, codes, 9)
+    lists = assign_to_lists(books, codes, 9)
     near = np.square(books.decode(codes)[:, None] - lists.centroids[None]).sum(axis=2).argmin(axis=1)
     assert np.array_equal(lists.of, near)
     fixed = FixedDocuments(books, codes, documents.astype(np.float16), pool_of(run, sides))
@@ -336,9 +338,9 @@ def test_lists_learn_to_be_near_to_the_queries_whose_answers_they_hold(run, side
 
 
 def test_what_visiting_lists_gives_and_costs():
-    lists = Lists(np.eye(3, dtype=np.float32), np.array([0, 0, 0, 1, 1, 2]))
+    lists = IvfAssignment(np.eye(3, dtype=np.float32), np.array([0, 0, 0, 1, 1, 2]))
     queries = np.array([[3, 2, 1], [1, 2, 3]], dtype=np.float32)
     positives = np.array([0, 0, 1]), np.array([0, 3, 0])
-    assert visited(queries, lists, positives, 1) == pytest.approx((0.25, (3 + 1) / 12))
-    assert visited(queries, lists, positives, 2) == pytest.approx((0.5, (5 + 3) / 12))
-    assert visited(queries, lists, positives, 3) == pytest.approx((1.0, 1.0))
+    assert measure_probes(queries, lists, positives, 1) == pytest.approx((0.25, (3 + 1) / 12))
+    assert measure_probes(queries, lists, positives, 2) == pytest.approx((0.5, (5 + 3) / 12))
+    assert measure_probes(queries, lists, positives, 3) == pytest.approx((1.0, 1.0))

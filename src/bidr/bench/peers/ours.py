@@ -50,6 +50,6 @@ def opened(folder: Path, settings: dict[str, Any]) -> Callable[..., np.ndarray]:
 
 def _model(settings: dict[str, Any]) -> Any:
     """What `bidr train --vectors` learned."""
-    from bidr.models.codes_only_model import FrozenModel
+    from bidr.models.codes_only_model import CodesOnlyModel
 
-    return FrozenModel(settings["model"])
+    return CodesOnlyModel(settings["model"])

@@ -17,8 +17,8 @@ from bidr.index.engines.block_centroids import (
 )
 from bidr.index.engines.engine_files import MEAN_WORDS_FILE, MEANS_FILE, read_codewords
 from bidr.index.engines.pshufb import BLOCK
-from bidr.quantization.kmeans import Nearest
-from bidr.quantization.pq_training import first_centroids, kmeans_step
+from bidr.quantization.kmeans import CentroidSearcher
+from bidr.quantization.pq_training import draw_centroids, run_kmeans_step
 from bidr.utils.array_types import Codes, Floats
 
 SEED = 0
@@ -41,13 +41,13 @@ class BlockCentroidQuantizer:
 
     def fit(self, centroids: Floats) -> None:
         rows, random = pad_columns(centroids, self._dim), np.random.default_rng(SEED)
-        self.codewords = first_centroids(rows, len(self.codewords), CODEWORDS, random)
+        self.codewords = draw_centroids(rows, len(self.codewords), CODEWORDS, random)
         for _ in range(TRAINING_ROUNDS):
-            _, self.codewords = kmeans_step(rows, self.codewords, random)
+            _, self.codewords = run_kmeans_step(rows, self.codewords, random)
 
     def encode(self, centroids: Floats) -> Codes:
         """Return packed codes: two to a byte, the first in the low bits."""
-        return pack(Nearest(self.codewords).search(pad_columns(centroids, self._dim)).astype(np.uint8), BITS)
+        return pack(CentroidSearcher(self.codewords).search(pad_columns(centroids, self._dim)).astype(np.uint8), BITS)
 
 
 def compute_block_centroids(rows: Floats) -> Floats:

@@ -43,7 +43,7 @@ from bidr.index.storage.manifest import Manifest, ModelStamp, Spread, checksum
 from bidr.index.types import EF_CONSTRUCTION
 from bidr.index.vectors import WRITE_ROWS, StorageKind, VectorWriter
 from bidr.quantization.codebooks import Codebooks
-from bidr.quantization.learned_ivf import LearnedLists
+from bidr.quantization.learned_ivf import LearnedIvf
 from bidr.utils.array_types import Codes
 from bidr.utils.progress import show_progress
 from bidr.utils.step_timer import time_step
@@ -70,7 +70,7 @@ def build_index(
     full_dim: int | None = None,
     code_error: Spread | None = None,
     lexical: Titles | None = None,
-    lists: LearnedLists | None = None,
+    lists: LearnedIvf | None = None,
     work: WorkFolder | None = None,
     documents_stamp: Any = None,
 ) -> Path:
@@ -130,7 +130,7 @@ class _IndexBuild:
         self.files: Files = {}
         self.order: npt.NDArray[Any] | None = None
         """The row at each position; None: input order."""
-        self.learned: LearnedLists | None = None
+        self.learned: LearnedIvf | None = None
         self.source: VectorInput = DecodedCodes(codebooks, codes)
         """What lists and blocks are clustered by."""
 

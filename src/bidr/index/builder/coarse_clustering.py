@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from bidr.index.builder.cluster_input import DecodedCodes, VectorInput
 from bidr.quantization.codebooks import Codebooks
-from bidr.quantization.kmeans import Nearest, Numbers, add_rows
+from bidr.quantization.kmeans import CentroidSearcher, Numbers, add_rows
 from bidr.utils.array_types import Codes, Floats
 from bidr.utils.faiss_loader import load_faiss
 
@@ -207,6 +207,8 @@ class GraphCentroidSearch:
         return numbers
 
 
-def make_centroid_search(centroids: Floats) -> Nearest | GraphCentroidSearch:
+def make_centroid_search(centroids: Floats) -> CentroidSearcher | GraphCentroidSearch:
     """Return a nearest-centroid search: by brute force, or by a graph over very many centroids."""
-    return Nearest(centroids[None]) if len(centroids) <= MAX_BRUTE_FORCE_LISTS else GraphCentroidSearch(centroids)
+    return (
+        CentroidSearcher(centroids[None]) if len(centroids) <= MAX_BRUTE_FORCE_LISTS else GraphCentroidSearch(centroids)
+    )

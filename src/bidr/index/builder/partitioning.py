@@ -15,7 +15,7 @@ from bidr.index.engines.engine_files import CENTROIDS_FILE, LEARNED_FILE, OFFSET
 from bidr.index.engines.pshufb import BLOCK
 from bidr.index.storage.manifest import checksum
 from bidr.quantization.codebooks import Codebooks
-from bidr.quantization.learned_ivf import LearnedLists
+from bidr.quantization.learned_ivf import LearnedIvf
 from bidr.utils.array_types import Codes, Floats, Rows
 from bidr.utils.progress import show_progress
 from bidr.utils.step_timer import time_step
@@ -26,7 +26,7 @@ class Partitioning(NamedTuple):
 
     centroids: Floats
     source: VectorInput
-    learned: LearnedLists | None = None
+    learned: LearnedIvf | None = None
 
     @property
     def stamp(self) -> list[str]:
@@ -67,7 +67,7 @@ def sample_input(work: WorkFolder, source: VectorInput, lists: int, inputs: list
     return source.replace_array(work.build_array("sample.npy", inputs, "<f4", shape, iter_sample))
 
 
-def use_learned_lists(codebooks: Codebooks, codes: Codes, lists: LearnedLists) -> Partitioning:
+def use_learned_lists(codebooks: Codebooks, codes: Codes, lists: LearnedIvf) -> Partitioning:
     """Return the model's lists. Documents are assigned with the codewords the lists were trained with."""
     lists.check(codebooks.dim)
     if codebooks.choosing is not None and codebooks.document is None:

@@ -13,7 +13,7 @@ from bidr.index.storage.manifest import HasFiles, Manifest
 from bidr.index.storage.verified_mmap import CheckedArray
 from bidr.index.types import Candidates
 from bidr.index.vectors import FileCreator, read_npy_header
-from bidr.quantization.codebooks import UNREADABLE, Codebooks, check_arrays, load_arrays
+from bidr.quantization.codebooks import READ_ERRORS, Codebooks, check_arrays, load_arrays
 from bidr.utils.array_types import Codes
 
 CODEBOOKS_FILE, CODES_FILE, ORDER_FILE = "codebooks.safetensors", "codes.npy", "order.npy"
@@ -118,7 +118,7 @@ def read_codewords(folder: Path) -> npt.NDArray[np.float32]:
     try:
         words = load_arrays(path)["words"]
         check_arrays({"words": words}, {"words": 3})
-    except (*UNREADABLE, SafetensorError) as error:
+    except (*READ_ERRORS, SafetensorError) as error:
         raise IndexFolderError(f"{path}: no codewords in it ({error}); {REBUILD}") from error
     if words.shape[1] != CODEWORDS:
         raise IndexFolderError(f"{path}: of shape {words.shape}, expected {CODEWORDS} codewords a book; {REBUILD}")

@@ -10,7 +10,7 @@ from bidr.data.types import Document
 from bidr.errors import REBUILD, DataError, IndexFolderError, to_short_json
 from bidr.index.live.view import LiveView
 from bidr.index.storage.manifest import Spread
-from bidr.quantization.codeword_usage import usage
+from bidr.quantization.metrics import measure_usage
 from bidr.utils.array_types import Codes, Floats, Rows
 
 LEAST = 256
@@ -109,7 +109,7 @@ def judge(base: Spread | None, base_codes: Codes, errors: Floats, codes: Codes, 
     base = base or added
     spread = np.sqrt(base.variance / base.sampled + added.variance / added.sampled)
     sigmas = (added.mean - base.mean) / max(float(spread), 1e-12)
-    entropies = (usage(_sample(each, count), words).entropy_bits for each in (base_codes, codes))
+    entropies = (measure_usage(_sample(each, count), words).entropy_bits for each in (base_codes, codes))
     return Drift(len(codes), base.mean, added.mean, float(sigmas), *entropies)
 
 

@@ -35,8 +35,8 @@ from bidr.index.storage.commit import LOCK
 from bidr.index.storage.live_state import Segment
 from bidr.index.storage.manifest import ModelStamp
 from bidr.quantization.codebooks import Codebooks
-from bidr.quantization.learned_ivf import LearnedLists
-from bidr.quantization.pq_training import FIT_ROWS, fit, too_few
+from bidr.quantization.learned_ivf import LearnedIvf
+from bidr.quantization.pq_training import FIT_ROWS, fit_pq, make_too_few_error
 from bidr.utils.array_types import Codes, Floats
 from bidr.utils.files import NewFile, make_folder, remove, storage_errors, sync_folder
 from bidr.utils.progress import show_progress
@@ -55,7 +55,7 @@ class ModelOfIndex(NamedTuple):
 
     stamp: ModelStamp
     codebooks: Codebooks
-    lists: LearnedLists | None
+    lists: LearnedIvf | None
     encode: Callable[[Sequence[Document], Floats], Codes]
     from_texts: bool
 
@@ -488,16 +488,16 @@ class _Repair:
         )
         vectors = _Vectors(self)
         if len(vectors) < manifest.words:
-            raise too_few(len(vectors), manifest.words)
+            raise make_too_few_error(len(vectors), manifest.words)
         rows = np.random.default_rng(0).choice(len(vectors), min(FIT_ROWS, len(vectors)), replace=False)
-        return fit(vectors[np.sort(rows)], manifest.books, manifest.words, seed=0), True
+        return fit_pq(vectors[np.sort(rows)], manifest.books, manifest.words, seed=0), True
 
-    def _lists(self) -> LearnedLists | None:
+    def _lists(self) -> LearnedIvf | None:
         """The lists that the model learned; found by k-means where they are lost."""
         segment = self.parts[0].segment
         if LEARNED_FILE not in segment.manifest.files:
             return None
-        found: LearnedLists | None = segment.learned_lists()
+        found: LearnedIvf | None = segment.learned_lists()
         if found is None:
             model = self._open_model(self.state.model)
             found = model.lists if model is not None else None

@@ -105,12 +105,12 @@ class SalvagedSegment:
 
     def learned_lists(self) -> Any:
         """The lists that the model learned, if the index has any and they are whole."""
-        from bidr.quantization.learned_ivf import LearnedLists
+        from bidr.quantization.learned_ivf import LearnedIvf
 
         if LEARNED_FILE not in self.manifest.files or not self._is_file_whole(LEARNED_FILE):
             return None
         try:
-            return LearnedLists.load(self.folder / LEARNED_FILE)
+            return LearnedIvf.load(self.folder / LEARNED_FILE)
         except BidrError:
             return None
 

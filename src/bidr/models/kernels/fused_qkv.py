@@ -17,14 +17,14 @@ from torch.nn import functional
 PARTS = ("query", "key", "value")
 
 
-def joinable(layers: nn.ModuleList) -> bool:
+def can_fuse(layers: nn.ModuleList) -> bool:
     """Whether all projections are plain ones: of an adapter's, say, the weight is not all."""
     attentions = [cast(Any, layer).attention.self for layer in layers]
     projections = [getattr(one, name) for one in attentions for name in PARTS]
     return all(type(one) is nn.Linear and one.bias is not None for one in projections)
 
 
-def join_projections(layers: nn.ModuleList) -> None:
+def fuse_projections(layers: nn.ModuleList) -> None:
     """Let every layer's attention take packed texts so; padded ones go the way they went."""
     for layer in layers:
         attention: Any = layer.attention
@@ -61,12 +61,12 @@ def _new(kind: Any) -> Any:
 
 @cache
 def _joined(kind: Any) -> Any:
-    attend = staticmethod(_attend_short if kernels_can_be_made() else _attend)
+    attend = staticmethod(_attend_short if can_compile_kernels() else _attend)
     return type(kind.__name__, (_Joined, kind), {"attend": attend})
 
 
 @cache
-def kernels_can_be_made() -> bool:
+def can_compile_kernels() -> bool:
     """Whether there is a GPU, and what writes kernels for it."""
     compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     return torch.cuda.is_available() and find_spec("triton") is not None and compiler is not None
@@ -74,9 +74,9 @@ def kernels_can_be_made() -> bool:
 
 def _attend_short(joined: Tensor, offsets: Tensor, longest: int) -> Tensor:
     """By a kernel of our own where texts are short."""
-    from bidr.models.kernels.triton_attention import attend, fits
+    from bidr.models.kernels.triton_attention import attend, is_supported
 
-    if joined.is_cuda and fits(joined, longest):
+    if joined.is_cuda and is_supported(joined, longest):
         return cast(Tensor, attend(joined, offsets, longest))
     return _attend(joined, offsets, longest)
 

@@ -36,17 +36,17 @@ class HashedDropout(nn.Dropout):
         rows = torch.arange(states.numel() // width, dtype=torch.int32, device=states.device)
         columns = torch.arange(width, dtype=torch.int32, device=states.device)
         bits = (rows[:, None] * width + columns).view(states.shape) ^ self.seed
-        return mixed(bits)
+        return mix_bits(bits)
 
 
-def mixed(bits: Tensor) -> Tensor:
+def mix_bits(bits: Tensor) -> Tensor:
     """Hashes of 32-bit numbers."""
     for shift, factor in ROUNDS:
         bits = (bits ^ ((bits >> shift) & ((1 << (32 - shift)) - 1))) * factor
     return bits
 
 
-def hash_dropouts(layers: nn.Module) -> None:
+def replace_dropouts(layers: nn.Module) -> None:
     """Put a hashed dropout in the place of every other."""
     for owner in list(layers.modules()):
         for name, child in owner.named_children():
@@ -54,7 +54,7 @@ def hash_dropouts(layers: nn.Module) -> None:
                 setattr(owner, name, HashedDropout(child.p))
 
 
-def drawn_seeds(model: nn.Module, device: torch.device) -> Iterator[tuple[str, Tensor]]:
+def draw_seeds(model: nn.Module, device: torch.device) -> Iterator[tuple[str, Tensor]]:
     """A new seed for every hashed dropout, by the name of its buffer."""
     names = [name for name, module in model.named_modules() if isinstance(module, HashedDropout)]
     seeds = torch.randint(-(1 << 31), 1 << 31, (len(names), ALIGNED), dtype=torch.int32, device=device)

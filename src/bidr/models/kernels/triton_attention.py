@@ -13,14 +13,18 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-LONGEST = 128
-WIDTHS = (16, 32, 64)
+MAX_TEXT_TOKENS = 128
+HEAD_WIDTHS = (16, 32, 64)
 WARPS = {16: 1, 32: 1, 64: 2, 128: 4}
 
 
-def fits(joined: Tensor, longest: int) -> bool:
+def is_supported(joined: Tensor, longest: int) -> bool:
     """Whether texts and heads, (tokens, 3, heads, width), are of a size that this is made for."""
-    return longest <= LONGEST and joined.shape[-1] in WIDTHS and joined.dtype in (torch.bfloat16, torch.float16)
+    return (
+        longest <= MAX_TEXT_TOKENS
+        and joined.shape[-1] in HEAD_WIDTHS
+        and joined.dtype in (torch.bfloat16, torch.float16)
+    )
 
 
 @torch.library.custom_op("bidr::short_attention", mutates_args=())

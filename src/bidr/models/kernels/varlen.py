@@ -13,16 +13,16 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from bidr.models.kernels.fused_qkv import join_projections, joinable, kernels_can_be_made
-from bidr.models.kernels.hash_dropout import drawn_seeds, hash_dropouts
+from bidr.models.kernels.fused_qkv import can_compile_kernels, can_fuse, fuse_projections
+from bidr.models.kernels.hash_dropout import draw_seeds, replace_dropouts
 
 ATTENTION = "bidr_packed"
 POOLINGS = ("mean", "cls", "lasttoken")
-KINDS = ("bert", "roberta", "xlm-roberta", "camembert")
+SUPPORTED_MODELS = ("bert", "roberta", "xlm-roberta", "camembert")
 COMPILED_STEPS = 500
 
 
-def packable(model: Any) -> bool:
+def can_pack(model: Any) -> bool:
     """Whether a SentenceTransformer is of a kind that can read packed texts, and torch has the kernel for it."""
     if not find_spec("torch.nn.attention.varlen") or len(model) < 2:
         return False
@@ -30,9 +30,9 @@ def packable(model: Any) -> bool:
     kind = getattr(getattr(backbone, "config", None), "model_type", None)
     pooling = model[1]
     known = type(pooling).__name__ == "Pooling" and getattr(pooling, "pooling_mode", None) in POOLINGS
-    if kind not in KINDS or not known or not getattr(pooling, "include_prompt", True):
+    if kind not in SUPPORTED_MODELS or not known or not getattr(pooling, "include_prompt", True):
         return False
-    return joinable(cast(Any, backbone).encoder.layer)
+    return can_fuse(cast(Any, backbone).encoder.layer)
 
 
 def encode_packed(model: Any, ids: Tensor, offsets: Tensor, longest: int, *, training: bool) -> Tensor:
@@ -63,10 +63,10 @@ def _first_position(backbone: Any) -> int:
 
 def compile_layers(model: Any, steps: int) -> None:
     """Fuse what lies between a layer's matrix products, where there will be steps enough to earn the time back."""
-    if steps < COMPILED_STEPS or not kernels_can_be_made():
+    if steps < COMPILED_STEPS or not can_compile_kernels():
         return
     layers = model[0].model.encoder.layer
-    hash_dropouts(layers)
+    replace_dropouts(layers)
     for layer in layers:
         layer.compile(dynamic=True)
 
@@ -76,7 +76,7 @@ def _states(backbone: Any, given: dict[str, Any], training: bool) -> Tensor:
     if training:
         names, values = zip(*backbone.named_parameters(), strict=True)
         weights = dict(zip(names, _Halved.apply(*values), strict=True))  # type: ignore[no-untyped-call]
-        weights.update(drawn_seeds(backbone, given["input_ids"].device))
+        weights.update(draw_seeds(backbone, given["input_ids"].device))
         out = torch.func.functional_call(backbone, weights, (), given)
         return cast(Tensor, out.last_hidden_state[0])
     # What is indexed should be as exact as it can be, and compiled code would be made again for it.
@@ -120,7 +120,7 @@ def _attention(backbone: Any) -> Iterator[None]:
     """Packed texts for this call; what is saved of the model does not change."""
     from transformers import AttentionMaskInterface
 
-    join_projections(backbone.encoder.layer)
+    fuse_projections(backbone.encoder.layer)
     AttentionMaskInterface.register(ATTENTION, _no_mask)
     before = backbone.config._attn_implementation
     backbone.config._attn_implementation = ATTENTION

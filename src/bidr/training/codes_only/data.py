@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bidr.data.vector_source import VectorSource
-from bidr.quantization.exact_search import top_k
+from bidr.quantization.exact_search import search_vectors
 from bidr.training.codes_only.distillation import DistillationData, EncodedVectors
 from bidr.training.codes_only.pseudo_queries import make_pseudo_queries
 from bidr.training.config import TrainConfig
@@ -68,7 +68,7 @@ def prepare_distillation(
     ranked, length = _drawn(full, rows, asked, stand_ins)
     coded, length = (ranked, length) if own is full else _drawn(own, rows, asked, stand_ins)
     say(f"ranking {len(rows):,} documents by full vectors for {len(ranked.questions):,} questions")
-    best = top_k(ranked.questions, ranked.documents, frozen.depth + 1, device=device).rows
+    best = search_vectors(ranked.questions, ranked.documents, frozen.depth + 1, device=device).rows
     best = _without_self(best, np.concatenate([np.full(len(asked), -1), stand_ins]))
     labelled = _labelled(asked, rows, labels if questions else {})
     labelled = np.concatenate([labelled, np.full((len(stand_ins), labelled.shape[1]), -1)])
@@ -96,7 +96,7 @@ def _with_borrowed(
     random = np.random.default_rng((config.seed, 3))
     made = make_pseudo_queries(lessons.full, labelled, borrowers, count, random, device)
     full, own = (side._replace(questions=np.concatenate([side.questions, made.vectors(side)])) for side in lessons[:2])
-    best = top_k(full.questions[len(labelled) :], full.documents, frozen.depth, device=device).rows
+    best = search_vectors(full.questions[len(labelled) :], full.documents, frozen.depth, device=device).rows
     none = np.full((count, labelled.shape[1]), -1)
     return DistillationData(full, own, np.concatenate([lessons.best, best]), np.concatenate([labelled, none]))
 

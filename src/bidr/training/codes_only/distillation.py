@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from bidr.errors import BidrError
-from bidr.quantization.additive_quantizer import Additive
+from bidr.quantization.additive_quantizer import AdditiveQuantizer
 from bidr.training.engine.loop import MOST_SKIPPED, schedule
 from bidr.utils.array_types import Codes, Floats, Rows
 
@@ -57,7 +57,7 @@ class DistillationSettings(NamedTuple):
 class CodesLearner(nn.Module):
     """Codewords and query adapter as parameters, documents' codes as they were found."""
 
-    def __init__(self, additive: Additive, codes: Codes, device: str = "cpu") -> None:
+    def __init__(self, additive: AdditiveQuantizer, codes: Codes, device: str = "cpu") -> None:
         super().__init__()
         self.additive, self.groups = additive, additive.groups
         self.codewords = nn.Parameter(torch.tensor(additive.codewords, device=device))
@@ -76,7 +76,7 @@ class CodesLearner(nn.Module):
     def scores(self, questions: Tensor, rows: Tensor) -> Tensor:
         return questions @ self.query.T @ self.decode(rows).T
 
-    def learned(self) -> Additive:
+    def learned(self) -> AdditiveQuantizer:
         """The codes as they are now."""
         words, query = (each.detach().cpu().numpy().copy() for each in (self.codewords, self.query))
         return self.additive._replace(codewords=words, query=query)

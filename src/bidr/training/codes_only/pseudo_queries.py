@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bidr.quantization.exact_search import top_k
+from bidr.quantization.exact_search import search_vectors
 from bidr.training.codes_only.distillation import EncodedVectors
 from bidr.utils.array_types import Floats, Rows
 
@@ -42,6 +42,6 @@ def make_pseudo_queries(
     owners = labelled[lenders].max(axis=1)
     documents = np.sort(random.choice(borrowers if len(borrowers) else np.arange(len(given.documents)), count))
     unique, which = np.unique(documents, return_inverse=True)
-    near = top_k(given.documents[unique], given.documents[owners], min(NEAR, len(owners)), device=device).rows
+    near = search_vectors(given.documents[unique], given.documents[owners], min(NEAR, len(owners)), device=device).rows
     chosen = near[which, random.integers(near.shape[1], size=count)]
     return PseudoQueries(documents, lenders[chosen], owners[chosen])

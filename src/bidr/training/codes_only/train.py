@@ -13,10 +13,10 @@ import torch
 
 from bidr.data.vector_source import VectorSource, check_same_dim
 from bidr.errors import ConfigError, DataError, StoppedError
-from bidr.models.codes_only_model import FrozenModel, save_frozen
-from bidr.quantization.additive_quantizer import Additive, fit_additive
-from bidr.quantization.codeword_usage import usage
-from bidr.quantization.exact_search import top_k
+from bidr.models.codes_only_model import CodesOnlyModel, save_codes_only_model
+from bidr.quantization.additive_quantizer import AdditiveQuantizer, fit_additive
+from bidr.quantization.exact_search import search_vectors
+from bidr.quantization.metrics import measure_usage
 from bidr.training.codes_only.data import (
     TOP,
     HeldOutQuestions,
@@ -48,7 +48,7 @@ def train_codes_only(
     out: Path,
     labels: Labels | None = None,
     resume: str = "auto",
-) -> FrozenModel:
+) -> CodesOnlyModel:
     """Learn codes of documents' vectors that stay as they are, and leave a model; a run that was cut off goes on.
 
     questions: vectors of questions as users ask them, not those that will be measured on; None: documents stand in.
@@ -59,7 +59,7 @@ def train_codes_only(
     _check_folder(out, asked, resume)
     if (out / "model.json").exists():
         forget(out / WORK)  # a run may have ended between the model and this
-        return FrozenModel(out)
+        return CodesOnlyModel(out)
     started = time.monotonic()
     prepared = prepare_distillation(SourceVectors(documents, questions), labels or {}, config)
     work = out / WORK
@@ -81,7 +81,9 @@ def train_codes_only(
     additive = additive._replace(
         centre=additive.centre * np.float32(prepared.length), document=additive.document / np.float32(prepared.length)
     )
-    model = save_frozen(out, additive, metric=documents.metric, candidates=config.candidates, training=training)
+    model = save_codes_only_model(
+        out, additive, metric=documents.metric, candidates=config.candidates, training=training
+    )
     forget(work, *(out / "sparse").iterdir())
     return model
 
@@ -96,13 +98,13 @@ def forget(work: Path, *results: Path) -> None:
 
 
 def learn(
-    start: Additive, prepared: PreparedDistillation, config: TrainConfig, work: Path, device: str = "cpu"
-) -> tuple[Additive, History]:
+    start: AdditiveQuantizer, prepared: PreparedDistillation, config: TrainConfig, work: Path, device: str = "cpu"
+) -> tuple[AdditiveQuantizer, History]:
     """Learn to the end, continuing from a checkpoint; the best of what was measured on the way, and its figures."""
     steps, path = config.frozen.steps, work / CHECKPOINT
     saved = checkpoint.load(path)
     if saved:  # not fitted again: another machine might find other codewords, to which what was learned does not belong
-        start = Additive(**{name: array.numpy() for name, array in saved["start"].items()})
+        start = AdditiveQuantizer(**{name: array.numpy() for name, array in saved["start"].items()})
     run = _Run(start, prepared, config, device)
     if saved:
         run.restore(saved)
@@ -133,10 +135,12 @@ def learn(
 class _Run:
     """Learning, with what was measured so far and the best codes by that."""
 
-    def __init__(self, start: Additive, prepared: PreparedDistillation, config: TrainConfig, device: str) -> None:
+    def __init__(
+        self, start: AdditiveQuantizer, prepared: PreparedDistillation, config: TrainConfig, device: str
+    ) -> None:
         self.probe, self.config, self.start = prepared.probe, config, start
         codes = start.encode(prepared.lessons.own.documents)
-        self.learner, self.usage = CodesLearner(start, codes, device), usage(codes, start.words)
+        self.learner, self.usage = CodesLearner(start, codes, device), measure_usage(codes, start.words)
         self.distilling = Distillation(
             self.learner, prepared.lessons, make_distillation_settings(prepared.lessons, config)
         )
@@ -215,7 +219,7 @@ def search_candidates(learner: CodesLearner, questions: Floats, count: int) -> R
                 return learner.decode(wanted).cpu().numpy()
 
     decoded: Any = Decoded()
-    return top_k(learner.learned().adapt(questions), decoded, count, device=str(learner.places.device)).rows
+    return search_vectors(learner.learned().adapt(questions), decoded, count, device=str(learner.places.device)).rows
 
 
 def compute_found_share(found: Rows, wanted: Rows) -> float:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from bidr.models.corpus_encoding import like_lengths
+from bidr.models.corpus_encoding import batch_by_length
 from bidr.models.encoder import Encoder
 from bidr.tokenization.token_store import TokenArray, Tokens
 from bidr.training.engine.distributed import ProcessGroup
@@ -73,7 +73,7 @@ class EncodedBatch:
 
     def __init__(self, encoder: Encoder, tokens: Tokens, tokens_at_once: int | None) -> None:
         self.encoder, self.rows = encoder, TokenArray(tokens)
-        self.parts = list(like_lengths(self.rows.get_lengths(), tokens_at_once))
+        self.parts = list(batch_by_length(self.rows.get_lengths(), tokens_at_once))
         self.states: list[tuple[Tensor, Tensor | None]] = []
         if len(self.parts) == 1:
             self.vectors = encoder.encode(tokens)

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bidr.models.corpus_encoding import discard, encode_corpus, stamp_of
+from bidr.models.corpus_encoding import build_stamp, discard_encoded, encode_corpus
 from bidr.models.encoder import Encoder
-from bidr.quantization import Codebooks
+from bidr.quantization.codebooks import Codebooks
 from bidr.tokenization.token_store import Tokens, TokenStore
 from bidr.training.engine.distributed import ProcessGroup
 from bidr.utils.files import storage_errors, sync_file, write_json
@@ -45,7 +45,7 @@ def encode_corpus_sharded(
     """As `encode_corpus`; what was cut off is continued by as many processes as began it, else begun anew."""
     if group.active_size == 1:
         return encode_corpus(encoder, store, path, codebooks=codebooks, label=label)
-    stamp = stamp_of(encoder, store, codebooks)
+    stamp = build_stamp(encoder, store, codebooks)
     if not group.run_on_rank_zero(lambda: _is_whole(path, stamp, len(store))):
         bounds = np.linspace(0, len(store), group.size + 1).astype(int).tolist()
         own = Part(store, *bounds[group.rank : group.rank + 2])
@@ -82,7 +82,7 @@ def _join(parts: list[Path], path: Path, stamp: dict[str, Any], count: int) -> N
         os.replace(aside, path)
         write_json(_state(path), {**stamp, "done": count})
     for part in parts:
-        discard(part)
+        discard_encoded(part)
 
 
 def _state(path: Path) -> Path:

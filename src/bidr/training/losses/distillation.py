@@ -9,8 +9,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from bidr.models.encoder import Encoder
-from bidr.models.trainable_quantizer import SummedQuantizer
-from bidr.quantization import Codebooks
+from bidr.models.trainable_quantizer import TrainableAdditiveQuantizer
+from bidr.quantization.codebooks import Codebooks
 from bidr.tokenization.token_store import TokenArray, Tokens, TokenStore
 from bidr.training.data import Questions
 from bidr.training.losses.cropped_queries import concat_tokens
@@ -53,7 +53,7 @@ class DistillationObjective(Objective):
     def __init__(
         self,
         encoder: Encoder,
-        quantizer: SummedQuantizer,
+        quantizer: TrainableAdditiveQuantizer,
         documents: TokenStore,
         questions: Questions,
         leader: TeacherVectors,
@@ -88,4 +88,4 @@ class DistillationObjective(Objective):
         return [*super().groups(rate, decay), codewords, adapter]
 
     def codebooks(self) -> Codebooks:
-        return self.quantizer.additive().with_adapter()
+        return self.quantizer.to_additive().to_adapted_codebooks()

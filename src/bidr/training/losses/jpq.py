@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from bidr.models.encoder import Encoder
-from bidr.quantization import Codebooks
+from bidr.quantization.codebooks import Codebooks
 from bidr.training.losses.full_corpus_infonce import decode
 from bidr.training.losses.infonce import Contrast
 from bidr.training.losses.query_unification import FixedDocuments, UnifyObjective

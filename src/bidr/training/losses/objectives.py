@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from bidr.models.encoder import Encoder
-from bidr.models.trainable_quantizer import Quantizer
-from bidr.quantization import Codebooks
+from bidr.models.trainable_quantizer import TrainableQuantizer
+from bidr.quantization.codebooks import Codebooks
 from bidr.tokenization.token_store import Tokens, TokenStore
 from bidr.training.data import Questions
 from bidr.training.losses.cropped_queries import CropSampler, concat_tokens
@@ -141,7 +141,7 @@ class QuantizedObjective(DenseObjective):
     def __init__(
         self,
         encoder: Encoder,
-        quantizer: Quantizer,
+        quantizer: TrainableQuantizer,
         documents: TokenStore,
         questions: Questions,
         scale: float,
@@ -184,11 +184,11 @@ class QuantizedObjective(DenseObjective):
         if self.kind != "quantized":
             found |= super().terms(vectors, given)
         if self.reconstruction:
-            found["reconstruction"] = self.reconstruction * self.quantizer.error(documents)
+            found["reconstruction"] = self.reconstruction * self.quantizer.compute_error(documents)
         return found
 
     def codebooks(self) -> Codebooks:
-        return self.quantizer.codebooks()
+        return self.quantizer.to_codebooks()
 
     def groups(self, rate: float, decay: float) -> list[dict[str, object]]:
         codewords = {"params": [self.quantizer.centroids], "lr": rate * self.codebook_rate, "weight_decay": 0.0}

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from bidr.models.encoder import Encoder
-from bidr.quantization import Codebooks
-from bidr.quantization.ivf_assignment import Lists
+from bidr.quantization.codebooks import Codebooks
+from bidr.quantization.learned_ivf import IvfAssignment
 from bidr.training.data import Questions
 from bidr.training.losses.full_corpus_infonce import full_corpus_infonce, make_full_corpus_contrast
 from bidr.training.losses.infonce import Contrast, infonce, make_contrast
@@ -64,7 +64,7 @@ class UnifyObjective(Objective):
         own: int,
         others: int,
         dense_weight: float,
-        lists: Lists | None = None,
+        lists: IvfAssignment | None = None,
         codebook_rate: float = 1.0,
     ) -> None:
         super().__init__()
