@@ -71,7 +71,7 @@ def test_many_books_are_grouped_evenly_and_few_are_not() -> None:
 
 
 def test_wide_vectors_are_cut_to_their_principal_axes(monkeypatch: pytest.MonkeyPatch, vectors: np.ndarray) -> None:
-    monkeypatch.setattr("bidr.quantization.additive_quantizer.WIDEST", 10)
+    monkeypatch.setattr("bidr.quantization.additive_quantizer.MAX_WIDTH", 10)
     flat = vectors @ np.linalg.qr(np.random.default_rng(1).normal(size=(24, 24)))[0].astype(np.float32)
     flat[:, 10:] = 0
     additive = fit_additive(flat, 4)
