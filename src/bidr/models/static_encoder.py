@@ -25,7 +25,7 @@ SHORTEST = np.float32(1e-12)
 
 
 class StaticEncoder(TextEncoder):
-    """Normalized sum of token vectors. It reads what `BagOfTokensEncoder` saves, a StaticEmbedding of sentence-transformers."""
+    """Normalized sum of token vectors; reads the StaticEmbedding that `BagOfTokensEncoder` saves."""
 
     def __init__(self, tokenizer: Tokenizer, table: Floats) -> None:
         self.tokenizer, self.prompts, self.table = tokenizer, Prompts(), table
