@@ -92,7 +92,7 @@ def test_lists_whose_bounds_wrap_around_are_refused(tmp_path):
     offsets = np.load(tmp_path / "index/000001/lists.npy")
     offsets[1:3] = (1 << 63) - 10, -(1 << 63) + 10
     put(tmp_path / "index", "lists.npy", offsets)
-    with pytest.raises(IndexFolderError, match="lists that do not cover"):
+    with pytest.raises(IndexFolderError, match="list offsets do not cover"):
         answered(tmp_path / "index")
 
 
@@ -109,7 +109,7 @@ def test_links_to_documents_that_are_not_there_are_refused(tmp_path, group):
         graph = reader.candidates
         assert isinstance(graph, GraphEngine)
         table = graph.compute_tables(clustered(1, 16, seed=3))[0]
-        with pytest.raises(IndexFolderError, match="links to documents that are not there"):
+        with pytest.raises(IndexFolderError, match="links to documents that do not exist"):
             graph.walk(table, 100)
 
 

@@ -1,9 +1,8 @@
-"""Matrix products in which a row's result depends on that row alone.
+"""Reproducible matrix products: the result for a row depends on that row alone.
 
-BLAS sums in an order that depends on how many rows are multiplied, on where a row stands among them and on the number
-of threads, so its results differ in the last bits from block to block. What is stored, or decides what is stored, must
-not: a build that is resumed goes on with other blocks. Here every number of a product is the sum over one row and one
-column, term after term, whatever else is computed with it.
+The summation order of BLAS depends on the number of rows, the place of a row among them and the number of threads, so
+its results differ in the last bits from batch to batch. Results that are stored must not, because a resumed build
+continues with other batches. Here every element is the sum over one row and one column, term by term.
 
 The inner loop holds a tile of the result in registers, as BLAS does (Goto and van de Geijn, "Anatomy of
 High-Performance Matrix Multiplication", 2008), and takes as long.
@@ -30,28 +29,28 @@ FLOAT, WORD, LONG = ir.FloatType(), ir.IntType(32), ir.IntType(64)
 FLOAT_BYTES = 4
 
 
-def has_avx512() -> bool:
-    """Whether numba compiles for a processor with vectors of 512 bits."""
+def _has_avx512() -> bool:
+    """Tell whether numba compiles for a CPU with 512-bit vectors."""
     if config.CPU_NAME or config.CPU_FEATURES is not None:
         return "+avx512f" in (config.CPU_FEATURES or "")
     return bool(get_host_cpu_features().get("avx512f"))
 
 
-# A tile of 6 rows and 2 vectors fills the registers of AVX2 but for those that hold what is multiplied.
-LANES, VECTORS, TILE_ROWS = 16 if has_avx512() else 8, 2, 6
+# A tile of 6 rows and 2 vectors fills the AVX2 registers except those of the factors.
+LANES, VECTORS, TILE_ROWS = 16 if _has_avx512() else 8, 2, 6
 WIDTH = LANES * VECTORS
-# Rows that are multiplied with one panel after another: they stay in the second-level cache.
+# Rows multiplied with all panels in turn; they stay in the L2 cache.
 CACHED_ROWS = 96
-# Rows of one task, where several threads share the work.
+# Rows per task of a thread.
 TASK_ROWS = 1_536
 
 
-def _tile_kernel(rows: int) -> Any:
-    """An intrinsic that multiplies so many rows with a panel."""
+def _make_tile_kernel(rows: int) -> Any:
+    """Make an intrinsic that multiplies `rows` rows with a panel."""
 
     @intrinsic  # type: ignore[untyped-decorator]
     def multiply_tile(context: Any, row: Any, row_bytes: Any, panel: Any, depth: Any, out: Any, out_bytes: Any) -> Any:
-        """Write the products. All are given by address, rows and those of the result with the bytes between them."""
+        """Write the products. All arguments are addresses, for rows and result with the stride in bytes."""
 
         def generate(_context: Any, builder: ir.IRBuilder, _signature: Any, arguments: Any) -> Any:
             _Tile(builder, rows).emit(*arguments)
@@ -63,7 +62,7 @@ def _tile_kernel(rows: int) -> Any:
 
 
 class _Tile:
-    """The instructions of a tile kernel: for each row two vectors of sums, in registers."""
+    """Emit the instructions of a tile kernel: two vectors of sums per row, in registers."""
 
     def __init__(self, builder: ir.IRBuilder, rows: int) -> None:
         self.builder, self.kind = builder, ir.VectorType(FLOAT, LANES)
@@ -75,19 +74,19 @@ class _Tile:
 
     def emit(self, row: Any, row_bytes: Any, panel: Any, depth: Any, out: Any, out_bytes: Any) -> None:
         builder = self.builder
-        rows = {number: self._pointer(row, row_bytes, number) for number, _ in self.sums}
-        columns = self._pointer(panel, LONG(0), 0)
+        rows = {number: self._get_pointer(row, row_bytes, number) for number, _ in self.sums}
+        columns = self._get_pointer(panel, LONG(0), 0)
         with cgutils.for_range(builder, depth) as loop:
             line = builder.mul(loop.index, LONG(WIDTH))
             loaded = [self._load(builder.gep(columns, [builder.add(line, LONG(LANES * at))])) for at in range(VECTORS)]
-            factors = {number: self._spread(builder.gep(start, [loop.index])) for number, start in rows.items()}
+            factors = {number: self._broadcast(builder.gep(start, [loop.index])) for number, start in rows.items()}
             for (number, vector), sums in self.sums.items():
                 builder.store(self._multiply_add(factors[number], loaded[vector], builder.load(sums)), sums)
         for (number, vector), sums in self.sums.items():
-            to = builder.gep(self._pointer(out, out_bytes, number), [LONG(LANES * vector)])
+            to = builder.gep(self._get_pointer(out, out_bytes, number), [LONG(LANES * vector)])
             builder.store(builder.load(sums), builder.bitcast(to, self.kind.as_pointer())).align = FLOAT_BYTES
 
-    def _pointer(self, address: Any, step: Any, number: int) -> Any:
+    def _get_pointer(self, address: Any, step: Any, number: int) -> Any:
         builder = self.builder
         return builder.inttoptr(builder.add(address, builder.mul(step, LONG(number))), FLOAT.as_pointer())
 
@@ -96,8 +95,8 @@ class _Tile:
         loaded.align = FLOAT_BYTES
         return loaded
 
-    def _spread(self, pointer: Any) -> Any:
-        """A number in every lane."""
+    def _broadcast(self, pointer: Any) -> Any:
+        """Broadcast a number to all lanes."""
         builder = self.builder
         lane = builder.insert_element(ir.Constant(self.kind, ir.Undefined), builder.load(pointer), WORD(0))
         return builder.shuffle_vector(lane, lane, ir.Constant(ir.VectorType(WORD, LANES), [0] * LANES))
@@ -109,11 +108,11 @@ class _Tile:
         return self.builder.call(function, [factor, column, total])
 
 
-_multiply_tile, _multiply_row = _tile_kernel(TILE_ROWS), _tile_kernel(1)
+_multiply_tile, _multiply_row = _make_tile_kernel(TILE_ROWS), _make_tile_kernel(1)
 
 
 class ColumnPanels:
-    """A matrix (count, depth) whose rows become the columns of products, in the kernel's panels."""
+    """A matrix (count, depth) whose rows are the columns of products, packed into panels."""
 
     def __init__(self, matrix: npt.ArrayLike) -> None:
         rows = np.asarray(matrix, dtype=np.float32)
@@ -126,7 +125,7 @@ class ColumnPanels:
 
 
 def pack_panels(matrices: Floats) -> Floats:
-    """Matrices (n, count, depth) in panels: (n, panels, depth, WIDTH), the last one filled up with zeros."""
+    """Pack matrices (n, count, depth) into panels (n, panels, depth, WIDTH); zeros pad the last panel."""
     number, count, depth = matrices.shape
     filled = -(-count // WIDTH) * WIDTH
     padded = np.zeros((number, depth, filled), dtype=np.float32)
@@ -135,10 +134,10 @@ def pack_panels(matrices: Floats) -> Floats:
 
 
 def multiply(rows: npt.ArrayLike, columns: ColumnPanels, *, threads: int | None = None) -> Floats:
-    """rows @ columns.T, (n, count)."""
+    """Compute rows @ columns.T, (n, count)."""
     matrix: Floats = np.ascontiguousarray(rows, dtype=np.float32)
     out = np.empty((len(matrix), columns.count), dtype=np.float32)
-    if len(matrix) <= TASK_ROWS:  # a query alone: what follows would take as long as its product
+    if len(matrix) <= TASK_ROWS:  # for a single query threads would cost as much as the product
         multiply_rows(matrix, 0, columns.panels, out)
         return out
 
@@ -150,12 +149,12 @@ def multiply(rows: npt.ArrayLike, columns: ColumnPanels, *, threads: int | None 
 
 
 def matmul_transposed(rows: npt.ArrayLike, others: npt.ArrayLike) -> Floats:
-    """rows @ others.T, for a matrix that is used once."""
+    """Compute rows @ others.T, for a matrix that is used once."""
     return multiply(rows, ColumnPanels(others))
 
 
 def run_in_parts(work: Callable[[slice], None], count: int, threads: int | None = None) -> None:
-    """Call `work` with ranges that make up `count` rows, by several threads where there are many."""
+    """Call `work` with slices of up to TASK_ROWS that cover `count` rows, on several threads if there are many."""
     parts = [slice(start, start + TASK_ROWS) for start in range(0, count, TASK_ROWS)]
     threads = min(threads or available_cpus(), len(parts))
     for _ in map(work, parts) if threads < 2 else ordered_parallel_map(work, parts, threads):
@@ -164,8 +163,7 @@ def run_in_parts(work: Callable[[slice], None], count: int, threads: int | None 
 
 @njit_cached()
 def multiply_rows(rows: Any, first: int, panels: Any, out: Any) -> None:
-    """Fill `out` (n, count) with the products of rows, of which `depth` numbers from `first` on count, and the columns
-    in panels."""
+    """Fill `out` (n, count) with products of rows (`depth` numbers from `first` on) and the columns in panels."""
     count, (wide, depth, width) = out.shape[1], panels.shape
     row_bytes, out_bytes, panel_bytes = rows.strides[0], out.strides[0], FLOAT_BYTES * depth * width
     base, edge = rows.ctypes.data + FLOAT_BYTES * first, np.empty((TILE_ROWS, width), dtype=np.float32)

@@ -1,4 +1,4 @@
-"""Scores of codes, compiled: a document's score is the sum of one table entry a book."""
+"""Asymmetric distance computation (ADC): the score of a code is the sum of one table entry per book."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ from bidr.utils.jit import njit_cached
 INITIAL_SIZE = 1_024
 PREFETCH_ROWS = 4
 
-# Positions are unsigned throughout: numba lets signed ones count from the end, which takes half of the time.
+# Unsigned indices: numba wraps negative ones, which takes half of the time.
 U64 = np.uint64
 ZERO, LOW_NIBBLE, UPPER_HALF, BLOCK_BITS = np.uint64(0), np.uint8(15), np.uint64(16), np.uint64(5)
 HALF_MASK, TWO_PAIRS = np.uint64(15), np.uint64(64)
@@ -22,7 +22,7 @@ HALF_MASK, TWO_PAIRS = np.uint64(15), np.uint64(64)
 
 @njit_cached()
 def score_row(flat: Any, entries: Any, books: Any, row: Any) -> Any:
-    """Score of a row of (n, bytes) codes by a table of 256 entries a byte, both flat."""
+    """Score a row of (n, bytes) codes with a flat table of 256 entries per byte."""
     at, total = U64(row) * books, np.float32(0)
     for book in range(books):
         total += entries[(U64(book) << U64(8)) + U64(flat[at + U64(book)])]
@@ -31,10 +31,10 @@ def score_row(flat: Any, entries: Any, books: Any, row: Any) -> Any:
 
 @njit_cached()
 def _score_blocked_rows(flat: Any, entries: Any, size: Any, rows: Any, scores: Any) -> None:
-    """Fill `scores` with those of rows of 4-bit codes in blocks of 32 documents, `size` bytes each.
+    """Score rows of 4-bit codes in blocks of 32 documents, `size` bytes each; the table has 16 entries per book.
 
-    The table has 16 entries a book. Four sums, so that an addition need not wait for the one before. All rows in one
-    loop: a function for a single one would count references to its arrays each time, a third of the time.
+    Four accumulators, so that an addition need not wait for the previous one. All rows in one loop: a function per row
+    would count references to its arrays each time, a third of the time.
     """
     unrolled = size & ~(TWO_PAIRS - U64(1))
     for number in range(len(rows)):
@@ -58,7 +58,10 @@ def _score_blocked_rows(flat: Any, entries: Any, size: Any, rows: Any, scores: A
 
 @njit_cached()
 def scan_rows(codes: Any, table: Any, starts: Any, stops: Any, allowed: Any, k: int) -> Any:
-    """Keys of the k best rows within ranges, unsorted. `allowed`: a bit a row as uint32 words; empty: every row."""
+    """Return keys of the k best rows within ranges, unsorted.
+
+    allowed: a bit per row as uint32 words; empty: every row.
+    """
     flat, entries, books = codes.reshape(-1), table.reshape(-1), U64(codes.shape[1])
     score = np.empty(1, dtype=np.float32)
     bits = score.view(np.uint32)
@@ -88,9 +91,9 @@ def scan_rows(codes: Any, table: Any, starts: Any, stops: Any, allowed: Any, k: 
 
 @njit_cached()
 def rank_rows(codes: Any, table: Any, rows: Any, k: int) -> Any:
-    """Keys of the k best of given rows, unsorted, and of others where that saves no time to who sorts them.
+    """Score rows and return keys of the k best, unsorted; up to 2k keys where selecting would not save time.
 
-    Codes of two dimensions are rows, of three blocks of 32.
+    Two-dimensional codes are rows, three-dimensional codes blocks of 32.
     """
     flat, entries, size = codes.reshape(-1), table.reshape(-1), U64(codes.shape[1])
     scores = np.empty(len(rows), dtype=np.float32)
@@ -112,14 +115,14 @@ def rank_rows(codes: Any, table: Any, rows: Any, k: int) -> Any:
 def scan_blocks(
     codes: Any, table: Any, starts: Any, stops: Any, allowed: Any, k: int, margin: int, shuffle: Any
 ) -> Any:
-    """`best_rows` of 4-bit codes within ranges: near ones by the rounded table, then scored."""
+    """Scan ranges of 4-bit codes with the quantized table, then rank candidates by exact scores."""
     keys = scan_top_k(codes, quantize_table(table), starts, stops, allowed, k, margin, shuffle)
     return rank_rows(codes, table, extract_rows(keys), k)
 
 
 @njit_cached()
 def extract_rows(keys: Any) -> Any:
-    """The rows that keys are of."""
+    """Extract the rows from keys."""
     rows = np.empty(len(keys), dtype=np.int64)
     for place in range(len(keys)):
         rows[place] = np.int64(LAST_ROW - (keys[place] & LAST_ROW))
@@ -128,7 +131,7 @@ def extract_rows(keys: Any) -> Any:
 
 @njit_cached()
 def collect_allowed_rows(allowed: Any, starts: Any, stops: Any) -> Any:
-    """Rows within ranges whose bit is set."""
+    """Collect the allowed rows within ranges."""
     rows, count = np.empty(INITIAL_SIZE, dtype=np.int64), 0
     for part in range(len(starts)):
         for block in range(starts[part] >> 5, (stops[part] + 31) >> 5):

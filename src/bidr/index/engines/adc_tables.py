@@ -1,4 +1,4 @@
-"""What a query is turned into: a table with the inner product of the query and every codeword."""
+"""ADC lookup tables: inner products of a query with every codeword."""
 
 import math
 from typing import Any
@@ -11,19 +11,19 @@ from bidr.utils.array_types import Floats
 from bidr.utils.jit import njit_cached
 from bidr.utils.matmul import ColumnPanels, matmul_transposed, multiply
 
-# Rounding moves a sum of BYTE_SUMS entries by up to half a step each.
+# Rounding changes each of BYTE_SUMS entries by up to half a step.
 STEPS = 255 - BYTE_SUMS // 2
-# Sums of more books may not fit 16 bits in such steps.
+# Sums of more books may not fit 16 bits with this step.
 UINT16_BOOKS, UINT16_MAX = 1_024, 0xFFFF
-# A rounded sum is off by so many standard deviations in one of fifty thousand documents.
+# A quantized sum is off by more standard deviations in one of fifty thousand documents.
 DEVIATIONS = 4.2
 
 
 class AdcTables:
-    """Makes tables for codebooks, and holds of these what that takes: copies, as a mapped file is slower.
+    """Compute lookup tables; holds copies of the codewords, as a mapped file is slower.
 
-    Books that see the same slice of a query (additive codes) share its rotation; where all of them see the same, and it
-    makes a query no shorter, the codewords are rotated instead, once.
+    Books that see the same slice of a query (additive codes) share its rotation. Where all of them do and the rotation
+    does not shorten the query, the codewords are rotated once instead.
     """
 
     def __init__(self, codebooks: Codebooks) -> None:
@@ -54,7 +54,7 @@ class AdcTables:
         return int(self._centroids.nbytes + sum(panels.nbytes for panels in columns))
 
     def compute(self, queries: Floats) -> Floats:
-        """(queries, M, words): scores of codewords."""
+        """Compute the scores of all codewords: (queries, books, codewords)."""
         rotated = queries if self._rotation is None else multiply(queries, self._rotation)
         if self._distinct_slices:
             slice_tables: Floats = compute_slice_tables(rotated, self._centroids)
@@ -67,7 +67,7 @@ class AdcTables:
 
 @njit_cached()
 def compute_slice_tables(rotated: Any, centroids: Any) -> Any:
-    """Scores of the codewords of books that each see a slice of their own: (queries, M, words)."""
+    """Compute tables of books that each see their own slice: (queries, books, codewords)."""
     books, codewords, width = centroids.shape
     table = np.empty((len(rotated), books, codewords), dtype=np.float32)
     for query in range(len(rotated)):
@@ -81,27 +81,27 @@ def compute_slice_tables(rotated: Any, centroids: Any) -> Any:
 
 
 def merge_pairs(table: Floats) -> Floats:
-    """A table for bytes of two 4-bit codes, (M / 2, 256), from one of 16 entries a book: the first book is low."""
+    """Merge pairs of books to a table for bytes of two 4-bit codes, (books / 2, 256); the first is the low nibble."""
     even = pad_books(table)
     merged: Floats = even[1::2, :, None] + even[0::2, None, :]
     return merged.reshape(len(merged), 256)
 
 
 def pad_books(table: Floats) -> Floats:
-    """With a book of zeros added where their number is odd."""
+    """Add a book of zeros where their number is odd."""
     return np.pad(table, ((0, len(table) % 2), (0, 0))) if len(table) % 2 else table
 
 
 def compute_margin(books: int) -> int:
-    """How far below another a sum of so many rounded entries may come out though it is above it."""
+    """Return by how much rounding may lower a sum of quantized entries below one that it exceeds."""
     return math.ceil(DEVIATIONS * math.sqrt(books / 6))
 
 
 @njit_cached()
 def quantize_table(table: Any) -> Any:
-    """A 4-bit table in bytes, in as fine steps as let sums of BYTE_SUMS books fit a byte, and of all 16 bits.
+    """Quantize a 4-bit table to bytes: sums of BYTE_SUMS books must fit a byte, sums of all books 16 bits.
 
-    Books: an even number.
+    The number of books must be even.
     """
     books = len(table)
     minima, widest, total = np.empty(books, dtype=np.float32), np.float32(1e-30), np.float32(0)

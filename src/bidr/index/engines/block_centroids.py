@@ -1,6 +1,6 @@
-"""Blocks of 32 documents that stand side by side, by their means: those that a query should look into.
+"""Block centroids: the means of blocks of 32 neighboring documents select which blocks a query scans.
 
-Means are in 4-bit codes of their own: a query is compared with all of them as quickly as with as many documents.
+They have 4-bit codes of their own, so that comparing all of them is as fast as scanning as many documents.
 """
 
 from typing import Any, NamedTuple
@@ -15,52 +15,57 @@ from bidr.index.engines.pshufb import BLOCK, detect_pshufb, find_next_block
 from bidr.utils.array_types import Codes, Floats, Rows
 from bidr.utils.jit import njit_cached
 
-# From so many blocks on (400,000 documents) they are looked into. Of 200,000 documents whole lists take as long for .95
-# of the exact top 100; the more documents there are, the more blocks save (docs/engines.md).
+# Indexes from this many blocks (400,000 documents) have block centroids. At 200,000 documents complete lists take as
+# long for .95 of the exact top 100; the gain grows with the number of documents (docs/engines.md).
 MIN_BLOCKS = 12_500
-# How many blocks codewords are fitted to, and in how many rounds.
+# k-means of the codewords.
 TRAINING_BLOCKS, TRAINING_ROUNDS = 8_192, 10
 BITS, CODEWORDS, MAX_BOOKS = 4, 16, 128
 BlockCounts = npt.NDArray[np.uint8]
 
 
 def count_blocks(count: int) -> int:
-    """How many blocks so many documents stand in."""
+    """Return the number of blocks of `count` documents."""
     return -(-count // BLOCK)
 
 
 def has_block_centroids(engine: str, count: int) -> bool:
-    """Whether an index of so many documents has means of blocks."""
+    """Tell whether an index of this engine and size has block centroids."""
     return engine == "lists" and count_blocks(count) >= MIN_BLOCKS
 
 
 def choose_book_shape(dim: int) -> tuple[int, int]:
-    """How many books means of so many dimensions are coded with, and of how many each is; zeros fill the last."""
+    """Choose books and dimensions per book for centroids of `dim` dimensions; zeros pad the last book."""
     width = -(-dim // MAX_BOOKS)
     return -(-dim // width), width
 
 
 def pad_columns(vectors: Floats, dim: int) -> Floats:
-    """Vectors with zeros up to so many dimensions."""
+    """Pad vectors with zeros to `dim` dimensions."""
     padding = dim - vectors.shape[-1]
     return np.pad(vectors, ((0, 0), (0, padding))) if padding else vectors
 
 
 class BlockBudget(NamedTuple):
-    """How far is looked under a filter."""
+    """How many blocks a filtered search scans."""
 
     unfiltered_blocks: int
-    """Blocks that would be looked into without it: what these hold tells whether it goes against the query."""
+    """Blocks scanned without a filter; their allowed share shows whether the filter suits the query."""
     max_blocks: int
-    """Blocks with an allowed document that are looked into,"""
+    """Blocks with an allowed document to scan at least,"""
     documents: int
-    """and on until they hold so many allowed documents."""
+    """and further ones until they contain this many allowed documents."""
     min_share: float
-    """The filter goes against the query where of what stands in the usual blocks a smaller share is allowed."""
+    """The filter is anticorrelated with the query if a smaller share of the unfiltered blocks is allowed."""
 
 
 class BlockCentroids:
-    """The mean of each block, coded. words: (books, 16, width), books side by side; rows: two codes a byte."""
+    """Coded centroids of blocks.
+
+    Args:
+        codewords: (books, 16, width), books side by side.
+        codes: Two codes per byte, a row per block.
+    """
 
     def __init__(self, codewords: Floats, codes: Codes) -> None:
         self._codewords, self.count, self._shuffle = np.array(codewords, dtype=np.float32), len(codes), detect_pshufb()
@@ -72,9 +77,10 @@ class BlockCentroids:
         return int(self._codes.nbytes)
 
     def find_nearest(self, query: Floats, count: int, within: tuple[Rows, Rows] | None = None) -> Rows:
-        """About so many blocks, ascending, whose means have the largest inner products with the query.
+        """Find about `count` blocks with the largest inner products of centroid and query, ascending.
 
-        within: ranges of blocks, where each begins and ends, ascending; by default all.
+        Args:
+            within: Ranges of blocks (starts, stops), ascending; default: all.
         """
         blocks: Rows = select_blocks(
             self._codes, self._make_table(query), *(within or self._all_blocks), count, self._shuffle
@@ -84,10 +90,12 @@ class BlockCentroids:
     def find_filtered(
         self, query: Floats, counts: BlockCounts, budget: BlockBudget, within: tuple[Rows, Rows] | None = None
     ) -> Rows:
-        """Those of the nearest blocks that hold an allowed document, ascending; none where the filter goes against the
-        query.
+        """Find the nearest blocks with an allowed document, ascending.
 
-        held: how many allowed documents each block holds.
+        Returns none where the filter is anticorrelated with the query.
+
+        Args:
+            counts: Allowed documents per block.
         """
         ranges, table = within or self._all_blocks, self._make_table(query)
         blocks: Rows = select_filtered_blocks(self._codes, table, *ranges, counts, budget, self._shuffle)
@@ -102,7 +110,7 @@ class BlockCentroids:
 
 @njit_cached()
 def sum_centroids(codes: Any, table: Any, starts: Any, stops: Any, shuffle: Any) -> Any:
-    """Sums of rows, range after range, and what to add to a row of each range to find its sum."""
+    """Sum table entries of rows, range by range; also what to add to a row of each range to find its sum."""
     pairs, base, entries = codes.shape[1], codes.ctypes.data, table.ctypes.data
     total, group_count = 0, 0
     for part in range(len(starts)):
@@ -119,7 +127,7 @@ def sum_centroids(codes: Any, table: Any, starts: Any, stops: Any, shuffle: Any)
 
 @njit_cached()
 def select_blocks(codes: Any, table: Any, starts: Any, stops: Any, count: int, shuffle: Any) -> Any:
-    """Rows within ranges with the `count` largest sums, and those that equal the last of them."""
+    """Select rows within ranges with the `count` largest sums, including ties with the last."""
     (sums, first), total = sum_centroids(codes, table, starts, stops, shuffle), 0
     histogram = np.zeros(compute_max_sum(codes.shape[1]) + 1, dtype=np.int32)
     for part in range(len(starts)):
@@ -129,7 +137,7 @@ def select_blocks(codes: Any, table: Any, starts: Any, stops: Any, count: int, s
     bound, rows, selected = rank_in_histogram(histogram, min(count, total)), np.empty(total + 1, dtype=np.int64), 0
     for part in range(len(starts)):
         for row in range(starts[part], stops[part]):
-            rows[selected] = row  # put there in any case: no branch depends on a sum
+            rows[selected] = row  # unconditional: no branch depends on a sum
             selected += sums[first[part] + row] >= bound
     return rows[:selected]
 
@@ -138,7 +146,7 @@ def select_blocks(codes: Any, table: Any, starts: Any, stops: Any, count: int, s
 def select_filtered_blocks(
     codes: Any, table: Any, starts: Any, stops: Any, counts: Any, budget: Any, shuffle: Any
 ) -> Any:
-    """As `Means.nearest_held`."""
+    """Select blocks as `BlockCentroids.find_filtered`."""
     (sums, first), total = sum_centroids(codes, table, starts, stops, shuffle), 0
     size = compute_max_sum(codes.shape[1]) + 1
     histogram, filled_histogram, document_histogram = (

@@ -1,4 +1,4 @@
-"""Codes in RAM, in the layout that scans fastest, and the two ways to score them: ranges of rows, or rows by number."""
+"""Codes in RAM, in the layout that scans fastest: scan ranges of rows, or rank single rows."""
 
 import math
 from collections.abc import Callable
@@ -19,16 +19,17 @@ from bidr.utils.system import available_cpus
 
 Allocate = Callable[[Callable[[], npt.NDArray[np.uint8]]], npt.NDArray[np.uint8]]
 ALL_ROWS: Words = np.empty(0, dtype=np.uint32)
-# With a smaller share allowed, most blocks of 32 hold one allowed document or none: scored one by one. At 1 % that
-# takes half to .9 of the time of scanning those blocks, at 3 % as long or twice as long.
+# Below this share most blocks of 32 contain at most one allowed document, and single rows are scored. At 1 % that takes
+# .5 to .9 of the time of scanning those blocks, at 3 % as long or twice as long.
 FEW_ALLOWED_SHARE = 0.02
 
 
 class CodeStore:
-    """Codes of a corpus. Rows are bytes as `pack` makes them: a byte a book, or two 4-bit codes a byte.
+    """Codes of a corpus, packed by `pack`: a byte per book, or two 4-bit codes per byte.
 
-    keep:   where they are held: by default in memory of this process.
-    blocks: 4-bit codes in blocks of 32 documents, for scans by shuffle; otherwise a document's bytes stand together.
+    Args:
+        blocks: Store 4-bit codes in blocks of 32 documents for `find_next_block`; otherwise by document.
+        allocate: Where the codes are stored; default: private memory (see `load_shared`).
     """
 
     def __init__(
@@ -48,32 +49,32 @@ class CodeStore:
         return self._tables.nbytes
 
     def compute_tables(self, queries: Floats) -> Floats:
-        """(queries, books, words); one of them is what the methods below take."""
+        """Compute lookup tables (queries, books, codewords); the methods below take one of them."""
         return self._tables.compute(queries)
 
     def make_row_table(self, table: Floats) -> Floats:
-        """The table in the shape that single codes are scored with."""
+        """Reshape a table for scoring single rows."""
         if self.blocked:
             return pad_books(table)
         return merge_pairs(table) if self.codebooks.bits == 4 else table
 
     def scan(self, table: Floats, starts: Rows, stops: Rows, k: int, allowed: Words = ALL_ROWS) -> tuple[Floats, Rows]:
-        """The k best rows within ranges, by the exact scores of their codes."""
+        """Find the k best rows within ranges, by the exact scores of their codes."""
         if not self.blocked:
             return sort_keys(scan_rows(self.codes, self.make_row_table(table), starts, stops, allowed, k), k)
         even = pad_books(table)
         return sort_keys(scan_blocks(self.codes, even, starts, stops, allowed, k, self._margin, self.shuffle), k)
 
     def scan_sparse(self, table: Floats, starts: Rows, stops: Rows, k: int, allowed: Words) -> tuple[Floats, Rows]:
-        """The same where few rows are allowed."""
+        """Do the same where few rows are allowed."""
         return self.rank(table, collect_allowed_rows(allowed, starts, stops), k)
 
     def rank(self, table: Floats, rows: Rows, k: int) -> tuple[Floats, Rows]:
-        """The k best of given rows."""
+        """Find the k best of these rows."""
         return sort_keys(rank_rows(self.codes, self.make_row_table(table), rows, k), k)
 
     def unpack_codes(self, rows: Rows | None = None) -> Codes:
-        """Codes of all rows or of some, a byte a codeword: (n, M)."""
+        """Unpack codes of all rows or of some, a byte per codeword: (n, books)."""
         if not self.blocked:
             packed = self.codes.copy() if rows is None else self.codes[rows]
         elif rows is None:
@@ -84,7 +85,7 @@ class CodeStore:
 
 
 def to_blocks(rows: Codes, batch_rows: int = 65_536) -> npt.NDArray[np.uint8]:
-    """(blocks, pairs, 32): see `shuffle.next_block`. Documents that fill up the last block have code 0."""
+    """Arrange packed rows as (blocks, pairs, 32) for `find_next_block`; code 0 pads the last block."""
     count, pairs = rows.shape
     blocks = _allocate_aligned((-(-count // BLOCK), pairs, 32))
     for start in range(0, count, batch_rows):
@@ -97,7 +98,7 @@ def to_blocks(rows: Codes, batch_rows: int = 65_536) -> npt.NDArray[np.uint8]:
 
 
 def _allocate_aligned(shape: tuple[int, ...]) -> npt.NDArray[np.uint8]:
-    """Zeros that begin where a line of the cache does: a block elsewhere takes a line more, which nothing asks for."""
+    """Allocate zeros at a cache line: an unaligned block spans one more line, which is not prefetched."""
     size = math.prod(shape)
     memory = np.zeros(size + CACHE_LINE, dtype=np.uint8)
     start = -memory.ctypes.data % CACHE_LINE
@@ -105,7 +106,7 @@ def _allocate_aligned(shape: tuple[int, ...]) -> npt.NDArray[np.uint8]:
 
 
 def from_blocks(blocks: npt.NDArray[np.uint8]) -> Codes:
-    """Rows of bytes again."""
+    """Convert blocks back to packed rows."""
     first, second = blocks[:, :, :16], blocks[:, :, 16:]
     halves = [(first >> shift) & 15 | ((second >> shift) & 15) << 4 for shift in (0, 4)]
     packed = np.concatenate(halves, axis=2).transpose(0, 2, 1)
@@ -113,7 +114,7 @@ def from_blocks(blocks: npt.NDArray[np.uint8]) -> Codes:
 
 
 class CodeEngine:
-    """What all engines over codes have in common."""
+    """Base class of the engines: everything that only needs the codes."""
 
     def __init__(self, store: CodeStore) -> None:
         self.store, self.threads = store, available_cpus()
@@ -128,13 +129,13 @@ class CodeEngine:
 
     @property
     def codebook_bytes(self) -> int:
-        """As `Candidates.codebook_bytes`."""
+        """Bytes of codebooks in RAM, as `Candidates.codebook_bytes`."""
         return self.store.codebook_bytes
 
     def compute_tables(self, queries: Floats) -> Floats:
-        """As `Candidates.tables`."""
+        """Compute tables as `Candidates.compute_tables`."""
         return self.store.compute_tables(queries)
 
     def unpack_codes(self, rows: Rows | None = None) -> Codes:
-        """As `Candidates.codes`."""
+        """Unpack codes as `Candidates.unpack_codes`."""
         return self.store.unpack_codes(rows)

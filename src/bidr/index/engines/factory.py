@@ -1,16 +1,16 @@
-"""Which engine suits a corpus."""
+"""Choice of the engine for a corpus."""
 
 from bidr.errors import ConfigError
 
 ENGINES = ("auto", "scan", "lists", "hnsw")
-# Up to here a scan is taken, by bits of a code. At equal R@100, the reads of the candidates that lists need more of
-# counted in, lists are quicker from some 400,000 documents of 4-bit codes on; of 8-bit codes from some 50,000 on, but
-# with as many candidates as a scan they miss .022 of the exact top 100 at 100,000, .015 at 200,000 (docs/engines.md).
+# Largest corpus for a scan, by bits per code. At equal R@100, including reads of the additional candidates, lists are
+# faster from some 400,000 documents with 4-bit codes; with 8-bit codes from some 50,000, but with as many candidates as
+# a scan they miss .022 of the exact top 100 at 100,000 and .015 at 200,000 (docs/engines.md).
 AUTO_SCAN_DOCUMENTS = {4: 400_000, 8: 200_000}
 
 
 def choose_engine(engine: str, count: int, bits: int = 8) -> str:
-    """The engine that "auto" stands for, or the one that was named."""
+    """Return the engine that "auto" stands for, or the named one."""
     if engine not in ENGINES:
         raise ConfigError(f"engine: given {engine!r}, expected one of {', '.join(ENGINES)}")
     if engine == "auto":

@@ -1,4 +1,4 @@
-"""The rows of 4-bit codes that may be among the k best, compiled: scanned with rounded tables, a margin kept."""
+"""Fast scan of 4-bit codes: collect rows that may be among the k best, by quantized tables and a margin."""
 
 from typing import Any
 
@@ -9,15 +9,15 @@ from bidr.index.engines.pshufb import BLOCK, BYTE_SUMS, find_next_block
 from bidr.index.engines.topk import LAST_ROW, ROW_BITS, grow_keys, keep_above
 from bidr.utils.jit import njit_cached
 
-# A sample of the blocks tells which sums are worth keeping. Documents stand by cluster, so that good ones come many in
-# a block: the number of them in a sample varies more than chance alone would have it. At a million, with 100 and 200
-# candidates, 6 deviations made a guess that was too high for up to 3 of 100 questions, which p99 is: the codes were
-# scanned twice. 12 were enough for all; keeping more at first takes less than what varies from run to run.
+# A sample of the blocks estimates the threshold. Documents are ordered by cluster, so good ones share blocks and their
+# number in a sample varies more than by chance. At a million documents with 100 and 200 candidates, 6 deviations set
+# the threshold too high for up to 3 of 100 queries, which were scanned twice; 12 were enough for all. The additional
+# keys cost less than the variation between runs.
 SAMPLE_EVERY, SAMPLE_DEVIATIONS = 32, 12
 ALL_BITS = np.uint32(0xFFFFFFFF)
 MAX_GAP_BLOCKS = 2
-# Codes are asked for so many bytes ahead: with half of it a scan takes a third longer where they come from memory. Of
-# ranges of few blocks the first block of a later one is.
+# Prefetch distance: with half of it a scan from memory takes a third longer. In ranges of few blocks the first block of
+# a later range is prefetched.
 PREFETCH_BYTES, FEW_BLOCKS, PREFETCH_RANGES = 4_096, 4, 4
 
 
@@ -25,17 +25,17 @@ PREFETCH_BYTES, FEW_BLOCKS, PREFETCH_RANGES = 4_096, 4, 4
 def scan_top_k(
     blocks: Any, table: Any, starts: Any, stops: Any, allowed: Any, k: int, margin: int, shuffle: Any
 ) -> Any:
-    """Keys of rows in the given ranges whose sum is at most `margin` below the k-th largest: unsorted.
+    """Return keys of rows within ranges whose sum is at most `margin` below the k-th largest, unsorted.
 
     blocks:  (blocks, pairs, 32) uint8; table: (pairs, 32) uint8.
-    allowed: a bit a row, as uint32 words; empty: every row.
+    allowed: a bit per row, as uint32 words; empty: every row.
     """
     if len(allowed):
         starts, stops = find_allowed_ranges(starts, stops, allowed)
     threshold = _estimate_threshold(blocks, table, starts, stops, allowed, k, margin, shuffle)
     keys = _collect_above(blocks, table, starts, stops, allowed, k, margin, threshold, shuffle)
     bound = find_kth_sum(keys, len(keys), k) - margin if len(keys) > k else 0
-    if bound < threshold:  # the guess was too high
+    if bound < threshold:  # the estimate was too high
         keys = _collect_above(blocks, table, starts, stops, allowed, k, margin, 0, shuffle)
         bound = find_kth_sum(keys, len(keys), k) - margin if len(keys) > k else 0
     return keys[: keep_above(keys, len(keys), _make_sum_key(bound))]
@@ -45,7 +45,7 @@ def scan_top_k(
 def _estimate_threshold(
     blocks: Any, table: Any, starts: Any, stops: Any, allowed: Any, k: int, margin: int, shuffle: Any
 ) -> int:
-    """A sum that the k best are likely to reach and few others, from every so many blocks; 0: cannot tell."""
+    """Estimate from a sample of blocks a sum that the k best reach and few others; 0 if there are too few rows."""
     total = 0
     for part in range(len(starts)):
         total += stops[part] - starts[part]
@@ -58,7 +58,7 @@ def _estimate_threshold(
     sampled, masks = _sample_blocks(starts, stops, allowed, total)
     for number in range(len(sampled)):
         block, mask = sampled[number], masks[number]
-        # The one after is asked for meanwhile: they are too far apart for the processor to foresee.
+        # Prefetch the next sample: the distance is too large for the hardware prefetcher.
         ahead = (sampled[min(number + 1, len(sampled) - 1)] - block) * size
         find_next_block(base, entries, pairs, block, block + 1, sums.ctypes.data, ahead, np.uint16(0), shuffle)
         while mask:
@@ -72,7 +72,7 @@ def _estimate_threshold(
 
 @njit_cached()
 def _sample_blocks(starts: Any, stops: Any, allowed: Any, total: int) -> Any:
-    """Every so many blocks of ranges, and which of their documents count; without those where none does."""
+    """Sample every SAMPLE_EVERY-th block of ranges, with masks of its rows; blocks without allowed rows are skipped."""
     max_blocks = total // BLOCK + 2 * len(starts)  # a range may begin and end within a block
     sampled, masks = (
         np.empty(max_blocks // SAMPLE_EVERY + 1, dtype=np.int64),
@@ -94,14 +94,14 @@ def _sample_blocks(starts: Any, stops: Any, allowed: Any, total: int) -> Any:
 def _collect_above(
     blocks: Any, table: Any, starts: Any, stops: Any, allowed: Any, k: int, margin: int, threshold: int, shuffle: Any
 ) -> Any:
-    """Keys of rows whose sum reaches `least`; where these are many, of the better ones as `near_keys` wants them."""
+    """Collect keys of rows whose sum reaches the threshold, which rises as keys accumulate."""
     pairs, base, entries = blocks.shape[1], blocks.ctypes.data, table.ctypes.data
     size, prefetch_blocks = pairs * BLOCK, (PREFETCH_BYTES + pairs * BLOCK - 1) // (pairs * BLOCK)
     sums = np.empty(BLOCK, dtype=np.uint16)
     keys, count = np.empty(4 * k + 4 * BLOCK, dtype=np.uint64), 0
     for part in range(len(starts)):
         block, last = starts[part] // BLOCK, (stops[part] + BLOCK - 1) // BLOCK
-        # The last blocks of a range ask for the first of the next: beyond the range nothing is looked at.
+        # The last blocks of a range prefetch the first of the next.
         prefetch_from, next_range = max(block, last - prefetch_blocks), starts[min(part + 1, len(starts) - 1)] // BLOCK
         if last - block <= FEW_BLOCKS:
             prefetch_from, next_range = block, starts[min(part + PREFETCH_RANGES, len(starts) - 1)] // BLOCK
@@ -136,9 +136,9 @@ def _collect_above(
 
 @njit_cached()
 def find_allowed_ranges(starts: Any, stops: Any, allowed: Any) -> Any:
-    """What of ranges is left without blocks in which nothing is allowed: where each part begins and ends.
+    """Split ranges at blocks without an allowed row.
 
-    Blocks between two parts that are few stay: scanning on takes less time than to begin elsewhere.
+    Gaps of up to MAX_GAP_BLOCKS remain: scanning them takes less time than starting another range.
     """
     max_ranges, count = 0, 0
     for part in range(len(starts)):
@@ -165,7 +165,7 @@ def find_allowed_ranges(starts: Any, stops: Any, allowed: Any) -> Any:
 
 @njit_cached()
 def build_block_mask(block: Any, start: int, stop: int, allowed: Any) -> Any:
-    """Which of a block's documents are in a range and allowed: a bit each."""
+    """Build the mask of a block's rows that are within a range and allowed."""
     mask, first = ALL_BITS, block * BLOCK
     if first < start:
         mask &= ALL_BITS << np.uint32(start - first)
@@ -178,13 +178,13 @@ def build_block_mask(block: Any, start: int, stop: int, allowed: Any) -> Any:
 
 @njit_cached()
 def compute_max_sum(pairs: int) -> int:
-    """What sums of so many pairs of books stay within."""
+    """Return an upper bound of the sums of `pairs` pairs of books."""
     return (pairs + BYTE_SUMS - 1) // BYTE_SUMS * 510
 
 
 @njit_cached()
 def find_kth_sum(keys: Any, count: int, k: int) -> int:
-    """The k-th largest sum of the first `count` keys, by counting how often each occurs."""
+    """Find the k-th largest sum of the first `count` keys, by a histogram."""
     low = high = np.int64(keys[0] >> ROW_BITS)
     for place in range(count):
         total = np.int64(keys[place] >> ROW_BITS)
@@ -197,7 +197,7 @@ def find_kth_sum(keys: Any, count: int, k: int) -> int:
 
 @njit_cached()
 def rank_in_histogram(histogram: Any, k: int) -> int:
-    """The place of the k-th, counted from the last place on."""
+    """Return the bin of the k-th largest value of a histogram."""
     for place in range(len(histogram) - 1, 0, -1):
         k -= histogram[place]
         if k <= 0:

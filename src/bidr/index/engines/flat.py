@@ -1,4 +1,4 @@
-"""Comparing a query with every code."""
+"""Flat engine: compare a query with every code."""
 
 import numpy as np
 
@@ -8,7 +8,7 @@ from bidr.utils.array_types import Bitmap, Floats, Rows
 
 
 class FlatEngine(CodeEngine):
-    """Compares the query with the code of every document: misses nothing."""
+    """Exhaustive scan of all codes."""
 
     name = "scan"
 
@@ -23,7 +23,7 @@ class FlatEngine(CodeEngine):
     def search(
         self, queries: Floats, k: int, ef: int | None = None, allowed: Bitmap | None = None
     ) -> tuple[Floats, Rows]:
-        """As `Candidates.search`."""
+        """Search as `Candidates.search`."""
         tables, bitmask = self.store.compute_tables(as_queries(queries)), as_words(allowed, self.count)
         is_sparse = allowed is not None and count_bits(bitmask) < FEW_ALLOWED_SHARE * self.count
         scan = self.store.scan_sparse if is_sparse else self.store.scan

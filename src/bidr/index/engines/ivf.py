@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bidr.index.builder.coarse_clustering import use_one_thread
-from bidr.index.engines.block_centroids import BlockBudget, BlockCentroids
+from bidr.index.engines.block_centroids import BlockBudget, BlockCentroids, BlockCounts
 from bidr.index.engines.code_store import FEW_ALLOWED_SHARE, CodeEngine, CodeStore
 from bidr.index.engines.pshufb import BLOCK
 from bidr.index.engines.topk import find_kth_largest, keep_above, make_key, sort_keys
@@ -16,7 +16,6 @@ from bidr.utils.faiss_loader import load_faiss
 from bidr.utils.jit import njit_cached
 
 Offsets = npt.NDArray[np.int64]
-BlockCounts = npt.NDArray[np.uint8]
 
 # Share of lists visited: at a million documents 20 % find 98.6 % of a scan's 1,000 candidates, 10 % find 96.7 and 40 %
 # 99.6 (docs/engines.md). The share falls above 4,000 lists: from 192,990 to a million documents the lists needed for

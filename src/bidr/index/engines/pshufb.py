@@ -1,7 +1,7 @@
-"""Scanning 4-bit codes 32 documents at a time: a table of 16 entries is looked up by one shuffle of bytes.
+"""Scan 4-bit codes 32 documents at a time: one byte shuffle (AVX2 vpshufb) looks up 32 table entries.
 
-Where the processor has no AVX2 the same function is made of plain lookups. Which of the two is compiled depends on the
-type of `shuffle`: a number for the shuffle, None for lookups.
+Without AVX2 the same function uses plain lookups. Which of the two is compiled depends on the type of `shuffle`: an
+int for the shuffle, None for lookups.
 """
 
 from typing import Any
@@ -13,7 +13,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 BLOCK = 32
-# Sums of so many books fit a byte before they are widened to 16 bits.
+# Sums of this many books fit a byte; then they are widened to 16 bits.
 BYTE_SUMS = 4
 PAIR_BYTES = 32
 CACHE_LINE = 64
@@ -23,7 +23,7 @@ BYTES, SHORTS = ir.VectorType(BYTE, 32), ir.VectorType(SHORT, 16)
 
 
 def detect_pshufb() -> int | None:
-    """1 where numba compiles for a processor with AVX2, None elsewhere."""
+    """Return 1 if numba compiles for a CPU with AVX2, otherwise None."""
     features = config.CPU_FEATURES
     if config.CPU_NAME or features is not None:
         return 1 if "+avx2" in (features or "") else None
@@ -40,16 +40,16 @@ def find_next_block(
     stop: Any,
     sums: Any,
     ahead: Any,
-    least: Any,
+    threshold: Any,
     shuffle: Any,
 ) -> Any:
-    """The first block from `block` to `stop` in which a sum of table entries reaches `least`, and which do.
+    """Find the first block in [block, stop) in which a sum of table entries reaches `threshold`.
 
-    codes, table, sums: addresses. A pair of books takes 32 bytes of codes: 16 of the one book, 16 of the other, each
-    with document j in the low and document j + 16 in the high half. The table has 16 entries a book in the same order.
-    ahead: while a block is looked at, codes so many bytes further on are asked for.
-    Returns the block above and a bit for each of its 32 documents below, their sums in `sums`; no bit: none was found.
-    The loop over blocks is in here, as numba's own counts references in every turn, which takes a third of the time.
+    codes, table, sums: addresses. A pair of books takes 32 bytes of codes: 16 per book, each with document j in the low
+    and document j + 16 in the high nibble. The table has 16 entries per book in the same order.
+    ahead: prefetch distance in bytes.
+    Returns the block in the high 32 bits and a mask of its 32 documents in the low ones, their sums in `sums`; mask 0:
+    no block. The loop over blocks is in here because numba counts references in every iteration, a third of the time.
     """
     signature = types.uint64(*[types.intp] * 7, types.uint16, shuffle)
     native = not isinstance(shuffle, types.NoneType)
@@ -61,12 +61,14 @@ def find_next_block(
 
 
 class _FindNextBlock:
-    """The instructions of `next_block`."""
+    """Emit the instructions of `find_next_block`."""
 
     def __init__(self, builder: ir.IRBuilder, native: bool) -> None:
         self.builder, self.native = builder, native
 
-    def emit(self, codes: Any, table: Any, pairs: Any, block: Any, stop: Any, sums: Any, ahead: Any, least: Any) -> Any:
+    def emit(
+        self, codes: Any, table: Any, pairs: Any, block: Any, stop: Any, sums: Any, ahead: Any, threshold: Any
+    ) -> Any:
         builder, self.ahead = self.builder, ahead
         self.table = builder.inttoptr(table, BYTE.as_pointer())
         self.sums = [cgutils.alloca_once(builder, SHORTS) for _ in range(4)]
@@ -79,7 +81,7 @@ class _FindNextBlock:
         block_number = builder.load(at)
         self.codes = builder.inttoptr(builder.add(codes, builder.mul(block_number, size)), BYTE.as_pointer())
         totals = self._sum(pairs)
-        mask = self._compare(totals, least)
+        mask = self._compare(totals, threshold)
         reached = builder.icmp_unsigned("!=", mask, ir.Constant(WORD, 0))
         with builder.if_then(reached, likely=False):
             builder.store(totals, builder.inttoptr(sums, totals.type.as_pointer())).align = 1
@@ -92,7 +94,7 @@ class _FindNextBlock:
         return builder.load(answer)
 
     def _sum(self, pairs: Any) -> Any:
-        """Sums of 32 documents in order."""
+        """Emit the sums of 32 documents in order."""
         builder = self.builder
         for place in self.sums:
             builder.store(_make_constant(SHORTS, 0), place)
@@ -102,9 +104,9 @@ class _FindNextBlock:
                 self._add_pairs(pair, step)
         return builder.shuffle_vector(*(self._restore_order(first) for first in (0, 2)), _make_indices(range(32)))
 
-    def _compare(self, totals: Any, least: Any) -> Any:
+    def _compare(self, totals: Any, threshold: Any) -> Any:
         builder = self.builder
-        lane = builder.insert_element(ir.Constant(totals.type, ir.Undefined), least, ir.Constant(WORD, 0))
+        lane = builder.insert_element(ir.Constant(totals.type, ir.Undefined), threshold, ir.Constant(WORD, 0))
         bounds = builder.shuffle_vector(lane, lane, _make_indices([0] * 32))
         return builder.bitcast(builder.icmp_unsigned(">=", totals, bounds), WORD)
 
@@ -123,12 +125,12 @@ class _FindNextBlock:
             high = second if high is None else builder.add(high, second)
         for place, half_sums in ((0, low), (2, high)):
             shorts = builder.bitcast(half_sums, SHORTS)
-            # Even bytes arrive with the odd ones above them, which `_documents` takes off again.
+            # Even bytes include the odd ones above them, which `_restore_order` subtracts.
             for number, part in ((place, shorts), (place + 1, builder.lshr(shorts, _make_constant(SHORTS, 8)))):
                 builder.store(builder.add(builder.load(self.sums[number]), part), self.sums[number])
 
     def _prefetch(self, pair: Any, count: int) -> None:
-        """Bring codes from further on into the nearest cache alone: what the others hold is wanted after the scan."""
+        """Prefetch codes into the nearest cache only: the other levels keep their contents for after the scan."""
         builder = self.builder
         text = BYTE.as_pointer()
         hint = cgutils.get_or_insert_function(
@@ -159,7 +161,7 @@ class _FindNextBlock:
         return result
 
     def _restore_order(self, first: int) -> Any:
-        """Sums of 16 documents in order: even and odd bytes woven, the two books of a pair added."""
+        """Interleave sums of even and odd bytes to 16 documents in order; add the two books of a pair."""
         builder = self.builder
         mixed, odd = (builder.load(self.sums[number]) for number in (first, first + 1))
         even = builder.sub(mixed, builder.shl(odd, _make_constant(SHORTS, 8)))

@@ -1,4 +1,4 @@
-"""Codes in memory that several processes share: made once, in a folder in memory, and mapped by all of them."""
+"""Share codes between processes: written once to a folder in memory (tmpfs) and mapped by all of them."""
 
 import fcntl
 import os
@@ -16,13 +16,13 @@ _folder: Path | None = None
 
 
 def share_in(folder: Path | None) -> None:
-    """From now on this process shares what it loads with others that name the same folder."""
-    global _folder  # noqa: PLW0603 - one place for the whole process, as memory is
+    """Set the folder in which this process shares arrays; None: private memory."""
+    global _folder  # noqa: PLW0603 - process-wide
     _folder = folder
 
 
 def load_shared(source: Path, make: Callable[[], Array]) -> Array:
-    """What `make` makes of a file: a mapping of the same memory where processes share, else an array of one's own."""
+    """Return the array that `make` builds from a file: a shared mapping if processes share, else private memory."""
     if _folder is None:
         return make()
     status = source.stat()
@@ -32,22 +32,22 @@ def load_shared(source: Path, make: Callable[[], Array]) -> Array:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not path.exists():
                 _write(path, make())
-        # Copied where it is written to, which nobody does: numba takes it for an array like any other.
+        # Copy-on-write and never written: a read-only array would compile the kernels for another type.
         return np.asarray(np.load(path, mmap_mode="c"))
-    except OSError:  # no space there: each has its own
+    except OSError:  # no space left: private memory
         return make()
 
 
 def remove_unused(used: set[str]) -> None:
-    """Remove what belongs to none of these segments any more; who has it mapped keeps it."""
+    """Remove files of segments that are not in `used`; existing mappings stay valid."""
     for path in _folder.glob("*-*") if _folder else ():
-        # What begins with a dot is being written.
+        # Files that begin with a dot are being written.
         if not path.name.startswith(".") and path.name.partition("-")[0] not in used:
             path.unlink(missing_ok=True)
 
 
 def remove_unfinished(pid: int) -> None:
-    """Remove what a process that has ended was writing."""
+    """Remove files that a process was writing when it ended."""
     for path in _folder.glob(f".*.{pid}") if _folder else ():
         path.unlink(missing_ok=True)
 

@@ -1,5 +1,7 @@
-"""Keeping the best of what a scan comes by, compiled. A score and a row are one number, so that one comparison orders
-both: the score's bits above, the row's complement below. Equal scores thus go to the lower row."""
+"""Top-k selection. A score and a row form one uint64 key: the score's bits above, the row's complement below.
+
+One comparison orders both, and equal scores rank by row.
+"""
 
 from typing import Any
 
@@ -18,16 +20,16 @@ BINS, MAX_SELECTED = 1_024, 128
 
 @njit_cached()
 def make_key(score: Any, row: Any) -> Any:
-    """A float32 score and a row as a number that sorts as they do; `score` is given as its bits (uint32)."""
+    """Make the key of a row and a float32 score, given as its bits (uint32)."""
     bits = np.uint32(score)
     bits = ~bits if bits & SIGN else bits | SIGN
     return (np.uint64(bits) << ROW_BITS) | (LAST_ROW - np.uint64(row))
 
 
 def sort_keys(keys: Keys, k: int) -> tuple[Any, Any]:
-    """Scores and rows of the k largest keys, largest first; sorted by numpy, which is ten times as fast as numba.
+    """Sort keys in place and return scores and rows of the k largest, best first.
 
-    The keys are sorted where they are.
+    numpy's sort is ten times as fast as numba's.
     """
     keys.sort()
     scores, rows = split_keys(keys, k)
@@ -36,7 +38,7 @@ def sort_keys(keys: Keys, k: int) -> tuple[Any, Any]:
 
 @njit_cached()
 def split_keys(keys: Any, k: int) -> tuple[Any, Any]:
-    """Scores and rows of the k largest keys, largest first; keys must be sorted."""
+    """Split the k largest of sorted keys into scores and rows, best first."""
     count = min(k, len(keys))
     bits, rows = np.zeros(k, dtype=np.uint32), np.full(k, -1, dtype=np.int64)
     for place in range(count):
@@ -51,10 +53,10 @@ def split_keys(keys: Any, k: int) -> tuple[Any, Any]:
 
 @njit_cached()
 def find_kth_largest(keys: Any, count: int, k: int) -> Any:
-    """The k-th largest of the first `count` keys, k from 1; they are left as they are.
+    """Find the k-th largest (k >= 1) of the first `count` keys without changing them.
 
-    Counted into bins between the least and the largest, of which one is looked at further: no branch depends on a key,
-    which makes it several times as fast as exchanging keys about a pivot.
+    Radix selection by bins between the smallest and the largest key: no branch depends on a key, which makes it several
+    times as fast as quickselect.
     """
     work, counts = keys[:count].copy(), np.empty(BINS, dtype=np.int64)
     while count > MAX_SELECTED:
@@ -79,7 +81,7 @@ def find_kth_largest(keys: Any, count: int, k: int) -> Any:
 
 @njit_cached()
 def _choose_bins(keys: Any) -> Any:
-    """The least key, and by how many bits its differences from the others are cut to number the bins."""
+    """Return the smallest key and the right shift that maps differences from it to bins."""
     smallest, largest = keys[0], keys[0]
     for key in keys:
         smallest, largest = min(smallest, key), max(largest, key)
@@ -91,7 +93,7 @@ def _choose_bins(keys: Any) -> Any:
 
 @njit_cached()
 def _select_kth(work: Any, count: int, k: int) -> Any:
-    """The same of a few, which are moved about."""
+    """Select the k-th largest of a few keys by quickselect, which reorders them."""
     low, high, target = 0, count - 1, count - k
     while low < high:
         pivot = _find_median(work[low], work[(low + high) // 2], work[high])
@@ -116,7 +118,7 @@ def _select_kth(work: Any, count: int, k: int) -> Any:
 
 @njit_cached()
 def keep_above(keys: Any, count: int, bound: Any) -> int:
-    """Move the keys that are not below `least` to the front; how many they are."""
+    """Move keys not below `bound` to the front; returns their number."""
     size = 0
     for place in range(count):
         key = keys[place]
@@ -128,7 +130,7 @@ def keep_above(keys: Any, count: int, bound: Any) -> int:
 
 @njit_cached()
 def grow_keys(keys: Any, count: int) -> Any:
-    """The keys, in twice the space where half of it is taken (many equal scores: none of them can go)."""
+    """Double the array if more than half of it is used (many equal scores, none of which can be dropped)."""
     if 2 * count <= len(keys):
         return keys
     grown = np.empty(2 * len(keys), dtype=np.uint64)
@@ -143,9 +145,10 @@ def _find_median(a: Any, b: Any, c: Any) -> Any:
 
 @njit_cached()
 def rank_scores(scores: Any, places: Any, order: Any, top_scores: Any) -> bool:
-    """Fill `order` with where the best are and `found` with what they score; whether some of these are equal.
+    """Fill `order` with indices of the best scores and `top_scores` with these; returns whether any are equal.
 
-    Equal ones go by place. Where fewer have scores than are wanted, the next follow: -inf.
+    Equal scores rank by place. Where there are fewer scores than requested, the remaining ones are -inf. Compiled
+    because each numpy step would cost more than its work on a thousand scores.
     """
     keys, k = _select_best_keys(scores, len(order)), len(order)
     keys.sort()
@@ -167,7 +170,7 @@ def rank_scores(scores: Any, places: Any, order: Any, top_scores: Any) -> bool:
 
 @njit_cached()
 def _select_best_keys(scores: Any, k: int) -> Any:
-    """Keys of the k best, and of all that score as the last of them: the score above, the position below."""
+    """Return keys of the k best scores and of all ties with the last."""
     keys, count = np.empty(len(scores), dtype=np.uint64), len(scores)
     bits = (scores + np.float32(0)).view(np.uint32)  # -0 becomes 0
     for place in range(count):

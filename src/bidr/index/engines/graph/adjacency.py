@@ -1,7 +1,7 @@
-"""Links as bits, compiled: ascending numbers, as the differences between them.
+"""Adjacency lists as bits: ascending numbers, delta-coded with a variable length.
 
-From the lowest bit of a word on: a difference takes as many pieces of 3 bits as it needs, and before them stand a 1 for
-each piece but the first and then a 0. The first difference is from -1; one of 0 ends the links, where bits are left.
+From the lowest bit of a word upwards: a difference takes as many pieces of 3 bits as it needs, preceded by a 1 for each
+piece but the first and then a 0. The first difference is from -1; a difference of 0 ends the list if bits remain.
 """
 
 from typing import Any
@@ -11,8 +11,8 @@ from numba.cpython.unsafe.numbers import trailing_zeros
 
 from bidr.utils.jit import njit_cached
 
-# Half of the differences are below 10, a tenth above 1,000: 7 bits a byte took a quarter more room, Golomb's code half
-# as much again; pieces of 2 or 4 bits take about as much as 3.
+# Half of the differences are below 10, a tenth above 1,000: 7 bits per byte took a quarter more space, Golomb coding
+# half as much again; pieces of 2 or 4 bits take about as much as 3.
 PIECE_BITS = 3
 
 U = np.uint64
@@ -21,13 +21,13 @@ PIECE, FIRST, ONE = np.uint64(PIECE_BITS), np.uint64((2 << PIECE_BITS) - 1), np.
 
 
 def compute_max_links(words: int) -> int:
-    """How many links so many words hold at most."""
+    """Return the maximum number of links in `words` words."""
     return 64 * words // (PIECE_BITS + 1)
 
 
 @njit_cached()
 def count_link_bits(difference: int) -> int:
-    """How many bits a difference takes."""
+    """Count the bits that a difference takes."""
     bits = PIECE_BITS + 1
     while difference >> PIECE_BITS:
         difference >>= PIECE_BITS
@@ -37,7 +37,7 @@ def count_link_bits(difference: int) -> int:
 
 @njit_cached()
 def write_links(groups: Any, words: Any) -> None:
-    """Put ascending numbers, for which there is room, into words that are 0."""
+    """Write ascending numbers into zeroed words, which must be large enough."""
     previous, at = -1, U(0)
     for group in groups:
         size = U(count_link_bits(group - previous))
@@ -51,7 +51,7 @@ def write_links(groups: Any, words: Any) -> None:
 
 @njit_cached()
 def read_links(words: Any, start: int, width: int, groups: Any) -> int:
-    """Put the numbers that are in `width` of the words, from one on, into `groups`; how many they are."""
+    """Read the numbers in `width` words from `start` into `groups`; returns how many they are."""
     first, at, end, group, count = U(start), U(0), U(64 * width), np.int64(-1), 0
     while at + STEP <= end:
         word, shift = first + (at >> WORD), at & LAST_BIT

@@ -1,9 +1,9 @@
-"""Choosing the links of a graph over codes, in two passes of some hundred documents at a time.
+"""Choose the links of a graph over codes, in two passes over ranges of some hundred documents.
 
-Links lead to groups of documents; two groups side by side, a node, have theirs together. First each document chooses
-from its nearest by inner product those that no chosen one is much nearer to. Then a node links to the groups of these,
-to the groups that chose one of its own, and where there is room to those of the nearest. Both passes give the same
-wherever they begin, so that a build can go on where it stopped.
+Links lead to groups of documents; two adjacent groups, a node, share one list. First each document chooses, of its
+nearest by inner product, those that no chosen one is much nearer to. Then a node links to the groups of these, to the
+groups that chose one of its own, and where there is space to the groups of the nearest. Both passes give the same
+results wherever they start, so that a build can resume.
 """
 
 from collections.abc import Callable, Iterator
@@ -23,26 +23,26 @@ from bidr.utils.matmul import ColumnPanels, multiply
 LinkCandidates = npt.NDArray[np.int32]
 Links = npt.NDArray[np.uint64]
 
-# Groups whose links are one list, a node. Of a million's top 100 lists of one document left .058 unfound at efSearch
-# 200, of four .021, of eight .016.
+# Groups per node, which share one list of links. At a million documents and ef_search 200, lists per document missed
+# .058 of the top 100, lists per four documents .021, per eight .016.
 GROUPS_PER_NODE = 2
 NODE = GROUPS_PER_NODE * GROUP
-# Bytes of links for a document, with a code of 16 bytes 98 in all; a node's are words of 64 bits: some 670 links.
+# Bytes of links per document, 98 with a 16-byte code; those of a node are 64-bit words: some 670 links.
 LINK_BYTES = 82
 LINK_WORDS = NODE * LINK_BYTES // 8
 MAX_LINKS = compute_max_links(LINK_WORDS)
-# Documents that are compared at once, with those of the pieces nearest to a piece of theirs.
+# Documents per range; they are compared with the pieces nearest to a piece of theirs.
 ROWS_PER_RANGE = 128
-# The nearest are looked for among so many times as many.
+# The nearest are selected from this many times as many documents.
 POOL_FACTOR = 100
-# A document is not chosen where its product with one that is exceeds so many times that with the one that chooses. At
-# 1.1 each chooses 45 of 250, at 1 27; such links alone left .0097 and .0149 of a scan's top 100 unfound (250,000).
+# A document is skipped if its product with a chosen one exceeds this many times its product with the chooser. At 1.1
+# each document chooses 45 of 250, at 1 27; such links alone missed .0097 and .0149 of a scan's top 100 (250,000).
 DIVERSITY_FACTOR = 1.1
 MAX_CHOSEN = 64
-# What the first pass notes for a group: the groups that its documents chose, some 140, at most 256 (whose ranks are
-# bytes), then those that are near besides, as -1 - group.
+# Candidates per group: the groups that its documents chose, some 140 and at most 256 (ranks are bytes), then other near
+# groups, as -1 - group.
 MAX_CANDIDATES = 320
-# To find the nearest: one score in so many is looked at first, and the guess allows for so many deviations.
+# Sampling to estimate the threshold of the nearest: every SAMPLE_EVERY-th score, with a margin in deviations.
 SAMPLE_EVERY, SAMPLE_DEVIATIONS = 16, 4
 EMPTY = np.iinfo(np.int32).min
 
@@ -50,9 +50,9 @@ Decode = Callable[[Any], Floats]
 
 
 def make_decoder(codebooks: Codebooks, codes: Codes) -> Decode:
-    """Documents by place as vectors whose inner products are those of their codes; good until the next are asked for.
+    """Return a function that decodes documents by position to vectors with the inner products of their codes.
 
-    They are tens of megabytes at a time: new memory for them would cost as much as filling it.
+    The result is valid until the next call: tens of megabytes, whose allocation would cost as much as filling them.
     """
     if len(codebooks.rotation) > codebooks.dim:
         return lambda positions: np.ascontiguousarray(
@@ -73,10 +73,11 @@ def make_decoder(codebooks: Codebooks, codes: Codes) -> Decode:
 
 
 def choose_links(codebooks: Codebooks, codes: Codes, neighbors: int, first_group: int = 0) -> Iterator[LinkCandidates]:
-    """What each group would link to, (some, NOTED); codes stand by place.
+    """Yield the link candidates of each group, (groups, MAX_CANDIDATES); codes are in index order.
 
-    near:  how many nearest documents each document chooses from.
-    first: the group to begin with, which a range of documents begins with.
+    Args:
+        neighbors: How many nearest documents each document chooses from.
+        first_group: The group to start with, the first of a range.
     """
     decode, count = make_decoder(codebooks, codes), len(codes)
     means = np.stack([decode(slice(start, start + PIECE)).mean(axis=0) for start in range(0, count, PIECE)])
@@ -103,19 +104,19 @@ def choose_links(codebooks: Codebooks, codes: Codes, neighbors: int, first_group
 
 
 def select_pieces(means: Floats, own_pieces: Any, count: int) -> Any:
-    """So many pieces, ascending, nearest to one of some, which are among them."""
+    """Select the `count` pieces nearest to any of the own pieces, which are included, ascending."""
     scores = multiply(means, ColumnPanels(means[own_pieces])).max(axis=1)
     scores[own_pieces] = np.inf
     return np.sort(np.argpartition(-scores, count - 1)[:count])
 
 
 def count_groups(count: int) -> int:
-    """How many groups so many documents are."""
+    """Return the number of groups of `count` documents."""
     return -(-count // GROUP)
 
 
 def count_nodes(count: int) -> int:
-    """How many lists of links so many documents have."""
+    """Return the number of adjacency lists of `count` documents."""
     return -(-count // NODE)
 
 
@@ -132,9 +133,9 @@ def _decode(codewords: Any, codes: Any, buffer: Any) -> Any:
 
 @njit_cached()
 def _select_best(scores: Any, k: int) -> Any:
-    """Where the largest of each row are, best first, of equal ones the first.
+    """Select the k largest scores of each row, best first, ties by place.
 
-    A sample tells what they are likely to reach: only those that do are sorted.
+    A sample estimates a threshold: only scores that reach it are sorted.
     """
     best, likely = np.empty((len(scores), k), dtype=np.int64), np.empty(scores.shape[1], dtype=np.int64)
     expected = k / SAMPLE_EVERY
@@ -152,7 +153,7 @@ def _select_best(scores: Any, k: int) -> Any:
 
 @njit_cached()
 def _collect_above(scores: Any, threshold: Any, places: Any) -> int:
-    """Put where scores reach the least among the places; how many do."""
+    """Collect the places of scores that reach the threshold; returns their number."""
     size = 0
     for place in range(len(scores)):
         places[size] = place
@@ -170,7 +171,7 @@ def _compute_product(vectors: Any, first: int, second: int) -> Any:
 
 @njit_cached()
 def _choose_diverse(vectors: Any, scores: Any, nearest: Any) -> Any:
-    """Which of its nearest each document chooses, best first, and -1 where there are no more."""
+    """Choose diverse neighbors of each document, best first; -1 fills the rest."""
     chosen = np.full((len(nearest), MAX_CHOSEN), -1, dtype=np.int64)
     for document in range(len(nearest)):
         count = 0
@@ -185,7 +186,7 @@ def _choose_diverse(vectors: Any, scores: Any, nearest: Any) -> Any:
 
 @njit_cached()
 def _is_new(vectors: Any, chosen: Any, count: int, row: int, limit: Any) -> bool:
-    """Whether a document's product with no chosen one exceeds the most that is allowed."""
+    """Tell whether a document's products with all chosen ones are within the limit."""
     for place in range(count):  # noqa: SIM110 - numba is slower at generators
         if _compute_product(vectors, chosen[place], row) > limit:
             return False
@@ -194,9 +195,9 @@ def _is_new(vectors: Any, chosen: Any, count: int, row: int, limit: Any) -> bool
 
 @njit_cached()
 def _record_candidates(group_numbers: Any, places: Any, nearest: Any, chosen: Any, candidates: Any) -> None:
-    """Put down what the documents of each group chose, in turn, then what is near to them.
+    """Record the groups that the documents of each group chose, in turn, then the groups of their nearest.
 
-    numbers: of the groups in which the documents that were looked at stand; own: which of these are noted for.
+    group_numbers: groups of the compared documents; places: which of these groups candidates are recorded for.
     """
     recorded_by = np.full(len(group_numbers), -1, dtype=np.int64)
     for group in range(len(places)):
@@ -224,7 +225,7 @@ def _record_new(
 
 
 def pack_links(candidates: LinkCandidates, first_node: int = 0) -> Iterator[Links]:
-    """The links of each node, (some, LINK_WORDS), from one on, as `packed` writes them. noted: what `choose` gave."""
+    """Yield the packed links of each node, (nodes, LINK_WORDS), from candidates as `choose_links` yields them."""
     starts, choosers, ranks = _collect_choosers(candidates)
     for start in range(GROUPS_PER_NODE * first_node, len(candidates), ROWS_PER_RANGE):
         stop = min(start + ROWS_PER_RANGE, len(candidates))
@@ -244,7 +245,7 @@ def pack_links(candidates: LinkCandidates, first_node: int = 0) -> Iterator[Link
 
 @njit_cached()
 def _collect_choosers(candidates: Any) -> Any:
-    """Who chose each group: where they begin, their numbers, and how soon they chose it."""
+    """Invert the choices: for each group the offset of its choosers, their numbers, and the rank of the choice."""
     starts = np.zeros(len(candidates) + 1, dtype=np.int64)
     for group in range(len(candidates)):
         for other in candidates[group]:
@@ -286,7 +287,7 @@ def _pack(first_node: int, candidates: Any, starts: Any, choosers: Any, ranks: A
 
 @njit_cached()
 def _add(groups: Any, count: int, size: int, group: int, node: int) -> tuple[int, int]:
-    """Put a group among the ascending ones if it is new and there is room; how many they are, and their bits."""
+    """Insert a group into ascending ones if it is new and fits; returns their number and their bits."""
     slot = np.searchsorted(groups[:count], group)
     if group // GROUPS_PER_NODE == node or (slot < count and groups[slot] == group):
         return count, size

@@ -1,4 +1,4 @@
-"""A flat graph over codes: every group of documents has links to near ones, and a query walks along them."""
+"""Proximity graph over codes ("hnsw"): every group of documents has links to near ones, which a query follows."""
 
 import math
 from collections.abc import Callable
@@ -24,30 +24,29 @@ from bidr.index.types import EF_CONSTRUCTION, Words, as_queries, as_words, count
 from bidr.quantization.codebooks import Codebooks
 from bidr.utils.array_types import Bitmap, Codes, Floats, Rows
 
-# Documents that are compared first, evenly over the corpus, which stands in the order of clusters; the best are walked
-# from.
+# Entry points, evenly over the corpus (ordered by cluster), and how many of the best are expanded.
 ENTRIES, STARTS = 1_024, 64
-# Documents kept in view for one candidate: a graph over a million found 97.1 and 98.7 % of 200 candidates at 1 and 2,
-# and of 1,000 99.0 and 99.6 %.
+# ef_search per candidate: a graph over a million found 97.1 and 98.7 % of 200 candidates at 1 and 2, and 99.0 and
+# 99.6 % of 1,000.
 EF_PER_CANDIDATE, EF_PER_CANDIDATE_WIDE, NARROW, WIDE = 2, 1, 200, 1_000
-# Visiting one document in a graph takes as long as scanning this many.
+# Expanding for one result takes as long as scanning this many documents.
 SCANNED_PER_VISIT = 800
-# A filter may go against the query: a walk would go through all that is nearer before it meets what is allowed, which
-# at a million took 100 times as long as scanning that. Where the two have nothing to do with each other, of the entries
-# nearest to the query as large a share is allowed as of all, hardly ever so many deviations fewer. With a quarter of
-# that share instead, the half of a million in the clusters furthest from the query was walked and then scanned: 9.8 ms
-# in the median where scanning takes 4.2 (20 questions).
+# A filter may be anticorrelated with the query: the search would pass all nearer documents before it reaches an allowed
+# one, which at a million took 100 times as long as scanning the allowed ones. Without correlation the allowed share of
+# the nearest entries equals that of all, hardly ever DEVIATIONS fewer. With a threshold of a quarter of that share, the
+# half of a million in the clusters furthest from the query was searched and then scanned: median 9.8 ms where scanning
+# takes 4.2 (20 queries).
 MIN_CHANCE_SHARE, DEVIATIONS = 0.75, 3
-# To keep a document in view a walk goes on from 0.7 to 0.8 groups, by a filter of share s from 1 / s times as many. It
-# may go on from twice as many, or for as long as scanning everything takes: going on takes as long as scanning so many.
+# Per unit of ef_search 0.7 to 0.8 groups are expanded, with a filter of share s 1 / s times as many. The limit is twice
+# as many, or the time of a full scan: expanding a group takes as long as scanning SCANNED_PER_PASS documents.
 PASSED_PER_VIEW, SCANNED_PER_PASS = 1.5, 2_000
 
 
 class GraphEngine(CodeEngine):
-    """Walks a graph (one level, as HNSW's lowest) over the codes: fewer comparisons than a scan, and may miss a few.
+    """Search a flat graph (like HNSW's lowest level): fewer comparisons than a scan, but results may be missed.
 
-    Where a scan is the faster of the two, because many candidates of few documents are wanted, it scans.
-    A sample that stands for more documents (`stands_for`) is walked where these would be.
+    It scans where that is faster, because many candidates of few documents are requested. A sample that represents
+    `simulated_count` documents chooses as if it had as many.
     """
 
     name = "hnsw"
@@ -67,11 +66,11 @@ class GraphEngine(CodeEngine):
     def search(
         self, queries: Floats, k: int, ef: int | None = None, allowed: Bitmap | None = None
     ) -> tuple[Floats, Rows]:
-        """As `Candidates.search`; a walk keeps the best `ef` documents that it met."""
+        """Search as `Candidates.search`; `ef` is ef_search."""
         tables, bitmask = self.store.compute_tables(as_queries(queries)), as_words(allowed, self.count)
         allowed_count = self.count if allowed is None else count_bits(bitmask)
         ef_search = max(ef or self.ef or get_default_ef_search(k), k)
-        # To meet one allowed document a walk visits as many as stand for it.
+        # Reaching one allowed document costs 1 / share comparisons.
         share = allowed_count / self.count
         use_scan = (
             allowed_count <= k or share * share * (self.simulated_count or self.count) < SCANNED_PER_VISIT * ef_search
@@ -84,15 +83,15 @@ class GraphEngine(CodeEngine):
                 scores, rows = sort_keys(self.walk(table, ef_search, bitmask)[0], k)
                 if rows[-1] >= 0:
                     return scores, rows
-                # The walk gave up, or the part of the graph that it could reach was smaller than k.
+                # The walk gave up, or fewer than k documents were reachable.
             return scan(table, *self._all_rows, k, bitmask)
 
         return each_query(len(tables), k, search_one, self.threads)
 
     def walk(self, table: Floats, ef_search: int, allowed: Words = ALL_ROWS) -> tuple[Keys, int, int]:
-        """Keys of the best `width` documents that a walk meets, unsorted; how many it compared; groups gone on from.
+        """Return keys of the best `ef_search` documents, unsorted; the comparisons made; the groups expanded.
 
-        No keys where the filter goes against the query, and scanning what is allowed is quicker.
+        No keys where the filter is anticorrelated with the query, so that scanning the allowed documents is faster.
         """
         min_allowed, max_expanded = 0, self.count
         if len(allowed):
@@ -106,24 +105,26 @@ class GraphEngine(CodeEngine):
             codes, scores, self.links, self._entries, STARTS, ef_search, allowed, min_allowed, max_expanded
         )
         if expanded < 0:
-            raise IndexFolderError(f"an index's graph links to documents that are not there; {REBUILD}")
+            raise IndexFolderError(f"the graph of the index links to documents that do not exist; {REBUILD}")
         return keys, compared, expanded
 
 
 def is_graph_faster(count: int, ef_search: int) -> bool:
-    """Whether so many documents are walked, and not scanned, with so many in view."""
+    """Tell whether following links is faster than a scan."""
     return count >= SCANNED_PER_VISIT * ef_search
 
 
 def estimate_comparisons(count: int, ef_search: int) -> int:
-    """Documents that a walk compares, about: within 15 % of what was counted at 193,000 and a million documents, of
-    which 100 to 1,000 were kept in view."""
+    """Estimate the comparisons of a query.
+
+    Within 15 % of those counted at 193,000 and a million documents with ef_search 100 to 1,000.
+    """
     comparisons: float = 17.7 * ef_search**0.5 * count**0.45
     return min(count, round(comparisons))
 
 
 def get_default_ef_search(k: int) -> int:
-    """How many documents a graph keeps in view (efSearch) to find k of them."""
+    """Return the ef_search to find k candidates."""
     return max(NARROW, min(EF_PER_CANDIDATE * k, max(WIDE, EF_PER_CANDIDATE_WIDE * k)))
 
 
@@ -133,9 +134,11 @@ def build_links(
     ef_construction: int = EF_CONSTRUCTION,
     advance: Callable[[int], None] = lambda rows: None,
 ) -> Links:
-    """Links of every node, (nodes, LINK_WORDS), as `pack_links` writes them. Codes stand by place (`arranged`).
+    """Build the links of every node, (nodes, LINK_WORDS), as `pack_links`. Codes are in index order.
 
-    ef_construction: how widely is looked for near documents.
+    Args:
+        ef_construction: How widely near documents are searched for.
+        advance: Called with the number of documents done.
     """
     candidates: LinkCandidates = np.empty((count_groups(len(codes)), MAX_CANDIDATES), dtype=np.int32)
     links: Links = np.empty((count_nodes(len(codes)), LINK_WORDS), dtype=np.uint64)
@@ -152,5 +155,5 @@ def build_links(
 
 
 def get_candidate_count(ef_construction: int) -> int:
-    """How many near documents links are chosen from: a quarter more than a walk would have in view."""
+    """Return how many near documents links are chosen from: a quarter more than ef_construction."""
     return ef_construction + ef_construction // 4

@@ -1,4 +1,4 @@
-"""The walk over a graph of codes, compiled."""
+"""Greedy best-first search in a graph of codes."""
 
 from typing import Any
 
@@ -28,16 +28,13 @@ def walk(
     min_allowed: int,
     max_expanded: int,
 ) -> Any:
-    """Keys of the `ef` best allowed documents that a walk meets, unsorted; how many it compared; groups gone on from.
+    """Return keys of the best `ef_search` allowed documents, unsorted; the comparisons made; the groups expanded.
 
-    Where a link leads to a group that is not there, -1 is what it says of the groups gone on from.
+    The best group that is not yet expanded, ranked by its best document, is expanded until it is worse than all
+    `ef_search` results. Links are packed as by `pack_links`; each leads to a group, whose documents are all compared.
 
-    None where it gives up: of the best quarter of the entries fewer than `least` are allowed, or it went on from `most`
-    groups and had not come to an end.
-
-    It goes on from the node of the best group that it has not gone on from, as good as its best document, until
-    that is worse than all `ef` documents it keeps. Links are as `packed` writes them: each leads to a group, which is
-    compared whole.
+    Returns no keys where it gives up: fewer than `min_allowed` of the best quarter of the entries are allowed, or
+    `max_expanded` groups were expanded. Returns -1 expanded groups for a link to a group out of range.
     """
     score = np.empty(1, dtype=np.float32)
     bits = score.view(np.uint32)
@@ -84,8 +81,7 @@ def walk(
 def _select_entry_groups(
     flat: Any, scores: Any, books: Any, entries: Any, starts: int, allowed: Any
 ) -> tuple[Any, int, int]:
-    """The groups of the best entries, with room for those that a group links to; how many of the best quarter may be
-    found."""
+    """Return the groups of the best entries, and how many of the best quarter are allowed."""
     score = np.empty(1, dtype=np.float32)
     bits, keys = score.view(np.uint32), np.empty(len(entries), dtype=np.uint64)
     for place in range(len(entries)):
@@ -104,10 +100,9 @@ def _select_entry_groups(
 
 @njit_cached()
 def _drop_visited(groups: Any, group_count: int, visited: Any, flat: Any, size: Any, group_total: Any) -> int:
-    """Move the groups that were not met before to the front, and ask memory for their codes; how many they are.
+    """Move unvisited groups to the front and prefetch their codes; returns their number.
 
-    -1 where one is none of those that are there: links come from a file, and decoding all of them takes longer than
-    opening it.
+    -1 for a group out of range: links come from a file, and decoding all of them takes longer than opening it.
     """
     kept_count = 0
     for number in range(group_count):
@@ -134,7 +129,7 @@ def _is_allowed(allowed: Any, row: Any) -> bool:
 
 @njit_cached()
 def _push_bounded(heap: Any, count: int, key: Any) -> int:
-    """Put a key among the kept ones, of which the smallest stands first and goes where there is no room."""
+    """Push a key onto a min-heap of fixed size, replacing the smallest if full."""
     if count < len(heap):
         return _push(heap, count, key)
     if key > heap[0]:
@@ -157,7 +152,7 @@ def _push(heap: Any, count: int, key: Any) -> int:
 
 @njit_cached()
 def _pop(heap: Any, count: int) -> int:
-    """Take the smallest away."""
+    """Remove the smallest key."""
     count -= 1
     if count:
         _replace_root(heap, count, heap[count])
@@ -166,7 +161,7 @@ def _pop(heap: Any, count: int) -> int:
 
 @njit_cached()
 def _replace_root(heap: Any, count: int, key: Any) -> None:
-    """Put a key in the place of the smallest."""
+    """Replace the smallest key."""
     place = 0
     while True:
         below = 2 * place + 1
