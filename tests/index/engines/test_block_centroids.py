@@ -1,4 +1,4 @@
-"""Lists that look into blocks of 32 documents, by the means of these."""
+"""IVF with block centroids: only the nearest blocks of 32 documents are scanned."""
 
 from itertools import pairwise
 
@@ -15,8 +15,7 @@ from bidr.index.builder.cluster_input import VectorInput
 from bidr.index.builder.in_memory import make_lists, make_scan
 from bidr.index.builder.journal import WorkFolder
 from bidr.index.builder.reorder import bisect_rows, order_in_blocks
-from bidr.index.engines import block_centroids as means_engine
-from bidr.index.engines import ivf as lists_engine
+from bidr.index.engines import block_centroids, ivf
 from bidr.index.engines.block_centroids import BlockCentroids, choose_book_shape, select_blocks
 from bidr.index.engines.code_store import to_blocks
 from bidr.index.engines.ivf import BLOCKS_SHARE, IvfEngine, get_default_nprobe
@@ -28,8 +27,8 @@ COUNT, DIM = 1_510, 24
 
 
 @pytest.fixture(autouse=True)
-def small_ones_too(monkeypatch):
-    monkeypatch.setattr(means_engine, "MIN_BLOCKS", 16)
+def use_blocks_in_small_indexes(monkeypatch):
+    monkeypatch.setattr(block_centroids, "MIN_BLOCKS", 16)
 
 
 @pytest.fixture(scope="module", params=["8-bit", "4-bit", "additive"])
@@ -43,7 +42,7 @@ def corpus(request):
 
 
 @pytest.mark.parametrize("k", [1, 40, 700, COUNT])
-def test_all_blocks_are_the_scan(corpus, k):
+def test_visiting_all_blocks_equals_the_scan(corpus, k):
     codebooks, codes, queries = corpus
     engine, order = make_lists(codebooks, codes, 40)
     assert isinstance(engine.block_centroids, BlockCentroids)
@@ -54,8 +53,8 @@ def test_all_blocks_are_the_scan(corpus, k):
 
 
 @pytest.mark.parametrize("many", [0, 1 << 20])
-def test_whatever_is_visited_k_different_rows_come(corpus, monkeypatch, many):
-    monkeypatch.setattr(lists_engine, "MANY_BLOCKS", many)
+def test_any_nprobe_returns_k_distinct_rows(corpus, monkeypatch, many):
+    monkeypatch.setattr(ivf, "MANY_BLOCKS", many)
     codebooks, codes, queries = corpus
     engine, _ = make_lists(codebooks, codes, 40)
     for k in (1, 31, 32, 33, 500, COUNT):
@@ -66,91 +65,93 @@ def test_whatever_is_visited_k_different_rows_come(corpus, monkeypatch, many):
 
 @pytest.mark.parametrize("ranges", [[(0, 700)], [(3, 40), (40, 41), (64, 96), (100, 700)], [(699, 700)]])
 @pytest.mark.parametrize("count", [1, 20, 699])
-def test_the_best_means_are_those_of_numpy(ranges, count):
+def test_selected_blocks_equal_those_of_numpy(ranges, count):
     random = np.random.default_rng(0)
     rows, table = (random.integers(0, 256, shape, dtype=np.uint8) for shape in ((700, 5), (5, 32)))
     table //= 8  # four of them fit a byte
     low, high = (table[np.arange(5), at] for at in (rows & 15, 16 + (rows >> 4)))
     sums = (low.astype(int) + high).sum(axis=1)
-    inside = np.concatenate([np.arange(*each) for each in ranges])
-    least = np.sort(sums[inside])[::-1][min(count, len(inside)) - 1]
+    inside = np.concatenate([np.arange(*range_) for range_ in ranges])
+    bound = np.sort(sums[inside])[::-1][min(count, len(inside)) - 1]
     starts, stops = np.array(ranges).T
     for shuffle in {detect_pshufb(), None}:
-        found = select_blocks(to_blocks(rows), table, starts, stops, count, shuffle)
-        np.testing.assert_array_equal(found, inside[sums[inside] >= least])
+        selected = select_blocks(to_blocks(rows), table, starts, stops, count, shuffle)
+        np.testing.assert_array_equal(selected, inside[sums[inside] >= bound])
 
 
-def test_means_are_of_what_stands_in_a_block():
+def test_centroids_are_means_of_blocks():
     rows = np.random.default_rng(0).standard_normal((100, 8)).astype(np.float32)
     expected = [rows[at : at + BLOCK].mean(axis=0) for at in range(0, 100, BLOCK)]
     np.testing.assert_allclose(compute_block_centroids(rows), expected, atol=1e-5)
 
 
-@pytest.mark.parametrize("before", [0, 5, 31])
-def test_parts_end_where_blocks_do_and_rounds_bring_near_ones_together(before):
+@pytest.mark.parametrize("prefix", [0, 5, 31])
+def test_parts_end_at_blocks_and_rounds_reduce_their_spread(prefix):
     vectors = clustered(333, DIM)
     spread = {}
     for rounds in (0, 5):
-        order = bisect_rows(vectors, np.arange(333), BLOCK, rounds, before)
+        order = bisect_rows(vectors, np.arange(333), BLOCK, rounds, prefix)
         np.testing.assert_array_equal(np.sort(order), np.arange(333))
-        ends = [0, *range(before or BLOCK, 333, BLOCK), 333]
+        ends = [0, *range(prefix or BLOCK, 333, BLOCK), 333]
         parts = [vectors[order[start:stop]] for start, stop in pairwise(ends)]
         spread[rounds] = sum(np.square(part - part.mean(axis=0)).sum() for part in parts)
     assert spread[5] < 0.97 * spread[0]
 
 
-def test_blocks_find_more_of_as_many_documents_than_whole_lists():
+def test_blocks_have_higher_recall_than_lists_of_as_many_documents():
     vectors, queries = clustered(20_000, DIM), clustered(50, DIM, seed=3)
     codebooks = fitted(vectors, 12, 16)
     engine, _ = make_lists(codebooks, codebooks.encode(vectors), 100)
-    whole = IvfEngine(engine.store, *_centroids(engine, codebooks), engine.nprobe)
-    wanted = engine.search(queries, 100, ef=engine.list_count)[1]
-    found = []
-    for one in (engine, whole):
-        rows = one.search(queries, 100, ef=engine.list_count // 20)[1]
-        found.append(np.mean([np.isin(right, near).mean() for right, near in zip(wanted, rows, strict=True)]))
-    assert found[0] > found[1] + 0.02
+    by_lists = IvfEngine(engine.store, *_compute_centroids(engine, codebooks), engine.nprobe)
+    expected = engine.search(queries, 100, ef=engine.list_count)[1]
+    recalls = []
+    for searched in (engine, by_lists):
+        rows = searched.search(queries, 100, ef=engine.list_count // 20)[1]
+        recalls.append(np.mean([np.isin(best, row).mean() for best, row in zip(expected, rows, strict=True)]))
+    assert recalls[0] > recalls[1] + 0.02
 
 
-def _centroids(engine, codebooks):
+def _compute_centroids(engine, codebooks):
     decoded = codebooks.decode(engine.unpack_codes()) @ codebooks.rotation
     offsets = engine.offsets
     return np.add.reduceat(decoded, offsets[:-1]) / np.diff(offsets)[:, None], offsets
 
 
-def test_by_default_blocks_hold_fewer_documents(monkeypatch):
+def test_default_nprobe_is_lower_with_blocks(monkeypatch):
     vectors = clustered(20_000, DIM)
     codebooks = random_codebooks(DIM, 12)
     engine, _ = make_lists(codebooks, codebooks.encode(vectors))
-    asked = []
+    nprobes = []
     monkeypatch.setattr(
-        engine, "_select_blocks", lambda means, query, visits, k: asked.append(visits) or engine._near_all
+        engine, "_select_blocks", lambda centroids, query, nprobe, k: nprobes.append(nprobe) or engine._near_all
     )
     monkeypatch.setattr(engine, "_near_all", (np.zeros(1, dtype=np.int64), np.full(1, 100)), raising=False)
     engine.search(vectors[:1], 10)
-    assert asked == [get_default_nprobe(engine.list_count, BLOCKS_SHARE)]
-    assert asked[0] == pytest.approx(0.7 * get_default_nprobe(engine.list_count), abs=1)
+    assert nprobes == [get_default_nprobe(engine.list_count, BLOCKS_SHARE)]
+    assert nprobes[0] == pytest.approx(0.7 * get_default_nprobe(engine.list_count), abs=1)
 
 
 @pytest.mark.parametrize(("dim", "books"), [(384, 128), (768, 128), (1_024, 128), (100, 100), (257, 86), (300, 100)])
-def test_means_take_at_most_two_bytes_a_document(dim, books):
-    found, width = choose_book_shape(dim)
-    assert (found, dim <= found * width < dim + width) == (books, True)
+def test_block_centroids_take_at_most_two_bytes_per_document(dim, books):
+    count, width = choose_book_shape(dim)
+    assert (count, dim <= count * width < dim + width) == (books, True)
 
 
-def test_dimensions_that_nothing_divides_are_looked_into_as_well(monkeypatch, tmp_path):
-    monkeypatch.setattr(means_engine, "MAX_BOOKS", 16)
-    share = {}
+def test_indivisible_dimensions_have_equal_recall(monkeypatch, tmp_path):
+    monkeypatch.setattr(block_centroids, "MAX_BOOKS", 16)
+    recalls = {}
     for dim in (22, 23):
         vectors, queries = clustered(6_000, dim), clustered(40, dim, seed=3)
         additive = fit_additive(vectors[:3_000], 8, 16)
-        made = {"codebooks": additive.to_codebooks(), "codes": additive.encode(vectors)}
-        build_index(tmp_path / f"{dim}", vectors=vectors, engine="lists", **made)
+        codes = {"codebooks": additive.to_codebooks(), "codes": additive.encode(vectors)}
+        build_index(tmp_path / f"{dim}", vectors=vectors, engine="lists", **codes)
         with IndexReader.open(tmp_path / f"{dim}") as reader:
-            asked, engine = additive.adapt(queries), reader.candidates
-            wanted, found = (engine.search(asked, 100, ef=ef)[1] for ef in (engine.list_count, engine.list_count // 10))
-        share[dim] = np.mean([np.isin(right, near).mean() for right, near in zip(wanted, found, strict=True)])
-    assert share[23] > share[22] - 0.05
+            adapted, engine = additive.adapt(queries), reader.candidates
+            expected, rows = (
+                engine.search(adapted, 100, ef=ef)[1] for ef in (engine.list_count, engine.list_count // 10)
+            )
+        recalls[dim] = np.mean([np.isin(best, row).mean() for best, row in zip(expected, rows, strict=True)])
+    assert recalls[23] > recalls[22] - 0.05
 
 
 class TestOnDisk:
@@ -160,28 +161,28 @@ class TestOnDisk:
         build_index(tmp_path, codebooks=codebooks, codes=codebooks.encode(vectors), vectors=vectors, engine="lists")
         return tmp_path
 
-    def test_an_index_answers_as_one_in_memory(self, folder):
+    def test_an_index_on_disk_equals_one_in_memory(self, folder):
         codebooks, queries = random_codebooks(DIM, 12), clustered(6, DIM, seed=3)
         vectors = clustered(COUNT, DIM)
-        made, order = make_lists(codebooks, codebooks.encode(vectors), vectors=vectors)
+        in_memory, order = make_lists(codebooks, codebooks.encode(vectors), vectors=vectors)
         with IndexReader.open(folder) as reader:
             assert reader.candidates.block_centroids is not None
             np.testing.assert_array_equal(reader.order, order)
             for ef in (1, 10):
-                found, wanted = (engine.search(queries, 30, ef=ef) for engine in (reader.candidates, made))
-                np.testing.assert_array_equal(found[0], wanted[0])
-                np.testing.assert_array_equal(found[1], wanted[1])
+                results, expected = (engine.search(queries, 30, ef=ef) for engine in (reader.candidates, in_memory))
+                np.testing.assert_array_equal(results[0], expected[0])
+                np.testing.assert_array_equal(results[1], expected[1])
 
-    def test_a_build_that_was_killed_at_its_end_does_not_divide_again(self, tmp_path, monkeypatch):
+    def test_a_build_killed_at_its_end_resumes_without_clustering(self, tmp_path, monkeypatch):
         vectors, codebooks = clustered(COUNT, DIM), random_codebooks(DIM, 12)
-        given = {"codebooks": codebooks, "codes": codebooks.encode(vectors), "vectors": vectors, "engine": "lists"}
+        arrays = {"codebooks": codebooks, "codes": codebooks.encode(vectors), "vectors": vectors, "engine": "lists"}
         work = WorkFolder(tmp_path).open_subfolder("work")
-        build_index(tmp_path / "i", **given, work=work)  # whose work is there still, as after a kill
+        build_index(tmp_path / "i", **arrays, work=work)  # its journal remains, as after a kill
         monkeypatch.setattr(clusters, "run_round", None)
-        build_index(tmp_path / "i", **given, work=work)
+        build_index(tmp_path / "i", **arrays, work=work)
 
     @pytest.mark.parametrize("name", ["means.npy", "means.safetensors"])
-    def test_damaged_means_are_refused(self, folder, name):
+    def test_damaged_block_centroids_are_rejected(self, folder, name):
         path = folder / "000001" / name
         content = bytearray(path.read_bytes())
         content[-1] ^= 1
@@ -189,8 +190,8 @@ class TestOnDisk:
         with pytest.raises(IndexFolderError, match=name):
             IndexReader.open(folder)
 
-    def test_without_means_whole_lists_are_visited(self, tmp_path, monkeypatch):
-        monkeypatch.setattr(means_engine, "MIN_BLOCKS", 1_000)
+    def test_without_block_centroids_lists_are_visited(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(block_centroids, "MIN_BLOCKS", 1_000)
         vectors, codebooks = clustered(COUNT, DIM), random_codebooks(DIM, 12)
         build_index(tmp_path, codebooks=codebooks, codes=codebooks.encode(vectors), vectors=vectors, engine="lists")
         with IndexReader.open(tmp_path) as reader:
@@ -199,10 +200,10 @@ class TestOnDisk:
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-@pytest.mark.parametrize("together", [128, 1 << 14])
-def test_lists_are_divided_each_by_itself(monkeypatch, threads, together):
-    """However many are read at once, and by how many threads."""
-    monkeypatch.setattr(arrange, "MAX_BATCH_ROWS", together)
+@pytest.mark.parametrize("batch_rows", [128, 1 << 14])
+def test_lists_are_partitioned_independently(monkeypatch, threads, batch_rows):
+    """For any batch size and number of threads."""
+    monkeypatch.setattr(arrange, "MAX_BATCH_ROWS", batch_rows)
     monkeypatch.setattr(arrange, "available_cpus", lambda: threads)
     vectors, order = clustered(900, DIM), np.random.default_rng(1).permutation(900)
     offsets = np.array([0, 0, 45, 170, 170, 260, 300, 428, 429, 520, 640, 768, 800, 900])
@@ -210,5 +211,5 @@ def test_lists_are_divided_each_by_itself(monkeypatch, threads, together):
     for start, stop in pairwise(offsets.tolist()):
         rows = np.sort(order[start:stop])
         expected.append(rows[bisect_rows(vectors[rows], np.arange(len(rows)), BLOCK, arrange.ROUNDS, -start % BLOCK)])
-    found = np.concatenate(list(order_in_blocks(VectorInput(vectors), offsets, order, BLOCK)))
-    np.testing.assert_array_equal(found, np.concatenate(expected))
+    result = np.concatenate(list(order_in_blocks(VectorInput(vectors), offsets, order, BLOCK)))
+    np.testing.assert_array_equal(result, np.concatenate(expected))

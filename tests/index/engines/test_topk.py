@@ -1,4 +1,4 @@
-"""The k-th largest key is the one that sorting finds, whatever the scores, and the keys stay as they are."""
+"""Selection of the k-th largest key equals sorting and leaves the keys unchanged."""
 
 import numpy as np
 from hypothesis import given, settings
@@ -11,14 +11,14 @@ SCORES = st.sampled_from([0.0, -0.0, 1.0, 1e30, -1e30, 1e-40, 0.5, 0.5000001]) |
 
 @given(scores=st.lists(SCORES, min_size=1, max_size=40), times=st.sampled_from([1, 7, 60]), data=st.data())
 @settings(max_examples=200, deadline=None)
-def test_the_kth_largest(scores: list[float], times: int, data: st.DataObject) -> None:
+def test_the_kth_largest_equals_that_of_sorting(scores: list[float], times: int, data: st.DataObject) -> None:
     bits = np.array(scores * times, dtype=np.float32).view(np.uint32)
-    keys = np.array([make_key(one, row) for row, one in enumerate(bits)], dtype=np.uint64)
-    given, k = keys.copy(), data.draw(st.integers(1, len(keys)))
+    keys = np.array([make_key(score, row) for row, score in enumerate(bits)], dtype=np.uint64)
+    original, k = keys.copy(), data.draw(st.integers(1, len(keys)))
     assert find_kth_largest(keys, len(keys), k) == np.sort(keys)[-k]
-    assert (keys == given).all()
+    assert (keys == original).all()
 
 
-def test_more_than_a_few_keys_side_by_side() -> None:
+def test_consecutive_keys() -> None:
     keys = np.arange(10 * MAX_SELECTED, dtype=np.uint64)
     assert [find_kth_largest(keys, len(keys), k) for k in (1, 2, len(keys))] == [len(keys) - 1, len(keys) - 2, 0]
