@@ -1,4 +1,4 @@
-"""Products, codes, indexes and answers are the same bytes for any division into blocks and any number of threads."""
+"""Products, codes, indexes and results are byte-identical for any batch size and number of threads."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -33,14 +33,14 @@ WIDE_BOOKS = random_codebooks(DIM, 4, 256)
 RANDOM = np.random.default_rng(7)
 
 
-def additive(words: int) -> AdditiveQuantizer:
-    """Sums of codewords in two groups, with a map to fewer dimensions and another for queries."""
+def make_additive(codewords: int) -> AdditiveQuantizer:
+    """Make additive codes in two groups, with a map to fewer dimensions and another for queries."""
     maps = RANDOM.standard_normal((2, 32, DIM)).astype(np.float32)
-    codewords = RANDOM.standard_normal((6, words, 16)).astype(np.float32)
-    return AdditiveQuantizer(VECTORS.mean(axis=0), *maps, codewords, codewords)
+    centroids = RANDOM.standard_normal((6, codewords, 16)).astype(np.float32)
+    return AdditiveQuantizer(VECTORS.mean(axis=0), *maps, centroids, centroids)
 
 
-ADDITIVE, SMALL_ADDITIVE = additive(256), additive(16)
+ADDITIVE, SMALL_ADDITIVE = make_additive(256), make_additive(16)
 SUMMED = ADDITIVE.to_adapted_codebooks()
 CODES, SUMMED_CODES = BOOKS.encode(VECTORS), ADDITIVE.encode(VECTORS)
 MATRIX = RANDOM.standard_normal((70, DIM)).astype(np.float32)
@@ -63,8 +63,8 @@ BY_ROW: dict[str, Callable[[slice], Any]] = {
 }
 
 
-def parts(sizes: list[int]) -> Iterator[slice]:
-    """Ranges of these sizes, over and over, that make up all rows."""
+def split_rows(sizes: list[int]) -> Iterator[slice]:
+    """Split all rows into slices of these sizes, repeated."""
     start, number = 0, 0
     while start < COUNT:
         yield slice(start, min(start + sizes[number % len(sizes)], COUNT))
@@ -74,65 +74,65 @@ def parts(sizes: list[int]) -> Iterator[slice]:
 @pytest.mark.parametrize("name", BY_ROW)
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.integers(1, 300), min_size=1, max_size=3).filter(lambda sizes: sum(sizes) > 20 * len(sizes)))
-def test_what_becomes_of_a_row_does_not_depend_on_the_rows_beside_it(name, sizes):
+def test_a_row_does_not_depend_on_the_rows_of_its_batch(name, sizes):
     work = BY_ROW[name]
-    whole = work(slice(0, COUNT))
-    assert np.concatenate([work(part) for part in parts(sizes)]).tobytes() == whole.tobytes()
+    all_rows = work(slice(0, COUNT))
+    assert np.concatenate([work(part) for part in split_rows(sizes)]).tobytes() == all_rows.tobytes()
 
 
 @pytest.mark.parametrize("name", BY_ROW)
-def test_a_row_alone_gives_the_same(name):
+def test_a_single_row_equals_that_of_a_batch(name):
     work = BY_ROW[name]
-    whole = work(slice(0, COUNT))
+    all_rows = work(slice(0, COUNT))
     for row in (0, 1, 7, 31, 1_499):
-        assert work(slice(row, row + 1)).tobytes() == whole[row : row + 1].tobytes()
+        assert work(slice(row, row + 1)).tobytes() == all_rows[row : row + 1].tobytes()
 
 
 @pytest.mark.parametrize("name", BY_ROW)
 @pytest.mark.parametrize("threads", [1, 3])
-def test_threads_change_nothing(name, threads, monkeypatch):
-    whole = BY_ROW[name](slice(0, COUNT))
+def test_threads_do_not_change_results(name, threads, monkeypatch):
+    expected = BY_ROW[name](slice(0, COUNT))
     monkeypatch.setattr(matmul, "available_cpus", lambda: threads)
     monkeypatch.setattr(matmul, "TASK_ROWS", 190)
     monkeypatch.setattr(beam_search, "run_in_parts", matmul.run_in_parts)
-    assert BY_ROW[name](slice(0, COUNT)).tobytes() == whole.tobytes()
+    assert BY_ROW[name](slice(0, COUNT)).tobytes() == expected.tobytes()
 
 
-def test_a_product_is_the_same_from_both_sides():
+def test_a_transposed_product_is_identical():
     assert matmul.matmul_transposed(VECTORS, MATRIX).tobytes() == matmul.matmul_transposed(MATRIX, VECTORS).T.tobytes()
 
 
 @pytest.mark.parametrize(
     ("rows", "depth", "columns"), [(1, 1, 1), (5, 3, 31), (6, 384, 32), (97, 40, 33), (200, 7, 100)]
 )
-def test_products_are_those_of_numpy(rows, depth, columns):
+def test_products_equal_those_of_numpy(rows, depth, columns):
     left, right = (RANDOM.standard_normal((count, depth)).astype(np.float32) for count in (rows, columns))
     exact = left.astype(np.float64) @ right.T.astype(np.float64)
     bound = depth * np.finfo(np.float32).eps * (np.abs(left) @ np.abs(right).T)
     assert (np.abs(matmul.matmul_transposed(left, right) - exact) <= bound).all()
 
 
-def test_sums_of_k_means_do_not_depend_on_blocks():
-    near = CentroidSearcher(BOOKS.centroids).search(VECTORS)
+def test_k_means_sums_do_not_depend_on_the_batch_size():
+    nearest = CentroidSearcher(BOOKS.centroids).search(VECTORS)
 
-    def added(sizes: list[int]) -> bytes:
+    def sum_batches(sizes: list[int]) -> bytes:
         sums, counts = np.zeros_like(BOOKS.centroids), np.zeros(BOOKS.centroids.shape[:2], dtype=np.int64)
-        for part in parts(sizes):
-            add_rows(sums, counts, VECTORS[part], near[part])
+        for part in split_rows(sizes):
+            add_rows(sums, counts, VECTORS[part], nearest[part])
         return sums.tobytes() + counts.tobytes()
 
-    assert added([1]) == added([COUNT]) == added([7, 100, 33])
+    assert sum_batches([1]) == sum_batches([COUNT]) == sum_batches([7, 100, 33])
 
 
 @pytest.mark.parametrize("rotate", [True, False])
-def test_codebooks_are_the_same_whatever_the_threads(rotate, monkeypatch):
-    def fitted(threads: int) -> bytes:
+def test_codebooks_do_not_depend_on_threads(rotate, monkeypatch):
+    def fit_codebooks(threads: int) -> bytes:
         monkeypatch.setattr(matmul, "available_cpus", lambda: threads)
         with threadpool_limits(threads):
             return b"".join(array.tobytes() for array in fit_pq(VECTORS, 6, 16, rotate=rotate, iterations=4)[:2])
 
     monkeypatch.setattr(matmul, "TASK_ROWS", 190)
-    assert fitted(1) == fitted(2) == fitted(5)
+    assert fit_codebooks(1) == fit_codebooks(2) == fit_codebooks(5)
 
 
 @pytest.fixture(params=["scan", "lists", "lists with means", "lists with means by codes", "hnsw"])
@@ -143,22 +143,22 @@ def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
     return str(request.param)
 
 
-def index_bytes(folder: Path) -> dict[str, bytes]:
+def read_index(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in (folder / "000001").iterdir()}
 
 
-def built(folder: Path, engine: str) -> dict[str, bytes]:
-    """With codebooks that are there; with means by codes, codes are of other vectors."""
+def build(folder: Path, engine: str) -> dict[str, bytes]:
+    """Build an index of existing codebooks; for "by codes", of codes of other vectors."""
     codes = BOOKS.encode(clustered(COUNT, DIM, seed=5)) if engine.endswith("by codes") else CODES
     arrays: dict[str, Any] = {"codebooks": BOOKS, "codes": codes, "vectors": VECTORS}
     with open_work_folder(folder) as work:
         build_index(
             folder, **arrays, engine=engine.split(maxsplit=1)[0], ef_construction=20, work=work.open_subfolder("index")
         )
-    return index_bytes(folder)
+    return read_index(folder)
 
 
-def in_other_blocks(monkeypatch: pytest.MonkeyPatch, size: int, threads: int) -> None:
+def change_batches(monkeypatch: pytest.MonkeyPatch, size: int, threads: int) -> None:
     for module in ("bidr.index.builder.cluster_input", "bidr.index.builder.partitioning"):
         monkeypatch.setattr(f"{module}.BLOCK_ROWS", size)
     monkeypatch.setattr("bidr.index.builder.block_centroids.BLOCK_ROWS", size)
@@ -173,35 +173,37 @@ def in_other_blocks(monkeypatch: pytest.MonkeyPatch, size: int, threads: int) ->
 
 
 @pytest.mark.parametrize(("size", "threads"), [(64, 1), (100, 3), (333, 4)])
-def test_an_index_is_the_same_in_other_blocks_and_by_other_threads(tmp_path, monkeypatch, engine, size, threads):
-    usual = built(tmp_path / "usual", engine)
-    in_other_blocks(monkeypatch, size, threads)
+def test_an_index_does_not_depend_on_batch_size_and_threads(tmp_path, monkeypatch, engine, size, threads):
+    expected = build(tmp_path / "usual", engine)
+    change_batches(monkeypatch, size, threads)
     with threadpool_limits(threads):
-        assert built(tmp_path / "other", engine) == usual
+        assert build(tmp_path / "other", engine) == expected
 
 
 @pytest.mark.parametrize("engine", ["lists"], indirect=True)
-def test_an_index_of_vectors_alone_is_the_same(tmp_path, monkeypatch, engine):
-    """Codebooks are fitted to them."""
+def test_an_index_of_bare_vectors_does_not_depend_on_them_either(tmp_path, monkeypatch, engine):
+    """The codebooks are fitted during the build."""
     for name in ("usual", "other"):
         with threadpool_limits(1 if name == "usual" else 4):
             build_vectors(VECTORS, None, tmp_path / name, plain=PlainCodes(3), engine=engine)
-        in_other_blocks(monkeypatch, 100, 3)
-    assert index_bytes(tmp_path / "usual") == index_bytes(tmp_path / "other")
+        change_batches(monkeypatch, 100, 3)
+    assert read_index(tmp_path / "usual") == read_index(tmp_path / "other")
 
 
-def test_links_do_not_depend_on_where_choosing_them_began():
-    whole = np.concatenate(list(linking.choose_links(BOOKS, CODES, 20)))
+def test_links_do_not_depend_on_the_first_group():
+    expected = np.concatenate(list(linking.choose_links(BOOKS, CODES, 20)))
     for first in (1, 5):
-        begun = linking.ROWS_PER_RANGE // linking.GROUP * first
-        assert np.concatenate(list(linking.choose_links(BOOKS, CODES, 20, begun))).tobytes() == whole[begun:].tobytes()
+        start = linking.ROWS_PER_RANGE // linking.GROUP * first
+        assert (
+            np.concatenate(list(linking.choose_links(BOOKS, CODES, 20, start))).tobytes() == expected[start:].tobytes()
+        )
 
 
-def test_queries_together_find_what_each_finds_alone(tmp_path, engine):
-    built(tmp_path, engine)
+def test_a_batch_of_queries_equals_single_queries(tmp_path, engine):
+    build(tmp_path, engine)
     with IndexReader.open(tmp_path) as reader:
         scores, rows = reader.candidates.search(VECTORS[:50], 40)
         for number in range(50):
-            alone = reader.candidates.search(VECTORS[number : number + 1], 40)
-            assert alone[0].tobytes() == scores[number : number + 1].tobytes()
-            assert alone[1].tobytes() == rows[number : number + 1].tobytes()
+            single = reader.candidates.search(VECTORS[number : number + 1], 40)
+            assert single[0].tobytes() == scores[number : number + 1].tobytes()
+            assert single[1].tobytes() == rows[number : number + 1].tobytes()
