@@ -7,7 +7,6 @@ import pytest
 from sample_index import clustered, fitted, random_codebooks
 
 from bidr.errors import ConfigError, DataError
-from bidr.index import faiss_conversion as faissfile
 from bidr.export import faiss_io
 from bidr.index.builder.in_memory import make_graph, make_lists, make_scan
 from bidr.index.builder.reorder import GROUP
