@@ -7,7 +7,7 @@ import pytest
 from sample_index import clustered, fitted, random_codebooks
 
 from bidr.errors import ConfigError, DataError
-from bidr.export import faiss_io
+from bidr.index import faiss_conversion
 from bidr.index.builder.in_memory import make_graph, make_lists, make_scan
 from bidr.index.builder.reorder import GROUP
 from bidr.index.engines import ivf
@@ -425,7 +425,7 @@ def test_faiss_graphs_need_inner_products_in_the_table(corpus, monkeypatch):
     expected = make_scan(codebooks, codes).search(queries, 100)[1]
 
     def measure_faiss_recall() -> float:
-        index = faiss_io.export_faiss(codebooks, codes, engine="hnsw")
+        index = faiss_conversion.export_faiss(codebooks, codes, engine="hnsw")
         load_faiss().downcast_index(index.index).hnsw.efSearch = 200
         return float(
             np.mean([np.isin(*pair).mean() for pair in zip(expected, index.search(queries, 100)[1], strict=True)])
@@ -437,7 +437,7 @@ def test_faiss_graphs_need_inner_products_in_the_table(corpus, monkeypatch):
         squares = np.square(centroids).sum(axis=2)
         return squares[:, :, None] + squares[:, None] - 2 * np.matmul(centroids, centroids.transpose(0, 2, 1))
 
-    monkeypatch.setattr(faiss_io, "inner_product_table", compute_distances)
+    monkeypatch.setattr(faiss_conversion, "inner_product_table", compute_distances)
     assert corrected >= 0.98
     assert measure_faiss_recall() < corrected - 0.03
 
