@@ -33,6 +33,7 @@ check: $(STAMP)  ## style and types
 
 docs: $(STAMP)  ## the site, into site/
 	$(BIN)/pip install -q -c constraints.txt -e '.[docs]'
+	$(BIN)/python docs/generate.py
 	$(BIN)/mkdocs build --strict
 
 $(STAMP): pyproject.toml constraints.txt
