@@ -12,6 +12,7 @@ import re
 import tempfile
 import textwrap
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,8 @@ def render_cli() -> str:
 
     parts = [
         "# Command line\n",
-        "`bidr VERB [FLAGS]`. Exit codes: 0 done, 2 an error of one line, 3 done but something is lost (`repair`), 130 stopped.\n",
+        "`bidr VERB [FLAGS]`. Exit codes: 0 done, 2 an error of one line, 3 done but something is lost (`repair`), "
+        "130 stopped.\n",
     ]
     for verb in VERBS:
         parts.append(f"## bidr {verb}\n\n```text\n{capture_output([verb, '--help'])}\n```\n")
@@ -101,7 +103,7 @@ def read_field_docs(cls: type) -> dict[str, str]:
 
     body = ast.parse(textwrap.dedent(inspect.getsource(cls))).body[0].body  # type: ignore[attr-defined]
     docs = {}
-    for statement, following in zip(body, body[1:], strict=False):
+    for statement, following in pairwise(body):
         if isinstance(statement, ast.AnnAssign) and isinstance(following, ast.Expr):
             value = getattr(following.value, "value", None)
             if isinstance(value, str):
@@ -123,7 +125,13 @@ def render_http() -> str:
     parts += [f"| {method.upper()} | `{path}` | {op.get('summary', '')} |" for path, method, op in operations]
     parts.append("")
     for path, method, operation in operations:
-        parts += [f"## {method.upper()} {path}\n", operation.get("summary", ""), "", operation.get("description", ""), ""]
+        parts += [
+            f"## {method.upper()} {path}\n",
+            operation.get("summary", ""),
+            "",
+            operation.get("description", ""),
+            "",
+        ]
         parts += render_parameters(operation)
         for kind, content in operation.get("requestBody", {}).get("content", {}).items():
             parts += [f"Request body, `{kind}`:\n", *render_schema(content.get("schema", {}), spec), ""]
@@ -153,7 +161,10 @@ def render_schema(schema: dict[str, Any], spec: dict[str, Any], depth: int = 0) 
         schema = resolve(schema["$ref"], spec)
     rows = []
     for alternative in schema.get("oneOf", schema.get("anyOf", [])) if "properties" not in schema else []:
-        rows += [f"{'  ' * depth}- one of: {describe_schema(alternative)}", *render_schema(alternative, spec, depth + 1)]
+        rows += [
+            f"{'  ' * depth}- one of: {describe_schema(alternative)}",
+            *render_schema(alternative, spec, depth + 1),
+        ]
     required = set(schema.get("required", []))
     for name, field in schema.get("properties", {}).items():
         note = " (required)" if name in required else ""

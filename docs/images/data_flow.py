@@ -8,10 +8,26 @@ BOX = (
     '<text x="{cx}" y="{t2}" text-anchor="middle" fill="#555">{b}</text>'
 )
 ROWS = {
-    "Indexing": (40, [("documents", "texts or vectors"), ("encoder", "dense/ and sparse/"), ("quantizer", "vector to codes"),
-                      ("builder", "clusters, order, lists"), ("index folder", "one generation")]),
-    "Query": (150, [("question", "text or vector"), ("query encoder", "query/"), ("engine", "N candidates from codes"),
-                    ("vector reader", "N vectors from disk"), ("k answers", "ranked by vectors")]),
+    "Indexing": (
+        40,
+        [
+            ("documents", "texts or vectors"),
+            ("encoder", "dense/ and sparse/"),
+            ("quantizer", "vector to codes"),
+            ("builder", "clusters, order, lists"),
+            ("index folder", "one generation"),
+        ],
+    ),
+    "Query": (
+        150,
+        [
+            ("question", "text or vector"),
+            ("query encoder", "query/"),
+            ("engine", "N candidates from codes"),
+            ("vector reader", "N vectors from disk"),
+            ("k answers", "ranked by vectors"),
+        ],
+    ),
 }
 
 
@@ -28,7 +44,8 @@ def draw_row(title: str, y: int, boxes: list[tuple[str, str]]) -> str:
 
 def main() -> None:
     body = "".join(draw_row(title, y, boxes) for title, (y, boxes) in ROWS.items())
-    body += '<text x="429" y="120" text-anchor="middle" fill="#3f51b5">codes and lists go into RAM; vectors, ids and texts stay on disk</text>'
+    note = "codes and lists go into RAM; vectors, ids and texts stay on disk"
+    body += f'<text x="429" y="120" text-anchor="middle" fill="#3f51b5">{note}</text>'
     svg = (
         '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 870 210" font-family="sans-serif" font-size="13">'
         '<defs><marker id="a" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto">'

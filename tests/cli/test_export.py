@@ -51,8 +51,8 @@ def test_what_the_card_says_to_do_can_be_done(
 
 
 def check_docs_page(model: Model) -> None:
-    """docs/models.md names the same folders."""
-    names = python_in((Path(__file__).parents[2] / "docs" / "models.md").read_text())
+    """docs/how-to/export.md names the same folders."""
+    names = python_in((Path(__file__).parents[2] / "docs" / "how-to" / "export.md").read_text())
     question = model.encode_queries(["words of a question"])[1][0]
     assert np.allclose(names["questions"][0], question, atol=1e-5)
     assert np.allclose(names["encoded"][0], question, atol=1e-5)

@@ -56,7 +56,7 @@ def one_transformer(root: Path, **options) -> Model:
 
 
 def without_bidr(folder: Path, how: dict, texts: list[str], file: str = "model.onnx") -> np.ndarray:
-    """The ten lines of docs/models.md."""
+    """The ten lines of docs/how-to/export.md."""
     import onnxruntime
     from tokenizers import Tokenizer
 

@@ -13,7 +13,7 @@ import pytest
 from bidr.server.config import READ_KEY, WRITE_KEY
 
 ROOT = Path(__file__).parents[2]
-DOCS = (ROOT / "docs" / "serve.md").read_text()
+DOCS = (ROOT / "docs" / "how-to" / "deploy.md").read_text()
 
 
 @pytest.fixture(scope="module")

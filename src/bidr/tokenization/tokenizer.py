@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _BLOCK = 1024
 _CHARACTERS_PER_TOKEN = 8
-_MOST_THREADS = 4  # on sixteen cores, more were no quicker (docs/results/README.md)
+_MOST_THREADS = 4  # on sixteen cores, more were no quicker (docs/reports/training-speed.md)
 
 
 def fingerprint(tokenizer: "Tokenizer") -> str:

@@ -1,6 +1,6 @@
 """Input of clustering: document vectors, or decoded codes in query space.
 
-Vectors partition better (docs/engines.md). Codes may encode other vectors than the stored ones (another encoder, or an
+Vectors partition better (docs/reports/blocks.md). Codes may encode other vectors than the stored ones (another encoder, or an
 adapter), so vectors are used only if plain codebooks encode them to these very codes.
 """
 

@@ -16,7 +16,7 @@ from bidr.utils.array_types import Codes, Floats, Rows
 from bidr.utils.jit import njit_cached
 
 # Indexes from this many blocks (400,000 documents) have block centroids. At 200,000 documents complete lists take as
-# long for .95 of the exact top 100; the gain grows with the number of documents (docs/engines.md).
+# long for .95 of the exact top 100; the gain grows with the number of documents (docs/reports/blocks.md).
 MIN_BLOCKS = 12_500
 # k-means of the codewords.
 TRAINING_BLOCKS, TRAINING_ROUNDS = 8_192, 10

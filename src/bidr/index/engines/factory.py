@@ -5,7 +5,8 @@ from bidr.errors import ConfigError
 ENGINES = ("auto", "scan", "lists", "hnsw")
 # Largest corpus for a scan, by bits per code. At equal R@100, including reads of the additional candidates, lists are
 # faster from some 400,000 documents with 4-bit codes; with 8-bit codes from some 50,000, but with as many candidates as
-# a scan they miss .022 of the exact top 100 at 100,000 and .015 at 200,000 (docs/engines.md).
+# a scan they miss .022 of the exact top 100 at 100,000 and .015 at 200,000
+# (docs/reports/engine-crossover.md).
 AUTO_SCAN_DOCUMENTS = {4: 400_000, 8: 200_000}
 
 

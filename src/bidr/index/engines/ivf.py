@@ -18,11 +18,11 @@ from bidr.utils.jit import njit_cached
 Offsets = npt.NDArray[np.int64]
 
 # Share of lists visited: at a million documents 20 % find 98.6 % of a scan's 1,000 candidates, 10 % find 96.7 and 40 %
-# 99.6 (docs/engines.md). The share falls above 4,000 lists: from 192,990 to a million documents the lists needed for
-# equal recall grew with the documents to the power .09 to .2, the number of lists with their square root.
+# 99.6 (docs/reports/query-cost.md). The share falls above 4,000 lists: from 192,990 to a million documents the lists
+# needed for equal recall grew with the documents to the power .09 to .2, the number of lists with their square root.
 VISITED_SHARE, FULL_SHARE_LISTS, SHARE_DECAY = 0.2, 4_000, 0.7
 # With block centroids fewer documents are scanned for the same recall: 14 % of a million contain .984 of the exact top
-# 100, and .988 if partitioned by vectors; 20 % in complete lists .984 and .985 (docs/engines.md).
+# 100, and .988 if partitioned by vectors; 20 % in complete lists .984 and .985 (docs/reports/blocks.md).
 BLOCKS_SHARE = 0.7
 # Comparing all centroids takes 10 microseconds per thousand; from here on a graph over them is faster.
 MANY_LISTS = 32_768
@@ -33,7 +33,8 @@ MANY_BLOCKS, LISTS_PER_VISIT = 131_072, 4
 QUERY_STEPS = 2_047
 
 # A filter that allows at most half of the documents increases nprobe by these factors: twice as many blocks find .992
-# of a scan's top 100 at 50 and 10 % allowed (random or correlated with the query), as many only .977 (docs/engines.md).
+# of a scan's top 100 at 50 and 10 % allowed (random or correlated with the query), as many only .977
+# (docs/reports/filters.md).
 FILTERED_BLOCKS_FACTOR, FILTERED_LISTS_FACTOR = 2.0, 1.5
 # A filter is anticorrelated with the query if the nearest blocks or lists contain less than this share of the allowed
 # documents expected by chance. The allowed documents are then spread over so many blocks that scanning all of them is

@@ -27,7 +27,7 @@ RANGES: dict[str, Callable[[Any, Any], bool]] = {
 }
 DEEPEST = 32
 EXAMPLE = '{"lang": "en"}'
-HINT = "write it as docs/live.md shows, or leave it out to search all documents"
+HINT = "write it as docs/how-to/filter-by-attributes.md shows, or leave it out to search all documents"
 
 
 class Condition(NamedTuple):

@@ -18,7 +18,7 @@ LEAST = 256
 ERRORS_SAMPLED, CODES_SAMPLED = 512, 8_192
 # Codebooks suit what they were fitted to better than new documents of the same kind: with 10,000 of them and 16 bytes
 # the error of new ones is 1.15 to 1.19 times as large, of another kind 1.25 to 4.6 times; where it is below the limit,
-# codewords are used by .7 bits less evenly (bench/drift.py, six pairs; docs/live.md).
+# codewords are used by .7 bits less evenly (bench/drift.py, six pairs; docs/reports/drift.md).
 WORSE = 1.35
 SURE, MOST = 4.0, 1e300
 BITS = 0.5

@@ -2,7 +2,7 @@
 
 Not the same answers: in a crowded corpus the tenth and the twentieth score nearly the same, and a small change of a
 vector changes the list. What is asked is how much worse, by the whole encoder's own scores, the answers are that 8 bits
-bring up. The limit was chosen on one model and one index (docs/page.md).
+bring up. The limit was chosen on one model and one index (docs/reports/text-encoding.md).
 """
 
 from collections.abc import Sequence
