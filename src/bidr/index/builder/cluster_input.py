@@ -1,7 +1,7 @@
 """Input of clustering: document vectors, or decoded codes in query space.
 
-Vectors partition better (docs/reports/blocks.md). Codes may encode other vectors than the stored ones (another encoder, or an
-adapter), so vectors are used only if plain codebooks encode them to these very codes.
+Vectors partition better (docs/reports/blocks.md). Codes may encode other vectors than the stored ones (another encoder,
+or an adapter), so vectors are used only if plain codebooks encode them to these very codes.
 """
 
 from collections.abc import Iterator
