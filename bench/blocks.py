@@ -1,15 +1,14 @@
-"""What blocks of 32 documents bring to inverted lists, on your own vectors.
+"""Blocks of 32 documents against complete inverted lists, on your own vectors.
 
 python bench/blocks.py million.npy queries.npy --counts 200000 400000 700000 1000000
 python bench/blocks.py million.npy queries.npy --counts 1000000 --bytes-per-doc 64 --candidates 300 500 700
 
-Documents are drawn for each count, coded (OPQ, 4 bits), and an index is built of them twice, with blocks at any size:
-divided by what codes say, and by vectors. Of each, and of its whole lists, printed are
+Documents are drawn for each count and coded (OPQ, 4 bits), and two indexes with blocks are built: partitioned by codes
+and by vectors. For the blocks and the complete lists of each, three tables are printed:
 
-1. what stands there: the share of the exact top 100 in the nearest blocks (or lists, of which the blocks that they
-   touch count), whatever codes find of it;
-2. whole queries: R@100 and CPU ms of one thread, of each question the least of five rounds, all ways in turn;
-3. from these the CPU ms of a recall: between shares in proportion, with whatever number of candidates takes least.
+1. the share of the exact top 100 in the nearest blocks (for lists: the blocks that they touch), before any scan;
+2. complete queries: R@100 and CPU ms of one thread, the minimum of five rounds per query, all variants in turn;
+3. CPU ms for a recall: interpolated between shares, with the number of candidates that takes least.
 """
 
 import time
@@ -45,7 +44,7 @@ By = Literal["codes", "vectors"]
 
 
 class Way(NamedTuple):
-    """An index, looked into by blocks or by lists."""
+    """An index, searched by blocks or by lists."""
 
     name: str
     searcher: Searcher
@@ -54,18 +53,18 @@ class Way(NamedTuple):
 
     def search(self, query: np.ndarray, share: float, candidates: int) -> np.ndarray:
         self.engine.block_centroids, self.engine.nprobe = self.means, max(1, round(share * self.engine.list_count))
-        asked = query[None]
-        return self.searcher.search_vectors(QueryVectors(asked, asked), ANSWERS, candidates).rows[0]
+        queries = query[None]
+        return self.searcher.search_vectors(QueryVectors(queries, queries), ANSWERS, candidates).rows[0]
 
-    def near(self, query: np.ndarray, share: float) -> np.ndarray:
-        """The nearest blocks, so many of all; of lists those that they touch."""
-        wanted = round(share * means.count_blocks(self.engine.count))
+    def find_blocks(self, query: np.ndarray, share: float) -> np.ndarray:
+        """Return the nearest blocks, a share of all; for lists the blocks that they touch."""
+        count = round(share * means.count_blocks(self.engine.count))
         if self.means is not None:
-            return self.means.find_nearest(query, wanted)
-        near, offsets = self.engine._centroids.find_nearest(query, self.engine.list_count), self.engine.offsets
-        first, last = offsets[near] // BLOCK, (offsets[near + 1] - 1) // BLOCK
-        taken = np.cumsum(last - first + 1) <= wanted
-        return np.concatenate([np.arange(*each) for each in zip(first[taken], last[taken] + 1, strict=True)])
+            return self.means.find_nearest(query, count)
+        lists, offsets = self.engine._centroids.find_nearest(query, self.engine.list_count), self.engine.offsets
+        first, last = offsets[lists] // BLOCK, (offsets[lists + 1] - 1) // BLOCK
+        touched = np.cumsum(last - first + 1) <= count
+        return np.concatenate([np.arange(*range_) for range_ in zip(first[touched], last[touched] + 1, strict=True)])
 
 
 def main(
@@ -80,29 +79,35 @@ def main(
 ) -> None:
     """Print three tables for each count.
 
-    folder: where the indexes are left; those that are there are not built again. By default they are removed.
+    folder: where indexes are kept and reused. By default they are removed.
     """
     faiss.omp_set_num_threads(1)
     documents, questions = np.load(vectors, mmap_mode="r"), unit(np.load(queries)[:asked])
-    some = np.sort(np.random.default_rng(0).choice(len(documents), 40_000))
-    codebooks = fit_pq(unit(documents[some]), 2 * bytes_per_doc, 16)
+    sample = np.sort(np.random.default_rng(0).choice(len(documents), 40_000))
+    codebooks = fit_pq(unit(documents[sample]), 2 * bytes_per_doc, 16)
     for count in counts:
         corpus = unit(documents[np.sort(np.random.default_rng(count).permutation(len(documents))[:count])])
         exact = search_vectors(questions, corpus, ANSWERS).rows
         print(f"\n{count:,} documents, {bytes_per_doc} bytes, {len(questions)} questions\n")
         with ExitStack() as stack:
-            kept = folder / f"{count}-{bytes_per_doc}" if folder else Path(stack.enter_context(TemporaryDirectory()))
+            work_folder = (
+                folder / f"{count}-{bytes_per_doc}" if folder else Path(stack.enter_context(TemporaryDirectory()))
+            )
             for each in by:
-                if not (kept / each / "CURRENT").exists():
-                    _build(kept / each, codebooks, corpus, each)
+                if not (work_folder / each / "CURRENT").exists():
+                    _build(work_folder / each, codebooks, corpus, each)
             del corpus
-            ways = [way for each in by for way in _ways(stack.enter_context(IndexReader.open(kept / each)), each)]
-            _print_standing(ways, questions, exact)
+            ways = [
+                way
+                for each in by
+                for way in _make_ways(stack.enter_context(IndexReader.open(work_folder / each)), each)
+            ]
+            _print_shares(ways, questions, exact)
             _print_queries(ways, questions, exact, candidates)
 
 
 def _build(folder: Path, codebooks: Codebooks, corpus: np.ndarray, by: By) -> None:
-    # A share above 1 is one that no vectors reach.
+    # No vectors reach an agreement above 1.
     with (
         mock.patch.object(means, "MIN_BLOCKS", 1),
         mock.patch.object(sources, "MIN_AGREEMENT", 0 if by == "vectors" else 2),
@@ -110,75 +115,81 @@ def _build(folder: Path, codebooks: Codebooks, corpus: np.ndarray, by: By) -> No
         build_index(folder, codebooks=codebooks, codes=codebooks.encode(corpus), vectors=corpus, engine="lists")
 
 
-def _ways(reader: IndexReader, by: By) -> Iterator[Way]:
+def _make_ways(reader: IndexReader, by: By) -> Iterator[Way]:
     searcher, engine = Searcher(reader), reader.candidates
     assert isinstance(engine, IvfEngine)
-    for name, own in (("lists", None), ("blocks", engine.block_centroids)):
-        yield Way(f"{name} by {by}", searcher, engine, own)
+    for name, centroids in (("lists", None), ("blocks", engine.block_centroids)):
+        yield Way(f"{name} by {by}", searcher, engine, centroids)
 
 
-def _print_standing(ways: list[Way], questions: np.ndarray, exact: np.ndarray) -> None:
-    _row("of all documents", *(f"{share:.0%}" for share in SHARES))
-    _row(*["---"] * (len(SHARES) + 1))
+def _print_shares(ways: list[Way], questions: np.ndarray, exact: np.ndarray) -> None:
+    _print_row("of all documents", *(f"{share:.0%}" for share in SHARES))
+    _print_row(*["---"] * (len(SHARES) + 1))
     for way in ways:
-        places = np.empty(way.engine.count, dtype=np.int64)
-        places[way.searcher.reader.rows_of(np.arange(way.engine.count))] = np.arange(way.engine.count)
-        there = places[exact] // BLOCK
-        pairs = list(zip(questions, there, strict=True))
-        found = [np.mean([np.isin(own, way.near(query, share)).mean() for query, own in pairs]) for share in SHARES]
-        _row(way.name, *(f"{share:.3f}" for share in found))
+        positions = np.empty(way.engine.count, dtype=np.int64)
+        positions[way.searcher.reader.rows_of(np.arange(way.engine.count))] = np.arange(way.engine.count)
+        blocks = positions[exact] // BLOCK
+        pairs = list(zip(questions, blocks, strict=True))
+        shares = [
+            np.mean([np.isin(best, way.find_blocks(query, share)).mean() for query, best in pairs]) for share in SHARES
+        ]
+        _print_row(way.name, *(f"{share:.3f}" for share in shares))
     print(flush=True)
 
 
 def _print_queries(ways: list[Way], questions: np.ndarray, exact: np.ndarray, candidates: tuple[int, ...]) -> None:
-    for way in ways:  # everything is read once
+    for way in ways:  # load everything into memory
         for query in questions:
             way.search(query, 2 * max(SHARES), 2 * max(candidates))
-    least: dict[tuple[str, float, int], np.ndarray] = {}
+    fastest: dict[tuple[str, float, int], np.ndarray] = {}
     recalls: dict[tuple[str, float, int], float] = {}
     for _ in range(ROUNDS):
         for share in SHARES:
-            for many in candidates:
+            for depth in candidates:
                 for way in ways:
-                    setting = way.name, share, many
-                    recalls[setting], each = _asked(way, questions, exact, share, many)
-                    least[setting] = np.minimum(each, least.get(setting, np.inf))
-    taken = {setting: (recalls[setting], float(each.mean())) for setting, each in least.items()}
-    _row("visited", "N", *(f"{way.name}: R@100, ms" for way in ways))
-    _row(*["---"] * (len(ways) + 2))
+                    setting = way.name, share, depth
+                    recalls[setting], times = _run_queries(way, questions, exact, share, depth)
+                    fastest[setting] = np.minimum(times, fastest.get(setting, np.inf))
+    results = {setting: (recalls[setting], float(times.mean())) for setting, times in fastest.items()}
+    _print_row("visited", "N", *(f"{way.name}: R@100, ms" for way in ways))
+    _print_row(*["---"] * (len(ways) + 2))
     for share in SHARES:
-        for many in candidates:
-            both = [taken[way.name, share, many] for way in ways]
-            _row(f"{share:.0%}", f"{many:,}", *(f"{recall:.3f}, {each:.2f}" for recall, each in both))
+        for depth in candidates:
+            cells = [results[way.name, share, depth] for way in ways]
+            _print_row(f"{share:.0%}", f"{depth:,}", *(f"{recall:.3f}, {times:.2f}" for recall, times in cells))
     print()
-    _row("R@100", *(f"{way.name}: ms" for way in ways))
-    _row(*["---"] * (len(ways) + 1))
+    _print_row("R@100", *(f"{way.name}: ms" for way in ways))
+    _print_row(*["---"] * (len(ways) + 1))
     for recall in RECALLS:
-        best = [min(_between(taken, way.name, many, recall) for many in candidates) for way in ways]
-        _row(f"{recall:.2f}", *(f"{each:.2f}" if np.isfinite(each) else "" for each in best))
+        milliseconds = [min(_interpolate(results, way.name, depth, recall) for depth in candidates) for way in ways]
+        _print_row(f"{recall:.2f}", *(f"{times:.2f}" if np.isfinite(times) else "" for times in milliseconds))
     print(flush=True)
 
 
-def _asked(way: Way, questions: np.ndarray, exact: np.ndarray, share: float, many: int) -> tuple[float, np.ndarray]:
-    """R@100, and the milliseconds of each question."""
-    shares, taken = [], []
-    for query, wanted in zip(questions, exact, strict=True):
+def _run_queries(
+    way: Way, questions: np.ndarray, exact: np.ndarray, share: float, depth: int
+) -> tuple[float, np.ndarray]:
+    """Return R@100 and the milliseconds of each query."""
+    shares, times = [], []
+    for query, best in zip(questions, exact, strict=True):
         started = time.thread_time()
-        found = way.search(query, share, many)
-        taken.append(1000 * (time.thread_time() - started))
-        shares.append(np.isin(wanted, found).mean())
-    return float(np.mean(shares)), np.array(taken)
+        rows = way.search(query, share, depth)
+        times.append(1000 * (time.thread_time() - started))
+        shares.append(np.isin(best, rows).mean())
+    return float(np.mean(shares)), np.array(times)
 
 
-def _between(taken: dict[tuple[str, float, int], tuple[float, float]], name: str, many: int, recall: float) -> float:
-    """Milliseconds of a recall with so many candidates; infinite where no share that was tried is so little or much."""
-    reached, each = np.array([taken[name, share, many] for share in SHARES]).T
+def _interpolate(
+    results: dict[tuple[str, float, int], tuple[float, float]], name: str, depth: int, recall: float
+) -> float:
+    """Interpolate the milliseconds for a recall at this depth; infinite outside the measured range."""
+    reached, times = np.array([results[name, share, depth] for share in SHARES]).T
     if not reached[0] <= recall <= reached[-1]:
         return np.inf
-    return float(np.interp(recall, reached, each))
+    return float(np.interp(recall, reached, times))
 
 
-def _row(*cells: Any) -> None:
+def _print_row(*cells: Any) -> None:
     print("|", " | ".join(map(str, cells)), "|", flush=True)
 
 

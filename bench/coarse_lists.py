@@ -1,11 +1,11 @@
-"""What lists that a model learned give in an index, beside lists by k-means: answers found against documents visited.
+"""Learned IVF lists of a model against k-means lists: recall by documents visited.
 
 bidr train --data DATA --out RUN --recipe bidr-lists
 python bench/coarse_lists.py --data DATA --model RUN --work FOLDER --split test
 
-Three indexes of the same codes and vectors: lists by k-means, as many as an index makes; the model's lists, visited by
-their means; the model's lists, visited by their learned centroids. Queries are the model's in all three, so that only
-the lists differ. "candidates": the share of the answers among N candidates; "R@100": what their vectors leave of it.
+Three indexes of the same codes, vectors and queries: the default number of k-means lists; the model's lists, probed by
+their means; the model's lists, probed by their learned centroids. "candidates": recall of the N candidates; "R@100":
+recall after ranking by vectors.
 """
 
 from pathlib import Path
@@ -40,33 +40,33 @@ def main(data: Path, model: Path, work: Path, split: str = "test", candidates: i
         build(dataset, opened, work / name, engine="lists")
         for share in SHARES:
             with open_index(work / name, model) as searcher:
-                engine = lists_of(searcher)
+                engine = get_engine(searcher)
                 engine.nprobe = max(1, round(share * engine.list_count))
                 report = evaluate(searcher, dataset.split(split), ("R@100",), candidates=candidates)
-                seen = documents_visited(engine, queries, candidates)
-            each = report.per_query["R@100"]
-            base.setdefault(share, each)
-            gain = compare_paired(each, base[share])
+                visited = measure_visited_share(engine, queries, candidates)
+            per_query = report.per_query["R@100"]
+            base.setdefault(share, per_query)
+            gain = compare_paired(per_query, base[share])
             figures = f"candidates {report.candidate_recall:.4f}  R@100 {report.measures['R@100']:.4f}"
-            against = f"{gain.difference:+.4f} [{gain.low:+.4f}, {gain.high:+.4f}]"
+            interval = f"{gain.difference:+.4f} [{gain.low:+.4f}, {gain.high:+.4f}]"
             print(
-                f"{name:<8} {share:4.0%} of {engine.list_count}  documents {seen:6.2%}  {figures}  {against}",
+                f"{name:<8} {share:4.0%} of {engine.list_count}  documents {visited:6.2%}  {figures}  {interval}",
                 flush=True,
             )
     say("documents: the share of the corpus in the lists that a query visits; last: R@100 against k-means")
 
 
-def lists_of(searcher: OpenIndex) -> IvfEngine:
+def get_engine(searcher: OpenIndex) -> IvfEngine:
     engine = searcher.reader.latest().parts[0].open.reader.candidates
     assert isinstance(engine, IvfEngine)
     return engine
 
 
-def documents_visited(engine: IvfEngine, queries: np.ndarray, candidates: int) -> float:
-    """The mean share of the corpus that is compared with a query."""
-    sizes, visits = np.diff(engine.offsets), engine.nprobe or 1
+def measure_visited_share(engine: IvfEngine, queries: np.ndarray, candidates: int) -> float:
+    """Return the mean share of the corpus that a query is compared with."""
+    sizes, nprobe = np.diff(engine.offsets), engine.nprobe or 1
     return float(
-        np.mean([sizes[engine.select_lists(query, visits, sizes, candidates)].sum() for query in queries])
+        np.mean([sizes[engine.select_lists(query, nprobe, sizes, candidates)].sum() for query in queries])
         / engine.count
     )
 

@@ -1,13 +1,12 @@
-"""What each engine finds, takes in RAM and costs, on your own vectors, one query at a time.
+"""Recall, RAM and cost of each engine on your own vectors, one query at a time.
 
 python bench/engines.py documents.npy queries.npy --books 96 --codewords 16 --counts 20000 50000 100000 192990
 python bench/engines.py million.npy queries.npy --books 16 --codewords 256 --counts 1000000 --engines scan lists
 python bench/engines.py million.npy queries.npy --counts 400000 --engines scan lists --depth 500 700 1000 1500
 
 Codes are OPQ codes, fitted on a sample. "of scan": the share of the scan's N candidates that the engine finds.
-"R@100": the share of the exact top 100 that is left after the N candidates are ranked by the vectors, which is what the
-candidates hold of it; lists need more of them than a scan to hold as much. ms: CPU time of one query's candidates, the
-mean over all queries, on one thread. Lists are divided by codes; an index may divide them by vectors (bench/blocks.py).
+"R@100": the share of the exact top 100 among the N candidates. ms: mean CPU time of one query's candidates on one
+thread. Lists are partitioned by codes; an index may partition by vectors (bench/blocks.py).
 """
 
 import time
@@ -52,19 +51,19 @@ def main(
         exact = search_vectors(questions, corpus, 100).rows
         del corpus
         scan = make_scan(codebooks, codes)
-        scanned = {each: scan.search(questions, each)[1] for each in depth}
+        scanned = {candidates: scan.search(questions, candidates)[1] for candidates in depth}
         for name in engines:
-            for label, many, found, each, size in _measured(name, codebooks, codes, questions, depth):
-                recall, same = _share(exact, found), _share(scanned[many], found)
-                figures = f"{size:6.1f} bytes  {each:6.3f} ms  of scan {same:.4f}  R@100 {recall:.4f}"
-                print(f"{count:>9,} {label:<12} N {many:<6,} {figures}", flush=True)
+            for label, k, found, candidates, size in _measure(name, codebooks, codes, questions, depth):
+                recall, of_scan = _measure_recall(exact, found), _measure_recall(scanned[k], found)
+                figures = f"{size:6.1f} bytes  {candidates:6.3f} ms  of scan {of_scan:.4f}  R@100 {recall:.4f}"
+                print(f"{count:>9,} {label:<12} N {k:<6,} {figures}", flush=True)
 
 
-def _measured(
+def _measure(
     name: str, codebooks: Any, codes: np.ndarray, questions: np.ndarray, depth: tuple[int, ...]
 ) -> Iterator[tuple[str, int, np.ndarray, float, float]]:
     if name == "faiss":
-        yield from _faiss(codebooks, codes, questions, depth)
+        yield from _measure_faiss(codebooks, codes, questions, depth)
         return
     settings: tuple[tuple[str, int | None], ...] = (("", None),)
     order = np.arange(len(codes))
@@ -79,15 +78,17 @@ def _measured(
         settings = tuple((f" ef {width}", width) for width in WIDTHS)
     size = sum(engine.ram_bytes.values()) / len(codes)
     for label, ef in settings:
-        for many in depth:
-            found, each = _one_by_one(lambda query, ef=ef, many=many: engine.search(query, many, ef=ef)[1], questions)
-            yield f"{name}{label}", many, order[found], each, size
+        for k in depth:
+            rows, milliseconds = _search_one_by_one(
+                lambda query, ef=ef, k=k: engine.search(query, k, ef=ef)[1], questions
+            )
+            yield f"{name}{label}", k, order[rows], milliseconds, size
 
 
-def _faiss(
+def _measure_faiss(
     codebooks: Any, codes: np.ndarray, questions: np.ndarray, depth: int
 ) -> Iterator[tuple[str, np.ndarray, float, float]]:
-    """The same codes scanned by Faiss: 4-bit by its fast scan, 8-bit by its plain one; queries are rotated for it."""
+    """Scan the same codes with Faiss: IndexPQFastScan for 4-bit codes, IndexPQ for 8-bit; queries are rotated."""
     rotated = codebooks.rotate(questions)
     dim = rotated.shape[1]
     kind = faiss.IndexPQFastScan if codebooks.bits == 4 else faiss.IndexPQ
@@ -96,20 +97,20 @@ def _faiss(
     index.is_trained = True
     for start in range(0, len(codes), 16_384):
         index.add(codebooks.decode(codes[start : start + 16_384]))
-    for many in depth:
-        found, each = _one_by_one(lambda query, many=many: index.search(query, many)[1], rotated)
-        yield "faiss scan", many, found, each, codebooks.bytes_per_doc
+    for k in depth:
+        rows, milliseconds = _search_one_by_one(lambda query, k=k: index.search(query, k)[1], rotated)
+        yield "faiss scan", k, rows, milliseconds, codebooks.bytes_per_doc
 
 
-def _one_by_one(search: Any, questions: np.ndarray) -> tuple[np.ndarray, float]:
+def _search_one_by_one(search: Any, questions: np.ndarray) -> tuple[np.ndarray, float]:
     search(questions[:1])
     started = time.process_time()
-    found = [search(questions[number : number + 1])[0] for number in range(len(questions))]
-    return np.stack(found), 1000 * (time.process_time() - started) / len(questions)
+    rows = [search(questions[number : number + 1])[0] for number in range(len(questions))]
+    return np.stack(rows), 1000 * (time.process_time() - started) / len(questions)
 
 
-def _share(wanted: np.ndarray, found: np.ndarray) -> float:
-    return float(np.mean([np.isin(a, b).mean() for a, b in zip(wanted, found, strict=True)]))
+def _measure_recall(expected: np.ndarray, rows: np.ndarray) -> float:
+    return float(np.mean([np.isin(a, b).mean() for a, b in zip(expected, rows, strict=True)]))
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""How much of a scan's top 100 the graph over the same codes finds, on your own vectors, and what it takes in RAM.
+"""Recall of the graph engine against a scan of the same codes, on your own vectors, and its RAM.
 
 python bench/graph_recall.py documents.npy queries.npy --books 16 --documents 40000
 python bench/graph_recall.py documents.npy queries.npy --books 8 --additive    # the codes of `bidr train --vectors`
-python bench/graph_recall.py INDEX queries.npy    # a graph that is there: bidr build --engine hnsw
+python bench/graph_recall.py INDEX queries.npy    # an existing graph: bidr build --engine hnsw
 """
 
 import time
@@ -31,15 +31,14 @@ def main(
     asked: int = 1_000,
     half: Literal["dev", "test"] = "test",
 ) -> None:
-    """Rows of both files are made unit vectors; OPQ codes, or additive ones; efSearch 100, 200, 400, 1000.
+    """Normalize rows, code them (OPQ or additive) and measure ef_search 100, 200, 400 and 1,000.
 
     vectors: or the folder of an index.
-
-    half: questions are drawn at random; settings were chosen by those of the one half, figures are of the other.
+    half: half of the queries; settings were chosen by the dev half.
     """
-    everyone = unit(np.load(queries))
-    drawn = np.array_split(np.random.default_rng(0).permutation(len(everyone)), 2)[half == "test"]
-    questions = everyone[drawn[:asked]]
+    vectors_of_queries = unit(np.load(queries))
+    selected = np.array_split(np.random.default_rng(0).permutation(len(vectors_of_queries)), 2)[half == "test"]
+    questions = vectors_of_queries[selected[:asked]]
     if vectors.is_dir():
         with IndexReader.open(vectors) as reader:
             graph = reader.candidates
@@ -62,19 +61,19 @@ def main(
     _measure(graph, questions, make_scan(codebooks, codes[order]).search(questions, 100)[1])
 
 
-def _measure(graph: GraphEngine, questions: np.ndarray, wanted: np.ndarray) -> None:
-    """wanted: places that the scan finds."""
+def _measure(graph: GraphEngine, questions: np.ndarray, expected: np.ndarray) -> None:
+    """Print recall and cost per ef_search; expected: positions that the scan finds."""
     graph.walk(graph.store.compute_tables(questions[:1])[0], 100)  # compiles
-    for width in (100, 200, 400, 1_000):
+    for ef_search in (100, 200, 400, 1_000):
         shares, compared, spent = [], [], 0.0
-        for table, best in zip(graph.store.compute_tables(questions), wanted, strict=True):
+        for table, best in zip(graph.store.compute_tables(questions), expected, strict=True):
             started = time.process_time()
-            met, each, _ = graph.walk(table, width)
+            keys, comparisons, _ = graph.walk(table, ef_search)
             spent += time.process_time() - started
-            shares.append(np.isin(best, sort_keys(met, 100)[1]).mean())
-            compared.append(each)
+            shares.append(np.isin(best, sort_keys(keys, 100)[1]).mean())
+            compared.append(comparisons)
         print(
-            f"efSearch {width}: {np.mean(shares):.4f} of the scan's top 100, {np.mean(compared):,.0f} compared, "
+            f"efSearch {ef_search}: {np.mean(shares):.4f} of the scan's top 100, {np.mean(compared):,.0f} compared, "
             f"{1000 * spent / len(questions):.2f} ms of CPU a query",
             flush=True,
         )
