@@ -38,7 +38,10 @@ def render_cli() -> str:
         "130 stopped.\n",
     ]
     for verb in VERBS:
-        parts.append(f"## bidr {verb}\n\n```text\n{capture_output([verb, '--help'])}\n```\n")
+        text = capture_output([verb, "--help"])
+        if "--help-all" in text:  # a verb whose short help lists the common flags only
+            text = capture_output([verb, "--help-all"])
+        parts.append(f"## bidr {verb}\n\n```text\n{text}\n```\n")
     parts.append(f"## Recipes\n\nOutput of `bidr recipes`.\n\n```text\n{capture_output(['recipes'])}\n```\n")
     return "\n".join(parts)
 
