@@ -1,7 +1,7 @@
 """Makes more vectors of a corpus, as hard to search as its own, and says how hard they are.
 
-python bench/made_million.py documents.npy million.npy --count 1000000
-python bench/made_million.py documents.npy --check-hardness --queries queries.npy
+python bench/synthetic_million.py documents.npy million.npy --count 1000000
+python bench/synthetic_million.py documents.npy --check-hardness --queries queries.npy
 
 A new vector is a document moved by the difference of two documents near it: normalise(v_i + a * (v_j - v_k)), with i
 drawn at random and j, k from the same of some thousand clusters. The documents themselves come first. A larger
