@@ -27,7 +27,7 @@ from unit import unit
 
 from bidr.index.builder import cluster_input as sources
 from bidr.index.builder.build import build_index
-from bidr.index.engines import block_centroids as means
+from bidr.index.engines import block_centroids
 from bidr.index.engines.ivf import IvfEngine
 from bidr.index.engines.pshufb import BLOCK
 from bidr.index.reader import IndexReader
@@ -49,7 +49,7 @@ class Way(NamedTuple):
     name: str
     searcher: Searcher
     engine: IvfEngine
-    means: means.BlockCentroids | None
+    means: block_centroids.BlockCentroids | None
 
     def search(self, query: np.ndarray, share: float, candidates: int) -> np.ndarray:
         self.engine.block_centroids, self.engine.nprobe = self.means, max(1, round(share * self.engine.list_count))
@@ -58,7 +58,7 @@ class Way(NamedTuple):
 
     def find_blocks(self, query: np.ndarray, share: float) -> np.ndarray:
         """Return the nearest blocks, a share of all; for lists the blocks that they touch."""
-        count = round(share * means.count_blocks(self.engine.count))
+        count = round(share * block_centroids.count_blocks(self.engine.count))
         if self.means is not None:
             return self.means.find_nearest(query, count)
         lists, offsets = self.engine._centroids.find_nearest(query, self.engine.list_count), self.engine.offsets
@@ -109,7 +109,7 @@ def main(
 def _build(folder: Path, codebooks: Codebooks, corpus: np.ndarray, by: By) -> None:
     # No vectors reach an agreement above 1.
     with (
-        mock.patch.object(means, "MIN_BLOCKS", 1),
+        mock.patch.object(block_centroids, "MIN_BLOCKS", 1),
         mock.patch.object(sources, "MIN_AGREEMENT", 0 if by == "vectors" else 2),
     ):
         build_index(folder, codebooks=codebooks, codes=codebooks.encode(corpus), vectors=corpus, engine="lists")

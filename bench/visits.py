@@ -19,7 +19,7 @@ from query_cost import find_exact_rows
 from tyro.conf import Positional
 from unit import unit
 
-from bidr.index.engines import ivf as lists
+from bidr.index.engines import ivf
 from bidr.index.reader import IndexReader
 from bidr.search.searcher import Searcher
 from bidr.search.types import QueryVectors
@@ -32,7 +32,7 @@ def main(
     queries: Positional[Path],
     times: tuple[float, ...] = (0.5, 0.7, 1.0, 1.4, 2.0),
     candidates: tuple[int, ...] = (1_000,),
-    looked: tuple[int, ...] = (lists.LISTS_PER_VISIT,),
+    looked: tuple[int, ...] = (ivf.LISTS_PER_VISIT,),
     asked: int = 300,
 ) -> None:
     """Print a line for every setting."""
@@ -41,18 +41,18 @@ def main(
     questions = unit(vectors[np.sort(drawn)])
     with IndexReader.open(index) as reader:
         engine = reader.candidates
-        if not isinstance(engine, lists.IvfEngine):
+        if not isinstance(engine, ivf.IvfEngine):
             raise SystemExit(f"{index}: an index by {engine.name}, expected one by lists (bidr build --engine lists)")
-        blocks = lists.BLOCKS_SHARE if engine.block_centroids else 1.0
+        blocks = ivf.BLOCKS_SHARE if engine.block_centroids else 1.0
         default, exact, unlimited = (
-            lists.get_default_nprobe(engine.list_count, blocks),
+            ivf.get_default_nprobe(engine.list_count, blocks),
             find_exact_rows(reader, questions),
             1 << 40,
         )
         scanned = "blocks" if engine.block_centroids else "whole lists"
         print(f"{reader.count:,} documents, {engine.list_count:,} lists, {scanned}")
         for within in looked:
-            lists.MANY_BLOCKS, lists.LISTS_PER_VISIT = (lists.MANY_BLOCKS, within) if within else (unlimited, 1)
+            ivf.MANY_BLOCKS, ivf.LISTS_PER_VISIT = (ivf.MANY_BLOCKS, within) if within else (unlimited, 1)
             for factor in times:
                 engine.nprobe = min(max(1, round(factor * default)), engine.list_count)
                 for depth in candidates:

@@ -16,7 +16,7 @@ from bidr.index.builder import coarse_clustering as clusters
 from bidr.index.builder.build import build_index
 from bidr.index.builder.cluster_input import DecodedCodes
 from bidr.index.builder.journal import open_work_folder
-from bidr.index.engines.graph import build as linking
+from bidr.index.engines.graph import build as graph_build
 from bidr.index.reader import IndexReader
 from bidr.pipeline.build import build_vectors
 from bidr.quantization import beam_search
@@ -191,11 +191,12 @@ def test_an_index_of_bare_vectors_does_not_depend_on_them_either(tmp_path, monke
 
 
 def test_links_do_not_depend_on_the_first_group():
-    expected = np.concatenate(list(linking.choose_links(BOOKS, CODES, 20)))
+    expected = np.concatenate(list(graph_build.choose_links(BOOKS, CODES, 20)))
     for first in (1, 5):
-        start = linking.ROWS_PER_RANGE // linking.GROUP * first
+        start = graph_build.ROWS_PER_RANGE // graph_build.GROUP * first
         assert (
-            np.concatenate(list(linking.choose_links(BOOKS, CODES, 20, start))).tobytes() == expected[start:].tobytes()
+            np.concatenate(list(graph_build.choose_links(BOOKS, CODES, 20, start))).tobytes()
+            == expected[start:].tobytes()
         )
 
 

@@ -148,8 +148,8 @@ def test_plain_lookups_equal_shuffles(small):
     allowed = pack_bitmap(np.random.default_rng(1).random(len(codes)) < 0.5)
     with_shuffle = scan.search(queries, 100, allowed=allowed)
     scan.store.shuffle = None
-    for found, expected in zip(scan.search(queries, 100, allowed=allowed), with_shuffle, strict=True):
-        np.testing.assert_array_equal(found, expected)
+    for result, expected in zip(scan.search(queries, 100, allowed=allowed), with_shuffle, strict=True):
+        np.testing.assert_array_equal(result, expected)
 
 
 @pytest.mark.parametrize("books", [1, 2, 7, 8, 15, 96, 129])
@@ -161,10 +161,10 @@ def test_any_number_of_books_and_documents_scans_correctly(books, count):
     codes = random.integers(0, 16, (count, books), dtype=np.uint8)
     corpus = codebooks, codes, random.standard_normal((3, 2 * books)).astype(np.float32)
     k = min(count, 20)
-    for found, expected in zip(
+    for result, expected in zip(
         make_scan(codebooks, codes).search(corpus[2], k), search_with_numpy(corpus, k), strict=True
     ):
-        np.testing.assert_array_equal(found, expected)
+        np.testing.assert_array_equal(result, expected)
 
 
 @pytest.mark.parametrize("books", [1_024, 1_152, 2_048])
@@ -219,8 +219,8 @@ def test_equal_documents_rank_by_row():
     codes[::7] = 3
     query = np.ones((1, 16), dtype=np.float32)
     results = make_scan(codebooks, codes).search(query, 100)
-    for found, expected in zip(results, search_with_numpy((codebooks, codes, query), 100), strict=True):
-        np.testing.assert_array_equal(found, expected)
+    for result, expected in zip(results, search_with_numpy((codebooks, codes, query), 100), strict=True):
+        np.testing.assert_array_equal(result, expected)
 
 
 def test_a_misleading_sample_loses_no_results():
@@ -234,10 +234,10 @@ def test_a_misleading_sample_loses_no_results():
     assert 0 < sampled.sum() < k
     codes[sampled] = table.argmax(axis=1)
     codes[~sampled] = np.where(codes[~sampled] == table.argmax(axis=1), table.argmin(axis=1), codes[~sampled])
-    for found, expected in zip(
+    for result, expected in zip(
         make_scan(codebooks, codes).search(query, k), search_with_numpy((codebooks, codes, query), k), strict=True
     ):
-        np.testing.assert_array_equal(found, expected)
+        np.testing.assert_array_equal(result, expected)
 
 
 def test_links_are_read_as_written():
@@ -332,10 +332,14 @@ def test_lists_keep_their_recall_under_a_filter(filtered, kind, share, scans_all
     lists, scan, vectors, queries = filtered
     recalls = []
     for query in queries:
-        near = vectors @ query
-        allowed = np.random.default_rng(0).random(len(near)) < share
+        scores = vectors @ query
+        allowed = np.random.default_rng(0).random(len(scores)) < share
         if kind != "random":
-            allowed = near >= np.quantile(near, 1 - share) if kind == "correlated" else near <= np.quantile(near, share)
+            allowed = (
+                scores >= np.quantile(scores, 1 - share)
+                if kind == "correlated"
+                else scores <= np.quantile(scores, share)
+            )
         bits = pack_bitmap(allowed)
         expected, rows = (engine.search(query[None], 50, allowed=bits)[1][0] for engine in (scan, lists))
         assert allowed[rows[rows >= 0]].all()
@@ -360,14 +364,18 @@ def test_a_filtered_graph_search_finds_allowed_documents_with_bounded_expansions
     codebooks = fitted(vectors, 6)
     graph, order = make_graph(codebooks, codebooks.encode(vectors))
     complete, recalls = [], []
-    for table, query, near in zip(graph.compute_tables(queries), queries, queries @ vectors[order].T, strict=True):
-        allowed = np.random.default_rng(0).random(len(near)) < share
+    for table, query, scores in zip(graph.compute_tables(queries), queries, queries @ vectors[order].T, strict=True):
+        allowed = np.random.default_rng(0).random(len(scores)) < share
         if kind != "random":
-            allowed = near >= np.quantile(near, 1 - share) if kind == "correlated" else near <= np.quantile(near, share)
+            allowed = (
+                scores >= np.quantile(scores, 1 - share)
+                if kind == "correlated"
+                else scores <= np.quantile(scores, share)
+            )
         if kind.endswith("entries allowed"):
             allowed[graph._entries[::8]] = True
         bits = pack_bitmap(allowed)
-        keys, _, expanded = graph.walk(table, 20, as_words(bits, len(near)))
+        keys, _, expanded = graph.walk(table, 20, as_words(bits, len(scores)))
         assert expanded <= (0 if kind == "anticorrelated" else 2 * 20 / allowed.mean())
         complete.append(len(keys) == 20)
         expected, rows = (

@@ -39,15 +39,15 @@ def corpus(request):
     return engine, FlatEngine(engine.store), vectors[order], queries
 
 
-def make_mask(kind, share, near, engine):
+def make_mask(kind, share, scores, engine):
     if kind == "random":
-        return np.random.default_rng(0).random(len(near)) < share
+        return np.random.default_rng(0).random(len(scores)) < share
     if kind == "correlated":
-        return near >= np.quantile(near, 1 - share)
+        return scores >= np.quantile(scores, 1 - share)
     if kind == "anticorrelated":
-        return near <= np.quantile(near, share)
+        return scores <= np.quantile(scores, share)
     list_of_row = np.repeat(np.arange(engine.list_count), np.diff(engine.offsets))
-    worst = np.argsort([near[list_of_row == number].mean() for number in range(engine.list_count)])
+    worst = np.argsort([scores[list_of_row == number].mean() for number in range(engine.list_count)])
     return np.isin(list_of_row, worst[: round(share * engine.list_count)])
 
 
@@ -171,10 +171,10 @@ def test_allowed_ranges_omit_only_blocks_without_allowed_rows(share):
     starts, stops = np.array([5, 640, 4_000, 9_599]), np.array([70, 641, 9_000, 9_600])
     begins, ends = find_allowed_ranges(starts, stops, allowed)
     rows = np.concatenate([np.arange(*range_) for range_ in zip(starts, stops, strict=True)])
-    kept = np.concatenate([np.arange(0), *(np.arange(*range_) for range_ in zip(begins, ends, strict=True))])
-    assert np.isin(rows[allowed[rows // BLOCK] > 0], kept).all()
-    assert np.isin(kept, rows).all()
-    assert len(np.unique(kept)) == len(kept)
+    remaining = np.concatenate([np.arange(0), *(np.arange(*range_) for range_ in zip(begins, ends, strict=True))])
+    assert np.isin(rows[allowed[rows // BLOCK] > 0], remaining).all()
+    assert np.isin(remaining, rows).all()
+    assert len(np.unique(remaining)) == len(remaining)
     for begin, end in zip(begins, ends, strict=True):
         blocks = allowed[begin // BLOCK : -(-end // BLOCK)]
         assert blocks[0]
