@@ -39,7 +39,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=10_000, help="documents that the index is built from")
     parser.add_argument("--engine", choices=("scan", "lists", "hnsw"), default="scan")
     given = parser.parse_args()
-    count, graph.SCANNED_PER_VISIT = given.count, 0
+    count, graph.SCANNED_PER_EF = given.count, 0
     every, others = (drawn(path, 2 * count) for path in (given.documents, given.others))
     fifth = min(count // 5, len(others), len(every) - count)
     vectors = np.array(every[:count], dtype=np.float32)

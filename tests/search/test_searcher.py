@@ -26,7 +26,7 @@ def exact(vectors: np.ndarray, queries: np.ndarray, k: int) -> tuple[np.ndarray,
 def always_walk():
     """On so few documents a graph would scan instead, and its faults would not show."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(graph, "SCANNED_PER_VISIT", 0)
+        patch.setattr(graph, "SCANNED_PER_EF", 0)
         yield
 
 

@@ -43,7 +43,7 @@ KINDS = ("8-bit", "4-bit", "4-bit, odd", "additive", "additive in groups", "addi
 @pytest.fixture(autouse=True)
 def always_walk(monkeypatch):
     """Make graphs of few documents follow links; they would scan otherwise."""
-    monkeypatch.setattr(graph_engine, "SCANNED_PER_VISIT", 0)
+    monkeypatch.setattr(graph_engine, "SCANNED_PER_EF", 0)
 
 
 @pytest.fixture(scope="module", params=KINDS)

@@ -140,9 +140,9 @@ def test_any_nprobe_returns_all_allowed_documents_up_to_k(corpus, monkeypatch, m
 
 
 @pytest.mark.parametrize("anticorrelated", [False, True])
-@pytest.mark.parametrize(("max_blocks", "documents"), [(20, 1), (300, 1), (5, 2_000), (5, 10**6)])
+@pytest.mark.parametrize(("min_blocks", "documents"), [(20, 1), (300, 1), (5, 2_000), (5, 10**6)])
 @pytest.mark.parametrize("ranges", [[(0, 700)], [(3, 40), (40, 41), (64, 96), (100, 700)]])
-def test_selected_filtered_blocks_equal_those_of_numpy(anticorrelated, max_blocks, documents, ranges):
+def test_selected_filtered_blocks_equal_those_of_numpy(anticorrelated, min_blocks, documents, ranges):
     random = np.random.default_rng(0)
     rows, table = (random.integers(0, 256, shape, dtype=np.uint8) for shape in ((700, 5), (5, 32)))
     table //= 8
@@ -152,11 +152,11 @@ def test_selected_filtered_blocks_equal_those_of_numpy(anticorrelated, max_block
     inside = np.concatenate([np.arange(*range_) for range_ in ranges])
     unfiltered = inside[sums[inside] >= np.sort(sums[inside])[-50]]
     density = counts[unfiltered].mean() / BLOCK
-    budget = BlockBudget(50, max_blocks, documents, density + (0.001 if anticorrelated else -0.001))
+    budget = BlockBudget(50, min_blocks, documents, density + (0.001 if anticorrelated else -0.001))
     filled = inside[counts[inside] > 0]
     order = filled[np.argsort(-sums[filled], kind="stable")]
     enough = int(np.searchsorted(np.cumsum(counts[order].astype(int)), documents)) + 1
-    bound = sums[order[min(max(max_blocks, enough), len(order)) - 1]]
+    bound = sums[order[min(max(min_blocks, enough), len(order)) - 1]]
     expected = filled[sums[filled] >= bound]
     starts, stops = np.array(ranges).T
     for shuffle in {detect_pshufb(), None}:

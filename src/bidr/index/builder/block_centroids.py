@@ -15,7 +15,7 @@ from bidr.index.engines.block_centroids import (
     choose_book_shape,
     pad_columns,
 )
-from bidr.index.engines.engine_files import MEAN_WORDS_FILE, MEANS_FILE, read_codewords
+from bidr.index.engines.engine_files import BLOCK_CENTROIDS_FILE, BLOCK_CODEWORDS_FILE, read_codewords
 from bidr.index.engines.pshufb import BLOCK
 from bidr.quantization.kmeans import CentroidSearcher
 from bidr.quantization.pq_training import draw_centroids, run_kmeans_step
@@ -90,7 +90,7 @@ def write_block_centroids(
         from safetensors.numpy import save
 
         quantizer.fit(sample_centroids(centroids))
-        with step.open_file(MEAN_WORDS_FILE) as out:
+        with step.open_file(BLOCK_CODEWORDS_FILE) as out:
             out.write(save({"words": quantizer.codewords}))
 
     def encode(first: int) -> Iterator[Codes]:
@@ -99,7 +99,7 @@ def write_block_centroids(
 
     def write(step: Step) -> None:
         quantizer.codewords = read_codewords(work.folder)
-        write_rows(step, MEANS_FILE, np.dtype(np.uint8), (len(centroids), quantizer.code_bytes), encode)
+        write_rows(step, BLOCK_CENTROIDS_FILE, np.dtype(np.uint8), (len(centroids), quantizer.code_bytes), encode)
 
     files = work.run_step("mean words", [inputs, choose_book_shape(shape[1])], fit)
-    return files | work.run_step("means", [inputs, files[MEAN_WORDS_FILE].xxh3], write)
+    return files | work.run_step("means", [inputs, files[BLOCK_CODEWORDS_FILE].xxh3], write)

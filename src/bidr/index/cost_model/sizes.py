@@ -13,13 +13,13 @@ from bidr.index.documents.id_index import HASH, HASHES, ROW, ROWS
 from bidr.index.documents.string_file import OFFSET
 from bidr.index.engines.block_centroids import CODEWORDS, choose_book_shape, count_blocks, has_block_centroids
 from bidr.index.engines.engine_files import (
+    BLOCK_CENTROIDS_FILE,
+    BLOCK_CODEWORDS_FILE,
     CENTROIDS_FILE,
     CODEBOOKS_FILE,
     CODES_FILE,
     GRAPH_FILE,
     LEARNED_FILE,
-    MEAN_WORDS_FILE,
-    MEANS_FILE,
     OFFSETS_FILE,
     ORDER_FILE,
     get_order_dtype,
@@ -149,8 +149,10 @@ def disk(shape: Shape, id_bytes: float | None = None, text_bytes: float | None =
         files[OFFSETS_FILE] = _npy(OFFSET, shape.lists + 1)
         files[CENTROIDS_FILE] = _npy(FLOAT, shape.lists, shape.dim)
         if has_block_centroids(shape.engine, count):
-            files[MEANS_FILE] = _npy(BYTE, count_blocks(count), _mean_bytes(shape))
-            files[MEAN_WORDS_FILE] = MEANS_HEADER + FLOAT.itemsize * math.prod(choose_book_shape(shape.dim)) * CODEWORDS
+            files[BLOCK_CENTROIDS_FILE] = _npy(BYTE, count_blocks(count), _mean_bytes(shape))
+            files[BLOCK_CODEWORDS_FILE] = (
+                MEANS_HEADER + FLOAT.itemsize * math.prod(choose_book_shape(shape.dim)) * CODEWORDS
+            )
         if shape.learned:
             files[LEARNED_FILE] = SAFETENSORS_HEADER + 2 * FLOAT.itemsize * shape.learned * shape.dim
     if shape.engine == "hnsw":

@@ -51,7 +51,7 @@ class BlockBudget(NamedTuple):
 
     unfiltered_blocks: int
     """Blocks scanned without a filter; their allowed share shows whether the filter suits the query."""
-    max_blocks: int
+    min_blocks: int
     """Blocks with an allowed document to scan at least,"""
     documents: int
     """and further ones until they contain this many allowed documents."""
@@ -165,7 +165,7 @@ def select_filtered_blocks(
     if document_histogram[nearest:].sum() < budget.min_share * BLOCK * histogram[nearest:].sum():
         return np.empty(0, dtype=np.int64)
     bound = min(
-        rank_in_histogram(filled_histogram, budget.max_blocks), rank_in_histogram(document_histogram, budget.documents)
+        rank_in_histogram(filled_histogram, budget.min_blocks), rank_in_histogram(document_histogram, budget.documents)
     )
     rows, selected = np.empty(total + 1, dtype=np.int64), 0
     for part in range(len(starts)):

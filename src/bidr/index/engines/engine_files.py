@@ -21,7 +21,7 @@ CENTROIDS_FILE, OFFSETS_FILE, GRAPH_FILE = "centroids.npy", "lists.npy", "graph.
 # Learned IVF centroids of the model, to rebuild the lists; absent where lists come from k-means.
 LEARNED_FILE = "learned.safetensors"
 # Coded block centroids and their codewords; absent in small indexes.
-MEANS_FILE, MEAN_WORDS_FILE = "means.npy", "means.safetensors"
+BLOCK_CENTROIDS_FILE, BLOCK_CODEWORDS_FILE = "means.npy", "means.safetensors"
 # Files read into RAM by engine; their checksums are verified when an index is opened.
 RAM_FILES = {
     "scan": (CODEBOOKS_FILE, CODES_FILE),
@@ -112,7 +112,9 @@ def _load_lists(folder: Path, count: int, dim: int) -> tuple[npt.NDArray[np.floa
 
 def list_ram_files(files: HasFiles, engine: str) -> tuple[str, ...]:
     """Return the files of an index that are read into RAM."""
-    return RAM_FILES[engine] + tuple(name for name in (MEAN_WORDS_FILE, MEANS_FILE) if name in files.files)
+    return RAM_FILES[engine] + tuple(
+        name for name in (BLOCK_CODEWORDS_FILE, BLOCK_CENTROIDS_FILE) if name in files.files
+    )
 
 
 def read_codewords(folder: Path) -> npt.NDArray[np.float32]:
@@ -121,7 +123,7 @@ def read_codewords(folder: Path) -> npt.NDArray[np.float32]:
 
     from bidr.index.engines.block_centroids import CODEWORDS
 
-    path = folder / MEAN_WORDS_FILE
+    path = folder / BLOCK_CODEWORDS_FILE
     try:
         words = load_arrays(path)["words"]
         check_arrays({"words": words}, {"words": 3})
@@ -136,12 +138,14 @@ def _load_block_centroids(folder: Path, count: int, dim: int) -> Any:
     """Load the block centroids if the index has any."""
     from bidr.index.engines.block_centroids import BlockCentroids, count_blocks
 
-    if not (folder / MEANS_FILE).exists():
+    if not (folder / BLOCK_CENTROIDS_FILE).exists():
         return None
     words = read_codewords(folder)
-    rows = open_array(folder / MEANS_FILE, np.dtype(np.uint8), 2)
+    rows = open_array(folder / BLOCK_CENTROIDS_FILE, np.dtype(np.uint8), 2)
     if rows.shape != (count_blocks(count), -(-len(words) // 2)) or len(words) != -(-dim // words.shape[2]):
-        raise IndexFolderError(f"{folder / MEANS_FILE}: shape {rows.shape} does not fit {count:,} rows; {REBUILD}")
+        raise IndexFolderError(
+            f"{folder / BLOCK_CENTROIDS_FILE}: shape {rows.shape} does not fit {count:,} rows; {REBUILD}"
+        )
     return BlockCentroids(words, rows)
 
 

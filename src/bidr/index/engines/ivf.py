@@ -169,12 +169,12 @@ class FilteredSearch:
     def _search_blocks(self, centroids: BlockCentroids, query: Floats, table: Floats) -> tuple[Floats, Rows]:
         filled = int(np.count_nonzero(self.block_counts))
         budget = self._make_budget(centroids.count, filled)
-        if filled <= budget.max_blocks:
+        if filled <= budget.min_blocks:
             return self._scan(table, self._all_rows, self.share)
-        within = self.engine.restrict_blocks(query, round(self.nprobe * FILTERED_BLOCKS_FACTOR), budget.max_blocks)
+        within = self.engine.restrict_blocks(query, round(self.nprobe * FILTERED_BLOCKS_FACTOR), budget.min_blocks)
         blocks = centroids.find_filtered(query, self.block_counts, budget, within)
         if within is not None and (
-            len(blocks) < budget.max_blocks or self.block_counts[blocks].sum(dtype=np.int64) < budget.documents
+            len(blocks) < budget.min_blocks or self.block_counts[blocks].sum(dtype=np.int64) < budget.documents
         ):
             blocks = centroids.find_filtered(query, self.block_counts, budget)
         if not len(blocks):

@@ -36,9 +36,9 @@ class AioRequests(NamedTuple):
     """A Linux AIO context with its request structures and the memory that blocks are read into."""
 
     context: int
-    iocbs: Array  # uint64 (DEPTH, 8): struct iocb
+    iocbs: Array  # uint64 (QUEUE_DEPTH, 8): struct iocb
     pointers: Array  # int64: address of each iocb
-    events: Array  # int64 (DEPTH, 4): struct io_event
+    events: Array  # int64 (QUEUE_DEPTH, 4): struct io_event
     buffer: Array  # uint8
 
 

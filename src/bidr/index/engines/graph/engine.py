@@ -28,9 +28,9 @@ from bidr.utils.array_types import Bitmap, Codes, Floats, Rows
 ENTRIES, STARTS = 1_024, 64
 # ef_search per candidate: a graph over a million found 97.1 and 98.7 % of 200 candidates at 1 and 2, and 99.0 and
 # 99.6 % of 1,000.
-EF_PER_CANDIDATE, EF_PER_CANDIDATE_WIDE, NARROW, WIDE = 2, 1, 200, 1_000
+EF_PER_CANDIDATE, EF_PER_CANDIDATE_WIDE, MIN_EF_SEARCH, LARGE_EF_SEARCH = 2, 1, 200, 1_000
 # Expanding for one result takes as long as scanning this many documents.
-SCANNED_PER_VISIT = 800
+SCANNED_PER_EF = 800
 # A filter may be anticorrelated with the query: the search would pass all nearer documents before it reaches an allowed
 # one, which at a million took 100 times as long as scanning the allowed ones. Without correlation the allowed share of
 # the nearest entries equals that of all, hardly ever DEVIATIONS fewer. With a threshold of a quarter of that share, the
@@ -39,7 +39,7 @@ SCANNED_PER_VISIT = 800
 MIN_CHANCE_SHARE, DEVIATIONS = 0.75, 3
 # Per unit of ef_search 0.7 to 0.8 groups are expanded, with a filter of share s 1 / s times as many. The limit is twice
 # as many, or the time of a full scan: expanding a group takes as long as scanning SCANNED_PER_PASS documents.
-PASSED_PER_VIEW, SCANNED_PER_PASS = 1.5, 2_000
+EXPANDED_PER_EF, SCANNED_PER_EXPANSION = 1.5, 2_000
 
 
 class GraphEngine(CodeEngine):
@@ -73,7 +73,7 @@ class GraphEngine(CodeEngine):
         # Reaching one allowed document costs 1 / share comparisons.
         share = allowed_count / self.count
         use_scan = (
-            allowed_count <= k or share * share * (self.simulated_count or self.count) < SCANNED_PER_VISIT * ef_search
+            allowed_count <= k or share * share * (self.simulated_count or self.count) < SCANNED_PER_EF * ef_search
         )
         scan = self.store.scan_sparse if allowed is not None and share < FEW_ALLOWED_SHARE else self.store.scan
 
@@ -98,7 +98,7 @@ class GraphEngine(CodeEngine):
             share = max(count_bits(allowed), 1) / self.count
             expected = share * (len(self._entries) // 4)
             min_allowed = max(0, int(min(MIN_CHANCE_SHARE * expected, expected - DEVIATIONS * expected**0.5)))
-            max_expanded = max(math.ceil(PASSED_PER_VIEW * ef_search / share), self.count // SCANNED_PER_PASS)
+            max_expanded = max(math.ceil(EXPANDED_PER_EF * ef_search / share), self.count // SCANNED_PER_EXPANSION)
         scores, codes = self.store.make_row_table(table), self.store.codes
         keys: Keys
         keys, compared, expanded = walk(
@@ -111,7 +111,7 @@ class GraphEngine(CodeEngine):
 
 def is_graph_faster(count: int, ef_search: int) -> bool:
     """Tell whether following links is faster than a scan."""
-    return count >= SCANNED_PER_VISIT * ef_search
+    return count >= SCANNED_PER_EF * ef_search
 
 
 def estimate_comparisons(count: int, ef_search: int) -> int:
@@ -125,7 +125,7 @@ def estimate_comparisons(count: int, ef_search: int) -> int:
 
 def get_default_ef_search(k: int) -> int:
     """Return the ef_search to find k candidates."""
-    return max(NARROW, min(EF_PER_CANDIDATE * k, max(WIDE, EF_PER_CANDIDATE_WIDE * k)))
+    return max(MIN_EF_SEARCH, min(EF_PER_CANDIDATE * k, max(LARGE_EF_SEARCH, EF_PER_CANDIDATE_WIDE * k)))
 
 
 def build_links(
