@@ -1,4 +1,4 @@
-"""What is wrong with a data set is said in one line that names the file and the line."""
+"""Dataset errors are one line that names the file and the line."""
 
 import json
 from pathlib import Path
@@ -64,11 +64,11 @@ def test_undecodable_bytes(tmp_path: Path, name: str) -> None:
         check(load(folder))
 
 
-def test_a_sound_data_set_gives_its_ids_in_order(tmp_path: Path) -> None:
+def test_check_returns_the_ids_in_order(tmp_path: Path) -> None:
     assert list(check(load(beir_folder(tmp_path / "a")))) == ["d1", "d2"]
 
 
-def test_faults_outside_the_splits_named_are_not_looked_for(tmp_path: Path) -> None:
+def test_check_ignores_other_splits(tmp_path: Path) -> None:
     folder = beir_folder(tmp_path / "a")
     (folder / "qrels" / "dev.tsv").write_text("q1\td9\t1\n")
     assert len(check(load(folder), ["test"])) == 2
@@ -91,14 +91,14 @@ def test_missing_files_and_folders(tmp_path: Path) -> None:
         load(folder).split("dev")
 
 
-def test_in_memory() -> None:
+def test_from_records() -> None:
     dataset = Dataset.from_records("made", DOCUMENTS, QUERIES, QRELS)
     assert list(check(dataset)) == ["d1", "d2", "d3"]
     assert dataset.splits() == ["train", "test"]
     assert [query.id for query in dataset.split("test").queries] == ["q2", "q1"]
 
 
-def test_what_is_in_memory_can_be_read_again_and_is_told_from_other_content() -> None:
+def test_an_in_memory_dataset_is_re_iterable_and_fingerprinted_by_content() -> None:
     first, second = (
         Dataset.from_records("made", (one._replace(text=one.text + more) for one in DOCUMENTS), iter(QUERIES), QRELS)
         for more in ("", "!")
@@ -150,7 +150,7 @@ def test_ids_beyond_one_block() -> None:
     np.testing.assert_array_equal(packed.find_rows(["149999", "x", "0", "70000"]), [149_999, -1, 0, 70_000])
 
 
-def test_metadata_that_cannot_be_attributes_is_told_once(tmp_path, capsys):
+def test_dropped_metadata_is_reported_once(tmp_path, capsys):
     row = {"_id": "a", "text": "", "metadata": {"lang": "en", "of": {"x": 1}}}
     (tmp_path / "corpus.jsonl").write_text(json.dumps(row) + "\n")
     corpus = load(tmp_path).corpus

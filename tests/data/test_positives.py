@@ -15,7 +15,7 @@ def cleaned(found: Found) -> list[list[int]]:
 
 
 @given(searches())
-def test_results_without_positives_keep_their_order_to_the_left(found):
+def test_remaining_hits_keep_their_order(found):
     kept = remove_positives(found.rows, found.pairs)
     assert kept.shape == found.rows.shape
     for row, expected in zip(kept.tolist(), cleaned(found), strict=True):
@@ -23,21 +23,21 @@ def test_results_without_positives_keep_their_order_to_the_left(found):
 
 
 @given(searches())
-def test_holes_in_results_are_closed(found):
+def test_minus_one_hits_move_to_the_right(found):
     """What another engine found may have its -1 anywhere."""
     holes = found.rows[:, ::-1].copy()
     kept = remove_positives(holes, found.pairs)
     assert [[row for row in rows if row >= 0] for rows in kept.tolist()] == [each[::-1] for each in cleaned(found)]
 
 
-def test_queries_without_positives_keep_everything():
+def test_queries_without_positives_keep_all_hits():
     found = np.array([[2, 0, -1], [1, 2, 0]])
     assert remove_positives(found, pairs_of([[], []])).tolist() == found.tolist()
     assert remove_positives(found, pairs_of([[], [2]])).tolist() == [[2, 0, -1], [1, 0, -1]]
 
 
 @given(searches(), st.data())
-def test_edges_are_every_place_with_each_of_its_positives(found, data):
+def test_edges_pair_each_query_with_its_positives(found, data):
     queries = np.array(data.draw(st.lists(st.integers(0, len(found.positives) - 1))), dtype=np.int64)
     places, rows = found.pairs.list_edges(queries)
     expected = [(place, row) for place, query in enumerate(queries) for row in found.positives[query]]
@@ -46,7 +46,7 @@ def test_edges_are_every_place_with_each_of_its_positives(found, data):
 
 @given(searches(), st.integers(0, 1_000))
 @settings(max_examples=30)
-def test_a_draw_gives_each_query_one_of_its_own(found, seed):
+def test_each_query_draws_one_of_its_positives(found, seed):
     queries = np.random.default_rng(seed).integers(len(found.positives), size=50)
     drawn = found.pairs.draw(queries, np.random.default_rng(seed))
     assert all(row in found.positives[query] for query, row in zip(queries, drawn.tolist(), strict=True))
@@ -58,7 +58,7 @@ def test_draws_are_uniform():
     assert np.abs(np.bincount(drawn, minlength=8)[4:7] - 3_000).max() < 250
 
 
-def test_judgements_of_zero_are_no_positives():
+def test_judgements_of_zero_are_not_positives():
     qrels = {"a": {"x": 1, "y": 0, "z": 2}, "b": {"y": 1}}
     pairs = build_positives(["b", "a"], qrels, {"x": 10, "y": 11, "z": 12})
     assert [pairs.get_rows(0).tolist(), pairs.get_rows(1).tolist(), len(pairs)] == [[11], [10, 12], 2]

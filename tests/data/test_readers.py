@@ -1,4 +1,4 @@
-"""Every format gives back the data set that was written in it."""
+"""Every reader returns the dataset that was written."""
 
 import itertools
 import json
@@ -194,7 +194,7 @@ def test_ids_that_would_break_a_run_are_refused(tmp_path: Path) -> None:
         write_run(tmp_path / "a.run", {"q": {"two words": 1.0}})
 
 
-def test_a_corpus_is_read_in_memory_that_does_not_grow(tmp_path: Path) -> None:
+def test_memory_does_not_grow_with_the_corpus(tmp_path: Path) -> None:
     folder = beir_folder(tmp_path / "a")
     with (folder / "corpus.jsonl").open("w") as out:
         for n in range(5_000):
@@ -207,7 +207,7 @@ def test_a_corpus_is_read_in_memory_that_does_not_grow(tmp_path: Path) -> None:
     assert peak < 2_000_000, "20 MB on disk"
 
 
-def test_first_document_comes_before_a_fault_further_on(tmp_path: Path) -> None:
+def test_documents_stream_before_a_later_fault(tmp_path: Path) -> None:
     dataset = load(beir_folder(tmp_path / "a", corpus=json.dumps({"_id": "1", "text": "x"}) + "\nnot json\n"))
     assert [d.id for d in itertools.islice(dataset.corpus, 1)] == ["1"]
     with pytest.raises(DataError, match="line 2"):

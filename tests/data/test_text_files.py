@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sample_datasets import COMPRESS
 
-from bidr.data import text_files as streams
+from bidr.data import text_files
 from bidr.errors import DataError, MissingExtraError
 
 SUFFIXES = list(COMPRESS)
@@ -32,19 +32,19 @@ def test_every_compression_gives_the_lines_that_were_written(folder: Path, conte
     path = folder / f"any{suffix}"
     path.write_bytes(COMPRESS[suffix]("\n".join(content).encode()))
     expected = [(n, line) for n, line in enumerate(content, start=1) if line and not line.isspace()]
-    assert list(streams.read_lines(path)) == expected
+    assert list(text_files.read_lines(path)) == expected
 
 
-def test_windows_line_ends_and_byte_order_mark_are_no_part_of_a_line(tmp_path: Path) -> None:
+def test_carriage_returns_and_byte_order_marks_are_removed(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"\xef\xbb\xbfone\r\ntwo\r\n")
-    assert list(streams.read_lines(tmp_path / "a")) == [(1, "one"), (2, "two")]
+    assert list(text_files.read_lines(tmp_path / "a")) == [(1, "one"), (2, "two")]
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
-def test_find_takes_the_exact_name_with_or_without_a_compression(tmp_path: Path, suffix: str) -> None:
+def test_find_file_accepts_compression_suffixes(tmp_path: Path, suffix: str) -> None:
     (tmp_path / f"corpus.jsonl{suffix}").touch()
-    assert streams.find_file(tmp_path, "corpus.jsonl") == tmp_path / f"corpus.jsonl{suffix}"
-    assert streams.find_file(tmp_path, "corpus") is None
+    assert text_files.find_file(tmp_path, "corpus.jsonl") == tmp_path / f"corpus.jsonl{suffix}"
+    assert text_files.find_file(tmp_path, "corpus") is None
 
 
 @pytest.mark.parametrize("suffix", [".gz", ".xz", ".zst"])
@@ -54,44 +54,44 @@ def test_truncated_file_is_an_error_that_names_it(tmp_path: Path, suffix: str, k
     whole = COMPRESS[suffix]("\n".join(str(n * 7919) for n in range(50_000)).encode())
     path.write_bytes(whole[: int(len(whole) * kept)])
     with pytest.raises(DataError, match=r"a\.\w+ is truncated or damaged after line \d+ .*again"):
-        list(streams.read_lines(path))
+        list(text_files.read_lines(path))
 
 
 @pytest.mark.parametrize("suffix", [".gz", ".xz", ".zst"])
-def test_file_that_is_not_what_its_name_says(tmp_path: Path, suffix: str) -> None:
+def test_a_wrong_suffix_is_an_error(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"a{suffix}"
     path.write_bytes(b"plain text, not compressed at all")
     with pytest.raises(DataError, match="truncated or damaged after line 0"):
-        list(streams.read_lines(path))
+        list(text_files.read_lines(path))
 
 
-def test_zstd_frames_one_after_another_are_one_file(tmp_path: Path) -> None:
+def test_concatenated_zstd_frames_are_one_file(tmp_path: Path) -> None:
     path = tmp_path / "a.zst"
     path.write_bytes(b"".join(zstandard.ZstdCompressor().compress(part) for part in (b"one\ntw", b"o\n")))
-    assert [line for _, line in streams.read_lines(path)] == ["one", "two"]
+    assert [line for _, line in text_files.read_lines(path)] == ["one", "two"]
 
 
 def test_bytes_that_are_not_utf8_are_named_with_their_line(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"fine\nbad \xe9 byte\n")
     with pytest.raises(DataError, match="a line 2: byte 0xe9 is not UTF-8"):
-        list(streams.read_lines(tmp_path / "a"))
+        list(text_files.read_lines(tmp_path / "a"))
 
 
 def test_missing_file_and_folder_in_place_of_a_file(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="nothing does not exist"):
-        list(streams.read_lines(tmp_path / "nothing"))
+        list(text_files.read_lines(tmp_path / "nothing"))
     with pytest.raises(DataError, match="cannot be read"):
-        list(streams.read_lines(tmp_path))
+        list(text_files.read_lines(tmp_path))
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
-def test_first_line_comes_before_the_end_is_read(tmp_path: Path, suffix: str) -> None:
+def test_lines_stream(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"a{suffix}"
     numbers = "\n".join(str(n * 7919) for n in range(120_000)).encode()
     content = COMPRESS[suffix](numbers)
     # What follows the first half is unreadable, so whoever reads the file whole before the first line fails.
     path.write_bytes(content[: len(content) // 2] + b"\xff" * 1000)
-    stream = streams.read_lines(path)
+    stream = text_files.read_lines(path)
     assert next(stream) == (1, "0")
     with pytest.raises(DataError):
         list(stream)
@@ -109,7 +109,7 @@ def test_without_zstandard_the_extra_is_named(tmp_path: Path, monkeypatch: pytes
     monkeypatch.delitem(sys.modules, "zstandard")
     monkeypatch.setattr(builtins, "__import__", refuse)
     with pytest.raises(MissingExtraError, match=r"a\.zst needs the package 'zstandard'.*bidr\[data\]"):
-        list(streams.read_lines(tmp_path / "a.zst"))
+        list(text_files.read_lines(tmp_path / "a.zst"))
 
 
 PACKED = [".gz", ".xz", ".zst"]
@@ -118,13 +118,13 @@ PADDING = {".gz": b"\0\0\0", ".xz": b"\0" * 8, ".zst": b"\x50\x2a\x4d\x18\x03\0\
 
 
 def read(path: Path) -> list[str]:
-    return [line for _, line in streams.read_lines(path)]
+    return [line for _, line in text_files.read_lines(path)]
 
 
 @given(
     parts=st.lists(st.binary(max_size=40), min_size=1, max_size=4), suffix=st.sampled_from(PACKED), pad=st.booleans()
 )
-def test_members_one_after_another_are_one_file(folder: Path, parts: list[bytes], suffix: str, pad: bool) -> None:
+def test_concatenated_members_are_one_file(folder: Path, parts: list[bytes], suffix: str, pad: bool) -> None:
     path, padding = folder / f"members{suffix}", PADDING[suffix] if pad else b""
     content = b"x" + b"".join(part.hex().encode() + b"\n" for part in parts)
     cuts = range(0, len(content), 7)
@@ -133,7 +133,7 @@ def test_members_one_after_another_are_one_file(folder: Path, parts: list[bytes]
 
 
 @given(garbage=st.binary(min_size=1, max_size=20), suffix=st.sampled_from(PACKED))
-def test_bytes_behind_the_last_member_are_an_error(folder: Path, garbage: bytes, suffix: str) -> None:
+def test_trailing_garbage_is_an_error(folder: Path, garbage: bytes, suffix: str) -> None:
     path = folder / f"garbage{suffix}"
     path.write_bytes(COMPRESS[suffix](b"one\ntwo\n") + garbage)
     zeros = not garbage.strip(b"\0")
@@ -145,7 +145,7 @@ def test_bytes_behind_the_last_member_are_an_error(folder: Path, garbage: bytes,
 
 
 @pytest.mark.parametrize("suffix", PACKED)
-def test_no_beginning_of_a_file_passes_for_the_whole(tmp_path: Path, suffix: str) -> None:
+def test_every_truncation_is_detected(tmp_path: Path, suffix: str) -> None:
     path, whole = tmp_path / f"a{suffix}", COMPRESS[suffix](b"one line\n" * 3 + b"and another")
     for kept in range(1, len(whole)):
         path.write_bytes(whole[:kept])
@@ -155,7 +155,7 @@ def test_no_beginning_of_a_file_passes_for_the_whole(tmp_path: Path, suffix: str
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_a_line_beyond_the_limit_is_refused(tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streams, "MAX_LINE_BYTES", 100)
+    monkeypatch.setattr(text_files, "MAX_LINE_BYTES", 100)
     path = tmp_path / f"a{suffix}"
     path.write_bytes(COMPRESS[suffix](b"x" * 99 + b"\n" + b"y" * 100))
     assert read(path) == ["x" * 99, "y" * 100]

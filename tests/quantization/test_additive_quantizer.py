@@ -40,16 +40,14 @@ def test_an_index_scores_documents_by_the_sum_of_their_codewords(
 
 
 @pytest.mark.parametrize(("books", "words"), [(4, 256), (8, 16)])
-def test_they_reconstruct_better_than_product_codes_of_the_same_bytes(
-    vectors: np.ndarray, books: int, words: int
-) -> None:
+def test_reconstruction_is_better_than_product_codes_of_equal_size(vectors: np.ndarray, books: int, words: int) -> None:
     additive, product = fit_additive(vectors, books, words), fit_pq(vectors, books, words)
     own = np.square(additive.project(vectors) - decoded(additive, additive.encode(vectors))).sum(1).mean()
     other = np.square(product.rotate(vectors) - product.decode(product.encode(vectors))).sum(1).mean()
     assert own < 0.9 * other
 
 
-def test_books_of_few_codewords_are_fitted_together(monkeypatch: pytest.MonkeyPatch, vectors: np.ndarray) -> None:
+def test_16_codeword_books_are_refitted_jointly(monkeypatch: pytest.MonkeyPatch, vectors: np.ndarray) -> None:
     def error() -> float:
         additive = fit_additive(vectors, 8, 16)
         return float(np.square(additive.project(vectors) - decoded(additive, additive.encode(vectors))).sum(1).mean())
@@ -59,18 +57,18 @@ def test_books_of_few_codewords_are_fitted_together(monkeypatch: pytest.MonkeyPa
     assert together < 0.93 * error()
 
 
-def test_codewords_that_learn_do_not_change_which_ones_a_document_has(vectors: np.ndarray) -> None:
+def test_learned_codewords_do_not_change_codes(vectors: np.ndarray) -> None:
     additive = fit_additive(vectors, 4)
     moved = additive._replace(codewords=additive.codewords * 2 + 1)
     np.testing.assert_array_equal(additive.encode(vectors), moved.encode(vectors))
 
 
-def test_many_books_are_grouped_evenly_and_few_are_not() -> None:
+def test_books_are_grouped_evenly_above_the_limit() -> None:
     assert [count_groups(books) for books in (1, 8, 16, 32, 48, 96)] == [1, 1, 1, 2, 3, 6]
     assert [count_groups(books, 16) for books in (16, 32, 64)] == [1, 1, 2]
 
 
-def test_wide_vectors_are_cut_to_their_principal_axes(monkeypatch: pytest.MonkeyPatch, vectors: np.ndarray) -> None:
+def test_wide_vectors_are_reduced_to_principal_axes(monkeypatch: pytest.MonkeyPatch, vectors: np.ndarray) -> None:
     monkeypatch.setattr("bidr.quantization.additive_quantizer.MAX_WIDTH", 10)
     flat = vectors @ np.linalg.qr(np.random.default_rng(1).normal(size=(24, 24)))[0].astype(np.float32)
     flat[:, 10:] = 0
@@ -85,7 +83,7 @@ def test_fewer_vectors_than_codewords_are_refused(vectors: np.ndarray) -> None:
         fit_additive(vectors[:200], 4)
 
 
-def test_a_wide_beam_finds_the_nearest_sum_of_all():
+def test_a_wide_beam_finds_the_optimum():
     random = torch.Generator().manual_seed(0)
     words, vectors = torch.randn(3, 5, 4, generator=random), torch.randn(20, 4, generator=random)
     every = torch.cartesian_prod(*[torch.arange(5)] * 3)
@@ -93,7 +91,7 @@ def test_a_wide_beam_finds_the_nearest_sum_of_all():
     assert torch.equal(search_nearest_sums(vectors, words, beam=125), nearest)
 
 
-def test_sums_fitted_in_torch_reconstruct_as_well_as_those_of_faiss():
+def test_torch_reconstructs_as_well_as_faiss():
     vectors = np.random.default_rng(0).standard_normal((3_000, 16)).astype(np.float32) * np.linspace(0.1, 1, 16)
     faiss = fit_additive(vectors.astype(np.float32), 4)
     placed = torch.tensor(faiss.project(vectors.astype(np.float32)))

@@ -17,7 +17,7 @@ SEEDS = st.integers(0, 2**32 - 1)
 
 @given(SHAPES, SEEDS, st.integers(0, 40))
 @settings(max_examples=40, deadline=None)
-def test_what_codes_say_is_coded_as_those_codes(shape, seed, count):
+def test_decoded_vectors_encode_to_the_same_codes(shape, seed, count):
     books = random_codebooks(*shape, seed=seed % 1_000)
     codes = np.random.default_rng(seed).integers(shape[2], size=(count, shape[1])).astype(np.uint8)
     assert np.array_equal(books.encode(books.decode(codes) @ books.rotation), codes)
@@ -41,7 +41,7 @@ def test_the_nearest_codeword_is_not_the_one_with_the_largest_inner_product():
 
 @given(SHAPES, SEEDS)
 @settings(max_examples=30, deadline=None)
-def test_scores_are_inner_products_with_what_the_codes_say(shape, seed):
+def test_scores_are_inner_products_with_decoded_vectors(shape, seed):
     books, random = random_codebooks(*shape, seed=seed % 1_000), np.random.default_rng(seed)
     queries = random.standard_normal((4, shape[0])).astype(np.float32)
     codes = random.integers(shape[2], size=(9, shape[1])).astype(np.uint8)
@@ -52,7 +52,7 @@ def test_scores_are_inner_products_with_what_the_codes_say(shape, seed):
     assert np.allclose(books.compute_scores(queries, codes), expected, atol=1e-4)
 
 
-def test_blocks_do_not_show_in_the_codes(monkeypatch):
+def test_codes_do_not_depend_on_the_block_size(monkeypatch):
     books, vectors = random_codebooks(12, 3, 16), clustered(50, 12, 5)
     whole = books.encode(vectors)
     monkeypatch.setattr(codebooks, "ENCODE_ROWS", 7)
@@ -73,7 +73,7 @@ def test_saved_codebooks_come_back_bit_for_bit(tmp_path):
     assert np.array_equal(found.centroids, books.centroids)
 
 
-def test_a_transposed_rotation_is_saved_as_it_is(tmp_path):
+def test_a_transposed_rotation_is_saved_correctly(tmp_path):
     books = random_codebooks(12, 3, 16)
     turned = Codebooks(books.rotation.T, books.centroids)
     turned.save(tmp_path / "q.safetensors")
@@ -81,7 +81,7 @@ def test_a_transposed_rotation_is_saved_as_it_is(tmp_path):
 
 
 @pytest.mark.parametrize("mapped", [False, True])
-def test_files_that_are_no_codebooks_are_model_errors(tmp_path, mapped):
+def test_invalid_files_are_model_errors(tmp_path, mapped):
     path = tmp_path / "q.safetensors"
     with pytest.raises(ModelError, match=r"q\.safetensors"):
         Codebooks.load(path, mapped=mapped)
@@ -97,7 +97,7 @@ def test_files_that_are_no_codebooks_are_model_errors(tmp_path, mapped):
         Codebooks.load(path, mapped=mapped)
 
 
-def test_mapped_codebooks_are_the_same_and_let_go_of(tmp_path):
+def test_mapped_codebooks_are_equal_and_released(tmp_path):
     books, path = random_codebooks(12, 3, 16), tmp_path / "books.safetensors"
     books.save(path)
     mapped = Codebooks.load(path, mapped=True)
@@ -110,7 +110,7 @@ def test_mapped_codebooks_are_the_same_and_let_go_of(tmp_path):
             np.testing.assert_array_equal(found, saved)
 
 
-def test_books_must_divide_the_dimension_and_near_choices_are_named():
+def test_a_refused_number_of_books_names_valid_ones():
     check_shape(768, 96, 256)
     with pytest.raises(ConfigError, match=r"given 7 for 128 dimensions; choose one of 4, 8, 16|2, 4, 8"):
         check_shape(128, 7, 256)
@@ -122,7 +122,7 @@ def test_books_must_divide_the_dimension_and_near_choices_are_named():
 
 @given(st.integers(1, 300), st.integers(-2, 320))
 @settings(deadline=None)
-def test_every_suggestion_is_one_that_works(dim, books):
+def test_every_suggestion_is_valid(dim, books):
     try:
         check_shape(dim, books, 256)
     except ConfigError as error:
@@ -133,7 +133,7 @@ def test_every_suggestion_is_one_that_works(dim, books):
         assert dim % books == 0
 
 
-def test_usage_counts_what_is_used():
+def test_usage_statistics():
     even = np.repeat(np.arange(16, dtype=np.uint8)[:, None], 2, axis=1)
     assert measure_usage(even, 16) == (1.0, 4.0, 4.0)
     half = even.copy()

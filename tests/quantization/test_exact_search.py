@@ -31,7 +31,7 @@ def check(found: exact.TopK, scores: np.ndarray, k: int) -> None:
 
 @given(st.integers(0, 2**32 - 1), st.integers(0, 8), st.integers(1, 23), st.integers(1, 25))
 @settings(max_examples=60, deadline=None)
-def test_exact_search_is_a_sort_of_all_scores(seed, queries, documents, k):
+def test_exact_search_equals_a_full_sort(seed, queries, documents, k):
     random = np.random.default_rng(seed)
     asked, vectors = whole_numbers(random, queries, 4), whole_numbers(random, documents, 4)
     check(search_vectors(asked, vectors, k), asked @ vectors.T, k)
@@ -40,7 +40,7 @@ def test_exact_search_is_a_sort_of_all_scores(seed, queries, documents, k):
 
 @given(st.integers(0, 2**32 - 1), st.integers(0, 8), st.integers(1, 23), st.integers(1, 25), st.sampled_from([16, 256]))
 @settings(max_examples=60, deadline=None)
-def test_exact_search_over_codes_is_a_sort_of_the_codebooks_scores(seed, queries, documents, k, words):
+def test_code_search_equals_a_full_sort_of_scores(seed, queries, documents, k, words):
     random = np.random.default_rng(seed)
     books = random_codebooks(6, 3, words)._replace(rotation=np.eye(6, dtype=np.float32)[::-1].copy())
     books = books._replace(centroids=np.round(books.centroids * 4))
@@ -72,7 +72,7 @@ class OnDisk:
         return block
 
 
-def test_a_corpus_is_never_read_whole():
+def test_memory_does_not_grow_with_the_corpus():
     """It may be larger than memory."""
     random = np.random.default_rng(0)
     asked, vectors = whole_numbers(random, 4, 6), whole_numbers(random, 23, 6)

@@ -28,7 +28,7 @@ def faiss_error(vectors: np.ndarray, books: int, words: int, *, rotate: bool) ->
 
 
 @pytest.mark.parametrize(("words", "books"), [(256, 4), (16, 4)])
-def test_the_error_is_that_of_faiss(words, books):
+def test_reconstruction_error_matches_faiss(words, books):
     vectors = correlated(2_500, 16)
     # Where k-means and a rotation end up depends on where they began, by up to a tenth; Faiss' do too.
     pq = np.mean([error(fit_pq(vectors, books, words, rotate=False, seed=seed), vectors) for seed in range(3)])
@@ -38,7 +38,7 @@ def test_the_error_is_that_of_faiss(words, books):
     assert opq < 0.9 * pq
 
 
-def test_the_rotation_is_orthonormal_and_none_without_rotate():
+def test_the_rotation_is_orthonormal_and_the_identity_without_rotate():
     vectors = correlated(1_000, 24)
     rotation = fit_pq(vectors, 4, 16).rotation
     assert np.allclose(rotation @ rotation.T, np.eye(24), atol=1e-5)
@@ -47,14 +47,14 @@ def test_the_rotation_is_orthonormal_and_none_without_rotate():
 
 
 @pytest.mark.parametrize("rotate", [True, False])
-def test_clusters_leave_no_codeword_idle(rotate):
+def test_clustered_vectors_use_every_codeword(rotate):
     vectors = clustered(3_000, 16, 40, spread=0.01)
     books = fit_pq(vectors, 4, rotate=rotate)
     assert measure_usage(books.encode(vectors), 256).used > 0.99
 
 
 @pytest.mark.parametrize("rotate", [True, False])
-def test_many_copies_of_one_vector_leave_no_codeword_idle(rotate):
+def test_duplicates_leave_no_codeword_unused(rotate):
     """As empty documents are: most first codewords are that one vector, and all but one of them have to move."""
     vectors = np.ones((3_000, 8), dtype=np.float32)
     vectors[::10] = correlated(300, 8) + 5
@@ -70,7 +70,7 @@ def test_the_same_seed_gives_the_same_codebooks_and_another_does_not():
     assert not np.array_equal(first.centroids, other.centroids)
 
 
-def test_only_a_sample_is_looked_at(monkeypatch):
+def test_training_reads_only_a_sample(monkeypatch):
     monkeypatch.setattr(module, "FIT_ROWS", 300)
     looked_at = set()
 
@@ -83,7 +83,7 @@ def test_only_a_sample_is_looked_at(monkeypatch):
     assert looked_at == {300}
 
 
-def test_half_precision_and_memory_mapped_vectors_are_taken(tmp_path):
+def test_half_precision_and_memory_mapped_vectors_are_accepted(tmp_path):
     vectors = correlated(600, 8).astype(np.float16)
     np.save(tmp_path / "v.npy", vectors)
     books = fit_pq(np.load(tmp_path / "v.npy", mmap_mode="r"), 2, 16)
@@ -91,7 +91,7 @@ def test_half_precision_and_memory_mapped_vectors_are_taken(tmp_path):
     assert np.array_equal(books.centroids, fit_pq(vectors.astype(np.float32), 2, 16).centroids)
 
 
-def test_what_cannot_be_fitted_is_refused():
+def test_invalid_shapes_are_refused():
     with pytest.raises(DataError, match="256 codewords needs at least 256 vectors: given 200"):
         fit_pq(correlated(200, 8), 2)
     with pytest.raises(ConfigError, match="must divide"):

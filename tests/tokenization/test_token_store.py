@@ -1,4 +1,4 @@
-"""The token store gives what tokenising directly gives."""
+"""The token store returns the tokens of direct tokenization."""
 
 import json
 from collections.abc import Iterator
@@ -47,14 +47,14 @@ def assert_same(one: Tokens, other: Tokens) -> None:
     np.testing.assert_array_equal(one.ids, other.ids)
 
 
-def test_tokens_are_those_of_the_words_between_special_tokens() -> None:
+def test_word_tokens_stand_between_special_tokens() -> None:
     tokens = tokenize_texts(["a b", "zz"], made_tokenizer(), 20)
     np.testing.assert_array_equal(tokens.ids, [2, 4, 5, 3, 2, 1, 3])
     np.testing.assert_array_equal(tokens.offsets, [0, 4, 7])
 
 
 @given(rows=st.lists(st.integers(0, len(TEXTS) - 1)), max_length=st.integers(3, 20))
-def test_batch_equals_tokenising_at_that_length(
+def test_a_batch_equals_tokenization_at_its_length(
     store: TokenStore, tokenizer: Tokenizer, rows: list[int], max_length: int
 ) -> None:
     expected = tokenize_texts([TEXTS[row] for row in rows], tokenizer, max_length)
@@ -82,7 +82,7 @@ def test_the_callers_tokenizer_is_not_changed(tokenizer: Tokenizer, tmp_path: Pa
     assert tokenizer.to_str() == before
 
 
-def test_fingerprint_is_of_the_tokens_and_not_of_truncation_or_padding() -> None:
+def test_the_fingerprint_ignores_truncation_and_padding() -> None:
     plain = made_tokenizer()
     plain.no_truncation()
     plain.no_padding()
@@ -95,7 +95,7 @@ def unreadable() -> Iterator[str]:
     yield ""
 
 
-def test_reopened_when_nothing_changed_and_made_anew_when_something_did(tmp_path: Path) -> None:
+def test_a_store_is_reused_unless_its_inputs_changed(tmp_path: Path) -> None:
     folder = tmp_path / "store"
     tokenize(TEXTS, made_tokenizer(), folder, max_length=8, source="one")
     assert len(tokenize(unreadable(), made_tokenizer(), folder, max_length=8, source="one")) == len(TEXTS)
@@ -108,7 +108,7 @@ def test_reopened_when_nothing_changed_and_made_anew_when_something_did(tmp_path
     assert TokenStore.open(folder).meta["source"] == "two"
 
 
-def test_a_failure_on_the_way_leaves_nothing_and_the_old_store_as_it_was(tmp_path: Path) -> None:
+def test_a_failed_run_leaves_the_old_store_unchanged(tmp_path: Path) -> None:
     folder = tmp_path / "store"
 
     def failing() -> Iterator[str]:
@@ -125,7 +125,7 @@ def test_a_failure_on_the_way_leaves_nothing_and_the_old_store_as_it_was(tmp_pat
     assert list(tmp_path.iterdir()) == [folder]
 
 
-def test_a_damaged_store_is_refused_when_opened_and_replaced_when_tokenised(tmp_path: Path) -> None:
+def test_a_damaged_store_is_refused_when_opened_and_replaced_by_tokenize(tmp_path: Path) -> None:
     folder = tmp_path / "store"
     with pytest.raises(DataError, match="store holds no readable tokens"):
         TokenStore.open(folder)
@@ -138,7 +138,7 @@ def test_a_damaged_store_is_refused_when_opened_and_replaced_when_tokenised(tmp_
     assert (folder / "tokens.bin").read_bytes() == content
 
 
-def test_a_folder_with_other_things_in_it_is_left_alone(tmp_path: Path) -> None:
+def test_a_folder_with_other_files_is_refused(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("years of work")
     with pytest.raises(ConfigError, match="something other than tokens"):
         tokenize(TEXTS, made_tokenizer(), tmp_path, max_length=8, source="one")
@@ -152,10 +152,10 @@ def test_a_vocabulary_beyond_two_bytes(tmp_path: Path) -> None:
     np.testing.assert_array_equal(store.get_batch([0]).ids, [2, 70_013, 4, 3])
 
 
-def test_no_room_and_no_texts(tmp_path: Path) -> None:
+def test_too_small_max_length_and_empty_corpora_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="max_length=2 leaves no room for text; expected more than 2"):
         tokenize_texts(["a"], made_tokenizer(), 2)
-    with pytest.raises(DataError, match="no text to tokenise"):
+    with pytest.raises(DataError, match="no text to tokenize"):
         tokenize([], made_tokenizer(), tmp_path / "store", max_length=8, source="one")
     assert tokenize_texts([], made_tokenizer(), 8).offsets.tolist() == [0]
 
@@ -171,7 +171,7 @@ LONG = [
 
 @pytest.mark.parametrize("text", LONG)
 @pytest.mark.parametrize("max_length", [3, 4, 10])
-def test_cutting_long_texts_early_changes_nothing(text: str, max_length: int) -> None:
+def test_cutting_long_texts_early_does_not_change_tokens(text: str, max_length: int) -> None:
     whole = made_tokenizer()
     whole.no_padding()
     whole.enable_truncation(max_length)

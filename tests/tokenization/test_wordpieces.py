@@ -13,7 +13,7 @@ TEXTS = [
 ] * 20
 
 
-def test_identifiers_come_apart_at_case_underscores_and_digits() -> None:
+def test_identifiers_are_split_at_case_underscores_and_digits() -> None:
     tokenizer = train_wordpieces(TEXTS)
     encode = lambda text: tokenizer.encode(text).tokens  # noqa: E731
     assert encode("parseHTTPResponse raw_bytes utf8Decoder") == [
@@ -32,18 +32,18 @@ def test_padding_is_zero_and_unknown_one() -> None:
     assert tokenizer.encode("лебедь").ids == [1]
 
 
-def test_same_texts_give_the_same_tokenizer_even_with_more_letters_than_it_takes() -> None:
+def test_training_is_deterministic_beyond_the_alphabet_limit() -> None:
     letters = "".join(map(chr, range(0x4E00, 0x4E00 + 3000)))
     texts = [*TEXTS, *(letters[n : n + 10] for n in range(0, 3000, 10))]
     made = {train_wordpieces(texts, size=2_000).to_str() for _ in range(3)}
     assert len(made) == 1
 
 
-def test_size_is_kept() -> None:
+def test_the_vocabulary_has_at_most_size_pieces() -> None:
     assert train_wordpieces(TEXTS, size=60).get_vocab_size() <= 60
 
 
-def test_a_sample_is_taken_of_a_large_corpus(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_corpus_is_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wordpieces, "_SAMPLE_CHARACTERS", 10_000)
     texts = [f"text number {n} of many" for n in range(5_000)]
     sample = list(wordpieces._sample(iter(texts)))
@@ -54,6 +54,6 @@ def test_a_sample_is_taken_of_a_large_corpus(monkeypatch: pytest.MonkeyPatch) ->
     assert sample == list(wordpieces._sample(iter(texts)))
 
 
-def test_no_texts() -> None:
+def test_an_empty_corpus_is_refused() -> None:
     with pytest.raises(DataError, match="no text to make a tokenizer from"):
         train_wordpieces([])

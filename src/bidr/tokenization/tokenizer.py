@@ -1,4 +1,4 @@
-"""From texts to tokens: in memory, or streamed into a folder that `TokenStore` opens."""
+"""Tokenization in memory, or streamed to a folder that `TokenStore` opens."""
 
 import os
 import shutil
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from bidr.errors import ConfigError, DataError
 from bidr.tokenization.token_store import FORMAT, Tokens, TokenStore
-from bidr.tokenization.word_cache import WordCache, is_word_local
+from bidr.tokenization.wordpieces import is_word_local
 from bidr.utils.files import storage_errors, sync_file, sync_folder, write_json
 from bidr.utils.prefetch import ordered_parallel_map
 from bidr.utils.progress import ProgressCallback, show_progress
@@ -23,25 +23,27 @@ from bidr.utils.system import available_cpus
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-_BLOCK = 1024
+    from bidr.tokenization.word_cache import WordCache
+
+_TEXTS_PER_BLOCK = 1024
 _CHARACTERS_PER_TOKEN = 8
-_MOST_THREADS = 4  # on sixteen cores, more were no quicker (docs/reports/training-speed.md)
+_MAX_THREADS = 4  # on sixteen cores, more were no faster (docs/reports/training-speed.md)
 
 
 def fingerprint(tokenizer: "Tokenizer") -> str:
-    """Tells tokenizers apart by what they make of a text; the truncation and padding they carry do not count."""
-    return xxhash.xxh3_128_hexdigest(_plain_copy(tokenizer).to_str().encode())
+    """Hash a tokenizer without its truncation and padding."""
+    return xxhash.xxh3_128_hexdigest(_copy_without_limits(tokenizer).to_str().encode())
 
 
 def tokenize_texts(texts: Sequence[str], tokenizer: "Tokenizer", max_length: int) -> Tokens:
-    """Tokenise in memory, with special tokens, cut at `max_length`.
+    """Tokenize in memory, with special tokens, cut at `max_length`.
 
-    A text of which nothing is left gives one token: the tokenizer's unknown token, or id 0 when it has none.
+    A text without tokens becomes one token: the tokenizer's unknown token, or id 0 when it has none.
     """
     return TextTokenizer(tokenizer, max_length)(texts)
 
 
-def _joined(blocks: "list[_Block]") -> Tokens:
+def _join_blocks(blocks: "list[_Block]") -> Tokens:
     lengths = np.fromiter(chain([0], *(block.lengths for block in blocks)), dtype=np.int64)
     ids = np.concatenate([block.ids for block in blocks]) if blocks else np.empty(0, dtype=np.int32)
     return Tokens(ids, np.cumsum(lengths))
@@ -56,14 +58,18 @@ def tokenize(
     source: str,
     total: int | None = None,
 ) -> TokenStore:
-    """Tokenise a stream of texts into a folder, or open the folder when it holds just that already.
+    """Tokenize a stream of texts into a folder, or open the folder if it holds the same tokens.
 
-    `source` says where the texts come from and how they were made (corpus.fingerprint() and the title policy, say): it
-    decides, with the tokenizer and `max_length`, whether what the folder holds can be used. Truncation and padding that
-    the tokenizer carries are ignored, and the tokenizer is not changed. `total` gives the progress bar its length.
+    Args:
+        texts: The texts; not read if the folder can be reused.
+        tokenizer: Not changed; its truncation and padding are ignored.
+        folder: Created, or replaced if it holds other tokens.
+        max_length: Tokens per text, special tokens included.
+        source: Fingerprint of the texts. With tokenizer and `max_length` it decides whether the folder is reused.
+        total: Number of texts, for the progress bar; None: no bar.
     """
-    folder, encoder = Path(folder), TextTokenizer(tokenizer, max_length, by_words=True)
-    wanted = {
+    folder, encoder = Path(folder), TextTokenizer(tokenizer, max_length, use_cache=True)
+    meta = {
         "format": FORMAT,
         "tokenizer": fingerprint(tokenizer),
         "max_length": max_length,
@@ -71,32 +77,32 @@ def tokenize(
         "closing": encoder.closing,
         "dtype": "uint16" if encoder.largest_id < 1 << 16 else "uint32",
     }
-    store = _reusable(folder, wanted)
+    store = _open_matching(folder, meta)
     if store is not None:
         return store
-    aside = folder.with_name(f".{folder.name}.{os.getpid()}.new")
+    temporary = folder.with_name(f".{folder.name}.{os.getpid()}.new")
     with storage_errors(folder):
         try:
-            aside.mkdir(parents=True)
-            with show_progress("tokenise", total, "texts") if total else _silent() as advance:
-                _write(encoder.blocks(texts), aside, wanted, advance)
+            temporary.mkdir(parents=True)
+            with show_progress("tokenize", total, "texts") if total else _hide_progress() as advance:
+                _write(encoder.iter_blocks(texts), temporary, meta, advance)
             shutil.rmtree(folder, ignore_errors=True)
-            aside.rename(folder)
+            temporary.rename(folder)
             sync_folder(folder.parent)
         finally:
-            shutil.rmtree(aside, ignore_errors=True)
+            shutil.rmtree(temporary, ignore_errors=True)
     return TokenStore.open(folder)
 
 
-def _silent() -> AbstractContextManager[ProgressCallback]:
-    def advance(done: int = 1, note: str = "") -> None:
+def _hide_progress() -> AbstractContextManager[ProgressCallback]:
+    def advance(count: int = 1, note: str = "") -> None:
         pass
 
     return nullcontext(advance)
 
 
-def _reusable(folder: Path, wanted: dict[str, Any]) -> TokenStore | None:
-    """The store in the folder when it is the one wanted; ConfigError when what is there is not ours to replace."""
+def _open_matching(folder: Path, expected: dict[str, Any]) -> TokenStore | None:
+    """Open the store if its metadata match; ConfigError for a folder of other files, which must not be replaced."""
     if not (folder / "meta.json").exists():
         if folder.exists() and any(folder.iterdir()):
             raise ConfigError(f"{folder} holds something other than tokens; choose an empty or new folder for them")
@@ -105,7 +111,7 @@ def _reusable(folder: Path, wanted: dict[str, Any]) -> TokenStore | None:
         store = TokenStore.open(folder)
     except DataError:
         return None
-    return store if wanted.items() <= store.meta.items() else None
+    return store if expected.items() <= store.meta.items() else None
 
 
 class _Block(NamedTuple):
@@ -113,23 +119,23 @@ class _Block(NamedTuple):
     lengths: list[int]
 
 
-def _parts(texts: Iterable[str]) -> Iterator[list[str]]:
+def _split_texts(texts: Iterable[str]) -> Iterator[list[str]]:
     stream = iter(texts)
-    while part := list(islice(stream, _BLOCK)):
+    while part := list(islice(stream, _TEXTS_PER_BLOCK)):
         yield part
 
 
-def _block(rows: list[list[int]]) -> _Block:
+def _make_block(rows: list[list[int]]) -> _Block:
     return _Block(np.fromiter(chain.from_iterable(rows), dtype=np.int32), [len(row) for row in rows])
 
 
-def _with_rows(ids: NDArray[np.int32], lengths: NDArray[np.int64], rows: dict[int, list[int]]) -> _Block:
-    """The block with some of its rows replaced."""
-    ends, parts, done = np.cumsum(lengths), [], 0
-    for place, row in rows.items():
-        parts += [ids[done : ends[place] - lengths[place]], np.array(row, dtype=np.int32)]
-        done, lengths[place] = ends[place], len(row)
-    return _Block(np.concatenate([*parts, ids[done:]]), lengths.tolist())
+def _replace_rows(ids: NDArray[np.int32], lengths: NDArray[np.int64], rows: dict[int, list[int]]) -> _Block:
+    """Replace some rows of a block."""
+    ends, parts, position = np.cumsum(lengths), [], 0
+    for index, row in rows.items():
+        parts += [ids[position : ends[index] - lengths[index]], np.array(row, dtype=np.int32)]
+        position, lengths[index] = ends[index], len(row)
+    return _Block(np.concatenate([*parts, ids[position:]]), lengths.tolist())
 
 
 def _write(blocks: Iterator[_Block], folder: Path, meta: dict[str, Any], advance: ProgressCallback) -> None:
@@ -140,7 +146,7 @@ def _write(blocks: Iterator[_Block], folder: Path, meta: dict[str, Any], advance
             lengths.append(np.array(block.lengths, dtype=np.int64))
             advance(len(block.lengths))
     if not lengths:
-        raise DataError(f"there is no text to tokenise for {folder.name}; expected at least one")
+        raise DataError(f"there is no text to tokenize for {folder.name}; expected at least one")
     offsets = np.concatenate([np.zeros(1, dtype=np.int64), *lengths]).cumsum()
     np.save(folder / "offsets.npy", offsets)
     write_json(folder / "meta.json", {**meta, "count": len(offsets) - 1, "tokens": int(offsets[-1])})
@@ -148,7 +154,7 @@ def _write(blocks: Iterator[_Block], folder: Path, meta: dict[str, Any], advance
     sync_file(folder / "offsets.npy")
 
 
-def _plain_copy(tokenizer: "Tokenizer") -> "Tokenizer":
+def _copy_without_limits(tokenizer: "Tokenizer") -> "Tokenizer":
     from tokenizers import Tokenizer
 
     copy: Tokenizer = Tokenizer.from_str(tokenizer.to_str())
@@ -158,65 +164,68 @@ def _plain_copy(tokenizer: "Tokenizer") -> "Tokenizer":
 
 
 class TextTokenizer:
-    """A tokenizer set up for one length. Setting up copies the tokenizer, so keep one where queries come singly.
+    """A tokenizer with a maximum length. Construction copies the tokenizer: reuse the instance for single queries.
 
-    by_words: keep the tokens of words seen before, where the tokenizer allows: for a corpus.
+    use_cache: cache the tokens of words if the tokenizer allows it; pays for a corpus.
     """
 
-    def __init__(self, tokenizer: "Tokenizer", max_length: int, *, by_words: bool = False) -> None:
+    def __init__(self, tokenizer: "Tokenizer", max_length: int, *, use_cache: bool = False) -> None:
         special = tokenizer.num_special_tokens_to_add(False)
         if max_length <= special:
             raise ConfigError(f"max_length={max_length} leaves no room for text; expected more than {special}")
-        self.tokenizer, self.max_length = _plain_copy(tokenizer), max_length
+        self.tokenizer, self.max_length = _copy_without_limits(tokenizer), max_length
         mask = self.tokenizer.encode("a").special_tokens_mask
         self.closing = mask[::-1].index(0) if 0 in mask else 0
         self.tokenizer.enable_truncation(max_length)
         self.largest_id = max(self.tokenizer.get_vocab().values(), default=0)
         unknown = getattr(self.tokenizer.model, "unk_token", None)
         self.filler = (self.tokenizer.token_to_id(unknown) if unknown else None) or 0
-        pays = by_words and is_word_local(self.tokenizer)
-        self.threads = min(available_cpus(), _MOST_THREADS) if pays else 0
+        cacheable = use_cache and is_word_local(self.tokenizer)
+        self.threads = min(available_cpus(), _MAX_THREADS) if cacheable else 0
 
     def __call__(self, texts: Sequence[str]) -> Tokens:
-        """Ragged rows, one a text."""
-        return _joined(list(self.blocks(texts)))
+        """Tokenize texts to ragged rows."""
+        return _join_blocks(list(self.iter_blocks(texts)))
 
-    def blocks(self, texts: Iterable[str]) -> Iterator[_Block]:
-        parts = _parts(texts)
+    def iter_blocks(self, texts: Iterable[str]) -> Iterator[_Block]:
+        """Yield the tokens of blocks of texts."""
+        parts = _split_texts(texts)
         if not self.threads:
-            return (_block(self._encode(part)) for part in parts)
-        words = WordCache(self.tokenizer, self.max_length)
-        return ordered_parallel_map(lambda part: self._by_words(part, words), parts, self.threads)
+            return (_make_block(self._encode(part)) for part in parts)
+        from bidr.tokenization.word_cache import WordCache
 
-    def _by_words(self, texts: list[str], words: WordCache) -> _Block:
-        """The same tokens sooner; the few texts that cannot be had this way are tokenised whole."""
-        beginnings = [self._beginning(text) for text in texts]
-        found = words.rows(beginnings)
-        shortened = np.array([cut is not text for cut, text in zip(beginnings, texts, strict=True)])
-        least = np.where(shortened, self.max_length, 1)
-        again = sorted({*found.whole, *np.flatnonzero(found.lengths < least).tolist()})
-        rows = self._encode([texts[place] for place in again]) if again else []
-        return _with_rows(found.ids, found.lengths, dict(zip(again, rows, strict=True)))
+        cache = WordCache(self.tokenizer, self.max_length)
+        return ordered_parallel_map(lambda part: self._encode_cached(part, cache), parts, self.threads)
+
+    def _encode_cached(self, texts: list[str], cache: "WordCache") -> _Block:
+        """Like `_encode`, but faster; the few texts that the cache cannot handle go through the tokenizer."""
+        prefixes = [self._cut_text(text) for text in texts]
+        cached = cache.tokenize(prefixes)
+        shortened = np.array([prefix is not text for prefix, text in zip(prefixes, texts, strict=True)])
+        min_lengths = np.where(shortened, self.max_length, 1)
+        uncached = sorted({*cached.uncached, *np.flatnonzero(cached.lengths < min_lengths).tolist()})
+        rows = self._encode([texts[index] for index in uncached]) if uncached else []
+        return _replace_rows(cached.ids, cached.lengths, dict(zip(uncached, rows, strict=True)))
 
     def _encode(self, texts: list[str]) -> list[list[int]]:
-        """Long texts are cut at white space first, since all but their beginning would be tokenised for nothing.
+        """Tokenize only a prefix of long texts, cut at white space.
 
-        The few whose beginning was not enough to fill a row are tokenised again whole, so the result is the same.
+        The few whose prefix does not fill a row are tokenized a second time in full: the result is the same.
         """
-        beginnings = [self._beginning(text) for text in texts]
-        rows = self._ids(beginnings)
-        short = [i for i, row in enumerate(rows) if len(row) < self.max_length and beginnings[i] is not texts[i]]
-        for i, row in zip(short, self._ids([texts[i] for i in short]), strict=True):
+        prefixes = [self._cut_text(text) for text in texts]
+        rows = self._get_ids(prefixes)
+        short = [i for i, row in enumerate(rows) if len(row) < self.max_length and prefixes[i] is not texts[i]]
+        for i, row in zip(short, self._get_ids([texts[i] for i in short]), strict=True):
             rows[i] = row
         return [row or [self.filler] for row in rows]
 
-    def _beginning(self, text: str) -> str:
+    def _cut_text(self, text: str) -> str:
         limit = self.max_length * _CHARACTERS_PER_TOKEN
         if len(text) <= limit:
             return text
         space = text.rfind(" ", 0, limit)
         return text[:space] if space > 0 else text
 
-    def _ids(self, texts: list[str]) -> list[list[int]]:
+    def _get_ids(self, texts: list[str]) -> list[list[int]]:
         encode: Callable[[list[str]], list[Any]] = self.tokenizer.encode_batch_fast
         return [encoding.ids for encoding in encode(texts)]

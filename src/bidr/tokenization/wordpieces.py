@@ -1,5 +1,6 @@
-"""A tokenizer made from the corpus itself, for text and for code."""
+"""WordPiece tokenizer trained on the corpus, for text and code."""
 
+import json
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -13,21 +14,21 @@ if TYPE_CHECKING:
 
 PAD, UNKNOWN = "[PAD]", "[UNK]"
 _SAMPLE_CHARACTERS = 24_000_000
-_ALPHABET = 1_000
+_MAX_LETTERS = 1_000
 
-# Case has to be looked at before it is lowered: parseHTTPResponse is parse http response, and URLs stays urls.
+# Split before lower-casing: parseHTTPResponse becomes parse http response, and URLs stays urls.
 _CASE_BOUNDARY = r"(?<=[\p{Ll}\p{N}])(?=\p{Lu})|(?<=\p{Lu})(?=\p{Lu}\p{Ll}{2})"
-# Words, numbers (long ones in parts, or each would become a piece of its own), and the few signs that mean something by
-# themselves; other punctuation is left out.
+# Words, numbers (long ones in parts, or each would become a piece of its own), and a few signs with a meaning of their
+# own; other punctuation is dropped.
 _UNITS = r"[\p{L}\p{M}]+|\p{N}{1,4}|[+#%&@$€£]"
 
 
 def train_wordpieces(texts: Iterable[str], size: int = 30_000) -> "Tokenizer":
-    """A lower-casing tokenizer of at most `size` pieces, the same for the same texts.
+    """Train a lower-casing tokenizer of at most `size` pieces, deterministically.
 
-    Identifiers come apart at underscores, digits and changes of case. A piece is the same inside a word as at its
-    beginning, so "youtube" and "YouTube" give the same tokens where the pieces allow. [PAD] is 0, [UNK] is 1; no
-    special tokens are added around a text. Of a large corpus an even sample is read, but the corpus is streamed whole.
+    Identifiers are split at underscores, digits and changes of case. There is no continuation prefix, so that "youtube"
+    and "YouTube" can have the same tokens. [PAD] is 0, [UNK] is 1; texts get no special tokens. A large corpus is
+    streamed once and sampled.
     """
     from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, trainers
 
@@ -44,8 +45,8 @@ def train_wordpieces(texts: Iterable[str], size: int = 30_000) -> "Tokenizer":
     sample = list(_sample(texts))
     if not sample:
         raise DataError("there is no text to make a tokenizer from; expected at least one document")
-    alphabet = _alphabet(sample)
-    # With the alphabet given, the trainer has no ties to break between rare letters, which it does at random.
+    alphabet = _list_letters(sample)
+    # Without initial_alphabet the trainer breaks ties between rare letters at random.
     trainer = trainers.WordPieceTrainer(
         vocab_size=size,
         min_frequency=2,
@@ -59,31 +60,39 @@ def train_wordpieces(texts: Iterable[str], size: int = 30_000) -> "Tokenizer":
     return tokenizer
 
 
-def is_wordpieces(said: dict[str, Any]) -> bool:
-    """Whether a tokenizer, as its JSON says it, is one that `train_wordpieces` made."""
-    parts = [part.get("pattern") for part in (said["normalizer"] or {}).get("normalizers", [])]
-    units = (said["pre_tokenizer"] or {}).get("pattern")
-    return {"Regex": _CASE_BOUNDARY} in parts and units == {"Regex": _UNITS} and said["model"]["type"] == "WordPiece"
+def is_word_local(tokenizer: "Tokenizer") -> bool:
+    """Return whether the tokens of a text are the concatenated tokens of its words and signs."""
+    spec = json.loads(tokenizer.to_str())
+    kinds = [(spec[name] or {}).get("type") for name in ("normalizer", "pre_tokenizer", "model")]
+    bert = kinds in (["BertNormalizer", "BertPreTokenizer", "WordPiece"], [None, "BertPreTokenizer", "WordPiece"])
+    return (bert or _is_wordpieces(spec)) and not any(token["normalized"] for token in spec["added_tokens"])
+
+
+def _is_wordpieces(spec: dict[str, Any]) -> bool:
+    """Return whether the JSON form of a tokenizer is that of `train_wordpieces`."""
+    parts = [part.get("pattern") for part in (spec["normalizer"] or {}).get("normalizers", [])]
+    units = (spec["pre_tokenizer"] or {}).get("pattern")
+    return {"Regex": _CASE_BOUNDARY} in parts and units == {"Regex": _UNITS} and spec["model"]["type"] == "WordPiece"
 
 
 def _sample(texts: Iterable[str]) -> Iterator[str]:
-    """All texts while they are few; then each by chance, fixed by its content, less often the more there are."""
-    kept: list[tuple[int, str]] = []
+    """Sample texts by their hashes, with a threshold that falls as the corpus grows; a small corpus is kept in full."""
+    sample: list[tuple[int, str]] = []
     threshold, characters = 1 << 64, 0
     for text in texts:
         rank = xxhash.xxh3_64_intdigest(text.encode())
         if rank < threshold:
-            kept.append((rank, text))
+            sample.append((rank, text))
             characters += len(text)
-        while characters > _SAMPLE_CHARACTERS and len(kept) > 1:
+        while characters > _SAMPLE_CHARACTERS and len(sample) > 1:
             threshold //= 2
-            kept = [(rank, text) for rank, text in kept if rank < threshold]
-            characters = sum(len(text) for _, text in kept)
-    return (text for _, text in kept)
+            sample = [(rank, text) for rank, text in sample if rank < threshold]
+            characters = sum(len(text) for _, text in sample)
+    return (text for _, text in sample)
 
 
-def _alphabet(sample: list[str]) -> list[str]:
-    """The letters that occur most, after normalisation."""
+def _list_letters(sample: list[str]) -> list[str]:
+    """List the most frequent letters after normalization."""
     import unicodedata
 
     counts: Counter[str] = Counter()
@@ -94,4 +103,4 @@ def _alphabet(sample: list[str]) -> list[str]:
         for part in unicodedata.normalize("NFKD", letter).lower():
             if part.isalnum() or unicodedata.category(part)[0] in "MS" or part in "#%&@":
                 normal[part] += count
-    return sorted(normal, key=lambda letter: (-normal[letter], letter))[:_ALPHABET]
+    return sorted(normal, key=lambda letter: (-normal[letter], letter))[:_MAX_LETTERS]
