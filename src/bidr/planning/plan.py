@@ -17,7 +17,7 @@ from bidr.index.engines.block_centroids import has_block_centroids
 from bidr.index.engines.graph.engine import estimate_comparisons, get_default_ef_search
 from bidr.index.engines.ivf import BLOCKS_SHARE, get_default_nprobe
 from bidr.index.lexical.size_estimate import (
-    SAMPLED,
+    SAMPLE_TEXTS,
     LexicalSize,
     estimate_lexical_disk,
     estimate_lexical_ram,
@@ -115,7 +115,7 @@ def look_through(documents: Iterable[Document], titles: Titles = "prepend") -> T
         if count % every == 0:
             sample.append(compose_text(document, titles))
         count += 1
-        if len(sample) == 2 * SAMPLED:
+        if len(sample) == 2 * SAMPLE_TEXTS:
             sample, every = sample[::2], 2 * every
     return Texts(count, ids / max(1, count), size / max(1, count), sample)
 

@@ -133,7 +133,7 @@ class Searcher:
         if codes_only:
             return _as_coded(code_scores, places, view, clock)
         if joined := self._joined(code_scores, places, view, engine, words, lexical, lexical_weight):
-            code_scores, places = joined.code_scores, joined.places
+            code_scores, places = joined.code_scores, joined.positions
         added = self._added(code_scores, joined)
         clock.took("candidates")
         order, scores, ties = self._ranked(places, vectors, min(k, depth), added, view.vectors, clock)

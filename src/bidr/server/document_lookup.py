@@ -89,7 +89,7 @@ def _stored(stored: DocumentStore, rows: Rows, *, texts: bool) -> Columns:
         documents = (stored.document(row) for row in rows.tolist())
         return _columns([each for each in documents if each is not None], texts=True)
     columns = stored.columns
-    known = [columns.get(row) or None for row in rows.tolist()] if columns.there else None
+    known = [columns.get(row) or None for row in rows.tolist()] if columns.exists else None
     return stored.ids(rows), None, None, known
 
 

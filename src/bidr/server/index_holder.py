@@ -13,7 +13,7 @@ import numpy as np
 
 from bidr.data.vector_source import normalize_l2
 from bidr.errors import BidrError, IndexFolderError
-from bidr.index.filters.value_masks import warm_up
+from bidr.index.filters.bitmask import warm_up
 from bidr.index.live.live_index import LiveIndex
 from bidr.index.live.view import LiveView
 from bidr.index.reader import check_model
@@ -171,7 +171,7 @@ class IndexHolder:
 def warm_up_kernels(view: LiveView) -> None:
     """One search before any request: functions are compiled on first use, which takes seconds."""
     manifest = view.manifest
-    if any(part.open.reader.documents.columns.there for part in view.parts):
+    if any(part.open.reader.documents.columns.exists for part in view.parts):
         warm_up()
     looking.warm_up()
     sides = (

@@ -1,16 +1,14 @@
 """Sort records by hash in bounded memory: bucketed runs in an anonymous temporary file, read back by bucket."""
 
-import os
-import tempfile
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
-from typing import IO, Any, Self
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from bidr.utils.files import storage_errors
+from bidr.utils.spill_file import SpillFile
 
 Records = npt.NDArray[Any]
 BUCKETS = 256
@@ -26,10 +24,10 @@ class ExternalSorter:
     """
 
     def __init__(self, dtype: np.dtype[Any], folder: Path, buffer_records: int) -> None:
-        self.dtype, self.folder, self.buffer_records = dtype, folder, buffer_records
+        self.dtype, self.buffer_records = dtype, buffer_records
         self.count = self._buffered = 0
         self._buffer: list[Records] = []
-        self._file: IO[bytes] | None = None
+        self._file = SpillFile(folder)
         self._run_offsets: list[npt.NDArray[np.int64]] = []
         """For each run: where each bucket starts and the last one ends, in records from the start of the file."""
 
@@ -37,8 +35,7 @@ class ExternalSorter:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._file is not None:
-            self._file.close()
+        self._file.close()
 
     def add(self, records: Records) -> None:
         self._buffer.append(records)
@@ -49,7 +46,7 @@ class ExternalSorter:
 
     def iter_buckets(self) -> Iterator[Records]:
         """Yield the records of each bucket, in order of insertion; to be called once."""
-        if self._file is None:
+        if not self._run_offsets:
             records, offsets = self._sort_buffer()
             yield from (records[start:end] for start, end in pairwise(offsets))
             return
@@ -70,20 +67,9 @@ class ExternalSorter:
     def _write_run(self) -> None:
         start = self.count - self._buffered
         records, offsets = self._sort_buffer()
-        with storage_errors(self.folder):
-            if self._file is None:
-                folder = next(path for path in (self.folder, *self.folder.absolute().parents) if path.is_dir())
-                self._file = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115
-            remaining = records.view(np.uint8).data
-            while len(remaining):
-                remaining = remaining[self._file.write(remaining) :]
+        self._file.append(records.view(np.uint8).data)
         self._run_offsets.append(start + offsets)
 
     def _read(self, start: int, end: int) -> Records:
-        assert self._file is not None
         size = self.dtype.itemsize
-        with storage_errors(self.folder):
-            content = os.pread(self._file.fileno(), (end - start) * size, start * size)
-            if len(content) != (end - start) * size:
-                raise OSError(f"read {len(content)} bytes of a temporary file, expected {(end - start) * size}")
-        return np.frombuffer(content, dtype=self.dtype)
+        return np.frombuffer(self._file.read(start * size, (end - start) * size), dtype=self.dtype)

@@ -14,8 +14,7 @@ from bidr.data.types import Document
 from bidr.errors import ConfigError
 from bidr.index.cost_model.memory_budget import ATTRIBUTES_HELD, build_peaks
 from bidr.index.cost_model.sizes import Shape
-from bidr.index.documents import attribute_values as values
-from bidr.index.documents import attribute_writer as columns
+from bidr.index.documents import attribute_writer, column_buffer
 from bidr.index.documents.document_store import write_documents
 from bidr.pipeline.build import build_vectors
 from bidr.quantization.opq import PlainCodes
@@ -47,22 +46,29 @@ def write(folder: Path, documents: list[Document]) -> dict[str, bytes]:
 def test_what_waits_on_disk_ends_in_the_same_files(tmp_path, monkeypatch, held, words):
     documents = made(600)
     whole = write(tmp_path / "whole", documents)
-    assert {"column.0.words.blob", "column.0.codes.npy", "column.2.values.npy", "attributes.json"} <= whole.keys()
-    monkeypatch.setattr(columns, "HELD", held)
-    monkeypatch.setattr(columns, "WORDS_HELD", words)
-    monkeypatch.setattr("bidr.index.documents.attribute_values.AT_ONCE", 13)
-    monkeypatch.setattr("bidr.index.documents.attribute_values.SOME", 5)
-    monkeypatch.setattr("bidr.index.documents.attribute_values.READ", 100)
+    assert {
+        "column.0.words.blob",
+        "column.0.codes.npy",
+        "column.2.values.npy",
+        "attributes.json",
+    } <= whole.keys()
+    monkeypatch.setattr(attribute_writer, "VALUES_IN_MEMORY", held)
+    monkeypatch.setattr(attribute_writer, "STRING_BYTES_IN_MEMORY", words)
+    monkeypatch.setattr("bidr.index.documents.column_buffer.VALUES_PER_BLOCK", 13)
+    monkeypatch.setattr("bidr.index.documents.column_buffer.STRINGS_PER_BLOCK", 5)
+    monkeypatch.setattr("bidr.index.documents.column_buffer.READ_AHEAD_BYTES", 100)
     assert write(tmp_path / "parts", documents) == whole
 
 
 def test_a_word_counts_once_however_often_it_comes(tmp_path, monkeypatch):
     """Else what is hardly anything would be put away again and again: runs without end of a corpus in one language."""
-    monkeypatch.setattr(columns, "WORDS_HELD", 1_000)
-    made, real = [], values.Words.put_away
-    monkeypatch.setattr(values.Words, "put_away", lambda words, aside, until: made.append(real(words, aside, until)))
+    monkeypatch.setattr(attribute_writer, "STRING_BYTES_IN_MEMORY", 1_000)
+    runs, real = [], column_buffer.StringNumbering.flush
+    monkeypatch.setattr(
+        column_buffer.StringNumbering, "flush", lambda strings, spill, until: runs.append(real(strings, spill, until))
+    )
     write(tmp_path / "i", [Document(f"{row}", "", "", {"lang": "en"}) for row in range(100)])
-    assert len(made) == 1
+    assert len(runs) == 1
 
 
 PROBE = """
@@ -73,13 +79,13 @@ from bidr.utils.files import NewFile
 from bidr.index.documents.document_store import write_documents
 from bidr.data.types import Document
 
-from bidr.index.documents import attribute_writer as columns
+from bidr.index.documents import attribute_writer
 
-from bidr.index.documents import id_index as names
+from bidr.index.documents import id_index
 
 folder, count = Path(sys.argv[1]), int(sys.argv[2])
-names.HELD = 1 << 14  # ids apart
-columns.HELD, columns.WORDS_HELD = int(sys.argv[3]), int(sys.argv[4])
+id_index.RECORDS_IN_MEMORY = 1 << 14  # ids apart
+attribute_writer.VALUES_IN_MEMORY, attribute_writer.STRING_BYTES_IN_MEMORY = int(sys.argv[3]), int(sys.argv[4])
 
 def described(count):
     for row in range(count):
@@ -103,7 +109,12 @@ print(most[0] - before)
 """
 
 
-def peak(folder: Path, count: int, held: int = columns.HELD, words: int = columns.WORDS_HELD) -> int:
+def peak(
+    folder: Path,
+    count: int,
+    held: int = attribute_writer.VALUES_IN_MEMORY,
+    words: int = attribute_writer.STRING_BYTES_IN_MEMORY,
+) -> int:
     """Anonymous bytes that writing so many documents with six attributes takes, in a process of its own."""
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2] / "helpers"), *sys.path])}
     command = [sys.executable, "-c", PROBE, str(folder), str(count), str(held), str(words)]
@@ -113,7 +124,7 @@ def peak(folder: Path, count: int, held: int = columns.HELD, words: int = column
 def test_memory_is_what_may_be_held(tmp_path):
     took = peak(tmp_path, 100_000, 1 << 14, 1 << 20)
     print(f"{took >> 20} MiB")
-    assert took < 16 << 20, "all values or all words were held"
+    assert took < 16 << 20, "all column_buffer or all words were held"
 
 
 @pytest.mark.slow

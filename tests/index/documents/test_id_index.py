@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bidr.data import id_map as ids
+from bidr.data import id_map
 from bidr.data.dataset import Dataset, check_corpus
 from bidr.data.row_ids import open_id_source
 from bidr.data.types import Document
 from bidr.errors import DataError
 from bidr.index.cost_model.memory_budget import NAMED, NAMES_HELD
-from bidr.index.documents import id_index as names
+from bidr.index.documents import id_index
 from bidr.index.documents.document_store import write_documents
 from bidr.index.documents.id_index import HASHES, ROWS, IdIndex, hash_string
 from bidr.index.storage.manifest import FileEntry
@@ -49,10 +49,10 @@ def _entry(path: Path) -> tuple[int, str]:
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """So little memory that a few hundred ids go through the disk many times."""
-    monkeypatch.setattr(names, "AT_ONCE", 16)
-    monkeypatch.setattr(names, "HELD", 40)
-    monkeypatch.setattr(ids, "IDS_PER_BLOCK", 16)
-    monkeypatch.setattr(ids, "RECORDS_IN_MEMORY", 40)
+    monkeypatch.setattr(id_index, "IDS_PER_BLOCK", 16)
+    monkeypatch.setattr(id_index, "RECORDS_IN_MEMORY", 40)
+    monkeypatch.setattr(id_map, "IDS_PER_BLOCK", 16)
+    monkeypatch.setattr(id_map, "RECORDS_IN_MEMORY", 40)
 
 
 @pytest.mark.parametrize("held", [1, 37, 10**6])
@@ -88,7 +88,7 @@ def test_ids_are_found_however_little_memory_there_was(tmp_path, small):
 @pytest.mark.parametrize(("given", "count", "said"), [
     ([*(f"{row}" for row in range(300)), "17"], 301, "rows 17 and 300 have the same id"),
     ([f"{row}" for row in range(300)], 301, "300 given, but codes for 301"),
-    ([f"{row}" for row in range(300)], 299, "more than the 299"),
+    ([f"{row}" for row in range(300)], 299, "more than the 299 with codes"),
 ])  # fmt: skip
 def test_what_does_not_fit_the_codes_is_refused(tmp_path, small, given, count, said):
     with pytest.raises(DataError, match=said):
@@ -96,7 +96,7 @@ def test_what_does_not_fit_the_codes_is_refused(tmp_path, small, given, count, s
 
 
 def test_different_ids_of_the_same_hash_are_no_repetition(tmp_path, small, monkeypatch):
-    monkeypatch.setattr(names, "hash_string", len)
+    monkeypatch.setattr(id_index, "hash_string", len)
     given = ["a", "b", "cc", "dd", "e"]
     folder = Folder(tmp_path)
     folder.write(given)
@@ -106,15 +106,17 @@ def test_different_ids_of_the_same_hash_are_no_repetition(tmp_path, small, monke
 
 
 def test_an_id_is_found_twice_with_another_of_the_same_hash_between(tmp_path, small, monkeypatch):
-    monkeypatch.setattr(names, "hash_string", len)
-    monkeypatch.setattr(ids.xxhash, "xxh3_64_intdigest", len)
+    monkeypatch.setattr(id_index, "hash_string", len)
+    monkeypatch.setattr(id_map.xxhash, "xxh3_64_intdigest", len)
     given = ["cc", "a", "b", "dd", "a", "b"]
-    assert ids.IdMap(given).find_duplicate() == (1, 4)
-    assert ids.scan_ids(lambda: iter(given), tmp_path).duplicate_rows == (1, 4)
+    assert id_map.IdMap(given).find_duplicate() == (1, 4)
+    assert id_map.scan_ids(lambda: iter(given), tmp_path).duplicate_rows == (1, 4)
     with pytest.raises(DataError, match="rows 1 and 4 have the same id"):
         Folder(tmp_path).write(given)
     assert (
-        ids.IdMap(given[:4]).find_duplicate() is ids.scan_ids(lambda: iter(given[:4]), tmp_path).duplicate_rows is None
+        id_map.IdMap(given[:4]).find_duplicate()
+        is id_map.scan_ids(lambda: iter(given[:4]), tmp_path).duplicate_rows
+        is None
     )
 
 
@@ -146,9 +148,9 @@ import sys
 from pathlib import Path
 from memory_probe import memory
 from bidr.utils.files import NewFile
-from bidr.index.documents import id_index as names
+from bidr.index.documents import id_index
 from bidr.index.documents.document_store import write_documents
-from bidr.data import id_map as ids
+from bidr.data import id_map
 from bidr.data.row_ids import open_id_source
 from bidr.data.types import Document
 
@@ -160,7 +162,7 @@ def described(count):
     return (Document(name, "", "", {"of": row % 50}) for row, name in enumerate(Some(count)))
 
 folder, count = Path(sys.argv[1]), int(sys.argv[2])
-names.HELD = ids.RECORDS_IN_MEMORY = int(sys.argv[3])
+id_index.RECORDS_IN_MEMORY = id_map.RECORDS_IN_MEMORY = int(sys.argv[3])
 
 def write(count):
     listed = open_id_source(Some(count), count, "documents", folder)
@@ -198,6 +200,6 @@ def test_attributes_take_little_more_than_their_values(tmp_path):
 @pytest.mark.slow
 def test_memory_does_not_grow_with_the_number_of_ids(tmp_path):
     for count in (1_000_000, 3_000_000):
-        took = peak(tmp_path, count, names.HELD)
+        took = peak(tmp_path, count, id_index.RECORDS_IN_MEMORY)
         print(f"{count:,} ids: {took >> 20} MiB")
         assert took <= NAMES_HELD + NAMED * count

@@ -10,7 +10,7 @@ from bidr.index.builder.build import VECTORS_FILE
 from bidr.index.builder.coarse_clustering import MIN_ORDERED_DOCUMENTS, choose_list_count
 from bidr.index.documents.document_store import DOCUMENTS, IDS
 from bidr.index.documents.id_index import HASH, HASHES, ROW, ROWS
-from bidr.index.documents.string_file import OFFSET
+from bidr.index.documents.string_store import OFFSET
 from bidr.index.engines.block_centroids import CODEWORDS, choose_book_shape, count_blocks, has_block_centroids
 from bidr.index.engines.engine_files import (
     BLOCK_CENTROIDS_FILE,

@@ -1,10 +1,10 @@
-"""Attributes of documents as columns on disk: a filter reads the columns that it names, and nothing else.
+"""Read attributes as columns on disk; a filter reads only the columns that it names.
 
 attributes.json             the columns: names, kinds, files
-attributes.blob, .offsets   the attributes of each document as they were given
-column.0.values.npy         numbers (NaN: none) or truth values (-1: none), one a document
-column.0.codes.npy, .rows   words: numbers into the column's sorted dictionary, and whose they are
-column.0.words.blob, .offsets  the dictionary
+attributes.blob, .offsets   the attributes of each document as JSON
+column.0.values.npy         numbers (NaN: absent) or booleans (-1: absent), one per document
+column.0.codes.npy, .rows   strings: codes into the sorted dictionary of the column, and their rows
+column.0.bitmask.blob, .offsets  the dictionary
 """
 
 import bisect
@@ -19,17 +19,20 @@ import numpy.typing as npt
 from bidr.data.types import Attributes
 from bidr.errors import REBUILD, IndexFolderError, to_short_json
 from bidr.index.documents.lru_cache import LruCache
-from bidr.index.documents.string_file import StringStore
-from bidr.index.filters.bitmap_kernels import (
+from bidr.index.documents.string_store import StringStore
+from bidr.index.filters.bitmask import (
     WORD_BITS,
     Bitmask,
     allocate_bitmask,
     check_row_order,
     map_to_positions,
     map_to_rows,
+    mark_float_range,
+    mark_floats,
+    mark_int_range,
+    mark_ints,
 )
 from bidr.index.filters.filter_expression import And, Condition, Filter, Not, Scalar, get_kind
-from bidr.index.filters.value_masks import mark_float_range, mark_floats, mark_int_range, mark_ints
 from bidr.index.storage.manifest import UNREADABLE, HasFiles, check_content
 from bidr.index.storage.verified_mmap import CheckedArray
 from bidr.utils.deadline import check_deadline
@@ -40,200 +43,204 @@ ATTRIBUTES = "attributes"
 COLUMNS = "attributes.json"
 DTYPES: dict[str, np.dtype[Any]] = {"number": np.dtype("<f8"), "whole": np.dtype("<i8"), "truth": np.dtype("|i1")}
 ABSENT: dict[str, float] = {"number": np.nan, "whole": np.iinfo(np.int64).min, "truth": -1}
-KEPT_BYTES = 64 << 20
+CACHE_BYTES = 64 << 20
 
 
 class AttributeColumns:
-    """The attributes of a segment. A column's bytes are checked when a filter first asks for it."""
+    """The attributes of a segment. The checksum of a column is verified when a filter first reads it."""
 
     def __init__(self, folder: Path, manifest: HasFiles, count: int) -> None:
         self.folder, self.manifest, self.count = folder, manifest, count
-        self._passing = LruCache(KEPT_BYTES)
-        self._opened, self._once_each = cache(self._open_array), cache(self._check_rows)
-        self._dictionaries = dict[int, _Words]()
+        self._bitmaps = LruCache(CACHE_BYTES)
+        self._opened, self._is_one_per_row = cache(self._map_array), cache(self._check_rows)
+        self._dictionaries = dict[int, _Dictionary]()
         self._order: npt.NDArray[Any] | None = None
-        """The order that was last checked."""
-        self.there = COLUMNS in manifest.files
-        self._texts = StringStore(folder, ATTRIBUTES, manifest) if self.there else None
+        """The order that was checked last."""
+        self.exists = COLUMNS in manifest.files
+        self._texts = StringStore(folder, ATTRIBUTES, manifest) if self.exists else None
         if self._texts is not None and len(self._texts) != count:
             raise IndexFolderError(f"{self._texts.path}: {len(self._texts):,} rows, expected {count:,}; {REBUILD}")
-        self.columns = self._names() if self.there else []
+        self.columns = self._load_columns() if self.exists else []
 
-    def _names(self) -> list[tuple[str, str]]:
+    def _load_columns(self) -> list[tuple[str, str]]:
         path = self.folder / COLUMNS
         check_content(self.folder, self.manifest, COLUMNS)
         try:
             columns = [(column["name"], column["kind"]) for column in json.loads(path.read_bytes())]
         except (OSError, *UNREADABLE) as error:
             raise IndexFolderError(f"{path}: damaged ({error}); {REBUILD}") from error
-        for name, of in columns:
-            if not (isinstance(name, str) and isinstance(of, str) and of in (*DTYPES, "word")):
+        for name, kind in columns:
+            if not (isinstance(name, str) and isinstance(kind, str) and kind in (*DTYPES, "word")):
                 raise IndexFolderError(
-                    f"{path}: a column {to_short_json([name, of])}, expected a name and a kind; {REBUILD}"
+                    f"{path}: a column {to_short_json([name, kind])}, expected a name and a kind; {REBUILD}"
                 )
         return columns
 
     def get(self, row: int) -> Attributes | None:
-        """The attributes of one document as they were given."""
+        """Read the attributes of one document."""
         if self._texts is None:
             return None
         try:
-            found: dict[str, Any] = json.loads(self._texts.get(row))
-            if not isinstance(found, dict):
-                raise ValueError(f"{to_short_json(found)}, expected values by name")
+            attributes: dict[str, Any] = json.loads(self._texts.get(row))
+            if not isinstance(attributes, dict):
+                raise ValueError(f"{to_short_json(attributes)}, expected values by name")
         except (ValueError, RecursionError) as error:
             raise IndexFolderError(f"{self._texts.path}: row {row} is damaged ({error}); {REBUILD}") from error
-        return found or None
+        return attributes or None
 
-    def mask(self, asked: Filter) -> Mask:
-        """Which documents pass, by row."""
-        return np.unpackbits(_as_bytes(self._evaluate(asked)), count=self.count, bitorder="little").view(np.bool_)
+    def build_mask(self, expression: Filter) -> Mask:
+        """Return which rows match a filter."""
+        return np.unpackbits(_as_bytes(self._evaluate(expression)), count=self.count, bitorder="little").view(np.bool_)
 
-    def build_bitmap(self, asked: Filter, order: npt.NDArray[Any] | None) -> Bits:
-        """Which places pass, a bit each; `order` says which row stands at a place.
+    def build_bitmap(self, expression: Filter, order: npt.NDArray[Any] | None) -> Bits:
+        """Return one bit per position: set where the row at this position matches.
 
-        The last answers are kept: filters come again, and looking through columns takes a third of a search.
+        The last bitmaps are cached: filters repeat, and scanning the columns takes a third of a search.
+
+        Args:
+            order: the row of each position; None: rows are positions.
         """
-        name = repr(asked)  # as keys, filters for 1 and for True would be one
-        if (known := self._passing.get(name)) is not None:
-            return known
-        found = _as_bytes(self._by_place(self._evaluate(asked), order))[: -(-self.count // 8)]
-        self._passing.put(name, found)
-        return found
+        key = repr(expression)  # as keys of a dict, filters for 1 and for True would be equal
+        if (cached := self._bitmaps.get(key)) is not None:
+            return cached
+        bitmap = _as_bytes(self._map_to_positions(self._evaluate(expression), order))[: -(-self.count // 8)]
+        self._bitmaps.put(key, bitmap)
+        return bitmap
 
     def close(self) -> None:
         if self._texts is not None:
             self._texts.close()
-        for words in self._dictionaries.values():
-            words.lines.close()
-        # These hold on to this object, as it does to them: what they have mapped is let go now, not by some collection.
-        for kept in (self._once_each, self._opened):
-            kept.cache_clear()
-        self._passing.clear()
+        for dictionary in self._dictionaries.values():
+            dictionary.store.close()
+        # The caches and this object refer to each other: unmap the files now, not in a garbage collection.
+        for cached in (self._is_one_per_row, self._opened):
+            cached.cache_clear()
+        self._bitmaps.clear()
         self._order = None
 
-    def _by_place(self, words: Bitmask, order: npt.NDArray[Any] | None) -> Bitmask:
-        """The bits of rows where these stand; none is set beyond the last place."""
+    def _map_to_positions(self, bitmask: Bitmask, order: npt.NDArray[Any] | None) -> Bitmask:
+        """Move the bits of rows to their positions, with none set beyond the last position."""
         if order is None:
             if self.count % WORD_BITS:
-                words[-1] &= (1 << self.count % WORD_BITS) - 1
-            return words
+                bitmask[-1] &= (1 << self.count % WORD_BITS) - 1
+            return bitmask
         if order is not self._order:
-            unsigned = order.view(f"u{order.itemsize}")  # what is below 0 is then far above
+            unsigned = order.view(f"u{order.itemsize}")  # negative rows become large
             if len(order) != self.count or unsigned.max() >= self.count:
-                raise IndexFolderError(f"{self.folder}: the order of documents names rows not there; {REBUILD}")
+                raise IndexFolderError(f"{self.folder}: the order of documents names invalid rows; {REBUILD}")
             self._order = order
-        found = allocate_bitmask(self.count)
-        map_to_positions(words, order, found)
-        return found
+        by_position = allocate_bitmask(self.count)
+        map_to_positions(bitmask, order, by_position)
+        return by_position
 
-    def _evaluate(self, asked: Filter) -> Bitmask:
-        """Which rows pass; bits beyond the last row mean nothing."""
+    def _evaluate(self, expression: Filter) -> Bitmask:
+        """Return which rows match; bits beyond the last row are undefined."""
         check_deadline()
-        if isinstance(asked, Condition):
-            words = allocate_bitmask(self.count)
-            for number, (name, of) in enumerate(self.columns):
-                if name == asked.name and of == "word":
-                    self._mark_words(number, asked, words)
-                elif name == asked.name:
-                    self._mark_values(number, of, asked, words)
-            return words
-        if isinstance(asked, Not):
-            words = self._evaluate(asked.part)
-            return np.invert(words, out=words)
-        combine, (first, *rest) = np.bitwise_and if isinstance(asked, And) else np.bitwise_or, asked.parts
-        words = self._evaluate(first)
+        if isinstance(expression, Condition):
+            bitmask = allocate_bitmask(self.count)
+            for number, (name, kind) in enumerate(self.columns):
+                if name == expression.name and kind == "word":
+                    self._mark_strings(number, expression, bitmask)
+                elif name == expression.name:
+                    self._mark_values(number, kind, expression, bitmask)
+            return bitmask
+        if isinstance(expression, Not):
+            bitmask = self._evaluate(expression.part)
+            return np.invert(bitmask, out=bitmask)
+        combine, (first, *rest) = np.bitwise_and if isinstance(expression, And) else np.bitwise_or, expression.parts
+        bitmask = self._evaluate(first)
         for part in rest:
-            combine(words, self._evaluate(part), out=words)
-        return words
+            combine(bitmask, self._evaluate(part), out=bitmask)
+        return bitmask
 
-    def _mark_values(self, number: int, of: str, test: Condition, words: Bitmask) -> None:
-        """Set the bits of rows that pass one condition by one column of numbers or truth values."""
-        wanted = "number" if of == "whole" else of
-        values = self._array(f"column.{number}.values.npy", DTYPES[of])
+    def _mark_values(self, number: int, kind: str, condition: Condition, bitmask: Bitmask) -> None:
+        """Set the bits of rows that match a condition on a column of numbers or booleans."""
+        value_kind = "number" if kind == "whole" else kind
+        values = self._load_array(f"column.{number}.values.npy", DTYPES[kind])
         if len(values) != self.count:
-            raise IndexFolderError(f"{self.folder}: column {number} of another length; {REBUILD}")
-        if test.any:
-            mark_any = mark_floats if of == "number" else mark_ints
-            numbers = [each for each in test.any if get_kind(each) == wanted and not isinstance(each, str)]
-            mark_any(values, numbers, words)
-        elif wanted == "number" and all(get_kind(bound) == wanted for _, bound in test.bounds):
-            mark_range = mark_float_range if of == "number" else mark_int_range
-            mark_range(values, test.bounds, words)
+            raise IndexFolderError(f"{self.folder}: column {number} has the wrong length; {REBUILD}")
+        if condition.any:
+            mark_equal = mark_floats if kind == "number" else mark_ints
+            numbers = [value for value in condition.any if get_kind(value) == value_kind and not isinstance(value, str)]
+            mark_equal(values, numbers, bitmask)
+        elif value_kind == "number" and all(get_kind(bound) == value_kind for _, bound in condition.bounds):
+            mark_between = mark_float_range if kind == "number" else mark_int_range
+            mark_between(values, condition.bounds, bitmask)
 
-    def _mark_words(self, number: int, test: Condition, words: Bitmask) -> None:
-        """The same by a column of words."""
-        dictionary, once_each, rows = self._dictionary(number), self._once_each(number), self._rows(number)
-        codes = self._array(f"column.{number}.codes.npy", np.dtype("<u4"))
+    def _mark_strings(self, number: int, condition: Condition, bitmask: Bitmask) -> None:
+        """Set the bits of rows that match a condition on a column of strings."""
+        dictionary, rows = self._open_dictionary(number), self._load_rows(number)
+        is_one_per_row = self._is_one_per_row(number)
+        codes = self._load_array(f"column.{number}.codes.npy", np.dtype("<u4"))
         if len(codes) != len(rows):
-            raise IndexFolderError(f"{self.folder}: column {number} of another length; {REBUILD}")
-        bits = words if once_each else allocate_bitmask(len(codes))
-        if test.any:
-            places = [place for word in test.any if (place := dictionary.find(word)) is not None]
-            mark_ints(codes, places, bits)
-        elif all(isinstance(bound, str) for _, bound in test.bounds):
-            low, high = dictionary.between(test.bounds)
+            raise IndexFolderError(f"{self.folder}: column {number} has the wrong length; {REBUILD}")
+        bits = bitmask if is_one_per_row else allocate_bitmask(len(codes))
+        if condition.any:
+            matching = [code for string in condition.any if (code := dictionary.find(string)) is not None]
+            mark_ints(codes, matching, bits)
+        elif all(isinstance(bound, str) for _, bound in condition.bounds):
+            low, high = dictionary.find_range(condition.bounds)
             mark_int_range(codes, (("gte", low), ("lt", high)), bits)
-        if not once_each:
-            map_to_rows(bits, rows, words)
+        if not is_one_per_row:
+            map_to_rows(bits, rows, bitmask)
 
-    def _rows(self, number: int) -> npt.NDArray[Any]:
-        """Whose the words of a column are."""
-        return self._array(f"column.{number}.rows.npy", np.dtype("<i8"))
+    def _load_rows(self, number: int) -> npt.NDArray[Any]:
+        """Load the row of each value of a string column."""
+        return self._load_array(f"column.{number}.rows.npy", np.dtype("<i8"))
 
     def _check_rows(self, number: int) -> bool:
-        """Whether every document has a word of a column, one alone."""
-        right, once_each = check_row_order(self._rows(number), self.count)
-        if not right:
-            raise IndexFolderError(f"{self.folder}: column {number} names rows that are not there; {REBUILD}")
-        return once_each
+        """Return whether every document has exactly one value in a string column; refuse invalid rows."""
+        is_valid, is_one_per_row = check_row_order(self._load_rows(number), self.count)
+        if not is_valid:
+            raise IndexFolderError(f"{self.folder}: column {number} names invalid rows; {REBUILD}")
+        return is_one_per_row
 
-    def _dictionary(self, number: int) -> "_Words":
-        """Opened once: that takes longer than finding a word in it."""
-        if (known := self._dictionaries.get(number)) is not None:
-            return known
-        opened = _Words(StringStore(self.folder, f"column.{number}.words", self.manifest, whole=True))
+    def _open_dictionary(self, number: int) -> "_Dictionary":
+        """Open a dictionary once: opening takes longer than a lookup."""
+        if (opened := self._dictionaries.get(number)) is not None:
+            return opened
+        opened = _Dictionary(StringStore(self.folder, f"column.{number}.words", self.manifest, whole=True))
         return self._dictionaries.setdefault(number, opened)
 
-    def _array(self, name: str, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    def _load_array(self, name: str, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
         return self._opened(name, dtype).whole()
 
-    def _open_array(self, name: str, dtype: np.dtype[Any]) -> CheckedArray:
-        """A file of a column, mapped once: mapping it takes as long as comparing it."""
+    def _map_array(self, name: str, dtype: np.dtype[Any]) -> CheckedArray:
+        """Map a file of a column; cached, since mapping takes as long as comparing."""
         return CheckedArray(self.folder, name, dtype, self.manifest, whole=True)
 
 
-class _Words:
-    """A sorted dictionary on disk."""
+class _Dictionary:
+    """Sorted strings on disk."""
 
-    def __init__(self, lines: StringStore) -> None:
-        self.lines = lines
+    def __init__(self, store: StringStore) -> None:
+        self.store = store
 
     def __len__(self) -> int:
-        return len(self.lines)
+        return len(self.store)
 
-    def __getitem__(self, place: int) -> str:
+    def __getitem__(self, code: int) -> str:
         try:
-            text = str(self.lines.get(place), "ascii")
-            # Most need no parsing, the longest part of a look.
+            text = str(self.store.get(code), "ascii")
+            # Parsing dominates a lookup; most strings need none.
             return str(json.loads(text)) if "\\" in text else text[1:-1]
         except (ValueError, RecursionError) as error:
-            raise IndexFolderError(f"{self.lines.path}: word {place} is damaged ({error}); {REBUILD}") from error
+            raise IndexFolderError(f"{self.store.path}: string {code} is damaged ({error}); {REBUILD}") from error
 
-    def find(self, word: Scalar) -> int | None:
-        if not isinstance(word, str):
+    def find(self, string: Scalar) -> int | None:
+        if not isinstance(string, str):
             return None
-        place = bisect.bisect_left(self, word)
-        return place if place < len(self) and self[place] == word else None
+        code = bisect.bisect_left(self, string)
+        return code if code < len(self) and self[code] == string else None
 
-    def between(self, bounds: tuple[tuple[str, Any], ...]) -> tuple[int, int]:
+    def find_range(self, bounds: tuple[tuple[str, Any], ...]) -> tuple[int, int]:
         low, high = 0, len(self)
         for key, bound in bounds:
             side = bisect.bisect_left if key in ("gte", "lt") else bisect.bisect_right
-            place = side(self, bound)
-            low, high = (max(low, place), high) if key in ("gt", "gte") else (low, min(high, place))
+            code = side(self, bound)
+            low, high = (max(low, code), high) if key in ("gt", "gte") else (low, min(high, code))
         return low, high
 
 
-def _as_bytes(words: Bitmask) -> Bits:
-    return words.astype("<u4", copy=False).view(np.uint8)
+def _as_bytes(bitmask: Bitmask) -> Bits:
+    return bitmask.astype("<u4", copy=False).view(np.uint8)

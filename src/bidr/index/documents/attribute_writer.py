@@ -1,4 +1,4 @@
-"""Writing attributes: as they come to one file, by column to others at the end (see `attributes`)."""
+"""Write attributes: as JSON in row order, and as one column for each name and kind (see `attribute_columns`)."""
 
 import json
 from collections.abc import Iterable, Iterator
@@ -13,25 +13,31 @@ import numpy.typing as npt
 from bidr.data.attributes import check_stored_attributes
 from bidr.data.types import Attributes
 from bidr.index.documents.attribute_columns import ABSENT, ATTRIBUTES, COLUMNS, DTYPES
-from bidr.index.documents.attribute_values import PLACE, Column, Sorted, SpillFile, in_order
-from bidr.index.documents.string_file import FileFactory, StringStoreWriter, create_string_store
+from bidr.index.documents.column_buffer import CODE, ColumnBuffer, MergedDictionary, merge_runs
+from bidr.index.documents.string_store import FileFactory, StringStoreWriter, create_string_store
 from bidr.index.filters.filter_expression import get_kind
 from bidr.index.vectors import write_npy_header
+from bidr.utils.spill_file import SpillFile
 from bidr.utils.system import trim_heap
 
-# What may wait in memory, of all columns together: values, of 12 bytes, and bytes of different words.
-HELD, WORDS_HELD = 1 << 20, 32 << 20
+# Most that all columns together hold in memory: values (12 bytes each), and bytes of distinct strings.
+VALUES_IN_MEMORY, STRING_BYTES_IN_MEMORY = 1 << 20, 32 << 20
 
 
 class AttributeWriter:
-    """Takes the attributes of `count` documents in order. However many they are, a bounded share is in memory; what is
-    more waits near `folder`."""
+    """Takes the attributes of documents in row order, in bounded memory.
+
+    Args:
+        create: opens a new file of the segment.
+        count: number of documents.
+        folder: where values beyond the memory bound are spilled.
+    """
 
     def __init__(self, create: FileFactory, count: int, folder: Path) -> None:
         self.create, self.count, self.rows = create, count, 0
-        self._columns: dict[tuple[str, str], Column] = {}
-        self._held = self._words_held = 0
-        self._opened, self._aside = ExitStack(), SpillFile(folder)
+        self._columns: dict[tuple[str, str], ColumnBuffer] = {}
+        self._buffered_values = self._buffered_string_bytes = 0
+        self._opened, self._spill = ExitStack(), SpillFile(folder)
         self._texts: StringStoreWriter | None = None
 
     def __enter__(self) -> Self:
@@ -41,19 +47,18 @@ class AttributeWriter:
         self._opened.__exit__(kind, error, at)
 
     def close(self) -> None:
-        """Let go of what waited."""
-        self._aside.close()
+        self._spill.close()
 
-    def append(self, given: Attributes | None) -> None:
+    def append(self, attributes: Attributes | None) -> None:
         text = "{}"
-        if given:
-            checked = check_stored_attributes(given, f"documents: row {self.rows:,}")
+        if attributes:
+            checked = check_stored_attributes(attributes, f"documents: row {self.rows:,}")
             text = json.dumps(checked, ensure_ascii=False)
             for name, value in checked.items():
-                each: Any
-                for each in value if isinstance(value, list) else [value]:
-                    self._put(name, each)
-        if given and self._texts is None:
+                scalar: Any
+                for scalar in value if isinstance(value, list) else [value]:
+                    self._add_value(name, scalar)
+        if attributes and self._texts is None:
             self._texts = self._opened.enter_context(create_string_store(self.create, ATTRIBUTES, self.count))
             for _ in range(self.rows):
                 self._texts.append("{}")
@@ -61,62 +66,62 @@ class AttributeWriter:
             self._texts.append(text)
         self.rows += 1
 
-    def _put(self, name: str, value: Any) -> None:
-        column = self._columns.setdefault((name, get_kind(value)), Column())
-        before = column.words.bytes
+    def _add_value(self, name: str, value: Any) -> None:
+        column = self._columns.setdefault((name, get_kind(value)), ColumnBuffer())
+        string_bytes = column.strings.bytes
         column.append(self.rows, value)
-        self._held += 1
-        self._words_held += column.words.bytes - before
-        if self._held >= HELD:
-            for each in self._columns.values():
-                each.put_away(self._aside)
-            self._held = 0
+        self._buffered_values += 1
+        self._buffered_string_bytes += column.strings.bytes - string_bytes
+        if self._buffered_values >= VALUES_IN_MEMORY:
+            for buffer in self._columns.values():
+                buffer.flush(self._spill)
+            self._buffered_values = 0
             trim_heap()
-        if self._words_held >= WORDS_HELD:
-            largest = max(self._columns.values(), key=lambda each: each.words.bytes)
-            self._words_held -= largest.words.bytes
-            largest.words.put_away(self._aside, largest.count)
+        if self._buffered_string_bytes >= STRING_BYTES_IN_MEMORY:
+            largest = max(self._columns.values(), key=lambda buffer: buffer.strings.bytes)
+            self._buffered_string_bytes -= largest.strings.bytes
+            largest.strings.flush(self._spill, largest.count)
             trim_heap()
 
     def write(self) -> None:
-        """Write the columns, after the last document; nothing where none has an attribute."""
+        """Write the columns after the last document; write nothing if no document has attributes."""
         if self._texts is None:
             return
         columns = []
-        for number, ((name, of), column) in enumerate(self._columns.items()):
-            stored = "whole" if of == "number" and column.whole else of
-            if of == "word":
-                self._write_words(number, column)
+        for number, ((name, kind), column) in enumerate(self._columns.items()):
+            stored = "whole" if kind == "number" and column.is_integer else kind
+            if kind == "word":
+                self._write_strings(number, column)
             else:
-                blocks = column.dense(self._aside, self.rows, DTYPES[stored], ABSENT[stored])
+                blocks = column.iter_dense(self._spill, self.rows, DTYPES[stored], ABSENT[stored])
                 self._write_array(f"column.{number}.values.npy", DTYPES[stored], self.rows, blocks)
             columns.append({"name": name, "kind": stored})
         with self.create(COLUMNS) as out:
             out.write(json.dumps(columns).encode())
 
-    def _write_words(self, number: int, column: Column) -> None:
-        column.words.put_away(self._aside, column.count)
-        found = in_order(self._aside, column.words.runs)
-        with create_string_store(self.create, f"column.{number}.words", found.size) as lines:
-            for word in found.words:
-                lines.append(json.dumps(word))
-        self._write_array(f"column.{number}.codes.npy", PLACE, column.count, self._places(column, found))
-        rows = (rows.astype("<i8") for rows, _ in column.blocks(self._aside))
+    def _write_strings(self, number: int, column: ColumnBuffer) -> None:
+        column.strings.flush(self._spill, column.count)
+        dictionary = merge_runs(self._spill, column.strings.runs)
+        with create_string_store(self.create, f"column.{number}.words", dictionary.size) as store:
+            for string in dictionary.strings:
+                store.append(json.dumps(string))
+        self._write_array(f"column.{number}.codes.npy", CODE, column.count, self._iter_codes(column, dictionary))
+        rows = (rows.astype("<i8") for rows, _ in column.iter_blocks(self._spill))
         self._write_array(f"column.{number}.rows.npy", np.dtype("<i8"), column.count, rows)
 
-    def _places(self, column: Column, found: Sorted) -> Iterator[npt.NDArray[Any]]:
-        """For every value of a column the place of its word in the dictionary."""
-        runs, run, done = column.words.runs, 0, 0
-        places = found.places[0].of_numbers()
-        for _, numbers in column.blocks(self._aside):
+    def _iter_codes(self, column: ColumnBuffer, dictionary: MergedDictionary) -> Iterator[npt.NDArray[Any]]:
+        """Yield the dictionary code of every value of a column."""
+        runs, run, start = column.strings.runs, 0, 0
+        codes = dictionary.run_codes[0].load_by_number()
+        for _, numbers in column.iter_blocks(self._spill):
             at = 0
             while at < len(numbers):
-                while done >= runs[run].until:
+                while start >= runs[run].until:
                     run += 1
-                    places = found.places[run].of_numbers()
-                end = min(len(numbers), at + runs[run].until - done)
-                yield places[numbers[at:end]]
-                at, done = end, done + end - at
+                    codes = dictionary.run_codes[run].load_by_number()
+                end = min(len(numbers), at + runs[run].until - start)
+                yield codes[numbers[at:end]]
+                at, start = end, start + end - at
 
     def _write_array(self, name: str, dtype: np.dtype[Any], count: int, blocks: Iterable[npt.NDArray[Any]]) -> None:
         with self.create(name) as out:

@@ -1,4 +1,4 @@
-"""What a row is called, what it says and which attributes it has: on disk, read row by row."""
+"""Ids, texts and attributes of documents on disk, read by row."""
 
 import json
 from collections.abc import Callable, Iterable
@@ -13,7 +13,7 @@ from bidr.errors import REBUILD, DataError, IndexFolderError
 from bidr.index.documents.attribute_columns import AttributeColumns
 from bidr.index.documents.attribute_writer import AttributeWriter
 from bidr.index.documents.id_index import IdIndexWriter
-from bidr.index.documents.string_file import FileFactory, StringStore, create_string_store
+from bidr.index.documents.string_store import FileFactory, StringStore, create_string_store
 from bidr.index.storage.manifest import HasFiles
 from bidr.utils.array_types import Rows
 
@@ -21,7 +21,7 @@ IDS, DOCUMENTS = "ids", "documents"
 
 
 class DocumentStore:
-    """Ids and, where the index has them, texts and attributes. Without ids a row's number is its id."""
+    """Ids, texts and attributes of a segment, where it has them. Without ids the row number is the id."""
 
     def __init__(
         self, count: int, ids: StringStore | None, documents: StringStore | None, columns: AttributeColumns
@@ -30,7 +30,7 @@ class DocumentStore:
 
     @classmethod
     def open(cls, folder: Path, count: int, manifest: HasFiles) -> Self:
-        """Open what is there; a count that differs from the index is damage."""
+        """Open the files of a segment; a number of rows other than `count` is damage."""
         stores = [
             StringStore(folder, name, manifest) if f"{name}.blob" in manifest.files else None
             for name in (IDS, DOCUMENTS)
@@ -47,12 +47,12 @@ class DocumentStore:
     def id(self, row: int) -> str:
         if self._ids is None:
             if not 0 <= row < self.count:
-                raise DataError(f"row {row} asked for, expected 0 to {self.count - 1}")
+                raise DataError(f"invalid row: {row} (allowed: 0 to {self.count - 1})")
             return str(row)
         return self._decode(self._ids, row)
 
     def ids(self, rows: Rows | Iterable[int]) -> list[str]:
-        """Ids of many rows."""
+        """Read the ids of many rows."""
         if self._ids is None and isinstance(rows, np.ndarray):
             numbers = rows.tolist()
             if numbers and min(numbers) >= 0 and max(numbers) < self.count:
@@ -60,12 +60,12 @@ class DocumentStore:
         if self._ids is None or not isinstance(rows, np.ndarray):
             return [self.id(int(row)) for row in rows]
         try:
-            return [each.decode("utf-8", "surrogatepass") for each in self._ids.many(rows)]
+            return [content.decode("utf-8", "surrogatepass") for content in self._ids.get_many(rows)]
         except UnicodeDecodeError:
-            return [self.id(int(row)) for row in rows]  # which says what is wrong
+            return [self.id(int(row)) for row in rows]  # raises the error of the damaged row
 
     def document(self, row: int) -> Document | None:
-        """A document with its text, or None where the index was built from arrays alone."""
+        """Read a document; None if the index has no texts."""
         if self._documents is None:
             return None
         try:
@@ -97,31 +97,35 @@ def write_documents(
     *,
     texts: bool = True,
 ) -> None:
-    """Write ids in the order of the rows; refuse another number of them, and an id given twice.
+    """Write ids, attributes and texts in row order, in one pass over the documents.
 
-    Of documents the attributes too, and with `texts` what they say: one pass over them. `folder`: where `create`
-    makes files.
+    Args:
+        create: opens a new file of the segment in `folder`.
+        documents: ids alone, or documents.
+        count: number of documents; any other number is refused, and so are duplicate ids.
+        advance: progress callback.
+        texts: whether titles and texts are stored.
     """
-    names = IdIndexWriter(folder)
+    id_index = IdIndexWriter(folder)
     with closing(AttributeWriter(create, count, folder)) as attributes:
         with attributes, ExitStack() as opened:
             ids = opened.enter_context(create_string_store(create, IDS, count))
-            said = opened.enter_context(create_string_store(create, DOCUMENTS, count)) if texts else None
-            for row, each in enumerate(documents):
-                document = each if isinstance(each, Document) else Document(each, "", "")
+            text_store = opened.enter_context(create_string_store(create, DOCUMENTS, count)) if texts else None
+            for row, item in enumerate(documents):
+                document = item if isinstance(item, Document) else Document(item, "", "")
                 _check_id(document.id, row, count)
                 ids.append(document.id)
-                names.append(document.id)
-                if said is not None:
-                    said.append(json.dumps([document.title, document.text], ensure_ascii=False))
+                id_index.append(document.id)
+                if text_store is not None:
+                    text_store.append(json.dumps([document.title, document.text], ensure_ascii=False))
                 attributes.append(document.attributes)
                 advance(1)
-        names.write(create, count)
+        id_index.write(create, count)
         attributes.write()
 
 
 def _check_id(name: str, row: int, count: int) -> None:
     if row >= count:
-        raise DataError(f"documents: more than the {count:,} that have codes; give the corpus that was encoded")
+        raise DataError(f"documents: more than the {count:,} with codes; give the corpus that was encoded")
     if not isinstance(name, str) or not name:
         raise DataError(f"documents: row {row:,} has the id {name!r}, expected a string that is not empty")

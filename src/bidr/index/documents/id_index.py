@@ -1,4 +1,4 @@
-"""From an id to its row: sorted 64-bit hashes on disk, looked up by bisection, and the stored id decides."""
+"""Find the row of an id: binary search in sorted 64-bit hashes on disk, then comparison with the stored id."""
 
 from array import array
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from bidr.data.id_map import find_duplicate_id
 from bidr.errors import REBUILD, DataError, IndexFolderError
-from bidr.index.documents.string_file import FileFactory, StringStore
+from bidr.index.documents.string_store import FileFactory, StringStore
 from bidr.index.storage.manifest import HasFiles
 from bidr.index.storage.verified_mmap import CheckedArray
 from bidr.index.vectors import write_npy_header
@@ -20,37 +20,37 @@ from bidr.utils.external_sort import ExternalSorter
 HASHES, ROWS, IDS = "ids.hashes.npy", "ids.rows.npy", "ids"
 HASH, ROW = np.dtype("<u8"), np.dtype("<u4")
 RECORD = np.dtype([("hash", HASH), ("row", ROW)])
-AT_ONCE, HELD = 8_192, 1 << 20
-LONGEST_NUMBER = 20
+IDS_PER_BLOCK, RECORDS_IN_MEMORY = 8_192, 1 << 20
+MAX_DIGITS = 20
 
 
 class IdIndex:
-    """The ids of a segment."""
+    """Finds rows of a segment by id. Without stored ids, the decimal row number is the id."""
 
     def __init__(self, folder: Path, manifest: HasFiles, count: int) -> None:
         self.count = count
         self._ids = StringStore(folder, IDS, manifest) if f"{IDS}.blob" in manifest.files else None
-        self._sorted: _Sorted | _OnDisk | None = None
+        self._hashes: _MemoryHashes | _DiskHashes | None = None
         if self._ids is None:
             return
         if len(self._ids) != count:
             raise IndexFolderError(f"{self._ids.path}: {len(self._ids):,} rows, expected {count:,}; {REBUILD}")
         if HASHES in manifest.files:
-            self._sorted = _OnDisk(folder, manifest, count)
-        else:  # an index from before ids could be looked up
-            self._sorted = _Sorted(array("Q", (hash_string(self._text(row)) for row in range(count))))
+            self._hashes = _DiskHashes(folder, manifest, count)
+        else:  # an index format without hashes
+            self._hashes = _MemoryHashes(array("Q", (hash_string(self._read_id(row)) for row in range(count))))
 
     def find(self, name: str) -> int | None:
         """The row of an id, or None."""
-        if self._ids is None or self._sorted is None:
-            known = name.isascii() and name.isdecimal() and len(name) <= LONGEST_NUMBER and str(int(name)) == name
-            return int(name) if known and int(name) < self.count else None
-        for row in self._sorted.rows(hash_string(name)):
-            if self._text(row) == name:
+        if self._ids is None or self._hashes is None:
+            is_number = name.isascii() and name.isdecimal() and len(name) <= MAX_DIGITS and str(int(name)) == name
+            return int(name) if is_number and int(name) < self.count else None
+        for row in self._hashes.find_rows(hash_string(name)):
+            if self._read_id(row) == name:
                 return row
         return None
 
-    def _text(self, row: int) -> str:
+    def _read_id(self, row: int) -> str:
         assert self._ids is not None
         try:
             return self._ids.get(row).decode("utf-8", "surrogatepass")
@@ -60,42 +60,42 @@ class IdIndex:
     def close(self) -> None:
         if self._ids is not None:
             self._ids.close()
-        if isinstance(self._sorted, _OnDisk):
-            self._sorted.close()
+        if isinstance(self._hashes, _DiskHashes):
+            self._hashes.close()
 
 
-class _OnDisk:
-    """Hashes and rows in files. Where these have no checksums by block they are compared whole, however large."""
+class _DiskHashes:
+    """Hashes and rows in files. Without block checksums, a file is verified as a whole."""
 
     def __init__(self, folder: Path, manifest: HasFiles, count: int) -> None:
         self._hashes = CheckedArray(folder, HASHES, HASH, manifest, whole=True)
         self._rows = CheckedArray(folder, ROWS, ROW, manifest, whole=True, below=count)
-        for each in (self._hashes, self._rows):
-            if len(each) != count:
-                raise IndexFolderError(f"{each.path}: {len(each):,} numbers, expected {count:,}; {REBUILD}")
+        for numbers in (self._hashes, self._rows):
+            if len(numbers) != count:
+                raise IndexFolderError(f"{numbers.path}: {len(numbers):,} numbers, expected {count:,}; {REBUILD}")
 
-    def rows(self, wanted: int) -> Iterator[int]:
-        """The rows whose ids have this hash: seldom more than one."""
-        for place in range(int(self._hashes.find(np.array([wanted], dtype=HASH))[0]), len(self._hashes)):
-            if self._hashes.some(place, 1) != [wanted]:
+    def find_rows(self, digest: int) -> Iterator[int]:
+        """Yield the rows whose ids have a hash, rarely more than one."""
+        for position in range(int(self._hashes.find(np.array([digest], dtype=HASH))[0]), len(self._hashes)):
+            if self._hashes.some(position, 1) != [digest]:
                 return
-            yield from self._rows.some(place, 1)
+            yield from self._rows.some(position, 1)
 
     def close(self) -> None:
         self._hashes.close()
         self._rows.close()
 
 
-class _Sorted:
-    """The same in memory."""
+class _MemoryHashes:
+    """Hashes and rows in memory."""
 
     def __init__(self, hashes: "array[int]") -> None:
         values = np.frombuffer(hashes, dtype=np.uint64)
         self._order = np.argsort(values, kind="stable")
         self._hashes = values[self._order]
 
-    def rows(self, wanted: int) -> Iterator[int]:
-        first, end = (np.searchsorted(self._hashes, np.uint64(wanted), side) for side in ("left", "right"))
+    def find_rows(self, digest: int) -> Iterator[int]:
+        first, end = (np.searchsorted(self._hashes, np.uint64(digest), side) for side in ("left", "right"))
         yield from self._order[first:end].tolist()
 
 
@@ -106,47 +106,53 @@ def hash_string(name: str) -> int:
 
 
 class IdIndexWriter:
-    """Writes what `Names` looks ids up by, from ids in the order of their rows.
+    """Writes the files of `IdIndex` from ids in row order, and refuses duplicates.
 
-    Ids are compared by their 64-bit hashes, sorted in bounded memory; of equal hashes the ids themselves decide.
+    The 64-bit hashes of ids are sorted in bounded memory; ids with equal hashes are compared.
     """
 
     def __init__(self, folder: Path) -> None:
-        """`folder`: where the ids are written too, before `write` is called; and what does not fit memory."""
+        """`folder`: where the caller writes the ids before `write`, and where hashes are spilled."""
         self.folder = folder
-        self._spill, self._waiting = ExternalSorter(RECORD, folder, HELD), array("Q")
+        self._sorter, self._buffer = ExternalSorter(RECORD, folder, RECORDS_IN_MEMORY), array("Q")
 
     def append(self, name: str) -> None:
-        self._waiting.append(hash_string(name))
-        if len(self._waiting) == AT_ONCE:
-            self._move()
+        self._buffer.append(hash_string(name))
+        if len(self._buffer) == IDS_PER_BLOCK:
+            self._flush()
 
     def write(self, create: FileFactory, count: int) -> None:
-        """Write the files; refuse another number of ids than `count`, and an id given twice."""
-        self._move()
-        if self._spill.count != count:
-            given = f"documents: {self._spill.count:,} given, but codes for {count:,}"
-            raise DataError(f"{given}; give the corpus that was encoded")
-        with self._spill, closing(StringStore(self.folder, IDS)) as ids, create(HASHES) as hashes, create(ROWS) as rows:
+        """Write the files; refuse a number of ids other than `count`, and duplicates."""
+        self._flush()
+        if self._sorter.count != count:
+            raise DataError(
+                f"documents: {self._sorter.count:,} given, but codes for {count:,}; give the corpus that was encoded"
+            )
+        with (
+            self._sorter,
+            closing(StringStore(self.folder, IDS)) as ids,
+            create(HASHES) as hashes,
+            create(ROWS) as rows,
+        ):
             write_npy_header(hashes, HASH, (count,))
             write_npy_header(rows, ROW, (count,))
-            for records in self._spill.iter_buckets():
+            for records in self._sorter.iter_buckets():
                 ordered = records[np.argsort(records["hash"], kind="stable")]
-                _refuse_repeated(ordered, ids)
+                _refuse_duplicates(ordered, ids)
                 hashes.write(ordered["hash"].tobytes())
                 rows.write(ordered["row"].tobytes())
 
-    def _move(self) -> None:
-        records = np.empty(len(self._waiting), dtype=RECORD)
-        records["hash"] = np.frombuffer(self._waiting, dtype=np.uint64)
-        records["row"] = np.arange(self._spill.count, self._spill.count + len(records))
-        self._spill.add(records)
-        self._waiting = array("Q")
+    def _flush(self) -> None:
+        records = np.empty(len(self._buffer), dtype=RECORD)
+        records["hash"] = np.frombuffer(self._buffer, dtype=np.uint64)
+        records["row"] = np.arange(self._sorter.count, self._sorter.count + len(records))
+        self._sorter.add(records)
+        self._buffer = array("Q")
 
 
-def _refuse_repeated(ordered: npt.NDArray[Any], ids: StringStore) -> None:
-    same = find_duplicate_id(ordered["hash"], ordered["row"], lambda rows: map(ids.get, rows))
-    if same:
+def _refuse_duplicates(ordered: npt.NDArray[Any], ids: StringStore) -> None:
+    duplicate = find_duplicate_id(ordered["hash"], ordered["row"], lambda rows: map(ids.get, rows))
+    if duplicate:
         raise DataError(
-            f"documents: rows {same[0]:,} and {same[1]:,} have the same id; make ids unique, or leave one out"
+            f"documents: rows {duplicate[0]:,} and {duplicate[1]:,} have the same id; make ids unique, or leave one out"
         )

@@ -1,20 +1,20 @@
-"""Words as lexical search compares them: lower case, English stems, without stop words."""
+"""BM25 analyzer: lower case, English stop words and stemming."""
 
 from typing import Any
 
-WORD = r"(?u)[^\W_]+"
-K1, B = 0.9, 0.4  # of BM25, as Anserini sets them
+TERM_PATTERN = r"(?u)[^\W_]+"
+K1, B = 0.9, 0.4  # BM25 parameters, as in Anserini
 
 
-def words(texts: list[str], *, as_numbers: bool = False) -> Any:
-    """The words of every text, as strings; or as numbers, and which number is which word (`ids`, `vocab`)."""
+def tokenize_texts(texts: list[str], *, as_numbers: bool = False) -> Any:
+    """Return the terms of every text as strings, or as numbers with their vocabulary (`ids`, `vocab`)."""
     import bm25s
     import Stemmer
 
     return bm25s.tokenize(
         texts,
         stopwords="en",
-        token_pattern=WORD,
+        token_pattern=TERM_PATTERN,
         stemmer=Stemmer.Stemmer("english"),
         return_ids=as_numbers,
         show_progress=False,

@@ -1,4 +1,4 @@
-"""BM25 over postings: one range of places after the other, so that what a query holds in RAM stays the same size."""
+"""BM25 over postings in blocks of positions, so that the memory of a query does not grow with the index."""
 
 from typing import NamedTuple
 
@@ -10,45 +10,51 @@ from bidr.index.lexical.postings import U8, U32, Postings
 from bidr.utils.array_types import Bitmap, Floats, Rows
 from bidr.utils.jit import njit_cached
 
-RANGE = 16_384
-SPARE = 4_096
+POSITIONS_PER_BLOCK = 16_384
+SPARE_HITS = 4_096
 
 
 class WeightedTerms(NamedTuple):
-    """The words of a query: where their postings are, and what each weighs (its idf, as often as it is asked)."""
+    """Terms of a query: the ranges of their postings, and their weights (idf times frequency in the query)."""
 
     starts: npt.NDArray[np.int64]
     ends: npt.NDArray[np.int64]
     weights: Floats
 
 
-def compute_idf(documents: int, holding: npt.NDArray[np.int64]) -> Floats:
-    """How much a word tells that so many documents hold (Lucene's formula)."""
-    return np.log1p((documents - holding + 0.5) / (holding + 0.5)).astype(np.float32)
+def compute_idf(documents: int, frequencies: npt.NDArray[np.int64]) -> Floats:
+    """Return the inverse document frequency of terms (Lucene's formula)."""
+    return np.log1p((documents - frequencies + 0.5) / (frequencies + 0.5)).astype(np.float32)
 
 
 def search_postings(
-    postings: Postings, query: WeightedTerms, mean_length: float, k: int, allowed: Bitmap | None, wanted: Rows
+    postings: Postings, query: WeightedTerms, mean_length: float, k: int, allowed: Bitmap | None, targets: Rows
 ) -> tuple[Floats, Rows, Floats] | None:
-    """Scores and places of the k best documents or fewer, best first, equal ones by place; scores of `wanted` places.
+    """Search postings for the best k positions.
 
-    allowed: a bit for each place that may be found; None: all. None is returned where the postings are damaged.
+    Args:
+        allowed: one bit for each position that may be found; None: all.
+        targets: further positions to score.
+
+    Returns:
+        Scores and positions of at most k documents, best first, equal scores by position; scores of the targets.
+        None if the postings are damaged.
     """
     bits = np.zeros(0, dtype=np.uint8) if allowed is None else allowed
-    ascending = np.argsort(wanted)
+    ascending = np.argsort(targets)
     slope, base = np.float32(K1 * B / mean_length), np.float32(K1 * (1 - B))
-    arrays = (postings.places, postings.counts, postings.lengths)
-    scores, places, own, whole = _best(*arrays, *query, slope, base, bits, wanted[ascending], k)
-    if not whole:
+    arrays = (postings.positions, postings.counts, postings.lengths)
+    scores, positions, sorted_scores, is_valid = _search(*arrays, *query, slope, base, bits, targets[ascending], k)
+    if not is_valid:
         return None
-    of_wanted = np.empty(len(wanted), dtype=np.float32)
-    of_wanted[ascending] = own
-    return scores, places, of_wanted
+    target_scores = np.empty(len(targets), dtype=np.float32)
+    target_scores[ascending] = sorted_scores
+    return scores, positions, target_scores
 
 
 @njit_cached()
-def _best(
-    places: U32,
+def _search(
+    positions: U32,
     counts: U8,
     lengths: U32,
     starts: npt.NDArray[np.int64],
@@ -57,34 +63,39 @@ def _best(
     slope: np.float32,
     base: np.float32,
     allowed: Bitmap,
-    wanted: Rows,
+    targets: Rows,
     k: int,
 ) -> tuple[Floats, Rows, Floats, bool]:
     count, cursors = len(lengths), starts.copy()
-    sums, met = np.zeros(RANGE, np.float32), np.empty(RANGE, np.int64)
-    scores, found = np.empty(k + SPARE + RANGE, np.float32), np.empty(k + SPARE + RANGE, np.int64)
-    own, asked, held, least = np.zeros(len(wanted), np.float32), 0, 0, np.float32(0)
-    for first in range(0, count, RANGE):
-        last = min(first + RANGE, count)
-        touched = _add_up(places, counts, lengths, cursors, ends, weights, slope, base, first, last, sums, met)
-        if touched < 0:
-            return scores[:0], found[:0], own, False
-        while asked < len(wanted) and wanted[asked] < last:
-            own[asked] = sums[wanted[asked] - first]
-            asked += 1
-        held = _take(met[:touched], first, sums, allowed, least, scores, found, held)
-        if held > k + SPARE:
-            held = _keep_best(scores, found, held, k)
-            least = scores[held - 1]
+    sums, touched = np.zeros(POSITIONS_PER_BLOCK, np.float32), np.empty(POSITIONS_PER_BLOCK, np.int64)
+    scores, hits = (
+        np.empty(k + SPARE_HITS + POSITIONS_PER_BLOCK, np.float32),
+        np.empty(k + SPARE_HITS + POSITIONS_PER_BLOCK, np.int64),
+    )
+    target_scores, target, size, threshold = np.zeros(len(targets), np.float32), 0, 0, np.float32(0)
+    for first in range(0, count, POSITIONS_PER_BLOCK):
+        last = min(first + POSITIONS_PER_BLOCK, count)
+        count_touched = _accumulate(
+            positions, counts, lengths, cursors, ends, weights, slope, base, first, last, sums, touched
+        )
+        if count_touched < 0:
+            return scores[:0], hits[:0], target_scores, False
+        while target < len(targets) and targets[target] < last:
+            target_scores[target] = sums[targets[target] - first]
+            target += 1
+        size = _collect(touched[:count_touched], first, sums, allowed, threshold, scores, hits, size)
+        if size > k + SPARE_HITS:
+            size = _keep_best(scores, hits, size, k)
+            threshold = scores[size - 1]
     if (cursors < ends).any():
-        return scores[:0], found[:0], own, False
-    held = _keep_best(scores, found, held, k)
-    return scores[:held].copy(), found[:held].copy(), own, True
+        return scores[:0], hits[:0], target_scores, False
+    size = _keep_best(scores, hits, size, k)
+    return scores[:size].copy(), hits[:size].copy(), target_scores, True
 
 
 @njit_cached()
-def _add_up(
-    places: U32,
+def _accumulate(
+    positions: U32,
     counts: U8,
     lengths: U32,
     cursors: npt.NDArray[np.int64],
@@ -95,60 +106,70 @@ def _add_up(
     first: int,
     last: int,
     sums: Floats,
-    met: Rows,
+    touched: Rows,
 ) -> int:
-    """Add what every word gives to the places of a range, and move its cursor behind them.
+    """Add the scores of each term for a block of positions, and advance its cursor.
 
-    Returns how many places were met, which `met` then holds; -1 where the postings are damaged.
+    Returns:
+        The number of positions with a score, which `touched` then holds; -1 if the postings are damaged.
     """
-    touched = 0
+    count = 0
     for term in range(len(cursors)):
         at = cursors[term]
-        while at < ends[term] and places[at] < last:
-            place, often = np.int64(places[at]), np.float32(counts[at])
+        while at < ends[term] and positions[at] < last:
+            position, frequency = np.int64(positions[at]), np.float32(counts[at])
             # A damaged file must not lead outside of the arrays.
-            if place < first or often == 0:
+            if position < first or frequency == 0:
                 return -1
-            if sums[place - first] == 0:
-                if touched == len(met):
+            if sums[position - first] == 0:
+                if count == len(touched):
                     return -1
-                met[touched] = place
-                touched += 1
-            sums[place - first] += weights[term] * often / (often + base + slope * np.float32(lengths[place]))
+                touched[count] = position
+                count += 1
+            sums[position - first] += (
+                weights[term] * frequency / (frequency + base + slope * np.float32(lengths[position]))
+            )
             at += 1
         cursors[term] = at
-    return touched
+    return count
 
 
 @njit_cached()
-def _take(
-    met: Rows, first: int, sums: Floats, allowed: Bitmap, least: np.float32, scores: Floats, found: Rows, held: int
+def _collect(
+    touched: Rows,
+    first: int,
+    sums: Floats,
+    allowed: Bitmap,
+    threshold: np.float32,
+    scores: Floats,
+    hits: Rows,
+    size: int,
 ) -> int:
-    """Clear the sums of the places that were met; those that may be found and could count go behind what is held."""
-    for place in met:
-        score = sums[place - first]
-        sums[place - first] = 0
-        if score > least and (len(allowed) == 0 or allowed[place >> 3] >> (place & 7) & 1):
-            scores[held], found[held] = score, place
-            held += 1
-    return held
+    """Clear the sums of touched positions; append the allowed ones above the threshold to the hits."""
+    for position in touched:
+        score = sums[position - first]
+        sums[position - first] = 0
+        if score > threshold and (len(allowed) == 0 or allowed[position >> 3] >> (position & 7) & 1):
+            scores[size], hits[size] = score, position
+            size += 1
+    return size
 
 
 @njit_cached()
-def _keep_best(scores: Floats, places: Rows, held: int, k: int) -> int:
-    """Move the k best to the front, best first, equal ones by place. Only those are sorted: a full sort is dear."""
-    if held > k:
-        least = np.partition(scores[:held], held - k)[held - k]
-        equal = np.sort(places[:held][scores[:held] == least])
-        kept = 0
-        for number in range(held):
-            if scores[number] > least:
-                scores[kept], places[kept] = scores[number], places[number]
-                kept += 1
-        scores[kept:k] = least
-        places[kept:k] = equal[: k - kept]
-        held = k
-    by_place = np.argsort(places[:held])
-    order = by_place[np.argsort(-scores[by_place], kind="mergesort")]
-    scores[:held], places[:held] = scores[order], places[order]
-    return held
+def _keep_best(scores: Floats, positions: Rows, size: int, k: int) -> int:
+    """Move the best k to the front, sorted by score and position. Only these are sorted, which is cheaper."""
+    if size > k:
+        threshold = np.partition(scores[:size], size - k)[size - k]
+        equal = np.sort(positions[:size][scores[:size] == threshold])
+        above = 0
+        for number in range(size):
+            if scores[number] > threshold:
+                scores[above], positions[above] = scores[number], positions[number]
+                above += 1
+        scores[above:k] = threshold
+        positions[above:k] = equal[: k - above]
+        size = k
+    by_position = np.argsort(positions[:size])
+    order = by_position[np.argsort(-scores[by_position], kind="mergesort")]
+    scores[:size], positions[:size] = scores[order], positions[order]
+    return size

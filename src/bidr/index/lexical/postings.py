@@ -1,4 +1,4 @@
-"""Which documents hold a word, and how often: arrays sorted by word, in RAM or memory mapped."""
+"""Inverted lists of BM25 as arrays sorted by term, in RAM or memory-mapped."""
 
 from collections.abc import Sequence
 from itertools import chain
@@ -8,109 +8,107 @@ import numpy as np
 import numpy.typing as npt
 
 from bidr.index.documents.id_index import hash_string
-from bidr.index.lexical.analyzer import words
+from bidr.index.lexical.analyzer import tokenize_texts
 from bidr.index.storage.verified_mmap import CheckedArray
 
 U64 = npt.NDArray[np.uint64]
 U32 = npt.NDArray[np.uint32]
 U8 = npt.NDArray[np.uint8]
-MOST = 255
-"""A word counts no more often than this in one document."""
+MAX_TERM_FREQUENCY = 255
 
 
 class TermCounts(NamedTuple):
-    """The words of some documents: word, document and how often for each pair of them; words in each document."""
+    """Term frequencies: hash, row and frequency of each pair of term and document; length of each document."""
 
     hashes: U64
-    numbers: U32
+    rows: U32
     counts: U8
     lengths: U32
 
 
 class PostingsFiles(NamedTuple):
-    """The same arrays as files."""
+    """The arrays of postings as files."""
 
     hashes: CheckedArray
     offsets: CheckedArray
-    places: CheckedArray
+    positions: CheckedArray
     counts: CheckedArray
     lengths: CheckedArray
 
 
 class Postings(NamedTuple):
-    """The documents of each word: places[offsets[i]:offsets[i + 1]] hold the word hashes[i], lowest place first.
+    """Inverted lists: positions[offsets[i]:offsets[i + 1]], ascending, contain the term with the hash hashes[i].
 
-    Words are known by 64-bit hashes, in ascending order: no dictionary of strings is needed to look one up.
+    Terms are identified by 64-bit hashes in ascending order, so that no dictionary of strings is needed.
     """
 
     hashes: U64
     offsets: U64
-    places: U32
+    positions: U32
     counts: U8
     lengths: U32
-    words: int
-    """Words of all documents together."""
+    total_terms: int
+    """Sum of all document lengths."""
     files: PostingsFiles | None = None
-    """Where the arrays are files: what of them is looked at is compared with its checksums first."""
+    """If the arrays are files: their checksums are verified on first access."""
 
     @classmethod
-    def of(cls, counted: TermCounts) -> Self:
-        """Those of a few documents, in RAM."""
-        order = np.lexsort((counted.numbers, counted.hashes))
-        hashes, starts = np.unique(counted.hashes[order], return_index=True)
+    def from_counts(cls, terms: TermCounts) -> Self:
+        """Build the postings of a few documents in RAM."""
+        order = np.lexsort((terms.rows, terms.hashes))
+        hashes, starts = np.unique(terms.hashes[order], return_index=True)
         offsets = np.append(starts, len(order)).astype(np.uint64)
-        total = int(counted.lengths.sum())
-        return cls(hashes, offsets, counted.numbers[order], counted.counts[order], counted.lengths, total)
+        return cls(hashes, offsets, terms.rows[order], terms.counts[order], terms.lengths, int(terms.lengths.sum()))
 
-    def find(self, asked: U64) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Where the postings of each word begin and end; nowhere for a word that no document holds."""
+    def find(self, query: U64) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Return start and end of the postings of each term hash; both are 0 for an unknown term."""
         if not len(self.hashes):
-            return np.zeros(len(asked), np.int64), np.zeros(len(asked), np.int64)
+            return np.zeros(len(query), np.int64), np.zeros(len(query), np.int64)
         files = self.files
-        at = np.searchsorted(self.hashes, asked) if files is None else files.hashes.find(asked)
+        at = np.searchsorted(self.hashes, query) if files is None else files.hashes.find(query)
         inside = np.minimum(at, len(self.hashes) - 1)
         hashes = self.hashes[inside] if files is None else files.hashes.take(inside)
-        known = (at < len(self.hashes)) & (hashes == asked)
+        is_known = (at < len(self.hashes)) & (hashes == query)
         offsets = [
             self.offsets[inside + more] if files is None else files.offsets.take(inside + more) for more in (0, 1)
         ]
-        starts, ends = (np.where(known, each.astype(np.int64), 0) for each in offsets)
+        starts, ends = (np.where(is_known, bounds.astype(np.int64), 0) for bounds in offsets)
         return starts, ends
 
     def check_ranges(self, starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]) -> bool:
-        """Whether ranges lie in the postings, which are compared then: a damaged file must not lead outside of them.
+        """Return whether ranges are valid, and verify their checksums.
 
-        A word has no more of them than there are documents.
+        A damaged file must not lead outside of the arrays. A term has at most one posting per document.
         """
         if (ends - starts > len(self.lengths)).any():
             return False
         if self.files is None:
-            return bool(((starts >= 0) & (starts <= ends) & (ends <= len(self.places))).all())
-        self.files.lengths.whole()  # of most of its blocks a common word takes some
-        return self.files.places.need_ranges(starts, ends) and self.files.counts.need_ranges(starts, ends)
+            return bool(((starts >= 0) & (starts <= ends) & (ends <= len(self.positions))).all())
+        self.files.lengths.whole()  # a common term reads most of its blocks
+        return self.files.positions.need_ranges(starts, ends) and self.files.counts.need_ranges(starts, ends)
 
 
 def count_terms(texts: Sequence[str]) -> TermCounts:
-    """The words of texts, numbered in their order."""
-    ids, vocabulary = words(list(texts), as_numbers=True)
+    """Count the terms of texts, with their index as the row."""
+    ids, vocabulary = tokenize_texts(list(texts), as_numbers=True)
     lengths = np.fromiter(map(len, ids), np.uint32, len(ids))
-    every = np.fromiter(chain.from_iterable(ids), np.int64, int(lengths.sum()))
-    numbers = np.repeat(np.arange(len(ids)), lengths)
+    terms = np.fromiter(chain.from_iterable(ids), np.int64, int(lengths.sum()))
+    rows = np.repeat(np.arange(len(ids)), lengths)
     size = max(len(vocabulary), 1)
-    pairs, counts = np.unique(numbers * size + every, return_counts=True)
+    pairs, counts = np.unique(rows * size + terms, return_counts=True)
     hashes = np.zeros(size, np.uint64)
-    for word, number in vocabulary.items():
-        hashes[number] = hash_string(word)
-    often = np.minimum(counts, MOST).astype(np.uint8)
-    return TermCounts(hashes[pairs % size], (pairs // size).astype(np.uint32), often, lengths)
+    for term, number in vocabulary.items():
+        hashes[number] = hash_string(term)
+    frequencies = np.minimum(counts, MAX_TERM_FREQUENCY).astype(np.uint8)
+    return TermCounts(hashes[pairs % size], (pairs // size).astype(np.uint32), frequencies, lengths)
 
 
 def concat_term_counts(parts: Sequence[TermCounts]) -> TermCounts:
-    """Documents of one or more, numbered through."""
+    """Concatenate counts; rows continue from one to the next."""
     starts = np.cumsum([0, *(len(part.lengths) for part in parts)])
     return TermCounts(
         np.concatenate([part.hashes for part in parts]),
-        np.concatenate([part.numbers + np.uint32(start) for part, start in zip(parts, starts[:-1], strict=True)]),
+        np.concatenate([part.rows + np.uint32(start) for part, start in zip(parts, starts[:-1], strict=True)]),
         np.concatenate([part.counts for part in parts]),
         np.concatenate([part.lengths for part in parts]),
     )

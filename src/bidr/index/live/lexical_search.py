@@ -12,7 +12,7 @@ from bidr.data.validation import validate_query_texts
 from bidr.errors import REBUILD, ConfigError, IndexFolderError
 from bidr.index.documents.id_index import hash_string
 from bidr.index.filters.filter_expression import Filter
-from bidr.index.lexical.analyzer import words
+from bidr.index.lexical.analyzer import tokenize_texts
 from bidr.index.lexical.bm25 import WeightedTerms, compute_idf, search_postings
 from bidr.index.lexical.candidate_union import CandidateUnion, unite_candidates
 from bidr.index.lexical.postings import Postings, TermCounts, concat_term_counts, count_terms
@@ -66,7 +66,7 @@ class LiveWords:
 
     def search(self, texts: Sequence[str], k: int, wanted: Lists | None = None) -> FoundByWords:
         """The k best places for each question; with `wanted` also what BM25 gives these places of each."""
-        parts, asked = self._parts, [_hashed(text) for text in words(list(texts))]
+        parts, asked = self._parts, [_hashed(text) for text in tokenize_texts(list(texts))]
         wanted = wanted or [np.empty(0, dtype=np.int64)] * len(asked)
         own = [np.zeros(len(places), dtype=np.float32) for places in wanted]
 
@@ -120,7 +120,9 @@ def log_postings(view: LiveView) -> Postings:
         first = view.parts[0].open.reader.words
         assert first is not None
         texts = [compose_text(document, first.titles) for document in view.memory.documents]
-        made = view.__dict__["_log_postings"] = Postings.of(concat_term_counts([_counted(text) for text in texts]))
+        made = view.__dict__["_log_postings"] = Postings.from_counts(
+            concat_term_counts([_counted(text) for text in texts])
+        )
     return made
 
 
@@ -142,7 +144,7 @@ def _hashed(asked: list[str]) -> tuple[Any, Floats]:
 def _best(parts: list[_Part], asked: tuple[Any, Floats], k: int, wanted: Rows, own: Floats) -> tuple[Floats, Rows]:
     hashes, times = asked
     documents = sum(len(part.postings.lengths) for part in parts)
-    mean_length = max(sum(part.postings.words for part in parts) / documents, 1e-9)
+    mean_length = max(sum(part.postings.total_terms for part in parts) / documents, 1e-9)
     where = [part.postings.find(hashes) for part in parts]
     for part, (starts, ends) in zip(parts, where, strict=True):
         if not part.postings.check_ranges(starts, ends):

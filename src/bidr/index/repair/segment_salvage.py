@@ -20,9 +20,9 @@ from bidr.index.code_packing import unpack
 from bidr.index.documents.attribute_columns import ATTRIBUTES
 from bidr.index.documents.document_store import DOCUMENTS, IDS
 from bidr.index.documents.id_index import HASH, HASHES, ROW, ROWS
-from bidr.index.documents.string_file import OFFSET
+from bidr.index.documents.string_store import OFFSET
 from bidr.index.engines.engine_files import CODEBOOKS_FILE, CODES_FILE, LEARNED_FILE, ORDER_FILE, get_order_dtype
-from bidr.index.lexical.postings_files import ABOUT as WORDS_FILE
+from bidr.index.lexical.postings_files import METADATA as WORDS_FILE
 from bidr.index.repair.damaged_file import DamagedFile, Mask, read_small
 from bidr.index.repair.state_salvage import read_json_table
 from bidr.index.storage.checksums import SUFFIX

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from bidr.index.lexical.analyzer import K1, B, words
+from bidr.index.lexical.analyzer import K1, B, tokenize_texts
 from bidr.quantization.exact_search import TopK
 from bidr.utils.progress import show_progress
 
@@ -20,7 +20,7 @@ class Bm25:
     def __init__(self, texts: Iterable[str], k1: float = K1, b: float = B) -> None:
         import bm25s
 
-        tokens = words(list(texts), as_numbers=True)
+        tokens = tokenize_texts(list(texts), as_numbers=True)
         # Without numba the same results take longer.
         backend = "numba" if find_spec("numba") else "numpy"
         self._retriever: Any = bm25s.BM25(k1=k1, b=b, backend=backend)
@@ -35,7 +35,7 @@ class Bm25:
         with nullcontext(_nothing) if quiet else show_progress("BM25 search", len(queries), "queries") as advance:
             for start in range(0, len(queries), QUERIES_AT_ONCE):
                 part = list(queries[start : start + QUERIES_AT_ONCE])
-                found, values = self._retriever.retrieve(words(part), k=k, show_progress=False)
+                found, values = self._retriever.retrieve(tokenize_texts(part), k=k, show_progress=False)
                 shared = values > 0
                 rows[start : start + len(part)] = np.where(shared, found, -1)
                 scores[start : start + len(part)] = np.where(shared, values, -np.inf)

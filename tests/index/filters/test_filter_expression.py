@@ -48,7 +48,7 @@ def test_columns_answer_as_the_documents_do(tmp_path_factory, attributes, filter
         for given_filter in filters:
             asked = parse_filter(json.loads(json.dumps(given_filter)))
             wanted = [match_filter(asked, each) for each in attributes]
-            assert reader.documents.columns.mask(asked).tolist() == wanted, given_filter
+            assert reader.documents.columns.build_mask(asked).tolist() == wanted, given_filter
         assert [(reader.documents.document(row).attributes or {}) for row in range(len(documents))] == attributes
 
 

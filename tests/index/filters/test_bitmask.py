@@ -16,12 +16,23 @@ from bidr.errors import IndexFolderError
 from bidr.index.builder.build import build_index
 from bidr.index.documents import attribute_columns as stored
 from bidr.index.documents.lru_cache import OVERHEAD
-from bidr.index.filters.bitmap_kernels import AT_ONCE, allocate_bitmask, map_to_positions, map_to_rows, mark_range
+from bidr.index.filters.bitmask import (
+    ROWS_PER_BLOCK,
+    allocate_bitmask,
+    map_to_positions,
+    map_to_rows,
+    mark_float_range,
+    mark_floats,
+    mark_int_range,
+    mark_ints,
+    mark_range,
+)
 from bidr.index.filters.filter_expression import RANGES, match_filter, parse_filter
-from bidr.index.filters.value_masks import mark_float_range, mark_floats, mark_int_range, mark_ints
 from bidr.index.reader import IndexReader
 
-COUNTS = st.sampled_from([1, 31, 32, 33, 100, AT_ONCE - 1, AT_ONCE, AT_ONCE + 1, 2 * AT_ONCE + 40])
+COUNTS = st.sampled_from(
+    [1, 31, 32, 33, 100, ROWS_PER_BLOCK - 1, ROWS_PER_BLOCK, ROWS_PER_BLOCK + 1, 2 * ROWS_PER_BLOCK + 40]
+)
 SEEDS = st.integers(0, 1 << 32)
 LARGE = 2**63 - 1
 NONE = np.iinfo(np.int64).min
@@ -127,7 +138,7 @@ def test_bits_are_added_to_those_that_are_set():
 def index(tmp_path_factory):
     """More documents than one pass takes at once, in the order of clusters, with attributes of every kind."""
     random, folder = np.random.default_rng(0), tmp_path_factory.mktemp("bits") / "i"
-    count = AT_ONCE + 77
+    count = ROWS_PER_BLOCK + 77
     known = [attributes(row, random) for row in range(count)]
     documents = [Document(str(row), "", "", each) for row, each in enumerate(known)]
     vectors = some(range(count))[1]
@@ -185,9 +196,9 @@ def test_filters_pass_what_a_look_at_each_document_would(index):
         def asked_of_all(given_filter):
             asked = parse_filter(given_filter)
             wanted = np.array([match_filter(asked, each) for each in known])
-            assert (columns.mask(asked) == wanted).all()
+            assert (columns.build_mask(asked) == wanted).all()
             assert (columns.build_bitmap(asked, order) == np.packbits(wanted[order], bitorder="little")).all()
-            assert (columns._by_place(columns._evaluate(asked), None).view(np.uint8)[: -(-len(wanted) // 8)]
+            assert (columns._map_to_positions(columns._evaluate(asked), None).view(np.uint8)[: -(-len(wanted) // 8)]
                     == np.packbits(wanted, bitorder="little")).all()  # fmt: skip
 
         asked_of_all()
@@ -198,18 +209,18 @@ def test_an_order_that_names_no_row_is_damage(index):
         for wrong in (reader.count, -1):
             order = np.array(reader.order)
             order[7] = wrong
-            with pytest.raises(IndexFolderError, match="rows not there"):
+            with pytest.raises(IndexFolderError, match="names invalid rows"):
                 reader.documents.columns.build_bitmap(parse_filter({"year": 3, "not": {"year": wrong}}), order)
 
 
 AFTER_WARMING = """
 import json, sys
-from bidr.index.filters import bitmap_kernels as bitmaps
+from bidr.index.filters import bitmask
 from bidr.index.filters.filter_expression import parse_filter
 from bidr.index.reader import IndexReader
-from bidr.index.filters.value_masks import warm_up
+from bidr.index.filters.bitmask import warm_up
 
-compiled = lambda: sum(len(each.signatures) for each in vars(bitmaps).values() if hasattr(each, "signatures"))
+compiled = lambda: sum(len(each.signatures) for each in vars(bitmask).values() if hasattr(each, "signatures"))
 warm_up()
 before = compiled()
 with IndexReader.open(sys.argv[1]) as reader:
@@ -240,7 +251,7 @@ def test_many_parts_take_no_more_memory_than_a_few(index, how):
         asked = parse_filter({how: [{"word": "w1"}] * parts})
         tracemalloc.start()
         try:
-            columns.mask(asked)
+            columns.build_mask(asked)
             return tracemalloc.get_traced_memory()[1]
         finally:
             tracemalloc.stop()
@@ -253,20 +264,20 @@ def test_what_passes_is_kept_in_so_much_memory_and_the_last_asked_stay(index, mo
     """However long a filter is, and however many come: a bit a document, and a key of a few bytes."""
     room = 8
     a_filter = -(-len(index[1]) // 8) + OVERHEAD
-    monkeypatch.setattr(stored, "KEPT_BYTES", room * a_filter)
+    monkeypatch.setattr(stored, "CACHE_BYTES", room * a_filter)
     columns = IndexReader.open(index[0]).documents.columns
     ask = {number: parse_filter({"year": {"any": [number, *range(10_000, 12_000)]}}) for number in range(20)}
     first = columns.build_bitmap(ask[0], None)
     for number in range(1, 20):
         columns.build_bitmap(ask[number], None)
         assert columns.build_bitmap(ask[0], None) is first  # asked for again and again: others go
-    kept = columns._passing
+    kept = columns._bitmaps
     assert len(kept) == room
     assert kept.bytes == room * a_filter
-    assert max(len(key) for key in kept._kept) < 100
+    assert max(len(key) for key in kept._entries) < 100
     again = columns.build_bitmap(ask[19], None)
     assert columns.build_bitmap(ask[19], None) is again
-    monkeypatch.setattr(kept, "most", 1)
+    monkeypatch.setattr(kept, "max_bytes", 1)
     last = columns.build_bitmap(ask[5], None)
     assert columns.build_bitmap(ask[5], None) is last
     assert len(kept) == 1
