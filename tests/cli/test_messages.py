@@ -166,5 +166,5 @@ def test_a_refusal_says_what_to_do(bidr: Run, folder: Path, tmp_path: Path) -> N
     assert not (tmp_path / "i").exists()
     new = lines(tmp_path / "new.jsonl", {"_id": "new", "text": "words"})
     told = bidr.refused("add", index, new, "--vectors", tmp_path / "few.npy")
-    assert "3 vectors for the 1 documents" in told
+    assert "3 vectors for 1 document" in told
     assert "expected one for each" in told

@@ -71,7 +71,7 @@ def test_inspect_shows_index_and_model(bidr: Run, made: Made, tmp_path: Path) ->
     assert [line.split()[1] for line in found.out.splitlines() if line.startswith("stage")] == list(
         model["training"]["stages"]
     )
-    assert bidr("verify", made.index).out.endswith("every byte as it was written\n")
+    assert bidr("verify", made.index).out.endswith("every checksum matches\n")
 
 
 def test_verify_finds_one_changed_byte(bidr: Run, made: Made, tmp_path: Path) -> None:
@@ -150,7 +150,7 @@ def test_help_tells_the_verbs_and_examples(bidr: Run) -> None:
 
 
 def test_help_of_a_verb_has_every_field(bidr: Run) -> None:
-    shown = bidr("train", "--help")
+    shown = bidr("train", "--help-all")
     assert shown.code == 0
     for flag in ("--data", "--out", "--config", "--json", "--bytes-per-doc", "--dense.sampler", "--encoder.backbone"):
         assert flag in shown.out

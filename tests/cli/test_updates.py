@@ -7,7 +7,7 @@ import pytest
 from cli_data import Made, Run
 
 import bidr as package
-from bidr.cli import live
+from bidr.cli import add
 from bidr.data.types import Document
 from bidr.index.cost_model.sizes import Shape, ram
 
@@ -133,7 +133,7 @@ def test_an_index_without_documents_is_told_of_as_it_is(bidr: Run, tmp_path: Pat
     vectors, index = np.random.default_rng(0).standard_normal((40, 16)).astype(np.float32), tmp_path / "index"
     np.save(tmp_path / "vectors.npy", vectors)
     assert bidr("build", "--vectors", tmp_path / "vectors.npy", "--out", index).code == 0
-    assert "1 segment and the log are one; 40 documents" in bidr("compact", index).out
+    assert "merged 1 segment and the log; 40 documents" in bidr("compact", index).out
     assert bidr("delete", index, *map(str, range(40))).code == 0
     assert "no documents are left" in bidr("compact", index).out
     shown = {line.split("  ")[0]: line for line in bidr("inspect", index).out.splitlines()}
@@ -174,9 +174,9 @@ def test_bad_vectors_are_found_before_any_is_added(bidr: Run, tmp_path: Path, me
 
 
 def test_large_texts_are_committed_a_few_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live, "AT_ONCE", 3)
-    monkeypatch.setattr(live, "LETTERS_AT_ONCE", 10)
+    monkeypatch.setattr(add, "AT_ONCE", 3)
+    monkeypatch.setattr(add, "LETTERS_AT_ONCE", 10)
     texts = [1, 2, 3, 4, 9, 30, 1, 1, 1, 1]
     given = documents(tmp_path / "d.jsonl", *({"_id": f"n{row}", "text": "x" * own} for row, own in enumerate(texts)))
-    sizes = [[len(document.text) for document in batch] for batch in live._batches(given)]
+    sizes = [[len(document.text) for document in batch] for batch in add._batches(given)]
     assert sizes == [[1, 2, 3], [4], [9], [30], [1, 1, 1], [1]]

@@ -87,6 +87,7 @@ def _check_encoding(args: list[str]) -> None:
 def _run(args: list[str]) -> int:
     from bidr.cli import config_parsing as options
     from bidr.cli.base import check_outputs
+    from bidr.cli.help import format_help
     from bidr.cli.registry import VERBS, overview
     from bidr.utils.files import write_json
     from bidr.utils.progress import is_peer_process
@@ -103,6 +104,10 @@ def _run(args: list[str]) -> int:
     if name not in VERBS:
         raise ConfigError(f"unknown verb {name!r}{options.nearest(name, VERBS) or ';'} verbs are {', '.join(VERBS)}")
     kind = VERBS[name]
+    before_dashes = flags[: flags.index("--")] if "--" in flags else flags
+    if {"-h", "--help", "--help-all"} & set(before_dashes):
+        print(format_help(kind, name, show_all="--help-all" in before_dashes))
+        return 0
     verb = options.parse(kind, flags, f"bidr {name}", kind.defaults(flags))
     check_outputs(verb.outputs())
     shown = verb.run()

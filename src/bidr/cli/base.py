@@ -1,9 +1,9 @@
-"""What every verb is and returns: the same content for a person and for a program."""
+"""Base class of commands, and their result: one content for people and for programs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, Self
+from typing import Annotated, Any, ClassVar, NamedTuple, Self
 
 import tyro
 
@@ -20,7 +20,7 @@ Data = Annotated[str, tyro.conf.arg(metavar="FOLDER")]
 OptionalData = Annotated[str | None, tyro.conf.arg(metavar="FOLDER", help_behavior_hint=_NONE)]
 
 
-class Shown(NamedTuple):
+class CommandResult(NamedTuple):
     """A result: `text` goes to standard output, `value` to the file that --json names; `code` is the exit code."""
 
     text: str
@@ -29,8 +29,10 @@ class Shown(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Verb:
-    """What one word after `bidr` does. Its fields are its flags."""
+class Command:
+    """One verb of the command line. Its fields are its flags; `help_groups` names those that --help shows, by title."""
+
+    help_groups: ClassVar[dict[str, tuple[str, ...]]]
 
     json: OptionalFile = None
     """Write the result to this file too, as JSON for another program."""
@@ -44,7 +46,7 @@ class Verb:
         """Files that are written at the end, and so must be known to be writable at the start."""
         return [self.json] if self.json else []
 
-    def run(self) -> Shown:
+    def run(self) -> CommandResult:
         raise NotImplementedError
 
 
@@ -57,7 +59,12 @@ def check_outputs(paths: list[Path]) -> None:
             raise StorageError(f"cannot write {path}: the folder {path.parent} does not exist; create it first")
 
 
-def columns(rows: list[tuple[str, str]]) -> str:
+def format_count(count: int, noun: str) -> str:
+    """Format a count with its noun: 1 document, 2,000 documents."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def format_columns(rows: list[tuple[str, str]]) -> str:
     """Names and values, one pair a line, the values under each other."""
     width = max(len(name) for name, _ in rows)
     return "\n".join(f"{name:<{width}}  {value}" for name, value in rows)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from bidr.cli.base import OptionalFile, OptionalFolder, Shown, Verb
+from bidr.cli.base import Command, CommandResult, OptionalFile, OptionalFolder
 from bidr.cli.config_parsing import nearest
 from bidr.errors import ConfigError, DataError
 
@@ -21,7 +21,7 @@ FEWEST = 1_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bench(Verb):
+class Bench(Command):
     """Build and measure bidr and other libraries on the same vectors, each in a process of its own.
 
     Recall is of exact search; times are CPU time of one query at a time on one thread. A library that cannot be
@@ -62,7 +62,7 @@ class Bench(Verb):
     def outputs(self) -> list[Path]:
         return [path for path in (self.json, self.curves) if path]
 
-    def run(self) -> Shown:
+    def run(self) -> CommandResult:
         from bidr.bench.curves import svg
         from bidr.bench.report import tables
         from bidr.bench.run import Limits, compare, prepare
@@ -91,7 +91,7 @@ class Bench(Verb):
         if self.curves:
             drawn = svg(rows, f"{len(documents):,} vectors of {documents.dim} dimensions")
             write_atomically(self.curves, drawn.encode())
-        return Shown(tables(rows), {**about, "threads": self.threads, "rows": rows})
+        return CommandResult(tables(rows), {**about, "threads": self.threads, "rows": rows})
 
     def _checked(self) -> dict[str, str]:
         """Refuse what cannot work before anything is installed or built; returns the Pythons that were named."""

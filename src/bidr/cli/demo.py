@@ -4,9 +4,9 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 from shutil import which
-from typing import Literal
+from typing import ClassVar, Literal
 
-from bidr.cli.base import Data, Folder, Shown, Verb
+from bidr.cli.base import Command, CommandResult, Data, Folder
 from bidr.cli.last_index import remember
 from bidr.cli.train import WithSettings
 from bidr.errors import ConfigError
@@ -14,7 +14,7 @@ from bidr.training.presets import DEFAULT
 
 
 @dataclass(frozen=True, kw_only=True)
-class Demo(Verb):
+class Demo(Command):
     """See it work in minutes: search this machine's Python documentation.
 
     Reads the documentation of the installed packages, trains, builds an index that `bidr search` then uses, and
@@ -26,7 +26,7 @@ class Demo(Verb):
     documents: int = 30_000
     """Most documents to take."""
 
-    def run(self) -> Shown:
+    def run(self) -> CommandResult:
         from bidr.demo.run import CONFIG, EXAMPLE, get_index_folder, run_demo
         from bidr.experiments.compare import format_table, report
 
@@ -36,12 +36,19 @@ class Demo(Verb):
         remember(get_index_folder(self.out))
         command = "bidr" if which("bidr") else sys.argv[0]
         page = f"or open http://127.0.0.1:8000 after: {command} serve {get_index_folder(self.out)}"
-        return Shown(f"{format_table(rows)}\nnext: {command} search {EXAMPLE}\n{page}", report(rows))
+        return CommandResult(f"{format_table(rows)}\nnext: {command} search {EXAMPLE}\n{page}", report(rows))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Compare(WithSettings):
     """Compare the method with the conventional ones on a data set, at the same bytes in RAM."""
+
+    help_groups: ClassVar[dict[str, tuple[str, ...]]] = {
+        "data": ("data", "split"),
+        "results": ("out", "json"),
+        "what to compare": ("recipes", "shrink", "engine"),
+        "training, the same for all": ("bytes-per-doc", "encoder.backbone", "candidates", "seed", "config", "device"),
+    }
 
     data: Data
     """Folder in BEIR, MS MARCO or parquet layout, or 'irds:' and an id of ir_datasets."""
@@ -56,7 +63,7 @@ class Compare(WithSettings):
     shrink: tuple[int, ...] = ()
     """Measure every one also with its vectors as int8 and cut off after so many dimensions."""
 
-    def run(self) -> Shown:
+    def run(self) -> CommandResult:
         from bidr.data.dataset import load
         from bidr.experiments.compare import compare, format_table, report
 
@@ -69,4 +76,4 @@ class Compare(WithSettings):
             recipes=self.recipes,
             shrink=self.shrink,
         )
-        return Shown(format_table(rows), report(rows))
+        return CommandResult(format_table(rows), report(rows))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from bidr.cli.base import OptionalData, OptionalFile, OptionalFolder, OptionalNumber, Shown, Verb
+from bidr.cli.base import Command, CommandResult, OptionalData, OptionalFile, OptionalFolder, OptionalNumber
 from bidr.cli.last_index import recall
 from bidr.errors import ConfigError, DataError, IndexFolderError
 
@@ -21,7 +21,7 @@ RunFile = Annotated[Path | None, tyro.conf.arg(name="run", metavar="FILE", help_
 
 
 @dataclass(frozen=True, kw_only=True)
-class Evaluate(Verb):
+class Evaluate(Command):
     """Measure an index on the judged questions of a data set."""
 
     data: OptionalData = None
@@ -59,7 +59,7 @@ class Evaluate(Verb):
     def outputs(self) -> list[Path]:
         return [path for path in (self.json, self.run_file) if path]
 
-    def run(self) -> Shown:
+    def run(self) -> CommandResult:
         from bidr.data.readers.trec import read_run, write_run
         from bidr.index.storage.live_state import model_of
         from bidr.pipeline.open import open_index
@@ -93,7 +93,7 @@ class Evaluate(Verb):
             found = compared(report.per_query, other, split, self.compare)
             value["compared_with"] = {"run": str(self.compare), **{name: one._asdict() for name, one in found.items()}}
             text += "\n" + comparison_table(found, self.compare)
-        return Shown(text, value)
+        return CommandResult(text, value)
 
     def _judged(self) -> tuple["Split", dict[str, int]]:
         """The judged questions, and which row of --query-vectors each of them has (none where they are words)."""

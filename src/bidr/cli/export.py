@@ -4,12 +4,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from bidr.cli.base import Folder, OptionalFolder, Shown, Verb
+from bidr.cli.base import Command, CommandResult, Folder, OptionalFolder, format_count
 from bidr.errors import ConfigError
 
 
 @dataclass(frozen=True, kw_only=True)
-class Export(Verb):
+class Export(Command):
     """Write a model's encoders as ONNX (--model), or an index as Faiss and numpy files (--index).
 
     Encoders are checked against the model itself; pooling, projection and normalisation are in the files; onnx.json
@@ -29,7 +29,7 @@ class Export(Verb):
     """With --index: what the Faiss index looks at: all codes ('scan', the default), those in the nearest lists (of an
     index that was built with lists), or a graph, which is linked then."""
 
-    def run(self) -> Shown:
+    def run(self) -> CommandResult:
         if self.index is not None and self.model is not None:
             raise ConfigError("--model and --index given, expected one of them; export them in two runs")
         if self.index is not None:
@@ -42,16 +42,18 @@ class Export(Verb):
             raise ConfigError("--engine is for --index, and --model was given; leave it out")
         return self._model(self.model)
 
-    def _index(self, index: Path) -> Shown:
+    def _index(self, index: Path) -> CommandResult:
         from bidr.cli.format_index import size
         from bidr.export.index_export import export_index
 
         done = export_index(index, self.out, engine=self.engine or "scan")
         lines = [f"{name:<13}  {size(count):>9}" for name, count in done.files.items()]
-        lines.append(f"{done.documents:,} documents; how to read them: {done.folder / 'README.md'}")
-        return Shown("\n".join(lines), {"folder": str(self.out), "documents": done.documents, "files": done.files})
+        lines.append(f"{format_count(done.documents, 'document')}; how to read them: {done.folder / 'README.md'}")
+        return CommandResult(
+            "\n".join(lines), {"folder": str(self.out), "documents": done.documents, "files": done.files}
+        )
 
-    def _model(self, model: Path) -> Shown:
+    def _model(self, model: Path) -> CommandResult:
         from bidr.cli.format_index import size
         from bidr.export.onnx import export_onnx
 
@@ -65,4 +67,4 @@ class Export(Verb):
         for reads in ("queries", "documents"):
             for side, how in done.about[reads].items():
                 lines.append(f"{reads} for the {side}: {how['encoder']}/, at most {how['max_length']} tokens")
-        return Shown("\n".join(lines), {"folder": str(self.out), **done.about})
+        return CommandResult("\n".join(lines), {"folder": str(self.out), **done.about})

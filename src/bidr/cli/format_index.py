@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from bidr.cli.base import Shown, columns
+from bidr.cli.base import CommandResult, format_columns
 
 
-def describe_model(model: Any) -> Shown:
+def describe_model(model: Any) -> CommandResult:
     """What a model is and how it was trained."""
     training, text = model.training, model.text
     config = training["config"]
@@ -41,10 +41,10 @@ def describe_model(model: Any) -> Shown:
         ),
         *((f"stage {name}", stage_line(epochs)) for name, epochs in training["stages"].items()),
     ]
-    return Shown(columns(rows), value)
+    return CommandResult(format_columns(rows), value)
 
 
-def describe_frozen(model: Any) -> Shown:
+def describe_frozen(model: Any) -> CommandResult:
     """What a model for given vectors is, and what held-out questions said of it."""
     training, books = model.training, model.codebooks
     codes = {"books": books.books, "codewords": books.words, "bytes_per_document": books.bytes_per_doc}
@@ -71,7 +71,7 @@ def describe_frozen(model: Any) -> Shown:
         ),
         *((f"held out, step {one['step']}", frozen_line(one, model.candidates)) for one in training["dev"]),
     ]
-    return Shown(columns(rows), value)
+    return CommandResult(format_columns(rows), value)
 
 
 def frozen_line(figures: dict[str, float], candidates: int) -> str:
@@ -95,7 +95,7 @@ def stage_line(epochs: list[dict[str, float]]) -> str:
     return f"{len(epochs)} epochs, loss {epochs[-1]['loss']:.4f}, best dev {measure} {best:.4f}"
 
 
-def describe_index(about: dict[str, Any]) -> Shown:
+def describe_index(about: dict[str, Any]) -> CommandResult:
     """What of an index is in RAM and on disk, from `LiveIndex.describe`."""
     ram, disk, count = about["ram_bytes"], about["disk_bytes"], about["documents"]
     held, each = about["ram_bytes_per_document"], about["disk_bytes_per_document"]
@@ -128,7 +128,7 @@ def describe_index(about: dict[str, Any]) -> Shown:
         ("on disk", f"{sum(each.values()):,.1f} bytes a document, {size(sum(disk.values()))} in all{_files(about)}"),
         *((f"  {name}", f"{each[name]:,.1f} bytes a document, {size(disk[name])}") for name in disk),
     ]
-    return Shown(columns(rows), about)
+    return CommandResult(format_columns(rows), about)
 
 
 def _dimensions(about: dict[str, int]) -> str:

@@ -1,11 +1,11 @@
 """bidr plan: what an index will take, and which settings reach a recall."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import tyro
 
-from bidr.cli.base import OptionalData, OptionalFile, OptionalFolder, OptionalSize, Shown, Verb
+from bidr.cli.base import Command, CommandResult, OptionalData, OptionalFile, OptionalFolder, OptionalSize
 from bidr.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -24,12 +24,28 @@ OptionalShare = Annotated[float | None, tyro.conf.arg(metavar="SHARE", help_beha
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan(Verb):
+class Plan(Command):
     """Say what an index will take in RAM, disk, reads, time and machines; or which settings reach a recall.
 
     bidr plan --docs 1e9 --dim 768 --ram 64GiB computes, with --measure by how fast this machine is;
     bidr plan --recall .95 with vectors or an index measures which settings reach it.
     """
+
+    help_groups: ClassVar[dict[str, tuple[str, ...]]] = {
+        "the corpus": ("docs", "dim", "data", "id-bytes", "text-bytes", "lexical"),
+        "the index": ("bytes-per-doc", "stored", "stored-dims", "candidates", "learned-codes", "live"),
+        "the machines": ("ram", "cores", "measure"),
+        "measure which settings reach a recall": (
+            "recall",
+            "k",
+            "vectors",
+            "index",
+            "query-vectors",
+            "sample",
+            "metric",
+        ),
+        "output": ("json",),
+    }
 
     docs: OptionalText = None
     """How many documents, such as 1e9; with --recall by default as many as --vectors has."""
@@ -78,14 +94,14 @@ class Plan(Verb):
     metric: Literal["cosine", "ip"] = "cosine"
     """What ranks the vectors of --vectors."""
 
-    def run(self) -> Shown:
+    def run(self) -> CommandResult:
         if self.recall is not None and self.data is not None:
             raise ConfigError("--data given with --recall, which is measured on --vectors or --index; leave --data out")
         if self.docs is None and self.data is None and self.recall is None:
             raise ConfigError("give --docs or --data (what will an index take?) or --recall (which settings reach it?)")
         return self._sizes() if self.recall is None else self._settings(self.recall)
 
-    def _sizes(self) -> Shown:
+    def _sizes(self) -> CommandResult:
         from bidr.cli.format_plan import as_text
         from bidr.index.cost_model.memory_budget import parse_bytes
         from bidr.planning.plan import Corpus, measured_rates, parse_count, plan
@@ -102,7 +118,7 @@ class Plan(Verb):
         used["learned_codes"] = self.learned_codes
         corpus = Corpus(**{**self._texts(), **docs, **how, **used}, stored_dims=self.stored_dims)
         value = plan(corpus, measured_rates(corpus, self.vectors) if self.measure else None)
-        return Shown(as_text(value), value)
+        return CommandResult(as_text(value), value)
 
     def _bytes(self, dim: int) -> tuple[int, ...]:
         from bidr.quantization.opq import choose_planned_bytes
@@ -124,7 +140,7 @@ class Plan(Verb):
         sizes = {"id_bytes": found.id_bytes, "text_bytes": found.text_bytes, "docs": found.documents}
         return sizes | ({"words": found.words} if self.lexical else {})
 
-    def _settings(self, recall: float) -> Shown:
+    def _settings(self, recall: float) -> CommandResult:
         from bidr.cli.format_tuning import commands, settings_text
         from bidr.planning.tuning import check_goal, on_index
 
@@ -148,7 +164,7 @@ class Plan(Verb):
             "cheapest": cheapest._asdict() if cheapest else None,
             "commands": following,
         }
-        return Shown(settings_text(measured, following, sampled=self.index is None), value)
+        return CommandResult(settings_text(measured, following, sampled=self.index is None), value)
 
     def _on_sample(self, recall: float) -> "Measured":
         from bidr.data.vector_source import open_vectors

@@ -1,19 +1,24 @@
 """The verbs of the command line, and the page that lists them."""
 
-from bidr.cli.base import Verb
+from bidr.cli.add import Add
+from bidr.cli.base import Command
 from bidr.cli.bench import Bench
+from bidr.cli.build import Build
+from bidr.cli.compact import Compact
+from bidr.cli.delete import Delete
 from bidr.cli.demo import Compare, Demo
 from bidr.cli.evaluate import Evaluate
 from bidr.cli.export import Export
-from bidr.cli.index import Build, Inspect, Verify
-from bidr.cli.live import Add, Compact, Delete, Snapshot
+from bidr.cli.inspect import Inspect
 from bidr.cli.plan import Plan
 from bidr.cli.repair import Repair
 from bidr.cli.search import Search
 from bidr.cli.serve import Serve
+from bidr.cli.snapshot import Snapshot
 from bidr.cli.train import Recipes, Train
+from bidr.cli.verify import Verify
 
-VERBS: dict[str, type[Verb]] = {
+VERBS: dict[str, type[Command]] = {
     "demo": Demo,
     "train": Train,
     "plan": Plan,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from bidr.cli.base import Folder, OptionalFile, OptionalFolder, Shown, Verb, columns
+from bidr.cli.base import Command, CommandResult, Folder, OptionalFile, OptionalFolder, format_columns
 
 if TYPE_CHECKING:
     from bidr.index.repair.salvage import RepairReport
@@ -17,7 +17,7 @@ SHOWN = 8
 
 
 @dataclass(frozen=True, kw_only=True)
-class Repair(Verb):
+class Repair(Command):
     """Save every document of a damaged index that is whole into a new index.
 
     The damaged index is only read. Documents that are lost are listed by their ids; exit code 3 where there are any.
@@ -39,7 +39,7 @@ class Repair(Verb):
     device: str = "cpu"
     """Where the model encodes texts, if codes must be made anew: 'auto', 'cpu', 'cuda'."""
 
-    def run(self) -> Shown:
+    def run(self) -> CommandResult:
         from bidr.pipeline.repair import repair_index
 
         report = repair_index(
@@ -51,7 +51,7 @@ class Repair(Verb):
             refit=self.refit,
             device=self.device,
         )
-        return Shown(describe_repair(report), report.as_fields(), 0 if report.is_complete else SOME_LOST)
+        return CommandResult(describe_repair(report), report.as_fields(), 0 if report.is_complete else SOME_LOST)
 
 
 def describe_repair(report: "RepairReport") -> str:
@@ -80,7 +80,7 @@ def describe_repair(report: "RepairReport") -> str:
     rows += [("note", note) for note in report.notes[:SHOWN]]
     if not report.damaged and not report.notes:
         rows.append(("damaged", "nothing was found to be"))
-    return columns(rows)
+    return format_columns(rows)
 
 
 def _describe_lost(report: "RepairReport") -> str:

@@ -1,13 +1,16 @@
 """bidr search: answers to a question, in words or as a vector."""
 
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from threading import Timer
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import tyro
 
-from bidr.cli.base import OptionalFile, OptionalFilter, OptionalFolder, OptionalNumber, Shown, Verb
+from bidr.cli.base import Command, CommandResult, OptionalFile, OptionalFilter, OptionalFolder, OptionalNumber
 from bidr.cli.last_index import recall
 from bidr.errors import ConfigError
 
@@ -16,13 +19,22 @@ if TYPE_CHECKING:
     from bidr.search.types import SearchHit, SearchResult
 
 NARROWEST = 40
+SOON = 1.0
 HEAD = "rank   score  candidate  document"
 INDENT = " " * HEAD.index("document")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Search(Verb):
+class Search(Command):
     """Answer a question from an index."""
+
+    help_groups: ClassVar[dict[str, tuple[str, ...]]] = {
+        "the question": ("words", "query-vectors", "filter"),
+        "the index": ("index", "model"),
+        "the answers": ("k", "candidates", "ef", "fuse"),
+        "BM25 beside the codes": ("lexical", "lexical-weight"),
+        "output": ("json",),
+    }
 
     words: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="WORDS ...")] = ()
     """The question, with or without quotes."""
@@ -49,7 +61,7 @@ class Search(Verb):
     filter: OptionalFilter = None
     """What attributes the answers must have, as JSON: '{"lang": "en", "year": {"gte": 2020}}'."""
 
-    def run(self) -> Shown:
+    def run(self) -> CommandResult:
         query = " ".join(self.words).strip()
         if self.query_vectors is not None:
             return self._by_vectors(self.query_vectors)
@@ -60,9 +72,11 @@ class Search(Verb):
 
         words: dict[str, Any] = {"lexical": self.lexical, "lexical_weight": self.lexical_weight}
         with open_index(index, self.model, ef=self.ef, fuse=self.fuse, **words) as searcher:
+            with announce_compilation():
+                searcher.search(query, 1, 1, filter=self._filter())
             found = searcher.search(query, self.k, self.candidates, filter=self._filter())
             told = self._told(searcher)
-        return Shown(_text(found, told), {"query": query, "index": str(index), **_value(found)})
+        return CommandResult(_text(found, told), {"query": query, "index": str(index), **_value(found)})
 
     def _filter(self) -> Any:
         from bidr.index.filters.filter_expression import parse_filter_json
@@ -90,7 +104,7 @@ class Search(Verb):
             known = ", ".join(sorted(view.attributes())) or "none"
             say(f"--filter: no document has the attribute {', '.join(map(repr, sorted(unknown)))}; there are: {known}")
 
-    def _by_vectors(self, path: Path) -> Shown:
+    def _by_vectors(self, path: Path) -> CommandResult:
         from bidr.pipeline.open import open_index
 
         words = " ".join(self.words).strip()
@@ -114,11 +128,31 @@ class Search(Verb):
                     "time"
                 )
             given = {"filter": self._filter(), "words": [words] if words else None}
+            with announce_compilation():
+                searcher.search_vectors(asked, 1, 1, **given)
             found = searcher.answers(searcher.search_vectors(asked, self.k, self.candidates, **given))
             told = self._told(searcher)
         heads = [f"question {row}:\n" if len(found) > 1 else "" for row in range(len(found))]
         text = "\n".join(head + _text(one, told) for head, one in zip(heads, found, strict=True))
-        return Shown(text, {"queries": str(path), "index": str(index), "results": [_value(one) for one in found]})
+        return CommandResult(
+            text, {"queries": str(path), "index": str(index), "results": [_value(one) for one in found]}
+        )
+
+
+@contextmanager
+def announce_compilation() -> Iterator[None]:
+    """Run a first search within, which compiles kernels where no cache has them; say so if that takes a while.
+
+    Its time is not that of the search which follows.
+    """
+    from bidr.utils.progress import say
+
+    timer = Timer(SOON, say, ["compiling the search kernels, once per installation: about 20 seconds ..."])
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def _text(found: "SearchResult", told: str) -> str:

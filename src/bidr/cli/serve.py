@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import tyro
 
-from bidr.cli.base import OptionalFile, OptionalFolder, Shown, Verb
+from bidr.cli.base import Command, CommandResult, OptionalFile, OptionalFolder
 from bidr.errors import MissingExtraError
 from bidr.server.encoding.config import EncodingConfig
 from bidr.server.limits import RequestLimits
@@ -14,11 +14,17 @@ from bidr.utils.system import available_cpus
 
 
 @dataclass(frozen=True, kw_only=True)
-class Serve(Verb):
+class Serve(Command):
     """Answer searches over HTTP, and take documents with --writable.
 
     Keys come from the environment (BIDR_READ_KEY, BIDR_WRITE_KEY) or from --keys; on loopback none are needed.
     """
+
+    help_groups: ClassVar[dict[str, tuple[str, ...]]] = {
+        "the index": ("index", "model"),
+        "the server": ("host", "port", "workers", "threads", "writable", "drain"),
+        "who may connect": ("keys", "allowed-hosts"),
+    }
 
     index: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="INDEX")]
     """Folder of an index."""
@@ -45,7 +51,7 @@ class Serve(Verb):
     limit: RequestLimits = field(default_factory=RequestLimits)
     encoding: EncodingConfig = field(default_factory=EncodingConfig)
 
-    def run(self) -> Shown:
+    def run(self) -> CommandResult:
         try:
             import fastapi  # noqa: F401
             import httptools  # noqa: F401
@@ -77,4 +83,4 @@ class Serve(Verb):
             )
         )
         supervise(settings, lambda before: validate_config(replace(before, keys=load_api_keys(self.keys))))
-        return Shown(f"{self.index}: stopped", {"index": str(self.index)})
+        return CommandResult(f"{self.index}: stopped", {"index": str(self.index)})

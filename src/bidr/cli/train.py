@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 import tyro
 
-from bidr.cli.base import Folder, OptionalData, OptionalFile, Shown, Verb
+from bidr.cli.base import Command, CommandResult, Folder, OptionalData, OptionalFile
 from bidr.cli.config_parsing import file_named, from_toml
 from bidr.errors import ConfigError
 from bidr.training.config import TrainConfig
@@ -17,7 +17,7 @@ Settings = Annotated[TrainConfig, tyro.conf.arg(name="")]
 
 
 @dataclass(frozen=True, kw_only=True)
-class WithSettings(Verb):
+class WithSettings(Command):
     """A verb that trains: what can be set for a run are flags, and keys of a TOML file."""
 
     config: OptionalFile = None
@@ -45,6 +45,13 @@ class Train(WithSettings):
     torchrun --nproc-per-node 8 -m bidr train --data FOLDER --out FOLDER ...
     """
 
+    help_groups: ClassVar[dict[str, tuple[str, ...]]] = {
+        "what to learn from": ("data", "vectors", "query-vectors", "qrels"),
+        "where the model goes": ("out", "resume"),
+        "what to learn": ("recipe", "bytes-per-doc", "encoder.backbone", "encoder.dim", "candidates", "seed"),
+        "how": ("config", "device", "batch-size"),
+    }
+
     out: Folder
     """Folder for the model: new, empty, or one of a run to go on with."""
     resume: Literal["auto", "never", "must"] = "auto"
@@ -67,7 +74,7 @@ class Train(WithSettings):
     query_ids: OptionalFile = None
     """The questions' ids for --qrels, likewise."""
 
-    def run(self) -> Shown:
+    def run(self) -> CommandResult:
         from bidr.cli.format_index import describe_model
         from bidr.data.dataset import load
         from bidr.training.train import train
@@ -83,9 +90,9 @@ class Train(WithSettings):
         assert self.data is not None
         shown = describe_model(train(load(self.data), self.settings, self.out, self.resume, self.recipe))
         then = f"next: bidr build --data {self.data} --model {self.out} --out {self.out / 'index'}"
-        return Shown(f"{shown.text}\n{then}", shown.value)
+        return CommandResult(f"{shown.text}\n{then}", shown.value)
 
-    def _frozen(self, vectors: Path) -> Shown:
+    def _frozen(self, vectors: Path) -> CommandResult:
         from bidr.cli.format_index import describe_frozen
         from bidr.pipeline.train import train_vectors
 
@@ -104,13 +111,13 @@ class Train(WithSettings):
         )
         shown = describe_frozen(model)
         then = f"next: bidr build --vectors {vectors} --model {self.out} --out {self.out / 'index'}"
-        return Shown(f"{shown.text}\n{then}", shown.value)
+        return CommandResult(f"{shown.text}\n{then}", shown.value)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recipes(Verb):
+class Recipes(Command):
     """List the recipes that train and compare know."""
 
-    def run(self) -> Shown:
+    def run(self) -> CommandResult:
         value = {name: {"about": one.about, "settings": one.settings} for name, one in RECIPES.items()}
-        return Shown(format_recipes(), value)
+        return CommandResult(format_recipes(), value)

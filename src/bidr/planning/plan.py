@@ -1,6 +1,7 @@
 """What a corpus will take before anything is built: RAM, disk, reads, build time, machines, for every engine."""
 
 import math
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -120,15 +121,19 @@ def look_through(documents: Iterable[Document], titles: Titles = "prepend") -> T
     return Texts(count, ids / max(1, count), size / max(1, count), sample)
 
 
+COUNT_UNITS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "g": 10**9}
+
+
 def parse_count(name: str, given: str) -> int:
-    """A number of things such as 1e9 or 250000."""
+    """Parse a count such as 1e9, 250000, 10M or 1.5B."""
+    match = re.fullmatch(r"\s*([0-9.]+(?:e[+]?[0-9]{1,2})?)\s*([kmbg]?)\s*", re.sub("[_,]", "", given.lower()))
     try:
-        number = float(given.replace("_", "").replace(",", ""))
+        number = float(match[1]) * COUNT_UNITS[match[2]] if match else math.nan
     except ValueError:
         number = math.nan
-    if not 1 <= number <= 1e15 or number != int(number):
-        raise ConfigError(f"{name}: given {given!r}, expected a whole number of 1 or more, such as 1e9")
-    return int(number)
+    if not 1 <= number <= 1e15 or round(number, 3) != int(round(number, 3)):
+        raise ConfigError(f"{name}: given {given!r}, expected a whole number of 1 or more, such as 1e9 or 10M")
+    return int(round(number, 3))
 
 
 def measured_rates(corpus: Corpus, vectors: Path | None = None) -> Measured:

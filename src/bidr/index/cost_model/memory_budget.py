@@ -121,6 +121,10 @@ def check_budget(
     return given
 
 
+# A size without a unit is bytes; below this it is more likely that the unit was left out.
+SMALLEST = 1 << 20
+
+
 def parse_bytes(name: str, given: str) -> int:
     """A size such as 64GiB, 500MB or 1e9."""
     match = re.fullmatch(r"\s*([0-9.]+(?:e[+]?[0-9]{1,2})?)\s*([A-Za-z]*)\s*", given)
@@ -132,6 +136,8 @@ def parse_bytes(name: str, given: str) -> int:
         number = math.nan
     if not 1 <= number < 1 << 60:
         raise ConfigError(f"{name}: given {given!r}, expected a size such as 64GiB, 500MB or 1.5TiB")
+    if match and not match[2] and number < SMALLEST:
+        raise ConfigError(f"{name}: given {given!r}, which is {number:,.0f} bytes; did you mean {match[1]}GiB?")
     return int(number)
 
 

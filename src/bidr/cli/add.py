@@ -1,4 +1,4 @@
-"""bidr add, delete, compact and snapshot: an index that documents come into and go from."""
+"""`bidr add`: add documents to an index, or replace them."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from bidr.cli.base import OptionalFile, OptionalFolder, OptionalSize, Shown, Verb
+from bidr.cli.base import Command, CommandResult, OptionalFile, OptionalFolder, OptionalSize, format_count
+from bidr.cli.index_writer import Index, describe_state
 from bidr.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -16,13 +17,13 @@ if TYPE_CHECKING:
     from bidr.data.vector_source import VectorSource
     from bidr.index.live.writer import LiveWriter
 
+
 # Documents that are one commit, and letters of their texts, but one document at least.
 AT_ONCE, LETTERS_AT_ONCE = 1_024, 16 << 20
-Index = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="INDEX")]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Add(Verb):
+class Add(Command):
     """Add documents to an index, or replace those whose ids it has.
 
     The files are checked whole before anything is added. Searches see the documents within a second.
@@ -42,7 +43,7 @@ class Add(Verb):
     """Most anonymous memory that merging segments may take, such as 1GiB, with the index, which is open; where it would
     take more they are left as they are, and a line says so."""
 
-    def run(self) -> Shown:
+    def run(self) -> CommandResult:
         from bidr.data.vector_source import open_vectors
         from bidr.index.storage.commit import WAIT
         from bidr.pipeline.open import has_text_encoder, open_writer
@@ -52,7 +53,8 @@ class Add(Verb):
         rows = None if self.vectors is None else open_vectors(self.vectors, str(self.vectors), "ip")
         if rows is not None and len(rows) != count:
             raise DataError(
-                f"{self.vectors}: {len(rows):,} vectors for the {count:,} documents of {self.documents}, expected one "
+                f"{self.vectors}: {format_count(len(rows), 'vector')} for {format_count(count, 'document')} of "
+                f"{self.documents}, expected one "
                 "for each, in their order; encode that very file"
             )
         told: list[str] = []
@@ -69,88 +71,14 @@ class Add(Verb):
                     done += len(batch)
                     advance(len(batch))
             added = writer.view.count - before
-            value = {**_state(self.index, writer), "added": added, "replaced": count - added, "warning": _last(told)}
+            value = {**describe_state(self.index, writer), "added": added, "replaced": count - added}
+            value["warning"] = told[-1] if told else None
             value |= left_out.to_json()
         left_out.report(str(self.documents))
-        line = f"{self.index}: {added:,} added, {count - added:,} replaced; {value['documents']:,} documents"
-        return Shown("\n".join([line, *told[-1:]]), value)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Delete(Verb):
-    """Delete documents from an index by their ids."""
-
-    index: Index
-    """Folder of an index."""
-    ids: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="ID ...")] = ()
-    """Ids of the documents."""
-    file: OptionalFile = None
-    """A file of ids, one a line, instead of or besides those."""
-    missing_ok: bool = False
-    """Go on where an id is not in the index."""
-
-    def run(self) -> Shown:
-        from bidr.data.text_files import read_lines
-
-        ids = [*self.ids, *((line for _, line in read_lines(self.file)) if self.file else ())]
-        if not ids:
-            raise ConfigError("no ids given; put them after the index, or one a line into a file: --file FILE")
-        with _writer(self.index) as writer:
-            deleted = writer.delete(ids, missing_ok=self.missing_ok)
-            value = {**_state(self.index, writer), "deleted": deleted}
-        return Shown(f"{self.index}: {deleted:,} deleted; {value['documents']:,} documents", value)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Compact(Verb):
-    """Merge the segments of an index into one, and drop what was deleted.
-
-    One that was cut off is continued, if nothing was added or deleted since; the index serves all the while.
-    """
-
-    index: Index
-    """Folder of an index."""
-    ram_budget: OptionalSize = None
-    """Most anonymous memory that it may take, such as 1GiB, with the index, which is open; refused at the start where
-    that cannot be kept."""
-
-    def run(self) -> Shown:
-        from bidr.index.cost_model.memory_budget import COMPACTING, check_budget, loaded_bytes
-
-        # What could not even be opened within the budget is not.
-        check_budget(self.ram_budget, {"opening": loaded_bytes(self.index)}, "compacting this index", base=COMPACTING)
-        with _writer(self.index) as writer:
-            before = len(writer.view.parts)
-            writer.compact(ram_budget=self.ram_budget)
-            value = {**_state(self.index, writer), "segments_before": before, "engine": writer.view.manifest.engine}
-        merged = f"{before} segment{'s' if before > 1 else ''} and the log are one; {value['documents']:,} documents"
-        nothing = "no documents are left; what they were found by stays, for those to come"
-        return Shown(f"{self.index}: {merged if value['documents'] else nothing}", value)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Snapshot(Verb):
-    """Keep an index as it is now, in another folder, while documents are added to it; that is an index like any other.
-
-    Files are linked (hard links): it takes no space and no time, and what is added or deleted later in one changes
-    nothing in the other, but a fault of the disk in a file of one is in both. --copy makes a backup.
-    """
-
-    index: Index
-    """Folder of an index."""
-    out: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="OUT")]
-    """A folder that does not exist yet."""
-    copy: bool = False
-    """Copy every byte, where files would be linked; on another file system they are copied anyway."""
-
-    def run(self) -> Shown:
-        from bidr.index.live.live_index import LiveIndex
-        from bidr.pipeline.maintenance import snapshot
-
-        snapshot(self.index, self.out, copy=self.copy)
-        with LiveIndex.open(self.out) as copied:
-            count = copied.count
-        return Shown(f"{self.out}: {count:,} documents of {self.index}", {"index": str(self.out), "documents": count})
+        line = (
+            f"{self.index}: {added:,} added, {count - added:,} replaced; {format_count(value['documents'], 'document')}"
+        )
+        return CommandResult("\n".join([line, *told[-1:]]), value)
 
 
 def check_documents(path: Path) -> "tuple[int, DroppedFieldCounter]":
@@ -207,20 +135,3 @@ def _batches(path: Path) -> "Iterator[list[Document]]":
         letters += more
     if batch:
         yield batch
-
-
-def _writer(index: Path) -> "LiveWriter":
-    """A writer that adds nothing, and so needs no model."""
-    from bidr.index.live.writer import LiveWriter
-    from bidr.index.storage.commit import WAIT
-    from bidr.pipeline.document_encoders import refuse_documents
-
-    return LiveWriter(index, refuse_documents, wait=WAIT)
-
-
-def _state(index: Path, writer: "LiveWriter") -> dict[str, Any]:
-    return {"index": str(index), "documents": writer.view.count, "segments": len(writer.view.parts)}
-
-
-def _last(told: list[str]) -> str | None:
-    return told[-1] if told else None

@@ -1,15 +1,20 @@
-"""bidr build, inspect and verify: making an index folder and looking into it."""
+"""`bidr build`: make an index from vectors, or from texts and a model."""
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-import tyro
-
-from bidr.cli.base import Folder, OptionalData, OptionalFile, OptionalFolder, OptionalSize, Shown, Verb, columns
+from bidr.cli.base import (
+    Command,
+    CommandResult,
+    Folder,
+    OptionalData,
+    OptionalFile,
+    OptionalFolder,
+    OptionalSize,
+)
 from bidr.cli.last_index import remember
 from bidr.errors import ConfigError
-from bidr.utils.files import read_json
 from bidr.utils.step_timer import StepTime, StepTimes, read_clocks, record_steps
 
 if TYPE_CHECKING:
@@ -18,11 +23,19 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Build(Verb):
+class Build(Command):
     """Encode a corpus with a model and make an index of it.
 
     A build that was cut off is continued; an index that is there already serves until the new one is whole.
     """
+
+    help_groups: ClassVar[dict[str, tuple[str, ...]]] = {
+        "what to index": ("vectors", "data", "ids", "model"),
+        "the index": ("out", "engine", "stored", "dims", "lexical"),
+        "codes fitted to vectors, without a model": ("bytes-per-doc", "codewords", "metric"),
+        "resources": ("ram-budget", "device"),
+        "more": ("learned-lists", "json"),
+    }
 
     out: Folder
     """Folder for the index."""
@@ -60,7 +73,7 @@ class Build(Verb):
     device: str = "auto"
     """'auto' takes a GPU if there is one; or 'cpu', 'cuda', 'cuda:1'."""
 
-    def run(self) -> Shown:
+    def run(self) -> CommandResult:
         from bidr.cli.format_index import describe_index
         from bidr.data.dataset import load
         from bidr.index.cost_model.memory_budget import loaded_bytes, parse_bytes
@@ -98,10 +111,12 @@ class Build(Verb):
                 **took.value,
                 **_left_out(data),
             }  # to describe it would take more than the budget
-            return Shown(f"{self.out}: built; searching it takes more than {self.ram_budget}\n{following}", value)
+            return CommandResult(
+                f"{self.out}: built; searching it takes more than {self.ram_budget}\n{following}", value
+            )
         with LiveIndex.open(self.out) as reader:
             shown = describe_index(reader.describe())
-        return Shown(f"{shown.text}\n{following}", {**shown.value, **took.value, **_left_out(data)})
+        return CommandResult(f"{shown.text}\n{following}", {**shown.value, **took.value, **_left_out(data)})
 
     def _plain(self) -> "PlainCodes":
         from bidr.quantization.opq import PlainCodes
@@ -124,65 +139,14 @@ class Build(Verb):
             )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Inspect(Verb):
-    """Show what is in an index (in RAM, on disk, by which model) or in a model (how it was trained)."""
-
-    folder: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FOLDER")]
-    """An index, or the folder of a training run."""
-
-    def run(self) -> Shown:
-        from bidr.cli.format_index import describe_frozen, describe_index, describe_model
-
-        if (self.folder / "CURRENT").exists():
-            from bidr.index.live.live_index import LiveIndex
-
-            with LiveIndex.open(self.folder) as reader:
-                return describe_index(reader.describe())
-        if (self.folder / "model.json").exists():
-            from bidr.models.codes_only_model import CodesOnlyModel, open_model
-
-            model = open_model(self.folder)
-            return describe_frozen(model) if isinstance(model, CodesOnlyModel) else describe_model(model)
-        if (self.folder / "work" / "run.json").exists():
-            return describe_unfinished(self.folder)
-        raise ConfigError(
-            f"{self.folder} is neither an index (no file CURRENT) nor a model (no file model.json); "
-            "give the folder that `bidr build` or `bidr train` wrote"
-        )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Verify(Verb):
-    """Check every byte of an index against the checksums that were written with it."""
-
-    index: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="INDEX")]
-    """Folder of an index."""
-
-    def run(self) -> Shown:
-        from bidr.cli.format_index import size
-        from bidr.index.live.live_index import LiveIndex
-        from bidr.index.live.verify import files_of, verify_live
-        from bidr.utils.progress import show_progress
-
-        with LiveIndex.open(self.index) as index:
-            view = index.latest()
-            files = files_of(view)
-            whole = sum(count for _, count in files)
-            with show_progress("verify", whole, "bytes") as advance:
-                verify_live(view, advance)
-        value = {"index": str(self.index), "generation": view.generation.name, "files": len(files), "bytes": whole}
-        return Shown(f"{self.index}: {len(files)} files, {size(whole)}, every byte as it was written", value)
-
-
-def took_by_step(spent: StepTimes, whole: StepTime) -> Shown:
+def took_by_step(spent: StepTimes, whole: StepTime) -> CommandResult:
     """What a build took, by the clock and of the processor, and which steps most of it."""
     steps = dict(spent)
     steps["other"] = whole - sum(spent.values(), StepTime())
     said = ", ".join(f"{step} {own.cpu:.1f}" for step, own in steps.items() if own.cpu >= 0.05)
     value = {step: {"cpu": round(own.cpu, 3), "clock": round(own.clock, 3)} for step, own in steps.items()}
     text = f"built in {whole.clock:.1f} s; CPU time {whole.cpu:.1f} s: {said or 'hardly any'}"
-    return Shown(text, {"build_seconds": value})
+    return CommandResult(text, {"build_seconds": value})
 
 
 def _left_out(data: "Dataset | None") -> dict[str, Any]:
@@ -198,19 +162,3 @@ def refuse_other_content(out: Path) -> None:
     ours = ("CURRENT", ".work", ".work.done")
     if out.is_dir() and any(out.iterdir()) and not any((out / name).exists() for name in ours):
         raise ConfigError(f"{out} holds something else already; choose another folder or empty it")
-
-
-def describe_unfinished(folder: Path) -> Shown:
-    """A run that was stopped: which stages are done."""
-    run: dict[str, Any] = read_json(folder / "work" / "run.json", "restore it, or delete the folder and train again")
-    done = sorted(path.parent.name for path in (folder / "work").glob("*/done.json"))
-    going = sorted(path.parent.name for path in (folder / "work").glob("**/checkpoint.pt"))
-    data = run.get("data", "vectors")
-    value = {"folder": str(folder), "data": data, "finished": done, "begun": going, "config": run["config"]}
-    rows = [
-        ("training run", f"{folder}, not finished: run the same `bidr train` again to go on"),
-        ("data", str(data)),
-        ("stages finished", ", ".join(done) or "none"),
-        ("stages begun", ", ".join(going) or "none"),
-    ]
-    return Shown(columns(rows), value)

@@ -1,0 +1,40 @@
+"""`bidr delete`: delete documents from an index by their ids."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+import tyro
+
+from bidr.cli.base import Command, CommandResult, OptionalFile, format_count
+from bidr.cli.index_writer import Index, describe_state, open_plain_writer
+from bidr.errors import ConfigError
+
+if TYPE_CHECKING:
+    pass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Delete(Command):
+    """Delete documents from an index by their ids."""
+
+    index: Index
+    """Folder of an index."""
+    ids: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="ID ...")] = ()
+    """Ids of the documents."""
+    file: OptionalFile = None
+    """A file of ids, one a line, instead of or besides those."""
+    missing_ok: bool = False
+    """Go on where an id is not in the index."""
+
+    def run(self) -> CommandResult:
+        from bidr.data.text_files import read_lines
+
+        ids = [*self.ids, *((line for _, line in read_lines(self.file)) if self.file else ())]
+        if not ids:
+            raise ConfigError("no ids given; put them after the index, or one a line into a file: --file FILE")
+        with open_plain_writer(self.index) as writer:
+            deleted = writer.delete(ids, missing_ok=self.missing_ok)
+            value = {**describe_state(self.index, writer), "deleted": deleted}
+        return CommandResult(
+            f"{self.index}: {deleted:,} deleted; {format_count(value['documents'], 'document')}", value
+        )

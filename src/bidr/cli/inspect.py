@@ -1,0 +1,62 @@
+"""`bidr inspect`: show what an index or a model holds."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import tyro
+
+from bidr.cli.base import (
+    Command,
+    CommandResult,
+    format_columns,
+)
+from bidr.errors import ConfigError
+from bidr.utils.files import read_json
+
+if TYPE_CHECKING:
+    pass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inspect(Command):
+    """Show what is in an index (in RAM, on disk, by which model) or in a model (how it was trained)."""
+
+    folder: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FOLDER")]
+    """An index, or the folder of a training run."""
+
+    def run(self) -> CommandResult:
+        from bidr.cli.format_index import describe_frozen, describe_index, describe_model
+
+        if (self.folder / "CURRENT").exists():
+            from bidr.index.live.live_index import LiveIndex
+
+            with LiveIndex.open(self.folder) as reader:
+                return describe_index(reader.describe())
+        if (self.folder / "model.json").exists():
+            from bidr.models.codes_only_model import CodesOnlyModel, open_model
+
+            model = open_model(self.folder)
+            return describe_frozen(model) if isinstance(model, CodesOnlyModel) else describe_model(model)
+        if (self.folder / "work" / "run.json").exists():
+            return describe_unfinished(self.folder)
+        raise ConfigError(
+            f"{self.folder} is neither an index (no file CURRENT) nor a model (no file model.json); "
+            "give the folder that `bidr build` or `bidr train` wrote"
+        )
+
+
+def describe_unfinished(folder: Path) -> CommandResult:
+    """A run that was stopped: which stages are done."""
+    run: dict[str, Any] = read_json(folder / "work" / "run.json", "restore it, or delete the folder and train again")
+    done = sorted(path.parent.name for path in (folder / "work").glob("*/done.json"))
+    going = sorted(path.parent.name for path in (folder / "work").glob("**/checkpoint.pt"))
+    data = run.get("data", "vectors")
+    value = {"folder": str(folder), "data": data, "finished": done, "begun": going, "config": run["config"]}
+    rows = [
+        ("training run", f"{folder}, not finished: run the same `bidr train` again to go on"),
+        ("data", str(data)),
+        ("stages finished", ", ".join(done) or "none"),
+        ("stages begun", ", ".join(going) or "none"),
+    ]
+    return CommandResult(format_columns(rows), value)

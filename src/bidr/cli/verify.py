@@ -1,0 +1,41 @@
+"""`bidr verify`: check every byte of an index."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import tyro
+
+from bidr.cli.base import (
+    Command,
+    CommandResult,
+    format_count,
+)
+
+if TYPE_CHECKING:
+    pass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verify(Command):
+    """Check every byte of an index against the checksums that were written with it."""
+
+    index: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="INDEX")]
+    """Folder of an index."""
+
+    def run(self) -> CommandResult:
+        from bidr.cli.format_index import size
+        from bidr.index.live.live_index import LiveIndex
+        from bidr.index.live.verify import files_of, verify_live
+        from bidr.utils.progress import show_progress
+
+        with LiveIndex.open(self.index) as index:
+            view = index.latest()
+            files = files_of(view)
+            whole = sum(count for _, count in files)
+            with show_progress("verify", whole, "bytes") as advance:
+                verify_live(view, advance)
+        value = {"index": str(self.index), "generation": view.generation.name, "files": len(files), "bytes": whole}
+        return CommandResult(
+            f"{self.index}: {format_count(len(files), 'file')}, {size(whole)}, every checksum matches", value
+        )
