@@ -1,4 +1,4 @@
-"""What every engine is and takes."""
+"""The engine protocol (`Candidates`), and helpers that all engines share."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -11,14 +11,14 @@ from bidr.errors import DataError
 from bidr.quantization.codebooks import Codebooks
 from bidr.utils.array_types import Bitmap, Codes, Floats, Rows
 
-Words = npt.NDArray[np.uint32]
+BitmaskWords = npt.NDArray[np.uint32]
 
 EF_CONSTRUCTION = 200
-QUERIES_A_THREAD = 8
+QUERIES_PER_THREAD = 8
 
 
 class Candidates(Protocol):
-    """Finds documents by inner product of the query with their codes."""
+    """An engine: finds documents by the inner product of a query with their codes."""
 
     @property
     def name(self) -> str: ...
@@ -31,31 +31,32 @@ class Candidates(Protocol):
 
     @property
     def ram_bytes(self) -> dict[str, int]:
-        """Bytes held in RAM for the documents, by what they are."""
+        """Bytes in RAM for the documents, by purpose."""
 
     @property
     def codebook_bytes(self) -> int:
-        """Bytes of codebooks held in RAM, however many documents there are."""
+        """Bytes of codebooks in RAM, independent of the number of documents."""
 
     def compute_tables(self, queries: Floats) -> Floats:
-        """Scores of all codewords, (queries, M, words): what a document's score is the sum of."""
+        """Compute scores of all codewords, (queries, books, codewords); a document's score sums its entries."""
 
     def unpack_codes(self, rows: Rows | None = None) -> Codes:
-        """Codes (n, M) of all rows or of some, a byte a codeword: a copy, to be taken elsewhere."""
+        """Unpack a copy of the codes of all rows or of some, a byte per codeword: (n, books)."""
 
     def search(
         self, queries: Floats, k: int, ef: int | None = None, allowed: Bitmap | None = None
     ) -> tuple[Floats, Rows]:
-        """Scores and rows of k documents a query, best first, equal ones by row: (queries, k) each.
+        """Find k documents per query: scores and rows (queries, k), best first, equal scores by row.
 
-        ef:      how widely is searched: documents that a graph visits, lists that are visited; a scan does not use it.
-        allowed: a bit for every row, as `numpy.packbits(..., bitorder="little")` makes them; only rows with their bit
-                 set are found. Where there are fewer than k, the rest has row -1 and score -inf.
+        Args:
+            ef: Search width: ef_search of a graph, nprobe of lists; a scan ignores it.
+            allowed: A bit per row, as made by `numpy.packbits(..., bitorder="little")`; only rows with their bit set
+                are found. Where there are fewer than k, the rest has row -1 and score -inf.
         """
 
 
-def as_words(allowed: Bitmap | None, count: int) -> Words:
-    """A bitmap over rows as 32-bit words, bits beyond the last row off; empty where every row is allowed."""
+def to_bitmask_words(allowed: Bitmap | None, count: int) -> BitmaskWords:
+    """Convert a bitmap over rows to 32-bit words, with bits beyond the last row cleared; empty for None."""
     if allowed is None:
         return np.empty(0, dtype=np.uint32)
     expected = (count + 7) // 8
@@ -71,29 +72,31 @@ def as_words(allowed: Bitmap | None, count: int) -> Words:
     return padded.view("<u4").astype(np.uint32, copy=False)
 
 
-def count_bits(words: Words) -> int:
-    return int(np.bitwise_count(words).sum())
+def count_bits(bitmask: BitmaskWords) -> int:
+    """Count the set bits."""
+    return int(np.bitwise_count(bitmask).sum())
 
 
-def each_query(count: int, k: int, search: Callable[[int], tuple[Floats, Rows]], threads: int) -> tuple[Floats, Rows]:
-    """Search many queries, on several threads where there are enough of them."""
+def search_each(count: int, k: int, search: Callable[[int], tuple[Floats, Rows]], threads: int) -> tuple[Floats, Rows]:
+    """Search `count` queries, on several threads if there are enough of them."""
     if count == 1:
-        one_scores, one_rows = search(0)
-        return one_scores[None], one_rows[None]
+        scores, rows = search(0)
+        return scores[None], rows[None]
     scores, rows = np.empty((count, k), dtype=np.float32), np.empty((count, k), dtype=np.int64)
 
-    def one(number: int) -> None:
+    def search_into(number: int) -> None:
         scores[number], rows[number] = search(number)
 
-    threads = min(threads, count // QUERIES_A_THREAD)
+    threads = min(threads, count // QUERIES_PER_THREAD)
     if threads < 2:
         for number in range(count):
-            one(number)
+            search_into(number)
     else:
         with ThreadPoolExecutor(threads) as pool:
-            list(pool.map(one, range(count)))
+            list(pool.map(search_into, range(count)))
     return scores, rows
 
 
 def as_queries(queries: Floats) -> Floats:
+    """Convert queries to contiguous float32."""
     return np.ascontiguousarray(queries, dtype=np.float32)

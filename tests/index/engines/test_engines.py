@@ -30,7 +30,7 @@ from bidr.index.engines.graph.build import (
 )
 from bidr.index.engines.graph.engine import get_default_ef_search
 from bidr.index.engines.ivf import CentroidGraph, CoarseCentroids, get_default_nprobe
-from bidr.index.types import Candidates, as_words
+from bidr.index.types import Candidates, to_bitmask_words
 from bidr.quantization.additive_quantizer import fit_additive
 from bidr.quantization.codebooks import Codebooks
 from bidr.utils.faiss_loader import load_faiss
@@ -375,7 +375,7 @@ def test_a_filtered_graph_search_finds_allowed_documents_with_bounded_expansions
         if kind.endswith("entries allowed"):
             allowed[graph._entries[::8]] = True
         bits = pack_bitmap(allowed)
-        keys, _, expanded = graph.walk(table, 20, as_words(bits, len(scores)))
+        keys, _, expanded = graph.walk(table, 20, to_bitmask_words(bits, len(scores)))
         assert expanded <= (0 if kind == "anticorrelated" else 2 * 20 / allowed.mean())
         complete.append(len(keys) == 20)
         expected, rows = (

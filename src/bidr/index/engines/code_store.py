@@ -12,13 +12,13 @@ from bidr.index.engines.adc_kernels import collect_allowed_rows, rank_rows, scan
 from bidr.index.engines.adc_tables import AdcTables, compute_margin, merge_pairs, pad_books
 from bidr.index.engines.pshufb import BLOCK, CACHE_LINE, detect_pshufb
 from bidr.index.engines.topk import sort_keys
-from bidr.index.types import Words
+from bidr.index.types import BitmaskWords
 from bidr.quantization.codebooks import Codebooks
 from bidr.utils.array_types import Codes, Floats, Rows
 from bidr.utils.system import available_cpus
 
 Allocate = Callable[[Callable[[], npt.NDArray[np.uint8]]], npt.NDArray[np.uint8]]
-ALL_ROWS: Words = np.empty(0, dtype=np.uint32)
+ALL_ROWS: BitmaskWords = np.empty(0, dtype=np.uint32)
 # Below this share most blocks of 32 contain at most one allowed document, and single rows are scored. At 1 % that takes
 # .5 to .9 of the time of scanning those blocks, at 3 % as long or twice as long.
 FEW_ALLOWED_SHARE = 0.02
@@ -58,14 +58,18 @@ class CodeStore:
             return pad_books(table)
         return merge_pairs(table) if self.codebooks.bits == 4 else table
 
-    def scan(self, table: Floats, starts: Rows, stops: Rows, k: int, allowed: Words = ALL_ROWS) -> tuple[Floats, Rows]:
+    def scan(
+        self, table: Floats, starts: Rows, stops: Rows, k: int, allowed: BitmaskWords = ALL_ROWS
+    ) -> tuple[Floats, Rows]:
         """Find the k best rows within ranges, by the exact scores of their codes."""
         if not self.blocked:
             return sort_keys(scan_rows(self.codes, self.make_row_table(table), starts, stops, allowed, k), k)
         even = pad_books(table)
         return sort_keys(scan_blocks(self.codes, even, starts, stops, allowed, k, self._margin, self.shuffle), k)
 
-    def scan_sparse(self, table: Floats, starts: Rows, stops: Rows, k: int, allowed: Words) -> tuple[Floats, Rows]:
+    def scan_sparse(
+        self, table: Floats, starts: Rows, stops: Rows, k: int, allowed: BitmaskWords
+    ) -> tuple[Floats, Rows]:
         """Do the same where few rows are allowed."""
         return self.rank(table, collect_allowed_rows(allowed, starts, stops), k)
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from bidr.index.engines.code_store import FEW_ALLOWED_SHARE, CodeEngine, CodeStore
-from bidr.index.types import as_queries, as_words, count_bits, each_query
+from bidr.index.types import as_queries, count_bits, search_each, to_bitmask_words
 from bidr.utils.array_types import Bitmap, Floats, Rows
 
 
@@ -24,9 +24,9 @@ class FlatEngine(CodeEngine):
         self, queries: Floats, k: int, ef: int | None = None, allowed: Bitmap | None = None
     ) -> tuple[Floats, Rows]:
         """Search as `Candidates.search`."""
-        tables, bitmask = self.store.compute_tables(as_queries(queries)), as_words(allowed, self.count)
+        tables, bitmask = self.store.compute_tables(as_queries(queries)), to_bitmask_words(allowed, self.count)
         is_sparse = allowed is not None and count_bits(bitmask) < FEW_ALLOWED_SHARE * self.count
         scan = self.store.scan_sparse if is_sparse else self.store.scan
-        return each_query(
+        return search_each(
             len(tables), k, lambda number: scan(tables[number], *self._all_rows, k, bitmask), self.threads
         )

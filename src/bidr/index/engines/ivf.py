@@ -10,7 +10,7 @@ from bidr.index.engines.block_centroids import BlockBudget, BlockCentroids, Bloc
 from bidr.index.engines.code_store import FEW_ALLOWED_SHARE, CodeEngine, CodeStore
 from bidr.index.engines.pshufb import BLOCK
 from bidr.index.engines.topk import find_kth_largest, keep_above, make_key, sort_keys
-from bidr.index.types import Words, as_queries, as_words, each_query
+from bidr.index.types import BitmaskWords, as_queries, search_each, to_bitmask_words
 from bidr.utils.array_types import Bitmap, Floats, Rows
 from bidr.utils.faiss_loader import load_faiss
 from bidr.utils.jit import njit_cached
@@ -90,8 +90,8 @@ class IvfEngine(CodeEngine):
         default = get_default_nprobe(self.list_count, BLOCKS_SHARE if self.block_centroids else 1)
         nprobe = min(ef or self.nprobe or default, self.list_count)
         if allowed is not None:
-            filtered = FilteredSearch(self, as_words(allowed, self.count), k, nprobe)
-            return each_query(len(queries), k, lambda at: filtered.search(queries[at], tables[at]), self.threads)
+            filtered = FilteredSearch(self, to_bitmask_words(allowed, self.count), k, nprobe)
+            return search_each(len(queries), k, lambda at: filtered.search(queries[at], tables[at]), self.threads)
 
         def search_one(number: int) -> tuple[Floats, Rows]:
             if self.block_centroids is not None:
@@ -101,7 +101,7 @@ class IvfEngine(CodeEngine):
                 starts, stops = self.offsets[lists], self.offsets[lists + 1]
             return self.store.scan(tables[number], starts, stops, k)
 
-        return each_query(len(queries), k, search_one, self.threads)
+        return search_each(len(queries), k, search_one, self.threads)
 
     def _select_blocks(self, centroids: BlockCentroids, query: Floats, nprobe: int, k: int) -> tuple[Rows, Rows]:
         """Return row ranges of blocks that contain as many documents as `nprobe` lists, and at least k."""
@@ -150,7 +150,7 @@ class FilteredSearch:
         nprobe: Lists that a search without filter would visit.
     """
 
-    def __init__(self, engine: IvfEngine, bitmask: Words, k: int, nprobe: int) -> None:
+    def __init__(self, engine: IvfEngine, bitmask: BitmaskWords, k: int, nprobe: int) -> None:
         self.engine, self.bitmask, self.k, self.nprobe = engine, bitmask, k, nprobe
         self.block_counts = np.bitwise_count(bitmask)
         self.allowed_count = int(self.block_counts.sum(dtype=np.int64))
@@ -211,7 +211,7 @@ class FilteredSearch:
         return scan(table, *ranges, self.k, self.bitmask)
 
 
-def count_bits_in_ranges(bitmask: Words, word_counts: BlockCounts, offsets: Rows) -> Rows:
+def count_bits_in_ranges(bitmask: BitmaskWords, word_counts: BlockCounts, offsets: Rows) -> Rows:
     """Count the set bits in each range of rows; word_counts: set bits of each word."""
     totals = np.zeros(len(bitmask) + 1, dtype=np.int64)
     np.cumsum(word_counts, out=totals[1:])

@@ -18,7 +18,7 @@ from bidr.index.lexical.candidate_union import CandidateUnion, unite_candidates
 from bidr.index.lexical.postings import Postings, TermCounts, concat_term_counts, count_terms
 from bidr.index.live.view import LiveCandidates, LiveView
 from bidr.index.reader import IndexReader
-from bidr.index.types import each_query
+from bidr.index.types import search_each
 from bidr.utils.array_types import Bitmap, Floats, Rows
 from bidr.utils.system import available_cpus
 
@@ -73,7 +73,7 @@ class LiveWords:
         def one(number: int) -> tuple[Floats, Rows]:
             return _best(parts, asked[number], k, wanted[number], own[number])
 
-        return FoundByWords(*each_query(len(asked), k, one, self.threads), own)
+        return FoundByWords(*search_each(len(asked), k, one, self.threads), own)
 
 
 def with_words(

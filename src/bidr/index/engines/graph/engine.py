@@ -20,7 +20,7 @@ from bidr.index.engines.graph.build import (
 )
 from bidr.index.engines.graph.search import walk
 from bidr.index.engines.topk import Keys, sort_keys
-from bidr.index.types import EF_CONSTRUCTION, Words, as_queries, as_words, count_bits, each_query
+from bidr.index.types import EF_CONSTRUCTION, BitmaskWords, as_queries, count_bits, search_each, to_bitmask_words
 from bidr.quantization.codebooks import Codebooks
 from bidr.utils.array_types import Bitmap, Codes, Floats, Rows
 
@@ -38,7 +38,7 @@ SCANNED_PER_EF = 800
 # takes 4.2 (20 queries).
 MIN_CHANCE_SHARE, DEVIATIONS = 0.75, 3
 # Per unit of ef_search 0.7 to 0.8 groups are expanded, with a filter of share s 1 / s times as many. The limit is twice
-# as many, or the time of a full scan: expanding a group takes as long as scanning SCANNED_PER_PASS documents.
+# as many, or the time of a full scan: expanding a group takes as long as scanning SCANNED_PER_EXPANSION documents.
 EXPANDED_PER_EF, SCANNED_PER_EXPANSION = 1.5, 2_000
 
 
@@ -67,7 +67,7 @@ class GraphEngine(CodeEngine):
         self, queries: Floats, k: int, ef: int | None = None, allowed: Bitmap | None = None
     ) -> tuple[Floats, Rows]:
         """Search as `Candidates.search`; `ef` is ef_search."""
-        tables, bitmask = self.store.compute_tables(as_queries(queries)), as_words(allowed, self.count)
+        tables, bitmask = self.store.compute_tables(as_queries(queries)), to_bitmask_words(allowed, self.count)
         allowed_count = self.count if allowed is None else count_bits(bitmask)
         ef_search = max(ef or self.ef or get_default_ef_search(k), k)
         # Reaching one allowed document costs 1 / share comparisons.
@@ -86,9 +86,9 @@ class GraphEngine(CodeEngine):
                 # The walk gave up, or fewer than k documents were reachable.
             return scan(table, *self._all_rows, k, bitmask)
 
-        return each_query(len(tables), k, search_one, self.threads)
+        return search_each(len(tables), k, search_one, self.threads)
 
-    def walk(self, table: Floats, ef_search: int, allowed: Words = ALL_ROWS) -> tuple[Keys, int, int]:
+    def walk(self, table: Floats, ef_search: int, allowed: BitmaskWords = ALL_ROWS) -> tuple[Keys, int, int]:
         """Return keys of the best `ef_search` documents, unsorted; the comparisons made; the groups expanded.
 
         No keys where the filter is anticorrelated with the query, so that scanning the allowed documents is faster.
