@@ -39,3 +39,17 @@ def test_every_page_is_in_the_navigation():
     navigation = (ROOT / "mkdocs.yml").read_text()
     pages = {str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md")}
     assert not {page for page in pages if page not in navigation}
+
+
+def test_modules_that_the_documentation_names_exist():
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]
+    named = {path for page in pages for path in re.findall(r"`((?:[a-z0-9_]+/)+[a-z0-9_]+\.py)`", page.read_text())}
+    assert named
+    assert not {path for path in named if not (ROOT / path).exists() and not (ROOT / "src" / "bidr" / path).exists()}
+
+
+def test_scripts_that_the_documentation_names_exist():
+    pages = [ROOT / "bench" / "README.md", *(ROOT / "docs").rglob("*.md")]
+    named = {path for page in pages for path in re.findall(r"(?:bench|tests)/[a-z0-9_/]+\.py", page.read_text())}
+    assert named
+    assert not {path for path in named if not (ROOT / path).exists()}
