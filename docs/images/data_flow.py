@@ -23,7 +23,7 @@ ROWS = {
         [
             ("question", "text or vector"),
             ("query encoder", "query/"),
-            ("engine", "N candidates from codes"),
+            ("engine", "N candidates, in RAM"),
             ("vector reader", "N vectors from disk"),
             ("k answers", "ranked by vectors"),
         ],
