@@ -1,7 +1,7 @@
-"""Additive codes: a document is the sum of its codewords, one from each book, so that no book is bound to a slice.
+"""Additive quantizer: a document is approximated by the sum of one codeword per book.
 
-At equal bytes they reconstruct better than product codes and cost a scan the same: the score of a document is the sum
-of one table entry a book. Where there are many books they are divided into groups, each summed in a slice of its own.
+At equal size it reconstructs better than product quantization and scans at the same cost: a score is the sum of one
+table entry per book. Many books are divided into groups, each summed in its own slice of the dimensions.
 """
 
 from collections.abc import Iterator
@@ -21,8 +21,7 @@ from bidr.utils.faiss_loader import load_faiss
 from bidr.utils.files import open_to_read
 from bidr.utils.matmul import matmul_transposed
 
-# By the codewords in a book. Of few in many books the nearest sum is harder to find, and a step of the search costs
-# less.
+# By codewords per book. With 16, the nearest sum is harder to find, and a step of the search costs less.
 FIT_ROWS = {256: 60_000, 16: 30_000}
 ENCODE_BEAM_SIZE = {256: 8, 16: 16}
 FIT_BEAM_SIZE, ENCODE_ROWS = 4, 16_384
@@ -33,14 +32,13 @@ Vectors = Floats | VectorSource
 
 
 class AdditiveQuantizer(NamedTuple):
-    """What turns vectors into codes, and queries into what codes are scored with.
+    """Projections of documents and queries, and the codewords.
 
-    centre:    (dim,) is taken from every document; no ranking changes by that.
-    document:  (width, dim) brings documents into the space of the codewords.
-    query:     (width, dim) does it for queries: the adapter.
-    codewords: (M, words, width / groups), 256 or 16 words. The books of one group follow each other.
-    chosen_by: of the same shape: what codewords are chosen with. Learning moves the codewords that are scored, and
-               leaves these and so the codes of every document as they were.
+    centre:    (dim,) is subtracted from every document, which changes no ranking.
+    document:  (width, dim) projects documents to codeword space.
+    query:     (width, dim) projects queries: the adapter.
+    codewords: (M, words, width / groups), 256 or 16 words; used for scoring. Books of a group are contiguous.
+    chosen_by: same shape; used for encoding. Learning changes `codewords` only, so that codes stay valid.
     """
 
     centre: Floats
@@ -62,12 +60,12 @@ class AdditiveQuantizer(NamedTuple):
         return int(self.codewords.shape[1])
 
     def encode(self, vectors: Vectors, beam: int | None = None) -> Codes:
-        """Codewords whose sum is near the document, found by a beam search: (n, M) uint8."""
-        none = np.empty((0, len(self.codewords)), dtype=np.uint8)
-        return np.concatenate([none, *self.encode_blocks(vectors, beam=beam)])
+        """Encode documents by beam search: (n, M) uint8."""
+        empty = np.empty((0, len(self.codewords)), dtype=np.uint8)
+        return np.concatenate([empty, *self.encode_blocks(vectors, beam=beam)])
 
     def encode_blocks(self, vectors: Vectors, first: int = 0, beam: int | None = None) -> Iterator[Codes]:
-        """The same from a row on, some rows at a time."""
+        """Encode block by block, from row `first` on."""
         beam = beam or ENCODE_BEAM_SIZE[self.words]
         searches = [BeamSearch(words, beam) for words in np.split(self.chosen_by, self.groups)]
         for start in range(first, len(vectors), ENCODE_ROWS):
@@ -76,47 +74,45 @@ class AdditiveQuantizer(NamedTuple):
             yield np.concatenate([search.encode(part) for search, part in parts], axis=1)
 
     def encode_on(self, vectors: Floats, device: Any) -> Codes:
-        """The same on a GPU."""
+        """Encode on a torch device."""
         import torch
 
         from bidr.quantization.residual_quantizer import search_nearest_sums
 
-        placed = torch.as_tensor(self.project(vectors), device=device).chunk(self.groups, dim=1)
+        projected = torch.as_tensor(self.project(vectors), device=device).chunk(self.groups, dim=1)
         words = torch.as_tensor(self.chosen_by, device=device).chunk(self.groups)
-        found = [
-            search_nearest_sums(part, own, ENCODE_BEAM_SIZE[self.words])
-            for part, own in zip(placed, words, strict=True)
-        ]
-        codes: Codes = torch.cat(found, dim=1).to(torch.uint8).cpu().numpy()
+        beam = ENCODE_BEAM_SIZE[self.words]
+        parts = [search_nearest_sums(part, books, beam) for part, books in zip(projected, words, strict=True)]
+        codes: Codes = torch.cat(parts, dim=1).to(torch.uint8).cpu().numpy()
         return codes
 
     def project(self, vectors: Floats) -> Floats:
-        """Documents in the space of the codewords."""
+        """Project documents to codeword space."""
         return matmul_transposed(vectors - self.centre, self.document)
 
     def adapt(self, queries: Floats) -> Floats:
-        """Queries as the codes see them: (n, width)."""
+        """Project queries to codeword space: (n, width)."""
         return matmul_transposed(queries, self.query)
 
     def to_codebooks(self) -> Codebooks:
-        """The same as product codes in a wider space, which holds one copy of its slice for every book.
+        """Express as product codebooks in a wider space, which has one copy of its slice per book.
 
-        What scores and searches product codes then does so with these. Encoding is not theirs: see `encode`.
+        Everything that scores product codes can then score these. They cannot encode: see `encode`.
         """
-        return Codebooks(self._copies(), self.codewords)
+        return Codebooks(self._make_copies(), self.codewords)
 
     def to_adapted_codebooks(self) -> Codebooks:
-        """The same for queries that are not adapted yet; these encode documents too."""
-        adapter = matmul_transposed(self._copies(), self.query.T)
+        """Like `to_codebooks`, for queries that are not projected; these codebooks can encode."""
+        adapter = matmul_transposed(self._make_copies(), self.query.T)
         return Codebooks(adapter, self.codewords, self.chosen_by, self.centre, self.document)
 
-    def _copies(self) -> Floats:
+    def _make_copies(self) -> Floats:
         books, _, part = self.codewords.shape
         slices: list[Floats] = np.split(np.eye(self.groups * part, dtype=np.float32), self.groups)
-        return np.concatenate([own for own in slices for _ in range(books // self.groups)])
+        return np.concatenate([part for part in slices for _ in range(books // self.groups)])
 
     def save(self, path: Path) -> None:
-        """Everything but the codewords that are scored, which `codebooks().save` writes."""
+        """Save all but `codewords`, which `to_codebooks().save` writes."""
         from safetensors.numpy import save_file
 
         arrays = {"centre": self.centre, "document": self.document, "query": self.query, "chosen_by": self.chosen_by}
@@ -127,18 +123,18 @@ class AdditiveQuantizer(NamedTuple):
         from safetensors import SafetensorError
 
         try:
-            found = cls(**load_arrays(adapter), codewords=codebooks.centroids)
-            check_arrays(found._asdict(), {"centre": 1, "document": 2, "query": 2, "codewords": 3, "chosen_by": 3})
-            check_sums(found.centre, found.document, found.codewords)
-            if found.query.shape != found.document.shape or found.chosen_by.shape != found.codewords.shape:
-                raise ValueError(f"query of shape {found.query.shape}, codewords chosen by {found.chosen_by.shape}")
-            return found
+            loaded = cls(**load_arrays(adapter), codewords=codebooks.centroids)
+            check_arrays(loaded._asdict(), {"centre": 1, "document": 2, "query": 2, "codewords": 3, "chosen_by": 3})
+            check_sums(loaded.centre, loaded.document, loaded.codewords)
+            if loaded.query.shape != loaded.document.shape or loaded.chosen_by.shape != loaded.codewords.shape:
+                raise ValueError(f"query of shape {loaded.query.shape}, codewords chosen by {loaded.chosen_by.shape}")
+            return loaded
         except (*READ_ERRORS, SafetensorError) as error:
             raise ModelError(f"{adapter}: not an adapter file ({error}); train it again") from error
 
 
 def load_query_adapter(adapter: Path) -> Floats:
-    """Of an adapter file what queries take alone."""
+    """Load only the query projection of an adapter file."""
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -152,7 +148,7 @@ def load_query_adapter(adapter: Path) -> Floats:
 
 
 def to_additive(codebooks: Codebooks) -> AdditiveQuantizer:
-    """What `to_adapted_codebooks` was made of, as far as documents need it."""
+    """Restore the document side of the quantizer that `to_adapted_codebooks` was called on."""
     centre, document, chosen_by = codebooks.centre, codebooks.document, codebooks.choosing
     if centre is None or document is None or chosen_by is None:
         raise ModelError("codebooks of sums lack an array ('centre', 'document' or 'choosing'); train the model again")
@@ -160,18 +156,15 @@ def to_additive(codebooks: Codebooks) -> AdditiveQuantizer:
 
 
 def count_groups(books: int, words: int = 256) -> int:
-    """In how many groups the books are divided: as few as keep a group's codes within GROUP_BITS."""
-    most = GROUP_BITS // (words.bit_length() - 1)
-    return next(groups for groups in range(1, books + 1) if books % groups == 0 and books // groups <= most)
+    """Return the smallest number of equal groups with at most GROUP_BITS per group."""
+    max_books = GROUP_BITS // (words.bit_length() - 1)
+    return next(groups for groups in range(1, books + 1) if books % groups == 0 and books // groups <= max_books)
 
 
 def fit_additive(
     vectors: Floats, books: int, words: int = 256, *, seed: int = 0, groups: int | None = None, device: str = "cpu"
 ) -> AdditiveQuantizer:
-    """Additive codes that reconstruct the vectors well (Euclidean); at most FIT_ROWS of them are looked at.
-
-    On a CPU by Faiss, on a GPU by the same steps in torch.
-    """
+    """Train an additive quantizer (Euclidean) on at most FIT_ROWS vectors: by Faiss on a CPU, by torch on a GPU."""
     groups = groups or count_groups(books, words)
     if len(vectors) < words:
         raise make_too_few_error(len(vectors), words)
@@ -179,15 +172,15 @@ def fit_additive(
     rows = np.sort(random.choice(len(vectors), min(FIT_ROWS[words], len(vectors)), replace=False))
     sample = np.asarray(vectors[rows], dtype=np.float32)
     centre: Floats = sample.mean(axis=0, dtype=np.float32)
-    document = _map(sample - centre, books, words, groups, seed)
+    document = _fit_projection(sample - centre, books, words, groups, seed)
     parts = np.split((sample - centre) @ document.T, groups, axis=1)
-    fitted = _fit_group if device == "cpu" else partial(_fit_group_on, device)
-    found = np.concatenate([fitted(np.ascontiguousarray(part), books // groups, words, seed) for part in parts])
-    return AdditiveQuantizer(centre, document, document, found, found)
+    fit_group = _fit_group if device == "cpu" else partial(_fit_group_on, device)
+    codewords = np.concatenate([fit_group(np.ascontiguousarray(part), books // groups, words, seed) for part in parts])
+    return AdditiveQuantizer(centre, document, document, codewords, codewords)
 
 
-def _map(centred: Floats, books: int, words: int, groups: int, seed: int) -> Floats:
-    """Principal axes where there are more than WIDEST; a rotation that suits the groups where there are several."""
+def _fit_projection(centred: Floats, books: int, words: int, groups: int, seed: int) -> Floats:
+    """Fit principal axes above MAX_WIDTH dimensions, and an OPQ rotation for several groups."""
     dim = centred.shape[1]
     width = min(dim, MAX_WIDTH) // groups * groups
     if width == 0:
@@ -198,8 +191,8 @@ def _map(centred: Floats, books: int, words: int, groups: int, seed: int) -> Flo
     if groups == 1:
         return axes
     rotation = fit_pq(centred @ axes.T, groups, words, seed=seed).rotation
-    turned: Floats = rotation @ axes
-    return turned
+    projection: Floats = rotation @ axes
+    return projection
 
 
 def _fit_group(sample: Floats, books: int, words: int, seed: int) -> Floats:
@@ -210,14 +203,14 @@ def _fit_group(sample: Floats, books: int, words: int, seed: int) -> Floats:
     quantizer.cp.seed = seed
     quantizer.cp.min_points_per_centroid = 1
     quantizer.train(sample)
-    found: Floats = faiss.vector_to_array(quantizer.codebooks).reshape(books, words, -1).copy()
-    return found if words == 256 else _refitted(sample, found)
+    codewords: Floats = faiss.vector_to_array(quantizer.codebooks).reshape(books, words, -1).copy()
+    return codewords if words == 256 else _refit(sample, codewords)
 
 
-def _refitted(sample: Floats, codewords: Floats) -> Floats:
-    """All books at once by least squares, and codewords chosen anew, some rounds of it.
+def _refit(sample: Floats, codewords: Floats) -> Floats:
+    """Alternate joint least squares over all books and encoding.
 
-    Books of few codewords leave much to those that follow: of 16, the error falls by an eighth.
+    With 16 codewords, sequentially trained books leave large residuals: refitting lowers the error by an eighth.
     """
     import torch
 
@@ -234,5 +227,6 @@ def _fit_group_on(device: str, sample: Floats, books: int, words: int, seed: int
 
     from bidr.quantization.residual_quantizer import fit_residual_quantizer
 
-    found: Floats = fit_residual_quantizer(torch.as_tensor(sample, device=device), books, words, seed).cpu().numpy()
-    return found
+    codewords = fit_residual_quantizer(torch.as_tensor(sample, device=device), books, words, seed)
+    array: Floats = codewords.cpu().numpy()
+    return array

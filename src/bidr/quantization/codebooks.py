@@ -1,4 +1,4 @@
-"""Plain-array codebooks: what a few bytes per document mean."""
+"""Product-quantization codebooks as plain arrays: encode, decode, score, save and load."""
 
 import json
 import math
@@ -17,7 +17,7 @@ from bidr.utils.matmul import ColumnPanels, matmul_transposed, multiply
 ENCODE_ROWS = 16_384
 MAX_HEADER_BYTES = 1 << 20
 READ_ERRORS = (OSError, LookupError, TypeError, ValueError, AttributeError, OverflowError, RecursionError)
-"""What reading a file of arrays may raise that says other things than it should; and safetensors' own error."""
+"""Exceptions from reading a damaged array file, beside SafetensorError."""
 
 
 class Codebooks(NamedTuple):
@@ -25,10 +25,9 @@ class Codebooks(NamedTuple):
 
     rotation:  (rotated_dim, dim); vectors are rotated as ``x @ rotation.T``, the convention of Faiss.
     centroids: (M, P, rotated_dim / M).
-    choosing:  where codewords were learned for documents that kept their codes, the codewords that these were chosen
-               by, and by which a new document must choose too; None: by `centroids`.
-    centre, document: where codewords are summed (see `Additive`), what is taken from a document and what it is mapped
-               by before they are chosen; `rotation` is then what queries are mapped by.
+    choosing:  codewords for encoding, if `centroids` were learned further after encoding; None: `centroids`.
+    centre, document: offset and projection of documents for additive codes (see `AdditiveQuantizer`); `rotation` is
+               then the projection of queries.
     """
 
     rotation: Floats
@@ -62,51 +61,49 @@ class Codebooks(NamedTuple):
         return matmul_transposed(vectors, self.rotation)
 
     def encode(self, vectors: Floats) -> Codes:
-        """Number of the nearest codeword (Euclidean) in every book: (n, M) uint8."""
+        """Find the nearest codeword (Euclidean) of every book: (n, M) uint8."""
         if self.document is not None:
             from bidr.quantization.additive_quantizer import to_additive
 
             return to_additive(self).encode(vectors)
-        rotation, nearest = (
-            ColumnPanels(self.rotation),
-            CentroidSearcher(self.centroids if self.choosing is None else self.choosing),
-        )
+        rotation = ColumnPanels(self.rotation)
+        searcher = CentroidSearcher(self.centroids if self.choosing is None else self.choosing)
         codes = np.empty((len(vectors), self.books), dtype=np.uint8)
         for start in range(0, len(vectors), ENCODE_ROWS):
             part = slice(start, start + ENCODE_ROWS)
-            codes[part] = nearest.search(multiply(vectors[part], rotation))
+            codes[part] = searcher.search(multiply(vectors[part], rotation))
         return codes
 
     def decode(self, codes: Codes) -> Floats:
-        """The chosen codewords side by side, in rotated space: (n, rotated_dim)."""
+        """Concatenate the chosen codewords, in rotated space: (n, rotated_dim)."""
         return self.centroids[np.arange(self.books), codes].reshape(len(codes), len(self.rotation))
 
     def compute_scores(self, queries: Floats, codes: Codes) -> Floats:
-        """Inner product of every unquantized query with every quantized document: (queries, n)."""
+        """Compute the inner products of queries with decoded documents: (queries, n)."""
         return matmul_transposed(self.rotate(queries), self.decode(codes))
 
     def save(self, path: Path) -> None:
         from safetensors.numpy import save_file
 
         arrays = {name: array for name, array in self._asdict().items() if array is not None}
-        aside = path.with_name(f".{path.name}.new")
-        save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, aside)
-        aside.replace(path)
+        temporary = path.with_name(f".{path.name}.new")
+        save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, temporary)
+        temporary.replace(path)
 
     @classmethod
     def load(cls, path: Path, *, mapped: bool = False) -> "Codebooks":
-        """mapped: the arrays stay on disk until they are looked at."""
+        """Load from a safetensors file; `mapped`: as memory-mapped arrays."""
         from safetensors import SafetensorError
 
         try:
-            found = cls(**(_mapped(path) if mapped else load_arrays(path)))
-            found._check()
-            return found
+            codebooks = cls(**(_map_arrays(path) if mapped else load_arrays(path)))
+            codebooks._check()
+            return codebooks
         except (*READ_ERRORS, SafetensorError) as error:
             raise ModelError(f"{path}: not a codebook file ({error}); build or train it again") from error
 
     def _check(self) -> None:
-        """Refuse, as ValueError, arrays that cannot be codebooks: what searches and codes by them takes them as is."""
+        """Raise ValueError for arrays that are not valid codebooks."""
         check_arrays(self._asdict(), {"rotation": 2, "centroids": 3, "choosing": 3, "centre": 1, "document": 2})
         books, words, width = self.centroids.shape
         if words not in (16, 256) or len(self.rotation) != books * width:
@@ -122,7 +119,7 @@ class Codebooks(NamedTuple):
 
 
 def check_arrays(arrays: dict[str, Floats | None], dimensions: dict[str, int]) -> None:
-    """Refuse, as ValueError, arrays of another type or number of dimensions, empty ones, and numbers not finite."""
+    """Raise ValueError for arrays of another dtype or ndim, empty arrays, and non-finite numbers."""
     for name, array in arrays.items():
         if array is None:
             continue
@@ -133,7 +130,7 @@ def check_arrays(arrays: dict[str, Floats | None], dimensions: dict[str, int]) -
 
 
 def check_sums(centre: Floats, document: Floats, codewords: Floats) -> None:
-    """Refuse, as ValueError, what cannot bring documents into the space of summed codewords."""
+    """Raise ValueError for projections that do not match the additive codewords."""
     books, _, width = codewords.shape
     groups = len(document) // width
     if document.shape[1] != len(centre) or len(document) % width or books % groups:
@@ -141,23 +138,23 @@ def check_sums(centre: Floats, document: Floats, codewords: Floats) -> None:
 
 
 def load_arrays(path: Path) -> dict[str, Floats]:
-    """The arrays of a safetensors file, in memory."""
+    """Load the arrays of a safetensors file."""
     from safetensors.numpy import load_file
 
     open_to_read(path).close()
     return load_file(path)
 
 
-def _mapped(path: Path) -> dict[str, Floats]:
-    """The arrays of a safetensors file: the length of a JSON text, the text, and what its offsets count in."""
+def _map_arrays(path: Path) -> dict[str, Floats]:
+    """Memory-map the arrays of a safetensors file: header length, JSON header, data."""
     with open_to_read(path) as file:
         size, file_size = int.from_bytes(file.read(8), "little"), os.fstat(file.fileno()).st_size
         if size > MAX_HEADER_BYTES:
             raise ValueError(f"a header of {size:,} bytes")
-        about = json.loads(file.read(size))
+        header = json.loads(file.read(size))
     start = 8 + size
     arrays: dict[str, Floats] = {}
-    for name, array in about.items():
+    for name, array in header.items():
         if name == "__metadata__":
             continue
         if array["dtype"] != "F32":
@@ -172,13 +169,13 @@ def _mapped(path: Path) -> dict[str, Floats]:
 
 
 def check_shape(dim: int, books: int, words: int) -> None:
-    """Refuse shapes that no code can have, before anything is computed."""
+    """Raise ConfigError for invalid numbers of books or codewords."""
     if words not in (16, 256):
         raise ConfigError(f"codewords per book: given {words}, expected 256 (8 bits) or 16 (4 bits)")
     if books < 1 or dim % books:
         divisors = [m for m in range(1, dim + 1) if dim % m == 0]
-        near = sorted(divisors, key=lambda m: abs(m - books))[:3]
+        nearest = sorted(divisors, key=lambda m: abs(m - books))[:3]
         raise ConfigError(
             f"the number of codebooks must divide the dimension: given {books} for {dim} dimensions; "
-            f"choose one of {', '.join(map(str, sorted(near)))}"
+            f"choose one of {', '.join(map(str, sorted(nearest)))}"
         )

@@ -1,4 +1,4 @@
-"""Exact search, blockwise, on any device: over vectors, and over codes. Mining, validation and tests use it."""
+"""Exhaustive top-k search over vectors and over codes, blockwise, on any torch device."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -16,43 +16,43 @@ DOCUMENT_ROWS = 65_536
 
 
 class TopK(NamedTuple):
-    """For every query its best rows, best first; -1 where there are fewer than k."""
+    """Best rows per query, best first; -1 where there are fewer than k."""
 
     scores: Floats
     rows: npt.NDArray[np.int64]
 
 
 def search_vectors(queries: Floats, vectors: Floats, k: int, *, device: str = "cpu") -> TopK:
-    """The k rows with the largest inner product, by looking at all of them."""
+    """Find the k rows with the largest inner products."""
 
-    def block(start: int, stop: int) -> Tensor:
+    def load_block(start: int, stop: int) -> Tensor:
         return torch.as_tensor(vectors[start:stop].astype(np.float32), device=device)
 
-    return _search(queries, block, len(vectors), k, device)
+    return _search(queries, load_block, len(vectors), k, device)
 
 
 def search_codes(queries: Floats, codebooks: Codebooks, codes: Codes, k: int, *, device: str = "cpu") -> TopK:
-    """The k rows with the largest asymmetric score, by looking at all codes."""
+    """Find the k rows with the largest asymmetric scores."""
     centroids = torch.as_tensor(codebooks.centroids, device=device)
     books = torch.arange(codebooks.books, device=device)
 
-    def block(start: int, stop: int) -> Tensor:
+    def load_block(start: int, stop: int) -> Tensor:
         numbers = torch.as_tensor(codes[start:stop].astype(np.int64), device=device)
         return centroids[books, numbers].flatten(1)
 
-    return _search(codebooks.rotate(queries), block, len(codes), k, device)
+    return _search(codebooks.rotate(queries), load_block, len(codes), k, device)
 
 
-def _search(queries: Floats, block: Callable[[int, int], Tensor], count: int, k: int, device: str) -> TopK:
+def _search(queries: Floats, load_block: Callable[[int, int], Tensor], count: int, k: int, device: str) -> TopK:
     k = min(k, count)
     best_scores = torch.full((len(queries), k), -torch.inf)
     best_rows = torch.full((len(queries), k), -1, dtype=torch.int64)
     for start in range(0, count, DOCUMENT_ROWS):
-        documents = block(start, min(start + DOCUMENT_ROWS, count))
+        documents = load_block(start, min(start + DOCUMENT_ROWS, count))
         for first in range(0, len(queries), QUERY_ROWS):
             part = slice(first, first + QUERY_ROWS)
-            asked = torch.as_tensor(np.asarray(queries[part], dtype=np.float32), device=device)
-            scores, rows = (asked @ documents.T).topk(min(k, len(documents)), dim=1)
+            query_block = torch.as_tensor(np.asarray(queries[part], dtype=np.float32), device=device)
+            scores, rows = (query_block @ documents.T).topk(min(k, len(documents)), dim=1)
             merged = torch.cat([best_scores[part].to(device), scores], dim=1)
             numbers = torch.cat([best_rows[part].to(device), rows + start], dim=1)
             scores, order = merged.topk(k, dim=1)

@@ -1,7 +1,7 @@
-"""K-means by Euclidean distance: which centroid is nearest, and where centroids move.
+"""Euclidean k-means kernels: nearest centroids and centroid sums.
 
-Which centroid a row goes to depends on the row alone, and sums are taken row after row: any division into blocks, and
-any number of threads, gives the same bytes.
+Assignments depend on the row only and sums are sequential: results are bit-identical for any block size and number of
+threads.
 """
 
 from typing import Any
@@ -13,12 +13,12 @@ from bidr.utils.jit import njit_cached
 from bidr.utils.matmul import CACHED_ROWS, Floats, multiply_rows, pack_panels, run_in_parts
 
 Numbers = npt.NDArray[np.int32]
-# Centroids that are compared at once: their products with a block of rows stay in the cache.
+# Centroids per block: their inner products with a block of rows stay in the cache.
 CHUNK = 256
 
 
 class CentroidSearcher:
-    """Finds, in every book, the centroid nearest to its slice of a row. centroids: (books, count, width)."""
+    """Finds the nearest centroid of every book for slices of rows. centroids: (books, count, width)."""
 
     def __init__(self, centroids: Floats) -> None:
         self.books, self.count, self.width = centroids.shape
@@ -26,18 +26,18 @@ class CentroidSearcher:
         self._panels, self._norms = pack_panels(centroids), compute_squared_norms(centroids)
 
     def search(self, rows: Floats, *, threads: int | None = None) -> Numbers:
-        """Numbers of the nearest centroids, (n, books), of equally near ones the first; rows: (n, books * width)."""
+        """Return the nearest centroids, (n, books), ties to the first; rows: (n, books * width)."""
         vectors = np.ascontiguousarray(rows, dtype=np.float32)
         numbers = np.empty((len(vectors), self.books), dtype=np.int32)
         run_in_parts(
-            lambda part: _nearest(vectors[part], self._panels, self._norms, numbers[part]), len(vectors), threads
+            lambda part: _find_nearest(vectors[part], self._panels, self._norms, numbers[part]), len(vectors), threads
         )
         return numbers
 
 
 @njit_cached()
 def compute_squared_norms(centroids: Any) -> Any:
-    """The squared length of each centroid, (books, count)."""
+    """Compute the squared norm of each centroid, (books, count)."""
     books, count, width = centroids.shape
     lengths = np.zeros((books, count), dtype=np.float32)
     for book in range(books):
@@ -48,22 +48,22 @@ def compute_squared_norms(centroids: Any) -> Any:
 
 
 @njit_cached()
-def add_rows(sums: Any, sizes: Any, rows: Any, near: Any) -> None:
-    """Add each row's slices to the sums of the centroids that they are nearest to, and count them.
+def add_rows(sums: Any, sizes: Any, rows: Any, nearest: Any) -> None:
+    """Add the slices of each row to the sums and sizes of their nearest centroids.
 
-    sums: (books, count, width), sizes: (books, count), near: (n, books).
+    sums: (books, count, width), sizes: (books, count), nearest: (n, books).
     """
     books, _, width = sums.shape
     for row in range(len(rows)):
         for book in range(books):
-            number = near[row, book]
+            number = nearest[row, book]
             sizes[book, number] += 1
             for place in range(width):
                 sums[book, number, place] += rows[row, book * width + place]
 
 
 @njit_cached()
-def _nearest(rows: Any, panels: Any, norms: Any, numbers: Any) -> None:
+def _find_nearest(rows: Any, panels: Any, norms: Any, numbers: Any) -> None:
     books, count = norms.shape
     width, panels_at_once = panels.shape[2], CHUNK // panels.shape[3]
     products, best = np.empty((CACHED_ROWS, CHUNK), dtype=np.float32), np.empty(CACHED_ROWS, dtype=np.float32)
@@ -77,26 +77,26 @@ def _nearest(rows: Any, panels: Any, norms: Any, numbers: Any) -> None:
                 part = products[: len(block), : len(lengths)]
                 multiply_rows(block, book * width, panels[book, panel : panel + panels_at_once], part)
                 for row in range(len(block)):
-                    least = _least_distance(lengths, part[row])
-                    if least < best[row]:
-                        best[row] = least
-                        numbers[start + row, book] = first + _place_of(least, lengths, part[row])
+                    min_distance = _find_min_distance(lengths, part[row])
+                    if min_distance < best[row]:
+                        best[row] = min_distance
+                        numbers[start + row, book] = first + _find_centroid_at(min_distance, lengths, part[row])
 
 
 @njit_cached()
-def _least_distance(lengths: Any, products: Any) -> Any:
-    """The smallest squared distance, but for the row's own squared length."""
-    least = np.float32(np.inf)
+def _find_min_distance(lengths: Any, products: Any) -> Any:
+    """Return the smallest squared distance, without the squared norm of the row."""
+    min_distance = np.float32(np.inf)
     for number in range(len(lengths)):
         distance = lengths[number] - np.float32(2) * products[number]
-        least = distance if distance < least else least
-    return least
+        min_distance = distance if distance < min_distance else min_distance
+    return min_distance
 
 
 @njit_cached()
-def _place_of(least: Any, lengths: Any, products: Any) -> int:
-    """The first centroid at that distance."""
+def _find_centroid_at(min_distance: Any, lengths: Any, products: Any) -> int:
+    """Return the first centroid at a distance."""
     for number in range(len(lengths)):
-        if lengths[number] - np.float32(2) * products[number] == least:
+        if lengths[number] - np.float32(2) * products[number] == min_distance:
             return number
     return 0

@@ -1,4 +1,4 @@
-"""Codes that are fitted to a user's vectors and not learned: an index without any training."""
+"""OPQ settings for indexes without a trained model."""
 
 from collections.abc import Iterator
 from typing import Literal, NamedTuple
@@ -12,14 +12,15 @@ from bidr.quantization.pq_training import FIT_ROWS, fit_pq
 from bidr.utils.array_types import Codes
 
 DEFAULT_BYTES, PLANNED_BYTES = 32, 16
-# Distances between larger numbers do not fit 32 bits.
+# Squared distances between larger numbers overflow float32.
 MAX_MAGNITUDE = 1e15
 
 
 class PlainCodes(NamedTuple):
-    """OPQ codes. bytes_per_doc: by default 32, or the most below that divide the dimensions.
+    """OPQ settings.
 
-    codewords: 16 a book are quicker to scan, 256 finer at the same bytes.
+    bytes_per_doc: None: 32, or the largest valid size below.
+    codewords:     16 per book scan faster, 256 are more accurate at the same size.
     """
 
     bytes_per_doc: int | None = None
@@ -28,38 +29,39 @@ class PlainCodes(NamedTuple):
     seed: int = 0
 
     def list_sizes(self, dim: int) -> list[int]:
-        """The bytes that codes of vectors of so many dimensions can take: their codebooks divide the dimensions."""
+        """List the valid code sizes in bytes: the number of codebooks must divide `dim`."""
         return [size for size in range(1, dim // self._books_per_byte + 1) if dim % (self._books_per_byte * size) == 0]
 
     def count_books(self, dim: int) -> int:
-        """How many codebooks vectors get; refuses what cannot be, before anything is computed."""
-        each, fitting, size = self._books_per_byte, self.list_sizes(dim), self.bytes_per_doc
-        if size is None and not fitting:
+        """Return the number of codebooks; ConfigError for settings that are invalid for `dim`."""
+        per_byte, sizes, size = self._books_per_byte, self.list_sizes(dim), self.bytes_per_doc
+        if size is None and not sizes:
             raise ConfigError(
                 f"codewords: 16 take an even number of codebooks, which cannot divide the {dim} dimensions of the "
                 "vectors; take 256 codewords (--codewords 256)"
             )
         if size is None:
-            size = max(own for own in fitting if own <= DEFAULT_BYTES)
-        if size not in fitting:
-            near = sorted(sorted(fitting, key=lambda other: abs(other - size))[:3])
-            choose = f"choose {' or '.join(map(str, near))}" if near else "take 256 codewords"
+            size = max(valid for valid in sizes if valid <= DEFAULT_BYTES)
+        if size not in sizes:
+            nearest = sorted(sorted(sizes, key=lambda valid: abs(valid - size))[:3])
+            choose = f"choose {' or '.join(map(str, nearest))}" if nearest else "take 256 codewords"
             raise ConfigError(
-                f"bytes_per_doc: given {size}, that is {each * size} codebooks of {self.codewords} codewords, expected "
-                f"a number of codebooks that divides the {dim} dimensions; {choose}"
+                f"bytes_per_doc: given {size}, that is {per_byte * size} codebooks of {self.codewords} codewords, "
+                f"expected a number of codebooks that divides the {dim} dimensions; {choose}"
             )
-        check_shape(dim, each * size, self.codewords)
-        return each * size
+        check_shape(dim, per_byte * size, self.codewords)
+        return per_byte * size
 
     @property
     def _books_per_byte(self) -> int:
-        """Codebooks that a byte holds."""
+        """Codebooks per byte."""
         return 1 if self.codewords == 256 else 2
 
     def fit(self, rows: VectorSource) -> Codebooks:
+        """Train codebooks on a sample of the vectors."""
         books = self.count_books(rows.dim)
-        some = np.random.default_rng(self.seed).choice(len(rows), min(FIT_ROWS, len(rows)), replace=False)
-        sample = rows.gather(np.sort(some))
+        sampled = np.random.default_rng(self.seed).choice(len(rows), min(FIT_ROWS, len(rows)), replace=False)
+        sample = rows.gather(np.sort(sampled))
         if (largest := float(np.abs(sample).max())) > MAX_MAGNITUDE:
             raise DataError(
                 f"{rows.name}: a row holds a number of {largest:g} in size, expected numbers up to {MAX_MAGNITUDE:g}; "
@@ -69,26 +71,26 @@ class PlainCodes(NamedTuple):
 
 
 def encode_blocks(codebooks: Codebooks, rows: VectorSource, first: int = 0) -> Iterator[Codes]:
-    """Codes of all rows from one on, some at a time."""
+    """Encode vectors block by block, from row `first` on."""
     for start in range(first, len(rows), ENCODE_ROWS):
         yield codebooks.encode(rows[start : start + ENCODE_ROWS])
 
 
 def list_bits(dim: int, size: int) -> list[int]:
-    """Of 8 and 4 bits a codeword those of which codes of a size can be made; refuses a size that neither can have."""
+    """List the bits per codeword (8, 4) that allow codes of `size` bytes; ConfigError when none does."""
     sizes = {8: PlainCodes(codewords=256).list_sizes(dim), 4: PlainCodes(codewords=16).list_sizes(dim)}
-    found = [bits for bits, own in sizes.items() if size in own]
-    if not found:
-        near = sorted({other for own in sizes.values() for other in own}, key=lambda other: abs(other - size))
+    bits = [bits for bits, valid in sizes.items() if size in valid]
+    if not bits:
+        nearest = sorted({*sizes[8], *sizes[4]}, key=lambda valid: abs(valid - size))
         raise ConfigError(
             f"bytes_per_doc: given {size}, expected a number of codebooks (one a byte, or two of 4 bits) that divides "
-            f"the {dim} dimensions; choose {' or '.join(map(str, sorted(near[:3])))}"
+            f"the {dim} dimensions; choose {' or '.join(map(str, sorted(nearest[:3])))}"
         )
-    return found
+    return bits
 
 
 def choose_planned_bytes(dim: int) -> int:
-    """Bytes of a code to plan with: 16, or the most below that vectors of so many dimensions can have."""
+    """Return the code size of plans: 16 bytes, or the largest valid size below."""
     if dim < 1:
         raise ConfigError(f"dim: given {dim}, expected 1 or more")
     return max(size for size in PlainCodes(codewords=256).list_sizes(dim) if size <= PLANNED_BYTES)

@@ -1,6 +1,6 @@
-"""Codebooks from vectors alone: k-means in every subspace (PQ), with a learned rotation (OPQ).
+"""PQ and OPQ training: k-means in every subspace, with an optional learned rotation.
 
-The same vectors and seed give the same codebooks with any number of threads.
+Deterministic for a seed, with any number of threads.
 """
 
 import numpy as np
@@ -13,15 +13,15 @@ from bidr.utils.array_types import Floats
 from bidr.utils.matmul import ColumnPanels, matmul_transposed, multiply
 
 FIT_ROWS = 20_000
-# Products over all rows are added up in parts of so many, in 64 bits.
+# Products over all rows are accumulated in float64 blocks of this many rows.
 SUMMED_ROWS = 1_024
 
 
-def make_too_few_error(given: int, words: int) -> DataError:
-    """The error of whoever has fewer vectors than codewords."""
-    fewer = ", or take 16 codewords" if words == 256 and given >= 16 else ""
+def make_too_few_error(count: int, words: int) -> DataError:
+    """Create the error for fewer vectors than codewords."""
+    hint = ", or take 16 codewords" if words == 256 and count >= 16 else ""
     return DataError(
-        f"fitting {words} codewords needs at least {words} vectors: given {given}; give more{fewer} (so few can be "
+        f"fitting {words} codewords needs at least {words} vectors: given {count}; give more{hint} (so few can be "
         "compared one by one, without an index)"
     )
 
@@ -29,10 +29,15 @@ def make_too_few_error(given: int, words: int) -> DataError:
 def fit_pq(
     vectors: Floats, books: int, words: int = 256, *, rotate: bool = True, iterations: int = 20, seed: int = 0
 ) -> Codebooks:
-    """Codebooks that reconstruct the vectors well (Euclidean).
+    """Train codebooks (Euclidean) on a sample of at most FIT_ROWS vectors.
 
-    rotate=True alternates codewords and an orthonormal rotation (OPQ); False leaves the axes as they are (PQ).
-    At most FIT_ROWS vectors, drawn with the seed, are looked at.
+    Args:
+        vectors: (n, dim).
+        books: Number of codebooks; divides dim.
+        words: Codewords per book, 16 or 256.
+        rotate: Alternate between codewords and an orthonormal rotation (OPQ); False: PQ.
+        iterations: Rounds of k-means, and of rotation.
+        seed: Seed of the sample and the first centroids.
     """
     check_shape(vectors.shape[1], books, words)
     if len(vectors) < words:
@@ -43,13 +48,13 @@ def fit_pq(
     rotation: Floats = np.eye(sample.shape[1], dtype=np.float32)
     rotated = sample
     if rotate:
-        rotation = _random_rotation(sample.shape[1], random)
+        rotation = _draw_rotation(sample.shape[1], random)
         rotated = matmul_transposed(sample, rotation)
     centroids = draw_centroids(rotated, books, words, random)
     if rotate:
         for _ in range(iterations):
             codes, centroids = run_kmeans_step(rotated, centroids, random)
-            rotation = _best_rotation(sample, centroids[np.arange(books), codes].reshape(sample.shape))
+            rotation = _fit_rotation(sample, centroids[np.arange(books), codes].reshape(sample.shape))
             rotated = matmul_transposed(sample, rotation)
     for _ in range(iterations):
         _, centroids = run_kmeans_step(rotated, centroids, random)
@@ -57,15 +62,15 @@ def fit_pq(
 
 
 def draw_centroids(rows: Floats, books: int, count: int, random: np.random.Generator) -> Floats:
-    """Slices of rows that are drawn, (books, count, width)."""
+    """Draw initial centroids from rows: (books, count, width)."""
     drawn = rows[random.permutation(len(rows))[:count]]
     return np.ascontiguousarray(drawn.reshape(count, books, -1).transpose(1, 0, 2))
 
 
 def run_kmeans_step(rows: Floats, centroids: Floats, random: np.random.Generator) -> tuple[Numbers, Floats]:
-    """Assign, then move every codeword to the mean of its vectors, an unused one to a vector that is far from its own.
+    """Run one k-means step; an unused codeword moves to a vector with a large error.
 
-    Not to where most vectors are: those may be copies of one text, which no second codeword tells apart.
+    Not into the largest cluster: it may consist of duplicates, which no second codeword can separate.
     """
     books, count, _ = centroids.shape
     codes = CentroidSearcher(centroids).search(rows)
@@ -82,17 +87,17 @@ def run_kmeans_step(rows: Floats, centroids: Floats, random: np.random.Generator
     return codes, moved
 
 
-def _random_rotation(dim: int, random: np.random.Generator) -> Floats:
-    with threadpool_limits(1, "blas"):  # several threads would sum in another order
+def _draw_rotation(dim: int, random: np.random.Generator) -> Floats:
+    with threadpool_limits(1, "blas"):  # deterministic summation order
         return np.linalg.qr(random.standard_normal((dim, dim)))[0].astype(np.float32)
 
 
-def _best_rotation(sample: Floats, decoded: Floats) -> Floats:
-    """The orthonormal R that brings sample @ R.T closest to what the codes say (Procrustes)."""
+def _fit_rotation(sample: Floats, decoded: Floats) -> Floats:
+    """Fit the orthonormal R that brings sample @ R.T closest to the decoded vectors (Procrustes)."""
     product = np.zeros((decoded.shape[1], sample.shape[1]))
     for start in range(0, len(sample), SUMMED_ROWS):
         part = slice(start, start + SUMMED_ROWS)
         product += matmul_transposed(decoded[part].T, sample[part].T)
     with threadpool_limits(1, "blas"):
-        left, _, right = np.linalg.svd(product.astype(np.float32))
-    return multiply(left, ColumnPanels(right.T))
+        u, _, v = np.linalg.svd(product.astype(np.float32))
+    return multiply(u, ColumnPanels(v.T))

@@ -1,4 +1,4 @@
-"""Sums of codewords, on any device: choosing them by a beam search, and fitting them book after book."""
+"""Residual quantizer in torch: beam-search encoding and sequential training."""
 
 import torch
 from torch import Tensor
@@ -10,7 +10,7 @@ FIT_BEAM, ROUNDS, RIDGE = 5, 3, 1e-2
 
 
 def search_nearest_sums(vectors: Tensor, codewords: Tensor, beam: int) -> Tensor:
-    """Codewords, one of each book, whose sum is near to each vector: (n, M) int64."""
+    """Encode by beam search, one codeword per book: (n, M) int64."""
     rows = BEAM_ROWS[vectors.device.type]
     chunks = [vectors[start : start + rows] for start in range(0, len(vectors), rows)]
     return torch.cat([_search(chunk, codewords, beam) for chunk in chunks])
@@ -21,8 +21,8 @@ def _search(vectors: Tensor, codewords: Tensor, beam: int) -> Tensor:
     residuals, errors = vectors[:, None], vectors.square().sum(1, keepdim=True)
     codes = torch.zeros(count, 1, 0, dtype=torch.int64, device=vectors.device)
     for book, norm in zip(codewords, norms, strict=True):
-        after = errors[:, :, None] + norm - 2 * residuals @ book.T
-        errors, places = after.flatten(1).topk(min(beam, after.shape[1] * words), dim=1, largest=False)
+        next_errors = errors[:, :, None] + norm - 2 * residuals @ book.T
+        errors, places = next_errors.flatten(1).topk(min(beam, next_errors.shape[1] * words), dim=1, largest=False)
         parents, chosen = (places // words)[:, :, None], places % words
         codes = torch.cat([codes.gather(1, parents.expand(-1, -1, codes.shape[2])), chosen[:, :, None]], dim=2)
         residuals = residuals.gather(1, parents.expand(-1, -1, vectors.shape[1])) - book[chosen]
@@ -30,21 +30,21 @@ def _search(vectors: Tensor, codewords: Tensor, beam: int) -> Tensor:
 
 
 def sum_codewords(codewords: Tensor, codes: Tensor) -> Tensor:
-    """What codes stand for: (n, width)."""
-    found: Tensor = codewords[torch.arange(len(codewords), device=codes.device), codes].sum(1)
-    return found
+    """Decode by summing codewords: (n, width)."""
+    decoded: Tensor = codewords[torch.arange(len(codewords), device=codes.device), codes].sum(1)
+    return decoded
 
 
 def fit_residual_quantizer(sample: Tensor, books: int, words: int, seed: int = 0) -> Tensor:
-    """Codewords whose sums reconstruct the sample well: (books, words, width).
+    """Train codewords: (books, words, width).
 
-    Each book is fitted to what those before leave over; then all at once by least squares, and chosen anew.
+    Each book is fitted to the residuals of the previous ones, then all jointly by least squares, with new codes.
     """
-    left, fitted, codes = sample, sample.new_empty(0, words, sample.shape[1]), sample.new_empty(0)
+    residuals, fitted, codes = sample, sample.new_empty(0, words, sample.shape[1]), sample.new_empty(0)
     for _ in range(books):
-        fitted = torch.cat([fitted, fit_kmeans(left, words, seed=seed)[None]])
+        fitted = torch.cat([fitted, fit_kmeans(residuals, words, seed=seed)[None]])
         codes = search_nearest_sums(sample, fitted, FIT_BEAM)
-        left = sample - sum_codewords(fitted, codes)
+        residuals = sample - sum_codewords(fitted, codes)
     for _ in range(ROUNDS):
         fitted = solve_codewords(sample, codes, fitted)
         codes = search_nearest_sums(sample, fitted, FIT_BEAM)
@@ -52,16 +52,16 @@ def fit_residual_quantizer(sample: Tensor, books: int, words: int, seed: int = 0
 
 
 def solve_codewords(sample: Tensor, codes: Tensor, codewords: Tensor) -> Tensor:
-    """The codewords that reconstruct best where the codes are given; rarely used ones stay near to where they are."""
+    """Solve for the best codewords for fixed codes; the ridge keeps rarely used ones near their old values."""
     books, words, width = codewords.shape
     total, ridge = books * words, RIDGE * len(sample) / (books * words)
     places = codes + words * torch.arange(books, device=codes.device)
-    together = ridge * torch.eye(total, device=sample.device)
-    wanted = ridge * codewords.reshape(total, width)
+    gram = ridge * torch.eye(total, device=sample.device)
+    targets = ridge * codewords.reshape(total, width)
     ones = torch.ones(len(sample), device=sample.device)
     for first in places.T:
-        wanted = wanted.index_add(0, first, sample)
+        targets = targets.index_add(0, first, sample)
         for second in places.T:
-            together.view(-1).index_add_(0, first * total + second, ones)
-    solved: Tensor = torch.linalg.solve(together, wanted)
+            gram.view(-1).index_add_(0, first * total + second, ones)
+    solved: Tensor = torch.linalg.solve(gram, targets)
     return solved.view(books, words, width)

@@ -1,4 +1,4 @@
-"""K-means and the choice of codewords in torch, for a GPU and for what training holds as tensors."""
+"""K-means and nearest-codeword assignment in torch."""
 
 import torch
 from torch import Tensor
@@ -6,36 +6,36 @@ from torch import Tensor
 from bidr.quantization.codebooks import Codebooks
 from bidr.utils.array_types import Codes, Floats
 
-# On a CPU, tables of distances that fit the cache take half the time.
+# On a CPU, distance tables that fit the cache take half the time.
 CHUNK_ROWS = {"cpu": 512, "cuda": 4_096}
 
 
 def fit_kmeans(vectors: Tensor, count: int, *, iterations: int = 20, seed: int = 0) -> Tensor:
-    """The means of so many groups of near vectors: (count, dim)."""
+    """Cluster vectors by k-means: centroids (count, dim)."""
     random = torch.Generator().manual_seed(seed)
     centroids = vectors[torch.randperm(len(vectors), generator=random)[:count].to(vectors.device)]
     for _ in range(iterations):
-        centroids = _kmeans_step(vectors, centroids, random)
+        centroids = _run_kmeans_step(vectors, centroids, random)
     return centroids
 
 
 def assign(vectors: Tensor, centroids: Tensor) -> Tensor:
-    """Nearest codeword in every book for vectors that are rotated already: (n, M) int64."""
+    """Find the nearest codeword of every book for rotated vectors: (n, M) int64."""
     books, _, width = centroids.shape
     norms = centroids.square().sum(2)
-    # One tensor for all: small ones that stay between the large ones that go would leave memory in pieces.
+    # Preallocated: small tensors that outlive the large temporary ones would fragment memory.
     codes = torch.empty((len(vectors), books), dtype=torch.int64, device=vectors.device)
     rows = CHUNK_ROWS[vectors.device.type]
     for start in range(0, len(vectors), rows):
         chunk = vectors[start : start + rows]
         dots = torch.einsum("nmd,mpd->nmp", chunk.view(-1, books, width), centroids)
-        # Distances in the same place: one more table of them would be most of what this takes.
+        # In place: a second distance table would dominate the memory use.
         codes[start : start + len(chunk)] = dots.mul_(-2).add_(norms).argmin(2)
     return codes
 
 
 def encode_on_device(codebooks: Codebooks, vectors: Floats, device: torch.device) -> Codes:
-    """codebooks.encode, on a GPU where that is the device."""
+    """Encode like `Codebooks.encode`, on a GPU if `device` is one."""
     if device.type == "cpu":
         return codebooks.encode(vectors)
     if codebooks.document is not None:
@@ -49,8 +49,8 @@ def encode_on_device(codebooks: Codebooks, vectors: Floats, device: torch.device
     return numbers
 
 
-def _kmeans_step(vectors: Tensor, centroids: Tensor, random: torch.Generator) -> Tensor:
-    """Assign, then move every centroid to the mean of its vectors, an unused one to a vector far from its own."""
+def _run_kmeans_step(vectors: Tensor, centroids: Tensor, random: torch.Generator) -> Tensor:
+    """Run one k-means step; an unused centroid moves to a vector with a large error."""
     nearest = assign(vectors, centroids[None])[:, 0]
     sums = torch.zeros_like(centroids).index_add_(0, nearest, vectors)
     counts = torch.bincount(nearest, minlength=len(centroids))
