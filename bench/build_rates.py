@@ -17,10 +17,10 @@ import numpy as np
 import tyro
 
 from bidr.errors import ConfigError
-from bidr.index.cost_model.build_time import Rates, build_times
+from bidr.index.cost_model.build_time import Rates, estimate_build_times
 from bidr.index.cost_model.sizes import Shape
 from bidr.pipeline.build import build_vectors
-from bidr.planning.calibration import Asked, measure
+from bidr.planning.calibration import CalibrationConfig, calibrate
 from bidr.quantization.opq import PlainCodes
 from bidr.utils.progress import hide_progress
 from bidr.utils.step_timer import StepTime, read_clocks, record_steps
@@ -44,8 +44,8 @@ def main(
     if os.environ.get("OMP_NUM_THREADS") != str(cores):
         raise ConfigError(f"OMP_NUM_THREADS: expected {cores}, as many as cores; set it")
     rows = np.load(vectors, mmap_mode="r")
-    asked = Asked(rows.shape[1], code_bytes, [8, 4], lexical=True, vectors=str(vectors) if own else None)
-    found = measure(asked if rates else asked._replace(bits=[bits], id_bytes=None, text_bytes=None, lexical=False))
+    asked = CalibrationConfig(rows.shape[1], code_bytes, [8, 4], lexical=True, vectors=str(vectors) if own else None)
+    found = calibrate(asked if rates else asked._replace(bits=[bits], id_bytes=None, text_bytes=None, lexical=False))
     print(f"rates of {found.processor}, measured in {found.seconds:.0f} s; codes of {code_bytes} bytes")
     if rates:
         print("\n".join(f"{each} bits: {known}" for each, known in found.rates.items()))
@@ -72,7 +72,7 @@ def _compared(rows: np.ndarray, engine: str, code_bytes: int, bits: int, rates: 
             with record_steps() as spent:
                 build_vectors(file, None, Path(folder) / "index", engine=engine, plain=plain)
             whole = _of(read_clocks() - started, cores)
-    times = build_times(Shape(len(rows), rows.shape[1], engine, bits, code_bytes), rates, named=False)
+    times = estimate_build_times(Shape(len(rows), rows.shape[1], engine, bits, code_bytes), rates, has_ids=False)
     planned = {step: took.clock(cores) for step, took in times.items()}
     by_step = {step: _of(seconds, cores) for step, seconds in spent.items()}
     expected = sum(planned.values())

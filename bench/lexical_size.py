@@ -75,9 +75,9 @@ def build(data: str, folder: Path, size: int, split: str) -> dict[str, float]:
 
 def plans(data: str, size: int) -> list[int]:
     """Bytes on disk that a plan says, by a sample of the texts and by their mean size."""
-    from bidr.planning.plan import look_through  # not before the peak is known: what it imports takes memory too
+    from bidr.planning.plan import measure_corpus  # not before the peak is known: what it imports takes memory too
 
-    seen = look_through(islice(load(data).corpus, size))
+    seen = measure_corpus(islice(load(data).corpus, size))
     return [
         sum(estimate_lexical_disk(words, size).values()) for words in (seen.words, guess_lexical_size(seen.text_bytes))
     ]

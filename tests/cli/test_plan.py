@@ -11,14 +11,14 @@ from cli_data import Run
 
 from bidr.errors import ConfigError
 from bidr.index.builder.in_memory import make_graph, make_lists, make_scan
-from bidr.index.cost_model.build_time import Rates, built_in
+from bidr.index.cost_model.build_time import Rates, scale_default_rates
 from bidr.index.cost_model.memory_budget import parse_bytes
 from bidr.index.engines.ivf import get_default_nprobe
 from bidr.index.lexical.size_estimate import guess_lexical_size
 from bidr.planning import tuning as settings
-from bidr.planning.calibration import Asked, Measured
-from bidr.planning.extrapolation import Growth
-from bidr.planning.plan import Corpus, machines_for, plan
+from bidr.planning.calibration import CalibrationConfig, MachineRates
+from bidr.planning.extrapolation import Extrapolation
+from bidr.planning.plan import CorpusSpec, count_machines, plan
 from bidr.quantization.exact_search import search_vectors
 from bidr.quantization.opq import PlainCodes
 from bidr.quantization.pq_training import fit_pq
@@ -51,7 +51,7 @@ def test_a_plan_for_a_billion(bidr: Run, tmp_path: Path) -> None:
 
 
 def test_the_largest_codes_fit_and_the_next_do_not() -> None:
-    corpus = Corpus(docs=50_000_000, dim=384, ram=2 * GIB)
+    corpus = CorpusSpec(docs=50_000_000, dim=384, ram=2 * GIB)
     for each in plan(corpus)["engines"]:
         books = [number for number in range(1, 385) if 384 % number == 0 and number * each["bits"] % 8 == 0]
         sizes = [number * each["bits"] // 8 for number in books]
@@ -60,7 +60,7 @@ def test_the_largest_codes_fit_and_the_next_do_not() -> None:
         assert fitting != sizes, "a budget that holds everything tests nothing"
 
 
-def _engine(corpus: Corpus, like: dict) -> dict:
+def _engine(corpus: CorpusSpec, like: dict) -> dict:
     return next(e for e in plan(corpus)["engines"] if (e["engine"], e["bits"]) == (like["engine"], like["bits"]))
 
 
@@ -82,12 +82,12 @@ def test_what_is_planned_can_be_built(bidr: Run, tmp_path: Path) -> None:
 
 
 def test_as_many_machines_as_are_needed_and_no_more() -> None:
-    corpus = Corpus(docs=10**9, dim=768, ram=16 * GIB)
+    corpus = CorpusSpec(docs=10**9, dim=768, ram=16 * GIB)
     for each in plan(corpus)["engines"]:
         fewer = -(-corpus.docs // (each["machines"] - 1))
-        assert machines_for(corpus, each["engine"], each["bits"]) == each["machines"] > 1
+        assert count_machines(corpus, each["engine"], each["bits"]) == each["machines"] > 1
         assert each["ram_a_machine"] <= corpus.ram
-        alone = Corpus(docs=fewer, dim=768, ram=16 * GIB)
+        alone = CorpusSpec(docs=fewer, dim=768, ram=16 * GIB)
         assert not _engine(alone, each)["fits"]
 
 
@@ -95,14 +95,14 @@ def test_build_times_by_rates_of_this_machine(
     bidr: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: tuple[Path, Path]
 ) -> None:
     """Twice as slow, twice as long; where the rates are from is said, and measured is what will be built."""
-    asked = list[Asked]()
+    asked = list[CalibrationConfig]()
 
-    def measured(wanted: Asked) -> Measured:
+    def measured(wanted: CalibrationConfig) -> MachineRates:
         asked.append(wanted)
-        slow = {bits: Rates(*(2 * rate for rate in built_in(bits, DIM, 500))) for bits in wanted.bits}
-        return Measured({bits: own._replace(row_bytes=own.row_bytes / 2) for bits, own in slow.items()}, "Toy", 7.0)
+        slow = {bits: Rates(*(2 * rate for rate in scale_default_rates(bits, DIM, 500))) for bits in wanted.bits}
+        return MachineRates({bits: own._replace(row_bytes=own.row_bytes / 2) for bits, own in slow.items()}, "Toy", 7.0)
 
-    monkeypatch.setattr("bidr.planning.plan.measure", measured)
+    monkeypatch.setattr("bidr.planning.plan.calibrate", measured)
     flags = ["plan", "--docs", "1e6", "--dim", DIM, "--text-bytes", 500, "--cores", 1, "--json", tmp_path / "plan.json"]
     shown = bidr(*flags)
     assert "of an AMD EPYC with AVX-512, and may be off by 2 times" in shown.out
@@ -114,7 +114,7 @@ def test_build_times_by_rates_of_this_machine(
     for before, after in zip(built["engines"], value["engines"], strict=True):
         for key in ("build_seconds_a_machine", "build_cpu_seconds_a_machine"):
             assert sum(after[key].values()) == pytest.approx(2 * sum(before[key].values()), rel=0.01, abs=0.5)  # tenths
-    assert asked == [Asked(DIM, 16, [8, 4], text_bytes=500, vectors=str(files[0]))]
+    assert asked == [CalibrationConfig(DIM, 16, [8, 4], text_bytes=500, vectors=str(files[0]))]
 
 
 def test_codes_of_a_model_are_planned_for(bidr: Run, tmp_path: Path) -> None:
@@ -146,7 +146,7 @@ def test_measuring_what_cannot_be_is_refused(bidr: Run, files: tuple[Path, Path]
 
 def test_words_are_planned_for(bidr: Run, tmp_path: Path) -> None:
     plain, worded = (
-        plan(Corpus(docs=10**8, dim=384, ram=4 * GIB, words=words))["engines"]
+        plan(CorpusSpec(docs=10**8, dim=384, ram=4 * GIB, words=words))["engines"]
         for words in (None, guess_lexical_size(1_000))
     )
     for without, engine in zip(plain, worded, strict=True):
@@ -222,9 +222,9 @@ def test_what_does_not_fit_the_ram_is_left_out_and_said(bidr: Run, files: tuple[
     flags = ["--recall", ".9", "--vectors", files[0], "--query-vectors", files[1], "--k", 10, "--sample", 500]
     out, docs = tmp_path / "settings.json", 10**7
     needs = {
-        (engine, size): sum(corpus.ram_parts(corpus.shape(engine, 8)).values())
+        (engine, size): sum(corpus.estimate_ram(corpus.make_shape(engine, 8)).values())
         for size in (4, 8)
-        for corpus in [Corpus(docs=docs, dim=DIM, ram=GIB, code_bytes=size)]
+        for corpus in [CorpusSpec(docs=docs, dim=DIM, ram=GIB, code_bytes=size)]
         for engine in ("scan", "lists", "hnsw")
     }
     ram = needs["lists", 8] + 1_000_000  # every scan and list, no graph
@@ -282,11 +282,11 @@ def test_how_many_lists_to_visit_follows_the_corpus() -> None:
     codebooks = fit_pq(vectors, 2, iterations=2)
     lists, _ = make_lists(codebooks, codebooks.encode(vectors))
     there = lists.list_count
-    assert Growth(2_000, 2_000).ef(lists, 0.4) == round(0.4 * there)
-    assert Growth(2_000, 1_000_000).ef(lists, 0.2) == pytest.approx(get_default_nprobe(4_000), rel=0.1)
-    assert Growth(2_000, 10**9).ef(lists, 0.4) == pytest.approx(2 * get_default_nprobe(126_491), rel=0.1)
-    assert Growth(2_000, 10**9).ef(lists, 1.0) == 126_491
-    assert Growth(2_000, 10**9).ef(make_scan(codebooks, codebooks.encode(vectors)), None) is None
+    assert Extrapolation(2_000, 2_000).scale_ef(lists, 0.4) == round(0.4 * there)
+    assert Extrapolation(2_000, 1_000_000).scale_ef(lists, 0.2) == pytest.approx(get_default_nprobe(4_000), rel=0.1)
+    assert Extrapolation(2_000, 10**9).scale_ef(lists, 0.4) == pytest.approx(2 * get_default_nprobe(126_491), rel=0.1)
+    assert Extrapolation(2_000, 10**9).scale_ef(lists, 1.0) == 126_491
+    assert Extrapolation(2_000, 10**9).scale_ef(make_scan(codebooks, codebooks.encode(vectors)), None) is None
 
 
 def test_a_graph_on_a_sample_is_walked_where_the_corpus_would_be(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from cli_data import Made, Run
 import bidr as package
 from bidr.cli import add
 from bidr.data.types import Document
-from bidr.index.cost_model.sizes import Shape, ram
+from bidr.index.cost_model.sizes import Shape, estimate_ram
 
 WORDS = "zanzibar quixotic"
 
@@ -121,7 +121,7 @@ def test_inspect_counts_the_ram_that_a_plan_counts(bidr: Run, tmp_path: Path) ->
     assert "lists over the codes, cosine" in shown
     value = json.loads(told.read_text())
     found, each = value["ram_bytes"], value["ram_bytes_per_document"]
-    planned = ram(Shape(3_000, 32, "lists", 4, 8))
+    planned = estimate_ram(Shape(3_000, 32, "lists", 4, 8))
     for part in ("codes", "lists", "seen blocks", "checksums", "codebooks"):
         assert found[part] == pytest.approx(planned[part], rel=0.1), part
     assert each["total"] == pytest.approx(sum(found.values()) / 3_000, abs=0.01)

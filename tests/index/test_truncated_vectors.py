@@ -14,7 +14,7 @@ from bidr.index.live.live_index import LiveIndex
 from bidr.index.reader import IndexReader
 from bidr.index.storage.manifest import Manifest, parse, render
 from bidr.index.vectors.row_layout import encode_rows
-from bidr.planning.tuning import on_index
+from bidr.planning.tuning import tune_on_index
 from bidr.quantization.opq import PlainCodes
 from bidr.search.searcher import Searcher
 from bidr.search.truncation import TruncatedSearcher
@@ -180,7 +180,7 @@ def test_settings_and_shorter_vectors_are_measured_by_what_is_stored(tmp_path):
     vectors, queries = clustered(COUNT, DIM, 1), clustered(20, DIM, 2)
     bidr.build_vectors(vectors, None, tmp_path / "i", plain=PLAIN, dims=DIMS)
     np.save(tmp_path / "q.npy", queries)
-    assert on_index(tmp_path / "i", tmp_path / "q.npy", 0.99, 10).settings[0].recall >= 0.99
+    assert tune_on_index(tmp_path / "i", tmp_path / "q.npy", 0.99, 10).settings[0].recall >= 0.99
     searcher = Searcher(LiveIndex.open(tmp_path / "i"))
     with pytest.raises(ConfigError, match=f"expected 1 to {DIMS}"):
         TruncatedSearcher(searcher, dims=DIMS + 1)

@@ -353,4 +353,4 @@ def test_work_that_is_not_kept_leaves_nothing(tmp_path, vectors):
         *("manifest.json", "codes.npy", "codebooks.safetensors", "order.npy", "centroids.npy", "lists.npy"),
         *("vectors.npy", "vectors.checks.npy"),
     }
-    assert not WorkFolder(tmp_path).kept or not (tmp_path / "i" / ".work").exists()
+    assert not WorkFolder(tmp_path).resumable or not (tmp_path / "i" / ".work").exists()

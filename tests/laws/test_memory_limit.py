@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from sample_index import clustered
 
-from bidr.index.cost_model.memory_budget import build_peaks
+from bidr.index.cost_model.memory_budget import estimate_build_peaks
 from bidr.index.cost_model.sizes import Shape
 from bidr.index.live.compaction import compact_peaks
 from bidr.index.live.live_index import LiveIndex
@@ -52,7 +52,7 @@ def test_killed_twenty_times_within_a_gibibyte(tmp_path, bench, engine, count):
     build = command(made(tmp_path / "v.npy", count), engine, "1GiB")
     alone, often = bench.Took(), bench.Took()
     assert bench.run([*build, str(tmp_path / "alone")], alone)
-    planned = max(build_peaks(Shape(count, DIM, engine, 4, 16)).values())
+    planned = max(estimate_build_peaks(Shape(count, DIM, engine, 4, 16)).values())
     print(f"{engine}, {count:,}: {alone}; planned {planned >> 20} MiB")
     assert 0.7 * planned < 1024 * alone.anonymous < 1.1 * planned
     chance, killed, builds = random.Random(1), 0, 0
@@ -73,7 +73,7 @@ def test_killed_twenty_times_within_a_gibibyte(tmp_path, bench, engine, count):
 @pytest.mark.slow
 def test_a_small_build_is_killed_and_takes_what_is_planned(tmp_path, bench):
     build = command(made(tmp_path / "v.npy", 30_000), "lists", "600MiB")
-    took, planned = bench.Took(), max(build_peaks(Shape(30_000, DIM, "lists", 4, 16)).values())
+    took, planned = bench.Took(), max(estimate_build_peaks(Shape(30_000, DIM, "lists", 4, 16)).values())
     bench.run([*build, str(tmp_path / "i")], took, 12.0)
     assert bench.run([*build, str(tmp_path / "i")], took)
     assert 0.7 * planned < 1024 * took.anonymous < 1.1 * planned
@@ -82,7 +82,7 @@ def test_a_small_build_is_killed_and_takes_what_is_planned(tmp_path, bench):
 @pytest.mark.slow
 @pytest.mark.parametrize(("dim", "size"), [(96, 16), (384, 32)])
 def test_fitting_many_codewords_takes_no_more_than_planned(tmp_path, bench, dim, size):
-    took, planned = bench.Took(), max(build_peaks(Shape(30_000, dim, "scan", 8, size)).values())
+    took, planned = bench.Took(), max(estimate_build_peaks(Shape(30_000, dim, "scan", 8, size)).values())
     flags = ["--engine", "scan", "--bytes-per-doc", str(size), "--codewords", "256", "--ram-budget", str(planned)]
     build = [sys.executable, "-m", "bidr", "build", "--vectors", str(made(tmp_path / "v.npy", 30_000, dim)), *flags]
     assert bench.run([*build, "--out", str(tmp_path / "i")], took)
@@ -94,7 +94,7 @@ def test_fitting_many_codewords_takes_no_more_than_planned(tmp_path, bench, dim,
 def test_a_build_with_attributes_takes_what_is_planned(tmp_path, bench):
     """Of few dimensions, so that names and attributes are the largest step."""
     count, took = 1_000_000, bench.Took()
-    peaks = build_peaks(Shape(count, 32, "scan", 4, 16), named=True, described=True)
+    peaks = estimate_build_peaks(Shape(count, 32, "scan", 4, 16), has_ids=True, has_attributes=True)
     planned = max(peaks.values())
     assert planned == peaks["names"]
     build = command(made(tmp_path / "v.npy", count, 32), "scan", str(planned))

@@ -76,7 +76,7 @@ class Build(Command):
     def run(self) -> CommandResult:
         from bidr.cli.format_index import describe_index
         from bidr.data.dataset import load
-        from bidr.index.cost_model.memory_budget import loaded_bytes, parse_bytes
+        from bidr.index.cost_model.memory_budget import estimate_loaded_bytes, parse_bytes
         from bidr.index.live.live_index import LiveIndex
         from bidr.pipeline.build import build, build_vectors
         from bidr.utils.progress import say
@@ -105,7 +105,7 @@ class Build(Command):
         say(took.text)
         remember(self.out)
         following = f"next: bidr search --index {self.out} {asked}"
-        if self.ram_budget is not None and loaded_bytes(self.out) > parse_bytes("ram_budget", self.ram_budget):
+        if self.ram_budget is not None and estimate_loaded_bytes(self.out) > parse_bytes("ram_budget", self.ram_budget):
             value = {
                 "index": str(self.out),
                 **took.value,

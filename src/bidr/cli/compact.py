@@ -24,10 +24,15 @@ class Compact(Command):
     that cannot be kept."""
 
     def run(self) -> CommandResult:
-        from bidr.index.cost_model.memory_budget import COMPACTING, check_budget, loaded_bytes
+        from bidr.index.cost_model.memory_budget import COMPACTION_BASE, check_budget, estimate_loaded_bytes
 
         # What could not even be opened within the budget is not.
-        check_budget(self.ram_budget, {"opening": loaded_bytes(self.index)}, "compacting this index", base=COMPACTING)
+        check_budget(
+            self.ram_budget,
+            {"opening": estimate_loaded_bytes(self.index)},
+            "compacting this index",
+            base=COMPACTION_BASE,
+        )
         with open_plain_writer(self.index) as writer:
             before = len(writer.view.parts)
             writer.compact(ram_budget=self.ram_budget)

@@ -7,10 +7,10 @@ from bidr.cli.format_plan import size
 
 if TYPE_CHECKING:
     from bidr.cli.plan import Plan
-    from bidr.planning.tuning import LeftOut, Measured, Setting
+    from bidr.planning.tuning import SearchSetting, SkippedSetting, TuningResult
 
 
-def settings_text(measured: "Measured", commands: list[str], *, sampled: bool) -> str:
+def settings_text(measured: "TuningResult", commands: list[str], *, sampled: bool) -> str:
     """What was measured, the cheapest of it that does, and how to have it. sampled: not on an index that is there."""
     of = f", a sample of {measured.sampled_from:,}" if measured.documents < measured.sampled_from else ""
     grown = measured.planned > measured.documents
@@ -36,7 +36,7 @@ def settings_text(measured: "Measured", commands: list[str], *, sampled: bool) -
     return "\n".join(lines)
 
 
-def commands(plan: "Plan", measured: "Measured", chosen: "Setting") -> list[str]:
+def commands(plan: "Plan", measured: "TuningResult", chosen: "SearchSetting") -> list[str]:
     """What to type to have the setting: a build where there is no index yet, and a search."""
     search = ["bidr", "search", "--index", str(plan.index or "INDEX"), "--query-vectors", str(plan.query_vectors)]
     search += ["--k", str(measured.k), "--candidates", str(chosen.candidates)]
@@ -50,7 +50,7 @@ def commands(plan: "Plan", measured: "Measured", chosen: "Setting") -> list[str]
     return [shlex.join(build), shlex.join(search)]
 
 
-def _table(measured: "Measured", *, grown: bool) -> list[str]:
+def _table(measured: "TuningResult", *, grown: bool) -> list[str]:
     head = ["bits", "bytes", "visited", "candidates", f"recall@{measured.k}", "CPU ms a query"]
     head += [f"at {measured.planned:,}"] if grown else []
     rows = [(each.engine, _cells(each, grown=grown)) for each in measured.settings]
@@ -61,7 +61,7 @@ def _table(measured: "Measured", *, grown: bool) -> list[str]:
     ]
 
 
-def _cells(each: "Setting", *, grown: bool) -> list[str]:
+def _cells(each: "SearchSetting", *, grown: bool) -> list[str]:
     visited = (
         "all" if each.visited is None else f"{each.visited:.0%}" if each.engine == "lists" else f"{each.visited:,}"
     )
@@ -70,7 +70,7 @@ def _cells(each: "Setting", *, grown: bool) -> list[str]:
     return [*measured, f"{each.ms_planned:.2f}"] if grown else measured
 
 
-def _left_out(left_out: "list[LeftOut]") -> list[str]:
+def _left_out(left_out: "list[SkippedSetting]") -> list[str]:
     return [
         f"left out: {each.engine}, {each.bits}-bit codes of {each.bytes_per_doc} bytes: {each.why} "
         f"({size(each.ram)} planned)"
@@ -78,7 +78,7 @@ def _left_out(left_out: "list[LeftOut]") -> list[str]:
     ]
 
 
-def _verdict(measured: "Measured") -> str:
+def _verdict(measured: "TuningResult") -> str:
     best = measured.cheapest
     if best is None:
         return "None of these reaches it: take longer codes (--bytes-per-doc), or want less."

@@ -9,7 +9,7 @@ from bidr.cli.base import Command, CommandResult, OptionalData, OptionalFile, Op
 from bidr.errors import ConfigError
 
 if TYPE_CHECKING:
-    from bidr.planning.tuning import Measured
+    from bidr.planning.tuning import TuningResult
 
 RAM = "64GiB"
 # Flags by what uses them: a plan that is computed, one that is measured, on vectors, and what is then chosen from.
@@ -104,7 +104,7 @@ class Plan(Command):
     def _sizes(self) -> CommandResult:
         from bidr.cli.format_plan import as_text
         from bidr.index.cost_model.memory_budget import parse_bytes
-        from bidr.planning.plan import Corpus, measured_rates, parse_count, plan
+        from bidr.planning.plan import CorpusSpec, measure_rates, parse_count, plan
 
         self._refuse_unused(MEASURED | MADE, "without --recall")
         if not self.measure:
@@ -116,8 +116,8 @@ class Plan(Command):
         how = {"ram": ram, "code_bytes": self._bytes(self.dim)[0], "stored": self.stored}
         used = {"candidates": self.candidates, "cores": self.cores, "live": self.live, "dim": self.dim}
         used["learned_codes"] = self.learned_codes
-        corpus = Corpus(**{**self._texts(), **docs, **how, **used}, stored_dims=self.stored_dims)
-        value = plan(corpus, measured_rates(corpus, self.vectors) if self.measure else None)
+        corpus = CorpusSpec(**{**self._texts(), **docs, **how, **used}, stored_dims=self.stored_dims)
+        value = plan(corpus, measure_rates(corpus, self.vectors) if self.measure else None)
         return CommandResult(as_text(value), value)
 
     def _bytes(self, dim: int) -> tuple[int, ...]:
@@ -129,22 +129,22 @@ class Plan(Command):
         """Ids, texts and words: as they are in --data, else as they are said to be."""
         from bidr.data.dataset import load
         from bidr.index.lexical.size_estimate import guess_lexical_size
-        from bidr.planning.plan import look_through
+        from bidr.planning.plan import measure_corpus
 
         if self.data is None:
             sizes = {"id_bytes": self.id_bytes, "text_bytes": self.text_bytes or None}
             return sizes | ({"words": guess_lexical_size(self.text_bytes)} if self.lexical else {})
         if (self.id_bytes, self.text_bytes) != (Plan.id_bytes, Plan.text_bytes):
             raise ConfigError("--data says how large ids and texts are; leave --id-bytes and --text-bytes out")
-        found = look_through(load(self.data).corpus)
+        found = measure_corpus(load(self.data).corpus)
         sizes = {"id_bytes": found.id_bytes, "text_bytes": found.text_bytes, "docs": found.documents}
         return sizes | ({"words": found.words} if self.lexical else {})
 
     def _settings(self, recall: float) -> CommandResult:
         from bidr.cli.format_tuning import commands, settings_text
-        from bidr.planning.tuning import check_goal, on_index
+        from bidr.planning.tuning import check_target, tune_on_index
 
-        check_goal(recall, self.k)
+        check_target(recall, self.k)
         if self.query_vectors is None or (self.vectors is None) == (self.index is None):
             raise ConfigError(
                 "--recall is measured: give --query-vectors, and --vectors (documents) or --index, one of these two"
@@ -152,7 +152,7 @@ class Plan(Command):
         self._refuse_unused(COMPUTED, "with --recall")
         if self.index is not None:
             self._refuse_unused(ONLY_VECTORS | CHOSEN, "with --index, which is what it is")
-            measured = on_index(self.index, self.query_vectors, recall, self.k)
+            measured = tune_on_index(self.index, self.query_vectors, recall, self.k)
         else:
             measured = self._on_sample(recall)
         cheapest = measured.cheapest
@@ -166,19 +166,19 @@ class Plan(Command):
         }
         return CommandResult(settings_text(measured, following, sampled=self.index is None), value)
 
-    def _on_sample(self, recall: float) -> "Measured":
+    def _on_sample(self, recall: float) -> "TuningResult":
         from bidr.data.vector_source import open_vectors
         from bidr.index.cost_model.memory_budget import parse_bytes
         from bidr.planning.plan import parse_count
-        from bidr.planning.tuning import Tried, on_sample
+        from bidr.planning.tuning import TuningConfig, tune_on_sample
 
         documents, questions = (
             open_vectors(path, str(path), self.metric) for path in (self.vectors, self.query_vectors) if path
         )
         docs = None if self.docs is None else parse_count("docs", self.docs)
         ram = None if self.ram is None else parse_bytes("ram", self.ram)
-        tried = Tried(self._bytes(documents.dim), self.stored, docs, ram, self.sample)
-        return on_sample(documents, questions, recall, self.k, tried)
+        tried = TuningConfig(self._bytes(documents.dim), self.stored, docs, ram, self.sample)
+        return tune_on_sample(documents, questions, recall, self.k, tried)
 
     def _refuse_unused(self, names: set[str], when: str) -> None:
         """A flag that would change nothing is refused, not passed over."""

@@ -16,7 +16,7 @@ from bidr.data.vector_source import VectorSource, check_dims, open_vectors
 from bidr.errors import ConfigError, ModelError
 from bidr.index.builder.build import build_index
 from bidr.index.builder.journal import Step, WorkFolder, fingerprint_array, open_work_folder, release_pages
-from bidr.index.cost_model.memory_budget import build_peaks, check_budget, watched
+from bidr.index.cost_model.memory_budget import check_budget, estimate_build_peaks, watch_memory
 from bidr.index.cost_model.sizes import Shape
 from bidr.index.engines.engine_files import write_codebooks
 from bidr.index.engines.factory import choose_engine
@@ -74,9 +74,11 @@ def build(
     if learned_lists and model.lists is not None and shape.engine == "lists":
         options["lists"] = model.lists
         shape = replace(shape, learned=len(model.lists.means))
-    peaks = build_peaks(shape, fits=False, named=True, worded=lexical, described=_described(data))
+    peaks = estimate_build_peaks(
+        shape, fits_codebooks=False, has_ids=True, has_postings=lexical, has_attributes=_described(data)
+    )
     budget = check_budget(ram_budget, peaks)
-    with watched(budget), open_work_folder(out) as work:
+    with watch_memory(budget), open_work_folder(out) as work:
         codes, vectors = _encoded(data, model, work.folder, tokens or work.folder / "tokens")
         options["model"] = _stamp(model)
         named = _named(None, data, len(codes), out)
@@ -133,10 +135,12 @@ def build_vectors(
     rows, books, bits = model.documents(vectors), model.codebooks.books, model.codebooks.bits
     dims = options["dims"] = check_dims(dims, rows.dim)
     shape, named = _shape(*rows.shape, books, bits, engine, stored), _named(ids, data, len(rows), Path(out))
-    peaks = build_peaks(shape, fits=False, named=bool(named), worded=lexical, described=_described(data))
+    peaks = estimate_build_peaks(
+        shape, fits_codebooks=False, has_ids=bool(named), has_postings=lexical, has_attributes=_described(data)
+    )
     budget = check_budget(ram_budget, peaks)
     options |= {"model": _stamp(model), "unit": model.metric == "cosine"}
-    with watched(budget), open_work_folder(Path(out)) as work:
+    with watch_memory(budget), open_work_folder(Path(out)) as work:
         codes = _coded(work, rows, model.fingerprint, books, partial(model.additive.encode_blocks, rows))
         options["code_error"] = _code_error(dims, model.additive, rows, codes)
         _finish(work, out, rows, codebooks=model.codebooks, codes=codes, **named, **options)
@@ -161,9 +165,9 @@ def _build_plain(
     )
     named = _named(ids, data, len(rows), Path(out))
     lexical = bool(options["lexical"])
-    peaks = build_peaks(shape, named=bool(named), worded=lexical, described=_described(data))
+    peaks = estimate_build_peaks(shape, has_ids=bool(named), has_postings=lexical, has_attributes=_described(data))
     budget = check_budget(ram_budget, peaks)
-    with watched(budget), open_work_folder(Path(out)) as work:
+    with watch_memory(budget), open_work_folder(Path(out)) as work:
         name = "codebooks.safetensors"
 
         def fit(step: Step) -> None:

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from bidr.index.cost_model.memory_budget import COMPACTING, check_budget, loaded_bytes
+from bidr.index.cost_model.memory_budget import COMPACTION_BASE, check_budget, estimate_loaded_bytes
 from bidr.index.live.snapshot import write_snapshot
 from bidr.index.live.writer import LiveWriter
 from bidr.index.storage.commit import WAIT
@@ -17,7 +17,9 @@ def compact(folder: Path | str, *, ram_budget: int | str | None = None, wait: fl
     wait: seconds to wait for another writer.
     """
     # The index is open while it is compacted; what could not even be opened is not.
-    check_budget(ram_budget, {"opening": loaded_bytes(Path(folder))}, "compacting this index", base=COMPACTING)
+    check_budget(
+        ram_budget, {"opening": estimate_loaded_bytes(Path(folder))}, "compacting this index", base=COMPACTION_BASE
+    )
     with LiveWriter(folder, refuse_documents, wait=wait) as writer:
         writer.compact(ram_budget=ram_budget)
 

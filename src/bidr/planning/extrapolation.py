@@ -1,4 +1,4 @@
-"""From a sample to the corpus that it stands for: how widely is searched then, and what that takes."""
+"""Extrapolate search settings and query time from a sample to the planned corpus."""
 
 import time
 from typing import Any
@@ -10,69 +10,71 @@ from bidr.index.engines.ivf import IvfEngine, get_default_nprobe
 from bidr.quantization.codebooks import Codebooks
 from bidr.utils.array_types import Codes, Floats
 
-# Of so few documents a scan takes what a query takes however few there are; of as many runs the quickest counts.
-FEW, RUNS = 256, 3
+# Documents in a flat engine that measure the fixed cost of a query; the fastest of RUNS runs counts.
+FEW_DOCUMENTS, RUNS = 256, 3
 
 
-class Growth:
-    """`count` documents that stand for `planned`, with the same codes in every engine; a scan is asked first."""
+class Extrapolation:
+    """Extrapolates from `count` documents to `planned`, with the same codes in every engine; flat comes first."""
 
     def __init__(self, count: int, planned: int) -> None:
         self.count, self.planned = count, planned
-        self._alone = self._a_code = 0.0
+        self._fixed_ms = self._code_ms = 0.0
 
     @property
-    def any(self) -> bool:
+    def is_needed(self) -> bool:
         return self.planned > self.count
 
-    def begin(self, codebooks: Codebooks, codes: Codes, queries: Floats, k: int) -> None:
-        """Find out what a query takes of no documents at all."""
-        self._alone = codes_ms(make_scan(codebooks, codes[:FEW]), queries, k) if self.any else 0.0
+    def calibrate(self, codebooks: Codebooks, codes: Codes, queries: Floats, k: int) -> None:
+        """Measure the fixed cost of a query."""
+        engine = make_scan(codebooks, codes[:FEW_DOCUMENTS])
+        self._fixed_ms = measure_query_ms(engine, queries, k) if self.is_needed else 0.0
 
-    def ef(self, engine: Any, width: float | None) -> int | None:
-        """What `--ef` must be for all documents. Of very many lists fewer are visited, by the law of the default."""
+    def scale_ef(self, engine: Any, width: float | None) -> int | None:
+        """Return `--ef` for all documents. The default share of lists to probe shrinks with their number."""
         if not isinstance(engine, IvfEngine) or width is None:
             return None if width is None else int(width)
-        visits = visits_of(engine, width)
-        if not self.any:
-            return visits
+        nprobe = count_probed_lists(engine, width)
+        if not self.is_needed:
+            return nprobe
         lists = choose_list_count(self.planned)
-        times = visits / get_default_nprobe(engine.list_count)
-        return lists if visits == engine.list_count else min(lists, get_default_nprobe(lists, times))
+        factor = nprobe / get_default_nprobe(engine.list_count)
+        return lists if nprobe == engine.list_count else min(lists, get_default_nprobe(lists, factor))
 
-    def more_ms(self, engine: Any, width: float | None, candidates: int, queries: Floats) -> float:
-        """How much longer a query takes of all documents.
+    def estimate_extra_ms(self, engine: Any, width: float | None, candidates: int, queries: Floats) -> float:
+        """Return how much longer a query takes on all documents.
 
-        A scan grows with the documents, a walk with those that it compares; with lists it is the codes in those that
-        are visited, as quick as a scan's, and what comparing centroids and going from list to list takes.
+        A scan grows with the documents, a graph search with the comparisons. With lists these are the codes in probed
+        lists, at the rate of a scan, plus the time of centroids and of switching lists.
         """
-        if not self.any:
+        if not self.is_needed:
             return 0.0
-        spent = max(0.0, codes_ms(engine, queries, candidates) - self._alone)
+        ms = max(0.0, measure_query_ms(engine, queries, candidates) - self._fixed_ms)
         if isinstance(engine, GraphEngine):
-            wide = max(int(width or 0), candidates)
-            if is_graph_faster(self.planned, wide):
-                return spent * (estimate_comparisons(self.planned, wide) / estimate_comparisons(self.count, wide) - 1)
+            ef = max(int(width or 0), candidates)
+            if is_graph_faster(self.planned, ef):
+                return ms * (estimate_comparisons(self.planned, ef) / estimate_comparisons(self.count, ef) - 1)
         if not isinstance(engine, IvfEngine) or width is None:
-            self._a_code = spent / self.count
-            return spent * (self.planned / self.count - 1)
+            self._code_ms = ms / self.count
+            return ms * (self.planned / self.count - 1)
         lists = choose_list_count(self.planned)
-        shares = visits_of(engine, width) / engine.list_count, (self.ef(engine, width) or 1) / lists
-        now, then = max(candidates, shares[0] * self.count), max(candidates, shares[1] * self.planned)
-        between = max(0.0, spent - self._a_code * now)
-        return self._a_code * (then - now) + between * (lists / engine.list_count - 1)
+        sample_share = count_probed_lists(engine, width) / engine.list_count
+        planned_share = (self.scale_ef(engine, width) or 1) / lists
+        sample_codes = max(candidates, sample_share * self.count)
+        planned_codes = max(candidates, planned_share * self.planned)
+        list_ms = max(0.0, ms - self._code_ms * sample_codes)
+        return self._code_ms * (planned_codes - sample_codes) + list_ms * (lists / engine.list_count - 1)
 
 
-def visits_of(engine: IvfEngine, share: float) -> int:
-    """How many lists a share of them is."""
+def count_probed_lists(engine: IvfEngine, share: float) -> int:
     return max(1, round(share * engine.list_count))
 
 
-def codes_ms(engine: Any, queries: Floats, k: int) -> float:
-    """CPU milliseconds that an engine takes for a query."""
-    spent = []
+def measure_query_ms(engine: Any, queries: Floats, k: int) -> float:
+    """Return the CPU milliseconds of an engine per query."""
+    seconds = []
     for _ in range(RUNS):
-        started = time.process_time()
+        start = time.process_time()
         engine.search(queries, k)
-        spent.append(time.process_time() - started)
-    return 1000 * min(spent) / len(queries)
+        seconds.append(time.process_time() - start)
+    return 1000 * min(seconds) / len(queries)

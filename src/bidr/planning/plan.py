@@ -1,4 +1,4 @@
-"""What a corpus will take before anything is built: RAM, disk, reads, build time, machines, for every engine."""
+"""Plan an index: RAM, disk, reads, build time and machines for every engine, before anything is built."""
 
 import math
 import re
@@ -11,9 +11,17 @@ from bidr.data.dataset import Titles, compose_text
 from bidr.data.types import Document
 from bidr.data.vector_source import check_dims
 from bidr.errors import ConfigError
-from bidr.index.cost_model.build_time import Rates, build_times, built_in
-from bidr.index.cost_model.memory_budget import build_peaks
-from bidr.index.cost_model.sizes import ENGINES, MOST_DOCUMENTS, Shape, cold_pages, disk, page_tables, ram
+from bidr.index.cost_model.build_time import Rates, estimate_build_times, scale_default_rates
+from bidr.index.cost_model.memory_budget import estimate_build_peaks
+from bidr.index.cost_model.sizes import (
+    ENGINES,
+    MAX_DOCUMENTS,
+    Shape,
+    count_cold_pages,
+    estimate_disk,
+    estimate_page_tables,
+    estimate_ram,
+)
 from bidr.index.engines.block_centroids import has_block_centroids
 from bidr.index.engines.graph.engine import estimate_comparisons, get_default_ef_search
 from bidr.index.engines.ivf import BLOCKS_SHARE, get_default_nprobe
@@ -25,17 +33,21 @@ from bidr.index.lexical.size_estimate import (
     measure_lexical_size,
 )
 from bidr.index.vectors import STORAGE_KINDS, StorageKind
-from bidr.planning.calibration import Asked, Measured, measure
+from bidr.planning.calibration import CalibrationConfig, MachineRates, calibrate
 from bidr.quantization.opq import PLANNED_BYTES, list_bits
 from bidr.search.searcher import CANDIDATES
 
+COUNT_UNITS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "g": 10**9}
+
 
 @dataclass(frozen=True, kw_only=True)
-class Corpus:
-    """What is planned for. `ram`: bytes of one machine; ids and texts by their mean size, None: there are none.
+class CorpusSpec:
+    """Corpus and machine to plan for.
 
-    words: of the texts, where they are indexed too.
-    learned_codes: codes are a model's, not fitted to the vectors: what makes them is not counted.
+    ram: bytes of one machine.
+    id_bytes, text_bytes: mean sizes; None: there are none.
+    words: size of the BM25 index; None: texts are not indexed.
+    learned_codes: codes come from a model, whose encoding is not included.
     """
 
     docs: int
@@ -65,36 +77,36 @@ class Corpus:
         check_dims(self.stored_dims, self.dim)
         if self.words is not None and self.text_bytes is None:
             raise ConfigError("lexical: there are no texts (text_bytes 0), expected some; leave lexical out")
-        least = sum(self.ram_parts(self.shape("scan", 4, 1)).values())
-        if least > self.ram:
+        required = sum(self.estimate_ram(self.make_shape("scan", 4, 1)).values())
+        if required > self.ram:
             raise ConfigError(
-                f"ram: given {self.ram:,} bytes, but a process that holds one document takes {least:,}; give more"
+                f"ram: given {self.ram:,} bytes, but a process with one document takes {required:,}; give more"
             )
 
-    def shape(self, engine: str, bits: int, count: int | None = None, code_bytes: int | None = None) -> Shape:
+    def make_shape(self, engine: str, bits: int, count: int | None = None, code_bytes: int | None = None) -> Shape:
         size = code_bytes or self.code_bytes
         return Shape(count or self.docs, self.dim, engine, bits, size, self.stored, self.live, self.stored_dims)
 
     @property
     def postings(self) -> float:
-        """Different words of a document that are indexed."""
+        """Mean number of distinct terms per document that are indexed."""
         return self.words.postings if self.words else 0.0
 
-    def ram_parts(self, shape: Shape) -> dict[str, int]:
-        """What an index of this shape takes in RAM, words included."""
-        parts = ram(shape)
+    def estimate_ram(self, shape: Shape) -> dict[str, int]:
+        """Return the RAM of an index by part, BM25 included."""
+        parts = estimate_ram(shape)
         if self.words is not None:
             parts["words"] = estimate_lexical_ram(shape.count, self.candidates)
-            parts["page tables"] += page_tables(sum(estimate_lexical_disk(self.words, shape.count).values()))
+            parts["page tables"] += estimate_page_tables(sum(estimate_lexical_disk(self.words, shape.count).values()))
         return parts
 
-    def disk_parts(self, shape: Shape) -> dict[str, int]:
+    def estimate_disk(self, shape: Shape) -> dict[str, int]:
         words = estimate_lexical_disk(self.words, shape.count) if self.words is not None else {}
-        return disk(shape, self.id_bytes, self.text_bytes) | words
+        return estimate_disk(shape, self.id_bytes, self.text_bytes) | words
 
 
-class Texts(NamedTuple):
-    """A corpus as it is planned for: documents, mean sizes in bytes, and some of the texts, evenly spread."""
+class CorpusStats(NamedTuple):
+    """Number of documents, mean sizes in bytes, and an evenly spaced sample of texts."""
 
     documents: int
     id_bytes: float
@@ -106,39 +118,36 @@ class Texts(NamedTuple):
         return measure_lexical_size(self.sample)
 
 
-def look_through(documents: Iterable[Document], titles: Titles = "prepend") -> Texts:
+def measure_corpus(documents: Iterable[Document], titles: Titles = "prepend") -> CorpusStats:
     """Read a corpus once."""
     count = ids = size = 0
-    sample, every = list[str](), 1
+    sample, step = list[str](), 1
     for document in documents:
         ids += len(document.id.encode())
         size += len(document.title.encode()) + len(document.text.encode())
-        if count % every == 0:
+        if count % step == 0:
             sample.append(compose_text(document, titles))
         count += 1
         if len(sample) == 2 * SAMPLE_TEXTS:
-            sample, every = sample[::2], 2 * every
-    return Texts(count, ids / max(1, count), size / max(1, count), sample)
+            sample, step = sample[::2], 2 * step
+    return CorpusStats(count, ids / max(1, count), size / max(1, count), sample)
 
 
-COUNT_UNITS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "g": 10**9}
-
-
-def parse_count(name: str, given: str) -> int:
+def parse_count(name: str, text: str) -> int:
     """Parse a count such as 1e9, 250000, 10M or 1.5B."""
-    match = re.fullmatch(r"\s*([0-9.]+(?:e[+]?[0-9]{1,2})?)\s*([kmbg]?)\s*", re.sub("[_,]", "", given.lower()))
+    match = re.fullmatch(r"\s*([0-9.]+(?:e[+]?[0-9]{1,2})?)\s*([kmbg]?)\s*", re.sub("[_,]", "", text.lower()))
     try:
         number = float(match[1]) * COUNT_UNITS[match[2]] if match else math.nan
     except ValueError:
         number = math.nan
     if not 1 <= number <= 1e15 or round(number, 3) != int(round(number, 3)):
-        raise ConfigError(f"{name}: given {given!r}, expected a whole number of 1 or more, such as 1e9 or 10M")
+        raise ConfigError(f"{name}: given {text!r}, expected a whole number of 1 or more, such as 1e9 or 10M")
     return int(round(number, 3))
 
 
-def measured_rates(corpus: Corpus, vectors: Path | None = None) -> Measured:
-    """How fast this machine does what a build of such a corpus does; with vectors of a file, or some that are made."""
-    asked = Asked(
+def measure_rates(corpus: CorpusSpec, vectors: Path | None = None) -> MachineRates:
+    """Measure the rates of this machine for a corpus, on vectors of a file or synthetic ones."""
+    config = CalibrationConfig(
         corpus.dim,
         corpus.code_bytes,
         list_bits(corpus.dim, corpus.code_bytes),
@@ -149,17 +158,17 @@ def measured_rates(corpus: Corpus, vectors: Path | None = None) -> Measured:
         corpus.words is not None,
         None if vectors is None else str(vectors),
     )
-    return measure(asked)
+    return calibrate(config)
 
 
-def plan(corpus: Corpus, measured: Measured | None = None) -> dict[str, Any]:
-    """Every engine with codes of 8 and of 4 bits, where they can be built, as a program reads it.
+def plan(corpus: CorpusSpec, measured: MachineRates | None = None) -> dict[str, Any]:
+    """Return the plan of every engine with codes of 8 and of 4 bits, for JSON.
 
-    measured: how fast this machine builds; by default how fast one was that bidr was made on.
+    measured: rates of this machine; default: the built-in rates.
     """
     bits = list_bits(corpus.dim, corpus.code_bytes)
-    rates = measured.rates if measured else {each: _built_in(corpus, each) for each in bits}
-    about = {"processor": measured.processor, "seconds": round(measured.seconds, 1)} if measured else {}
+    rates = measured.rates if measured else {size: _get_default_rates(corpus, size) for size in bits}
+    calibration = {"processor": measured.processor, "seconds": round(measured.seconds, 1)} if measured else {}
     return {
         "documents": corpus.docs,
         "dimensions": corpus.dim,
@@ -174,90 +183,91 @@ def plan(corpus: Corpus, measured: Measured | None = None) -> dict[str, Any]:
         "live": corpus.live,
         "words": corpus.words._asdict() if corpus.words else None,
         "learned_codes": corpus.learned_codes,
-        "rates": {"measured": bool(measured), **about, "by_bits": {each: rates[each]._asdict() for each in bits}},
-        "engines": [_engine(corpus, engine, each, rates[each]) for engine in ENGINES for each in bits],
+        "rates": {"measured": bool(measured), **calibration, "by_bits": {size: rates[size]._asdict() for size in bits}},
+        "engines": [_plan_engine(corpus, engine, size, rates[size]) for engine in ENGINES for size in bits],
     }
 
 
-def _built_in(corpus: Corpus, bits: int) -> Rates:
-    return built_in(bits, corpus.dim, corpus.text_bytes or 0)
+def _get_default_rates(corpus: CorpusSpec, bits: int) -> Rates:
+    return scale_default_rates(bits, corpus.dim, corpus.text_bytes or 0)
 
 
-def _engine(corpus: Corpus, engine: str, bits: int, rates: Rates) -> dict[str, Any]:
-    shape = corpus.shape(engine, bits)
-    parts, files = corpus.ram_parts(shape), corpus.disk_parts(shape)
+def _plan_engine(corpus: CorpusSpec, engine: str, bits: int, rates: Rates) -> dict[str, Any]:
+    shape = corpus.make_shape(engine, bits)
+    parts, files = corpus.estimate_ram(shape), corpus.estimate_disk(shape)
     total = sum(parts.values())
-    machines = machines_for(corpus, engine, bits)
-    share = corpus.shape(engine, bits, -(-corpus.docs // machines))
-    fits, named = not corpus.learned_codes, corpus.id_bytes is not None
-    times = build_times(share, rates, fits=fits, named=named, postings=corpus.postings)
+    machines = count_machines(corpus, engine, bits)
+    share = corpus.make_shape(engine, bits, -(-corpus.docs // machines))
+    fits_codebooks, has_ids = not corpus.learned_codes, corpus.id_bytes is not None
+    costs = estimate_build_times(share, rates, fits_codebooks=fits_codebooks, has_ids=has_ids, postings=corpus.postings)
     return {
         "engine": engine,
         "bits": bits,
         "ram": {"bytes": parts, "total": total, "per_document": total / corpus.docs},
         "fits": machines == 1,
-        "largest_code_bytes": largest_codes(corpus, engine, bits),
+        "largest_code_bytes": find_largest_codes(corpus, engine, bits),
         "machines": machines,
-        "ram_a_machine": sum(corpus.ram_parts(share).values()),
+        "ram_a_machine": sum(corpus.estimate_ram(share).values()),
         "disk": {"bytes": files, "total": sum(files.values()), "per_document": sum(files.values()) / corpus.docs},
-        "compared_a_query": compared(share, corpus.candidates),
+        "compared_a_query": count_compared_codes(share, corpus.candidates),
         "reads_a_query": {
             "candidates": min(corpus.candidates, share.count),
-            "pages_cold": round(cold_pages(share, min(corpus.candidates, share.count)), 1),
+            "pages_cold": round(count_cold_pages(share, min(corpus.candidates, share.count)), 1),
         },
-        "build_peak_a_machine": build_peaks(
+        "build_peak_a_machine": estimate_build_peaks(
             share,
-            fits=fits,
-            named=named,
-            worded=corpus.words is not None,
-            described=corpus.text_bytes is not None,
+            fits_codebooks=fits_codebooks,
+            has_ids=has_ids,
+            has_postings=corpus.words is not None,
+            has_attributes=corpus.text_bytes is not None,
         ),
-        "build_seconds_a_machine": {step: round(took.clock(corpus.cores), 1) for step, took in times.items()},
-        "build_cpu_seconds_a_machine": {step: round(took.cpu, 1) for step, took in times.items()},
+        "build_seconds_a_machine": {step: round(cost.get_wall_time(corpus.cores), 1) for step, cost in costs.items()},
+        "build_cpu_seconds_a_machine": {step: round(cost.cpu, 1) for step, cost in costs.items()},
     }
 
 
-def compared(shape: Shape, candidates: int) -> int:
-    """Codes that a query is compared with, by default settings."""
+def count_compared_codes(shape: Shape, candidates: int) -> int:
+    """Return the number of codes that a query is compared with at default settings."""
     if shape.engine == "lists":
-        times = BLOCKS_SHARE if has_block_centroids(shape.engine, shape.count) else 1.0
-        visited = get_default_nprobe(shape.lists, times) / shape.lists
-        return max(min(candidates, shape.count), round(visited * shape.count))
+        factor = BLOCKS_SHARE if has_block_centroids(shape.engine, shape.count) else 1.0
+        share = get_default_nprobe(shape.lists, factor) / shape.lists
+        return max(min(candidates, shape.count), round(share * shape.count))
     return (
         estimate_comparisons(shape.count, get_default_ef_search(candidates)) if shape.engine == "hnsw" else shape.count
     )
 
 
-def fits(corpus: Corpus, shape: Shape) -> bool:
-    return shape.count <= MOST_DOCUMENTS[shape.engine] and sum(corpus.ram_parts(shape).values()) <= corpus.ram
+def can_hold(corpus: CorpusSpec, shape: Shape) -> bool:
+    """Return whether one machine can hold an index of this shape."""
+    return shape.count <= MAX_DOCUMENTS[shape.engine] and sum(corpus.estimate_ram(shape).values()) <= corpus.ram
 
 
-def machines_for(corpus: Corpus, engine: str, bits: int) -> int:
-    """How many machines hold the documents between them, each an index of its share."""
+def count_machines(corpus: CorpusSpec, engine: str, bits: int) -> int:
+    """Return the number of machines needed, each with an index of its share of the documents."""
 
-    def enough(machines: int) -> bool:
-        return fits(corpus, corpus.shape(engine, bits, -(-corpus.docs // machines)))
+    def is_enough(machines: int) -> bool:
+        return can_hold(corpus, corpus.make_shape(engine, bits, -(-corpus.docs // machines)))
 
-    return _least(enough, corpus.docs)
+    return _find_minimum(is_enough, corpus.docs)
 
 
-def largest_codes(corpus: Corpus, engine: str, bits: int) -> int | None:
-    """The longest codes with which one machine holds all; books divide the dimensions, as OPQ's do."""
+def find_largest_codes(corpus: CorpusSpec, engine: str, bits: int) -> int | None:
+    """Return the size of the longest codes that fit one machine; as in OPQ, books divide the dimensions."""
     books = [number for number in range(1, corpus.dim + 1) if corpus.dim % number == 0 and number * bits % 8 == 0]
     fitting = [
         number * bits // 8
         for number in books
-        if fits(corpus, corpus.shape(engine, bits, code_bytes=number * bits // 8))
+        if can_hold(corpus, corpus.make_shape(engine, bits, code_bytes=number * bits // 8))
     ]
     return max(fitting, default=None)
 
 
-def _least(enough: Callable[[int], bool], most: int) -> int:
-    """The smallest number that is enough; what is enough once is enough with more."""
+def _find_minimum(is_enough: Callable[[int], bool], maximum: int) -> int:
+    """Return the smallest number for which a monotonic predicate is true."""
     low, high = 1, 1
-    while not enough(high) and high < most:
-        low, high = high + 1, min(2 * high, most)
+    while not is_enough(high) and high < maximum:
+        low, high = high + 1, min(2 * high, maximum)
     while low < high:
         middle = (low + high) // 2
-        low, high = (low, middle) if enough(middle) else (middle + 1, high)
+        low, high = (low, middle) if is_enough(middle) else (middle + 1, high)
     return low

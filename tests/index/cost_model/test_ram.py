@@ -10,7 +10,7 @@ from sample_index import clustered, random_codebooks
 
 from bidr.data.types import Document
 from bidr.index.builder.build import build_index
-from bidr.index.cost_model.sizes import Shape, ram
+from bidr.index.cost_model.sizes import Shape, estimate_ram
 
 PROBE = Path(__file__).parents[2] / "helpers" / "ram_probe.py"
 # Codes so long that they stand out beside what a process takes anyway.
@@ -40,7 +40,7 @@ def test_plan_inspect_and_a_process_agree(tmp_path: Path, engine: str, bits: int
         build(tmp_path / f"{shape.count}", shape)
     found = probe(tmp_path / f"{SMALL}", tmp_path / f"{COUNT}", FILTERS)
     # Beside the index: a process, and what the kernel keeps for it.
-    planned = {part: size for part, size in ram(shapes[1]).items() if part not in ("process", "page tables")}
+    planned = {part: size for part, size in estimate_ram(shapes[1]).items() if part not in ("process", "page tables")}
     said, took = found["inspect"], found["searched"]
     each = [size / COUNT for size in (sum(planned.values()), sum(said.values()), took)]
     told = f"{each[0]:.2f} bytes a document planned, {each[1]:.2f} inspected, {each[2]:.2f} measured"

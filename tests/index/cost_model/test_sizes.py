@@ -9,7 +9,16 @@ from sample_index import clustered, documents, random_codebooks
 
 from bidr.data.types import Document
 from bidr.index.builder.build import build_index
-from bidr.index.cost_model.sizes import BITS, ENGINES, Shape, cold_pages, disk, engine_ram, pages_a_row, ram
+from bidr.index.cost_model.sizes import (
+    BITS,
+    ENGINES,
+    Shape,
+    count_cold_pages,
+    count_pages_per_row,
+    estimate_disk,
+    estimate_engine_ram,
+    estimate_ram,
+)
 from bidr.index.engines import block_centroids as means
 from bidr.index.lexical.size_estimate import LexicalSize, estimate_lexical_disk
 from bidr.index.live.live_index import LiveIndex
@@ -17,7 +26,7 @@ from bidr.index.live.writer import LiveWriter
 from bidr.index.reader import IndexReader
 from bidr.index.storage import checksums as checks
 from bidr.index.vectors import STORAGE_KINDS
-from bidr.planning.plan import look_through
+from bidr.planning.plan import measure_corpus
 
 DIM, CODE_BYTES = 48, 6
 NEAR = 0.10
@@ -45,12 +54,12 @@ def build(folder: Path, shape: Shape) -> tuple[float, float]:
 
 def check(folder: Path, shape: Shape) -> None:
     sizes = build(folder, shape)
-    planned = disk(shape, *sizes)
+    planned = estimate_disk(shape, *sizes)
     with IndexReader.open(folder) as reader:
         measured, found = reader.candidates.ram_bytes, reader.describe()["disk_bytes"]
         generation = reader.generation
-    assert engine_ram(shape).keys() == measured.keys()
-    for part, size in engine_ram(shape).items():
+    assert estimate_engine_ram(shape).keys() == measured.keys()
+    for part, size in estimate_engine_ram(shape).items():
         assert size == pytest.approx(measured[part], rel=NEAR), part
     assert planned.keys() == {*found, "manifest.json"}
     for name, size in found.items():
@@ -98,7 +107,7 @@ def texts(count: int) -> Iterator[Document]:
 @pytest.fixture(scope="module")
 def sample() -> LexicalSize:
     """Fitted to 2,000 of 20,000 texts."""
-    found = look_through(texts(20_000)).words
+    found = measure_corpus(texts(20_000)).words
     assert found is not None
     return found
 
@@ -135,7 +144,7 @@ def test_what_is_deleted_takes_what_is_planned(tmp_path: Path) -> None:
         deleted = view.candidates.ram_bytes["deleted"]
         view.candidates.search(np.zeros((1, DIM), dtype=np.float32), 5)
         assert view.candidates._allowed[0][0] is view.parts[0]._alive_places, "searching keeps no copy"
-    assert ram(shape)["deleted"] == pytest.approx(deleted, rel=NEAR)
+    assert estimate_ram(shape)["deleted"] == pytest.approx(deleted, rel=NEAR)
 
 
 @pytest.mark.parametrize("stored", STORAGE_KINDS)
@@ -143,8 +152,8 @@ def test_the_file_of_vectors_remembers_as_many_blocks(tmp_path: Path, stored: st
     shape = Shape(2_345, DIM, "scan", 8, CODE_BYTES, stored)
     build(tmp_path, shape)
     with IndexReader.open(tmp_path) as reader:
-        assert ram(shape)["seen blocks"] == reader.vectors._block_flags.nbytes
-        assert ram(shape)["checksums"] == reader.vectors._expected.nbytes
+        assert estimate_ram(shape)["seen blocks"] == reader.vectors._block_flags.nbytes
+        assert estimate_ram(shape)["checksums"] == reader.vectors._expected.nbytes
 
 
 @pytest.mark.parametrize("dim", [48, 256, 384, 768, 1_000, 3_000])
@@ -152,11 +161,11 @@ def test_pages_are_those_that_rows_lie_in(dim: int) -> None:
     size = 2 * dim
     starts = np.arange(4_096) * size
     mean = ((starts + size - 1) // 4_096 - starts // 4_096 + 1).mean()
-    assert pages_a_row(size) == pytest.approx(mean, rel=1e-9)
+    assert count_pages_per_row(size) == pytest.approx(mean, rel=1e-9)
 
 
 def test_checksums_that_do_not_stay_in_memory_are_read_too() -> None:
     few, many = Shape(10**6, 768), Shape(10**9, 768)
-    assert cold_pages(few, 200) == 200 * 1.25
-    assert cold_pages(many, 200) == 200 * 2.25
-    assert ram(many)["checksums"] == 0
+    assert count_cold_pages(few, 200) == 200 * 1.25
+    assert count_cold_pages(many, 200) == 200 * 2.25
+    assert estimate_ram(many)["checksums"] == 0

@@ -12,7 +12,7 @@ from sample_index import clustered
 from bidr.data.dataset import Dataset
 from bidr.data.types import Document
 from bidr.errors import ConfigError
-from bidr.index.cost_model.memory_budget import ATTRIBUTES_HELD, build_peaks
+from bidr.index.cost_model.memory_budget import ATTRIBUTE_BUFFER_BYTES, estimate_build_peaks
 from bidr.index.cost_model.sizes import Shape
 from bidr.index.documents import attribute_writer, column_buffer
 from bidr.index.documents.document_store import write_documents
@@ -132,7 +132,7 @@ def test_memory_does_not_grow_with_the_number_of_documents(tmp_path):
     """Both sizes fill what may be held several times, so that twice as many documents take no more."""
     few, many = (peak(tmp_path, count) for count in (800_000, 1_600_000))
     print(f"800,000 documents: {few >> 20} MiB, 1,600,000: {many >> 20} MiB")
-    assert many <= ATTRIBUTES_HELD
+    assert many <= ATTRIBUTE_BUFFER_BYTES
     assert many - few <= 4 << 20
 
 
@@ -146,17 +146,20 @@ def least(data: Dataset | None, out: Path) -> int:
 
 
 def test_a_budget_counts_attributes_where_there_may_be_any(tmp_path, monkeypatch):
-    monkeypatch.setattr("bidr.index.cost_model.memory_budget.anonymous", lambda: 0)
+    monkeypatch.setattr("bidr.index.cost_model.memory_budget.read_anonymous_memory", lambda: 0)
     given = [Document(f"{row}", "", "text") for row in range(300)]
     described, unread, read = (
         Dataset.from_records("made", [each._replace(attributes=attributes) for each in given])
         for attributes in ({"n": 1}, None, None)
     )
     read.corpus.count()
-    counted = ATTRIBUTES_HELD >> 20
+    counted = ATTRIBUTE_BUFFER_BYTES >> 20
     assert least(described, tmp_path / "i") == least(unread, tmp_path / "i") == least(read, tmp_path / "i") + counted
     described.corpus.count()
     assert least(described, tmp_path / "i") == least(unread, tmp_path / "i")
     shape = Shape(10**6, 16, "scan", 4, 8)
-    peaks = [build_peaks(shape, fits=False, named=True, described=each)["names"] for each in (True, False)]
-    assert peaks[0] - peaks[1] == ATTRIBUTES_HELD
+    peaks = [
+        estimate_build_peaks(shape, fits_codebooks=False, has_ids=True, has_attributes=each)["names"]
+        for each in (True, False)
+    ]
+    assert peaks[0] - peaks[1] == ATTRIBUTE_BUFFER_BYTES

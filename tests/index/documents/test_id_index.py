@@ -13,7 +13,7 @@ from bidr.data.dataset import Dataset, check_corpus
 from bidr.data.row_ids import open_id_source
 from bidr.data.types import Document
 from bidr.errors import DataError
-from bidr.index.cost_model.memory_budget import NAMED, NAMES_HELD
+from bidr.index.cost_model.memory_budget import BYTES_PER_ID, ID_BUFFER_BYTES
 from bidr.index.documents import id_index
 from bidr.index.documents.document_store import write_documents
 from bidr.index.documents.id_index import HASHES, ROWS, IdIndex, hash_string
@@ -202,4 +202,4 @@ def test_memory_does_not_grow_with_the_number_of_ids(tmp_path):
     for count in (1_000_000, 3_000_000):
         took = peak(tmp_path, count, id_index.RECORDS_IN_MEMORY)
         print(f"{count:,} ids: {took >> 20} MiB")
-        assert took <= NAMES_HELD + NAMED * count
+        assert took <= ID_BUFFER_BYTES + BYTES_PER_ID * count

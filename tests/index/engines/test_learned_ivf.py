@@ -10,8 +10,8 @@ from bidr.cli.format_index import describe_index
 from bidr.data.types import Document
 from bidr.errors import DataError, IndexFolderError, ModelError
 from bidr.index.builder.build import build_index
-from bidr.index.cost_model.memory_budget import build_peaks
-from bidr.index.cost_model.sizes import Shape, disk
+from bidr.index.cost_model.memory_budget import estimate_build_peaks
+from bidr.index.cost_model.sizes import Shape, estimate_disk
 from bidr.index.engines.factory import AUTO_SCAN_DOCUMENTS
 from bidr.index.faiss_conversion import import_faiss
 from bidr.index.live.live_index import LiveIndex
@@ -199,8 +199,8 @@ def test_the_cost_model_includes_learned_lists(tmp_path, learned):
     shape = Shape(COUNT, DIM, "lists", 4, 2, learned=LISTS)
     with IndexReader.open(build(tmp_path / "i", learned)) as reader:
         size = reader.manifest.files["learned.safetensors"].size
-    assert disk(shape)["learned.safetensors"] == pytest.approx(size, rel=0.05)
+    assert estimate_disk(shape)["learned.safetensors"] == pytest.approx(size, rel=0.05)
     many = Shape(10_000_000, 768, "lists", learned=200_000)
-    assert build_peaks(many)["clusters"] > 6 * 200_000 * 768 * 4
-    few, without = (build_peaks(Shape(10_000_000, 768, "lists", learned=number)) for number in (256, 0))
+    assert estimate_build_peaks(many)["clusters"] > 6 * 200_000 * 768 * 4
+    few, without = (estimate_build_peaks(Shape(10_000_000, 768, "lists", learned=number)) for number in (256, 0))
     assert few["clusters"] < without["clusters"]

@@ -12,7 +12,7 @@ from bidr.errors import ConfigError, StorageError
 from bidr.index.builder import build as building
 from bidr.index.builder import coarse_clustering as clusters
 from bidr.index.builder import journal as working
-from bidr.index.cost_model.memory_budget import anonymous, build_peaks
+from bidr.index.cost_model.memory_budget import estimate_build_peaks, read_anonymous_memory
 from bidr.index.live import compaction
 from bidr.index.live import segment_merge as merge
 from bidr.index.live.compaction import compact_peaks, shape_after
@@ -211,9 +211,11 @@ def test_a_budget_counts_the_index_that_is_open(tmp_path):
         held = sum(view.ram_bytes.values())
         peaks = compact_peaks(view)
         assert view.ram_bytes.keys() >= {"codes", "deleted", "codebooks", "log"}
-        alone = build_peaks(shape_after(view), fits=False, named=True, described=True, base=compaction.COMPACTING)
+        alone = estimate_build_peaks(
+            shape_after(view), fits_codebooks=False, has_ids=True, has_attributes=True, base=compaction.COMPACTION_BASE
+        )
         beside = held + compaction.KEPT * view.count + compaction.SORTED_OUT * 200
-    assert min(peaks.values()) >= compaction.COMPACTING + held
+    assert min(peaks.values()) >= compaction.COMPACTION_BASE + held
     assert {step: peaks[step] - alone[step] for step in ("names", "vectors")} == {"names": beside, "vectors": beside}
     assert {"names", "vectors", "opening", "log"} <= peaks.keys()
 
@@ -233,7 +235,7 @@ def test_merges_by_itself_keep_a_budget_or_are_left(tmp_path):
     assert len(told) == 1
     assert "3 segments stay as they are" in told[0]
     assert "merging its segments takes up to" in told[0]
-    enough = 2 * least + anonymous()  # what this process holds already is counted
+    enough = 2 * least + read_anonymous_memory()  # what this process holds already is counted
     with writer(tmp_path, segments=2, ram_budget=enough, warn=told.append) as live:
         live.flush()
         assert len(live.view.parts) == 2

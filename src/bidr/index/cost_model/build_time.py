@@ -1,4 +1,4 @@
-"""How long an index takes to build: work counted, step by step as a build does it, times rates that were measured."""
+"""Estimate build time: operations of each build step times calibrated rates."""
 
 import math
 from dataclasses import dataclass, replace
@@ -15,39 +15,39 @@ from bidr.index.types import EF_CONSTRUCTION
 from bidr.index.vectors import WRITE_ROWS
 from bidr.quantization.pq_training import FIT_ROWS
 
-# A page that is missing brings its neighbours along: so many bytes of a file that is mapped.
-BROUGHT = 1 << 16
-LOOKED_THROUGH = POOL_FACTOR * get_candidate_count(EF_CONSTRUCTION)
-# Of fitting codebooks, what threads share (384 dimensions: .63 with codes of 32 bytes of 4 bits, .76 with 16 of 8); the
-# rest is finding rotations.
-FIT_SHARED = 0.7
+# Bytes that the kernel maps around a page fault of a mapped file.
+FAULT_AROUND_BYTES = 1 << 16
+LINK_CANDIDATES = POOL_FACTOR * get_candidate_count(EF_CONSTRUCTION)
+# Share of codebook training that runs in parallel (384 dimensions: .63 with 32 bytes of 4-bit codes, .76 with 16 of
+# 8-bit codes); the rest computes rotations.
+FIT_PARALLEL_SHARE = 0.7
 
 
 class Rates(NamedTuple):
-    """Seconds of one core, for one kind of codes; where nothing else is said for a document.
+    """CPU seconds of one core for one kind of codes, per document unless stated otherwise.
 
-    fitting:   codebooks, to FIT_ROWS vectors or more.
-    coding:    reading a vector and choosing its codewords.
-    turning:   putting its codewords together and turning them into the space of queries.
-    reading:   its vector from the file that it is read from, of length 1.
-    sampling:  the same, and putting it where k-means looks at it.
-    comparing: with one centroid.
-    summing:   in a round of k-means, adding it to a mean.
-    ordering:  putting it where it stands.
-    grouping, halving: near ones side by side for a graph, and each time that its cluster is divided in two; without
-               turning or reading it, as the next three.
-    blocking, parting: the same for blocks of lists.
-    words_of_means: fitting codewords for the means of blocks, in all.
-    averaging: making and coding the means.
-    linking:   choosing links from LOOKED_THROUGH documents.
+    fitting:   training codebooks on FIT_ROWS vectors or more, in all.
+    coding:    reading a vector and encoding it.
+    turning:   decoding it and rotating it into query space.
+    reading:   reading its vector from the input file and normalizing it.
+    sampling:  the same, and copying it to the sample of k-means.
+    comparing: per centroid compared.
+    summing:   adding it to a mean in a round of k-means.
+    ordering:  writing its position.
+    grouping, halving: ordering for a graph, and per bisection of its cluster; without turning or reading, like the
+               next three.
+    blocking, parting: the same for blocks of IVF lists.
+    words_of_means: training the quantizer of block centroids, in all.
+    averaging: computing and encoding block centroids.
+    linking:   choosing links from LINK_CANDIDATES documents.
     piecing:   comparing a range of documents with the mean of a piece, before.
     packing:   writing its links.
-    placing:   its code.
-    writing:   its vector.
-    finding:   a stretch of the file of vectors that is looked at first.
-    naming:    its id, and its text where there is one.
-    splitting: counting and writing one of its different words.
-    row_bytes: of a vector in the file that is read.
+    placing:   writing its code.
+    writing:   writing its vector.
+    finding:   per first access to FAULT_AROUND_BYTES of the file of vectors.
+    naming:    writing its id, and its text if any.
+    splitting: per term: counting and writing a posting.
+    row_bytes: bytes of a vector in the input file.
     """
 
     fitting: float
@@ -75,13 +75,13 @@ class Rates(NamedTuple):
     row_bytes: float
 
 
-# One core of a 2-core AMD EPYC (AVX-512), codes of 16 bytes, float32 vectors, as `bidr plan --measure` finds them.
-# Of naming, ID_SHARE is for ids alone.
-BUILT_DIM, ID_SHARE = 384, 0.3
-# What grows with the dimensions.
-GROWING = ["comparing", "reading", "sampling", "summing", "halving", "parting", "words_of_means", "averaging"]
-GROWING += ["piecing", "writing", "row_bytes"]
-BUILT_IN = {
+# Rates of one core of a 2-core AMD EPYC (AVX-512), codes of 16 bytes, float32 vectors, by `bidr plan --measure`.
+# ID_SHARE of naming is for ids alone.
+DEFAULT_DIM, ID_SHARE = 384, 0.3
+# Rates that are proportional to the dimensions.
+DIM_RATES = ["comparing", "reading", "sampling", "summing", "halving", "parting", "words_of_means", "averaging"]
+DIM_RATES += ["piecing", "writing", "row_bytes"]
+DEFAULT_RATES = {
     8: Rates(
         fitting=6.0,
         coding=6.6e-6,
@@ -108,150 +108,156 @@ BUILT_IN = {
         row_bytes=1536.0,
     )
 }
-BUILT_IN[4] = BUILT_IN[8]._replace(fitting=3.2, coding=3.1e-6)
+DEFAULT_RATES[4] = DEFAULT_RATES[8]._replace(fitting=3.2, coding=3.1e-6)
 
 
 @dataclass(frozen=True)
-class Took:
-    """CPU time of a step: what all cores share, and what one does alone.
+class StepCost:
+    """CPU seconds of a step: parallel and serial.
 
-    parts: how many parts what is shared is in at a time; a core without one waits for the others.
+    tasks: number of parallel tasks in flight; cores beyond it are idle.
     """
 
-    shared: float
-    alone: float
-    parts: float = math.inf
+    parallel: float
+    serial: float
+    tasks: float = math.inf
 
     @property
     def cpu(self) -> float:
-        return self.shared + self.alone
+        return self.parallel + self.serial
 
-    def __add__(self, other: "Took") -> "Took":
-        return Took(self.shared + other.shared, self.alone + other.alone, min(self.parts, other.parts))
+    def __add__(self, other: "StepCost") -> "StepCost":
+        return StepCost(self.parallel + other.parallel, self.serial + other.serial, min(self.tasks, other.tasks))
 
-    def __mul__(self, times: float) -> "Took":
-        return replace(self, shared=self.shared * times, alone=self.alone * times)
+    def __mul__(self, factor: float) -> "StepCost":
+        return replace(self, parallel=self.parallel * factor, serial=self.serial * factor)
 
-    def clock(self, cores: int) -> float:
-        share = 1 / cores if self.parts == math.inf else math.ceil(self.parts / cores) / self.parts
-        return self.shared * share + self.alone
+    def get_wall_time(self, cores: int) -> float:
+        share = 1 / cores if self.tasks == math.inf else math.ceil(self.tasks / cores) / self.tasks
+        return self.parallel * share + self.serial
 
 
-def build_times(
-    shape: Shape, rates: Rates, *, fits: bool = True, named: bool = True, postings: float = 0
-) -> dict[str, Took]:
-    """CPU time of every step, as `bidr build` names them.
+def estimate_build_times(
+    shape: Shape, rates: Rates, *, fits_codebooks: bool = True, has_ids: bool = True, postings: float = 0
+) -> dict[str, StepCost]:
+    """Return the cost of every step, by its name in `bidr build`.
 
-    fits:     codebooks are fitted to the vectors; else codes are a model's, and making them is not counted.
-    named:    documents have ids, and texts where rates were measured with some.
-    postings: different words of a document that are indexed.
+    Args:
+        shape: of the index.
+        rates: of this machine.
+        fits_codebooks: codebooks are trained on the vectors; otherwise codes come from a model and are not included.
+        has_ids: documents have ids, and texts if the rates were measured with some.
+        postings: different indexed terms of a document.
 
-    Fitting, products of large matrices and dividing clusters are shared by the cores; the rest is done by one.
+    Training, matrix products and bisection of clusters run in parallel; everything else on one core.
     """
-    count, own, parts = shape.count, _source(shape, rates, fits), dict[str, Took]()
-    if fits:
-        parts["codebooks"] = Took(FIT_SHARED, 1 - FIT_SHARED) * (rates.fitting * min(1, count / FIT_ROWS))
-        read = min(rates.reading, rates.coding)
-        parts["coding"] = Took(count * (rates.coding - read), count * read)
-    if ordered := shape.engine != "scan" or count >= MIN_ORDERED_DOCUMENTS:
-        parts["clusters"] = _clusters(shape, rates, own)
-        parts["order"] = _order(shape, rates, own)
-    finding = rates.finding * _stretches(shape, rates, WRITE_ROWS)
-    parts["vectors"] = Took(0, count * rates.writing + (finding if ordered else 0))
-    parts["codes"] = Took(0, count * rates.placing * (2 if shape.engine == "hnsw" else 1))
+    count, source, steps = shape.count, _choose_source(shape, rates, fits_codebooks), dict[str, StepCost]()
+    if fits_codebooks:
+        fitting = StepCost(FIT_PARALLEL_SHARE, 1 - FIT_PARALLEL_SHARE)
+        steps["codebooks"] = fitting * (rates.fitting * min(1, count / FIT_ROWS))
+        reading = min(rates.reading, rates.coding)
+        steps["coding"] = StepCost(count * (rates.coding - reading), count * reading)
+    if is_ordered := shape.engine != "scan" or count >= MIN_ORDERED_DOCUMENTS:
+        steps["clusters"] = _estimate_clustering(shape, rates, source)
+        steps["order"] = _estimate_ordering(shape, rates, source)
+    finding = rates.finding * _count_page_faults(shape, rates, WRITE_ROWS)
+    steps["vectors"] = StepCost(0, count * rates.writing + (finding if is_ordered else 0))
+    steps["codes"] = StepCost(0, count * rates.placing * (2 if shape.engine == "hnsw" else 1))
     if shape.engine == "hnsw":
-        parts["links"] = _links(shape, rates)
+        steps["links"] = _estimate_linking(shape, rates)
     if has_block_centroids(shape.engine, count):
-        averaging = own.each + Took(0, rates.averaging)
-        parts["means"] = averaging * count + Took(0, rates.words_of_means + (finding if own.vectors else 0))
-    if named:
-        parts["names"] = Took(0, count * rates.naming)
+        averaging = source.row_cost + StepCost(0, rates.averaging)
+        finding = finding if source.has_vectors else 0
+        steps["means"] = averaging * count + StepCost(0, rates.words_of_means + finding)
+    if has_ids:
+        steps["names"] = StepCost(0, count * rates.naming)
     if postings:
-        parts["words"] = Took(0, count * postings * rates.splitting)
-    return parts
+        steps["words"] = StepCost(0, count * postings * rates.splitting)
+    return steps
 
 
-class _Source(NamedTuple):
-    """What documents are divided by: vectors, or what their codes say; and what it takes to have one of them."""
+class _ClusterSource(NamedTuple):
+    """What is clustered, vectors or decoded codes, and the cost of reading one document."""
 
-    vectors: bool
-    each: Took
+    has_vectors: bool
+    row_cost: StepCost
 
 
-def _source(shape: Shape, rates: Rates, fits: bool) -> _Source:
-    """Lists are divided by vectors, where the codes are of these vectors and the lists are not learned."""
-    if shape.engine == "lists" and fits and not shape.learned:
-        return _Source(True, Took(0, rates.reading))
+def _choose_source(shape: Shape, rates: Rates, fits_codebooks: bool) -> _ClusterSource:
+    """Lists are clustered by vectors if the codes encode these and the lists are not learned."""
+    if shape.engine == "lists" and fits_codebooks and not shape.learned:
+        return _ClusterSource(True, StepCost(0, rates.reading))
     product = min(rates.turning, shape.dim * rates.comparing)
-    return _Source(False, Took(product, rates.turning - product))
+    return _ClusterSource(False, StepCost(product, rates.turning - product))
 
 
-def _clusters(shape: Shape, rates: Rates, own: _Source) -> Took:
-    """A sample compared with all centroids in every round of k-means, then each document once. Of vectors the sample
-    is a file, which is looked at again in every round.
+def _estimate_clustering(shape: Shape, rates: Rates, source: _ClusterSource) -> StepCost:
+    """Cost of k-means on a sample and of assigning each document.
 
-    A graph over very many centroids takes about as long as comparing with MANY_LISTS (33,000 centroids of 384
-    dimensions: .32 ms a document, and .43 ms for all of them).
+    A sample of vectors is a file that is read in every round. Searching a graph of very many centroids takes about as
+    long as comparing with MAX_BRUTE_FORCE_LISTS (33,000 centroids of 384 dimensions: .32 ms and .43 ms a document).
     """
-    lists = lists_of(shape)
+    lists = count_clusters(shape)
     sample = 0 if shape.learned else get_sample_size(shape.count, lists)
-    compared = Took(min(lists, MAX_BRUTE_FORCE_LISTS) * rates.comparing, 0)
-    again, once = own.each, Took(0, 0)
-    if own.vectors:
-        again, once = Took(0, rates.finding * FLOAT.itemsize * shape.dim / BROUGHT), Took(0, rates.sampling)
-    rounds = (compared + again + Took(0, rates.summing)) * (ROUNDS * sample)
-    return once * sample + rounds + (compared + own.each) * shape.count
+    comparing = StepCost(min(lists, MAX_BRUTE_FORCE_LISTS) * rates.comparing, 0)
+    round_reading, sampling = source.row_cost, StepCost(0, 0)
+    if source.has_vectors:
+        round_reading = StepCost(0, rates.finding * FLOAT.itemsize * shape.dim / FAULT_AROUND_BYTES)
+        sampling = StepCost(0, rates.sampling)
+    rounds = (comparing + round_reading + StepCost(0, rates.summing)) * (ROUNDS * sample)
+    return sampling * sample + rounds + (comparing + source.row_cost) * shape.count
 
 
-def lists_of(shape: Shape) -> int:
-    """How many clusters documents are divided into; an order alone needs no fine ones."""
+def count_clusters(shape: Shape) -> int:
+    """Return the number of clusters; an order alone needs fewer."""
     return shape.lists if shape.engine != "scan" else max(1, shape.lists // 4)
 
 
-def _order(shape: Shape, rates: Rates, own: _Source) -> Took:
-    """Each list is divided by one core: of large ones few are in memory at a time."""
-    size, dividing, finding = shape.count / lists_of(shape), Took(0, 0), 0.0
-    at_once = max(1, MAX_BATCH_ROWS // max(1, round(size)))
+def _estimate_ordering(shape: Shape, rates: Rates, source: _ClusterSource) -> StepCost:
+    """Cost of bisecting lists, one core each; few large lists are in memory at a time."""
+    size, bisecting, finding = shape.count / count_clusters(shape), StepCost(0, 0), 0.0
+    tasks = max(1, MAX_BATCH_ROWS // max(1, round(size)))
     if shape.engine == "hnsw":
-        dividing = own.each + Took(rates.halving * halvings(size, GROUP), rates.grouping, at_once)
+        bisecting = source.row_cost + StepCost(rates.halving * count_bisections(size, GROUP), rates.grouping, tasks)
     if has_block_centroids(shape.engine, shape.count):
-        dividing = own.each + Took(rates.parting * halvings(size, BLOCK), rates.blocking, at_once)
-        finding = rates.finding * _stretches(shape, rates, MAX_BATCH_ROWS) if own.vectors else 0.0
-    return (dividing + Took(0, rates.ordering)) * shape.count + Took(0, finding)
+        bisecting = source.row_cost + StepCost(rates.parting * count_bisections(size, BLOCK), rates.blocking, tasks)
+        finding = rates.finding * _count_page_faults(shape, rates, MAX_BATCH_ROWS) if source.has_vectors else 0.0
+    return (bisecting + StepCost(0, rates.ordering)) * shape.count + StepCost(0, finding)
 
 
-def halvings(size: float, part: int) -> float:
-    """How often so many documents are divided in two until parts are small enough."""
+def count_bisections(size: float, part: int) -> float:
+    """Return how often documents are divided in two until parts have the given size."""
     return math.log2(size / part + 1)
 
 
-def _stretches(shape: Shape, rates: Rates, rows: int) -> float:
-    """Stretches of the file that the rows of each block lie in, which are all over it, all blocks together."""
-    there = shape.count * rates.row_bytes / BROUGHT
-    looks = min(rows, shape.count) * (1 + rates.row_bytes / BROUGHT)
-    return shape.count / rows * there * -math.expm1(-looks / there)
+def _count_page_faults(shape: Shape, rates: Rates, rows: int) -> float:
+    """Expected page faults of reading the vectors in index order, in blocks of rows scattered over the input file."""
+    pages = shape.count * rates.row_bytes / FAULT_AROUND_BYTES
+    accesses = min(rows, shape.count) * (1 + rates.row_bytes / FAULT_AROUND_BYTES)
+    return shape.count / rows * pages * -math.expm1(-accesses / pages)
 
 
-def _links(shape: Shape, rates: Rates) -> Took:
-    """Each document compared with those among which its nearest are looked for; and before that each range of the
-    corpus with every piece of it, which is little at 100,000 documents and nearly all of it at a hundred million."""
+def _estimate_linking(shape: Shape, rates: Rates) -> StepCost:
+    """Cost of comparing each document with its candidates, and each range of documents with every piece.
+
+    The second part is small at 100,000 documents and nearly everything at a hundred million.
+    """
     count = shape.count
-    share = min(count, LOOKED_THROUGH) / LOOKED_THROUGH
-    products = min(rates.linking, LOOKED_THROUGH * rates.comparing)
+    share = min(count, LINK_CANDIDATES) / LINK_CANDIDATES
+    products = min(rates.linking, LINK_CANDIDATES * rates.comparing)
     pieces = rates.piecing * (count / ROWS_PER_RANGE) * (count / PIECE)
-    alone = (rates.linking - products) * share + rates.packing
-    return Took(count * products * share + pieces, count * alone)
+    serial = (rates.linking - products) * share + rates.packing
+    return StepCost(count * products * share + pieces, count * serial)
 
 
-def built_in(bits: int, dim: int, text_bytes: float = 0) -> Rates:
-    """Rates where none were measured: those of one machine for vectors of BUILT_DIM dimensions and texts of 1,000
-    bytes, by what they grow with."""
-    own, times, words = BUILT_IN[bits], dim / BUILT_DIM, 1 << bits
-    squared = times * (dim + 128) / (BUILT_DIM + 128)
-    by = dict.fromkeys(GROWING, times) | {"turning": squared, "linking": (times + 0.2) / 1.2}
-    by |= {
-        "fitting": times * (2 * dim + words) / (2 * BUILT_DIM + words),
-        "coding": times * (dim + words) / (BUILT_DIM + words),
+def scale_default_rates(bits: int, dim: int, text_bytes: float = 0) -> Rates:
+    """Return the default rates, which are of DEFAULT_DIM dimensions and texts of 1,000 bytes, scaled to a corpus."""
+    defaults, ratio, codewords = DEFAULT_RATES[bits], dim / DEFAULT_DIM, 1 << bits
+    squared = ratio * (dim + 128) / (DEFAULT_DIM + 128)
+    factors = dict.fromkeys(DIM_RATES, ratio) | {"turning": squared, "linking": (ratio + 0.2) / 1.2}
+    factors |= {
+        "fitting": ratio * (2 * dim + codewords) / (2 * DEFAULT_DIM + codewords),
+        "coding": ratio * (dim + codewords) / (DEFAULT_DIM + codewords),
     }
-    by["naming"] = ID_SHARE + (1 - ID_SHARE) * text_bytes / 1_000
-    return Rates(*(rate * by.get(name, 1.0) for name, rate in own._asdict().items()))
+    factors["naming"] = ID_SHARE + (1 - ID_SHARE) * text_bytes / 1_000
+    return Rates(*(rate * factors.get(name, 1.0) for name, rate in defaults._asdict().items()))

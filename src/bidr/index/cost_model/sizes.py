@@ -1,5 +1,7 @@
-"""What an index takes in RAM and on disk, computed before there is one. Pure functions; tests compare them with real
-indexes (tests/index/cost_model/test_sizes.py)."""
+"""Estimate RAM and disk of an index from its shape.
+
+tests/index/cost_model/test_sizes.py compares the estimates with real indexes.
+"""
 
 import math
 from dataclasses import dataclass
@@ -36,26 +38,26 @@ ENGINES, BITS = ("scan", "lists", "hnsw"), (8, 4)
 FLOAT = np.dtype("<f4")
 BYTE = np.dtype("u1")
 WORD = np.dtype("<u8")
-# A row's number is kept in 32 bits with its score; links are chosen as signed numbers.
-MOST_DOCUMENTS = {"scan": 1 << 32, "lists": 1 << 32, "hnsw": 1 << 31}
+# Rows are packed into 32 bits beside their scores; links are signed numbers.
+MAX_DOCUMENTS = {"scan": 1 << 32, "lists": 1 << 32, "hnsw": 1 << 31}
 CENTROID_LINKS = 160
-# What JSON puts around a title and a text.
-TEXT_FRAME = len('["", ""]')
+# Bytes that JSON adds to a title and a text.
+JSON_OVERHEAD = len('["", ""]')
 SAFETENSORS_HEADER, MEANS_HEADER, MANIFEST = 152, 80, 2_000
 PAGE_TABLE_ENTRY = 8
 # Anonymous memory of a process that has searched 10,000 documents: 75 MB, and 129 MB in the first one, which compiles
 # (`cd tests/index; python memory_probe.py build FOLDER 10000 scan; python memory_probe.py search FOLDER`).
-PROCESS = 130_000_000
+PROCESS_BYTES = 130_000_000
 
 
 @dataclass(frozen=True)
 class Shape:
-    """An index that may not exist yet.
+    """Shape of a planned or existing index.
 
-    code_bytes: bytes of a document's code; of 4-bit codes, twice as many books.
-    live:       documents will be deleted or replaced in it.
-    dims:       how many first numbers of each vector are on disk; None: all.
-    learned:    lists that the model brings; 0: they are found by k-means.
+    code_bytes: bytes of a document's code (4-bit codes: two books a byte).
+    live:       documents will be deleted or replaced.
+    dims:       leading dimensions of each vector that are stored; None: all.
+    learned:    number of learned lists; 0: lists by k-means.
     """
 
     count: int
@@ -78,7 +80,7 @@ class Shape:
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of a vector on disk."""
+        """Bytes of a stored vector."""
         dim = self.dims or self.dim
         return get_row_dtype(self.stored, dim).itemsize * (dim if self.stored == "fp16" else 1)
 
@@ -88,104 +90,111 @@ class Shape:
 
     @property
     def blocks(self) -> int:
-        """Blocks of the file of vectors."""
+        """Blocks of the vector file."""
         return -(-self.vector_bytes // BLOCK)
 
 
-def engine_ram(shape: Shape) -> dict[str, int]:
-    """What `Candidates.ram_bytes` says of an index that was opened."""
-    blocked = shape.bits == 4 and shape.engine != "hnsw"
-    rows = -(-shape.count // CODE_BLOCK) * CODE_BLOCK if blocked else shape.count
+def estimate_engine_ram(shape: Shape) -> dict[str, int]:
+    """Return what `Candidates.ram_bytes` of the open index would."""
+    is_blocked = shape.bits == 4 and shape.engine != "hnsw"
+    rows = -(-shape.count // CODE_BLOCK) * CODE_BLOCK if is_blocked else shape.count
     parts = {"codes": rows * shape.code_bytes}
     if shape.engine == "lists":
-        beside = CENTROID_LINKS if shape.lists > MANY_LISTS else FLOAT.itemsize
-        parts["lists"] = shape.lists * (shape.dim + beside) + 8 * (2 * shape.lists + 1)
+        centroid_bytes = CENTROID_LINKS if shape.lists > MANY_LISTS else FLOAT.itemsize
+        parts["lists"] = shape.lists * (shape.dim + centroid_bytes) + 8 * (2 * shape.lists + 1)
         if has_block_centroids(shape.engine, shape.count):
-            parts["lists"] += -(-count_blocks(shape.count) // CODE_BLOCK) * CODE_BLOCK * _mean_bytes(shape)
+            parts["lists"] += (
+                -(-count_blocks(shape.count) // CODE_BLOCK) * CODE_BLOCK * _get_block_centroid_bytes(shape)
+            )
     if shape.engine == "hnsw":
         parts["links"] = count_nodes(shape.count) * LINK_WORDS * WORD.itemsize
     return parts
 
 
-def ram(shape: Shape) -> dict[str, int]:
-    """All that has to stay in RAM for searching, by what it is; page tables as if every vector had been read once."""
-    parts = engine_ram(shape)
+def estimate_ram(shape: Shape) -> dict[str, int]:
+    """Return the resident bytes of searching, by part; page tables as if every vector had been read once."""
+    parts = estimate_engine_ram(shape)
     if shape.live:
-        # A bit a document says whether its row is deleted, another one whether its place is.
+        # Two bitmaps of deleted documents: by row and by position.
         parts["deleted"] = shape.count // 4
     parts["seen blocks"] = 2 * (shape.blocks // 8 + 1)
     checks = CHECKSUM_DTYPE.itemsize * shape.blocks
     parts["checksums"] = checks if checks <= MAX_PREFETCHED_BYTES else 0
-    parts["page tables"] = page_tables(shape.vector_bytes)
-    parts["a query"] = query_bytes(shape)
+    parts["page tables"] = estimate_page_tables(shape.vector_bytes)
+    parts["a query"] = estimate_query_bytes(shape)
     parts["codebooks"] = FLOAT.itemsize * shape.dim * (shape.dim + (1 << shape.bits))
-    parts["process"] = PROCESS
+    parts["process"] = PROCESS_BYTES
     return parts
 
 
-def page_tables(mapped: int) -> int:
-    """What the kernel keeps for a file that is mapped and was read whole."""
+def estimate_page_tables(mapped: int) -> int:
+    """Return the bytes of page tables of a mapped file after all its pages were read."""
     return mapped // BLOCK * PAGE_TABLE_ENTRY
 
 
-def query_bytes(shape: Shape) -> int:
-    """What grows with the corpus while one query is answered: bits of who was met, and of who may be found."""
+def estimate_query_bytes(shape: Shape) -> int:
+    """Return the bytes of a query's bitmaps: visited documents of a graph, and documents that are not deleted."""
     return (shape.count // 32 if shape.engine == "hnsw" else 0) + (shape.count // 4 if shape.live else 0)
 
 
-def disk(shape: Shape, id_bytes: float | None = None, text_bytes: float | None = None) -> dict[str, int]:
-    """Bytes of every file; ids of a mean size where there are any, titles with texts where there are any."""
+def estimate_disk(shape: Shape, id_bytes: float | None = None, text_bytes: float | None = None) -> dict[str, int]:
+    """Return the bytes of every file.
+
+    id_bytes, text_bytes: mean size of an id, and of title and text; None: there are none.
+    """
     count, checks = shape.count, shape.blocks
     files = {
         VECTORS_FILE: shape.vector_bytes,
-        VECTORS_FILE.removesuffix(".npy") + CHECKSUM_SUFFIX: _npy(CHECKSUM_DTYPE, checks),
-        CODES_FILE: _npy(BYTE, count, shape.code_bytes),
+        VECTORS_FILE.removesuffix(".npy") + CHECKSUM_SUFFIX: _get_npy_size(CHECKSUM_DTYPE, checks),
+        CODES_FILE: _get_npy_size(BYTE, count, shape.code_bytes),
         CODEBOOKS_FILE: SAFETENSORS_HEADER + FLOAT.itemsize * shape.dim * (shape.dim + (1 << shape.bits)),
         "manifest.json": MANIFEST,
     }
     if shape.engine != "scan" or count >= MIN_ORDERED_DOCUMENTS:
-        files[ORDER_FILE] = _npy(get_order_dtype(count), count)
+        files[ORDER_FILE] = _get_npy_size(get_order_dtype(count), count)
     if shape.engine == "lists":
-        files[OFFSETS_FILE] = _npy(OFFSET, shape.lists + 1)
-        files[CENTROIDS_FILE] = _npy(FLOAT, shape.lists, shape.dim)
+        files[OFFSETS_FILE] = _get_npy_size(OFFSET, shape.lists + 1)
+        files[CENTROIDS_FILE] = _get_npy_size(FLOAT, shape.lists, shape.dim)
         if has_block_centroids(shape.engine, count):
-            files[BLOCK_CENTROIDS_FILE] = _npy(BYTE, count_blocks(count), _mean_bytes(shape))
-            files[BLOCK_CODEWORDS_FILE] = (
-                MEANS_HEADER + FLOAT.itemsize * math.prod(choose_book_shape(shape.dim)) * CODEWORDS
-            )
+            files[BLOCK_CENTROIDS_FILE] = _get_npy_size(BYTE, count_blocks(count), _get_block_centroid_bytes(shape))
+            codewords = math.prod(choose_book_shape(shape.dim)) * CODEWORDS
+            files[BLOCK_CODEWORDS_FILE] = MEANS_HEADER + FLOAT.itemsize * codewords
         if shape.learned:
             files[LEARNED_FILE] = SAFETENSORS_HEADER + 2 * FLOAT.itemsize * shape.learned * shape.dim
     if shape.engine == "hnsw":
-        files[GRAPH_FILE] = _npy(WORD, count_nodes(count), LINK_WORDS)
+        files[GRAPH_FILE] = _get_npy_size(WORD, count_nodes(count), LINK_WORDS)
     if id_bytes is not None:
-        files |= _lines(IDS, count, id_bytes) | {HASHES: _npy(HASH, count), ROWS: _npy(ROW, count)}
+        files |= _get_string_file_sizes(IDS, count, id_bytes) | {
+            HASHES: _get_npy_size(HASH, count),
+            ROWS: _get_npy_size(ROW, count),
+        }
     if text_bytes is not None:
-        files |= _lines(DOCUMENTS, count, text_bytes + TEXT_FRAME)
+        files |= _get_string_file_sizes(DOCUMENTS, count, text_bytes + JSON_OVERHEAD)
     if shape.live:
         files["deleted"] = -(-count // 8)
     return with_checks(files)
 
 
-def pages_a_row(row_bytes: int) -> float:
-    """Pages that a row lies in, on average: one, and as often another as rows cross from one into the next."""
+def count_pages_per_row(row_bytes: int) -> float:
+    """Return the mean number of pages of a row: one, plus one for each row that crosses a page boundary."""
     return 1 + (row_bytes - math.gcd(row_bytes, BLOCK)) / BLOCK
 
 
-def cold_pages(shape: Shape, candidates: int) -> float:
-    """Pages that a query reads of a file that is not in memory, at most: candidates often lie side by side."""
-    pages = candidates * pages_a_row(shape.row_bytes)
-    kept = CHECKSUM_DTYPE.itemsize * shape.blocks <= MAX_PREFETCHED_BYTES
-    return min(pages + (0 if kept else candidates), shape.blocks)
+def count_cold_pages(shape: Shape, candidates: int) -> float:
+    """Return the pages a query reads with a cold page cache, at most: candidates are often adjacent."""
+    pages = candidates * count_pages_per_row(shape.row_bytes)
+    has_checksums_in_ram = CHECKSUM_DTYPE.itemsize * shape.blocks <= MAX_PREFETCHED_BYTES
+    return min(pages + (0 if has_checksums_in_ram else candidates), shape.blocks)
 
 
-def _mean_bytes(shape: Shape) -> int:
-    """Bytes of the mean of a block."""
+def _get_block_centroid_bytes(shape: Shape) -> int:
+    """Return the bytes of a quantized block centroid."""
     return -(-choose_book_shape(shape.dim)[0] // 2)
 
 
-def _lines(name: str, count: int, mean: float) -> dict[str, int]:
-    return {f"{name}.blob": round(count * mean), f"{name}.offsets.npy": _npy(OFFSET, count + 1)}
+def _get_string_file_sizes(name: str, count: int, mean: float) -> dict[str, int]:
+    return {f"{name}.blob": round(count * mean), f"{name}.offsets.npy": _get_npy_size(OFFSET, count + 1)}
 
 
-def _npy(dtype: "np.dtype[np.generic]", *shape: int) -> int:
+def _get_npy_size(dtype: "np.dtype[np.generic]", *shape: int) -> int:
     return len(format_npy_header(dtype, shape)) + math.prod(shape) * dtype.itemsize

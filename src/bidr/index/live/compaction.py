@@ -5,8 +5,8 @@ from contextlib import contextmanager
 
 from bidr.errors import BidrError, ConfigError
 from bidr.index.builder.journal import WorkFolder, open_work_folder
-from bidr.index.cost_model.memory_budget import COMPACTING, build_peaks, check_budget, watched
-from bidr.index.cost_model.sizes import Shape, engine_ram
+from bidr.index.cost_model.memory_budget import COMPACTION_BASE, check_budget, estimate_build_peaks, watch_memory
+from bidr.index.cost_model.sizes import Shape, estimate_engine_ram
 from bidr.index.engines.factory import choose_engine
 from bidr.index.live.segment import Part
 from bidr.index.live.view import LiveView
@@ -42,16 +42,18 @@ def compact_peaks(view: LiveView, parts: Sequence[Part] = ()) -> dict[str, int]:
     readers = [part.open.reader for part in merged]
     described = bool(view.attributes())
     worded = all(reader.words is not None for reader in readers)
-    peaks = build_peaks(shape, fits=False, named=True, worded=worded, described=described, base=COMPACTING)
+    peaks = estimate_build_peaks(
+        shape, fits_codebooks=False, has_ids=True, has_postings=worded, has_attributes=described, base=COMPACTION_BASE
+    )
     del peaks["codes"]  # they are there, and only copied
     places = KEPT * shape.count + max(
         (SORTED_OUT * part.count for part in merged if part.deleted is not None), default=0
     )
     peaks = {step: size + held + places for step, size in peaks.items()}
     # Codes are read, and put into blocks.
-    peaks["opening"] = COMPACTING + held + places + 2 * sum(engine_ram(shape).values())
+    peaks["opening"] = COMPACTION_BASE + held + places + 2 * sum(estimate_engine_ram(shape).values())
     if not parts:
-        peaks["log"] = COMPACTING + held + LOGGED * view.memory.bytes
+        peaks["log"] = COMPACTION_BASE + held + LOGGED * view.memory.bytes
     return peaks
 
 
@@ -59,7 +61,7 @@ def why_not_merged(view: LiveView, budget: int | None) -> str | None:
     """Why all segments but the first cannot be merged within a budget; None: they can."""
     try:
         held = sum(view.ram_bytes.values())
-        check_budget(budget, compact_peaks(view, view.parts[1:]), "merging its segments", held, COMPACTING)
+        check_budget(budget, compact_peaks(view, view.parts[1:]), "merging its segments", held, COMPACTION_BASE)
     except ConfigError as error:
         return f"{view.folder}: {len(view.parts)} segments stay as they are, each searched by itself; {error}"
     return None
@@ -73,9 +75,9 @@ def compacting(view: LiveView, ram_budget: int | str | None = None) -> Iterator[
     nothing (None). What fails leaves nothing.
     """
     held, folder, large = sum(view.ram_bytes.values()), view.folder, view.count >= KEPT_FROM
-    budget = check_budget(ram_budget, compact_peaks(view), "compacting this index", held, COMPACTING)
+    budget = check_budget(ram_budget, compact_peaks(view), "compacting this index", held, COMPACTION_BASE)
     del view  # or its codes would stay, beside those of the new one
-    with watched(budget):
+    with watch_memory(budget):
         try:
             if large:
                 with open_work_folder(folder, COMPACT) as work:
