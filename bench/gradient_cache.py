@@ -34,7 +34,7 @@ class Made(Objective):
         super().__init__()
         self.encoder = encoder
 
-    def terms(self, vectors: Sequence[torch.Tensor], given: Any) -> dict[str, torch.Tensor]:
+    def compute_terms(self, vectors: Sequence[torch.Tensor], given: Any) -> dict[str, torch.Tensor]:
         scores = 20 * torch.nn.functional.normalize(vectors[0]) @ torch.nn.functional.normalize(vectors[1]).T
         return {"dense": torch.nn.functional.cross_entropy(scores, torch.arange(len(scores), device=scores.device))}
 
@@ -76,7 +76,7 @@ def measure(batch: int, length: int, layers: int, width: int, limit: int | None,
         prepared = PreparedBatch(np.arange(batch), (texts(), texts()), None)
         started = time.perf_counter()
         training.train_step(prepared, STEPS)
-        training.settle()
+        training.finish_step()
         seconds.append(time.perf_counter() - started)
     peak = memory(device) - before
     if device != "cpu":

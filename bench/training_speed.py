@@ -94,7 +94,7 @@ def train(label: str, encoder: Encoder, documents: Any, questions: Questions, sa
     warm = sampler.plan(99)
     for _, prepared in zip(range(5), prefetch_batches(training, warm), strict=False):
         training.train_step(prepared, warm.steps)
-    training.settle()
+    training.finish_step()
     training.step = 0
     wait()
     started = time.perf_counter()
@@ -104,7 +104,7 @@ def train(label: str, encoder: Encoder, documents: Any, questions: Questions, sa
     for prepared in prefetch_batches(training, plan):
         read += sum(len(part.ids) for part in prepared.texts)
         training.train_step(prepared, plan.steps)
-    training.settle()
+    training.finish_step()
     wait()
     seconds = time.perf_counter() - started
     rate, speed = len(plan.queries) / seconds, read / seconds

@@ -265,7 +265,7 @@ def test_flags_of_vectors_need_vectors(files: Files, bidr: Run, tmp_path: Path) 
 
 def test_resume_holds_for_vectors_too(files: Files, bidr: Run):
     given = ["train", "--vectors", files.save("d.npy", files.documents), "--out", files.folder / "run", *QUICK]
-    assert "no run to go on with" in bidr.refused(*given, "--resume", "must")
+    assert "no run to resume" in bidr.refused(*given, "--resume", "must")
     assert bidr(*given).code == 0
     before = (files.folder / "run" / "model.json").stat().st_mtime_ns
     assert bidr(*given, "--resume", "must", "--checkpoint-minutes", "1").code == 0

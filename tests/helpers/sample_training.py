@@ -62,7 +62,7 @@ def with_settings(**parts: dict[str, Any]) -> TrainConfig:
 
 def losses(objective: Objective, prepared: PreparedBatch) -> dict[str, Tensor]:
     """A batch's terms with the graph behind them, as one process would make it."""
-    return objective.terms([objective.encoder.encode(tokens) for tokens in prepared.texts], prepared.given)
+    return objective.compute_terms([objective.encoder.encode(tokens) for tokens in prepared.texts], prepared.comparison)
 
 
 def files(folder: Path) -> dict[str, bytes]:

@@ -147,7 +147,7 @@ def test_following_brings_a_batchs_ranking_nearer_to_the_leaders(taught_shop):
     batch = taught_shop.make_random_sampler("in-batch").plan(0).batch(0)
     prepared = objective.prepare(batch, np.random.default_rng(0))
     assert len(prepared.texts[0].offsets) - 1 == 3 * len(batch.queries), "two passages for each question"
-    optimizer = torch.optim.Adam(objective.groups(1e-3, 0.0))
+    optimizer = torch.optim.Adam(objective.make_param_groups(1e-3, 0.0))
     found = []
     for _ in range(20):
         loss = losses(objective, prepared)["following"]

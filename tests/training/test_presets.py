@@ -14,8 +14,7 @@ from bidr.errors import ConfigError, StoppedError
 from bidr.index.reader import IndexReader
 from bidr.models.corpus_encoding import encode_rows, hash_weights
 from bidr.pipeline.build import build
-from bidr.training import config_bounds as bounds
-from bidr.training import mining, stages
+from bidr.training import config_validation, mining, stages
 from bidr.training.config import CodesOnlyConfig, DenseConfig, EncoderConfig, SparseConfig, TrainConfig, UnifyConfig
 from bidr.training.engine.loop import StageTrainer
 from bidr.training.presets import RECIPES, list_contradictions, with_recipe
@@ -194,10 +193,17 @@ def test_a_number_that_cannot_work_is_refused(given, expected):
 def test_every_bound_is_of_a_setting():
     """A name that is misspelt would bound nothing."""
     known = set(types_of(TrainConfig()))
-    assert {*chain(*bounds.LEAST.values()), *bounds.ABOVE_0, *bounds.WITHIN} <= known
+    assert {
+        *chain(*config_validation.MINIMUM.values()),
+        *config_validation.POSITIVE,
+        *config_validation.RANGES,
+    } <= known
     numbers = {name for name, kind in types_of(TrainConfig()).items() if kind & {int, float}}
     free = {"negatives.margin", "negatives.live_margin", "codewords", "encoder.dropout", "dense.prefixes"}
-    assert numbers - {*chain(*bounds.LEAST.values()), *bounds.ABOVE_0, *bounds.WITHIN} <= free
+    assert (
+        numbers - {*chain(*config_validation.MINIMUM.values()), *config_validation.POSITIVE, *config_validation.RANGES}
+        <= free
+    )
 
 
 def types_of(config, prefix=""):

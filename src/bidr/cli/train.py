@@ -119,5 +119,5 @@ class Recipes(Command):
     """List the recipes that train and compare know."""
 
     def run(self) -> CommandResult:
-        value = {name: {"about": one.about, "settings": one.settings} for name, one in RECIPES.items()}
+        value = {name: {"about": one.description, "settings": one.settings} for name, one in RECIPES.items()}
         return CommandResult(format_recipes(), value)

@@ -6,8 +6,7 @@ from typing import Literal
 from bidr.data.dataset import Titles
 from bidr.errors import ConfigError
 from bidr.training.codes_only.config import CodesOnlyConfig
-from bidr.training.config_bounds import check_bounds
-from bidr.training.config_validation import check_at_least, check_choices, refuse_unused_encoder_settings
+from bidr.training.config_validation import check_at_least, check_bounds, check_choices, refuse_unused_encoder_settings
 
 BUILT_IN = "built-in"
 Negatives = Literal["in-batch", "bm25", "mined"]

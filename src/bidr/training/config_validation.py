@@ -1,54 +1,77 @@
-"""What no setting may be."""
+"""Validation of training settings: choices, bounds and settings that have no effect."""
 
 import difflib
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from bidr.errors import ConfigError
 
+MINIMUM: dict[int, tuple[str, ...]] = {
+    0: (
+        *("seed", "weight_decay", "checkpoint_minutes"),
+        *("sparse.crops", "sparse.reconstruction", "sparse.codebook_rate", "sparse.rate", "dense.rate"),
+        *("unify.epochs", "unify.pool", "unify.lists", "unify.dense_weight", "unify.rate", "distil.weight"),
+        *("frozen.steps", "frozen.crops", "frozen.borrowed", "frozen.adapter_rate", "frozen.label_weight"),
+        "frozen.dev_questions",
+    ),
+    1: (
+        *("bytes_per_doc", "candidates", "dev_queries", "dev_documents", "tokens_at_once"),
+        *("encoder.dim", "encoder.vocabulary", "encoder.projection", "text.query_length", "text.document_length"),
+        *("warmup.epochs", "sparse.epochs", "dense.epochs", "dense.depth", "dense.hops"),
+        *("unify.own", "unify.others", "unify.top", "conventional.refresh", "negatives.each", "distil.depth"),
+        *("frozen.questions", "frozen.sample", "frozen.depth", "frozen.own", "frozen.others", "frozen.measured"),
+    ),
+    2: ("batch_size", "dense.batch_size", "frozen.batch_size"),  # in-batch negatives need a second query
+}
+POSITIVE = (
+    *("learning_rate", "clip", "encoder.scale", "sparse.temperature", "distil.scale"),
+    *("frozen.temperature", "frozen.rate"),
+)
+RANGES = {"warmup_share": (0, 1), "frozen.finer": (0, 3)}
 
-def check_at_least(least: int, config: object, *names: str, prefix: str = "") -> None:
+
+def check_at_least(minimum: int, config: object, *names: str, prefix: str = "") -> None:
     for name in names:
         value = getattr(config, name)
-        if value is not None and value < least:
-            raise ConfigError(f"{prefix}{name}: given {value}, expected {least} or more")
+        if value is not None and value < minimum:
+            raise ConfigError(f"{prefix}{name}: given {value}, expected {minimum} or more")
 
 
-def check_dims(name: str, given: Sequence[int], dim: int | None, instead: str = "give smaller ones") -> None:
-    """Vectors cannot be cut off behind their end; None: nobody knows it yet. `instead`: what to do about it."""
+def check_dims(name: str, dims: Sequence[int], dim: int | None, instead: str = "give smaller ones") -> None:
+    """Check that vectors of `dim` dimensions (None: unknown yet) can be truncated to each of `dims`."""
     if dim is None:
         return
-    for each in given:
-        if not 1 <= each <= dim:
+    for cut in dims:
+        if not 1 <= cut <= dim:
             raise ConfigError(
-                f"{name}: given {each}, expected 1 to {dim}, the dimensions of the encoder's vectors; "
-                f"{instead}, or take an encoder with at least {max(given)} dimensions"
+                f"{name}: given {cut}, expected 1 to {dim}, the dimensions of the encoder's vectors; "
+                f"{instead}, or take an encoder with at least {max(dims)} dimensions"
             )
 
 
 def check_choices(config: Any, prefix: str = "") -> None:
-    """What the command line refuses must not slip in from Python."""
+    """Check fields of type Literal, which the command line checks itself."""
     hints = get_type_hints(type(config))
-    for one in fields(config):
-        value = getattr(config, one.name)
+    for field in fields(config):
+        value = getattr(config, field.name)
         if is_dataclass(value):
-            check_choices(value, f"{prefix}{one.name}.")
+            check_choices(value, f"{prefix}{field.name}.")
             continue
-        parts = [hints[one.name], *get_args(hints[one.name])]
+        parts = [hints[field.name], *get_args(hints[field.name])]
         choices = [choice for part in parts if get_origin(part) is Literal for choice in get_args(part)]
         if not choices or value in choices or (value is None and type(None) in parts):
             continue
-        near = difflib.get_close_matches(str(value), [str(choice) for choice in choices], n=1)
-        meant = f"; did you mean {near[0]!r}?" if near else ""
+        matches = difflib.get_close_matches(str(value), [str(choice) for choice in choices], n=1)
+        meant = f"; did you mean {matches[0]!r}?" if matches else ""
         raise ConfigError(
-            f"{prefix}{one.name}: given {value!r}, expected one of {', '.join(map(repr, choices))}{meant}"
+            f"{prefix}{field.name}: given {value!r}, expected one of {', '.join(map(repr, choices))}{meant}"
         )
 
 
 _NONE, _OUT = "which has none", "leave it out"
-# Of the settings that a transformer takes and the built-in encoder would pass over, and the other way round: why, and
-# what to do instead.
+# Settings of transformers that the built-in encoder ignores, and the other way round: reason and remedy.
 _OF_TRANSFORMERS = {
     "projection": (_NONE, "set its dimensions with encoder.dim"),
     "pooling": ("which sums its word pieces", _OUT),
@@ -64,11 +87,44 @@ _OF_THE_BUILT_IN = {
 
 
 def refuse_unused_encoder_settings(encoder: Any, *, built_in: bool) -> None:
-    """Settings of the encoder that would do nothing, because another kind of encoder is named."""
+    """Refuse encoder settings that have no effect on this kind of encoder."""
     kind = "the built-in encoder" if built_in else f"the transformer {encoder.backbone!r}"
     other = "name a transformer with encoder.backbone" if built_in else "take the built-in encoder"
-    usual = {one.name: one.default for one in fields(encoder)}
+    defaults = {field.name: field.default for field in fields(encoder)}
     for name, (why, instead) in (_OF_TRANSFORMERS if built_in else _OF_THE_BUILT_IN).items():
         value = getattr(encoder, name)
-        if value != usual[name]:
+        if value != defaults[name]:
             raise ConfigError(f"encoder.{name}: given {value!r} with {kind}, {why}; {instead}, or {other}")
+
+
+def check_bounds(config: Any) -> None:
+    """Check that numbers are finite and within their bounds."""
+    values = dict(_iter_numbers(config))
+    for name, value in values.items():
+        if not math.isfinite(value):
+            _refuse(name, value, "a finite number")
+    for minimum, names in MINIMUM.items():
+        for name in names:
+            if values.get(name, minimum) < minimum:
+                _refuse(name, values[name], f"{minimum} or more")
+    for name in POSITIVE:
+        if values.get(name, 1) <= 0:
+            _refuse(name, values[name], "more than 0")
+    for name, (low, high) in RANGES.items():
+        if not low <= values.get(name, low) <= high:
+            _refuse(name, values[name], f"{low} to {high}")
+    if not 0 <= values.get("encoder.dropout", 0) < 1:
+        _refuse("encoder.dropout", values["encoder.dropout"], "a share from 0 to below 1")
+
+
+def _iter_numbers(config: Any, prefix: str = "") -> Iterator[tuple[str, float]]:
+    for field in fields(config):
+        value = getattr(config, field.name)
+        if is_dataclass(value):
+            yield from _iter_numbers(value, f"{prefix}{field.name}.")
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            yield prefix + field.name, value
+
+
+def _refuse(name: str, value: float, expected: str) -> None:
+    raise ConfigError(f"{name}: given {value}, expected {expected}")

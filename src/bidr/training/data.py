@@ -1,4 +1,4 @@
-"""What a run learns from: the tokenised corpus, and the judged questions of train and dev as rows."""
+"""Training data: the tokenized corpus, and train and dev queries with their positives."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,11 +17,11 @@ from bidr.tokenization.token_store import TokenArray, TokenStore
 from bidr.tokenization.tokenizer import tokenize_texts
 from bidr.utils.progress import say
 
-DEV_SHARE, DEV_MOST = 0.05, 1_000
+DEV_SHARE, MAX_DEV_QUERIES = 0.05, 1_000
 
 
 class Questions(NamedTuple):
-    """Judged questions and their positives."""
+    """Queries of a split, tokenized, and their positives."""
 
     texts: list[str]
     tokens: TokenArray
@@ -30,7 +30,7 @@ class Questions(NamedTuple):
 
 
 class TrainingData(NamedTuple):
-    """Everything that the stages share."""
+    """Tokenized corpus and query splits that all stages share."""
 
     documents: TokenStore
     train: Questions
@@ -38,7 +38,7 @@ class TrainingData(NamedTuple):
 
 
 class Splits(NamedTuple):
-    """Queries to learn from and to choose on, and the ids of the corpus."""
+    """Train and dev split, and the ids of the corpus."""
 
     ids: IdMap
     train: Split
@@ -46,7 +46,7 @@ class Splits(NamedTuple):
 
 
 def read_splits(dataset: Dataset, dev_queries: int, seed: int) -> Splits:
-    """Read and check train and dev; without a dev split, a part of train is set aside for it."""
+    """Read and validate train and dev; without a dev split, split it off from train."""
     train = dataset.split("train")
     ids = check(dataset, splits=[])
     check_split(dataset, train, ids)
@@ -54,7 +54,7 @@ def read_splits(dataset: Dataset, dev_queries: int, seed: int) -> Splits:
         dev = dataset.split("dev")
         check_split(dataset, dev, ids)
     else:
-        train, dev = _set_aside(train, seed)
+        train, dev = _split_off_dev(train, seed)
         say(f"no dev split: {len(dev.queries)} train queries are set aside to choose on")
     return Splits(ids, train, _select_queries(dev, dev.queries[:dev_queries]))
 
@@ -69,7 +69,7 @@ def prepare_training_data(
     query_length: int,
     document_length: int,
 ) -> TrainingData:
-    """Tokenise what the encoder will read."""
+    """Tokenize the corpus and the queries of both splits."""
     documents = tokenize_corpus(dataset, encoder, folder, titles=titles, max_length=document_length)
     length = min(query_length, encoder.max_length)
 
@@ -83,8 +83,9 @@ def prepare_training_data(
 
 
 def make_pairs(split: Split, ids: IdMap) -> Positives:
-    judged = {doc for found in split.qrels.values() for doc in found}
-    rows = dict(zip(judged, ids.find_rows(judged).tolist(), strict=True))
+    """Resolve a split's qrels to rows of the corpus."""
+    positive_ids = {doc for grades in split.qrels.values() for doc in grades}
+    rows = dict(zip(positive_ids, ids.find_rows(positive_ids).tolist(), strict=True))
     return build_positives([query.id for query in split.queries], split.qrels, rows)
 
 
@@ -92,11 +93,12 @@ def _select_queries(split: Split, queries: list[Query]) -> Split:
     return Split(split.name, queries, {query.id: split.qrels[query.id] for query in queries})
 
 
-def _set_aside(train: Split, seed: int) -> tuple[Split, Split]:
-    count = min(DEV_MOST, int(len(train.queries) * DEV_SHARE))
+def _split_off_dev(train: Split, seed: int) -> tuple[Split, Split]:
+    """Split train at random into train and dev."""
+    count = min(MAX_DEV_QUERIES, int(len(train.queries) * DEV_SHARE))
     if not count:
         raise ConfigError(f"{len(train.queries)} train queries are too few to set some aside; add a dev split")
     chosen = set(np.random.default_rng(seed).choice(len(train.queries), count, replace=False).tolist())
-    dev = [query for place, query in enumerate(train.queries) if place in chosen]
-    rest = [query for place, query in enumerate(train.queries) if place not in chosen]
+    dev = [query for row, query in enumerate(train.queries) if row in chosen]
+    rest = [query for row, query in enumerate(train.queries) if row not in chosen]
     return _select_queries(train, rest), _select_queries(Split("dev", train.queries, train.qrels), dev)

@@ -1,4 +1,4 @@
-"""Coarse lists that learn with the query encoder: where they begin, and what they gave."""
+"""Learned IVF lists: initialization by k-means, loading, and dev measurement."""
 
 from functools import cache
 from typing import Any
@@ -18,51 +18,51 @@ PROBES = (1, 2, 4, 8, 16, 32)
 DOCUMENTS_PER_LIST = 8
 
 
-def fit_initial_lists(run: TrainingRun, side: CodedEncoder, codes: npt.NDArray[Any]) -> IvfAssignment | None:
-    """Lists by k-means, fewer than asked for where there are few documents; None where none are asked for."""
+def fit_initial_lists(run: TrainingRun, coded: CodedEncoder, codes: npt.NDArray[Any]) -> IvfAssignment | None:
+    """Fit IVF lists by k-means, at most one per DOCUMENTS_PER_LIST documents; None if unify.lists is 0."""
     count = min(run.config.unify.lists, max(1, len(codes) // DOCUMENTS_PER_LIST))
     if not count:
         return None
 
     @cache
-    def made() -> IvfAssignment:
-        return assign_to_lists(side.codebooks, codes, count, seed=run.config.seed, device=run.device)
+    def fit_lists() -> IvfAssignment:
+        return assign_to_lists(coded.codebooks, codes, count, seed=run.config.seed, device=run.device)
 
-    # Kept: found again on another machine, they might be others than those that the checkpoint's centroids belong to.
-    name = f"lists-{count}{side.name.removeprefix('sparse')}"
-    centroids = run.cache_array(f"{name}-centroids", lambda: made().centroids)
-    return IvfAssignment(np.array(centroids), np.array(run.cache_array(f"{name}-of", lambda: made().of)))
+    # Cached: k-means on another machine may differ, and the checkpoint's centroids belong to these assignments.
+    name = f"lists-{count}{coded.name.removeprefix('sparse')}"
+    centroids = run.cache_array(f"{name}-centroids", lambda: fit_lists().centroids)
+    return IvfAssignment(np.array(centroids), np.array(run.cache_array(f"{name}-of", lambda: fit_lists().of)))
 
 
-def load_learned_lists(run: TrainingRun, found: CodedEncoder) -> LearnedIvf | None:
-    """The lists that a finished stage learned, as a model keeps them; None where it learned none."""
-    path = run.folder / found.name / LISTS
+def load_learned_lists(run: TrainingRun, coded: CodedEncoder) -> LearnedIvf | None:
+    """Load the lists that a finished stage learned, or None."""
+    path = run.folder / coded.name / LISTS
     if not path.exists():
         return None
-    with np.load(path) as kept:
-        return LearnedIvf.from_rotated(found.codebooks, kept["means"], kept["learned"])
+    with np.load(path) as saved:
+        return LearnedIvf.from_rotated(coded.codebooks, saved["means"], saved["learned"])
 
 
-def measure_lists(run: TrainingRun, found: CodedEncoder, first: Encoder) -> None:
-    """Leave in lists.json what visiting some lists gives on dev: k-means with the encoder before, and the learned."""
-    path = run.folder / found.name / "lists.json"
+def measure_lists(run: TrainingRun, coded: CodedEncoder, first: Encoder) -> None:
+    """Write dev recall by nprobe to lists.json, for k-means and for the learned lists."""
+    path = run.folder / coded.name / "lists.json"
     if path.exists():
         return
-    with np.load(run.folder / found.name / LISTS) as kept:
-        means, learned = IvfAssignment(kept["means"], kept["of"]), IvfAssignment(kept["learned"], kept["of"])
+    with np.load(run.folder / coded.name / LISTS) as saved:
+        means, learned = IvfAssignment(saved["means"], saved["of"]), IvfAssignment(saved["learned"], saved["of"])
     dev = run.data.dev
     positives = dev.pairs.list_edges(np.arange(len(dev.pairs)))
     result: dict[str, Any] = {"lists": len(means.centroids)}
-    for name, encoder, lists in (("k-means", first, means), ("learned", found.encoder, learned)):
-        queries = found.codebooks.rotate(run.validator.encode_queries(encoder))
+    for name, encoder, lists in (("k-means", first, means), ("learned", coded.encoder, learned)):
+        queries = coded.codebooks.rotate(run.validator.encode_queries(encoder))
         result[name] = {
             str(probes): measure_probes(queries, lists, positives, probes)._asdict()
             for probes in PROBES
             if probes <= len(means.centroids)
         }
     write_json(path, result)
-    shown = ", ".join(
+    summary = ", ".join(
         f"{probes}: {result['k-means'][probes]['recall']:.3f} -> {result['learned'][probes]['recall']:.3f}"
         for probes in result["learned"]
     )
-    say(f"answers within the nearest lists of {result['lists']}, k-means -> learned: {shown}")
+    say(f"recall by nprobe among {result['lists']}, k-means -> learned: {summary}")

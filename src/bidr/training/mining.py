@@ -1,4 +1,4 @@
-"""What is looked up once for a stage and kept: codes of the corpus, candidates by the codes, nearest documents."""
+"""Hard-negative mining and samplers of the stages, with cached arrays."""
 
 from typing import Any, NamedTuple
 
@@ -25,87 +25,88 @@ from bidr.training.run import Observe, TrainingRun
 from bidr.utils.array_types import Rows
 from bidr.utils.progress import say
 
-DOCUMENTS_PER_HOP, LEAST_HOPS = 2_000, 10
-TEACHER = "teacher.npy"
+DOCUMENTS_PER_HOP, MIN_HOPS = 2_000, 10
+TEACHER_FILE = "teacher.npy"
 
 
 class CodedEncoder(NamedTuple):
-    """The side that stays in RAM: an encoder, and what its vectors are coded with. `name`: the stage that made it."""
+    """An encoder and the codebooks of its vectors; `name`: the stage that made it."""
 
     encoder: Encoder
     codebooks: Codebooks
     name: str = "sparse"
 
 
-def encode_corpus_codes(run: TrainingRun, side: CodedEncoder) -> npt.NDArray[Any]:
-    """The codes of the whole corpus."""
-    path = run.folder / side.name / "codes.npy"
-    return np.asarray(run.encode_corpus(side.encoder, path, "encode into codes", side.codebooks))
+def encode_corpus_codes(run: TrainingRun, coded: CodedEncoder) -> npt.NDArray[Any]:
+    """Encode the corpus into codes."""
+    path = run.folder / coded.name / "codes.npy"
+    return np.asarray(run.encode_corpus(coded.encoder, path, "encode into codes", coded.codebooks))
 
 
-def mine_train_candidates(run: TrainingRun, side: CodedEncoder) -> Rows:
-    """What the codes bring up for every train query, its positives (and what may be unlabelled ones) left out."""
-    codes = encode_corpus_codes(run, side)
+def mine_train_candidates(run: TrainingRun, coded: CodedEncoder) -> Rows:
+    """Mine each train query's candidates by the codes, without (possible) positives."""
+    codes = encode_corpus_codes(run, coded)
 
     def make() -> npt.NDArray[Any]:
         say("candidates of the train queries by the codes")
-        queries = encode_rows(side.encoder, run.data.train.tokens)
+        queries = encode_rows(coded.encoder, run.data.train.tokens)
         depth = run.config.dense.depth
-        found = search_codes(queries, side.codebooks, codes, depth, device=run.device).rows
-        kept = remove_positives(found, run.data.train.pairs)
+        rows = search_codes(queries, coded.codebooks, codes, depth, device=run.device).rows
+        negatives = remove_positives(rows, run.data.train.pairs)
         if run.config.negatives.margin is not None:
             path = run.folder / "mined" / "judge.npy"
-            vectors = encode_corpus(side.encoder, run.data.documents, path, label="encode to judge candidates")
-            kept = _filtered(run, kept, queries, vectors, name)
+            vectors = encode_corpus(coded.encoder, run.data.documents, path, label="encode to judge candidates")
+            negatives = _apply_margin(run, negatives, queries, vectors, name)
             discard_encoded(path)
-        return kept.astype(np.int32)
+        return negatives.astype(np.int32)
 
-    filtered = run.config.negatives
-    judged = "" if filtered.margin is None else f"+margin={filtered.margin}+{filtered.judge}"
-    name = _beside("candidates", side) + judged
+    config = run.config.negatives
+    suffix = "" if config.margin is None else f"+margin={config.margin}+{config.judge}"
+    name = _name_array("candidates", coded) + suffix
     return run.cache_array(name, make)
 
 
-def search_dev_candidates(run: TrainingRun, side: CodedEncoder) -> Rows:
-    """What the codes bring up for every dev query, as places in the probe's part of the corpus."""
-    codes, queries = encode_corpus_codes(run, side)[run.validator.rows], run.validator.encode_queries(side.encoder)
-    return search_codes(queries, side.codebooks, codes, run.config.candidates, device=run.device).rows
+def search_dev_candidates(run: TrainingRun, coded: CodedEncoder) -> Rows:
+    """Search each dev query's candidates by the codes, as positions in the validator's rows."""
+    codes, queries = encode_corpus_codes(run, coded)[run.validator.rows], run.validator.encode_queries(coded.encoder)
+    return search_codes(queries, coded.codebooks, codes, run.config.candidates, device=run.device).rows
 
 
 def mine_nearest_documents(run: TrainingRun, encoder: Encoder, name: str) -> Rows:
-    """The nearest documents of every train query by an encoder's own vectors, kept under a name."""
+    """Mine each train query's nearest documents by an encoder's vectors; cached by name."""
 
     def make() -> npt.NDArray[Any]:
         say("nearest documents of the train queries, for mined negatives")
         path = run.folder / "mined" / "vectors.npy"
         vectors = encode_corpus(encoder, run.data.documents, path, label="encode for mining")
         queries = encode_rows(encoder, run.data.train.tokens)
-        found = search_vectors(queries, vectors, run.config.dense.depth, device=run.device).rows
-        kept = _filtered(run, remove_positives(found, run.data.train.pairs), queries, vectors, name)
+        rows = search_vectors(queries, vectors, run.config.dense.depth, device=run.device).rows
+        negatives = _apply_margin(run, remove_positives(rows, run.data.train.pairs), queries, vectors, name)
         discard_encoded(path)
-        return kept.astype(np.int32)
+        return negatives.astype(np.int32)
 
     return run.cache_array(name, make)
 
 
-def _filtered(run: TrainingRun, found: Rows, queries: npt.NDArray[Any], vectors: npt.NDArray[Any], name: str) -> Rows:
-    """Mined documents without those that may be unlabelled answers, where that is asked for."""
+def _apply_margin(
+    run: TrainingRun, mined: Rows, queries: npt.NDArray[Any], vectors: npt.NDArray[Any], name: str
+) -> Rows:
+    """Drop mined documents that may be unlabeled positives, if a margin is set."""
     config, pairs = run.config.negatives, run.data.train.pairs
     if config.margin is None:
-        return found
+        return mined
     if config.judge == "teacher":
-        found, judged = score_teacher_pool(run, found, name)
+        mined, scores = score_teacher_pool(run, mined, name)
     else:
-        judged = score_by_vectors(found, pairs, queries, vectors)
-    kept = drop_false_negatives(found, judged, pairs, config.margin)
-    before, after = int((found >= 0).sum()), int((kept >= 0).sum())
-    say(f"{1 - after / max(before, 1):.1%} of the mined negatives left out: too near to the positives")
-    return kept
+        scores = score_by_vectors(mined, pairs, queries, vectors)
+    negatives = drop_false_negatives(mined, scores, pairs, config.margin)
+    mined_count, kept_count = int((mined >= 0).sum()), int((negatives >= 0).sum())
+    say(f"{1 - kept_count / max(mined_count, 1):.1%} of the mined negatives dropped: too close to a positive")
+    return negatives
 
 
 def make_conventional_sampler(run: TrainingRun, encoder: Encoder, first: Encoder) -> Sampler:
-    """Batches of the conventional way: its negatives come from words, from the encoder it began with (`first`), or
-    from the encoder as it learns."""
+    """Make the conventional stage's sampler: in-batch, BM25, mined once (by `first`) or refreshed negatives."""
     config = run.config.conventional
     if config.negatives in ("in-batch", "bm25"):
         return run.make_random_sampler("bm25" if config.negatives == "bm25" else "in-batch")
@@ -120,41 +121,41 @@ def make_conventional_sampler(run: TrainingRun, encoder: Encoder, first: Encoder
 
 
 def make_sparse_sampler(run: TrainingRun, first: Encoder) -> tuple[RandomSampler, Teacher | None]:
-    """Batches of the sparse stage, which begins with the encoder `first`, and who teaches it."""
+    """Make the sparse stage's sampler and teacher; `first`: the stage's initial encoder."""
     config = run.config
     pool: Rows | None = None
     name = run.get_stage_name("nearest" if config.method == "conventional" else "neighbours")
     if config.sparse.negatives == "mined" or config.distil.source == "teacher":
         pool = mine_nearest_documents(run, first, name)
     if config.distil.source == "teacher":
-        pool, judged = score_teacher_pool(run, np.asarray(pool), name)
-        return run.make_pool_sampler(pool), PairTeacher(pool, judged, run.data.train.pairs, config.distil.scale)
+        pool, scores = score_teacher_pool(run, np.asarray(pool), name)
+        return run.make_pool_sampler(pool), PairTeacher(pool, scores, run.data.train.pairs, config.distil.scale)
     batches = run.make_random_sampler(config.sparse.negatives) if pool is None else run.make_pool_sampler(pool)
     if config.distil.source == "none":
         return batches, None
-    path = run.folder / run.get_stage_name("sparse") / TEACHER
+    path = run.folder / run.get_stage_name("sparse") / TEACHER_FILE
     vectors = run.encode_corpus(first, path, "encode for the teacher")
     queries = encode_rows(first, run.data.train.tokens)
     return batches, VectorTeacher(queries, vectors, config.distil.scale * run.scale)
 
 
-def make_dense_sampler(run: TrainingRun, side: CodedEncoder, sampler: str) -> tuple[Sampler, Observe]:
-    """How the dense stage's batches are collected, and what to log of them."""
+def make_dense_sampler(run: TrainingRun, coded: CodedEncoder, sampler: str) -> tuple[Sampler, Observe]:
+    """Make the dense stage's sampler and the observer of its epoch plans."""
     config, size = run.config.dense, run.config.dense.batch_size or run.config.batch_size
     if sampler == "in-batch":
         return run.make_random_sampler("in-batch", size), lambda epoch, plan: {}
-    found, pairs = mine_train_candidates(run, side), run.data.train.pairs
+    candidates, pairs = mine_train_candidates(run, coded), run.data.train.pairs
     if sampler.startswith("mined"):
-        return run.make_pool_sampler(found, size), lambda epoch, plan: {}
+        return run.make_pool_sampler(candidates, size), lambda epoch, plan: {}
     documents = len(run.data.documents)
-    hops = config.hops or min(config.depth, max(LEAST_HOPS, documents // DOCUMENTS_PER_HOP))
-    graph = build_graph(found, pairs, documents, backward=(0, hops))
+    hops = config.hops or min(config.depth, max(MIN_HOPS, documents // DOCUMENTS_PER_HOP))
+    graph = build_graph(candidates, pairs, documents, backward=(0, hops))
     batches = LocalitySampler(graph, pairs, size, run.config.seed, sampler, hops)
     return batches, lambda epoch, plan: describe_locality(plan, graph)
 
 
 def describe_locality(plan: EpochPlan, graph: ProximityGraph) -> dict[str, float]:
-    """Locality falls towards an epoch's end, when what is unvisited lies scattered: say how far."""
+    """Summarize locality, which falls towards an epoch's end as unvisited queries lie scattered."""
     shares = measure_locality(plan, graph)
     quarter = max(1, len(shares) // 4)
     return {
@@ -164,6 +165,6 @@ def describe_locality(plan: EpochPlan, graph: ProximityGraph) -> dict[str, float
     }
 
 
-def _beside(name: str, side: CodedEncoder) -> str:
-    """An array's name among those of other sides' codes."""
-    return name + side.name.removeprefix("sparse")
+def _name_array(name: str, coded: CodedEncoder) -> str:
+    """Name a cached array after the stage whose codes it comes from."""
+    return name + coded.name.removeprefix("sparse")

@@ -1,4 +1,4 @@
-"""What all stages of a run share: the prepared material, its folder with what is finished, and how a stage is run."""
+"""Context of a training run: config, data, device, work folder and how a stage is run."""
 
 import copy
 import json
@@ -45,7 +45,7 @@ Observe = Callable[[int, EpochPlan], dict[str, float]]
 
 
 class TrainingRun:
-    """A run's folder and everything in it. A stage that is finished there is not run again."""
+    """Config, data and work folder of a run. Finished stages are not trained again."""
 
     def __init__(self, dataset: Dataset, config: TrainConfig, folder: Path, group: ProcessGroup | None = None) -> None:
         self.dataset, self.folder, self.group = dataset, folder, group or ProcessGroup()
@@ -74,12 +74,12 @@ class TrainingRun:
         self.validator = make_validator(self.data, config.dev_documents, config.seed, self.device)
 
     def with_config(self, config: TrainConfig) -> Self:
-        """The same folder with other settings: stages that they do not touch are shared, others stand beside."""
+        """Copy this run with another config; stages that it does not affect are shared."""
         check_shape(self._initial_encoder.dim, config.books, config.codewords)
         check_teacher(config)
-        other = copy.copy(self)
-        other.config = config
-        return other
+        run = copy.copy(self)
+        run.config = config
+        return run
 
     @property
     def dim(self) -> int:
@@ -87,11 +87,11 @@ class TrainingRun:
         return self._initial_encoder.dim
 
     def get_stage_name(self, stage: str) -> str:
-        """A stage's folder under these settings."""
+        """Return the folder name of a stage under this config."""
         return name_stage(stage, self.config, self.base)
 
     def load_backbone(self) -> Encoder:
-        """The encoder before any training."""
+        """Load the untrained encoder; create it on the first call."""
         folder = self.folder / "backbone"
         with self.group.rank_zero_first():
             if not folder.exists():
@@ -106,22 +106,22 @@ class TrainingRun:
         return load_encoder(folder).to(self.device)
 
     def load_stage_encoder(self, stage: str) -> Encoder:
-        """The encoder that a finished stage left."""
+        """Load the encoder of a finished stage."""
         return self.open_encoder(self.folder / stage / "encoder")
 
     def is_finished(self, stage: str) -> bool:
         return (self.folder / stage / DONE).exists()
 
     def read_history(self, stage: str) -> list[dict[str, float]]:
-        """What each epoch of a finished stage showed."""
-        found: list[dict[str, float]] = json.loads((self.folder / stage / DONE).read_text())["history"]
-        return found
+        """Read the metrics of each epoch of a finished stage."""
+        history: list[dict[str, float]] = json.loads((self.folder / stage / DONE).read_text())["history"]
+        return history
 
     def read_codeword_usage(self) -> dict[str, float] | None:
-        """How well the learned codewords are used; None where none were learned."""
+        """Read the codeword usage of the sparse stage, or None if it did not run."""
         path = self.folder / self.get_stage_name("sparse") / "usage.json"
-        found: dict[str, float] | None = json.loads(path.read_text()) if path.exists() else None
-        return found
+        codeword_usage: dict[str, float] | None = json.loads(path.read_text()) if path.exists() else None
+        return codeword_usage
 
     def run_stage(
         self,
@@ -134,17 +134,18 @@ class TrainingRun:
         observe: Observe = lambda epoch, plan: {},
         rate: float | None = None,
     ) -> None:
-        """Run a stage to its end, from its checkpoint if it has one, and keep what it learned.
+        """Train a stage, resuming from its checkpoint, and save its result.
 
-        rate: the learning rate as a multiple of the warm-up's; None: what suits a trained encoder of this kind.
+        Args:
+            rate: Learning rate as a multiple of the warm-up's; None: the default for this kind of encoder.
         """
         config, folder = self.config, self.folder / stage
-        usual_rate, usual_multiple, usual_decay = (2e-2, 0.1, 0.0) if config.built_in else (5e-5, 1.0, 0.01)
+        default_rate, default_multiple, default_decay = (2e-2, 0.1, 0.0) if config.built_in else (5e-5, 1.0, 0.01)
         folder.mkdir(parents=True, exist_ok=True)
         settings = LoopSettings(
             epochs=epochs,
-            rate=get_or_default(rate, usual_multiple) * get_or_default(config.learning_rate, usual_rate),
-            decay=get_or_default(config.weight_decay, usual_decay),
+            rate=get_or_default(rate, default_multiple) * get_or_default(config.learning_rate, default_rate),
+            decay=get_or_default(config.weight_decay, default_decay),
             warmup_share=config.warmup_share,
             clip=config.clip,
             seed=config.seed,
@@ -157,18 +158,18 @@ class TrainingRun:
         self.group.run_on_rank_zero(lambda: save_stage(trainer, folder))
 
     def make_random_sampler(self, negatives: Negatives | None, size: int | None = None) -> RandomSampler:
-        """Random batches, with one lexically similar document for each query where "bm25" is asked for."""
+        """Make a random sampler; "bm25" adds one lexically similar negative per query."""
         negatives = negatives or ("in-batch" if self.config.built_in else "bm25")
         return self.make_pool_sampler(self.cache_array("bm25", self._mine_bm25) if negatives == "bm25" else None, size)
 
     def make_pool_sampler(self, pool: Rows | None, size: int | None = None) -> RandomSampler:
-        """Random batches, with documents of the pool as negatives; `size`: where it is not that of all stages."""
+        """Make a random sampler that draws negatives from a pool; size: default batch_size."""
         pairs, config = self.data.train.pairs, self.config
-        documents, each = len(self.data.documents), config.negatives.each
-        return RandomSampler(pairs, documents, size or config.batch_size, config.seed, pool, each)
+        documents, per_query = len(self.data.documents), config.negatives.each
+        return RandomSampler(pairs, documents, size or config.batch_size, config.seed, pool, per_query)
 
     def fit_codebooks(self, encoder: Encoder, *, rotate: bool = True) -> Codebooks:
-        """OPQ codebooks (PQ, if not rotated) of the encoder's vectors of the corpus, of a sample where it is large."""
+        """Fit OPQ (PQ without rotation) codebooks to at most FIT_ROWS document vectors."""
         config, kind = self.config, "OPQ" if rotate else "PQ"
 
         def make() -> Codebooks:
@@ -182,31 +183,31 @@ class TrainingRun:
     def encode_corpus(
         self, encoder: Encoder, path: Path, label: str, codebooks: Codebooks | None = None
     ) -> npt.NDArray[Any]:
-        """The whole corpus as vectors, or with codebooks as codes, in a file; each process encodes a part."""
+        """Encode the corpus into a file of vectors, or of codes if codebooks are passed."""
         return encode_corpus_sharded(self.group, encoder, self.data.documents, path, codebooks=codebooks, label=label)
 
     def cache_array(self, name: str, make: Callable[[], npt.NDArray[Any]]) -> npt.NDArray[Any]:
-        """An array that is computed once a run and kept in its folder."""
+        """Load an array of the run's folder; compute and save it on the first call."""
         path = self.folder / "mined" / f"{name}.npy"
         with self.group.rank_zero_first():
             if not path.exists():
                 values = make()
                 with storage_errors(path):
                     path.parent.mkdir(exist_ok=True)
-                    aside = path.with_name(f".{name}.new.npy")
-                    np.save(aside, values)
-                    os.replace(aside, path)
-        found: npt.NDArray[Any] = np.load(path, mmap_mode="r")
-        return found
+                    temporary = path.with_name(f".{name}.new.npy")
+                    np.save(temporary, values)
+                    os.replace(temporary, path)
+        array: npt.NDArray[Any] = np.load(path, mmap_mode="r")
+        return array
 
     def _mine_bm25(self) -> npt.NDArray[Any]:
         say("BM25 index for lexical negatives")
         texts = (compose_text(document, self.config.text.titles) for document in self.dataset.corpus)
-        found = Bm25(texts).search(self.data.train.texts, BM25_DEPTH).rows
-        return remove_positives(found, self.data.train.pairs).astype(np.int32)
+        rows = Bm25(texts).search(self.data.train.texts, BM25_DEPTH).rows
+        return remove_positives(rows, self.data.train.pairs).astype(np.int32)
 
     def _open_initial_encoder(self) -> Encoder:
-        """The backbone as it comes; of the built-in one only the tokenizer, since its weights need the tokens."""
+        """Open the backbone; of the built-in one only the tokenizer, since its weights need the tokens."""
         if (self.folder / "backbone").exists():
             return load_encoder(self.folder / "backbone")
         config = self.config.encoder
@@ -229,36 +230,34 @@ class TrainingRun:
 
 
 def save_stage(trainer: StageTrainer, folder: Path) -> None:
-    """Leave what a stage learned, and the word that it is finished, in place of its checkpoint."""
+    """Save a stage's result, mark it as finished and delete its checkpoint."""
     objective = trainer.objective
-    objective.keep(folder)
+    objective.save_extras(folder)
     save_encoder_atomically(objective.encoder, folder / "encoder")
     write_json(folder / DONE, {"stage": trainer.name, "best": trainer.best, "history": trainer.history})
     (folder / CHECKPOINT).unlink(missing_ok=True)
 
 
 def save_encoder_atomically(encoder: Encoder, folder: Path) -> None:
-    """Write an encoder's folder so that it appears whole or not at all."""
-    aside = folder.with_name(f".{folder.name}.new")
+    """Write an encoder's folder atomically: to a temporary name, then rename."""
+    temporary = folder.with_name(f".{folder.name}.new")
     with storage_errors(folder):
-        shutil.rmtree(aside, ignore_errors=True)
-        encoder.save(aside)
+        shutil.rmtree(temporary, ignore_errors=True)
+        encoder.save(temporary)
         shutil.rmtree(folder, ignore_errors=True)
-        aside.rename(folder)
+        temporary.rename(folder)
 
 
 def check_teacher(config: TrainConfig) -> None:
     if config.taught and not config.distil.teacher:
-        raise ConfigError(
-            "distil.teacher: not given, expected a cross-encoder's folder or a file of its scores, to learn from"
-        )
+        raise ConfigError("distil.teacher: not given, expected a cross-encoder's folder or a file of its scores")
 
 
 def check_prefixes(config: TrainConfig, dim: int | None) -> None:
-    """Vectors of so many dimensions can be cut off where the settings say; None: nobody knows yet how many."""
+    """Check dense.prefixes against the vectors' dimensions; None: not known yet."""
     some = f"{max(1, (dim or 0) // 4)} {max(1, (dim or 0) // 2)}"
     check_dims("dense.prefixes", config.dense.prefixes, dim, f"set --dense.prefixes {some}, say")
 
 
-def get_or_default(value: float | None, usual: float) -> float:
-    return usual if value is None else value
+def get_or_default(value: float | None, default: float) -> float:
+    return default if value is None else value

@@ -1,4 +1,21 @@
-"""The stages: warm-up, sparse, dense, unification, and the conventional way to compare with."""
+"""The training stages.
+
+Each stage calls the stages it needs and returns the saved result if it has already run, so a recipe only asks for its
+last stages. In order, with their folder names:
+
+    warmup        one encoder, in-batch and lexical negatives
+    sparse        codes and their encoder, quantizer in the loop (from `warmup`; from `conventional` for that method)
+    dense         vectors that separate the positive from the candidates of the codes (from `warmup` on, by default)
+    unify         one query encoder for the codes of `sparse` and the vectors of `dense`
+
+    conventional  one encoder, trained for as many steps as the stages above (from `warmup` on)
+    fitted        PQ or OPQ codes of the vectors of `conventional`
+    jpq           codewords and query encoder learned for the codes of `fitted`
+    distilled     additive codes that learn to rank as the vectors of `conventional` do
+    tuned         codewords and query encoder learned for the codes of `distilled`
+    taught        an encoder that learns to rank, by its codes, as `conventional` does (from `distilled` on)
+    taught-codes  additive codes of the vectors of `taught`
+"""
 
 from collections.abc import Callable
 from typing import Any, Literal
@@ -12,13 +29,13 @@ from bidr.quantization.exact_search import search_codes
 from bidr.quantization.metrics import measure_usage
 from bidr.training.additive_stage import learn_additive_codes, make_teacher_vectors
 from bidr.training.ivf import fit_initial_lists, measure_lists
-from bidr.training.losses.cropped_queries import crops_of
+from bidr.training.losses.cropped_queries import make_crop_sampler
 from bidr.training.losses.distillation import DistillationObjective
 from bidr.training.losses.jpq import JpqObjective
 from bidr.training.losses.objectives import CODEBOOKS, DenseObjective, QuantizedObjective
 from bidr.training.losses.query_unification import FixedDocuments, UnifyObjective
 from bidr.training.mining import (
-    TEACHER,
+    TEACHER_FILE,
     CodedEncoder,
     encode_corpus_codes,
     make_conventional_sampler,
@@ -35,7 +52,7 @@ from bidr.utils.progress import say
 
 
 def train_warmup(run: TrainingRun) -> Encoder:
-    """One encoder for queries and documents, told apart from in-batch and lexical negatives."""
+    """Train one encoder for queries and documents on in-batch and lexical negatives."""
     stage = run.get_stage_name("warmup")
     if not run.is_finished(stage):
         encoder, config = run.load_backbone(), run.config.warmup
@@ -52,9 +69,8 @@ def train_warmup(run: TrainingRun) -> Encoder:
 
 
 def train_sparse(run: TrainingRun) -> CodedEncoder:
-    """Codes and their encoder, learned with the quantizer in the loop: from the warm-up on, or from the conventional
-    way's encoder where that is the method."""
-    config, stage = run.config.sparse, run.get_stage_name("sparse")
+    """Train codes and their encoder, from the warm-up (or the conventional encoder, if that is the method) on."""
+    config, train, stage = run.config.sparse, run.data.train, run.get_stage_name("sparse")
     if not run.is_finished(stage):
         first = train_conventional if run.config.method == "conventional" else train_warmup
         encoder = first(run)
@@ -64,7 +80,7 @@ def train_sparse(run: TrainingRun) -> CodedEncoder:
             encoder,
             quantizer,
             run.data.documents,
-            run.data.train,
+            train,
             run.scale,
             kind=config.loss,
             codebook_rate=get_codebook_rate(run),
@@ -72,7 +88,7 @@ def train_sparse(run: TrainingRun) -> CodedEncoder:
             live_margin=run.config.negatives.live_margin,
             teacher=teacher,
             taught_weight=run.config.distil.weight,
-            crops=crops_of(encoder, config.crops, run.data.train.tokens.get_lengths()),
+            crops=make_crop_sampler(encoder, config.crops, train.tokens.get_lengths()) if config.crops else None,
         )
         run.run_stage(
             stage,
@@ -83,37 +99,37 @@ def train_sparse(run: TrainingRun) -> CodedEncoder:
             format_candidates_metric(run.config.candidates),
             rate=config.rate,
         )
-        run.group.run_on_rank_zero(lambda: discard_encoded(run.folder / stage / TEACHER))
+        run.group.run_on_rank_zero(lambda: discard_encoded(run.folder / stage / TEACHER_FILE))
         run.group.run_on_rank_zero(lambda: _report_usage(run, stage, encoder, quantizer.to_codebooks()))
     return CodedEncoder(run.load_stage_encoder(stage), Codebooks.load(run.folder / stage / CODEBOOKS), stage)
 
 
 def get_codebook_rate(run: TrainingRun) -> float:
-    """The codewords' learning rate as a multiple of the encoder's."""
+    """Return the codewords' learning rate as a multiple of the encoder's."""
     return get_or_default(run.config.sparse.codebook_rate, 1.0 if run.config.built_in else 20.0)
 
 
 def train_dense(run: TrainingRun, sampler: str) -> Encoder:
-    """Vectors that tell a query's answer from the candidates that the codes bring up."""
+    """Train vectors that separate the positive from the candidates of the codes."""
     stage, config = run.get_stage_name(f"dense-{sampler}"), run.config.dense
     if not run.is_finished(stage):
-        side = train_sparse(run)
+        coded = train_sparse(run)
         starts: dict[str, Callable[[], Encoder]] = {
             "backbone": run.load_backbone,
             "warmup": lambda: train_warmup(run),
-            "sparse": lambda: side.encoder,
+            "sparse": lambda: coded.encoder,
         }
-        candidates = search_dev_candidates(run, side)
-        batches, observe = make_dense_sampler(run, side, sampler)
+        candidates = search_dev_candidates(run, coded)
+        batches, observe = make_dense_sampler(run, coded, sampler)
         encoder = starts[config.start]()
         objective = DenseObjective(
             encoder,
             run.data.documents,
             run.data.train,
             run.scale,
-            alone=sampler == "mined-alone",
+            hard_negatives_only=sampler == "mined-alone",
             live_margin=run.config.negatives.live_margin,
-            # A recipe's may be as long as the vectors or longer: nothing to cut off there.
+            # A recipe's prefix may be as long as the vectors or longer: nothing to truncate.
             prefixes=[dim for dim in config.prefixes if dim < encoder.dim],
         )
         run.run_stage(
@@ -129,20 +145,20 @@ def train_dense(run: TrainingRun, sampler: str) -> Encoder:
 
 
 def unify(run: TrainingRun, sampler: str) -> CodedEncoder:
-    """One query encoder for the codes and for the vectors of `dense`; the documents stay as they are."""
+    """Train one query encoder for the codes and the vectors of `dense`; documents are fixed."""
     stage, codewords = run.get_stage_name(f"unify-{sampler}"), run.config.unify.codewords
     return _fit_queries(run, stage, lambda: train_sparse(run), lambda: train_dense(run, sampler), codewords)
 
 
 def train_jpq(run: TrainingRun) -> CodedEncoder:
-    """Codewords and a query encoder for OPQ codes of the conventional way's vectors; the documents stay as they are."""
+    """Train codewords and query encoder for OPQ codes of the conventional vectors (JPQ)."""
     return _fit_queries(
         run, run.get_stage_name("jpq"), lambda: fit_codes(run), lambda: train_conventional(run), "learned"
     )
 
 
 def train_tuned(run: TrainingRun) -> CodedEncoder:
-    """The codes of `distilled`, then as `jpq`: codewords and a query encoder learn, the documents stay as they are."""
+    """Train codewords and query encoder for the codes of `distilled`, as in JPQ."""
     return _fit_queries(
         run, run.get_stage_name("tuned"), lambda: distill_codes(run), lambda: train_conventional(run), "learned"
     )
@@ -151,48 +167,54 @@ def train_tuned(run: TrainingRun) -> CodedEncoder:
 def _fit_queries(
     run: TrainingRun,
     stage: str,
-    coded: Callable[[], CodedEncoder],
-    vectors_by: Callable[[], Encoder],
+    load_codes: Callable[[], CodedEncoder],
+    load_encoder: Callable[[], Encoder],
     codewords: Literal["fixed", "learned"],
 ) -> CodedEncoder:
-    """Learn a query encoder, from the vectors' own on, for given codes and given vectors of the documents; the codes'
-    words too, where they are not fixed."""
-    config, probe, learned = run.config.unify, run.validator, run.folder / stage / CODEBOOKS
-    side, learns = coded(), codewords == "learned"
+    """Train a query encoder for fixed codes and vectors of the documents, and codewords unless they are fixed.
+
+    Args:
+        load_codes: Runs or loads the stage that made the codes.
+        load_encoder: Loads the encoder of the vectors, which the query encoder starts from.
+    """
+    config, validator, codebooks_path = run.config.unify, run.validator, run.folder / stage / CODEBOOKS
+    coded, learns = load_codes(), codewords == "learned"
     if not run.is_finished(stage):
-        encoder, path = vectors_by(), run.folder / stage / "vectors.npy"
+        encoder, path = load_encoder(), run.folder / stage / "vectors.npy"
         vectors = run.encode_corpus(encoder, path, "encode for unification")
-        codes = encode_corpus_codes(run, side)
-        fixed = FixedDocuments(side.codebooks, codes, vectors, mine_train_candidates(run, side))
-        compared: Any = {name: getattr(config, name) for name in ("pool", "own", "others", "dense_weight")}
-        compared |= {"lists": fit_initial_lists(run, side, codes), "codebook_rate": get_codebook_rate(run)}
+        codes = encode_corpus_codes(run, coded)
+        fixed = FixedDocuments(coded.codebooks, codes, vectors, mine_train_candidates(run, coded))
+        options: Any = {name: getattr(config, name) for name in ("pool", "own", "others", "dense_weight")}
+        options |= {"lists": fit_initial_lists(run, coded, codes), "codebook_rate": get_codebook_rate(run)}
         if learns:
-            compared["top"] = config.top if config.negatives == "top" else None
+            options["top"] = config.top if config.negatives == "top" else None
         kind = JpqObjective if learns else UnifyObjective
-        objective = kind(encoder, fixed, run.data.train, run.scale, **compared)
+        objective = kind(encoder, fixed, run.data.train, run.scale, **options)
 
         def validate() -> dict[str, float]:
-            queries = probe.encode_queries(encoder)
-            candidates, codebooks = run.config.candidates, objective.codebooks() or side.codebooks
-            found = search_codes(queries, codebooks, codes[probe.rows], candidates, device=run.device).rows
+            queries = validator.encode_queries(encoder)
+            candidates, codebooks = run.config.candidates, objective.get_codebooks() or coded.codebooks
+            rows = search_codes(queries, codebooks, codes[validator.rows], candidates, device=run.device).rows
             return {
-                ANSWERS_METRIC: probe.measure_ranking(queries, vectors, probe.rows[found], found),
-                format_candidates_metric(candidates): compute_recall(found, probe.pairs),
+                ANSWERS_METRIC: validator.measure_ranking(queries, vectors, validator.rows[rows], rows),
+                format_candidates_metric(candidates): compute_recall(rows, validator.pairs),
             }
 
         run.run_stage(stage, objective, run.make_random_sampler("in-batch"), config.epochs, validate, rate=config.rate)
         run.group.run_on_rank_zero(lambda: discard_encoded(path))
-    found = CodedEncoder(
-        run.load_stage_encoder(stage), Codebooks.load(learned) if learned.exists() else side.codebooks, stage
+    result = CodedEncoder(
+        run.load_stage_encoder(stage),
+        Codebooks.load(codebooks_path) if codebooks_path.exists() else coded.codebooks,
+        stage,
     )
     if config.lists:
-        run.group.run_on_rank_zero(lambda: measure_lists(run, found, vectors_by()))
-    return found
+        run.group.run_on_rank_zero(lambda: measure_lists(run, result, load_encoder()))
+    return result
 
 
 def train_conventional(run: TrainingRun) -> Encoder:
-    """The conventional way's one encoder: the warm-up's trained on for as many steps as the method's stages, less
-    those that its codes take."""
+    """Train the conventional encoder from the warm-up on, for as many steps as the method's stages, less those of
+    its codes."""
     stage, config = run.get_stage_name("conventional"), run.config
     if not run.is_finished(stage):
         encoder = train_warmup(run)
@@ -202,7 +224,7 @@ def train_conventional(run: TrainingRun) -> Encoder:
             run.data.documents,
             run.data.train,
             run.scale,
-            alone=config.conventional.negatives.endswith("-alone"),
+            hard_negatives_only=config.conventional.negatives.endswith("-alone"),
             live_margin=config.negatives.live_margin,
         )
         epochs = count_conventional_epochs(run)
@@ -213,7 +235,7 @@ def train_conventional(run: TrainingRun) -> Encoder:
 
 
 def fit_codes(run: TrainingRun) -> CodedEncoder:
-    """PQ or OPQ codes of the conventional way's vectors."""
+    """Fit PQ or OPQ codes to the conventional vectors."""
     stage, encoder = run.get_stage_name("fitted"), train_conventional(run)
     path = run.folder / stage / CODEBOOKS
     with run.group.rank_zero_first():
@@ -224,19 +246,19 @@ def fit_codes(run: TrainingRun) -> CodedEncoder:
 
 
 def distill_codes(run: TrainingRun) -> CodedEncoder:
-    """Codes of the conventional way's vectors that are sums, and learn to rank as the vectors do."""
+    """Distill additive codes from the ranking by the conventional vectors."""
     stage, encoder = run.get_stage_name("distilled"), train_conventional(run)
     return CodedEncoder(encoder, learn_additive_codes(run, encoder, stage), stage)
 
 
 def learn_taught_codes(run: TrainingRun) -> CodedEncoder:
-    """Codes that are sums, of an encoder of their own that has learned to rank as the conventional way's does."""
+    """Learn additive codes of an encoder that was trained to rank as the conventional one does."""
     encoder, stage = train_taught_encoder(run), run.get_stage_name("taught-codes")
-    return CodedEncoder(encoder, learn_additive_codes(run, encoder, stage, leader=train_conventional(run)), stage)
+    return CodedEncoder(encoder, learn_additive_codes(run, encoder, stage, teacher=train_conventional(run)), stage)
 
 
 def train_taught_encoder(run: TrainingRun) -> Encoder:
-    """The conventional way's encoder, trained on with its documents coded, for the ranking it had without."""
+    """Train the conventional encoder on, with coded documents, to keep its ranking by vectors."""
     config, stage = run.config.sparse, run.get_stage_name("taught")
     if not run.is_finished(stage):
         encoder = train_conventional(run)
@@ -254,16 +276,16 @@ def train_taught_encoder(run: TrainingRun) -> Encoder:
             objective,
             run.make_pool_sampler(mine_nearest_documents(run, encoder, run.get_stage_name("nearest"))),
             config.epochs,
-            lambda: run.validator.measure_all(encoder, objective.codebooks(), run.config.candidates),
+            lambda: run.validator.measure_all(encoder, objective.get_codebooks(), run.config.candidates),
             format_candidates_metric(run.config.candidates),
             rate=config.rate,
         )
-        run.group.run_on_rank_zero(lambda: discard_encoded(run.folder / stage / TEACHER))
+        run.group.run_on_rank_zero(lambda: discard_encoded(run.folder / stage / TEACHER_FILE))
     return run.load_stage_encoder(stage)
 
 
 def count_conventional_epochs(run: TrainingRun) -> int:
-    """Epochs that leave a recipe as many steps as the method has in all its stages."""
+    """Count the epochs that give a recipe as many steps as the method has in all its stages."""
     config, codes = run.config, run.config.conventional.codes
     return (
         count_dense_epochs(run)
@@ -273,17 +295,18 @@ def count_conventional_epochs(run: TrainingRun) -> int:
 
 
 def count_dense_epochs(run: TrainingRun) -> int:
-    """The dense stage's steps as epochs of batches as large as the other stages'."""
+    """Convert the dense stage's steps to epochs of the other stages' batch size."""
     config, size, queries = run.config, run.config.batch_size, len(run.data.train.pairs)
     steps = config.dense.epochs * -(-queries // (config.dense.batch_size or size))
     return round(steps / -(-queries // size))
 
 
 def _report_usage(run: TrainingRun, stage: str, encoder: Encoder, codebooks: Codebooks) -> None:
-    """Codewords that lie idle are bytes that say nothing: a run should show how many do."""
-    found = measure_usage(run.validator.encode_codes(encoder, codebooks), codebooks.words)
-    write_json(run.folder / stage / "usage.json", found._asdict())
+    """Write and print codeword usage: unused codewords waste bytes."""
+    codeword_usage = measure_usage(run.validator.encode_codes(encoder, codebooks), codebooks.words)
+    write_json(run.folder / stage / "usage.json", codeword_usage._asdict())
+    entropy, worst = codeword_usage.entropy_bits, codeword_usage.least_entropy_bits
     say(
-        f"sparse: {found.used:.1%} of the codewords used, entropy {found.entropy_bits:.2f} of {codebooks.bits} "
-        f"bits, {found.least_entropy_bits:.2f} in the worst book"
+        f"sparse: {codeword_usage.used:.1%} of the codewords used, entropy {entropy:.2f} of {codebooks.bits} "
+        f"bits, {worst:.2f} in the worst book"
     )

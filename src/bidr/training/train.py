@@ -1,4 +1,4 @@
-"""A run from data to model folder: which stages, in which order."""
+"""Train a model from data to model folder: which stages, in which order."""
 
 import dataclasses
 import json
@@ -22,29 +22,32 @@ from bidr.training.run import TrainingRun
 from bidr.utils.files import read_json, storage_errors, write_json
 
 Resume = Literal["auto", "never", "must"]
-"""What to do where a folder holds a run: 'auto' goes on with it or begins one, 'never' refuses, 'must' wants one."""
+"""What to do if the folder holds a run: 'auto' resumes it or starts one, 'never' refuses, 'must' requires one."""
 
 WORK = "work"
 RUN = "run.json"
-DAMAGED = "restore it, or delete the run's folder to begin anew"
-MAY_CHANGE = ("device", "checkpoint_minutes", "tokens_at_once", "logs")
-"""Settings of how a run goes, not of what it is: it may go on with others."""
+DAMAGED = "restore it, or delete the run's folder to start over"
+RESUMABLE_CHANGES = ("device", "checkpoint_minutes", "tokens_at_once", "logs")
+"""Settings that may change when a run is resumed: they do not affect the model."""
 
 
 def train(
     dataset: Dataset, config: TrainConfig, out: Path | str, resume: Resume = "auto", recipe: str | None = None
 ) -> Model:
-    """Train a model and leave it in a folder; a run that was cut off there is continued.
+    """Train a model into a folder; resume an interrupted run there.
 
-    The folder's `work` holds what the stages left: it may be deleted when the model is there. Under torchrun all
-    processes train the one model together. recipe: where the settings are from, for the card.
+    The stages' results are in the folder's `work`, which may be deleted once the model is written. Under torchrun all
+    processes train one model.
+
+    Args:
+        recipe: Name of the recipe that the settings come from, for the model card.
     """
     with join_process_group(config.device) as group:
         return train_model(open_run(dataset, config, Path(out), resume, group), Path(out), recipe)
 
 
 def train_model(run: TrainingRun, out: Path, recipe: str | None = None) -> Model:
-    """The model that the workshop's settings ask for; recipe: where they are from."""
+    """Train the model of a run's method. recipe: name for the model card."""
     if run.config.method == "conventional":
         return train_conventional_model(run, out, recipe)
     return train_bidr_model(run, run.config.dense.sampler, out, unified=run.config.unify.epochs > 0, recipe=recipe)
@@ -53,7 +56,7 @@ def train_model(run: TrainingRun, out: Path, recipe: str | None = None) -> Model
 def open_run(
     dataset: Dataset, config: TrainConfig, out: Path, resume: Resume = "auto", group: ProcessGroup | None = None
 ) -> TrainingRun:
-    """The run's folder, after checking that nothing else is in it. Where a new run cannot begin, none is left."""
+    """Open or create a run in a folder; on failure a new run's folder is removed."""
     group = group or ProcessGroup()
     settings = {
         "data": dataset.name,
@@ -62,14 +65,14 @@ def open_run(
         "config": dataclasses.asdict(config),
     }
     group.run_on_rank_zero(lambda: _check_folder(settings, config, out, resume))
-    begun, there = group.run_on_rank_zero(lambda: ((out / WORK / RUN).exists(), out.exists()))
+    is_resumed, folder_exists = group.run_on_rank_zero(lambda: ((out / WORK / RUN).exists(), out.exists()))
     try:
         group.run_on_rank_zero(lambda: _write_settings(out / WORK / RUN, settings))
         run = TrainingRun(dataset, config, out / WORK, group)
         _refuse_few_documents(len(run.data.documents), config)
     except Exception:
-        if not begun:
-            shutil.rmtree(out / WORK if there else out, ignore_errors=True)
+        if not is_resumed:
+            shutil.rmtree(out / WORK if folder_exists else out, ignore_errors=True)
         raise
     return run
 
@@ -78,14 +81,14 @@ def _check_folder(settings: dict[str, Any], config: TrainConfig, out: Path, resu
     path = out / WORK / RUN
     if path.exists():
         if resume == "never":
-            raise ConfigError(f"{out} holds a run already and resume is 'never'; choose another folder, or delete it")
+            raise ConfigError(f"{out} already holds a run and resume is 'never'; choose another folder, or delete it")
         _refuse_other_run(read_json(path, DAMAGED), settings, out)
     elif resume == "must":
-        raise ConfigError(f"{out} holds no run to go on with and resume is 'must'; check the folder, or use 'auto'")
+        raise ConfigError(f"{out} holds no run to resume and resume is 'must'; check the folder, or use 'auto'")
     elif out.is_file():
-        raise ConfigError(f"{out} is a file, expected a folder for the model; choose another name")
+        raise ConfigError(f"{out} is a file, expected a folder for the model; choose another path")
     elif out.exists() and any(out.iterdir()):
-        raise ConfigError(f"{out} holds something else already; choose another folder or empty it")
+        raise ConfigError(f"{out} is not empty and holds no run; choose another folder or empty it")
     _refuse_shape(config)
     check_tensorboard(config.logs)
 
@@ -97,7 +100,7 @@ def _write_settings(path: Path, settings: dict[str, Any]) -> None:
 
 
 def _refuse_shape(config: TrainConfig) -> None:
-    """Where the dimension is known already, say at once that the bytes do not fit it."""
+    """Refuse bytes_per_doc that do not fit the dimension, if it is known before training."""
     if not config.built_in:
         return
     try:
@@ -112,24 +115,24 @@ def _refuse_shape(config: TrainConfig) -> None:
 def _refuse_few_documents(count: int, config: TrainConfig) -> None:
     if count < config.codewords:
         raise ConfigError(
-            f"codewords: given {config.codewords} for a corpus of {count:,} documents, too few to learn them from; "
+            f"codewords: given {config.codewords} for a corpus of {count:,} documents, too few to train them; "
             + ("use 16" if config.codewords > 16 and count >= 16 else "add documents")
         )
 
 
 def train_bidr_model(run: TrainingRun, sampler: str, out: Path, *, unified: bool, recipe: str | None = None) -> Model:
-    """The method: codes first, then vectors on the candidates that the codes bring up, then one query encoder."""
-    side = stages.train_sparse(run)
+    """Train the method: codes, then vectors on the codes' candidates, then one query encoder."""
+    coded = stages.train_sparse(run)
     stages.train_dense(run, sampler)
-    names = [run.get_stage_name("warmup"), side.name, run.get_stage_name(f"dense-{sampler}")]
-    codebooks, query, lists = side.codebooks, None, None
+    names = [run.get_stage_name("warmup"), coded.name, run.get_stage_name(f"dense-{sampler}")]
+    codebooks, query, lists = coded.codebooks, None, None
     if unified:
-        fitted = stages.unify(run, sampler)
-        names.append(fitted.name)
-        codebooks, query = fitted.codebooks, run.folder / fitted.name / "encoder"
-        lists = load_learned_lists(run, fitted)
+        unified_codes = stages.unify(run, sampler)
+        names.append(unified_codes.name)
+        codebooks, query = unified_codes.codebooks, run.folder / unified_codes.name / "encoder"
+        lists = load_learned_lists(run, unified_codes)
     parts = ModelParts(
-        sparse=run.folder / side.name / "encoder",
+        sparse=run.folder / coded.name / "encoder",
         dense=run.folder / names[2] / "encoder",
         query=query,
         codebooks=codebooks,
@@ -139,29 +142,32 @@ def train_bidr_model(run: TrainingRun, sampler: str, out: Path, *, unified: bool
 
 
 def train_conventional_model(run: TrainingRun, out: Path, recipe: str | None = None) -> Model:
-    """The conventional way: one encoder, codes of its vectors, the same vectors ranked again."""
+    """Train the conventional method: one encoder, codes of its vectors, reranking by them."""
     codes = run.config.conventional.codes
-    made_by = {
+    code_stages = {
         "learned": stages.train_sparse,
         "jpq": stages.train_jpq,
         "distilled": stages.distill_codes,
         "tuned": stages.train_tuned,
         "taught": stages.learn_taught_codes,
     }
-    side = made_by.get(codes, stages.fit_codes)(run)
+    coded = code_stages.get(codes, stages.fit_codes)(run)
     name = run.get_stage_name("conventional")
     encoder, names = run.folder / name / "encoder", [run.get_stage_name("warmup"), name]
-    parts = ModelParts(sparse=encoder, dense=encoder, query=encoder, codebooks=side.codebooks)
+    parts = ModelParts(sparse=encoder, dense=encoder, query=encoder, codebooks=coded.codebooks)
     if codes == "learned":
-        parts, names = replace(parts, sparse=run.folder / side.name / "encoder", query=None), [*names, side.name]
+        parts, names = replace(parts, sparse=run.folder / coded.name / "encoder", query=None), [*names, coded.name]
     elif codes == "taught":
-        own = run.folder / run.get_stage_name("taught") / "encoder"
-        parts, names = replace(parts, sparse=own, query=None), [*names, run.get_stage_name("taught"), side.name]
+        query_encoder = run.folder / run.get_stage_name("taught") / "encoder"
+        parts, names = (
+            replace(parts, sparse=query_encoder, query=None),
+            [*names, run.get_stage_name("taught"), coded.name],
+        )
     elif codes == "distilled":
-        names.append(side.name)
+        names.append(coded.name)
     elif codes in ("jpq", "tuned"):
-        own = run.folder / side.name / "encoder"
-        parts, names = replace(parts, query=own, lists=load_learned_lists(run, side)), [*names, side.name]
+        query_encoder = run.folder / coded.name / "encoder"
+        parts, names = replace(parts, query=query_encoder, lists=load_learned_lists(run, coded)), [*names, coded.name]
     return _save(run, parts, out, names, recipe)
 
 
@@ -191,22 +197,22 @@ def _save(run: TrainingRun, parts: ModelParts, out: Path, names: list[str], reci
     return Model(out, run.device)
 
 
-def _refuse_other_run(found: dict[str, Any], wanted: dict[str, Any], out: Path) -> None:
-    wanted = json.loads(json.dumps(wanted))
-    for name in MAY_CHANGE:
-        wanted["config"].pop(name)
-    for name in _differences(found, wanted):
-        raise ConfigError(f"{out} holds a run with another {name}; choose another folder, or delete it to begin anew")
+def _refuse_other_run(saved: dict[str, Any], settings: dict[str, Any], out: Path) -> None:
+    settings = json.loads(json.dumps(settings))
+    for name in RESUMABLE_CHANGES:
+        settings["config"].pop(name)
+    for name in _list_differences(saved, settings):
+        raise ConfigError(f"{out} holds a run with another {name}; choose another folder, or delete it to start over")
 
 
-def _differences(found: dict[str, Any], wanted: dict[str, Any], prefix: str = "") -> list[str]:
+def _list_differences(saved: dict[str, Any], settings: dict[str, Any], prefix: str = "") -> list[str]:
     names: list[str] = []
-    for key, new in wanted.items():
-        if key not in found and not new:  # a run from before there was this setting, which is not asked for
+    for key, new in settings.items():
+        if key not in saved and not new:  # a run older than this setting, which has no value now either
             continue
-        old = found.get(key)
+        old = saved.get(key)
         if isinstance(new, dict) and isinstance(old, dict):
-            names += _differences(old, new, f"{prefix}{key}.")
+            names += _list_differences(old, new, f"{prefix}{key}.")
         elif old != new:
-            names.append(f"{prefix}{key} ({old!r} there, {new!r} asked for)")
+            names.append(f"{prefix}{key} ({old!r} there, {new!r} now)")
     return names

@@ -76,7 +76,7 @@ def plain(name: str, folder: Path, size: int = 1):
     prepared = made.prepare(batch, np.random.default_rng(5))
     found: list[list[torch.Tensor]] = [[] for _ in prepared.texts]
     for rank in range(size):
-        STEP_SEED.begin(1, rank)
+        STEP_SEED.set(1, rank)
         own = [slice_tokens(tokens, *split_by_tokens(tokens, size)[rank : rank + 2]) for tokens in prepared.texts]
         rows = TokenArray(concat_tokens(own))
         parts = list(batch_by_length(rows.get_lengths(), LIMITS[limit]))
@@ -87,8 +87,8 @@ def plain(name: str, folder: Path, size: int = 1):
         vectors = vectors[torch.from_numpy(np.argsort(np.concatenate(parts)))]
         for each, some in zip(found, vectors.split([len(tokens.offsets) - 1 for tokens in own]), strict=True):
             each.append(some)
-    STEP_SEED.begin(0)
-    terms = made.terms([torch.cat(each) for each in found], prepared.given)
+    STEP_SEED.set(0)
+    terms = made.compute_terms([torch.cat(each) for each in found], prepared.comparison)
     sum(terms.values()).backward()
     return terms, gradients(made)
 
@@ -140,7 +140,7 @@ def test_the_corpus_is_encoded_by_all_into_one_file(two, folder):
 
 def test_what_the_first_process_cannot_do_ends_the_others_too(two, folder):
     assert (folder / "failed0").read_text() == "no such luck\nno such luck"
-    assert (folder / "failed1").read_text().splitlines() == ["the first process failed: no such luck"] * 2
+    assert (folder / "failed1").read_text().splitlines() == ["rank zero failed: no such luck"] * 2
 
 
 def test_a_process_that_waits_is_told_to_stop_and_all_stop(tmp_path):

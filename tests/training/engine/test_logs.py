@@ -11,7 +11,7 @@ from bidr.training.train import train
 
 def write_steps(log: FolderLogger, first: int, last: int) -> None:
     for number in range(first, last + 1):
-        log.step(number, 8, {"loss": 1 / number, "loss/dense": 1 / number})
+        log.log_step(number, 8, {"loss": 1 / number, "loss/dense": 1 / number})
     log.close()
 
 
@@ -37,7 +37,7 @@ def test_what_was_logged_after_the_checkpoint_is_dropped(tmp_path, taken, epochs
     assert [line["step"] for line in read_lines(tmp_path / LOG)] == [10, 20, 30, 40, 50]
     assert len(kept) == len([line for line in read_lines(tmp_path / LOG) if line["step"] <= taken])
     closed = FolderLogger(tmp_path, 50, 1, False)
-    closed.epoch(50, 2, {"dev/R@10": 0.7})
+    closed.log_epoch(50, 2, {"dev/R@10": 0.7})
     closed.close()
     assert read_lines(tmp_path / LOG)[-1] == {"step": 50, "epoch": 2, "dev/R@10": 0.7}
 
@@ -65,7 +65,7 @@ def test_tensorboard_is_missed_only_where_it_is_asked_for(tmp_path, monkeypatch)
 
 def test_resume_says_whether_a_run_may_or_must_be_there(tmp_path):
     out = tmp_path / "run"
-    with pytest.raises(ConfigError, match="no run to go on with"):
+    with pytest.raises(ConfigError, match="no run to resume"):
         train(dataset(), CONFIG, out, "must")
     assert not out.exists()
     (out / "work").mkdir(parents=True)

@@ -46,9 +46,9 @@ class Noisy(Objective):
         noise = torch.from_numpy(random.standard_normal((3, 4))).float()
         return PreparedBatch(batch.queries, (WORD,), (batch.queries, noise))
 
-    def terms(self, vectors, given):
+    def compute_terms(self, vectors, comparison):
         self.steps += 1
-        queries, noise = given
+        queries, noise = comparison
         inputs = torch.randn(3, 4) + noise
         loss = self.encoder(inputs + float(queries.mean())).square().mean()
         return {"made": loss * self.values.get(self.steps, 1.0)}
@@ -70,7 +70,7 @@ def start(**changes) -> StageTrainer:
 def step_once(training: StageTrainer) -> None:
     plan = Numbers().plan(training.epoch)
     training.train_step(next(prefetch_batches(training, plan)), plan.steps)
-    training.settle()
+    training.finish_step()
 
 
 def weights(training: StageTrainer) -> list[float]:
@@ -137,7 +137,7 @@ def test_a_second_signal_does_not_wait_and_handlers_come_back():
     before = signal.getsignal(signal.SIGTERM)
     with checkpoint.catch_stop_signals() as asked:
         signal.raise_signal(signal.SIGTERM)
-        assert asked.asked
+        assert asked.is_requested
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGTERM)
     assert signal.getsignal(signal.SIGTERM) is before
@@ -194,14 +194,17 @@ def test_a_loss_that_is_not_finite_is_skipped_and_counted(value):
 def test_a_gradient_that_is_not_finite_is_skipped_too():
     """The root of nothing has a loss of nothing and an endless gradient: one step with it would end the run."""
     training = start()
-    training.objective.terms = lambda vectors, given: {"made": (0 * training.objective.encoder.weight).sum().sqrt()}
+    weight = training.objective.encoder.weight
+    training.objective.compute_terms = lambda vectors, comparison: {"made": (0 * weight).sum().sqrt()}
+        "made": (0 * training.objective.encoder.weight).sum().sqrt()
+    }
     before = weights(training)
     step_once(training)
     assert (weights(training), training.skipped) == (before, 1)
 
 
 def test_too_many_skipped_steps_end_the_stage(tmp_path, monkeypatch):
-    monkeypatch.setattr(loop, "MOST_SKIPPED", 3)
+    monkeypatch.setattr(loop, "MAX_SKIPPED_STEPS", 3)
     training = start()
     training.objective.values = dict.fromkeys(range(2, 50), math.nan)
     with pytest.raises(BidrError, match=r"made: .*not finite in 4 steps.*step 5 of epoch 1 .*queries number 6, 10"):
@@ -236,8 +239,8 @@ def test_an_epoch_of_skipped_steps_after_a_good_one_ends_the_stage_too(tmp_path)
 def test_the_epochs_loss_is_the_mean_of_its_finite_steps_and_says_how_many_were_not(tmp_path, stop, monkeypatch):
     said, losses = [], []
     monkeypatch.setattr(loop, "say", said.append)
-    real = StageTrainer.settle
-    monkeypatch.setattr(StageTrainer, "settle", lambda self: losses.append(real(self)) or losses[-1])
+    real = StageTrainer.finish_step
+    monkeypatch.setattr(StageTrainer, "finish_step", lambda self: losses.append(real(self)) or losses[-1])
     first = start(epochs=2)
     first.objective.values = {2: math.nan, 3: math.nan}
     stop(4)
@@ -292,7 +295,7 @@ def test_the_rate_rises_and_falls():
 
 def test_groups_keep_their_own_rates():
     class Two(Noisy):
-        def groups(self, rate, decay):
+        def make_param_groups(self, rate, decay):
             return [
                 {"params": [self.encoder.weight], "lr": rate, "weight_decay": decay},
                 {"params": [self.encoder.bias], "lr": 3 * rate, "weight_decay": 0.0},

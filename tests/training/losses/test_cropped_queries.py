@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from sample_training import CONFIG, dataset, losses, with_settings
 
 from bidr.tokenization.token_store import Tokens
-from bidr.training.losses.cropped_queries import CropSampler, concat_tokens, crops_of
+from bidr.training.losses.cropped_queries import CropSampler, concat_tokens, make_crop_sampler
 from bidr.training.losses.objectives import QuantizedObjective
 from bidr.training.stages import train_sparse
 from bidr.training.train import open_run
@@ -62,25 +62,21 @@ def test_a_crops_target_is_its_document_and_questions_keep_theirs(run):
     from bidr.models.trainable_quantizer import TrainableQuantizer
 
     encoder, train = run.load_backbone(), run.data.train
-    crops = crops_of(encoder, 0.5, train.tokens.get_lengths())
+    crops = make_crop_sampler(encoder, 0.5, train.tokens.get_lengths())
     batch = run.make_random_sampler("in-batch").plan(0).batch(0)
     quantizer = TrainableQuantizer(run.fit_codebooks(encoder))
     options = {"kind": "joint", "codebook_rate": 1.0}
     objective = QuantizedObjective(encoder, quantizer, run.data.documents, train, 20.0, crops=crops, **options)
     found = objective.prepare(batch, np.random.default_rng(0))
     count, drawn = len(batch.queries), np.random.default_rng(0).integers(90, size=len(batch.queries) // 2)
-    assert len(found.texts[0].offsets) - 1 == len(found.given.targets) == count + len(drawn)
-    targets = found.given.documents[found.given.targets]
+    assert len(found.texts[0].offsets) - 1 == len(found.comparison.targets) == count + len(drawn)
+    targets = found.comparison.documents[found.comparison.targets]
     assert targets.tolist() == [*batch.positives.tolist(), *drawn.tolist()]
-    assert set(found.given.hidden[0].tolist()) <= set(range(count)), "nothing is hidden from a document"
+    assert set(found.comparison.hidden[0].tolist()) <= set(range(count)), "nothing is hidden from a document"
     terms = losses(objective, found)
     assert set(terms) == {"codes", "dense"}
     plain = QuantizedObjective(encoder, quantizer, run.data.documents, train, 20.0, **options)
-    assert len(plain.prepare(batch, np.random.default_rng(0)).given.targets) == count
-
-
-def test_none_are_cut_where_none_are_asked_for(run):
-    assert crops_of(run.load_backbone(), with_settings().sparse.crops, np.array([3])) is None
+    assert len(plain.prepare(batch, np.random.default_rng(0)).comparison.targets) == count
 
 
 def test_a_cross_encoder_teaches_the_questions_only(tmp_path):
@@ -107,5 +103,5 @@ def test_a_tokenizer_that_pads_cuts_as_short_as_one_that_does_not():
         single="[B] $A [E]", special_tokens=[("[B]", 1), ("[E]", 2)]
     )
     tokenizer.enable_padding(length=64, pad_id=3)
-    crops = crops_of(SimpleNamespace(tokenizer=tokenizer), 1.0, np.array([7]))
+    crops = make_crop_sampler(SimpleNamespace(tokenizer=tokenizer), 1.0, np.array([7]))
     assert (crops.opening, crops.closing, crops.lengths.tolist()) == (1, 1, [7])

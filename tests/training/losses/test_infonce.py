@@ -113,7 +113,9 @@ def test_the_sparse_loss_is_that_of_the_codes_scores(run, sides, batch, kind):
     loss.backward()
     assert objective.quantizer.centroids.grad.abs().sum() > 0
     assert encoder.directions.grad.abs().sum() > 0
-    rates = {len(group["params"]): (group["lr"], group["weight_decay"]) for group in objective.groups(0.1, 0.5)}
+    rates = {
+        len(group["params"]): (group["lr"], group["weight_decay"]) for group in objective.make_param_groups(0.1, 0.5)
+    }
     assert rates == {2: (0.1, 0.5), 1: (pytest.approx(0.3), 0.0)}
 
 
@@ -153,7 +155,7 @@ def test_the_whole_corpus_a_block_at_a_time_is_the_whole_corpus(run, sides, batc
         seen.append(len(codes))
         return real(codes, centroids)
 
-    monkeypatch.setattr(whole, "MOST_ROWS", rows)
+    monkeypatch.setattr(whole, "MAX_ROWS_PER_BLOCK", rows)
     monkeypatch.setattr(whole, "decode", decode)
     found = []
     for pool in (100_000, 0):
@@ -187,12 +189,12 @@ def test_unification_on_parts_of_the_corpus(run, sides, batch, seed):
 
 def test_only_some_of_a_querys_own_candidates_are_looked_at_in_a_step(run, sides, batch):
     objective = unified(run, sides, own=3, others=1)
-    given = objective.prepare(batch, np.random.default_rng(0)).given
-    assert given.own.shape == (len(batch.queries), 3)
+    comparison = objective.prepare(batch, np.random.default_rng(0)).comparison
+    assert comparison.candidates.shape == (len(batch.queries), 3)
 
 
 def test_unification_learns_the_query_encoder_only(run, sides):
     objective = unified(run, sides)
-    (group,) = objective.groups(0.1, 0.0)
+    (group,) = objective.make_param_groups(0.1, 0.0)
     assert {id(value) for value in group["params"]} == {id(value) for value in objective.encoder.parameters()}
     assert set(objective.state_dict()) == {f"encoder.{name}" for name in objective.encoder.state_dict()}

@@ -80,7 +80,7 @@ def test_several_negatives_each_come_from_the_querys_own_pool(run, sides, batch)
 
 def test_alone_is_the_positive_against_the_querys_own_negatives_and_nothing_else(run, sides, batch):
     queries, documents = sides
-    objective = DenseObjective(run.load_backbone(), run.data.documents, run.data.train, 20.0, alone=True)
+    objective = DenseObjective(run.load_backbone(), run.data.documents, run.data.train, 20.0, hard_negatives_only=True)
     scores = 20 * queries @ documents.T
     expected = [
         entropy(scores[query, [positive, *negatives]], scores[query, positive])
@@ -148,7 +148,7 @@ def test_dpq_is_matching_of_the_vectors_and_reconstruction(run, sides, batch):
     objective = quantized(run, kind="dpq", reconstruction=0.7)
     found = terms_of(objective, batch)
     plain = DenseObjective(run.load_backbone(), run.data.documents, run.data.train, 20.0)
-    books = objective.codebooks()
+    books = objective.get_codebooks()
     seen = sides[1][np.unique(np.concatenate([batch.positives, batch.negatives.ravel()]))]
     errors = np.square(books.rotate(seen) - books.decode(books.encode(seen))).sum(axis=1)
     assert found["reconstruction"] == pytest.approx(0.7 * errors.mean(), rel=1e-4)
@@ -185,7 +185,7 @@ def test_a_uniform_choice_uses_all_codewords_equally(count, words):
 
 def test_a_uniform_choice_is_made_while_learning_only(run, sides):
     objective = quantized(run, assignment="uniform")
-    vectors, books = torch.from_numpy(sides[1]), objective.codebooks()
+    vectors, books = torch.from_numpy(sides[1]), objective.get_codebooks()
     plain = torch.from_numpy(books.decode(books.encode(sides[1])))
     objective.train()
     assert not torch.allclose(objective.quantizer(vectors), plain, atol=1e-4)
@@ -215,7 +215,7 @@ def test_divergence_is_that_of_the_two_softmaxes_over_what_the_teacher_scored():
 def test_codes_are_taught_by_the_scores_of_vectors_over_the_batchs_documents(run, sides, batch):
     queries, documents = sides
     objective = quantized(run, teacher=VectorTeacher(queries, documents, 20.0), taught_weight=0.5)
-    found, books = terms_of(objective, batch), objective.codebooks()
+    found, books = terms_of(objective, batch), objective.get_codebooks()
     seen = np.unique(np.concatenate([batch.positives, batch.negatives.ravel()]))
     teacher = torch.from_numpy(20 * queries[batch.queries] @ documents[seen].T).log_softmax(1)
     student = torch.from_numpy(
@@ -238,7 +238,7 @@ def test_a_pair_teacher_says_what_it_scored_of_the_positive_and_the_querys_own_n
         compared = make_contrast(each, pairs)
         found = PairTeacher(pool, judged, pairs, 2.0)(each, compared)
         meant = np.concatenate([each.positives[:, None], each.negatives], axis=1)
-        assert np.array_equal(compared.documents[found.places], meant)
+        assert np.array_equal(compared.documents[found.positions], meant)
         scored = np.array(
             [
                 [row in {*pool[query], *own(run, query)} for row in line]
@@ -270,7 +270,7 @@ def test_live_negatives_are_what_the_codes_rank_highest_now(run, sides, batch, l
     objective = live(7)
     with torch.no_grad():
         objective._centroids += 0.1 * torch.randn_like(objective._centroids)
-    books = objective.codebooks()
+    books = objective.get_codebooks()
     scores = 20 * books.compute_scores(sides[0], objective.fixed.codes)
     expected, highest = [], []
     for query, positive in zip(batch.queries.tolist(), batch.positives.tolist(), strict=True):
@@ -278,9 +278,9 @@ def test_live_negatives_are_what_the_codes_rank_highest_now(run, sides, batch, l
         expected.append(entropy(scores[query, [positive, *order]], scores[query, positive]))
         highest.append(scores[query, order])
     for at_once in (65_536, 20):
-        monkeypatch.setattr("bidr.training.losses.jpq.DOCUMENTS_AT_ONCE", at_once)
+        monkeypatch.setattr("bidr.training.losses.jpq.DOCUMENTS_PER_BLOCK", at_once)
         rotated = torch.from_numpy(books.rotate(sides[0][batch.queries]))
-        rows = objective.highest(rotated, make_full_corpus_contrast(batch, run.data.train.pairs)).numpy()
+        rows = objective.search_hard_negatives(rotated, make_full_corpus_contrast(batch, run.data.train.pairs)).numpy()
         assert np.allclose(scores[batch.queries[:, None], rows], highest, atol=1e-3)
         assert terms_of(objective, batch)["codes"] == pytest.approx(np.mean(expected), rel=1e-4)
 
@@ -291,13 +291,13 @@ def test_live_codewords_learn_and_new_documents_still_choose_by_the_old_ones(sid
     assert objective._centroids.grad.abs().sum() > 0
     with torch.no_grad():
         objective._centroids += 1
-    learned = objective.codebooks()
+    learned = objective.get_codebooks()
     assert np.array_equal(learned.encode(sides[1]), objective.fixed.codes)
     learned.save(tmp_path / "books")
     again = Codebooks.load(tmp_path / "books")
     assert np.array_equal(again.encode(sides[1]), objective.fixed.codes)
     assert np.allclose(again.centroids, objective.fixed.codebooks.centroids + 1)
-    rates = [group["lr"] for group in objective.groups(0.1, 0.5)]
+    rates = [group["lr"] for group in objective.make_param_groups(0.1, 0.5)]
     assert rates == [0.1, pytest.approx(0.3)]
 
 
@@ -334,7 +334,7 @@ def test_lists_learn_to_be_near_to_the_queries_whose_answers_they_hold(run, side
     scores = 20 * books.rotate(queries[batch.queries]) @ lists.centroids.T
     expected = [entropy(row, row[lists.of[positive]]) for row, positive in zip(scores, batch.positives, strict=True)]
     assert terms_of(objective, batch)["lists"] == pytest.approx(np.mean(expected), rel=1e-4)
-    assert [group["lr"] for group in objective.groups(0.1, 0.0)] == [0.1, pytest.approx(0.3)]
+    assert [group["lr"] for group in objective.make_param_groups(0.1, 0.0)] == [0.1, pytest.approx(0.3)]
 
 
 def test_what_visiting_lists_gives_and_costs():

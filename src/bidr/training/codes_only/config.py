@@ -1,4 +1,4 @@
-"""What can be set for codes of vectors that already exist."""
+"""Settings of codes for existing vectors (`bidr train --vectors`)."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from typing import Literal
 
 from bidr.errors import ConfigError
 
-COUNT = ("bytes_per_doc", "codewords", "candidates", "seed", "checkpoint_minutes", "logs", "device")
+RELEVANT = ("bytes_per_doc", "codewords", "candidates", "seed", "checkpoint_minutes", "logs", "device")
 INSTEAD = {
     "batch_size": "use frozen.batch_size",
     "learning_rate": "use frozen.rate",
@@ -58,13 +58,15 @@ class CodesOnlyConfig:
     """How often the held-out questions are measured."""
 
 
-def refuse_text_settings(given: Iterable[str], device: str) -> None:
-    """Names of settings that would do nothing to vectors that stay as they are, which are learned from on a CPU."""
-    for name in given:
-        if name in INSTEAD or not (name in COUNT or name.startswith("frozen.")):
+def refuse_text_settings(names: Iterable[str], device: str) -> None:
+    """Refuse changed settings that have no effect on training from vectors."""
+    for name in names:
+        if name in INSTEAD or not (name in RELEVANT or name.startswith("frozen.")):
             raise ConfigError(
-                f"{name}: goes with --data and does nothing with given vectors; "
-                + INSTEAD.get(name, "leave it out: only frozen.* and " + ", ".join(COUNT[:-1]) + " count there")
+                f"{name}: goes with --data and has no effect with --vectors; "
+                + INSTEAD.get(name, "leave it out: only frozen.* and " + ", ".join(RELEVANT[:-1]) + " apply there")
             )
     if device not in ("auto", "cpu"):
-        raise ConfigError(f"device: given {device!r}, but codes of given vectors are learned on the CPU; leave it out")
+        raise ConfigError(
+            f"device: given {device!r}, but codes of existing vectors are trained on the CPU; leave it out"
+        )

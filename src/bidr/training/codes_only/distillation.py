@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from bidr.errors import BidrError
 from bidr.quantization.additive_quantizer import AdditiveQuantizer
-from bidr.training.engine.loop import MOST_SKIPPED, schedule
+from bidr.training.engine.loop import MAX_SKIPPED_STEPS, schedule
 from bidr.utils.array_types import Codes, Floats, Rows
 
 
@@ -133,14 +133,14 @@ class Distillation:
     def _skip(self, value: float) -> None:
         """Count it; many end the learning, and so does it where no step was finite: nothing was learned."""
         self.skipped += 1
-        if self.skipped <= MOST_SKIPPED and self.skipped < self.settings.steps:
+        if self.skipped <= MAX_SKIPPED_STEPS and self.skipped < self.settings.steps:
             return
         labels = ", lower frozen.label_weight" if self.labelled.shape[1] and self.settings.label_weight else ""
         rates = "" if self.skipped == self.step else "lower frozen.rate or frozen.adapter_rate, "
         raise BidrError(
             f"codes: loss or gradient was not finite in {self.skipped} of {self.step} steps, the last one step "
-            f"{self.step} (loss {value}); {rates}raise frozen.temperature{labels}, or look for vectors that are far "
-            "longer than others"
+            f"{self.step} (loss {value}); {rates}raise frozen.temperature{labels}, or look for vectors that are "
+            "far longer than others"
         )
 
     def _draw(self, random: np.random.Generator) -> tuple[Tensor, Tensor]:

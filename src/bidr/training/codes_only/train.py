@@ -120,10 +120,10 @@ def learn(
         while run.distilling.step < steps:
             advance(1, f"loss {run.train_step():.3f}")
             run.measure()
-            if stop.asked or time.monotonic() - kept > 60 * config.checkpoint_minutes:
+            if stop.is_requested or time.monotonic() - kept > 60 * config.checkpoint_minutes:
                 checkpoint.save(path, run.state())
                 kept = time.monotonic()
-            if stop.asked:
+            if stop.is_requested:
                 raise StoppedError(
                     f"stopped at step {run.distilling.step} of {steps}; the checkpoint is kept: run the same "
                     "command again to go on from there"
@@ -163,7 +163,7 @@ class _Run:
         value = distilling.train_step()
         rate = distilling.optimizer.param_groups[0]["lr"]
         shown = {"loss": value, "rate": rate, "skipped": distilling.skipped}
-        self.logs.step(distilling.step, distilling.settings.batch_size, shown)
+        self.logs.log_step(distilling.step, distilling.settings.batch_size, shown)
         return value
 
     def measure(self) -> None:
@@ -180,7 +180,7 @@ class _Run:
             "least_codeword_entropy_bits": self.usage.least_entropy_bits,
         }
         shown = {f"dev/{name}": value for name, value in (figures | use).items()}
-        self.logs.measured(step, len(self.history), shown)
+        self.logs.log_measurement(step, len(self.history), shown)
         if self.history[-1]["kept_by"] >= max(one["kept_by"] for one in self.history):
             self.best = self.learner.learned()
 
@@ -299,13 +299,13 @@ def _check_folder(out: Path, asked: dict[str, Any], resume: str) -> None:
     path = out / WORK / RUN
     if not path.exists():
         if resume == "must":
-            raise ConfigError(f"{out} holds no run to go on with and resume is 'must'; check the folder, or use 'auto'")
+            raise ConfigError(f"{out} holds no run to resume and resume is 'must'; check the folder, or use 'auto'")
         if out.exists() and (out.is_file() or any(out.iterdir())):
-            raise ConfigError(f"{out} holds something else already; choose another folder or empty it")
+            raise ConfigError(f"{out} is not empty and holds no run; choose another folder or empty it")
         return
     if resume == "never":
-        raise ConfigError(f"{out} holds a run already and resume is 'never'; choose another folder, or delete it")
-    found = read_json(path, "restore it, or delete the folder to begin anew")
+        raise ConfigError(f"{out} already holds a run and resume is 'never'; choose another folder, or delete it")
+    found = read_json(path, "restore it, or delete the folder to start over")
     for name, value in asked.items():
         if found.get(name) != value:
-            raise ConfigError(f"{out} holds a run with other {name}; choose another folder, or delete it to begin anew")
+            raise ConfigError(f"{out} holds a run with other {name}; choose another folder, or delete it to start over")

@@ -1,4 +1,4 @@
-"""A stage's state on disk, whole or not at all, and stopping at a step's end when asked to."""
+"""Atomic checkpoints, and signal handlers that stop training at the end of a step."""
 
 import os
 import signal
@@ -15,63 +15,63 @@ from bidr.utils.files import storage_errors, sync_file, sync_folder
 
 
 def save(path: Path, state: dict[str, Any]) -> None:
-    """Replace the checkpoint; a crash leaves the one before."""
-    aside = path.with_name(f".{path.name}.new")
+    """Replace the checkpoint atomically; a crash leaves the previous one."""
+    temporary = path.with_name(f".{path.name}.new")
     with storage_errors(path):
         try:
-            torch.save(state, aside)
-            sync_file(aside)
-            os.replace(aside, path)
+            torch.save(state, temporary)
+            sync_file(temporary)
+            os.replace(temporary, path)
             sync_folder(path.parent)
         finally:
-            aside.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
 
 
 def load(path: Path) -> dict[str, Any] | None:
-    """The checkpoint, or None where there is none. Only tensors and plain values are read."""
+    """Load a checkpoint (tensors and plain values only), or return None if there is none."""
     if not path.exists():
         return None
     try:
         state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
         raise ModelError(
-            f"{path}: the checkpoint cannot be read ({type(error).__name__}); delete it to begin the stage anew"
+            f"{path}: the checkpoint cannot be read ({type(error).__name__}); delete it to restart the stage"
         ) from error
     return state
 
 
 class StopSignal:
-    """Whether a stop was asked for since the block began."""
+    """Signal handler that records a stop request; a second signal raises KeyboardInterrupt."""
 
     def __init__(self) -> None:
-        self.asked = False
+        self.is_requested = False
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
-        if self.asked:
+        if self.is_requested:
             raise KeyboardInterrupt
-        self.asked = True
+        self.is_requested = True
 
 
 @contextmanager
 def catch_stop_signals() -> Iterator[StopSignal]:
-    """Ctrl-C and SIGTERM wait for the step's end; a second one does not wait."""
-    asked = StopSignal()
+    """Defer Ctrl-C and SIGTERM to the end of the step; a second one interrupts at once."""
+    stop = StopSignal()
     try:
-        before = {number: signal.signal(number, asked) for number in (signal.SIGINT, signal.SIGTERM)}
-    except ValueError:  # not the main thread: whoever runs it there stops it
-        before = {}
+        previous_handlers = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    except ValueError:  # not the main thread, where signals cannot be handled
+        previous_handlers = {}
     try:
-        yield asked
+        yield stop
     finally:
-        for number, handler in before.items():
+        for number, handler in previous_handlers.items():
             signal.signal(number, handler)
 
 
 @contextmanager
 def hold_stop_signals() -> Iterator[StopSignal]:
-    """The same for a process that waits for another, unless it is within such a block: then that one is told."""
+    """Do the same while waiting for another process, unless an outer block already does."""
     if isinstance(signal.getsignal(signal.SIGTERM), StopSignal):
         yield StopSignal()
         return
-    with catch_stop_signals() as asked:
-        yield asked
+    with catch_stop_signals() as stop:
+        yield stop

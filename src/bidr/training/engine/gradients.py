@@ -1,9 +1,8 @@
-"""A step's gradients: texts encoded by one process or several, at once or in parts, with the same result.
+"""Gradients of a step, sharded over processes and cached in parts, with the same result.
 
-The vectors are compared apart from the work that made them: `terms` gives a gradient for each vector, and that is
-pushed through the encoder. So the texts can be shared out (each process pushes its own vectors' gradients, which are
-whole, since every process compares all vectors), and so can be encoded in parts: first without keeping anything for
-the gradient, then again, a part at a time (gradient caching: https://arxiv.org/abs/2101.06983).
+The loss is computed on detached vectors, and the gradient of each vector is then backpropagated through the encoder.
+So texts can be sharded (every process computes the loss on all vectors and backpropagates its own), and encoded in
+parts: first without a graph, then again part by part (gradient caching: https://arxiv.org/abs/2101.06983).
 """
 
 from typing import NamedTuple
@@ -19,57 +18,57 @@ from bidr.tokenization.token_store import TokenArray, Tokens
 from bidr.training.engine.distributed import ProcessGroup
 from bidr.training.losses.objectives import Objective, PreparedBatch
 
-Places = npt.NDArray[np.int64]
+Positions = npt.NDArray[np.int64]
 
 
 class StepSeed(NamedTuple):
-    """Where a step's random numbers begin: a function of its place in the run, so that none has to be stored.
+    """Seed of a step's random numbers: a function of its place in the run, so that none is stored.
 
-    Each process has its own for the texts it encodes, and all have the same for comparing.
+    Each rank has its own for the texts it encodes; all ranks share one for the loss.
     """
 
     seed: int
     epoch: int
     step: int
 
-    def begin(self, *more: int) -> None:
+    def set(self, *more: int) -> None:
         torch.manual_seed(int(np.random.SeedSequence((*self, *more)).generate_state(1, np.uint64)[0]))
 
 
 def backward(
     objective: Objective,
     prepared: PreparedBatch,
-    chance: StepSeed,
+    step_seed: StepSeed,
     group: ProcessGroup,
     tokens_at_once: int | None = None,
 ) -> dict[str, Tensor]:
-    """Leave the gradient of the batch's whole loss in every parameter; returns the loss's terms.
+    """Backpropagate the loss of the batch into every parameter and return its terms.
 
-    tokens_at_once: how many tokens, with padding, are encoded at once where the gradient needs all that lies between;
-    None: all.
+    Args:
+        tokens_at_once: Tokens, with padding, that are encoded with a graph at once; None: all.
     """
-    chance.begin(1, group.rank)
+    step_seed.set(1, group.rank)
     bounds = [split_by_tokens(tokens, group.size) for tokens in prepared.texts]
     slices = [slice(*bound[group.rank : group.rank + 2]) for bound in bounds]
-    own = [slice_tokens(tokens, part.start, part.stop) for tokens, part in zip(prepared.texts, slices, strict=True)]
-    # One pass for questions and documents: on a GPU a step's length is what it takes to start its kernels.
-    encoded = EncodedBatch(objective.encoder, concat_tokens(own), tokens_at_once)
-    parts = torch.split(encoded.vectors, [len(tokens.offsets) - 1 for tokens in own])
+    texts = [slice_tokens(tokens, part.start, part.stop) for tokens, part in zip(prepared.texts, slices, strict=True)]
+    # One pass for queries and documents: on a GPU small steps are bound by kernel launches.
+    encoded = EncodedBatch(objective.encoder, concat_tokens(texts), tokens_at_once)
+    parts = torch.split(encoded.vectors, [len(tokens.offsets) - 1 for tokens in texts])
     vectors = [
         group.gather(part, np.diff(bound).tolist()).requires_grad_() for part, bound in zip(parts, bounds, strict=True)
     ]
-    chance.begin(0)
-    terms = objective.terms(vectors, prepared.given)
+    step_seed.set(0)
+    terms = objective.compute_terms(vectors, prepared.comparison)
     torch.stack(list(terms.values())).sum().backward()  # type: ignore[no-untyped-call]
     group.drop_duplicate_gradients(objective.parameters())
-    wanted = [torch.zeros_like(whole) if whole.grad is None else whole.grad for whole in vectors]
-    encoded.backward(torch.cat([gradient[part] for gradient, part in zip(wanted, slices, strict=True)]))
+    gradients = [torch.zeros_like(vector) if vector.grad is None else vector.grad for vector in vectors]
+    encoded.backward(torch.cat([gradient[part] for gradient, part in zip(gradients, slices, strict=True)]))
     group.sum_gradients(objective.parameters())
     return {name: term.detach() for name, term in terms.items()}
 
 
 class EncodedBatch:
-    """Vectors of texts, and the way back from their gradients to the encoder's."""
+    """Vectors of texts, and backpropagation from their gradients to the encoder's."""
 
     def __init__(self, encoder: Encoder, tokens: Tokens, tokens_at_once: int | None) -> None:
         self.encoder, self.rows = encoder, TokenArray(tokens)
@@ -80,46 +79,46 @@ class EncodedBatch:
             return
         self.vectors = torch.empty(len(self.rows), encoder.dim, device=encoder.device)
         with torch.no_grad():
-            for places in self.parts:
+            for positions in self.parts:
                 self.states.append(get_random_state(encoder.device))
-                self.vectors[self._on_device(places)] = encoder.encode(self.rows.get_batch(places))
+                self.vectors[self._to_device(positions)] = encoder.encode(self.rows.get_batch(positions))
 
     def backward(self, gradient: Tensor) -> None:
-        """Add to the encoder's gradients. Parts are encoded again, with the random numbers of the first time."""
+        """Add to the encoder's gradients; parts are encoded again with the same random numbers."""
         if len(self.parts) == 1:
             torch.autograd.backward(self.vectors, gradient)
             return
         encoder = self.encoder
-        for places, state in zip(self.parts, self.states, strict=True):
+        for positions, state in zip(self.parts, self.states, strict=True):
             restore_random_state(encoder.device, state)
-            vectors = encoder.encode(self.rows.get_batch(places))
-            torch.autograd.backward(vectors, gradient[self._on_device(places)])
+            vectors = encoder.encode(self.rows.get_batch(positions))
+            torch.autograd.backward(vectors, gradient[self._to_device(positions)])
 
-    def _on_device(self, places: Places) -> Tensor:
-        return torch.from_numpy(places).to(self.vectors.device, non_blocking=True)
+    def _to_device(self, positions: Positions) -> Tensor:
+        return torch.from_numpy(positions).to(self.vectors.device, non_blocking=True)
 
 
 def get_random_state(device: torch.device) -> tuple[Tensor, Tensor | None]:
-    """Where the generators are that an encoder on this device draws from."""
+    """Return the state of the random generators that an encoder on this device uses."""
     return torch.get_rng_state(), torch.cuda.get_rng_state(device) if device.type == "cuda" else None
 
 
 def restore_random_state(device: torch.device, state: tuple[Tensor, Tensor | None]) -> None:
-    """Set them back to where they were."""
+    """Restore the state of the random generators."""
     on_host, on_device = state
     torch.set_rng_state(on_host)
     if on_device is not None:
         torch.cuda.set_rng_state(on_device, device)
 
 
-def split_by_tokens(tokens: Tokens, size: int) -> Places:
-    """Where each process' texts begin and the last one's end: as many tokens for each as whole texts allow."""
-    bounds: Places = np.searchsorted(tokens.offsets, tokens.offsets[-1] * np.arange(size + 1) / size)
+def split_by_tokens(tokens: Tokens, size: int) -> Positions:
+    """Split texts between processes into ranges of about equal token counts; returns the bounds."""
+    bounds: Positions = np.searchsorted(tokens.offsets, tokens.offsets[-1] * np.arange(size + 1) / size)
     return bounds
 
 
 def slice_tokens(tokens: Tokens, first: int, end: int) -> Tokens:
-    """Some texts in a row."""
+    """Slice a range of texts."""
     offsets = tokens.offsets[first : end + 1]
     return Tokens(tokens.ids[offsets[0] : offsets[-1]], offsets - offsets[0])
 
@@ -127,5 +126,5 @@ def slice_tokens(tokens: Tokens, first: int, end: int) -> Tokens:
 def concat_tokens(texts: list[Tokens]) -> Tokens:
     """All texts of several batches, one after another."""
     ends = np.cumsum([0, *(tokens.offsets[-1] for tokens in texts)])
-    starts = [tokens.offsets[:-1] + before for tokens, before in zip(texts, ends, strict=False)]
+    starts = [tokens.offsets[:-1] + start for tokens, start in zip(texts, ends, strict=False)]
     return Tokens(np.concatenate([tokens.ids for tokens in texts]), np.concatenate([*starts, ends[-1:]]))

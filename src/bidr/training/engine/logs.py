@@ -1,4 +1,4 @@
-"""What a stage shows of itself while it runs: lines of JSON, and TensorBoard's files where that is installed."""
+"""Training logs: JSON lines, and TensorBoard files if it is installed."""
 
 import json
 import time
@@ -16,38 +16,39 @@ STEPS_BETWEEN_LINES = 10
 
 
 class StageLogger:
-    """Nowhere: for a process whose peer logs."""
+    """Discards all logs: for ranks other than zero."""
 
-    def step(self, number: int, queries: int, values: Mapping[str, float]) -> None:
-        """A step's values; one in STEPS_BETWEEN_LINES is written, with the speed since the last."""
+    def log_step(self, number: int, queries: int, values: Mapping[str, float]) -> None:
+        """Log a step; every STEPS_BETWEEN_LINES-th is written, with the speed since the last."""
 
-    def epoch(self, number: int, epoch: int, values: Mapping[str, float]) -> None:
-        """What is known after an epoch whose last step had this number."""
+    def log_epoch(self, number: int, epoch: int, values: Mapping[str, float]) -> None:
+        """Log the metrics of an epoch; number: its last step."""
 
-    def measured(self, number: int, times: int, values: Mapping[str, float]) -> None:
-        """The same of a stage without epochs, which measures itself for the so manieth time."""
+    def log_measurement(self, number: int, times: int, values: Mapping[str, float]) -> None:
+        """Log the `times`-th measurement of a stage without epochs."""
 
     def close(self) -> None:
         pass
 
 
 class FolderLogger(StageLogger):
-    """A stage's folder, from a step on: what was written of later ones, before a run was cut off, is dropped.
+    """Writes logs into a stage's folder. Lines of steps after `number`, from an interrupted run, are dropped.
 
-    epochs:      how many were closed by then, or how often it was measured.
-    tensorboard: None writes its files where the package is installed; True insists on it.
+    Args:
+        epochs: Epochs (or measurements) logged until then.
+        tensorboard: None: write TensorBoard files if it is installed; True: require it.
     """
 
     def __init__(self, folder: Path, number: int, epochs: int, tensorboard: bool | None) -> None:
         path = folder / LOG
-        kept = [line for line in read_lines(path) if line["step"] <= number and _closed(line) <= epochs]
-        write_atomically(path, "".join(map(_as_line, kept)).encode())
+        lines = [line for line in read_lines(path) if line["step"] <= number and _get_closed_epoch(line) <= epochs]
+        write_atomically(path, "".join(map(_format_line, lines)).encode())
         self._path = path
         self._file: TextIO = path.open("a", encoding="utf-8", buffering=1)
-        self._board = _board(folder, number, tensorboard)
+        self._board = _open_tensorboard(folder, number, tensorboard)
         self._queries, self._since = 0, time.monotonic()
 
-    def step(self, number: int, queries: int, values: Mapping[str, float]) -> None:
+    def log_step(self, number: int, queries: int, values: Mapping[str, float]) -> None:
         self._queries += queries
         if number % STEPS_BETWEEN_LINES:
             return
@@ -56,15 +57,15 @@ class FolderLogger(StageLogger):
         self._queries, self._since = 0, now
         self._write(number, {**values, "triples_per_second": round(speed, 1)})
 
-    def epoch(self, number: int, epoch: int, values: Mapping[str, float]) -> None:
+    def log_epoch(self, number: int, epoch: int, values: Mapping[str, float]) -> None:
         self._close(number, {"epoch": epoch, **values})
 
-    def measured(self, number: int, times: int, values: Mapping[str, float]) -> None:
+    def log_measurement(self, number: int, times: int, values: Mapping[str, float]) -> None:
         self._close(number, {"measured": times, **values})
 
     def _close(self, number: int, values: Mapping[str, float]) -> None:
         self._write(number, values)
-        # Validation is no training: the next line's speed begins after it.
+        # Exclude validation from the next line's speed.
         self._queries, self._since = 0, time.monotonic()
 
     def close(self) -> None:
@@ -74,41 +75,41 @@ class FolderLogger(StageLogger):
 
     def _write(self, number: int, values: Mapping[str, float]) -> None:
         with storage_errors(self._path):
-            self._file.write(_as_line({"step": number, **values}))
+            self._file.write(_format_line({"step": number, **values}))
         if self._board is not None:
             for name, value in values.items():
                 self._board.add_scalar(name, value, number)
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """Whole lines; one that was cut off in the writing is left out."""
+    """Read complete lines; a truncated last line is skipped."""
     if not path.exists():
         return []
-    whole = [line for line in path.read_text(encoding="utf-8").splitlines(keepends=True) if line.endswith("}\n")]
-    with suppress(ValueError):  # what is damaged is lost, not the run
-        return [json.loads(line) for line in whole]
+    lines = [line for line in path.read_text(encoding="utf-8").splitlines(keepends=True) if line.endswith("}\n")]
+    with suppress(ValueError):  # a damaged log must not end the run
+        return [json.loads(line) for line in lines]
     return []
 
 
-def _closed(line: Mapping[str, Any]) -> int:
-    """The epoch or measurement that a line closes; 0: a step's line."""
+def _get_closed_epoch(line: Mapping[str, Any]) -> int:
+    """Return the epoch or measurement that a line closes; 0 for a step's line."""
     return int(line.get("epoch", line.get("measured", 0)))
 
 
-def _as_line(values: Mapping[str, Any]) -> str:
+def _format_line(values: Mapping[str, Any]) -> str:
     return json.dumps(values) + "\n"
 
 
-def check_tensorboard(wanted: bool | None) -> bool:
-    """Whether TensorBoard's files are to be written; MissingExtraError where they are asked for and cannot be."""
-    there = find_spec("tensorboard") is not None
-    if wanted and not there:
+def check_tensorboard(requested: bool | None) -> bool:
+    """Return whether to write TensorBoard files; MissingExtraError if required but not installed."""
+    is_installed = find_spec("tensorboard") is not None
+    if requested and not is_installed:
         raise MissingExtraError("logs = true", "tensorboard", "logs")
-    return there and wanted is not False
+    return is_installed and requested is not False
 
 
-def _board(folder: Path, number: int, wanted: bool | None) -> Any:
-    if not check_tensorboard(wanted):
+def _open_tensorboard(folder: Path, number: int, requested: bool | None) -> Any:
+    if not check_tensorboard(requested):
         return None
     from torch.utils.tensorboard import SummaryWriter
 

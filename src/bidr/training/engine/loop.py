@@ -1,4 +1,4 @@
-"""The one trainer loop: steps over an epoch's plan, validation after each epoch, the best kept, resumable."""
+"""Training loop: steps over an epoch's plan, validation after each epoch, best weights kept, resumable."""
 
 import copy
 import math
@@ -24,15 +24,15 @@ from bidr.utils.prefetch import AsyncHostCopy, prefetch
 from bidr.utils.progress import say, show_progress
 
 CHECKPOINT = "checkpoint.pt"
-MOST_SKIPPED = 20
+MAX_SKIPPED_STEPS = 20
 
 DevMetrics = float | dict[str, float]
-"""What dev says of a stage: its measure, or several by name with that one among them."""
+"""Dev metric of a stage, or several by name."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LoopSettings:
-    """How a stage is stepped through."""
+    """Optimization settings of a stage."""
 
     epochs: int
     rate: float
@@ -45,28 +45,28 @@ class LoopSettings:
 
 
 class LaunchedStep(NamedTuple):
-    """A step that the device may still be at."""
+    """A step that may still run on the device."""
 
     step: int
     steps: int
-    """Of its epoch."""
+    """Steps of its epoch."""
     queries: Rows
     rate: float
     names: list[str]
-    """Of the loss's terms."""
+    """Names of the loss terms."""
     outcome: AsyncHostCopy
-    """Whether loss and gradient are finite, the gradient's norm, the terms."""
+    """Whether loss and gradient are finite, the gradient's norm, the loss terms."""
 
 
 class StageTrainer:
-    """One stage while it runs. What can be resumed is exactly what `state` returns."""
+    """Trains one stage. Everything that is resumed is in `state_dict`."""
 
     def __init__(
         self, name: str, objective: Objective, settings: LoopSettings, measure: str, group: ProcessGroup | None = None
     ) -> None:
         self.name, self.objective, self.settings, self.measure = name, objective, settings, measure
         self.group, self.logs = group or ProcessGroup(), StageLogger()
-        self.optimizer = torch.optim.AdamW(objective.groups(settings.rate, settings.decay), fused=True)
+        self.optimizer = torch.optim.AdamW(objective.make_param_groups(settings.rate, settings.decay), fused=True)
         self.bases = [float(group["lr"]) for group in self.optimizer.param_groups]
         self.epoch = self.step = self.taken = self.skipped = 0
         self.missed = 0  # of those skipped, this epoch's
@@ -75,8 +75,8 @@ class StageTrainer:
         self.history: list[dict[str, float]] = []
         self._launched: LaunchedStep | None = None
 
-    def state(self) -> dict[str, Any]:
-        self.settle()
+    def state_dict(self) -> dict[str, Any]:
+        self.finish_step()
         return {
             "objective": self.objective.state_dict(),
             "optimizer": self.optimizer.state_dict(),
@@ -91,15 +91,15 @@ class StageTrainer:
             "history": self.history,
         }
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         self.objective.load_state_dict(state["objective"])
         self.optimizer.load_state_dict(state["optimizer"])
         for name in ("best_state", "best", "epoch", "step", "taken", "skipped", "total", "history"):
             setattr(self, name, state[name])
-        self.missed = state.get("missed", 0)  # a checkpoint of an earlier version does not say
+        self.missed = state.get("missed", 0)  # absent in checkpoints of version 0.1
 
     def train_step(self, prepared: PreparedBatch, steps: int) -> float:
-        """Launch one update of an epoch of so many; the loss of the one before, so that no step waits for its own."""
+        """Launch one update and return the loss of the previous one, so that no step waits for its own."""
         settings = self.settings
         share = schedule(self.epoch * steps + self.step, settings.epochs * steps, settings.warmup_share)
         for group, base in zip(self.optimizer.param_groups, self.bases, strict=True):
@@ -110,19 +110,19 @@ class StageTrainer:
         norm = torch.nn.utils.clip_grad_norm_(self.objective.parameters(), settings.clip)
         values = self.group.broadcast(torch.stack([term.float() for term in terms.values()]))
         finite = values.sum().isfinite() & norm.isfinite()
-        # The fused optimizer leaves everything as it is where this says so, on the device.
+        # The fused optimizer skips the update on the device if this is set.
         self.optimizer.found_inf = (~finite).float()  # type: ignore[attr-defined]
         self.optimizer.step()
-        before = self.settle()
+        previous_loss = self.finish_step()
         outcome = torch.cat([torch.stack([finite.float(), norm.float()]), values])
         rate = settings.rate * share
         self._launched = LaunchedStep(self.step, steps, prepared.queries, rate, list(terms), AsyncHostCopy(outcome))
         self.step += 1
         self.taken += 1
-        return before
+        return previous_loss
 
-    def settle(self) -> float:
-        """Wait for the last launched step and count it; one whose loss or gradient was not finite changed nothing."""
+    def finish_step(self) -> float:
+        """Wait for the launched step, log it and return its loss; non-finite steps are skipped."""
         launched, self._launched = self._launched, None
         if launched is None:
             return math.nan
@@ -132,26 +132,29 @@ class StageTrainer:
             self.total += loss
         else:
             self._skip(launched, loss)
-        shown = {"loss": loss, **{f"loss/{name}": value for name, value in zip(launched.names, values, strict=True)}}
-        shown |= {"gradient_norm": norm, "rate": launched.rate, "skipped": self.skipped}
-        self.logs.step(self.taken, len(launched.queries), shown)
+        log_values = {
+            "loss": loss,
+            **{f"loss/{name}": value for name, value in zip(launched.names, values, strict=True)},
+        }
+        log_values |= {"gradient_norm": norm, "rate": launched.rate, "skipped": self.skipped}
+        self.logs.log_step(self.taken, len(launched.queries), log_values)
         return loss
 
     def _skip(self, launched: LaunchedStep, value: float) -> None:
-        """Count it. Many end the stage, and so does an epoch of nothing else: there is no model in it to keep."""
+        """Count a skipped step; fail after MAX_SKIPPED_STEPS, or if all steps of the epoch were skipped."""
         self.skipped, self.missed = self.skipped + 1, self.missed + 1
-        if self.skipped > MOST_SKIPPED or self.missed == launched.steps:
-            everything = ", all of this epoch's among them" if self.missed == launched.steps else ""
+        if self.skipped > MAX_SKIPPED_STEPS or self.missed == launched.steps:
+            suffix = ", all of this epoch's among them" if self.missed == launched.steps else ""
             raise BidrError(
-                f"{self.name}: loss or gradient was not finite in {self.skipped} steps{everything}, the last one "
+                f"{self.name}: loss or gradient was not finite in {self.skipped} steps{suffix}, the last one "
                 f"step {launched.step + 1} of epoch {self.epoch + 1} (loss {value}; train queries "
                 f"{self.objective.name_queries(launched.queries[:5])}, ...); lower the learning rate or look at "
                 "that batch's texts"
             )
 
     def close_epoch(self, value: float) -> None:
-        """Count the epoch, and keep the weights if dev says that they are the best so far."""
-        self.settle()
+        """Close the epoch; keep the weights if their dev metric is the best so far."""
+        self.finish_step()
         self.epoch, self.step, self.total, self.missed = self.epoch + 1, 0, 0.0, 0
         if value > self.best:
             self.best = value
@@ -159,7 +162,7 @@ class StageTrainer:
 
 
 def schedule(step: int, total: int, warmup_share: float) -> float:
-    """Linear up, then linear down to nothing."""
+    """Return the learning-rate factor: linear warm-up, then linear decay to zero."""
     warmup = max(1, int(total * warmup_share))
     return min((step + 1) / warmup, max(0.0, (total - step) / max(1, total - warmup)))
 
@@ -172,15 +175,16 @@ def train_stage(
     observe: Callable[[int, EpochPlan], dict[str, float]] = lambda epoch, plan: {},
     tensorboard: bool | None = None,
 ) -> None:
-    """Train to the end and load the best weights; continues from the folder's checkpoint if there is one.
+    """Train a stage to its end, or resume its checkpoint, and load the best weights.
 
-    validate: the dev measure, or several by name; called by the first process alone.
-    observe:  called with each epoch's plan; what it returns is logged beside the loss.
+    Args:
+        validate: Returns the dev metrics; called on rank zero only.
+        observe: Called with each epoch's plan; returns values that are logged with the loss.
     """
     path, group = folder / CHECKPOINT, trainer.group
     saved = checkpoint.load(path)
     if saved:
-        trainer.restore(saved)
+        trainer.load_state_dict(saved)
         say(f"{trainer.name}: resumed in epoch {trainer.epoch + 1} at step {trainer.step}")
     if not group.rank:
         trainer.logs = FolderLogger(folder, trainer.taken, trainer.epoch, tensorboard)
@@ -189,38 +193,38 @@ def train_stage(
         while trainer.epoch < trainer.settings.epochs:
             plan = sampler.plan(trainer.epoch)
             notes = observe(trainer.epoch, plan)
-            seconds = _epoch(trainer, plan, path, stop)
-            trainer.settle()
-            found = group.run_on_rank_zero(validate)
-            measured = found if isinstance(found, dict) else {trainer.measure: found}
-            shown = _record(trainer, plan.steps, measured, notes)
-            trainer.close_epoch(measured[trainer.measure])
+            seconds = _run_epoch(trainer, plan, path, stop)
+            trainer.finish_step()
+            metrics = group.run_on_rank_zero(validate)
+            dev_metrics = metrics if isinstance(metrics, dict) else {trainer.measure: metrics}
+            summary = _record(trainer, plan.steps, dev_metrics, notes)
+            trainer.close_epoch(dev_metrics[trainer.measure])
             _save(trainer, path)
-            say(f"{shown}, {seconds:.1f} s")
-            if group.reduce_any(stop.asked):
-                raise _stopped(trainer)
+            say(f"{summary}, {seconds:.1f} s")
+            if group.reduce_any(stop.is_requested):
+                raise _make_stopped_error(trainer)
     trainer.objective.load_state_dict(trainer.best_state)
 
 
-def _record(trainer: StageTrainer, steps: int, measured: dict[str, float], notes: dict[str, float]) -> str:
-    """Put what an epoch of so many steps showed into the history and the logs; returns it as a line."""
-    missed = trainer.missed
-    loss = trainer.total / (steps - missed)
-    if missed:
-        notes = {**notes, "epoch_skipped": missed}
-    trainer.history.append({"epoch": trainer.epoch + 1, "loss": loss, **measured, **notes})
-    on_dev = {f"dev/{name}": value for name, value in measured.items()}
-    trainer.logs.epoch(trainer.taken, trainer.epoch + 1, {"epoch_loss": loss, **on_dev, **notes})
+def _record(trainer: StageTrainer, steps: int, dev_metrics: dict[str, float], notes: dict[str, float]) -> str:
+    """Record an epoch in the history and the logs; returns a summary line."""
+    skipped_steps = trainer.missed
+    loss = trainer.total / (steps - skipped_steps)
+    if skipped_steps:
+        notes = {**notes, "epoch_skipped": skipped_steps}
+    trainer.history.append({"epoch": trainer.epoch + 1, "loss": loss, **dev_metrics, **notes})
+    on_dev = {f"dev/{name}": value for name, value in dev_metrics.items()}
+    trainer.logs.log_epoch(trainer.taken, trainer.epoch + 1, {"epoch_loss": loss, **on_dev, **notes})
     extra = "".join(f", {name} {number:.4g}" for name, number in notes.items() if name != "epoch_skipped")
-    skipped = f" ({missed} of {steps} steps skipped, not finite)" if missed else ""
+    skipped = f" ({skipped_steps} of {steps} steps skipped, not finite)" if skipped_steps else ""
     return (
         f"{trainer.name}: epoch {trainer.epoch + 1}/{trainer.settings.epochs}, loss {loss:.4f}{skipped}, dev "
-        f"{trainer.measure} {measured[trainer.measure]:.4f}{extra}"
+        f"{trainer.measure} {dev_metrics[trainer.measure]:.4f}{extra}"
     )
 
 
-def _epoch(trainer: StageTrainer, plan: EpochPlan, path: Path, stop: checkpoint.StopSignal) -> float:
-    """The steps that are left of an epoch; the seconds they took."""
+def _run_epoch(trainer: StageTrainer, plan: EpochPlan, path: Path, stop: checkpoint.StopSignal) -> float:
+    """Run the remaining steps of an epoch; returns the seconds they took."""
     saved = started = time.monotonic()
     label = f"{trainer.name} {trainer.epoch + 1}/{trainer.settings.epochs}"
     with show_progress(label, plan.steps, initial=trainer.step) as advance:
@@ -228,24 +232,24 @@ def _epoch(trainer: StageTrainer, plan: EpochPlan, path: Path, stop: checkpoint.
             value = trainer.train_step(prepared, plan.steps)
             advance(1, f"loss {value:.3f}" if math.isfinite(value) else "")
             now = time.monotonic()
-            asked = trainer.group.reduce_any(stop.asked)
-            if asked or now - saved > trainer.settings.checkpoint_seconds:
+            stop_requested = trainer.group.reduce_any(stop.is_requested)
+            if stop_requested or now - saved > trainer.settings.checkpoint_seconds:
                 _save(trainer, path)
                 saved = now
-            if asked:
-                raise _stopped(trainer)
+            if stop_requested:
+                raise _make_stopped_error(trainer)
     return time.monotonic() - started
 
 
 def _save(trainer: StageTrainer, path: Path) -> None:
-    """All processes hold the same state: the first one writes it, and all end here where a step ends the stage."""
-    trainer.settle()
+    """Save a checkpoint. All ranks hold the same state; rank zero writes it."""
+    trainer.finish_step()
     if not trainer.group.rank:
-        checkpoint.save(path, trainer.state())
+        checkpoint.save(path, trainer.state_dict())
 
 
 def prefetch_batches(trainer: StageTrainer, plan: EpochPlan) -> Iterator[PreparedBatch]:
-    """The batches that are left of an epoch, each prepared while the device is at the one before."""
+    """Prepare the remaining batches of an epoch, each while the device runs the previous one."""
 
     def prepare(step: int) -> PreparedBatch:
         random = np.random.default_rng((trainer.settings.seed, trainer.epoch, step))
@@ -254,8 +258,8 @@ def prefetch_batches(trainer: StageTrainer, plan: EpochPlan) -> Iterator[Prepare
     return prefetch(prepare, range(trainer.step, plan.steps))
 
 
-def _stopped(trainer: StageTrainer) -> StoppedError:
+def _make_stopped_error(trainer: StageTrainer) -> StoppedError:
     return StoppedError(
         f"stopped in stage {trainer.name!r}, epoch {trainer.epoch + 1}, step {trainer.step}; the checkpoint is "
-        "kept: run the same command again to go on from there"
+        "kept: run the same command again to resume"
     )

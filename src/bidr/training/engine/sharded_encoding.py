@@ -1,4 +1,4 @@
-"""The whole corpus encoded by all processes, each a part of it, into one file."""
+"""Encode the corpus with all processes, one shard each, into one file."""
 
 import json
 import os
@@ -16,8 +16,8 @@ from bidr.training.engine.distributed import ProcessGroup
 from bidr.utils.files import storage_errors, sync_file, write_json
 
 
-class Part(TokenStore):
-    """Some rows of a store in a row, as a store."""
+class TokenShard(TokenStore):
+    """A contiguous range of rows of a token store."""
 
     def __init__(self, store: TokenStore, first: int, end: int) -> None:
         super().__init__(store.folder, {**store.meta, "rows": [first, end]})
@@ -42,48 +42,48 @@ def encode_corpus_sharded(
     codebooks: Codebooks | None = None,
     label: str,
 ) -> npt.NDArray[Any]:
-    """As `encode_corpus`; what was cut off is continued by as many processes as began it, else begun anew."""
+    """Encode a corpus; an interrupted run resumes with the same number of processes, else restarts."""
     if group.active_size == 1:
         return encode_corpus(encoder, store, path, codebooks=codebooks, label=label)
     stamp = build_stamp(encoder, store, codebooks)
-    if not group.run_on_rank_zero(lambda: _is_whole(path, stamp, len(store))):
+    if not group.run_on_rank_zero(lambda: _is_complete(path, stamp, len(store))):
         bounds = np.linspace(0, len(store), group.size + 1).astype(int).tolist()
-        own = Part(store, *bounds[group.rank : group.rank + 2])
-        parts = [path.with_name(f"{path.stem}.{rank}of{group.size}.npy") for rank in range(group.size)]
-        encode_corpus(encoder, own, parts[group.rank], codebooks=codebooks, label=label)
+        shard = TokenShard(store, *bounds[group.rank : group.rank + 2])
+        paths = [path.with_name(f"{path.stem}.{rank}of{group.size}.npy") for rank in range(group.size)]
+        encode_corpus(encoder, shard, paths[group.rank], codebooks=codebooks, label=label)
         group.barrier()
-        group.run_on_rank_zero(lambda: _join(parts, path, stamp, len(store)))
+        group.run_on_rank_zero(lambda: _concat_shards(paths, path, stamp, len(store)))
     encoded: npt.NDArray[Any] = np.load(path, mmap_mode="r")
     return encoded
 
 
-def _is_whole(path: Path, stamp: dict[str, Any], count: int) -> bool:
+def _is_complete(path: Path, stamp: dict[str, Any], count: int) -> bool:
     try:
-        found = json.loads(_state(path).read_text())
+        progress = json.loads(_get_progress_path(path).read_text())
     except (OSError, ValueError):
         return False
-    return path.exists() and found == {**stamp, "done": count}
+    return path.exists() and progress == {**stamp, "done": count}
 
 
-def _join(parts: list[Path], path: Path, stamp: dict[str, Any], count: int) -> None:
-    """Append the parts' rows to one another; they go when the whole is there."""
-    aside = path.with_name(f".{path.name}.new")
+def _concat_shards(paths: list[Path], path: Path, stamp: dict[str, Any], count: int) -> None:
+    """Concatenate the shards' rows into one file, then delete the shards."""
+    temporary = path.with_name(f".{path.name}.new")
     with storage_errors(path):
-        first = np.load(parts[0], mmap_mode="r")
-        out = np.lib.format.open_memmap(aside, mode="w+", dtype=first.dtype, shape=(count, first.shape[1]))
+        first = np.load(paths[0], mmap_mode="r")
+        out = np.lib.format.open_memmap(temporary, mode="w+", dtype=first.dtype, shape=(count, first.shape[1]))
         start = 0
-        for part in parts:
-            rows = np.load(part, mmap_mode="r")
+        for shard_path in paths:
+            rows = np.load(shard_path, mmap_mode="r")
             out[start : start + len(rows)] = rows
             start += len(rows)
         out.flush()
-        sync_file(aside)
-        _state(path).unlink(missing_ok=True)
-        os.replace(aside, path)
-        write_json(_state(path), {**stamp, "done": count})
-    for part in parts:
-        discard_encoded(part)
+        sync_file(temporary)
+        _get_progress_path(path).unlink(missing_ok=True)
+        os.replace(temporary, path)
+        write_json(_get_progress_path(path), {**stamp, "done": count})
+    for shard_path in paths:
+        discard_encoded(shard_path)
 
 
-def _state(path: Path) -> Path:
+def _get_progress_path(path: Path) -> Path:
     return path.with_suffix(".progress.json")

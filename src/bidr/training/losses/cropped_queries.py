@@ -1,4 +1,4 @@
-"""Documents that nobody asked for ask for themselves: a passage of one stands in for its question."""
+"""Cropped queries: random passages of documents as queries for these documents."""
 
 from typing import NamedTuple
 
@@ -10,11 +10,11 @@ from bidr.utils.array_types import Rows
 
 
 class CropSampler(NamedTuple):
-    """How passages are cut.
+    """Cuts random passages as long as queries.
 
-    share:            passages for each question of a batch.
-    lengths:          of the questions, tokens; passages are as long.
-    opening, closing: tokens that the tokenizer puts around every text, which stay.
+    share:            passages per query of a batch.
+    lengths:          of the queries, in tokens; passages have the same.
+    opening, closing: special tokens that the tokenizer puts around a text, which are kept.
     """
 
     share: float
@@ -23,36 +23,35 @@ class CropSampler(NamedTuple):
     closing: int
 
     def cut(self, documents: Tokens, random: np.random.Generator) -> Tokens:
-        """A random passage of each document."""
+        """Cut a random passage of each document."""
         fixed = self.opening + self.closing
-        starts, whole = documents.offsets[:-1], np.diff(documents.offsets)
-        kept = np.minimum(random.choice(self.lengths, len(whole)), whole)
-        inner = kept - fixed
-        first = (random.random(len(whole)) * (whole - kept + 1)).astype(np.int64)
-        offsets = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(kept)])
-        within = np.arange(offsets[-1]) - np.repeat(offsets[:-1], kept)
-        shift = np.where(within >= self.opening, np.repeat(first, kept), 0)
-        shift = np.where(within >= np.repeat(self.opening + inner, kept), np.repeat(whole - kept, kept), shift)
-        return Tokens(documents.ids[np.repeat(starts, kept) + within + shift], offsets)
-
-
-def crops_of(encoder: Encoder, share: float, lengths: Rows) -> CropSampler | None:
-    """Passages as long as the questions; None where none are asked for."""
-    return make_crop_sampler(encoder, share, lengths) if share else None
+        starts, document_lengths = documents.offsets[:-1], np.diff(documents.offsets)
+        crop_lengths = np.minimum(random.choice(self.lengths, len(document_lengths)), document_lengths)
+        inner = crop_lengths - fixed
+        first = (random.random(len(document_lengths)) * (document_lengths - crop_lengths + 1)).astype(np.int64)
+        offsets = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(crop_lengths)])
+        within = np.arange(offsets[-1]) - np.repeat(offsets[:-1], crop_lengths)
+        shift = np.where(within >= self.opening, np.repeat(first, crop_lengths), 0)
+        shift = np.where(
+            within >= np.repeat(self.opening + inner, crop_lengths),
+            np.repeat(document_lengths - crop_lengths, crop_lengths),
+            shift,
+        )
+        return Tokens(documents.ids[np.repeat(starts, crop_lengths) + within + shift], offsets)
 
 
 def make_crop_sampler(encoder: Encoder, share: float, lengths: Rows) -> CropSampler:
-    """Passages as long as the questions."""
+    """Make a sampler of passages with the given lengths."""
     encoded = encoder.tokenizer.encode("a")
-    # A tokenizer that pads says of its padding, too, that it is special.
+    # Padding tokens are marked as special too.
     mask = [special for special, real in zip(encoded.special_tokens_mask, encoded.attention_mask, strict=True) if real]
-    inside = [place for place, special in enumerate(mask) if not special]
+    inside = [position for position, special in enumerate(mask) if not special]
     opening, closing = (inside[0], len(mask) - 1 - inside[-1]) if inside else (0, 0)
     return CropSampler(share, np.maximum(lengths, opening + closing + 1), opening, closing)
 
 
 def concat_tokens(one: Tokens, other: Tokens) -> Tokens:
-    """The texts of both, one after the other."""
+    """Concatenate two batches of texts."""
     return Tokens(
         np.concatenate([one.ids, other.ids]), np.concatenate([one.offsets, one.offsets[-1] + other.offsets[1:]])
     )

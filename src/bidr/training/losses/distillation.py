@@ -1,4 +1,4 @@
-"""Codes with an encoder of their own that learns to rank as given vectors do, for questions and for passages."""
+"""Distillation: an encoder and its codes learn the ranking by a teacher's vectors."""
 
 from collections.abc import Sequence
 from typing import NamedTuple, cast
@@ -23,7 +23,7 @@ Vectors = npt.NDArray[np.floating]
 
 
 class Passages(NamedTuple):
-    """Passages that stand in for questions. rows: the documents they are of; share: how many for a question."""
+    """Passages used as queries. rows: their documents; share: passages per query of a batch."""
 
     tokens: Tokens
     rows: Rows
@@ -32,7 +32,7 @@ class Passages(NamedTuple):
 
 
 class TeacherVectors(NamedTuple):
-    """The vectors whose ranking is followed, and what their scores are multiplied by before the softmax."""
+    """Vectors whose ranking is learned; scale: inverse temperature of their scores."""
 
     queries: Vectors
     documents: Vectors
@@ -40,15 +40,15 @@ class TeacherVectors(NamedTuple):
     scale: float
 
 
-class Given(NamedTuple):
-    """A batch's questions and documents as the leader says them."""
+class TeacherBatch(NamedTuple):
+    """The teacher's vectors of a batch's queries and documents."""
 
     queries: npt.NDArray[np.float32]
     documents: npt.NDArray[np.float32]
 
 
 class DistillationObjective(Objective):
-    """Questions against documents that are sums of codewords: how far their ranking is from the leader's."""
+    """KL divergence between the ranking by additive codes and the teacher's."""
 
     def __init__(
         self,
@@ -56,36 +56,36 @@ class DistillationObjective(Objective):
         quantizer: TrainableAdditiveQuantizer,
         documents: TokenStore,
         questions: Questions,
-        leader: TeacherVectors,
+        teacher: TeacherVectors,
         codebook_rate: float,
     ) -> None:
         super().__init__()
         self.encoder, self.quantizer, self.documents, self.questions = encoder, quantizer, documents, questions
-        self.leader, self.codebook_rate = leader, codebook_rate
+        self.teacher, self.codebook_rate = teacher, codebook_rate
 
     def prepare(self, batch: Batch, random: np.random.Generator) -> PreparedBatch:
-        leader, passages = self.leader, self.leader.passages
+        teacher, passages = self.teacher, self.teacher.passages
         drawn = random.integers(len(passages.rows), size=round(passages.share * len(batch.queries)))
         rows = np.unique(np.concatenate([batch.positives, passages.rows[drawn], batch.negatives.ravel()]))
-        asked = concat_tokens(
+        texts = concat_tokens(
             self.questions.tokens.get_batch(batch.queries), TokenArray(passages.tokens).get_batch(drawn)
         )
-        queries = np.concatenate([leader.queries[batch.queries], passages.vectors[drawn]])
-        given = Given(queries.astype(np.float32), np.asarray(leader.documents[rows], dtype=np.float32))
-        return PreparedBatch(batch.queries, (asked, self.documents.get_batch(rows)), given)
+        queries = np.concatenate([teacher.queries[batch.queries], passages.vectors[drawn]])
+        comparison = TeacherBatch(queries.astype(np.float32), np.asarray(teacher.documents[rows], dtype=np.float32))
+        return PreparedBatch(batch.queries, (texts, self.documents.get_batch(rows)), comparison)
 
-    def terms(self, vectors: Sequence[Tensor], given: Given) -> dict[str, Tensor]:
+    def compute_terms(self, vectors: Sequence[Tensor], comparison: TeacherBatch) -> dict[str, Tensor]:
         queries, documents = vectors
-        found = self.quantizer.adapt(queries) @ cast(Tensor, self.quantizer(documents)).T
-        wanted = copy_to_device(found, given.queries) @ copy_to_device(found, given.documents).T
-        found, wanted = ((self.leader.scale * scores).log_softmax(1) for scores in (found, wanted))
-        return {"following": functional.kl_div(found, wanted, reduction="batchmean", log_target=True)}
+        student = self.quantizer.adapt(queries) @ cast(Tensor, self.quantizer(documents)).T
+        teacher = copy_to_device(student, comparison.queries) @ copy_to_device(student, comparison.documents).T
+        student, teacher = ((self.teacher.scale * scores).log_softmax(1) for scores in (student, teacher))
+        return {"following": functional.kl_div(student, teacher, reduction="batchmean", log_target=True)}
 
-    def groups(self, rate: float, decay: float) -> list[dict[str, object]]:
-        own = rate * self.codebook_rate
-        codewords = {"params": [self.quantizer.codewords], "lr": own, "weight_decay": 0.0}
-        adapter = {"params": [self.quantizer.query], "lr": 0.1 * own, "weight_decay": 0.0}
-        return [*super().groups(rate, decay), codewords, adapter]
+    def make_param_groups(self, rate: float, decay: float) -> list[dict[str, object]]:
+        codebook_rate = rate * self.codebook_rate
+        codewords = {"params": [self.quantizer.codewords], "lr": codebook_rate, "weight_decay": 0.0}
+        adapter = {"params": [self.quantizer.query], "lr": 0.1 * codebook_rate, "weight_decay": 0.0}
+        return [*super().make_param_groups(rate, decay), codewords, adapter]
 
-    def codebooks(self) -> Codebooks:
+    def get_codebooks(self) -> Codebooks:
         return self.quantizer.to_additive().to_adapted_codebooks()

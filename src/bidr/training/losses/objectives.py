@@ -1,8 +1,7 @@
-"""What each stage minimises: modules that hold what learns and turn a batch into losses.
+"""Training objectives: modules that hold a stage's parameters and turn a batch into losses.
 
-A step has three parts, so that they can be shared out. `prepare` collects what a batch compares: arrays only, made
-ahead of the device. The texts it names are encoded, by one process or several, at once or in parts. `terms` compares
-the vectors.
+A step has three parts, so that it can be sharded: `prepare` collects a batch as arrays (on the CPU, in another thread),
+the texts are encoded (by one process or several, at once or in parts), and `compute_terms` computes the losses.
 """
 
 from collections.abc import Callable, Sequence
@@ -35,59 +34,59 @@ CODEBOOKS = "codebooks.safetensors"
 
 
 class PreparedBatch(NamedTuple):
-    """A batch before the device sees it.
+    """A batch prepared on the CPU.
 
-    queries: the rows that name the batch.
-    texts:   what is to be encoded, one vector a text.
-    given:   what `terms` needs besides the vectors.
+    queries:    rows of the batch's queries.
+    texts:      texts to encode, one vector each.
+    comparison: input of `compute_terms` besides the vectors.
     """
 
     queries: Rows
     texts: tuple[Tokens, ...]
-    given: Any
+    comparison: Any
 
 
 class Objective(nn.Module):
-    """A stage's learning parts; groups say what learns how fast."""
+    """A stage's parameters and loss."""
 
     encoder: Encoder
     questions: Questions
 
     def name_queries(self, rows: Rows) -> str:
-        """What a person finds train queries by: ids, or else row numbers."""
-        known: Questions | None = getattr(self, "questions", None)
-        if known and known.ids:
-            return ", ".join(repr(known.ids[row]) for row in rows.tolist())
+        """Name train queries for an error message: by id, or else by row number."""
+        queries: Questions | None = getattr(self, "questions", None)
+        if queries and queries.ids:
+            return ", ".join(repr(queries.ids[row]) for row in rows.tolist())
         return "number " + ", ".join(map(str, rows.tolist()))
 
     def prepare(self, batch: Batch, random: np.random.Generator) -> PreparedBatch:
-        """Collect what a batch compares. Called from another thread: nothing that learns may be looked at."""
+        """Collect the arrays of a batch. Runs in another thread, so it must not read parameters."""
         raise NotImplementedError
 
-    def terms(self, vectors: Sequence[Tensor], given: Any) -> dict[str, Tensor]:
-        """The losses by name, from a matrix of vectors for each of the batch's texts; their sum is minimised."""
+    def compute_terms(self, vectors: Sequence[Tensor], comparison: Any) -> dict[str, Tensor]:
+        """Compute the losses by name from the vectors of each of the batch's texts; their sum is minimized."""
         raise NotImplementedError
 
-    def groups(self, rate: float, decay: float) -> list[dict[str, object]]:
+    def make_param_groups(self, rate: float, decay: float) -> list[dict[str, object]]:
         return [{"params": list(self.encoder.parameters()), "lr": rate, "weight_decay": decay}]
 
-    def codebooks(self) -> Codebooks | None:
-        """What it learned of codes; None: nothing."""
+    def get_codebooks(self) -> Codebooks | None:
+        """Return the trained codebooks, or None."""
         return None
 
-    def keep(self, folder: Path) -> None:
-        """Leave what it learned besides the encoder."""
-        codebooks = self.codebooks()
+    def save_extras(self, folder: Path) -> None:
+        """Save trained parameters other than the encoder's."""
+        codebooks = self.get_codebooks()
         if codebooks:
             codebooks.save(folder / CODEBOOKS)
 
 
 class DenseObjective(Objective):
-    """Queries against documents, both by one encoder: warm-up, the dense stage, the conventional way.
+    """InfoNCE on vectors of one encoder: warm-up, dense and conventional stage.
 
-    alone:       each query is told apart from its own negatives only, not from what others brought.
-    live_margin: leave out what scores above the positive minus this (see `info_nce`).
-    prefixes:    compare the vectors cut off at each of these dimensions too (Matryoshka).
+    hard_negatives_only: ignore the documents of other queries.
+    live_margin:         drop documents that score above the positive minus this (see `infonce`).
+    prefixes:            add the loss on vectors truncated to each of these dimensions (Matryoshka).
     """
 
     def __init__(
@@ -97,45 +96,47 @@ class DenseObjective(Objective):
         questions: Questions,
         scale: float,
         *,
-        alone: bool = False,
+        hard_negatives_only: bool = False,
         live_margin: float | None = None,
         prefixes: Sequence[int] = (),
     ) -> None:
         super().__init__()
         self.encoder, self.documents, self.questions, self.scale = encoder, documents, questions, scale
-        self.alone, self.live_margin, self.prefixes = alone, live_margin, prefixes
+        self.hard_negatives_only, self.live_margin, self.prefixes = hard_negatives_only, live_margin, prefixes
 
     def prepare(self, batch: Batch, random: np.random.Generator) -> PreparedBatch:
-        compared = make_contrast(batch, self.questions.pairs)
-        texts = (self.questions.tokens.get_batch(batch.queries), self.documents.get_batch(compared.documents))
-        return PreparedBatch(batch.queries, texts, compared)
+        contrast = make_contrast(batch, self.questions.pairs)
+        texts = (self.questions.tokens.get_batch(batch.queries), self.documents.get_batch(contrast.documents))
+        return PreparedBatch(batch.queries, texts, contrast)
 
-    def terms(self, vectors: Sequence[Tensor], given: Contrast) -> dict[str, Tensor]:
+    def compute_terms(self, vectors: Sequence[Tensor], comparison: Contrast) -> dict[str, Tensor]:
         queries, documents = vectors
-        found = {"dense": self.compare(queries @ documents.T, given)}
+        losses = {"dense": self.compute_infonce(queries @ documents.T, comparison)}
         for dim in self.prefixes:
-            found[f"first {dim}"] = self.compare(prefix(queries, dim) @ prefix(documents, dim).T, given)
-        return found
+            losses[f"first {dim}"] = self.compute_infonce(
+                truncate(queries, dim) @ truncate(documents, dim).T, comparison
+            )
+        return losses
 
-    def compare(self, scores: Tensor, given: Contrast) -> Tensor:
-        """The loss of a batch's scores."""
-        if self.alone:
-            return hard_negative_infonce(self.scale * scores, given)
+    def compute_infonce(self, scores: Tensor, comparison: Contrast) -> Tensor:
+        """Compute the loss of a batch's scores."""
+        if self.hard_negatives_only:
+            return hard_negative_infonce(self.scale * scores, comparison)
         margin = None if self.live_margin is None else self.scale * self.live_margin
-        return infonce(self.scale * scores, given.targets, given.hidden, margin)
+        return infonce(self.scale * scores, comparison.targets, comparison.hidden, margin)
 
 
-def prefix(vectors: Tensor, dim: int) -> Tensor:
-    """Vectors cut off and brought back to length 1."""
+def truncate(vectors: Tensor, dim: int) -> Tensor:
+    """Truncate vectors and L2-normalize them again."""
     return functional.normalize(vectors[:, :dim], dim=1)
 
 
 class QuantizedObjective(DenseObjective):
-    """Queries against documents as their codes say them: the sparse stage.
+    """InfoNCE on quantized documents: the sparse stage.
 
     kind "quantized" is the paper's equation 3, on the quantized side alone; "joint" adds the same loss on the
-    unquantized vectors, as the paper's public code does; "dpq" has that of the unquantized vectors only, and brings
-    codewords and vectors together by the error of reconstruction.
+    unquantized vectors, as the paper's public code does; "dpq" has the loss on the unquantized vectors and the
+    reconstruction error.
     """
 
     def __init__(
@@ -160,36 +161,42 @@ class QuantizedObjective(DenseObjective):
         self.crops = crops
 
     def prepare(self, batch: Batch, random: np.random.Generator) -> PreparedBatch:
-        found = super().prepare(batch, random) if self.crops is None else self._with_crops(batch, self.crops, random)
+        prepared = (
+            super().prepare(batch, random)
+            if self.crops is None
+            else self._prepare_with_crops(batch, self.crops, random)
+        )
         if self.teacher is None:
-            return found
-        return found._replace(given=found.given._replace(taught=self.teacher(batch, found.given)))
+            return prepared
+        return prepared._replace(
+            comparison=prepared.comparison._replace(teacher=self.teacher(batch, prepared.comparison))
+        )
 
-    def _with_crops(self, batch: Batch, crops: CropSampler, random: np.random.Generator) -> PreparedBatch:
+    def _prepare_with_crops(self, batch: Batch, crops: CropSampler, random: np.random.Generator) -> PreparedBatch:
         drawn = random.integers(len(self.documents), size=round(crops.share * len(batch.queries)))
-        compared = make_contrast(batch, self.questions.pairs, drawn)
-        asked = concat_tokens(
+        contrast = make_contrast(batch, self.questions.pairs, drawn)
+        queries = concat_tokens(
             self.questions.tokens.get_batch(batch.queries), crops.cut(self.documents.get_batch(drawn), random)
         )
-        return PreparedBatch(batch.queries, (asked, self.documents.get_batch(compared.documents)), compared)
+        return PreparedBatch(batch.queries, (queries, self.documents.get_batch(contrast.documents)), contrast)
 
-    def terms(self, vectors: Sequence[Tensor], given: Contrast) -> dict[str, Tensor]:
+    def compute_terms(self, vectors: Sequence[Tensor], comparison: Contrast) -> dict[str, Tensor]:
         queries, documents = vectors
-        found: dict[str, Tensor] = {}
+        losses: dict[str, Tensor] = {}
         if self.kind != "dpq":
             scores = self.quantizer.rotate(queries) @ cast(Tensor, self.quantizer(documents)).T
-            found["codes"] = self.compare(scores, given)
-            if given.taught is not None:
-                found["taught"] = self.taught_weight * ranking_divergence(self.scale * scores, given.taught)
+            losses["codes"] = self.compute_infonce(scores, comparison)
+            if comparison.teacher is not None:
+                losses["taught"] = self.taught_weight * ranking_divergence(self.scale * scores, comparison.teacher)
         if self.kind != "quantized":
-            found |= super().terms(vectors, given)
+            losses |= super().compute_terms(vectors, comparison)
         if self.reconstruction:
-            found["reconstruction"] = self.reconstruction * self.quantizer.compute_error(documents)
-        return found
+            losses["reconstruction"] = self.reconstruction * self.quantizer.compute_error(documents)
+        return losses
 
-    def codebooks(self) -> Codebooks:
+    def get_codebooks(self) -> Codebooks:
         return self.quantizer.to_codebooks()
 
-    def groups(self, rate: float, decay: float) -> list[dict[str, object]]:
+    def make_param_groups(self, rate: float, decay: float) -> list[dict[str, object]]:
         codewords = {"params": [self.quantizer.centroids], "lr": rate * self.codebook_rate, "weight_decay": 0.0}
-        return [*super().groups(rate, decay), codewords]
+        return [*super().make_param_groups(rate, decay), codewords]

@@ -1,4 +1,4 @@
-"""What unification minimises: one query encoder for both sides, while the documents stay as they are."""
+"""Query unification: one query encoder for codes and vectors, with fixed documents."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,9 +24,9 @@ LISTS = "lists.npz"
 
 
 class FixedDocuments(NamedTuple):
-    """Both representations of the corpus, learned already.
+    """Codes and vectors of the corpus, both fixed.
 
-    candidates: (train queries, n) rows that the codes bring up, -1 where there are fewer, without positives.
+    candidates: (train queries, n) candidate rows by the codes, padded with -1, without positives.
     """
 
     codebooks: Codebooks
@@ -36,21 +36,21 @@ class FixedDocuments(NamedTuple):
 
 
 class UnifyComparison(NamedTuple):
-    """What one step of unification compares: documents by their codes, documents by their vectors, own candidates."""
+    """Contrasts of a step: documents by codes, documents by vectors, and each query's candidates."""
 
     sparse: Contrast
     dense: Contrast
-    own: Rows
+    candidates: Rows
 
 
 class UnifyObjective(Objective):
     """One query encoder for both sides, documents fixed: the paper's equation 9.
 
-    lists: coarse lists whose centroids learn to be near to the queries whose answers they hold.
+    The sparse term contrasts with the corpus' codes (a random `pool` of them if there are more; pool 0: always all, in
+    blocks), the dense term with the vectors of `own` of the query's candidates and of `others` random documents. No
+    document is encoded.
 
-    The sparse term compares with the corpus' codes (a random `pool` of them where there are more; with a pool of 0
-    always with all, a block at a time), the dense term with the vectors of `own` of the query's own candidates and of
-    `others` random documents. No document is encoded.
+    lists: IVF lists whose centroids are trained towards the queries whose positives they hold.
     """
 
     def __init__(
@@ -80,47 +80,55 @@ class UnifyObjective(Objective):
 
     def prepare(self, batch: Batch, random: np.random.Generator) -> PreparedBatch:
         pairs = self.questions.pairs
-        sparse = self._with_random(batch, self.pool, random) if self.pool else make_full_corpus_contrast(batch, pairs)
-        dense = self._with_random(batch, self.others, random)
-        given = UnifyComparison(sparse, dense, self._own(batch, dense.documents, random))
-        return PreparedBatch(batch.queries, (self.questions.tokens.get_batch(batch.queries),), given)
+        sparse = (
+            self._contrast_with_random(batch, self.pool, random)
+            if self.pool
+            else make_full_corpus_contrast(batch, pairs)
+        )
+        dense = self._contrast_with_random(batch, self.others, random)
+        comparison = UnifyComparison(sparse, dense, self._draw_candidates(batch, dense.documents, random))
+        return PreparedBatch(batch.queries, (self.questions.tokens.get_batch(batch.queries),), comparison)
 
-    def terms(self, vectors: Sequence[Tensor], given: UnifyComparison) -> dict[str, Tensor]:
+    def compute_terms(self, vectors: Sequence[Tensor], comparison: UnifyComparison) -> dict[str, Tensor]:
         (queries,) = vectors
         rotated = queries @ self._rotation.T
-        codes = self._codes_term(rotated, given.sparse)
-        found = {"codes": codes, "dense": self.dense_weight * self._dense_term(queries, given)}
+        codes = self._compute_codes_loss(rotated, comparison.sparse)
+        losses = {"codes": codes, "dense": self.dense_weight * self._compute_dense_loss(queries, comparison)}
         if self.lists:
-            wanted = torch.from_numpy(self.lists.of[given.dense.documents[given.dense.targets]]).to(rotated.device)
-            found["lists"] = functional.cross_entropy(self.scale * rotated @ self.list_centroids.T, wanted)
-        return found
+            target_lists = torch.from_numpy(self.lists.of[comparison.dense.documents[comparison.dense.targets]]).to(
+                rotated.device
+            )
+            losses["lists"] = functional.cross_entropy(self.scale * rotated @ self.list_centroids.T, target_lists)
+        return losses
 
-    def _dense_term(self, queries: Tensor, given: UnifyComparison) -> Tensor:
-        dense = given.dense
-        scores = torch.cat([queries @ self._vectors(dense.documents).T, self._own_scores(queries, given.own)], 1)
+    def _compute_dense_loss(self, queries: Tensor, comparison: UnifyComparison) -> Tensor:
+        dense = comparison.dense
+        scores = torch.cat(
+            [queries @ self._get_vectors(dense.documents).T, self._score_candidates(queries, comparison.candidates)], 1
+        )
         return infonce(self.scale * scores, dense.targets, dense.hidden)
 
-    def groups(self, rate: float, decay: float) -> list[dict[str, object]]:
+    def make_param_groups(self, rate: float, decay: float) -> list[dict[str, object]]:
         if not self.lists:
-            return super().groups(rate, decay)
+            return super().make_param_groups(rate, decay)
         centroids = {"params": [self.list_centroids], "lr": rate * self.codebook_rate, "weight_decay": 0.0}
-        return [*super().groups(rate, decay), centroids]
+        return [*super().make_param_groups(rate, decay), centroids]
 
-    def keep(self, folder: Path) -> None:
-        super().keep(folder)
+    def save_extras(self, folder: Path) -> None:
+        super().save_extras(folder)
         if self.lists:
             learned = self.list_centroids.detach().cpu().numpy()
             np.savez(folder / LISTS, of=self.lists.of, learned=learned, means=self.lists.centroids)
 
-    def _codes_term(self, queries: Tensor, compared: Contrast) -> Tensor:
+    def _compute_codes_loss(self, queries: Tensor, contrast: Contrast) -> Tensor:
         if self._codes is not None:
-            return full_corpus_infonce(self.scale * queries, self._codes, self._centroids, compared)
-        coded = self._decode(compared.documents) if self._all_coded is None else self._all_coded
-        return infonce(self.scale * (queries @ coded.T), compared.targets, compared.hidden)
+            return full_corpus_infonce(self.scale * queries, self._codes, self._centroids, contrast)
+        coded = self._decode(contrast.documents) if self._all_coded is None else self._all_coded
+        return infonce(self.scale * (queries @ coded.T), contrast.targets, contrast.hidden)
 
-    def _with_random(self, batch: Batch, most: int, random: np.random.Generator) -> Contrast:
+    def _contrast_with_random(self, batch: Batch, max_count: int, random: np.random.Generator) -> Contrast:
         count = len(self.fixed.codes)
-        drawn = np.arange(count) if count <= most else random.integers(count, size=most)
+        drawn = np.arange(count) if count <= max_count else random.integers(count, size=max_count)
         return make_contrast(Batch(batch.queries, batch.positives, drawn), self.questions.pairs)
 
     def _decode(self, rows: Rows) -> Tensor:
@@ -128,17 +136,17 @@ class UnifyObjective(Objective):
         books = torch.arange(len(self._centroids), device=codes.device)
         return self._centroids[books, codes].flatten(1)
 
-    def _vectors(self, rows: Rows) -> Tensor:
+    def _get_vectors(self, rows: Rows) -> Tensor:
         return torch.as_tensor(np.asarray(self.fixed.vectors[rows]), device=self._centroids.device).float()
 
-    def _own(self, batch: Batch, shared: Rows, random: np.random.Generator) -> Rows:
-        """Some of each query's own candidates, -1 for none; those among the shared documents count there."""
-        found = self.fixed.candidates[batch.queries]
-        chosen: Rows = found[:, random.permutation(found.shape[1])[: self.own]].astype(np.int64)
-        twice = shared[np.searchsorted(shared, chosen).clip(max=len(shared) - 1)] == chosen
-        return np.where(twice, -1, chosen)
+    def _draw_candidates(self, batch: Batch, shared: Rows, random: np.random.Generator) -> Rows:
+        """Draw candidates of each query, padded with -1; those among the shared documents become -1."""
+        candidates = self.fixed.candidates[batch.queries]
+        chosen: Rows = candidates[:, random.permutation(candidates.shape[1])[: self.own]].astype(np.int64)
+        is_shared = shared[np.searchsorted(shared, chosen).clip(max=len(shared) - 1)] == chosen
+        return np.where(is_shared, -1, chosen)
 
-    def _own_scores(self, queries: Tensor, chosen: Rows) -> Tensor:
-        vectors = self._vectors(np.maximum(chosen, 0).ravel()).view(*chosen.shape, -1)
+    def _score_candidates(self, queries: Tensor, chosen: Rows) -> Tensor:
+        vectors = self._get_vectors(np.maximum(chosen, 0).ravel()).view(*chosen.shape, -1)
         scores = torch.einsum("qd,qnd->qn", queries, vectors)
         return scores.masked_fill(torch.as_tensor(chosen < 0, device=scores.device), -torch.inf)
