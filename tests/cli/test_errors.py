@@ -163,7 +163,7 @@ def test_folders_of_something_else_stay_as_they_are(bidr: Run, made: Made, tmp_p
     out = tmp_path / "thesis"
     out.mkdir()
     (out / "chapter.tex").write_text("years of work")
-    assert f"{out} holds something else" in bidr.refused("train", "--data", made.data, "--out", out, *TINY)
+    assert f"{out} is not empty" in bidr.refused("train", "--data", made.data, "--out", out, *TINY)
     assert f"{out} holds something else" in bidr.refused(
         "build", "--data", made.data, "--model", made.model, "--out", out
     )

@@ -94,7 +94,7 @@ def test_a_finished_run_is_not_trained_again(whole, monkeypatch):
 @pytest.mark.parametrize(
     ("config", "name"),
     [
-        (replace(CONFIG, seed=3), r"seed \(0 there, 3 asked for\)"),
+        (replace(CONFIG, seed=3), r"seed \(0 there, 3 now\)"),
         (replace(CONFIG, bytes_per_doc=4), "bytes_per_doc"),
         (with_settings(dense={"start": "warmup"}), r"dense\.start"),
         (with_settings(encoder={"dim": 32}), r"encoder\.dim"),
@@ -122,7 +122,7 @@ def test_other_data_and_foreign_folders_are_refused(whole, tmp_path):
     with pytest.raises(ConfigError, match="data"):
         train(dataset("others"), CONFIG, whole[0])
     (tmp_path / "letter.txt").write_text("dear reader")
-    with pytest.raises(ConfigError, match="something else"):
+    with pytest.raises(ConfigError, match="is not empty"):
         train(dataset(), CONFIG, tmp_path)
 
 

@@ -139,7 +139,7 @@ def test_the_checkpoint_goes_when_the_model_is_there_and_not_before(
         raise MemoryError
 
     with monkeypatch.context() as patch:
-        patch.setattr(train, "save_frozen", dying)
+        patch.setattr(train, "save_codes_only_model", dying)
         with pytest.raises(MemoryError):
             learned(tmp_path, name="cut")
     assert path.exists()

@@ -63,7 +63,7 @@ def test_a_crops_target_is_its_document_and_questions_keep_theirs(run):
 
     encoder, train = run.load_backbone(), run.data.train
     crops = make_crop_sampler(encoder, 0.5, train.tokens.get_lengths())
-    batch = run.make_random_sampler("in-batch").plan(0).batch(0)
+    batch = run.make_random_sampler("in-batch").plan(0).get_batch(0)
     quantizer = TrainableQuantizer(run.fit_codebooks(encoder))
     options = {"kind": "joint", "codebook_rate": 1.0}
     objective = QuantizedObjective(encoder, quantizer, run.data.documents, train, 20.0, crops=crops, **options)

@@ -70,7 +70,7 @@ def sides(run):
 
 @pytest.fixture(scope="module")
 def batch(run):
-    return run.make_random_sampler("in-batch").plan(0).batch(0)
+    return run.make_random_sampler("in-batch").plan(0).get_batch(0)
 
 
 def loss_of(objective, batch, seed=0):

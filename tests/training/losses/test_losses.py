@@ -51,7 +51,7 @@ def pool_of(run, sides, depth=12):
 def batch(run, sides):
     """Ten queries with three mined negatives each."""
     pairs, documents = run.data.train.pairs, len(run.data.documents)
-    return RandomSampler(pairs, documents, 10, 0, pool_of(run, sides), each=3).plan(0).batch(0)
+    return RandomSampler(pairs, documents, 10, 0, pool_of(run, sides), per_query=3).plan(0).get_batch(0)
 
 
 def terms_of(objective, batch, seed=0):

@@ -58,12 +58,12 @@ def test_a_cross_encoder_scores_positives_and_mined_documents_once(cross_encoder
         rows = [row for row in [*pool[query].tolist(), *pairs.get_rows(query).tolist()] if row >= 0]
         expected = model.predict([(asked, texts[row]) for row in rows], activation_fn=torch.nn.Identity())
         own = judged.positives[pairs.starts[query] : pairs.starts[query + 1]]
-        found = [*judged.found[query][pool[query] >= 0], *own]
+        found = [*judged.mined[query][pool[query] >= 0], *own]
         assert np.allclose(found, expected, atol=1e-4)
         assert np.std(found) > 1e-3
     monkeypatch.setattr(teacher, "_score_with_cross_encoder", lambda *given: pytest.fail("scored again"))
     again = teacher.score_teacher_pool(run, mined, "neighbours")[1]
-    assert np.array_equal(again.found, judged.found, equal_nan=True)
+    assert np.array_equal(again.mined, judged.mined, equal_nan=True)
 
 
 @pytest.mark.parametrize("name", ["bidr-taught", "bidr-taught-filter"])
@@ -97,7 +97,7 @@ def test_a_file_of_scores_brings_its_own_documents(tmp_path):
     run = shop_of(tmp_path / "work", "bidr-taught", path)
     pool, judged = teacher.score_teacher_pool(run, np.empty((0, 0), dtype=np.int64), "unused")
     assert pool[3].tolist() == [5, 7, -1, -1, -1, -1]
-    assert judged.found[3, :2].tolist() == [1.5, -2]
+    assert judged.mined[3, :2].tolist() == [1.5, -2]
     assert judged.positives[run.data.train.pairs.starts[3]] == 4
     assert np.isnan(judged.positives).sum() == len(judged.positives) - 1
     assert (np.delete(pool, 3, axis=0) == -1).all()

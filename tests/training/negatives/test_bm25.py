@@ -45,7 +45,7 @@ def test_more_are_asked_for_than_there_are(index):
 def test_parts_of_the_queries_do_not_show(index, monkeypatch):
     queries = ["night", "zzz", "pearl", "painted", "oysters sorting"]
     whole = index.search(queries, 3)
-    monkeypatch.setattr(bm25, "QUERIES_AT_ONCE", 2)
+    monkeypatch.setattr(bm25, "QUERIES_PER_BLOCK", 2)
     parts = index.search(queries, 3)
     assert np.array_equal(parts.rows, whole.rows)
     assert np.array_equal(parts.scores, whole.scores)

@@ -64,7 +64,7 @@ def test_a_plan_is_a_function_of_seed_and_epoch(strategy):
 def test_batches_have_the_size_that_was_asked_for(strategy, size):
     found = large_corpus(300, 2_000, 10, depth=20)
     plan = make(strategy, found, size).plan(0)
-    batches = [plan.batch(step) for step in range(plan.steps)]
+    batches = [plan.get_batch(step) for step in range(plan.steps)]
     assert [len(batch.queries) for batch in batches[:-1]] == [size] * (len(batches) - 1)
     assert sum(len(batch.queries) for batch in batches) == 300
     assert np.array_equal(np.concatenate([batch.queries for batch in batches]), plan.queries)
@@ -109,7 +109,7 @@ def others_share(plan: EpochPlan, found: Found) -> float:
     """How likely a document that is in the batch for another query is one of a query's candidates; naively."""
     shares = []
     for step in range(plan.steps // 4):
-        batch = plan.batch(step)
+        batch = plan.get_batch(step)
         for place, query in enumerate(batch.queries):
             others = np.delete(np.stack([batch.positives, batch.negatives]), place, axis=1)
             shares.append(np.isin(others, found.rows[query]).mean())

@@ -253,7 +253,7 @@ def prefetch_batches(trainer: StageTrainer, plan: EpochPlan) -> Iterator[Prepare
 
     def prepare(step: int) -> PreparedBatch:
         random = np.random.default_rng((trainer.settings.seed, trainer.epoch, step))
-        return trainer.objective.prepare(plan.batch(step), random)
+        return trainer.objective.prepare(plan.get_batch(step), random)
 
     return prefetch(prepare, range(trainer.step, plan.steps))
 

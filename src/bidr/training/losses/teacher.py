@@ -57,7 +57,7 @@ class PairTeacher(NamedTuple):
         negatives = contrast.documents[contrast.hard_negatives]
         same = self.pool[batch.queries][:, None, :] == negatives[:, :, None]
         columns = same.argmax(axis=2)
-        negative_scores = np.take_along_axis(self.scores.found[batch.queries], columns, axis=1)
+        negative_scores = np.take_along_axis(self.scores.mined[batch.queries], columns, axis=1)
         negative_scores = np.where(same.any(axis=2), negative_scores, np.nan)
         return TeacherScores(
             positions, self.scale * np.concatenate([self._get_positive_scores(batch)[:, None], negative_scores], axis=1)

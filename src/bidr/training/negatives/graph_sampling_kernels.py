@@ -1,6 +1,6 @@
-"""Walks over the proximity graph that collect an epoch's batches, compiled: they must be quicker than the device.
+"""Random-walk and snowball sampling of batches on the proximity graph, compiled by numba.
 
-Where numba is missing the same functions run as plain Python, some fifty times slower.
+Without numba the same functions run as plain Python, about fifty times slower.
 """
 
 from collections.abc import Callable
@@ -25,10 +25,10 @@ def _njit_if_available(function: Function) -> Function:
 
 
 class Walk(NamedTuple):
-    """The graph, and what is still unvisited of it. Arrays are changed as the walk goes on.
+    """The graph and its unvisited queries. The walk modifies the arrays.
 
-    queries, live: the first live[j] of queries[starts[j]:starts[j + 1]] may still be unvisited. A visited one leaves
-                   when a draw meets it: each edge goes once, and hubs are never scanned.
+    queries, live: the first live[j] of queries[starts[j]:starts[j + 1]] may still be unvisited. A visited one is
+                   removed when it is drawn: each edge is removed once, and hubs are never scanned.
     entries:       all queries in random order, where walks begin.
     """
 
@@ -43,7 +43,7 @@ class Walk(NamedTuple):
 
 
 def start_walk(graph: ProximityGraph, hops: int, random: np.random.Generator) -> Walk:
-    """A walk over all of a graph's queries."""
+    """Start a walk over all queries of a graph."""
     count = len(graph.forward)
     return Walk(
         np.ascontiguousarray(graph.forward),
@@ -58,28 +58,28 @@ def start_walk(graph: ProximityGraph, hops: int, random: np.random.Generator) ->
 
 
 @_njit_if_available
-def _draw_candidate(walk: Walk, query: int, most: int, random: np.random.Generator) -> int:
-    """A random one of the query's best so many candidates."""
-    degree = min(walk.degrees[query], most)
+def _draw_candidate(walk: Walk, query: int, depth: int, random: np.random.Generator) -> int:
+    """Draw one of the query's best `depth` candidates."""
+    degree = min(walk.degrees[query], depth)
     return walk.forward[query, int(random.random() * degree)] if degree else NO_NODE
 
 
 @_njit_if_available
 def _draw_unvisited(
-    walk: Walk, document: int, most: int, found: npt.NDArray[np.int64], at: int, random: np.random.Generator
+    walk: Walk, document: int, count: int, out: npt.NDArray[np.int64], at: int, random: np.random.Generator
 ) -> int:
-    """Put up to `most` distinct unvisited queries of a document, drawn uniformly, into found[at:]; how many."""
+    """Draw up to `count` distinct unvisited queries of a document into out; returns how many."""
     start, live, drawn = walk.starts[document], walk.live[document], 0
     queries = walk.queries
-    while drawn < min(most, live):
-        place, last = start + drawn + int(random.random() * (live - drawn)), start + live - 1
-        query = queries[place]
+    while drawn < min(count, live):
+        position, last = start + drawn + int(random.random() * (live - drawn)), start + live - 1
+        query = queries[position]
         if walk.visited[query]:
-            queries[place], queries[last] = queries[last], query
+            queries[position], queries[last] = queries[last], query
             live -= 1
         else:
-            queries[place], queries[start + drawn] = queries[start + drawn], query
-            found[at + drawn] = query
+            queries[position], queries[start + drawn] = queries[start + drawn], query
+            out[at + drawn] = query
             drawn += 1
     walk.live[document] = live
     return drawn
@@ -87,53 +87,53 @@ def _draw_unvisited(
 
 @_njit_if_available
 def _choose_bridge(walk: Walk, query: int, negative: int, random: np.random.Generator) -> int:
-    """The candidate to hop through: the negative itself, unless hops are kept to the best ones."""
+    """Choose the candidate to hop through: the negative, unless hops are limited to the best ones."""
     return negative if walk.hops >= walk.forward.shape[1] else _draw_candidate(walk, query, walk.hops, random)
 
 
 @_njit_if_available
 def sample_random_walk(walk: Walk, size: int, random: np.random.Generator) -> tuple[Any, Any, int]:
-    """Queries, a candidate of each as its negative, restarts: each batch hops from query to candidate to query."""
+    """Order queries by hops from query to candidate to query; returns order, negatives, restarts."""
     count, entry, restarts = len(walk.visited), 0, 0
     order, negatives = np.empty(count, dtype=np.int64), np.empty(count, dtype=np.int64)
-    found = np.empty(1, dtype=np.int64)
+    drawn = np.empty(1, dtype=np.int64)
     query = NO_NODE
-    for done in range(count):
+    for position in range(count):
         if query == NO_NODE:
             while walk.visited[walk.entries[entry]]:
                 entry += 1
             query = walk.entries[entry]
-            restarts += done % size > 0
+            restarts += position % size > 0
         walk.visited[query] = True
         negative = _draw_candidate(walk, query, walk.forward.shape[1], random)
-        order[done], negatives[done] = query, negative
-        following = NO_NODE
-        if (done + 1) % size > 0:
+        order[position], negatives[position] = query, negative
+        next_query = NO_NODE
+        if (position + 1) % size > 0:
             document = _choose_bridge(walk, query, negative, random)
             for _ in range(HOP_ATTEMPTS):
                 if document == NO_NODE:
                     break
-                if _draw_unvisited(walk, document, 1, found, 0, random):
-                    following = found[0]
+                if _draw_unvisited(walk, document, 1, drawn, 0, random):
+                    next_query = drawn[0]
                     break
                 document = _draw_candidate(walk, query, walk.hops, random)
-        query = following
+        query = next_query
     return order, negatives, restarts
 
 
 @_njit_if_available
 def sample_snowball(walk: Walk, size: int, random: np.random.Generator) -> tuple[Any, Any, int]:
-    """The same, breadth first: all queries of a candidate (at most SNOWBALL_FANOUT, drawn) before going on."""
-    count, entry, restarts, done = len(walk.visited), 0, 0, 0
+    """Order queries breadth first: all queries of a candidate (at most SNOWBALL_FANOUT) at a time."""
+    count, entry, restarts, position = len(walk.visited), 0, 0, 0
     order, negatives = np.empty(count, dtype=np.int64), np.empty(count, dtype=np.int64)
     queue = np.empty(size + SNOWBALL_FANOUT, dtype=np.int64)
-    found = np.empty(SNOWBALL_FANOUT, dtype=np.int64)
+    drawn = np.empty(SNOWBALL_FANOUT, dtype=np.int64)
     head = tail = 0
-    while done < count:
-        if done % size == 0:
+    while position < count:
+        if position % size == 0:
             head = tail = 0
-        anew = head == tail
-        if anew:
+        is_restart = head == tail
+        if is_restart:
             while walk.visited[walk.entries[entry]]:
                 entry += 1
             query = walk.entries[entry]
@@ -142,14 +142,14 @@ def sample_snowball(walk: Walk, size: int, random: np.random.Generator) -> tuple
             head += 1
         if walk.visited[query]:
             continue
-        restarts += anew and done % size > 0
+        restarts += is_restart and position % size > 0
         walk.visited[query] = True
         negative = _draw_candidate(walk, query, walk.forward.shape[1], random)
-        order[done], negatives[done] = query, negative
-        done += 1
+        order[position], negatives[position] = query, negative
+        position += 1
         document = _choose_bridge(walk, query, negative, random)
         if document != NO_NODE and tail - head < size:
-            for place in range(_draw_unvisited(walk, document, SNOWBALL_FANOUT, found, 0, random)):
-                queue[tail % len(queue)] = found[place]
+            for place in range(_draw_unvisited(walk, document, SNOWBALL_FANOUT, drawn, 0, random)):
+                queue[tail % len(queue)] = drawn[place]
                 tail += 1
     return order, negatives, restarts

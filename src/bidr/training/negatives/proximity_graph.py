@@ -1,4 +1,4 @@
-"""The bipartite proximity graph: each query and the candidates that the codes bring up for it, as arrays."""
+"""Bipartite proximity graph of queries and their candidates by the codes, as arrays."""
 
 from typing import NamedTuple
 
@@ -12,10 +12,10 @@ DEPTH = 200
 
 
 class ProximityGraph(NamedTuple):
-    """Forward edges lead from a query to its candidates, backward edges from a document to queries.
+    """Forward edges from a query to its candidates, backward edges from a document to queries.
 
-    forward:        (queries, depth) document rows, the query's positives left out, -1 where there are fewer.
-    degrees:        (queries,) how many forward edges are real; they stand to the left.
+    forward:        (queries, depth) document rows without the query's positives, padded with -1.
+    degrees:        (queries,) number of forward edges, which come first in a row.
     backward_starts, backward: the queries of document j are ``backward[starts[j]:starts[j + 1]]``.
     """
 
@@ -26,24 +26,28 @@ class ProximityGraph(NamedTuple):
 
 
 def build_graph(
-    found: npt.NDArray[np.integer],
+    hits: npt.NDArray[np.integer],
     pairs: Positives,
     documents: int,
     *,
     forward: tuple[int, int] = (0, DEPTH),
     backward: tuple[int, int] = (0, DEPTH),
 ) -> ProximityGraph:
-    """The graph of search results (queries, k), best first.
+    """Build the graph of search results (queries, k), best first.
 
-    forward and backward say which ranks become edges. The paper uses the top 200 for both; its public code uses
+    Args:
+        forward: Range of ranks that become forward edges.
+        backward: Range of ranks that become backward edges.
+
+    The paper uses the top 200 for both; its public code uses
     ranks 0-200 forward and 200-400 backward.
     """
-    candidates = remove_positives(found, pairs)
-    ahead = candidates[:, slice(*forward)].astype(np.int32)
-    behind = candidates[:, slice(*backward)]
-    queries, _ = np.nonzero(behind >= 0)
-    targets = behind[behind >= 0]
+    candidates = remove_positives(hits, pairs)
+    forward_edges = candidates[:, slice(*forward)].astype(np.int32)
+    backward_edges = candidates[:, slice(*backward)]
+    queries, _ = np.nonzero(backward_edges >= 0)
+    targets = backward_edges[backward_edges >= 0]
     starts = np.zeros(documents + 1, dtype=np.int64)
     np.cumsum(np.bincount(targets, minlength=documents), out=starts[1:])
     order = np.argsort(targets, kind="stable")
-    return ProximityGraph(ahead, (ahead >= 0).sum(axis=1), starts, queries[order].astype(np.int32))
+    return ProximityGraph(forward_edges, (forward_edges >= 0).sum(axis=1), starts, queries[order].astype(np.int32))

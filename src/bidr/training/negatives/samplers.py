@@ -1,4 +1,4 @@
-"""Batches for an epoch. Every sampler visits every query exactly once and never gives a positive as a negative.
+"""Batch samplers. Each visits every query once an epoch and never uses a positive as a negative.
 
 An epoch's plan is a function of the seed and the epoch's number alone, so that every process draws the same batches
 and a resumed run continues where it stopped.
@@ -17,7 +17,7 @@ from bidr.utils.array_types import Rows
 
 
 class Batch(NamedTuple):
-    """Rows of queries, one positive each, and extra negatives of their own: (n,) or (n, each), (0,) for none."""
+    """Query rows, a positive of each, and hard negatives: (n,) or (n, per_query), (0,) for none."""
 
     queries: Rows
     positives: Rows
@@ -25,42 +25,42 @@ class Batch(NamedTuple):
 
 
 class EpochPlan(NamedTuple):
-    """An epoch's training instances in order. Locality is made batch by batch, so the size belongs to the plan."""
+    """An epoch's training instances in order. Locality is built per batch, so the batch size is part of it."""
 
     queries: Rows
     positives: Rows
     negatives: Rows
     size: int
     restarts: int = 0
-    """How often a walk met a dead end and began anew within a batch."""
+    """Number of restarts of the walk within a batch, after dead ends."""
 
     @property
     def steps(self) -> int:
         return -(-len(self.queries) // self.size)
 
-    def batch(self, step: int) -> Batch:
+    def get_batch(self, step: int) -> Batch:
         part = slice(step * self.size, (step + 1) * self.size)
         return Batch(self.queries[part], self.positives[part], self.negatives[part])
 
 
 class Sampler(Protocol):
-    """Makes the plan of an epoch."""
+    """Plans the batches of an epoch."""
 
     def plan(self, epoch: int) -> EpochPlan: ...
 
 
 class RandomSampler:
-    """Queries in random order; others' positives are the negatives, and some drawn from a pool of mined ones if given.
+    """Queries in random order, with in-batch negatives and negatives drawn from an optional pool.
 
-    pool: (queries, k) document rows, -1 where there are fewer, without the queries' positives.
-    each: how many are drawn for a query.
+    pool: (queries, k) document rows without the queries' positives, padded with -1.
+    per_query: negatives drawn per query.
     """
 
     def __init__(
-        self, pairs: Positives, documents: int, size: int, seed: int, pool: Rows | None = None, each: int = 1
+        self, pairs: Positives, documents: int, size: int, seed: int, pool: Rows | None = None, per_query: int = 1
     ) -> None:
         self.pairs, self.documents, self.size, self.seed = pairs, documents, size, seed
-        self.pool, self.each = pool, each
+        self.pool, self.per_query = pool, per_query
 
     def plan(self, epoch: int) -> EpochPlan:
         random = np.random.default_rng((self.seed, epoch))
@@ -68,16 +68,18 @@ class RandomSampler:
         positives = self.pairs.draw(queries, random)
         negatives = np.empty(0, dtype=np.int64)
         if self.pool is not None:
-            drawn = [draw_negatives(queries, self.pool, self.pairs, self.documents, random) for _ in range(self.each)]
-            negatives = drawn[0] if self.each == 1 else np.stack(drawn, axis=1)
+            drawn = [
+                draw_negatives(queries, self.pool, self.pairs, self.documents, random) for _ in range(self.per_query)
+            ]
+            negatives = drawn[0] if self.per_query == 1 else np.stack(drawn, axis=1)
         return EpochPlan(queries, positives, negatives, self.size)
 
 
 class RefreshedSampler:
-    """Random batches whose pool is mined again every so many epochs, by the encoder as it is then (ANCE).
+    """Random batches whose pool is mined again every `every` epochs by the current encoder (ANCE).
 
-    mine: the pool of a round of epochs. What it mined it must keep: a resumed run asks again, with an encoder that has
-    learned on.
+    mine: mines the pool of a round of epochs. It must cache the result: a resumed run calls it again, with an encoder
+          that has been trained further.
     """
 
     def __init__(self, batches: Callable[[Rows], RandomSampler], mine: Callable[[int], Rows], every: int = 1) -> None:
@@ -88,7 +90,7 @@ class RefreshedSampler:
 
 
 class LocalitySampler:
-    """Locality-centric sampling: each batch is collected on a local patch of the proximity graph.
+    """Locality-centric sampling: each batch covers a local patch of the proximity graph.
 
     strategy "random-walk" hops from query to candidate to another of that candidate's queries; "snowball" visits all
     (at most so many, drawn, that hubs do not fill batches alone) queries of a candidate before going on.
@@ -108,35 +110,35 @@ class LocalitySampler:
         queries, negatives, restarts = self.collect(walk, self.size, random)
         lonely = np.flatnonzero(negatives == walks.NO_NODE)
         documents = len(self.graph.backward_starts) - 1
-        negatives[lonely] = _random_negatives(queries[lonely], self.pairs, documents, random)
+        negatives[lonely] = _draw_random_negatives(queries[lonely], self.pairs, documents, random)
         return EpochPlan(queries, self.pairs.draw(queries, random), negatives, self.size, int(restarts))
 
 
 def draw_negatives(queries: Rows, pool: Rows, pairs: Positives, documents: int, random: np.random.Generator) -> Rows:
-    """One negative from each query's pool; a query whose pool is empty gets a random document."""
+    """Draw one negative from each query's pool, or a random document if the pool is empty."""
     depths = (pool[queries] >= 0).sum(axis=1)
     chosen: Rows = pool[queries, (random.random(len(queries)) * depths).astype(np.int64)]
     lonely = np.flatnonzero(depths == 0)
-    chosen[lonely] = _random_negatives(queries[lonely], pairs, documents, random)
+    chosen[lonely] = _draw_random_negatives(queries[lonely], pairs, documents, random)
     return chosen
 
 
-def _random_negatives(queries: Rows, pairs: Positives, documents: int, random: np.random.Generator) -> Rows:
-    """A random document for each query that is none of its positives."""
+def _draw_random_negatives(queries: Rows, pairs: Positives, documents: int, random: np.random.Generator) -> Rows:
+    """Draw a random document for each query that is not one of its positives."""
     drawn: Rows = random.integers(documents, size=len(queries))
-    for place, query in enumerate(queries.tolist()):
-        own = set(pairs.get_rows(query).tolist())
-        while int(drawn[place]) in own and len(own) < documents:
-            drawn[place] = random.integers(documents)
+    for position, query in enumerate(queries.tolist()):
+        positives = set(pairs.get_rows(query).tolist())
+        while int(drawn[position]) in positives and len(positives) < documents:
+            drawn[position] = random.integers(documents)
     return drawn
 
 
 def measure_locality(plan: EpochPlan, graph: ProximityGraph) -> npt.NDArray[np.float64]:
-    """For every batch, the mean share of its documents that are candidates of a query in it."""
+    """Measure for each batch the mean share of its documents that are candidates of a query in it."""
     shares = np.empty(plan.steps)
-    inside = np.zeros(len(graph.backward_starts), dtype=bool)  # its last place is that of -1, which is no document
+    inside = np.zeros(len(graph.backward_starts), dtype=bool)  # the last element stands for -1, the padding
     for step in range(plan.steps):
-        batch = plan.batch(step)
+        batch = plan.get_batch(step)
         documents = np.unique(np.concatenate([batch.positives, batch.negatives]))
         inside[documents] = True
         shares[step] = inside[graph.forward[batch.queries]].sum() / (len(batch.queries) * len(documents))
