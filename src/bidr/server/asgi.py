@@ -1,4 +1,4 @@
-"""One request: its head, its body within the limits, and the answer that goes back."""
+"""ASGI request and response: headers, body within limits, JSON serialization."""
 
 import asyncio
 import time
@@ -27,11 +27,15 @@ Send = Callable[[Message], Awaitable[None]]
 Header = tuple[bytes, bytes]
 
 JSON, BINARY = "application/json", "application/octet-stream"
-DRAINED = 16
+MAX_DRAINED = 16
+"""Multiple of the body limit that is read and discarded before the connection is closed."""
+NO_SNIFF: Header = (b"x-content-type-options", b"nosniff")
+NO_STORE: Header = (b"cache-control", b"no-store")
+CLOSE: Header = (b"connection", b"close")
 
 
 class Response(NamedTuple):
-    """An answer."""
+    """An HTTP response."""
 
     body: bytes
     status: int = 200
@@ -40,81 +44,83 @@ class Response(NamedTuple):
 
 
 class ClientDisconnected(Exception):
-    """The client went away."""
+    """The client closed the connection."""
 
 
 class BodyBudget:
-    """Bytes of all bodies that a worker has at the moment, and whether there may be more."""
+    """Limits the bytes of all request bodies that a worker holds in memory."""
 
-    def __init__(self, most: int) -> None:
-        self.most, self.held = most, 0
+    def __init__(self, limit: int) -> None:
+        self.limit, self.used = limit, 0
 
-    def take(self, count: int) -> bool:
-        """Have so many more, if there is room for them."""
-        if self.held + count > self.most:
+    def reserve(self, count: int) -> bool:
+        """Reserve bytes; False if they exceed the limit."""
+        if self.used + count > self.limit:
             return False
-        self.held += count
+        self.used += count
         return True
 
 
 class Request:
-    """A request that is being answered. `notes` go into the log; `bodies` are those of all requests."""
+    """A request in progress. `log_fields` go into the access log."""
 
-    def __init__(self, scope: Scope, receive: Receive, limits: RequestLimits, bodies: BodyBudget) -> None:
-        self.scope, self._receive, self.limits, self._bodies = scope, receive, limits, bodies
-        self._held = 0
+    def __init__(self, scope: Scope, receive: Receive, limits: RequestLimits, budget: BodyBudget) -> None:
+        self.scope, self._receive, self.limits, self._budget = scope, receive, limits, budget
+        self._reserved = 0
         self.started = time.monotonic()
         self.deadline = self.started + limits.seconds
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
-        self.notes: dict[str, Any] = {}
-        self.unread = scope["method"] in ("POST", "PUT", "PATCH")
+        self.log_fields: dict[str, Any] = {}
+        self.is_body_unread = scope["method"] in ("POST", "PUT", "PATCH")
 
     @property
     def client(self) -> str:
-        found = self.scope.get("client")
-        return found[0] if found else "local"
+        """Address of the client."""
+        address = self.scope.get("client")
+        return address[0] if address else "local"
 
     @cached_property
     def content_type(self) -> str:
         return self.headers.get(b"content-type", b"").decode("latin-1").partition(";")[0].strip().lower()
 
-    def query(self) -> dict[str, list[str]]:
-        """The parameters of the query string."""
+    def parse_query(self) -> dict[str, list[str]]:
+        """Parse the parameters of the query string."""
         return parse_query_string(self.scope["query_string"])
 
-    async def body(self, *types: str) -> bytes:
-        """The whole body, of one of these types, if it comes in time and is not too large."""
+    async def read_body(self, *types: str) -> bytes:
+        """Read the whole body; raises HTTPError for other content types, slow clients and large bodies."""
         if self.content_type not in types:
             raise UnsupportedMediaType(
-                "the body's type is not one that is read here",
+                "unsupported content type",
                 given=self.content_type or "no content type",
                 expected=" or ".join(types),
-                hint="say it in the header Content-Type",
+                hint="set the header Content-Type",
             )
         return await self._read()
 
     async def _read(self) -> bytes:
-        most, declared = self.limits.body, self.headers.get(b"content-length", b"0")
-        size = int(declared) if declared.isdigit() else 0
-        if size > most and b"expect" in self.headers:
-            raise self._too_large(f"{size} bytes")
-        parts: list[bytes] = []
-        total, room = 0, True
+        limit, length = self.limits.body, self.headers.get(b"content-length", b"0")
+        content_length = int(length) if length.isdigit() else 0
+        if content_length > limit and b"expect" in self.headers:
+            raise self._make_size_error(f"{content_length} bytes")
+        chunks: list[bytes] = []
+        total, is_reserved = 0, True
         try:
             async with asyncio.timeout_at(asyncio.get_running_loop().time() + self.limits.body_seconds):
                 while True:
                     message = await self._receive()
                     if message["type"] == "http.disconnect":
                         raise ClientDisconnected
-                    part: bytes = message.get("body", b"")
-                    total += len(part)
-                    if total <= most and size <= most and room and (room := self._bodies.take(len(part))):
-                        self._held += len(part)
-                        parts.append(part)
+                    chunk: bytes = message.get("body", b"")
+                    total += len(chunk)
+                    is_small = total <= limit and content_length <= limit and is_reserved
+                    if is_small and (is_reserved := self._budget.reserve(len(chunk))):
+                        self._reserved += len(chunk)
+                        chunks.append(chunk)
                     else:
-                        parts.clear()  # read on without keeping it, so that the client comes to see the answer
-                        self.forget()
-                    if not message.get("more_body") or total > DRAINED * most:
+                        chunks.clear()  # discard the rest: clients read the response after they have sent everything
+                        self.release_body()
+                    if not message.get("more_body") or total > MAX_DRAINED * limit:
                         break
         except TimeoutError:
             raise RequestTimeout(
@@ -123,35 +129,35 @@ class Request:
                 expected="a whole body",
                 hint="send it faster, or in parts (limit.body_seconds)",
             ) from None
-        self.unread = False
-        if total > most or size > most:
-            raise self._too_large(f"{max(total, size)} bytes")
-        if not room:
+        self.is_body_unread = False
+        if total > limit or content_length > limit:
+            raise self._make_size_error(f"{max(total, content_length)} bytes")
+        if not is_reserved:
             raise Overloaded(
                 1.0,
-                "the bodies of all requests together are too large at the moment",
+                "the bodies of all current requests exceed the limit",
                 given=f"{total} bytes more",
-                expected=f"up to {self._bodies.most} bytes in all",
+                expected=f"up to {self._budget.limit} bytes in all",
                 hint="try again later, send less at once, or start more workers (limit.bodies)",
             )
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+        return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
-    def forget(self) -> None:
-        """The body is not needed any more."""
-        self._bodies.held -= self._held
-        self._held = 0
+    def release_body(self) -> None:
+        """Return the bytes of the body to the budget."""
+        self._budget.used -= self._reserved
+        self._reserved = 0
 
-    def _too_large(self, given: str) -> HTTPError:
+    def _make_size_error(self, size: str) -> HTTPError:
         return PayloadTooLarge(
             "the body is too large",
-            given=given,
+            given=size,
             expected=f"up to {self.limits.body} bytes",
             hint="send several requests (limit.body)",
         )
 
 
 def parse_query_string(raw: bytes) -> dict[str, list[str]]:
-    """The parameters of a query string."""
+    """Parse a query string strictly; raises InvalidRequest."""
     if not raw:
         return {}
     try:
@@ -160,29 +166,24 @@ def parse_query_string(raw: bytes) -> dict[str, list[str]]:
         )
     except ValueError as error:
         raise InvalidRequest(
-            "the query string cannot be read",
+            "the query string is malformed",
             given=raw.decode("latin-1"),
             expected="name=value, several joined by &",
             hint="percent-encode the values, as UTF-8",
         ) from error
 
 
-async def send_reply(send: Send, reply: Response, more: tuple[Header, ...] = ()) -> None:
-    """An answer, on its way."""
-    headers = [(b"content-type", reply.type.encode()), NO_SNIFF, *reply.headers, *more]
-    if reply.status != 304:  # whose length would be that of the file
-        headers.append((b"content-length", b"%d" % len(reply.body)))
-    if not reply.headers or all(name != b"cache-control" for name, _ in reply.headers):
+async def send_response(send: Send, response: Response, extra_headers: tuple[Header, ...] = ()) -> None:
+    """Send a response in two ASGI messages."""
+    headers = [(b"content-type", response.type.encode()), NO_SNIFF, *response.headers, *extra_headers]
+    if response.status != 304:  # its content-length would be that of the file
+        headers.append((b"content-length", b"%d" % len(response.body)))
+    if not response.headers or all(name != b"cache-control" for name, _ in response.headers):
         headers.append(NO_STORE)
-    await send({"type": "http.response.start", "status": reply.status, "headers": headers})
-    await send({"type": "http.response.body", "body": reply.body})
-
-
-NO_SNIFF: Header = (b"x-content-type-options", b"nosniff")
-NO_STORE: Header = (b"cache-control", b"no-store")
-CLOSE: Header = (b"connection", b"close")
+    await send({"type": "http.response.start", "status": response.status, "headers": headers})
+    await send({"type": "http.response.body", "body": response.body})
 
 
 def make_json_response(value: Any, status: int = 200, headers: tuple[Header, ...] = ()) -> Response:
-    """A value as an answer."""
+    """Serialize a value as a JSON response."""
     return Response(dump_json(value, orjson.OPT_SERIALIZE_NUMPY), status, JSON, headers)

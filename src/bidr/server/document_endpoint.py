@@ -1,189 +1,189 @@
-"""/v1/documents: fetch by id, add and replace, delete."""
+"""Handlers of /v1/documents: fetch by id, add and replace, delete."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol, TypeVar
 
-from bidr.data.attributes import check_attributes
 from bidr.errors import AttributesError, to_short_json
-from bidr.index.vectors import MAX_VALUES as STORED
+from bidr.index.filters.filter_expression import check_attributes
+from bidr.index.vectors import MAX_VALUES
 from bidr.server.asgi import JSON, Request, Response, make_json_response
 from bidr.server.errors import Forbidden, IndexConflict, InvalidRequest, to_http_error
 from bidr.server.index_holder import IndexHolder, IndexSnapshot
 from bidr.server.limits import RequestLimits
 from bidr.server.metrics import Metrics
-from bidr.server.search_request import LARGEST, matrix, parse_object
+from bidr.server.search_request import MAX_COMPONENT, parse_matrix, parse_object
 from bidr.server.writer_client import WriterClient
 
-Steady = Callable[[Callable[[IndexSnapshot], Awaitable[Response]]], Awaitable[Response]]
+SnapshotRunner = Callable[[Callable[[IndexSnapshot], Awaitable[Response]]], Awaitable[Response]]
 Result = TypeVar("Result")
-# JSON does not tell 1e30 from the whole number, which no column holds: one limit for both.
-LARGEST_NUMBER = 2**62
+MAX_NUMBER = 2**62
+"""Limit of numeric attributes. JSON does not tell 1e30 from an integer that no column can hold: one limit for both."""
 FIELDS = ("id", "title", "text", "attributes", "vector")
-LONGEST_ID = 512
+MAX_ID_CHARS = 512
 
 
 class ThreadRunner(Protocol):
-    """Runs work where the event loop does not wait for it."""
+    """Runs a function on a thread, so that it does not block the event loop."""
 
-    async def __call__(self, work: Callable[..., Result], *given: Any) -> Result: ...
+    async def __call__(self, function: Callable[..., Result], *arguments: Any) -> Result: ...
 
 
 class DocumentEndpoint:
-    """The handlers. `link` is None where the server only reads."""
+    """The handlers. `writer` is None on a read-only server."""
 
     def __init__(
         self,
-        steady: Steady,
-        on_thread: ThreadRunner,
-        served: IndexHolder,
+        run_on_snapshot: SnapshotRunner,
+        run_on_thread: ThreadRunner,
+        holder: IndexHolder,
         limits: RequestLimits,
         metrics: Metrics,
-        link: WriterClient | None,
+        writer: WriterClient | None,
     ) -> None:
-        self._steady, self._on_thread = steady, on_thread
-        self.served, self.limits, self.metrics, self.link = served, limits, metrics, link
+        self._run_on_snapshot, self._run_on_thread = run_on_snapshot, run_on_thread
+        self.holder, self.limits, self.metrics, self.writer = holder, limits, metrics, writer
 
-    async def fetch(self, call: Request) -> Response:
-        """GET /v1/documents?id=a&id=b"""
-        query = call.query()
-        ids = self._ids(query, {"id"})
+    async def fetch(self, request: Request) -> Response:
+        """Handle GET /v1/documents?id=a&id=b."""
+        ids = self._parse_ids(request.parse_query(), {"id"})
 
-        async def fetched(serving: IndexSnapshot) -> Response:
-            count, reply = await self._on_thread(_fetched, serving, ids)
-            call.notes["documents"] = count
-            return reply
+        async def fetch_from(snapshot: IndexSnapshot) -> Response:
+            count, response = await self._run_on_thread(_fetch_documents, snapshot, ids)
+            request.log_fields["documents"] = count
+            return response
 
-        return await self._steady(fetched)
+        return await self._run_on_snapshot(fetch_from)
 
-    async def add(self, call: Request) -> Response:
-        """POST /v1/documents"""
-        link = self._link()
-        given = parse_object(await call.body(JSON), ("documents", "replace"))
-        listed, replace = given.get("documents"), given.get("replace", True)
+    async def add(self, request: Request) -> Response:
+        """Handle POST /v1/documents."""
+        writer = self._require_writer()
+        body = parse_object(await request.read_body(JSON), ("documents", "replace"))
+        items, replace = body.get("documents"), body.get("replace", True)
         if type(replace) is not bool:
             raise InvalidRequest(
-                "replace is not a truth value",
+                "replace is not a boolean",
                 given=to_short_json(replace),
                 expected="true or false",
                 hint="send it without quotes, or leave it out",
             )
-        if type(listed) is not list or not 1 <= len(listed) <= self.limits.documents:
+        if type(items) is not list or not 1 <= len(items) <= self.limits.documents:
             raise InvalidRequest(
-                "documents are no list, or none, or too many",
-                given=f"{len(listed)} documents" if isinstance(listed, list) else to_short_json(listed),
+                "documents is not a list, empty, or too long",
+                given=f"{len(items)} documents" if isinstance(items, list) else to_short_json(items),
                 expected=f"a list of 1 to {self.limits.documents}",
                 hint="send several requests (limit.documents)",
             )
-        documents, vectors = self._checked(listed, replace, self.served.now)
-        call.notes["documents"] = len(documents)
-        about = {"op": "add", "documents": documents, "replace": replace}
-        result = await link.ask(about, vectors)
+        documents, vectors = self._parse_documents(items, replace, self.holder.current)
+        request.log_fields["documents"] = len(documents)
+        result = await writer.submit({"op": "add", "documents": documents, "replace": replace}, vectors)
         self.metrics.record_write("added", result["added"])
         self.metrics.record_write("replaced", result["replaced"])
         return make_json_response(result)
 
-    async def delete(self, call: Request) -> Response:
-        """DELETE /v1/documents?id=a&id=b"""
-        link = self._link()
-        query = call.query()
-        ids = self._ids(query, {"id", "missing_ok"})
+    async def delete(self, request: Request) -> Response:
+        """Handle DELETE /v1/documents?id=a&id=b."""
+        writer = self._require_writer()
+        query = request.parse_query()
+        ids = self._parse_ids(query, {"id", "missing_ok"})
         missing_ok = query.get("missing_ok", ["false"])
         if missing_ok not in (["true"], ["false"]):
             raise InvalidRequest(
-                "missing_ok cannot be read",
+                "missing_ok is not a boolean",
                 given=", ".join(missing_ok),
                 expected="true or false, once",
-                hint="leave it out, and ids that are not there are refused",
+                hint="leave it out to reject unknown ids",
             )
-        call.notes["documents"] = len(ids)
-        result = await link.ask({"op": "delete", "ids": ids, "missing_ok": missing_ok == ["true"]})
+        request.log_fields["documents"] = len(ids)
+        result = await writer.submit({"op": "delete", "ids": ids, "missing_ok": missing_ok == ["true"]})
         self.metrics.record_write("deleted", result["deleted"])
         return make_json_response(result)
 
-    def _link(self) -> WriterClient:
-        if self.link is None:
+    def _require_writer(self) -> WriterClient:
+        if self.writer is None:
             raise Forbidden(
-                "this server only reads",
+                "this server is read-only",
                 given="a request to write",
                 expected="searches, and documents by id",
                 hint="whoever runs it can start it with --writable",
             )
-        return self.link
+        return self.writer
 
-    def _ids(self, query: dict[str, list[str]], known: set[str]) -> list[str]:
+    def _parse_ids(self, query: dict[str, list[str]], parameters: set[str]) -> list[str]:
         for name in query:
-            if name not in known:
+            if name not in parameters:
                 raise InvalidRequest(
-                    "a parameter that is not known", given=name, expected=", ".join(sorted(known)), hint="leave it out"
+                    "unknown query parameter", given=name, expected=", ".join(sorted(parameters)), hint="leave it out"
                 )
         ids = query.get("id", [])
-        lengths = [len(name) for name in ids] or [0]
-        if not 1 <= len(ids) <= self.limits.documents or not 0 < min(lengths) <= max(lengths) <= LONGEST_ID:
+        lengths = [len(doc_id) for doc_id in ids] or [0]
+        if not 1 <= len(ids) <= self.limits.documents or not 0 < min(lengths) <= max(lengths) <= MAX_ID_CHARS:
             raise InvalidRequest(
-                "no ids are given, too many, or one that no document has",
+                "no ids, too many, or ids of invalid length",
                 given=f"{len(ids)} ids of {min(lengths)} to {max(lengths)} characters",
-                expected=f"1 to {self.limits.documents} ids of 1 to {LONGEST_ID} characters",
-                hint="send them as id=a&id=b, in several requests where they are many (limit.documents)",
+                expected=f"1 to {self.limits.documents} ids of 1 to {MAX_ID_CHARS} characters",
+                hint="send them as id=a&id=b, in several requests if they are many (limit.documents)",
             )
         return list(dict.fromkeys(ids))
 
-    def _checked(self, listed: list[Any], replace: bool, serving: IndexSnapshot) -> tuple[list[list[Any]], bytes]:
-        """Documents as fields, and their vectors as bytes."""
-        fields = [_document(number, given) for number, given in enumerate(listed)]
-        # Of an id that is given twice the last counts, as if it had come in a request of its own.
-        last = {given[0]: number for number, given in enumerate(fields)}
-        if len(last) < len(fields):
+    def _parse_documents(
+        self, items: list[Any], replace: bool, snapshot: IndexSnapshot
+    ) -> tuple[list[list[Any]], bytes]:
+        """Return the fields of each document, and all vectors as little-endian float32 bytes."""
+        documents = [_parse_document(number, item) for number, item in enumerate(items)]
+        # The last document with an id wins, as in consecutive requests.
+        last_by_id = {fields[0]: number for number, fields in enumerate(documents)}
+        if len(last_by_id) < len(documents):
             if not replace:
-                ids = [given[0] for given in fields]
+                ids = [fields[0] for fields in documents]
                 raise IndexConflict(
-                    "an id is given twice",
-                    given=to_short_json(next(name for name in last if ids.count(name) > 1)),
+                    "an id occurs twice",
+                    given=to_short_json(next(doc_id for doc_id in last_by_id if ids.count(doc_id) > 1)),
                     expected="each once",
                     hint='leave one out, or send "replace": true',
                 )
-            fields, listed = ([rows[number] for number in last.values()] for rows in (fields, listed))
-        vectors = [given["vector"] for given in listed if given.get("vector") is not None]
-        by_text = serving.service is not None
-        if by_text and vectors:
+            documents, items = ([rows[number] for number in last_by_id.values()] for rows in (documents, items))
+        vectors = [item["vector"] for item in items if item.get("vector") is not None]
+        has_encoder = snapshot.encoder is not None
+        if has_encoder and vectors:
             raise InvalidRequest(
-                "the index has encoders of its own",
+                "the index encodes documents itself",
                 given=f"{len(vectors)} documents with vectors",
-                expected="title and text alone",
+                expected="title and text only",
                 hint="leave the vectors out",
             )
-        if not by_text and len(vectors) != len(listed):
+        if not has_encoder and len(vectors) != len(items):
             raise InvalidRequest(
                 "the index has no text encoder",
-                given=f"{len(listed) - len(vectors)} documents without vector",
-                expected=f"a vector of {serving.dim} numbers of each",
+                given=f"{len(items) - len(vectors)} documents without vector",
+                expected=f"a vector of {snapshot.dim} numbers for each",
                 hint='send "vector": [...] with each document',
             )
         if not vectors:
-            return fields, b""
-        rows = matrix(vectors, serving.dim, "documents: vector", get_max_component(serving))
-        return fields, rows.astype("<f4").tobytes()
+            return documents, b""
+        rows = parse_matrix(vectors, snapshot.dim, "documents: vector", get_max_component(snapshot))
+        return documents, rows.astype("<f4").tobytes()
 
 
-def _fetched(serving: IndexSnapshot, ids: list[str]) -> tuple[int, Response]:
-    found, missing = serving.finder.documents(ids)
-    return len(found), make_json_response({"documents": found, "missing": missing})
+def _fetch_documents(snapshot: IndexSnapshot, ids: list[str]) -> tuple[int, Response]:
+    documents, missing = snapshot.lookup.get_documents(ids)
+    return len(documents), make_json_response({"documents": documents, "missing": missing})
 
 
-def get_max_component(serving: IndexSnapshot) -> float:
-    """The largest number that a vector may have: vectors of length 1 are made so before they are stored."""
-    return LARGEST if serving.view.manifest.unit else STORED["fp16"]
+def get_max_component(snapshot: IndexSnapshot) -> float:
+    """Return the largest vector component that can be stored; unit vectors are normalized before they are."""
+    return MAX_COMPONENT if snapshot.view.manifest.unit else MAX_VALUES["fp16"]
 
 
-def _document(number: int, given: Any) -> list[Any]:
+def _parse_document(number: int, item: Any) -> list[Any]:
     where = f"documents: number {number}"
-    if type(given) is not dict:
+    if type(item) is not dict:
         raise InvalidRequest(
             f"{where} is not an object",
-            given=to_short_json(given),
+            given=to_short_json(item),
             expected=f"an object with {', '.join(FIELDS)}",
             hint='send at least {"id": "...", "text": "..."}',
         )
-    for name in given:
+    for name in item:
         if name not in FIELDS:
             raise InvalidRequest(
                 f"{where}: unknown field",
@@ -191,44 +191,44 @@ def _document(number: int, given: Any) -> list[Any]:
                 expected=", ".join(FIELDS),
                 hint="put it into attributes, or leave it out",
             )
-    return [_id(where, given), *_words(where, given), _attributes(where, given.get("attributes"))]
+    return [_parse_id(where, item), *_parse_texts(where, item), _parse_attributes(where, item.get("attributes"))]
 
 
-def _id(where: str, given: dict[str, Any]) -> str:
-    name = given.get("id")
-    if type(name) is not str or not 0 < len(name) <= LONGEST_ID:
+def _parse_id(where: str, item: dict[str, Any]) -> str:
+    doc_id = item.get("id")
+    if type(doc_id) is not str or not 0 < len(doc_id) <= MAX_ID_CHARS:
         raise InvalidRequest(
-            f"{where}: id is missing, or cannot be one",
-            given=to_short_json(name) if "id" in given else "none",
-            expected=f"a string of 1 to {LONGEST_ID} characters",
-            hint="give each document an id of its own",
+            f"{where}: id is missing or invalid",
+            given=to_short_json(doc_id) if "id" in item else "none",
+            expected=f"a string of 1 to {MAX_ID_CHARS} characters",
+            hint="give each document a unique id",
         )
-    return name
+    return doc_id
 
 
-def _words(where: str, given: dict[str, Any]) -> list[str]:
-    words = [given.get(key, "") for key in ("title", "text")]
-    if not all(type(word) is str for word in words):
+def _parse_texts(where: str, item: dict[str, Any]) -> list[str]:
+    texts = [item.get(field, "") for field in ("title", "text")]
+    if not all(type(text) is str for text in texts):
         raise InvalidRequest(
             f"{where}: title or text is not a string",
-            given=to_short_json(next(word for word in words if type(word) is not str)),
+            given=to_short_json(next(text for text in texts if type(text) is not str)),
             expected="strings",
-            hint="leave out what there is not",
+            hint="leave out a field without value",
         )
-    return words
+    return texts
 
 
-def _attributes(where: str, given: Any) -> dict[str, Any] | None:
+def _parse_attributes(where: str, attributes: Any) -> dict[str, Any] | None:
     try:
-        checked = check_attributes(given, where) if given is not None else None
+        checked = check_attributes(attributes, where) if attributes is not None else None
     except AttributesError as error:
         raise to_http_error(error) or error from error
-    for key, value in (checked or {}).items():
-        if isinstance(value, int | float) and abs(value) > LARGEST_NUMBER:
+    for name, value in (checked or {}).items():
+        if isinstance(value, int | float) and abs(value) > MAX_NUMBER:
             raise InvalidRequest(
-                f"{where}: attribute {to_short_json(key)}",
+                f"{where}: attribute {to_short_json(name)}",
                 given=to_short_json(value),
-                expected="a number of at most 2^62 in size",
+                expected="a number of magnitude up to 2^62",
                 hint="send it as a string, or leave it out",
             )
     return checked or None

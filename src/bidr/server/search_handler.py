@@ -1,4 +1,4 @@
-"""Searching on threads: the event loop stays free, and a request whose time is over stops between its queries."""
+"""Executes search requests on worker threads, in batches, with a deadline check between batches."""
 
 import time
 from typing import NamedTuple
@@ -13,11 +13,11 @@ from bidr.server.search_request import SearchRequest
 from bidr.utils.array_types import Floats, Rows
 from bidr.utils.deadline import deadline_scope
 
-AT_ONCE = 8
+QUERIES_PER_BATCH = 8
 
 
 class SearchOutcome(NamedTuple):
-    """A rendered answer, the milliseconds of each step, and how many vectors were read."""
+    """A rendered response body, the milliseconds of each step, and the number of vectors read."""
 
     body: bytes
     steps: Timings
@@ -25,7 +25,7 @@ class SearchOutcome(NamedTuple):
 
 
 class BatchHits(NamedTuple):
-    """Answers to some queries, (queries, k) each; the words' ranks are None where they were not asked."""
+    """Hits of a batch of queries, (queries, k) each; `word_ranks` is None without lexical search."""
 
     rows: Rows
     scores: Floats
@@ -38,70 +38,87 @@ class BatchHits(NamedTuple):
 
 
 def search(
-    serving: IndexSnapshot, asked: SearchRequest, queries: QueryVectors, deadline: float, encode: float
+    snapshot: IndexSnapshot, request: SearchRequest, queries: QueryVectors, deadline: float, encode_ms: float
 ) -> SearchOutcome:
-    """The answer to a request as bytes, and what it took. `deadline` is of time.monotonic(); times are milliseconds."""
+    """Search and render the response body.
+
+    Args:
+        deadline: in time.monotonic(); raises DeadlineExceeded when it has passed.
+        encode_ms: milliseconds that encoding the queries took, reported in the timings.
+    """
     results: list[bytes] = []
-    count, totals, vectors = asked.queries, Timings(encode), 0
-    for start in range(0, count, AT_ONCE):
+    count, totals, vector_reads = request.queries, Timings(encode_ms), 0
+    for start in range(0, count, QUERIES_PER_BATCH):
         if time.monotonic() > deadline:
             raise DeadlineExceeded(
                 DEADLINE_MESSAGE,
                 given=f"{count} queries",
-                hint="ask fewer queries at once, with fewer candidates",
+                hint="send fewer queries at once, with fewer candidates",
             )
-        part = QueryVectors(queries.codes[start : start + AT_ONCE], queries.vectors[start : start + AT_ONCE])
+        batch = slice(start, start + QUERIES_PER_BATCH)
+        batch_queries = QueryVectors(queries.codes[batch], queries.vectors[batch])
         with deadline_scope(deadline):
-            found = _found(serving, asked, part, asked.texts[start : start + AT_ONCE] if asked.texts else None)
-        _, candidates, reads, ranking = found.timings
-        totals = Timings(encode, totals.candidates + candidates, totals.reads + reads, totals.ranking + ranking)
-        vectors += found.reads
-        timings = _shares(encode / count, found.timings, len(part.codes))
-        results += [_result(serving, asked, found, number, timings) for number in range(len(part.codes))]
-    return SearchOutcome(render_body(results, serving.generation), totals, vectors)
+            hits = _search_batch(snapshot, request, batch_queries, request.texts[batch] if request.texts else None)
+        _, candidates, reads, ranking = hits.timings
+        totals = Timings(encode_ms, totals.candidates + candidates, totals.reads + reads, totals.ranking + ranking)
+        vector_reads += hits.reads
+        timings = _divide_timings(encode_ms / count, hits.timings, len(batch_queries.codes))
+        results += [
+            _render_query(snapshot, request, hits, number, timings) for number in range(len(batch_queries.codes))
+        ]
+    return SearchOutcome(render_body(results, snapshot.generation), totals, vector_reads)
 
 
-def _shares(encode: float, steps: Timings, queries: int) -> dict[str, float]:
-    """The times of one query out of several that were searched together."""
+def _divide_timings(encode_ms: float, steps: Timings, queries: int) -> dict[str, float]:
+    """Divide the times of a batch evenly among its queries."""
     _, candidates, reads, ranking = (step / queries for step in steps)
     return {
-        "encode": round(encode, 4),
+        "encode": round(encode_ms, 4),
         "candidates": round(candidates, 4),
         "reads": round(reads, 4),
         "ranking": round(ranking, 4),
-        "total": round(encode + candidates + reads + ranking, 4),
+        "total": round(encode_ms + candidates + reads + ranking, 4),
     }
 
 
-def _found(serving: IndexSnapshot, asked: SearchRequest, queries: QueryVectors, words: list[str] | None) -> BatchHits:
-    found = serving.searcher.search_vectors(
+def _search_batch(
+    snapshot: IndexSnapshot, request: SearchRequest, queries: QueryVectors, texts: list[str] | None
+) -> BatchHits:
+    ranking = snapshot.searcher.search_vectors(
         queries,
-        asked.k,
-        asked.candidates,
-        filter=asked.filter,
-        words=words,
-        codes_only=asked.codes_only,
-        lexical=asked.lexical,
-        lexical_weight=asked.lexical_weight,
+        request.k,
+        request.candidates,
+        filter=request.filter,
+        words=texts,
+        codes_only=request.codes_only,
+        lexical=request.lexical,
+        lexical_weight=request.lexical_weight,
     )
-    ranks = found.candidate_ranks
-    places = found.candidate_positions
-    if asked.codes_only:
+    positions = ranking.candidate_positions
+    if request.codes_only:
         reads = 0
-    elif len(places) == 1 and places.size and places[0, -1] >= 0:  # those that were not found stand at the end
-        reads = places.size
+    elif len(positions) == 1 and positions.size and positions[0, -1] >= 0:  # missing candidates (-1) are at the end
+        reads = positions.size
     else:
-        reads = int(np.count_nonzero(places >= 0))
-    return BatchHits(found.rows, found.scores, ranks, found.candidate_scores, found.word_ranks, found.timings, reads)
+        reads = int(np.count_nonzero(positions >= 0))
+    return BatchHits(
+        ranking.rows,
+        ranking.scores,
+        ranking.candidate_ranks,
+        ranking.candidate_scores,
+        ranking.word_ranks,
+        ranking.timings,
+        reads,
+    )
 
 
-def _result(
-    serving: IndexSnapshot, asked: SearchRequest, found: BatchHits, number: int, timings: dict[str, float]
+def _render_query(
+    snapshot: IndexSnapshot, request: SearchRequest, hits: BatchHits, number: int, timings: dict[str, float]
 ) -> bytes:
-    rows = found.rows[number]
+    rows = hits.rows[number]
     if len(rows) and rows[-1] < 0:
-        rows = rows[rows >= 0]  # those that were not found stand at the end
-    here = (number, slice(len(rows)))
-    words = None if found.word_ranks is None else found.word_ranks[here]
-    numbers = HitColumns(found.scores[here], found.candidate_ranks[here], found.candidate_scores[here], words)
-    return render_result(numbers, serving.finder.columns(rows, texts=asked.text), timings)
+        rows = rows[rows >= 0]  # missing hits (-1) are at the end
+    cells = (number, slice(len(rows)))
+    word_ranks = None if hits.word_ranks is None else hits.word_ranks[cells]
+    columns = HitColumns(hits.scores[cells], hits.candidate_ranks[cells], hits.candidate_scores[cells], word_ranks)
+    return render_result(columns, snapshot.lookup.get_columns(rows, texts=request.text), timings)

@@ -1,24 +1,54 @@
-"""What a search asks for: read from JSON or from bytes, and checked by hand, which is many times as fast as a model."""
+"""Parse and validate search requests.
+
+Hand-written: a pydantic model takes many times as long for a request of a few queries. A query string is parsed
+once and cached, because clients send the same one with every request.
+"""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 import orjson
 
 from bidr.errors import to_short_json
+from bidr.index.filters.filter_expression import measure_filter
+from bidr.server.asgi import parse_query_string
 from bidr.server.errors import HTTPError, InvalidRequest
 from bidr.server.limits import RequestLimits
-from bidr.server.query_params import OPTIONS, Options, QueryParams, ValidationContext, validate_options
 from bidr.utils.array_types import Floats
 
+OPTIONS = ("k", "candidates", "filter", "text", "codes_only", "model", "lexical", "lexical_weight")
 FIELDS = ("texts", "vectors", *OPTIONS)
-LARGEST = 1e18
+DEFAULT_K = 10
+MAX_LEXICAL_WEIGHT = 1_000.0
+MAX_COMPONENT = 1e18
+"""Largest vector component: squares of larger ones do not fit into float32."""
+MAX_CACHED_BYTES, MAX_CACHED_QUERIES = 256, 256
+OMIT_HINT = "or leave it out to use the server's default"
+NUMBER_TYPES = frozenset((float, int))
+Options = tuple[int, int, dict[str, Any] | None, bool, bool, str | None, int, float]
+"""Validated options in the order of `OPTIONS`."""
+
+
+class ValidationContext(NamedTuple):
+    """Limits and properties of the served index that requests are checked against."""
+
+    limits: RequestLimits
+    candidates: int
+    dim: int
+    has_lexical: bool = False
+
+
+class QueryParams(NamedTuple):
+    """Parameters of a query string, and the options that result from them and the defaults."""
+
+    values: dict[str, Any]
+    options: Options
 
 
 class SearchRequest(NamedTuple):
-    """A search as it was asked for: `texts` or `vectors`, never both."""
+    """A validated search request with either `texts` or `vectors`."""
 
     texts: list[str] | None
     vectors: Floats | None
@@ -33,180 +63,222 @@ class SearchRequest(NamedTuple):
 
     @property
     def queries(self) -> int:
+        """Number of queries."""
         return len(self.texts if self.texts is not None else self.vectors)  # type: ignore[arg-type]
 
     @property
     def reads(self) -> int:
-        """Vectors that are read from disk, at most."""
+        """Upper bound of the vectors that are read from disk."""
         return 0 if self.codes_only else self.queries * (max(self.k, self.candidates) + self.lexical)
 
 
+class RequestParser:
+    """Parses search requests for one index snapshot; caches parsed query strings."""
+
+    def __init__(self, context: ValidationContext) -> None:
+        self.context = context
+        self._cache: dict[bytes, QueryParams] = {}
+
+    def parse_params(self, query_string: bytes) -> QueryParams:
+        """Parse and validate a query string, even where the body overrides its values."""
+        params = self._cache.get(query_string)
+        if params is None:
+            values = _parse_parameters(parse_query_string(query_string))
+            check_dim(values.pop("dim", None), self.context.dim)
+            params = QueryParams(values, validate_options(values, self.context))
+            is_small = len(query_string) <= MAX_CACHED_BYTES and len(self._cache) < MAX_CACHED_QUERIES
+            if is_small and "filter" not in values:  # filters vary from request to request
+                self._cache[query_string] = params
+        return params
+
+    def parse_json(self, body: bytes, params: QueryParams) -> SearchRequest:
+        """Parse a JSON body. Fields of the body override the query string."""
+        fields = parse_object(body, FIELDS)
+        texts, vectors = fields.get("texts"), fields.get("vectors")
+        if (texts is None) == (vectors is None):
+            raise InvalidRequest(
+                "a search is by texts or by vectors",
+                given="both" if texts is not None else "neither",
+                expected="one of texts, vectors",
+                hint="send one request for each" if texts is not None else 'add "texts": ["..."]',
+            )
+        options = validate_options(params.values | fields if params.values else fields, self.context)
+        if texts is not None:
+            return _make_request(_check_texts(texts, self.context.limits), None, options, self.context)
+        return _make_request(None, _parse_vectors(vectors, self.context), options, self.context)
+
+    def parse_binary(self, body: bytes, params: QueryParams) -> SearchRequest:
+        """Parse little-endian float32 rows; all options come from the query string."""
+        dim = self.context.dim
+        row_bytes = 4 * dim
+        if not body or len(body) % row_bytes:
+            raise InvalidRequest(
+                "the body is not whole rows of float32",
+                given=f"{len(body)} bytes",
+                expected=f"a multiple of {row_bytes} bytes: {dim} dimensions",
+                hint="use the model of this index (GET /v1/index)",
+            )
+        # Copied: numba would compile every kernel a second time for read-only arrays.
+        rows = np.frombuffer(body, dtype="<f4").reshape(-1, dim).copy()
+        check_query_count(len(rows), self.context.limits)
+        return _make_request(None, _check_finite(rows), params.options, self.context)
+
+
 def parse_object(body: bytes, fields: Iterable[str]) -> dict[str, Any]:
-    """The JSON object that a body holds, with no other fields than these."""
+    """Parse a JSON object and reject fields that are not in `fields`."""
     try:
-        given = orjson.loads(body)
+        parsed = orjson.loads(body)
     except orjson.JSONDecodeError as error:
         raise HTTPError(
             f"the body is not JSON: {error}",
             given=body[:60].decode("utf-8", "replace") or "nothing",
             expected="a JSON object",
-            hint="NaN and Infinity are no JSON; send UTF-8, numbers in plain notation",
+            hint="send UTF-8 without NaN and Infinity, which JSON does not have",
         ) from error
-    if not isinstance(given, dict):
+    if not isinstance(parsed, dict):
         raise InvalidRequest(
             "the body is not an object",
-            given=to_short_json(given),
+            given=to_short_json(parsed),
             expected=f"an object with {', '.join(fields)}",
             hint="GET /openapi.json has examples",
         )
-    known = tuple(fields)
-    for name in given:
-        if name not in known:
+    allowed = tuple(fields)
+    for name in parsed:
+        if name not in allowed:
             raise InvalidRequest(
-                "a field that is not known", given=to_short_json(name), expected=", ".join(known), hint="leave it out"
+                "unknown field in body", given=to_short_json(name), expected=", ".join(allowed), hint="leave it out"
             )
-    return given
+    return parsed
 
 
-def parse_json_search(body: bytes, said: QueryParams, rules: ValidationContext) -> SearchRequest:
-    """A search from JSON. What the body does not say, the query string may."""
-    given = parse_object(body, FIELDS)
-    texts, vectors = given.get("texts"), given.get("vectors")
-    if (texts is None) == (vectors is None):
+def validate_options(values: Mapping[str, Any], context: ValidationContext) -> Options:
+    """Validate search options and fill in defaults for those that are absent."""
+    limits, get = context.limits, values.get
+    default_candidates = min(context.candidates, limits.candidates)
+    return (
+        min(DEFAULT_K, limits.k) if (k := get("k")) is None else _check_int(k, "k", limits.k),
+        default_candidates if (depth := get("candidates")) is None else _check_int(depth, "candidates", limits.candidates),
+        None if (conditions := get("filter")) is None else _check_filter(conditions, limits),
+        True if (text := get("text")) is None else _check_bool(text, "text"),
+        False if (codes_only := get("codes_only")) is None else _check_bool(codes_only, "codes_only"),
+        None if (model := get("model")) is None else _check_model(model),
+        0 if (lexical := get("lexical")) is None else _check_int(lexical, "lexical", limits.candidates, minimum=0),
+        0.0 if (weight := get("lexical_weight")) is None else _check_weight(weight, "lexical_weight"),
+    )
+
+
+def check_dim(value: int | None, dim: int) -> None:
+    """Reject a `dim` parameter that differs from the index; the length of a binary body cannot tell."""
+    if value is not None and value != dim:
         raise InvalidRequest(
-            "a search is by texts or by vectors",
-            given="both" if texts is not None else "neither",
-            expected="one of texts, vectors",
-            hint="send a request for each" if texts is not None else 'add "texts": ["..."]',
-        )
-    options = validate_options(said.given | given if said.given else given, rules)
-    if texts is not None:
-        return _asked(_texts(texts, rules.limits), None, options, rules)
-    return _asked(None, _vectors(vectors, rules.limits, rules.dim), options, rules)
-
-
-def parse_binary_search(body: bytes, said: QueryParams, rules: ValidationContext) -> SearchRequest:
-    """A search from float32 rows, little-endian, with the rest in the query string."""
-    row = 4 * rules.dim
-    if not body or len(body) % row:
-        raise InvalidRequest(
-            "the body is not whole rows of float32",
-            given=f"{len(body)} bytes",
-            expected=f"a multiple of {row} bytes: {rules.dim} dimensions",
+            "wrong number of dimensions",
+            given=value,
+            expected=f"{dim}, the dimensions of this index",
             hint="use the model of this index (GET /v1/index)",
         )
-    # A copy: code compiled for arrays that may be written would be compiled again for others.
-    rows = np.frombuffer(body, dtype="<f4").reshape(-1, rules.dim).copy()
-    count_queries(len(rows), rules.limits)
-    return _asked(None, _finite(rows), said.options, rules)
 
 
-def _asked(
-    texts: list[str] | None, vectors: Floats | None, options: Options, rules: ValidationContext
-) -> SearchRequest:
-    limits = rules.limits
-    asked = SearchRequest(texts, vectors, *options)
-    if asked.lexical:
-        _check_words(asked, rules)
-    answers = asked.queries * asked.k
-    _check_total("candidates of all queries together", max(asked.reads, answers), limits.reads)
-    _check_total("answers to all queries together", answers, limits.answers)
-    return asked
-
-
-def _check_total(name: str, total: int, most: int) -> None:
-    if total > most:
-        raise InvalidRequest(name, given=total, expected=f"up to {most}", hint="send fewer queries at once")
-
-
-def _check_words(asked: SearchRequest, rules: ValidationContext) -> None:
-    if asked.texts is None:
-        raise InvalidRequest(
-            "lexical: vectors have no words",
-            given=asked.lexical,
-            expected="texts",
-            hint="ask by texts, or leave it out",
-        )
-    if not rules.words:
-        raise InvalidRequest(
-            "lexical: the index was built without words",
-            given=asked.lexical,
-            expected="0",
-            hint="build it with --lexical, or leave it out",
-        )
-    both = max(asked.k, asked.candidates) + asked.lexical
-    if both > rules.limits.candidates:
-        raise InvalidRequest(
-            "candidates and lexical together",
-            given=both,
-            expected=f"up to {rules.limits.candidates}",
-            hint="ask for fewer",
-        )
-
-
-def count_queries(count: int, limits: RequestLimits) -> None:
-    """Refuse none, and too many."""
+def check_query_count(count: int, limits: RequestLimits) -> None:
+    """Reject requests without queries or with too many."""
     if not 1 <= count <= limits.queries:
         raise InvalidRequest(
-            "the number of queries in one request",
+            "invalid number of queries",
             given=count,
             expected=f"1 to {limits.queries}",
             hint="send several requests",
         )
 
 
-def matrix(rows: list[Any], dim: int, what: str = "vectors", largest: float = LARGEST) -> Floats:
-    """Lists of numbers as float32 rows. Only numbers: numpy would take "1" and true for numbers too."""
+def parse_matrix(rows: list[Any], dim: int, name: str = "vectors", max_component: float = MAX_COMPONENT) -> Floats:
+    """Convert lists of numbers to float32 rows. Checks types first: numpy would convert "1" and true."""
     for number, row in enumerate(rows):
         if type(row) is not list or len(row) != dim:
             raise InvalidRequest(
-                f"{what}: number {number} is not of the dimensions of this index",
+                f"{name}: row {number} does not have the dimensions of this index",
                 given=f"{len(row)} numbers" if type(row) is list else to_short_json(row),
                 expected=f"{dim} numbers",
                 hint="use the model of this index (GET /v1/index)",
             )
-        if not NUMBERS.issuperset(map(type, row)):
+        if not NUMBER_TYPES.issuperset(map(type, row)):
             raise InvalidRequest(
-                f"{what}: number {number} holds what is not a number",
-                given=to_short_json(next(each for each in row if type(each) not in NUMBERS)),
-                expected="numbers alone",
-                hint="send a vector's numbers without quotes, and none that is null",
+                f"{name}: row {number} has a component that is not a number",
+                given=to_short_json(next(value for value in row if type(value) not in NUMBER_TYPES)),
+                expected="numbers",
+                hint="send numbers without quotes, and no null",
             )
     with np.errstate(over="ignore"):
-        return _finite(np.array(rows, dtype=np.float32), what, largest)
+        return _check_finite(np.array(rows, dtype=np.float32), name, max_component)
 
 
-NUMBERS = frozenset((float, int))
+def _make_request(
+    texts: list[str] | None, vectors: Floats | None, options: Options, context: ValidationContext
+) -> SearchRequest:
+    request = SearchRequest(texts, vectors, *options)
+    if request.lexical:
+        _check_lexical(request, context)
+    results = request.queries * request.k
+    _check_total("too many candidates in one request", max(request.reads, results), context.limits.reads)
+    _check_total("too many answers in one request", results, context.limits.answers)
+    return request
 
 
-def _finite(rows: Floats, what: str = "vectors", largest: float = LARGEST) -> Floats:
-    # Squares of what is larger are not numbers of 32 bits any more. The sum of all of them tells in one step of nearly
-    # every request that no number is.
-    if float(np.vdot(rows, rows)) <= largest**2:
-        return rows
-    bad = ~(np.abs(rows).max(axis=1) <= largest)
-    if bad.any():
-        row = rows[int(bad.argmax())]
-        value = float(row[int((~(np.abs(row) <= largest)).argmax())])
+def _check_total(message: str, total: int, limit: int) -> None:
+    if total > limit:
+        raise InvalidRequest(message, given=total, expected=f"up to {limit}", hint="send fewer queries at once")
+
+
+def _check_lexical(request: SearchRequest, context: ValidationContext) -> None:
+    if request.texts is None:
         raise InvalidRequest(
-            f"{what}: number {int(bad.argmax())} holds NaN, infinity, or a number too large",
-            given=f"{value:g}" if math.isfinite(value) else "NaN" if math.isnan(value) else "more than 32 bits hold",
-            expected=f"finite numbers up to {largest:g}",
-            hint="scale or normalise the vectors",
+            "lexical needs texts, not vectors",
+            given=request.lexical,
+            expected="texts",
+            hint="search by texts, or leave it out",
+        )
+    if not context.has_lexical:
+        raise InvalidRequest(
+            "lexical: this index was built without words",
+            given=request.lexical,
+            expected="0",
+            hint="build it with --lexical, or leave it out",
+        )
+    total = max(request.k, request.candidates) + request.lexical
+    if total > context.limits.candidates:
+        raise InvalidRequest(
+            "candidates and lexical together exceed the limit",
+            given=total,
+            expected=f"up to {context.limits.candidates}",
+            hint="lower candidates or lexical",
+        )
+
+
+def _check_finite(rows: Floats, name: str = "vectors", max_component: float = MAX_COMPONENT) -> Floats:
+    # One dot product accepts almost every request: the sum of squares bounds every component.
+    if float(np.vdot(rows, rows)) <= max_component**2:
+        return rows
+    is_bad = ~(np.abs(rows).max(axis=1) <= max_component)
+    if is_bad.any():
+        row = rows[int(is_bad.argmax())]
+        value = float(row[int((~(np.abs(row) <= max_component)).argmax())])
+        raise InvalidRequest(
+            f"{name}: row {int(is_bad.argmax())} has NaN, infinity, or a number that is too large",
+            given=f"{value:g}" if math.isfinite(value) else "NaN" if math.isnan(value) else "more than float32 can hold",
+            expected=f"finite numbers up to {max_component:g}",
+            hint="scale or normalize the vectors",
         )
     return rows
 
 
-def _texts(given: Any, limits: RequestLimits) -> list[str]:
-    if type(given) is not list or not all(type(text) is str for text in given):
+def _check_texts(texts: Any, limits: RequestLimits) -> list[str]:
+    if type(texts) is not list or not all(type(text) is str for text in texts):
         raise InvalidRequest(
             "texts are not strings",
-            given=to_short_json(given),
+            given=to_short_json(texts),
             expected="a list of strings",
-            hint='for one query send ["its words"]',
+            hint='for one query send ["text of the query"]',
         )
-    count_queries(len(given), limits)
-    for number, text in enumerate(given):
+    check_query_count(len(texts), limits)
+    for number, text in enumerate(texts):
         if not text.strip() or len(text) > limits.characters:
             raise InvalidRequest(
                 f"texts: number {number} is empty or too long",
@@ -214,16 +286,126 @@ def _texts(given: Any, limits: RequestLimits) -> list[str]:
                 expected=f"1 to {limits.characters}, not only spaces",
                 hint="leave it out, or shorten it (limit.characters)",
             )
-    return given
+    return texts
 
 
-def _vectors(given: Any, limits: RequestLimits, dim: int) -> Floats:
-    if type(given) is not list:
+def _parse_vectors(vectors: Any, context: ValidationContext) -> Floats:
+    if type(vectors) is not list:
         raise InvalidRequest(
-            "vectors are no list",
-            given=to_short_json(given),
+            "vectors is not a list",
+            given=to_short_json(vectors),
             expected="a list of lists of numbers",
             hint="for one query send [[...]]",
         )
-    count_queries(len(given), limits)
-    return matrix(given, dim)
+    check_query_count(len(vectors), context.limits)
+    return parse_matrix(vectors, context.dim)
+
+
+def _parse_parameters(query: Mapping[str, list[str]]) -> dict[str, Any]:
+    """Convert the parameters of a query string to their types."""
+    values = {}
+    for name, texts in query.items():
+        if name not in PARSERS or len(texts) > 1:
+            raise InvalidRequest(
+                "unknown or repeated parameter",
+                given=name,
+                expected=f"once each: {', '.join(PARSERS)}",
+                hint="leave it out",
+            )
+        parse, expected = PARSERS[name]
+        try:
+            values[name] = parse(texts[0])
+        except (ValueError, KeyError) as error:
+            raise InvalidRequest(
+                f"cannot parse parameter {name}", given=texts[0] or "nothing", expected=expected, hint=OMIT_HINT
+            ) from error
+    return values
+
+
+def _parse_int(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) < 20):
+        raise ValueError(text)
+    return int(text)
+
+
+BOOLEANS = {"true": True, "false": False}
+PARSERS: dict[str, tuple[Callable[[str], Any], str]] = {
+    "k": (_parse_int, "a whole number"),
+    "candidates": (_parse_int, "a whole number"),
+    "filter": (orjson.loads, "JSON"),
+    "text": (BOOLEANS.__getitem__, "true or false"),
+    "codes_only": (BOOLEANS.__getitem__, "true or false"),
+    "model": (str, "a fingerprint"),
+    "lexical": (_parse_int, "a whole number"),
+    "lexical_weight": (float, "a number"),
+    "dim": (_parse_int, "a whole number"),
+}
+
+
+def _check_int(value: Any, name: str, maximum: int, minimum: int = 1) -> int:
+    if type(value) is float and value.is_integer() and abs(value) < 1e18:
+        value = int(value)
+    if type(value) is not int or not minimum <= value <= maximum:
+        raise InvalidRequest(
+            f"invalid value of {name}",
+            given=to_short_json(value),
+            expected=f"a whole number from {minimum} to {maximum}",
+            hint=f"send one in this range, {OMIT_HINT}",
+        )
+    return value
+
+
+def _check_weight(value: Any, name: str) -> float:
+    if type(value) not in (float, int) or not abs(value) <= MAX_LEXICAL_WEIGHT:
+        raise InvalidRequest(
+            f"invalid value of {name}",
+            given=to_short_json(value),
+            expected=f"a number from -{MAX_LEXICAL_WEIGHT:g} to {MAX_LEXICAL_WEIGHT:g}",
+            hint=f"send one in this range, {OMIT_HINT}",
+        )
+    return float(value)
+
+
+def _check_bool(value: Any, name: str) -> bool:
+    if type(value) is not bool:
+        raise InvalidRequest(
+            f"{name} is not a boolean",
+            given=to_short_json(value),
+            expected="true or false",
+            hint="send it without quotes",
+        )
+    return value
+
+
+def _check_filter(conditions: Any, limits: RequestLimits) -> dict[str, Any]:
+    if type(conditions) is not dict or not conditions:
+        raise InvalidRequest(
+            "the filter has no conditions",
+            given=to_short_json(conditions),
+            expected='conditions by attribute, such as {"lang": "en"}',
+            hint="leave it out to search all documents",
+        )
+    condition_count, value_count = measure_filter(conditions)
+    for name, count, limit in (
+        ("conditions", condition_count, limits.conditions),
+        ("values", value_count, limits.values),
+    ):
+        if count > limit:
+            raise InvalidRequest(
+                f"filter: {name} exceed the limit",
+                given=count,
+                expected=f"up to {limit}",
+                hint='use a range or {"any": [...]}, or send several requests',
+            )
+    return conditions
+
+
+def _check_model(fingerprint: Any) -> str:
+    if type(fingerprint) is not str or not fingerprint:
+        raise InvalidRequest(
+            "model is not a fingerprint",
+            given=to_short_json(fingerprint),
+            expected="a string: the fingerprint of the model that made the vectors",
+            hint="GET /v1/index has the fingerprint of the index; or leave it out",
+        )
+    return fingerprint
