@@ -14,7 +14,7 @@ import tyro
 
 from bidr.data.dataset import load
 from bidr.pipeline.open import open_index_model
-from bidr.server.encoding.service import EncodingConfig, QueryService, choose
+from bidr.server.encoding.service import EncodingConfig, QueryService, choose_encoders
 
 WAYS = {
     "torch, one at a time, 1 thread": EncodingConfig(program="torch", batch=1, parallel=1, threads=1),
@@ -35,7 +35,7 @@ def main(index: Path, data: str, model: Path | None = None, clients: int = 32, s
     print(f"{clients} clients, {seconds:g} s each")
     print(f"{'way':<36}  {'queries/s':>9} {'p50 ms':>9} {'p99 ms':>8} {'CPU ms/query':>13}")
     for name, encoding in WAYS.items():
-        encoders, _ = choose(opened, index, encoding)
+        encoders, _ = choose_encoders(opened, index, encoding)
         torch.set_num_threads(encoding.threads)
         service = QueryService(encoders, encoding)
         asyncio.run(ask(service, questions[:32], clients, 0.5))

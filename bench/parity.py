@@ -15,7 +15,7 @@ from bidr.pipeline.open import open_index_model
 from bidr.search.evaluation import compare_paired, evaluate_run, rank_run
 from bidr.search.searcher import Searcher
 from bidr.search.types import QueryVectors
-from bidr.server.encoding.service import EncodingConfig, QueryService, choose
+from bidr.server.encoding.service import EncodingConfig, QueryService, choose_encoders
 
 MEASURES = ("R@10", "R@100", "MRR@10")
 AT_ONCE, N = 16, 1_000
@@ -29,7 +29,7 @@ def main(index: Path, data: str, split: str = "dev", questions: int = 1_000, mod
     found = {}
     for program in ("onnx", "int8"):
         encoding = EncodingConfig(program=program)
-        service = QueryService(choose(opened, index, encoding)[0], encoding)
+        service = QueryService(choose_encoders(opened, index, encoding)[0], encoding)
         parts = [
             service.encode_now([query.text for query in asked[at : at + AT_ONCE]])
             for at in range(0, len(asked), AT_ONCE)

@@ -105,7 +105,7 @@ def test_codes_only_filter_and_text(service):
         ({"vectors": [[0.1] * DIM], "filter": {"n": {"any": list(range(21))}}}, 422, "filter: values"),
         ({"vectors": [[0.1] * DIM], "filter": {"or": [{"n": {"any": [1, 2, 3]}}] * 7}}, 422, "up to 20"),
         ({"vectors": [[0.1] * DIM], "filter": {"or": [1] * 21}}, 422, "filter: values"),
-        ({"vectors": [[0.1] * DIM], "K": 5}, 422, "not known"),
+        ({"vectors": [[0.1] * DIM], "K": 5}, 422, "unknown field"),
         ({"vectors": [[0.1] * DIM], "texts": ["a"]}, 422, "texts or by vectors"),
         ({}, 422, "texts or by vectors"),
         ({"texts": ["words"]}, 422, "no text encoder"),
@@ -223,9 +223,9 @@ def test_documents_are_fetched_by_id(service):
 
 def test_fetching_documents_does_not_keep_the_loop(service, monkeypatch):
     threads = []
-    real = DocumentLookup.documents
+    real = DocumentLookup.get_documents
     monkeypatch.setattr(
-        DocumentLookup, "documents", lambda *given: (threads.append(threading.current_thread()), real(*given))[1]
+        DocumentLookup, "get_documents", lambda *given: (threads.append(threading.current_thread()), real(*given))[1]
     )
     assert ask(service, "GET", "/v1/documents?id=doc-1").status_code == 200
     assert threads[0] is not threading.main_thread()
@@ -279,14 +279,14 @@ def test_with_a_write_key_alone_only_this_machine_reads(index):
     ],
 )
 def test_what_is_refused_counts_for_the_rate(index, monkeypatch, keys, headers, status):
-    monkeypatch.setattr("bidr.server.auth.time", SimpleNamespace(monotonic=lambda: 0.0))
+    monkeypatch.setattr("bidr.server.rate_limit.time", SimpleNamespace(monotonic=lambda: 0.0))
     service = opened(index, keys=keys, limits=RequestLimits(rate=1.0))
     found = [ask(service, "POST", "/v1/documents", headers=headers).status_code for _ in range(3)]
     assert found == [status, 429, 429]
 
 
 def test_rate(index, monkeypatch):
-    monkeypatch.setattr("bidr.server.auth.time", SimpleNamespace(monotonic=lambda: 0.0))
+    monkeypatch.setattr("bidr.server.rate_limit.time", SimpleNamespace(monotonic=lambda: 0.0))
     service = opened(index, limits=RequestLimits(rate=3.0))
     found = [ask(service, "GET", "/v1/index") for _ in range(6)]
     assert [each.status_code for each in found[:3]] == [200] * 3
@@ -323,10 +323,10 @@ def test_deadline(index, monkeypatch):
     service = opened(index, limits=RequestLimits(seconds=0.5), threads=1)
     real, free, done = app.search, threading.Event(), []
 
-    def slow(serving, asked, queries, deadline, encode):
+    def slow(snapshot, asked, queries, deadline, encode):
         free.wait(60)
         try:
-            return real(serving, asked, queries, deadline, encode)
+            return real(snapshot, asked, queries, deadline, encode)
         except Exception as error:
             done.append(error)
             raise

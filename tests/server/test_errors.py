@@ -127,12 +127,14 @@ def test_so_do_documents(service, documents):
 async def documents_of(service, body):
     """Through the handler that adds, for a server that may write; nothing here is ever written."""
     asked = service.documents
-    writing = DocumentEndpoint(service.steady, service.on_thread, asked.served, asked.limits, asked.metrics, object())
+    writing = DocumentEndpoint(
+        service.retry_on_new_snapshot, service.run_on_thread, asked.holder, asked.limits, asked.metrics, object()
+    )
 
     class Given:
-        notes: ClassVar[dict] = {}
+        log_fields: ClassVar[dict] = {}
 
-        async def body(self, *types):
+        async def read_body(self, *types):
             return make_json_response(body).encode()
 
     await writing.add(Given())

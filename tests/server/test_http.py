@@ -14,7 +14,7 @@ from sample_server import READ, WRITE, ask, document, made, opened, running, sai
 from bidr.errors import ConfigError
 from bidr.server.config import ApiKeys, ServerConfig, validate_config
 from bidr.server.connections import ConnectionTable, raise_file_limit
-from bidr.server.http_protocol import LONGEST_HEAD
+from bidr.server.http_protocol import MAX_HEAD_BYTES
 from bidr.server.limits import RequestLimits
 
 OPEN_PATHS = ("/", "/readyz", "/livez", "/openapi.json", "/page/server.js", "/nothing", "/metrics", "/v1/index")
@@ -135,13 +135,15 @@ def test_nothing_but_json_is_in_the_log(server):
 
 def test_a_head_may_be_as_long_as_is_said_and_no_longer(server):
     for make in (head_of, spaced):
-        assert one(exchange(server, make(LONGEST_HEAD))).status_code == 200
-        for size in (LONGEST_HEAD + 1, 100_000, 300_000):
+        assert one(exchange(server, make(MAX_HEAD_BYTES))).status_code == 200
+        for size in (MAX_HEAD_BYTES + 1, 100_000, 300_000):
             found = one(exchange(server, make(size)))
             said_well(found)
             assert found.status_code == 431, size
-    assert one(exchange(server, head_of(LONGEST_HEAD)[:999], head_of(LONGEST_HEAD)[999:])).status_code == 200
-    assert one(exchange(server, head_of(LONGEST_HEAD + 1)[:999], head_of(LONGEST_HEAD + 1)[999:])).status_code == 431
+    assert one(exchange(server, head_of(MAX_HEAD_BYTES)[:999], head_of(MAX_HEAD_BYTES)[999:])).status_code == 200
+    assert (
+        one(exchange(server, head_of(MAX_HEAD_BYTES + 1)[:999], head_of(MAX_HEAD_BYTES + 1)[999:])).status_code == 431
+    )
     target = b"GET /" + b"a" * 100_000 + b" HTTP/1.1\r\nhost: localhost\r\n\r\n"
     assert one(exchange(server, target)).status_code == 431
     lines = b"GET / HTTP/1.1\r\nhost: localhost\r\n" + b"".join(b"x%d:\r\n" % number for number in range(20_000))
@@ -224,7 +226,7 @@ def test_with_a_read_key_names_can_be_said_and_addresses_always_pass(index):
         with pytest.raises(ConfigError, match="allowed-hosts"):
             validate_config(ServerConfig(index=index, allowed_hosts=(wrong,)))
     settings = ServerConfig(index=index, allowed_hosts=("search.example", "::1"))
-    assert ServerConfig.parse_binary_search(validate_config(settings).to_bytes()) == settings
+    assert ServerConfig.from_bytes(validate_config(settings).to_bytes()) == settings
 
 
 @pytest.mark.parametrize(
@@ -289,7 +291,7 @@ def test_pages_behind_a_proxy_write_under_an_allowed_name(index):
     service = opened(index, keys=ApiKeys(read=READ, write=WRITE), allowed_hosts=("search.example",))
     for origin, status in (("https://search.example", 415), ("https://evil.example", 403)):
         headers = {"origin": origin, "authorization": f"Bearer {WRITE}"}
-        service.documents.link = object()
+        service.documents.writer = object()
         assert ask(service, "POST", "/v1/documents", headers=headers).status_code == status
 
 

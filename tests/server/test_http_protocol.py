@@ -66,19 +66,19 @@ def test_nothing_is_lost_when_it_is_closed():
 def test_more_connections_than_may_be_open_are_told_to_come_again(tmp_path):
     """While requests are answered on all of them; afterwards an idle one is closed for a new one."""
     service = opened(made(tmp_path / "index"), limits=RequestLimits(connections=2))
-    real, go_on, at_work = service.index, asyncio.Event(), []
+    real, go_on, at_work = service.get_index, asyncio.Event(), []
 
     async def slow(call):
         at_work.append(call)
         await go_on.wait()
         return await real(call)
 
-    service.index = slow
+    service.get_index = slow
 
     async def go():
         listening = socket.create_server(("127.0.0.1", 0))
         server = make_uvicorn_server(service)
-        serving = asyncio.create_task(server.serve(sockets=[listening]))
+        snapshot = asyncio.create_task(server.serve(sockets=[listening]))
         url = f"http://127.0.0.1:{listening.getsockname()[1]}/v1/index"
         clients = [httpx.AsyncClient() for _ in range(4)]
         working = [asyncio.create_task(client.get(url)) for client in clients[:2]]
@@ -96,7 +96,7 @@ def test_more_connections_than_may_be_open_are_told_to_come_again(tmp_path):
         while service.connections.open:
             await asyncio.sleep(0.01)
         server.should_exit = True
-        await serving
+        await snapshot
         return first, after
 
     first, after = asyncio.run(asyncio.wait_for(go(), 120))

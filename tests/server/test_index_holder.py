@@ -24,16 +24,16 @@ from bidr.server.limits import RequestLimits
 from bidr.server.worker import Worker
 
 
-def test_a_rebuild_is_taken_up_and_old_answers_stay_whole(tmp_path):
+def test_a_rebuild_is_make_snapshot_and_old_answers_stay_whole(tmp_path):
     index = made(tmp_path / "index", seed=1)
-    served = IndexHolder(index, None, lambda model: None)
-    before = served.now
+    holder = IndexHolder(index, None, lambda model: None)
+    before = holder.current
     made(index, count=90, seed=2)
-    assert served.look()
-    assert (served.now.generation, served.now.view.count) == (2, 90)
-    assert before.finder.fields(np.array([5]), texts=True)[0]["text"].startswith("Text 5 of 1")  # gone by name only
-    assert served.now.finder.documents(["doc-85"])[0][0]["id"] == "doc-85"
-    assert not served.look()
+    assert holder.refresh()
+    assert (holder.current.generation, holder.current.view.count) == (2, 90)
+    assert before.lookup.get_fields(np.array([5]), texts=True)[0]["text"].startswith("Text 5 of 1")  # gone by name only
+    assert holder.current.lookup.get_documents(["doc-85"])[0][0]["id"] == "doc-85"
+    assert not holder.refresh()
 
 
 def test_a_request_that_meets_a_replaced_state_is_answered_from_the_new_one(tmp_path):
@@ -75,7 +75,7 @@ def test_a_replaced_generation_is_let_go_at_once(tmp_path):
         for seed in range(2, 6):
             asyncio.run(use())
             made(index, seed=seed // 2, engine="lists", documents=in_words(seed // 2))  # twice the same
-            assert service.served.look()
+            assert service.holder.refresh()
             after.append(held())
     finally:
         gc.enable()
@@ -89,11 +89,11 @@ def in_words(seed, count=60):
     return [Document(f"doc-{row}", "", f"{seed}", each) for row, each in enumerate(known)]
 
 
-def test_an_index_of_another_model_is_not_taken_up(tmp_path):
+def test_an_index_of_another_model_is_not_make_snapshot(tmp_path):
     """It cannot be searched with the queries of ours: what was served goes on being served, and /readyz says so."""
     service = opened(made(tmp_path / "index"))
     made(tmp_path / "index", seed=3, model=ModelStamp("of-another", str(tmp_path / "nowhere")))
-    service.served.look()
+    service.holder.refresh()
 
     async def state():
         async with asking(service) as client:
@@ -104,11 +104,11 @@ def test_an_index_of_another_model_is_not_taken_up(tmp_path):
     assert (found.status_code, found.json()["generation"]) == (200, 1)
     told = ready.json()
     assert (ready.status_code, told["status"], told["generation"]) == (200, "behind", 1)
-    assert "nowhere" in service.served.trouble
+    assert "nowhere" in service.holder.error
     assert "cannot be opened" in told["trouble"]
     assert str(tmp_path) not in ready.text
     made(tmp_path / "index", seed=4)
-    service.served.look()
+    service.holder.refresh()
     assert asyncio.run(state())[1].json()["status"] == "ready"
 
 
@@ -117,9 +117,9 @@ def test_the_log_says_what_readyz_does_not(tmp_path, capfd):
     service = opened(made(tmp_path / "index"))
     worker = Worker(service)
     made(tmp_path / "index", seed=3, model=ModelStamp("of-another", str(tmp_path / "nowhere")))
-    service.served.look()
-    asyncio.run(worker.look())
-    asyncio.run(worker.look())
+    service.holder.refresh()
+    asyncio.run(worker.refresh())
+    asyncio.run(worker.refresh())
     assert capfd.readouterr().err.count('"event":"behind"') == 1
 
 
@@ -128,31 +128,31 @@ def test_a_model_is_kept_for_as_long_as_a_request_may_take(tmp_path, monkeypatch
     service = opened(made(tmp_path / "index"), limits=RequestLimits(seconds=300.0))
     timers = []
     monkeypatch.setattr(threading, "Timer", lambda seconds, work: timers.append(seconds) or SimpleNamespace(start=int))
-    before = replace(service.served.now, service=SimpleNamespace(close=None))
+    before = replace(service.holder.current, encoder=SimpleNamespace(close=None))
     monkeypatch.setattr(
         "bidr.models.codes_only_model.open_model", lambda folder: SimpleNamespace(fingerprint="new", candidates=5)
     )
     made(tmp_path / "index", seed=2, model=ModelStamp("new", str(tmp_path)))
-    service.served._taken_up(service.served._live.now(), before)
+    service.holder._make_snapshot(service.holder._live.now(), before)
     assert timers == [300.0]
 
 
-def test_what_cannot_be_taken_up_is_not_tried_all_the_time(tmp_path, monkeypatch):
+def test_what_cannot_be_make_snapshot_is_not_tried_all_the_time(tmp_path, monkeypatch):
     """Every try opens a model; a state that is new is tried at once."""
     index = made(tmp_path / "index")
-    served = IndexHolder(index, None, lambda model: None)
-    tries, real = [], served._taken_up
-    monkeypatch.setattr(served, "_taken_up", lambda *given: (tries.append(1), real(*given))[1])
+    holder = IndexHolder(index, None, lambda model: None)
+    tries, real = [], holder._make_snapshot
+    monkeypatch.setattr(holder, "_make_snapshot", lambda *given: (tries.append(1), real(*given))[1])
     made(index, seed=3, model=ModelStamp("of-another", str(tmp_path / "nowhere")))
     clock = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
     for tick in range(300):  # a minute
         clock[0] = 0.2 * tick
-        assert not served.look()
+        assert not holder.refresh()
     assert 6 <= len(tries) <= 12
     made(index, seed=4)
-    assert served.look()
-    assert (served.trouble, served.now.generation) == (None, 3)
+    assert holder.refresh()
+    assert (holder.error, holder.current.generation) == (None, 3)
 
 
 def test_ram_is_what_inspect_says_with_the_log_counted_once(tmp_path):
@@ -160,9 +160,9 @@ def test_ram_is_what_inspect_says_with_the_log_counted_once(tmp_path):
     new = [Document("new", "", "text")]
     with LiveWriter(index, lambda documents, vectors: Coded(BOOKS.encode(vectors), vectors, np.zeros(1))) as writer:
         writer.add(new, np.array([vector(1)], dtype=np.float32))
-    served = IndexHolder(index, None, lambda model: None)
-    assert served.now.view.memory.bytes > 0
-    told, inspected = describe_index(served, {}), describe_live(served.now.view)
+    holder = IndexHolder(index, None, lambda model: None)
+    assert holder.current.view.memory.bytes > 0
+    told, inspected = describe_index(holder, {}), describe_live(holder.current.view)
     assert told["ram_bytes"] == sum(inspected["ram_bytes"].values())
     assert told["ram_bytes_per_document"] == inspected["ram_bytes_per_document"]["total"]
     assert {"codes", "codebooks", "checksums", "seen blocks", "log"} <= inspected["ram_bytes"].keys()
@@ -170,29 +170,29 @@ def test_ram_is_what_inspect_says_with_the_log_counted_once(tmp_path):
 
 def test_a_state_is_followed_while_ids_are_looked_up_in_another_thread(tmp_path):
     """Which opens tables of ids that the newer state takes over."""
-    served = IndexHolder(made(tmp_path / "index"), None, lambda model: None)
-    view, segment = served.now.view, served.now.view.parts[0].open.segment
+    holder = IndexHolder(made(tmp_path / "index"), None, lambda model: None)
+    view, segment = holder.current.view, holder.current.view.parts[0].open.segment
 
     class Key(tuple):
         def __eq__(self, other):
-            finder._names[str(len(finder._names))] = None  # as another thread would
+            finder._id_indexes[str(len(finder._id_indexes))] = None  # as another thread would
             return tuple.__eq__(self, other)
 
         __hash__ = tuple.__hash__
 
     here = (segment.name, segment.xxh3)
     finder = DocumentLookup(view, {Key(here): None, Key(("of", "before")): None})
-    assert list(finder.following(view)._names) == [here]
+    assert list(finder.switch_view(view)._id_indexes) == [here]
 
 
-def test_a_damaged_state_is_not_taken_up(tmp_path):
+def test_a_damaged_state_is_not_make_snapshot(tmp_path):
     index = made(tmp_path / "index")
-    served = IndexHolder(index, None, lambda model: None)
+    holder = IndexHolder(index, None, lambda model: None)
     made(index, seed=3)
     codes = index / "000002" / "codes.npy"
     codes.write_bytes(codes.read_bytes()[:-1] + b"\xff")
-    assert not served.look()
-    assert "codes.npy" in (served.trouble or "")
-    assert served.now.generation == 1
+    assert not holder.refresh()
+    assert "codes.npy" in (holder.error or "")
+    assert holder.current.generation == 1
     with pytest.raises(IndexFolderError):
         IndexHolder(index, None, lambda model: None)

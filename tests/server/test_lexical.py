@@ -97,7 +97,7 @@ def test_without_asking_for_them_there_are_no_words(service):
         ({"lexical": 70, "candidates": 70, "texts": ASKED}, "up to 400"),
         ({"lexical": 5, "lexical_weight": 1e30}, "from -1000 to 1000"),
         ({"lexical": 5, "lexical_weight": "1"}, "from -1000 to 1000"),
-        ({"lexical": 5, "texts": None, "vectors": [[0.1] * 32]}, "vectors have no words"),
+        ({"lexical": 5, "texts": None, "vectors": [[0.1] * 32]}, "needs texts, not vectors"),
     ],
 )
 def test_what_cannot_work_is_said(service, body, said):

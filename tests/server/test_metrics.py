@@ -5,7 +5,7 @@ import random
 import prometheus_client
 
 from bidr.search.types import Timings
-from bidr.server.metrics import COUNTS, MOST_UNSETTLED, SECONDS, Metrics, observe_many
+from bidr.server.metrics import COUNTS, MAX_BUFFERED, SECONDS, Metrics, observe_many
 
 
 def samples(registry):
@@ -30,7 +30,7 @@ def test_many_at_once_are_each_observed():
 
 def test_what_was_counted_is_told():
     metrics = Metrics()
-    metrics.queue = lambda: 7
+    metrics.count_searches = lambda: 7
     for number in range(3):
         metrics.record_search(2, 100, Timings(0.0, 1.5, 0.25, 0.25))
         metrics.record_request("/v1/search", 200, 0.004)
@@ -56,7 +56,7 @@ def test_what_was_counted_is_told():
 
 def test_what_is_not_settled_stays_small():
     metrics = Metrics()
-    for _ in range(3 * MOST_UNSETTLED):
+    for _ in range(3 * MAX_BUFFERED):
         metrics.record_search(1, 1, Timings())
         metrics.record_request("/v1/search", 200, 0.001)
-    assert max(len(metrics._answered), len(metrics._searched)) < MOST_UNSETTLED
+    assert max(len(metrics._request_log), len(metrics._search_log)) < MAX_BUFFERED

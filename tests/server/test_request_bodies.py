@@ -61,7 +61,7 @@ def test_many_bodies_at_once_take_bounded_memory(service):
     assert 0 < statuses.count(400) <= 4
     assert all(headers[b"retry-after"] == b"1" for status, headers in found if status == 503)
     assert after[0] == 400, "what was answered makes room"
-    assert service.bodies.held == 0
+    assert service.body_budget.used == 0
 
 
 def test_a_body_that_may_be_sent_must_fit():

@@ -22,17 +22,17 @@ class Process:
     pids = iter(range(1_000_000, 2_000_000))
 
     def __init__(self, kind, settings, listening):
-        self.kind, self.settings, self.started = kind, settings, 0.0
+        self.kind, self.config, self.started = kind, settings, 0.0
         self.ready = self.said = False
-        self.alive, self.told, self.signals, self.process = True, {}, [], self
+        self.is_alive, self.report, self.signals, self.process = True, {}, [], self
         self.pid, self.returncode = next(self.pids), -9
 
-    def look(self):
+    def poll_ready(self):
         return self.said
 
-    def tell(self, number):
+    def send_signal(self, number):
         self.signals.append(number)
-        self.alive = False
+        self.is_alive = False
 
     def comes_up(self):
         self.said = self.ready = True
@@ -61,16 +61,16 @@ def renewed(tmp_path, monkeypatch):
 
 
 def renew(made):
-    made.renewing = True
-    made._tend()
+    made.is_reload_requested = True
+    made._poll()
 
 
 def test_keys_that_cannot_be_read_leave_everything_as_it_was(renewed, capfd):
     made, keys = renewed
-    before, settings = list(made.workers), made.settings
+    before, settings = list(made.workers), made.config
     keys[0] = ConfigError("line 3: expected 'read KEY'")
     renew(made)
-    assert (made.workers, made.settings, made._coming) == (before, settings, None)
+    assert (made.workers, made.config, made._replacement) == (before, settings, None)
     told = json.loads(capfd.readouterr().err.splitlines()[-1])
     assert (told["event"], "line 3" in told["why"]) == ("renewal_failed", True)
 
@@ -79,55 +79,55 @@ def test_a_second_renewal_leaves_no_worker_with_the_keys_of_the_first(renewed):
     made, keys = renewed
     keys[0] = ApiKeys(read="of the first renewal")
     renew(made)
-    late = made._coming
+    late = made._replacement
     keys[0] = ApiKeys(read="of the second renewal")
     renew(made)
     assert late.signals == [signal.SIGTERM]
     for _ in range(2):
-        made._coming.comes_up()
-        made._tend()
-        made._tend()
-    assert [child.settings.keys.read for child in made.workers] == ["of the second renewal"] * 2
-    assert made._coming is None
+        made._replacement.comes_up()
+        made._poll()
+        made._poll()
+    assert [child.config.keys.read for child in made.workers] == ["of the second renewal"] * 2
+    assert made._replacement is None
 
 
 def test_a_worker_that_dies_while_its_replacement_starts_is_not_started_twice(renewed):
     made, _ = renewed
     renew(made)
-    coming = made._coming
-    made.workers[0].alive = False
-    made._tend()
+    coming = made._replacement
+    made.workers[0].is_alive = False
+    made._poll()
     coming.comes_up()
-    made._tend()
+    made._poll()
     assert made.workers[0] is coming
-    made._tend()
-    made._coming.comes_up()
-    made._tend()
-    made._tend()
-    assert (len(made.workers), all(child.alive for child in made.workers), made.leaving) == (2, True, [])
+    made._poll()
+    made._replacement.comes_up()
+    made._poll()
+    made._poll()
+    assert (len(made.workers), all(child.is_alive for child in made.workers), made.terminating) == (2, True, [])
 
 
-def test_a_replacement_that_fails_does_not_keep_a_dead_worker_from_coming_back(renewed):
+def test_a_replacement_that_fails_does_not_keep_a_dead_worker_from_replacement_back(renewed):
     made, _ = renewed
     renew(made)
-    made.workers[0].alive = False
-    made._coming.said = True
-    made._tend()
-    made._tend()
-    assert (len(made.workers), all(child.alive for child in made.workers)) == (2, True)
+    made.workers[0].is_alive = False
+    made._replacement.said = True
+    made._poll()
+    made._poll()
+    assert (len(made.workers), all(child.is_alive for child in made.workers)) == (2, True)
 
 
 def test_a_writer_that_keeps_ending_does_not_keep_workers_waiting(renewed, monkeypatch):
     made, _ = renewed
-    monkeypatch.setattr(module, "LONGEST_PAUSE", 1e9)
+    monkeypatch.setattr(module, "MAX_BACKOFF_SECONDS", 1e9)
     for _ in range(20):
-        made.writer.alive = False
-        made._pauses["writer"].until = 0.0
-        made._tend()
+        made.writer.is_alive = False
+        made._backoffs["writer"].restart_at = 0.0
+        made._poll()
     dead = made.workers[1]
-    dead.alive = False
-    made._tend()
-    assert made.workers[1].alive
+    dead.is_alive = False
+    made._poll()
+    assert made.workers[1].is_alive
 
 
 def test_a_worker_that_ended_is_not_in_the_metrics(renewed, tmp_path):
@@ -136,8 +136,8 @@ def test_a_worker_that_ended_is_not_in_the_metrics(renewed, tmp_path):
     gauge, counter = (tmp_path / "metrics" / f"{name}_{pid}.db" for name in ("gauge_livesum", "counter"))
     for file in (gauge, counter):
         file.touch()
-    made.workers[0].alive = False
-    made._tend()
+    made.workers[0].is_alive = False
+    made._poll()
     assert (gauge.exists(), counter.exists()) == (False, True)
 
 

@@ -15,7 +15,7 @@ from bidr.errors import DataError, StorageError
 from bidr.index.live.live_index import LiveIndex
 from bidr.index.storage import commit as generation
 from bidr.index.storage.commit import only_writer
-from bidr.server import runtime_dir as runtime
+from bidr.server import process as runtime
 from bidr.server import write_batcher as writing_module
 from bidr.server.config import ServerConfig
 from bidr.server.document_lookup import DocumentLookup
@@ -38,7 +38,7 @@ def test_additions_are_tried_one_by_one_only_where_that_can_help(tmp_path, monke
         tried.append(group)
         raise error
 
-    monkeypatch.setattr(writing, "_together", failing)
+    monkeypatch.setattr(writing, "_commit", failing)
     assert writing.apply(jobs(3)) == [error] * 3
     assert len(tried) == tries
 
@@ -70,18 +70,18 @@ def test_steady_writing_keeps_no_build_from_the_index(tmp_path, monkeypatch):
     assert all("another writer has this index" in str(outcome) for outcome in failed)
 
 
-def test_jobs_wait_together_for_another_writer(tmp_path, monkeypatch):
+def test_jobs_wait_commit_for_another_writer(tmp_path, monkeypatch):
     """Not each of them in its turn."""
     index = made(tmp_path / "index")
     writing = WriteBatcher(index, None, lambda model: None)
-    monkeypatch.setattr(writing_module, "PATIENCE", 1.0)
+    monkeypatch.setattr(writing_module, "LOCK_TIMEOUT", 1.0)
     started = time.monotonic()
     with only_writer(index):
         outcomes = writing.apply([DeleteJob([f"doc-{number}"], True) for number in range(20)])
     assert len(outcomes) == 20
     assert all("another writer has this index" in str(outcome) for outcome in outcomes)
     assert time.monotonic() - started < 10
-    monkeypatch.setattr(writing_module, "PATIENCE", 60.0)
+    monkeypatch.setattr(writing_module, "LOCK_TIMEOUT", 60.0)
     with ExitStack() as held:
         held.enter_context(only_writer(index))
         threading.Timer(0.2, held.close).start()
@@ -104,7 +104,7 @@ def test_what_was_deleted_is_not_there_by_id(tmp_path):
     assert writing.apply([DeleteJob(["doc-3"], False)])[0].status == 404
     writing.release()
     finder = DocumentLookup(LiveIndex.open(index).latest())
-    assert finder.find(["doc-3", "doc-4", "doc-40", "doc-41", "doc-42"]) == {"doc-4": 4, "doc-42": 42}
+    assert finder.find_rows(["doc-3", "doc-4", "doc-40", "doc-41", "doc-42"]) == {"doc-4": 4, "doc-42": 42}
 
 
 def test_hundreds_added_by_text_are_looked_at_for_drift(tmp_path):
@@ -129,7 +129,7 @@ def test_a_fault_of_the_writer_is_the_servers_fault(tmp_path, monkeypatch, capfd
 
 def test_a_server_that_starts_does_not_remove_the_folder_of_another_that_starts(tmp_path, monkeypatch):
     """It would between the making of a folder and its lock."""
-    monkeypatch.setattr(runtime, "IN_MEMORY", tmp_path)
+    monkeypatch.setattr(runtime, "SHARED_MEMORY", tmp_path)
     real, others = runtime.tempfile.mkdtemp, []
 
     def start():

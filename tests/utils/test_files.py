@@ -17,8 +17,8 @@ from bidr.index.live.wal import ACKNOWLEDGED, LOG, LogReader, LogWriter, write_l
 from bidr.index.storage.commit import LOCK, NEXT, only_writer, wanted
 from bidr.index.storage.manifest import CURRENT, MANIFEST, FileEntry, check_sizes
 from bidr.search.evaluation import EVALUATED, load_recall_curve
-from bidr.server import runtime_dir as runtime
-from bidr.server.encoding.onnx_cache import _alone
+from bidr.server import process as runtime
+from bidr.server.encoding.onnx_cache import _hold_lock
 from bidr.utils.files import open_lock, open_regular, read_regular, write_atomically
 
 LINKS, OTHERS = ("link to a file", "link to nothing"), ("FIFO", "socket", "folder")
@@ -122,7 +122,7 @@ def test_so_is_that_of_a_build_and_of_what_the_server_exports(tmp_path, kind, mo
         open_work_folder(tmp_path),
     ):
         pass
-    with planted(exports, kind, elsewhere), pytest.raises(StorageError, match="exports: a"), _alone(exports):
+    with planted(exports, kind, elsewhere), pytest.raises(StorageError, match="exports: a"), _hold_lock(exports):
         pass
 
 
@@ -178,7 +178,7 @@ def memory(tmp_path, monkeypatch):
     folder = tmp_path / "shm"
     folder.mkdir()
     folder.chmod(0o1777)
-    monkeypatch.setattr(runtime, "IN_MEMORY", folder)
+    monkeypatch.setattr(runtime, "SHARED_MEMORY", folder)
     return folder
 
 

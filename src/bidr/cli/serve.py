@@ -53,13 +53,12 @@ class Serve(Command):
 
     def run(self) -> CommandResult:
         try:
-            import fastapi  # noqa: F401
             import httptools  # noqa: F401
             import orjson  # noqa: F401
             import prometheus_client  # noqa: F401
             import uvicorn  # noqa: F401
         except ImportError as error:
-            raise MissingExtraError("bidr serve", error.name or "fastapi", "serve") from error
+            raise MissingExtraError("bidr serve", error.name or "uvicorn", "serve") from error
         from dataclasses import replace
 
         from bidr.server.config import ServerConfig, load_api_keys, validate_config

@@ -214,7 +214,9 @@ class Endpoint:
                 DeadlineExceeded(
                     DEADLINE_MESSAGE,
                     expected=f"at most {service.limits.seconds:g} s",
-                    hint="the documents may have been written: send them again" if is_write else "search for less at once",
+                    hint="the documents may have been written: send them again"
+                    if is_write
+                    else "search for less at once",
                 )
             )
         except Exception as error:

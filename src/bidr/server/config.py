@@ -1,4 +1,4 @@
-"""How the server is set up. Workers get it as JSON over a pipe, keys included: nothing of it is on a command line."""
+"""Server configuration. Workers receive it as JSON over a pipe, so that no key appears on a command line."""
 
 import ipaddress
 import os
@@ -14,13 +14,13 @@ from bidr.server.encoding.config import EncodingConfig
 from bidr.server.limits import RequestLimits
 
 READ_KEY, WRITE_KEY = "BIDR_READ_KEY", "BIDR_WRITE_KEY"
-SHORTEST_KEY = 16
+MIN_KEY_CHARS = 16
 HOST_NAME = re.compile(r"[a-z0-9._-]+")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ApiKeys:
-    """Who may do what. A write key may read too; without keys everybody may do everything, on loopback only."""
+    """API keys. A write key may read, too; without keys everything is allowed, on loopback only."""
 
     read: str | None = None
     write: str | None = None
@@ -32,7 +32,7 @@ class ApiKeys:
 
 @dataclass(frozen=True, kw_only=True)
 class ServerConfig:
-    """Everything a worker needs to know."""
+    """Configuration of a server and its workers."""
 
     index: Path
     model: Path | None = None
@@ -46,31 +46,31 @@ class ServerConfig:
     """Seconds without a write after which another program may write the index."""
     access_log: bool = True
     allowed_hosts: tuple[str, ...] = ()
-    """Names under which the server is reached, beside localhost."""
+    """Host names of the server beside localhost."""
     keys: ApiKeys = field(default_factory=ApiKeys)
     limits: RequestLimits = field(default_factory=RequestLimits)
     encoding: EncodingConfig = field(default_factory=EncodingConfig)
     runtime: Path | None = None
-    """A folder of the server's own in memory: what workers share, metrics, the writer's socket."""
+    """Folder in shared memory: codes, metrics, and the socket of the writer."""
 
     def to_bytes(self) -> bytes:
         return orjson.dumps(asdict(self), default=str)
 
     @classmethod
-    def parse_binary_search(cls, content: bytes) -> Self:
-        given: dict[str, Any] = orjson.loads(content)
+    def from_bytes(cls, content: bytes) -> Self:
+        fields: dict[str, Any] = orjson.loads(content)
         for name in ("index", "model", "runtime"):
-            given[name] = Path(given[name]) if given[name] else None
-        given["allowed_hosts"] = tuple(given["allowed_hosts"])
-        encoding = EncodingConfig.from_fields(given["encoding"])
+            fields[name] = Path(fields[name]) if fields[name] else None
+        fields["allowed_hosts"] = tuple(fields["allowed_hosts"])
+        encoding = EncodingConfig.from_fields(fields["encoding"])
         return cls(
-            **given
-            | {"keys": ApiKeys(**given["keys"]), "limits": RequestLimits(**given["limits"]), "encoding": encoding}
+            **fields
+            | {"keys": ApiKeys(**fields["keys"]), "limits": RequestLimits(**fields["limits"]), "encoding": encoding}
         )
 
 
 def is_address(host: str) -> bool:
-    """Whether it is an IP address, and no name."""
+    """Whether a host is an IP address."""
     try:
         ipaddress.ip_address(host)
     except ValueError:
@@ -79,7 +79,7 @@ def is_address(host: str) -> bool:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach an address."""
+    """Whether a host is on the loopback interface."""
     if host in ("127.0.0.1", "localhost"):
         return True
     try:
@@ -89,8 +89,8 @@ def is_loopback(host: str) -> bool:
 
 
 def load_api_keys(file: Path | None) -> ApiKeys:
-    """Keys from a file of lines 'read KEY' and 'write KEY', or from the environment."""
-    found = {"read": os.environ.get(READ_KEY) or None, "write": os.environ.get(WRITE_KEY) or None}
+    """Load keys from a file of lines 'read KEY' and 'write KEY', or from the environment."""
+    keys = {"read": os.environ.get(READ_KEY) or None, "write": os.environ.get(WRITE_KEY) or None}
     if file is not None:
         try:
             lines = file.read_text(encoding="utf-8").splitlines()
@@ -100,36 +100,36 @@ def load_api_keys(file: Path | None) -> ApiKeys:
             kind, _, key = line.strip().partition(" ")
             if not line.strip() or line.startswith("#"):
                 continue
-            if kind not in found or not key.strip():
+            if kind not in keys or not key.strip():
                 raise ConfigError(f"{file} line {number}: expected 'read KEY' or 'write KEY'; no key is shown here")
-            found[kind] = key.strip()
-    for kind, value in found.items():
-        if value is not None and (len(value) < SHORTEST_KEY or not value.isascii() or " " in value):
+            keys[kind] = key.strip()
+    for kind, value in keys.items():
+        if value is not None and (len(value) < MIN_KEY_CHARS or not value.isascii() or " " in value):
             raise ConfigError(
-                f"the {kind} key has {len(value)} characters, expected {SHORTEST_KEY} or more, ASCII, without spaces; "
+                f"the {kind} key has {len(value)} characters, expected {MIN_KEY_CHARS} or more, ASCII, without spaces; "
                 "make one with: openssl rand -hex 24"
             )
-    return ApiKeys(**found)
+    return ApiKeys(**keys)
 
 
-def validate_config(settings: ServerConfig) -> ServerConfig:
-    """Refuse what would be unsafe or could not work."""
-    if not is_loopback(settings.host) and not settings.keys.read:
+def validate_config(config: ServerConfig) -> ServerConfig:
+    """Reject unsafe or invalid configurations; raises ConfigError."""
+    if not is_loopback(config.host) and not config.keys.read:
         raise ConfigError(
-            f"host {settings.host} can be reached by others and no read key is set; set {READ_KEY} in the environment "
-            "(or --keys FILE), or listen on 127.0.0.1"
+            f"host {config.host} is reachable from other machines but there is no read key; set {READ_KEY} in the "
+            "environment (or --keys FILE), or listen on 127.0.0.1"
         )
-    if not is_loopback(settings.host) and settings.writable and not settings.keys.write:
+    if not is_loopback(config.host) and config.writable and not config.keys.write:
         raise ConfigError(
-            f"--writable on host {settings.host} needs a write key; set {WRITE_KEY} in the environment, or --keys FILE"
+            f"--writable on host {config.host} needs a write key; set {WRITE_KEY} in the environment, or --keys FILE"
         )
-    for name in settings.allowed_hosts:
+    for name in config.allowed_hosts:
         if not HOST_NAME.fullmatch(name) and not is_address(name):
             raise ConfigError(
                 f"allowed-hosts: given {name!r}, expected names or addresses in lower case, without http:// and port, "
                 "such as search.example"
             )
-    for name, least, most in (("workers", 1, 256), ("threads", 0, 256), ("port", 0, 65_535), ("drain", 0, 3_600)):
-        if not least <= getattr(settings, name) <= most:
-            raise ConfigError(f"{name}: given {getattr(settings, name)}, expected {least} to {most}")
-    return settings
+    for name, minimum, maximum in (("workers", 1, 256), ("threads", 0, 256), ("port", 0, 65_535), ("drain", 0, 3_600)):
+        if not minimum <= getattr(config, name) <= maximum:
+            raise ConfigError(f"{name}: given {getattr(config, name)}, expected {minimum} to {maximum}")
+    return config

@@ -1,14 +1,14 @@
-"""The open connections of a worker: how many there are, from where, and which is closed for a new one."""
+"""Connection table of a worker: limits open connections and evicts idle ones."""
 
 from collections import Counter
 from typing import Protocol
 
 RESERVED_FILES = 256
-"""Descriptors of a worker that are no connections: the index, the log, the writer's socket."""
+"""File descriptors for other purposes: index files, the log, the socket of the writer."""
 
 
 class Connection(Protocol):
-    """A connection that can be told to close."""
+    """A connection that can be closed by the table."""
 
     address: str
 
@@ -19,9 +19,9 @@ class Connection(Protocol):
 class ConnectionTable:
     """Connection table with a limit. A new connection beyond it evicts an idle one.
 
-    Idle is a connection on which no whole request waits for its answer: silent, kept alive, or in the middle of a head
-    or body. Of the address that has the most connections, the one that has been idle longest is closed, so that one
-    address cannot shut the others out. `open` exceeds `limit` only while requests are being answered on all of them.
+    A connection is idle while no complete request waits for a response on it. Evicted is the longest idle connection of
+    the address with the most connections, so that one address cannot starve others. `open` exceeds `limit` only while
+    no connection is idle.
     """
 
     def __init__(self, limit: int) -> None:
@@ -39,7 +39,7 @@ class ConnectionTable:
         return len(self._connections) > self.limit
 
     def add(self, connection: Connection) -> None:
-        """Take up a new connection, and evict another if there are too many."""
+        """Add a connection; evict an idle one if the table is full."""
         if len(self._connections) >= self.limit and self._idle:
             self._evict()
         self._connections.add(connection)
@@ -47,7 +47,7 @@ class ConnectionTable:
         self.mark_idle(connection)
 
     def remove(self, connection: Connection) -> None:
-        """Forget a connection that is closed, or is about to be."""
+        """Remove a connection that is closed or closing."""
         if connection not in self._connections:
             return
         self.mark_busy(connection)
@@ -57,12 +57,12 @@ class ConnectionTable:
             del self._counts[connection.address]
 
     def mark_idle(self, connection: Connection) -> None:
-        """All its requests are answered."""
+        """Mark a connection without pending requests."""
         if connection in self._connections:
             self._idle.setdefault(connection.address, {})[connection] = None
 
     def mark_busy(self, connection: Connection) -> None:
-        """A whole request has arrived on it."""
+        """Mark a connection with a pending request."""
         idle = self._idle.get(connection.address)
         if idle is not None and connection in idle:
             del idle[connection]
@@ -78,7 +78,7 @@ class ConnectionTable:
 
 
 def raise_file_limit(connections: int) -> int:
-    """Let this process open as many files as the system allows; return how many connections that leaves room for."""
+    """Raise RLIMIT_NOFILE as far as needed and allowed; return the number of connections it permits."""
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -3,8 +3,8 @@
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol, TypeVar
 
+from bidr.data.attributes import check_attributes
 from bidr.errors import AttributesError, to_short_json
-from bidr.index.filters.filter_expression import check_attributes
 from bidr.index.vectors import MAX_VALUES
 from bidr.server.asgi import JSON, Request, Response, make_json_response
 from bidr.server.errors import Forbidden, IndexConflict, InvalidRequest, to_http_error

@@ -1,4 +1,4 @@
-"""Documents of a state of the index: by row for answers, many at a time, and by id for those who ask for them."""
+"""Look documents up in one state of the index, by row or by id."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -14,89 +14,91 @@ from bidr.utils.array_types import Rows
 
 Fields = dict[str, Any]
 Values = list[Any]
-Columns = tuple[Values, Values | None, Values | None, Values | None]
-Key = tuple[str, str]
+DocumentColumns = tuple[Values, Values | None, Values | None, Values | None]
+"""Ids, titles, texts and attributes of several documents; None where none has any."""
+SegmentKey = tuple[str, str]
 FIELDS = ("id", "title", "text", "attributes")
 
 
 class DocumentLookup:
-    """Looks documents up in one state. The tables of ids are opened when somebody first asks by id."""
+    """Looks documents up in one state of the index. Id indexes are opened by the first lookup by id."""
 
-    def __init__(self, view: LiveView, names: dict[Key, IdIndex] | None = None) -> None:
-        self.view, self._names = view, names if names is not None else {}
+    def __init__(self, view: LiveView, id_indexes: dict[SegmentKey, IdIndex] | None = None) -> None:
+        self.view, self._id_indexes = view, id_indexes if id_indexes is not None else {}
 
-    def following(self, view: LiveView) -> "DocumentLookup":
-        """The same for a newer state: what is open and still there is taken over."""
-        there = {_key(part) for part in view.parts}
-        known = self._names.copy()  # in one go: other threads look ids up meanwhile, which adds to it
-        return DocumentLookup(view, {key: names for key, names in known.items() if key in there})
+    def switch_view(self, view: LiveView) -> "DocumentLookup":
+        """Return a lookup for a newer state that shares the id indexes of unchanged segments."""
+        keys = {_make_key(segment) for segment in view.parts}
+        opened = self._id_indexes.copy()  # atomic: lookups on other threads insert meanwhile
+        return DocumentLookup(view, {key: id_index for key, id_index in opened.items() if key in keys})
 
-    def fields(self, rows: Rows, *, texts: bool) -> list[Fields]:
-        """Id, title, text and attributes of rows, in their order; None for what the index does not have."""
-        columns = (column or [None] * len(rows) for column in self.columns(rows, texts=texts))
-        return [dict(zip(FIELDS, each, strict=True)) for each in zip(*columns, strict=True)]
+    def get_fields(self, rows: Rows, *, texts: bool) -> list[Fields]:
+        """Return id, title, text and attributes of rows, in their order; None for absent fields."""
+        columns = (column or [None] * len(rows) for column in self.get_columns(rows, texts=texts))
+        return [dict(zip(FIELDS, values, strict=True)) for values in zip(*columns, strict=True)]
 
-    def columns(self, rows: Rows, *, texts: bool) -> Columns:
-        """The same field by field: ids of all rows, titles, texts, attributes; None where no row has any."""
+    def get_columns(self, rows: Rows, *, texts: bool) -> DocumentColumns:
+        """Return the same fields as columns."""
         if self.view.only is not None:
-            return _stored(self.view.only.open.reader.documents, rows, texts=texts)
-        found: tuple[Values, Values, Values, Values]
-        found = ([None] * len(rows), [None] * len(rows), [None] * len(rows), [None] * len(rows))
-        for part, places, own in self.view.split(rows):
-            if part is None:
-                documents = [self.view.memory.documents[row] for row in own.tolist()]
-                each = _columns(documents, texts=texts and self.view.memory.texts)
+            return _read_columns(self.view.only.open.reader.documents, rows, texts=texts)
+        columns: tuple[Values, Values, Values, Values]
+        columns = ([None] * len(rows), [None] * len(rows), [None] * len(rows), [None] * len(rows))
+        for segment, places, segment_rows in self.view.split(rows):
+            if segment is None:
+                documents = [self.view.memory.documents[row] for row in segment_rows.tolist()]
+                segment_columns = _to_columns(documents, texts=texts and self.view.memory.texts)
             else:
-                each = _stored(part.open.reader.documents, own, texts=texts)
-            for column, values in zip(found, each, strict=True):
+                segment_columns = _read_columns(segment.open.reader.documents, segment_rows, texts=texts)
+            for column, values in zip(columns, segment_columns, strict=True):
                 for place, value in zip(places.tolist(), values or (), strict=values is not None):
                     column[place] = value
-        return found
+        return columns
 
-    def find(self, ids: Iterable[str]) -> dict[str, int]:
-        """Rows of the ids that the index has."""
-        found: dict[str, int] = {}
-        for name in ids:
-            if (row := self.view.memory.rows.get(name)) is not None:
-                found[name] = self.view.start + row
+    def find_rows(self, ids: Iterable[str]) -> dict[str, int]:
+        """Return the rows of those ids that the index has."""
+        rows: dict[str, int] = {}
+        for doc_id in ids:
+            if (row := self.view.memory.rows.get(doc_id)) is not None:
+                rows[doc_id] = self.view.start + row
                 continue
-            for part in self.view.parts:
-                own = self._of(part).find(name)
-                if own is not None and not part.is_deleted(own):
-                    found[name] = part.start + own
-        return found
+            for segment in self.view.parts:
+                segment_row = self._get_id_index(segment).find(doc_id)
+                if segment_row is not None and not segment.is_deleted(segment_row):
+                    rows[doc_id] = segment.start + segment_row
+        return rows
 
-    def documents(self, ids: Sequence[str]) -> tuple[list[Fields], list[str]]:
-        """Documents by id, and the ids that are not there."""
-        found = self.find(ids)
-        rows = np.array(list(found.values()), dtype=np.int64)
-        return (self.fields(rows, texts=True) if len(rows) else []), [name for name in ids if name not in found]
+    def get_documents(self, ids: Sequence[str]) -> tuple[list[Fields], list[str]]:
+        """Return documents by id, and the ids that do not exist."""
+        rows_by_id = self.find_rows(ids)
+        rows = np.array(list(rows_by_id.values()), dtype=np.int64)
+        fields = self.get_fields(rows, texts=True) if len(rows) else []
+        return fields, [doc_id for doc_id in ids if doc_id not in rows_by_id]
 
-    def _of(self, part: Part) -> IdIndex:
-        if (key := _key(part)) not in self._names:
-            reader = part.open.reader
-            self._names[key] = IdIndex(reader.generation, reader.manifest, part.count)
-        return self._names[key]
-
-
-def _key(part: Part) -> Key:
-    """By name too: what is built again from the same is the same, but its files before are gone, and to be let go."""
-    return part.open.segment.name, part.open.segment.xxh3
+    def _get_id_index(self, segment: Part) -> IdIndex:
+        if (key := _make_key(segment)) not in self._id_indexes:
+            reader = segment.open.reader
+            self._id_indexes[key] = IdIndex(reader.generation, reader.manifest, segment.count)
+        return self._id_indexes[key]
 
 
-def _stored(stored: DocumentStore, rows: Rows, *, texts: bool) -> Columns:
-    if texts and stored.has_text:
-        documents = (stored.document(row) for row in rows.tolist())
-        return _columns([each for each in documents if each is not None], texts=True)
-    columns = stored.columns
-    known = [columns.get(row) or None for row in rows.tolist()] if columns.exists else None
-    return stored.ids(rows), None, None, known
+def _make_key(segment: Part) -> SegmentKey:
+    """Identify a segment by name and checksum: a rebuild of the same content has other files."""
+    return segment.open.segment.name, segment.open.segment.xxh3
 
 
-def _columns(documents: list[Document], *, texts: bool) -> Columns:
+def _read_columns(store: DocumentStore, rows: Rows, *, texts: bool) -> DocumentColumns:
+    if texts and store.has_text:
+        documents = (store.document(row) for row in rows.tolist())
+        return _to_columns([document for document in documents if document is not None], texts=True)
+    columns = store.columns
+    attributes = [columns.get(row) or None for row in rows.tolist()] if columns.exists else None
+    return store.ids(rows), None, None, attributes
+
+
+def _to_columns(documents: list[Document], *, texts: bool) -> DocumentColumns:
     return (
-        [each.id for each in documents],
-        [each.title if texts else None for each in documents],
-        [each.text if texts else None for each in documents],
-        [each.attributes or None for each in documents],
+        [document.id for document in documents],
+        [document.title if texts else None for document in documents],
+        [document.text if texts else None for document in documents],
+        [document.attributes or None for document in documents],
     )

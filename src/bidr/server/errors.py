@@ -1,4 +1,4 @@
-"""What the server answers when it does not answer: a status, a kind, and what a person needs to put it right."""
+"""HTTP errors: status, machine-readable kind, and what is wrong, given, expected, and to do."""
 
 from typing import Any
 
@@ -14,15 +14,15 @@ from bidr.errors import (
     to_short_json,
 )
 
-LONGEST = 200
+MAX_CHARS = 200
 DEADLINE_MESSAGE = "the time for this request is over"
 
 
 class HTTPError(BidrError):
-    """A request that is not answered. `status` and `kind` are for programs, the rest for people.
+    """Base of errors that are sent to the client.
 
-    What is given and expected are words, or, if they are not strings, written as JSON. A string of the client's JSON is
-    put through `written` by whoever raises this, so that "5" is told from 5.
+    `given` and `expected` are prose, or are serialized as JSON if they are not strings. Callers pass strings of the
+    client through `to_short_json`, so that "5" and 5 look different.
     """
 
     status, kind = 400, "bad_request"
@@ -32,23 +32,23 @@ class HTTPError(BidrError):
     ) -> None:
         super().__init__(message)
         self.message, self.hint, self.headers = _escape_surrogates(message), _escape_surrogates(hint), headers
-        self.given, self.expected = _short(given), _short(expected)
+        self.given, self.expected = _to_text(given), _to_text(expected)
 
 
 class Unauthorized(HTTPError):
-    """No key was given where one is needed, or a wrong one."""
+    """The key is missing or invalid."""
 
     status, kind = 401, "unauthorized"
 
 
 class Forbidden(HTTPError):
-    """The key, or the server, does not allow it."""
+    """Not allowed with this key, or on this server."""
 
     status, kind = 403, "forbidden"
 
 
 class NotFound(HTTPError):
-    """Nothing of that name."""
+    """No such path or document."""
 
     status, kind = 404, "not_found"
 
@@ -66,7 +66,7 @@ class RequestTimeout(HTTPError):
 
 
 class IndexConflict(HTTPError):
-    """The index is not what the request takes it for."""
+    """The request does not match the state of the index."""
 
     status, kind = 409, "conflict"
 
@@ -78,7 +78,7 @@ class PayloadTooLarge(HTTPError):
 
 
 class UnsupportedMediaType(HTTPError):
-    """A body of another content type."""
+    """Unsupported content type."""
 
     status, kind = 415, "unsupported_type"
 
@@ -90,66 +90,68 @@ class HeaderFieldsTooLarge(HTTPError):
 
 
 class Unimplemented(HTTPError):
-    """A feature of HTTP that this server does not have."""
+    """An HTTP feature that this server does not support."""
 
     status, kind = 501, "not_implemented"
 
 
 class InvalidRequest(HTTPError):
-    """A value that cannot work."""
+    """An invalid value."""
 
     status, kind = 422, "invalid"
 
 
 class TooManyRequests(HTTPError):
-    """More requests than one client may send."""
+    """The rate limit of a client is exceeded."""
 
     status, kind = 429, "rate_limited"
 
-    def __init__(self, message: str, retry_after: float = 1.0, **told: Any) -> None:
-        super().__init__(message, headers=retry(retry_after), **told)
+    def __init__(self, message: str, retry_after: float = 1.0, **details: Any) -> None:
+        super().__init__(message, headers=make_retry_after(retry_after), **details)
 
 
 class InternalError(HTTPError):
-    """A fault of the server; what it was is in its log."""
+    """A fault of the server; details are in its log only."""
 
     status, kind = 500, "internal"
 
 
 class Overloaded(HTTPError):
-    """More requests than can be answered, or not ready yet: to be tried again."""
+    """Overloaded or not ready; the client should retry."""
 
     status, kind = 503, "overloaded"
 
-    def __init__(self, retry_after: float = 1.0, message: str = "too many requests are waiting", **told: Any) -> None:
-        super().__init__(message, headers=retry(retry_after), **told)
+    def __init__(
+        self, retry_after: float = 1.0, message: str = "too many requests are waiting", **details: Any
+    ) -> None:
+        super().__init__(message, headers=make_retry_after(retry_after), **details)
         self.retry_after = retry_after
 
 
 class DeadlineExceeded(HTTPError):
-    """The time for a request is over."""
+    """The deadline of a request has passed."""
 
     status, kind = 504, "deadline"
 
 
-def make_method_error(given: str, allowed: str) -> MethodNotAllowed:
-    """The refusal of a method, with the header that names those there are."""
+def make_method_error(method: str, allowed: str) -> MethodNotAllowed:
+    """Return the error for an unsupported method, with the Allow header."""
     return MethodNotAllowed(
         "the path has no such method",
-        given=given,
+        given=method,
         expected=allowed,
-        hint="GET /openapi.json says what each path takes",
+        hint="GET /openapi.json lists the methods of each path",
         headers=((b"allow", allowed.encode()),),
     )
 
 
-def retry(seconds: float) -> tuple[tuple[bytes, bytes], ...]:
-    """The header that says when to come again, in whole seconds."""
+def make_retry_after(seconds: float) -> tuple[tuple[bytes, bytes], ...]:
+    """Return the Retry-After header, in whole seconds."""
     return ((b"retry-after", str(max(1, round(seconds))).encode()),)
 
 
 def to_http_error(error: BaseException) -> HTTPError | None:
-    """What an error of the library says to a client; None: a fault of the server, of which nothing is told."""
+    """Convert an error of the library for the client; None for faults, whose details stay in the log."""
     if isinstance(error, HTTPError):
         return error
     if isinstance(error, DetailedError):
@@ -158,7 +160,7 @@ def to_http_error(error: BaseException) -> HTTPError | None:
         return InvalidRequest(str(error))
     if isinstance(error, SearchTimeoutError):
         return DeadlineExceeded(
-            DEADLINE_MESSAGE, hint="ask with fewer conditions, fewer queries at once, or fewer candidates"
+            DEADLINE_MESSAGE, hint="use fewer conditions, fewer queries at once, or fewer candidates"
         )
     if isinstance(error, IndexFolderError | ModelError | StorageError):
         return Overloaded(5.0, "the index cannot be read or written at the moment", hint="the server's log says why")
@@ -166,7 +168,7 @@ def to_http_error(error: BaseException) -> HTTPError | None:
 
 
 def to_error_body(error: HTTPError) -> dict[str, Any]:
-    """The body of the answer."""
+    """Return the JSON body of an error response."""
     return {
         "error": {
             "type": error.kind,
@@ -178,12 +180,11 @@ def to_error_body(error: HTTPError) -> dict[str, Any]:
     }
 
 
-def _short(value: Any) -> str | None:
+def _to_text(value: Any) -> str | None:
     if value is None:
         return None
-    shown = value if isinstance(value, str) else to_short_json(value, LONGEST)
-    shown = _escape_surrogates(shown)
-    return shown if len(shown) <= LONGEST else shown[: LONGEST - 3] + "..."
+    text = _escape_surrogates(value if isinstance(value, str) else to_short_json(value, MAX_CHARS))
+    return text if len(text) <= MAX_CHARS else text[: MAX_CHARS - 3] + "..."
 
 
 def _escape_surrogates(text: str) -> str:

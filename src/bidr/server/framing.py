@@ -1,4 +1,4 @@
-"""How workers and the writer talk: frames of JSON and bytes over a socket in the server's own folder."""
+"""Frames of JSON and bytes between workers and the writer process, over a Unix socket."""
 
 import asyncio
 import struct
@@ -8,49 +8,50 @@ import orjson
 
 from bidr.server import errors
 
-SOCKET = "writer.sock"
-HEAD = struct.Struct("<II")
-LONGEST = 1 << 30
-KINDS: dict[str, type[errors.HTTPError]] = {
-    kind.kind: kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, errors.HTTPError)
+SOCKET_NAME = "writer.sock"
+HEADER = struct.Struct("<II")
+MAX_FRAME_BYTES = 1 << 30
+ERROR_CLASSES: dict[str, type[errors.HTTPError]] = {
+    value.kind: value
+    for value in vars(errors).values()
+    if isinstance(value, type) and issubclass(value, errors.HTTPError)
 }
 Frame = tuple[dict[str, Any], bytes]
 
 
 async def read_frame(reader: asyncio.StreamReader) -> Frame:
-    """The next frame; IncompleteReadError at the end."""
-    size, more = HEAD.unpack(await reader.readexactly(HEAD.size))
-    if size + more > LONGEST:
-        raise ConnectionError(f"a frame of {size + more} bytes")
-    about = orjson.loads(await reader.readexactly(size))
-    return about, await reader.readexactly(more) if more else b""
+    """Read the next frame; raises IncompleteReadError at the end of the stream."""
+    message_size, payload_size = HEADER.unpack(await reader.readexactly(HEADER.size))
+    if message_size + payload_size > MAX_FRAME_BYTES:
+        raise ConnectionError(f"a frame of {message_size + payload_size} bytes")
+    message = orjson.loads(await reader.readexactly(message_size))
+    return message, await reader.readexactly(payload_size) if payload_size else b""
 
 
-def write_frame(writer: asyncio.StreamWriter, about: dict[str, Any], more: bytes = b"") -> None:
-    """Put a frame on its way."""
-    words = orjson.dumps(about)
-    writer.write(HEAD.pack(len(words), len(more)) + words)
-    if more:
-        writer.write(more)
+def write_frame(writer: asyncio.StreamWriter, message: dict[str, Any], payload: bytes = b"") -> None:
+    """Write a frame into the buffer of the stream."""
+    content = orjson.dumps(message)
+    writer.write(HEADER.pack(len(content), len(payload)) + content)
+    if payload:
+        writer.write(payload)
 
 
 def encode_error(error: errors.HTTPError) -> dict[str, Any]:
-    """An error for the other side."""
-    after = getattr(error, "retry_after", None)
+    """Convert an error to JSON values."""
     return {
         "kind": error.kind,
         "message": error.message,
         "given": error.given,
         "expected": error.expected,
         "hint": error.hint,
-        "retry_after": after,
+        "retry_after": getattr(error, "retry_after", None),
     }
 
 
 def decode_error(fields: dict[str, Any]) -> errors.HTTPError:
-    """The error that the other side met."""
-    kind, message, after = KINDS[fields["kind"]], fields["message"], fields["retry_after"]
-    told = {name: fields[name] for name in ("given", "expected", "hint")}
-    if issubclass(kind, errors.Overloaded):
-        return kind(after or 1.0, message, **told)
-    return kind(message, **told)
+    """Rebuild an error from `encode_error`."""
+    error_class, message, retry_after = ERROR_CLASSES[fields["kind"]], fields["message"], fields["retry_after"]
+    details = {name: fields[name] for name in ("given", "expected", "hint")}
+    if issubclass(error_class, errors.Overloaded):
+        return error_class(retry_after or 1.0, message, **details)
+    return error_class(message, **details)

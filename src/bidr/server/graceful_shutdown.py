@@ -1,4 +1,4 @@
-"""Closing a listening socket in good order: whoever has connected is answered, whoever comes later is not."""
+"""Graceful shutdown of a listening socket: accepted connections are answered, pending ones get 503."""
 
 import ctypes
 import socket
@@ -7,9 +7,9 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 
-ATTACH_FILTER = 26  # SO_ATTACH_FILTER, which Python has no name for
-DROP_ALL = struct.pack("HBBI", 0x06, 0, 0, 0)  # one instruction of a packet filter: keep 0 bytes
-AWAY = (
+SO_ATTACH_FILTER = 26  # not in Python's socket module
+DROP_ALL = struct.pack("HBBI", 0x06, 0, 0, 0)  # one BPF instruction: return 0 bytes
+RESPONSE = (
     b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\nconnection: close\r\ncontent-type: application/json\r\n"
     b"content-length: %d\r\n\r\n%s"
 )
@@ -19,38 +19,38 @@ BODY = (
 )
 
 
-def stop_accepting(listening: socket.socket) -> None:
-    """Let nobody else connect, in any process that has the socket; those that have stay to be accepted.
+def stop_accepting(listener: socket.socket) -> None:
+    """Drop new connections in all processes that share the socket; completed handshakes can still be accepted.
 
-    Closing it instead would reset them, and a client cannot tell whether its request was done.
+    Closing the socket instead would reset them, and clients could not tell whether their request was executed.
     """
     program = ctypes.create_string_buffer(DROP_ALL)
-    with suppress(OSError):  # not on Linux: as if it were closed at once
-        listening.setsockopt(socket.SOL_SOCKET, ATTACH_FILTER, struct.pack("HP", 1, ctypes.addressof(program)))
+    with suppress(OSError):  # only Linux has packet filters
+        listener.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, struct.pack("HP", 1, ctypes.addressof(program)))
 
 
-def accept_pending(listening: socket.socket) -> list[socket.socket]:
-    """The connections that nobody has accepted."""
-    listening.setblocking(False)
-    found = []
+def accept_pending(listener: socket.socket) -> list[socket.socket]:
+    """Accept all connections that wait in the backlog."""
+    listener.setblocking(False)
+    connections = []
     with suppress(OSError):
         while True:
-            found.append(listening.accept()[0])
-    return found
+            connections.append(listener.accept()[0])
+    return connections
 
 
 def reject_connections(connections: Sequence[socket.socket], seconds: float = 1.0) -> None:
-    """Tell clients to come again, and wait so long, for all together, for them to have heard it."""
-    until = time.monotonic() + seconds
-    for each in connections:
+    """Answer 503, and wait up to `seconds` in total until the clients have closed."""
+    deadline = time.monotonic() + seconds
+    for connection in connections:
         with suppress(OSError):
-            each.setblocking(False)
-            each.sendall(AWAY % (len(BODY), BODY))
-            each.shutdown(socket.SHUT_WR)
-    for each in connections:
-        # What is sent is lost if a socket is closed with something unread in it.
-        with each, suppress(OSError):
-            while (left := until - time.monotonic()) > 0:
-                each.settimeout(left)
-                if not each.recv(65_536):
+            connection.setblocking(False)
+            connection.sendall(RESPONSE % (len(BODY), BODY))
+            connection.shutdown(socket.SHUT_WR)
+    for connection in connections:
+        # Closing a socket with unread data resets it, and the client would lose the response.
+        with connection, suppress(OSError):
+            while (remaining := deadline - time.monotonic()) > 0:
+                connection.settimeout(remaining)
+                if not connection.recv(65_536):
                     break

@@ -1,4 +1,4 @@
-"""The index that is served: followed in the background, so that no request waits for a new generation to be opened."""
+"""Holds the served index and reloads it in the background, so that no request waits while a generation is opened."""
 
 import gc
 import threading
@@ -17,7 +17,7 @@ from bidr.index.filters.bitmask import warm_up
 from bidr.index.live.live_index import LiveIndex
 from bidr.index.live.view import LiveView
 from bidr.index.reader import check_model
-from bidr.index.storage import checksum_kernels as looking
+from bidr.index.storage import checksum_kernels
 from bidr.index.storage.manifest import current_generation
 from bidr.search.evaluation import load_recall_curve
 from bidr.search.searcher import CANDIDATES, Searcher
@@ -29,30 +29,30 @@ if TYPE_CHECKING:
     from bidr.models.codes_only_model import CodesOnlyModel
     from bidr.models.saved_model import Model
 
-LOOK_EVERY, LONGEST_PAUSE = 0.2, 10.0
-KEPT_FOR = 60.0
+REFRESH_SECONDS, MAX_BACKOFF_SECONDS = 0.2, 10.0
+MODEL_LINGER_SECONDS = 60.0
 
 
-class TextEncoder(Protocol):
-    """Encodes texts: queries, many requests at once, and the documents that are added."""
+class EncodingService(Protocol):
+    """Encodes queries of many requests together, and added documents."""
 
     async def encode(self, texts: list[str], deadline: float) -> QueryVectors:
-        """Queries as both sides see them. `deadline` is of time.monotonic(); raises `Overloaded`."""
+        """Encode queries for codes and vectors. `deadline` is of time.monotonic(); raises `Overloaded`."""
 
-    def documents(self, texts: list[str]) -> tuple[Floats, Floats]:
-        """Documents for the codes, and for the disk."""
+    def encode_documents(self, texts: list[str]) -> tuple[Floats, Floats]:
+        """Encode documents for the codes, and for the vectors on disk."""
 
     def close(self) -> None: ...
 
 
 @dataclass(frozen=True)
 class IndexSnapshot:
-    """What answers requests at one moment: a state of the index, and the model that made it. It never changes."""
+    """An immutable state of the index, with its model."""
 
     view: LiveView
     model: "Model | CodesOnlyModel | None"
-    service: "TextEncoder | None"
-    finder: DocumentLookup
+    encoder: "EncodingService | None"
+    lookup: DocumentLookup
     candidates: int
 
     @cached_property
@@ -61,6 +61,7 @@ class IndexSnapshot:
 
     @cached_property
     def fingerprint(self) -> str | None:
+        """Fingerprint of the model."""
         return self.view.state.model.fingerprint if self.view.state.model else None
 
     @cached_property
@@ -68,139 +69,144 @@ class IndexSnapshot:
         return self.view.manifest.dim
 
     @cached_property
-    def words(self) -> bool:
-        """Whether documents can be found by their words."""
+    def has_lexical(self) -> bool:
         return has_lexical_index(self.view)
 
     @cached_property
     def searcher(self) -> Searcher:
-        """Answers by vectors alone."""
         return Searcher(self.view)
 
-    def query_vectors(self, given: Floats) -> QueryVectors:
-        """Vectors of queries, which are known to be finite, as each side of the index takes them."""
-        queries = getattr(self.model, "queries", None)
-        if queries is not None:
-            return QueryVectors(*queries(given))
-        own = normalize_l2(given) if self.view.manifest.unit else given
-        return QueryVectors(own, own)
+    def to_query_vectors(self, vectors: Floats) -> QueryVectors:
+        """Convert finite query vectors to those that codes and vectors are searched with."""
+        convert = getattr(self.model, "queries", None)
+        if convert is not None:
+            return QueryVectors(*convert(vectors))
+        vectors = normalize_l2(vectors) if self.view.manifest.unit else vectors
+        return QueryVectors(vectors, vectors)
 
 
-EncoderFactory = Callable[["Model | CodesOnlyModel"], "TextEncoder | None"]
+EncoderFactory = Callable[["Model | CodesOnlyModel"], "EncodingService | None"]
 
 
 class IndexHolder:
-    """Follows an index folder. `now` is what answers; a newer state takes its place when it is open, model and all.
+    """Holds the current snapshot of an index folder; `refresh` replaces it after commits.
 
-    model: folder of the model, if it is not where the index says.
-    make:  makes what encodes queries; called again when the index comes from another model.
-    linger: seconds that requests which began with the model of before still have it.
+    Args:
+        model: folder of the model, if it is not where the index says.
+        make_encoder: called again when the index has been rebuilt with another model.
+        linger: seconds before the encoder of a replaced model is closed, for requests in progress.
     """
 
-    def __init__(self, folder: Path, model: Path | None, make: EncoderFactory, linger: float = KEPT_FOR) -> None:
-        self.folder, self._model_folder, self._make, self._linger = folder, model, make, linger
+    def __init__(
+        self,
+        folder: Path,
+        model: Path | None,
+        make_encoder: EncoderFactory,
+        linger: float = MODEL_LINGER_SECONDS,
+    ) -> None:
+        self.folder, self._model_folder, self._make_encoder, self._linger = folder, model, make_encoder, linger
         self._lock = threading.Lock()
-        self.trouble: str | None = None
+        self.error: str | None = None
+        """Why the newest state could not be opened."""
         self._failed: tuple[str, str] | None = None
-        self._pause = self._not_before = 0.0
+        self._backoff = self._retry_at = 0.0
         self._live = LiveIndex.open(folder)
-        self._now = self._taken_up(self._live.latest(), None)
-        # Compiling leaves cycles that hold what was searched; later there is no such moment when nobody waits.
+        self._current = self._make_snapshot(self._live.latest(), None)
+        # Compilation leaves reference cycles; collecting them later would delay a request.
         gc.collect()
 
     @property
-    def now(self) -> IndexSnapshot:
-        return self._now
+    def current(self) -> IndexSnapshot:
+        return self._current
 
-    def look(self) -> bool:
-        """Take up what was committed since; whether anything was. What cannot be opened is told by `trouble`."""
+    def refresh(self) -> bool:
+        """Open what was committed since; return whether there was a change. Failures are stored in `error`."""
         with self._lock:
-            current = self._current()
-            if self.trouble is not None and current == self._failed and time.monotonic() < self._not_before:
+            generation = self._read_generation()
+            if self.error is not None and generation == self._failed and time.monotonic() < self._retry_at:
                 return False
             try:
                 view = self._live.now()
-                changed = view is not self._now.view
-                if changed:
-                    self._now = self._taken_up(view, self._now)
-                self.trouble, self._pause = None, 0.0
+                is_changed = view is not self._current.view
+                if is_changed:
+                    self._current = self._make_snapshot(view, self._current)
+                self.error, self._backoff = None, 0.0
             except Exception as error:
-                self.trouble, self._failed = str(error) or repr(error), current
-                self._pause = min(LONGEST_PAUSE, max(LOOK_EVERY, 2 * self._pause))
-                self._not_before = time.monotonic() + self._pause
+                self.error, self._failed = str(error) or repr(error), generation
+                self._backoff = min(MAX_BACKOFF_SECONDS, max(REFRESH_SECONDS, 2 * self._backoff))
+                self._retry_at = time.monotonic() + self._backoff
                 if not isinstance(error, BidrError | OSError):
                     raise
                 return False
-            return changed
+            return is_changed
 
-    def _current(self) -> tuple[str, str] | None:
-        """Which state is in force: another than the one that could not be taken up is tried at once."""
+    def _read_generation(self) -> tuple[str, str] | None:
+        """Read the current generation: one other than that which failed is tried without delay."""
         try:
             return current_generation(self.folder)
         except IndexFolderError:
             return None
 
-    def _taken_up(self, view: LiveView, before: IndexSnapshot | None) -> IndexSnapshot:
-        if before is None or before.generation != int(view.generation.name):
+    def _make_snapshot(self, view: LiveView, previous: IndexSnapshot | None) -> IndexSnapshot:
+        if previous is None or previous.generation != int(view.generation.name):
             warm_up_kernels(view)
         stamp = view.state.model
-        finder = before.finder.following(view) if before else DocumentLookup(view)
-        if before and (before.fingerprint == (stamp.fingerprint if stamp else None)):
-            return IndexSnapshot(view, before.model, before.service, finder, before.candidates)
+        lookup = previous.lookup.switch_view(view) if previous else DocumentLookup(view)
+        if previous and (previous.fingerprint == (stamp.fingerprint if stamp else None)):
+            return IndexSnapshot(view, previous.model, previous.encoder, lookup, previous.candidates)
         if stamp is None and self._model_folder is None:
-            return IndexSnapshot(view, None, None, finder, CANDIDATES)
+            return IndexSnapshot(view, None, None, lookup, CANDIDATES)
         from bidr.models.codes_only_model import open_model
 
-        where = self._model_folder or Path(stamp.folder if stamp else "")
-        model = open_model(where)
+        model = open_model(self._model_folder or Path(stamp.folder if stamp else ""))
         check_model(self.folder, stamp, model.fingerprint)
-        service = self._make(model)
-        if before and before.service is not None:
-            # Requests that have begun with the old model are answered by it.
-            closing = threading.Timer(self._linger, before.service.close)
-            closing.daemon = True
-            closing.start()
-        return IndexSnapshot(view, model, service, finder, model.candidates)
+        encoder = self._make_encoder(model)
+        if previous and previous.encoder is not None:
+            timer = threading.Timer(self._linger, previous.encoder.close)
+            timer.daemon = True
+            timer.start()
+        return IndexSnapshot(view, model, encoder, lookup, model.candidates)
 
     def close(self) -> None:
-        if self._now.service is not None:
-            self._now.service.close()
+        if self._current.encoder is not None:
+            self._current.encoder.close()
         self._live.close()
 
 
 def warm_up_kernels(view: LiveView) -> None:
-    """One search before any request: functions are compiled on first use, which takes seconds."""
+    """Search once before the first request: compiling kernels takes seconds."""
     manifest = view.manifest
-    if any(part.open.reader.documents.columns.exists for part in view.parts):
+    if any(segment.open.reader.documents.columns.exists for segment in view.parts):
         warm_up()
-    looking.warm_up()
-    sides = (
+    checksum_kernels.warm_up()
+    query_sides = (
         np.ones((1, dim), dtype=np.float32) / np.sqrt(np.float32(dim)) for dim in (manifest.code_dim, manifest.dim)
     )
     if view.count:
         lexical = int(has_lexical_index(view))
         searcher = Searcher(view, lexical=lexical, lexical_weight=lexical)
-        searcher.search_vectors(QueryVectors(*sides), 1, CANDIDATES, words=["first"])
+        searcher.search_vectors(QueryVectors(*query_sides), 1, CANDIDATES, words=["first"])
 
 
 def has_lexical_index(view: LiveView) -> bool:
-    return all(part.open.reader.words is not None for part in view.parts)
+    """Whether all segments have a BM25 index."""
+    return all(segment.open.reader.words is not None for segment in view.parts)
 
 
 def format_name(folder: Path) -> str:
-    """What people would call an index: its folder, or the run that it is the index of."""
+    """Return the display name of an index: its folder, or that of the run which it is part of."""
     return folder.parent.name if folder.name == "index" and folder.parent.name else folder.name
 
 
-def describe_index(served: IndexHolder, limits: dict[str, Any]) -> dict[str, Any]:
-    """What GET /v1/index says."""
-    serving = served.now
-    view, ram = serving.view, serving.view.ram_bytes
+def describe_index(holder: IndexHolder, limits: dict[str, Any]) -> dict[str, Any]:
+    """Return the body of GET /v1/index."""
+    snapshot = holder.current
+    view, ram_bytes = snapshot.view, snapshot.view.ram_bytes
     manifest, stamp = view.manifest, view.state.model
-    disk = sum(entry.size for part in view.parts for entry in part.open.reader.manifest.files.values())
-    total = int(sum(ram.values()))
+    disk_bytes = sum(file.size for segment in view.parts for file in segment.open.reader.manifest.files.values())
+    total = int(sum(ram_bytes.values()))
     return {
-        "name": format_name(served.folder.resolve()),
+        "name": format_name(holder.folder.resolve()),
         "documents": view.count,
         "dim": manifest.dim,
         "stored_dim": manifest.stored_dim,
@@ -208,14 +214,14 @@ def describe_index(served: IndexHolder, limits: dict[str, Any]) -> dict[str, Any
         "engine": view.candidates.name,
         "ram_bytes": total,
         "ram_bytes_per_document": round(total / max(view.count, 1), 2),
-        "disk_bytes": disk,
+        "disk_bytes": disk_bytes,
         "model": stamp.fingerprint if stamp else None,
-        "generation": serving.generation,
+        "generation": snapshot.generation,
         "segments": len(view.parts),
-        "candidates": serving.candidates,
-        "recall_curve": load_recall_curve(served.folder, serving.fingerprint),
+        "candidates": snapshot.candidates,
+        "recall_curve": load_recall_curve(holder.folder, snapshot.fingerprint),
         "limits": limits,
-        "texts": serving.service is not None,
-        "words": serving.words,
-        "behind": served.trouble is not None,
+        "texts": snapshot.encoder is not None,
+        "words": snapshot.has_lexical,
+        "behind": holder.error is not None,
     }

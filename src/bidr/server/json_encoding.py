@@ -1,4 +1,4 @@
-"""JSON of what an index holds, whatever it holds."""
+"""JSON serialization of values from an index."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,16 +9,16 @@ from bidr.data.validation import replace_surrogates
 
 
 def dump_json(value: Any, option: int = 0, default: Callable[[Any], Any] | None = None) -> bytes:
-    """A value as JSON. Half of a surrogate pair, which an index may hold of old, is shown as U+FFFD."""
+    """Serialize a value; lone surrogates, which older indexes may contain, become U+FFFD."""
     try:
         return orjson.dumps(value, default=default, option=option)
     except TypeError:
-        return orjson.dumps(_replaced(value), default=default, option=option)
+        return orjson.dumps(_replace_surrogates(value), default=default, option=option)
 
 
-def _replaced(value: Any) -> Any:
+def _replace_surrogates(value: Any) -> Any:
     if isinstance(value, str):
         return replace_surrogates(value)
     if isinstance(value, dict):
-        return {_replaced(name): _replaced(each) for name, each in value.items()}
-    return [_replaced(each) for each in value] if isinstance(value, list | tuple) else value
+        return {_replace_surrogates(name): _replace_surrogates(item) for name, item in value.items()}
+    return [_replace_surrogates(item) for item in value] if isinstance(value, list | tuple) else value

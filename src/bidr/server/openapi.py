@@ -1,27 +1,94 @@
-"""The OpenAPI document, by hand: it says what holds for the index that is served, down to its dimensions."""
+"""The OpenAPI document of the served index, with its dimensions and limits.
 
+Written by hand, because most values depend on the index.
+"""
+
+from typing import Any
+
+from bidr.data.attributes import COMBINING, LONGEST_NAME
+from bidr.server.document_endpoint import MAX_ID_CHARS, MAX_NUMBER, get_max_component
 from bidr.server.index_holder import IndexSnapshot
 from bidr.server.limits import RequestLimits
-from bidr.server.openapi_documents import documents_paths
-from bidr.server.openapi_parts import (
-    ERRORS,
-    WITH_BODY,
-    Schema,
-    an_object,
-    error_body,
-    getting,
-    or_null,
-    refusal,
-    responses,
-    vector,
-    whole,
-)
-from bidr.server.query_params import HEAVIEST, OPTIONS, K
+from bidr.server.search_request import DEFAULT_K, MAX_COMPONENT, MAX_LEXICAL_WEIGHT, OPTIONS
+
+Schema = dict[str, Any]
+ERRORS = {
+    400: "The request is malformed.",
+    401: "The key is missing or invalid.",
+    403: "Not allowed with this key, or on this server.",
+    404: "Not found.",
+    405: "Method not allowed.",
+    408: "The body did not arrive in time.",
+    409: "The request does not match the state of the index.",
+    413: "The body is too large.",
+    415: "Unsupported content type.",
+    422: "Invalid value.",
+    431: "Request line and headers are too large.",
+    429: "Rate limit exceeded: try again after Retry-After seconds.",
+    500: "A fault of the server.",
+    501: "A transfer coding other than chunked.",
+    503: "Overloaded: try again after Retry-After seconds.",
+    504: "The deadline of the request has passed.",
+}
 
 
-def document(serving: IndexSnapshot, limits: RequestLimits, *, keys: bool) -> Schema:
-    """The whole document."""
-    found: Schema = {
+def make_object(properties: Schema, *, optional: tuple[str, ...] = ()) -> Schema:
+    required = [name for name in properties if name not in optional]
+    return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+
+
+def make_nullable(schema: Schema) -> Schema:
+    """Allow null, by type rather than by `anyOf`: test generators negate types better."""
+    if "const" in schema:
+        return {**{key: value for key, value in schema.items() if key != "const"}, "enum": [schema["const"], None]}
+    return {**schema, "type": [schema["type"], "null"]}
+
+
+def make_integer(maximum: int | None = None, default: int | None = None, minimum: int = 1) -> Schema:
+    schema: Schema = {"type": "integer", "minimum": minimum}
+    if maximum is not None:
+        schema["maximum"] = maximum
+    return schema | ({"default": default} if default is not None else {})
+
+
+def make_vector(dim: int, max_component: float = MAX_COMPONENT) -> Schema:
+    number = {"type": "number", "minimum": -max_component, "maximum": max_component}
+    return {"type": "array", "items": number, "minItems": dim, "maxItems": dim}
+
+
+def make_responses(schema: Schema, *statuses: int, content_type: str = "application/json") -> Schema:
+    success: Schema = {"200": {"description": "Done.", "content": {content_type: {"schema": schema}}}}
+    return success | {str(status): {"$ref": f"#/components/responses/{status}"} for status in statuses}
+
+
+HEALTH = (400, 403, 405, 429, 431, 500, 501, 503)
+COMMON = (*HEALTH, 401, 422, 504)
+WITH_BODY = (*COMMON, 408, 413, 415)
+
+
+def make_get(summary: str, schema: Schema, *, health: bool = False) -> Schema:
+    return {"summary": summary, "responses": make_responses(schema, *(HEALTH if health else COMMON))}
+
+
+def make_error_schema() -> Schema:
+    text = make_nullable({"type": "string"})
+    fields = {"type": {"type": "string"}, "message": {"type": "string"}, "given": text, "expected": text, "hint": text}
+    return make_object({"error": make_object(fields)})
+
+
+def make_error_component(status: int) -> Schema:
+    response: Schema = {
+        "description": ERRORS[status],
+        "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}},
+    }
+    if status in (429, 503):
+        response["headers"] = {"Retry-After": {"schema": {"type": "string"}}}
+    return response
+
+
+def make_openapi(snapshot: IndexSnapshot, limits: RequestLimits, *, keys: bool) -> Schema:
+    """Return the OpenAPI document; `keys`: whether the server has API keys."""
+    document: Schema = {
         "openapi": "3.1.0",
         "info": {
             "title": "bidr",
@@ -29,144 +96,143 @@ def document(serving: IndexSnapshot, limits: RequestLimits, *, keys: bool) -> Sc
             "description": "Search in which codes in RAM find candidates and vectors on disk decide.",
         },
         "paths": {
-            "/v1/search": {"post": _search(serving, limits)},
-            "/v1/documents": documents_paths(serving, limits),
-            "/v1/index": {"get": getting("What is served.", _index())},
-            "/livez": {
-                "get": getting("Whether the process lives.", an_object({"status": {"const": "live"}}), health=True)
-            },
-            "/readyz": {"get": _ready()},
-            "/metrics": {"get": _metrics()},
+            "/v1/search": {"post": _make_search(snapshot, limits)},
+            "/v1/documents": make_document_paths(snapshot, limits),
+            "/v1/index": {"get": make_get("Description of the served index.", _make_index())},
+            "/livez": {"get": make_get("Liveness.", make_object({"status": {"const": "live"}}), health=True)},
+            "/readyz": {"get": _make_readiness()},
+            "/metrics": {"get": _make_metrics()},
         },
         "components": {
-            "schemas": {"Filter": _filter(limits), "Answer": _answer(), "Error": error_body()},
-            "responses": {str(status): refusal(status) for status in ERRORS},
+            "schemas": {"Filter": _make_filter(limits), "Answer": _make_answer(), "Error": make_error_schema()},
+            "responses": {str(status): make_error_component(status) for status in ERRORS},
         },
     }
     if keys:
-        found["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
-        found["security"] = [{"key": []}]
+        document["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+        document["security"] = [{"key": []}]
         for path in ("/livez", "/readyz"):
-            found["paths"][path]["get"]["security"] = []
-    return found
+            document["paths"][path]["get"]["security"] = []
+    return document
 
 
-def _search(serving: IndexSnapshot, limits: RequestLimits) -> Schema:
-    dim, default = serving.dim, min(serving.candidates, limits.candidates)
-    vectors = {"type": "array", "items": vector(dim), "minItems": 1, "maxItems": limits.queries}
+def _make_search(snapshot: IndexSnapshot, limits: RequestLimits) -> Schema:
+    dim, default = snapshot.dim, min(snapshot.candidates, limits.candidates)
+    vectors = {"type": "array", "items": make_vector(dim), "minItems": 1, "maxItems": limits.queries}
     text = {"type": "string", "pattern": r"\S", "minLength": 1, "maxLength": limits.characters}
     texts = {"type": "array", "items": text, "minItems": 1, "maxItems": limits.queries}
-    model: Schema = {"const": serving.fingerprint, "description": "Fingerprint of the model that made the vectors."}
+    model: Schema = {"const": snapshot.fingerprint, "description": "Fingerprint of the model that made the vectors."}
     options: Schema = {
-        "k": whole(limits.k, min(K, limits.k)) | {"description": "Answers to a query."},
-        "candidates": whole(limits.candidates, default) | {"description": "How many documents are ranked by vectors."},
-        "filter": _filter(limits),
+        "k": make_integer(limits.k, min(DEFAULT_K, limits.k)) | {"description": "Answers to a query."},
+        "candidates": make_integer(limits.candidates, default)
+        | {"description": "How many documents are ranked by vectors."},
+        "filter": _make_filter(limits),
         "text": {"type": "boolean", "default": True, "description": "Whether answers have title and text."},
         "codes_only": {"type": "boolean", "default": False, "description": "The ranking of the codes alone."},
         "model": model,
     }
-    body = {name: or_null(each) for name, each in options.items()}
-    kinds = [an_object({"vectors": vectors, **body, **_words(0)}, optional=OPTIONS)]
+    body = {name: make_nullable(schema) for name, schema in options.items()}
+    bodies = [make_object({"vectors": vectors, **body, **_make_lexical_options(0)}, optional=OPTIONS)]
     example: Schema = {"vectors": [[round(1 / dim, 6)] * dim], "k": 3, "candidates": default}
-    if serving.service is not None:
-        by_words = _words(limits.candidates if serving.words else 0)
-        kinds.insert(0, an_object({"texts": texts, **body, **by_words}, optional=OPTIONS))
+    if snapshot.encoder is not None:
+        lexical_options = _make_lexical_options(limits.candidates if snapshot.has_lexical else 0)
+        bodies.insert(0, make_object({"texts": texts, **body, **lexical_options}, optional=OPTIONS))
         example = {"texts": ["who painted the night watch"], "k": 3, "candidates": default}
-    shown = [name for name in options if name != "filter" and (name != "model" or serving.fingerprint)]
-    parameters = [{"name": name, "in": "query", "required": False, "schema": options[name]} for name in shown]
-    said = "Dimensions of the vectors that are sent: bytes of wider ones could be taken for several queries."
-    own: Schema = {"type": "integer", "const": dim, "description": said}
-    parameters.append({"name": "dim", "in": "query", "required": False, "schema": own})
-    size = 4 * dim
+    names = [name for name in options if name != "filter" and (name != "model" or snapshot.fingerprint)]
+    parameters = [{"name": name, "in": "query", "required": False, "schema": options[name]} for name in names]
+    description = "Dimensions of the vectors in a binary body, which could otherwise be split at the wrong places."
+    dim_schema: Schema = {"type": "integer", "const": dim, "description": description}
+    parameters.append({"name": "dim", "in": "query", "required": False, "schema": dim_schema})
+    row_bytes = 4 * dim
     return {
         "operationId": "search",
         "summary": "The best documents for each query.",
-        "description": f"Queries in words or as vectors; or as float32 rows, little-endian, of {size} bytes each "
+        "description": f"Queries as texts or as vectors; or as float32 rows, little-endian, of {row_bytes} bytes each "
         f"(up to {limits.queries}, finite numbers), with everything else in the query string (a filter as JSON; "
-        f"`dim={dim}`, where there is more than one row). "
+        f"`dim={dim}`, if there is more than one row). "
         f"All queries together may have {limits.answers} answers and {limits.reads} candidates.",
         "parameters": parameters,
         "requestBody": {
             "required": True,
             "content": {
-                "application/json": {"schema": {"oneOf": kinds}, "example": example},
+                "application/json": {"schema": {"oneOf": bodies}, "example": example},
                 "application/octet-stream": {"schema": {"type": "string", "format": "binary"}},
             },
         },
-        "responses": responses(_found(), *WITH_BODY, 409),
+        "responses": make_responses(_make_search_response(), *WITH_BODY, 409),
     }
 
 
-def _words(most: int) -> Schema:
-    weight = {"type": "number", "minimum": -HEAVIEST, "maximum": HEAVIEST, "default": 0}
-    said = "How many documents words (BM25) add to the candidates; only by texts, on an index built with words."
+def _make_lexical_options(maximum: int) -> Schema:
+    weight = {"type": "number", "minimum": -MAX_LEXICAL_WEIGHT, "maximum": MAX_LEXICAL_WEIGHT, "default": 0}
+    description = "Candidates that BM25 adds; only for texts, on an index built with --lexical."
     return {
-        "lexical": or_null(whole(most, 0, least=0) | {"description": said}),
-        "lexical_weight": or_null(weight | {"description": "Weight of BM25's share in the score."}),
+        "lexical": make_nullable(make_integer(maximum, 0, minimum=0) | {"description": description}),
+        "lexical_weight": make_nullable(weight | {"description": "Weight of BM25 in the score."}),
     }
 
 
-def _found() -> Schema:
+def _make_search_response() -> Schema:
     steps = ("encode", "candidates", "reads", "ranking", "total")
-    result = an_object(
+    result = make_object(
         {
             "answers": {"type": "array", "items": {"$ref": "#/components/schemas/Answer"}},
-            "timings": an_object({step: {"type": "number", "minimum": 0} for step in steps})
-            | {"description": "Milliseconds of each step; of a query among several its share."},
+            "timings": make_object({step: {"type": "number", "minimum": 0} for step in steps})
+            | {"description": "Milliseconds of each step; the share of this query in its batch."},
         }
     )
-    return an_object({"results": {"type": "array", "items": result}, "generation": whole()})
+    return make_object({"results": {"type": "array", "items": result}, "generation": make_integer()})
 
 
-def _answer() -> Schema:
+def _make_answer() -> Schema:
     number: Schema = {"type": "number"}
-    return an_object(
+    return make_object(
         {
-            "rank": whole() | {"description": "Final place, by the vectors."},
+            "rank": make_integer() | {"description": "Final rank, by the vectors."},
             "id": {"type": "string"},
             "score": number,
-            "candidate_rank": whole(least=0)
-            | {"description": "Place among the candidates, by the codes; 0: the words alone found it."},
+            "candidate_rank": make_integer(minimum=0)
+            | {"description": "Rank among the candidates, by the codes; 0: found by BM25 only."},
             "candidate_score": number,
-            "word_rank": whole(least=0) | {"description": "Place by the words; 0: not asked, or not among them."},
-            "title": or_null({"type": "string"}),
-            "text": or_null({"type": "string"}),
-            "attributes": or_null({"type": "object"}),
+            "word_rank": make_integer(minimum=0) | {"description": "Rank by BM25; 0: none."},
+            "title": make_nullable({"type": "string"}),
+            "text": make_nullable({"type": "string"}),
+            "attributes": make_nullable({"type": "object"}),
         }
     )
 
 
-def _filter(limits: RequestLimits) -> Schema:
+def _make_filter(limits: RequestLimits) -> Schema:
     scalar: Schema = {"type": ["string", "number", "boolean"]}
-    this = {"$ref": "#/components/schemas/Filter"}
+    reference = {"$ref": "#/components/schemas/Filter"}
 
-    def bounds(kind: str) -> Schema:
-        sides = {side: {"type": kind} for side in ("gt", "gte", "lt", "lte")}
-        return {"type": "object", "properties": sides, "minProperties": 1, "additionalProperties": False}
+    def make_bounds(value_type: str) -> Schema:
+        bounds = {name: {"type": value_type} for name in ("gt", "gte", "lt", "lte")}
+        return {"type": "object", "properties": bounds, "minProperties": 1, "additionalProperties": False}
 
-    several = {"type": "array", "items": this, "minItems": 1}
+    filters = {"type": "array", "items": reference, "minItems": 1}
     return {
         "type": "object",
         "description": "Conditions by attribute, all of which must hold; "
         f"up to {limits.conditions} conditions and {limits.values} values in all.",
         "minProperties": 1,
-        "properties": {"and": several, "or": several, "not": this},
+        "properties": {"and": filters, "or": filters, "not": reference},
         "additionalProperties": {
             "anyOf": [
                 scalar,
-                an_object({"any": {"type": "array", "items": scalar, "minItems": 1}}),
-                bounds("number"),
-                bounds("string"),
+                make_object({"any": {"type": "array", "items": scalar, "minItems": 1}}),
+                make_bounds("number"),
+                make_bounds("string"),
             ],
         },
         "examples": [{"lang": "en", "year": {"gte": 2020}}, {"or": [{"tag": {"any": ["a", "b"]}}, {"not": {"n": 1}}]}],
     }
 
 
-def _index() -> Schema:
+def _make_index() -> Schema:
     count = {"type": "integer", "minimum": 0}
     pair = {"type": "array", "items": {"type": "number"}, "minItems": 2, "maxItems": 2}
-    return an_object(
+    return make_object(
         {
             "name": {"type": "string"},
             "documents": count,
@@ -177,11 +243,11 @@ def _index() -> Schema:
             "ram_bytes": count,
             "ram_bytes_per_document": {"type": "number"},
             "disk_bytes": count,
-            "model": or_null({"type": "string"}),
+            "model": make_nullable({"type": "string"}),
             "generation": count,
             "segments": count,
             "candidates": count,
-            "recall_curve": or_null({"type": "array", "items": pair}),
+            "recall_curve": make_nullable({"type": "array", "items": pair}),
             "limits": {"type": "object", "additionalProperties": {"type": "number"}},
             "texts": {"type": "boolean"},
             "words": {"type": "boolean"},
@@ -190,29 +256,100 @@ def _index() -> Schema:
     )
 
 
-def _live() -> Schema:
-    return getting("Whether the process lives.", an_object({"status": {"const": "live"}}), health=True)
-
-
-def _ready() -> Schema:
-    told = an_object(
+def _make_readiness() -> Schema:
+    body = make_object(
         {
             "status": {"enum": ["starting", "ready", "behind", "draining"]},
-            "generation": whole(),
+            "generation": make_integer(),
             "documents": {"type": "integer", "minimum": 0},
-            "model": or_null({"type": "string"}),
-            "trouble": or_null({"type": "string"}),
+            "model": make_nullable({"type": "string"}),
+            "trouble": make_nullable({"type": "string"}),
         }
     )
-    found = getting("Whether requests are answered, and what with.", told, health=True)
-    found["responses"]["503"] = {
-        "description": "Starting, or draining; or too much to do.",
-        "content": {"application/json": {"schema": {"anyOf": [told, {"$ref": "#/components/schemas/Error"}]}}},
+    operation = make_get("Readiness, and the state of the index.", body, health=True)
+    operation["responses"]["503"] = {
+        "description": "Starting, draining, or overloaded.",
+        "content": {"application/json": {"schema": {"anyOf": [body, {"$ref": "#/components/schemas/Error"}]}}},
     }
-    return found
+    return operation
 
 
-def _metrics() -> Schema:
-    found = getting("Numbers for Prometheus.", {"type": "string"})
-    found["responses"] |= responses({"type": "string"}, kind="text/plain")
-    return found
+def _make_metrics() -> Schema:
+    operation = make_get("Metrics in the format of Prometheus.", {"type": "string"})
+    operation["responses"] |= make_responses({"type": "string"}, content_type="text/plain")
+    return operation
+
+
+ID: Schema = {"type": "string", "minLength": 1, "maxLength": MAX_ID_CHARS}
+COUNT: Schema = {"type": "integer", "minimum": 0}
+STATE: Schema = {"documents": COUNT, "generation": make_integer()}
+
+
+def make_document_paths(snapshot: IndexSnapshot, limits: RequestLimits) -> Schema:
+    """Return the operations of /v1/documents."""
+    batch: Schema = {"type": "array", "minItems": 1, "maxItems": limits.documents}
+    ids = {
+        "name": "id",
+        "in": "query",
+        "required": True,
+        "explode": True,
+        "schema": batch | {"items": ID},
+        "example": ["doc-1"],
+    }
+    missing = {"name": "missing_ok", "in": "query", "schema": {"type": "boolean", "default": False}}
+    return {
+        "get": {
+            "operationId": "fetch",
+            "summary": "Documents by id.",
+            "parameters": [ids],
+            "responses": make_responses(_make_fetch_response(), *COMMON),
+        },
+        "post": {
+            "operationId": "add",
+            "summary": "Add or replace documents in one commit; durable when answered.",
+            "requestBody": {"required": True, "content": {"application/json": _make_add_body(snapshot, batch)}},
+            "responses": make_responses(make_object({**STATE, "added": COUNT, "replaced": COUNT}), *WITH_BODY, 409),
+        },
+        "delete": {
+            "operationId": "remove",
+            "summary": "Delete documents by id, all or none; durable when answered.",
+            "parameters": [ids, missing],
+            "responses": make_responses(make_object({**STATE, "deleted": COUNT}), *COMMON, 404),
+        },
+    }
+
+
+def _make_fetch_response() -> Schema:
+    fields = {"id": ID, "title": make_nullable({"type": "string"}), "text": make_nullable({"type": "string"})}
+    fields["attributes"] = make_nullable({"type": "object"})
+    missing = {"type": "array", "items": {"type": "string"}}
+    return make_object({"documents": {"type": "array", "items": make_object(fields)}, "missing": missing})
+
+
+def _make_add_body(snapshot: IndexSnapshot, batch: Schema) -> Schema:
+    """Return the request body of POST /v1/documents, with an example."""
+    fields: Schema = {"id": ID, "title": {"type": "string"}, "text": {"type": "string"}}
+    fields["attributes"] = make_nullable(_make_attributes())
+    example: Schema = {"id": "doc-1", "title": "Title", "text": "Text", "attributes": {"lang": "en", "year": 2021}}
+    if snapshot.encoder is None:
+        fields["vector"] = make_vector(snapshot.dim, get_max_component(snapshot))
+        example["vector"] = [round(1 / snapshot.dim, 6)] * snapshot.dim
+    body = make_object(
+        {
+            "documents": batch | {"items": make_object(fields, optional=("title", "text", "attributes"))},
+            "replace": {"type": "boolean", "default": True, "description": "Replace documents with the same id."},
+        },
+        optional=("replace",),
+    )
+    return {"schema": body, "example": {"documents": [example]}}
+
+
+def _make_attributes() -> Schema:
+    attribute: Schema = {
+        "type": ["string", "boolean", "number", "array"],
+        "minimum": -float(MAX_NUMBER),
+        "maximum": float(MAX_NUMBER),
+        "items": {"type": "string"},
+    }
+    names = {"type": "string", "pattern": f"^(?!({'|'.join(COMBINING)})$)", "minLength": 1, "maxLength": LONGEST_NAME}
+    return {"type": "object", "propertyNames": names, "additionalProperties": attribute}

@@ -157,7 +157,9 @@ def validate_options(values: Mapping[str, Any], context: ValidationContext) -> O
     default_candidates = min(context.candidates, limits.candidates)
     return (
         min(DEFAULT_K, limits.k) if (k := get("k")) is None else _check_int(k, "k", limits.k),
-        default_candidates if (depth := get("candidates")) is None else _check_int(depth, "candidates", limits.candidates),
+        default_candidates
+        if (depth := get("candidates")) is None
+        else _check_int(depth, "candidates", limits.candidates),
         None if (conditions := get("filter")) is None else _check_filter(conditions, limits),
         True if (text := get("text")) is None else _check_bool(text, "text"),
         False if (codes_only := get("codes_only")) is None else _check_bool(codes_only, "codes_only"),
@@ -262,7 +264,11 @@ def _check_finite(rows: Floats, name: str = "vectors", max_component: float = MA
         value = float(row[int((~(np.abs(row) <= max_component)).argmax())])
         raise InvalidRequest(
             f"{name}: row {int(is_bad.argmax())} has NaN, infinity, or a number that is too large",
-            given=f"{value:g}" if math.isfinite(value) else "NaN" if math.isnan(value) else "more than float32 can hold",
+            given=f"{value:g}"
+            if math.isfinite(value)
+            else "NaN"
+            if math.isnan(value)
+            else "more than float32 can hold",
             expected=f"finite numbers up to {max_component:g}",
             hint="scale or normalize the vectors",
         )

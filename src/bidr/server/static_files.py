@@ -1,4 +1,4 @@
-"""The search page: a few files, read once, that need no other host."""
+"""Static files of the search page, held in memory."""
 
 import hashlib
 from pathlib import Path
@@ -17,15 +17,15 @@ TYPES = {
     ".woff2": "font/woff2",
     ".json": "application/json",
 }
-SAFE: tuple[Header, ...] = (
+SECURITY_HEADERS: tuple[Header, ...] = (
     (b"content-security-policy", b"default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'"),
     (b"referrer-policy", b"no-referrer"),
-    (b"cache-control", b"no-cache"),  # kept, and asked for again by its tag
+    (b"cache-control", b"no-cache"),  # cached by browsers, and revalidated by ETag
 )
 
 
 class StaticFiles:
-    """Files of the page by path: '/' and '/page/NAME'. No other file can be asked for."""
+    """Serves '/' and '/page/NAME' from files read at start; no other file is accessible."""
 
     def __init__(self, folder: Path = FOLDER) -> None:
         self._files: dict[str, tuple[bytes, str, bytes]] = {}
@@ -37,20 +37,20 @@ class StaticFiles:
         if "/page/index.html" in self._files:
             self._files["/"] = self._files["/page/index.html"]
 
-    async def __call__(self, call: Request) -> Response:
-        """A file; 304 where the client has it already."""
-        found = self._files.get(call.scope["path"])
-        if found is None:
+    async def __call__(self, request: Request) -> Response:
+        """Return a file, or 304 if the client has the same ETag."""
+        entry = self._files.get(request.scope["path"])
+        if entry is None:
             raise NotFound(
                 "no such path",
-                given=call.scope["path"],
+                given=request.scope["path"],
                 expected="a path of this server, such as /v1/search",
                 hint="GET /openapi.json lists them",
             )
-        if call.scope["method"] not in ("GET", "HEAD"):
-            raise make_method_error(call.scope["method"], "GET, HEAD")
-        content, kind, tag = found
-        headers = (*SAFE, (b"etag", tag))
-        if call.headers.get(b"if-none-match") == tag:
-            return Response(b"", 304, kind, headers)
-        return Response(content, 200, kind, headers)
+        if request.scope["method"] not in ("GET", "HEAD"):
+            raise make_method_error(request.scope["method"], "GET, HEAD")
+        content, content_type, tag = entry
+        headers = (*SECURITY_HEADERS, (b"etag", tag))
+        if request.headers.get(b"if-none-match") == tag:
+            return Response(b"", 304, content_type, headers)
+        return Response(content, 200, content_type, headers)

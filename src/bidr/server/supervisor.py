@@ -1,4 +1,4 @@
-"""The process that listens and looks after the others: workers, which share its socket, and the writer."""
+"""Supervisor: owns the listening socket, starts and restarts workers and the writer process."""
 
 import json
 import os
@@ -21,231 +21,230 @@ from bidr.server.config import ServerConfig
 from bidr.server.graceful_shutdown import accept_pending, reject_connections, stop_accepting
 from bidr.server.json_logs import log
 from bidr.server.metrics import forget_worker
-from bidr.server.process import LENGTH, READY
-from bidr.server.runtime_dir import create_runtime_dir
+from bidr.server.process import LENGTH, READY_FD, create_runtime_dir
 
 MODULES = {"worker": "bidr.server.worker", "writer": "bidr.server.writer_process"}
-START_WITHIN = 600.0
-TICK = 0.1
-LONGEST_PAUSE = 30.0
-TIDY_EVERY = 5.0
-ACCEPTED_WITHIN = 0.1
-"""Seconds in which workers accept who has connected; the supervisor answers the others."""
+START_TIMEOUT = 600.0
+POLL_SECONDS = 0.1
+MAX_BACKOFF_SECONDS = 30.0
+CLEANUP_SECONDS = 5.0
+ACCEPT_SECONDS = 0.1
+"""Time for workers to accept pending connections on shutdown; the supervisor rejects the others."""
 
 
 class ChildProcess:
-    """A process that was started, and when it is ready."""
+    """A child process and its readiness."""
 
-    def __init__(self, kind: str, settings: ServerConfig, listening: socket.socket) -> None:
+    def __init__(self, kind: str, config: ServerConfig, listener: socket.socket) -> None:
         self.kind, self.started, self.ready = kind, time.monotonic(), False
-        self.told: dict[str, object] = {}
-        self._ready, write = os.pipe()
-        handles = [write] if kind == "writer" else [write, listening.fileno()]
-        arguments = [] if kind == "writer" else [str(listening.fileno())]
+        self.report: dict[str, object] = {}
+        self._ready_fd, write_fd = os.pipe()
+        descriptors = [write_fd] if kind == "writer" else [write_fd, listener.fileno()]
+        arguments = [] if kind == "writer" else [str(listener.fileno())]
         self.process = subprocess.Popen(
             [sys.executable, "-m", MODULES[kind], *arguments],
             stdin=subprocess.PIPE,
-            pass_fds=handles,
-            # Queries are small: threads within one would only wait for each other.
-            env={"OPENBLAS_NUM_THREADS": "1", **os.environ, READY: str(write)},
+            pass_fds=descriptors,
+            # Queries are small: BLAS threads would only wait for each other.
+            env={"OPENBLAS_NUM_THREADS": "1", **os.environ, READY_FD: str(write_fd)},
         )
-        os.close(write)
-        content = settings.to_bytes()
+        os.close(write_fd)
+        content = config.to_bytes()
         assert self.process.stdin is not None
         with suppress(BrokenPipeError):
             self.process.stdin.write(LENGTH.pack(len(content)) + content)
             self.process.stdin.flush()
 
-    def look(self) -> bool:
-        """Whether it has said how its start went."""
-        if self._ready >= 0 and select.select([self._ready], [], [], 0)[0]:
+    def poll_ready(self) -> bool:
+        """Read the start-up report, without blocking; return whether it has arrived."""
+        if self._ready_fd >= 0 and select.select([self._ready_fd], [], [], 0)[0]:
             content = b""
-            while part := os.read(self._ready, 65_536):
-                content += part
-            os.close(self._ready)
-            self._ready = -1
-            self.told = json.loads(content) if content else {}
-            self.ready = bool(self.told.get("ready"))
-        return self._ready < 0
+            while chunk := os.read(self._ready_fd, 65_536):
+                content += chunk
+            os.close(self._ready_fd)
+            self._ready_fd = -1
+            self.report = json.loads(content) if content else {}
+            self.ready = bool(self.report.get("ready"))
+        return self._ready_fd < 0
 
     @property
-    def alive(self) -> bool:
+    def is_alive(self) -> bool:
         return self.process.poll() is None
 
-    def tell(self, number: int) -> None:
-        if self.alive:
+    def send_signal(self, number: int) -> None:
+        if self.is_alive:
             self.process.send_signal(number)
 
     def close(self) -> None:
         if self.process.stdin is not None:
             with suppress(OSError):
                 self.process.stdin.close()
-        if self._ready >= 0:
-            os.close(self._ready)
-            self._ready = -1
+        if self._ready_fd >= 0:
+            os.close(self._ready_fd)
+            self._ready_fd = -1
 
 
 class RestartBackoff:
-    """How long a kind of process that keeps ending is not started again: longer each time."""
+    """Exponential backoff for restarts of one kind of process."""
 
     def __init__(self) -> None:
-        self.failures, self.until = 0, 0.0
+        self.failures, self.restart_at = 0, 0.0
 
-    def after(self, child: ChildProcess, now: float) -> None:
-        """One has ended."""
-        self.failures = 0 if now - child.started > LONGEST_PAUSE else self.failures + 1
-        self.until = now + min(LONGEST_PAUSE, 0.1 * 2**self.failures)
+    def record_exit(self, child: ChildProcess, now: float) -> None:
+        """Record that a process has ended."""
+        self.failures = 0 if now - child.started > MAX_BACKOFF_SECONDS else self.failures + 1
+        self.restart_at = now + min(MAX_BACKOFF_SECONDS, 0.1 * 2**self.failures)
 
 
 class Supervisor:
-    """Starts the others, starts again what fails, replaces workers one by one (SIGHUP), stops all (SIGTERM)."""
+    """Starts processes, restarts failed ones, replaces workers one by one (SIGHUP), stops all (SIGTERM)."""
 
     def __init__(
-        self, settings: ServerConfig, listening: socket.socket, again: Callable[[ServerConfig], ServerConfig]
+        self, config: ServerConfig, listener: socket.socket, reload_config: Callable[[ServerConfig], ServerConfig]
     ) -> None:
-        self.settings, self.listening, self._again = settings, listening, again
+        self.config, self.listener, self._reload_config = config, listener, reload_config
         self.workers: list[ChildProcess] = []
         self.writer: ChildProcess | None = None
-        self.leaving: list[ChildProcess] = []
-        self._pauses = {"worker": RestartBackoff(), "writer": RestartBackoff()}
-        self._tidied = 0.0
-        self._replace: list[ChildProcess] = []
-        self._coming: ChildProcess | None = None
-        self.stopping = self.renewing = False
+        self.terminating: list[ChildProcess] = []
+        self._backoffs = {"worker": RestartBackoff(), "writer": RestartBackoff()}
+        self._cleaned_at = 0.0
+        self._outdated: list[ChildProcess] = []
+        self._replacement: ChildProcess | None = None
+        self.is_stopping = self.is_reload_requested = False
 
     def run(self) -> None:
-        """Until SIGTERM."""
+        """Run until SIGTERM."""
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: setattr(self, "stopping", True))
-        signal.signal(signal.SIGHUP, lambda *_: setattr(self, "renewing", True))
+            signal.signal(number, lambda *_: setattr(self, "is_stopping", True))
+        signal.signal(signal.SIGHUP, lambda *_: setattr(self, "is_reload_requested", True))
         try:
-            if self.settings.writable:
+            if self.config.writable:
                 self.writer = self._start("writer")
-            self.workers = [self._start("worker") for _ in range(self.settings.workers)]
-            self._await_all()
-            while not self.stopping:
-                self._tend()
-                time.sleep(TICK)
+            self.workers = [self._start("worker") for _ in range(self.config.workers)]
+            self._wait_until_ready()
+            while not self.is_stopping:
+                self._poll()
+                time.sleep(POLL_SECONDS)
         finally:
             self._stop()
 
     def _start(self, kind: str) -> ChildProcess:
-        return ChildProcess(kind, self.settings, self.listening)
+        return ChildProcess(kind, self.config, self.listener)
 
-    def _await_all(self) -> None:
-        """All must come up the first time: what keeps them from it is for the person who started them."""
-        every = [*self.workers, *([self.writer] if self.writer else [])]
-        while not self.stopping and not all(child.look() for child in every):
-            if time.monotonic() - every[0].started > START_WITHIN:
-                raise ConfigError(f"{self.settings.index}: not ready after {START_WITHIN:.0f} s; see the log")
-            time.sleep(TICK)
-        for child in every:
-            if not self.stopping and not child.ready:
-                why = child.told.get("error", f"it ended with status {child.process.wait(5)}; see the log")
-                raise ConfigError(f"the {child.kind} could not start: {why}")
-        host, port = self.listening.getsockname()[:2]
+    def _wait_until_ready(self) -> None:
+        """Wait until all processes are ready; raises ConfigError if one cannot start."""
+        children = [*self.workers, *([self.writer] if self.writer else [])]
+        while not self.is_stopping and not all(child.poll_ready() for child in children):
+            if time.monotonic() - children[0].started > START_TIMEOUT:
+                raise ConfigError(f"{self.config.index}: not ready after {START_TIMEOUT:.0f} s; see the log")
+            time.sleep(POLL_SECONDS)
+        for child in children:
+            if not self.is_stopping and not child.ready:
+                reason = child.report.get("error", f"it ended with status {child.process.wait(5)}; see the log")
+                raise ConfigError(f"the {child.kind} could not start: {reason}")
+        host, port = self.listener.getsockname()[:2]
         address = f"[{host}]" if ":" in host else host
-        log("ready", url=f"http://{address}:{port}", workers=len(self.workers), writable=self.settings.writable)
+        log("ready", url=f"http://{address}:{port}", workers=len(self.workers), writable=self.config.writable)
 
-    def _tend(self) -> None:
+    def _poll(self) -> None:
         for child in [*self.workers, *([self.writer] if self.writer else [])]:
-            child.look()
-        for child in [child for child in self.leaving if not child.alive]:
-            self.leaving.remove(child)
-            self._clear(child)
-        self._revive()
-        if self.renewing:
-            self._begin_renewal()
-        self._renew()
-        if time.monotonic() - self._tidied > TIDY_EVERY:
-            self._tidied = time.monotonic()
+            child.poll_ready()
+        for child in [child for child in self.terminating if not child.is_alive]:
+            self.terminating.remove(child)
+            self._clean_up(child)
+        self._restart_failed()
+        if self.is_reload_requested:
+            self._begin_reload()
+        self._replace_next()
+        if time.monotonic() - self._cleaned_at > CLEANUP_SECONDS:
+            self._cleaned_at = time.monotonic()
             with suppress(Exception):
-                remove_unused({segment.name for segment in state_in_force(self.settings.index)[1].segments})
+                remove_unused({segment.name for segment in state_in_force(self.config.index)[1].segments})
 
-    def _revive(self) -> None:
-        """Start again what ended, later and later if it keeps ending."""
+    def _restart_failed(self) -> None:
+        """Restart processes that have ended, after an exponential backoff."""
         now = time.monotonic()
-        # The place of a worker that is being replaced is taken by the one that is coming.
-        expected = self._replace[0] if self._coming is not None else None
-        every = [*self.workers, *([self.writer] if self.writer else [])]
-        ended = [child for child in every if child is not expected and not child.alive]
-        for child in [child for child in ended if now >= self._pauses[child.kind].until]:
-            self._pauses[child.kind].after(child, now)
-            failures = self._pauses[child.kind].failures
+        # A worker that is being replaced is not restarted: its replacement has been started.
+        replaced = self._outdated[0] if self._replacement is not None else None
+        children = [*self.workers, *([self.writer] if self.writer else [])]
+        ended = [child for child in children if child is not replaced and not child.is_alive]
+        for child in [child for child in ended if now >= self._backoffs[child.kind].restart_at]:
+            self._backoffs[child.kind].record_exit(child, now)
+            failures = self._backoffs[child.kind].failures
             log("ended", "error", kind=child.kind, status=child.process.returncode, failures=failures)
-            self._clear(child)
+            self._clean_up(child)
             if child is self.writer:
                 self.writer = self._start("writer")
             else:
                 self.workers[self.workers.index(child)] = self._start("worker")
-                self._replace = [each for each in self._replace if each is not child]
+                self._outdated = [worker for worker in self._outdated if worker is not child]
 
-    def _begin_renewal(self) -> None:
-        """New settings, for new workers in the place of all that are there now."""
-        self.renewing = False
+    def _begin_reload(self) -> None:
+        """Reload the configuration and mark all workers as outdated."""
+        self.is_reload_requested = False
         try:
-            self.settings = self._again(self.settings)
+            self.config = self._reload_config(self.config)
         except BidrError as error:
             log("renewal_failed", "error", why=str(error), kept=len(self.workers))
             return
-        if self._coming is not None:  # it was given the settings of before
-            self._dismiss(self._coming)
-            self._coming = None
-        self._replace = list(self.workers)
-        log("renewing", workers=len(self._replace))
+        if self._replacement is not None:  # started with the previous configuration
+            self._terminate(self._replacement)
+            self._replacement = None
+        self._outdated = list(self.workers)
+        log("renewing", workers=len(self._outdated))
 
-    def _renew(self) -> None:
-        """One worker after another: the new one answers before the old one is told to leave."""
-        if self._coming is None and self._replace:
-            self._coming = self._start("worker")
-        coming = self._coming
-        if coming is None or not coming.look():
+    def _replace_next(self) -> None:
+        """Replace one outdated worker: the new one is ready before the old one is terminated."""
+        if self._replacement is None and self._outdated:
+            self._replacement = self._start("worker")
+        replacement = self._replacement
+        if replacement is None or not replacement.poll_ready():
             return
-        self._coming = None
-        if not coming.ready:
-            log("renewal_failed", "error", why=str(coming.told.get("error")), kept=len(self._replace))
-            self._replace = []
-            self._dismiss(coming)
+        self._replacement = None
+        if not replacement.ready:
+            log("renewal_failed", "error", why=str(replacement.report.get("error")), kept=len(self._outdated))
+            self._outdated = []
+            self._terminate(replacement)
             return
-        old = self._replace.pop(0)
-        self.workers[self.workers.index(old)] = coming
-        self._dismiss(old)
+        old = self._outdated.pop(0)
+        self.workers[self.workers.index(old)] = replacement
+        self._terminate(old)
 
-    def _dismiss(self, child: ChildProcess) -> None:
-        child.tell(signal.SIGTERM)
-        self.leaving.append(child)
+    def _terminate(self, child: ChildProcess) -> None:
+        child.send_signal(signal.SIGTERM)
+        self.terminating.append(child)
 
-    def _clear(self, child: ChildProcess) -> None:
-        """Remove what a process that has ended leaves behind."""
+    def _clean_up(self, child: ChildProcess) -> None:
+        """Remove files that an ended process has left."""
         child.close()
-        if child.kind == "worker" and self.settings.runtime is not None:
-            forget_worker(self.settings.runtime / "metrics", child.process.pid)
+        if child.kind == "worker" and self.config.runtime is not None:
+            forget_worker(self.config.runtime / "metrics", child.process.pid)
             remove_unfinished(child.process.pid)
 
     def _stop(self) -> None:
-        """Requests end first, then the writer."""
+        """Stop workers first, then the writer."""
         log("stopping")
-        stop_accepting(self.listening)
+        stop_accepting(self.listener)
         if any(worker.ready for worker in self.workers):
-            time.sleep(ACCEPTED_WITHIN)
-        workers = [*self.workers, *self.leaving, *([self._coming] if self._coming else [])]
+            time.sleep(ACCEPT_SECONDS)
+        workers = [*self.workers, *self.terminating, *([self._replacement] if self._replacement else [])]
         for worker in workers:
-            worker.tell(signal.SIGTERM)
-        # Who has connected while there was no worker to accept it would be reset when the last of us lets go.
-        waiting = accept_pending(self.listening)
-        self.listening.close()
-        reject_connections(waiting)
-        self._end(workers)
+            worker.send_signal(signal.SIGTERM)
+        # Closing the last reference to the socket would reset connections that no worker has accepted.
+        pending = accept_pending(self.listener)
+        self.listener.close()
+        reject_connections(pending)
+        self._wait_for_exit(workers)
         if self.writer is not None:
-            self._end([self.writer])
+            self._wait_for_exit([self.writer])
 
-    def _end(self, children: list[ChildProcess]) -> None:
+    def _wait_for_exit(self, children: list[ChildProcess]) -> None:
         for child in children:
-            child.tell(signal.SIGTERM)
-        until = time.monotonic() + self.settings.drain + 5
+            child.send_signal(signal.SIGTERM)
+        deadline = time.monotonic() + self.config.drain + 5
         for child in children:
             try:
-                child.process.wait(max(0.1, until - time.monotonic()))
+                child.process.wait(max(0.1, deadline - time.monotonic()))
             except subprocess.TimeoutExpired:
                 log("killed", "error", kind=child.kind, why="it did not end in time")
                 child.process.kill()
@@ -254,32 +253,32 @@ class Supervisor:
 
 
 def supervise(
-    settings: ServerConfig, again: Callable[[ServerConfig], ServerConfig] = lambda settings: settings
+    config: ServerConfig, reload_config: Callable[[ServerConfig], ServerConfig] = lambda config: config
 ) -> None:
-    """Serve until told to stop. `again` gives the settings for workers that replace others."""
-    state_in_force(settings.index)
-    listening = listen(settings.host, settings.port)
+    """Serve until SIGTERM. `reload_config` returns the configuration for SIGHUP."""
+    state_in_force(config.index)
+    listener = listen(config.host, config.port)
     with create_runtime_dir() as folder:
-        _folders(folder)
+        _create_subfolders(folder)
         share_in(folder / "codes")
-        Supervisor(replace(settings, runtime=folder), listening, again).run()
+        Supervisor(replace(config, runtime=folder), listener, reload_config).run()
 
 
-def _folders(folder: Path) -> None:
+def _create_subfolders(folder: Path) -> None:
     for name in ("codes", "metrics"):
         shutil.rmtree(folder / name, ignore_errors=True)
         (folder / name).mkdir()
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """The socket that all workers accept connections from."""
+    """Open the listening socket that all workers accept from."""
     try:
-        # With its protocol: asyncio turns delays off for TCP alone.
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP)[0]
-        made = socket.socket(*found[:3])
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        made.bind(found[4])
+        # With a protocol: asyncio sets TCP_NODELAY only if the protocol of the socket is TCP.
+        address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP)[0]
+        listener = socket.socket(*address[:3])
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address[4])
     except OSError as error:
         raise ConfigError(f"cannot listen on {host} port {port} ({error}); choose another --host or --port") from error
-    made.listen(2048)
-    return made
+    listener.listen(2048)
+    return listener

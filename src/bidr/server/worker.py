@@ -1,4 +1,4 @@
-"""One worker process: opens the index, answers requests, drains when it is told to."""
+"""Worker process: opens the index, answers requests, drains on SIGTERM."""
 
 import asyncio
 import signal
@@ -15,8 +15,8 @@ from bidr.index.engines.shared_memory import share_in
 from bidr.server.app import SearchService, make_app
 from bidr.server.config import ServerConfig
 from bidr.server.connections import raise_file_limit
-from bidr.server.framing import SOCKET
-from bidr.server.index_holder import KEPT_FOR, LOOK_EVERY, IndexHolder, TextEncoder
+from bidr.server.framing import SOCKET_NAME
+from bidr.server.index_holder import MODEL_LINGER_SECONDS, REFRESH_SECONDS, EncodingService, IndexHolder
 from bidr.server.json_logs import log, log_fault, log_libraries
 from bidr.server.metrics import Metrics
 from bidr.server.process import read_config, report_startup, watch_parent
@@ -26,85 +26,85 @@ if TYPE_CHECKING:
     from bidr.models.codes_only_model import CodesOnlyModel
     from bidr.models.saved_model import Model
 
-KEEP_ALIVE = 75
-LINGER = 1.0
-WEIGH_EVERY = 15.0
+KEEP_ALIVE_SECONDS = 75
+DRAIN_SECONDS = 1.0
+MEMORY_SECONDS = 15.0
 
 
 def make_encoder(
-    settings: ServerConfig, model: "Model | CodesOnlyModel", metrics: Metrics | None = None
-) -> TextEncoder | None:
-    """What encodes queries in words; none where the model was learned from vectors."""
+    config: ServerConfig, model: "Model | CodesOnlyModel", metrics: Metrics | None = None
+) -> EncodingService | None:
+    """Open the text encoder of a model; None for models that were trained on vectors."""
     from bidr.models.saved_model import Model
-    from bidr.server.encoding import query_service
+    from bidr.server.encoding import make_query_service
 
     if not isinstance(model, Model):
         return None
-    made = query_service(model, settings)
+    service = make_query_service(model, config)
     if metrics is not None:
-        made.batcher.batch_done = metrics.record_batch
-    return made
+        service.batcher.batch_done = metrics.record_batch
+    return service
 
 
-def open_service(settings: ServerConfig) -> SearchService:
-    """The index and all that answers from it."""
-    share_in(settings.runtime / "codes" if settings.runtime else None)
-    metrics = Metrics(settings.runtime / "metrics" if settings.runtime else None)
-    served = IndexHolder(
-        settings.index,
-        settings.model,
-        lambda model: make_encoder(settings, model, metrics),
-        linger=max(KEPT_FOR, settings.limits.seconds),
+def open_service(config: ServerConfig) -> SearchService:
+    """Open the index and the service that searches it."""
+    share_in(config.runtime / "codes" if config.runtime else None)
+    metrics = Metrics(config.runtime / "metrics" if config.runtime else None)
+    holder = IndexHolder(
+        config.index,
+        config.model,
+        lambda model: make_encoder(config, model, metrics),
+        linger=max(MODEL_LINGER_SECONDS, config.limits.seconds),
     )
-    link = None
-    if settings.writable and settings.runtime is not None:
-        link = WriterClient(settings.runtime / SOCKET, settings.limits.queue)
-    return SearchService(settings, served, metrics, link)
+    writer = None
+    if config.writable and config.runtime is not None:
+        writer = WriterClient(config.runtime / SOCKET_NAME, config.limits.queue)
+    return SearchService(config, holder, metrics, writer)
 
 
 class Worker:
-    """The service, and what goes on beside its requests."""
+    """The service and its background task."""
 
     def __init__(self, service: SearchService) -> None:
-        self.service, self.served, self.link = service, service.served, service.link
-        self._weighed = 0.0
-        self._trouble: str | None = None  # what the log was told last
+        self.service, self.holder, self.writer = service, service.holder, service.writer
+        self._measured_at = 0.0
+        self._logged_error: str | None = None
 
-    async def look(self) -> None:
-        """Take up what is new in the index, and say what is served now."""
+    async def refresh(self) -> None:
+        """Open what was committed to the index, and update metrics and the log."""
         loop = asyncio.get_running_loop()
         try:
-            await loop.run_in_executor(None, self.served.look)
-        except Exception as error:  # nobody waits for this: it is tried again
+            await loop.run_in_executor(None, self.holder.refresh)
+        except Exception as error:  # retried by the next call
             log_fault("fault", error, where="follow")
-        served, metrics = self.served, self.service.metrics
+        holder, metrics = self.holder, self.service.metrics
         metrics.flush()
-        metrics.documents.set(served.now.view.count)
-        metrics.generation.set(served.now.generation)
-        metrics.behind.set(1 if served.trouble else 0)
-        trouble, before, self._trouble = served.trouble, self._trouble, served.trouble
-        if trouble and trouble != before:
-            log("behind", "warning", index=str(served.folder), why=trouble, serving=served.now.generation)
-        if loop.time() - self._weighed > WEIGH_EVERY:
-            self._weighed = loop.time()
+        metrics.documents.set(holder.current.view.count)
+        metrics.generation.set(holder.current.generation)
+        metrics.behind.set(1 if holder.error else 0)
+        reason, logged_error, self._logged_error = holder.error, self._logged_error, holder.error
+        if reason and reason != logged_error:
+            log("behind", "warning", index=str(holder.folder), why=reason, serving=holder.current.generation)
+        if loop.time() - self._measured_at > MEMORY_SECONDS:
+            self._measured_at = loop.time()
             metrics.memory.set(get_pss())
-            self._tell_evicted()
+            self._log_evictions()
 
-    def _tell_evicted(self) -> None:
+    def _log_evictions(self) -> None:
         connections = self.service.connections
         if connections.evicted:
             log("connections_full", "warning", evicted=connections.evicted, limit=connections.limit)
             connections.evicted = 0
 
     async def follow(self) -> None:
-        """Look again and again, for as long as the worker lives."""
+        """Refresh periodically until the worker ends."""
         while True:
-            await self.look()
-            await asyncio.sleep(LOOK_EVERY)
+            await self.refresh()
+            await asyncio.sleep(REFRESH_SECONDS)
 
 
 def get_pss(pid: int | str = "self") -> int:
-    """Bytes of memory of a process, of what it shares its part."""
+    """Return the proportional set size (PSS) of a process in bytes; 0 if unknown."""
     try:
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     except OSError:
@@ -113,7 +113,7 @@ def get_pss(pid: int | str = "self") -> int:
 
 
 def make_uvicorn_server(service: SearchService) -> Any:
-    """The HTTP server, with a limit on how slowly the head of a request may come."""
+    """Make the HTTP server, with the protocol of `http_protocol`."""
     import uvicorn
 
     from bidr.server.http_protocol import make_protocol
@@ -121,48 +121,48 @@ def make_uvicorn_server(service: SearchService) -> Any:
     limits = service.limits
     config = uvicorn.Config(
         make_app(service),
-        http=make_protocol(limits.body_seconds, limits.seconds, service.connections, service.refuse_malformed),
+        http=make_protocol(limits.body_seconds, limits.seconds, service.connections, service.reject_malformed),
         log_config=None,
         access_log=False,
         server_header=False,
         proxy_headers=False,
         lifespan="off",
         ws="none",
-        timeout_keep_alive=KEEP_ALIVE,
-        timeout_graceful_shutdown=max(1, round(service.settings.drain)),
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
+        timeout_graceful_shutdown=max(1, round(service.config.drain)),
     )
 
     class Server(uvicorn.Server):
         @contextmanager
         def capture_signals(self) -> Iterator[None]:
-            yield  # it has none: the worker drains when it is told to
+            yield  # the worker installs its own handlers
 
     return Server(config)
 
 
 async def drain(service: SearchService, server: Any) -> None:
-    """Take no more connections; tell those that are open to close; end when all are answered."""
+    """Stop accepting, close keep-alive connections after one more response, and end."""
     service.draining = True
-    while not server.started:  # told while it begins: only then is there something to close
+    while not server.started:  # SIGTERM during start: there is nothing to close yet
         await asyncio.sleep(0.01)
     log("draining", connections=len(server.server_state.connections))
-    for each in server.servers:
-        each.close()
+    for listener in server.servers:
+        listener.close()
     loop = asyncio.get_running_loop()
-    until = loop.time() + LINGER
-    # Whoever has a connection gets one more answer, which says that it is the last: no request meets a closed door.
-    while server.server_state.connections and loop.time() < until:
+    deadline = loop.time() + DRAIN_SECONDS
+    # Every connection gets one more response, with "Connection: close": no request fails.
+    while server.server_state.connections and loop.time() < deadline:
         await asyncio.sleep(0.02)
     server.should_exit = True
 
 
-async def serve(settings: ServerConfig, listening: socket.socket) -> None:
-    """Answer requests until SIGTERM, or until the supervisor is gone."""
-    service = await asyncio.to_thread(open_service, settings)
+async def serve(config: ServerConfig, listener: socket.socket) -> None:
+    """Answer requests until SIGTERM, or until the supervisor ends."""
+    service = await asyncio.to_thread(open_service, config)
     connections = service.connections
-    connections.limit = raise_file_limit(settings.limits.connections)
-    if connections.limit < settings.limits.connections:
-        log("few_files", "warning", connections=connections.limit, asked=settings.limits.connections)
+    connections.limit = raise_file_limit(config.limits.connections)
+    if connections.limit < config.limits.connections:
+        log("few_files", "warning", connections=connections.limit, asked=config.limits.connections)
     worker = Worker(service)
     server = make_uvicorn_server(service)
     loop = asyncio.get_running_loop()
@@ -173,32 +173,32 @@ async def serve(settings: ServerConfig, listening: socket.socket) -> None:
             deadline_scope.append(loop.create_task(drain(service, server)))
 
     loop.add_signal_handler(signal.SIGTERM, stop)
-    loop.add_signal_handler(signal.SIGINT, lambda: None)  # a terminal sends it to all; the supervisor says when
+    loop.add_signal_handler(signal.SIGINT, lambda: None)  # Ctrl-C: the supervisor sends SIGTERM
     watch_parent(stop)
     tasks = [asyncio.create_task(worker.follow())]
-    if worker.link is not None:
-        tasks.append(asyncio.create_task(worker.link.run(worker.look)))
-    tasks.append(asyncio.create_task(_ready(server, worker)))
-    await server.serve(sockets=[listening])
+    if worker.writer is not None:
+        tasks.append(asyncio.create_task(worker.writer.run(worker.refresh)))
+    tasks.append(asyncio.create_task(_report_ready(server, worker)))
+    await server.serve(sockets=[listener])
     for task in tasks:
         task.cancel()
     service.metrics.flush()
     service.pool.shutdown(wait=False, cancel_futures=True)
-    service.served.close()
+    service.holder.close()
     log("drained")
 
 
-async def _ready(server: Any, worker: Worker) -> None:
-    """Tell the supervisor when requests are answered, and writes reach the writer."""
-    while not server.started or (worker.link is not None and not worker.link.up):
+async def _report_ready(server: Any, worker: Worker) -> None:
+    """Report readiness once the server has started and the writer is connected."""
+    while not server.started or (worker.writer is not None and not worker.writer.is_connected):
         await asyncio.sleep(0.01)
     worker.service.started = True
-    log("serving", generation=worker.served.now.generation, documents=worker.served.now.view.count)
+    log("serving", generation=worker.holder.current.generation, documents=worker.holder.current.view.count)
     report_startup({"ready": True})
 
 
 def get_event_loop_runner() -> Any:
-    """What runs the event loop: the quicker one where it is installed."""
+    """Return the `run` of uvloop, or of asyncio if uvloop is not installed."""
     try:
         return import_module("uvloop").run
     except ModuleNotFoundError:
@@ -206,12 +206,12 @@ def get_event_loop_runner() -> Any:
 
 
 def main() -> None:
-    """Settings come on standard input, the listening socket as the file descriptor that argv names."""
-    settings = read_config()
+    """Run a worker: configuration on standard input, the listener socket as the file descriptor in argv."""
+    config = read_config()
     log_libraries()
-    listening = socket.socket(fileno=int(sys.argv[1]))
+    listener = socket.socket(fileno=int(sys.argv[1]))
     try:
-        get_event_loop_runner()(serve(settings, listening))
+        get_event_loop_runner()(serve(config, listener))
     except BidrError as error:
         report_startup({"error": str(error)})
         sys.exit(2)

@@ -1,4 +1,4 @@
-"""Documents in and out: what the one writer does with requests, several of them in one commit."""
+"""Batches write jobs: several additions are one commit."""
 
 import time
 from collections.abc import Sequence
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from bidr.models.codes_only_model import CodesOnlyModel
     from bidr.models.saved_model import Model
 
-AT_ONCE = 512
-PATIENCE = 1.0
-"""Seconds that jobs taken together wait for another program that writes: enough to add or delete a few documents."""
+MAX_COMMIT_DOCUMENTS = 512
+LOCK_TIMEOUT = 1.0
+"""Seconds that a batch waits for the writer lock: enough for another program to add or delete a few documents."""
 
 
 class AddJob(NamedTuple):
-    """Documents to add, each with its vector where the index has no text encoder."""
+    """Documents to add, with vectors if the index has no text encoder."""
 
     documents: list[Document]
     vectors: Floats | None
@@ -35,7 +35,7 @@ class AddJob(NamedTuple):
 
 
 class DeleteJob(NamedTuple):
-    """Documents to take out."""
+    """Ids of documents to delete."""
 
     ids: list[str]
     missing_ok: bool
@@ -46,96 +46,99 @@ Outcome = dict[str, Any] | BidrError
 
 
 class WriteBatcher:
-    """Opens the index for writing when there is something to write, and lets go of it when there is not.
+    """Opens the index for writing on demand, and releases it as soon as another program waits for the writer lock.
 
-    So another program (`bidr build`, `bidr compact`) has its turn: when it waits for it, at once. Used by one thread.
+    Not thread-safe.
     """
 
-    def __init__(self, folder: Path, model: Path | None, make: EncoderFactory) -> None:
-        self.folder, self._model_folder, self._make = folder, model, make
+    def __init__(self, folder: Path, model: Path | None, make_encoder: EncoderFactory) -> None:
+        self.folder, self._model_folder, self._make_encoder = folder, model, make_encoder
         self._model: Model | CodesOnlyModel | None = None
         self._writer: LiveWriter | None = None
-        self._coder: Coder | None = None
-        self._until = 0.0
+        self._encoder: Coder | None = None
+        self._lock_deadline = 0.0
 
     def apply(self, jobs: Sequence[Job]) -> list[Outcome]:
-        """Do jobs in their order, those that can be together in one commit; what became of each."""
+        """Execute jobs in order, in as few commits as possible; return the outcome of each."""
         outcomes: list[Outcome] = []
-        self._until = time.monotonic() + PATIENCE
+        self._lock_deadline = time.monotonic() + LOCK_TIMEOUT
         for group in group_jobs(jobs):
             try:
-                outcomes += self._together(group)
+                outcomes += self._commit(group)
             except BidrError as error:
-                # What is wrong with one job is no reason to refuse the others; a full disk is the same for all.
-                apart = len(group) > 1 and isinstance(error, HTTPError | DataError)
-                outcomes += [self._alone(job) for job in group] if apart else [error] * len(group)
+                # An invalid job must not fail the others; a full disk fails all.
+                can_split = len(group) > 1 and isinstance(error, HTTPError | DataError)
+                outcomes += [self._commit_single(job) for job in group] if can_split else [error] * len(group)
             if self._writer is not None and self._writer.wanted:
                 self.release()
         return outcomes
 
-    def _alone(self, job: Job) -> Outcome:
+    def _commit_single(self, job: Job) -> Outcome:
         try:
-            return self._together([job])[0]
+            return self._commit([job])[0]
         except BidrError as error:
             return error
 
-    def _together(self, group: Sequence[Job]) -> list[Outcome]:
+    def _commit(self, group: Sequence[Job]) -> list[Outcome]:
         writer = self._open()
         if isinstance(group[0], DeleteJob):
             return [self._delete(writer, group[0])]
         adds = [job for job in group if isinstance(job, AddJob)]
-        known = [writer.known([document.id for document in job.documents]) for job in adds]
-        for job, there in zip(adds, known, strict=True):
-            if there and not job.replace:  # whoever else is in the group is done alone then
+        existing = [writer.known([document.id for document in job.documents]) for job in adds]
+        for job, existing_ids in zip(adds, existing, strict=True):
+            if existing_ids and not job.replace:  # the other jobs of the group are then committed one by one
                 raise IndexConflict(
-                    "documents of these ids are there already",
-                    given=", ".join(sorted(there)[:5]),
+                    "documents with these ids exist",
+                    given=", ".join(sorted(existing_ids)[:5]),
                     expected="new ids",
                     hint='send "replace": true to replace them',
                 )
-        given = [job.vectors for job in adds if job.vectors is not None]
-        writer.add([each for job in adds for each in job.documents], _joined(given) if given else None)
-        state = self._state(writer)
-        counted = zip(adds, known, strict=True)
-        return [state | {"added": len(job.documents) - len(there), "replaced": len(there)} for job, there in counted]
+        vectors = [job.vectors for job in adds if job.vectors is not None]
+        documents = [document for job in adds for document in job.documents]
+        writer.add(documents, _concatenate(vectors) if vectors else None)
+        state = self._get_state(writer)
+        return [
+            state | {"added": len(job.documents) - len(existing_ids), "replaced": len(existing_ids)}
+            for job, existing_ids in zip(adds, existing, strict=True)
+        ]
 
     def _delete(self, writer: LiveWriter, job: DeleteJob) -> dict[str, Any]:
-        known = writer.known(job.ids)
-        missing = [name for name in job.ids if name not in known]
+        existing = writer.known(job.ids)
+        missing = [doc_id for doc_id in job.ids if doc_id not in existing]
         if missing and not job.missing_ok:
             raise NotFound(
                 "no such documents",
                 given=", ".join(missing[:5]),
-                expected="ids of documents that are there",
-                hint="missing_ok=true lets the others be",
+                expected="ids of documents in the index",
+                hint="use missing_ok=true to ignore unknown ids",
             )
         deleted = writer.delete(job.ids, missing_ok=True)
-        return self._state(writer) | {"deleted": deleted}
+        return self._get_state(writer) | {"deleted": deleted}
 
-    def _state(self, writer: LiveWriter) -> dict[str, Any]:
+    def _get_state(self, writer: LiveWriter) -> dict[str, Any]:
         return {"documents": writer.view.count, "generation": int(writer.view.generation.name)}
 
     def _open(self) -> LiveWriter:
         if self._writer is None:
             writer = LiveWriter(
                 self.folder,
-                self._code,
-                warn=lambda told: log("drift", "warning", told=told),
-                wait=self._until - time.monotonic(),
+                self._encode,
+                warn=lambda message: log("drift", "warning", told=message),
+                wait=self._lock_deadline - time.monotonic(),
             )
             try:
-                self._take_model()  # whoever was waited for may have built it anew
+                self._load_model()  # another program may have rebuilt the index before it released the lock
             except BaseException:
                 writer.close()
                 raise
             self._writer = writer
         return self._writer
 
-    def _take_model(self) -> None:
-        """The model that made the index as it is now, which may be another than last time."""
+    def _load_model(self) -> None:
+        """Load the model of the current index, which may have been rebuilt with another one."""
         stamp = model_of(self.folder)
         if stamp is None and self._model_folder is None:
-            self._model = self._coder = None
+            self._model = self._encoder = None
             return
         if self._model is not None and stamp is not None and self._model.fingerprint == stamp.fingerprint:
             return
@@ -143,49 +146,51 @@ class WriteBatcher:
 
         model: Any = open_model(self._model_folder or (stamp.folder if stamp else ""))
         check_model(self.folder, stamp, model.fingerprint)
-        service = self._make(model)
-        self._coder = (
-            make_model_encoder(model, service.documents) if service is not None else make_codes_only_encoder(model)
+        encoder = self._make_encoder(model)
+        self._encoder = (
+            make_model_encoder(model, encoder.encode_documents)
+            if encoder is not None
+            else make_codes_only_encoder(model)
         )
         self._model = model
 
-    def _code(self, documents: Sequence[Document], vectors: Floats | None) -> Coded:
-        """Documents as codes and vectors, by what made the index."""
-        if self._coder is not None:
-            return self._coder(documents, vectors)
+    def _encode(self, documents: Sequence[Document], vectors: Floats | None) -> Coded:
+        """Encode documents to codes and vectors with the model of the index."""
+        if self._encoder is not None:
+            return self._encoder(documents, vectors)
         assert self._writer is not None
         view = self._writer.view
         return make_codebook_encoder(view.codebooks, unit=view.manifest.unit)(documents, vectors)
 
     @property
-    def open(self) -> bool:
+    def is_open(self) -> bool:
         return self._writer is not None
 
     def release(self) -> None:
-        """Let another program write."""
+        """Close the index, so that another program can write."""
         if self._writer is not None:
             self._writer.close()
             self._writer = None
 
 
 def group_jobs(jobs: Sequence[Job]) -> list[list[Job]]:
-    """Runs of additions that share no id and are of one kind; a deletion stands alone."""
+    """Group consecutive additions without common ids, all with or all without vectors; deletions are groups of one."""
     groups: list[list[Job]] = []
     ids: set[str] = set()
-    kind: object = None
+    previous_kind: object = None
     for job in jobs:
-        own = None if isinstance(job, DeleteJob) else job.vectors is None
-        names = set() if isinstance(job, DeleteJob) else {document.id for document in job.documents}
-        if own is None or own is not kind or ids & names or len(ids) + len(names) > AT_ONCE:
+        kind = None if isinstance(job, DeleteJob) else job.vectors is None
+        job_ids = set() if isinstance(job, DeleteJob) else {document.id for document in job.documents}
+        if kind is None or kind is not previous_kind or ids & job_ids or len(ids) + len(job_ids) > MAX_COMMIT_DOCUMENTS:
             groups.append([])
             ids = set()
         groups[-1].append(job)
-        ids |= names
-        kind = own if own is not None else object()
+        ids |= job_ids
+        previous_kind = kind if kind is not None else object()
     return groups
 
 
-def _joined(given: list[Floats]) -> Floats:
+def _concatenate(parts: list[Floats]) -> Floats:
     import numpy as np
 
-    return given[0] if len(given) == 1 else np.concatenate(given)
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)

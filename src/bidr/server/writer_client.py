@@ -1,4 +1,4 @@
-"""A worker's end of the line to the writer: jobs go there, and news of commits come from there."""
+"""Client of the writer process: submits write jobs and receives notices of commits."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -9,82 +9,82 @@ from bidr.server.errors import Overloaded
 from bidr.server.framing import decode_error, read_frame, write_frame
 from bidr.server.json_logs import log
 
-AGAIN = 0.2
-Look = Callable[[], Awaitable[None]]
+RECONNECT_SECONDS = 0.2
+Refresh = Callable[[], Awaitable[None]]
 
 
 class WriterClient:
-    """Sends jobs and waits for what became of them."""
+    """Submits jobs to the writer process and waits for their results."""
 
-    def __init__(self, path: Path, most: int) -> None:
-        self.path, self._most = path, most
-        self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
-        self._number = 0
+    def __init__(self, path: Path, max_pending: int) -> None:
+        self.path, self._max_pending = path, max_pending
+        self._pending: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self._last_number = 0
         self._writer: asyncio.StreamWriter | None = None
 
     @property
-    def up(self) -> bool:
+    def is_connected(self) -> bool:
         return self._writer is not None
 
-    async def ask(self, about: dict[str, Any], more: bytes = b"") -> dict[str, Any]:
-        """Have a job done; raises what it was refused with."""
+    async def submit(self, job: dict[str, Any], payload: bytes = b"") -> dict[str, Any]:
+        """Execute a job and return its result; raises the HTTPError that rejected it."""
         if self._writer is None:
             raise Overloaded(1.0, "the writer is starting")
-        if len(self._waiting) >= self._most:
+        if len(self._pending) >= self._max_pending:
             raise Overloaded(1.0, "too many writes are waiting", hint="try again later (limit.queue)")
-        self._number += 1
-        number = self._number
-        done: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
-        self._waiting[number] = done
+        self._last_number += 1
+        number = self._last_number
+        future: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        self._pending[number] = future
         try:
-            write_frame(self._writer, about | {"n": number}, more)
+            write_frame(self._writer, job | {"n": number}, payload)
             await self._writer.drain()
-            return await done
+            return await future
         except ConnectionError as error:
-            raise _lost() from error
+            raise _make_lost_error() from error
         finally:
-            self._waiting.pop(number, None)
+            self._pending.pop(number, None)
 
-    async def run(self, look: Look) -> None:
-        """Keep the line up for as long as the worker lives. `look` is called, and waited for, after each commit."""
+    async def run(self, refresh: Refresh) -> None:
+        """Keep the connection open. `refresh` is awaited on connection and after each commit."""
         while True:
             try:
                 reader, writer = await asyncio.open_unix_connection(self.path, limit=1 << 20)
             except OSError:
-                await asyncio.sleep(AGAIN)
+                await asyncio.sleep(RECONNECT_SECONDS)
                 continue
             self._writer = writer
             try:
-                await look()
-                await self._listen(reader, writer, look)
+                await refresh()
+                await self._receive(reader, writer, refresh)
             except (asyncio.IncompleteReadError, ConnectionError):
                 log("writer_gone", "warning")
             finally:
                 self._writer = None
                 writer.close()
-                for done in self._waiting.values():
-                    if not done.done():
-                        done.set_exception(_lost())
+                for future in self._pending.values():
+                    if not future.done():
+                        future.set_exception(_make_lost_error())
 
-    async def _listen(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, look: Look) -> None:
+    async def _receive(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, refresh: Refresh) -> None:
         while True:
-            about, _ = await read_frame(reader)
-            if about["op"] == "commit":
-                await look()
-                write_frame(writer, {"op": "seen", "commit": about["commit"]})
+            message, _ = await read_frame(reader)
+            if message["op"] == "commit":
+                await refresh()
+                write_frame(writer, {"op": "seen", "commit": message["commit"]})
                 continue
-            done = self._waiting.get(about["n"])
-            if done is None or done.done():
+            future = self._pending.get(message["n"])
+            if future is None or future.done():
                 continue
-            if about["op"] == "done":
-                done.set_result(about["result"])
+            if message["op"] == "done":
+                future.set_result(message["result"])
             else:
-                done.set_exception(decode_error(about["error"]))
+                future.set_exception(decode_error(message["error"]))
 
 
-def _lost() -> Overloaded:
+def _make_lost_error() -> Overloaded:
     return Overloaded(
         1.0,
-        "the writer went away before it answered: it may have written this, or not",
-        hint="send it again: adding what is there already replaces it",
+        "the writer ended before it answered: the documents may have been written, or not",
+        hint="send the request again: adding a document again replaces it",
     )

@@ -1,4 +1,4 @@
-"""The writer process: takes jobs from all workers, commits them, and answers when every worker has seen the commit."""
+"""Writer process: commits jobs of all workers and answers when every worker has opened the commit."""
 
 import asyncio
 import signal
@@ -13,150 +13,150 @@ from bidr.data.types import Document
 from bidr.errors import BidrError
 from bidr.server.config import ServerConfig
 from bidr.server.errors import HTTPError, InternalError, Overloaded, to_http_error
-from bidr.server.framing import SOCKET, encode_error, read_frame, write_frame
+from bidr.server.framing import SOCKET_NAME, encode_error, read_frame, write_frame
 from bidr.server.json_logs import log, log_fault
 from bidr.server.process import read_config, report_startup, watch_parent
 from bidr.server.write_batcher import AddJob, DeleteJob, Job, Outcome, WriteBatcher
 from bidr.utils.progress import console
 
-SEEN_WITHIN = 1.0
-JOBS_AT_ONCE = 64
+REFRESH_TIMEOUT = 1.0
+MAX_BATCH_JOBS = 64
 
 
 class WorkerConnection:
-    """A worker: what it was told last, and what it has seen."""
+    """Connection of a worker, and the last commit that it has opened."""
 
     def __init__(self, writer: asyncio.StreamWriter) -> None:
-        self.writer, self.seen = writer, 0
+        self.writer, self.last_commit = writer, 0
 
 
 class WriteServer:
-    """Takes jobs, has them done a few at a time, and answers them."""
+    """Queues jobs, commits them in batches, and answers them."""
 
-    def __init__(self, writing: WriteBatcher, most: int, idle: float) -> None:
-        self.writing, self.most, self.idle = writing, most, idle
-        self.links: set[WorkerConnection] = set()
+    def __init__(self, batcher: WriteBatcher, max_jobs: int, idle_seconds: float) -> None:
+        self.batcher, self.max_jobs, self.idle_seconds = batcher, max_jobs, idle_seconds
+        self.workers: set[WorkerConnection] = set()
         self.jobs: asyncio.Queue[tuple[WorkerConnection, int, Job]] = asyncio.Queue()
         self.commits = 0
         self._thread = ThreadPoolExecutor(1, "write")
-        self._news = asyncio.Condition()
-        self._answering: set[asyncio.Task[None]] = set()
+        self._refreshed = asyncio.Condition()
+        self._answer_tasks: set[asyncio.Task[None]] = set()
 
-    async def connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Listen to one worker for as long as it is there."""
-        link = WorkerConnection(writer)
-        link.seen = self.commits  # it has looked at the index before it came, and looks again when it is here
-        self.links.add(link)
+    async def handle_worker(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Receive jobs of one worker until it disconnects."""
+        worker = WorkerConnection(writer)
+        worker.last_commit = self.commits  # workers refresh when they connect
+        self.workers.add(worker)
         try:
             while True:
-                about, more = await read_frame(reader)
-                if about["op"] == "seen":
-                    link.seen = max(link.seen, about["commit"])
-                    async with self._news:
-                        self._news.notify_all()
-                elif self.jobs.qsize() >= self.most:
-                    self._refuse(link, about["n"], Overloaded(1.0, "too many writes are waiting"))
+                message, payload = await read_frame(reader)
+                if message["op"] == "seen":
+                    worker.last_commit = max(worker.last_commit, message["commit"])
+                    async with self._refreshed:
+                        self._refreshed.notify_all()
+                elif self.jobs.qsize() >= self.max_jobs:
+                    self._reject(worker, message["n"], Overloaded(1.0, "too many writes are waiting"))
                 else:
-                    self.jobs.put_nowait((link, about["n"], parse_job(about, more)))
+                    self.jobs.put_nowait((worker, message["n"], parse_job(message, payload)))
         except (asyncio.IncompleteReadError, ConnectionError):
             pass
         finally:
-            self.links.discard(link)
+            self.workers.discard(worker)
             writer.close()
-            async with self._news:
-                self._news.notify_all()
+            async with self._refreshed:
+                self._refreshed.notify_all()
 
-    async def work(self) -> None:
-        """Do what is asked, as much at once as there is."""
+    async def process_jobs(self) -> None:
+        """Commit queued jobs in batches; release the index when idle."""
         loop = asyncio.get_running_loop()
         while True:
             try:
-                taken = [await asyncio.wait_for(self.jobs.get(), self.idle)]
+                batch = [await asyncio.wait_for(self.jobs.get(), self.idle_seconds)]
             except TimeoutError:
-                if self.writing.open:
-                    await loop.run_in_executor(self._thread, self.writing.release)
+                if self.batcher.is_open:
+                    await loop.run_in_executor(self._thread, self.batcher.release)
                 continue
-            while len(taken) < JOBS_AT_ONCE and not self.jobs.empty():
-                taken.append(self.jobs.get_nowait())
-            outcomes = await loop.run_in_executor(self._thread, self._apply, [job for _, _, job in taken])
+            while len(batch) < MAX_BATCH_JOBS and not self.jobs.empty():
+                batch.append(self.jobs.get_nowait())
+            outcomes = await loop.run_in_executor(self._thread, self._apply, [job for _, _, job in batch])
             self.commits += 1
-            answering = asyncio.create_task(self._answer(taken, outcomes, self.commits))
-            self._answering.add(answering)
-            answering.add_done_callback(self._answering.discard)
+            task = asyncio.create_task(self._answer(batch, outcomes, self.commits))
+            self._answer_tasks.add(task)
+            task.add_done_callback(self._answer_tasks.discard)
 
     def _apply(self, jobs: Sequence[Job]) -> list[Outcome]:
         try:
-            return self.writing.apply(jobs)
+            return self.batcher.apply(jobs)
         except Exception as error:
             log_fault("fault", error, where="writer")
             return [InternalError("a fault of the writer; the server's log says more")] * len(jobs)
 
     async def _answer(
-        self, taken: Sequence[tuple[WorkerConnection, int, Job]], outcomes: list[Outcome], commit: int
+        self, batch: Sequence[tuple[WorkerConnection, int, Job]], outcomes: list[Outcome], commit: int
     ) -> None:
-        """Tell every worker to look, wait until all have, then answer: the next search finds what was added."""
-        for link in self.links:
-            write_frame(link.writer, {"op": "commit", "commit": commit})
+        """Wait until all workers have opened the commit, then answer: the next search finds the documents."""
+        for worker in self.workers:
+            write_frame(worker.writer, {"op": "commit", "commit": commit})
         try:
-            async with asyncio.timeout(SEEN_WITHIN), self._news:
-                await self._news.wait_for(lambda: all(link.seen >= commit for link in self.links))
+            async with asyncio.timeout(REFRESH_TIMEOUT), self._refreshed:
+                await self._refreshed.wait_for(lambda: all(worker.last_commit >= commit for worker in self.workers))
         except TimeoutError:
             log("unseen", "warning", why="a worker did not look in time; it will within a second")
-        for (link, number, _), outcome in zip(taken, outcomes, strict=True):
+        for (worker, number, _), outcome in zip(batch, outcomes, strict=True):
             if isinstance(outcome, BidrError):
-                refused = to_http_error(outcome) or Overloaded(5.0, "the index cannot be written")
-                if refused is not outcome:
+                http_error = to_http_error(outcome) or Overloaded(5.0, "the index cannot be written")
+                if http_error is not outcome:
                     log("refused", "warning", why=str(outcome))
-                self._refuse(link, number, refused)
-            elif link in self.links:
-                write_frame(link.writer, {"op": "done", "n": number, "result": outcome})
+                self._reject(worker, number, http_error)
+            elif worker in self.workers:
+                write_frame(worker.writer, {"op": "done", "n": number, "result": outcome})
 
-    def _refuse(self, link: WorkerConnection, number: int, error: HTTPError) -> None:
-        if link in self.links:
-            write_frame(link.writer, {"op": "refused", "n": number, "error": encode_error(error)})
+    def _reject(self, worker: WorkerConnection, number: int, error: HTTPError) -> None:
+        if worker in self.workers:
+            write_frame(worker.writer, {"op": "refused", "n": number, "error": encode_error(error)})
 
     async def close(self) -> None:
-        if self._answering:
-            await asyncio.wait(self._answering, timeout=SEEN_WITHIN)
-        await asyncio.get_running_loop().run_in_executor(self._thread, self.writing.release)
+        if self._answer_tasks:
+            await asyncio.wait(self._answer_tasks, timeout=REFRESH_TIMEOUT)
+        await asyncio.get_running_loop().run_in_executor(self._thread, self.batcher.release)
 
 
-def parse_job(about: dict[str, Any], more: bytes) -> Job:
-    """What a frame asks for; the worker has checked it."""
-    if about["op"] == "delete":
-        return DeleteJob(about["ids"], about["missing_ok"])
-    documents = [Document(*fields) for fields in about["documents"]]
-    vectors = np.frombuffer(more, dtype="<f4").reshape(len(documents), -1).astype(np.float32) if more else None
-    return AddJob(documents, vectors, about["replace"])
+def parse_job(message: dict[str, Any], payload: bytes) -> Job:
+    """Convert a frame to a job; the worker has validated it."""
+    if message["op"] == "delete":
+        return DeleteJob(message["ids"], message["missing_ok"])
+    documents = [Document(*fields) for fields in message["documents"]]
+    vectors = np.frombuffer(payload, dtype="<f4").reshape(len(documents), -1).astype(np.float32) if payload else None
+    return AddJob(documents, vectors, message["replace"])
 
 
-async def run(settings: ServerConfig) -> None:
-    """Write for the workers until SIGTERM, or until the supervisor is gone."""
+async def run(config: ServerConfig) -> None:
+    """Process jobs until SIGTERM, or until the supervisor ends."""
     from bidr.server.worker import make_encoder
 
-    writing = WriteBatcher(settings.index, settings.model, lambda model: make_encoder(settings, model))
-    desk = WriteServer(writing, settings.limits.queue, settings.writer_idle)
-    assert settings.runtime is not None
-    path = settings.runtime / SOCKET
+    batcher = WriteBatcher(config.index, config.model, lambda model: make_encoder(config, model))
+    write_server = WriteServer(batcher, config.limits.queue, config.writer_idle)
+    assert config.runtime is not None
+    path = config.runtime / SOCKET_NAME
     path.unlink(missing_ok=True)
-    server = await asyncio.start_unix_server(desk.connected, path)
+    server = await asyncio.start_unix_server(write_server.handle_worker, path)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, stop.set)
-    loop.add_signal_handler(signal.SIGINT, lambda: None)  # a terminal sends it to all; the supervisor says when
+    loop.add_signal_handler(signal.SIGINT, lambda: None)  # Ctrl-C: the supervisor sends SIGTERM
     watch_parent(stop.set)
-    working = asyncio.create_task(desk.work())
+    job_task = asyncio.create_task(write_server.process_jobs())
     report_startup({"ready": True})
     await stop.wait()
     server.close()
-    working.cancel()
-    await desk.close()
+    job_task.cancel()
+    await write_server.close()
 
 
 def main() -> None:
-    settings = read_config()
-    console.quiet = True  # bars are for people; the log is for machines
-    asyncio.run(run(settings))
+    config = read_config()
+    console.quiet = True  # no progress bars in the log
+    asyncio.run(run(config))
 
 
 if __name__ == "__main__":

@@ -20,8 +20,8 @@ from bidr.models.saved_model import Model, ModelParts, TextSettings, save_model
 from bidr.models.transformer import TransformerEncoder
 from bidr.quantization.codebooks import Codebooks
 from bidr.search.types import QueryVectors
-from bidr.server.encoding import EncodingConfig, query_service
-from bidr.server.encoding.encoders import groups, load_onnx_encoders
+from bidr.server.encoding import EncodingConfig, make_query_service
+from bidr.server.encoding.encoders import group_by_length, load_onnx_encoders
 from bidr.server.encoding.micro_batcher import MicroBatcher
 from bidr.server.encoding.service import QueryService
 from bidr.server.errors import DeadlineExceeded, Overloaded
@@ -39,7 +39,7 @@ def save(root: Path, *parts: Path | None, dim: int) -> Model:
     return save_model(root / "model", made, TEXT, candidates=5, training={})
 
 
-def served(model: Model, root: Path, seed: int = 1, **options) -> SimpleNamespace:
+def holder(model: Model, root: Path, seed: int = 1, **options) -> SimpleNamespace:
     """What the service needs to know of the server's settings, with an index of the model."""
     if not (root / "index").exists():
         documents = [Document(str(row), TEXTS[row % 4], f"{TEXTS[row % 3]} {row}") for row in range(40)]
@@ -89,7 +89,7 @@ def assert_the_models_own(service, model: Model) -> None:
 
 @pytest.mark.parametrize("batch", [1, 3, 16])
 def test_queries_get_the_models_own_vectors_whoever_asks_beside_them(bags, tmp_path, batch):
-    service = query_service(bags, served(bags, tmp_path, batch=batch))
+    service = make_query_service(bags, holder(bags, tmp_path, batch=batch))
     assert service.program == "numpy", "the built-in encoder needs no other program"
     assert_the_models_own(service, bags)
     service.close()
@@ -98,9 +98,9 @@ def test_queries_get_the_models_own_vectors_whoever_asks_beside_them(bags, tmp_p
 def test_documents_get_the_vectors_that_the_build_gives_them(bags, tmp_path):
     from bidr.pipeline.document_encoders import make_model_encoder
 
-    service = query_service(bags, served(bags, tmp_path))
+    service = make_query_service(bags, holder(bags, tmp_path))
     documents = [Document(str(row), "", f"{TEXTS[row % 5]} {'girl ' * (row % 7)}") for row in range(50)]
-    for_codes, vectors = service.documents([f" {document.text}" for document in documents])
+    for_codes, vectors = service.encode_documents([f" {document.text}" for document in documents])
     wanted = make_model_encoder(bags)(documents, None)
     close(vectors, wanted.vectors)
     assert (bags.codebooks.encode(for_codes) == wanted.codes).all()
@@ -109,12 +109,12 @@ def test_documents_get_the_vectors_that_the_build_gives_them(bags, tmp_path):
 
 def test_onnx_gives_the_models_own_vectors_and_is_exported_once(transformer, tmp_path, monkeypatch):
     pytest.importorskip("onnxruntime", reason="the extra 'onnx' is not installed")
-    settings = served(transformer, tmp_path, program="onnx", cache=tmp_path / "cache")
-    service = query_service(transformer, settings)
+    settings = holder(transformer, tmp_path, program="onnx", cache=tmp_path / "cache")
+    service = make_query_service(transformer, settings)
     assert service.program == "onnx"
     assert_the_models_own(service, transformer)
     texts = [*TEXTS, "sorting pearls in oysters by night " * 8]
-    found = service.documents(texts)
+    found = service.encode_documents(texts)
     encoder = transformer.dense
     from bidr.models.corpus_encoding import encode_texts
 
@@ -123,7 +123,7 @@ def test_onnx_gives_the_models_own_vectors_and_is_exported_once(transformer, tmp
     monkeypatch.setattr(
         "bidr.server.encoding.onnx_cache.export_onnx", lambda *args, **options: pytest.fail("exported again")
     )
-    query_service(transformer, settings).close()
+    make_query_service(transformer, settings).close()
 
 
 def zero_block(path: Path) -> None:
@@ -142,13 +142,13 @@ def swap_for_link(path: Path) -> None:
 @pytest.mark.parametrize(("name", "harm"), [("model.onnx", zero_block), ("tokenizer.json", swap_for_link)])
 def test_kept_onnx_files_that_are_damaged_are_not_loaded_but_exported_again(transformer, tmp_path, name, harm, capfd):
     pytest.importorskip("onnxruntime", reason="the extra 'onnx' is not installed")
-    settings = served(transformer, tmp_path, program="onnx", cache=tmp_path / "cache")
-    query_service(transformer, settings).close()
+    settings = holder(transformer, tmp_path, program="onnx", cache=tmp_path / "cache")
+    make_query_service(transformer, settings).close()
     (folder,) = (path for path in (tmp_path / "cache").iterdir() if path.is_dir())
     harm(folder / "sparse" / name)
     with pytest.raises(ModelError, match=name):
         load_onnx_encoders(folder, {"queries": False, "documents": False}, 1)
-    service = query_service(transformer, settings)
+    service = make_query_service(transformer, settings)
     assert_the_models_own(service, transformer)
     service.close()
     assert "onnx-damaged" in capfd.readouterr().err
@@ -157,9 +157,9 @@ def test_kept_onnx_files_that_are_damaged_are_not_loaded_but_exported_again(tran
 
 def test_int8_is_taken_only_where_it_gives_the_same_answers(transformer, tmp_path, monkeypatch):
     pytest.importorskip("onnxruntime", reason="the extra 'onnx' is not installed")
-    settings = served(transformer, tmp_path, cache=tmp_path / "cache")
-    monkeypatch.setattr("bidr.server.encoding.quality_check.LOSS", -1.0)
-    service = query_service(transformer, settings)
+    settings = holder(transformer, tmp_path, cache=tmp_path / "cache")
+    monkeypatch.setattr("bidr.server.encoding.quality_check.MAX_LOSS", -1.0)
+    service = make_query_service(transformer, settings)
     assert service.program == "onnx"
     assert_the_models_own(service, transformer)
     service.close()
@@ -173,12 +173,12 @@ def test_int8_is_taken_only_where_it_gives_the_same_answers(transformer, tmp_pat
     for one in figures.values():
         one["holds"] = True
     write_signed_json(told, record)
-    service = query_service(transformer, settings)
+    service = make_query_service(transformer, settings)
     assert service.program == "int8"
     service.close()
     (tmp_path / "other").mkdir()
-    other = served(transformer, tmp_path / "other", seed=2, cache=tmp_path / "cache")
-    service = query_service(transformer, other)
+    other = holder(transformer, tmp_path / "other", seed=2, cache=tmp_path / "cache")
+    service = make_query_service(transformer, other)
     assert service.program == "onnx", "what held for one index is not known of another"
     service.close()
     assert json.loads(told.read_text())["index"] != record["index"]
@@ -186,13 +186,13 @@ def test_int8_is_taken_only_where_it_gives_the_same_answers(transformer, tmp_pat
 
 def test_without_onnx_the_model_itself_is_used_unless_onnx_was_asked_for(transformer, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "onnxscript", None)
-    settings = served(transformer, tmp_path, cache=tmp_path / "cache")
-    service = query_service(transformer, settings)
+    settings = holder(transformer, tmp_path, cache=tmp_path / "cache")
+    service = make_query_service(transformer, settings)
     assert service.program == "torch"
     assert_the_models_own(service, transformer)
     service.close()
     with pytest.raises(Exception, match="onnxscript"):
-        query_service(transformer, served(transformer, tmp_path, program="onnx", cache=tmp_path / "other"))
+        make_query_service(transformer, holder(transformer, tmp_path, program="onnx", cache=tmp_path / "other"))
 
 
 def test_settings_that_cannot_work_are_refused():
@@ -202,7 +202,7 @@ def test_settings_that_cannot_work_are_refused():
 
 def test_rows_of_a_group_are_of_like_length_and_each_row_is_in_one():
     lengths = np.random.default_rng(0).integers(1, 400, 200)
-    found = list(groups(lengths))
+    found = list(group_by_length(lengths))
     assert sorted(np.concatenate(found).tolist()) == list(range(200))
     for places in found:
         own = lengths[places]
@@ -224,7 +224,7 @@ class BlockingEncoder:
 
 
 def batcher(slow: BlockingEncoder, **options) -> MicroBatcher:
-    return MicroBatcher(slow, **({"parallel": 1, "most": 4, "wait": 0.0, "limit": 8} | options))
+    return MicroBatcher(slow, **({"parallel": 1, "max_batch": 4, "wait": 0.0, "limit": 8} | options))
 
 
 async def begun(slow: BlockingEncoder, batches: int) -> None:
@@ -306,7 +306,7 @@ def test_a_fault_reaches_those_whose_batch_it_was_and_nobody_else():
             raise ValueError("broken")
         return QueryVectors(*[np.zeros((len(texts), 1), dtype=np.float32)] * 2)
 
-    made = MicroBatcher(encode, parallel=2, most=1, wait=0.0, limit=10)
+    made = MicroBatcher(encode, parallel=2, max_batch=1, wait=0.0, limit=10)
 
     async def run():
         found = await asyncio.gather(
@@ -355,7 +355,7 @@ def test_a_service_that_is_closed_encodes_both_sides_of_what_waits():
 
     assert [found.vectors.tolist() for found in asyncio.run(run())] == [[[0]], [[1]], [[2]]]
     for _ in range(200):
-        if service._sides._shutdown:
+        if service._query_pool._shutdown:
             break
         time.sleep(0.01)
-    assert service._sides._shutdown
+    assert service._query_pool._shutdown

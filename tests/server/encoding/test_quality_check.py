@@ -21,8 +21,8 @@ def searcher(tmp_path_factory, request):
 def judged(searcher, monkeypatch, whole, small):
     """The parity of encoders that give these vectors."""
     given = {"whole": whole, "small": small}
-    monkeypatch.setattr(parity, "_vectors", lambda name, role, texts: QueryVectors(given[name], given[name]))
-    return parity._parity(searcher, "queries", ["text"] * len(whole), "whole", "small")
+    monkeypatch.setattr(parity, "_encode_role", lambda name, role, texts: QueryVectors(given[name], given[name]))
+    return parity._measure_parity(searcher, "queries", ["text"] * len(whole), "whole", "small")
 
 
 def test_the_same_vectors_lose_nothing(searcher, monkeypatch):
@@ -48,4 +48,4 @@ def test_what_is_lost_is_the_score_of_the_answers(searcher, monkeypatch):
     assert found.loss == pytest.approx(expected, abs=1e-4)
     assert found.loss > 0.01
     assert not found.holds
-    assert not parity.NONE.holds
+    assert not parity.NOT_MEASURED.holds

@@ -1,4 +1,4 @@
-"""Text to vectors that keeps up: ONNX Runtime where it gives the model's vectors, and one batch for many requests."""
+"""Text encoding with ONNX Runtime or torch, micro-batched across requests."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -8,11 +8,11 @@ if TYPE_CHECKING:
     from bidr.models.saved_model import Model
     from bidr.server.encoding.service import QueryService
 
-__all__ = ["EncodingConfig", "query_service"]
+__all__ = ["EncodingConfig", "make_query_service"]
 
 
-def query_service(model: "Model", settings: Any) -> "QueryService":
-    """The service of a model: `settings` are the server's (index, limits.queue, encoding)."""
+def make_query_service(model: "Model", config: Any) -> "QueryService":
+    """Open the query service of a model with a server's configuration."""
     from bidr.server.encoding.service import open_query_service
 
-    return open_query_service(model, settings.index, settings.encoding, settings.limits.queue)
+    return open_query_service(model, config.index, config.encoding, config.limits.queue)

@@ -1,4 +1,4 @@
-"""What runs an encoder: ONNX Runtime over exported files, or torch; both read tokens that are cut by one tokeniser."""
+"""Encoders of a model, run by ONNX Runtime, by torch, or by numpy (static encoders), on the same tokens."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from bidr.models.encoder import Encoder
 
 Runner = Callable[[Tokens], Floats]
-TOKENS_AT_ONCE = 1_024  # beyond, what lies between two layers leaves the cache
-SHORTEST = 0.8
-"""A row may be so short beside the longest of its group: below, its padding costs more than another call."""
+TOKENS_PER_BATCH = 1_024  # the activations of larger batches do not fit into the CPU cache
+MIN_LENGTH_RATIO = 0.8
+"""Shortest row of a batch relative to its longest: padding of shorter rows costs more than another call."""
 
 
 class EncoderInput(NamedTuple):
-    """How texts of one role become vectors. Two with the same encoder, prompt and length are equal."""
+    """Encoder, prompt and length limit for texts of one role."""
 
     encoder: str
     prompt: str
@@ -34,52 +34,52 @@ class EncoderInput(NamedTuple):
 
 
 class RoleInputs(NamedTuple):
-    """A role's reading for the codes, and for the vectors."""
+    """Inputs of a role for codes and for vectors."""
 
     codes: EncoderInput
     vectors: EncoderInput
 
 
 class Encoders:
-    """The encoders of a model, by name, and what reads queries and documents."""
+    """The encoders of a model by name, and their inputs for queries and documents."""
 
     def __init__(
-        self, runners: dict[str, Runner], tokenisers: dict[EncoderInput, TextTokenizer], roles: dict[str, RoleInputs]
+        self, runners: dict[str, Runner], tokenizers: dict[EncoderInput, TextTokenizer], roles: dict[str, RoleInputs]
     ):
-        self._runners, self._tokenisers, self.roles = runners, tokenisers, roles
+        self._runners, self._tokenizers, self.roles = runners, tokenizers, roles
 
-    def tokens(self, reading: EncoderInput, texts: list[str]) -> Tokens:
-        return self._tokenisers[reading]([reading.prompt + text for text in texts])
+    def tokenize(self, encoder_input: EncoderInput, texts: list[str]) -> Tokens:
+        return self._tokenizers[encoder_input]([encoder_input.prompt + text for text in texts])
 
-    def encode(self, reading: EncoderInput, texts: list[str]) -> Floats:
-        """One vector a text."""
-        return self._runners[reading.encoder](self.tokens(reading, texts))
+    def encode(self, encoder_input: EncoderInput, texts: list[str]) -> Floats:
+        """Encode each text to a vector."""
+        return self._runners[encoder_input.encoder](self.tokenize(encoder_input, texts))
 
 
 def open_encoders(model: Model) -> Encoders:
-    """The model as it is, in inference mode."""
-    named: dict[str, TextEncoder] = {"sparse": model.sparse, "dense": model.dense}
+    """Open the encoders of a saved model in inference mode."""
+    encoders: dict[str, TextEncoder] = {"sparse": model.sparse, "dense": model.dense}
     if model.query is not None:
-        named["query"] = model.query
+        encoders["query"] = model.query
     roles = {}
     for role, length in (("queries", model.text.query_length), ("documents", model.text.document_length)):
-        sides = []
+        inputs = []
         for name in ("sparse", "dense"):
-            asked = "query" if role == "queries" and model.unified else name
-            prompts = named[asked].prompts
+            encoder_name = "query" if role == "queries" and model.unified else name
+            prompts = encoders[encoder_name].prompts
             prompt = prompts.query if role == "queries" else prompts.document
-            sides.append(EncoderInput(asked, prompt, min(length, named[asked].max_length)))
-        roles[role] = RoleInputs(*sides)
-    runners: dict[str, Runner] = {name: _torch_runner(encoder) for name, encoder in named.items()}
-    tokenisers = {
-        reading: named[reading.encoder].get_tokenizer(reading.max_length)
-        for sides in roles.values()
-        for reading in sides
+            inputs.append(EncoderInput(encoder_name, prompt, min(length, encoders[encoder_name].max_length)))
+        roles[role] = RoleInputs(*inputs)
+    runners: dict[str, Runner] = {name: _make_runner(encoder) for name, encoder in encoders.items()}
+    tokenizers = {
+        encoder_input: encoders[encoder_input.encoder].get_tokenizer(encoder_input.max_length)
+        for inputs in roles.values()
+        for encoder_input in inputs
     }
-    return Encoders(runners, tokenisers, roles)
+    return Encoders(runners, tokenizers, roles)
 
 
-def _torch_runner(encoder: TextEncoder) -> Runner:
+def _make_runner(encoder: TextEncoder) -> Runner:
     if isinstance(encoder, StaticEncoder):
         return encoder.encode
     import torch
@@ -95,42 +95,42 @@ def _torch_runner(encoder: TextEncoder) -> Runner:
 
 
 def load_onnx_encoders(folder: Path, int8: dict[str, bool], threads: int) -> Encoders:
-    """Exported files; `int8` says for queries and documents whether the 8-bit files are taken. Loads no torch model.
+    """Load ONNX encoders; `int8` says for queries and documents whether to use the int8 files.
 
-    Each file is compared with its checksum before it is loaded; ModelError where it is not what was exported.
+    Verifies the checksum of each file; raises ModelError if one was modified. Imports no torch.
     """
     from tokenizers import Tokenizer
 
     about = load_about(folder)
     runners: dict[str, Runner] = {}
-    roles, tokenisers = {}, {}
+    roles, tokenizers = {}, {}
     for role in ("queries", "documents"):
         file = INT8 if int8[role] else WHOLE
-        sides = []
+        inputs = []
         for side in ("codes", "vectors"):
-            how = about[role][side]
-            reading = EncoderInput(f"{how['encoder']}/{file}", how["prompt"], how["max_length"])
-            sides.append(reading)
-            pieces = read_file(folder, about, how["encoder"], TOKENIZER).decode("utf-8")
-            if reading.encoder not in runners:
-                graph = _load_graph(folder, about, how["encoder"], file)
-                runners[reading.encoder] = _onnx_runner(graph, pieces, threads)
-            if reading not in tokenisers:
-                tokenisers[reading] = TextTokenizer(Tokenizer.from_str(pieces), reading.max_length)
-        roles[role] = RoleInputs(*sides)
-    return Encoders(runners, tokenisers, roles)
+            entry = about[role][side]
+            encoder_input = EncoderInput(f"{entry['encoder']}/{file}", entry["prompt"], entry["max_length"])
+            inputs.append(encoder_input)
+            pieces = read_file(folder, about, entry["encoder"], TOKENIZER).decode("utf-8")
+            if encoder_input.encoder not in runners:
+                graph = _load_graph(folder, about, entry["encoder"], file)
+                runners[encoder_input.encoder] = _make_onnx_runner(graph, pieces, threads)
+            if encoder_input not in tokenizers:
+                tokenizers[encoder_input] = TextTokenizer(Tokenizer.from_str(pieces), encoder_input.max_length)
+        roles[role] = RoleInputs(*inputs)
+    return Encoders(runners, tokenizers, roles)
 
 
 def _load_graph(folder: Path, about: dict[str, Any], encoder: str, file: str) -> bytes | str:
-    """What ONNX Runtime opens: the very bytes that were compared, or the path where weights lie beside the graph."""
-    beside = list_external_data(about, encoder, file)
-    if not beside:
+    """Return the verified graph, or its path if the weights are in separate files."""
+    external_files = list_external_data(about, encoder, file)
+    if not external_files:
         return read_file(folder, about, encoder, file)
-    paths = [verify_file(folder, about, encoder, name) for name in (file, *beside)]
+    paths = [verify_file(folder, about, encoder, name) for name in (file, *external_files)]
     return str(paths[0])
 
 
-def _onnx_runner(graph: bytes | str, tokenizer: str, threads: int) -> Runner:
+def _make_onnx_runner(graph: bytes | str, tokenizer: str, threads: int) -> Runner:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -142,32 +142,32 @@ def _onnx_runner(graph: bytes | str, tokenizer: str, threads: int) -> Runner:
     def run(tokens: Tokens) -> Floats:
         rows = TokenArray(tokens)
         out: Floats | None = None
-        for places in groups(rows.get_lengths()):
-            ids, mask = pad_tokens(rows.get_batch(places), pad_id)
-            found: Floats = session.run(None, {"input_ids": ids, "attention_mask": mask})[0]
+        for batch_rows in group_by_length(rows.get_lengths()):
+            ids, mask = pad_tokens(rows.get_batch(batch_rows), pad_id)
+            vectors: Floats = session.run(None, {"input_ids": ids, "attention_mask": mask})[0]
             if out is None:
-                out = np.empty((len(rows), found.shape[1]), dtype=np.float32)
-            out[places] = found
+                out = np.empty((len(rows), vectors.shape[1]), dtype=np.float32)
+            out[batch_rows] = vectors
         assert out is not None
         return out
 
     return run
 
 
-def groups(lengths: npt.NDArray[np.int64]) -> Iterator[npt.NDArray[np.int64]]:
-    """Places of rows that go through the encoder together: of like length, so that little of the work is padding."""
+def group_by_length(lengths: npt.NDArray[np.int64]) -> Iterator[npt.NDArray[np.int64]]:
+    """Yield rows of similar length, so that batches need little padding."""
     order = np.argsort(-lengths, kind="stable")
     start = 0
-    for place in range(1, len(order) + 1):
+    for end in range(1, len(order) + 1):
         longest = int(lengths[order[start]])
-        full = (place - start + 1) * longest > TOKENS_AT_ONCE
-        if place == len(order) or full or lengths[order[place]] < SHORTEST * longest:
-            yield order[start:place]
-            start = place
+        is_full = (end - start + 1) * longest > TOKENS_PER_BATCH
+        if end == len(order) or is_full or lengths[order[end]] < MIN_LENGTH_RATIO * longest:
+            yield order[start:end]
+            start = end
 
 
 def pad_tokens(tokens: Tokens, pad_id: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Ragged rows filled up to the longest, and the mask of what is real."""
+    """Pad rows to the longest one; return ids and attention mask."""
     lengths = np.diff(tokens.offsets)
     mask = np.arange(int(lengths.max())) < lengths[:, None]
     ids = np.full(mask.shape, pad_id, dtype=np.int64)

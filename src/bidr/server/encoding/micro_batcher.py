@@ -1,4 +1,4 @@
-"""Micro-batching: texts of many requests are encoded together, by what is waiting when a thread is free."""
+"""Micro-batching: a free thread encodes the waiting texts of many requests together."""
 
 import asyncio
 import threading
@@ -10,21 +10,23 @@ from typing import NamedTuple
 import numpy as np
 
 from bidr.search.types import QueryVectors
-from bidr.server.errors import DeadlineExceeded, Overloaded
+from bidr.server.errors import DEADLINE_MESSAGE, DeadlineExceeded, Overloaded
 from bidr.utils.array_types import Floats
 
 Encode = Callable[[list[str]], QueryVectors]
-LONGEST_RETRY = 30.0
+MAX_RETRY_SECONDS = 30.0
 
 
 class MicroBatcher:
-    """Threads that encode what waits for them.
+    """Encodes queued texts in batches on threads.
 
-    encode:   texts to vectors; called by several threads at once.
-    parallel: how many threads; most: texts of a batch; limit: texts that may wait.
-    ended:    called when the batcher was closed and its last text is encoded.
-    wait:     seconds that a batch which is not full waits for more. It waits only while another thread is encoding:
-              a text that comes alone is begun at once.
+    Args:
+        encode: converts texts to vectors; called by several threads.
+        parallel: number of threads.
+        max_batch: maximum number of texts in a batch.
+        wait: seconds that an incomplete batch waits for more texts, only while another thread is encoding.
+        limit: maximum length of the queue.
+        on_close: called after `close`, when the last text has been encoded.
     """
 
     def __init__(
@@ -32,37 +34,37 @@ class MicroBatcher:
         encode: Encode,
         *,
         parallel: int,
-        most: int,
+        max_batch: int,
         wait: float,
         limit: int,
-        ended: Callable[[], object] | None = None,
+        on_close: Callable[[], object] | None = None,
     ) -> None:
-        self._encode, self._most, self._wait, self._limit = encode, most, wait, limit
-        self._ended, self._working = ended, parallel
-        self._jobs: deque[_Job] = deque()
+        self._encode, self._max_batch, self._wait, self._limit = encode, max_batch, wait, limit
+        self._on_close, self._running_threads = on_close, parallel
+        self._jobs: deque[_EncodeJob] = deque()
         self._changed = threading.Condition()
         self._waiting, self._busy, self._closed = 0, 0, False
-        self._seconds = 0.01  # that a text takes, of late
+        self._seconds = 0.01  # moving average for one text
         self.batch_done: Callable[[int, int], object] | None = None
-        """Told the texts of every batch, and how many wait."""
+        """Called after every batch with its number of texts and the length of the queue."""
         names = (f"encode-{number}" for number in range(parallel))
-        self._threads = [threading.Thread(target=self._work, name=name, daemon=True) for name in names]
+        self._threads = [threading.Thread(target=self._run, name=name, daemon=True) for name in names]
         for thread in self._threads:
             thread.start()
 
     @property
     def waiting(self) -> int:
-        """Texts that no thread has taken yet."""
+        """Number of texts in the queue."""
         return self._waiting
 
     async def encode(self, texts: Sequence[str], deadline: float) -> QueryVectors:
-        """Vectors of one request's texts, in their order. `deadline` is of time.monotonic()."""
-        job = _Job(list(texts), deadline, asyncio.get_running_loop())
+        """Encode the texts of one request. `deadline` is of time.monotonic()."""
+        job = _EncodeJob(list(texts), deadline, asyncio.get_running_loop())
         with self._changed:
             if self._waiting >= self._limit or self._closed:
                 expected = self._waiting * self._seconds / len(self._threads)
                 raise Overloaded(
-                    min(max(expected, 1.0), LONGEST_RETRY), "too many texts are waiting to be encoded", hint=HINT
+                    min(max(expected, 1.0), MAX_RETRY_SECONDS), "too many texts are waiting to be encoded", hint=HINT
                 )
             self._jobs.append(job)
             self._waiting += len(job.texts)
@@ -70,129 +72,129 @@ class MicroBatcher:
         try:
             return await job.future
         finally:
-            job.gone = True  # nobody waits any more, if it is not done
+            job.is_cancelled = True  # skipped if it has not been encoded
 
     def close(self) -> None:
-        """Take no more; what waits is encoded."""
+        """Reject new texts; queued ones are still encoded."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
 
-    def _work(self) -> None:
-        while (places := self._take()) is not None:
+    def _run(self) -> None:
+        while (batch := self._take_batch()) is not None:
             started = time.perf_counter()
-            texts = [job.texts[number] for job, number in places]
+            texts = [job.texts[number] for job, number in batch]
             try:
-                found = self._encode(texts)
+                vectors = self._encode(texts)
             except BaseException as error:
-                _tell(places, error)
+                _notify(batch, error)
             else:
-                for row, (job, number) in enumerate(places):
-                    job.put(number, found, row)
-                _tell(places, None)
-            took = (time.perf_counter() - started) / len(texts)
+                for row, (job, number) in enumerate(batch):
+                    job.put(number, vectors, row)
+                _notify(batch, None)
+            seconds = (time.perf_counter() - started) / len(texts)
             with self._changed:
                 self._busy -= 1
-                self._seconds += 0.1 * (took - self._seconds)
+                self._seconds += 0.1 * (seconds - self._seconds)
             if self.batch_done is not None:
                 self.batch_done(len(texts), self._waiting)
         with self._changed:
-            self._working -= 1
-            last = not self._working
-        if last and self._ended is not None:
-            self._ended()
+            self._running_threads -= 1
+            is_last = not self._running_threads
+        if is_last and self._on_close is not None:
+            self._on_close()
 
-    def _take(self) -> "list[_Place] | None":
-        """The next batch; None when there will be no more."""
+    def _take_batch(self) -> "list[_JobText] | None":
+        """Wait for the next batch; None when closed and empty."""
         with self._changed:
             while True:
                 while not self._jobs:
                     if self._closed:
                         return None
                     self._changed.wait()
-                if self._busy and self._most > 1:
-                    until = time.monotonic() + self._wait
-                    while 0 < self._waiting < self._most and (left := until - time.monotonic()) > 0:
-                        self._changed.wait(left)
-                places = self._picked()
-                if places:
+                if self._busy and self._max_batch > 1:
+                    deadline = time.monotonic() + self._wait
+                    while 0 < self._waiting < self._max_batch and (remaining := deadline - time.monotonic()) > 0:
+                        self._changed.wait(remaining)
+                batch = self._pick_batch()
+                if batch:
                     self._busy += 1
-                    return places
+                    return batch
 
-    def _picked(self) -> "list[_Place]":
-        """A text of each request in turn, so that a request of hundreds does not keep the others waiting."""
-        places: list[_Place] = []
+    def _pick_batch(self) -> "list[_JobText]":
+        """Pick texts of all requests in turn, so that a large request does not delay the others."""
+        batch: list[_JobText] = []
         now = time.monotonic()
-        while self._jobs and len(places) < self._most:
+        while self._jobs and len(batch) < self._max_batch:
             job = self._jobs.popleft()
-            if job.gone or now > job.deadline:
-                self._waiting -= len(job.texts) - job.taken
-                _tell(
-                    [_Place(job, job.taken)],
-                    DeadlineExceeded("the time for this request is over", hint="ask for less at once"),
+            if job.is_cancelled or now > job.deadline:
+                self._waiting -= len(job.texts) - job.started
+                _notify(
+                    [_JobText(job, job.started)],
+                    DeadlineExceeded(DEADLINE_MESSAGE, hint="send fewer texts at once"),
                 )
                 continue
-            places.append(_Place(job, job.taken))
-            job.taken += 1
+            batch.append(_JobText(job, job.started))
+            job.started += 1
             self._waiting -= 1
-            if job.taken < len(job.texts):
+            if job.started < len(job.texts):
                 self._jobs.append(job)
-        return places
+        return batch
 
 
 HINT = "try again later, or start more workers (limit.queue)"
 
 
-class _Job:
-    """A request's texts, and what became of them."""
+class _EncodeJob:
+    """Texts of a request and their vectors."""
 
-    __slots__ = ("_lock", "deadline", "future", "gone", "left", "loop", "rows", "taken", "texts")
+    __slots__ = ("_lock", "deadline", "future", "is_cancelled", "loop", "remaining", "rows", "started", "texts")
 
     def __init__(self, texts: list[str], deadline: float, loop: asyncio.AbstractEventLoop) -> None:
         self.texts, self.deadline, self.loop = texts, deadline, loop
         self.future: asyncio.Future[QueryVectors] = loop.create_future()
-        self.taken, self.left, self.gone = 0, len(texts), False
+        self.started, self.remaining, self.is_cancelled = 0, len(texts), False
         self.rows: QueryVectors | None = None
         self._lock = threading.Lock()
 
-    def put(self, number: int, found: QueryVectors, row: int) -> None:
+    def put(self, number: int, vectors: QueryVectors, row: int) -> None:
         with self._lock:
             if self.rows is None:
-                codes = _empty(len(self.texts), found.codes)
-                same = found.vectors is found.codes
-                self.rows = QueryVectors(codes, codes if same else _empty(len(self.texts), found.vectors))
-            self.rows.codes[number] = found.codes[row]
-            self.rows.vectors[number] = found.vectors[row]
-            self.left -= 1
+                codes = _allocate(len(self.texts), vectors.codes)
+                is_shared = vectors.vectors is vectors.codes
+                self.rows = QueryVectors(codes, codes if is_shared else _allocate(len(self.texts), vectors.vectors))
+            self.rows.codes[number] = vectors.codes[row]
+            self.rows.vectors[number] = vectors.vectors[row]
+            self.remaining -= 1
 
     def finish(self, error: BaseException | None) -> None:
-        """On the event loop."""
+        """Set the result or error; called on the event loop."""
         if self.future.done():
             return
         if error is not None:
             self.future.set_exception(error)
-        elif self.left == 0 and self.rows is not None:
+        elif self.remaining == 0 and self.rows is not None:
             self.future.set_result(self.rows)
 
 
-class _Place(NamedTuple):
-    job: _Job
+class _JobText(NamedTuple):
+    job: _EncodeJob
     number: int
 
 
-def _empty(count: int, like: Floats) -> Floats:
+def _allocate(count: int, like: Floats) -> Floats:
     return np.empty((count, like.shape[1]), dtype=np.float32)
 
 
-def _tell(places: list[_Place], error: BaseException | None) -> None:
-    """Wake those whose request is done: one call for all requests of a loop."""
-    for loop in {place.job.loop for place in places}:
-        jobs = {id(place.job): place.job for place in places if place.job.loop is loop}
-        done = [job for job in jobs.values() if error is not None or job.left == 0]
-        if done and not loop.is_closed():
-            loop.call_soon_threadsafe(_finish, done, error)
+def _notify(batch: list[_JobText], error: BaseException | None) -> None:
+    """Resolve finished jobs with one call per event loop."""
+    for loop in {text.job.loop for text in batch}:
+        jobs = {id(text.job): text.job for text in batch if text.job.loop is loop}
+        finished = [job for job in jobs.values() if error is not None or job.remaining == 0]
+        if finished and not loop.is_closed():
+            loop.call_soon_threadsafe(_finish, finished, error)
 
 
-def _finish(jobs: list[_Job], error: BaseException | None) -> None:
+def _finish(jobs: list[_EncodeJob], error: BaseException | None) -> None:
     for job in jobs:
         job.finish(error)

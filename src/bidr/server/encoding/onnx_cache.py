@@ -1,4 +1,4 @@
-"""The ONNX files of a model: exported once, by one of several workers, and kept; compared before they are loaded."""
+"""Cache of the ONNX files of a model: exported once, by one of several workers, and verified when loaded."""
 
 import fcntl
 from collections.abc import Callable, Iterator
@@ -13,41 +13,42 @@ from bidr.models.saved_model import Model
 from bidr.server.json_logs import log
 from bidr.utils.files import open_lock, parse_signed_json, remove, storage_errors, write_signed_json
 
-PARITY = "parity.json"
+PARITY_FILE = "parity.json"
 Compare = Callable[[Path], dict[str, Any]]
 
 
 def export_cached(model: Model, root: Path, index: str, *, int8: bool, compare: Compare) -> tuple[Path, dict[str, Any]]:
-    """The folder of a model's files, and how near the 8-bit ones are (empty where they were not asked for).
+    """Export a model if needed; return its folder and the parity of its int8 files (empty without `int8`).
 
-    index:   what identifies the index that the 8-bit files are to answer from.
-    compare: looks at a folder and says what to remember of its 8-bit files; not asked again for the same index.
+    Args:
+        index: identifies the index that the int8 files will search.
+        compare: measures the parity of a folder; the result is cached for the index.
     """
     folder = root / model.fingerprint[:16]
     with storage_errors(root):
         root.mkdir(parents=True, exist_ok=True)
-        with _alone(root / ".lock"):
-            if not _whole(folder, model, int8):
+        with _hold_lock(root / ".lock"):
+            if not _is_complete(folder, model, int8):
                 remove(folder)
-                export_onnx(Model(model.folder), folder, int8=int8)  # one of its own, so that its weights go again
-            return folder, _parity(folder, index, compare) if int8 else {}
+                export_onnx(Model(model.folder), folder, int8=int8)  # a second instance, so that its weights are freed
+            return folder, _load_or_measure_parity(folder, index, compare) if int8 else {}
 
 
-def _parity(folder: Path, index: str, compare: Compare) -> dict[str, Any]:
-    path = folder / PARITY
+def _load_or_measure_parity(folder: Path, index: str, compare: Compare) -> dict[str, Any]:
+    path = folder / PARITY_FILE
     try:
-        found = parse_signed_json(path.read_bytes())
-        if found["index"] == index:
-            return dict(found["parity"])
+        cached = parse_signed_json(path.read_bytes())
+        if cached["index"] == index:
+            return dict(cached["parity"])
     except (OSError, ValueError, LookupError, TypeError):
         pass
-    measured = compare(folder)
-    write_signed_json(path, {"index": index, "parity": measured})
-    return measured
+    parity = compare(folder)
+    write_signed_json(path, {"index": index, "parity": parity})
+    return parity
 
 
-def _whole(folder: Path, model: Model, int8: bool) -> bool:
-    """Whether the files are those of the model, every byte as it was exported. What is not is exported again."""
+def _is_complete(folder: Path, model: Model, int8: bool) -> bool:
+    """Whether a folder has all files of the model, unchanged; otherwise they are exported again."""
     if not folder.exists():
         return False
     try:
@@ -55,12 +56,12 @@ def _whole(folder: Path, model: Model, int8: bool) -> bool:
     except ModelError as error:
         log("onnx-damaged", "warning", why=str(error), instead="export again")
         return False
-    small = all(INT8 in described["checksums"] for described in about["encoders"].values())
-    return bool(about["model"] == model.fingerprint and (not int8 or small))
+    has_int8 = all(INT8 in encoder["checksums"] for encoder in about["encoders"].values())
+    return bool(about["model"] == model.fingerprint and (not int8 or has_int8))
 
 
 @contextmanager
-def _alone(path: Path) -> Iterator[None]:
-    with open_lock(path) as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
+def _hold_lock(path: Path) -> Iterator[None]:
+    with open_lock(path) as descriptor:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield

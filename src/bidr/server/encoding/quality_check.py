@@ -1,8 +1,8 @@
-"""Whether 8-bit encoders give answers as good as the whole ones give: asked of the index that is served.
+"""Quality check of int8 encoders, on the index that is served.
 
-Not the same answers: in a crowded corpus the tenth and the twentieth score nearly the same, and a small change of a
-vector changes the list. What is asked is how much worse, by the whole encoder's own scores, the answers are that 8 bits
-bring up. The limit was chosen on one model and one index (docs/reports/text-encoding.md).
+Compares scores rather than hits: in a dense corpus the tenth and the twentieth hit score nearly the same, and small
+changes of a vector change the list. The loss is what the top 10 hits of the int8 encoder lose in scores of the fp32
+encoder. The limits were chosen on one model and one index (docs/reports/text-encoding.md).
 """
 
 from collections.abc import Sequence
@@ -18,16 +18,16 @@ from bidr.search.types import QueryVectors, RankedBatch
 from bidr.server.encoding.encoders import Encoders
 from bidr.utils.array_types import Floats
 
-COSINE, LOSS, K = 0.995, 0.001, 10
-QUESTIONS, DOCUMENTS, WORDS, SEED = 128, 32, 12, 0
+MIN_COSINE, MAX_LOSS, K = 0.995, 0.001, 10
+QUERY_COUNT, DOCUMENT_COUNT, QUERY_WORDS, SEED = 128, 32, 12, 0
 
 
 class Parity(NamedTuple):
-    """How near 8-bit vectors are.
+    """Agreement of int8 with fp32 encoders.
 
-    cosine:    the mean with the whole encoder's.
-    loss:      what the top 10 answers lose of the score that the whole encoder gives its own: a share of it, the mean.
-    agreement: share of its top 10; told, not asked for.
+    cosine:    mean cosine of their vectors.
+    loss:      relative loss of the top 10 scores, by the fp32 encoder; mean over texts.
+    agreement: share of common hits in the top 10; informative only.
     """
 
     texts: int
@@ -37,71 +37,78 @@ class Parity(NamedTuple):
 
     @property
     def holds(self) -> bool:
-        return bool(self.texts and self.cosine >= COSINE and self.loss <= LOSS)
+        """Whether the int8 encoder is good enough."""
+        return bool(self.texts and self.cosine >= MIN_COSINE and self.loss <= MAX_LOSS)
 
-    def figures(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         return {
             "texts": self.texts,
             "cosine": round(self.cosine, 5),
             "loss": round(self.loss, 6),
             "agreement": round(self.agreement, 4),
             "holds": self.holds,
-            "expected": {"cosine": COSINE, "loss": LOSS},
+            "expected": {"cosine": MIN_COSINE, "loss": MAX_LOSS},
         }
 
 
-NONE = Parity(0, 0.0, 1.0, 0.0)
+NOT_MEASURED = Parity(0, 0.0, 1.0, 0.0)
 
 
-def compare(index: Path, titles: Any, whole: Encoders, small: Encoders) -> dict[str, Parity]:
-    """For queries and for documents, on texts of the index; nothing holds where it has none.
+def compare_encoders(index: Path, titles: Any, fp32: Encoders, int8: Encoders) -> dict[str, Parity]:
+    """Compare int8 with fp32 encoders for queries and documents, on texts of the index.
 
-    The beginnings of documents stand in for queries.
+    The first words of documents stand in for queries.
     """
     reader = LiveIndex.open(index)
     try:
         view = reader.latest()
-        rows = np.random.default_rng(SEED).permutation(view.count)[: QUESTIONS + DOCUMENTS].tolist()
-        found = [view.documents.document(row) for row in rows]
-        texts = [compose_text(document, titles) for document in found if document is not None]
+        rows = np.random.default_rng(SEED).permutation(view.count)[: QUERY_COUNT + DOCUMENT_COUNT].tolist()
+        documents = [view.documents.document(row) for row in rows]
+        texts = [compose_text(document, titles) for document in documents if document is not None]
         texts = [text for text in texts if text.strip()]
-        asked = {
-            "queries": [" ".join(text.split()[:WORDS]) for text in texts[:QUESTIONS]],
-            "documents": texts[-DOCUMENTS:],
+        texts_by_role = {
+            "queries": [" ".join(text.split()[:QUERY_WORDS]) for text in texts[:QUERY_COUNT]],
+            "documents": texts[-DOCUMENT_COUNT:],
         }
-        return {role: _parity(Searcher(view), role, given, whole, small) for role, given in asked.items()}
+        searcher = Searcher(view)
+        return {
+            role: _measure_parity(searcher, role, role_texts, fp32, int8) for role, role_texts in texts_by_role.items()
+        }
     finally:
         reader.close()
 
 
-def _parity(searcher: Searcher, role: str, texts: Sequence[str], whole: Encoders, small: Encoders) -> Parity:
+def _measure_parity(searcher: Searcher, role: str, texts: Sequence[str], fp32: Encoders, int8: Encoders) -> Parity:
     if not texts:
-        return NONE
-    exact, near = (_vectors(encoders, role, list(texts)) for encoders in (whole, small))
-    cosines = [_cosines(a, b) for a, b in zip(exact, near, strict=True)]
-    wanted, found = (searcher.search_vectors(queries, K) for queries in (exact, near))
-    pairs = list(zip(wanted.rows, found.rows, strict=True))
+        return NOT_MEASURED
+    exact, approximate = (_encode_role(encoders, role, list(texts)) for encoders in (fp32, int8))
+    cosines = [_compute_cosines(a, b) for a, b in zip(exact, approximate, strict=True)]
+    expected, actual = (searcher.search_vectors(queries, K) for queries in (exact, approximate))
+    pairs = list(zip(expected.rows, actual.rows, strict=True))
     shared = [len(set(a[a >= 0]) & set(b)) / max(int((a >= 0).sum()), 1) for a, b in pairs]
-    best, got = (_scores(searcher, ranking, exact.vectors) for ranking in (wanted, found))
-    losses = (best - got).sum(axis=1) / np.maximum(np.abs(best).sum(axis=1), 1e-12)
-    cosine = min(one.mean() for one in cosines)
+    best_scores, scores = (_score_hits(searcher, ranking, exact.vectors) for ranking in (expected, actual))
+    losses = (best_scores - scores).sum(axis=1) / np.maximum(np.abs(best_scores).sum(axis=1), 1e-12)
+    cosine = min(side.mean() for side in cosines)
     return Parity(len(texts), float(cosine), float(losses.mean()), float(np.mean(shared)))
 
 
-def _scores(searcher: Searcher, ranking: RankedBatch, queries: Floats) -> Floats:
-    """What other queries score with the answers of a ranking; 0 where there is none."""
-    places = np.take_along_axis(ranking.candidate_positions, ranking.candidate_ranks - 1, axis=1)
+def _score_hits(searcher: Searcher, ranking: RankedBatch, queries: Floats) -> Floats:
+    """Score the hits of a ranking with other queries; 0 for missing hits."""
+    positions = np.take_along_axis(ranking.candidate_positions, ranking.candidate_ranks - 1, axis=1)
     view = searcher.reader.latest()
-    asked = view.manifest.cut(queries)
-    scores = [view.vectors.score(own[own >= 0], query) for own, query in zip(places, asked, strict=True)]
-    return np.stack([np.pad(own, (0, places.shape[1] - len(own))) for own in scores])
+    truncated = view.manifest.cut(queries)
+    scores = [
+        view.vectors.score(query_positions[query_positions >= 0], query)
+        for query_positions, query in zip(positions, truncated, strict=True)
+    ]
+    return np.stack([np.pad(row, (0, positions.shape[1] - len(row))) for row in scores])
 
 
-def _vectors(encoders: Encoders, role: str, texts: list[str]) -> QueryVectors:
-    return QueryVectors(*(encoders.encode(reading, texts) for reading in encoders.roles[role]))
+def _encode_role(encoders: Encoders, role: str, texts: list[str]) -> QueryVectors:
+    return QueryVectors(*(encoders.encode(encoder_input, texts) for encoder_input in encoders.roles[role]))
 
 
-def _cosines(one: Floats, other: Floats) -> Floats:
-    lengths = np.linalg.norm(one, axis=1) * np.linalg.norm(other, axis=1)
-    cosines: Floats = (one * other).sum(axis=1) / np.maximum(lengths, 1e-12)
+def _compute_cosines(a: Floats, b: Floats) -> Floats:
+    lengths = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
+    cosines: Floats = (a * b).sum(axis=1) / np.maximum(lengths, 1e-12)
     return cosines

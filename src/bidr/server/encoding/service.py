@@ -1,4 +1,4 @@
-"""What encodes for the server: queries of many requests together, and the documents that are added."""
+"""Encoding service: queries of many requests in micro-batches, and added documents."""
 
 import os
 from collections.abc import Callable
@@ -17,144 +17,145 @@ from bidr.server.encoding.config import EncodingConfig
 from bidr.server.encoding.encoders import EncoderInput, Encoders, load_onnx_encoders, open_encoders
 from bidr.server.encoding.micro_batcher import MicroBatcher
 from bidr.server.encoding.onnx_cache import export_cached
-from bidr.server.encoding.quality_check import compare
+from bidr.server.encoding.quality_check import compare_encoders
 from bidr.server.json_logs import log
 from bidr.utils.array_types import Floats
 
-QUEUE, DOCUMENTS_AT_ONCE = 128, 16
+QUEUE, DOCUMENTS_PER_BATCH = 128, 16
 
 
 def open_query_service(model: Model, index: Path, encoding: EncodingConfig, queue: int) -> "QueryService":
-    """The service that suits a model, and the machine."""
-    encoders, program = choose(model, index, encoding)
+    """Open the service with the fastest suitable encoders."""
+    encoders, program = choose_encoders(model, index, encoding)
     log("encoding", program=program, batch=encoding.batch, parallel=encoding.parallel, threads=encoding.threads)
     service = QueryService(encoders, encoding, queue, program)
-    service.encode_now(["what is encoded first takes longest"])
+    service.encode_now(["the first text takes longest"])
     return service
 
 
-def choose(model: Model, index: Path, encoding: EncodingConfig) -> tuple[Encoders, str]:
-    """What encodes best of what this machine and the model allow, and its name."""
-    if _built_in(model) and encoding.program in ("auto", "torch"):
+def choose_encoders(model: Model, index: Path, encoding: EncodingConfig) -> tuple[Encoders, str]:
+    """Choose encoders for the model and machine; return them with the name of their program."""
+    if _has_static_encoders(model) and encoding.program in ("auto", "torch"):
         return open_encoders(model), "numpy"
     if encoding.program == "torch":
-        return _torch(model, encoding), "torch"
+        return _open_torch(model, encoding), "torch"
     try:
-        return _onnx(model, index, encoding)
+        return _open_onnx(model, index, encoding)
     except (BidrError, ImportError) as error:
         if encoding.program != "auto":
             raise
-        told = "info" if isinstance(error, MissingExtraError | ImportError) else "warning"
-        log("no-onnx", told, why=str(error), instead="torch")
-        return _torch(model, encoding), "torch"
+        level = "info" if isinstance(error, MissingExtraError | ImportError) else "warning"
+        log("no-onnx", level, why=str(error), instead="torch")
+        return _open_torch(model, encoding), "torch"
 
 
 class QueryService:
-    """Encodes queries, micro-batched across requests, and documents. `batcher` has what /metrics tells."""
+    """Encodes queries, micro-batched across requests, and documents. `batcher` reports to /metrics."""
 
     def __init__(self, encoders: Encoders, encoding: EncodingConfig, queue: int = QUEUE, program: str = "") -> None:
         self.encoders, self.program = encoders, program
-        # Two pools: documents that are added must not keep a query's second side waiting.
-        self._sides = ThreadPoolExecutor(encoding.parallel, "encode-codes")
-        self._adding = ThreadPoolExecutor(encoding.parallel, "encode-documents")
+        # Two pools: added documents must not delay queries.
+        self._query_pool = ThreadPoolExecutor(encoding.parallel, "encode-codes")
+        self._document_pool = ThreadPoolExecutor(encoding.parallel, "encode-documents")
         self.batcher = MicroBatcher(
             self.encode_now,
             parallel=encoding.parallel,
-            most=encoding.batch,
+            max_batch=encoding.batch,
             wait=encoding.wait_ms / 1000,
             limit=queue,
-            ended=lambda: self._sides.shutdown(wait=False),
+            on_close=lambda: self._query_pool.shutdown(wait=False),
         )
 
     @property
     def waiting(self) -> int:
-        """Texts that wait to be encoded."""
+        """Number of texts that wait to be encoded."""
         return self.batcher.waiting
 
     async def encode(self, texts: list[str], deadline: float) -> QueryVectors:
-        """Queries as both sides see them. `deadline` is of time.monotonic(); raises `Overloaded`, `Late`."""
+        """Encode queries. `deadline` is of time.monotonic(); raises `Overloaded`, `DeadlineExceeded`."""
         return await self.batcher.encode(texts, deadline)
 
-    def documents(self, texts: list[str]) -> tuple[Floats, Floats]:
-        """Documents for the codes, and for the disk; both encoders at once, on as many threads as queries have."""
-        sides = self.encoders.roles["documents"]
-        if sides.codes == sides.vectors:
-            both = self._begin(sides.codes, texts)()
-            return both, both
-        codes = self._begin(sides.codes, texts)
-        vectors = self._begin(sides.vectors, texts)
-        return codes(), vectors()
+    def encode_documents(self, texts: list[str]) -> tuple[Floats, Floats]:
+        """Encode documents for codes and vectors, with both encoders in parallel."""
+        inputs = self.encoders.roles["documents"]
+        if inputs.codes == inputs.vectors:
+            vectors = self._submit(inputs.codes, texts)()
+            return vectors, vectors
+        collect_codes = self._submit(inputs.codes, texts)
+        collect_vectors = self._submit(inputs.vectors, texts)
+        return collect_codes(), collect_vectors()
 
     def close(self) -> None:
-        self.batcher.close()  # which needs the other side for what still waits
-        self._adding.shutdown(wait=False)
+        self.batcher.close()  # waiting texts still need the pool
+        self._document_pool.shutdown(wait=False)
 
     def encode_now(self, texts: list[str]) -> QueryVectors:
-        """Queries, by this thread, whatever waits."""
-        sides = self.encoders.roles["queries"]
-        if sides.codes == sides.vectors:
-            both = self.encoders.encode(sides.codes, texts)
-            return QueryVectors(both, both)
-        codes = self._sides.submit(self.encoders.encode, sides.codes, texts)
-        vectors = self.encoders.encode(sides.vectors, texts)
+        """Encode queries on this thread, before all that wait."""
+        inputs = self.encoders.roles["queries"]
+        if inputs.codes == inputs.vectors:
+            vectors = self.encoders.encode(inputs.codes, texts)
+            return QueryVectors(vectors, vectors)
+        codes = self._query_pool.submit(self.encoders.encode, inputs.codes, texts)
+        vectors = self.encoders.encode(inputs.vectors, texts)
         return QueryVectors(codes.result(), vectors)
 
-    def _begin(self, reading: EncoderInput, texts: list[str]) -> Callable[[], Floats]:
-        """Begin with documents of like length together, and return what waits for all of them."""
+    def _submit(self, encoder_input: EncoderInput, texts: list[str]) -> Callable[[], Floats]:
+        """Submit batches of similar text lengths; return a function that collects their vectors."""
         order = np.argsort([len(text) for text in texts], kind="stable")
-        parts = np.array_split(order, max(1, -(-len(texts) // DOCUMENTS_AT_ONCE)))
-        coming = [
-            self._adding.submit(self.encoders.encode, reading, [texts[place] for place in part]) for part in parts
+        batches = np.array_split(order, max(1, -(-len(texts) // DOCUMENTS_PER_BATCH)))
+        futures = [
+            self._document_pool.submit(self.encoders.encode, encoder_input, [texts[row] for row in batch])
+            for batch in batches
         ]
 
-        def wait() -> Floats:
-            found = [one.result() for one in coming]
-            out = np.empty((len(texts), found[0].shape[1]), dtype=np.float32)
-            for part, vectors in zip(parts, found, strict=True):
-                out[part] = vectors
-            return out
+        def collect() -> Floats:
+            batch_vectors = [future.result() for future in futures]
+            vectors = np.empty((len(texts), batch_vectors[0].shape[1]), dtype=np.float32)
+            for batch, rows in zip(batches, batch_vectors, strict=True):
+                vectors[batch] = rows
+            return vectors
 
-        return wait
+        return collect
 
 
-def _built_in(model: Model) -> bool:
-    """A sum of rows of a table: there is nothing that another program would do quicker."""
+def _has_static_encoders(model: Model) -> bool:
+    """Whether both encoders are static: a sum of table rows gains nothing from ONNX Runtime."""
     return all((model.folder / part / MODULES[0]["path"]).exists() for part in ("sparse", "dense"))
 
 
-def _torch(model: Model, encoding: EncodingConfig) -> Encoders:
+def _open_torch(model: Model, encoding: EncodingConfig) -> Encoders:
     import torch
 
     torch.set_num_threads(encoding.threads)
     return open_encoders(model)
 
 
-def _onnx(model: Model, index: Path, encoding: EncodingConfig) -> tuple[Encoders, str]:
-    threads, whole = encoding.threads, {"queries": False, "documents": False}
-    small = dict.fromkeys(whole, True)
+def _open_onnx(model: Model, index: Path, encoding: EncodingConfig) -> tuple[Encoders, str]:
+    threads, all_fp32 = encoding.threads, {"queries": False, "documents": False}
+    all_int8 = dict.fromkeys(all_fp32, True)
     root = encoding.cache or model.folder / "onnx"
     if encoding.cache is None and not root.exists() and not os.access(model.folder, os.W_OK):
-        raise BidrError(f"{model.folder} cannot be written to; give a folder for the ONNX files (--encoding.cache)")
+        raise BidrError(f"{model.folder} is not writable; give a folder for the ONNX files (--encoding.cache)")
 
-    def look(folder: Path) -> dict[str, Any]:
-        found = compare(
+    def compare_folder(folder: Path) -> dict[str, Any]:
+        parities = compare_encoders(
             index,
             model.text.titles,
-            load_onnx_encoders(folder, whole, threads),
-            load_onnx_encoders(folder, small, threads),
+            load_onnx_encoders(folder, all_fp32, threads),
+            load_onnx_encoders(folder, all_int8, threads),
         )
-        return {role: one.figures() for role, one in found.items()}
+        return {role: parity.to_dict() for role, parity in parities.items()}
 
     folder, parity = export_cached(
-        model, root, " ".join(current_generation(index)), int8=encoding.program != "onnx", compare=look
+        model, root, " ".join(current_generation(index)), int8=encoding.program != "onnx", compare=compare_folder
     )
     if encoding.program == "onnx":
-        chosen = whole
+        use_int8 = all_fp32
     elif encoding.program == "int8":
-        chosen = small
+        use_int8 = all_int8
     else:
-        chosen = {role: bool(parity[role]["holds"]) for role in whole}
-    names = {role: "int8" if chosen[role] else "onnx" for role in whole}
+        use_int8 = {role: bool(parity[role]["holds"]) for role in all_fp32}
+    names = {role: "int8" if use_int8[role] else "onnx" for role in all_fp32}
     if parity:
         log("parity", **parity)
-    return load_onnx_encoders(folder, chosen, threads), "+".join(dict.fromkeys(names.values()))
+    return load_onnx_encoders(folder, use_int8, threads), "+".join(dict.fromkeys(names.values()))
