@@ -67,7 +67,6 @@ class MissingExtraError(BidrError, ImportError):
 EXTRAS = {
     "bm25s": "train",
     "faiss": "faiss",
-    "fastapi": "serve",
     "httptools": "serve",
     "ir_datasets": "data",
     "ir_measures": "evaluate",
@@ -78,7 +77,6 @@ EXTRAS = {
     "prometheus_client": "serve",
     "pyarrow": "data",
     "sentence_transformers": "transformers",
-    "starlette": "serve",
     "tensorboard": "logs",
     "torch": "train",
     "transformers": "transformers",

@@ -50,7 +50,7 @@ def test_documents_come_and_go(server):
         assert client.add(documents, vectors) == 5
         assert [found[0].id for found in client.search_vectors(vectors, 1)] == [one.id for one in documents]
         assert client.get(["own-0", "nobody"]) == {"own-0": documents[0]}
-        with pytest.raises(DataError, match="there already"):
+        with pytest.raises(DataError, match="documents with these ids exist"):
             client.add(documents[:1], vectors[:1], replace=False)
         assert client.delete([one.id for one in documents]) == 5
         assert client.get([one.id for one in documents]) == {}
