@@ -34,8 +34,8 @@ def render_cli() -> str:
 
     parts = [
         "# Command line\n",
-        "`bidr VERB [FLAGS]`. Exit codes: 0 done, 2 an error of one line, 3 done but something is lost (`repair`), "
-        "130 stopped.\n",
+        "`bidr VERB [FLAGS]`. `bidr VERB --help` shows the main flags, `--help-all` all of them, as here. "
+        "Exit codes: 0 done, 2 an error of one line, 3 done but something is lost (`repair`), 130 stopped.\n",
     ]
     for verb in VERBS:
         text = capture_output([verb, "--help"])
