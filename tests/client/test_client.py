@@ -97,7 +97,7 @@ def test_vectors_go_as_bytes():
     rows = np.array([[1, 2], [3, 4], [5, 6]], dtype=np.float64)
     with client(server) as searcher:
         found = searcher.search_vectors(rows, k=2, filter={"n": 1}, codes_only=True)
-        assert searcher.answers(found) == [[FOUND]] * 3
+        assert searcher.load_results(found) == [[FOUND]] * 3
         sent = server.requests[-1]
         assert np.frombuffer(sent.content, dtype="<f4").tolist() == [1, 2, 3, 4, 5, 6]
         assert dict(sent.url.params) == {"k": "2", "filter": '{"n": 1}', "codes_only": "true", "dim": "2"}

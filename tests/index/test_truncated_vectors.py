@@ -90,7 +90,7 @@ def test_added_vectors_are_truncated_and_stay_so(tmp_path, kind):
 
     def check(folder):
         with bidr.open_index(folder) as index:
-            hits = index.answers(index.search_vectors(queries, 10, 340))
+            hits = index.load_results(index.search_vectors(queries, 10, 340))
             index.reader.verify()
             assert index.reader.describe()["dimensions"]["stored"] == DIMS
             np.testing.assert_allclose([[hit.score for hit in best] for best in hits], scores, **exact)

@@ -269,8 +269,8 @@ def _look(index: OpenIndex, attempt: Callable[[Any], Any], *, text: bool) -> Non
         options += [{"words": words, "lexical": 5, "filter": FILTERS[3]}]
         for number, each in enumerate(options):
             k = (1, 5, 40)[number % 3]
-            attempt(lambda k=k, each=each: index.answers(index.search_vectors(asked, k, 30, **each)))
-        attempt(lambda: index.answers(index.search_vectors(asked, 10_000, 10_000)))
+            attempt(lambda k=k, each=each: index.load_results(index.search_vectors(asked, k, 30, **each)))
+        attempt(lambda: index.load_results(index.search_vectors(asked, 10_000, 10_000)))
         attempt(lambda: index.search_vectors(asked, 3, 5, filter={"year": 2003}))
     view = reader.latest()
     places = attempt(view.places)

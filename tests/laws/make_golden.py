@@ -73,7 +73,9 @@ def asked_of(folder: Path) -> dict[str, Any]:
         how["filtered"] = {"filter": {"year": {"gte": 2010}, "new": True}}
         how["by words"] = {"words": [made_document(row).title for row in range(QUESTIONS)], "lexical": 5}
     with bidr.open_index(folder) as index:
-        found = {name: index.answers(index.search_vectors(questions, K, 30, **given)) for name, given in how.items()}
+        found = {
+            name: index.load_results(index.search_vectors(questions, K, 30, **given)) for name, given in how.items()
+        }
         return {
             "documents": index.reader.count,
             "found": {

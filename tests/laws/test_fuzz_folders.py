@@ -83,7 +83,7 @@ def answered(index: Path, **options: object) -> object:
     with IndexReader.open(index) as reader:
         queries = clustered(2, 16, seed=3)
         found = Searcher(reader).search_vectors(QueryVectors(queries, queries), 5, **options)
-        return Searcher(reader).answers(found)
+        return Searcher(reader).load_results(found)
 
 
 def test_lists_whose_bounds_wrap_around_are_refused(tmp_path):

@@ -56,4 +56,4 @@ def test_an_index_of_an_earlier_format_is_added_to_and_compacted(kept: Path, tmp
         assert writer.view.manifest.engine == engine, "nobody said that it was chosen by size"
     with bidr.open_index(folder) as index:
         index.reader.verify()
-        assert [one[0].id for one in index.answers(index.search_vectors(vectors, 3, 90))] == ["doc-500", "doc-501"]
+        assert [one[0].id for one in index.load_results(index.search_vectors(vectors, 3, 90))] == ["doc-500", "doc-501"]

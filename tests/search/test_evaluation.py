@@ -50,7 +50,7 @@ def test_the_order_of_a_ranking_counts_whatever_the_ids():
 
 def test_measures_and_judgements_that_are_not_there():
     for name in ("recall at ten", "XYZ@10", "R@ten", ""):
-        with pytest.raises(ConfigError, match="is not known"):
+        with pytest.raises(ConfigError, match="unknown measure"):
             evaluate_run(RUN, QRELS, [name])
     with pytest.raises(DataError, match="no judgements"):
         evaluate_run(RUN, {}, ["R@10"])

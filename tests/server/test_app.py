@@ -46,7 +46,7 @@ def test_answers_are_those_of_the_searcher(index, service):
     """Ids, scores, both ranks, for JSON and for bytes."""
     asked = clustered(3, DIM, 77)
     searcher = Searcher(LiveIndex.open(index))
-    expected = searcher.answers(searcher.search_vectors(QueryVectors(asked, asked), 5, 20))
+    expected = searcher.load_results(searcher.search_vectors(QueryVectors(asked, asked), 5, 20))
     rows = asked.astype("<f4").tobytes()
     by_json = search(service, vectors=asked.tolist(), k=5, candidates=20).json()
     by_bytes = ask(

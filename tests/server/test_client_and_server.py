@@ -15,7 +15,7 @@ def test_one_line_changes_and_the_answers_do_not(server):
     found, passing = [], {"even": True, "n": {"gte": np.int64(4)}}
     for opened in (bidr.open_index(server.index), bidr.Client(server.url)):
         with opened as searcher:
-            found.append(searcher.answers(searcher.search_vectors(asked, 5, 30, filter=passing)))
+            found.append(searcher.load_results(searcher.search_vectors(asked, 5, 30, filter=passing)))
     local, remote = found
     assert len(remote) == len(local) == 7
     for mine, theirs in zip(remote, local, strict=True):
@@ -34,7 +34,9 @@ def test_vectors_may_be_lists_here_and_there(server):
         with opened as searcher:
 
             def ids(queries, searcher=searcher):
-                return [[one.id for one in found] for found in searcher.answers(searcher.search_vectors(queries, 5))]
+                return [
+                    [one.id for one in found] for found in searcher.load_results(searcher.search_vectors(queries, 5))
+                ]
 
             assert ids(asked.tolist()) == ids(tuple(asked)) == ids(asked)
             assert ids(whole) == ids(np.array(whole, dtype=np.float32))
@@ -76,13 +78,13 @@ def test_whole_vectors_are_sent_and_the_index_cuts_them(tmp_path):
     with running(tmp_path / "index", tmp_path / "log", "--workers=1", "--writable") as server:
         with bidr.Client(server.url) as client:
             client.add([Document(f"own-{row}", "", "") for row in range(2)], added)
-            remote = client.answers(client.search_vectors(asked, 5, 62))
+            remote = client.load_results(client.search_vectors(asked, 5, 62))
             about = client.index()
             assert (about["dim"], about["stored_dim"]) == (DIM, dims)
             with pytest.raises(DataError, match=f"given {dims}, expected {DIM}"):
                 client.search_vectors(asked[:, :dims])
         with bidr.open_index(tmp_path / "index") as index:
-            local = index.answers(index.search_vectors(asked, 5, 62))
+            local = index.load_results(index.search_vectors(asked, 5, 62))
     every = unit(np.concatenate([clustered(60, DIM), added])[:, :dims])
     exact = np.sort(unit(asked[:, :dims]) @ every.T)[:, ::-1][:, :5]
     for found in (remote, local):

@@ -35,7 +35,7 @@ def built(model: CodesOnlyModel, folder: Path, engine: str, count: int = KEPT) -
 def ids(index: Path, questions: np.ndarray, candidates: int) -> list[list[str]]:
     with bidr.open_index(index) as searcher:
         ranking = searcher.search_vectors(questions, 10, candidates)
-        return [[answer.id for answer in answers] for answers in searcher.answers(ranking)]
+        return [[answer.id for answer in answers] for answers in searcher.load_results(ranking)]
 
 
 def test_they_take_the_same_bytes_and_learn(model: CodesOnlyModel, tmp_path: Path) -> None:

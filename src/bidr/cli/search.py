@@ -130,7 +130,7 @@ class Search(Command):
             given = {"filter": self._filter(), "words": [words] if words else None}
             with announce_compilation():
                 searcher.search_vectors(asked, 1, 1, **given)
-            found = searcher.answers(searcher.search_vectors(asked, self.k, self.candidates, **given))
+            found = searcher.load_results(searcher.search_vectors(asked, self.k, self.candidates, **given))
             told = self._told(searcher)
         heads = [f"question {row}:\n" if len(found) > 1 else "" for row in range(len(found))]
         text = "\n".join(head + _text(one, told) for head, one in zip(heads, found, strict=True))

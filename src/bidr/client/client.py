@@ -51,8 +51,12 @@ class _Settings:
         headers = {"authorization": f"Bearer {key}"} if key else {}
         self._given: dict[str, Any] = {"base_url": self.url, "timeout": timeout, "headers": headers, **options}
 
+    def load_results(self, results: list[SearchResult]) -> list[SearchResult]:
+        """Return the results unchanged; counterpart of `Searcher.load_results`."""
+        return results
+
     def answers(self, found: list[SearchResult]) -> list[SearchResult]:
-        """What `search_vectors` found, as it is: a local searcher makes answers of it here."""
+        """Deprecated alias of `load_results`."""
         return found
 
     def _question(self, k: int, candidates: int | None, options: SearchOptions) -> SearchParams:

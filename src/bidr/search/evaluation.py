@@ -1,4 +1,4 @@
-"""How good the answers are: measures as trec_eval defines them, what the codes lose, significance, time and memory."""
+"""Evaluation of search results: measures as in trec_eval, candidate recall, significance, time and memory."""
 
 import json
 import re
@@ -21,29 +21,29 @@ from bidr.search.types import STEPS, RankedBatch, Timings
 from bidr.utils.files import read_regular, write_json
 
 MEASURES = ("R@10", "R@100", "RR@10", "nDCG@10")
-DEPTH = 100
-BY_QUERY = ("per_query", "run")
-BATCH = 64
-CURVE = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000)
+MIN_DEPTH = 100
+PER_QUERY_FIELDS = ("per_query", "run")
+QUERIES_PER_BATCH = 64
+CURVE_DEPTHS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000)
 EVALUATED = "evaluated.json"
 TIMED_QUERIES = 200
 RESAMPLES = 10_000
-# Resamples are drawn some at a time: 10,000 resamples of 10,000 queries at once would take 800 MB.
-RESAMPLE_NUMBERS = 4_000_000
+# Numbers of a block of resamples: 10,000 resamples of 10,000 queries at once would take 800 MB.
+RESAMPLE_BLOCK = 4_000_000
 
 PerQuery = Mapping[str, float]
 Qrels = Mapping[str, Mapping[str, int]]
 
 
 class Scores(NamedTuple):
-    """Measures by name: the mean over the judged queries, and each query's own value."""
+    """Measures by name: the mean over the judged queries, and the value of each query."""
 
     mean: dict[str, float]
     per_query: dict[str, dict[str, float]]
 
 
 class Comparison(NamedTuple):
-    """a minus b over the same queries: mean, 95 % interval (paired bootstrap), p value (paired randomisation)."""
+    """Paired difference a - b: mean, 95 % interval (bootstrap), p value (randomization test)."""
 
     difference: float
     low: float
@@ -52,8 +52,8 @@ class Comparison(NamedTuple):
     queries: int
 
 
-class Judged(Protocol):
-    """Queries and their judgements, as a split of a data set has them."""
+class JudgedQueries(Protocol):
+    """Queries and their judgments, as in a split of a dataset."""
 
     @property
     def queries(self) -> Sequence[Query]: ...
@@ -63,18 +63,18 @@ class Judged(Protocol):
 
 
 def evaluate_run(run: Mapping[str, Mapping[str, float]], qrels: Qrels, measures: Sequence[str] = MEASURES) -> Scores:
-    """Measures of a run: scores by query and document id.
+    """Compute the measures of a run: scores by query and document id.
 
-    The mean is over all queries in `qrels`; one without answers counts as 0. Documents with equal scores are ordered by
-    their ids, as trec_eval does: give scores that differ (see `rank_run`) where the order is known.
+    The mean is over all queries in `qrels`; a query without results counts as 0. Documents with equal scores are
+    ordered by id, as in trec_eval; use `rank_run` if the order is known.
     """
     import ir_measures
 
-    parsed = [_parse(name) for name in measures]
+    parsed = [_parse_measure(name) for name in measures]
     if not qrels:
         raise DataError("no judgements given, expected at least one judged query; check the split")
-    judged = [ir_measures.Qrel(query, doc, score) for query, found in qrels.items() for doc, score in found.items()]
-    scored = [ir_measures.ScoredDoc(query, doc, score) for query, found in run.items() for doc, score in found.items()]
+    judged = [ir_measures.Qrel(query, doc, score) for query, docs in qrels.items() for doc, score in docs.items()]
+    scored = [ir_measures.ScoredDoc(query, doc, score) for query, docs in run.items() for doc, score in docs.items()]
     per_query: dict[str, dict[str, float]] = {name: dict.fromkeys(qrels, 0.0) for name in measures}
     names = {str(measure): name for measure, name in zip(parsed, measures, strict=True)}
     for metric in ir_measures.iter_calc(parsed, judged, scored):
@@ -82,13 +82,13 @@ def evaluate_run(run: Mapping[str, Mapping[str, float]], qrels: Qrels, measures:
     return Scores({name: float(np.mean(list(values.values()))) for name, values in per_query.items()}, per_query)
 
 
-def rank_run(found: Mapping[str, Sequence[str]]) -> Run:
-    """A run from ordered ids: scores fall by one a rank, so no tie lets another order in."""
-    return {query: {doc: float(len(docs) - rank) for rank, doc in enumerate(docs)} for query, docs in found.items()}
+def rank_run(ranking: Mapping[str, Sequence[str]]) -> Run:
+    """Make a run from ordered ids, with scores that fall by 1 per rank."""
+    return {query: {doc: float(len(docs) - rank) for rank, doc in enumerate(docs)} for query, docs in ranking.items()}
 
 
 def compute_candidate_recall(candidates: Mapping[str, Collection[str]], qrels: Qrels) -> float:
-    """Share of the relevant documents that are among the candidates, mean over queries: what no ranking can exceed."""
+    """Return the mean share of relevant documents among the candidates, an upper bound of recall."""
     shares = []
     for query, judged in qrels.items():
         relevant = {doc for doc, score in judged.items() if score > 0}
@@ -100,28 +100,28 @@ def compute_candidate_recall(candidates: Mapping[str, Collection[str]], qrels: Q
 
 
 def compare_paired(a: PerQuery, b: PerQuery, *, resamples: int = RESAMPLES, seed: int = 0) -> Comparison:
-    """Whether a differs from b, by the values each gave the same queries."""
+    """Compare the values of two systems for the same queries."""
     if not a or a.keys() != b.keys():
         only = sorted(a.keys() ^ b.keys())[:3]
         raise DataError(f"{len(a)} and {len(b)} queries to compare, expected the same ones; only in one: {only}")
     differences = np.array([a[query] - b[query] for query in a])
     random = np.random.default_rng(seed)
     count, observed = len(differences), abs(differences.mean())
-    means, as_large, done = [], 0, 0
-    while done < resamples:
-        rows = min(resamples - done, max(1, RESAMPLE_NUMBERS // count))
+    means, as_large, drawn = [], 0, 0
+    while drawn < resamples:
+        rows = min(resamples - drawn, max(1, RESAMPLE_BLOCK // count))
         means.append(differences[random.integers(0, count, (rows, count))].mean(axis=1))
         signs = random.integers(0, 2, (rows, count), dtype=np.int8) * 2 - 1
-        # Rounding must not make a shuffle that only reorders the same numbers look smaller than what was observed.
+        # Tolerance: rounding must not make a shuffle of the same numbers smaller than the observed difference.
         as_large += int((np.abs((signs * differences).mean(axis=1)) >= observed * (1 - 1e-12)).sum())
-        done += rows
+        drawn += rows
     low, high = np.quantile(np.concatenate(means), [0.025, 0.975])
     return Comparison(float(differences.mean()), float(low), float(high), (as_large + 1) / (resamples + 1), count)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """What `evaluate_searcher` found. Times are milliseconds a query; `single` is one query at a time."""
+    """Results of `evaluate_searcher`. Times are milliseconds per query; `single`: one query at a time."""
 
     measures: dict[str, float]
     candidate_recall: float
@@ -136,19 +136,19 @@ class Report:
     batch_queries_per_second: float
     per_query: dict[str, dict[str, float]]
     run: Run
-    """What was found for each query, scored so that whoever reads it ranks it the same."""
+    """The ranking of each query, with scores that preserve the order."""
     recall_curve: list[tuple[int, float]] = field(default_factory=list)
-    """`candidate_recall` of the first so many candidates."""
+    """`candidate_recall` by number of candidates."""
     lexical: int = 0
     generation: str = ""
-    """Of the index that was asked."""
+    """The generation of the index."""
 
     def json(self) -> str:
-        """Everything but the values and rankings of each query, for another program."""
-        return json.dumps({name: value for name, value in vars(self).items() if name not in BY_QUERY}, indent=2)
+        """Return the report as JSON, without the values and rankings of each query."""
+        return json.dumps({name: value for name, value in vars(self).items() if name not in PER_QUERY_FIELDS}, indent=2)
 
     def table(self) -> str:
-        """The same for a person."""
+        """Return the report as text."""
         rows = [(name, f"{value:.4f}") for name, value in self.measures.items()]
         rows.append((f"relevant among {self.candidates} candidates", f"{self.candidate_recall:.4f}"))
         rows += [
@@ -162,9 +162,9 @@ class Report:
         return "\n".join(f"{name:<{width}}  {value}" for name, value in rows)
 
 
-def depth_of(measures: Sequence[str]) -> int:
-    """How deep rankings must go for the measures to mean what they say."""
-    return max([DEPTH, *(int(cutoff) for name in measures for cutoff in re.findall(r"@(\d+)", name))])
+def get_depth(measures: Sequence[str]) -> int:
+    """Return the number of results that the measures need."""
+    return max([MIN_DEPTH, *(int(cutoff) for name in measures for cutoff in re.findall(r"@(\d+)", name))])
 
 
 def evaluate(
@@ -176,25 +176,27 @@ def evaluate(
 
 def evaluate_searcher(
     searcher: Searcher,
-    split: Judged,
+    split: JudgedQueries,
     measures: Sequence[str] = MEASURES,
     k: int | None = None,
     candidates: int | None = None,
 ) -> Report:
-    """Measure answers, candidates, time and memory over the judged queries of a split.
+    """Measure results, candidates, time and memory over the judged queries of a split.
 
-    k: how many answers are ranked; None: as many as the measures need, at most the candidates.
+    Args:
+        k: number of results; None: as many as the measures need, at most the candidates.
+        candidates: number of candidates; None: as set in the searcher.
     """
     for name in measures:
-        _parse(name)
+        _parse_measure(name)
     candidates = searcher.candidates if candidates is None else candidates
-    k = min(depth_of(measures), candidates) if k is None else k
-    queries = _judged(split)
+    k = min(get_depth(measures), candidates) if k is None else k
+    queries = _select_judged(split)
     qrels = {query.id: split.qrels[query.id] for query in queries}
-    rankings, seconds = _answer_all(searcher, queries, k, candidates)
-    run = rank_run(_ids(searcher, queries, [found.rows for found in rankings]))
+    rankings, seconds = _search_batches(searcher, queries, k, candidates)
+    run = rank_run(_get_ids(searcher, queries, [batch.rows for batch in rankings]))
     scores = evaluate_run(run, qrels, measures)
-    depths = _ids(searcher, queries, [found.candidate_rows for found in rankings])
+    depths = _get_ids(searcher, queries, [batch.candidate_rows for batch in rankings])
     singles = time_queries(searcher, [query.text for query in queries[:TIMED_QUERIES]], k, candidates)
     return Report(
         measures=scores.mean,
@@ -204,100 +206,96 @@ def evaluate_searcher(
         documents=searcher.reader.count,
         engine=searcher.reader.candidates.name,
         ram_bytes_per_doc=searcher.reader.ram_bytes_per_doc,
-        single_median_ms=_by_step(np.median(singles, axis=0).tolist()),
-        single_mean_ms=_by_step(np.mean(singles, axis=0).tolist()),
+        single_median_ms=_name_steps(np.median(singles, axis=0).tolist()),
+        single_mean_ms=_name_steps(np.mean(singles, axis=0).tolist()),
         timed_queries=len(singles),
         batch_queries_per_second=len(queries) / seconds,
         per_query=scores.per_query,
         run=run,
-        recall_curve=_curve(depths, qrels),
+        recall_curve=_compute_curve(depths, qrels),
         lexical=searcher.lexical,
         generation=(rankings[0].view or searcher.reader.latest()).generation.name,
     )
 
 
 def save_recall_curve(index: Path, report: Report, model: str | None, split: str) -> None:
-    """Leave in the index folder what was measured, for whoever serves it; a folder that is read-only stays as it is.
+    """Save the measures in the index folder for the server, unless it is read-only.
 
-    Not what words helped to find, which says nothing about the codes, nor what another generation answered.
+    Results with BM25 candidates, which say nothing about the codes, and of other generations are not saved.
     """
-    told = {"split": split, "queries": report.queries, "documents": report.documents, "model": model}
-    told |= {"measures": report.measures, "recall_curve": report.recall_curve}
+    content = {"split": split, "queries": report.queries, "documents": report.documents, "model": model}
+    content |= {"measures": report.measures, "recall_curve": report.recall_curve}
     with suppress(OSError, IndexFolderError):
         generation = current_generation(index)
         if not report.lexical and report.generation == generation[0]:
-            write_json(index / EVALUATED, {**told, "generation": generation})
+            write_json(index / EVALUATED, {**content, "generation": generation})
 
 
 def load_recall_curve(index: Path, model: str | None) -> list[list[float]] | None:
     """The curve that `remember` left, if it was of this model and of the generation in force."""
     try:
-        found = json.loads(read_regular(index / EVALUATED))
-        curve: list[list[float]] = found["recall_curve"]
-        measured = (found["model"], *found["generation"])
+        content = json.loads(read_regular(index / EVALUATED))
+        curve: list[list[float]] = content["recall_curve"]
+        measured = (content["model"], *content["generation"])
         return curve if measured == (model, *current_generation(index)) else None
     except (OSError, ValueError, LookupError, TypeError, IndexFolderError):
         return None
 
 
-def _judged(split: Judged) -> list[Query]:
+def _select_judged(split: JudgedQueries) -> list[Query]:
     queries = [query for query in split.queries if query.id in split.qrels]
     if not queries:
         raise DataError("the split has no judged queries, expected at least one; check queries and judgements")
     return queries
 
 
-def _curve(candidates: Mapping[str, Sequence[str]], qrels: Qrels) -> list[tuple[int, float]]:
+def _compute_curve(candidates: Mapping[str, Sequence[str]], qrels: Qrels) -> list[tuple[int, float]]:
     deepest = max(map(len, candidates.values()))
-    depths = [n for n in CURVE if n < deepest] + [deepest]
-    return [
-        (n, compute_candidate_recall({query: found[:n] for query, found in candidates.items()}, qrels)) for n in depths
-    ]
+    depths = [n for n in CURVE_DEPTHS if n < deepest] + [deepest]
+    return [(n, compute_candidate_recall({query: ids[:n] for query, ids in candidates.items()}, qrels)) for n in depths]
 
 
 def time_queries(searcher: Searcher, texts: Sequence[str], k: int, candidates: int) -> list[tuple[float, ...]]:
-    """Milliseconds of each step and their sum, one query at a time; one more query warms up first."""
-    _answer(searcher, texts[:1], k, candidates)
-    timings: list[Timings] = [_answer(searcher, [text], k, candidates).timings for text in texts]
+    """Return the milliseconds of each step and their sum, one query at a time after a warm-up query."""
+    _search_batch(searcher, texts[:1], k, candidates)
+    timings: list[Timings] = [_search_batch(searcher, [text], k, candidates).timings for text in texts]
     return [(*steps, steps.total) for steps in timings]
 
 
-def _answer(searcher: Searcher, texts: Sequence[str], k: int, candidates: int) -> RankedBatch:
+def _search_batch(searcher: Searcher, texts: Sequence[str], k: int, candidates: int) -> RankedBatch:
     queries, milliseconds = searcher.encode(texts)
     ranking = searcher.search_vectors(queries, k, candidates, words=texts)
     return ranking._replace(timings=ranking.timings._replace(encode=milliseconds))
 
 
-def _answer_all(
+def _search_batches(
     searcher: Searcher, queries: Sequence[Query], k: int, candidates: int
 ) -> tuple[list[RankedBatch], float]:
-    """Rankings batch by batch, and the seconds they took."""
+    """Return the rankings batch by batch, and the seconds they took."""
     started = time.perf_counter()
     rankings = [
-        _answer(searcher, [query.text for query in queries[start : start + BATCH]], k, candidates)
-        for start in range(0, len(queries), BATCH)
+        _search_batch(searcher, [query.text for query in queries[start : start + QUERIES_PER_BATCH]], k, candidates)
+        for start in range(0, len(queries), QUERIES_PER_BATCH)
     ]
     return rankings, time.perf_counter() - started
 
 
-def _ids(searcher: Searcher, queries: Sequence[Query], rows: Sequence[Any]) -> dict[str, list[str]]:
-    every = (found for batch in rows for found in batch)
+def _get_ids(searcher: Searcher, queries: Sequence[Query], batches: Sequence[Any]) -> dict[str, list[str]]:
+    every = (rows for batch in batches for rows in batch)
     return {
-        query.id: searcher.reader.documents.ids(found[found >= 0].tolist())
-        for query, found in zip(queries, every, strict=True)
+        query.id: searcher.reader.documents.ids(rows[rows >= 0].tolist())
+        for query, rows in zip(queries, every, strict=True)
     }
 
 
-def _by_step(values: Sequence[float]) -> dict[str, float]:
+def _name_steps(values: Sequence[float]) -> dict[str, float]:
     return {step: round(float(value), 4) for step, value in zip((*STEPS, "total"), values, strict=True)}
 
 
-def _parse(name: str) -> Any:
+def _parse_measure(name: str) -> Any:
     import ir_measures
 
     try:
         return ir_measures.parse_measure(name)
     except (NameError, ValueError, TypeError, SyntaxError) as error:
-        raise ConfigError(
-            f"measure {name!r} is not known ({error}); use names such as {', '.join(MEASURES)}"
-        ) from error
+        raise ConfigError(f"unknown measure {name!r} ({error}); use names such as {', '.join(MEASURES)}") from error

@@ -1,4 +1,4 @@
-"""Search: candidates from the codes in RAM, their vectors read from disk, and the ranking those decide."""
+"""Search: find candidates by codes in RAM, then rank them by vectors read from disk."""
 
 import math
 import time
@@ -20,12 +20,12 @@ from bidr.search.types import STEPS, QueryVectors, RankedBatch, SearchHit, Searc
 from bidr.utils.array_types import Floats, Rows
 
 CANDIDATES = 200
-WHOLE = (int, np.integer)
-NUMBER = (int, float, np.integer, np.floating)
+INTEGER_TYPES = (int, np.integer)
+NUMBER_TYPES = (int, float, np.integer, np.floating)
 
 
 class StoredVectors(Protocol):
-    """Vectors on disk: of one file or of many."""
+    """Vectors on disk, of one segment or of many."""
 
     def fetch(self, rows: Rows) -> Any: ...
 
@@ -35,20 +35,21 @@ class StoredVectors(Protocol):
 
 
 class QueryEncoder(Protocol):
-    """Turns questions into vectors."""
+    """Encodes query texts as vectors."""
 
     def __call__(self, texts: Sequence[str]) -> QueryVectors: ...
 
 
 class Searcher:
-    """Answers queries from an open index.
+    """Searches an open index.
 
-    encoder:    needed to search by text; without it search by vectors.
-    candidates: how many documents are read from disk for a query: more cost time and find more.
-    fuse:       how much of the codes' score is added to the vectors' score (0: the vectors decide alone).
-    lexical:    how many documents the words find (BM25) join the codes' candidates; 0: none. The index must have been
-                built with them.
-    lexical_weight: how much of BM25's score, as a share of the query's best, is added to the vectors' score.
+    Args:
+        reader: the index.
+        encoder: needed to search by text.
+        candidates: number of documents whose vectors are read for a query; more take longer and find more.
+        fuse: weight of the code score that is added to the vector score (0: the vectors decide alone).
+        lexical: number of BM25 candidates to add to those of the codes; the index must have been built with lexical.
+        lexical_weight: weight of the BM25 score, relative to the best of the query, that is added to the vector score.
     """
 
     def __init__(
@@ -64,7 +65,7 @@ class Searcher:
         from bidr.index.engines.topk import rank_scores
 
         check_integer("candidates", candidates)
-        check_integer("lexical", lexical, least=0)
+        check_integer("lexical", lexical, minimum=0)
         _check_weight("fuse", fuse)
         _check_weight("lexical_weight", lexical_weight)
         self.lexical, self.lexical_weight = lexical, lexical_weight
@@ -84,16 +85,16 @@ class Searcher:
     def search(
         self, query: str | Texts, k: int = 10, candidates: int | None = None, **options: Unpack[SearchOptions]
     ) -> SearchResult | list[SearchResult]:
-        """The k best documents for a question, or for each of many; options as `SearchOptions` has them."""
+        """Return the best k documents for a query text, or for each of many; options: see `SearchOptions`."""
         texts = validate_query_texts([query] if isinstance(query, str) else query)
         queries, milliseconds = self.encode(texts)
         ranking = self.search_vectors(queries, k, candidates, words=texts, **options)
         ranking = ranking._replace(timings=ranking.timings._replace(encode=milliseconds))
-        found = self.answers(ranking)
-        return found[0] if isinstance(query, str) else found
+        results = self.load_results(ranking)
+        return results[0] if isinstance(query, str) else results
 
     def encode(self, texts: Sequence[str]) -> tuple[QueryVectors, float]:
-        """Queries as vectors, and the milliseconds that took."""
+        """Encode query texts; return the vectors and the milliseconds it took."""
         if self.encoder is None:
             raise ConfigError("search by text needs a query encoder, none was given; open the index with its model")
         texts = validate_query_texts(texts)
@@ -116,178 +117,187 @@ class Searcher:
         lexical: int | None = None,
         lexical_weight: float | None = None,
     ) -> RankedBatch:
-        """The k best documents for each query, as arrays; options as `SearchOptions` has them.
+        """Return the best k documents for each query as arrays; options: see `SearchOptions`.
 
-        `k` and `candidates` beyond the number of documents mean all of them; fewer candidates than k are k.
-        words: the same questions in words, for the documents that words find.
+        Args:
+            queries: the query vectors.
+            k: number of documents; at most all.
+            candidates: number of candidates to read; at least k, at most all.
+            words: texts of the queries for BM25.
         """
         check_integer("k", k)
         depth = self.candidates if candidates is None else candidates
         check_integer("candidates", depth)
         view = self.reader.latest()
-        codes, vectors = _checked(queries, view.manifest)
-        clock = _Clock()
+        codes, vectors = _validate_queries(queries, view.manifest)
+        clock = _StepClock()
         engine = view.candidates if filter is None else view.filtered(filter)
         depth = min(k if codes_only else max(depth, k), engine.count)
-        code_scores, places = engine.search(codes, depth)
+        code_scores, positions = engine.search(codes, depth)
         if codes_only:
-            return _as_coded(code_scores, places, view, clock)
-        if joined := self._joined(code_scores, places, view, engine, words, lexical, lexical_weight):
-            code_scores, places = joined.code_scores, joined.positions
-        added = self._added(code_scores, joined)
-        clock.took("candidates")
-        order, scores, ties = self._ranked(places, vectors, min(k, depth), added, view.vectors, clock)
-        found = view.rows_of(_picked(places, order))
+            return _rank_by_codes(code_scores, positions, view, clock)
+        union = self._add_lexical(code_scores, positions, view, engine, words, lexical, lexical_weight)
+        if union:
+            code_scores, positions = union.code_scores, union.positions
+        added = self._sum_added_scores(code_scores, union)
+        clock.add_step("candidates")
+        order, scores, ties = self._rank_by_vectors(positions, vectors, min(k, depth), added, view.vectors, clock)
+        rows = view.rows_of(_take(positions, order))
         if ties:
-            by_row = np.lexsort((found, -scores), axis=1)
-            found, order, scores = (_picked(each, by_row) for each in (found, order, scores))
-        code_scores = _picked(code_scores, order)
-        clock.took("ranking")
-        ranking = RankedBatch(found, scores, order + 1, code_scores, places, clock.timings(), view)
-        if joined is None:
-            return ranking
-        ranks, word_ranks = _picked(joined.ranks, order), _picked(joined.word_ranks, order)
-        return ranking._replace(candidate_ranks=ranks, word_ranks=word_ranks)
+            by_row = np.lexsort((rows, -scores), axis=1)
+            rows, order, scores = (_take(values, by_row) for values in (rows, order, scores))
+        code_scores = _take(code_scores, order)
+        clock.add_step("ranking")
+        batch = RankedBatch(rows, scores, order + 1, code_scores, positions, clock.to_timings(), view)
+        if union is None:
+            return batch
+        ranks, word_ranks = _take(union.ranks, order), _take(union.word_ranks, order)
+        return batch._replace(candidate_ranks=ranks, word_ranks=word_ranks)
 
-    def _added(self, code_scores: Floats, joined: CandidateUnion | None) -> Floats | None:
-        """What the codes and the words add to the scores of candidates; None: nothing."""
+    def _sum_added_scores(self, code_scores: Floats, union: CandidateUnion | None) -> Floats | None:
+        """Return what codes and BM25 add to the vector scores; None: nothing."""
         added = np.float32(self.fuse) * code_scores if self.fuse else None
-        if joined is None:
+        if union is None:
             return added
-        return joined.added if added is None else added + joined.added
+        return union.added if added is None else added + union.added
 
-    def _ranked(
-        self, places: Rows, vectors: Floats, k: int, added: Floats | None, stored: StoredVectors, clock: "_Clock"
+    def _rank_by_vectors(
+        self, positions: Rows, vectors: Floats, k: int, added: Floats | None, stored: StoredVectors, clock: "_StepClock"
     ) -> tuple[Rows, Floats, bool]:
-        """Which k of its candidates each query's vector puts first, their scores, and whether any are equal."""
-        order = np.empty((len(places), k), dtype=np.int64)
+        """Return the indices of the best k candidates of each query, their scores, and whether any scores are equal."""
+        order = np.empty((len(positions), k), dtype=np.int64)
         scores, ties = np.empty(order.shape, dtype=np.float32), False
-        for number, near in enumerate(places):
-            # Places of -1, at the end, stand for documents that could not be found: fewer pass than were asked for.
-            there = near if len(near) and near[-1] >= 0 else near[near >= 0]
-            exact = self._score(there, vectors[number], clock, stored)
+        for number, candidates in enumerate(positions):
+            # Positions of -1 at the end are padding: fewer documents match than were requested.
+            is_full = len(candidates) and candidates[-1] >= 0
+            documents = candidates if is_full else candidates[candidates >= 0]
+            exact = self._score(documents, vectors[number], clock, stored)
             if added is not None:
-                exact += added[number, : len(there)]
-            ties |= self._best(exact, near, order[number], scores[number])
-            clock.took("ranking")
+                exact += added[number, : len(documents)]
+            ties |= self._best(exact, candidates, order[number], scores[number])
+            clock.add_step("ranking")
         return order, scores, ties
 
-    def _joined(
+    def _add_lexical(
         self,
         scores: Floats,
-        places: Rows,
+        positions: Rows,
         view: Any,
         engine: Any,
         words: Sequence[str] | None,
         lexical: int | None,
         weight: float | None,
     ) -> CandidateUnion | None:
-        """The codes' candidates and those of the words; None where words are not asked."""
+        """Unite the candidates of the codes with those of BM25; None if BM25 is off."""
         lexical = self.lexical if lexical is None else lexical
         weight = self.lexical_weight if weight is None else weight
-        check_integer("lexical", lexical, least=0)
+        check_integer("lexical", lexical, minimum=0)
         _check_weight("lexical_weight", weight)
         if not lexical:
             return None
-        return with_words(scores, places, view, engine, words, lexical, weight)
+        return with_words(scores, positions, view, engine, words, lexical, weight)
+
+    def load_results(self, batch: RankedBatch) -> list[SearchResult]:
+        """Read ids and texts of the rows of a batch from disk."""
+        timings = Timings(*(step / max(len(batch.rows), 1) for step in batch.timings))
+        return [SearchResult(self._load_hits(batch, query), timings) for query in range(len(batch.rows))]
 
     def answers(self, ranking: RankedBatch) -> list[SearchResult]:
-        """Ids and texts for rows: reads them from disk, so only for answers that somebody looks at."""
-        timings = Timings(*(step / max(len(ranking.rows), 1) for step in ranking.timings))
-        return [SearchResult(self._answers_to(ranking, number), timings) for number in range(len(ranking.rows))]
+        """Deprecated alias of `load_results`."""
+        return self.load_results(ranking)
 
-    def _answers_to(self, ranking: RankedBatch, number: int) -> list[SearchHit]:
-        documents = (ranking.view or self.reader).documents
-        words = np.zeros_like(ranking.rows) if ranking.word_ranks is None else ranking.word_ranks
-        columns = (ranking.rows, ranking.scores, ranking.candidate_ranks, ranking.candidate_scores, words)
-        found = zip(*(column[number].tolist() for column in columns), strict=True)
-        answers = []
-        for rank, (row, score, candidate_rank, candidate_score, word_rank) in enumerate(found, start=1):
+    def _load_hits(self, batch: RankedBatch, query: int) -> list[SearchHit]:
+        documents = (batch.view or self.reader).documents
+        word_ranks = np.zeros_like(batch.rows) if batch.word_ranks is None else batch.word_ranks
+        columns = (batch.rows, batch.scores, batch.candidate_ranks, batch.candidate_scores, word_ranks)
+        ranked = zip(*(column[query].tolist() for column in columns), strict=True)
+        hits = []
+        for rank, (row, score, candidate_rank, candidate_score, word_rank) in enumerate(ranked, start=1):
             if row >= 0:
                 document = documents.document(row)
                 name = documents.id(row) if document is None else document.id
-                answers.append(SearchHit(rank, name, score, candidate_rank, candidate_score, document, word_rank))
-        return answers
+                hits.append(SearchHit(rank, name, score, candidate_rank, candidate_score, document, word_rank))
+        return hits
 
-    def _score(self, rows: Rows, query: Floats, clock: "_Clock", stored: StoredVectors) -> Floats:
-        """What the vectors say of some candidates; other ways to store them score otherwise (`shrunk`)."""
+    def _score(self, rows: Rows, query: Floats, clock: "_StepClock", stored: StoredVectors) -> Floats:
+        """Score candidates by their vectors. `TruncatedSearcher` overrides this."""
         fetched = stored.fetch(rows)
-        clock.took("reads")
+        clock.add_step("reads")
         return stored.score(rows, query, fetched)
 
 
-class _Clock:
-    """Adds up what each step took."""
+class _StepClock:
+    """Adds up the time of each step."""
 
     def __init__(self) -> None:
         self.seconds = dict.fromkeys(STEPS, 0.0)
         self._since = time.perf_counter()
 
-    def took(self, step: str) -> None:
-        """What went by since the step before was this one's."""
+    def add_step(self, step: str) -> None:
+        """Add the time since the last call to a step."""
         now = time.perf_counter()
         self.seconds[step] += now - self._since
         self._since = now
 
-    def timings(self) -> Timings:
+    def to_timings(self) -> Timings:
         return Timings(*(1000 * seconds for seconds in self.seconds.values()))
 
 
-def _checked(queries: QueryVectors, manifest: Manifest) -> QueryVectors:
-    """Queries as each side takes them: where vectors are cut off, queries are too."""
+def _validate_queries(queries: QueryVectors, manifest: Manifest) -> QueryVectors:
+    """Check the shape of queries, and truncate them as the stored vectors are."""
     codes = _as_matrix("queries for the codes", queries.codes, manifest.code_dim)
     if queries.vectors is queries.codes and manifest.dim == manifest.code_dim:
         return QueryVectors(codes, manifest.cut(codes))
     vectors = _as_matrix("queries for the vectors", queries.vectors, manifest.dim)
     if len(codes) != len(vectors):
-        raise DataError(f"{len(codes)} queries for the codes, {len(vectors)} for the vectors: expected as many of both")
+        raise DataError(f"{len(codes)} queries for the codes, {len(vectors)} for the vectors: expected the same number")
     return QueryVectors(codes, manifest.cut(vectors))
 
 
-def _as_coded(scores: Floats, places: Rows, view: Any, clock: _Clock) -> RankedBatch:
-    """The codes' own ranking: nothing is read from disk."""
-    rows = view.rows_of(places)
+def _rank_by_codes(scores: Floats, positions: Rows, view: Any, clock: _StepClock) -> RankedBatch:
+    """Return the ranking of the codes, without reading vectors."""
+    rows = view.rows_of(positions)
     ranks = np.broadcast_to(np.arange(1, rows.shape[1] + 1), rows.shape)
-    clock.took("candidates")
-    return RankedBatch(rows, scores, ranks, scores, places, clock.timings(), view)
+    clock.add_step("candidates")
+    return RankedBatch(rows, scores, ranks, scores, positions, clock.to_timings(), view)
 
 
-def _picked(values: Any, order: Rows) -> Any:
-    """What stands at the given places of each query."""
+def _take(values: Any, order: Rows) -> Any:
+    """Return the values at the indices of each query."""
     if len(values) == 1:
-        return values[0].take(order[0])[None]  # a quarter of the time
+        return values[0].take(order[0])[None]  # four times as fast
     return np.take_along_axis(values, order, axis=1)
 
 
-def check_integer(name: str, value: int, least: int = 1) -> None:
-    """Refuse what is no whole number, or too small a one."""
-    if isinstance(value, bool) or not isinstance(value, WHOLE) or value < least:
-        raise ConfigError(f"{name}: given {value!r}, expected a whole number of {least} or more")
+def check_integer(name: str, value: int, minimum: int = 1) -> None:
+    """Refuse anything but an integer of at least `minimum`."""
+    if isinstance(value, bool) or not isinstance(value, INTEGER_TYPES) or value < minimum:
+        raise ConfigError(f"{name}: given {value!r}, expected a whole number of {minimum} or more")
 
 
 def _check_weight(name: str, weight: float) -> None:
-    if not isinstance(weight, NUMBER) or not _is_finite(weight):
+    if not isinstance(weight, NUMBER_TYPES) or not _is_finite(weight):
         raise ConfigError(f"{name}: given {weight!r}, expected a finite weight; 0 leaves the ranking to the vectors")
 
 
 def _is_finite(number: float) -> bool:
     try:
         return math.isfinite(number)
-    except OverflowError:  # a whole number beyond all floats
+    except OverflowError:  # an integer beyond the range of floats
         return False
 
 
-def _as_floats(given: Floats) -> Floats:
+def _as_floats(values: Floats) -> Floats:
     with np.errstate(over="ignore"):
-        return np.ascontiguousarray(given, dtype=np.float32)
+        return np.ascontiguousarray(values, dtype=np.float32)
 
 
-def _as_matrix(name: str, given: Floats, dim: int) -> Floats:
-    ready = isinstance(given, np.ndarray) and given.dtype == np.float32 and given.flags.c_contiguous
-    matrix = given if ready else _as_floats(as_array(given, name))
+def _as_matrix(name: str, values: Floats, dim: int) -> Floats:
+    is_float32 = isinstance(values, np.ndarray) and values.dtype == np.float32 and values.flags.c_contiguous
+    matrix = values if is_float32 else _as_floats(as_array(values, name))
     if matrix.ndim != 2 or matrix.shape[1] != dim:
         raise DataError(f"{name}: given shape {matrix.shape}, expected (queries, {dim}); use the model of this index")
-    if not math.isfinite(np.vdot(matrix, matrix)):  # one pass; very large numbers are looked at again
+    if not math.isfinite(np.vdot(matrix, matrix)):  # one pass; overflow of large numbers is checked again
         bad = ~np.isfinite(matrix).all(axis=1)
         if bad.any():
             raise DataError(

@@ -1,4 +1,4 @@
-"""What a ranking loses when vectors take less of the disk: as int8, or cut off after some dimensions."""
+"""Simulate int8 and truncated (Matryoshka) vectors on an index with full ones, to measure the loss."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,15 +10,16 @@ from bidr.search.searcher import Searcher, StoredVectors
 from bidr.utils.array_types import Floats
 from bidr.utils.matmul import matmul_transposed
 
-SAMPLE = 10_000
-READ_ROWS = 16_384
+SAMPLE_ROWS = 10_000
+ROWS_PER_READ = 16_384
 
 
 class TruncatedSearcher(Searcher):
-    """A searcher that ranks as if the index held smaller vectors. To measure with: it reads the large ones.
+    """Ranks as if the index stored smaller vectors; it still reads the full ones.
 
-    dims: rank by the first so many dimensions, brought back to length 1; None: by all.
-    int8: rank by a byte a dimension, scaled to the largest value that a sample of the vectors has there.
+    Args:
+        dims: rank by the first so many dimensions, L2-normalized; None: by all.
+        int8: rank by one byte per dimension, scaled to the largest value in a sample of the vectors.
     """
 
     def __init__(self, searcher: Searcher, *, dims: int | None = None, int8: bool = False) -> None:
@@ -27,26 +28,27 @@ class TruncatedSearcher(Searcher):
             raise ConfigError(f"dims: given {dims}, expected 1 to {searcher.reader.manifest.stored_dim}")
         self.dims, self.scales = dims, None
         if int8:
-            rows = np.linspace(0, self.reader.count - 1, min(SAMPLE, self.reader.count)).astype(np.int64)
+            rows = np.linspace(0, self.reader.count - 1, min(SAMPLE_ROWS, self.reader.count)).astype(np.int64)
             blocks = [
-                self._cut(self.reader.vectors.read(rows[at : at + READ_ROWS])) for at in range(0, len(rows), READ_ROWS)
+                self._truncate(self.reader.vectors.read(rows[at : at + ROWS_PER_READ]))
+                for at in range(0, len(rows), ROWS_PER_READ)
             ]
             largest = np.max([np.abs(block).max(axis=0) for block in blocks], axis=0)
             self.scales = np.maximum(largest, 1e-12) / 127
 
     def _score(self, rows: Any, query: Floats, clock: Any, stored: StoredVectors) -> Floats:
-        cut = self._cut(query[None])[0]
+        cut = self._truncate(query[None])[0]
         scores = np.empty(len(rows), dtype=np.float32)
-        for start in range(0, len(rows), READ_ROWS):
-            vectors = self._cut(stored.read(rows[start : start + READ_ROWS]))
-            clock.took("reads")
+        for start in range(0, len(rows), ROWS_PER_READ):
+            vectors = self._truncate(stored.read(rows[start : start + ROWS_PER_READ]))
+            clock.add_step("reads")
             if self.scales is not None:
                 vectors = np.clip(np.rint(vectors / self.scales), -127, 127) * self.scales
-            scores[start : start + READ_ROWS] = matmul_transposed(vectors, cut[None])[:, 0]
-            clock.took("ranking")
+            scores[start : start + ROWS_PER_READ] = matmul_transposed(vectors, cut[None])[:, 0]
+            clock.add_step("ranking")
         return scores
 
-    def _cut(self, vectors: Floats) -> Floats:
+    def _truncate(self, vectors: Floats) -> Floats:
         if self.dims is None:
             return vectors
         part = vectors[:, : self.dims]
@@ -55,10 +57,10 @@ class TruncatedSearcher(Searcher):
 
 
 def make_truncated_searchers(searcher: Searcher, prefixes: Sequence[int]) -> dict[str, TruncatedSearcher]:
-    """Searchers with smaller vectors, by what makes them smaller."""
-    found = {"int8": TruncatedSearcher(searcher, int8=True)}
+    """Return searchers by the name of their truncation."""
+    searchers = {"int8": TruncatedSearcher(searcher, int8=True)}
     for dims in prefixes:
         if dims < searcher.reader.manifest.stored_dim:
-            found[f"first {dims}"] = TruncatedSearcher(searcher, dims=dims)
-            found[f"first {dims}, int8"] = TruncatedSearcher(searcher, dims=dims, int8=True)
-    return found
+            searchers[f"first {dims}"] = TruncatedSearcher(searcher, dims=dims)
+            searchers[f"first {dims}, int8"] = TruncatedSearcher(searcher, dims=dims, int8=True)
+    return searchers

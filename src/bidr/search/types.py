@@ -1,4 +1,4 @@
-"""What a search is asked and answers, as it passes between packages."""
+"""Types of search requests and results."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
@@ -15,19 +15,19 @@ STEPS = ("encode", "candidates", "reads", "ranking")
 
 
 class QueryVectors(NamedTuple):
-    """Queries as each side sees them; the same array twice where one encoder serves both."""
+    """Query vectors for the codes and for the full vectors; the same array twice if one encoder serves both."""
 
     codes: Floats
     vectors: Floats
 
 
 class SearchOptions(TypedDict, total=False):
-    """What else a search may say, of an open index and of a served one.
+    """Options of a search, in a process or over HTTP.
 
-    filter:         what attributes the answers must have, such as {"lang": "en", "year": {"gte": 2020}}.
-    codes_only:     answer as the codes alone rank: nothing is read from disk, and words are not asked.
-    lexical:        how many documents the words find (BM25) join the codes' candidates; 0: none, None: as the searcher.
-    lexical_weight: how much of BM25's score is added to the vectors' score; None: as the searcher.
+    filter:         condition on attributes, such as {"lang": "en", "year": {"gte": 2020}}.
+    codes_only:     rank by codes alone, without reading vectors and without BM25.
+    lexical:        number of BM25 candidates to add to those of the codes; 0: none, None: as set in the searcher.
+    lexical_weight: weight of the BM25 score that is added to the vector score; None: as set in the searcher.
     """
 
     filter: Any
@@ -37,7 +37,7 @@ class SearchOptions(TypedDict, total=False):
 
 
 class Timings(NamedTuple):
-    """Milliseconds of each step."""
+    """Milliseconds of each step of a search."""
 
     encode: float = 0.0
     candidates: float = 0.0
@@ -50,10 +50,10 @@ class Timings(NamedTuple):
 
 
 class SearchHit(NamedTuple):
-    """One document that was found, and where the codes alone had put it (ranks start at 1).
+    """One document of a result, with its rank among the candidates. Ranks start at 1.
 
-    candidate_rank: 0 where the words alone found it; its candidate_score is then the least of the codes' candidates.
-    word_rank:      where the words had it; 0: not asked for, or not among those that were.
+    candidate_rank: rank by codes; 0: found by BM25 alone, with the lowest score of the codes as candidate_score.
+    word_rank:      rank by BM25; 0: not among its candidates.
     """
 
     rank: int
@@ -66,18 +66,15 @@ class SearchHit(NamedTuple):
 
 
 class SearchResult(list[SearchHit]):
-    """The answers to one query, best first. `timings` are milliseconds, for one query out of a batch its share."""
+    """The hits of one query, best first. `timings`: of a batch, the share of one query."""
 
-    def __init__(self, answers: Sequence[SearchHit], timings: Timings) -> None:
-        super().__init__(answers)
+    def __init__(self, hits: Sequence[SearchHit], timings: Timings) -> None:
+        super().__init__(hits)
         self.timings = timings
 
 
 class RankedBatch(NamedTuple):
-    """Answers to many queries as arrays: (queries, k) each, and (queries, candidates) for what the codes found.
-
-    Places are where documents stand in the index; `IndexReader.rows` says which rows these are.
-    """
+    """Results of many queries as arrays (queries, k); `candidate_positions`: (queries, candidates)."""
 
     rows: Rows
     scores: Floats
@@ -86,10 +83,10 @@ class RankedBatch(NamedTuple):
     candidate_positions: Rows
     timings: Timings
     view: "IndexReader | LiveView | None" = None
-    """The state of the index that the rows belong to: of a live index the numbers may mean others later."""
+    """The state of the index that the rows refer to; after changes to a live index they may refer to others."""
     word_ranks: Rows | None = None
 
     @property
     def candidate_rows(self) -> Rows:
-        """The candidates by row, as answers have them."""
+        """The rows of the candidates."""
         return self.candidate_positions if self.view is None else self.view.rows_of(self.candidate_positions)

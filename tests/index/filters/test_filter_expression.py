@@ -74,9 +74,9 @@ def test_a_search_finds_the_best_that_pass(tmp_path):
             )
     with IndexReader.open(built(tmp_path / "plain", 10)) as reader:
         ranking = Searcher(reader).search_vectors(QueryVectors(queries, queries), 10, filter={"even": False})
-        assert {answer.document.attributes["n"] % 2 for one in Searcher(reader).answers(ranking) for answer in one} == {
-            1
-        }
+        assert {
+            answer.document.attributes["n"] % 2 for one in Searcher(reader).load_results(ranking) for answer in one
+        } == {1}
 
 
 @pytest.mark.parametrize(

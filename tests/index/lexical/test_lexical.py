@@ -65,7 +65,7 @@ def search_terms(folder: Path, k: int, filter: object = None) -> tuple[np.ndarra
 
 def rank_hits(folder: Path, k: int = 10, candidates: int = 20, **options: object) -> list[list[tuple]]:
     searcher = Searcher(LiveIndex.open(folder), candidates=candidates, **options)
-    answers = searcher.answers(searcher.search_vectors(QUERY_VECTORS, k, words=QUERIES))
+    answers = searcher.load_results(searcher.search_vectors(QUERY_VECTORS, k, words=QUERIES))
     return [[(one.id, one.score, one.candidate_rank, one.word_rank) for one in each] for each in answers]
 
 
@@ -227,7 +227,7 @@ def test_filters_hold_for_words_too(changed):
     _, some = search_terms(changed, 300, asked)
     assert [[name for name in names if name in passing] for names in every] == some
     searcher = Searcher(LiveIndex.open(changed), candidates=20, lexical=30)
-    found = searcher.answers(searcher.search_vectors(QUERY_VECTORS, 30, words=QUERIES, filter=asked))
+    found = searcher.load_results(searcher.search_vectors(QUERY_VECTORS, 30, words=QUERIES, filter=asked))
     assert {one.id for each in found for one in each} <= passing
 
 

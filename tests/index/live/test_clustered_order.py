@@ -29,7 +29,7 @@ def test_added_deleted_filtered_compacted(tmp_path: Path, monkeypatch: pytest.Mo
         unit = np.stack([alive[name] / np.linalg.norm(alive[name]) for name in names])
         with bidr.open_index(tmp_path / "i") as searcher:
             ranking = searcher.search_vectors(queries, 10, candidates=COUNT, filter=where)
-            for query, answers, rows in zip(queries, searcher.answers(ranking), ranking.scores, strict=True):
+            for query, answers, rows in zip(queries, searcher.load_results(ranking), ranking.scores, strict=True):
                 scores = dict(zip(names, unit @ query / np.linalg.norm(query), strict=True))
                 assert {answer.id for answer in answers} <= set(names)
                 exact = sorted(scores.values(), reverse=True)[:10]

@@ -73,7 +73,7 @@ def asked(opened: LiveIndex) -> list:
     searcher, view, said = Searcher(opened, candidates=50), opened.latest(), list[Any]()
     for each in filters:
         found = searcher.search_vectors(queries, 8, filter=each, words=words, lexical=20, lexical_weight=0.5)
-        said += [[answer._replace(document=None) for answer in one] for one in searcher.answers(found)]
+        said += [[answer._replace(document=None) for answer in one] for one in searcher.load_results(found)]
     said += [view.rows_of(view.places()).tolist(), contents(view)]
     for part in view.parts:
         documents, rows = part.open.reader.documents, np.arange(part.count)

@@ -53,7 +53,7 @@ def test_readers_of_another_process_see_each_commit_within_a_second_and_no_delet
 
     def look() -> None:
         began = time.time()
-        answers = searcher.answers(searcher.search_vectors(QueryVectors(queries, queries), 1000))[0]
+        answers = searcher.load_results(searcher.search_vectors(QueryVectors(queries, queries), 1000))[0]
         ids = [answer.id for answer in answers]
         assert len(ids) == len(set(ids))  # never two versions of one document
         assert {"doc-5", *(f"doc-{number}" for number in range(10))} <= set(ids)

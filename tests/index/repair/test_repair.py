@@ -60,7 +60,7 @@ def ranked(index: Path) -> list[list[tuple[str, float]]]:
     questions = np.stack([clustered(1, DIM, seed=number)[0] for number in (5, 77, 150)])
     with LiveIndex.open(index, ef=10**6) as opened:
         searcher, count = Searcher(opened), opened.count
-        found = searcher.answers(searcher.search_vectors(QueryVectors(questions, questions), count, count))
+        found = searcher.load_results(searcher.search_vectors(QueryVectors(questions, questions), count, count))
     return [[(answer.id, round(float(answer.score), 5)) for answer in one] for one in found]
 
 

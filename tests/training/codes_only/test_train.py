@@ -82,7 +82,7 @@ def test_with_all_documents_as_candidates_the_ranking_is_exact(tmp_path: Path) -
         rows = open_vectors(documents, "documents", "cosine")[:].astype(np.float16)
         exact = search_vectors(open_vectors(questions[TRAIN:], "questions", "cosine")[:], rows, 20).rows
         assert (ranking.rows == exact).mean() > 0.999
-        assert searcher.answers(ranking)[0][0].id == f"d{exact[0, 0]}"
+        assert searcher.load_results(ranking)[0][0].id == f"d{exact[0, 0]}"
 
 
 def test_the_same_seed_gives_the_same_bytes_and_another_seed_others(tmp_path: Path) -> None:
