@@ -18,7 +18,7 @@ import tyro
 
 from bidr.data.dataset import load
 from bidr.export.onnx_check import OnnxEncoder
-from bidr.export.onnx_files import ABOUT, INT8, WHOLE
+from bidr.export.onnx_files import FULL_PRECISION, INT8, MANIFEST
 from bidr.models.corpus_encoding import encode_texts
 from bidr.models.encoder import Encoder
 from bidr.models.saved_model import Model
@@ -34,14 +34,14 @@ def main(model: Path, onnx: Path, data: str, questions: int = 200, documents: in
     """
     torch.set_num_threads(1)
     opened, dataset = Model(model), load(data)
-    about = json.loads((onnx / ABOUT).read_text())
+    about = json.loads((onnx / MANIFEST).read_text())
     asked, read = about["queries"]["vectors"], about["documents"]["vectors"]
     queries = [[query.text] for query in dataset.split("dev").queries[:questions]]
     texts = list(islice(dataset.corpus.iter_texts(opened.text.titles), documents))
     batches = [texts[start : start + BATCH] for start in range(0, len(texts), BATCH)]
     whole = _timed(_model(opened.query or opened.dense, asked), queries), _timed(_model(opened.dense, read), batches)
     rows = [("torch", *whole)]
-    for name, file in (("ONNX fp32", WHOLE), ("ONNX int8", INT8)):
+    for name, file in (("ONNX fp32", FULL_PRECISION), ("ONNX int8", INT8)):
         if (onnx / asked["encoder"] / file).exists():
             rows.append((name, _timed(_file(onnx, asked, file), queries), _timed(_file(onnx, read, file), batches)))
     print("program    question, ms  documents/s  cosine with torch: questions  documents (means)")

@@ -157,7 +157,7 @@ def test_a_file_that_differs_is_refused_and_nothing_is_left(bags, tmp_path, monk
 def test_texts_of_the_check_are_of_many_lengths_and_some_are_cut(bags, tmp_path):
     encoders = {"bag": bags.dense, "bert": TransformerEncoder.open(str(sentence_bert(tmp_path / "m")))}
     for encoder in encoders.values():
-        texts = onnx_check.made_texts(encoder.tokenizer, 20)
+        texts = onnx_check.generate_texts(encoder.tokenizer, 20)
         lengths = {len(encoder.get_tokenizer(20)([text]).ids) for text in texts}
         assert len(lengths) >= 4
         assert 20 in lengths

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bidr.errors import ModelError
-from bidr.export.onnx_files import ABOUT, FORMAT, describe_files, load_about, read_file, verify_export
+from bidr.export.onnx_files import FORMAT, MANIFEST, describe_files, load_manifest, read_file, verify_export
 from bidr.utils.files import write_signed_json
 
 
@@ -21,7 +21,7 @@ def export(tmp_path) -> Path:
     sides = {"codes": {"encoder": "sparse"}, "vectors": {"encoder": "sparse"}}
     encoders = {"sparse": {"checksums": describe_files(folder / "sparse")}}
     about = {"format": FORMAT, "model": "fp", "encoders": encoders, "queries": sides, "documents": sides}
-    write_signed_json(folder / ABOUT, about)
+    write_signed_json(folder / MANIFEST, about)
     return folder
 
 
@@ -33,7 +33,7 @@ def test_an_export_as_it_was_written_is_read(export):
 def test_any_changed_byte_is_a_model_error(export):
     for path in sorted(export.rglob("*.*")):
         content = path.read_bytes()
-        for offset in range(0, len(content), 1 if path.name == ABOUT else 20):
+        for offset in range(0, len(content), 1 if path.name == MANIFEST else 20):
             changed = bytearray(content)
             changed[offset] ^= 0x01
             path.write_bytes(changed)
@@ -50,23 +50,23 @@ def test_any_changed_byte_is_a_model_error(export):
 @pytest.mark.parametrize("name", ["../outside", "/etc", "a/b", "..", ".", "", "sparse/../../outside"])
 def test_names_that_lead_outside_are_refused_though_signed(export, name):
     shutil.copytree(export / "sparse", export.parent / "outside")
-    about = json.loads((export / ABOUT).read_text())
+    about = json.loads((export / MANIFEST).read_text())
     changed = {**about, "encoders": {**about["encoders"], name: about["encoders"]["sparse"]}}
     changed["queries"] = {side: {"encoder": name} for side in ("codes", "vectors")}
-    write_signed_json(export / ABOUT, changed)
+    write_signed_json(export / MANIFEST, changed)
     with pytest.raises(ModelError, match="bare name"):
-        load_about(export)
+        load_manifest(export)
     files = {**about["encoders"]["sparse"]["checksums"], f"{name}/model.onnx": {"size": 1, "xxh3": ""}}
-    write_signed_json(export / ABOUT, {**about, "encoders": {"sparse": {"checksums": files}}})
+    write_signed_json(export / MANIFEST, {**about, "encoders": {"sparse": {"checksums": files}}})
     with pytest.raises(ModelError, match="bare name"):
-        load_about(export)
+        load_manifest(export)
     about["queries"]["codes"] = {"encoder": name}
-    write_signed_json(export / ABOUT, about)
-    with pytest.raises(ModelError, match="none of its own"):
-        load_about(export)
+    write_signed_json(export / MANIFEST, about)
+    with pytest.raises(ModelError, match="expected one of the export"):
+        load_manifest(export)
 
 
-@pytest.mark.parametrize("what", ["sparse", "sparse/model.onnx", ABOUT])
+@pytest.mark.parametrize("what", ["sparse", "sparse/model.onnx", MANIFEST])
 def test_links_are_refused_though_what_they_lead_to_is_right(export, what):
     elsewhere = export.parent / "elsewhere"
     (export / what).rename(elsewhere)
@@ -77,6 +77,6 @@ def test_links_are_refused_though_what_they_lead_to_is_right(export, what):
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", "null", '{"format": 3}', '{"format": 2}', "[" * 100_000])
 def test_an_onnx_json_that_says_something_else_is_a_model_error(export, content):
-    (export / ABOUT).write_text(content)
+    (export / MANIFEST).write_text(content)
     with pytest.raises(ModelError, match=r"onnx\.json"):
-        load_about(export)
+        load_manifest(export)

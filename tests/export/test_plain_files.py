@@ -14,8 +14,8 @@ from sample_live_index import built, some, writer
 import bidr
 from bidr.cli import main
 from bidr.errors import ConfigError, ModelError, StorageError
-from bidr.export import plain_files as export
-from bidr.export.readme import Asked
+from bidr.export import plain_files
+from bidr.export.plain_files import QueryEncoders
 from bidr.index.builder.build import build_index
 from bidr.index.faiss_conversion import import_faiss
 from bidr.index.live.live_index import LiveIndex
@@ -54,7 +54,7 @@ def left_by(folder: Path) -> dict[str, np.ndarray]:
 @pytest.mark.parametrize("words", [16, 256])
 @pytest.mark.parametrize("engine", ["scan", "lists", "hnsw"])
 def test_rows_are_documents_and_the_readme_reads_them(tmp_path, monkeypatch, engine, words):
-    monkeypatch.setattr(export, "NUMBERS", 5_000)
+    monkeypatch.setattr(plain_files, "NUMBERS_PER_BLOCK", 5_000)
     read, blocks = LiveVectors.read, []
     monkeypatch.setattr(LiveVectors, "read", lambda *given: blocks.append(len(given[1])) or read(*given))
     index, out = made(tmp_path, engine, words), tmp_path / "out"
@@ -131,7 +131,7 @@ def test_what_was_added_and_deleted_leaves_as_it_is(tmp_path):
         changing.flush()
         changing.delete(["doc-3", "doc-38"])
         changing.add(*some([50, 51]))
-    done = export.write_export(LiveIndex.open(index).latest(), out)
+    done = plain_files.write_export(LiveIndex.open(index).latest(), out)
     ids = [json.loads(line) for line in (out / "ids.jsonl").read_text().splitlines()]
     numbers = {f"doc-{number}": some([number])[1][0] for number in [*range(25), 50, 51]}
     numbers |= {f"doc-{number}": some([number], 1)[1][0] for number in range(25, 40)}
@@ -144,7 +144,7 @@ def test_what_was_added_and_deleted_leaves_as_it_is(tmp_path):
     np.testing.assert_array_equal(left["codes"], expected)
     np.testing.assert_array_equal(import_faiss(faiss.read_index(str(out / "codes.faiss")))[1], expected)
     with pytest.raises(ConfigError, match=r"cannot leave as lists; compact it first: bidr compact"):
-        export.write_export(LiveIndex.open(index).latest(), tmp_path / "other", "lists")
+        plain_files.write_export(LiveIndex.open(index).latest(), tmp_path / "other", "lists")
     assert not (tmp_path / "other").exists()
 
 
@@ -229,8 +229,8 @@ def test_codewords_that_documents_chose_by_leave_too(tmp_path, monkeypatch):
 
 def test_each_side_is_asked_by_its_own_encoder(tmp_path, monkeypatch):
     index, turned = made(tmp_path, "scan"), np.roll(QUESTIONS, 1, axis=1)
-    asked = Asked("the model's `sparse/`", "the model's `dense/`")
-    export.write_export(LiveIndex.open(index).latest(), tmp_path / "out", asked=asked)
+    encoders = QueryEncoders("the model's `sparse/`", "the model's `dense/`")
+    plain_files.write_export(LiveIndex.open(index).latest(), tmp_path / "out", encoders=encoders)
     monkeypatch.chdir(tmp_path / "out")
     page = (tmp_path / "out" / "README.md").read_text()
     assert "`code_questions` from the model's `sparse/`" in page

@@ -1,10 +1,9 @@
-"""From an index to plain files, with what its model knows of questions."""
+"""Export an index with the query side of its model."""
 
 from pathlib import Path
 
 from bidr.errors import ModelError
-from bidr.export.plain_files import ExportedIndex, write_export
-from bidr.export.readme import Asked
+from bidr.export.plain_files import ExportedIndex, QueryEncoders, write_export
 from bidr.index.live.live_index import LiveIndex
 from bidr.index.reader import check_model
 from bidr.index.storage.live_state import model_of
@@ -16,20 +15,21 @@ from bidr.quantization.codebooks import Codebooks
 def export_index(
     index: Path | str, out: Path | str, *, engine: str = "scan", model: Path | str | None = None
 ) -> ExportedIndex:
-    """Write an index as plain files, with a README of the lines that read them by numpy and by Faiss alone.
+    """Write an index as plain files, with a README with code that reads them by numpy and by Faiss.
 
-    engine: of the Faiss index: "scan" (all codes), "lists" (of an index with lists), or "hnsw" (linked now).
-    model:  the index's model folder, if that is no longer where it was when the index was built.
+    Args:
+        engine: of the Faiss index: "scan" (all codes), "lists" (if the index has lists), or "hnsw" (built now).
+        model: the folder of the model, if it has moved since the index was built.
     """
-    adapted, asked, made_by = None, None, model_of(Path(index))
+    adapted, encoders, made_by = None, None, model_of(Path(index))
     if made_by is not None:
-        adapted, asked = _questions_of(Path(index), Path(model or made_by.folder))
+        adapted, encoders = _load_query_side(Path(index), Path(model or made_by.folder))
     with LiveIndex.open(index) as opened:
-        return write_export(opened.latest(), Path(out), engine, adapted=adapted, asked=asked)
+        return write_export(opened.latest(), Path(out), engine, adapted=adapted, encoders=encoders)
 
 
-def _questions_of(index: Path, model: Path) -> tuple[Codebooks | None, Asked | None]:
-    """Of a model: codebooks with its query adapter in them, where it has one; else what encodes questions."""
+def _load_query_side(index: Path, model: Path) -> tuple[Codebooks | None, QueryEncoders | None]:
+    """Load codebooks with the query adapter of a model if it has one; else the names of its query encoders."""
     try:
         about = read_model_json(model)
         frozen = CodesOnlyModel(model) if about.get("kind") == KIND else None
@@ -42,4 +42,4 @@ def _questions_of(index: Path, model: Path) -> tuple[Codebooks | None, Asked | N
     if frozen is not None:
         return frozen.additive.to_adapted_codebooks(), None
     sides = ("query", "query") if about["unified"] else ("sparse", "dense")
-    return None, Asked(*(f"the model's `{side}/`" for side in sides))
+    return None, QueryEncoders(*(f"the model's `{side}/`" for side in sides))

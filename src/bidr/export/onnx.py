@@ -1,4 +1,4 @@
-"""Encoders as ONNX files, for programs without torch; each is compared with the encoder that it came from."""
+"""Export encoders to ONNX, and verify their vectors."""
 
 import contextlib
 import importlib
@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from bidr.errors import ConfigError, MissingExtraError, ModelError
-from bidr.export.onnx_check import Checked, Role, check
-from bidr.export.onnx_files import ABOUT, FORMAT, INT8, TOKENIZER, WHOLE, describe_files
+from bidr.export.onnx_check import EncoderRole, OnnxCheck, check_vectors
+from bidr.export.onnx_files import FORMAT, FULL_PRECISION, INT8, MANIFEST, TOKENIZER, describe_files
 from bidr.models.auto import load_encoder
 from bidr.models.bag_of_tokens import BagOfTokensEncoder
 from bidr.models.corpus_encoding import hash_weights
@@ -29,67 +29,69 @@ from bidr.utils.files import storage_errors, write_signed_json
 from bidr.utils.progress import say
 
 INPUTS, OUTPUT = ("input_ids", "attention_mask"), "vectors"
-MOST_IN_ONE_FILE = 1_900_000_000  # a protobuf ends at 2 GiB: larger weights go into a file of their own
+MAX_FILE_BYTES = 1_900_000_000  # protobuf limit of 2 GiB: larger weights go to external data
 
 
-class Exported(NamedTuple):
-    """What an export left in its folder."""
+class OnnxExport(NamedTuple):
+    """An exported model."""
 
     folder: Path
     about: dict[str, Any]
-    """The content of onnx.json: which encoder reads queries and documents, with which prompt and length."""
-    checks: list[Checked]
+    """The content of onnx.json: the encoders of queries and of documents, with prompt and length."""
+    checks: list[OnnxCheck]
 
 
-def export_onnx(model: Model | Path | str, out: Path | str, *, int8: bool = False) -> Exported:
-    """Write each distinct encoder of a model as ONNX, pooling, projection and normalisation in the graph.
+def export_onnx(model: Model | Path | str, out: Path | str, *, int8: bool = False) -> OnnxExport:
+    """Write each distinct encoder of a model as ONNX, with pooling, projection and normalization in the graph.
 
-    The folder appears when every file has given the vectors that the encoder itself gives, and not before.
-    int8: smaller and faster files besides, with 8-bit weights; how near they come is in the result, and not bounded.
+    The folder is created once every file has reproduced the vectors of its encoder.
+
+    Args:
+        int8: also write files with 8-bit weights, whose error is reported and not bounded.
     """
-    _need_packages()
+    _import_packages()
     out = Path(out).absolute()
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ConfigError(f"{out} holds something already; choose another folder or empty it")
     model = model if isinstance(model, Model) else Model(model)
-    encoders, names = _distinct(model)
-    roles = _roles(model, names)
-    aside = out.with_name(f".{out.name}.new")
+    encoders, names = _deduplicate_encoders(model)
+    roles = _list_roles(model, names)
+    staging = out.with_name(f".{out.name}.new")
     with storage_errors(out):
         try:
-            shutil.rmtree(aside, ignore_errors=True)
+            shutil.rmtree(staging, ignore_errors=True)
             checks = []
             for name, encoder in encoders.items():
-                own = [role for role in roles if role.encoder == name]
-                checks += _export(encoder.eval(), aside / name, own, int8)
-            about = _about(model, encoders, roles, checks)
+                encoder_roles = [role for role in roles if role.encoder == name]
+                checks += _export(encoder.eval(), staging / name, encoder_roles, int8)
+            about = _build_manifest(model, encoders, roles, checks)
             for name in encoders:
-                about["encoders"][name]["checksums"] = describe_files(aside / name)
-            write_signed_json(aside / ABOUT, about)
+                about["encoders"][name]["checksums"] = describe_files(staging / name)
+            write_signed_json(staging / MANIFEST, about)
             if out.exists():
                 out.rmdir()
-            aside.rename(out)
+            staging.rename(out)
         finally:
-            shutil.rmtree(aside, ignore_errors=True)
-    return Exported(out, about, checks)
+            shutil.rmtree(staging, ignore_errors=True)
+    return OnnxExport(out, about, checks)
 
 
-def _export(encoder: Encoder, folder: Path, roles: list[Role], int8: bool) -> list[Checked]:
+def _export(encoder: Encoder, folder: Path, roles: list[EncoderRole], int8: bool) -> list[OnnxCheck]:
     folder.mkdir(parents=True)
     name = folder.name
     say(f"{name}: export to ONNX, then compare")
-    graph, pad_id = _graph(encoder)
-    _padding(encoder.tokenizer, pad_id).save(str(folder / TOKENIZER))
-    _trace(graph, folder / WHOLE, name)
-    found = [check(encoder, folder / WHOLE, roles, exact=True)]
+    graph, pad_id = _wrap_encoder(encoder)
+    _enable_padding(encoder.tokenizer, pad_id).save(str(folder / TOKENIZER))
+    _export_graph(graph, folder / FULL_PRECISION, name)
+    checks = [check_vectors(encoder, folder / FULL_PRECISION, roles, exact=True)]
     if int8:
-        _quantise(folder / WHOLE, folder / INT8)
-        found.append(check(encoder, folder / INT8, roles, exact=False))
-    return found
+        _quantize(folder / FULL_PRECISION, folder / INT8)
+        checks.append(check_vectors(encoder, folder / INT8, roles, exact=False))
+    return checks
 
 
 class TransformerGraph(nn.Module):
-    """A transformer with everything that follows it."""
+    """A transformer with pooling, projection and normalization."""
 
     def __init__(self, encoder: TransformerEncoder) -> None:
         super().__init__()
@@ -120,8 +122,8 @@ class BagGraph(nn.Module):
         return functional.normalize(torch.where(empty, self.filler, sums), dim=1)
 
 
-def _graph(encoder: Encoder) -> tuple[nn.Module, int]:
-    """What to export, and the token that fills short rows."""
+def _wrap_encoder(encoder: Encoder) -> tuple[nn.Module, int]:
+    """Return the module to export, and the padding token."""
     if isinstance(encoder, BagOfTokensEncoder):
         return BagGraph(encoder).eval(), 0
     if isinstance(encoder, TransformerEncoder):
@@ -131,75 +133,75 @@ def _graph(encoder: Encoder) -> tuple[nn.Module, int]:
     )
 
 
-def _trace(graph: nn.Module, path: Path, name: str) -> None:
+def _export_graph(graph: nn.Module, path: Path, name: str) -> None:
     ids = torch.ones((3, 7), dtype=torch.int64)
     mask = torch.ones_like(ids)
     mask[1, 4:] = 0
     weights = sum(value.numel() * value.element_size() for value in graph.state_dict().values())
     try:
-        with _quiet():
+        with _suppress_logs():
             torch.onnx.export(
                 graph,
                 (ids, mask),
                 path,
                 input_names=list(INPUTS),
                 output_names=[OUTPUT],
-                dynamic_shapes={one: {0: "batch", 1: "length"} for one in INPUTS},
+                dynamic_shapes={name: {0: "batch", 1: "length"} for name in INPUTS},
                 dynamo=True,
-                external_data=weights > MOST_IN_ONE_FILE,
+                external_data=weights > MAX_FILE_BYTES,
                 verbose=False,
             )
     except torch.onnx.errors.OnnxExporterError as error:
-        cause = error.__cause__ or error  # the exporter's own words are advice in colours
+        cause = error.__cause__ or error  # the message of the exporter itself is colored advice
         reason = (str(cause).splitlines() or [type(cause).__name__])[0]
         raise ModelError(
             f"the encoder {name} cannot be exported to ONNX by torch {torch.__version__}: {reason}"
         ) from error
 
 
-def _quantise(source: Path, target: Path) -> None:
+def _quantize(source: Path, target: Path) -> None:
     import onnx
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
-    whole = onnx.load(source)
+    network = onnx.load(source)
     # Shapes that the exporter noted before it folded a transposed weight contradict those of the graph.
-    del whole.graph.value_info[:]
+    del network.graph.value_info[:]
     large = source.with_name(f"{source.name}.data").exists()
     # With one scale for a whole matrix MiniLM's cosines were .94, with one a column .99. The 7 bits are onnxruntime's
     # advice against overflow on processors without VNNI; with a scale a column they changed nothing that we could see.
     # What a matrix that narrows (the second of a feed-forward pair) reads has a few numbers far above the others, which
-    # leave the rest few of the 256 steps: kept whole, MiniLM's mean cosine was .996 instead of .993, for less speed.
-    shapes = {each.name: each.dims for each in whole.graph.initializer}
-    products = (node for node in whole.graph.node if node.op_type == "MatMul" and node.input[1] in shapes)
+    # leave the rest few of the 256 steps: kept in full precision, MiniLM's mean cosine was .996 instead of .993, for less speed.
+    shapes = {tensor.name: tensor.dims for tensor in network.graph.initializer}
+    products = (node for node in network.graph.node if node.op_type == "MatMul" and node.input[1] in shapes)
     narrowing = [node.name for node in products if shapes[node.input[1]][0] > shapes[node.input[1]][-1]]
     fine: dict[str, Any] = {"weight_type": QuantType.QInt8, "per_channel": True, "reduce_range": True}
-    with _quiet():
-        quantize_dynamic(whole, target, use_external_data_format=large, nodes_to_exclude=narrowing, **fine)
+    with _suppress_logs():
+        quantize_dynamic(network, target, use_external_data_format=large, nodes_to_exclude=narrowing, **fine)
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """The exporters log packages that are not needed, names that they change back, and what they raise anyway."""
-    before = logging.root.manager.disable
+def _suppress_logs() -> Iterator[None]:
+    """Suppress logs of the exporters about optional packages and about errors that they raise anyway."""
+    previous_level = logging.root.manager.disable
     logging.disable(logging.ERROR)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
-        logging.disable(before)
+        logging.disable(previous_level)
 
 
-def _padding(tokenizer: Tokenizer, pad_id: int) -> Tokenizer:
-    """A copy that fills short rows; where texts are cut is left to the caller, as it differs between the roles."""
+def _enable_padding(tokenizer: Tokenizer, pad_id: int) -> Tokenizer:
+    """Return a copy of a tokenizer that pads; truncation is left to the caller, since it differs between roles."""
     copy: Tokenizer = Tokenizer.from_str(tokenizer.to_str())
     copy.no_truncation()
     copy.enable_padding(pad_id=pad_id, pad_token=copy.id_to_token(pad_id) or "")
     return copy
 
 
-def _distinct(model: Model) -> tuple[dict[str, Encoder], dict[str, str]]:
-    """The encoders that differ, by the name of their folder; and for every folder whose encoder it has."""
+def _deduplicate_encoders(model: Model) -> tuple[dict[str, Encoder], dict[str, str]]:
+    """Return the distinct encoders by folder name, and for each encoder the folder that has it."""
     parts = ("sparse", "dense", "query") if model.unified else ("sparse", "dense")
     named = {part: load_encoder(model.folder / part) for part in parts}
     first: dict[tuple[str, str], str] = {}
@@ -210,25 +212,27 @@ def _distinct(model: Model) -> tuple[dict[str, Encoder], dict[str, str]]:
     return {name: named[name] for name in dict.fromkeys(names.values())}, names
 
 
-def _roles(model: Model, names: dict[str, str]) -> list[Role]:
-    """What reads queries and documents, for the codes and for the vectors."""
+def _list_roles(model: Model, names: dict[str, str]) -> list[EncoderRole]:
+    """List the encoders of queries and documents, for the codes and for the vectors."""
     text, sides = model.text, {"codes": "sparse", "vectors": "dense"}
     roles = []
-    for side, own in sides.items():
-        asked = "query" if model.unified else own
-        reader = getattr(model, asked)
+    for side, document_encoder in sides.items():
+        query_encoder = "query" if model.unified else document_encoder
+        reader = getattr(model, query_encoder)
         length = min(text.query_length, reader.max_length)
-        roles.append(Role("queries", side, names[asked], reader.prompts.query, length))
-        reader = getattr(model, own)
+        roles.append(EncoderRole("queries", side, names[query_encoder], reader.prompts.query, length))
+        reader = getattr(model, document_encoder)
         length = min(text.document_length, reader.max_length)
-        roles.append(Role("documents", side, names[own], reader.prompts.document, length))
+        roles.append(EncoderRole("documents", side, names[document_encoder], reader.prompts.document, length))
     return roles
 
 
-def _about(model: Model, encoders: dict[str, Encoder], roles: list[Role], checks: list[Checked]) -> dict[str, Any]:
+def _build_manifest(
+    model: Model, encoders: dict[str, Encoder], roles: list[EncoderRole], checks: list[OnnxCheck]
+) -> dict[str, Any]:
     from bidr._version import __version__
 
-    about: dict[str, Any] = {
+    manifest: dict[str, Any] = {
         "format": FORMAT,
         "model": model.fingerprint,
         "versions": {"bidr": __version__, "torch": torch.__version__},
@@ -239,7 +243,7 @@ def _about(model: Model, encoders: dict[str, Encoder], roles: list[Role], checks
             name: {
                 "dimensions": encoder.dim,
                 "normalised": encoder.normalized,
-                "files": {one.file: one.figures() for one in checks if one.encoder == name},
+                "files": {check.file: check.to_json() for check in checks if check.encoder == name},
             }
             for name, encoder in encoders.items()
         },
@@ -247,11 +251,15 @@ def _about(model: Model, encoders: dict[str, Encoder], roles: list[Role], checks
         "documents": {},
     }
     for role in roles:
-        about[role.reads][role.side] = {"encoder": role.encoder, "prompt": role.prompt, "max_length": role.max_length}
-    return about
+        manifest[role.reads][role.side] = {
+            "encoder": role.encoder,
+            "prompt": role.prompt,
+            "max_length": role.max_length,
+        }
+    return manifest
 
 
-def _need_packages() -> None:
+def _import_packages() -> None:
     for package in ("onnx", "onnxscript", "onnxruntime"):
         try:
             importlib.import_module(package)

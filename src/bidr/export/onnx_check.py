@@ -1,4 +1,4 @@
-"""Whether an ONNX file gives the vectors of the encoder that it came from, read as a program without bidr reads it."""
+"""Compare the vectors of an ONNX file with those of its encoder, read as by a program without bidr."""
 
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,42 +13,42 @@ from bidr.utils.array_types import Floats
 
 TOLERANCE = 1e-4
 LENGTHS = (0, 1, 2, 3, 5, 9, 17, 33, 65, 129, 257)
-MOST_TOKENS = 512
+MAX_TOKENS = 512
 
 
-class Role(NamedTuple):
-    """One thing that an encoder reads."""
+class EncoderRole(NamedTuple):
+    """An input of an encoder: queries or documents, for codes or vectors."""
 
     reads: str
     """'queries' or 'documents'."""
     side: str
-    """'codes' or 'vectors': what its vectors are compared with."""
+    """'codes' or 'vectors'."""
     encoder: str
     prompt: str
     max_length: int
 
 
-class Checked(NamedTuple):
-    """How far a file's vectors are from the encoder's own."""
+class OnnxCheck(NamedTuple):
+    """Error of the vectors of a file against those of its encoder."""
 
     encoder: str
     file: str
     bytes: int
     texts: int
     difference: float
-    """The largest in any dimension, as a share of the vector's length."""
+    """Largest difference in any dimension, relative to the length of the vector."""
     cosine: float
-    """The smallest."""
+    """Smallest cosine."""
 
-    def figures(self) -> dict[str, float]:
+    def to_json(self) -> dict[str, float]:
         return {"bytes": self.bytes, "texts": self.texts, "difference": self.difference, "cosine": self.cosine}
 
 
 class OnnxEncoder:
-    """A file with the tokenizer beside it; numpy, tokenizers and onnxruntime are all it needs."""
+    """Encoder from an ONNX file and its tokenizer; needs numpy, tokenizers and onnxruntime only."""
 
     def __init__(self, path: Path, threads: int = 0) -> None:
-        """threads: 0 takes one for each core."""
+        """threads: 0: one per core."""
         import onnxruntime
 
         options = onnxruntime.SessionOptions()
@@ -65,44 +65,45 @@ class OnnxEncoder:
         return vectors
 
 
-def check(encoder: Encoder, path: Path, roles: list[Role], *, exact: bool) -> Checked:
-    """Compare on made texts of many lengths, together and one at a time; ModelError where they should be equal."""
+def check_vectors(encoder: Encoder, path: Path, roles: list[EncoderRole], *, exact: bool) -> OnnxCheck:
+    """Compare vectors of random texts of many lengths, in a batch and singly; with `exact`, refuse differences."""
     name, exported = path.parent.name, OnnxEncoder(path)
     difference, cosine, count = 0.0, 1.0, 0
     for prompt, length in sorted({(role.prompt, role.max_length) for role in roles}):
-        texts = made_texts(encoder.tokenizer, length)
-        wanted = encode_texts(encoder, texts, prompt=prompt, max_length=length)
-        together = exported.encode(texts, prompt, length)
+        texts = generate_texts(encoder.tokenizer, length)
+        expected = encode_texts(encoder, texts, prompt=prompt, max_length=length)
+        batch = exported.encode(texts, prompt, length)
         singly = [exported.encode([text], prompt, length) for text in texts]
-        for found in (together, np.concatenate(singly)):
-            far, near = compare(found, wanted)
-            difference, cosine = float(np.maximum(difference, far)), float(np.minimum(cosine, near))
+        for actual in (batch, np.concatenate(singly)):
+            max_difference, min_cosine = compare(actual, expected)
+            difference = float(np.maximum(difference, max_difference))
+            cosine = float(np.minimum(cosine, min_cosine))
         count += len(texts)
     if exact and not (difference <= TOLERANCE and cosine >= 1 - TOLERANCE):
         raise ModelError(
             f"the encoder {name} gives other vectors as ONNX: largest difference {difference:.2g}, smallest cosine "
             f"{cosine:.6f}, expected {TOLERANCE:g} or less; nothing was written; try another version of torch or onnx"
         )
-    return Checked(name, path.name, _size(path), count, difference, cosine)
+    return OnnxCheck(name, path.name, _measure_size(path), count, difference, cosine)
 
 
-def compare(found: Floats, wanted: Floats) -> tuple[float, float]:
-    """The largest difference as a share of the vector's length, and the smallest cosine; nan stays nan."""
-    lengths = np.maximum(np.linalg.norm(wanted, axis=1), 1e-12)
-    others = np.maximum(np.linalg.norm(found, axis=1), 1e-12)
-    cosines = (found * wanted).sum(axis=1) / lengths / others
-    return float((np.abs(found - wanted).max(axis=1) / lengths).max()), float(cosines.min())
+def compare(actual: Floats, expected: Floats) -> tuple[float, float]:
+    """Return the largest difference relative to the vector length, and the smallest cosine; NaN propagates."""
+    lengths = np.maximum(np.linalg.norm(expected, axis=1), 1e-12)
+    others = np.maximum(np.linalg.norm(actual, axis=1), 1e-12)
+    cosines = (actual * expected).sum(axis=1) / lengths / others
+    return float((np.abs(actual - expected).max(axis=1) / lengths).max()), float(cosines.min())
 
 
-def made_texts(tokenizer: Tokenizer, max_length: int) -> list[str]:
-    """Texts of the tokenizer's own pieces: nothing, one piece, and more up to what will be cut."""
+def generate_texts(tokenizer: Tokenizer, max_length: int) -> list[str]:
+    """Return texts of random tokens, from empty to longer than the limit."""
     random = np.random.default_rng(0)
     size = tokenizer.get_vocab_size()
-    most = min(max_length, MOST_TOKENS)
-    lengths = [length for length in LENGTHS if length < most] + [most + 8]
+    longest = min(max_length, MAX_TOKENS)
+    lengths = [length for length in LENGTHS if length < longest] + [longest + 8]
     return [tokenizer.decode(random.integers(0, size, length).tolist()) for length in lengths]
 
 
-def _size(path: Path) -> int:
-    """Of the file, and of its weights where they are beside it."""
-    return sum(one.stat().st_size for one in path.parent.glob(f"{path.name}*"))
+def _measure_size(path: Path) -> int:
+    """Return the bytes of the file and of its external weights."""
+    return sum(file.stat().st_size for file in path.parent.glob(f"{path.name}*"))

@@ -1,4 +1,4 @@
-"""An index, opened: codes in RAM, vectors and documents on disk."""
+"""Open and read one generation of an index: codes in RAM, vectors and documents on disk."""
 
 from pathlib import Path
 from types import TracebackType
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 
 class Parts(NamedTuple):
-    """What an index is made of, opened."""
+    """The opened parts of a segment."""
 
     candidates: Candidates
     vectors: VectorFile
@@ -54,10 +54,10 @@ class Parts(NamedTuple):
 
 
 class IndexReader:
-    """One generation of an index. It stays whole and readable while newer ones are written.
+    """One generation of an index. It stays readable while newer ones are written.
 
-    `candidates` and `vectors` speak of places, in which documents stand by cluster; `documents` of rows, in the order
-    they were given. `rows_of` turns places into rows.
+    `candidates` and `vectors` use positions (index order, by cluster), `documents` uses rows (input order). `rows_of`
+    maps positions to rows.
     """
 
     def __init__(self, folder: Path, generation: Path, manifest: Manifest, parts: Parts) -> None:
@@ -66,11 +66,11 @@ class IndexReader:
 
     @classmethod
     def open(cls, folder: Path | str, expect_model: str | None = None, ef: int | None = None) -> Self:
-        """Open the generation in force.
+        """Open the current generation.
 
-        expect_model: fingerprint of the model that will encode the queries; an index of another model is refused.
-        ef:           how many documents a graph visits, or how many lists are visited (default: by how many are wanted
-                      and there); a scan ignores it.
+        Args:
+            expect_model: fingerprint of the model that encodes the queries; an index of another model is refused.
+            ef: ef_search of a graph or nprobe of lists (default: by the number of candidates and documents).
         """
         folder = Path(folder)
         while True:
@@ -81,26 +81,26 @@ class IndexReader:
             except IndexFolderError:
                 if current_generation(folder)[0] == generation.name:
                     raise
-                # A writer put a newer generation in force and removed this one while it was being opened.
+                # Retry: a writer committed a newer generation and removed this one meanwhile.
 
     @classmethod
     def open_segment(cls, folder: Path, name: str, digest: str, ef: int | None = None) -> Self:
-        """Open one segment of an index that was added to, as the state names it."""
+        """Open one segment of a live index."""
         manifest = open_segment(folder, name, digest)
         return cls(folder, folder / name, manifest, _open_parts(folder / name, manifest, ef))
 
     def latest(self) -> Self:
-        """Itself: one generation stays what it was. An index that is followed answers with its newest state."""
+        """Return itself: a generation is immutable. `LiveIndex.latest` returns the newest state."""
         return self
 
-    def filtered(self, given: Any) -> "LiveCandidates":
-        """The candidate engine over the documents that pass a filter."""
+    def filtered(self, expression: Any) -> "LiveCandidates":
+        """Return the candidate engine restricted to the documents that match a filter."""
         from bidr.index.live.view import LiveView
 
-        return LiveView.of(self).filtered(given)
+        return LiveView.of(self).filtered(expression)
 
     def places(self) -> Rows:
-        """Where every document that can be found stands."""
+        """Return the positions of all documents."""
         return np.arange(self.count)
 
     @property
@@ -113,28 +113,29 @@ class IndexReader:
 
     @property
     def ordered(self) -> bool:
-        """Whether places are other than rows."""
+        """Whether positions differ from rows."""
         return self._order is not None
 
     @property
     def order(self) -> npt.NDArray[Any] | None:
-        """The row of each place, all of them checked; None: the same."""
+        """The row of each position, validated; None: positions are rows."""
         return None if self._order is None else self._order.whole()
 
-    def rows_of(self, places: Rows) -> Rows:
-        """The rows that stand at places; -1 stays -1."""
+    def rows_of(self, positions: Rows) -> Rows:
+        """Return the rows at positions; -1 stays -1."""
         if self._order is None:
-            return places
-        rows = self._order.take(places).astype(np.int64)
-        if (places < 0).any():
-            rows[places < 0] = -1
+            return positions
+        rows = self._order.take(positions).astype(np.int64)
+        if (positions < 0).any():
+            rows[positions < 0] = -1
         return rows
 
     def to_faiss(self, engine: str = "scan") -> Any:
-        """The codes as a plain Faiss index over rows, searched by inner product; `import_faiss` brings them back.
+        """Return the codes as a Faiss index over rows by inner product; `import_faiss` is the inverse.
 
-        engine: "scan" (`IndexPQ`), "hnsw" (`IndexHNSWPQ`, linked now, which takes a while), or of an index with lists
-                also "lists" (`IndexIVFPQ`): the same lists, as many of them visited.
+        Args:
+            engine: "scan" (`IndexPQ`), "hnsw" (`IndexHNSWPQ`, built now), or, of an index with lists, "lists"
+                (`IndexIVFPQ` with the same lists and nprobe).
         """
         codes = self.candidates.unpack_codes()
         if engine == "lists":
@@ -145,18 +146,18 @@ class IndexReader:
         return export_faiss(self.codebooks, codes, engine=engine)
 
     def export_ivf_lists(self) -> IvfLists:
-        """Its lists, as Faiss is given them."""
+        """Return the inverted lists for a Faiss export."""
         order = self.order
         if not isinstance(self.candidates, IvfEngine) or order is None:
             raise ConfigError(
-                f"{self.folder}: its engine is {self.manifest.engine!r}, expected 'lists' to leave as lists; "
-                "ask for 'scan', or build it with engine 'lists'"
+                f"{self.folder}: its engine is {self.manifest.engine!r}, expected 'lists' to export lists; "
+                "export 'scan', or build it with engine 'lists'"
             )
         centroids = read_array(self.generation / CENTROIDS_FILE, np.dtype("<f4"), 2)
         return IvfLists(centroids, self.candidates.offsets, order)
 
     def learned_lists(self) -> LearnedIvf | None:
-        """The lists that the model learned, where documents stand by them."""
+        """Load the learned lists of the model, if the index uses them."""
         if LEARNED_FILE not in self.manifest.files:
             return None
         check_content(self.generation, self.manifest, LEARNED_FILE)
@@ -169,12 +170,12 @@ class IndexReader:
 
     @property
     def ram_bytes_per_doc(self) -> float:
-        """Bytes of RAM that one more document takes: its code, its links and their bookkeeping."""
+        """Bytes of RAM per document: code, graph links, bookkeeping."""
         return sum(self.candidates.ram_bytes.values()) / self.count
 
     @property
     def ram_bytes(self) -> dict[str, int]:
-        """Bytes of RAM by what they are: those of every document, of the codebooks, and of the file of vectors."""
+        """Bytes of RAM by part: documents, codebooks, vector file."""
         return {
             **self.candidates.ram_bytes,
             "codebooks": self.candidates.codebook_bytes,
@@ -182,7 +183,7 @@ class IndexReader:
         }
 
     def describe(self) -> dict[str, Any]:
-        """What is in RAM, what is on disk, and what each part takes a document."""
+        """Describe the index and the RAM and disk space of its parts, in total and per document."""
         manifest, sizes = self.manifest, self.ram_bytes
         ram = {name: round(size / self.count, 2) for name, size in sizes.items()}
         return {
@@ -192,7 +193,7 @@ class IndexReader:
             "documents": self.count,
             "engine": manifest.engine,
             "engine_chosen_by_size": manifest.auto,
-            "lists": self._lists_in_words(),
+            "lists": self._describe_lists(),
             "metric": "cosine" if manifest.unit else manifest.metric,
             "vectors": {
                 "stored": self.vectors.kind,
@@ -213,8 +214,8 @@ class IndexReader:
             },
         }
 
-    def _lists_in_words(self) -> dict[str, Any] | None:
-        """How many lists hold documents, and who made them; None: the engine has none."""
+    def _describe_lists(self) -> dict[str, Any] | None:
+        """Return the number and the origin of the lists; None if the engine has none."""
         if not isinstance(self.candidates, IvfEngine):
             return None
         return {
@@ -223,7 +224,7 @@ class IndexReader:
         }
 
     def verify(self) -> None:
-        """Check every byte of every file against the manifest."""
+        """Verify the checksums of all files."""
         for name in self.manifest.files:
             check_content(self.generation, self.manifest, name)
 
@@ -248,7 +249,7 @@ def _open_parts(generation: Path, manifest: Manifest, ef: int | None) -> Parts:
             f"{generation}: unknown engine {manifest.engine!r} in the manifest, expected one of "
             f"{', '.join(RAM_FILES)}; {REBUILD}"
         )
-    # What is read into RAM is checked whole now; the rest when it is first looked at.
+    # Files that are read into RAM are verified now, the others on first access.
     for name in list_ram_files(manifest, manifest.engine):
         check_content(generation, manifest, name)
     vectors = VectorFile.open(generation / VECTORS_FILE)
@@ -257,19 +258,21 @@ def _open_parts(generation: Path, manifest: Manifest, ef: int | None) -> Parts:
         candidates = load_engine(generation, manifest.engine, ef, manifest)
     except MemoryError as error:
         taken = sum(manifest.files[name].size for name in list_ram_files(manifest, manifest.engine))
-        raise IndexFolderError(f"{generation}: takes {taken:,} bytes of RAM and more, which there are not") from error
-    order = open_order(generation, manifest, manifest.count) if ORDER_FILE in manifest.files else None
-    found = (candidates.count, vectors.count, vectors.dim, candidates.codebooks.dim)
-    expected = (manifest.count, manifest.count, manifest.stored_dim, manifest.code_dim)
-    if found != expected:
         raise IndexFolderError(
-            f"{generation}: codes, vectors and dimensions are {found}, the manifest says {expected}; {REBUILD}"
+            f"{generation}: needs more than {taken:,} bytes of RAM, which are not available"
+        ) from error
+    order = open_order(generation, manifest, manifest.count) if ORDER_FILE in manifest.files else None
+    actual = (candidates.count, vectors.count, vectors.dim, candidates.codebooks.dim)
+    expected = (manifest.count, manifest.count, manifest.stored_dim, manifest.code_dim)
+    if actual != expected:
+        raise IndexFolderError(
+            f"{generation}: codes, vectors and dimensions are {actual}, the manifest has {expected}; {REBUILD}"
         )
     return Parts(candidates, vectors, documents, order, LexicalIndex.open(generation, manifest, manifest.count))
 
 
 def check_model(folder: Path, made_by: ModelStamp | None, expected: str | None) -> None:
-    """Refuse an index of another model than the one that encodes the queries."""
+    """Refuse an index of a model other than the one that encodes the queries."""
     if expected is None:
         return
     if made_by is None:

@@ -1,4 +1,4 @@
-"""From a corpus and a model, or from vectors, to an index: encode, then write."""
+"""Build an index from a corpus and a model, or from vectors."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -37,7 +37,7 @@ from bidr.utils.device import pick_device
 from bidr.utils.progress import say
 
 Vectors = Path | str | npt.NDArray[Any]
-Names = Path | str | Sequence[str]
+IdSource = Path | str | Sequence[str]
 
 
 def build(
@@ -54,15 +54,16 @@ def build(
     device: str = "auto",
     ram_budget: int | str | None = None,
 ) -> Path:
-    """Encode a corpus and put an index of it in force; a build that was cut off is continued.
+    """Encode a corpus and build an index; an interrupted build is resumed.
 
-    stored: how vectors lie on disk: "fp16", or "int8", which is half of it.
-    dims: store and rank by the first so many numbers of the vectors, for models that were trained so; None: by all.
-    lexical: also index the words of the texts, for searches that join what words find (`Searcher`).
-    learned_lists: with engine "lists", take those that the model learned, where it has any; else k-means finds them.
-    tokens: a folder of the tokenised corpus to share; by default one beside the index, removed in the end.
-    ram_budget: most anonymous memory that making the index may take (bytes, or "1GiB"); what cannot be kept is refused.
-        Encoding the texts is not in it: that takes what the model takes.
+    Args:
+        stored: type of the vectors on disk: "fp16", or "int8", half the size.
+        dims: store and rank by the first so many dimensions (Matryoshka); None: by all.
+        lexical: also build a BM25 index of the texts.
+        learned_lists: with engine "lists", use the lists of the model if it has any, else k-means.
+        tokens: folder of the tokenized corpus, to share it; by default a temporary one beside the index.
+        ram_budget: most anonymous memory of the build without the encoding (bytes, or "1GiB"); a build that needs
+            more is refused.
     """
     model = model if isinstance(model, Model) else Model(model, pick_device(device))
     options: dict[str, Any] = {"engine": engine, "stored": stored, "lexical": model.text.titles if lexical else None}
@@ -70,24 +71,26 @@ def build(
     out = Path(out)
     check_corpus(data, out)
     data.corpus.report_dropped_fields()
-    shape = _shape(data.corpus.count(), model.dense.dim, model.codebooks.books, model.codebooks.bits, engine, stored)
+    shape = _get_shape(
+        data.corpus.count(), model.dense.dim, model.codebooks.books, model.codebooks.bits, engine, stored
+    )
     if learned_lists and model.lists is not None and shape.engine == "lists":
         options["lists"] = model.lists
         shape = replace(shape, learned=len(model.lists.means))
     peaks = estimate_build_peaks(
-        shape, fits_codebooks=False, has_ids=True, has_postings=lexical, has_attributes=_described(data)
+        shape, fits_codebooks=False, has_ids=True, has_postings=lexical, has_attributes=_has_attributes(data)
     )
     budget = check_budget(ram_budget, peaks)
     with watch_memory(budget), open_work_folder(out) as work:
-        codes, vectors = _encoded(data, model, work.folder, tokens or work.folder / "tokens")
-        options["model"] = _stamp(model)
-        named = _named(None, data, len(codes), out)
-        _finish(work, out, vectors, codebooks=model.codebooks, codes=codes, **named, **options)
+        codes, vectors = _encode_corpus(data, model, work.folder, tokens or work.folder / "tokens")
+        options["model"] = _make_stamp(model)
+        named = _collect_ids(None, data, len(codes), out)
+        _write_index(work, out, vectors, codebooks=model.codebooks, codes=codes, **named, **options)
     return out
 
 
-def _encoded(data: Dataset, model: Model, folder: Path, tokens: Path) -> tuple[Codes, npt.NDArray[Any]]:
-    """Codes and vectors of all documents, on disk."""
+def _encode_corpus(data: Dataset, model: Model, folder: Path, tokens: Path) -> tuple[Codes, npt.NDArray[Any]]:
+    """Encode all documents; return codes and vectors on disk."""
     limits: dict[str, Any] = {"titles": model.text.titles, "max_length": model.text.document_length}
     documents = tokenize_corpus(data, model.sparse, tokens, **limits)
     codes = encode_corpus(
@@ -102,7 +105,7 @@ def build_vectors(
     model: CodesOnlyModel | Path | str | None,
     out: Path | str,
     *,
-    ids: Names | None = None,
+    ids: IdSource | None = None,
     data: Dataset | None = None,
     engine: str = "auto",
     stored: StorageKind = "fp16",
@@ -111,17 +114,17 @@ def build_vectors(
     lexical: bool = False,
     ram_budget: int | str | None = None,
 ) -> Path:
-    """Code documents' vectors and put an index of them in force.
+    """Encode vectors and build an index; an interrupted build with the same arguments is resumed.
 
-    model:  of `train_vectors`; None: nothing is learned, codes are fitted (OPQ) as `plain` says.
-    ids:    one for every row; by default row numbers.
-    data:   a data set whose corpus has the documents' ids and texts, in the order of the rows.
-    stored: how vectors lie on disk: "fp16", or "int8", which is half of it.
-    dims:   store and rank by the first so many numbers of each vector (Matryoshka), code all of them; None: all.
-    lexical: also index the words of the texts of `data`.
-    ram_budget: most anonymous memory that the build may take (bytes, or "1GiB"); what cannot be kept is refused.
-
-    A build that was cut off is continued, if vectors, ids and settings are the same.
+    Args:
+        model: a model of `train_vectors`; None: OPQ codes are fitted as `plain` says.
+        ids: one for each row; by default row numbers.
+        data: a dataset whose corpus has the ids and texts of the documents in row order.
+        stored: type of the vectors on disk: "fp16", or "int8", half the size.
+        dims: store and rank by the first so many dimensions (Matryoshka), encode all of them; None: all.
+        plain: settings of the OPQ codes.
+        lexical: also build a BM25 index of the texts of `data`.
+        ram_budget: most anonymous memory of the build (bytes, or "1GiB"); a build that needs more is refused.
     """
     if lexical and data is None:
         raise ConfigError("lexical: no texts given, expected data (--data) with a corpus; leave lexical out")
@@ -131,19 +134,19 @@ def build_vectors(
     options["dims"] = dims
     if model is None:
         return _build_plain(vectors, out, plain or PlainCodes(), ids, data, ram_budget, options)
-    model = model if isinstance(model, CodesOnlyModel) else _frozen(model)
+    model = model if isinstance(model, CodesOnlyModel) else _open_codes_only_model(model)
     rows, books, bits = model.documents(vectors), model.codebooks.books, model.codebooks.bits
     dims = options["dims"] = check_dims(dims, rows.dim)
-    shape, named = _shape(*rows.shape, books, bits, engine, stored), _named(ids, data, len(rows), Path(out))
+    shape, named = _get_shape(*rows.shape, books, bits, engine, stored), _collect_ids(ids, data, len(rows), Path(out))
     peaks = estimate_build_peaks(
-        shape, fits_codebooks=False, has_ids=bool(named), has_postings=lexical, has_attributes=_described(data)
+        shape, fits_codebooks=False, has_ids=bool(named), has_postings=lexical, has_attributes=_has_attributes(data)
     )
     budget = check_budget(ram_budget, peaks)
-    options |= {"model": _stamp(model), "unit": model.metric == "cosine"}
+    options |= {"model": _make_stamp(model), "unit": model.metric == "cosine"}
     with watch_memory(budget), open_work_folder(Path(out)) as work:
-        codes = _coded(work, rows, model.fingerprint, books, partial(model.additive.encode_blocks, rows))
-        options["code_error"] = _code_error(dims, model.additive, rows, codes)
-        _finish(work, out, rows, codebooks=model.codebooks, codes=codes, **named, **options)
+        codes = _encode_rows(work, rows, model.fingerprint, books, partial(model.additive.encode_blocks, rows))
+        options["code_error"] = _measure_code_error(dims, model.additive, rows, codes)
+        _write_index(work, out, rows, codebooks=model.codebooks, codes=codes, **named, **options)
     return Path(out)
 
 
@@ -151,7 +154,7 @@ def _build_plain(
     vectors: Vectors,
     out: Path | str,
     plain: PlainCodes,
-    ids: Names | None,
+    ids: IdSource | None,
     data: Dataset | None,
     ram_budget: int | str | None,
     options: dict[str, Any],
@@ -160,12 +163,12 @@ def _build_plain(
     if len(rows) < plain.codewords:
         raise make_too_few_error(len(rows), plain.codewords)
     options["dims"] = check_dims(options["dims"], rows.dim)
-    shape = _shape(
+    shape = _get_shape(
         *rows.shape, plain.count_books(rows.dim), plain.codewords.bit_length() - 1, options["engine"], options["stored"]
     )
-    named = _named(ids, data, len(rows), Path(out))
+    named = _collect_ids(ids, data, len(rows), Path(out))
     lexical = bool(options["lexical"])
-    peaks = estimate_build_peaks(shape, has_ids=bool(named), has_postings=lexical, has_attributes=_described(data))
+    peaks = estimate_build_peaks(shape, has_ids=bool(named), has_postings=lexical, has_attributes=_has_attributes(data))
     budget = check_budget(ram_budget, peaks)
     with watch_memory(budget), open_work_folder(Path(out)) as work:
         name = "codebooks.safetensors"
@@ -177,28 +180,28 @@ def _build_plain(
         fitted = work.run_step(name, [fingerprint_array(rows), plain._asdict()], fit)
         release_pages(rows)
         codebooks = Codebooks.load(work.folder / name)
-        codes = _coded(work, rows, fitted[name].xxh3, codebooks.books, partial(encode_blocks, codebooks, rows))
+        codes = _encode_rows(work, rows, fitted[name].xxh3, codebooks.books, partial(encode_blocks, codebooks, rows))
         options |= {**named, "unit": plain.metric == "cosine"}
-        options["code_error"] = _code_error(options["dims"], codebooks, rows, codes)
-        _finish(work, out, rows, codebooks=codebooks, codes=codes, **options)
+        options["code_error"] = _measure_code_error(options["dims"], codebooks, rows, codes)
+        _write_index(work, out, rows, codebooks=codebooks, codes=codes, **options)
     return Path(out)
 
 
-def _shape(count: int, dim: int, books: int, bits: int, engine: str, stored: StorageKind) -> Shape:
+def _get_shape(count: int, dim: int, books: int, bits: int, engine: str, stored: StorageKind) -> Shape:
     return Shape(count, dim, choose_engine(engine, count, bits), bits, (books * bits + 7) // 8, stored)
 
 
-def _stamp(model: Model | CodesOnlyModel) -> ModelStamp:
+def _make_stamp(model: Model | CodesOnlyModel) -> ModelStamp:
     return ModelStamp(model.fingerprint, str(model.folder.resolve()))
 
 
-def _described(data: Dataset | None) -> bool:
-    """Whether documents may have attributes."""
+def _has_attributes(data: Dataset | None) -> bool:
+    """Return whether documents may have attributes."""
     return data is not None and data.corpus.has_attributes is not False
 
 
-class _Telling:
-    """The documents of a corpus, of which it is said in the end what was left out."""
+class _ReportingCorpus:
+    """A corpus that reports dropped fields after each pass."""
 
     def __init__(self, corpus: Corpus) -> None:
         self.corpus = corpus
@@ -208,47 +211,47 @@ class _Telling:
         self.corpus.report_dropped_fields()
 
 
-def _named(ids: Names | None, data: Dataset | None, count: int, out: Path) -> dict[str, Any]:
-    """What documents are called, and what tells these names from others."""
+def _collect_ids(ids: IdSource | None, data: Dataset | None, count: int, out: Path) -> dict[str, Any]:
+    """Return the ids or documents as arguments of `build_index`, with their fingerprint."""
     if data is not None:
-        return {"documents": _Telling(data.corpus), "documents_stamp": data.corpus.fingerprint()}
+        return {"documents": _ReportingCorpus(data.corpus), "documents_stamp": data.corpus.fingerprint()}
     if ids is None:
         return {}
     names = open_id_source(ids, count, "documents", out)
     return {"ids": names, "documents_stamp": names.fingerprint}
 
 
-def _coded(
+def _encode_rows(
     work: WorkFolder, rows: VectorSource, coder: str, books: int, blocks: Callable[[int], Iterator[Codes]]
 ) -> Codes:
-    """The codes of all rows, on disk; `coder` tells what makes them from others."""
+    """Encode all rows; return the codes on disk. `coder`: fingerprint of the encoder."""
 
-    def forgetting(first: int) -> Iterator[Codes]:
+    def iter_blocks(first: int) -> Iterator[Codes]:
         for block in blocks(first):
             yield block
             release_pages(rows)
 
     shape = (len(rows), books)
     return work.build_array(
-        "coded.npy", [fingerprint_array(rows), coder], np.uint8, shape, forgetting, "encode into codes"
+        "coded.npy", [fingerprint_array(rows), coder], np.uint8, shape, iter_blocks, "encode into codes"
     )
 
 
-def _code_error(
+def _measure_code_error(
     dims: int | None, coder: Codebooks | AdditiveQuantizer, rows: VectorSource, codes: Codes
 ) -> Spread | None:
-    """What the codes of some rows miss, where the index will not hold the vectors that tell it."""
+    """Return the quantization error of a sample of rows, if truncated vectors cannot tell it later."""
     if dims is None:
         return None
-    some = np.unique(np.linspace(0, len(rows) - 1, ERRORS_SAMPLED).astype(np.int64))
-    return Spread.of(compute_reconstruction_errors(coder, rows.gather(some), codes[some]))
+    sample = np.unique(np.linspace(0, len(rows) - 1, ERRORS_SAMPLED).astype(np.int64))
+    return Spread.of(compute_reconstruction_errors(coder, rows.gather(sample), codes[sample]))
 
 
-def _finish(work: WorkFolder, out: Path | str, rows: Any, **given: Any) -> None:
-    build_index(out, vectors=rows, work=work.open_subfolder("index"), **given)
+def _write_index(work: WorkFolder, out: Path | str, rows: Any, **options: Any) -> None:
+    build_index(out, vectors=rows, work=work.open_subfolder("index"), **options)
 
 
-def _frozen(folder: Path | str) -> CodesOnlyModel:
+def _open_codes_only_model(folder: Path | str) -> CodesOnlyModel:
     model = open_model(folder)
     if isinstance(model, CodesOnlyModel):
         return model

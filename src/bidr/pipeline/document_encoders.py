@@ -1,4 +1,4 @@
-"""How documents that are added get codes and vectors: by what made the index."""
+"""Encoders of added documents: codes and vectors by the model or codebooks of the index."""
 
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -17,45 +17,46 @@ if TYPE_CHECKING:
     from bidr.models.saved_model import Model
     from bidr.models.text_encoder import TextEncoder
 
-Sides = Callable[[list[str]], tuple[Floats, Floats]]
-"""Encodes texts of documents for the codes, and for the disk."""
+SideEncoder = Callable[[list[str]], tuple[Floats, Floats]]
+"""Encodes texts of documents for the codes and for the vectors."""
 
 
-def make_model_encoder(model: "Model", sides: Sides | None = None) -> Coder:
-    """Encodes the texts, each side by its own encoder, as the build did.
+def make_model_encoder(model: "Model", encode_sides: SideEncoder | None = None) -> Coder:
+    """Return an encoder of texts by the encoders of a model, as in the build.
 
-    sides: encodes in the place of the model's own encoders, which are then not loaded.
+    Args:
+        encode_sides: replaces the encoders of the model, which are then not loaded.
     """
-    both = sides or _own_sides(model)
+    encode_both = encode_sides or _make_side_encoder(model)
 
     def code(documents: Sequence[Document], vectors: Floats | None) -> Coded:
-        given, rows = both([compose_text(document, model.text.titles) for document in documents])
-        if sides is None:
+        inputs, rows = encode_both([compose_text(document, model.text.titles) for document in documents])
+        if encode_sides is None:
             from bidr.models.corpus_encoding import encode_codes
 
-            codes = encode_codes(model.codebooks, given, model.sparse)
+            codes = encode_codes(model.codebooks, inputs, model.sparse)
         else:
-            codes = model.codebooks.encode(given)
-        return Coded(codes, rows, compute_reconstruction_errors(model.codebooks, given, codes))
+            codes = model.codebooks.encode(inputs)
+        return Coded(codes, rows, compute_reconstruction_errors(model.codebooks, inputs, codes))
 
     return code
 
 
-def _own_sides(model: "Model") -> Sides:
+def _make_side_encoder(model: "Model") -> SideEncoder:
     from bidr.models.corpus_encoding import encode_texts
 
     def encode(encoder: "TextEncoder", texts: list[str]) -> Floats:
-        longest = min(model.text.document_length, encoder.max_length)
-        return encode_texts(encoder, texts, prompt=encoder.prompts.document, max_length=longest)
+        max_length = min(model.text.document_length, encoder.max_length)
+        return encode_texts(encoder, texts, prompt=encoder.prompts.document, max_length=max_length)
 
     return lambda texts: (encode(model.sparse, texts), encode(model.dense, texts))
 
 
 def make_codes_only_encoder(model: "CodesOnlyModel") -> Coder:
-    """Codes vectors that are given."""
+    """Return an encoder of vectors by the codes of a model."""
 
     def code(documents: Sequence[Document], vectors: Floats | None) -> Coded:
-        rows = model.documents(_given(vectors))[:]
+        rows = model.documents(_check_vectors(vectors))[:]
         codes = model.additive.encode(rows)
         return Coded(codes, rows, compute_reconstruction_errors(model.additive, rows, codes))
 
@@ -63,22 +64,22 @@ def make_codes_only_encoder(model: "CodesOnlyModel") -> Coder:
 
 
 def make_codebook_encoder(codebooks: Codebooks, *, unit: bool) -> Coder:
-    """Codes vectors by the codebooks of the index itself. unit: they are made as long as 1."""
+    """Return an encoder of vectors by the codebooks of an index. `unit`: vectors are L2-normalized."""
 
     def code(documents: Sequence[Document], vectors: Floats | None) -> Coded:
-        rows = VectorSource(_given(vectors), "vectors", "cosine" if unit else "ip")[:]
+        rows = VectorSource(_check_vectors(vectors), "vectors", "cosine" if unit else "ip")[:]
         codes = codebooks.encode(rows)
         return Coded(codes, rows, compute_reconstruction_errors(codebooks, rows, codes))
 
     return code
 
 
-def _given(vectors: Floats | None) -> Floats:
+def _check_vectors(vectors: Floats | None) -> Floats:
     if vectors is None:
-        raise DataError("documents without vectors given, but the index has no text encoder; give a vector of each")
+        raise DataError("documents without vectors, but the index has no text encoder; give one vector per document")
     return vectors
 
 
 def refuse_documents(documents: Sequence[Document], vectors: Floats | None) -> Coded:
-    """For a writer that adds nothing, and so needs no model."""
-    raise ConfigError("this writer was opened to delete and to compact; open one with the model of the index")
+    """Encoder of a writer that adds no documents and needs no model."""
+    raise ConfigError("this writer can only delete and compact; open one with the model of the index")

@@ -1,4 +1,4 @@
-"""An index with the model that made it: opened for searching, or for adding to."""
+"""Open an index with its model, for searching or for writing."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,12 +24,12 @@ from bidr.utils.device import pick_device
 
 
 class OpenIndex(Searcher):
-    """An index with the model that made it, ready for questions in words. Use it in a `with` block."""
+    """An index with its model, searched by text or vectors. Use it as a context manager."""
 
     model: Model | CodesOnlyModel | None = None
 
     def encode(self, texts: Sequence[str]) -> tuple[QueryVectors, float]:
-        """As that of `Searcher`; tells whose index has no model what to do instead."""
+        """Encode query texts; refuse if the index has no model."""
         if self.encoder is None:
             raise ConfigError(
                 f"{self.reader.folder} was made from vectors without a model: a question in words cannot be encoded; "
@@ -47,29 +47,33 @@ class OpenIndex(Searcher):
         words: Sequence[str] | None = None,
         **options: Unpack[SearchOptions],
     ) -> RankedBatch:
-        """The k best documents for each query, as arrays. `queries` may be the vectors of the users' own model.
+        """Return the best k documents for each query as arrays; options: see `SearchOptions`.
 
-        words: the same questions in words, for the documents that words find; options as `SearchOptions` has them.
+        Args:
+            queries: query vectors, also from another model.
+            k: number of documents.
+            candidates: number of candidates to read.
+            words: texts of the queries for BM25.
         """
-        asked = queries if isinstance(queries, QueryVectors) else self.query_vectors(queries)
-        return super().search_vectors(asked, k, candidates, words=words, **options)
+        encoded = queries if isinstance(queries, QueryVectors) else self.query_vectors(queries)
+        return super().search_vectors(encoded, k, candidates, words=words, **options)
 
     def make_lookup_encoder(self, vectors: Vectors, rows: dict[str, int]) -> QueryEncoder:
-        """An encoder that looks names up: what `evaluate` asks with where questions are rows of vectors."""
-        asked = self.query_vectors(vectors)
+        """Return an encoder that looks up the vectors of query ids, for `evaluate`."""
+        encoded = self.query_vectors(vectors)
 
         def encode(texts: Sequence[str]) -> QueryVectors:
-            places = [rows[name] for name in texts]
-            return QueryVectors(asked.codes[places], asked.vectors[places])
+            selected = [rows[name] for name in texts]
+            return QueryVectors(encoded.codes[selected], encoded.vectors[selected])
 
         return encode
 
     def query_vectors(self, vectors: Path | npt.ArrayLike) -> QueryVectors:
-        """Questions' vectors as each side of the index takes them."""
+        """Prepare query vectors for the codes and for the vectors."""
         if isinstance(self.model, CodesOnlyModel):
             return QueryVectors(*self.model.queries(vectors))
-        own = open_vectors(vectors, "query vectors", "cosine" if self.reader.manifest.unit else "ip")[:]
-        return QueryVectors(own, own)
+        rows = open_vectors(vectors, "query vectors", "cosine" if self.reader.manifest.unit else "ip")[:]
+        return QueryVectors(rows, rows)
 
     def __enter__(self) -> Self:
         return self
@@ -81,18 +85,18 @@ class OpenIndex(Searcher):
 def open_index_model(
     folder: Path | str, model: Path | str | None = None, device: str = "cpu"
 ) -> Model | CodesOnlyModel | None:
-    """The model that made an index, or the one that is said to have; none where the index was made from arrays."""
+    """Open the model of an index; None if it was built from arrays. `model`: its folder, if that has moved."""
     stamp = model_of(Path(folder))
     if model is None and stamp is None:
         return None
-    where = model if model is not None else stamp.folder if stamp else ""
+    model_folder = model if model is not None else stamp.folder if stamp else ""
     try:
-        return open_model(where, pick_device(device))
+        return open_model(model_folder, pick_device(device))
     except ModelError as error:
         if model is not None:
             raise
         raise ModelError(
-            f"{folder} was built with the model in {where}, which cannot be opened there any more ({error}); "
+            f"{folder} was built with the model in {model_folder}, which cannot be opened there any more ({error}); "
             "say where it is now with --model, or model=... in Python"
         ) from error
 
@@ -108,27 +112,30 @@ def open_index(
     lexical: int = 0,
     lexical_weight: float = 0.0,
 ) -> OpenIndex:
-    """Open an index for searching; what is added to it and deleted from it later is seen within a second.
+    """Open an index for searching. Later additions and deletions are visible within a second.
 
-    model:  its model folder, if that is no longer where it was when the index was built.
-    ef:     how widely candidates are looked for: lists that are visited, or documents that a graph keeps in view.
-    device: where queries are encoded.
-    fuse:   as that of `Searcher`: how much of the codes' score is added to the vectors'.
-    lexical, lexical_weight: as those of `Searcher`: how many documents the words find join the candidates.
+    Args:
+        model: the folder of the model, if it has moved since the index was built.
+        candidates: number of candidates to read for a query; None: as the model was trained for.
+        ef: nprobe of lists, or ef_search of a graph.
+        device: where queries are encoded.
+        fuse: weight of the code score (see `Searcher`).
+        lexical: number of BM25 candidates (see `Searcher`).
+        lexical_weight: weight of the BM25 score (see `Searcher`).
     """
     for name, number in (("ef", ef), ("candidates", candidates)):
         if number is not None:
             check_integer(name, number)
-    words: dict[str, Any] = {"fuse": fuse, "lexical": lexical, "lexical_weight": lexical_weight}
+    options: dict[str, Any] = {"fuse": fuse, "lexical": lexical, "lexical_weight": lexical_weight}
     opened = open_index_model(folder, model, device)
     if opened is None:
-        return OpenIndex(LiveIndex.open(folder, ef=ef), **words)
+        return OpenIndex(LiveIndex.open(folder, ef=ef), **options)
     reader = LiveIndex.open(folder, expect_model=opened.fingerprint, ef=ef)
 
     def encode(texts: Sequence[str]) -> QueryVectors:
         return QueryVectors(*opened.encode_queries(list(texts)))
 
-    searcher = OpenIndex(reader, encode, candidates or opened.candidates, **words)
+    searcher = OpenIndex(reader, encode, candidates or opened.candidates, **options)
     searcher.model = opened
     return searcher
 
@@ -136,20 +143,20 @@ def open_index(
 def open_writer(
     folder: Path | str, model: Path | str | None = None, *, device: str = "auto", **options: Any
 ) -> LiveWriter:
-    """Open an index for adding, replacing and deleting documents; use it in a `with` block.
+    """Open an index for adding, replacing and deleting documents; use it as a context manager.
 
-    Texts are encoded by the index's model; where that was learned from vectors, or there is none, give vectors:
-    ``writer.add([Document("id", "title", "text", {"lang": "en"})], vectors)``. Options as those of `LiveWriter`.
+    Texts are encoded by the model of the index. If it has none, or one without text encoders, give vectors:
+    ``writer.add([Document("id", "title", "text", {"lang": "en"})], vectors)``. Options: see `LiveWriter`.
     """
     opened = open_index_model(folder, model, device)
     if opened is None:
-        return _plain_writer(folder, options)
+        return _open_codebook_writer(folder, options)
     coder = make_codes_only_encoder(opened) if isinstance(opened, CodesOnlyModel) else make_model_encoder(opened)
     return LiveWriter(folder, coder, expect_model=opened.fingerprint, **options)
 
 
-def _plain_writer(folder: Path | str, options: dict[str, Any]) -> LiveWriter:
-    """Codes by what the index has once it is held: whoever was waited for may have built it anew."""
+def _open_codebook_writer(folder: Path | str, options: dict[str, Any]) -> LiveWriter:
+    """Open a writer that encodes by the codebooks of the index once locked; another writer may have rebuilt it."""
 
     def code(documents: Sequence[Document], vectors: Floats | None) -> Coded:
         view = writer.view
@@ -163,5 +170,5 @@ def _plain_writer(folder: Path | str, options: dict[str, Any]) -> LiveWriter:
 
 
 def has_text_encoder(folder: Path | str, model: Path | str | None = None) -> bool:
-    """Whether documents are added to an index as texts alone, and not with vectors."""
+    """Return whether documents are added to an index as texts, without vectors."""
     return isinstance(open_index_model(folder, model), Model)

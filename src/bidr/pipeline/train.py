@@ -11,7 +11,7 @@ from bidr.data.vector_source import Metric, open_vectors
 from bidr.errors import ConfigError
 from bidr.models.codes_only_model import CodesOnlyModel
 from bidr.models.saved_model import Model
-from bidr.pipeline.build import Names, Vectors
+from bidr.pipeline.build import IdSource, Vectors
 from bidr.training.codes_only.config import refuse_text_settings
 from bidr.training.codes_only.train import train_codes_only
 from bidr.training.config import TrainConfig
@@ -51,8 +51,8 @@ def train_vectors(
     *,
     metric: Metric = "cosine",
     qrels: Path | str | Qrels | None = None,
-    ids: Names | None = None,
-    query_ids: Names | None = None,
+    ids: IdSource | None = None,
+    query_ids: IdSource | None = None,
     resume: Resume = "auto",
     **settings: Any,
 ) -> CodesOnlyModel:

@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import numpy as np
 import numpy.typing as npt
 
-from bidr.export.onnx_files import INT8, TOKENIZER, WHOLE, list_external_data, load_about, read_file, verify_file
+from bidr.export.onnx_files import (
+    FULL_PRECISION,
+    INT8,
+    TOKENIZER,
+    list_external_data,
+    load_manifest,
+    read_file,
+    verify_file,
+)
 from bidr.models.saved_model import Model
 from bidr.models.static_encoder import StaticEncoder
 from bidr.models.text_encoder import TextEncoder
@@ -101,11 +109,11 @@ def load_onnx_encoders(folder: Path, int8: dict[str, bool], threads: int) -> Enc
     """
     from tokenizers import Tokenizer
 
-    about = load_about(folder)
+    about = load_manifest(folder)
     runners: dict[str, Runner] = {}
     roles, tokenizers = {}, {}
     for role in ("queries", "documents"):
-        file = INT8 if int8[role] else WHOLE
+        file = INT8 if int8[role] else FULL_PRECISION
         inputs = []
         for side in ("codes", "vectors"):
             entry = about[role][side]
