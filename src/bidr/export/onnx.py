@@ -169,8 +169,8 @@ def _quantize(source: Path, target: Path) -> None:
     large = source.with_name(f"{source.name}.data").exists()
     # With one scale for a whole matrix MiniLM's cosines were .94, with one a column .99. The 7 bits are onnxruntime's
     # advice against overflow on processors without VNNI; with a scale a column they changed nothing that we could see.
-    # What a matrix that narrows (the second of a feed-forward pair) reads has a few numbers far above the others, which
-    # leave the rest few of the 256 steps: kept in full precision, MiniLM's mean cosine was .996 instead of .993, for less speed.
+    # The inputs of a narrowing matrix (the second of a feed-forward pair) have a few outliers, which leave the other
+    # numbers few of the 256 steps. In full precision MiniLM's mean cosine was .996 instead of .993, but slower.
     shapes = {tensor.name: tensor.dims for tensor in network.graph.initializer}
     products = (node for node in network.graph.node if node.op_type == "MatMul" and node.input[1] in shapes)
     narrowing = [node.name for node in products if shapes[node.input[1]][0] > shapes[node.input[1]][-1]]
