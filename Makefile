@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-kernels test-slow check docs
+.PHONY: demo test test-kernels test-slow test-wheel check docs dist
 
 demo: $(STAMP)  ## search this machine's Python documentation, minutes
 	$(BIN)/bidr demo
@@ -30,6 +30,19 @@ check: $(STAMP)  ## style and types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
+	$(BIN)/python tools/check_names.py
+
+dist: $(STAMP)  ## a wheel and an sdist, into dist/
+	rm -rf dist
+	$(BIN)/python -m build -q --outdir dist .
+
+test-wheel: dist  ## the wheel in clean environments: the base alone, and all extras
+	set -e; for extras in "" "[all]"; do \
+		rm -rf build/wheel; $(PYTHON) -m venv build/wheel; \
+		build/wheel/bin/python -m pip install -q -c constraints.txt "$$(ls $(CURDIR)/dist/*.whl)$$extras" pytest; \
+		du -sh build/wheel/lib/python*/site-packages; \
+		build/wheel/bin/python -m pytest -q -p no:cacheprovider -o addopts= --rootdir tests/smoke tests/smoke; \
+	done
 
 docs: $(STAMP)  ## the site, into site/
 	$(BIN)/pip install -q -c constraints.txt -e '.[docs]'
