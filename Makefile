@@ -30,7 +30,6 @@ check: $(STAMP)  ## style and types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
-	$(BIN)/python tools/check_names.py
 
 dist: $(STAMP)  ## a wheel and an sdist, into dist/
 	rm -rf dist
@@ -41,7 +40,7 @@ test-wheel: dist  ## the wheel in clean environments: the base alone, and all ex
 		rm -rf build/wheel; $(PYTHON) -m venv build/wheel; \
 		build/wheel/bin/python -m pip install -q -c constraints.txt "$$(ls $(CURDIR)/dist/*.whl)$$extras" pytest; \
 		du -sh build/wheel/lib/python*/site-packages; \
-		build/wheel/bin/python -m pytest -q -p no:cacheprovider -o addopts= --rootdir tests/smoke tests/smoke; \
+		build/wheel/bin/python -m pytest -q -p no:cacheprovider -o addopts= --confcutdir tests/smoke tests/smoke; \
 	done
 
 docs: $(STAMP)  ## the site, into site/

@@ -15,24 +15,7 @@ from tokenizers.pre_tokenizers import Whitespace
 
 import bidr
 
-WORDS = ("red", "green", "blue", "cat", "dog", "fish", "sings", "sleeps", "runs", "far", "old", "night", "watch", "painter")
-    "red",
-    "green",
-    "blue",
-    "cat",
-    "dog",
-    "fish",
-    "sings",
-    "sleeps",
-    "runs",
-    "far",
-    "near",
-    "old",
-    "new",
-    "night",
-    "watch",
-    "painter",
-]
+WORDS = ("red", "green", "blue", "cat", "dog", "fish", "sings", "sleeps", "runs", "far", "old", "night", "watch")
 
 
 def run_python(code: str, *args: object) -> str:
@@ -118,7 +101,7 @@ def test_an_index_of_vectors_is_built_searched_updated_and_verified(tmp_path: Pa
 def test_words_are_searched_by_the_built_in_encoder(tmp_path: Path) -> None:
     data = tmp_path / "data"
     (data / "qrels").mkdir(parents=True)
-    texts = ["red cat sleeps", "blue dog runs far", "old painter night watch", "green fish sings"] * 10
+    texts = ["red cat sleeps", "blue dog runs far", "old dog night watch", "green fish sings"] * 10
     lines = [json.dumps({"_id": f"d{row}", "title": "", "text": text}) for row, text in enumerate(texts)]
     (data / "corpus.jsonl").write_text("\n".join(lines))
     (data / "queries.jsonl").write_text('{"_id": "q", "text": "night watch"}\n')
@@ -127,12 +110,12 @@ def test_words_are_searched_by_the_built_in_encoder(tmp_path: Path) -> None:
     code = """
 import bidr, sys
 with bidr.open_index(sys.argv[1]) as searcher:
-    print(searcher.search("night watch painter old", k=1)[0].document.text)
+    print(searcher.search("night watch old", k=1)[0].document.text)
 with bidr.open_writer(sys.argv[1], device="cpu") as writer:
     writer.add([bidr.Document("new", "", "old dog sings")])
 assert "torch" not in sys.modules
 """
-    assert run_python(code, tmp_path / "index").strip().endswith("old painter night watch")
+    assert run_python(code, tmp_path / "index").strip().endswith("old dog night watch")
 
 
 def test_a_plan_is_computed() -> None:
