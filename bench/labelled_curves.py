@@ -19,7 +19,7 @@ import tyro
 from labelled_plots import at_depth, draw
 from tyro.conf import Positional
 
-from bidr.bench.run import Limits, Row, answered, compare, prepare
+from bidr.bench.run import Limits, Row, compare, compute_labelled_recall, prepare
 from bidr.bench.variants import Variant
 from bidr.data.row_ids import label_rows, read_ids, read_judgements
 from bidr.data.vector_source import Metric, VectorSource, open_vectors
@@ -125,7 +125,7 @@ def measure(
     with tempfile.TemporaryDirectory(dir=work) as temporary:
         prepared = prepare(Path(temporary), given.documents, asked, len(rows))._replace(labelled=labelled)
         found = compare(wanted, prepared, lambda peer: scann if peer == "scann" else sys.executable, {}, limits)
-    exact = {k: answered(prepared.exact, labelled, k) for k in (10, 100)}
+    exact = {k: compute_labelled_recall(prepared.exact, labelled, k) for k in (10, 100)}
     return {"documents": len(given.documents), "questions": len(rows), "exact": exact, "rows": by_fuse(found)}
 
 

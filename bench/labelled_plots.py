@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from bidr.bench.curves import COLOURS
+from bidr.bench.curves import COLORS
 from bidr.bench.run import Row
 
 Panel = list[tuple[str, list[tuple[float, float]]]]
@@ -34,7 +34,7 @@ def draw(rows: list[Row], exact: float) -> str:
     curves.append(("queries a second and core", by_speed))
     values = [value for _, panel in curves for _, points in panel for _, value in points]
     low, high = math.floor(20 * min(values)) / 20, math.ceil(20 * max(*values, exact)) / 20
-    colour = {kind: COLOURS[number % len(COLOURS)] for number, kind in enumerate(kinds)}
+    colour = {kind: COLORS[number % len(COLORS)] for number, kind in enumerate(kinds)}
     whole = 3 * (WIDTH + GAP) + LEFT
     tall = HEIGHT + TOP + 70 + 18 * (len(kinds) // 4 + 1)
     parts = [

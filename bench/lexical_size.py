@@ -19,7 +19,7 @@ import numpy as np
 import tyro
 from tyro.conf import Positional
 
-from bidr.bench.peers.harness import memory
+from bidr.bench.peers.harness import read_memory
 from bidr.data.dataset import load
 from bidr.index.builder.build import build_index
 from bidr.index.lexical.size_estimate import estimate_lexical_disk, guess_lexical_size
@@ -90,11 +90,11 @@ def asked(data: str, folder: Path, size: int, split: str) -> dict[str, float]:
     finder.threads = 1
     for text in ("a warm question", "another one"):
         finder.search([text], K)
-    before, started = memory(), time.process_time()
+    before, started = read_memory(), time.process_time()
     for text in texts:
         finder.search([text], K)
     cpu = 1000 * (time.process_time() - started) / len(texts)
-    return {"anonymous": memory()["anonymous"] - before["anonymous"], "cpu_ms": cpu}
+    return {"anonymous": read_memory()["anonymous"] - before["anonymous"], "cpu_ms": cpu}
 
 
 def _apart(data: str, work: Path, split: str, only: str) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""A virtual environment for each peer, in a folder that later runs find them in."""
+"""Install each peer in a virtual environment that later runs reuse."""
 
 import subprocess
 import sys
@@ -6,13 +6,13 @@ from pathlib import Path
 
 from bidr.bench.variants import PACKAGES
 
-# With these bidr's reads run in the peer's Python too, so that no peer is slowed by how candidates are ranked.
+# bidr's vector reads need these in the peer's Python, so that ranking is equally fast for all peers.
 RANKING = ("numba", "xxhash")
 DONE = "installed"
 
 
 def install(folder: Path, peers: tuple[str, ...]) -> dict[str, str]:
-    """Install what the named peers need; returns for each that failed the reason."""
+    """Install the packages of peers; return the reason for each that failed."""
     failed: dict[str, str] = {}
     for peer in peers:
         done = folder / peer / DONE
@@ -20,7 +20,7 @@ def install(folder: Path, peers: tuple[str, ...]) -> dict[str, str]:
             continue
         print(f"installing {PACKAGES[peer]} into {folder / peer}", file=sys.stderr, flush=True)
         reason = _run([sys.executable, "-m", "venv", str(folder / peer)])
-        pip = [str(python_of(folder, peer)), "-m", "pip", "install", "-q"]
+        pip = [str(get_python(folder, peer)), "-m", "pip", "install", "-q"]
         reason = reason or _run([*pip, "--prefer-binary", PACKAGES[peer], "numpy"])
         if reason:
             failed[peer] = reason
@@ -30,13 +30,13 @@ def install(folder: Path, peers: tuple[str, ...]) -> dict[str, str]:
     return failed
 
 
-def python_of(folder: Path, peer: str) -> Path:
-    """The Python that has a peer."""
+def get_python(folder: Path, peer: str) -> Path:
+    """Return the Python interpreter of a peer's environment."""
     return folder / peer / "bin" / "python"
 
 
 def _run(command: list[str]) -> str | None:
-    """None, or the last line of what went wrong."""
+    """Run a command; return the last line of its error, or None."""
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if not done.returncode:
         return None

@@ -1,4 +1,4 @@
-"""One peer in a process of its own: asked by a file, answering in lines of JSON."""
+"""Run a peer in a process of its own, which reads a request file and prints lines of JSON."""
 
 import json
 import os
@@ -11,8 +11,8 @@ from typing import Any
 from bidr.errors import BidrError
 
 HARNESS = Path(__file__).parent / "peers" / "harness.py"
-LONGEST = 300
-THREADS = (
+MAX_ERROR_CHARS = 300
+THREAD_VARIABLES = (
     "OMP_NUM_THREADS",
     "OPENBLAS_NUM_THREADS",
     "MKL_NUM_THREADS",
@@ -23,18 +23,18 @@ THREADS = (
 
 
 class PeerError(BidrError):
-    """A peer could not be built or searched; the run goes on, and its row says why."""
+    """A peer could not be built or searched; the run continues, and its row has the reason."""
 
 
-def ask(python: str, request: dict[str, Any], seconds: float) -> list[dict[str, Any]]:
-    """What the harness says to a request, in the order it says it."""
+def run_harness(python: str, request: dict[str, Any], seconds: float) -> list[dict[str, Any]]:
+    """Run the harness on a request and return its lines."""
     with tempfile.TemporaryDirectory(prefix="bidr-bench-") as folder:
         path = Path(folder) / "request.json"
         path.write_text(json.dumps(request), encoding="utf-8")
         command = [python, str(HARNESS), str(path)]
         try:
             done = subprocess.run(
-                command, env=_environment(request), capture_output=True, text=True, timeout=seconds, check=False
+                command, env=_make_environment(request), capture_output=True, text=True, timeout=seconds, check=False
             )
         except subprocess.TimeoutExpired:
             raise PeerError(
@@ -44,23 +44,23 @@ def ask(python: str, request: dict[str, Any], seconds: float) -> list[dict[str, 
             raise PeerError(f"{python} cannot be run ({error.strerror}); see --peer-python") from error
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     if lines and lines[-1]["event"] == "error":
-        raise PeerError(textwrap.shorten(lines[-1]["error"], LONGEST, placeholder=" ..."))
+        raise PeerError(textwrap.shorten(lines[-1]["error"], MAX_ERROR_CHARS, placeholder=" ..."))
     if done.returncode:
-        raise PeerError(_ended(done.returncode, done.stderr))
+        raise PeerError(_describe_exit(done.returncode, done.stderr))
     return lines
 
 
-def _environment(request: dict[str, Any]) -> dict[str, str]:
-    """One thread for what is searched; bidr can be imported wherever its few needs are there."""
+def _make_environment(request: dict[str, Any]) -> dict[str, str]:
+    """Return the environment: one thread for searching, and bidr on the path."""
     environment = dict(os.environ)
     source = str(Path(__file__).parents[2])
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, [source, environment.get("PYTHONPATH")]))
     threads = request["settings"]["threads"] if request["phase"] == "build" else 1
-    environment.update(dict.fromkeys(THREADS, str(threads)))
+    environment.update(dict.fromkeys(THREAD_VARIABLES, str(threads)))
     return environment
 
 
-def _ended(code: int, told: str) -> str:
+def _describe_exit(code: int, told: str) -> str:
     last = next((line.strip() for line in reversed(told.splitlines()) if line.strip()), "it said nothing")
     how = f"killed by signal {-code}" if code < 0 else f"exit code {code}"
     return f"the process ended ({how}): {last}"

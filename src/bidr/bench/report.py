@@ -1,4 +1,4 @@
-"""Tables of a comparison: what each index takes, how fast each is at a recall, what is cold, and what did not run."""
+"""Render the tables of a comparison: size, speed at a recall, cold latency, and failures."""
 
 from typing import Any
 
@@ -7,26 +7,26 @@ Row = dict[str, Any]
 Point = dict[str, Any]
 
 
-def fastest(row: Row, target: float) -> Point | None:
-    """The setting with the fewest CPU milliseconds that finds at least so much of the exact top 100."""
+def find_fastest(row: Row, target: float) -> Point | None:
+    """Return the setting with the least CPU time that reaches a recall@100."""
     enough = [point for point in row["points"] if point["recall@100"] >= target]
     return min(enough, key=lambda point: float(point["cpu_ms"]), default=None)
 
 
-def tables(rows: list[Row]) -> str:
-    """All tables, in markdown."""
+def render_tables(rows: list[Row]) -> str:
+    """Return all tables in Markdown."""
     ran = [row for row in rows if "error" not in row]
-    parts = [_sizes(ran)] + [_at(ran, target) for target in TARGETS] + [_cold(ran)]
+    parts = [_render_sizes(ran)] + [_render_target(ran, target) for target in TARGETS] + [_render_cold(ran)]
     failed = [[row["name"], row["error"]] for row in rows if "error" in row]
     stopped = [[row["name"], row["stopped"]] for row in ran if "stopped" in row]
     if failed:
-        parts.append(_table("Not measured", ["index", "why"], failed))
+        parts.append(_render_table("Not measured", ["index", "why"], failed))
     if stopped:
-        parts.append(_table("Fewer rounds than the others", ["index", "why"], stopped))
+        parts.append(_render_table("Fewer rounds than the others", ["index", "why"], stopped))
     return "\n\n".join(part for part in parts if part)
 
 
-def _sizes(rows: list[Row]) -> str:
+def _render_sizes(rows: list[Row]) -> str:
     head = ["index", "anonymous B/doc", "RSS B/doc", "disk B/doc", "build s", "build CPU s", "build peak MiB"]
     lines = []
     for row in rows:
@@ -34,24 +34,25 @@ def _sizes(rows: list[Row]) -> str:
         taken = (ram["anonymous_bytes"], ram["rss_end_bytes"], row["disk_per_document"])
         cost = (build["seconds"], build["cpu_seconds"], build["peak_bytes"] / 2**20)
         lines.append([row["name"], *(f"{number:,.0f}" for number in (*taken, *cost))])
-    return _table("What each takes", head, lines) if lines else ""
+    return _render_table("What each takes", head, lines) if lines else ""
 
 
-def _at(rows: list[Row], target: float) -> str:
+def _render_target(rows: list[Row], target: float) -> str:
     head = ["index", "setting", "R@10", "R@100", "CPU ms", "of which ranking", "QPS/core", "p50 ms", "p99 ms", "B/doc"]
-    found = [(fastest(row, target), row) for row in rows]
+    found = [(find_fastest(row, target), row) for row in rows]
     there = sorted(((point, row) for point, row in found if point), key=lambda pair: float(pair[0]["cpu_ms"]))
     lines = [
-        [row["name"], *_figures(point), f"{row['ram_per_document']['anonymous_bytes']:,.0f}"] for point, row in there
+        [row["name"], *_format_point(point), f"{row['ram_per_document']['anonymous_bytes']:,.0f}"]
+        for point, row in there
     ]
     for point, row in found:
         if point is None:
             best = max(one["recall@100"] for one in row["points"])
             lines.append([row["name"], f"not reached: {best:.3f} at most", *[""] * 8])
-    return _table(f"Fastest setting with recall@100 of {target} or more", head, lines) if lines else ""
+    return _render_table(f"Fastest setting with recall@100 of {target} or more", head, lines) if lines else ""
 
 
-def _figures(point: Point) -> list[str]:
+def _format_point(point: Point) -> list[str]:
     setting = ", ".join(f"{name} {value}" for name, value in point["setting"].items())
     ranking = (
         f"{point['ranking_cpu_ms']:.2f} ({point['ranked_by']})" if "ranking_cpu_ms" in point else point["ranked_by"]
@@ -67,7 +68,7 @@ def _figures(point: Point) -> list[str]:
     ]
 
 
-def _cold(rows: list[Row]) -> str:
+def _render_cold(rows: list[Row]) -> str:
     lines = []
     for row in rows:
         if "not_cold" in row:
@@ -77,9 +78,9 @@ def _cold(rows: list[Row]) -> str:
             times = [f"{cold[name]:.1f}" for name in ("p50_ms", "p99_ms")]
             lines.append([row["name"], *times, str(cold["queries"]), f"{cold['resident']:.3%}"])
     head = ["index", "cold p50 ms", "cold p99 ms", "queries", "vectors in memory before, at most (mincore)"]
-    return _table("Cold, some 1,000 candidates", head, lines) if lines else ""
+    return _render_table("Cold, some 1,000 candidates", head, lines) if lines else ""
 
 
-def _table(title: str, head: list[str], lines: list[list[str]]) -> str:
+def _render_table(title: str, head: list[str], lines: list[list[str]]) -> str:
     shown = [" | ".join(line) for line in [head, ["---"] * len(head), *lines]]
     return "\n".join([f"### {title}", "", *(f"| {line} |" for line in shown)])

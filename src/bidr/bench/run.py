@@ -1,4 +1,4 @@
-"""The whole comparison: vectors prepared once, exact answers once, then one variant after the other."""
+"""Run a comparison: prepare vectors and exact results once, then build and search every variant."""
 
 import sys
 import tempfile
@@ -10,18 +10,18 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from bidr.bench.launch import PeerError, ask
+from bidr.bench.launch import PeerError, run_harness
 from bidr.bench.variants import Variant
 from bidr.data.vector_source import VectorSource
 from bidr.index.vectors import WRITE_ROWS, VectorWriter
 
-ANSWERS = 100
+RESULTS = 100
 SMALL_ROWS = 5_000
 Row = dict[str, Any]
 
 
-class Prepared(NamedTuple):
-    """The files that every peer reads, and the exact answers."""
+class BenchmarkData(NamedTuple):
+    """The files that every peer reads, and the exact results."""
 
     folder: Path
     vectors: Path
@@ -33,8 +33,8 @@ class Prepared(NamedTuple):
     """Of each query the rows that are known to answer it, where that is to be measured too."""
 
 
-class Fitted(NamedTuple):
-    """Codebooks on disk, and what fitting them took."""
+class TrainedCodebooks(NamedTuple):
+    """Codebooks on disk, and the time of training them."""
 
     path: Path
     seconds: float
@@ -42,7 +42,7 @@ class Fitted(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """What the run may take."""
+    """Limits of a run."""
 
     threads: int = 1
     seconds: float = 3_600.0
@@ -50,8 +50,8 @@ class Limits(NamedTuple):
     rounds: int = 3
 
 
-def prepare(folder: Path, documents: VectorSource, queries: VectorSource, asked: int) -> Prepared:
-    """float32 for building, one fp16 file for ranking, and the exact top 100 by inner product."""
+def prepare(folder: Path, documents: VectorSource, queries: VectorSource, asked: int) -> BenchmarkData:
+    """Write vectors as float32 for building and as fp16 for ranking, and compute the exact top 100."""
     from bidr.quantization.exact_search import search_vectors
 
     count, dim = documents.shape
@@ -65,38 +65,38 @@ def prepare(folder: Path, documents: VectorSource, queries: VectorSource, asked:
     whole.flush()
     questions = queries[np.sort(np.random.default_rng(0).permutation(len(queries))[:asked])]
     np.save(queries_path, questions)
-    return Prepared(
-        folder, documents_path, queries_path, rows_path, search_vectors(questions, whole, ANSWERS).rows, count
+    return BenchmarkData(
+        folder, documents_path, queries_path, rows_path, search_vectors(questions, whole, RESULTS).rows, count
     )
 
 
-def fit_once(prepared: Prepared, books: int) -> Fitted:
-    """4-bit OPQ codebooks: ours are made with them, and what takes a rotation is given theirs."""
+def train_codebooks(prepared: BenchmarkData, books: int) -> TrainedCodebooks:
+    """Train 4-bit OPQ codebooks: bidr uses them, and other peers their rotation."""
     from bidr.quantization.pq_training import fit_pq
 
     path = prepared.folder / f"fitted-{books}.npz"
     wall, cpu = time.perf_counter(), time.process_time()
     codebooks = fit_pq(np.load(prepared.vectors, mmap_mode="r"), books, 16)
     np.savez(path, rotation=codebooks.rotation, centroids=codebooks.centroids)
-    return Fitted(path, time.perf_counter() - wall, time.process_time() - cpu)
+    return TrainedCodebooks(path, time.perf_counter() - wall, time.process_time() - cpu)
 
 
-def recall(found: npt.NDArray[np.int64], exact: npt.NDArray[np.int64], k: int) -> float:
-    """The share of the exact top k that is among the first k found."""
+def compute_recall(found: npt.NDArray[np.int64], exact: npt.NDArray[np.int64], k: int) -> float:
+    """Return the share of the exact top k among the first k results."""
     wanted = exact[:, :k]
     pairs = zip(wanted, found[:, :k], strict=True)
     return float(np.mean([np.isin(right[right >= 0], given).mean() for right, given in pairs]))
 
 
-def answered(found: npt.NDArray[np.int64], labelled: list[list[int]], k: int) -> float:
-    """The share of the rows labelled as answers that is among the first k found."""
+def compute_labelled_recall(found: npt.NDArray[np.int64], labelled: list[list[int]], k: int) -> float:
+    """Return the share of the rows labelled relevant among the first k results."""
     return float(np.mean([np.isin(right, given[:k]).mean() for right, given in zip(labelled, found, strict=True)]))
 
 
 def compare(
     variants: list[Variant],
-    prepared: Prepared,
-    python_of: Callable[[str], str],
+    prepared: BenchmarkData,
+    get_python: Callable[[str], str],
     failed: dict[str, str],
     limits: Limits,
     keep: Callable[[list[Row]], None] = lambda rows: None,
@@ -107,22 +107,26 @@ def compare(
     does not fall on one of them: of every setting the round with the least CPU time counts.
     """
     books = {variant.settings["fitted"] for variant in variants if "fitted" in variant.settings}
-    fitted = {number: fit_once(prepared, number) for number in sorted(books)}
-    entries = [_Entry(one, _request(one, prepared, fitted, limits), _row(one)) for one in variants]
+    fitted = {number: train_codebooks(prepared, number) for number in sorted(books)}
+    entries = [_Entry(one, _make_request(one, prepared, fitted, limits), _make_row(one)) for one in variants]
     rows = [entry.row for entry in entries]
 
     def build(variant: Variant, request: dict[str, Any], row: Row) -> None:
         if variant.peer in failed:
             raise PeerError(failed[variant.peer])
-        lines = ask(python_of(variant.peer), {**request, "phase": "build"}, limits.seconds)
-        _built(row, lines, fitted.get(variant.settings.get("fitted", 0)))
+        lines = run_harness(get_python(variant.peer), {**request, "phase": "build"}, limits.seconds)
+        _record_build(row, lines, fitted.get(variant.settings.get("fitted", 0)))
         # What is ranked for a peer is on the disk too, once for all of them.
         vectors = prepared.rows.stat().st_size if variant.rank else 0
         row["disk_per_document"] = (row["build"]["disk_bytes"] + vectors) / prepared.documents
 
     def search(variant: Variant, request: dict[str, Any], row: Row) -> None:
         again = {"cold": 0} if row["points"] else {}
-        _searched(row, ask(python_of(variant.peer), {**request, **again, "phase": "search"}, limits.seconds), prepared)
+        _record_search(
+            row,
+            run_harness(get_python(variant.peer), {**request, **again, "phase": "search"}, limits.seconds),
+            prepared,
+        )
 
     steps = [("built", build)]
     steps += [(f"searched, round {number + 1} of {limits.rounds}", search) for number in range(limits.rounds)]
@@ -142,7 +146,7 @@ class _Entry(NamedTuple):
     row: Row
 
 
-def _row(variant: Variant) -> Row:
+def _make_row(variant: Variant) -> Row:
     return {"name": variant.name, "peer": variant.peer, "settings": variant.settings, "points": []}
 
 
@@ -155,8 +159,10 @@ def _attempt(entry: _Entry, do: Callable[[Variant, dict[str, Any], Row], None], 
     print(f"{entry.variant.name}: {done}", file=sys.stderr, flush=True)
 
 
-def _request(variant: Variant, prepared: Prepared, fitted: dict[int, Fitted], limits: Limits) -> dict[str, Any]:
-    """What the harness is told; it builds and searches in two processes, so that RAM is that of searching alone."""
+def _make_request(
+    variant: Variant, prepared: BenchmarkData, fitted: dict[int, TrainedCodebooks], limits: Limits
+) -> dict[str, Any]:
+    """Return the request to the harness, which builds and searches in separate processes to measure RAM of each."""
     folder = Path(tempfile.mkdtemp(dir=prepared.folder, prefix="peer-"))
     books = fitted.get(variant.settings.get("fitted", 0))
     return {
@@ -175,7 +181,7 @@ def _request(variant: Variant, prepared: Prepared, fitted: dict[int, Fitted], li
     }
 
 
-def _built(row: Row, lines: list[dict[str, Any]], fitted: Fitted | None) -> None:
+def _record_build(row: Row, lines: list[dict[str, Any]], fitted: TrainedCodebooks | None) -> None:
     built = next((line for line in lines if line.pop("event") == "built"), None)
     if built is None:
         raise PeerError("it ended without figures")
@@ -185,16 +191,16 @@ def _built(row: Row, lines: list[dict[str, Any]], fitted: Fitted | None) -> None
     row["build"] = built
 
 
-def _searched(row: Row, lines: list[dict[str, Any]], prepared: Prepared) -> None:
-    """Put a round's figures into the row."""
+def _record_search(row: Row, lines: list[dict[str, Any]], prepared: BenchmarkData) -> None:
+    """Add the figures of a round to the row."""
     points = []
     for line in lines:
         event = line.pop("event")
         if event == "measured":
             ids = np.load(line.pop("found"))
-            recalls = {f"recall@{k}": recall(ids, prepared.exact, k) for k in (10, 100)}
+            recalls = {f"recall@{k}": compute_recall(ids, prepared.exact, k) for k in (10, 100)}
             if prepared.labelled is not None:
-                recalls |= {f"labelled@{k}": answered(ids, prepared.labelled, k) for k in (10, 100)}
+                recalls |= {f"labelled@{k}": compute_labelled_recall(ids, prepared.labelled, k) for k in (10, 100)}
             points.append({**line, **recalls, "qps_per_core": 1000 / line["cpu_ms"]})
         elif event == "memory":
             row["ram_per_document"] = {name: size / prepared.documents for name, size in line.items()}

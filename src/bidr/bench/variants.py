@@ -1,4 +1,4 @@
-"""What is measured: for every peer the indexes that are built and the settings each is searched with."""
+"""Variants to measure: the indexes of every peer and the search settings of each."""
 
 from typing import Any, NamedTuple
 
@@ -51,22 +51,22 @@ class Variant(NamedTuple):
         return depths.index(min(depths))
 
 
-def variants(peers: tuple[str, ...], count: int, dim: int, code_bytes: tuple[int, ...]) -> list[Variant]:
-    """All that the named peers are measured with; codes are of the same bytes for all that have codes."""
+def list_variants(peers: tuple[str, ...], count: int, dim: int, code_bytes: tuple[int, ...]) -> list[Variant]:
+    """Return the variants of the given peers, with codes of the same size."""
     for size in code_bytes:
         if size < 1 or dim % (2 * size):
             raise ConfigError(f"--code-bytes: given {size}, expected a divisor of {dim // 2} (4-bit codes of {dim})")
-    lists = _power_of_two(2 * count**0.5)
+    lists = _round_to_power_of_two(2 * count**0.5)
     made: list[Variant] = []
     for peer in peers:
         for size in code_bytes:
-            made += _with_codes(peer, dim, size, lists)
-        made += _others(peer, lists)
+            made += _list_coded_variants(peer, dim, size, lists)
+        made += _list_other_variants(peer, lists)
     return made
 
 
-def _with_codes(peer: str, dim: int, size: int, lists: int) -> list[Variant]:
-    """What a peer makes of so many bytes a document."""
+def _list_coded_variants(peer: str, dim: int, size: int, lists: int) -> list[Variant]:
+    """Return the variants of a peer with codes of a given size."""
     books = 2 * size
     depths = [{"candidates": depth} for depth in DEPTHS]
     if peer == "ours":
@@ -76,13 +76,13 @@ def _with_codes(peer: str, dim: int, size: int, lists: int) -> list[Variant]:
             for engine, grid in (("scan", depths), ("lists", visited))
         ]
     if peer == "faiss":
-        return _faiss(size, depths, lists)
+        return _list_faiss_variants(size, depths, lists)
     if peer == "scann":
         width = {"width": dim // books}
         return [
             Variant(f"ScaNN {size} B, our rotation", peer, {**width, "fitted": books}, depths),
             Variant(f"ScaNN {size} B", peer, width, depths),
-            Variant(f"ScaNN tree {size} B", peer, {**width, "lists": lists}, _grid("leaves", lists)),
+            Variant(f"ScaNN tree {size} B", peer, {**width, "lists": lists}, _make_ivf_grid("leaves", lists)),
         ]
     made = []
     if peer == "naive":
@@ -90,15 +90,15 @@ def _with_codes(peer: str, dim: int, size: int, lists: int) -> list[Variant]:
         made = [Variant(f"naive memmap {size} B", peer, settings, depths, "memmap")]
     if peer == "lancedb":
         settings = {"books": size, "lists": lists // 2}
-        made = [Variant(f"LanceDB IVF_PQ {size} B", peer, settings, _refined(lists // 2), None, on_disk=True)]
+        made = [Variant(f"LanceDB IVF_PQ {size} B", peer, settings, _make_refine_grid(lists // 2), None, on_disk=True)]
     if peer == "diskann":
         settings = {"bytes": size, "links": 32, "ef_construction": 64}
         made = [Variant(f"DiskANN {size} B", peer, settings, [{"ef": ef} for ef in DISK_WIDTHS], None, on_disk=True)]
     return made
 
 
-def _faiss(size: int, depths: list[Settings], lists: int) -> list[Variant]:
-    books, probed = 2 * size, _grid("nprobe", lists)
+def _list_faiss_variants(size: int, depths: list[Settings], lists: int) -> list[Variant]:
+    books, probed = 2 * size, _make_ivf_grid("nprobe", lists)
     scan = {"factory": f"PQ{books}x4fs", "fitted": books}
     listed = {"factory": f"IVF{{lists}},PQ{books}x4fs", "lists": lists, "fitted": books}
     # "np": without the ordering of codewords for Hamming distances, which takes minutes and is not used here.
@@ -110,13 +110,13 @@ def _faiss(size: int, depths: list[Settings], lists: int) -> list[Variant]:
     ]
 
 
-def _others(peer: str, lists: int) -> list[Variant]:
-    """What does not depend on the size of codes."""
+def _list_other_variants(peer: str, lists: int) -> list[Variant]:
+    """Return the variants of a peer without codes of a given size."""
     graph = {"links": 16, "ef_construction": 100}
     walked = [{"ef": width} for width in WIDTHS]
     if peer == "faiss":
         listed = {"factory": "RR,IVF{lists},RaBitQ", "lists": lists, "query_bits": 8}
-        return [Variant("Faiss IVF RaBitQ", peer, listed, _grid("nprobe", lists))]
+        return [Variant("Faiss IVF RaBitQ", peer, listed, _make_ivf_grid("nprobe", lists))]
     if peer == "faiss-hnsw":
         flat = {"factory": "HNSW16", "ef_construction": 100}
         return [Variant("Faiss HNSW fp32", peer, flat, [{"efSearch": width} for width in WIDTHS], None)]
@@ -131,11 +131,11 @@ def _others(peer: str, lists: int) -> list[Variant]:
     return []
 
 
-def _grid(name: str, lists: int) -> list[Settings]:
+def _make_ivf_grid(name: str, lists: int) -> list[Settings]:
     return [{name: max(1, round(share * lists)), "candidates": depth} for share in SHARES for depth in LISTED_DEPTHS]
 
 
-def _refined(lists: int) -> list[Settings]:
+def _make_refine_grid(lists: int) -> list[Settings]:
     return [
         {"nprobe": max(1, round(share * lists)), "candidates": depth}
         for share in SHARES
@@ -143,5 +143,5 @@ def _refined(lists: int) -> list[Settings]:
     ]
 
 
-def _power_of_two(number: float) -> int:
+def _round_to_power_of_two(number: float) -> int:
     return max(1, 1 << round(number).bit_length() - 1)

@@ -63,10 +63,10 @@ class Bench(Command):
         return [path for path in (self.json, self.curves) if path]
 
     def run(self) -> CommandResult:
-        from bidr.bench.curves import svg
-        from bidr.bench.report import tables
+        from bidr.bench.curves import render_svg
+        from bidr.bench.report import render_tables
         from bidr.bench.run import Limits, compare, prepare
-        from bidr.bench.variants import variants
+        from bidr.bench.variants import list_variants
         from bidr.data.vector_source import check_same_dim, open_vectors
         from bidr.utils.files import write_atomically, write_json
 
@@ -76,7 +76,7 @@ class Bench(Command):
         check_same_dim(documents, queries)
         if len(documents) < FEWEST:
             raise DataError(f"{self.vectors} holds {len(documents):,} vectors, expected {FEWEST:,} or more")
-        wanted = self._wanted(variants(self.peers, len(documents), documents.dim, self.code_bytes))
+        wanted = self._wanted(list_variants(self.peers, len(documents), documents.dim, self.code_bytes))
         failed = self._installed(pythons)
         with tempfile.TemporaryDirectory(dir=self.work, prefix="bench-") as folder:
             prepared = prepare(Path(folder), documents, queries, self.asked)
@@ -89,9 +89,9 @@ class Bench(Command):
 
             rows = compare(wanted, prepared, lambda peer: pythons.get(peer, sys.executable), failed, limits, keep)
         if self.curves:
-            drawn = svg(rows, f"{len(documents):,} vectors of {documents.dim} dimensions")
+            drawn = render_svg(rows, f"{len(documents):,} vectors of {documents.dim} dimensions")
             write_atomically(self.curves, drawn.encode())
-        return CommandResult(tables(rows), {**about, "threads": self.threads, "rows": rows})
+        return CommandResult(render_tables(rows), {**about, "threads": self.threads, "rows": rows})
 
     def _checked(self) -> dict[str, str]:
         """Refuse what cannot work before anything is installed or built; returns the Pythons that were named."""
@@ -131,12 +131,12 @@ class Bench(Command):
 
     def _installed(self, pythons: dict[str, str]) -> dict[str, str]:
         """Install the peers that need it and were given no Python of their own; returns why some could not be."""
-        from bidr.bench.install import install, python_of
+        from bidr.bench.install import get_python, install
         from bidr.bench.variants import PACKAGES
 
         if self.install is None:
             return {}
         wanted = tuple(peer for peer in self.peers if peer in PACKAGES and peer not in pythons)
         failed = install(self.install, wanted)
-        pythons.update({peer: str(python_of(self.install, peer)) for peer in wanted if peer not in failed})
+        pythons.update({peer: str(get_python(self.install, peer)) for peer in wanted if peer not in failed})
         return failed

@@ -24,7 +24,7 @@ def build(vectors: np.ndarray, folder: Path, settings: dict[str, Any]) -> None:
     )
 
 
-def opened(folder: Path, settings: dict[str, Any]) -> Callable[..., np.ndarray]:
+def open_index(folder: Path, settings: dict[str, Any]) -> Callable[..., np.ndarray]:
     # With one thread diskannpy 0.7.0 waits forever while it opens; a single query takes one of them in any case.
     # Choosing nodes to cache, of which there are none, would ask a sample of the documents at every opening.
     options = {"num_threads": 2, "num_nodes_to_cache": 0, "cache_mechanism": 0}

@@ -19,7 +19,7 @@ def build(vectors: np.ndarray, folder: Path, settings: dict[str, Any]) -> None:
         vectors.shape[1], settings["factory"].format(lists=lists), faiss.METRIC_INNER_PRODUCT
     )
     if settings["fitted"]:
-        index = faiss.IndexPreTransform(_rotation(settings["fitted"]), index)
+        index = faiss.IndexPreTransform(_load_rotation(settings["fitted"]), index)
     if "ef_construction" in settings:
         index.hnsw.efConstruction = settings["ef_construction"]
     rows = np.random.default_rng(0).choice(len(vectors), min(max(TRAIN_ROWS, 39 * lists), len(vectors)), replace=False)
@@ -29,7 +29,7 @@ def build(vectors: np.ndarray, folder: Path, settings: dict[str, Any]) -> None:
     faiss.write_index(index, str(folder / "index.faiss"))
 
 
-def _rotation(path: str) -> Any:
+def _load_rotation(path: str) -> Any:
     """The rotation that our own codes were fitted with: Faiss' OPQ takes minutes for the same."""
     with np.load(path) as fitted:
         turned = fitted["rotation"].astype(np.float32)
@@ -39,7 +39,7 @@ def _rotation(path: str) -> Any:
     return made
 
 
-def opened(folder: Path, settings: dict[str, Any]) -> Callable[..., np.ndarray]:
+def open_index(folder: Path, settings: dict[str, Any]) -> Callable[..., np.ndarray]:
     faiss.omp_set_num_threads(1)
     index: Any = faiss.read_index(str(folder / "index.faiss"))
     space = faiss.ParameterSpace()

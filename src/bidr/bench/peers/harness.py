@@ -30,13 +30,13 @@ Rank = Callable[[np.ndarray, np.ndarray, int], np.ndarray]
 
 
 def main() -> int:
-    """Do what the request asks. What libraries print goes to standard error: the lines of JSON stay alone."""
-    say = _own_output()
+    """Handle a request. Output of libraries goes to standard error, so that standard output has JSON only."""
+    say = _redirect_output()
     # The adapters are called like the libraries they import.
     sys.path[:] = [path for path in sys.path if not path or Path(path).resolve() != HERE]
     request = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
     try:
-        peer = _adapter(Path(request["adapter"]))
+        peer = _load_adapter(Path(request["adapter"]))
         {"build": build, "search": search}[request["phase"]](peer, request, say)
     except Exception as error:
         traceback.print_exc()
@@ -46,60 +46,60 @@ def main() -> int:
 
 
 def build(peer: Any, request: dict[str, Any], say: Callable[..., None]) -> None:
-    """Build the index, and a small one for `search` to warm up with, so that what is compiled is not counted."""
+    """Build the index, and a small one that `search` warms up with, so that compilation is not measured."""
     vectors, folder = np.load(request["vectors"], mmap_mode="r"), Path(request["folder"])
     settings = request["settings"]
     (folder / "small").mkdir(parents=True)
     peer.build(vectors[: request["small"]], folder / "small", settings)
     (folder / "whole").mkdir()
-    forget_peak()
+    reset_peak()
     wall, cpu = time.perf_counter(), time.process_time()
     peer.build(vectors, folder / "whole", settings)
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
-    say(event="built", seconds=wall, cpu_seconds=cpu, peak_bytes=peak(), disk_bytes=_size(folder / "whole"))
+    say(event="built", seconds=wall, cpu_seconds=cpu, peak_bytes=read_peak(), disk_bytes=_get_size(folder / "whole"))
 
 
 def search(peer: Any, request: dict[str, Any], say: Callable[..., None]) -> None:
-    """Every setting, warm; then cold, where that is asked for. Memory is what opening and searching add."""
+    """Measure every setting warm, then cold if requested, and the memory that opening and searching add."""
     queries, folder, settings = np.load(request["queries"]), Path(request["folder"]), request["settings"]
-    by, rank = ranker(request["rank"], Path(request["rows"]))
-    small = peer.opened(folder / "small", settings)
+    by, rank = make_ranker(request["rank"], Path(request["rows"]))
+    small = peer.open_index(folder / "small", settings)
     for query in queries[:3]:
-        _once(small, rank, query, request["grid"][0])
-    before = memory()
-    find = peer.opened(folder / "whole", settings)
+        _search_once(small, rank, query, request["grid"][0])
+    before = read_memory()
+    find = peer.open_index(folder / "whole", settings)
     held = None
     # Warm is what has been asked before: the first time, pages are mapped and bidr checks every block it reads.
     for query in queries:
-        _once(find, rank, query, request["grid"][-1])
+        _search_once(find, rank, query, request["grid"][-1])
     for number, setting in enumerate(request["grid"]):
         for query in queries[:WARM_UP]:
-            _once(find, rank, query, setting)
-        figures, ids = measured(find, rank, queries, setting)
-        held = held or memory()
+            _search_once(find, rank, query, setting)
+        figures, ids = measure_setting(find, rank, queries, setting)
+        held = held or read_memory()
         path = request["found"].format(number)
         np.save(path, ids)
         say(event="measured", found=path, setting=setting, ranked_by=by, **figures)
-    after = memory()
+    after = read_memory()
     counts = {f"{name}_bytes": (held or after)[name] - before[name] for name in before}
     say(event="memory", **counts, rss_end_bytes=after["rss"] - before["rss"])
     if request["cold"]:
         del find, rank  # what is mapped cannot be evicted
         try:
-            say(event="cold", **cold(peer, request, queries))
+            say(event="cold", **measure_cold(peer, request, queries))
         except Exception as error:  # the warm points stand
             traceback.print_exc()
             say(event="not_cold", error=f"{type(error).__name__}: {error}")
 
 
-def measured(
+def measure_setting(
     find: Search, rank: Rank | None, queries: np.ndarray, setting: dict[str, Any]
 ) -> tuple[dict[str, Any], np.ndarray]:
-    """CPU and latency of one query at a time, in milliseconds, and what was found."""
+    """Return CPU time and latency of single queries in milliseconds, and the results."""
     ids = np.full((len(queries), ANSWERS), -1, dtype=np.int64)
     times = np.empty((len(queries), 3))
     for number, query in enumerate(queries):
-        found, *times[number] = _once(find, rank, query, setting)
+        found, *times[number] = _search_once(find, rank, query, setting)
         ids[number, : len(found)] = found
     candidates, ranking, wall = 1000 * times.T
     latency = {"p50_ms": float(np.percentile(wall, 50)), "p99_ms": float(np.percentile(wall, 99))}
@@ -107,10 +107,10 @@ def measured(
     return {"cpu_ms": sum(parts.values()), **(parts if rank else {}), **latency}, ids
 
 
-def _once(
+def _search_once(
     find: Search, rank: Rank | None, query: np.ndarray, setting: dict[str, Any]
 ) -> tuple[np.ndarray, float, float, float]:
-    """What is found, CPU seconds of finding and of ranking, seconds of both."""
+    """Return results, CPU seconds of searching and of ranking, and wall seconds."""
     started, cpu = time.perf_counter(), time.process_time()
     ids = find(query, setting["candidates"] if rank else ANSWERS, setting)
     between = time.process_time()
@@ -120,7 +120,7 @@ def _once(
     return ids[:ANSWERS], between - cpu, ended - between, time.perf_counter() - started
 
 
-def cold(peer: Any, request: dict[str, Any], queries: np.ndarray) -> dict[str, Any]:
+def measure_cold(peer: Any, request: dict[str, Any], queries: np.ndarray) -> dict[str, Any]:
     """Milliseconds of a query whose vectors are not in memory; each opens anew, as mapped pages are not evicted."""
     times, there = [], 0.0
     folder, rows = Path(request["folder"]) / "whole", Path(request["rows"])
@@ -129,29 +129,29 @@ def cold(peer: Any, request: dict[str, Any], queries: np.ndarray) -> dict[str, A
     for query in queries[-request["cold"] :]:
         for path in paths:
             evict(path)
-        _, rank = ranker(request["rank"], rows)
-        find = peer.opened(folder, request["settings"])
-        there = max(there, resident(largest))
+        _, rank = make_ranker(request["rank"], rows)
+        find = peer.open_index(folder, request["settings"])
+        there = max(there, measure_resident_share(largest))
         if there > RESIDENT:
             raise RuntimeError(f"{there:.1%} of the vectors stay in memory: nothing cold can be measured")
-        times.append(1000 * _once(find, rank, query, request["grid"][request["cold_at"]])[3])
+        times.append(1000 * _search_once(find, rank, query, request["grid"][request["cold_at"]])[3])
         del find, rank
     share = {"resident": there, "queries": len(times)}
     return {"p50_ms": float(np.percentile(times, 50)), "p99_ms": float(np.percentile(times, 99)), **share}
 
 
 def evict(path: Path) -> None:
-    """Take a file out of memory, where no process has it mapped."""
+    """Evict a file from the page cache; pages that a process has mapped stay."""
     handle = os.open(path, os.O_RDONLY)
     os.fsync(handle)
     os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
     os.close(handle)
 
 
-def resident(path: Path) -> float:
-    """The share of a file's pages that is in memory, by mincore."""
-    with path.open("rb") as opened:
-        mapped = mmap.mmap(opened.fileno(), 0, prot=mmap.PROT_READ)
+def measure_resident_share(path: Path) -> float:
+    """Return the share of a file's pages in memory, by mincore."""
+    with path.open("rb") as file:
+        mapped = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
     held = np.frombuffer(mapped, dtype=np.uint8)
     there = np.zeros(-(-len(mapped) // mmap.PAGESIZE), dtype=np.uint8)
     call = ctypes.CDLL(None, use_errno=True).mincore
@@ -160,18 +160,18 @@ def resident(path: Path) -> float:
     return float((there & 1).mean())
 
 
-def forget_peak() -> None:
+def reset_peak() -> None:
     """From now on `peak` counts. What getrusage says a process inherits from the one that started it."""
     Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
 
 
-def peak() -> int:
+def read_peak() -> int:
     """The most that was resident, files' pages included, since it was forgotten."""
     found = re.search(r"^VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text(encoding="ascii"), re.MULTILINE)
     return 1024 * int(found[1]) if found else 0
 
 
-def memory() -> dict[str, int]:
+def read_memory() -> dict[str, int]:
     """Bytes of this process, after giving back what was freed: resident, and of these those that are no file's."""
     ctypes.CDLL(None).malloc_trim(0)
     lines = Path("/proc/self/smaps_rollup").read_text(encoding="ascii").splitlines()[1:]
@@ -179,8 +179,8 @@ def memory() -> dict[str, int]:
     return {"rss": sizes["Rss"], "anonymous": sizes["Anonymous"]}
 
 
-def ranker(kind: str | None, rows: Path) -> tuple[str, Rank | None]:
-    """What ranks candidates by their vectors on disk, and its name."""
+def make_ranker(kind: str | None, rows: Path) -> tuple[str, Rank | None]:
+    """Return the name and the function of ranking candidates by vectors on disk."""
     if kind is None:
         return "itself", None
     if kind in ("auto", "bidr"):
@@ -193,19 +193,19 @@ def ranker(kind: str | None, rows: Path) -> tuple[str, Rank | None]:
                 raise
         else:
             file = VectorFile.open(rows)
-            return "bidr's reads", lambda ids, query, k: _best(ids, file.score(ids, query), k)
+            return "bidr's reads", lambda ids, query, k: _select_best(ids, file.score(ids, query), k)
     loaded: Any = np.load(rows, mmap_mode="r")
     if kind != "memmap":
         loaded._mmap.madvise(mmap.MADV_RANDOM)
     name = "numpy, no advice" if kind == "memmap" else "numpy, MADV_RANDOM"
-    return name, lambda ids, query, k: _best(ids, loaded[ids].astype(np.float32) @ query, k)
+    return name, lambda ids, query, k: _select_best(ids, loaded[ids].astype(np.float32) @ query, k)
 
 
-def _best(ids: np.ndarray, scores: np.ndarray, k: int) -> np.ndarray:
+def _select_best(ids: np.ndarray, scores: np.ndarray, k: int) -> np.ndarray:
     return np.asarray(ids[np.argsort(-scores, kind="stable")[:k]])
 
 
-def _adapter(path: Path) -> Any:
+def _load_adapter(path: Path) -> Any:
     spec = importlib.util.spec_from_file_location("adapter", path)
     if spec is None or spec.loader is None:
         raise FileNotFoundError(path)
@@ -214,7 +214,7 @@ def _adapter(path: Path) -> Any:
     return module
 
 
-def _own_output() -> Callable[..., None]:
+def _redirect_output() -> Callable[..., None]:
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
 
@@ -225,7 +225,7 @@ def _own_output() -> Callable[..., None]:
     return say
 
 
-def _size(folder: Path) -> int:
+def _get_size(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 

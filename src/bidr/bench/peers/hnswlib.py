@@ -18,7 +18,7 @@ def build(vectors: np.ndarray, folder: Path, settings: dict[str, Any]) -> None:
     (folder / "dim").write_text(str(vectors.shape[1]))
 
 
-def opened(folder: Path, settings: dict[str, Any]) -> Callable[..., np.ndarray]:
+def open_index(folder: Path, settings: dict[str, Any]) -> Callable[..., np.ndarray]:
     index = hnswlib.Index(space="ip", dim=int((folder / "dim").read_text()))
     index.load_index(str(folder / "index.bin"))
     index.set_num_threads(1)

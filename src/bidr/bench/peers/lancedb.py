@@ -22,7 +22,7 @@ def build(vectors: np.ndarray, folder: Path, settings: dict[str, Any]) -> None:
     )
 
 
-def opened(folder: Path, settings: dict[str, Any]) -> Callable[..., np.ndarray]:
+def open_index(folder: Path, settings: dict[str, Any]) -> Callable[..., np.ndarray]:
     table = lancedb.connect(folder).open_table("rows")
 
     def search(query: np.ndarray, count: int, setting: dict[str, Any]) -> np.ndarray:

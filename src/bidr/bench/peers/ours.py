@@ -18,7 +18,7 @@ def build(vectors: np.ndarray, folder: Path, settings: dict[str, Any]) -> None:
     torch.set_num_threads(settings["threads"])
     if "model" in settings:
         codes = np.load(settings["codes"])[: len(vectors)]
-        books = _model(settings).codebooks
+        books = _load_model(settings).codebooks
         build_index(folder, codebooks=books, codes=codes, vectors=vectors, engine=settings["engine"])
         return
     with np.load(settings["fitted"]) as fitted:
@@ -27,14 +27,14 @@ def build(vectors: np.ndarray, folder: Path, settings: dict[str, Any]) -> None:
     build_index(folder, codebooks=codebooks, codes=codes, vectors=vectors, engine=settings["engine"])
 
 
-def opened(folder: Path, settings: dict[str, Any]) -> Callable[..., np.ndarray]:
+def open_index(folder: Path, settings: dict[str, Any]) -> Callable[..., np.ndarray]:
     from bidr.index.reader import IndexReader
     from bidr.search.searcher import Searcher
     from bidr.search.types import QueryVectors
 
     searcher = Searcher(IndexReader.open(folder))
     engine: Any = searcher.reader.candidates
-    adapt = _model(settings).adapt if "model" in settings else np.asarray
+    adapt = _load_model(settings).adapt if "model" in settings else np.asarray
 
     def search(query: np.ndarray, count: int, setting: dict[str, Any]) -> np.ndarray:
         if "visited" in setting:
@@ -48,7 +48,7 @@ def opened(folder: Path, settings: dict[str, Any]) -> Callable[..., np.ndarray]:
     return search
 
 
-def _model(settings: dict[str, Any]) -> Any:
+def _load_model(settings: dict[str, Any]) -> Any:
     """What `bidr train --vectors` learned."""
     from bidr.models.codes_only_model import CodesOnlyModel
 

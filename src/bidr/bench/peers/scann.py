@@ -11,7 +11,7 @@ import scann
 
 
 def build(vectors: np.ndarray, folder: Path, settings: dict[str, Any]) -> None:
-    turned = _rotation(settings)
+    turned = _load_rotation(settings)
     rows = np.ascontiguousarray(vectors if turned is None else vectors @ turned.T)
     builder = scann.scann_ops_pybind.builder(rows, 100, "dot_product").set_n_training_threads(settings["threads"])
     if settings.get("lists"):
@@ -21,7 +21,7 @@ def build(vectors: np.ndarray, folder: Path, settings: dict[str, Any]) -> None:
     searcher.serialize(str(folder))
 
 
-def _rotation(settings: dict[str, Any]) -> np.ndarray | None:
+def _load_rotation(settings: dict[str, Any]) -> np.ndarray | None:
     """ScaNN has none of its own; that of our codes is worth more on some vectors than its codes are."""
     if not settings["fitted"]:
         return None
@@ -29,10 +29,10 @@ def _rotation(settings: dict[str, Any]) -> np.ndarray | None:
         return np.ascontiguousarray(fitted["rotation"], dtype=np.float32)
 
 
-def opened(folder: Path, settings: dict[str, Any]) -> Callable[..., np.ndarray]:
+def open_index(folder: Path, settings: dict[str, Any]) -> Callable[..., np.ndarray]:
     searcher = scann.scann_ops_pybind.load_searcher(str(folder))
     searcher.set_num_threads(1)
-    turned = _rotation(settings)
+    turned = _load_rotation(settings)
 
     def search(query: np.ndarray, count: int, setting: dict[str, Any]) -> np.ndarray:
         more = {"leaves_to_search": setting["leaves"]} if "leaves" in setting else {}

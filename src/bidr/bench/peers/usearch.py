@@ -22,7 +22,7 @@ def build(vectors: np.ndarray, folder: Path, settings: dict[str, Any]) -> None:
     index.save(str(folder / "index.usearch"))
 
 
-def opened(folder: Path, settings: dict[str, Any]) -> Callable[..., np.ndarray]:
+def open_index(folder: Path, settings: dict[str, Any]) -> Callable[..., np.ndarray]:
     index = Index.restore(str(folder / "index.usearch"))
 
     def search(query: np.ndarray, count: int, setting: dict[str, Any]) -> np.ndarray:
