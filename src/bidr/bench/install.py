@@ -15,8 +15,8 @@ def install(folder: Path, peers: tuple[str, ...]) -> dict[str, str]:
     """Install the packages of peers; return the reason for each that failed."""
     failed: dict[str, str] = {}
     for peer in peers:
-        done = folder / peer / DONE
-        if peer not in PACKAGES or (done.exists() and done.read_text(encoding="utf-8").split() == [*RANKING]):
+        marker = folder / peer / DONE
+        if peer not in PACKAGES or (marker.exists() and marker.read_text(encoding="utf-8").split() == [*RANKING]):
             continue
         print(f"installing {PACKAGES[peer]} into {folder / peer}", file=sys.stderr, flush=True)
         reason = _run([sys.executable, "-m", "venv", str(folder / peer)])
@@ -26,7 +26,7 @@ def install(folder: Path, peers: tuple[str, ...]) -> dict[str, str]:
             failed[peer] = reason
         else:
             _run([*pip, "--only-binary", ":all:", *RANKING])
-            done.write_text("\n".join(RANKING), encoding="utf-8")
+            marker.write_text("\n".join(RANKING), encoding="utf-8")
     return failed
 
 
@@ -37,9 +37,9 @@ def get_python(folder: Path, peer: str) -> Path:
 
 def _run(command: list[str]) -> str | None:
     """Run a command; return the last line of its error, or None."""
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if not done.returncode:
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    if not process.returncode:
         return None
-    lines = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
+    lines = [line for line in (process.stdout + process.stderr).splitlines() if line.strip()]
     errors = [line for line in lines if line.startswith("ERROR")] or lines or ["no reason given"]
     return f"cannot be installed: {errors[-1]}"

@@ -33,7 +33,7 @@ def run_harness(python: str, request: dict[str, Any], seconds: float) -> list[di
         path.write_text(json.dumps(request), encoding="utf-8")
         command = [python, str(HARNESS), str(path)]
         try:
-            done = subprocess.run(
+            process = subprocess.run(
                 command, env=_make_environment(request), capture_output=True, text=True, timeout=seconds, check=False
             )
         except subprocess.TimeoutExpired:
@@ -42,11 +42,11 @@ def run_harness(python: str, request: dict[str, Any], seconds: float) -> list[di
             ) from None
         except OSError as error:
             raise PeerError(f"{python} cannot be run ({error.strerror}); see --peer-python") from error
-    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    lines = [json.loads(line) for line in process.stdout.splitlines()]
     if lines and lines[-1]["event"] == "error":
         raise PeerError(textwrap.shorten(lines[-1]["error"], MAX_ERROR_CHARS, placeholder=" ..."))
-    if done.returncode:
-        raise PeerError(_describe_exit(done.returncode, done.stderr))
+    if process.returncode:
+        raise PeerError(_describe_exit(process.returncode, process.stderr))
     return lines
 
 
@@ -60,7 +60,7 @@ def _make_environment(request: dict[str, Any]) -> dict[str, str]:
     return environment
 
 
-def _describe_exit(code: int, told: str) -> str:
-    last = next((line.strip() for line in reversed(told.splitlines()) if line.strip()), "it said nothing")
+def _describe_exit(code: int, stderr: str) -> str:
+    last = next((line.strip() for line in reversed(stderr.splitlines()) if line.strip()), "it said nothing")
     how = f"killed by signal {-code}" if code < 0 else f"exit code {code}"
     return f"the process ended ({how}): {last}"

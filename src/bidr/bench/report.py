@@ -39,13 +39,13 @@ def _render_sizes(rows: list[Row]) -> str:
 
 def _render_target(rows: list[Row], target: float) -> str:
     head = ["index", "setting", "R@10", "R@100", "CPU ms", "of which ranking", "QPS/core", "p50 ms", "p99 ms", "B/doc"]
-    found = [(find_fastest(row, target), row) for row in rows]
-    there = sorted(((point, row) for point, row in found if point), key=lambda pair: float(pair[0]["cpu_ms"]))
+    best_points = [(find_fastest(row, target), row) for row in rows]
+    reached = sorted(((point, row) for point, row in best_points if point), key=lambda pair: float(pair[0]["cpu_ms"]))
     lines = [
         [row["name"], *_format_point(point), f"{row['ram_per_document']['anonymous_bytes']:,.0f}"]
-        for point, row in there
+        for point, row in reached
     ]
-    for point, row in found:
+    for point, row in best_points:
         if point is None:
             best = max(one["recall@100"] for one in row["points"])
             lines.append([row["name"], f"not reached: {best:.3f} at most", *[""] * 8])
@@ -82,5 +82,5 @@ def _render_cold(rows: list[Row]) -> str:
 
 
 def _render_table(title: str, head: list[str], lines: list[list[str]]) -> str:
-    shown = [" | ".join(line) for line in [head, ["---"] * len(head), *lines]]
-    return "\n".join([f"### {title}", "", *(f"| {line} |" for line in shown)])
+    rendered = [" | ".join(line) for line in [head, ["---"] * len(head), *lines]]
+    return "\n".join([f"### {title}", "", *(f"| {line} |" for line in rendered)])

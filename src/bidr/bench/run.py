@@ -50,23 +50,23 @@ class Limits(NamedTuple):
     rounds: int = 3
 
 
-def prepare(folder: Path, documents: VectorSource, queries: VectorSource, asked: int) -> BenchmarkData:
+def prepare(folder: Path, documents: VectorSource, queries: VectorSource, query_count: int) -> BenchmarkData:
     """Write vectors as float32 for building and as fp16 for ranking, and compute the exact top 100."""
     from bidr.quantization.exact_search import search_vectors
 
     count, dim = documents.shape
     documents_path, queries_path, rows_path = (folder / f"{name}.npy" for name in ("documents", "queries", "vectors"))
-    whole = np.lib.format.open_memmap(documents_path, mode="w+", dtype=np.float32, shape=(count, dim))
+    rows = np.lib.format.open_memmap(documents_path, mode="w+", dtype=np.float32, shape=(count, dim))
     with VectorWriter(lambda name: (folder / name).open("wb"), count, dim, "fp16") as out:
         for start in range(0, count, WRITE_ROWS):
             block = documents[start : start + WRITE_ROWS]
-            whole[start : start + len(block)] = block
+            rows[start : start + len(block)] = block
             out.write(block)
-    whole.flush()
-    questions = queries[np.sort(np.random.default_rng(0).permutation(len(queries))[:asked])]
+    rows.flush()
+    questions = queries[np.sort(np.random.default_rng(0).permutation(len(queries))[:query_count])]
     np.save(queries_path, questions)
     return BenchmarkData(
-        folder, documents_path, queries_path, rows_path, search_vectors(questions, whole, RESULTS).rows, count
+        folder, documents_path, queries_path, rows_path, search_vectors(questions, rows, RESULTS).rows, count
     )
 
 
@@ -81,16 +81,18 @@ def train_codebooks(prepared: BenchmarkData, books: int) -> TrainedCodebooks:
     return TrainedCodebooks(path, time.perf_counter() - wall, time.process_time() - cpu)
 
 
-def compute_recall(found: npt.NDArray[np.int64], exact: npt.NDArray[np.int64], k: int) -> float:
+def compute_recall(results: npt.NDArray[np.int64], exact: npt.NDArray[np.int64], k: int) -> float:
     """Return the share of the exact top k among the first k results."""
-    wanted = exact[:, :k]
-    pairs = zip(wanted, found[:, :k], strict=True)
-    return float(np.mean([np.isin(right[right >= 0], given).mean() for right, given in pairs]))
+    exact_top = exact[:, :k]
+    pairs = zip(exact_top, results[:, :k], strict=True)
+    return float(np.mean([np.isin(right[right >= 0], row_results).mean() for right, row_results in pairs]))
 
 
-def compute_labelled_recall(found: npt.NDArray[np.int64], labelled: list[list[int]], k: int) -> float:
+def compute_labelled_recall(results: npt.NDArray[np.int64], labelled: list[list[int]], k: int) -> float:
     """Return the share of the rows labelled relevant among the first k results."""
-    return float(np.mean([np.isin(right, given[:k]).mean() for right, given in zip(labelled, found, strict=True)]))
+    return float(
+        np.mean([np.isin(right, row_results[:k]).mean() for right, row_results in zip(labelled, results, strict=True)])
+    )
 
 
 def compare(
@@ -121,19 +123,19 @@ def compare(
         row["disk_per_document"] = (row["build"]["disk_bytes"] + vectors) / prepared.documents
 
     def search(variant: Variant, request: dict[str, Any], row: Row) -> None:
-        again = {"cold": 0} if row["points"] else {}
+        overrides = {"cold": 0} if row["points"] else {}
         _record_search(
             row,
-            run_harness(get_python(variant.peer), {**request, **again, "phase": "search"}, limits.seconds),
+            run_harness(get_python(variant.peer), {**request, **overrides, "phase": "search"}, limits.seconds),
             prepared,
         )
 
     steps = [("built", build)]
     steps += [(f"searched, round {number + 1} of {limits.rounds}", search) for number in range(limits.rounds)]
-    for done, do in steps:
+    for label, do in steps:
         for entry in entries:
             if not entry.row.keys() & {"error", "stopped"}:
-                _attempt(entry, do, done)
+                _attempt(entry, do, label)
                 keep(rows)
     return rows
 
@@ -150,13 +152,13 @@ def _make_row(variant: Variant) -> Row:
     return {"name": variant.name, "peer": variant.peer, "settings": variant.settings, "points": []}
 
 
-def _attempt(entry: _Entry, do: Callable[[Variant, dict[str, Any], Row], None], done: str) -> None:
+def _attempt(entry: _Entry, do: Callable[[Variant, dict[str, Any], Row], None], label: str) -> None:
     """Do it and say so; where it fails the row says why, and keeps the rounds before."""
     try:
         do(*entry)
     except PeerError as error:
-        entry.row["stopped" if entry.row["points"] else "error"] = done = str(error)
-    print(f"{entry.variant.name}: {done}", file=sys.stderr, flush=True)
+        entry.row["stopped" if entry.row["points"] else "error"] = label = str(error)
+    print(f"{entry.variant.name}: {label}", file=sys.stderr, flush=True)
 
 
 def _make_request(
@@ -208,5 +210,5 @@ def _record_search(row: Row, lines: list[dict[str, Any]], prepared: BenchmarkDat
             row[event] = line
     if not points or "ram_per_document" not in row:
         raise PeerError("it ended without figures")
-    before = row["points"] or points
-    row["points"] = [min(pair, key=lambda one: float(one["cpu_ms"])) for pair in zip(before, points, strict=True)]
+    previous = row["points"] or points
+    row["points"] = [min(pair, key=lambda one: float(one["cpu_ms"])) for pair in zip(previous, points, strict=True)]

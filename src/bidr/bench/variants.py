@@ -57,12 +57,12 @@ def list_variants(peers: tuple[str, ...], count: int, dim: int, code_bytes: tupl
         if size < 1 or dim % (2 * size):
             raise ConfigError(f"--code-bytes: given {size}, expected a divisor of {dim // 2} (4-bit codes of {dim})")
     lists = _round_to_power_of_two(2 * count**0.5)
-    made: list[Variant] = []
+    result: list[Variant] = []
     for peer in peers:
         for size in code_bytes:
-            made += _list_coded_variants(peer, dim, size, lists)
-        made += _list_other_variants(peer, lists)
-    return made
+            result += _list_coded_variants(peer, dim, size, lists)
+        result += _list_other_variants(peer, lists)
+    return result
 
 
 def _list_coded_variants(peer: str, dim: int, size: int, lists: int) -> list[Variant]:
@@ -84,17 +84,19 @@ def _list_coded_variants(peer: str, dim: int, size: int, lists: int) -> list[Var
             Variant(f"ScaNN {size} B", peer, width, depths),
             Variant(f"ScaNN tree {size} B", peer, {**width, "lists": lists}, _make_ivf_grid("leaves", lists)),
         ]
-    made = []
+    result = []
     if peer == "naive":
         settings: Settings = {"factory": f"PQ{books}x4fs", "fitted": books}
-        made = [Variant(f"naive memmap {size} B", peer, settings, depths, "memmap")]
+        result = [Variant(f"naive memmap {size} B", peer, settings, depths, "memmap")]
     if peer == "lancedb":
         settings = {"books": size, "lists": lists // 2}
-        made = [Variant(f"LanceDB IVF_PQ {size} B", peer, settings, _make_refine_grid(lists // 2), None, on_disk=True)]
+        result = [
+            Variant(f"LanceDB IVF_PQ {size} B", peer, settings, _make_refine_grid(lists // 2), None, on_disk=True)
+        ]
     if peer == "diskann":
         settings = {"bytes": size, "links": 32, "ef_construction": 64}
-        made = [Variant(f"DiskANN {size} B", peer, settings, [{"ef": ef} for ef in DISK_WIDTHS], None, on_disk=True)]
-    return made
+        result = [Variant(f"DiskANN {size} B", peer, settings, [{"ef": ef} for ef in DISK_WIDTHS], None, on_disk=True)]
+    return result
 
 
 def _list_faiss_variants(size: int, depths: list[Settings], lists: int) -> list[Variant]:

@@ -31,7 +31,7 @@ def open_index(folder: Path, settings: dict[str, Any]) -> Callable[..., np.ndarr
     index = diskannpy.StaticDiskIndex(index_directory=str(folder), **options)
 
     def search(query: np.ndarray, count: int, setting: dict[str, Any]) -> np.ndarray:
-        found = index.search(query, k_neighbors=count, complexity=max(setting["ef"], count), beam_width=4)
-        return np.asarray(found.identifiers).astype(np.int64)
+        result = index.search(query, k_neighbors=count, complexity=max(setting["ef"], count), beam_width=4)
+        return np.asarray(result.identifiers).astype(np.int64)
 
     return search

@@ -33,10 +33,10 @@ def _load_rotation(path: str) -> Any:
     """The rotation that our own codes were fitted with: Faiss' OPQ takes minutes for the same."""
     with np.load(path) as fitted:
         turned = fitted["rotation"].astype(np.float32)
-    made = faiss.LinearTransform(turned.shape[1], turned.shape[0], False)
-    faiss.copy_array_to_vector(turned.ravel(), made.A)
-    made.is_trained = made.is_orthonormal = True
-    return made
+    transform = faiss.LinearTransform(turned.shape[1], turned.shape[0], False)
+    faiss.copy_array_to_vector(turned.ravel(), transform.A)
+    transform.is_trained = transform.is_orthonormal = True
+    return transform
 
 
 def open_index(folder: Path, settings: dict[str, Any]) -> Callable[..., np.ndarray]:
@@ -53,7 +53,7 @@ def open_index(folder: Path, settings: dict[str, Any]) -> Callable[..., np.ndarr
             for name in {"nprobe", "efSearch"} & set(setting):
                 space.set_index_parameter(index, name, setting[name])
             last["setting"] = setting
-        found: np.ndarray = index.search(query[None], count)[1][0]
-        return found
+        rows: np.ndarray = index.search(query[None], count)[1][0]
+        return rows
 
     return search

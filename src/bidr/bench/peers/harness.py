@@ -66,9 +66,9 @@ def search(peer: Any, request: dict[str, Any], say: Callable[..., None]) -> None
     small = peer.open_index(folder / "small", settings)
     for query in queries[:3]:
         _search_once(small, rank, query, request["grid"][0])
-    before = read_memory()
+    baseline = read_memory()
     find = peer.open_index(folder / "whole", settings)
-    held = None
+    loaded = None
     # Warm is what has been asked before: the first time, pages are mapped and bidr checks every block it reads.
     for query in queries:
         _search_once(find, rank, query, request["grid"][-1])
@@ -76,13 +76,13 @@ def search(peer: Any, request: dict[str, Any], say: Callable[..., None]) -> None
         for query in queries[:WARM_UP]:
             _search_once(find, rank, query, setting)
         figures, ids = measure_setting(find, rank, queries, setting)
-        held = held or read_memory()
+        loaded = loaded or read_memory()
         path = request["found"].format(number)
         np.save(path, ids)
         say(event="measured", found=path, setting=setting, ranked_by=by, **figures)
     after = read_memory()
-    counts = {f"{name}_bytes": (held or after)[name] - before[name] for name in before}
-    say(event="memory", **counts, rss_end_bytes=after["rss"] - before["rss"])
+    counts = {f"{name}_bytes": (loaded or after)[name] - baseline[name] for name in baseline}
+    say(event="memory", **counts, rss_end_bytes=after["rss"] - baseline["rss"])
     if request["cold"]:
         del find, rank  # what is mapped cannot be evicted
         try:
@@ -99,8 +99,8 @@ def measure_setting(
     ids = np.full((len(queries), ANSWERS), -1, dtype=np.int64)
     times = np.empty((len(queries), 3))
     for number, query in enumerate(queries):
-        found, *times[number] = _search_once(find, rank, query, setting)
-        ids[number, : len(found)] = found
+        results, *times[number] = _search_once(find, rank, query, setting)
+        ids[number, : len(results)] = results
     candidates, ranking, wall = 1000 * times.T
     latency = {"p50_ms": float(np.percentile(wall, 50)), "p99_ms": float(np.percentile(wall, 99))}
     parts = {"candidates_cpu_ms": float(candidates.mean()), "ranking_cpu_ms": float(ranking.mean())}
@@ -111,18 +111,18 @@ def _search_once(
     find: Search, rank: Rank | None, query: np.ndarray, setting: dict[str, Any]
 ) -> tuple[np.ndarray, float, float, float]:
     """Return results, CPU seconds of searching and of ranking, and wall seconds."""
-    started, cpu = time.perf_counter(), time.process_time()
+    start, cpu = time.perf_counter(), time.process_time()
     ids = find(query, setting["candidates"] if rank else ANSWERS, setting)
     between = time.process_time()
     if rank:
         ids = rank(ids[ids >= 0], query, ANSWERS)
     ended = time.process_time()
-    return ids[:ANSWERS], between - cpu, ended - between, time.perf_counter() - started
+    return ids[:ANSWERS], between - cpu, ended - between, time.perf_counter() - start
 
 
 def measure_cold(peer: Any, request: dict[str, Any], queries: np.ndarray) -> dict[str, Any]:
     """Milliseconds of a query whose vectors are not in memory; each opens anew, as mapped pages are not evicted."""
-    times, there = [], 0.0
+    times, resident = [], 0.0
     folder, rows = Path(request["folder"]) / "whole", Path(request["rows"])
     paths = [rows] if request["rank"] else [path for path in folder.rglob("*") if path.is_file()]
     largest = max(paths, key=lambda path: path.stat().st_size)  # holds the vectors
@@ -131,12 +131,12 @@ def measure_cold(peer: Any, request: dict[str, Any], queries: np.ndarray) -> dic
             evict(path)
         _, rank = make_ranker(request["rank"], rows)
         find = peer.open_index(folder, request["settings"])
-        there = max(there, measure_resident_share(largest))
-        if there > RESIDENT:
-            raise RuntimeError(f"{there:.1%} of the vectors stay in memory: nothing cold can be measured")
+        resident = max(resident, measure_resident_share(largest))
+        if resident > RESIDENT:
+            raise RuntimeError(f"{resident:.1%} of the vectors stay in memory: nothing cold can be measured")
         times.append(1000 * _search_once(find, rank, query, request["grid"][request["cold_at"]])[3])
         del find, rank
-    share = {"resident": there, "queries": len(times)}
+    share = {"resident": resident, "queries": len(times)}
     return {"p50_ms": float(np.percentile(times, 50)), "p99_ms": float(np.percentile(times, 99)), **share}
 
 
@@ -152,12 +152,15 @@ def measure_resident_share(path: Path) -> float:
     """Return the share of a file's pages in memory, by mincore."""
     with path.open("rb") as file:
         mapped = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
-    held = np.frombuffer(mapped, dtype=np.uint8)
-    there = np.zeros(-(-len(mapped) // mmap.PAGESIZE), dtype=np.uint8)
+    content = np.frombuffer(mapped, dtype=np.uint8)
+    flags = np.zeros(-(-len(mapped) // mmap.PAGESIZE), dtype=np.uint8)
     call = ctypes.CDLL(None, use_errno=True).mincore
-    if call(ctypes.c_void_p(held.ctypes.data), ctypes.c_size_t(len(mapped)), ctypes.c_void_p(there.ctypes.data)) != 0:
+    if (
+        call(ctypes.c_void_p(content.ctypes.data), ctypes.c_size_t(len(mapped)), ctypes.c_void_p(flags.ctypes.data))
+        != 0
+    ):
         raise OSError(ctypes.get_errno(), "mincore")
-    return float((there & 1).mean())
+    return float((flags & 1).mean())
 
 
 def reset_peak() -> None:
@@ -167,8 +170,8 @@ def reset_peak() -> None:
 
 def read_peak() -> int:
     """The most that was resident, files' pages included, since it was forgotten."""
-    found = re.search(r"^VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text(encoding="ascii"), re.MULTILINE)
-    return 1024 * int(found[1]) if found else 0
+    match = re.search(r"^VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text(encoding="ascii"), re.MULTILINE)
+    return 1024 * int(match[1]) if match else 0
 
 
 def read_memory() -> dict[str, int]:

@@ -26,8 +26,8 @@ def open_index(folder: Path, settings: dict[str, Any]) -> Callable[..., np.ndarr
     table = lancedb.connect(folder).open_table("rows")
 
     def search(query: np.ndarray, count: int, setting: dict[str, Any]) -> np.ndarray:
-        asked = table.search(query).distance_type("dot").nprobes(setting["nprobe"]).limit(count).select(["row"])
-        found = asked.refine_factor(setting["candidates"] // count).to_arrow()["row"]
-        return np.asarray(found.to_numpy(), dtype=np.int64)
+        builder = table.search(query).distance_type("dot").nprobes(setting["nprobe"]).limit(count).select(["row"])
+        rows = builder.refine_factor(setting["candidates"] // count).to_arrow()["row"]
+        return np.asarray(rows.to_numpy(), dtype=np.int64)
 
     return search

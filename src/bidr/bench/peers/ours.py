@@ -39,11 +39,11 @@ def open_index(folder: Path, settings: dict[str, Any]) -> Callable[..., np.ndarr
     def search(query: np.ndarray, count: int, setting: dict[str, Any]) -> np.ndarray:
         if "visited" in setting:
             engine.nprobe = max(1, round(setting["visited"] * engine.list_count))
-        asked = query[None]
-        queries = QueryVectors(adapt(asked), asked)
+        vectors = query[None]
+        queries = QueryVectors(adapt(vectors), vectors)
         searcher.fuse = setting.get("fuse", 0.0)
-        found: np.ndarray = searcher.search_vectors(queries, count, setting["candidates"]).rows[0]
-        return found
+        rows: np.ndarray = searcher.search_vectors(queries, count, setting["candidates"]).rows[0]
+        return rows
 
     return search
 

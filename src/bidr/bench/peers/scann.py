@@ -36,8 +36,8 @@ def open_index(folder: Path, settings: dict[str, Any]) -> Callable[..., np.ndarr
 
     def search(query: np.ndarray, count: int, setting: dict[str, Any]) -> np.ndarray:
         more = {"leaves_to_search": setting["leaves"]} if "leaves" in setting else {}
-        asked = query if turned is None else turned @ query
-        found, _ = searcher.search(asked, final_num_neighbors=count, **more)
-        return np.asarray(found, dtype=np.int64)
+        vector = query if turned is None else turned @ query
+        rows, _ = searcher.search(vector, final_num_neighbors=count, **more)
+        return np.asarray(rows, dtype=np.int64)
 
     return search
