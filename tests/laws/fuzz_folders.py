@@ -43,11 +43,11 @@ from bidr.errors import BidrError  # noqa: E402
 from bidr.index.builder import coarse_clustering as clusters  # noqa: E402
 from bidr.index.builder.build import build_index  # noqa: E402
 from bidr.index.documents.id_index import IdIndex  # noqa: E402
-from bidr.index.engines import means  # noqa: E402
+from bidr.index.engines import block_centroids  # noqa: E402
 from bidr.index.live.snapshot import write_snapshot  # noqa: E402
 from bidr.index.live.writer import LiveWriter  # noqa: E402
 from bidr.index.reader import IndexReader  # noqa: E402
-from bidr.index.storage import checks  # noqa: E402
+from bidr.index.storage import checksums  # noqa: E402
 from bidr.index.storage.manifest import ModelStamp  # noqa: E402
 from bidr.pipeline.open import OpenIndex, open_index, open_writer  # noqa: E402
 from bidr.quantization.additive_quantizer import fit_additive  # noqa: E402
@@ -115,7 +115,7 @@ def _frozen(folder: Path) -> None:
     vectors = clustered(300, DIM)
     (folder / "model").mkdir()
     made = fit_additive(vectors, 4, 16)
-    with patch.object(frozen, "write_frozen_card"):  # which tells how it was trained
+    with patch.object(frozen, "write_codes_only_card"):  # needs training facts
         model = frozen.save_codes_only_model(folder / "model", made, metric="cosine", candidates=20, training={})
     stamp, codes = ModelStamp(model.fingerprint, str(folder / "model")), made.encode(vectors)
     about = {"documents": documents(300), "model": stamp, "unit": True, "engine": "lists"}
@@ -178,13 +178,13 @@ BY_BLOCK = 512
 @contextmanager
 def settings(base: str) -> Iterator[None]:
     """Constants under which a base is made and opened: what large indexes have, in a small one."""
-    saved = clusters.MIN_ORDERED_DOCUMENTS, means.MIN_BLOCKS, checks.WHOLE
-    clusters.MIN_ORDERED_DOCUMENTS, means.MIN_BLOCKS = 100, 16
-    checks.WHOLE = BY_BLOCK if base in ("blocks", "live-hnsw") else checks.WHOLE
+    saved = clusters.MIN_ORDERED_DOCUMENTS, block_centroids.MIN_BLOCKS, checksums.WHOLE
+    clusters.MIN_ORDERED_DOCUMENTS, block_centroids.MIN_BLOCKS = 100, 16
+    checksums.WHOLE = BY_BLOCK if base in ("blocks", "live-hnsw") else checksums.WHOLE
     try:
         yield
     finally:
-        clusters.MIN_ORDERED_DOCUMENTS, means.MIN_BLOCKS, checks.WHOLE = saved
+        clusters.MIN_ORDERED_DOCUMENTS, block_centroids.MIN_BLOCKS, checksums.WHOLE = saved
 
 
 def make_bases(root: Path, names: list[str]) -> None:
