@@ -16,8 +16,8 @@ from make_golden import asked_of, made_document, made_vectors
 import bidr
 from bidr.index.live.live_index import LiveIndex
 
-HERE = Path(__file__).parent
-KEPT = sorted(folder for folder in HERE.glob("*/*") if (folder / "CURRENT").exists())
+GOLDEN = Path(__file__).parent / "golden"
+KEPT = sorted(folder for folder in GOLDEN.glob("*/*") if (folder / "CURRENT").exists())
 
 
 def compare(found: dict[str, Any], expected: dict[str, Any]) -> None:
@@ -32,7 +32,7 @@ def compare(found: dict[str, Any], expected: dict[str, Any]) -> None:
 
 def test_all_kinds_are_kept() -> None:
     assert {folder.name for folder in KEPT} >= {"scan", "lists", "hnsw", "plain"}
-    assert sum(path.stat().st_size for path in HERE.rglob("*") if path.is_file()) < 400_000
+    assert sum(path.stat().st_size for path in GOLDEN.rglob("*") if path.is_file()) < 400_000
 
 
 @pytest.mark.parametrize("kept", KEPT, ids=lambda folder: f"{folder.parent.name}-{folder.name}")
