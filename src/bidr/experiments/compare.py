@@ -1,4 +1,4 @@
-"""The method side by side with BM25 and with the conventional way, on one data set, at the same bytes and candidates.
+"""Compare recipes and BM25 on one dataset, with equal code bytes and candidates.
 
 bidr compare --data FOLDER --out DIR --bytes-per-doc 8
 """
@@ -43,7 +43,7 @@ TIMED_QUERIES = 100
 
 
 class ComparisonRow(NamedTuple):
-    """One way to search, measured on the judged questions."""
+    """A recipe (or BM25), measured on the labeled queries of a split."""
 
     method: str
     r10: float
@@ -53,10 +53,10 @@ class ComparisonRow(NamedTuple):
     ms_per_query: float
     per_query: dict[str, dict[str, float]]
     train_seconds: float = 0.0
-    """Of the stages that no row before had trained already."""
+    """Training time of the stages that no earlier row trained."""
 
-    def values(self) -> dict[str, Any]:
-        """What a machine reads of it."""
+    def to_json(self) -> dict[str, Any]:
+        """Return the row's values for comparison.json."""
         return {
             "method": self.method,
             "R@10": self.r10,
@@ -78,13 +78,14 @@ def compare(
     recipes: Sequence[str] = DEFAULT,
     shrink: Sequence[int] = (),
 ) -> list[ComparisonRow]:
-    """Train, build and measure BM25 and each recipe; what is finished in the folder is not trained again.
+    """Train, build and measure BM25 and each recipe; finished stages are not trained again.
 
-    All share the text policy, the bytes a document, the number of candidates and every stage in which their settings
-    agree; a recipe with one encoder trains it for as many steps as the method's stages together. A setting that was
-    given has its way over a recipe's, and that is said. What is measured stands in comparison.json after each row.
+    All share the text settings, the code bytes, the number of candidates and every stage whose settings are equal. A
+    recipe with one encoder trains it for as many steps as the method's stages together. Explicit settings override a
+    recipe's, with a message. comparison.json is written after each row.
 
-    shrink: measure every recipe also with its vectors as int8 and cut off after so many dimensions.
+    Args:
+        shrink: Dimensions at which to measure truncated vectors, besides int8.
     """
     ways = [get_recipe(name) for name in recipes]
     configs = {way.name: with_recipe(config, way.name) for way in ways}
@@ -94,31 +95,33 @@ def compare(
         check_teacher(settings)
     check_prefixes(config, config.dim)
     _check_cuts(configs, shrink, config.dim)
-    judged = _read_split(data, split, config)
+    test_split = _read_split(data, split, config)
     for name in configs:
         for line in list_contradictions(config, name):
             say(line)
     run = open_run(data, config, out)
     _check_cuts(configs, shrink, run.dim)
-    rows = [_measure_bm25(data, judged, config)]
+    rows = [_measure_bm25(data, test_split, config)]
     for name, settings in configs.items():
-        own = run.with_config(settings)
+        recipe_run = run.with_config(settings)
         if name == "bidr-unified":
-            own = run.with_config(replace(settings, dense=replace(settings.dense, sampler=choose_sampler(own))))
-        rows += _measure(name, own, out, judged, engine, sorted({*settings.dense.prefixes, *shrink}))
+            recipe_run = run.with_config(
+                replace(settings, dense=replace(settings.dense, sampler=choose_sampler(recipe_run)))
+            )
+        rows += _measure(name, recipe_run, out, test_split, engine, sorted({*settings.dense.prefixes, *shrink}))
         write_json(out / "comparison.json", report(rows))
     return rows
 
 
 def _check_cuts(configs: Mapping[str, TrainConfig], shrink: Sequence[int], dim: int | None) -> None:
-    """Before anything is trained: a recipe whose vectors are not cut off would be measured as another one."""
+    """Check truncation before training: untruncated vectors would be measured as another recipe."""
     check_dims("shrink", shrink, dim)
     for name, settings in configs.items():
         check_dims(f"recipe {name!r}, dense.prefixes", settings.dense.prefixes, dim, "leave the recipe out")
 
 
 def _read_split(data: Dataset, split: str, config: TrainConfig) -> Split:
-    """The questions to measure on. Where there is no dev split, that is what training sets aside for it."""
+    """Read the split to measure on; a missing dev split is the part that training splits off."""
     if split == "dev" and "dev" not in data.splits():
         return read_splits(data, config.dev_queries, config.seed).dev
     judged = data.split(split)
@@ -127,25 +130,25 @@ def _read_split(data: Dataset, split: str, config: TrainConfig) -> Split:
 
 
 def choose_sampler(run: TrainingRun) -> SamplerName:
-    """The sampler whose vectors dev liked best, of those trained here: the one worth unifying."""
+    """Choose the trained sampler with the best dev recall, to be unified."""
     trained = [sampler for sampler in SAMPLERS if run.is_finished(run.get_stage_name(f"dense-{sampler}"))]
 
-    def best(sampler: SamplerName) -> float:
+    def get_best_recall(sampler: SamplerName) -> float:
         return max(epoch["R@10"] for epoch in run.read_history(run.get_stage_name(f"dense-{sampler}")))
 
-    return max(trained, key=best) if trained else run.config.dense.sampler
+    return max(trained, key=get_best_recall) if trained else run.config.dense.sampler
 
 
-def _measure_bm25(data: Dataset, judged: Split, config: TrainConfig) -> ComparisonRow:
+def _measure_bm25(data: Dataset, test_split: Split, config: TrainConfig) -> ComparisonRow:
     ids = [document.id for document in data.corpus]
     engine = Bm25(data.corpus.iter_texts(config.text.titles))
-    texts = [query.text for query in judged.queries]
+    texts = [query.text for query in test_split.queries]
     found = engine.search(texts, config.candidates).rows
     ranked = {
         query.id: [ids[row] for row in rows if row >= 0]
-        for query, rows in zip(judged.queries, found.tolist(), strict=True)
+        for query, rows in zip(test_split.queries, found.tolist(), strict=True)
     }
-    scores = evaluate_run(rank_run({query: docs[:100] for query, docs in ranked.items()}), judged.qrels, MEASURES)
+    scores = evaluate_run(rank_run({query: docs[:100] for query, docs in ranked.items()}), test_split.qrels, MEASURES)
     times = []
     for text in texts[:TIMED_QUERIES]:
         started = time.perf_counter()
@@ -156,7 +159,7 @@ def _measure_bm25(data: Dataset, judged: Split, config: TrainConfig) -> Comparis
         "BM25",
         scores.mean["R@10"],
         scores.mean["R@100"],
-        compute_candidate_recall(depth, judged.qrels),
+        compute_candidate_recall(depth, test_split.qrels),
         None,
         median(times),
         scores.per_query,
@@ -166,7 +169,7 @@ def _measure_bm25(data: Dataset, judged: Split, config: TrainConfig) -> Comparis
 def _measure(
     name: str, run: TrainingRun, out: Path, judged: Split, engine: str, shrink: Sequence[int]
 ) -> list[ComparisonRow]:
-    """A recipe's row, and one for each way of making its vectors smaller."""
+    """Measure a recipe, and its vectors as int8 and truncated."""
     folder, method = out / name, re.sub("^bidr-", "bidr ", name)
     folder.mkdir(parents=True, exist_ok=True)
     started = time.monotonic()
@@ -183,42 +186,42 @@ def _measure(
 def _measure_searcher(
     method: str, searcher: Searcher, judged: Split, seconds: float, index: Path | None = None
 ) -> ComparisonRow:
-    found = evaluate_searcher(searcher, judged, MEASURES)
+    evaluation = evaluate_searcher(searcher, judged, MEASURES)
     if index is not None:
         stamp = stamp_of(index)
-        save_recall_curve(index, found, stamp.fingerprint if stamp else None, judged.name)
-    say(f"{method}: R@10 {found.measures['R@10']:.4f}, R@100 {found.measures['R@100']:.4f}")
+        save_recall_curve(index, evaluation, stamp.fingerprint if stamp else None, judged.name)
+    say(f"{method}: R@10 {evaluation.measures['R@10']:.4f}, R@100 {evaluation.measures['R@100']:.4f}")
     return ComparisonRow(
         method,
-        found.measures["R@10"],
-        found.measures["R@100"],
-        found.candidate_recall,
-        found.ram_bytes_per_doc,
-        found.single_median_ms["total"],
-        found.per_query,
+        evaluation.measures["R@10"],
+        evaluation.measures["R@100"],
+        evaluation.candidate_recall,
+        evaluation.ram_bytes_per_doc,
+        evaluation.single_median_ms["total"],
+        evaluation.per_query,
         seconds,
     )
 
 
 def report(rows: list[ComparisonRow]) -> dict[str, Any]:
-    """Rows for machines, and each one's difference to the conventional way with its interval."""
+    """Build comparison.json: rows, and differences to the baseline with confidence intervals."""
     base = _find_baseline(rows)
     differences = {
         row.method: {name: compare_paired(row.per_query[name], base.per_query[name])._asdict() for name in MEASURES}
         for row in rows
         if row is not base
     }
-    return {"rows": [row.values() for row in rows], f"against_{base.method}": differences}
+    return {"rows": [row.to_json() for row in rows], f"against_{base.method}": differences}
 
 
 def _find_baseline(rows: list[ComparisonRow]) -> ComparisonRow:
-    """What the others are compared with: the conventional way if it is there, else the first that was trained."""
-    named = {row.method: row for row in rows}
-    return named.get("conventional") or named.get("star-opq") or rows[min(1, len(rows) - 1)]
+    """Find the baseline: the conventional method, else the first trained recipe."""
+    rows_by_method = {row.method: row for row in rows}
+    return rows_by_method.get("conventional") or rows_by_method.get("star-opq") or rows[min(1, len(rows) - 1)]
 
 
 def format_table(rows: list[ComparisonRow]) -> str:
-    """Rows for a person, with each one's difference to the conventional way in R@10 and its 95 % interval."""
+    """Format the rows as text, with R@10 differences to the baseline and 95 % intervals."""
     base = _find_baseline(rows).method
     against = report(rows)[f"against_{base}"]
     names = ("method", "R@10", "R@100", "candidates", "RAM bytes/doc", "ms/query", f"R@10 against {base}")
@@ -226,8 +229,8 @@ def format_table(rows: list[ComparisonRow]) -> str:
     for row in rows:
         difference = ""
         if row.method in against:
-            found = against[row.method]["R@10"]
-            difference = f"{found['difference']:+.4f} [{found['low']:+.4f}, {found['high']:+.4f}]"
+            interval = against[row.method]["R@10"]
+            difference = f"{interval['difference']:+.4f} [{interval['low']:+.4f}, {interval['high']:+.4f}]"
         ram = "-" if row.ram_bytes_per_doc is None else f"{row.ram_bytes_per_doc:.1f}"
         recalls = (f"{value:.4f}" for value in (row.r10, row.r100, row.candidate_recall))
         cells.append((row.method, *recalls, ram, f"{row.ms_per_query:.2f}", difference))

@@ -15,7 +15,7 @@ from bidr.quantization.codebooks import Codebooks
 from bidr.quantization.exact_search import search_vectors
 from bidr.tokenization.token_store import TokenArray, Tokens
 from bidr.training.codes_only.data import (
-    LEAST_QUESTIONS,
+    MIN_QUESTIONS,
     TOP,
     HeldOutQuestions,
     PreparedDistillation,
@@ -91,7 +91,7 @@ def _draw_queries(run: TrainingRun, encoder: Encoder) -> tuple[tuple[Tokens, Tok
     """Draw train queries and passages, and the positives of the queries."""
     random, frozen, train = np.random.default_rng(run.config.seed), run.config.frozen, run.data.train
     rows = np.sort(random.permutation(len(train.pairs))[: frozen.questions])
-    count = max(round(frozen.crops * len(rows)), LEAST_QUESTIONS - len(rows), 0)
+    count = max(round(frozen.crops * len(rows)), MIN_QUESTIONS - len(rows), 0)
     passages, _ = draw_passages(run, encoder, count, random)
     labels = {position: train.pairs.get_rows(row).tolist() for position, row in enumerate(rows.tolist())}
     return (train.tokens.get_batch(rows), passages), labels

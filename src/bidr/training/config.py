@@ -1,4 +1,4 @@
-"""What can be set for a run. Each field is a key of the TOML file and a flag of `bidr train`."""
+"""Training settings. Each field is a key of the TOML file and a flag of `bidr train`."""
 
 from dataclasses import dataclass, field
 from typing import Literal
@@ -15,7 +15,7 @@ SamplerName = Literal["random-walk", "snowball", "mined", "mined-alone", "in-bat
 
 @dataclass(frozen=True, kw_only=True)
 class EncoderConfig:
-    """What turns text into vectors."""
+    """Settings of the encoder."""
 
     backbone: str = BUILT_IN
     """'built-in' (a bag of word pieces, no download), or a folder or id in the Hugging Face or
@@ -43,19 +43,19 @@ class EncoderConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class TextConfig:
-    """What of the text is read."""
+    """Settings of the text that is read."""
 
     titles: Titles = "prepend"
-    """'prepend': title and text; 'ignore': text alone."""
+    """'prepend': title and text; 'ignore': only text."""
     query_length: int = 64
-    """Most tokens of a query."""
+    """Maximum tokens of a query."""
     document_length: int = 256
-    """Most tokens of a document."""
+    """Maximum tokens of a document."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class WarmupConfig:
-    """The first stage: one encoder, before there are codes."""
+    """First stage: one encoder, without codes."""
 
     epochs: int = 3
     """Times that every train query is visited."""
@@ -66,7 +66,7 @@ class WarmupConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class SparseConfig:
-    """The second stage: the codes, with the quantizer in the loop."""
+    """Second stage: codes, with the quantizer in the loop."""
 
     epochs: int = 2
     """Times that every train query is visited."""
@@ -94,7 +94,7 @@ class SparseConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class DenseConfig:
-    """The third stage: the vectors, on the candidates that the codes bring up."""
+    """Third stage: vectors, trained on the candidates of the codes."""
 
     epochs: int = 2
     """Times that every train query is visited."""
@@ -119,7 +119,7 @@ class DenseConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class UnifyConfig:
-    """The last stage: one query encoder for both sides."""
+    """Last stage: one query encoder for codes and vectors."""
 
     epochs: int = 1
     """0: keep two query encoders."""
@@ -147,7 +147,7 @@ class UnifyConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class ConventionalConfig:
-    """The conventional way: one encoder for both sides, codes of its vectors."""
+    """Conventional method: one encoder, and codes of its vectors."""
 
     negatives: Literal["in-batch", "bm25", "mined", "mined-alone", "refreshed", "refreshed-alone"] = "mined"
     """Besides others' positives (without them: '-alone') one document for each query: lexically similar, mined once
@@ -163,12 +163,12 @@ class ConventionalConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class NegativesConfig:
-    """Which mined documents count as negatives, and how many."""
+    """Settings of mined negatives."""
 
     each: int = 1
     """Mined documents for each query in a batch (random batches; local ones have one)."""
     margin: float | None = None
-    """Leave out mined documents that score above the query's positives minus this: likely unlabelled answers."""
+    """Drop mined documents that score above the query's positives minus this: likely unlabeled positives."""
     judge: Literal["encoder", "teacher"] = "encoder"
     """Whose scores: the encoder's that mined, or those of distil.teacher."""
     live_margin: float | None = None
@@ -178,7 +178,7 @@ class NegativesConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class DistilConfig:
-    """Scores that the codes learn to reproduce, in the sparse stage."""
+    """Distillation of a teacher's scores into the codes, in the sparse stage."""
 
     source: Literal["none", "dense", "teacher"] = "none"
     """'dense': the unquantized scores of the encoder that the stage begins with; 'teacher': a cross-encoder's."""
@@ -195,7 +195,7 @@ class DistilConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig:
-    """A whole run."""
+    """Settings of a training run."""
 
     method: Literal["bidr", "conventional"] = "bidr"
     """'bidr': codes first, vectors on their candidates; 'conventional': one encoder for as many steps, and codes of its
@@ -213,11 +213,11 @@ class TrainConfig:
     warmup_share: float = 0.1
     """Share of a stage's steps over which the learning rate rises."""
     clip: float = 1.0
-    """Largest norm of the gradient."""
+    """Maximum norm of the gradient."""
     candidates: int = 200
     """N: how many candidates the codes bring up, when dev is measured and by default when searching."""
     dev_queries: int = 1_000
-    """Most dev queries to choose on."""
+    """Maximum number of dev queries."""
     dev_documents: int = 200_000
     """Dev is measured on the whole corpus up to this size, else on a random part with all dev positives in it."""
     seed: int = 0
@@ -250,8 +250,8 @@ class TrainConfig:
             check_at_least(1, self.unify, "epochs", prefix="unify.")  # the steps in which codewords learn
             if self.conventional.codes == "tuned" and self.unify.lists:
                 raise ConfigError(
-                    f"unify.lists: given {self.unify.lists} with codes that are sums (conventional.codes 'tuned'), "
-                    "expected 0; lists are learned for slices, as of 'jpq'"
+                    f"unify.lists: given {self.unify.lists} with codes that are additive (conventional.codes 'tuned'), "
+                    "expected 0; lists are only learned for 'jpq'"
                 )
         if self.negatives.judge == "teacher" and self.negatives.margin is None:
             raise ConfigError("negatives.judge: given 'teacher' without negatives.margin, expected a margin too")
@@ -260,14 +260,14 @@ class TrainConfig:
 
     @property
     def books(self) -> int:
-        """Number of codebooks that the bytes hold."""
+        """Number of codebooks."""
         return self.bytes_per_doc * (1 if self.codewords == 256 else 2)
 
     @property
-    def taught(self) -> bool:
+    def needs_teacher(self) -> bool:
         """Whether a cross-encoder's scores are needed."""
-        judged = self.negatives.judge == "teacher" and self.negatives.margin is not None
-        return judged or self.distil.source == "teacher"
+        filters_by_teacher = self.negatives.judge == "teacher" and self.negatives.margin is not None
+        return filters_by_teacher or self.distil.source == "teacher"
 
     @property
     def built_in(self) -> bool:
@@ -275,5 +275,5 @@ class TrainConfig:
 
     @property
     def dim(self) -> int | None:
-        """Dimensions of the vectors, where they are known before the encoder is opened."""
+        """Dimensions of the vectors, if known before the encoder is opened."""
         return self.encoder.dim if self.built_in else self.encoder.projection

@@ -249,7 +249,7 @@ def save_encoder_atomically(encoder: Encoder, folder: Path) -> None:
 
 
 def check_teacher(config: TrainConfig) -> None:
-    if config.taught and not config.distil.teacher:
+    if config.needs_teacher and not config.distil.teacher:
         raise ConfigError("distil.teacher: not given, expected a cross-encoder's folder or a file of its scores")
 
 

@@ -35,7 +35,7 @@ def test_a_borrowed_question_lies_at_its_document_as_the_neighbours_lie_at_their
     made = borrowed(vectors, labelled, np.arange(1, COUNT, 2))
     own = made.documents // EACH
     assert (made.owners // EACH == own).mean() > 0.95  # from the same group
-    away = made.vectors(vectors) - vectors.documents[made.documents]
+    away = made.make_vectors(vectors) - vectors.documents[made.documents]
     for group in range(GROUPS):
         asked = labelled[:, 0] // EACH == group
         side = (vectors.questions - vectors.documents[labelled[:, 0]])[asked].mean(axis=0)
@@ -46,7 +46,7 @@ def test_a_borrowed_question_lies_at_its_document_as_the_neighbours_lie_at_their
 def test_borrowed_questions_are_as_long_as_those_they_are_made_from():
     vectors, labelled = grouped()
     made = borrowed(vectors, labelled, np.arange(COUNT))
-    lengths = np.linalg.norm(made.vectors(vectors), axis=1)
+    lengths = np.linalg.norm(made.make_vectors(vectors), axis=1)
     np.testing.assert_allclose(lengths, np.linalg.norm(vectors.questions[made.questions], axis=1), rtol=1e-5)
 
 
@@ -55,8 +55,8 @@ def test_the_same_questions_are_borrowed_in_both_spaces():
     vectors, labelled = grouped()
     turn = np.linalg.qr(np.random.default_rng(1).normal(size=(DIM, DIM)))[0].astype(np.float32)
     made = borrowed(vectors, labelled, np.arange(COUNT))
-    turned = made.vectors(EncodedVectors(vectors.documents @ turn, vectors.questions @ turn))
-    np.testing.assert_allclose(turned, made.vectors(vectors) @ turn, atol=1e-4)
+    turned = made.make_vectors(EncodedVectors(vectors.documents @ turn, vectors.questions @ turn))
+    np.testing.assert_allclose(turned, made.make_vectors(vectors) @ turn, atol=1e-4)
 
 
 def lessons_of(vectors: EncodedVectors, labels: dict[int, list[int]], **settings):

@@ -217,9 +217,9 @@ def test_tensorboard_is_written_where_asked_for_and_missed_before_anything_is(
 
 def spoil(patch: pytest.MonkeyPatch, steps: range, value: float = math.nan) -> None:
     """Losses that are not finite at some steps."""
-    real = Distillation.loss
+    real = Distillation.compute_loss
     patch.setattr(
-        Distillation, "loss", lambda self, *given: real(self, *given) * (value if self.step in steps else 1.0)
+        Distillation, "compute_loss", lambda self, *given: real(self, *given) * (value if self.step in steps else 1.0)
     )
 
 
@@ -247,13 +247,13 @@ def test_a_loss_that_is_not_finite_is_skipped_and_counted_over_an_interruption(
 
 def test_a_gradient_that_is_not_finite_is_skipped_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The root of nothing has a loss of nothing and an endless gradient."""
-    real = Distillation.loss
+    real = Distillation.compute_loss
 
     def endless(self: Distillation, *given: torch.Tensor) -> torch.Tensor:
         extra = (0 * self.learner.codewords).sum().sqrt() if self.step == 3 else 0
         return real(self, *given) + extra
 
-    monkeypatch.setattr(Distillation, "loss", endless)
+    monkeypatch.setattr(Distillation, "compute_loss", endless)
     assert np.isfinite(learned(tmp_path).codebooks.centroids).all()
 
 

@@ -1,4 +1,4 @@
-"""What codes for given vectors are learned from: a sample of documents, questions, and what full vectors rank first."""
+"""Training data of codes for existing vectors: sampled documents, questions and the teacher's ranking."""
 
 from typing import NamedTuple
 
@@ -14,23 +14,23 @@ from bidr.utils.array_types import Floats, Rows
 from bidr.utils.progress import say
 
 TOP = 10
-# Of very wide vectors fewer documents are learned from: the sample stays within 1 GiB.
+# Limits the sample of very wide vectors to 1 GiB.
 SAMPLE_NUMBERS = 1 << 28
-MOST_LABELLED = 16
-# Documents stand in for what questions are missing: some hundred questions alone teach less than none.
-LEAST_QUESTIONS = 5_000
+MAX_LABELED = 16
+# Documents substitute for missing questions: a few hundred questions alone are worse than none.
+MIN_QUESTIONS = 5_000
 Labels = dict[int, list[int]]
 
 
 class SourceVectors(NamedTuple):
-    """Documents and questions of one encoder, before any are drawn."""
+    """Documents and questions of one encoder, before sampling."""
 
     documents: VectorSource
     questions: VectorSource | None
 
 
 class HeldOutQuestions(NamedTuple):
-    """Questions held out to choose on, what full vectors rank first for them, and their labelled rows."""
+    """Held-out questions, their top rows by full vectors, and their labeled rows."""
 
     questions: Floats
     best: Rows
@@ -38,12 +38,12 @@ class HeldOutQuestions(NamedTuple):
 
 
 class PreparedDistillation(NamedTuple):
-    """What is learned from and chosen on, in units in which vectors have length 1 on average."""
+    """Training data and held-out questions, scaled to a mean vector length of 1."""
 
     lessons: DistillationData
     probe: HeldOutQuestions
     length: float
-    """Of a document on average, before."""
+    """Mean length of a document vector before scaling."""
 
 
 def prepare_distillation(
@@ -54,98 +54,107 @@ def prepare_distillation(
     asked_for: Rows | None = None,
     device: str = "cpu",
 ) -> PreparedDistillation:
-    """Sample what is too much, rank the sample by full vectors, hold some questions out.
+    """Sample documents and questions, rank by full vectors, hold out some questions.
 
-    own:       the vectors that codes are made of, where they are not those whose ranking is learned.
-    asked_for: documents that have a labelled question, where these are more than `labels` says.
+    own:       Vectors to encode, if they are not those whose ranking is learned.
+    asked_for: Rows of documents with a labeled question, if there are more than in `labels`.
     """
     frozen, random, own = config.frozen, np.random.default_rng(config.seed), own or full
     documents, questions = full
-    most = max(config.codewords, min(frozen.sample, SAMPLE_NUMBERS // documents.dim))
-    rows = _sample_rows(documents, labels, most, random)
-    asked = np.sort(random.permutation(len(questions))[: frozen.questions]) if questions else np.empty(0, np.int64)
-    stand_ins = _stand_ins(len(rows), frozen.questions if questions is None else LEAST_QUESTIONS - len(asked), config)
-    ranked, length = _drawn(full, rows, asked, stand_ins)
-    coded, length = (ranked, length) if own is full else _drawn(own, rows, asked, stand_ins)
+    max_documents = max(config.codewords, min(frozen.sample, SAMPLE_NUMBERS // documents.dim))
+    rows = _sample_rows(documents, labels, max_documents, random)
+    question_rows = (
+        np.sort(random.permutation(len(questions))[: frozen.questions]) if questions else np.empty(0, np.int64)
+    )
+    substitutes = _draw_substitutes(
+        len(rows), frozen.questions if questions is None else MIN_QUESTIONS - len(question_rows), config
+    )
+    ranked, length = _draw_vectors(full, rows, question_rows, substitutes)
+    coded, length = (ranked, length) if own is full else _draw_vectors(own, rows, question_rows, substitutes)
     say(f"ranking {len(rows):,} documents by full vectors for {len(ranked.questions):,} questions")
-    best = search_vectors(ranked.questions, ranked.documents, frozen.depth + 1, device=device).rows
-    best = _without_self(best, np.concatenate([np.full(len(asked), -1), stand_ins]))
-    labelled = _labelled(asked, rows, labels if questions else {})
-    labelled = np.concatenate([labelled, np.full((len(stand_ins), labelled.shape[1]), -1)])
-    # Of a handful of questions none can be spared: then stand-ins are held out.
-    spared = np.arange(len(asked)) if len(asked) >= 10 else np.arange(len(asked), len(best))
-    held = spared[random.permutation(len(spared))[: min(frozen.dev_questions, len(spared) // 10)]]
-    probe = HeldOutQuestions(coded.questions[held], best[held, :TOP], labelled[held])
-    learned = np.setdiff1d(np.arange(len(best)), held)
-    drawn = [side._replace(questions=side.questions[learned]) for side in (ranked, coded)]
-    lessons = DistillationData(drawn[0], drawn[1], best[learned], labelled[learned])
+    top_rows = search_vectors(ranked.questions, ranked.documents, frozen.depth + 1, device=device).rows
+    top_rows = _drop_self(top_rows, np.concatenate([np.full(len(question_rows), -1), substitutes]))
+    labelled = _map_labels(question_rows, rows, labels if questions else {})
+    labelled = np.concatenate([labelled, np.full((len(substitutes), labelled.shape[1]), -1)])
+    # With fewer than 10 questions, hold out substitutes instead.
+    spared = np.arange(len(question_rows)) if len(question_rows) >= 10 else np.arange(len(question_rows), len(top_rows))
+    held_out_rows = spared[random.permutation(len(spared))[: min(frozen.dev_questions, len(spared) // 10)]]
+    probe = HeldOutQuestions(coded.questions[held_out_rows], top_rows[held_out_rows, :TOP], labelled[held_out_rows])
+    train_rows = np.setdiff1d(np.arange(len(top_rows)), held_out_rows)
+    drawn = [side._replace(questions=side.questions[train_rows]) for side in (ranked, coded)]
+    lessons = DistillationData(drawn[0], drawn[1], top_rows[train_rows], labelled[train_rows])
     if asked_for is None:
         asked_for = np.array([row for found in labels.values() for row in found], dtype=np.int64)
-    return PreparedDistillation(_with_borrowed(lessons, np.isin(rows, asked_for), config, device), probe, length)
+    return PreparedDistillation(_add_pseudo_queries(lessons, np.isin(rows, asked_for), config, device), probe, length)
 
 
-def _with_borrowed(
+def _add_pseudo_queries(
     lessons: DistillationData, asked_for: npt.NDArray[np.bool_], config: TrainConfig, device: str
 ) -> DistillationData:
-    """And with questions for documents that nobody asked for."""
+    """Add pseudo-queries for documents without a labeled question."""
     frozen, labelled = config.frozen, lessons.labelled
     count = round(frozen.borrowed * np.count_nonzero((labelled >= 0).any(axis=1)))
     if not count:
         return lessons
     borrowers = np.arange(len(asked_for)) if frozen.borrowers == "all" else np.flatnonzero(~asked_for)
     random = np.random.default_rng((config.seed, 3))
-    made = make_pseudo_queries(lessons.full, labelled, borrowers, count, random, device)
-    full, own = (side._replace(questions=np.concatenate([side.questions, made.vectors(side)])) for side in lessons[:2])
-    best = search_vectors(full.questions[len(labelled) :], full.documents, frozen.depth, device=device).rows
+    pseudo_queries = make_pseudo_queries(lessons.full, labelled, borrowers, count, random, device)
+    teacher, student = (
+        side._replace(questions=np.concatenate([side.questions, pseudo_queries.make_vectors(side)]))
+        for side in lessons[:2]
+    )
+    best = search_vectors(teacher.questions[len(labelled) :], teacher.documents, frozen.depth, device=device).rows
     none = np.full((count, labelled.shape[1]), -1)
-    return DistillationData(full, own, np.concatenate([lessons.best, best]), np.concatenate([labelled, none]))
+    return DistillationData(teacher, student, np.concatenate([lessons.best, best]), np.concatenate([labelled, none]))
 
 
-def _drawn(pair: SourceVectors, rows: Rows, asked: Rows, stand_ins: Rows) -> tuple[EncodedVectors, float]:
-    """What was drawn, in units in which vectors have length 1 on average; a document's length before."""
+def _draw_vectors(
+    pair: SourceVectors, rows: Rows, question_rows: Rows, substitutes: Rows
+) -> tuple[EncodedVectors, float]:
+    """Load the sampled vectors, scaled to mean length 1; returns the documents' mean length too."""
     sample = pair.documents[rows]
-    length = _mean_length(sample)
+    length = _compute_mean_length(sample)
     sample /= length
     if pair.questions is None:
-        return EncodedVectors(sample, sample[stand_ins]), length
-    questions = pair.questions[asked]
-    questions /= _mean_length(questions)
-    return EncodedVectors(sample, np.concatenate([questions, sample[stand_ins]])), length
+        return EncodedVectors(sample, sample[substitutes]), length
+    questions = pair.questions[question_rows]
+    questions /= _compute_mean_length(questions)
+    return EncodedVectors(sample, np.concatenate([questions, sample[substitutes]])), length
 
 
-def _mean_length(vectors: Floats) -> float:
+def _compute_mean_length(vectors: Floats) -> float:
     return float(np.linalg.norm(vectors, axis=1).mean()) or 1.0
 
 
-def _sample_rows(documents: VectorSource, labels: Labels, most: int, random: np.random.Generator) -> Rows:
-    """All rows, or of many a random part with every labelled one in it."""
-    if len(documents) <= most:
+def _sample_rows(documents: VectorSource, labels: Labels, max_documents: int, random: np.random.Generator) -> Rows:
+    """Sample rows at random, with all labeled ones."""
+    if len(documents) <= max_documents:
         return np.arange(len(documents))
-    needed = np.unique(np.array([row for found in labels.values() for row in found], dtype=np.int64))[:most]
-    drawn = random.choice(len(documents), most, replace=False)
-    others = drawn[~np.isin(drawn, needed)][: most - len(needed)]
+    needed = np.unique(np.array([row for found in labels.values() for row in found], dtype=np.int64))[:max_documents]
+    drawn = random.choice(len(documents), max_documents, replace=False)
+    others = drawn[~np.isin(drawn, needed)][: max_documents - len(needed)]
     return np.sort(np.concatenate([needed, others]))
 
 
-def _stand_ins(documents: int, wanted: int, config: TrainConfig) -> Rows:
-    """Documents of the sample that are asked for as if they were questions."""
+def _draw_substitutes(documents: int, count: int, config: TrainConfig) -> Rows:
+    """Draw documents of the sample that are used as questions."""
     random = np.random.default_rng((config.seed, 1))
-    return np.sort(random.permutation(documents)[: max(wanted, 0)])
+    return np.sort(random.permutation(documents)[: max(count, 0)])
 
 
-def _without_self(best: Rows, asked: Rows) -> Rows:
-    """A document that stands in for a question finds itself: what it must tell apart are the others."""
-    order = np.argsort(best == asked[:, None], axis=1, kind="stable")[:, :-1]
+def _drop_self(best: Rows, documents: Rows) -> Rows:
+    """Drop a document that is used as a question from its own ranking."""
+    order = np.argsort(best == documents[:, None], axis=1, kind="stable")[:, :-1]
     return np.take_along_axis(best, order, axis=1)
 
 
-def _labelled(asked: Rows, rows: Rows, labels: Labels) -> Rows:
-    """Labelled documents of each question as rows of the sample, -1 where there are fewer."""
-    most = min(max((len(found) for found in labels.values()), default=0), MOST_LABELLED)
-    table = np.full((len(asked), most), -1, dtype=np.int64)
-    for at, question in enumerate(asked.tolist()):
-        wanted = np.unique(np.array(labels.get(question, []), dtype=np.int64))
-        places = np.searchsorted(rows, wanted).clip(max=len(rows) - 1)
-        places = places[rows[places] == wanted][:most]
-        table[at, : len(places)] = places
+def _map_labels(question_rows: Rows, rows: Rows, labels: Labels) -> Rows:
+    """Map each question's labels to rows of the sample, padded with -1."""
+    max_labels = min(max((len(found) for found in labels.values()), default=0), MAX_LABELED)
+    table = np.full((len(question_rows), max_labels), -1, dtype=np.int64)
+    for at, question in enumerate(question_rows.tolist()):
+        label_rows = np.unique(np.array(labels.get(question, []), dtype=np.int64))
+        positions = np.searchsorted(rows, label_rows).clip(max=len(rows) - 1)
+        positions = positions[rows[positions] == label_rows][:max_labels]
+        table[at, : len(positions)] = positions
     return table

@@ -1,4 +1,4 @@
-"""Codes for vectors that already exist: from documents' and questions' vectors to a model folder, on a CPU."""
+"""Train codes for existing vectors: from document and question vectors to a model folder, on CPU."""
 
 import dataclasses
 import json
@@ -49,23 +49,23 @@ def train_codes_only(
     labels: Labels | None = None,
     resume: str = "auto",
 ) -> CodesOnlyModel:
-    """Learn codes of documents' vectors that stay as they are, and leave a model; a run that was cut off goes on.
+    """Train codes of fixed document vectors into a model folder; resume an interrupted run.
 
-    questions: vectors of questions as users ask them, not those that will be measured on; None: documents stand in.
-    labels:    for rows of `questions`, rows of `documents` that answer them.
+    questions: Vectors of realistic questions, not of a test set; None: use documents instead.
+    labels:    Maps rows of `questions` to rows of `documents` that answer them.
     """
     _check(documents, questions, config)
-    asked = _identity(documents, questions, config, labels or {})
-    _check_folder(out, asked, resume)
+    identity = _get_identity(documents, questions, config, labels or {})
+    _check_folder(out, identity, resume)
     if (out / "model.json").exists():
-        forget(out / WORK)  # a run may have ended between the model and this
+        forget(out / WORK)  # an earlier run may have been killed in between
         return CodesOnlyModel(out)
     started = time.monotonic()
     prepared = prepare_distillation(SourceVectors(documents, questions), labels or {}, config)
     work = out / WORK
     with storage_errors(out):
         work.mkdir(parents=True, exist_ok=True)
-        write_json(work / RUN, asked)
+        write_json(work / RUN, identity)
     say(f"fitting {config.books} books of {config.codewords} codewords")
     start = fit_additive(prepared.lessons.own.documents, config.books, config.codewords, seed=config.seed)
     additive, history = learn(start, prepared, config, work)
@@ -74,7 +74,7 @@ def train_codes_only(
         "sampled_documents": len(prepared.lessons.own.documents),
         "questions": len(questions) if questions else 0,
         "labelled_questions": len(labels or {}),
-        "config": _settings_of(config),
+        "config": _get_settings(config),
         "dev": history,
         "seconds": round(time.monotonic() - started, 1),
     }
@@ -89,7 +89,7 @@ def train_codes_only(
 
 
 def forget(work: Path, *results: Path) -> None:
-    """Remove the checkpoint, once what was learned is sure to be on the disk."""
+    """Delete the checkpoint after the results have been synced to disk."""
     with storage_errors(work):
         for path in results:
             sync_file(path)
@@ -100,40 +100,40 @@ def forget(work: Path, *results: Path) -> None:
 def learn(
     start: AdditiveQuantizer, prepared: PreparedDistillation, config: TrainConfig, work: Path, device: str = "cpu"
 ) -> tuple[AdditiveQuantizer, History]:
-    """Learn to the end, continuing from a checkpoint; the best of what was measured on the way, and its figures."""
+    """Train to the end, or resume a checkpoint; returns the best codes and the history."""
     steps, path = config.frozen.steps, work / CHECKPOINT
     saved = checkpoint.load(path)
-    if saved:  # not fitted again: another machine might find other codewords, to which what was learned does not belong
+    if saved:  # do not refit: another machine may find other codewords, which the checkpoint does not belong to
         start = AdditiveQuantizer(**{name: array.numpy() for name, array in saved["start"].items()})
     run = _Run(start, prepared, config, device)
     if saved:
-        run.restore(saved)
+        run.load_state_dict(saved)
         say(f"frozen: resumed at step {run.distilling.step}")
-    kept, begun = time.monotonic(), run.distilling.step
-    run.logs = FolderLogger(work, begun, len(run.history), config.logs)
+    saved_at, first_step = time.monotonic(), run.distilling.step
+    run.logs = FolderLogger(work, first_step, len(run.history), config.logs)
     with (
         closing(run.logs),
         checkpoint.catch_stop_signals() as stop,
-        show_progress("learn codes", steps, initial=begun) as advance,
+        show_progress("learn codes", steps, initial=first_step) as advance,
     ):
         run.measure()
         while run.distilling.step < steps:
             advance(1, f"loss {run.train_step():.3f}")
             run.measure()
-            if stop.is_requested or time.monotonic() - kept > 60 * config.checkpoint_minutes:
-                checkpoint.save(path, run.state())
-                kept = time.monotonic()
+            if stop.is_requested or time.monotonic() - saved_at > 60 * config.checkpoint_minutes:
+                checkpoint.save(path, run.state_dict())
+                saved_at = time.monotonic()
             if stop.is_requested:
                 raise StoppedError(
                     f"stopped at step {run.distilling.step} of {steps}; the checkpoint is kept: run the same "
-                    "command again to go on from there"
+                    "command again to resume"
                 )
-    checkpoint.save(path, run.state())
+    checkpoint.save(path, run.state_dict())
     return run.best, run.history
 
 
 class _Run:
-    """Learning, with what was measured so far and the best codes by that."""
+    """A distillation with its measurements and the best codes so far."""
 
     def __init__(
         self, start: AdditiveQuantizer, prepared: PreparedDistillation, config: TrainConfig, device: str
@@ -146,57 +146,60 @@ class _Run:
         )
         self.best, self.history, self.logs = start, History(), StageLogger()
 
-    def state(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
         best = {"codewords": torch.tensor(self.best.codewords), "query": torch.tensor(self.best.query)}
         start = {name: torch.tensor(array) for name, array in self.start._asdict().items()}
-        state = {"distilling": self.distilling.state(), "history": self.history, "best": best, "start": start}
+        state = {"distilling": self.distilling.state_dict(), "history": self.history, "best": best, "start": start}
         return {**state, "kept_by": KEPT_BY}
 
-    def restore(self, state: dict[str, Any]) -> None:
-        self.distilling.restore(state["distilling"])
-        # What an earlier version measured cannot be compared.
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.distilling.load_state_dict(state["distilling"])
+        # Measurements of earlier versions are not comparable.
         self.history = state["history"] if state.get("kept_by") == KEPT_BY else []
-        self.best = self.best._replace(**{name: one.numpy() for name, one in state["best"].items()})
+        self.best = self.best._replace(**{name: tensor.numpy() for name, tensor in state["best"].items()})
 
     def train_step(self) -> float:
         distilling = self.distilling
         value = distilling.train_step()
         rate = distilling.optimizer.param_groups[0]["lr"]
-        shown = {"loss": value, "rate": rate, "skipped": distilling.skipped}
-        self.logs.log_step(distilling.step, distilling.settings.batch_size, shown)
+        log_values = {"loss": value, "rate": rate, "skipped": distilling.skipped}
+        self.logs.log_step(distilling.step, distilling.settings.batch_size, log_values)
         return value
 
     def measure(self) -> None:
-        """Where it is time for it, measure the held-out questions, and keep the codes if they are the best so far."""
+        """Measure the held-out questions when due; keep the codes if they are the best so far."""
         step, frozen = self.distilling.step, self.config.frozen
         every = -(-frozen.steps // frozen.measured) or 1
-        if (step % every and step != frozen.steps) or any(one["step"] == step for one in self.history):
+        if (step % every and step != frozen.steps) or any(entry["step"] == step for entry in self.history):
             return
         figures = _measure(self.learner, self.probe, self.config)
         self.history.append({"step": step, **figures})
-        use = {
+        codeword_usage = {
             "codewords_used": self.usage.used,
             "codeword_entropy_bits": self.usage.entropy_bits,
             "least_codeword_entropy_bits": self.usage.least_entropy_bits,
         }
-        shown = {f"dev/{name}": value for name, value in (figures | use).items()}
-        self.logs.log_measurement(step, len(self.history), shown)
-        if self.history[-1]["kept_by"] >= max(one["kept_by"] for one in self.history):
-            self.best = self.learner.learned()
+        log_values = {f"dev/{name}": value for name, value in (figures | codeword_usage).items()}
+        self.logs.log_measurement(step, len(self.history), log_values)
+        if self.history[-1]["kept_by"] >= max(entry["kept_by"] for entry in self.history):
+            self.best = self.learner.export()
 
 
 def _measure(learner: CodesLearner, probe: HeldOutQuestions, config: TrainConfig) -> dict[str, float]:
-    """How many of the exact top 10, and of the labelled documents, are among the candidates of held-out questions."""
-    found = search_candidates(learner, probe.questions, config.candidates)
-    wanted = {"exact_top_10": probe.best}
-    # Labels alone can mislead: a model that was trained on them finds them all, however bad its codes are.
+    """Measure the share of the exact top 10, and of the labels, among the held-out candidates."""
+    candidates = search_candidates(learner, probe.questions, config.candidates)
+    expected = {"exact_top_10": probe.best}
+    # Labels alone mislead: a model trained on them finds them all even with bad codes.
     if (probe.labelled >= 0).any() and config.frozen.label_weight:
-        wanted["labelled"] = probe.labelled
-    figures = {name: compute_found_share(found, rows) for name, rows in wanted.items()}
+        expected["labelled"] = probe.labelled
+    figures = {name: compute_found_share(candidates, rows) for name, rows in expected.items()}
     if len(probe.questions):
-        said = ", ".join(f"{name} {value:.4f}" for name, value in figures.items())
-        say(f"held-out questions, share among {config.candidates} candidates: {said}")
-    return {**figures, "kept_by": float(np.mean([compute_share_at_depths(found, rows) for rows in wanted.values()]))}
+        summary = ", ".join(f"{name} {value:.4f}" for name, value in figures.items())
+        say(f"held-out questions, share among {config.candidates} candidates: {summary}")
+    return {
+        **figures,
+        "kept_by": float(np.mean([compute_share_at_depths(candidates, rows) for rows in expected.values()])),
+    }
 
 
 def compute_share_at_depths(found: Rows, wanted: Rows) -> float:
@@ -207,29 +210,29 @@ def compute_share_at_depths(found: Rows, wanted: Rows) -> float:
 
 
 def search_candidates(learner: CodesLearner, questions: Floats, count: int) -> Rows:
-    """Rows that the codes as they are now bring up."""
+    """Search the candidates by the current codes."""
 
-    class Decoded:
+    class DecodedRows:
         def __len__(self) -> int:
             return len(learner.places)
 
         def __getitem__(self, rows: slice) -> Floats:
             with torch.no_grad():
-                wanted = torch.arange(rows.start, rows.stop, device=learner.places.device)
-                return learner.decode(wanted).cpu().numpy()
+                indices = torch.arange(rows.start, rows.stop, device=learner.places.device)
+                return learner.decode(indices).cpu().numpy()
 
-    decoded: Any = Decoded()
-    return search_vectors(learner.learned().adapt(questions), decoded, count, device=str(learner.places.device)).rows
+    decoded: Any = DecodedRows()
+    return search_vectors(learner.export().adapt(questions), decoded, count, device=str(learner.places.device)).rows
 
 
-def compute_found_share(found: Rows, wanted: Rows) -> float:
-    """Share of the wanted rows (-1: none) that were found, mean over the questions that want any."""
-    hits = [np.isin(want[want >= 0], got).mean() for got, want in zip(found, wanted, strict=True) if (want >= 0).any()]
+def compute_found_share(rows: Rows, expected: Rows) -> float:
+    """Compute the share of expected rows (-1: none) among the hits, mean over questions with any."""
+    hits = [np.isin(want[want >= 0], got).mean() for got, want in zip(rows, expected, strict=True) if (want >= 0).any()]
     return float(np.mean(hits)) if hits else 0.0
 
 
 def make_distillation_settings(lessons: DistillationData, config: TrainConfig) -> DistillationSettings:
-    frozen, finer = config.frozen, fineness(config)
+    frozen, finer = config.frozen, compute_fineness(config)
     rate = frozen.rate / finer * (WIDTH_OF_RATES / lessons.own.documents.shape[1]) ** 0.5
     return DistillationSettings(
         steps=frozen.steps,
@@ -244,13 +247,13 @@ def make_distillation_settings(lessons: DistillationData, config: TrainConfig) -
     )
 
 
-def fineness(config: TrainConfig) -> float:
-    """More bytes tell closer scores apart: what they are to learn is sharper, and a rough step undoes more."""
+def compute_fineness(config: TrainConfig) -> float:
+    """Compute the factor by which settings get finer: more bytes separate closer scores."""
     return float(max(1.0, config.bytes_per_doc / BYTES_OF_SETTINGS) ** config.frozen.finer)
 
 
 def estimate_score_spread(documents: Floats, questions: Floats) -> float:
-    """How much the scores of one question differ from document to document: their standard deviation."""
+    """Estimate the standard deviation of a question's scores over documents."""
     some = np.linspace(0, len(questions) - 1, SPREAD_QUESTIONS).astype(np.int64)
     many = np.linspace(0, len(documents) - 1, SPREAD_DOCUMENTS).astype(np.int64)
     return float((questions[some] @ documents[many].T).std(axis=1).mean()) or 1.0
@@ -273,29 +276,28 @@ def _check(documents: VectorSource, questions: VectorSource | None, config: Trai
         )
 
 
-def _settings_of(config: TrainConfig) -> dict[str, Any]:
-    """What counts here. Not named are 256 codewords and no `finer`: what was begun before there was a choice can go
-    on."""
+def _get_settings(config: TrainConfig) -> dict[str, Any]:
+    """Return the relevant settings. Defaults of later settings are omitted so that older runs resume."""
     words = {} if config.codewords == 256 else {"codewords": config.codewords}
     frozen = {name: value for name, value in dataclasses.asdict(config.frozen).items() if name != "finer" or value}
     return {"bytes_per_doc": config.bytes_per_doc, "seed": config.seed, **words, **frozen}
 
 
-def _identity(
+def _get_identity(
     documents: VectorSource, questions: VectorSource | None, config: TrainConfig, labels: Labels
 ) -> dict[str, Any]:
-    """What a run must have in common with the one it continues."""
+    """Return what must be equal for a run to be resumed."""
     identity = {
         "documents": documents.fingerprint(),
         "questions": questions.fingerprint() if questions else None,
         "labels": sorted([row, sorted(found)] for row, found in labels.items()),
-        "config": _settings_of(config) | {"candidates": config.candidates},
+        "config": _get_settings(config) | {"candidates": config.candidates},
     }
     plain: dict[str, Any] = json.loads(json.dumps(identity))
     return plain
 
 
-def _check_folder(out: Path, asked: dict[str, Any], resume: str) -> None:
+def _check_folder(out: Path, identity: dict[str, Any], resume: str) -> None:
     path = out / WORK / RUN
     if not path.exists():
         if resume == "must":
@@ -305,7 +307,7 @@ def _check_folder(out: Path, asked: dict[str, Any], resume: str) -> None:
         return
     if resume == "never":
         raise ConfigError(f"{out} already holds a run and resume is 'never'; choose another folder, or delete it")
-    found = read_json(path, "restore it, or delete the folder to start over")
-    for name, value in asked.items():
-        if found.get(name) != value:
+    saved = read_json(path, "restore it, or delete the folder to start over")
+    for name, value in identity.items():
+        if saved.get(name) != value:
             raise ConfigError(f"{out} holds a run with other {name}; choose another folder, or delete it to start over")
