@@ -53,3 +53,12 @@ def test_scripts_that_the_documentation_names_exist():
     named = {path for page in pages for path in re.findall(r"(?:bench|tests)/[a-z0-9_/]+\.py", page.read_text())}
     assert named
     assert not {path for path in named if not (ROOT / path).exists()}
+
+
+def test_dotted_modules_that_the_documentation_names_exist():
+    pages = [ROOT / "CONTRIBUTING.md", *(page for page in (ROOT / "docs").rglob("*.md") if page.name not in GENERATED)]
+    named = {name for page in pages for name in re.findall(r"`bidr((?:\.[a-z_]+)+)", page.read_text())}
+    paths = [ROOT / "src" / "bidr" / name.strip(".").replace(".", "/") for name in named if name.count(".") > 1]
+    assert paths
+    missing = [path for path in paths if not any(place.with_suffix(".py").exists() for place in (path, path.parent))]
+    assert not missing
