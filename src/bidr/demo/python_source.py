@@ -1,4 +1,4 @@
-"""Documented functions, methods and classes of a Python file, found by parsing it; nothing is imported."""
+"""Parser of documented functions, methods and classes in Python files; nothing is imported."""
 
 import ast
 import re
@@ -26,7 +26,7 @@ _ROLE = re.compile(r":[\w:]+:`[~!]?([^`<]+?)(?:\s*<[^`>]*>)?`")
 
 
 class PythonObject(NamedTuple):
-    """One documented thing: how its documentation begins, and everything else by which it can be found."""
+    """A documented object: the summary of its documentation, and its searchable text."""
 
     id: str
     """module.qualname"""
@@ -36,7 +36,7 @@ class PythonObject(NamedTuple):
 
 
 def read_source(path: Path) -> str:
-    """The source of a file; an empty one when it is too large or cannot be read."""
+    """Read the source of a file; empty when it is too large or unreadable."""
     try:
         return path.read_text(encoding="utf-8") if path.stat().st_size <= _LARGEST_FILE else ""
     except (OSError, ValueError):
@@ -44,12 +44,12 @@ def read_source(path: Path) -> str:
 
 
 def is_rich(source: str) -> bool:
-    """Whether parsing a file is likely to pay: it has a docstring of a few words every so many characters."""
+    """Return whether a file has enough docstrings for its length to be worth parsing."""
     return len(source) <= _RICH * sum(1 for _ in _DOCSTRING.finditer(source))
 
 
 def parse_objects(source: str, module: str) -> list[PythonObject]:
-    """The documented public objects in the source of a module; none when it is not Python of this version."""
+    """Parse the documented public objects of a module; empty when it is not valid Python."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -57,28 +57,28 @@ def parse_objects(source: str, module: str) -> list[PythonObject]:
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return []
     lines = source.split("\n")
-    found: dict[str, PythonObject] = {}
-    for qualname, node in _objects(tree.body, ""):
-        if qualname not in found:
+    objects: dict[str, PythonObject] = {}
+    for qualname, node in _iter_objects(tree.body, ""):
+        if qualname not in objects:
             described = _describe(node, module, qualname, lines)
             if described is not None:
-                found[qualname] = described
-    return list(found.values())
+                objects[qualname] = described
+    return list(objects.values())
 
 
-def _objects(body: list[ast.stmt], prefix: str) -> Iterator[tuple[str, _Object]]:
+def _iter_objects(body: list[ast.stmt], prefix: str) -> Iterator[tuple[str, _Object]]:
     for node in body:
         if isinstance(node, ast.If | ast.Try):
-            yield from _objects(node.body, prefix)
-            yield from _objects(node.orelse, prefix)
-        elif isinstance(node, _Object) and not node.name.startswith("_") and not _repeats(node):
+            yield from _iter_objects(node.body, prefix)
+            yield from _iter_objects(node.orelse, prefix)
+        elif isinstance(node, _Object) and not node.name.startswith("_") and not _is_redefinition(node):
             yield prefix + node.name, node
             if isinstance(node, ast.ClassDef):
-                yield from _objects(node.body, f"{prefix}{node.name}.")
+                yield from _iter_objects(node.body, f"{prefix}{node.name}.")
 
 
-def _repeats(node: _Object) -> bool:
-    """Overloads, setters and deleters say again what another definition of the same name says."""
+def _is_redefinition(node: _Object) -> bool:
+    """Return whether a definition is an overload, setter or deleter of another."""
     for decorator in node.decorator_list:
         name = decorator.attr if isinstance(decorator, ast.Attribute) else getattr(decorator, "id", "")
         if name in ("overload", "setter", "deleter"):
@@ -93,16 +93,16 @@ def _describe(node: _Object, module: str, qualname: str, lines: list[str]) -> Py
     summary, rest = split_summary(documentation)
     if len(summary.split()) not in _SUMMARY_WORDS:
         return None
-    code = _members(node, lines) if isinstance(node, ast.ClassDef) else _code(node, lines)
+    code = _list_members(node, lines) if isinstance(node, ast.ClassDef) else _get_body(node, lines)
     if len(re.findall(r"\w+", f"{rest} {code}")) < _FEWEST_WORDS:
         return None
     rest = rest[:_LONGEST_DOCUMENTATION] if code else rest
-    text = "\n".join(part for part in (_signature(node, lines), rest, code) if part)[:LONGEST_TEXT].rstrip()
+    text = "\n".join(part for part in (_format_signature(node, lines), rest, code) if part)[:LONGEST_TEXT].rstrip()
     return PythonObject(f"{module}.{qualname}", summary, f"{qualname} in {module}", text)
 
 
 def split_summary(documentation: str) -> tuple[str, str]:
-    """The first sentence of a docstring on one line without markup, and what is left of the docstring."""
+    """Split a docstring into its first sentence, on one line without markup, and the rest."""
     paragraphs = re.split(r"\n\s*\n", documentation.strip())
     if len(paragraphs) > 1 and _CALL.match(" ".join(paragraphs[0].split())):
         paragraphs = paragraphs[1:]
@@ -114,13 +114,13 @@ def split_summary(documentation: str) -> tuple[str, str]:
 
 
 def clean(text: str) -> str:
-    """Text without the marks of reStructuredText."""
+    """Remove reStructuredText markup."""
     text = _ROLE.sub(lambda match: match[1].rpartition(".")[2], text)
     return " ".join(text.replace("``", "").replace("`", "").replace("**", "").split())
 
 
-def _head(node: _Object, lines: list[str]) -> str:
-    """The source from the name to the colon, on one line."""
+def _format_head(node: _Object, lines: list[str]) -> str:
+    """Join the source from the name to the colon on one line."""
     last = max(node.body[0].lineno - 1, node.lineno)
     if last == node.lineno and node.body[0].lineno == node.lineno:
         return lines[node.lineno - 1][: node.body[0].col_offset].strip().rstrip(":")
@@ -128,35 +128,35 @@ def _head(node: _Object, lines: list[str]) -> str:
     return head.rstrip().rstrip(":")[:_LONGEST_SIGNATURE]
 
 
-def _signature(node: _Object, lines: list[str]) -> str:
-    head = _head(node, lines)
+def _format_signature(node: _Object, lines: list[str]) -> str:
+    head = _format_head(node, lines)
     if isinstance(node, ast.ClassDef):
         makers = (part for part in node.body if isinstance(part, _Function) and part.name == "__init__")
         maker = next(makers, None)
-        return head if maker is None else f"{head}\n{_head(maker, lines)}"
+        return head if maker is None else f"{head}\n{_format_head(maker, lines)}"
     return head
 
 
-def _code(node: _Function, lines: list[str]) -> str:
-    """The body of a function without its docstring."""
+def _get_body(node: _Function, lines: list[str]) -> str:
+    """Return the body of a function without its docstring."""
     if len(node.body) == 1:
         return ""
     body = lines[node.body[1].lineno - 1 : node.end_lineno]
-    kept, size = [], 0
+    body_lines, size = [], 0
     for line in body:
         size += len(line)
-        kept.append(line.rstrip())
+        body_lines.append(line.rstrip())
         if size > 2 * LONGEST_TEXT:
             break
-    return textwrap.dedent("\n".join(line for line in kept if line))
+    return textwrap.dedent("\n".join(line for line in body_lines if line))
 
 
-def _members(node: ast.ClassDef, lines: list[str]) -> str:
-    """What a class has, a line each: the docstrings of methods stay out, they belong to documents of their own."""
+def _list_members(node: ast.ClassDef, lines: list[str]) -> str:
+    """List the members of a class, one per line, without docstrings, which belong to documents of their own."""
     parts = []
     for member in node.body:
         if isinstance(member, _Function) and (member.name == "__call__" or not member.name.startswith("_")):
-            parts.append(_head(member, lines))
+            parts.append(_format_head(member, lines))
         elif isinstance(member, ast.Assign | ast.AnnAssign):
             parts.append(lines[member.lineno - 1].strip())
     return "\n".join(parts)

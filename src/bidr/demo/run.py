@@ -1,4 +1,4 @@
-"""The embedded default: a search engine for the documentation of the Python packages installed on this machine."""
+"""`bidr demo`: a search engine for the documentation of the installed Python packages."""
 
 import json
 import shutil
@@ -18,24 +18,21 @@ EXAMPLE = "merge two sorted arrays"
 
 
 def run_demo(out: Path, *, documents: int = DOCUMENTS, config: TrainConfig = CONFIG) -> list[ComparisonRow]:
-    """Collect the documentation, train every stage, build, measure, and leave an index to search.
-
-    A call that was cut off is continued in the same folder.
-    """
+    """Collect the documentation, train, build and measure; resumes an interrupted call in the same folder."""
     if documents < config.codewords:
         raise ConfigError(f"documents: given {documents}, expected {config.codewords} or more: as many as codewords")
-    data, made = out / "data", out / "data.json"
-    if made.exists() and json.loads(made.read_text())["documents"] != documents:
+    data, record = out / "data", out / "data.json"
+    if record.exists() and json.loads(record.read_text())["documents"] != documents:
         raise ConfigError(f"{out} holds a demo of another number of documents than {documents}; choose another --out")
     say(f"collect, train, build and measure four ways: about four minutes on two cores, all of it kept in {out}")
-    if not made.exists():
+    if not record.exists():
         say("read the sources of the installed Python packages: summaries are questions, the rest is the answer")
         shutil.rmtree(data, ignore_errors=True)
         write_corpus(data, documents)
-        write_json(made, {"documents": documents})
+        write_json(record, {"documents": documents})
     return compare(load(data), out / "comparison", config)
 
 
 def get_index_folder(out: Path) -> Path:
-    """The index that a finished demo leaves for searching."""
+    """Return the folder of the demo's index."""
     return out / "comparison" / "bidr-unified" / "index"

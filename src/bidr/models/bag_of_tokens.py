@@ -1,4 +1,4 @@
-"""The built-in encoder: a bag of word pieces. It needs no download and trains in minutes on two cores."""
+"""Built-in encoder: a weighted bag of word pieces, trained in minutes on two cores."""
 
 import json
 from collections.abc import Iterable
@@ -18,20 +18,20 @@ from bidr.tokenization.token_store import Tokens, TokenStore
 
 
 class BagOfTokensEncoder(Encoder):
-    """Normalised sum of word-piece vectors, each with a learned weight; saved as a StaticEmbedding."""
+    """Normalized sum of word-piece vectors, each with a learned weight; saved as a StaticEmbedding."""
 
     def __init__(self, tokenizer: Tokenizer, table: Tensor) -> None:
         super().__init__()
         self.tokenizer, self.prompts = tokenizer, Prompts()
         self.max_length, self.dim, self.normalized = MAX_LENGTH, table.shape[1], True
-        # Direction and weight are learned apart: Adam moves a rare word's weight as readily as a common one's.
+        # Direction and weight are separate parameters: Adam then updates the weights of rare and common words alike.
         norms = table.norm(dim=1).clamp(min=1e-6)
         self.directions = nn.Parameter(table / norms.unsqueeze(1))
         self.weights = nn.Parameter(norms)
 
     @classmethod
     def create(cls, tokenizer: Tokenizer, store: TokenStore, dim: int, seed: int) -> "BagOfTokensEncoder":
-        """A fresh encoder that begins as TF-IDF does: random directions, weighted by rarity in the corpus."""
+        """Create an untrained encoder: random directions, weighted by inverse document frequency."""
         vocabulary = tokenizer.get_vocab_size()
         weights = torch.as_tensor(compute_idf(store, vocabulary), dtype=torch.float32)
         random = torch.Generator().manual_seed(seed)
@@ -65,16 +65,16 @@ class BagOfTokensEncoder(Encoder):
 def compute_idf(
     store: TokenStore, vocabulary: int, rows_at_once: int = 50_000
 ) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """log((n + 1) / (df + 0.5)) for every word piece: rare ones weigh more."""
-    found = np.zeros(vocabulary, dtype=np.int64)
-    for tokens in _blocks(store, rows_at_once):
+    """Compute log((n + 1) / (df + 0.5)) for every word piece."""
+    frequencies = np.zeros(vocabulary, dtype=np.int64)
+    for tokens in _iter_blocks(store, rows_at_once):
         owners = np.repeat(np.arange(len(tokens.offsets) - 1), np.diff(tokens.offsets))
         distinct = np.unique(owners * vocabulary + tokens.ids) % vocabulary
-        found += np.bincount(distinct, minlength=vocabulary)
-    weights: np.ndarray[tuple[int], np.dtype[np.float64]] = np.log((len(store) + 1) / (found + 0.5))
+        frequencies += np.bincount(distinct, minlength=vocabulary)
+    weights: np.ndarray[tuple[int], np.dtype[np.float64]] = np.log((len(store) + 1) / (frequencies + 0.5))
     return np.maximum(weights, 0.01)
 
 
-def _blocks(store: TokenStore, rows_at_once: int) -> Iterable[Tokens]:
+def _iter_blocks(store: TokenStore, rows_at_once: int) -> Iterable[Tokens]:
     for start in range(0, len(store), rows_at_once):
         yield store.get_batch(np.arange(start, min(start + rows_at_once, len(store))))

@@ -1,9 +1,9 @@
-"""A model for vectors that already exist: codes and a query-side adapter, and no text encoder.
+"""Codes-only model: codebooks and a query adapter for existing vectors, without a text encoder.
 
-README.md                     the card
-model.json                    what it is (kind "frozen"), its fingerprint, the metric, how it was trained
+README.md                     model card
+model.json                    kind "frozen", fingerprint, metric, training record
 sparse/quantizer.safetensors  codewords
-sparse/adapter.safetensors    what is done to documents before coding, and to queries before scoring codes
+sparse/adapter.safetensors    projections of documents and queries
 """
 
 import json
@@ -17,18 +17,17 @@ import xxhash
 
 from bidr.data.vector_source import Metric, VectorSource, open_vectors
 from bidr.errors import ConfigError, DataError, ModelError
-from bidr.models.codes_only_card import write_codes_only_card
+from bidr.models.model_card import write_codes_only_card
 from bidr.models.saved_model import (
     FORMAT,
     QUANTIZER,
     Model,
-    check_common_fields,
+    SavedModel,
     hash_file,
     is_positive_int,
     read_model_json,
 )
 from bidr.quantization.additive_quantizer import AdditiveQuantizer, load_query_adapter
-from bidr.quantization.codebooks import Codebooks
 from bidr.utils.array_types import Floats
 from bidr.utils.files import storage_errors, write_signed_json
 from bidr.utils.matmul import matmul_transposed
@@ -37,53 +36,37 @@ KIND = "frozen"
 ADAPTER = "adapter.safetensors"
 
 
-class CodesOnlyModel:
-    """A model folder of kind "frozen" that is open: it takes vectors where another takes words."""
+class CodesOnlyModel(SavedModel):
+    """An open model folder of kind "frozen", which takes vectors instead of texts."""
 
     unified = False
 
-    def __init__(self, folder: Path | str) -> None:
-        self.folder = Path(folder)
-        path = self.folder / "model.json"
-        about = read_model_json(self.folder)
-        try:
-            self.fingerprint: str = about["fingerprint"]
-            self.candidates: int = about["candidates"]
-            self.metric: Metric = about["metric"]
-            self.dim: int = about["dimensions"]
-            self.training: dict[str, Any] = about["training"]
-            check_common_fields(self.fingerprint, self.candidates, self.training)
-            if self.metric not in get_args(Metric) or not is_positive_int(self.dim):
-                raise ValueError(f"metric {self.metric!r} or dimensions {self.dim!r}")
-        except (LookupError, TypeError, ValueError) as error:
-            raise ModelError(f"{path} cannot be read ({error}); train the model again or restore the file") from error
-        found = _fingerprint(self.folder, self.metric)
-        if found != self.fingerprint:
-            raise ModelError(
-                f"{self.folder}: files of fingerprint {found}, model.json says {self.fingerprint}; restore them"
-            )
+    def _read_fields(self, fields: dict[str, Any]) -> None:
+        self.metric: Metric = fields["metric"]
+        self.dim: int = fields["dimensions"]
+        if self.metric not in get_args(Metric) or not is_positive_int(self.dim):
+            raise ValueError(f"metric {self.metric!r} or dimensions {self.dim!r}")
 
-    @cached_property
-    def codebooks(self) -> Codebooks:
-        return Codebooks.load(self.folder / "sparse" / QUANTIZER)
+    def _compute_fingerprint(self) -> str:
+        return _hash_files(self.folder, self.metric)
 
     @cached_property
     def additive(self) -> AdditiveQuantizer:
-        found = AdditiveQuantizer.load(self.folder / "sparse" / ADAPTER, self.codebooks)
-        self._check_dim(found.document)
-        return found
+        additive = AdditiveQuantizer.load(self.folder / "sparse" / ADAPTER, self.codebooks)
+        self._check_dim(additive.document)
+        return additive
 
     def documents(self, vectors: Path | str | npt.NDArray[Any], name: str = "vectors") -> VectorSource:
-        """Documents' vectors, as codes and index take them."""
-        return self._checked(open_vectors(vectors, name, self.metric))
+        """Open and check document vectors."""
+        return self._check_source(open_vectors(vectors, name, self.metric))
 
     def queries(self, vectors: Path | npt.ArrayLike, name: str = "query vectors") -> tuple[Floats, Floats]:
-        """Queries as the codes see them (adapted), and as the vectors do (as given; of length 1 for cosines)."""
-        own = self._checked(open_vectors(vectors, name, self.metric))[:]
-        return self.adapt(own), own
+        """Return query vectors for the codes (adapted) and for the vectors (L2-normalized if the metric is cosine)."""
+        rows = self._check_source(open_vectors(vectors, name, self.metric))[:]
+        return self.adapt(rows), rows
 
     def adapt(self, queries: Floats) -> Floats:
-        """As `Additive.adapt`; who only searches need not hold what codes documents."""
+        """Like `AdditiveQuantizer.adapt`, without loading the document side."""
         return matmul_transposed(queries, self._query)
 
     @cached_property
@@ -101,11 +84,11 @@ class CodesOnlyModel:
 
     def encode_queries(self, texts: list[str]) -> NoReturn:
         raise ConfigError(
-            f"{self.folder} was learned from vectors and has no text encoder: a question in words cannot be encoded; "
+            f"{self.folder} was learned from vectors and has no text encoder: a text query cannot be encoded; "
             "give its vector, from the model that made the documents' (--query-vectors, or search_vectors in Python)"
         )
 
-    def _checked(self, rows: VectorSource) -> VectorSource:
+    def _check_source(self, rows: VectorSource) -> VectorSource:
         if rows.dim != self.dim:
             raise DataError(
                 f"{rows.name} has {rows.dim} dimensions, the model in {self.folder} was learned from {self.dim}; "
@@ -115,25 +98,25 @@ class CodesOnlyModel:
 
 
 def open_model(folder: Path | str, device: str = "cpu") -> Model | CodesOnlyModel:
-    """A model folder of either kind."""
-    frozen = read_model_json(Path(folder)).get("kind") == KIND
-    return CodesOnlyModel(folder) if frozen else Model(folder, device)
+    """Open a model folder of either kind."""
+    is_codes_only = read_model_json(Path(folder)).get("kind") == KIND
+    return CodesOnlyModel(folder) if is_codes_only else Model(folder, device)
 
 
 def save_codes_only_model(
     folder: Path, additive: AdditiveQuantizer, *, metric: Metric, candidates: int, training: dict[str, Any]
 ) -> CodesOnlyModel:
-    """Put a model into the folder. model.json goes first and comes back last: without it there is no model."""
-    aside, books = folder / ".new", additive.to_codebooks()
+    """Save a model. model.json is deleted first and written last: without it there is no model."""
+    temporary, books = folder / ".new", additive.to_codebooks()
     with storage_errors(folder):
-        shutil.rmtree(aside, ignore_errors=True)
-        (aside / "sparse").mkdir(parents=True)
-        books.save(aside / "sparse" / QUANTIZER)
-        additive.save(aside / "sparse" / ADAPTER)
-        about = {
+        shutil.rmtree(temporary, ignore_errors=True)
+        (temporary / "sparse").mkdir(parents=True)
+        books.save(temporary / "sparse" / QUANTIZER)
+        additive.save(temporary / "sparse" / ADAPTER)
+        fields = {
             "format": FORMAT,
             "kind": KIND,
-            "fingerprint": _fingerprint(aside, metric),
+            "fingerprint": _hash_files(temporary, metric),
             "candidates": candidates,
             "metric": metric,
             "dimensions": additive.dim,
@@ -142,15 +125,15 @@ def save_codes_only_model(
         }
         (folder / "model.json").unlink(missing_ok=True)
         shutil.rmtree(folder / "sparse", ignore_errors=True)
-        (aside / "sparse").rename(folder / "sparse")
-        write_signed_json(folder / "model.json", about)
-        aside.rmdir()
+        (temporary / "sparse").rename(folder / "sparse")
+        write_signed_json(folder / "model.json", fields)
+        temporary.rmdir()
     model = CodesOnlyModel(folder)
     write_codes_only_card(model)
     return model
 
 
-def _fingerprint(folder: Path, metric: str) -> str:
+def _hash_files(folder: Path, metric: str) -> str:
     digest = xxhash.xxh3_128(json.dumps({"kind": KIND, "metric": metric}).encode())
     for name in (QUANTIZER, ADAPTER):
         if not (folder / "sparse" / name).exists():

@@ -37,7 +37,7 @@ class TokenSource(Protocol):
 
 
 def encode_texts(encoder: TextEncoder, texts: list[str], *, prompt: str, max_length: int) -> npt.NDArray[np.float32]:
-    """Vectors of a few texts, in memory."""
+    """Encode a few texts in memory."""
     tokens = encoder.get_tokenizer(max_length)([prompt + text for text in texts])
     return encode_rows(encoder, TokenArray(tokens))
 
@@ -45,7 +45,7 @@ def encode_texts(encoder: TextEncoder, texts: list[str], *, prompt: str, max_len
 def encode_rows(
     encoder: TextEncoder, source: TokenSource, rows: npt.NDArray[np.int64] | None = None, dtype: Any = np.float32
 ) -> npt.NDArray[Any]:
-    """Vectors of some rows (all by default), in their order, in memory."""
+    """Encode rows (None: all) in memory; the result is in the order of `rows`."""
     rows = np.arange(len(source)) if rows is None else rows
     out = np.empty((len(rows), encoder.dim), dtype=dtype)
     lengths = source.get_lengths()[rows]
@@ -62,19 +62,19 @@ def encode_rows(
 def _encode_batches(
     encoder: "Encoder", groups: list[npt.NDArray[np.int64]], batches: Iterable[Tokens], out: npt.NDArray[Any]
 ) -> None:
-    """Run a torch encoder; results travel from the device while the next batch is computed."""
+    """Run a torch encoder; results are copied to the host while the next batch is computed."""
     import torch
 
-    coming: deque[AsyncHostCopy] = deque()
+    pending: deque[AsyncHostCopy] = deque()
     with torch.inference_mode():
         training = encoder.training
         encoder.eval()
         for number, tokens in enumerate(batches):
-            coming.append(AsyncHostCopy(encoder.encode(tokens).float()))
+            pending.append(AsyncHostCopy(encoder.encode(tokens).float()))
             if number:
-                out[groups[number - 1]] = coming.popleft().wait().numpy()
-        if coming:
-            out[groups[-1]] = coming.popleft().wait().numpy()
+                out[groups[number - 1]] = pending.popleft().wait().numpy()
+        if pending:
+            out[groups[-1]] = pending.popleft().wait().numpy()
         encoder.train(training)
 
 
@@ -100,29 +100,28 @@ def encode_corpus(
     codebooks: Codebooks | None = None,
     label: str = "encode documents",
 ) -> npt.NDArray[Any]:
-    """Vectors of the whole corpus (fp16), or with codebooks their codes, in a .npy file, memory mapped.
+    """Encode a corpus to a memory-mapped .npy file: float16 vectors, or codes if codebooks are given.
 
-    A call that was cut off is continued; what is there is kept only if it came from the same encoder, codebooks and
-    tokens. `discard` removes the file again.
+    An interrupted call is resumed if encoder, codebooks and tokens are the same. `discard_encoded` removes the file.
     """
     stamp = build_stamp(encoder, source, codebooks)
     width, dtype = (codebooks.books, "uint8") if codebooks else (encoder.dim, "float16")
     state = path.with_suffix(".progress.json")
-    done = _rows_done(path, state, stamp)
+    first = _read_progress(path, state, stamp)
     shape = (len(source), width)
     with storage_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        out = np.lib.format.open_memmap(path, mode="r+" if done else "w+", dtype=np.dtype(dtype), shape=shape)
-        if not done:  # a disk that is full later could not say so: writing would end the process
+        out = np.lib.format.open_memmap(path, mode="r+" if first else "w+", dtype=np.dtype(dtype), shape=shape)
+        if not first:  # reserve space: a full disk would kill the process with SIGBUS
             with path.open("r+b") as opened:
                 os.posix_fallocate(opened.fileno(), 0, path.stat().st_size)
-        with show_progress(label, len(source), "documents", done) as advance:
+        with show_progress(label, len(source), "documents", first) as advance:
             step = ROWS_PER_BLOCK[device_type(encoder)]
-            for start in range(done, len(source), step):
+            for start in range(first, len(source), step):
                 rows = np.arange(start, min(start + step, len(source)))
                 vectors = encode_rows(encoder, source, rows)
-                made = encode_codes(codebooks, vectors, encoder) if codebooks else vectors
-                out[rows[0] : rows[-1] + 1] = made
+                block = encode_codes(codebooks, vectors, encoder) if codebooks else vectors
+                out[rows[0] : rows[-1] + 1] = block
                 out.flush()
                 write_json(state, {**stamp, "done": int(rows[-1]) + 1})
                 advance(len(rows))
@@ -132,8 +131,8 @@ def encode_corpus(
 
 
 def build_stamp(encoder: TextEncoder, source: TokenSource, codebooks: Codebooks | None) -> dict[str, Any]:
-    """What an encoded corpus depends on."""
-    stamp = {"encoder": hash_weights(encoder), "tokens": _tokens_fingerprint(source)}
+    """Build the fingerprints of everything that an encoded corpus depends on."""
+    stamp = {"encoder": hash_weights(encoder), "tokens": _hash_tokens(source)}
     if codebooks:
         arrays = b"".join(array.tobytes() for array in codebooks if array is not None)
         stamp["codebooks"] = xxhash.xxh3_128_hexdigest(arrays)
@@ -141,13 +140,13 @@ def build_stamp(encoder: TextEncoder, source: TokenSource, codebooks: Codebooks 
 
 
 def discard_encoded(path: Path) -> None:
-    """Remove what `encode_corpus` wrote."""
+    """Remove the files of `encode_corpus`."""
     path.unlink(missing_ok=True)
     path.with_suffix(".progress.json").unlink(missing_ok=True)
 
 
 def hash_weights(encoder: TextEncoder) -> str:
-    """Tells encoders apart by their weights."""
+    """Hash the weights of an encoder."""
     if isinstance(encoder, StaticEncoder):
         return xxhash.xxh3_128_hexdigest(encoder.table.tobytes())
     import torch
@@ -159,28 +158,30 @@ def hash_weights(encoder: TextEncoder) -> str:
     return digest.hexdigest()
 
 
-def _tokens_fingerprint(source: TokenSource) -> str:
-    """Tells sources apart: a store by what it says of itself, others by their tokens."""
+def _hash_tokens(source: TokenSource) -> str:
+    """Hash the metadata of a token store, or the tokens of another source."""
     if isinstance(source, TokenStore):
         return xxhash.xxh3_128_hexdigest(json.dumps(source.meta, sort_keys=True).encode())
     tokens = source.get_batch(np.arange(len(source)))
     return xxhash.xxh3_128_hexdigest(tokens.ids.tobytes() + tokens.offsets.tobytes())
 
 
-def _rows_done(path: Path, state: Path, stamp: dict[str, Any]) -> int:
+def _read_progress(path: Path, state: Path, stamp: dict[str, Any]) -> int:
     try:
-        found = json.loads(state.read_text())
+        progress = json.loads(state.read_text())
     except (OSError, ValueError):
         return 0
-    done = found.pop("done", 0)
-    return int(done) if found == stamp and path.exists() else 0
+    count = progress.pop("done", 0)
+    return int(count) if progress == stamp and path.exists() else 0
 
 
 def batch_by_length(
     lengths: npt.NDArray[np.int64], tokens_at_once: int | None, rows_at_once: int | None = None
 ) -> Iterator[npt.NDArray[np.int64]]:
-    """Places of rows in batches of like length, the longest first, each within the limits (None: none) once padded, or
-    of one row that is longer."""
+    """Yield indexes of batches of similar length, longest first, within the limits (None: no limit) after padding.
+
+    A row that exceeds the limit alone is a batch of its own.
+    """
     order = np.argsort(-lengths, kind="stable")
     start = 0
     while start < len(order):

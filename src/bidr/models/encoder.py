@@ -1,4 +1,4 @@
-"""What every encoder offers: tokens in, vectors out, saved in the layout that sentence-transformers reads."""
+"""Base class of trainable encoders, saved in the layout of sentence-transformers."""
 
 from abc import ABC, abstractmethod
 from pathlib import Path
@@ -12,11 +12,11 @@ from bidr.tokenization.token_store import Tokens
 
 
 class Encoder(nn.Module, TextEncoder, ABC):
-    """Turns ragged batches of tokens into vectors."""
+    """A torch module that encodes ragged batches of tokens."""
 
     @abstractmethod
     def forward(self, tokens: Tokens) -> Tensor:
-        """One vector a text: (n, dim) float32."""
+        """Encode: one vector per text, (n, dim) float32."""
 
     @abstractmethod
     def save(self, folder: Path) -> None:
@@ -27,7 +27,7 @@ class Encoder(nn.Module, TextEncoder, ABC):
         return next(self.parameters()).device
 
     def expect_steps(self, steps: int) -> None:
-        """Told before training how many steps will follow: work that pays only over many of them can be done now."""
+        """Prepare for a number of training steps, for example by compiling layers."""
 
     def encode(self, tokens: Tokens) -> Tensor:
         return cast(Tensor, self(tokens))

@@ -1,12 +1,15 @@
-"""The model card: README.md in the model folder, for whoever is handed the folder and nothing else."""
+"""Model cards: README.md of saved models, of both kinds."""
 
 import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from bidr.models.saved_model import Model
 from bidr.utils.files import write_atomically
+
+if TYPE_CHECKING:
+    from bidr.models.codes_only_model import CodesOnlyModel
+    from bidr.models.saved_model import Model
 
 CARD_NAME = "README.md"
 BUILT_IN = "built-in"
@@ -57,17 +60,17 @@ there is an array `choosing`, of its codewords. Where there is an array `documen
 of `choosing` whose sum is nearest to `(vector - centre) @ document.T`, found by beam search."""
 
 
-def write_card(model: Model, changed: dict[str, Any]) -> Path:
-    """Write the card of a model; `changed`: the settings that differ from the defaults."""
+def write_card(model: "Model", changed: dict[str, Any]) -> Path:
+    """Write README.md of a text model. `changed`: settings that differ from the defaults."""
     path = model.folder / CARD_NAME
     write_atomically(path, (render_card(model, changed) + "\n").encode())
     return path
 
 
-def render_card(model: Model, changed: dict[str, Any]) -> str:
-    """The text of the card."""
+def render_card(model: "Model", changed: dict[str, Any]) -> str:
+    """Render the card of a text model."""
     training = model.training
-    about = "\n".join(f"| {key} | {value} |" for key, value in _about(model))
+    facts = "\n".join(f"| {key} | {value} |" for key, value in _collect_facts(model))
     settings = "\n".join(
         f"{key} = {json.dumps(hide_path(value))}" for key, value in changed.items() if value is not None
     )
@@ -76,12 +79,12 @@ def render_card(model: Model, changed: dict[str, Any]) -> str:
     )
     return "\n\n".join(
         [
-            _front_matter(model),
+            _format_front_matter(model),
             f"# Codes and vectors for {hide_path(training['data'])}",
             "A bidr model. It gives every document two representations: a few bytes of codes that stay in RAM and find "
             "candidates, and a vector on disk that decides among them.",
-            f"| | |\n|---|---|\n{about}",
-            _use(model),
+            f"| | |\n|---|---|\n{facts}",
+            _format_usage(model),
             "## Training",
             "The settings that differ from the defaults, for `bidr train --data DATA --out RUN --config FILE`:",
             f"```toml\n{settings}\n```",
@@ -92,7 +95,7 @@ def render_card(model: Model, changed: dict[str, Any]) -> str:
 
 
 def hide_path(value: Any) -> Any:
-    """A setting as others may read it: of a path on this machine only the last part."""
+    """Reduce a local path to its last part; other settings are returned unchanged."""
     return Path(os.path.abspath(os.path.expanduser(value))).name if _is_path(value) else value
 
 
@@ -102,8 +105,8 @@ def _is_path(value: Any) -> bool:
     )
 
 
-def _front_matter(model: Model) -> str:
-    backbone = _backbone(model)
+def _format_front_matter(model: "Model") -> str:
+    backbone = _get_backbone(model)
     lines = ["library_name: bidr", "pipeline_tag: sentence-similarity"]
     if backbone != BUILT_IN and not _is_path(backbone):
         lines.append(f"base_model: {json.dumps(backbone)}")
@@ -111,7 +114,7 @@ def _front_matter(model: Model) -> str:
     return "\n".join(["---", *lines, "tags:", *(f"- {tag}" for tag in tags), "---"])
 
 
-def _about(model: Model) -> list[tuple[str, str]]:
+def _collect_facts(model: "Model") -> list[tuple[str, str]]:
     from torch import __version__ as torch_version
 
     from bidr._version import __version__
@@ -122,7 +125,7 @@ def _about(model: Model) -> list[tuple[str, str]]:
         ("data", f"{hide_path(training['data'])}: {training['documents']:,} documents"),
         ("questions", f"{training['train_queries']:,} to train on"),
         ("method", str(training["config"].get("method", "bidr"))),
-        ("encoder", f"{hide_path(_backbone(model))}, {books.dim} dimensions"),
+        ("encoder", f"{hide_path(_get_backbone(model))}, {books.dim} dimensions"),
         ("text", f"titles: {text.titles}; most tokens: question {text.query_length}, document {text.document_length}"),
         ("codes", f"{books.bytes_per_doc} bytes a document ({books.books} books of {books.words} codewords)"),
         ("question encoders", "one for both sides (`query/`)" if model.unified else "one for each side"),
@@ -141,34 +144,138 @@ def _about(model: Model) -> list[tuple[str, str]]:
     return rows
 
 
-def _use(model: Model) -> str:
-    asked = (model.query or model.dense).prompts.query
+def _format_usage(model: "Model") -> str:
+    query_prompt = (model.query or model.dense).prompts.query
 
-    def prompt(text: str) -> str:
+    def format_prompt(text: str) -> str:
         return f", prompt={json.dumps(text)}" if text else ""
 
     return USE.format(
         text="title and text of a document" if model.text.titles == "prepend" else "text of a document",
-        document_prompt=prompt(model.dense.prompts.document),
-        query_prompt=prompt(asked),
+        document_prompt=format_prompt(model.dense.prompts.document),
+        query_prompt=format_prompt(query_prompt),
         of_vectors="query" if model.unified else "dense",
         of_codes="query" if model.unified else "sparse",
     )
 
 
 def format_epochs(epochs: list[dict[str, float]]) -> str:
-    """What was measured, a line each time."""
+    """Format measurements as a table, one row per epoch."""
     if not epochs:
         return "No epochs."
     names = list(dict.fromkeys(name for epoch in epochs for name in epoch))
     lines = [names, ["---"] * len(names)]
-    lines += [[_figure(epoch.get(name)) for name in names] for epoch in epochs]
+    lines += [[_format_number(epoch.get(name)) for name in names] for epoch in epochs]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
-def _figure(value: float | None) -> str:
+def _format_number(value: float | None) -> str:
     return "" if value is None else f"{value:.4f}".rstrip("0").rstrip(".") if isinstance(value, float) else str(value)
 
 
-def _backbone(model: Model) -> str:
+def _get_backbone(model: "Model") -> str:
     return str(model.training["config"].get("encoder", {}).get("backbone", BUILT_IN))
+
+
+UNPREFIXED_SETTINGS = ("bytes_per_doc", "codewords", "seed")
+"""Settings at the top level; the others are in the table `frozen`."""
+
+CODES_ONLY_CARD = """\
+---
+library_name: bidr
+pipeline_tag: sentence-similarity
+tags:
+- bidr
+- product-quantization
+---
+
+# Codes for vectors of {dim} dimensions
+
+A bidr model without a text encoder, learned from vectors of another model, which stay as they are: it codes documents
+into a few bytes that stay in RAM and find candidates, and adapts questions to these codes. Give it vectors of the same
+model only.
+
+| | |
+|---|---|
+{about}
+
+## Use
+
+`RUN` is this folder; vectors are .npy files, one a row, of documents and of questions.
+
+    bidr build    --vectors documents.npy --model RUN --out INDEX
+    bidr search   --index INDEX --query-vectors questions.npy
+    bidr evaluate --index INDEX --query-vectors questions.npy --qrels qrels.tsv --json figures.json
+
+Ids are row numbers unless `--ids` and `--query-ids` name them. In Python:
+
+```python
+import bidr, numpy as np
+
+with bidr.open_index("INDEX") as searcher:
+    found = searcher.search_vectors(np.load("questions.npy"), k=10)
+```
+
+With numpy alone: `sparse/adapter.safetensors` holds `centre`, `document` (documents are coded as
+`(vector - centre) @ document.T`, by the codewords `chosen_by` whose sum is nearest) and `query` (questions are compared
+as `vector @ query.T`); `sparse/quantizer.safetensors` holds the codewords that are compared.
+
+## Training
+
+The settings, for `{train}`:
+
+```toml
+{settings}
+```
+
+What was measured on questions held out on the way:
+
+{history}
+"""
+
+
+def write_codes_only_card(model: "CodesOnlyModel") -> Path:
+    """Write README.md of a codes-only model."""
+    path = model.folder / CARD_NAME
+    write_atomically(path, render_codes_only_card(model).encode())
+    return path
+
+
+def render_codes_only_card(model: "CodesOnlyModel") -> str:
+    """Render the card of a codes-only model."""
+    from bidr._version import __version__
+
+    training, books = model.training, model.codebooks
+    rows = {
+        "documents": f"{training['documents']:,}, of which {training['sampled_documents']:,} were looked at",
+        "questions": f"{training['questions']:,}, {training['labelled_questions']:,} of them with answers",
+        "codes": f"{books.bytes_per_doc} bytes a document ({books.books} books of {books.words} codewords, summed)",
+        "compared by": "cosine" if model.metric == "cosine" else "inner product",
+        "candidates": f"{model.candidates} by default",
+        "fingerprint": f"`{model.fingerprint}`",
+        "versions": f"bidr {__version__}",
+    }
+    return CODES_ONLY_CARD.format(
+        dim=model.dim,
+        about="\n".join(f"| {key} | {value} |" for key, value in rows.items()),
+        train=_format_command(model),
+        settings="\n".join(f"{name} = {json.dumps(value)}" for name, value in _collect_settings(model).items()),
+        history=format_epochs(training["dev"]),
+    )
+
+
+def _collect_settings(model: "CodesOnlyModel") -> dict[str, Any]:
+    """Collect settings by TOML key. Crops need texts and are refused with vectors."""
+    settings = {"candidates": model.candidates}
+    for name, value in model.training["config"].items():
+        if value is not None and name != "crops":
+            settings[name if name in UNPREFIXED_SETTINGS else f"frozen.{name}"] = value
+    return settings
+
+
+def _format_command(model: "CodesOnlyModel") -> str:
+    words = ["bidr train --vectors documents.npy"]
+    words += ["--query-vectors questions.npy"] if model.training["questions"] else []
+    words += ["--qrels qrels.tsv"] if model.training["labelled_questions"] else []
+    words += [f"--metric {model.metric}"] if model.metric != "cosine" else []
+    return " ".join([*words, "--out RUN --config FILE"])

@@ -1,14 +1,15 @@
-"""The saved model: two encoders, the codebooks, perhaps one query encoder for both, and what text they expect.
+"""Saved text model: two encoders, codebooks, optionally one query encoder for both, and text settings.
 
-model.json   what it is, its fingerprint, how it was trained, and a checksum over itself
-sparse/      encoder of the codes, quantizer.safetensors (rotation, codebooks), and lists.safetensors where coarse lists
-             were learned
+model.json   format, fingerprint, training record, and a checksum over itself
+sparse/      encoder of the codes, quantizer.safetensors (rotation, codebooks), and optionally lists.safetensors
+             (learned IVF lists)
 dense/       encoder of the vectors
-query/       the unified query encoder (absent where each side has its own)
+query/       unified query encoder (optional)
 """
 
 import json
 import shutil
+from abc import ABC, abstractmethod
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -34,7 +35,7 @@ from bidr.utils.files import (
 )
 
 FORMAT, MAX_JSON_BYTES = 1, 64 << 20
-# Those of a model.json without a checksum, of either kind, as it was written before there was one.
+# Keys of a model.json without a checksum, of either kind: versions before the checksum wrote such files.
 UNSIGNED_KEYS = frozenset(
     [
         "format",
@@ -55,7 +56,7 @@ QUANTIZER, LISTS = "quantizer.safetensors", "lists.safetensors"
 
 @dataclass(frozen=True, kw_only=True)
 class TextSettings:
-    """What of a text the model reads."""
+    """Title policy and maximum lengths of texts."""
 
     titles: Titles
     query_length: int
@@ -64,7 +65,7 @@ class TextSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelParts:
-    """Where the parts of a new model are: folders of saved encoders, the codebooks, and lists if any were learned."""
+    """Parts of a new model: folders of saved encoders, codebooks, and learned IVF lists."""
 
     sparse: Path
     dense: Path
@@ -73,49 +74,70 @@ class ModelParts:
     lists: LearnedIvf | None = None
 
 
-class Model:
-    """A model folder that is open. Encoders are loaded when they are first used."""
+class SavedModel(ABC):
+    """An open model folder of either kind. Reads model.json, and checks that its fingerprint matches the files."""
 
-    def __init__(self, folder: Path | str, device: str = "cpu") -> None:
-        self.folder, self.device = Path(folder), device
-        about = read_model_json(self.folder)
-        if "kind" in about:
-            raise ModelError(
-                f"{self.folder} holds a model of kind {about['kind']!r}, which has no text encoder; "
-                "use it with vectors (--vectors, --query-vectors)"
-            )
+    def __init__(self, folder: Path | str) -> None:
+        self.folder = Path(folder)
+        fields = read_model_json(self.folder)
         try:
-            self.text = TextSettings(**about["text"])
-            self.fingerprint: str = about["fingerprint"]
-            self.candidates: int = about["candidates"]
-            self.unified: bool = about["unified"]
-            self.training: dict[str, Any] = about["training"]
-            self._check()
+            self._read_fields(fields)
+            self.fingerprint: str = fields["fingerprint"]
+            self.candidates: int = fields["candidates"]
+            self.training: dict[str, Any] = fields["training"]
+            if not isinstance(self.fingerprint, str) or not isinstance(self.training, dict):
+                raise ValueError("fingerprint or training, expected a text and a table")
+            if not is_positive_int(self.candidates):
+                raise ValueError(f"candidates {self.candidates!r}, expected a number above 0")
         except (LookupError, TypeError, ValueError) as error:
             path = self.folder / "model.json"
             raise ModelError(f"{path} cannot be read ({error}); train the model again or restore the file") from error
-        found = compute_fingerprint(self.folder, self.text)
-        if found != self.fingerprint:
+        fingerprint = self._compute_fingerprint()
+        if fingerprint != self.fingerprint:
             raise ModelError(
-                f"{self.folder}: files of fingerprint {found}, model.json says {self.fingerprint}; restore them"
+                f"{self.folder}: files of fingerprint {fingerprint}, model.json says {self.fingerprint}; restore them"
             )
 
-    def _check(self) -> None:
-        """Refuse, as ValueError, values that model.json never has."""
-        lengths = (self.text.query_length, self.text.document_length)
-        if not all(is_positive_int(length) for length in lengths) or self.text.titles not in get_args(Titles):
-            raise ValueError(f"text {self.text}, expected lengths above 0 and {' or '.join(get_args(Titles))}")
-        check_common_fields(self.fingerprint, self.candidates, self.training)
-        if not isinstance(self.unified, bool):
-            raise ValueError(f"unified {self.unified!r}, expected true or false")
+    @abstractmethod
+    def _read_fields(self, fields: dict[str, Any]) -> None:
+        """Read the fields of the kind; ValueError for invalid ones."""
+
+    @abstractmethod
+    def _compute_fingerprint(self) -> str:
+        """Hash the files of the model."""
 
     @cached_property
     def codebooks(self) -> Codebooks:
         return Codebooks.load(self.folder / "sparse" / QUANTIZER)
 
+
+class Model(SavedModel):
+    """An open model folder with text encoders, which are loaded on first use."""
+
+    def __init__(self, folder: Path | str, device: str = "cpu") -> None:
+        self.device = device
+        super().__init__(folder)
+
+    def _read_fields(self, fields: dict[str, Any]) -> None:
+        if "kind" in fields:
+            raise ModelError(
+                f"{self.folder} holds a model of kind {fields['kind']!r}, which has no text encoder; "
+                "use it with vectors (--vectors, --query-vectors)"
+            )
+        self.text = TextSettings(**fields["text"])
+        self.unified: bool = fields["unified"]
+        lengths = (self.text.query_length, self.text.document_length)
+        if not all(is_positive_int(length) for length in lengths) or self.text.titles not in get_args(Titles):
+            raise ValueError(f"text {self.text}, expected lengths above 0 and {' or '.join(get_args(Titles))}")
+        if not isinstance(self.unified, bool):
+            raise ValueError(f"unified {self.unified!r}, expected true or false")
+
+    def _compute_fingerprint(self) -> str:
+        return compute_fingerprint(self.folder, self.text)
+
     @cached_property
     def lists(self) -> LearnedIvf | None:
-        """Coarse lists that were learned with the query encoder; None: an index finds its own."""
+        """Learned IVF lists; None: an index clusters its own."""
         path = self.folder / "sparse" / LISTS
         return LearnedIvf.load(path) if path.exists() else None
 
@@ -132,7 +154,7 @@ class Model:
         return self._open("query") if self.unified else None
 
     def encode_queries(self, texts: list[str]) -> tuple[Floats, Floats]:
-        """Queries as the codes see them and as the vectors see them; one encoding serves both where unified."""
+        """Encode queries for the codes and for the vectors; a unified encoder encodes once for both."""
         if self.query is not None:
             vectors = self._encode(self.query, texts)
             return vectors, vectors
@@ -146,29 +168,23 @@ class Model:
 
 
 def is_positive_int(value: Any) -> bool:
-    """Whether something is a whole number that texts, candidates or vectors can be of."""
+    """Return whether a value is an integer from 1 to 2**31 - 1."""
     return isinstance(value, int) and not isinstance(value, bool) and 0 < value < 1 << 31
 
 
-def check_common_fields(fingerprint: Any, candidates: Any, training: Any) -> None:
-    """Refuse, as ValueError, what is in the model.json of either kind where it is something else."""
-    if not isinstance(fingerprint, str) or not is_positive_int(candidates) or not isinstance(training, dict):
-        raise ValueError("fingerprint, candidates or training, expected a text, a number above 0, and a table")
-
-
 def read_model_json(folder: Path) -> dict[str, Any]:
-    """What model.json says, of a format that can be read."""
+    """Read model.json and check its format and checksum."""
     path = folder / "model.json"
     try:
         content = read_up_to(path, MAX_JSON_BYTES)
-        found = json.loads(content)["format"]
+        format = json.loads(content)["format"]
     except FileNotFoundError as error:
         raise ModelError(f"{folder} has no model.json; give a folder in which `bidr train` finished") from error
     except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
         raise ModelError(f"{path} cannot be read ({error}); train the model again or restore the file") from error
-    # By type too: a changed byte makes 1e0 or true of what was 1.
-    if found != FORMAT or type(found) is not int:
-        raise ModelError(f"{path}: format {found}, expected {FORMAT}; use the version of bidr that wrote it")
+    # Also by type: a damaged byte can turn 1 into 1e0 or true.
+    if format != FORMAT or type(format) is not int:
+        raise ModelError(f"{path}: format {format}, expected {FORMAT}; use the version of bidr that wrote it")
     try:
         return parse_signed_json(content, UNSIGNED_KEYS)
     except (ValueError, TypeError) as error:
@@ -184,23 +200,23 @@ def save_model(
     training: dict[str, Any],
     device: str = "cpu",
 ) -> Model:
-    """Put the parts into the folder. model.json goes first and comes back last: without it there is no model."""
-    aside = folder / ".new"
+    """Save a model. model.json is deleted first and written last: without it there is no model."""
+    temporary = folder / ".new"
     sources = {"sparse": parts.sparse, "dense": parts.dense, "query": parts.query}
-    both = text.document_length if parts.query else max(text.document_length, text.query_length)
-    lengths = {"sparse": both, "dense": both, "query": text.query_length}
+    shared = text.document_length if parts.query else max(text.document_length, text.query_length)
+    lengths = {"sparse": shared, "dense": shared, "query": text.query_length}
     with storage_errors(folder):
-        shutil.rmtree(aside, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)
         for name, source in sources.items():
             if source:
-                shutil.copytree(source, aside / name)
-                limit_length(aside / name, lengths[name])
-        parts.codebooks.save(aside / "sparse" / QUANTIZER)
+                shutil.copytree(source, temporary / name)
+                limit_length(temporary / name, lengths[name])
+        parts.codebooks.save(temporary / "sparse" / QUANTIZER)
         if parts.lists is not None:
-            parts.lists.save(aside / "sparse" / LISTS)
-        about = {
+            parts.lists.save(temporary / "sparse" / LISTS)
+        fields = {
             "format": FORMAT,
-            "fingerprint": compute_fingerprint(aside, text),
+            "fingerprint": compute_fingerprint(temporary, text),
             "unified": parts.query is not None,
             "candidates": candidates,
             "text": asdict(text),
@@ -211,15 +227,15 @@ def save_model(
         (folder / "model.json").unlink(missing_ok=True)
         for name in sources:
             shutil.rmtree(folder / name, ignore_errors=True)
-            if (aside / name).exists():
-                (aside / name).rename(folder / name)
-        write_signed_json(folder / "model.json", about)
-        aside.rmdir()
+            if (temporary / name).exists():
+                (temporary / name).rename(folder / name)
+        write_signed_json(folder / "model.json", fields)
+        temporary.rmdir()
     return Model(folder, device)
 
 
 def hash_file(digest: Any, path: Path) -> None:
-    """Add the content of a file of a model to a digest, in pieces."""
+    """Update a digest with the content of a file."""
     try:
         with open_to_read(path) as content:
             while piece := content.read(BUFFER_BYTES):
@@ -229,7 +245,7 @@ def hash_file(digest: Any, path: Path) -> None:
 
 
 def compute_fingerprint(folder: Path, text: TextSettings) -> str:
-    """Tells models apart by everything that changes a vector or a code."""
+    """Hash everything that affects vectors and codes."""
     digest = xxhash.xxh3_128(json.dumps(asdict(text), sort_keys=True).encode())
     for part in ("sparse", "dense", "query"):
         for path in sorted((folder / part).rglob("*")):

@@ -1,4 +1,4 @@
-"""The trainable quantizer: codewords chosen by nearest distance, gradients passed straight through the choice."""
+"""Trainable quantizers with straight-through gradients."""
 
 import math
 from typing import Literal
@@ -18,9 +18,9 @@ SUMMED_BEAM = 4
 
 
 class TrainableQuantizer(nn.Module):
-    """Codebooks as parameters. The rotation stays as OPQ found it; the codewords learn.
+    """Product quantizer with trainable codewords and a fixed rotation.
 
-    assignment "uniform" chooses codewords, while learning, such that a batch uses all of a book equally.
+    assignment "uniform": during training a batch uses all codewords of a book equally.
     """
 
     rotation: Tensor
@@ -34,25 +34,25 @@ class TrainableQuantizer(nn.Module):
         self.temperature = temperature
 
     def rotate(self, vectors: Tensor) -> Tensor:
-        """Queries are only rotated: scores are asymmetric."""
+        """Rotate queries; they are not quantized (asymmetric scores)."""
         return vectors @ self.rotation.T
 
     def forward(self, vectors: Tensor) -> Tensor:
-        """Documents as their codewords, in rotated space; differentiable for vectors and codewords."""
-        distances = self._distances(self.rotate(vectors))
+        """Quantize documents, in rotated space; differentiable for vectors and codewords."""
+        distances = self._compute_distances(self.rotate(vectors))
         soft = functional.softmax(-distances / self.temperature, dim=2)
         hard = functional.one_hot(self._choose(distances), distances.shape[2]).to(soft.dtype)
         choice = hard + soft - soft.detach()
         return torch.einsum("nmp,mpd->nmd", choice, self.centroids).flatten(1)
 
     def compute_error(self, vectors: Tensor) -> Tensor:
-        """Mean squared distance between vectors and their codewords."""
+        """Compute the mean squared quantization error."""
         rotated = self.rotate(vectors)
-        chosen = self._choose(self._distances(rotated).detach())
+        chosen = self._choose(self._compute_distances(rotated).detach())
         words = self.centroids[torch.arange(len(self.centroids), device=chosen.device), chosen]
         return (rotated - words.flatten(1)).square().sum(1).mean()
 
-    def _distances(self, rotated: Tensor) -> Tensor:
+    def _compute_distances(self, rotated: Tensor) -> Tensor:
         books, _, width = self.centroids.shape
         parts = rotated.view(-1, books, width)
         dots = torch.einsum("nmd,mpd->nmp", parts, self.centroids)
@@ -63,14 +63,16 @@ class TrainableQuantizer(nn.Module):
         return (-balance_assignment(distances.detach()) if balanced else distances).argmin(2)
 
     def to_codebooks(self) -> Codebooks:
-        """The plain arrays as they are now."""
+        """Copy the current parameters to arrays."""
         return Codebooks(self.rotation.cpu().numpy().copy(), self.centroids.detach().cpu().numpy().copy())
 
 
 def balance_assignment(distances: Tensor) -> Tensor:
-    """Shares of (n, books, words) codewords, each document's summing to 1 and each codeword's to n / words: the nearest
-    such choice, smoothed (Sinkhorn's iteration)."""
-    # In double precision and from centred distances: exponents of plain ones leave the range of floats.
+    """Compute balanced soft assignments (n, books, words) by Sinkhorn iterations.
+
+    The shares of a document sum to 1, those of a codeword to n / words.
+    """
+    # float64 and centred distances: the exponents of uncentred ones overflow.
     centred = distances.double() - distances.double().mean(dim=(0, 2), keepdim=True)
     spread = centred.std(dim=(0, 2), keepdim=True).clamp(min=1e-12)
     logits = -centred / (SINKHORN_SHARE * spread)
@@ -82,10 +84,7 @@ def balance_assignment(distances: Tensor) -> Tensor:
 
 
 class TrainableAdditiveQuantizer(nn.Module):
-    """Sums of codewords as parameters, with the adapter of the queries; gradients pass the choice as if it were none.
-
-    The documents' map and centre stay as they were fitted.
-    """
+    """Additive quantizer with trainable codewords and query adapter, and a fixed document projection."""
 
     centre: Tensor
     document: Tensor
@@ -102,17 +101,17 @@ class TrainableAdditiveQuantizer(nn.Module):
         return queries @ self.query.T
 
     def forward(self, vectors: Tensor) -> Tensor:
-        """Documents as the sums of their codewords; differentiable for vectors and codewords."""
+        """Quantize documents to sums of codewords; differentiable for vectors and codewords."""
         placed = (vectors - self.centre) @ self.document.T
         parts = zip(placed.chunk(self.groups, dim=1), self.codewords.chunk(self.groups), strict=True)
-        found = [
+        decoded = [
             sum_codewords(words, search_nearest_sums(part.detach(), words.detach(), SUMMED_BEAM))
             for part, words in parts
         ]
-        return torch.cat(found, dim=1) + placed - placed.detach()
+        return torch.cat(decoded, dim=1) + placed - placed.detach()
 
     def to_additive(self) -> AdditiveQuantizer:
-        """The plain arrays as they are now."""
+        """Copy the current parameters to arrays."""
         names = ("centre", "document", "query", "codewords")
         arrays = {name: getattr(self, name).detach().cpu().numpy().copy() for name in names}
         return AdditiveQuantizer(**arrays, chosen_by=arrays["codewords"])

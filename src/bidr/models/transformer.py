@@ -1,4 +1,4 @@
-"""Any Hugging Face or sentence-transformers model: its own pooling, prompts, normalisation and length, or yours."""
+"""Hugging Face and sentence-transformers encoders, with optional overrides of pooling, prompts and length."""
 
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -27,7 +27,7 @@ class TransformerEncoder(Encoder):
     def __init__(self, model: Any) -> None:
         super().__init__()
         self.model = model
-        self.tokenizer = _fast_tokenizer(model)
+        self.tokenizer = _get_fast_tokenizer(model)
         self.pad_id = int(model.tokenizer.pad_token_id or 0)
         stored = model.prompts or {}
         self.prompts = Prompts(
@@ -35,7 +35,7 @@ class TransformerEncoder(Encoder):
         )
         limit = model.max_seq_length or DEFAULT_MAX_LENGTH
         self.max_length = int(min(limit, 1_000_000))
-        self.dim = int(_dimension(model))
+        self.dim = int(_get_dimension(model))
         self.normalized = type(model[-1]).__name__ == "Normalize"
         self._packable = can_pack(model)
 
@@ -52,18 +52,18 @@ class TransformerEncoder(Encoder):
         document_prompt: str | None = None,
         seed: int = 0,
     ) -> "TransformerEncoder":
-        """Load a folder or a hub id; what is not given is read from the model itself."""
+        """Load a folder or a hub id; arguments that are None keep the model's own settings."""
         try:
             from sentence_transformers import SentenceTransformer
         except ImportError as error:
             raise MissingExtraError("a transformer encoder", "sentence-transformers", "transformers") from error
         try:
             model = SentenceTransformer(name, device="cpu", trust_remote_code=False)
-            model = _adapt(model.float(), pooling, projection, normalise, seed)
+            model = _apply_overrides(model.float(), pooling, projection, normalise, seed)
             if dropout is not None:
                 _set_dropout(model, dropout)
-            given = {"query": query_prompt, **dict.fromkeys(DOCUMENT_PROMPTS, document_prompt)}
-            model.prompts.update({role: prompt for role, prompt in given.items() if prompt is not None})
+            prompts = {"query": query_prompt, **dict.fromkeys(DOCUMENT_PROMPTS, document_prompt)}
+            model.prompts.update({role: prompt for role, prompt in prompts.items() if prompt is not None})
             return cls(model)
         except ModelError:
             raise
@@ -75,7 +75,7 @@ class TransformerEncoder(Encoder):
             ) from error
 
     def forward(self, tokens: Tokens) -> Tensor:
-        """Without padding on a GPU, where the model allows it."""
+        """Encode; without padding on a GPU if the model supports it."""
         if not (self._packable and self.device.type == "cuda"):
             return self._forward_in_groups(tokens)
         offsets, longest = tokens.offsets, int(np.diff(tokens.offsets).max(initial=1))
@@ -87,7 +87,7 @@ class TransformerEncoder(Encoder):
             compile_layers(self.model, steps)
 
     def _forward_in_groups(self, tokens: Tokens) -> Tensor:
-        """Rows of like length go through the model together, so that little of the work is padding."""
+        """Encode in groups of similar length, to reduce padding."""
         order = np.argsort(np.diff(tokens.offsets), kind="stable")
         source = TokenArray(tokens)
         groups = np.array_split(order, max(1, len(order) // GROUP_ROWS))
@@ -106,7 +106,7 @@ class TransformerEncoder(Encoder):
 
 
 def pad(tokens: Tokens, pad_id: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Ragged rows as a rectangle, and the mask of what is real."""
+    """Pad ragged rows to a rectangle; return ids and attention mask."""
     lengths = np.diff(tokens.offsets)
     width = max(int(lengths.max(initial=1)), 1)
     width = -(-width // PAD_TO) * PAD_TO
@@ -119,8 +119,8 @@ def pad(tokens: Tokens, pad_id: int, device: torch.device) -> tuple[Tensor, Tens
     return ids_tensor.to(device, non_blocking=True), mask_tensor.to(device, non_blocking=True)
 
 
-def _adapt(model: Any, pooling: str | None, projection: int | None, normalise: bool | None, seed: int) -> Any:
-    """Express every override as modules of the model, so that the saved folder says all of it."""
+def _apply_overrides(model: Any, pooling: str | None, projection: int | None, normalise: bool | None, seed: int) -> Any:
+    """Express overrides as modules, so that the saved folder contains them."""
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.modules import Dense, Normalize
     from sentence_transformers.sentence_transformer.modules import Pooling as PoolingModule
@@ -132,11 +132,11 @@ def _adapt(model: Any, pooling: str | None, projection: int | None, normalise: b
     if pooling:
         place = next((i for i, m in enumerate(modules) if type(m).__name__ == "Pooling"), None)
         if place is None:
-            raise ModelError(f"pooling {pooling!r} was asked for, but the model has no pooling step; leave it out")
-        modules[place] = PoolingModule(model[0].get_embedding_dimension(), pooling_mode=pooling)
+            raise ModelError(f"pooling: given {pooling!r}, but the model has no pooling module; leave it out")
+        modules[place] = PoolingModule(model[0].get_embedding_get_dimension(), pooling_mode=pooling)
     if projection:
         torch.manual_seed(seed)
-        width = _dimension(SentenceTransformer(modules=modules, device="cpu"))
+        width = _get_dimension(SentenceTransformer(modules=modules, device="cpu"))
         modules.append(Dense(width, projection, bias=False, activation_function=torch.nn.Identity()))
     if ends_normalised if normalise is None else normalise:
         modules.append(Normalize())
@@ -144,7 +144,7 @@ def _adapt(model: Any, pooling: str | None, projection: int | None, normalise: b
 
 
 def _set_dropout(model: Any, share: float) -> None:
-    """In the modules, and in what is saved of them."""
+    """Set the dropout of modules and of the saved configuration."""
     for module in model.modules():
         if isinstance(module, torch.nn.Dropout):
             module.p = share
@@ -154,12 +154,12 @@ def _set_dropout(model: Any, share: float) -> None:
             setattr(config, name, share)
 
 
-def _dimension(model: Any) -> int:
+def _get_dimension(model: Any) -> int:
     named = getattr(model, "get_embedding_dimension", None) or model.get_sentence_embedding_dimension
     return int(named())
 
 
-def _fast_tokenizer(model: Any) -> Any:
+def _get_fast_tokenizer(model: Any) -> Any:
     backend = getattr(model.tokenizer, "backend_tokenizer", None)
     if backend is None:
         raise ModelError(

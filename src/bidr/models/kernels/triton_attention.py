@@ -1,8 +1,7 @@
-"""Attention within texts that lie end to end, for texts short enough that one fits a processor's registers whole.
+"""Triton attention for packed texts that are short enough to fit in the registers of a multiprocessor.
 
-One program a text and head. Scores are made once on the way there and once more on the way back; nothing but query,
-key and value is kept between the two, and a short text costs less than a long one. Written in Triton, which comes with
-torch on a GPU.
+One program per text and head. Scores are computed in the forward pass and recomputed in the backward pass; only query,
+key and value are saved. Short texts cost less than long ones.
 """
 
 import math
@@ -29,19 +28,19 @@ def is_supported(joined: Tensor, longest: int) -> bool:
 
 @torch.library.custom_op("bidr::short_attention", mutates_args=())
 def attend(joined: Tensor, offsets: Tensor, longest: int) -> Tensor:
-    """Query, key and value side by side in; text i is the rows from offsets[i] to offsets[i + 1]."""
+    """Compute attention of joined query, key and value; text i is the rows offsets[i]:offsets[i + 1]."""
     joined = joined.contiguous()
-    found = torch.empty_like(joined[:, 0], memory_format=torch.contiguous_format)
-    _launch(_forward, (joined, found), offsets, longest)
-    return found
+    attended = torch.empty_like(joined[:, 0], memory_format=torch.contiguous_format)
+    _launch(_forward, (joined, attended), offsets, longest)
+    return attended
 
 
 @torch.library.custom_op("bidr::short_attention_backward", mutates_args=())
-def _attend_back(joined: Tensor, given: Tensor, offsets: Tensor, longest: int) -> Tensor:
-    joined, given = joined.contiguous(), given.contiguous()
-    found = torch.empty_like(joined)
-    _launch(_backward, (joined, given, found), offsets, longest)
-    return found
+def _attend_backward(joined: Tensor, gradient: Tensor, offsets: Tensor, longest: int) -> Tensor:
+    joined, gradient = joined.contiguous(), gradient.contiguous()
+    joined_gradient = torch.empty_like(joined)
+    _launch(_backward, (joined, gradient, joined_gradient), offsets, longest)
+    return joined_gradient
 
 
 @attend.register_fake
@@ -49,22 +48,22 @@ def _(joined: Tensor, offsets: Tensor, longest: int) -> Tensor:
     return torch.empty_like(joined[:, 0], memory_format=torch.contiguous_format)
 
 
-@_attend_back.register_fake
-def _(joined: Tensor, given: Tensor, offsets: Tensor, longest: int) -> Tensor:
+@_attend_backward.register_fake
+def _(joined: Tensor, gradient: Tensor, offsets: Tensor, longest: int) -> Tensor:
     return torch.empty_like(joined, memory_format=torch.contiguous_format)
 
 
-def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+def _save_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     joined, offsets, ctx.longest = inputs
     ctx.save_for_backward(joined, offsets)
 
 
-def _back(ctx: Any, given: Tensor) -> tuple[Tensor | None, ...]:
+def _backpropagate(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
     joined, offsets = ctx.saved_tensors
-    return _attend_back(joined, given, offsets, ctx.longest), None, None
+    return _attend_backward(joined, gradient, offsets, ctx.longest), None, None
 
 
-attend.register_autograd(_back, setup_context=_keep)
+attend.register_autograd(_backpropagate, setup_context=_save_context)
 
 
 def _launch(kernel: Any, parts: tuple[Tensor, ...], offsets: Tensor, longest: int) -> None:
@@ -79,29 +78,29 @@ LOG2E = tl.constexpr(math.log2(math.e))
 
 
 @triton.jit
-def _text(offsets):
-    """Where this program's text begins, and how long it is."""
+def _load_bounds(offsets):
+    """Load start and length of the program's text."""
     start = tl.load(offsets + tl.program_id(0)).to(tl.int64)
     return start, (tl.load(offsets + tl.program_id(0) + 1) - start).to(tl.int32)
 
 
 @triton.jit
-def _places(start, length, stride, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
-    """Of this program's head in the text's rows, and which of these there are."""
+def _compute_addresses(start, length, stride, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
+    """Compute the addresses of the program's head in the rows of its text, and the mask of existing rows."""
     rows, columns = tl.arange(0, BLOCK), tl.arange(0, WIDTH)
     return ((start + rows) * stride + tl.program_id(1) * WIDTH)[:, None] + columns[None, :], (rows < length)[:, None]
 
 
 @triton.jit
-def _parts(joined, start, length, wide, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
-    """Query, key and value, which stand side by side, each as wide as all heads."""
-    at, there = _places(start, length, 3 * wide, WIDTH, BLOCK)
-    query, key = tl.load(joined + at, there, 0.0), tl.load(joined + wide + at, there, 0.0)
-    return query, key, tl.load(joined + 2 * wide + at, there, 0.0)
+def _load_parts(joined, start, length, wide, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
+    """Load query, key and value, which are adjacent, each as wide as all heads."""
+    address, mask = _compute_addresses(start, length, 3 * wide, WIDTH, BLOCK)
+    query, key = tl.load(joined + address, mask, 0.0), tl.load(joined + wide + address, mask, 0.0)
+    return query, key, tl.load(joined + 2 * wide + address, mask, 0.0)
 
 
 @triton.jit
-def _shares(query, key, length, scale, BLOCK: tl.constexpr):
+def _compute_weights(query, key, length, scale, BLOCK: tl.constexpr):
     scores = tl.dot(query, tl.trans(key)) * (scale * LOG2E)
     scores = tl.where((tl.arange(0, BLOCK) < length)[None, :], scores, float("-inf"))
     raised = tl.exp2(scores - tl.max(scores, 1)[:, None])
@@ -110,29 +109,35 @@ def _shares(query, key, length, scale, BLOCK: tl.constexpr):
 
 @triton.jit
 def _forward_block(joined, out, start, length, wide, scale, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
-    query, key, value = _parts(joined, start, length, wide, WIDTH, BLOCK)
-    shares = _shares(query, key, length, scale, BLOCK).to(value.dtype)
-    at, there = _places(start, length, wide, WIDTH, BLOCK)
-    tl.store(out + at, tl.dot(shares, value).to(value.dtype), there)
+    query, key, value = _load_parts(joined, start, length, wide, WIDTH, BLOCK)
+    weights = _compute_weights(query, key, length, scale, BLOCK).to(value.dtype)
+    address, mask = _compute_addresses(start, length, wide, WIDTH, BLOCK)
+    tl.store(out + address, tl.dot(weights, value).to(value.dtype), mask)
 
 
 @triton.jit
-def _backward_block(joined, given, out, start, length, wide, scale, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
-    query, key, value = _parts(joined, start, length, wide, WIDTH, BLOCK)
-    at, there = _places(start, length, wide, WIDTH, BLOCK)
-    slope = tl.load(given + at, there, 0.0)
-    shares = _shares(query, key, length, scale, BLOCK)
-    at, there = _places(start, length, 3 * wide, WIDTH, BLOCK)
-    tl.store(out + 2 * wide + at, tl.dot(tl.trans(shares.to(slope.dtype)), slope).to(slope.dtype), there)
-    wanted = tl.dot(slope, tl.trans(value))
-    steep = (shares * (wanted - tl.sum(shares * wanted, 1)[:, None]) * scale).to(slope.dtype)
-    tl.store(out + at, tl.dot(steep, key).to(slope.dtype), there)
-    tl.store(out + wide + at, tl.dot(tl.trans(steep), query).to(slope.dtype), there)
+def _backward_block(joined, gradient, out, start, length, wide, scale, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
+    query, key, value = _load_parts(joined, start, length, wide, WIDTH, BLOCK)
+    address, mask = _compute_addresses(start, length, wide, WIDTH, BLOCK)
+    output_gradient = tl.load(gradient + address, mask, 0.0)
+    weights = _compute_weights(query, key, length, scale, BLOCK)
+    address, mask = _compute_addresses(start, length, 3 * wide, WIDTH, BLOCK)
+    tl.store(
+        out + 2 * wide + address,
+        tl.dot(tl.trans(weights.to(output_gradient.dtype)), output_gradient).to(output_gradient.dtype),
+        mask,
+    )
+    weight_gradient = tl.dot(output_gradient, tl.trans(value))
+    score_gradient = (weights * (weight_gradient - tl.sum(weights * weight_gradient, 1)[:, None]) * scale).to(
+        output_gradient.dtype
+    )
+    tl.store(out + address, tl.dot(score_gradient, key).to(output_gradient.dtype), mask)
+    tl.store(out + wide + address, tl.dot(tl.trans(score_gradient), query).to(output_gradient.dtype), mask)
 
 
 @triton.jit
 def _forward(joined, out, offsets, wide, scale, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
-    start, length = _text(offsets)
+    start, length = _load_bounds(offsets)
     if BLOCK > 32 and length <= 32:
         _forward_block(joined, out, start, length, wide, scale, WIDTH, 32)
     elif BLOCK > 64 and length <= 64:
@@ -142,11 +147,11 @@ def _forward(joined, out, offsets, wide, scale, WIDTH: tl.constexpr, BLOCK: tl.c
 
 
 @triton.jit
-def _backward(joined, given, out, offsets, wide, scale, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
-    start, length = _text(offsets)
+def _backward(joined, gradient, out, offsets, wide, scale, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
+    start, length = _load_bounds(offsets)
     if BLOCK > 32 and length <= 32:
-        _backward_block(joined, given, out, start, length, wide, scale, WIDTH, 32)
+        _backward_block(joined, gradient, out, start, length, wide, scale, WIDTH, 32)
     elif BLOCK > 64 and length <= 64:
-        _backward_block(joined, given, out, start, length, wide, scale, WIDTH, 64)
+        _backward_block(joined, gradient, out, start, length, wide, scale, WIDTH, 64)
     else:
-        _backward_block(joined, given, out, start, length, wide, scale, WIDTH, BLOCK)
+        _backward_block(joined, gradient, out, start, length, wide, scale, WIDTH, BLOCK)
