@@ -133,7 +133,7 @@ def _apply_overrides(model: Any, pooling: str | None, projection: int | None, no
         place = next((i for i, m in enumerate(modules) if type(m).__name__ == "Pooling"), None)
         if place is None:
             raise ModelError(f"pooling: given {pooling!r}, but the model has no pooling module; leave it out")
-        modules[place] = PoolingModule(model[0].get_embedding_get_dimension(), pooling_mode=pooling)
+        modules[place] = PoolingModule(model[0].get_embedding_dimension(), pooling_mode=pooling)
     if projection:
         torch.manual_seed(seed)
         width = _get_dimension(SentenceTransformer(modules=modules, device="cpu"))
