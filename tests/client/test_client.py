@@ -166,7 +166,7 @@ def test_bodies_and_addresses_stay_short():
     with client(server) as searcher:
         assert len(searcher.search(["x" * 400, "y" * 400, "z" * 400, "w"], k=1)) == 4
         assert len(searcher.search_vectors(np.zeros((3, 2)), k=1)) == 3
-        searcher._asking._about = INDEX | {"limits": LIMITS | {"documents": 1_000, "body": 20, "queries": 100}}
+        searcher._builder._index_info = INDEX | {"limits": LIMITS | {"documents": 1_000, "body": 20, "queries": 100}}
         assert len(searcher.search_vectors(np.zeros((5, 2)), k=1)) == 5
         assert list(searcher.get(ids)) == ids
         assert searcher.delete(ids) == 60
@@ -313,9 +313,9 @@ def test_no_server_at_all_is_said_in_one_line(monkeypatch):
 
 def test_waits_grow_and_differ():
     retry = Retry(times=10, patience=1e9)
-    waits = [[retry.delay(number, None, 0.0) for _ in range(50)] for number in range(8)]
+    waits = [[retry.compute_delay(number, None, 0.0) for _ in range(50)] for number in range(8)]
     for number, some in enumerate(waits):
         most = min(0.1 * 2**number, 10.0)
         assert all(0.5 * most <= wait <= most for wait in some)
         assert len(set(some)) > 1
-    assert retry.delay(10, None, 0.0) is None
+    assert retry.compute_delay(10, None, 0.0) is None

@@ -1,4 +1,4 @@
-"""Client and AsyncClient: the same operations, sent one way or the other."""
+"""Client and AsyncClient: the same operations with synchronous and asynchronous I/O."""
 
 import asyncio
 import time
@@ -21,8 +21,8 @@ T = TypeVar("T")
 URL, TIMEOUT = "http://127.0.0.1:8000", 15.0
 
 
-class _Settings:
-    """What both clients are made with.
+class _BaseClient:
+    """Parameters of both clients.
 
     url:        where `bidr serve` listens.
     key:        the server's read or write key, where it has one.
@@ -46,10 +46,10 @@ class _Settings:
     ) -> None:
         if not isinstance(url, str) or not url.startswith(("http://", "https://")):
             raise ConfigError(f"url: given {url!r}, expected one such as {URL}; a folder is opened by bidr.open_index")
-        self.url, self._retry, self._asking = url.rstrip("/"), retry or Retry(), RequestBuilder()
+        self.url, self._retry, self._builder = url.rstrip("/"), retry or Retry(), RequestBuilder()
         self.candidates, self.lexical, self.lexical_weight = candidates, lexical, lexical_weight
         headers = {"authorization": f"Bearer {key}"} if key else {}
-        self._given: dict[str, Any] = {"base_url": self.url, "timeout": timeout, "headers": headers, **options}
+        self._http_options: dict[str, Any] = {"base_url": self.url, "timeout": timeout, "headers": headers, **options}
 
     def load_results(self, results: list[SearchResult]) -> list[SearchResult]:
         """Return the results unchanged; counterpart of `Searcher.load_results`."""
@@ -59,23 +59,23 @@ class _Settings:
         """Deprecated alias of `load_results`."""
         return found
 
-    def _question(self, k: int, candidates: int | None, options: SearchOptions) -> SearchParams:
-        usual = SearchParams(k, self.candidates, lexical=self.lexical, lexical_weight=self.lexical_weight)
-        given: dict[str, Any] = {"candidates": candidates, **options}
-        asked = usual._replace(**{name: value for name, value in given.items() if value is not None})
-        return SearchParams(*map(to_python_scalar, asked))
+    def _make_params(self, k: int, candidates: int | None, options: SearchOptions) -> SearchParams:
+        defaults = SearchParams(k, self.candidates, lexical=self.lexical, lexical_weight=self.lexical_weight)
+        overrides: dict[str, Any] = {"candidates": candidates, **options}
+        params = defaults._replace(**{name: value for name, value in overrides.items() if value is not None})
+        return SearchParams(*map(to_python_scalar, params))
 
 
-class Client(_Settings):
+class Client(_BaseClient):
     """A served index. Use it in a `with` block; threads may share one."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self._http = _httpx().Client(**self._given)
+        self._http = _import_httpx().Client(**self._http_options)
         # Whoever forgets to close it leaves connections, of which the interpreter complains when it exits.
         self._close = weakref.finalize(self, self._http.close)
 
-    __init__.__doc__ = _Settings.__doc__
+    __init__.__doc__ = _BaseClient.__doc__
 
     @overload
     def search(
@@ -92,8 +92,8 @@ class Client(_Settings):
     ) -> SearchResult | list[SearchResult]:
         """The k best documents for a question, or for each of many; options as `SearchOptions` has them."""
         texts = [query] if isinstance(query, str) else query
-        found = self._run(self._asking.by_texts(texts, self._question(k, candidates, options)))
-        return found[0] if isinstance(query, str) else found
+        results = self._run(self._builder.search_texts(texts, self._make_params(k, candidates, options)))
+        return results[0] if isinstance(query, str) else results
 
     def search_vectors(
         self,
@@ -103,23 +103,23 @@ class Client(_Settings):
         **options: Unpack[SearchOptions],
     ) -> list[SearchResult]:
         """The k best documents for each vector, of the model that made the documents'."""
-        return self._run(self._asking.by_vectors(queries, self._question(k, candidates, options)))
+        return self._run(self._builder.search_vectors(queries, self._make_params(k, candidates, options)))
 
     def add(self, documents: Sequence[Document], vectors: Floats | None = None, *, replace: bool = True) -> int:
         """Add documents, how many; one whose id is there is replaced, or refused with replace=False."""
-        return self._run(self._asking.add(documents, vectors, replace))
+        return self._run(self._builder.add(documents, vectors, replace))
 
     def delete(self, ids: Collection[str], *, missing_ok: bool = False) -> int:
         """Take documents out of the index; how many."""
-        return self._run(self._asking.delete(ids, missing_ok))
+        return self._run(self._builder.delete(ids, missing_ok))
 
     def get(self, ids: Collection[str]) -> dict[str, Document]:
         """Documents by id; those that are not there are left out."""
-        return self._run(self._asking.get(ids))
+        return self._run(self._builder.get(ids))
 
     def index(self) -> Reply:
         """What is served: documents, RAM, disk, model, limits."""
-        return self._run(self._asking.index())
+        return self._run(self._builder.index())
 
     def close(self) -> None:
         self._close()
@@ -131,32 +131,32 @@ class Client(_Settings):
         self.close()
 
     def _run(self, steps: RequestSteps[T]) -> T:
-        broken, sending = _httpx().TransportError, make_attempts(steps, self._retry, self.url)
+        transport_error, attempts = _import_httpx().TransportError, make_attempts(steps, self._retry, self.url)
         try:
-            attempt = next(sending)
+            attempt = next(attempts)
             while True:
                 if attempt.wait:
                     time.sleep(attempt.wait)
                 try:
-                    found = self._http.request(**attempt.arguments)
-                except broken as error:
-                    found = error
-                attempt = sending.send(found)
+                    outcome = self._http.request(**attempt.arguments)
+                except transport_error as error:
+                    outcome = error
+                attempt = attempts.send(outcome)
         except StopIteration as done:
             value: T = done.value
             return value
 
 
-class AsyncClient(_Settings):
+class AsyncClient(_BaseClient):
     """A served index, for programs with an event loop. Use it in an `async with` block."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self._http = _httpx().AsyncClient(**self._given)
-        self._ending: AsyncGenerator[None, None] | None = None
+        self._http = _import_httpx().AsyncClient(**self._http_options)
+        self._closer: AsyncGenerator[None, None] | None = None
         self._closed = False
 
-    __init__.__doc__ = _Settings.__doc__
+    __init__.__doc__ = _BaseClient.__doc__
 
     @overload
     async def search(
@@ -173,8 +173,8 @@ class AsyncClient(_Settings):
     ) -> SearchResult | list[SearchResult]:
         """As `Client.search`."""
         texts = [query] if isinstance(query, str) else query
-        found = await self._run(self._asking.by_texts(texts, self._question(k, candidates, options)))
-        return found[0] if isinstance(query, str) else found
+        results = await self._run(self._builder.search_texts(texts, self._make_params(k, candidates, options)))
+        return results[0] if isinstance(query, str) else results
 
     async def search_vectors(
         self,
@@ -184,28 +184,28 @@ class AsyncClient(_Settings):
         **options: Unpack[SearchOptions],
     ) -> list[SearchResult]:
         """As `Client.search_vectors`."""
-        return await self._run(self._asking.by_vectors(queries, self._question(k, candidates, options)))
+        return await self._run(self._builder.search_vectors(queries, self._make_params(k, candidates, options)))
 
     async def add(self, documents: Sequence[Document], vectors: Floats | None = None, *, replace: bool = True) -> int:
         """As `Client.add`."""
-        return await self._run(self._asking.add(documents, vectors, replace))
+        return await self._run(self._builder.add(documents, vectors, replace))
 
     async def delete(self, ids: Collection[str], *, missing_ok: bool = False) -> int:
         """As `Client.delete`."""
-        return await self._run(self._asking.delete(ids, missing_ok))
+        return await self._run(self._builder.delete(ids, missing_ok))
 
     async def get(self, ids: Collection[str]) -> dict[str, Document]:
         """As `Client.get`."""
-        return await self._run(self._asking.get(ids))
+        return await self._run(self._builder.get(ids))
 
     async def index(self) -> Reply:
         """As `Client.index`."""
-        return await self._run(self._asking.index())
+        return await self._run(self._builder.index())
 
     async def close(self) -> None:
         self._closed = True
-        if self._ending is not None:
-            await self._ending.aclose()
+        if self._closer is not None:
+            await self._closer.aclose()
         await self._http.aclose()
 
     async def __aenter__(self) -> Self:
@@ -217,24 +217,24 @@ class AsyncClient(_Settings):
     async def _open(self) -> None:
         """Have connections of this event loop, which are closed with it where nobody closes them before."""
         if self._http.is_closed and not self._closed:  # with the loop of an earlier asyncio.run
-            self._http, self._ending = _httpx().AsyncClient(**self._given), None
-        if self._ending is None:
-            self._ending = _close_with_loop(self._http)
-            await anext(self._ending)
+            self._http, self._closer = _import_httpx().AsyncClient(**self._http_options), None
+        if self._closer is None:
+            self._closer = _close_with_loop(self._http)
+            await anext(self._closer)
 
     async def _run(self, steps: RequestSteps[T]) -> T:
         await self._open()
-        broken, sending = _httpx().TransportError, make_attempts(steps, self._retry, self.url)
+        transport_error, attempts = _import_httpx().TransportError, make_attempts(steps, self._retry, self.url)
         try:
-            attempt = next(sending)
+            attempt = next(attempts)
             while True:
                 if attempt.wait:
                     await asyncio.sleep(attempt.wait)
                 try:
-                    found = await self._http.request(**attempt.arguments)
-                except broken as error:
-                    found = error
-                attempt = sending.send(found)
+                    outcome = await self._http.request(**attempt.arguments)
+                except transport_error as error:
+                    outcome = error
+                attempt = attempts.send(outcome)
         except StopIteration as done:
             value: T = done.value
             return value
@@ -248,7 +248,7 @@ async def _close_with_loop(http: Any) -> AsyncGenerator[None, None]:
         await http.aclose()
 
 
-def _httpx() -> ModuleType:
+def _import_httpx() -> ModuleType:
     try:
         import httpx
     except ImportError as error:

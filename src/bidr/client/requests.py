@@ -1,4 +1,4 @@
-"""The requests that each operation makes, whoever sends them: generators that yield a request and get its answer."""
+"""Requests of each operation, independent of the transport: generators that yield requests and receive bodies."""
 
 import json
 from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
@@ -19,28 +19,28 @@ from bidr.utils.array_types import Floats
 
 T = TypeVar("T")
 Reply = dict[str, Any]
-BODY_SHARE = 0.9
-QUERY_BYTES = 7_000  # what servers and proxies take in an address is 8 KiB, the rest of it included
+MAX_BODY_SHARE = 0.9
+MAX_QUERY_BYTES = 7_000  # servers and proxies accept URLs of 8 KiB
 
 
-class Request(NamedTuple):
-    """One request. again: it may be sent twice though it is not known what became of the first."""
+class RequestSpec(NamedTuple):
+    """A request to send. `is_idempotent`: it may be sent again after a connection failed."""
 
     method: str
     path: str
     params: Mapping[str, Any] | Sequence[tuple[str, str]] = {}
     body: bytes = b""
     type: str = "application/json"
-    again: bool = True
+    is_idempotent: bool = True
 
 
-RequestSteps = Generator[Request, Reply, T]
-NUMBERS = SearchHit._fields[:5]
-INDEX = Request("GET", "/v1/index")
+RequestSteps = Generator[RequestSpec, Reply, T]
+SCALAR_FIELDS = SearchHit._fields[:5]
+INDEX = RequestSpec("GET", "/v1/index")
 
 
 class SearchParams(NamedTuple):
-    """What all queries of a search have in common."""
+    """Options of a search, common to all queries."""
 
     k: int = 10
     candidates: int | None = None
@@ -49,109 +49,117 @@ class SearchParams(NamedTuple):
     lexical: int = 0
     lexical_weight: float = 0.0
 
-    def fields(self) -> dict[str, Any]:
-        """What a server must be told: what is not as it is by default."""
-        usual = self._field_defaults
-        return {name: value for name, value in self._asdict().items() if name == "k" or value != usual[name]}
+    def to_fields(self) -> dict[str, Any]:
+        """Return `k` and all options that differ from their defaults."""
+        defaults = self._field_defaults
+        return {name: value for name, value in self._asdict().items() if name == "k" or value != defaults[name]}
 
 
 class RequestBuilder:
-    """Operations on one server. What it allows is asked once, when something larger than one query is sent."""
+    """Operations on one server. Its limits are requested once, before the first operation with several items."""
 
     def __init__(self) -> None:
-        self._about: Reply | None = None
+        self._index_info: Reply | None = None
 
     def index(self) -> RequestSteps[Reply]:
-        self._about = yield INDEX
-        return self._about
+        self._index_info = yield INDEX
+        return self._index_info
 
-    def by_texts(self, texts: Sequence[str], question: SearchParams) -> RequestSteps[list[SearchResult]]:
-        found: list[SearchResult] = []
+    def search_texts(self, texts: Sequence[str], params: SearchParams) -> RequestSteps[list[SearchResult]]:
+        results: list[SearchResult] = []
         texts = validate_query_texts(texts)
         quoted = [json.dumps(text) for text in texts]
-        rest = as_json({"texts": [], **question.fields()})[len('{"texts": [') :]
-        for part in (yield from self._parts([len(text) + 2 for text in quoted], len(rest.encode()), question)):
+        rest = to_json({"texts": [], **params.to_fields()})[len('{"texts": [') :]
+        for part in (yield from self._split_queries([len(text) + 2 for text in quoted], len(rest.encode()), params)):
             body = ('{"texts": [' + ", ".join(quoted[part]) + rest).encode()
-            found += parse_search_reply((yield Request("POST", "/v1/search", body=body)), len(quoted[part]))
-        return found
+            results += parse_search_reply((yield RequestSpec("POST", "/v1/search", body=body)), len(quoted[part]))
+        return results
 
-    def by_vectors(
-        self, queries: QueryVectors | npt.ArrayLike, question: SearchParams
+    def search_vectors(
+        self, queries: QueryVectors | npt.ArrayLike, params: SearchParams
     ) -> RequestSteps[list[SearchResult]]:
-        rows, found = to_query_rows(queries), []
-        params = question.fields() | {"dim": rows.shape[1]}  # by their bytes alone, wide rows are more rows
-        if "filter" in params:
-            params["filter"] = as_json(params["filter"])
-        if "codes_only" in params:
-            params["codes_only"] = "true"
-        for part in (yield from self._parts([rows[:1].nbytes] * len(rows), 0, question)):
-            body, kind = rows[part].tobytes(), "application/octet-stream"
-            found += parse_search_reply((yield Request("POST", "/v1/search", params, body, kind)), len(rows[part]))
-        return found
+        rows = to_query_rows(queries)
+        results: list[SearchResult] = []
+        # The length of a binary body does not tell the dimensions.
+        query = params.to_fields() | {"dim": rows.shape[1]}
+        if "filter" in query:
+            query["filter"] = to_json(query["filter"])
+        if "codes_only" in query:
+            query["codes_only"] = "true"
+        for part in (yield from self._split_queries([rows[:1].nbytes] * len(rows), 0, params)):
+            body, content_type = rows[part].tobytes(), "application/octet-stream"
+            results += parse_search_reply(
+                (yield RequestSpec("POST", "/v1/search", query, body, content_type)), len(rows[part])
+            )
+        return results
 
     def add(self, documents: Sequence[Document], vectors: Floats | None, replace: bool) -> RequestSteps[int]:
         documents = validate_documents(documents)
-        rows: list[dict[str, Any]] = [_fields(document) for document in documents]
-        given = None if vectors is None else as_array(vectors, "vectors")
-        if given is not None and (given.ndim == 0 or len(given) != len(documents)):
-            raise DataError(f"vectors: given shape {given.shape} for {len(documents)} documents, expected one of each")
-        for row, vector in zip(rows, () if given is None else given.tolist(), strict=False):
+        rows: list[dict[str, Any]] = [_to_fields(document) for document in documents]
+        matrix = None if vectors is None else as_array(vectors, "vectors")
+        if matrix is not None and (matrix.ndim == 0 or len(matrix) != len(documents)):
+            raise DataError(f"vectors: given shape {matrix.shape} for {len(documents)} documents, expected one of each")
+        for row, vector in zip(rows, () if matrix is None else matrix.tolist(), strict=False):
             row["vector"] = vector
         count = 0
         start = b'{"replace": false, "documents": [' if not replace else b'{"documents": ['
-        bodies = [as_json(row).encode() for row in rows]
-        limits = yield from self._limits()
-        for part in split_batches([len(body) + 1 for body in bodies], limits["documents"], BODY_SHARE * limits["body"]):
+        bodies = [to_json(row).encode() for row in rows]
+        limits = yield from self._get_limits()
+        for part in split_batches(
+            [len(body) + 1 for body in bodies], limits["documents"], MAX_BODY_SHARE * limits["body"]
+        ):
             body = start + b",".join(bodies[part]) + b"]}"
-            done = yield Request("POST", "/v1/documents", body=body, again=replace)
-            count += int(done["added"]) + int(done["replaced"])
+            reply = yield RequestSpec("POST", "/v1/documents", body=body, is_idempotent=replace)
+            count += int(reply["added"]) + int(reply["replaced"])
         return count
 
     def delete(self, ids: Collection[str], missing_ok: bool) -> RequestSteps[int]:
         count = 0
-        # Deleted twice is not found the second time: only where that is allowed may it be sent again.
-        for part in (yield from self._named(ids)):
+        # A repeated deletion finds no document: idempotent only with missing_ok.
+        for part in (yield from self._split_ids(ids)):
             params = [*part, ("missing_ok", "true" if missing_ok else "false")]
-            count += int((yield Request("DELETE", "/v1/documents", params, again=missing_ok))["deleted"])
+            count += int((yield RequestSpec("DELETE", "/v1/documents", params, is_idempotent=missing_ok))["deleted"])
         return count
 
     def get(self, ids: Collection[str]) -> RequestSteps[dict[str, Document]]:
-        found: dict[str, Document] = {}
-        for part in (yield from self._named(ids)):
-            reply = yield Request("GET", "/v1/documents", part)
-            found |= {row["id"]: _document(row) for row in reply["documents"]}
-        return found
+        documents: dict[str, Document] = {}
+        for part in (yield from self._split_ids(ids)):
+            reply = yield RequestSpec("GET", "/v1/documents", part)
+            documents |= {row["id"]: _parse_document(row) for row in reply["documents"]}
+        return documents
 
-    def _limits(self) -> RequestSteps[dict[str, Any]]:
-        about = self._about or (yield from self.index())
-        limits: dict[str, Any] = about["limits"]
+    def _get_limits(self) -> RequestSteps[dict[str, Any]]:
+        info = self._index_info or (yield from self.index())
+        limits: dict[str, Any] = info["limits"]
         return limits
 
-    def _named(self, ids: Collection[str]) -> RequestSteps[list[list[tuple[str, str]]]]:
-        """Ids as parameters, as many as may go together in one request."""
-        names = [check_unicode(name, "id", "ids") for name in validate_ids(ids)]
-        most = (yield from self._limits())["documents"]
-        sizes = [len("&id=" + quote(name, safe="")) for name in names]
-        return [[("id", name) for name in names[part]] for part in split_batches(sizes, most, QUERY_BYTES)]
+    def _split_ids(self, ids: Collection[str]) -> RequestSteps[list[list[tuple[str, str]]]]:
+        """Split ids into query parameters of several requests."""
+        unique_ids = [check_unicode(doc_id, "id", "ids") for doc_id in validate_ids(ids)]
+        limit = (yield from self._get_limits())["documents"]
+        sizes = [len("&id=" + quote(doc_id, safe="")) for doc_id in unique_ids]
+        return [
+            [("id", doc_id) for doc_id in unique_ids[part]] for part in split_batches(sizes, limit, MAX_QUERY_BYTES)
+        ]
 
-    def _parts(self, sizes: Sequence[int], rest: int, question: SearchParams) -> RequestSteps[list[slice]]:
-        """Queries that may go together in one request. sizes: bytes of each; rest: of what every request has."""
+    def _split_queries(self, sizes: Sequence[int], overhead: int, params: SearchParams) -> RequestSteps[list[slice]]:
+        """Split queries into requests. sizes: bytes of each query; overhead: bytes of the other fields."""
         if len(sizes) <= 1:
             return [slice(0, 1)] if sizes else []
-        limits = yield from self._limits()
-        assert self._about is not None
-        k = question.k if isinstance(question.k, int) else 1
-        candidates, lexical = question.candidates or self._about.get("candidates"), question.lexical
+        limits = yield from self._get_limits()
+        assert self._index_info is not None
+        k = params.k if isinstance(params.k, int) else 1
+        candidates, lexical = params.candidates or self._index_info.get("candidates"), params.lexical
         depth = k
-        if not question.codes_only:
+        if not params.codes_only:
             depth = max(k, candidates if isinstance(candidates, int) else 1)
             depth += lexical if isinstance(lexical, int) else 0
-        most = min(limits["queries"], limits["reads"] // max(depth, 1), limits["answers"] // max(k, 1))
-        return list(split_batches(sizes, most, BODY_SHARE * limits["body"] - rest))
+        limit = min(limits["queries"], limits["reads"] // max(depth, 1), limits["answers"] // max(k, 1))
+        return list(split_batches(sizes, limit, MAX_BODY_SHARE * limits["body"] - overhead))
 
 
 def parse_search_reply(reply: Reply, queries: int) -> list[SearchResult]:
-    """What a search found for so many queries."""
+    """Parse the results of a search; raises Unavailable if their number differs from the queries."""
     if (count := len(reply["results"])) != queries:
         raise Unavailable(
             f"the server gave {count} results, expected {queries}: one a query; is it a `bidr serve`?", 200
@@ -160,69 +168,77 @@ def parse_search_reply(reply: Reply, queries: int) -> list[SearchResult]:
 
 
 def parse_answers(reply: Reply) -> list[SearchResult]:
-    """What a search found, as the local searcher says it."""
-    found = []
+    """Parse the results of a search to the types of a local searcher."""
+    results = []
     for result in reply["results"]:
-        answers = [
-            SearchHit(**{name: row[name] for name in NUMBERS}, document=_known(row), word_rank=row.get("word_rank", 0))
+        hits = [
+            SearchHit(
+                **{name: row[name] for name in SCALAR_FIELDS},
+                document=_parse_stored_document(row),
+                word_rank=row.get("word_rank", 0),
+            )
             for row in result["answers"]
         ]
         timings = result["timings"]
-        found.append(SearchResult(answers, Timings(*(float(timings.get(step) or 0.0) for step in Timings._fields))))
-    return found
+        results.append(SearchResult(hits, Timings(*(float(timings.get(step) or 0.0) for step in Timings._fields))))
+    return results
 
 
 def to_query_rows(queries: QueryVectors | npt.ArrayLike) -> Floats:
-    """Rows to send. A server gets the users' own vectors: what each side makes of them is its affair."""
+    """Convert query vectors to float32 rows. The server derives code and vector queries from them."""
     if isinstance(queries, QueryVectors):
         if queries.codes is not queries.vectors and not np.array_equal(queries.codes, queries.vectors):
             raise ConfigError("queries of two sides given, but a server takes one vector a query; send texts instead")
         queries = queries.vectors
-    with np.errstate(over="ignore"):  # what is too large for float32 the server refuses
+    with np.errstate(over="ignore"):  # the server rejects infinity
         rows = np.ascontiguousarray(as_array(queries, "queries"), dtype="<f4")
     if rows.ndim != 2:
         raise DataError(f"queries: given shape {rows.shape}, expected (queries, dimensions); for one use vector[None]")
     return rows
 
 
-def as_json(value: Any) -> str:
-    """JSON, in which numbers of numpy are numbers; what JSON or UTF-8 has no form for is a DataError."""
+def to_json(value: Any) -> str:
+    """Serialize a value, numpy scalars included; raises DataError for values without JSON or UTF-8 form."""
     try:
-        text = json.dumps(value, default=_for_json, ensure_ascii=False, allow_nan=False)
+        text = json.dumps(value, default=_convert_scalar, ensure_ascii=False, allow_nan=False)
     except (ValueError, TypeError, RecursionError) as error:
-        raise DataError(f"given {format_value(value)}: {error}, expected what JSON can say; convert it") from error
+        raise DataError(
+            f"given {format_value(value)}: {error}, expected a value that JSON can represent; convert it"
+        ) from error
     return check_unicode(text, "value", "the request")
 
 
-def _for_json(value: Any) -> Any:
-    found = to_python_scalar(value)
-    if found is value:
-        raise DataError(f"given {value!r} of type {type(value).__name__}, expected what JSON can say; convert it")
-    return found
+def _convert_scalar(value: Any) -> Any:
+    scalar = to_python_scalar(value)
+    if scalar is value:
+        raise DataError(
+            f"given {value!r} of type {type(value).__name__}, expected a value that JSON can represent; convert it"
+        )
+    return scalar
 
 
-def _known(row: Reply) -> Document | None:
-    return _document(row) if row.get("title") is not None or row.get("text") is not None else None
+def _parse_stored_document(row: Reply) -> Document | None:
+    return _parse_document(row) if row.get("title") is not None or row.get("text") is not None else None
 
 
-def _document(row: Reply) -> Document:
+def _parse_document(row: Reply) -> Document:
     return Document(row["id"], row.get("title") or "", row.get("text") or "", row.get("attributes"))
 
 
-def _fields(document: Document) -> dict[str, Any]:
+def _to_fields(document: Document) -> dict[str, Any]:
     fields: dict[str, Any] = {"id": document.id, "title": document.title, "text": document.text}
     if document.attributes is not None:
         fields["attributes"] = check_attributes(document.attributes, f"document {document.id!r}")
     return fields
 
 
-def split_batches(sizes: Sequence[int], most: int, room: float) -> Iterator[slice]:
-    """Which items go together: as many as may, and as fit; one that does not fit by itself goes alone."""
+def split_batches(sizes: Sequence[int], limit: int, max_bytes: float) -> Iterator[slice]:
+    """Yield slices of at most `limit` items and `max_bytes` bytes; a larger item is a slice of its own."""
     start = size = 0
-    for number, own in enumerate(sizes):
-        if number > start and (number - start >= most or size + own > room):
+    for number, item_size in enumerate(sizes):
+        if number > start and (number - start >= limit or size + item_size > max_bytes):
             yield slice(start, number)
             start, size = number, 0
-        size += own
+        size += item_size
     if sizes:
         yield slice(start, len(sizes))

@@ -1,44 +1,44 @@
-"""When a request is sent again, and after how long."""
+"""Retry policy: which requests are sent again, and after how long."""
 
 import random
 from dataclasses import dataclass
 from typing import Any
 
-from bidr.client.requests import Request
+from bidr.client.requests import RequestSpec
 
 RETRIED_STATUSES = (429, 503)
-FIRST, LONGEST = 0.1, 10.0
+MIN_DELAY, MAX_DELAY = 0.1, 10.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Retry:
-    """times: how often after the first; patience: seconds that all of it may take, waits included."""
+    """times: number of retries; patience: seconds for all attempts and delays together."""
 
     times: int = 5
     patience: float = 30.0
 
-    def delay(self, number: int, told: float | None, passed: float) -> float | None:
+    def compute_delay(self, number: int, retry_after: float | None, elapsed: float) -> float | None:
         """Seconds to wait before retry `number` (from 0); None: give up.
 
-        It doubles, with jitter, so that many clients do not come back at once; never before the server's Retry-After.
+        Doubles with jitter, so that many clients do not return at once; never less than Retry-After.
         """
         if number >= self.times:
             return None
-        wait = min(FIRST * 2**number, LONGEST) * random.uniform(0.5, 1.0)
-        if told is not None:
-            wait = max(wait, told * random.uniform(1.0, 1.1))
-        return wait if passed + wait <= self.patience else None
+        wait = min(MIN_DELAY * 2**number, MAX_DELAY) * random.uniform(0.5, 1.0)
+        if retry_after is not None:
+            wait = max(wait, retry_after * random.uniform(1.0, 1.1))
+        return wait if elapsed + wait <= self.patience else None
 
 
 def parse_retry_after(response: Any) -> float | None:
-    """The Retry-After of an answer, in seconds; dates, which our server does not send, are left aside."""
-    given = response.headers.get("retry-after", "")
-    return float(given) if given.isdecimal() else None
+    """Parse the Retry-After header in seconds; HTTP dates are ignored."""
+    value = response.headers.get("retry-after", "")
+    return float(value) if value.isdecimal() else None
 
 
-def is_retryable(request: Request, error: Exception) -> bool:
-    """After a broken connection: whether sending again is harmless, or the first cannot have arrived."""
+def is_retryable(request: RequestSpec, error: Exception) -> bool:
+    """Whether a request may be sent again after a connection error."""
     import httpx
 
-    never_arrived = isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout)
-    return never_arrived or (request.again and isinstance(error, httpx.TransportError))
+    was_not_sent = isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout)
+    return was_not_sent or (request.is_idempotent and isinstance(error, httpx.TransportError))

@@ -1,4 +1,4 @@
-"""How requests go out, whoever waits for them: what is sent, what is tried again, and what an answer says."""
+"""Sending with retries, independent of synchronous or asynchronous I/O, and parsing of responses."""
 
 import time
 from collections.abc import Generator
@@ -6,14 +6,14 @@ from itertools import count
 from typing import Any, NamedTuple, TypeVar
 
 from bidr.client.errors import Unavailable, to_service_error
-from bidr.client.requests import Reply, Request, RequestSteps
+from bidr.client.requests import Reply, RequestSpec, RequestSteps
 from bidr.client.retry import RETRIED_STATUSES, Retry, is_retryable, parse_retry_after
 
 T = TypeVar("T")
 
 
 class Attempt(NamedTuple):
-    """Send a request (arguments of httpx's), after so many seconds."""
+    """Arguments of httpx.request, and seconds to wait before it."""
 
     arguments: dict[str, Any]
     wait: float
@@ -23,36 +23,37 @@ Attempts = Generator[Attempt, Any, T]
 
 
 def make_attempts(steps: RequestSteps[T], retry: Retry, url: str) -> Attempts[T]:
-    """All attempts of an operation: each gets the response, or the exception that broke the connection."""
+    """Yield all attempts of an operation; receives the response or the connection error of each."""
     try:
         request = next(steps)
         while True:
-            request = steps.send((yield from _sent(request, retry, url)))
+            request = steps.send((yield from _send_with_retries(request, retry, url)))
     except StopIteration as done:
         value: T = done.value
         return value
 
 
-def _sent(request: Request, retry: Retry, url: str) -> Attempts[Reply]:
-    started, wait, arguments = time.monotonic(), 0.0, _arguments(request)
+def _send_with_retries(request: RequestSpec, retry: Retry, url: str) -> Attempts[Reply]:
+    started, wait, arguments = time.monotonic(), 0.0, _make_arguments(request)
     for number in count():
-        found = yield Attempt(arguments, wait)
-        broken = isinstance(found, Exception)
-        if not broken and found.status_code not in RETRIED_STATUSES:
+        outcome = yield Attempt(arguments, wait)
+        is_error = isinstance(outcome, Exception)
+        if not is_error and outcome.status_code not in RETRIED_STATUSES:
             break
-        again = None
-        if not broken or is_retryable(request, found):
-            again = retry.delay(number, None if broken else parse_retry_after(found), time.monotonic() - started)
-        if again is None:
-            if broken:
-                why = f"{type(found).__name__}: {found}"
-                raise Unavailable(f"{url} cannot be reached ({why}); is `bidr serve` running?") from found
+        delay = None
+        if not is_error or is_retryable(request, outcome):
+            retry_after = None if is_error else parse_retry_after(outcome)
+            delay = retry.compute_delay(number, retry_after, time.monotonic() - started)
+        if delay is None:
+            if is_error:
+                reason = f"{type(outcome).__name__}: {outcome}"
+                raise Unavailable(f"{url} cannot be reached ({reason}); is `bidr serve` running?") from outcome
             break
-        wait = again
-    return _reply(found)
+        wait = delay
+    return _parse_reply(outcome)
 
 
-def _arguments(request: Request) -> dict[str, Any]:
+def _make_arguments(request: RequestSpec) -> dict[str, Any]:
     arguments: dict[str, Any] = {"method": request.method, "url": request.path}
     if request.params:
         arguments["params"] = request.params
@@ -61,8 +62,8 @@ def _arguments(request: Request) -> dict[str, Any]:
     return arguments
 
 
-def _reply(response: Any) -> Reply:
-    """The body of an answer, or the error that it tells of."""
+def _parse_reply(response: Any) -> Reply:
+    """Return the JSON body of a response; raises ServiceError for error responses."""
     try:
         body = response.json()
     except ValueError:
