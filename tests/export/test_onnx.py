@@ -80,7 +80,7 @@ def assert_same_as_the_model(model: Model, folder: Path) -> None:
         assert close(without_bidr(folder, about["documents"][side], QUESTIONS), mine), side
 
 
-def test_bags_are_the_same_without_bidr(bags, tmp_path):
+def test_bag_encoders_give_the_same_vectors_in_onnx(bags, tmp_path):
     done = export_onnx(bags, tmp_path / "onnx", int8=True)
     assert sorted(path.name for path in done.folder.iterdir()) == ["dense", "onnx.json", "query", "sparse"]
     assert_same_as_the_model(bags, done.folder)
@@ -101,7 +101,7 @@ def test_bags_are_the_same_without_bidr(bags, tmp_path):
     ],
     ids=lambda options: options["pooling"],
 )
-def test_a_transformer_is_the_same_without_bidr(tmp_path, options):
+def test_a_transformer_gives_the_same_vectors_in_onnx(tmp_path, options):
     """One file, as the three folders hold the same encoder; pooling, projection and normalisation are in it."""
     model = one_transformer(tmp_path, **options)
     done = export_onnx(model, tmp_path / "onnx", int8=True)
@@ -119,7 +119,7 @@ def test_a_transformer_is_the_same_without_bidr(tmp_path, options):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("family", ["Roberta", "MPNet", "ModernBert", "Qwen3"])
-def test_other_families_are_the_same_without_bidr(tmp_path, family):
+def test_other_families_give_the_same_vectors_in_onnx(tmp_path, family):
     """Positions counted from the padding, relative or rotated; attention to what went before alone."""
     import transformers
 
@@ -134,7 +134,7 @@ def test_other_families_are_the_same_without_bidr(tmp_path, family):
     assert_same_as_the_model(model, export_onnx(model, tmp_path / "onnx").folder)
 
 
-def test_an_encoder_that_cannot_be_exported_says_why(bags, tmp_path, monkeypatch):
+def test_export_errors_name_the_cause(bags, tmp_path, monkeypatch):
     monkeypatch.setattr(BagGraph, "forward", lambda self, input_ids, attention_mask: attention_mask.nonzero().item())
     with pytest.raises(ModelError, match="the encoder sparse cannot be exported to ONNX by torch") as error:
         export_onnx(bags, tmp_path / "onnx")
@@ -142,7 +142,7 @@ def test_an_encoder_that_cannot_be_exported_says_why(bags, tmp_path, monkeypatch
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_file_that_differs_is_refused_and_nothing_is_left(bags, tmp_path, monkeypatch):
+def test_different_vectors_are_refused_without_leaving_files(bags, tmp_path, monkeypatch):
     real = onnx_check.OnnxEncoder.encode
     monkeypatch.setattr(onnx_check.OnnxEncoder, "encode", lambda *args: real(*args) + 2e-4)
     with pytest.raises(ModelError, match=r"gives other vectors as ONNX: largest difference 0\.0002"):
@@ -154,7 +154,7 @@ def test_a_file_that_differs_is_refused_and_nothing_is_left(bags, tmp_path, monk
     assert list(tmp_path.iterdir()) == []
 
 
-def test_texts_of_the_check_are_of_many_lengths_and_some_are_cut(bags, tmp_path):
+def test_generated_texts_have_many_lengths_and_some_are_truncated(bags, tmp_path):
     encoders = {"bag": bags.dense, "bert": TransformerEncoder.open(str(sentence_bert(tmp_path / "m")))}
     for encoder in encoders.values():
         texts = onnx_check.generate_texts(encoder.tokenizer, 20)
@@ -164,7 +164,7 @@ def test_texts_of_the_check_are_of_many_lengths_and_some_are_cut(bags, tmp_path)
         assert max(len(encoder.get_tokenizer(1_000)([text]).ids) for text in texts) > 20
 
 
-def test_what_is_in_the_way_is_left_alone(bags, tmp_path):
+def test_existing_files_are_not_overwritten(bags, tmp_path):
     (tmp_path / "note.txt").write_text("mine")
     with pytest.raises(ConfigError, match="holds something already"):
         export_onnx(bags, tmp_path)
@@ -173,7 +173,7 @@ def test_what_is_in_the_way_is_left_alone(bags, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["note.txt"]
 
 
-def test_without_the_extra_the_error_says_what_to_install(bags, tmp_path, monkeypatch):
+def test_a_missing_extra_names_the_package_to_install(bags, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "onnxscript", None)
     with pytest.raises(MissingExtraError, match=r"'onnxscript'; install it with: pip install 'bidr\[onnx\]'"):
         export_onnx(bags, tmp_path / "onnx")

@@ -53,7 +53,7 @@ def left_by(folder: Path) -> dict[str, np.ndarray]:
 
 @pytest.mark.parametrize("words", [16, 256])
 @pytest.mark.parametrize("engine", ["scan", "lists", "hnsw"])
-def test_rows_are_documents_and_the_readme_reads_them(tmp_path, monkeypatch, engine, words):
+def test_files_are_in_row_order_and_the_readme_code_reads_them(tmp_path, monkeypatch, engine, words):
     monkeypatch.setattr(plain_files, "NUMBERS_PER_BLOCK", 5_000)
     read, blocks = LiveVectors.read, []
     monkeypatch.setattr(LiveVectors, "read", lambda *given: blocks.append(len(given[1])) or read(*given))
@@ -80,7 +80,7 @@ def test_rows_are_documents_and_the_readme_reads_them(tmp_path, monkeypatch, eng
     assert np.isin(names["rows"], by_numpy).mean() > (0.7 if engine != "scan" else 0.99)
 
 
-def test_what_the_docs_say_to_do_finds_what_exact_search_finds(tmp_path, monkeypatch):
+def test_code_in_the_docs_equals_exact_search(tmp_path, monkeypatch):
     made(tmp_path, "lists", ids=[f"d{row}" for row in range(COUNT)])
     monkeypatch.chdir(tmp_path)
     page = (DOCS / "how-to" / "export.md").read_text()
@@ -102,7 +102,7 @@ def test_what_the_docs_say_to_do_finds_what_exact_search_finds(tmp_path, monkeyp
     assert faiss.extract_index_ivf(faiss.read_index("PLAIN_LISTS/codes.faiss")).nlist > 10
 
 
-def test_without_ids_there_is_no_file_of_them(tmp_path, monkeypatch):
+def test_no_id_file_without_ids(tmp_path, monkeypatch):
     bidr.export_index(made(tmp_path, "lists", ids=None), tmp_path / "out")
     monkeypatch.chdir(tmp_path / "out")
     assert not (tmp_path / "out" / "ids.jsonl").exists()
@@ -111,7 +111,7 @@ def test_without_ids_there_is_no_file_of_them(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("how", [{"stored": "int8"}, {"dims": 16}])
-def test_vectors_leave_as_they_rank(tmp_path, monkeypatch, how):
+def test_exported_vectors_equal_the_stored_ones(tmp_path, monkeypatch, how):
     index, out = made(tmp_path, "lists", **how), tmp_path / "out"
     bidr.export_index(index, out)
     with open_index(index) as searcher:
@@ -124,7 +124,7 @@ def test_vectors_leave_as_they_rank(tmp_path, monkeypatch, how):
     assert python_in(page, questions=QUESTIONS, vector=VECTORS[0])["best"].tolist() == wanted
 
 
-def test_what_was_added_and_deleted_leaves_as_it_is(tmp_path):
+def test_additions_and_deletions_are_exported(tmp_path):
     index, out = built(tmp_path / "i", 30, engine="lists"), tmp_path / "out"
     with writer(index) as changing:
         changing.add(*some(range(25, 40), version=1))
@@ -156,7 +156,7 @@ def learned(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("engine", ["scan", "lists"])
-def test_questions_need_no_adapter(tmp_path, monkeypatch, learned, engine):
+def test_exported_codes_include_the_query_adapter(tmp_path, monkeypatch, learned, engine):
     """Of a model that was learned from vectors: what leaves takes questions as users have them."""
     shutil.copytree(learned, tmp_path / "RUN")
     build_vectors(VECTORS, tmp_path / "RUN", tmp_path / "INDEX", engine=engine)
@@ -177,7 +177,7 @@ def test_questions_need_no_adapter(tmp_path, monkeypatch, learned, engine):
     bidr.export_index(tmp_path / "INDEX", tmp_path / "other", model=tmp_path / "MOVED")
 
 
-def test_the_folder_appears_whole_or_not_at_all(tmp_path, monkeypatch):
+def test_export_is_atomic(tmp_path, monkeypatch):
     index, out = made(tmp_path, "scan"), tmp_path / "out"
 
     def full(*given: object) -> None:
@@ -202,7 +202,7 @@ def test_the_folder_appears_whole_or_not_at_all(tmp_path, monkeypatch):
         bidr.export_index(index, tmp_path / "other", engine="lists")
 
 
-def test_one_of_model_and_index_is_exported(tmp_path, capfd):
+def test_export_takes_either_a_model_or_an_index(tmp_path, capfd):
     index, out = str(made(tmp_path, "scan")), str(tmp_path / "out")
     for given, told in (
         ([], "neither --model"),
@@ -217,7 +217,7 @@ def test_one_of_model_and_index_is_exported(tmp_path, capfd):
     assert f"{COUNT:,} documents" in capfd.readouterr().out
 
 
-def test_codewords_that_documents_chose_by_leave_too(tmp_path, monkeypatch):
+def test_document_codebooks_are_exported(tmp_path, monkeypatch):
     codebooks = fitted(VECTORS, 4, 16)
     moved = codebooks._replace(centroids=codebooks.centroids + 0.1, choosing=codebooks.centroids)
     build_index(tmp_path / "i", codebooks=moved, codes=codebooks.encode(VECTORS), vectors=VECTORS)
@@ -227,7 +227,7 @@ def test_codewords_that_documents_chose_by_leave_too(tmp_path, monkeypatch):
     assert names["code"].tolist() == codebooks.encode(VECTORS[5:6])[0].tolist()
 
 
-def test_each_side_is_asked_by_its_own_encoder(tmp_path, monkeypatch):
+def test_the_readme_names_the_encoder_of_each_side(tmp_path, monkeypatch):
     index, turned = made(tmp_path, "scan"), np.roll(QUESTIONS, 1, axis=1)
     encoders = QueryEncoders("the model's `sparse/`", "the model's `dense/`")
     plain_files.write_export(LiveIndex.open(index).latest(), tmp_path / "out", encoders=encoders)

@@ -48,9 +48,7 @@ class Words:
     st.booleans(),
 )
 @settings(max_examples=40, deadline=None)
-def test_with_all_documents_as_candidates_the_answer_is_that_of_exact_search(
-    tmp_path_factory, count, k, engine, seed, twins
-):
+def test_all_documents_as_candidates_equals_exact_search(tmp_path_factory, count, k, engine, seed, twins):
     vectors = clustered(count, DIM, seed)
     if twins:
         vectors[count // 2 :] = vectors[: count - count // 2]
@@ -84,7 +82,7 @@ def searcher(tmp_path):
         yield Searcher(reader, Words(vectors), candidates=50)
 
 
-def test_answers_tell_where_they_come_from(searcher):
+def test_hits_have_candidate_ranks_and_scores(searcher):
     found = searcher.search("document 7", k=5)
     assert isinstance(found, SearchResult)
     assert found[0].id == "doc-7"
@@ -99,7 +97,7 @@ def test_answers_tell_where_they_come_from(searcher):
     assert found.timings.total == pytest.approx(sum(found.timings))
 
 
-def test_many_queries_answer_as_one_by_one(searcher):
+def test_a_batch_equals_single_queries(searcher):
     texts = [f"q {number}" for number in range(9)]
     for together, alone in zip(
         searcher.search(texts, k=3), (searcher.search(text, k=3) for text in texts), strict=True
@@ -108,7 +106,7 @@ def test_many_queries_answer_as_one_by_one(searcher):
     assert searcher.search([]) == []
 
 
-def test_numbers_beyond_the_corpus_are_clipped(searcher):
+def test_k_and_candidates_are_clipped_to_the_corpus(searcher):
     assert len(searcher.search("q 1", k=10**9, candidates=10**12)) == 300
     assert len(searcher.search("q 1", k=70, candidates=1)) == 70
 
@@ -123,7 +121,7 @@ def test_fusion_adds_the_score_of_the_codes(searcher):
 
 
 @pytest.mark.parametrize("k", [0, -1, True, 2.5, "3", None])
-def test_k_that_cannot_work(searcher, k):
+def test_invalid_k_is_refused(searcher, k):
     with pytest.raises(ConfigError, match="expected a whole number"):
         searcher.search("q 1", k=k)
     if k is not None:
@@ -132,7 +130,7 @@ def test_k_that_cannot_work(searcher, k):
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, 1e308])
-def test_queries_that_are_not_numbers(searcher, value):
+def test_non_finite_queries_are_refused(searcher, value):
     bad = np.zeros((2, DIM))
     bad[1, 2] = value
     good = np.zeros((2, DIM))
@@ -141,7 +139,7 @@ def test_queries_that_are_not_numbers(searcher, value):
             searcher.search_vectors(queries)
 
 
-def test_queries_of_another_shape(searcher):
+def test_queries_of_the_wrong_shape_are_refused(searcher):
     for shape in ((2, DIM + 1), (DIM,), (1, 2, DIM)):
         with pytest.raises(DataError, match=r"expected \(queries, 16\)"):
             searcher.search_vectors(both(np.zeros(shape, dtype=np.float32)))
@@ -159,7 +157,7 @@ def test_more_candidates_never_lower_the_scores(searcher):
 
 
 @given(scores=st.lists(st.integers(-3, 3), min_size=1, max_size=30), k=st.integers(1, 30), missing=st.integers(0, 5))
-def test_the_best_are_those_of_a_full_sort_ties_by_place(scores, k, missing):
+def test_top_k_equals_a_full_sort_with_ties_by_position(scores, k, missing):
     values = np.array([*scores, *[-np.inf] * missing], dtype=np.float32)
     places = np.random.default_rng(0).permutation(len(values))
     k = min(k, len(values))

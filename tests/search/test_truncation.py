@@ -30,7 +30,7 @@ def test_a_prefix_ranks_by_the_cosine_of_the_first_dimensions(searched):
     assert np.allclose(found.scores, best(expected), atol=1e-5)
 
 
-def test_int8_has_255_values_a_dimension_and_little_error(searched):
+def test_int8_has_255_values_per_dimension_and_a_small_error(searched):
     searcher, vectors, queries = searched
     scales = np.abs(vectors).max(axis=0) / 127
     expected = queries @ (np.rint(vectors / scales) * scales).T
@@ -40,7 +40,7 @@ def test_int8_has_255_values_a_dimension_and_little_error(searched):
     assert np.allclose(found.scores, best(queries @ vectors.T), atol=2e-2)
 
 
-def test_every_way_of_shrinking_is_named_and_none_grows(searched):
+def test_truncations_are_named_and_never_larger(searched):
     assert list(make_truncated_searchers(searched[0], (8, 16, 64))) == ["int8", "first 8", "first 8, int8"]
     with pytest.raises(ConfigError, match="dims: given 17, expected 1 to 16"):
         TruncatedSearcher(searched[0], dims=17)

@@ -21,7 +21,7 @@ from bidr.quantization.opq import PlainCodes
 from bidr.utils.files import NewFile
 
 
-def made(count: int) -> list[Document]:
+def make_documents(count: int) -> list[Document]:
     """Attributes of every kind: some absent, lists, numbers that stop being whole, words seldom and often, any sign."""
     chance, documents = random.Random(3), []
     for row in range(count):
@@ -43,8 +43,8 @@ def write(folder: Path, documents: list[Document]) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize(("held", "words"), [(1, 1), (7, 300), (50, 4_000), (1_000, 1 << 30)])
-def test_what_waits_on_disk_ends_in_the_same_files(tmp_path, monkeypatch, held, words):
-    documents = made(600)
+def test_spilling_does_not_change_the_files(tmp_path, monkeypatch, held, words):
+    documents = make_documents(600)
     whole = write(tmp_path / "whole", documents)
     assert {
         "column.0.words.blob",
@@ -60,7 +60,7 @@ def test_what_waits_on_disk_ends_in_the_same_files(tmp_path, monkeypatch, held, 
     assert write(tmp_path / "parts", documents) == whole
 
 
-def test_a_word_counts_once_however_often_it_comes(tmp_path, monkeypatch):
+def test_a_repeated_string_is_counted_once(tmp_path, monkeypatch):
     """Else what is hardly anything would be put away again and again: runs without end of a corpus in one language."""
     monkeypatch.setattr(attribute_writer, "STRING_BYTES_IN_MEMORY", 1_000)
     runs, real = [], column_buffer.StringNumbering.flush
@@ -109,7 +109,7 @@ print(most[0] - before)
 """
 
 
-def peak(
+def measure_peak(
     folder: Path,
     count: int,
     held: int = attribute_writer.VALUES_IN_MEMORY,
@@ -121,8 +121,8 @@ def peak(
     return int(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment).stdout)
 
 
-def test_memory_is_what_may_be_held(tmp_path):
-    took = peak(tmp_path, 100_000, 1 << 14, 1 << 20)
+def test_memory_stays_within_the_bound(tmp_path):
+    took = measure_peak(tmp_path, 100_000, 1 << 14, 1 << 20)
     print(f"{took >> 20} MiB")
     assert took < 16 << 20, "all column_buffer or all words were held"
 
@@ -130,22 +130,22 @@ def test_memory_is_what_may_be_held(tmp_path):
 @pytest.mark.slow
 def test_memory_does_not_grow_with_the_number_of_documents(tmp_path):
     """Both sizes fill what may be held several times, so that twice as many documents take no more."""
-    few, many = (peak(tmp_path, count) for count in (800_000, 1_600_000))
+    few, many = (measure_peak(tmp_path, count) for count in (800_000, 1_600_000))
     print(f"800,000 documents: {few >> 20} MiB, 1,600,000: {many >> 20} MiB")
     assert many <= ATTRIBUTE_BUFFER_BYTES
     assert many - few <= 4 << 20
 
 
-def least(data: Dataset | None, out: Path) -> int:
+def get_minimum_budget(data: Dataset | None, out: Path) -> int:
     """The smallest budget, in MiB, that a build of these documents asks for."""
     plain = PlainCodes(bytes_per_doc=2)
     with pytest.raises(ConfigError, match=r"\(step: names\)") as refused:
-        build_vectors(clustered(300, 16), None, out, data=data, plain=plain, ram_budget=1)
+        build_vectors(clustered(300, 16), None, out, data=data, plain=plain, ram_budget="1KiB")
     assert not out.exists()
     return int(str(refused.value).rsplit("give ", 1)[1].split(" MiB")[0])
 
 
-def test_a_budget_counts_attributes_where_there_may_be_any(tmp_path, monkeypatch):
+def test_a_budget_includes_attributes_if_there_may_be_any(tmp_path, monkeypatch):
     monkeypatch.setattr("bidr.index.cost_model.memory_budget.read_anonymous_memory", lambda: 0)
     given = [Document(f"{row}", "", "text") for row in range(300)]
     described, unread, read = (
@@ -154,9 +154,13 @@ def test_a_budget_counts_attributes_where_there_may_be_any(tmp_path, monkeypatch
     )
     read.corpus.count()
     counted = ATTRIBUTE_BUFFER_BYTES >> 20
-    assert least(described, tmp_path / "i") == least(unread, tmp_path / "i") == least(read, tmp_path / "i") + counted
+    assert (
+        get_minimum_budget(described, tmp_path / "i")
+        == get_minimum_budget(unread, tmp_path / "i")
+        == get_minimum_budget(read, tmp_path / "i") + counted
+    )
     described.corpus.count()
-    assert least(described, tmp_path / "i") == least(unread, tmp_path / "i")
+    assert get_minimum_budget(described, tmp_path / "i") == get_minimum_budget(unread, tmp_path / "i")
     shape = Shape(10**6, 16, "scan", 4, 8)
     peaks = [
         estimate_build_peaks(shape, fits_codebooks=False, has_ids=True, has_attributes=each)["names"]

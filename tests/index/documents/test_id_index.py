@@ -56,7 +56,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("held", [1, 37, 10**6])
-def test_records_come_back_by_range_of_their_hash(tmp_path, held):
+def test_records_are_returned_by_hash_bucket(tmp_path, held):
     random = np.random.default_rng(0)
     given = np.empty(2_000, dtype=RECORD)
     given["hash"], given["row"] = random.integers(0, 1 << 63, 2_000) * 2, np.arange(2_000)
@@ -72,7 +72,7 @@ def test_records_come_back_by_range_of_their_hash(tmp_path, held):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_ids_are_found_however_little_memory_there_was(tmp_path, small):
+def test_ids_are_found_after_spilling(tmp_path, small):
     given = [f"{row * 7919:x}" for row in range(777)]
     folder = Folder(tmp_path)
     folder.write(given)
@@ -90,12 +90,12 @@ def test_ids_are_found_however_little_memory_there_was(tmp_path, small):
     ([f"{row}" for row in range(300)], 301, "300 given, but codes for 301"),
     ([f"{row}" for row in range(300)], 299, "more than the 299 with codes"),
 ])  # fmt: skip
-def test_what_does_not_fit_the_codes_is_refused(tmp_path, small, given, count, said):
+def test_wrong_numbers_of_ids_and_duplicates_are_refused(tmp_path, small, given, count, said):
     with pytest.raises(DataError, match=said):
         Folder(tmp_path).write(given, count)
 
 
-def test_different_ids_of_the_same_hash_are_no_repetition(tmp_path, small, monkeypatch):
+def test_hash_collisions_are_no_duplicates(tmp_path, small, monkeypatch):
     monkeypatch.setattr(id_index, "hash_string", len)
     given = ["a", "b", "cc", "dd", "e"]
     folder = Folder(tmp_path)
@@ -105,7 +105,7 @@ def test_different_ids_of_the_same_hash_are_no_repetition(tmp_path, small, monke
         Folder(tmp_path).write(["a", "b", "b"])
 
 
-def test_an_id_is_found_twice_with_another_of_the_same_hash_between(tmp_path, small, monkeypatch):
+def test_duplicates_are_found_among_hash_collisions(tmp_path, small, monkeypatch):
     monkeypatch.setattr(id_index, "hash_string", len)
     monkeypatch.setattr(id_map.xxhash, "xxh3_64_intdigest", len)
     given = ["cc", "a", "b", "dd", "a", "b"]
@@ -120,7 +120,7 @@ def test_an_id_is_found_twice_with_another_of_the_same_hash_between(tmp_path, sm
     )
 
 
-def test_lists_of_ids_are_checked_and_told_apart_without_being_held(tmp_path, small):
+def test_id_sources_are_validated_and_fingerprinted_as_streams(tmp_path, small):
     given = [f"{row}" for row in range(500)]
     path = tmp_path / "ids.txt"
     path.write_text("\n".join(given) + "\n")
@@ -136,7 +136,7 @@ def test_lists_of_ids_are_checked_and_told_apart_without_being_held(tmp_path, sm
         open_id_source(path, 501, "documents", tmp_path)
 
 
-def test_a_corpus_with_an_id_twice_is_refused(tmp_path, small):
+def test_a_corpus_with_duplicate_ids_is_refused(tmp_path, small):
     documents = [Document(f"{row}", "", "text") for row in range(200)]
     check_corpus(Dataset.from_records("made", documents), tmp_path)
     with pytest.raises(DataError, match="201: document id '5' is that of made documents number 6"):
@@ -178,21 +178,21 @@ print(memory("VmHWM", "status") - before)
 """
 
 
-def peak(folder: Path, count: int, held: int, *more: str) -> int:
+def measure_peak(folder: Path, count: int, held: int, *more: str) -> int:
     """Bytes that writing so many ids takes in a process of its own."""
     command = [sys.executable, "-c", PROBE, str(folder), str(count), str(held), *more]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2] / "helpers"), *sys.path])}
     return int(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment).stdout)
 
 
-def test_memory_is_what_may_be_held(tmp_path):
-    took = peak(tmp_path, 400_000, 1 << 14)
+def test_memory_stays_within_the_bound(tmp_path):
+    took = measure_peak(tmp_path, 400_000, 1 << 14)
     print(took)
     assert took < 8 << 20, "20 bytes an id or more were held"
 
 
-def test_attributes_take_little_more_than_their_values(tmp_path):
-    took = peak(tmp_path, 300_000, 1 << 14, "described")
+def test_attributes_take_little_more_memory_than_their_values(tmp_path):
+    took = measure_peak(tmp_path, 300_000, 1 << 14, "described")
     print(took)
     assert took < (8 << 20) + 40 * 300_000, "their texts were held"
 
@@ -200,6 +200,6 @@ def test_attributes_take_little_more_than_their_values(tmp_path):
 @pytest.mark.slow
 def test_memory_does_not_grow_with_the_number_of_ids(tmp_path):
     for count in (1_000_000, 3_000_000):
-        took = peak(tmp_path, count, id_index.RECORDS_IN_MEMORY)
+        took = measure_peak(tmp_path, count, id_index.RECORDS_IN_MEMORY)
         print(f"{count:,} ids: {took >> 20} MiB")
         assert took <= ID_BUFFER_BYTES + BYTES_PER_ID * count

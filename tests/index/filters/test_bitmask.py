@@ -47,19 +47,19 @@ SOME = st.lists(ASKED, min_size=1, max_size=30)
 LIMITS = st.dictionaries(KEYS, ASKED, min_size=1, max_size=3)
 
 
-def packed(mask):
+def pack_mask(mask):
     words = np.zeros(-(-len(mask) // 32) * 4, dtype=np.uint8)
     words[: -(-len(mask) // 8)] = np.packbits(mask, bitorder="little")
     return words.view("<u4").tolist()
 
 
-def marked(mark, values, *asked):
+def run_kernel(mark, values, *asked):
     words = allocate_bitmask(len(values))
     mark(values, *asked, words)
     return words.tolist()
 
 
-def drawn(among, count, seed):
+def draw_values(among, count, seed):
     """Some of the values, and others of the same kind."""
     random = np.random.default_rng(seed)
     values = random.choice(among, count)
@@ -67,71 +67,73 @@ def drawn(among, count, seed):
     return values
 
 
-def in_python(values, holds):
+def compare_in_python(values, holds):
     """As Python compares, number by number; the one that stands for none never passes."""
     return np.array([value != NONE and holds(value) for value in values.tolist()])
 
 
 @given(COUNTS, SEEDS, SOME, LIMITS)
 @settings(deadline=None, max_examples=60)
-def test_whole_numbers_pass_as_python_compares_them(count, seed, some_asked, limits):
-    values = drawn(WHOLES, count, seed)
-    wanted = packed(in_python(values, lambda value: value in some_asked))
-    assert marked(mark_ints, values, some_asked) == wanted
-    wanted = packed(in_python(values, lambda value: all(RANGES[key](value, each) for key, each in limits.items())))
-    assert marked(mark_int_range, values, tuple(limits.items())) == wanted
+def test_integers_compare_as_in_python(count, seed, some_asked, limits):
+    values = draw_values(WHOLES, count, seed)
+    expected = pack_mask(compare_in_python(values, lambda value: value in some_asked))
+    assert run_kernel(mark_ints, values, some_asked) == expected
+    expected = pack_mask(
+        compare_in_python(values, lambda value: all(RANGES[key](value, each) for key, each in limits.items()))
+    )
+    assert run_kernel(mark_int_range, values, tuple(limits.items())) == expected
 
 
 @given(COUNTS, SEEDS, SOME, LIMITS)
 @settings(deadline=None, max_examples=60)
-def test_fractions_pass_as_numpy_compares_them(count, seed, some_asked, limits):
-    values = drawn(FRACTIONS, count, seed)
+def test_floats_compare_as_in_numpy(count, seed, some_asked, limits):
+    values = draw_values(FRACTIONS, count, seed)
     fitting = [each for each in some_asked if abs(each) < 10**301]
-    assert marked(mark_floats, values, some_asked) == packed(np.isin(values, np.array(fitting, dtype=float)))
-    wanted = ~np.isnan(values)
+    assert run_kernel(mark_floats, values, some_asked) == pack_mask(np.isin(values, np.array(fitting, dtype=float)))
+    expected = ~np.isnan(values)
     for key, each in limits.items():
-        wanted &= RANGES[key](values, float(max(min(each, 2**1023), -(2**1023))))
-    assert marked(mark_float_range, values, tuple(limits.items())) == packed(wanted)
+        expected &= RANGES[key](values, float(max(min(each, 2**1023), -(2**1023))))
+    assert run_kernel(mark_float_range, values, tuple(limits.items())) == pack_mask(expected)
 
 
 @given(COUNTS, SEEDS, st.integers(1, 3_000))
 @settings(deadline=None, max_examples=40)
-def test_many_values_at_once(count, seed, many):
+def test_large_value_sets(count, seed, many):
     """Enough of them that a table is wide, keys collide, and rows pass and fail by chance."""
     random = np.random.default_rng(seed)
     for wide in (4_000, 10**6, 2**62):
         asked = random.integers(-wide, wide, many)
         values = np.where(random.random(count) < 0.5, random.choice(asked, count), random.integers(-wide, wide, count))
-        wanted = packed(np.isin(values, asked))
-        assert marked(mark_ints, values, asked.tolist()) == wanted
+        expected = pack_mask(np.isin(values, asked))
+        assert run_kernel(mark_ints, values, asked.tolist()) == expected
         codes, known = (values % 2**32).astype(np.uint32), (asked % 2**32).astype(np.uint32)
-        assert marked(mark_ints, codes, known.tolist()) == packed(np.isin(codes, known))
+        assert run_kernel(mark_ints, codes, known.tolist()) == pack_mask(np.isin(codes, known))
         parts = asked / 7
-        assert marked(mark_floats, values / 7, parts.tolist()) == packed(np.isin(values / 7, parts))
+        assert run_kernel(mark_floats, values / 7, parts.tolist()) == pack_mask(np.isin(values / 7, parts))
 
 
 @given(COUNTS, SEEDS)
 @settings(deadline=None, max_examples=40)
-def test_bits_move_with_their_rows(count, seed):
+def test_bits_map_to_positions_and_rows(count, seed):
     random = np.random.default_rng(seed)
     mask, order = random.random(count) < random.random(), random.permutation(count)
-    bits = np.array(packed(mask), dtype=np.uint32)
+    bits = np.array(pack_mask(mask), dtype=np.uint32)
     for kind in (np.int32, np.int64):
         placed = allocate_bitmask(count)
         map_to_positions(bits, order.astype(kind), placed)
-        assert placed.tolist() == packed(mask[order])
+        assert placed.tolist() == pack_mask(mask[order])
     rows = np.sort(random.integers(0, 2 * count, count))  # some have several values, some none
-    wanted, words = np.zeros(2 * count, dtype=bool), allocate_bitmask(2 * count)
-    wanted[rows[mask]] = True
+    expected, words = np.zeros(2 * count, dtype=bool), allocate_bitmask(2 * count)
+    expected[rows[mask]] = True
     map_to_rows(bits, rows, words)
-    assert words.tolist() == packed(wanted)
+    assert words.tolist() == pack_mask(expected)
 
 
 def test_bits_are_added_to_those_that_are_set():
     values, words = np.arange(70), allocate_bitmask(70)
     mark_range(values, 3, 5, words)
     mark_range(values, 60, 80, words)
-    assert words.tolist() == packed(np.isin(values, [3, 4, 5, *range(60, 70)]))
+    assert words.tolist() == pack_mask(np.isin(values, [3, 4, 5, *range(60, 70)]))
 
 
 @pytest.fixture(scope="module")
@@ -185,7 +187,7 @@ FILTERS = st.recursive(
 )
 
 
-def test_filters_pass_what_a_look_at_each_document_would(index):
+def test_filters_equal_matching_each_document(index):
     folder, known = index
     with IndexReader.open(folder) as reader:
         columns, order = reader.documents.columns, reader.order
@@ -195,16 +197,16 @@ def test_filters_pass_what_a_look_at_each_document_would(index):
         @settings(deadline=None, max_examples=80)
         def asked_of_all(given_filter):
             asked = parse_filter(given_filter)
-            wanted = np.array([match_filter(asked, each) for each in known])
-            assert (columns.build_mask(asked) == wanted).all()
-            assert (columns.build_bitmap(asked, order) == np.packbits(wanted[order], bitorder="little")).all()
-            assert (columns._map_to_positions(columns._evaluate(asked), None).view(np.uint8)[: -(-len(wanted) // 8)]
-                    == np.packbits(wanted, bitorder="little")).all()  # fmt: skip
+            expected = np.array([match_filter(asked, each) for each in known])
+            assert (columns.build_mask(asked) == expected).all()
+            assert (columns.build_bitmap(asked, order) == np.packbits(expected[order], bitorder="little")).all()
+            assert (columns._map_to_positions(columns._evaluate(asked), None).view(np.uint8)[: -(-len(expected) // 8)]
+                    == np.packbits(expected, bitorder="little")).all()  # fmt: skip
 
         asked_of_all()
 
 
-def test_an_order_that_names_no_row_is_damage(index):
+def test_an_order_with_invalid_rows_is_refused(index):
     with IndexReader.open(index[0]) as reader:
         for wrong in (reader.count, -1):
             order = np.array(reader.order)
@@ -230,7 +232,7 @@ print(before, compiled() - before)
 """
 
 
-def test_a_server_that_is_warm_compiles_nothing_for_a_filter(index):
+def test_filters_compile_nothing_after_warm_up(index):
     """That takes a second each, and nobody else is answered meanwhile."""
     each = [{"word": "w3"}, {"tags": {"any": ["w1", "w5"]}}, {"word": {"gt": "w2"}}, {"truth": True}, {"part": 2.0}]
     numbers = [{"year": 3}, {"year": {"any": [3, 7]}}, {"whole": {"any": [0, 2**62]}}, {"whole": {"lt": 2.5}}]
@@ -242,7 +244,7 @@ def test_a_server_that_is_warm_compiles_nothing_for_a_filter(index):
 
 
 @pytest.mark.parametrize("how", ["or", "and"])
-def test_many_parts_take_no_more_memory_than_a_few(index, how):
+def test_memory_does_not_grow_with_the_parts_of_a_filter(index, how):
     """Each is put to the others at once: a filter of thousands must not make as many bitmaps."""
     columns = IndexReader.open(index[0]).documents.columns
     bitmap = allocate_bitmask(len(index[1])).nbytes
@@ -260,7 +262,7 @@ def test_many_parts_take_no_more_memory_than_a_few(index, how):
     assert peak(400) < peak(3) + 4 * bitmap
 
 
-def test_what_passes_is_kept_in_so_much_memory_and_the_last_asked_stay(index, monkeypatch):
+def test_bitmaps_are_cached_up_to_a_memory_bound(index, monkeypatch):
     """However long a filter is, and however many come: a bit a document, and a key of a few bytes."""
     room = 8
     a_filter = -(-len(index[1]) // 8) + OVERHEAD

@@ -39,35 +39,35 @@ FILTERS = st.recursive(
 
 @given(st.lists(ATTRIBUTES, min_size=1, max_size=8), st.lists(FILTERS, min_size=1, max_size=6))
 @settings(max_examples=40, deadline=None)
-def test_columns_answer_as_the_documents_do(tmp_path_factory, attributes, filters):
+def test_columns_match_as_documents_do(tmp_path_factory, attributes, filters):
     folder = tmp_path_factory.mktemp("columns") / "i"
     documents = [Document(str(row), "", "", given) for row, given in enumerate(attributes)]
     vectors = some(range(len(documents)))[1]
     build_index(folder, codebooks=BOOKS, codes=BOOKS.encode(vectors), vectors=vectors, documents=documents)
     with IndexReader.open(folder) as reader:
         for given_filter in filters:
-            asked = parse_filter(json.loads(json.dumps(given_filter)))
-            wanted = [match_filter(asked, each) for each in attributes]
-            assert reader.documents.columns.build_mask(asked).tolist() == wanted, given_filter
+            expression = parse_filter(json.loads(json.dumps(given_filter)))
+            expected = [match_filter(expression, each) for each in attributes]
+            assert reader.documents.columns.build_mask(expression).tolist() == expected, given_filter
         assert [(reader.documents.document(row).attributes or {}) for row in range(len(documents))] == attributes
 
 
-def test_a_search_finds_the_best_that_pass(tmp_path):
+def test_a_search_returns_the_best_matching_documents(tmp_path):
     index = built(tmp_path / "i", 40)
     queries = some([500, 501])[1]
     with writer(index) as live:
         live.add(*some(range(40, 50)))
         live.delete(["doc-8", "doc-44"])
-        asked = {"even": True, "n": {"gte": 4, "lt": 48}}
+        expression = {"even": True, "n": {"gte": 4, "lt": 48}}
         for step in (lambda: None, live.flush, live.compact):
             step()
             view = LiveIndex.open(index).latest()
-            found = Searcher(view).search_vectors(QueryVectors(queries, queries), 100, filter=asked)
+            found = Searcher(view).search_vectors(QueryVectors(queries, queries), 100, filter=expression)
             passed = [number for number in range(4, 48, 2) if number not in (8, 44)]
             exact = queries @ some(passed)[1].astype(np.float16).astype(np.float32).T
             for rows, scores in zip(found.rows, exact, strict=True):
-                wanted = [f"doc-{passed[place]}" for place in np.argsort(-scores)]
-                assert view.documents.ids(rows) == wanted
+                expected = [f"doc-{passed[place]}" for place in np.argsort(-scores)]
+                assert view.documents.ids(rows) == expected
             assert Searcher(view).search_vectors(QueryVectors(queries, queries), filter={"n": 1000}).rows.shape == (
                 2,
                 0,
@@ -84,7 +84,7 @@ def test_a_search_finds_the_best_that_pass(tmp_path):
     [{}, [], "x", {"a": None}, {"a": [1]}, {"a": {}}, {"a": {"any": []}}, {"a": {"gte": 1, "lt": "x"}},
      {"a": {"gte": True}}, {"or": {}}, {"or": []}, {"not": 3}, {"a": {"near": 1}}, {"a": float("nan")}, {1: 2}],
 )  # fmt: skip
-def test_filters_that_cannot_be_meant(given_filter):
+def test_invalid_filters_are_refused(given_filter):
     with pytest.raises(ConfigError, match="filter"):
         parse_filter(given_filter)
 
@@ -99,7 +99,7 @@ def test_depth_is_bounded_and_json_is_checked():
         parse_filter_json("{")
 
 
-def test_a_damaged_column_is_found_by_the_filter_that_asks_it(tmp_path):
+def test_a_damaged_column_is_found_by_the_filter_that_reads_it(tmp_path):
     index = built(tmp_path / "i", 10)
     for path in (index / "000001").glob("column.*"):
         content = path.read_bytes()
@@ -121,9 +121,9 @@ def test_one_and_true_are_different_filters(tmp_path):
     vectors = some([0, 1])[1]
     build_index(tmp_path / "i", codebooks=BOOKS, codes=BOOKS.encode(vectors), vectors=vectors, documents=documents)
     with IndexReader.open(tmp_path / "i") as reader:
-        for value, wanted in ((1, [0]), (True, [1]), (1, [0])):
+        for value, expected in ((1, [0]), (True, [1]), (1, [0])):
             found = Searcher(reader).search_vectors(QueryVectors(vectors[:1], vectors[:1]), filter={"x": value})
-            assert found.rows[0].tolist() == wanted
+            assert found.rows[0].tolist() == expected
 
 
 def test_deleted_rows_take_two_bits_each(tmp_path):
