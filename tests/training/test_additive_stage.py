@@ -74,7 +74,7 @@ def model(tmp_path_factory):
     return train(many(), quick("star-distilled"), tmp_path_factory.mktemp("summed") / "model")
 
 
-def test_they_rank_more_as_the_vectors_do_than_product_codes(run):
+def test_additive_codes_rank_closer_to_vectors_than_pq(run):
     queries, vectors = (
         encode_rows(stages.train_conventional(run), source) for source in (run.data.dev.tokens, run.data.documents)
     )
@@ -87,7 +87,7 @@ def test_they_rank_more_as_the_vectors_do_than_product_codes(run):
     assert share(stages.distill_codes(run)) > share(stages.fit_codes(run)) + 0.05
 
 
-def test_what_is_saved_codes_documents_as_what_was_learned(model):
+def test_saved_codebooks_encode_as_the_trained_ones(model):
     again = Codebooks.load(model.folder / "sparse" / "quantizer.safetensors")
     vectors = np.random.default_rng(0).standard_normal((20, again.dim)).astype(np.float32)
     assert np.array_equal(again.encode(vectors), model.codebooks.encode(vectors))
@@ -111,7 +111,7 @@ def test_with_all_documents_as_candidates_the_answer_is_the_vectors_own(model, t
     assert np.mean([len(set(a) & set(b)) / 10 for a, b in zip(found, few, strict=True)]) > 0.5
 
 
-def test_stopped_while_codes_are_learned_it_goes_on_as_if_it_had_not_been(model, tmp_path, monkeypatch):
+def test_distillation_resumes_with_the_same_result(model, tmp_path, monkeypatch):
     taken, real = [], frozen.Distillation.train_step
 
     def watched(self):
@@ -142,16 +142,16 @@ def test_books_of_16_codewords_learn_too(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def taught_shop(tmp_path_factory):
+def taught_run(tmp_path_factory):
     return open_run(many(), quick("star-taught"), tmp_path_factory.mktemp("taught") / "run")
 
 
-def test_following_brings_a_batchs_ranking_nearer_to_the_leaders(taught_shop):
-    encoder = stages.train_conventional(taught_shop)
-    quantizer = TrainableAdditiveQuantizer(to_additive(stages.distill_codes(taught_shop).codebooks))
-    material, leader = taught_shop.data, make_teacher_vectors(taught_shop, encoder)
+def test_distillation_reduces_the_divergence_from_the_teacher(taught_run):
+    encoder = stages.train_conventional(taught_run)
+    quantizer = TrainableAdditiveQuantizer(to_additive(stages.distill_codes(taught_run).codebooks))
+    material, leader = taught_run.data, make_teacher_vectors(taught_run, encoder)
     objective = DistillationObjective(encoder, quantizer, material.documents, material.train, leader, codebook_rate=1.0)
-    batch = taught_shop.make_random_sampler("in-batch").plan(0).get_batch(0)
+    batch = taught_run.make_random_sampler("in-batch").plan(0).get_batch(0)
     prepared = objective.prepare(batch, np.random.default_rng(0))
     assert len(prepared.texts[0].offsets) - 1 == 3 * len(batch.queries), "two passages for each question"
     optimizer = torch.optim.Adam(objective.make_param_groups(1e-3, 0.0))
@@ -165,18 +165,16 @@ def test_following_brings_a_batchs_ranking_nearer_to_the_leaders(taught_shop):
     assert found[-1] < 0.8 * found[0]
 
 
-def test_taught_codes_find_what_the_leader_ranks_first(taught_shop):
-    side, leader = stages.learn_taught_codes(taught_shop), stages.train_conventional(taught_shop)
-    dev, documents = taught_shop.data.dev.tokens, taught_shop.data.documents
+def test_taught_codes_find_the_teachers_top_documents(taught_run):
+    side, leader = stages.learn_taught_codes(taught_run), stages.train_conventional(taught_run)
+    dev, documents = taught_run.data.dev.tokens, taught_run.data.documents
     wanted = np.argsort(-encode_rows(leader, dev) @ encode_rows(leader, documents).T, axis=1)[:, :10]
-    found = search_codes(
-        encode_rows(side.encoder, dev), side.codebooks, encode_corpus_codes(taught_shop, side), 30
-    ).rows
+    found = search_codes(encode_rows(side.encoder, dev), side.codebooks, encode_corpus_codes(taught_run, side), 30).rows
     assert np.mean([np.isin(want, got).mean() for want, got in zip(wanted, found, strict=True)]) > 0.7
 
 
-def test_a_taught_model_has_an_encoder_for_each_side_and_trains_as_long_as_others(tmp_path, taught_shop):
-    model = train_model(taught_shop, tmp_path / "model")
+def test_a_taught_model_has_an_encoder_for_each_side_and_trains_as_long_as_others(tmp_path, taught_run):
+    model = train_model(taught_run, tmp_path / "model")
     sides = model.encode_queries(["bal bel", "gan"])
     assert not np.allclose(*sides)
     epochs = {name.partition("+")[0]: len(found) for name, found in model.training["stages"].items()}

@@ -90,7 +90,7 @@ def measure(data: Dataset, folder: Path, seed: int) -> Recalls:
 
 
 def questions(run: TrainingRun, split: Split) -> Questions:
-    """Judged questions as the shop's encoder reads them."""
+    """Judged questions tokenized for the run's encoder."""
     texts = [query.text for query in split.queries]
     tokens = tokenize_texts(texts, run.load_backbone().tokenizer, run.config.text.query_length)
     ids = {document.id: row for row, document in enumerate(run.dataset.corpus)}

@@ -46,7 +46,7 @@ def scores_file(tmp_path_factory):
     return path
 
 
-# Codes that are sums need 256 codewords, more than there are documents here: see test_summed.py.
+# Codes that are sums need 256 codewords, more than there are documents here: see test_additive_stage.py.
 SUMS = ("star-distilled", "star-distilled-evenly", "star-tuned", "star-taught")
 # These would do nothing to vectors of 16 dimensions and codes of 16 codewords: they have a test of their own.
 WIDE = ("bidr-4bit", "bidr-matryoshka")

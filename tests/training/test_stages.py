@@ -34,7 +34,7 @@ def whole(tmp_path_factory):
     return out, taken
 
 
-def test_all_stages_run_in_order_and_leave_a_model(whole):
+def test_all_stages_run_in_order_and_save_a_model(whole):
     out, taken = whole
     assert taken == [stage for stage in ALL for _ in range(2 * STEPS)]
     assert {"model.json", "sparse", "dense", "query"} <= {path.name for path in out.iterdir()}
@@ -54,7 +54,7 @@ def test_another_seed_gives_another_model(whole, tmp_path):
 
 
 @pytest.mark.parametrize("sampler", ["random-walk", "snowball"])
-def test_a_run_that_is_stopped_again_and_again_ends_with_the_same_bytes(whole, tmp_path, monkeypatch, sampler):
+def test_a_run_stopped_many_times_gives_the_same_bytes(whole, tmp_path, monkeypatch, sampler):
     """Stopped at seven places in four stages: within epochs, at their ends, at stages' ends."""
     config = with_settings(dense={"sampler": sampler})
     expected = whole[0]
@@ -108,7 +108,7 @@ def test_another_setting_in_the_same_folder_is_refused_by_name(whole, config, na
     assert files(whole[0]) == before
 
 
-def test_how_a_run_goes_may_change(whole):
+def test_settings_without_effect_on_the_model_may_change(whole):
     before = files(whole[0])
     changed = replace(CONFIG, checkpoint_minutes=1.0, tokens_at_once=100, logs=False, device="auto")
     train(dataset(), changed, whole[0])
@@ -126,7 +126,7 @@ def test_other_data_and_foreign_folders_are_refused(whole, tmp_path):
         train(dataset(), CONFIG, tmp_path)
 
 
-def test_a_setting_that_cannot_work_leaves_the_folder_free(tmp_path):
+def test_an_invalid_setting_leaves_no_folder(tmp_path):
     with pytest.raises(ConfigError, match="must divide"):
         train(dataset(), replace(CONFIG, bytes_per_doc=3), tmp_path / "run")
     one_epoch = with_settings(warmup={"epochs": 1}, sparse={"epochs": 1}, dense={"epochs": 1}, unify={"epochs": 0})
@@ -154,7 +154,7 @@ def test_the_sparse_stage_moves_codewords_and_not_the_rotation(whole):
     assert not np.allclose(first.centroids, learned.centroids, atol=1e-3)
 
 
-def test_candidates_are_what_the_codes_bring_up_without_positives(whole):
+def test_train_candidates_exclude_positives(whole):
     run = TrainingRun(dataset(), CONFIG, whole[0] / "work")
     side, pairs = stages.train_sparse(run), run.data.train.pairs
     codes = side.codebooks.encode(encode_rows(side.encoder, run.data.documents))
@@ -192,7 +192,7 @@ def trained_sparse(whole, tmp_path):
 
 
 @pytest.mark.parametrize("start", ["backbone", "warmup", "sparse"])
-def test_the_dense_stage_begins_where_it_was_told_to(trained_sparse, monkeypatch, start):
+def test_the_dense_stage_starts_from_the_configured_encoder(trained_sparse, monkeypatch, start):
     run = trained_sparse(with_settings(dense={"start": start}))
     begun = []
     monkeypatch.setattr(
@@ -224,7 +224,7 @@ def test_each_sampler_makes_its_own_batches(trained_sparse):
         assert stages.make_dense_sampler(run, side, sampler)[0].plan(0).size == 7
 
 
-def test_the_conventional_way_takes_as_many_steps_as_the_method(tmp_path, monkeypatch, whole):
+def test_the_conventional_method_takes_as_many_steps(tmp_path, monkeypatch, whole):
     taken, real = [], StageTrainer.train_step
     monkeypatch.setattr(StageTrainer, "train_step", lambda self, *given: taken.append(self.name) or real(self, *given))
     model = train(dataset(), replace(CONFIG, method="conventional"), tmp_path / "run")
@@ -237,14 +237,14 @@ def test_the_conventional_way_takes_as_many_steps_as_the_method(tmp_path, monkey
     assert np.array_equal(model.codebooks.centroids, expected.centroids)
 
 
-def test_no_codebook_rate_at_all_leaves_the_codewords_alone(whole, tmp_path):
+def test_codebook_rate_zero_keeps_the_codewords(whole, tmp_path):
     config = with_settings(sparse={"codebook_rate": 0.0, "epochs": 1}, warmup={"epochs": 1})
     run = TrainingRun(dataset(), config, tmp_path / "work")
     first = run.fit_codebooks(stages.train_warmup(run))
     assert np.array_equal(stages.train_sparse(run).codebooks.centroids, first.centroids)
 
 
-def test_lexical_negatives_are_drawn_where_they_are_asked_for(tmp_path):
+def test_bm25_negatives_are_drawn_if_configured(tmp_path):
     run = TrainingRun(dataset(), with_settings(warmup={"negatives": "bm25"}), tmp_path / "work")
     plan = run.make_random_sampler("bm25").plan(0)
     pairs = run.data.train.pairs
@@ -271,7 +271,7 @@ def probed(whole):
     return TrainingRun(dataset(), CONFIG, whole[0] / "work")
 
 
-def test_dev_is_asked_of_the_whole_corpus_or_of_a_part_with_all_positives(probed):
+def test_validation_uses_the_corpus_or_a_sample_with_all_positives(probed):
     material = probed.data
     assert len(make_validator(material, DOCUMENTS, 0, "cpu").rows) == DOCUMENTS
     part = make_validator(material, 30, 0, "cpu")
@@ -280,7 +280,7 @@ def test_dev_is_asked_of_the_whole_corpus_or_of_a_part_with_all_positives(probed
 
 
 @pytest.mark.parametrize("most", [30, DOCUMENTS])
-def test_what_dev_says_is_what_a_sort_says(probed, most):
+def test_dev_metrics_equal_a_naive_sort(probed, most):
     probe, encoder = make_validator(probed.data, most, 0, "cpu"), probed.load_stage_encoder("sparse")
     codebooks = Codebooks.load(probed.folder / "sparse" / "codebooks.safetensors")
     queries = encode_rows(encoder, probed.data.dev.tokens)
@@ -298,7 +298,7 @@ def test_what_dev_says_is_what_a_sort_says(probed, most):
     assert probe.measure_reranking(encoder, fewer) == pytest.approx(compute_recall(ranked, probe.pairs))
 
 
-def test_missing_candidates_take_no_ones_place():
+def test_padding_candidates_are_never_ranked():
     """Whatever stands in for them scores best here."""
     probe = Validator(None, np.arange(3), Positives(np.array([0, 1]), np.array([1])), "cpu")
     candidates = np.array([[1, *[-1] * 12, 2]])
@@ -306,7 +306,7 @@ def test_missing_candidates_take_no_ones_place():
     assert probe.measure_ranking(queries, vectors, np.maximum(candidates, 0), candidates) == 1.0
 
 
-def test_the_best_dev_epoch_is_what_a_stage_leaves(tmp_path):
+def test_a_stage_saves_its_best_dev_epoch(tmp_path):
     """Dev is made to prefer the first of two epochs; a run of that one alone, at the same rates, leaves the same."""
     run = TrainingRun(dataset(), CONFIG, tmp_path / "work")
     encoder, values, seen = run.load_backbone(), iter([0.9, 0.1]), []

@@ -30,7 +30,7 @@ def borrowed(vectors: EncodedVectors, labelled: np.ndarray, borrowers: np.ndarra
     return make_pseudo_queries(vectors, labelled, borrowers, count, np.random.default_rng(0))
 
 
-def test_a_borrowed_question_lies_at_its_document_as_the_neighbours_lie_at_theirs():
+def test_a_pseudo_query_has_the_offset_of_its_source_question():
     vectors, labelled = grouped()
     made = borrowed(vectors, labelled, np.arange(1, COUNT, 2))
     own = made.documents // EACH
@@ -43,14 +43,14 @@ def test_a_borrowed_question_lies_at_its_document_as_the_neighbours_lie_at_their
         assert found @ side > 0.8 * np.linalg.norm(found) * np.linalg.norm(side)
 
 
-def test_borrowed_questions_are_as_long_as_those_they_are_made_from():
+def test_pseudo_queries_have_the_lengths_of_their_sources():
     vectors, labelled = grouped()
     made = borrowed(vectors, labelled, np.arange(COUNT))
     lengths = np.linalg.norm(made.make_vectors(vectors), axis=1)
     np.testing.assert_allclose(lengths, np.linalg.norm(vectors.questions[made.questions], axis=1), rtol=1e-5)
 
 
-def test_the_same_questions_are_borrowed_in_both_spaces():
+def test_pseudo_queries_are_equivariant_to_rotation():
     """Codes may be made by another encoder than the one they follow."""
     vectors, labelled = grouped()
     turn = np.linalg.qr(np.random.default_rng(1).normal(size=(DIM, DIM)))[0].astype(np.float32)
@@ -66,7 +66,7 @@ def lessons_of(vectors: EncodedVectors, labels: dict[int, list[int]], **settings
     return prepare_distillation(pair, labels, quick(depth=8, **settings)).lessons
 
 
-def test_lessons_hold_questions_for_documents_that_nobody_asked_for():
+def test_training_data_includes_pseudo_queries_for_unlabeled_documents():
     vectors, labelled = grouped()
     labels = {row: [int(answer)] for row, answer in enumerate(labelled[:, 0])}
     plain = lessons_of(vectors, labels, borrowed=0.0)
@@ -83,6 +83,6 @@ def test_lessons_hold_questions_for_documents_that_nobody_asked_for():
     np.testing.assert_array_equal(found.best, again.best)
 
 
-def test_without_labels_nothing_is_borrowed():
+def test_without_labels_there_are_no_pseudo_queries():
     vectors, _ = grouped()
     assert len(lessons_of(vectors, {}, borrowed=2.0).best) == len(lessons_of(vectors, {}, borrowed=0.0).best)

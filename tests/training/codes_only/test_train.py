@@ -50,7 +50,7 @@ def weights(model: CodesOnlyModel) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted((model.folder / "sparse").iterdir())}
 
 
-def test_learned_codes_find_more_than_opq_and_than_what_learning_began_with(tmp_path: Path) -> None:
+def test_learned_codes_beat_opq_and_their_initialization(tmp_path: Path) -> None:
     documents, questions = made_vectors()
     asked = questions[TRAIN:]
     best = search_vectors(asked, documents, 10).rows
@@ -91,7 +91,7 @@ def test_the_same_seed_gives_the_same_bytes_and_another_seed_others(tmp_path: Pa
     assert weights(learned(tmp_path, replace(CONFIG, seed=1), "c")) != first
 
 
-def test_a_run_that_was_stopped_ends_in_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stopped_and_resumed_run_gives_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = weights(learned(tmp_path, name="whole"))
     step = Distillation.train_step
 
@@ -108,9 +108,7 @@ def test_a_run_that_was_stopped_ends_in_the_same_bytes(tmp_path: Path, monkeypat
     assert weights(learned(tmp_path, name="cut")) == whole
 
 
-def test_a_run_that_was_killed_goes_on_from_its_last_checkpoint(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_killed_run_resumes_from_its_last_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = replace(CONFIG, checkpoint_minutes=0.0)
     whole, step = weights(learned(tmp_path, config, "whole")), Distillation.train_step
 
@@ -129,7 +127,7 @@ def test_a_run_that_was_killed_goes_on_from_its_last_checkpoint(
     assert begun[0] == 37
 
 
-def test_the_checkpoint_goes_when_the_model_is_there_and_not_before(
+def test_the_checkpoint_is_deleted_only_after_the_model_is_saved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     whole, path = weights(learned(tmp_path, name="whole")), tmp_path / "cut" / "work" / "checkpoint.pt"
@@ -165,7 +163,7 @@ def logged(folder: Path) -> list[dict[str, float]]:
     ]
 
 
-def test_loss_and_held_out_shares_are_logged_and_codeword_use(tmp_path: Path) -> None:
+def test_loss_held_out_shares_and_codeword_usage_are_logged(tmp_path: Path) -> None:
     figures = learned(tmp_path).training["dev"]
     lines = logged(tmp_path / "model")
     steps = [line for line in lines if "measured" not in line]
@@ -180,9 +178,7 @@ def test_loss_and_held_out_shares_are_logged_and_codeword_use(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("killed", [5, 30, 37])
-def test_a_run_that_was_killed_logs_every_line_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed: int
-) -> None:
+def test_a_killed_run_logs_every_line_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed: int) -> None:
     """The last checkpoint is of step 27, and a run killed at 5 has none: it measures the start again."""
     learned(tmp_path, name="whole")
     step, save = Distillation.train_step, checkpoint.save
@@ -201,9 +197,7 @@ def test_a_run_that_was_killed_logs_every_line_once(
     assert logged(tmp_path / "cut") == logged(tmp_path / "whole") != []
 
 
-def test_tensorboard_is_written_where_asked_for_and_missed_before_anything_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_tensorboard_is_reported_before_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     few = quick(steps=10)
     learned(tmp_path, replace(few, logs=True), "with")
     learned(tmp_path, replace(few, logs=False), "without")
@@ -224,7 +218,7 @@ def spoil(patch: pytest.MonkeyPatch, steps: range, value: float = math.nan) -> N
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_a_loss_that_is_not_finite_is_skipped_and_counted_over_an_interruption(
+def test_non_finite_losses_are_skipped_and_counted_across_resumes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: float
 ) -> None:
     spoil(monkeypatch, range(15, 25), value)
@@ -245,7 +239,7 @@ def test_a_loss_that_is_not_finite_is_skipped_and_counted_over_an_interruption(
     assert weights(learned(tmp_path, quick(steps=0), "begun")) != whole
 
 
-def test_a_gradient_that_is_not_finite_is_skipped_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_non_finite_gradient_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The root of nothing has a loss of nothing and an endless gradient."""
     real = Distillation.compute_loss
 
@@ -265,7 +259,7 @@ def test_a_gradient_that_is_not_finite_is_skipped_too(tmp_path: Path, monkeypatc
         (4, range(4), r"in 4 of 4 steps"),
     ],
 )
-def test_many_skipped_steps_or_nothing_else_end_the_learning(
+def test_too_many_skipped_steps_end_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int, spoilt: range, said: str
 ) -> None:
     """A rate that never moved anything is not the cause."""
@@ -282,7 +276,7 @@ def test_another_run_in_the_same_folder_is_refused(tmp_path: Path) -> None:
         learned(tmp_path, quick(steps=3))
 
 
-def test_labels_bring_up_what_vectors_rank_low(tmp_path: Path) -> None:
+def test_labels_raise_documents_that_vectors_rank_low(tmp_path: Path) -> None:
     """Answers that full vectors do not rank first: every question's answer is the one nearest to its mirror image."""
     documents, questions = made_vectors()
     mirrored = questions.copy()
@@ -296,7 +290,7 @@ def test_labels_bring_up_what_vectors_rank_low(tmp_path: Path) -> None:
     assert compute_found_share(given, wanted) > compute_found_share(without, wanted) + 0.05
 
 
-def test_without_questions_documents_stand_in(tmp_path: Path) -> None:
+def test_without_questions_documents_are_used_as_questions(tmp_path: Path) -> None:
     documents, _ = made_vectors()
     model = bidr.train_vectors(documents, None, tmp_path / "model", quick(questions=200), metric="ip")
     figures = model.training["dev"]
@@ -304,7 +298,7 @@ def test_without_questions_documents_stand_in(tmp_path: Path) -> None:
     assert figures[-1]["exact_top_10"] > 0
 
 
-def test_a_large_corpus_is_sampled_and_coded_whole(tmp_path: Path) -> None:
+def test_a_large_corpus_is_sampled_for_training_and_encoded_completely(tmp_path: Path) -> None:
     documents, questions = made_vectors()
     qrels = {str(row): {str(1_000 + row): 1} for row in range(20)}
     config = quick(sample=400, steps=10)
@@ -315,7 +309,7 @@ def test_a_large_corpus_is_sampled_and_coded_whole(tmp_path: Path) -> None:
         assert searcher.reader.count == len(documents)
 
 
-def test_questions_in_words_are_refused_and_so_is_the_model_as_one_for_text(tmp_path: Path) -> None:
+def test_text_queries_are_refused(tmp_path: Path) -> None:
     documents, questions = made_vectors()
     model = learned(tmp_path, quick(steps=0))
     bidr.build_vectors(documents, model, tmp_path / "index")
@@ -329,7 +323,7 @@ def test_questions_in_words_are_refused_and_so_is_the_model_as_one_for_text(tmp_
     assert isinstance(open_model(model.folder), CodesOnlyModel)
 
 
-def test_the_label_loss_is_that_of_each_answer_against_all_that_are_none() -> None:
+def test_label_loss_masks_the_other_labels() -> None:
     scores, pool = torch.tensor([[1.0, 2.0, 3.0, 0.5], [0.0, 1.0, 0.0, 2.0]]), torch.tensor([2, 5, 7, 9])
     labelled = torch.tensor([[5, 9], [-1, -1]])
     others = torch.logsumexp(torch.tensor([1.0, 3.0]), 0)
@@ -341,7 +335,7 @@ def test_the_label_loss_is_that_of_each_answer_against_all_that_are_none() -> No
     ("finer", "size", "expected"),
     [(0.0, 32, (1e-3, 2_048, 0.6, 16)), (1.0, 4, (1e-3, 2_048, 0.6, 16)), (1.0, 32, (2.5e-4, 8_192, 0.3, 32))],
 )
-def test_more_bytes_have_finer_lessons_where_asked(finer, size, expected):
+def test_more_bytes_give_finer_settings_with_finer(finer, size, expected):
     config = bidr.TrainConfig(bytes_per_doc=size, frozen=CodesOnlyConfig(finer=finer))
     given = EncodedVectors(np.eye(384, dtype=np.float32), np.eye(384, dtype=np.float32))
     found = make_distillation_settings(
@@ -351,7 +345,7 @@ def test_more_bytes_have_finer_lessons_where_asked(finer, size, expected):
     assert (found.rate, found.others, sharpness, found.own) == pytest.approx(expected)
 
 
-def test_codes_that_find_all_are_told_apart_by_how_soon() -> None:
+def test_share_at_depths_rewards_high_ranks() -> None:
     found = np.arange(200)[None]
     first, last, none = (np.array([[row, -1]]) for row in (3, 150, 999))
     assert compute_found_share(found, first) == compute_found_share(found, last) == 1

@@ -15,7 +15,7 @@ def write_steps(log: FolderLogger, first: int, last: int) -> None:
     log.close()
 
 
-def test_one_step_in_ten_is_written_with_the_speed_since_the_last(tmp_path, monkeypatch):
+def test_every_tenth_step_is_logged_with_the_speed_since_the_last(tmp_path, monkeypatch):
     clock = iter([0.0, 4.0, 6.0])
     monkeypatch.setattr(logs.time, "monotonic", clock.__next__)
     write_steps(FolderLogger(tmp_path, 0, 0, False), 1, 25)
@@ -26,7 +26,7 @@ def test_one_step_in_ten_is_written_with_the_speed_since_the_last(tmp_path, monk
 
 
 @pytest.mark.parametrize(("taken", "epochs", "kept"), [(0, 0, []), (25, 0, [10, 20]), (40, 0, [10, 20, 30, 40])])
-def test_what_was_logged_after_the_checkpoint_is_dropped(tmp_path, taken, epochs, kept):
+def test_log_lines_after_the_checkpoint_are_dropped(tmp_path, taken, epochs, kept):
     """The epoch's line is written before its checkpoint: a run killed between the two closes the epoch again."""
     log = FolderLogger(tmp_path, 0, 0, False)
     write_steps(log, 1, 40)
@@ -42,7 +42,7 @@ def test_what_was_logged_after_the_checkpoint_is_dropped(tmp_path, taken, epochs
     assert read_lines(tmp_path / LOG)[-1] == {"step": 50, "epoch": 2, "dev/R@10": 0.7}
 
 
-def test_tensorboard_reads_what_is_in_the_lines_and_forgets_what_was_dropped(tmp_path):
+def test_tensorboard_has_the_same_values_without_dropped_steps(tmp_path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     write_steps(FolderLogger(tmp_path, 0, 0, True), 1, 40)
@@ -52,7 +52,7 @@ def test_tensorboard_reads_what_is_in_the_lines_and_forgets_what_was_dropped(tmp
     assert {"loss", "loss/dense", "triples_per_second"} <= set(board.Tags()["scalars"])
 
 
-def test_tensorboard_is_missed_only_where_it_is_asked_for(tmp_path, monkeypatch):
+def test_missing_tensorboard_fails_only_if_required(tmp_path, monkeypatch):
     monkeypatch.setattr(logs, "find_spec", lambda name: None)
     assert not check_tensorboard(None)
     assert not check_tensorboard(False)
@@ -63,7 +63,7 @@ def test_tensorboard_is_missed_only_where_it_is_asked_for(tmp_path, monkeypatch)
     assert [path.name for path in tmp_path.iterdir()] == [LOG]
 
 
-def test_resume_says_whether_a_run_may_or_must_be_there(tmp_path):
+def test_resume_must_and_never_are_enforced(tmp_path):
     out = tmp_path / "run"
     with pytest.raises(ConfigError, match="no run to resume"):
         train(dataset(), CONFIG, out, "must")

@@ -98,7 +98,7 @@ def stop(monkeypatch):
 
 
 @pytest.mark.parametrize("steps", [1, 5, 6, 7, 12, 17, 18])
-def test_a_stage_that_was_stopped_goes_on_as_if_it_had_not_been(tmp_path, stop, steps):
+def test_a_stopped_stage_resumes_with_the_same_result(tmp_path, stop, steps):
     values = [0.3, 0.9, 0.5]
     whole = start()
     (tmp_path / "a").mkdir()
@@ -133,7 +133,7 @@ def test_a_stop_during_the_last_validation_is_not_lost(tmp_path):
     assert finished.best == 0.9
 
 
-def test_a_second_signal_does_not_wait_and_handlers_come_back():
+def test_a_second_signal_interrupts_at_once_and_handlers_are_restored():
     before = signal.getsignal(signal.SIGTERM)
     with checkpoint.catch_stop_signals() as asked:
         signal.raise_signal(signal.SIGTERM)
@@ -143,7 +143,7 @@ def test_a_second_signal_does_not_wait_and_handlers_come_back():
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-def test_checkpoints_are_written_as_time_passes(tmp_path, monkeypatch):
+def test_checkpoints_are_written_at_time_intervals(tmp_path, monkeypatch):
     saved = []
     monkeypatch.setattr(checkpoint, "save", lambda path, state: saved.append((state["epoch"], state["step"])))
     train_stage(start(epochs=1, checkpoint_seconds=-1), Numbers(), lambda: 0.5, tmp_path)
@@ -172,14 +172,14 @@ def test_the_first_of_equal_epochs_is_kept(tmp_path):
     assert weights(training) == seen[0]
 
 
-def test_what_is_observed_of_a_plan_is_logged(tmp_path):
+def test_observed_plan_values_are_logged(tmp_path):
     training = start(epochs=2)
     train_stage(training, Numbers(), lambda: 0.4, tmp_path, lambda epoch, plan: {"first": float(plan.queries[0])})
     assert [epoch["first"] for epoch in training.history] == [float(Numbers().plan(n).queries[0]) for n in (0, 1)]
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_a_loss_that_is_not_finite_is_skipped_and_counted(value):
+def test_a_non_finite_loss_is_skipped_and_counted(value):
     training = start()
     training.objective.values = {2: value}
     step_once(training)
@@ -191,7 +191,7 @@ def test_a_loss_that_is_not_finite_is_skipped_and_counted(value):
     assert math.isfinite(training.total)
 
 
-def test_a_gradient_that_is_not_finite_is_skipped_too():
+def test_a_non_finite_gradient_is_skipped():
     """The root of nothing has a loss of nothing and an endless gradient: one step with it would end the run."""
     training = start()
     weight = training.objective.encoder.weight
@@ -254,7 +254,7 @@ def test_the_epochs_loss_is_the_mean_of_its_finite_steps_and_says_how_many_were_
     assert [line.partition("dev")[0].count("2 of 6 steps skipped") for line in said] == [0, 1, 0]
 
 
-def test_a_batch_is_named_by_the_ids_of_its_questions_where_they_are_known():
+def test_a_batch_is_named_by_query_ids_if_known():
     objective, rows = Noisy(), np.array([2, 0])
     assert objective.name_queries(rows) == "number 2, 0"
     nothing = Positives(np.zeros(4, dtype=np.int64), np.zeros(0, dtype=np.int64))
@@ -264,12 +264,12 @@ def test_a_batch_is_named_by_the_ids_of_its_questions_where_they_are_known():
     assert objective.name_queries(rows) == "'q9', 'q7'"
 
 
-def test_the_material_knows_its_questions_ids(tmp_path):
+def test_training_data_has_query_ids(tmp_path):
     material = TrainingRun(dataset(), CONFIG, tmp_path).data
     assert (material.train.ids[:2], len(material.dev.ids)) == (["q0", "q1"], DEV)
 
 
-def test_skips_are_counted_over_an_interruption(tmp_path, stop):
+def test_skipped_steps_are_counted_across_resumes(tmp_path, stop):
     first = start()
     first.objective.values = {2: math.nan}
     stop(4)
@@ -291,7 +291,7 @@ def test_the_rate_rises_and_falls():
     assert schedule(0, 1, 0.1) == 1.0
 
 
-def test_groups_keep_their_own_rates():
+def test_parameter_groups_keep_their_learning_rates():
     class Two(Noisy):
         def make_param_groups(self, rate, decay):
             return [
@@ -313,7 +313,7 @@ def test_a_damaged_checkpoint_is_named(tmp_path):
     assert "\n" not in str(refused.value)
 
 
-def test_a_checkpoint_that_cannot_be_written_leaves_the_one_before(tmp_path, monkeypatch):
+def test_a_failed_checkpoint_write_keeps_the_previous_one(tmp_path, monkeypatch):
     path = tmp_path / "checkpoint.pt"
     checkpoint.save(path, {"a": 1})
 

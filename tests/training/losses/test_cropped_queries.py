@@ -46,7 +46,7 @@ def test_every_passage_can_be_drawn():
     assert found == {0, 1, 2, 3}
 
 
-def test_texts_are_joined_in_their_order():
+def test_concat_tokens_keeps_the_order():
     one, other = ragged([3, 2], 0, 0), ragged([4], 0, 0)
     both = concat_tokens(one, other)
     assert both.offsets.tolist() == [0, 3, 5, 9]
@@ -58,7 +58,7 @@ def run(tmp_path_factory):
     return open_run(dataset(), CONFIG, tmp_path_factory.mktemp("crops") / "run")
 
 
-def test_a_crops_target_is_its_document_and_questions_keep_theirs(run):
+def test_the_target_of_a_crop_is_its_document(run):
     from bidr.models.trainable_quantizer import TrainableQuantizer
 
     encoder, train = run.load_backbone(), run.data.train
@@ -91,7 +91,7 @@ def test_a_cross_encoder_teaches_the_questions_only(tmp_path):
     assert len(run.read_history("sparse")) == config.sparse.epochs
 
 
-def test_a_tokenizer_that_pads_cuts_as_short_as_one_that_does_not():
+def test_padding_does_not_change_crop_lengths():
     """Padding counts as special tokens there: taken for fixed ones, every passage would be its whole document."""
     from types import SimpleNamespace
 

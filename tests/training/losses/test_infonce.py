@@ -86,7 +86,7 @@ def arguments(run, batch, others=()) -> tuple:
     return batch.queries.tolist(), batch.positives.tolist(), set(others), own_positives(run)
 
 
-def test_matching_is_infonce_over_the_batchs_documents(run, sides, batch):
+def test_dense_objective_equals_naive_infonce(run, sides, batch):
     queries, documents = sides
     with_negatives = batch._replace(negatives=np.arange(30, 30 + len(batch.queries)))
     objective = DenseObjective(run.load_backbone(), run.data.documents, run.data.train, 20.0)
@@ -96,7 +96,7 @@ def test_matching_is_infonce_over_the_batchs_documents(run, sides, batch):
 
 
 @pytest.mark.parametrize("kind", ["quantized", "joint"])
-def test_the_sparse_loss_is_that_of_the_codes_scores(run, sides, batch, kind):
+def test_quantized_objective_equals_naive_infonce_on_code_scores(run, sides, batch, kind):
     from bidr.models.trainable_quantizer import TrainableQuantizer
 
     queries, documents = sides
@@ -135,7 +135,7 @@ def unified(run, sides, **options) -> UnifyObjective:
 
 
 @pytest.mark.parametrize("weight", [0.0, 0.7])
-def test_unification_compares_with_the_whole_corpus_where_it_is_small(run, sides, batch, weight):
+def test_unification_contrasts_with_all_of_a_small_corpus(run, sides, batch, weight):
     """Every candidate is among the shared documents then: counted twice, it would show."""
     queries, documents = sides
     objective = unified(run, sides, dense_weight=weight)
@@ -147,7 +147,7 @@ def test_unification_compares_with_the_whole_corpus_where_it_is_small(run, sides
 
 
 @pytest.mark.parametrize("rows", [1, 7, 90, 1000])
-def test_the_whole_corpus_a_block_at_a_time_is_the_whole_corpus(run, sides, batch, rows, monkeypatch):
+def test_blockwise_full_corpus_infonce_equals_the_naive_one(run, sides, batch, rows, monkeypatch):
     """Loss and gradient as with all documents decoded and all scores there at once; never more than a block of them."""
     seen, real = [], whole.decode
 
@@ -187,7 +187,7 @@ def test_unification_on_parts_of_the_corpus(run, sides, batch, seed):
     assert found == pytest.approx(by_codes + np.mean(by_vectors), rel=1e-4)
 
 
-def test_only_some_of_a_querys_own_candidates_are_looked_at_in_a_step(run, sides, batch):
+def test_unification_samples_candidates_per_step(run, sides, batch):
     objective = unified(run, sides, own=3, others=1)
     comparison = objective.prepare(batch, np.random.default_rng(0)).comparison
     assert comparison.candidates.shape == (len(batch.queries), 3)

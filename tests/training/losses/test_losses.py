@@ -71,14 +71,14 @@ def entropy(scores, positive):
 # negatives
 
 
-def test_several_negatives_each_come_from_the_querys_own_pool(run, sides, batch):
+def test_several_negatives_per_query_come_from_its_pool(run, sides, batch):
     pool = pool_of(run, sides)
     assert batch.negatives.shape == (10, 3)
     assert all(set(row) <= set(pool[query]) for query, row in zip(batch.queries, batch.negatives, strict=True))
     assert len(np.unique(batch.negatives)) > 10
 
 
-def test_alone_is_the_positive_against_the_querys_own_negatives_and_nothing_else(run, sides, batch):
+def test_hard_negative_infonce_ignores_other_documents(run, sides, batch):
     queries, documents = sides
     objective = DenseObjective(run.load_backbone(), run.data.documents, run.data.train, 20.0, hard_negatives_only=True)
     scores = 20 * queries @ documents.T
@@ -89,7 +89,7 @@ def test_alone_is_the_positive_against_the_querys_own_negatives_and_nothing_else
     assert terms_of(objective, batch)["dense"] == pytest.approx(np.mean(expected), rel=1e-4)
 
 
-def test_alone_what_others_brought_gets_no_gradient():
+def test_hard_negative_infonce_gives_other_documents_no_gradient():
     batch = Batch(np.array([0, 1]), np.array([0, 1]), np.array([2, 3]))
     compared = make_contrast(batch, Positives(np.array([0, 1, 2]), np.array([0, 1])))
     scores = torch.randn(2, 4, requires_grad=True)
@@ -99,7 +99,7 @@ def test_alone_what_others_brought_gets_no_gradient():
 
 @given(st.integers(0, 2**32 - 1), st.sampled_from([-0.5, 0.0, 0.5]))
 @settings(max_examples=50, deadline=None)
-def test_a_live_margin_hides_what_scores_above_the_positive_minus_it(seed, margin):
+def test_live_margin_masks_documents_above_the_threshold(seed, margin):
     random = np.random.default_rng(seed)
     scores, targets = random.standard_normal((4, 6)), random.integers(6, size=4)
     expected = []
@@ -113,7 +113,7 @@ def test_a_live_margin_hides_what_scores_above_the_positive_minus_it(seed, margi
 
 @given(st.integers(0, 2**32 - 1), st.sampled_from([-0.2, 0.0, 0.3]))
 @settings(max_examples=50, deadline=None)
-def test_what_is_kept_never_scores_above_the_margin_and_what_goes_does(seed, margin):
+def test_drop_false_negatives_splits_exactly_at_the_margin(seed, margin):
     random = np.random.default_rng(seed)
     queries, documents = random.standard_normal((5, 3)), random.standard_normal((20, 3))
     pairs = Positives(np.array([0, 1, 3, 4, 5, 6]), random.permutation(20)[:6])
@@ -126,7 +126,7 @@ def test_what_is_kept_never_scores_above_the_margin_and_what_goes_does(seed, mar
         assert kept[query].tolist() == rows + [-1] * (9 - len(rows))
 
 
-def test_what_a_judge_did_not_score_is_not_kept():
+def test_documents_without_a_score_are_dropped():
     pairs = Positives(np.array([0, 1, 2]), np.array([7, 8]))
     judged = JudgeScores(
         np.array([[0.1, np.nan], [0.1, 0.2]], dtype=np.float32), np.array([0.5, np.nan], dtype=np.float32)
@@ -144,7 +144,7 @@ def quantized(run, **options) -> QuantizedObjective:
     return QuantizedObjective(encoder, quantizer, run.data.documents, run.data.train, 20.0, **settings)
 
 
-def test_dpq_is_matching_of_the_vectors_and_reconstruction(run, sides, batch):
+def test_dpq_is_dense_infonce_plus_reconstruction(run, sides, batch):
     objective = quantized(run, kind="dpq", reconstruction=0.7)
     found = terms_of(objective, batch)
     plain = DenseObjective(run.load_backbone(), run.data.documents, run.data.train, 20.0)
@@ -168,7 +168,7 @@ def test_reconstruction_moves_vectors_and_codewords_towards_each_other(run):
 
 
 @pytest.mark.parametrize(("count", "words"), [(512, 16), (64, 16), (40, 16), (600, 256)])
-def test_a_uniform_choice_uses_all_codewords_equally(count, words):
+def test_uniform_assignment_uses_all_codewords_equally(count, words):
     """Even of vectors that all lie at a few of them, far from the others."""
     torch.manual_seed(0)
     parts = torch.randn(count, 2, 4) * 0.05 + torch.randn(3, 2, 4)[torch.randint(3, (count,))]
@@ -183,7 +183,7 @@ def test_a_uniform_choice_uses_all_codewords_equally(count, words):
     assert chosen.double().std(1).max() < 0.5 * nearest.double().std(1).min()
 
 
-def test_a_uniform_choice_is_made_while_learning_only(run, sides):
+def test_uniform_assignment_applies_only_in_training(run, sides):
     objective = quantized(run, assignment="uniform")
     vectors, books = torch.from_numpy(sides[1]), objective.get_codebooks()
     plain = torch.from_numpy(books.decode(books.encode(sides[1])))
@@ -196,7 +196,7 @@ def test_a_uniform_choice_is_made_while_learning_only(run, sides):
 # teachers
 
 
-def test_divergence_is_that_of_the_two_softmaxes_over_what_the_teacher_scored():
+def test_ranking_divergence_covers_only_scored_documents():
     scores, wanted = torch.randn(3, 5, dtype=torch.float64), np.random.default_rng(0).standard_normal((3, 3))
     wanted[1, 2] = np.nan
     places = np.array([[0, 3, 4], [1, 2, 3], [4, 0, 1]])
@@ -212,7 +212,7 @@ def test_divergence_is_that_of_the_two_softmaxes_over_what_the_teacher_scored():
     assert float(ranking_divergence(scores, TeacherScores(None, scores.numpy()))) == pytest.approx(0, abs=1e-6)
 
 
-def test_codes_are_taught_by_the_scores_of_vectors_over_the_batchs_documents(run, sides, batch):
+def test_codes_are_distilled_from_vector_scores_of_the_batch(run, sides, batch):
     queries, documents = sides
     objective = quantized(run, teacher=VectorTeacher(queries, documents, 20.0), taught_weight=0.5)
     found, books = terms_of(objective, batch), objective.get_codebooks()
@@ -226,7 +226,7 @@ def test_codes_are_taught_by_the_scores_of_vectors_over_the_batchs_documents(run
     assert set(found) == {"codes", "dense", "taught"}
 
 
-def test_a_pair_teacher_says_what_it_scored_of_the_positive_and_the_querys_own_negatives(run, sides, batch):
+def test_a_pair_teacher_looks_up_its_scores(run, sides, batch):
     pairs, pool = run.data.train.pairs, pool_of(run, sides)
     table = np.random.default_rng(1).standard_normal((len(pairs), len(run.data.documents))).astype(np.float32)
     places, rows = pairs.list_edges(np.arange(len(pairs)))
@@ -266,7 +266,7 @@ def live(run, sides):
     return lambda top: JpqObjective(encoder, fixed, run.data.train, 20.0, **options, top=top, codebook_rate=3.0)
 
 
-def test_live_negatives_are_what_the_codes_rank_highest_now(run, sides, batch, live, monkeypatch):
+def test_jpq_hard_negatives_are_the_current_top_by_codes(run, sides, batch, live, monkeypatch):
     objective = live(7)
     with torch.no_grad():
         objective._centroids += 0.1 * torch.randn_like(objective._centroids)
@@ -285,7 +285,7 @@ def test_live_negatives_are_what_the_codes_rank_highest_now(run, sides, batch, l
         assert terms_of(objective, batch)["codes"] == pytest.approx(np.mean(expected), rel=1e-4)
 
 
-def test_live_codewords_learn_and_new_documents_still_choose_by_the_old_ones(sides, batch, live, tmp_path):
+def test_jpq_learns_codewords_and_encodes_by_the_initial_ones(sides, batch, live, tmp_path):
     objective = live(7)
     sum(losses(objective, objective.prepare(batch, np.random.default_rng(0))).values()).backward()
     assert objective._centroids.grad.abs().sum() > 0
@@ -304,7 +304,7 @@ def test_live_codewords_learn_and_new_documents_still_choose_by_the_old_ones(sid
 # vectors that may be cut off
 
 
-def test_the_loss_is_taken_at_each_prefix_brought_back_to_length_one(run, sides, batch):
+def test_prefix_losses_use_normalized_truncated_vectors(run, sides, batch):
     queries, documents = (torch.from_numpy(side) for side in sides)
     objective = DenseObjective(run.load_backbone(), run.data.documents, run.data.train, 20.0, prefixes=(4, 8))
     found = terms_of(objective, batch)
@@ -320,7 +320,7 @@ def test_the_loss_is_taken_at_each_prefix_brought_back_to_length_one(run, sides,
 # coarse lists
 
 
-def test_lists_learn_to_be_near_to_the_queries_whose_answers_they_hold(run, sides, batch):
+def test_list_centroids_move_towards_queries_of_their_documents(run, sides, batch):
     queries, documents = sides
     encoder = run.load_backbone()
     books = run.fit_codebooks(encoder)
@@ -337,7 +337,7 @@ def test_lists_learn_to_be_near_to_the_queries_whose_answers_they_hold(run, side
     assert [group["lr"] for group in objective.make_param_groups(0.1, 0.0)] == [0.1, pytest.approx(0.3)]
 
 
-def test_what_visiting_lists_gives_and_costs():
+def test_recall_and_cost_by_nprobe():
     lists = IvfAssignment(np.eye(3, dtype=np.float32), np.array([0, 0, 0, 1, 1, 2]))
     queries = np.array([[3, 2, 1], [1, 2, 3]], dtype=np.float32)
     positives = np.array([0, 0, 1]), np.array([0, 3, 0])

@@ -74,7 +74,7 @@ def test_recipes_that_need_a_cross_encoder_run_with_one(cross_encoder, tmp_path,
     assert found.shape[1] == (DEPTH if name == "bidr-taught-filter" else CONFIG.dense.depth)
 
 
-def test_what_a_teacher_likes_better_than_the_positive_is_no_negative(cross_encoder, tmp_path):
+def test_documents_above_the_positive_by_teacher_score_are_dropped(cross_encoder, tmp_path):
     run = shop_of(tmp_path / "work", "bidr-taught-filter", cross_encoder)
     kept = mining.mine_nearest_documents(run, stages.train_warmup(run), "neighbours")
     scores = np.load(run.folder / "mined" / "neighbours-taught.npy")
@@ -90,7 +90,7 @@ def test_what_a_teacher_likes_better_than_the_positive_is_no_negative(cross_enco
     assert 0 < dropped < kept.size
 
 
-def test_a_file_of_scores_brings_its_own_documents(tmp_path):
+def test_a_scores_file_defines_the_pool(tmp_path):
     path = tmp_path / "scores.tsv"
     answer = next(iter(dataset().split("train").qrels["q3"]))
     path.write_text(f"query-id\tcorpus-id\tscore\nq3\td5\t1.5\nq3\t{answer}\t4\nq3\td7\t-2\nq60\td1\t9\n")
@@ -103,7 +103,7 @@ def test_a_file_of_scores_brings_its_own_documents(tmp_path):
     assert (np.delete(pool, 3, axis=0) == -1).all()
 
 
-def test_a_file_of_scores_filters_by_its_own_documents(tmp_path):
+def test_a_scores_file_filters_negatives(tmp_path):
     path = tmp_path / "scores.tsv"
     qrels = dataset().split("train").qrels
     answers = {query: next(iter(qrels[query])) for query in ("q3", "q4")}
@@ -119,14 +119,14 @@ def test_a_file_of_scores_filters_by_its_own_documents(tmp_path):
     ("text", "told"),
     [("q1\td2\t1\nq1\td3\n", "line 2"), ("q1\td2\tgood\nq1\td3\tbad\n", "line 2"), ("x\td1\t1\n", "no score")],
 )
-def test_a_file_that_is_none_is_refused(tmp_path, text, told):
+def test_an_invalid_scores_file_is_refused(tmp_path, text, told):
     (tmp_path / "scores.tsv").write_text(text)
     run = shop_of(tmp_path / "work", "bidr-taught", tmp_path / "scores.tsv")
     with pytest.raises(DataError, match=told):
         teacher.score_teacher_pool(run, np.empty((0, 0), dtype=np.int64), "unused")
 
 
-def test_a_folder_that_is_no_cross_encoder_is_refused(tmp_path):
+def test_an_invalid_cross_encoder_folder_is_refused(tmp_path):
     (tmp_path / "empty").mkdir()
     run = shop_of(tmp_path / "work", "bidr-taught", tmp_path / "empty")
     with pytest.raises(ModelError, match=r"distil\.teacher"):

@@ -27,22 +27,22 @@ def test_the_obvious_is_found(index):
     assert (found.scores[:, 1:] <= found.scores[:, :-1]).all()
 
 
-def test_words_are_compared_by_their_stems_and_without_case(index):
+def test_terms_are_stemmed_and_lower_cased(index):
     assert index.search(["SORT number"], 1).rows.tolist() == [[2]]
 
 
-def test_only_documents_that_share_a_word_are_found(index):
+def test_only_documents_with_a_shared_term_are_hits(index):
     found = index.search(["pearls", "zzz qqq", "", "the of and"], 4)
     assert sorted(found.rows[0].tolist()) == [-1, -1, 1, 4]
     assert (found.rows[1:] == -1).all()
     assert np.isneginf(found.scores[found.rows < 0]).all()
 
 
-def test_more_are_asked_for_than_there_are(index):
+def test_k_larger_than_the_corpus(index):
     assert index.search(["pearl"], 50).rows.shape == (1, 5)
 
 
-def test_parts_of_the_queries_do_not_show(index, monkeypatch):
+def test_blocks_of_queries_do_not_change_hits(index, monkeypatch):
     queries = ["night", "zzz", "pearl", "painted", "oysters sorting"]
     whole = index.search(queries, 3)
     monkeypatch.setattr(bm25, "QUERIES_PER_BLOCK", 2)
@@ -51,7 +51,7 @@ def test_parts_of_the_queries_do_not_show(index, monkeypatch):
     assert np.array_equal(parts.scores, whole.scores)
 
 
-def test_a_query_that_shares_no_word_with_anything_still_gets_a_negative(index):
+def test_a_query_without_hits_gets_a_random_negative(index):
     pairs = pairs_of([[0], [2], [1]])
     found = index.search(["zzz qqq", "quicksort", "vermeer pearl"], 3).rows
     pool = remove_positives(found, pairs)

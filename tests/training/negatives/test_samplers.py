@@ -32,7 +32,7 @@ def same(one: EpochPlan, other: EpochPlan) -> bool:
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @given(found=searches(), size=st.integers(2, 6), seed=st.integers(0, 99), hops=st.sampled_from([None, 1, 2]))
 @settings(max_examples=40, deadline=None)
-def test_an_epoch_is_every_query_once_with_its_positive_and_no_positive_as_negative(strategy, found, size, seed, hops):
+def test_an_epoch_visits_every_query_once_without_positives_as_negatives(strategy, found, size, seed, hops):
     plan = make(strategy, found, size, seed, hops).plan(0)
     assert sorted(plan.queries.tolist()) == list(range(len(found.positives)))
     candidates = remove_positives(found.rows, found.pairs).tolist()
@@ -61,7 +61,7 @@ def test_a_plan_is_a_function_of_seed_and_epoch(strategy):
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("size", [32, 100, 1_000])
-def test_batches_have_the_size_that_was_asked_for(strategy, size):
+def test_batches_have_the_configured_size(strategy, size):
     found = large_corpus(300, 2_000, 10, depth=20)
     plan = make(strategy, found, size).plan(0)
     batches = [plan.get_batch(step) for step in range(plan.steps)]
@@ -139,7 +139,7 @@ def test_locality_is_the_share_of_a_batchs_documents_among_the_candidates():
 
 
 @pytest.mark.parametrize("strategy", LOCAL)
-def test_a_document_that_every_query_brings_up_does_not_slow_the_plan(strategy):
+def test_hubs_do_not_slow_the_plan(strategy):
     found = large_corpus(20_000, 20_000, 20, depth=10)
     found.rows[:, 0] = 0
     sampler = make(strategy, found, 64)
