@@ -531,7 +531,7 @@ class _Variant:
 def sign_model(folder: Path) -> str | None:
     """Make the fingerprint in model.json that of the files, and its checksum its own; which fingerprint it is."""
     from bidr.errors import BidrError
-    from bidr.models.codes_only_model import _fingerprint
+    from bidr.models.codes_only_model import _hash_files
     from bidr.models.saved_model import TextSettings, compute_fingerprint
     from bidr.utils.files import render_signed_json
 
@@ -544,7 +544,7 @@ def sign_model(folder: Path) -> str | None:
         about = json.loads(path.read_bytes())
         frozen = about.get("kind") == "frozen"
         found = (
-            _fingerprint(folder, about["metric"])
+            _hash_files(folder, about["metric"])
             if frozen
             else compute_fingerprint(folder, TextSettings(**about["text"]))
         )

@@ -15,21 +15,24 @@ LEAVE_OUT = "write it so, or leave it out"
 LONGEST_NAME = 200
 
 
-def check_attributes(given: Any, what: str) -> dict[str, Value]:
-    """Attributes as they are stored, numbers of numpy as Python's own; AttributesError names what cannot be."""
-    checked = check_stored_attributes(given, what)
+def check_attributes(attributes: Any, what: str) -> dict[str, Value]:
+    """Validate attributes and convert numpy scalars; AttributesError for values that cannot be stored."""
+    checked = check_stored_attributes(attributes, what)
     check_attribute_strings(checked, what)
     return checked
 
 
-def check_stored_attributes(given: Any, what: str) -> dict[str, Value]:
-    """The same for what may have been stored already: half of a surrogate pair was taken once."""
-    if not isinstance(given, Mapping):
+def check_stored_attributes(attributes: Any, what: str) -> dict[str, Value]:
+    """Like `check_attributes`, but accept half of a surrogate pair, which old indexes may contain."""
+    if not isinstance(attributes, Mapping):
         raise AttributesError(
-            f"{what}: attributes", given=to_short_json(given), expected="an object of values by name", hint=LEAVE_OUT
+            f"{what}: attributes",
+            given=to_short_json(attributes),
+            expected="an object of values by name",
+            hint=LEAVE_OUT,
         )
     checked: dict[str, Value] = {}
-    for name, value in given.items():
+    for name, value in attributes.items():
         if not isinstance(name, str) or not name or name in COMBINING or len(name) > LONGEST_NAME:
             raise AttributesError(
                 f"{what}: an attribute's name",
@@ -37,12 +40,12 @@ def check_stored_attributes(given: Any, what: str) -> dict[str, Value]:
                 expected=f'a string of 1 to {LONGEST_NAME} characters, not "and", "or" or "not"',
                 hint="give it another name",
             )
-        checked[name] = value if type(value) is str else _stored_value(value, name, what)
+        checked[name] = value if type(value) is str else _convert_value(value, name, what)
     return checked
 
 
-def _stored_value(value: Any, name: str, what: str) -> Value:
-    """A value as it is stored."""
+def _convert_value(value: Any, name: str, what: str) -> Value:
+    """Convert a value to its stored type."""
     found: Any = value.tolist() if isinstance(value, np.ndarray) and value.ndim == 1 else to_python_scalar(value)
     if isinstance(found, list | tuple) and all(isinstance(each, str) for each in found):
         return [str(each) for each in found]
