@@ -72,7 +72,7 @@ def test_its_lines_fit_the_project(dockerfile):
     command, verb, *_ = json.loads(said(dockerfile, "ENTRYPOINT"))
     assert command in project["scripts"]
     shown = subprocess.run(
-        [sys.executable, "-m", "bidr", verb, "--help"], capture_output=True, text=True, timeout=240, check=True
+        [sys.executable, "-m", "bidr", verb, "--help-all"], capture_output=True, text=True, timeout=240, check=True
     )
     used = re.findall(r"(?<= )--(?:host|workers|model|encoding\.cache|writable|port|drain)\b", DOCS)
     assert used
