@@ -1,6 +1,6 @@
 """Makes the golden indexes: folders of today's format that every later version must open, or refuse with a word.
 
-    python tests/laws/make_golden.py tests/golden/NAME
+    python tests/laws/make_golden.py tests/laws/golden/NAME
 
 writes four small indexes of made-up words, and `answers.json` with what searches of them found. Run it once for a
 format, commit what it wrote, and never again over the same name: `test_golden.py` looks at every folder here.
