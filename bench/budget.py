@@ -112,8 +112,8 @@ def compacted(index: Path, budget: str, kills: int, seed: int, seconds: float | 
     folders = []
     for copy in both:
         with LiveIndex.open(copy) as opened:
-            (part,) = opened.latest().parts
-            folders.append(copy / part.open.segment.name)
+            (part,) = opened.latest().segments
+            folders.append(copy / part.entry.name)
     differ = differing(*folders)
     left = [path.name for path in both[1].iterdir() if path.name.startswith(".compact")]
     print("the same bytes" if not differ else f"different: {', '.join(differ)}", f"left behind: {left or 'nothing'}")

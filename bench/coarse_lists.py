@@ -57,7 +57,7 @@ def main(data: Path, model: Path, work: Path, split: str = "test", candidates: i
 
 
 def get_engine(searcher: OpenIndex) -> IvfEngine:
-    engine = searcher.reader.latest().parts[0].open.reader.candidates
+    engine = searcher.reader.latest().segments[0].reader.candidates
     assert isinstance(engine, IvfEngine)
     return engine
 

@@ -20,7 +20,7 @@ from bidr.data.types import Document
 from bidr.index.builder.build import build_index
 from bidr.index.engines.graph import engine as graph
 from bidr.index.live.live_index import LiveIndex
-from bidr.index.live.types import Coded
+from bidr.index.live.types import EncodedBatch
 from bidr.index.live.view import LiveView
 from bidr.index.live.writer import LiveWriter
 from bidr.quantization.metrics import compute_reconstruction_errors
@@ -46,9 +46,9 @@ def main() -> None:
     books = fit_pq(vectors, 16, 256, seed=0)
     names = [f"d{row}" for row in range(count)]
 
-    def coder(documents: list[Document], rows: np.ndarray) -> Coded:
+    def coder(documents: list[Document], rows: np.ndarray) -> EncodedBatch:
         codes = books.encode(rows)
-        return Coded(codes, rows, compute_reconstruction_errors(books, rows, codes))
+        return EncodedBatch(codes, rows, compute_reconstruction_errors(books, rows, codes))
 
     def build(folder: Path, rows: np.ndarray) -> None:
         build_index(folder, codebooks=books, codes=books.encode(rows), vectors=rows, ids=names, engine=given.engine)

@@ -105,7 +105,7 @@ def main(
     known = make_attributes(codebooks, corpus_data.codes)
     with tempfile.TemporaryDirectory() as folder:
         view = build(corpus_data, known, engine, work or Path(folder) / "index")
-        reader, searcher = view.parts[0].open.reader, Searcher(view)
+        reader, searcher = view.segments[0].reader, Searcher(view)
         if isinstance(reader.candidates, GraphEngine):
             reader.candidates.simulated_count = as_of
         rows = np.arange(len(corpus)) if reader.order is None else reader.order
@@ -295,8 +295,8 @@ def make_search(searcher: Searcher, query: np.ndarray, filter_: Any, k: int, dep
 
 def clear_filter_cache(searcher: Searcher) -> None:
     """Clear the cached rows of filters."""
-    for part in searcher.reader.latest().parts:
-        part.open.reader.documents.columns._passing.clear()
+    for part in searcher.reader.latest().segments:
+        part.reader.documents.columns._passing.clear()
 
 
 def time_searches(searches: list[Callable[[], Any]], before: Callable[[], None] | None = None) -> list[float]:

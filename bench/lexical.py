@@ -15,7 +15,7 @@ import tyro
 from tyro.conf import Positional
 
 from bidr.data.dataset import Split, load
-from bidr.index.live.lexical_search import LiveWords
+from bidr.index.live.lexical_search import LiveLexicalSearcher
 from bidr.pipeline.build import build
 from bidr.pipeline.open import open_index
 from bidr.search.evaluation import compute_candidate_recall, evaluate_run, rank_run
@@ -74,7 +74,7 @@ def words_alone(searcher: Searcher, count: int, *, by_vectors: bool) -> Ask:
     view = searcher.reader.latest()
 
     def ask(queries: QueryVectors, texts: list[str]) -> Found:
-        places = LiveWords(view).search(texts, count).places
+        places = LiveLexicalSearcher(view).search(texts, count).places
         order = np.broadcast_to(np.arange(count), places.shape)
         if by_vectors:
             scores = np.full(places.shape, -np.inf, dtype=np.float32)

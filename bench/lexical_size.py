@@ -23,7 +23,7 @@ from bidr.bench.peers.harness import read_memory
 from bidr.data.dataset import load
 from bidr.index.builder.build import build_index
 from bidr.index.lexical.size_estimate import estimate_lexical_disk, guess_lexical_size
-from bidr.index.live.lexical_search import LiveWords
+from bidr.index.live.lexical_search import LiveLexicalSearcher
 from bidr.index.live.live_index import LiveIndex
 from bidr.quantization.codebooks import Codebooks
 
@@ -86,7 +86,7 @@ def plans(data: str, size: int) -> list[int]:
 def asked(data: str, folder: Path, size: int, split: str) -> dict[str, float]:
     texts = [query.text for query in load(data).split(split).queries[:QUESTIONS]]
     view = LiveIndex.open(folder).latest()
-    finder = LiveWords(view)
+    finder = LiveLexicalSearcher(view)
     finder.threads = 1
     for text in ("a warm question", "another one"):
         finder.search([text], K)

@@ -50,7 +50,7 @@ def test_an_added_document_is_found_by_its_words(bidr: Run, index: Path, tmp_pat
 
 
 def test_what_cannot_be_meant_is_refused(bidr: Run, made: Made, index: Path, tmp_path: Path) -> None:
-    assert "built without an index of words" in bidr.refused("search", "--index", made.index, "--lexical", 5, "a")
+    assert "built without lexical index" in bidr.refused("search", "--index", made.index, "--lexical", 5, "a")
     assert "lexical: given -1" in bidr.refused("search", "--index", index, "--lexical", -1, "a")
     vectors = tmp_path / "v.npy"
     asked = ("search", "--index", index, "--query-vectors", vectors, "--lexical", 5)

@@ -38,7 +38,7 @@ def test_a_build_that_was_killed_at_its_end_writes_nothing_again(
 ) -> None:
     command = ["build", "--data", made.data, "--model", made.model, "--out", tmp_path / "index"]
     with monkeypatch.context() as patched:
-        patched.setattr("bidr.index.storage.commit.Generation.commit", lambda *given: 1 / 0)
+        patched.setattr("bidr.index.storage.commit.GenerationWriter.commit", lambda *given: 1 / 0)
         assert bidr(*command).code != 0
     work = tmp_path / "index" / ".work"
     before = {path: path.stat().st_mtime_ns for path in work.rglob("*") if path.is_file() and "tokens" not in str(path)}

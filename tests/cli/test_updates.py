@@ -56,7 +56,7 @@ def test_an_added_text_gets_what_a_build_gives_it(bidr: Run, made: Made, index: 
         before = [(answer.id, answer.score) for answer in built.search(query, 5)]
         with package.open_writer(index) as writer:
             writer.add([Document(*built.reader.documents.document(row)) for row in range(40)])
-        live.reader.now()
+        live.reader.refresh_now()
         after = [(answer.id, answer.score) for answer in live.search(query, 5)]
     assert [name for name, _ in before] == [name for name, _ in after]
     np.testing.assert_allclose([score for _, score in before], [score for _, score in after], atol=2e-3)
@@ -153,7 +153,7 @@ def test_inspect_tells_drift_with_a_verdict(bidr: Run, tmp_path: Path, stranger:
     lines = {line[:18].strip(): line for line in bidr("inspect", index).out.splitlines()}
     assert "bits, against" in lines["codeword entropy"]
     assert "against" in lines["code error"]
-    assert ("suit the codebooks badly" in lines["verdict"]) == stranger
+    assert ("fit the codebooks badly" in lines["verdict"]) == stranger
     assert ("they suit the codebooks" in lines["verdict"]) != stranger
 
 

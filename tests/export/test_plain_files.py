@@ -143,7 +143,7 @@ def test_additions_and_deletions_are_exported(tmp_path):
     expected = random_codebooks(16, 4).encode(np.array([numbers[name] for name in ids]))
     np.testing.assert_array_equal(left["codes"], expected)
     np.testing.assert_array_equal(import_faiss(faiss.read_index(str(out / "codes.faiss")))[1], expected)
-    with pytest.raises(ConfigError, match=r"cannot leave as lists; compact it first: bidr compact"):
+    with pytest.raises(ConfigError, match=r"cannot be exported as lists; compact it first: bidr compact"):
         plain_files.write_export(LiveIndex.open(index).latest(), tmp_path / "other", "lists")
     assert not (tmp_path / "other").exists()
 

@@ -8,7 +8,7 @@ import numpy as np
 from bidr.data.types import Document
 from bidr.index.builder.build import build_index
 from bidr.index.reader import IndexReader
-from bidr.index.storage.manifest import ModelStamp
+from bidr.index.storage.manifest import ModelReference
 from bidr.quantization.codebooks import Codebooks
 from bidr.search.types import QueryVectors
 
@@ -48,7 +48,7 @@ def small_index(folder: Path, count: int = 60, dim: int = 16, *, seed: int = 0, 
     """An index of a few documents with texts, by the model "fp-a"."""
     vectors = clustered(count, dim, seed)
     codebooks = random_codebooks(dim, 4)
-    settings = {"documents": documents(count), "model": ModelStamp("fp-a", "runs/a"), "engine": "scan", **options}
+    settings = {"documents": documents(count), "model": ModelReference("fp-a", "runs/a"), "engine": "scan", **options}
     return build_index(folder, codebooks=codebooks, codes=codebooks.encode(vectors), vectors=vectors, **settings)
 
 

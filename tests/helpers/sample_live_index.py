@@ -8,7 +8,7 @@ from sample_index import clustered, random_codebooks, small_index
 
 from bidr.data.types import Document
 from bidr.index.live.live_index import LiveIndex
-from bidr.index.live.types import Coded
+from bidr.index.live.types import EncodedBatch
 from bidr.index.live.view import LiveView
 from bidr.index.live.writer import LiveWriter
 from bidr.quantization.metrics import compute_reconstruction_errors
@@ -17,10 +17,10 @@ DIM = 16
 BOOKS = random_codebooks(DIM, 4)
 
 
-def coder(documents: Sequence[Document], vectors: np.ndarray | None) -> Coded:
+def coder(documents: Sequence[Document], vectors: np.ndarray | None) -> EncodedBatch:
     assert vectors is not None
     codes = BOOKS.encode(vectors)
-    return Coded(codes, vectors, compute_reconstruction_errors(BOOKS, vectors, codes))
+    return EncodedBatch(codes, vectors, compute_reconstruction_errors(BOOKS, vectors, codes))
 
 
 def writer(folder: Path, **options: object) -> LiveWriter:

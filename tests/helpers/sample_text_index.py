@@ -6,7 +6,7 @@ import numpy as np
 
 from bidr.data.types import Document
 from bidr.index.builder.build import build_index
-from bidr.index.storage.manifest import ModelStamp
+from bidr.index.storage.manifest import ModelReference
 from bidr.models.bag_of_tokens import BagOfTokensEncoder
 from bidr.models.corpus_encoding import encode_texts
 from bidr.models.saved_model import ModelParts, TextSettings, save_model
@@ -39,7 +39,7 @@ def words_index(folder: Path, count: int = 400, **options: object) -> Path:
     (folder / "model").mkdir()
     text = TextSettings(titles="prepend", query_length=64, document_length=64)
     model = save_model(folder / "model", parts, text, candidates=100, training={})
-    stamp = ModelStamp(model.fingerprint, str(model.folder.resolve()))
+    stamp = ModelReference(model.fingerprint, str(model.folder.resolve()))
     codes = books.encode(vectors)
     options = {"documents": documents, "model": stamp, **options}
     build_index(folder / "index", codebooks=books, codes=codes, vectors=vectors, **options)

@@ -87,7 +87,7 @@ def test_lists_leave_as_lists(tmp_path, words, widened):
     build_index(tmp_path / "i", codebooks=codebooks, codes=codes, vectors=vectors, engine="lists")
     queries = clustered(40, 24, seed=9)
     with open_index(tmp_path / "i") as searcher:
-        reader = searcher.reader.latest().parts[0].open.reader
+        reader = searcher.reader.latest().segments[0].reader
         faiss.write_index(searcher.reader.to_faiss("lists"), str(tmp_path / "codes.faiss"))
         index = faiss.read_index(str(tmp_path / "codes.faiss"))
         inverted = faiss.extract_index_ivf(index)

@@ -12,7 +12,7 @@ from bidr.index.builder.build import build_index
 from bidr.index.builder.journal import WorkFolder
 from bidr.index.live.live_index import LiveIndex
 from bidr.index.reader import IndexReader
-from bidr.index.storage.manifest import Manifest, parse, render
+from bidr.index.storage.manifest import Manifest, parse_manifest, render_manifest
 from bidr.index.vectors.row_layout import encode_rows
 from bidr.planning.tuning import tune_on_index
 from bidr.quantization.opq import PlainCodes
@@ -150,8 +150,8 @@ def test_all_dims_equal_complete_vectors(tmp_path):
     with IndexReader.open(tmp_path) as reader:
         assert (reader.manifest.dims, reader.manifest.stored_dim) == (None, DIM)
         # Omitted so that older versions can read the manifest.
-        assert b'"dims"' not in render(reader.manifest)
-        assert b'"code_error"' not in render(reader.manifest)
+        assert b'"dims"' not in render_manifest(reader.manifest)
+        assert b'"code_error"' not in render_manifest(reader.manifest)
 
 
 def test_the_manifest_round_trips(tmp_path):
@@ -159,11 +159,11 @@ def test_the_manifest_round_trips(tmp_path):
     with IndexReader.open(tmp_path) as reader:
         manifest = reader.manifest
     assert (manifest.dim, manifest.dims, manifest.unit) == (DIM, DIMS, True)
-    assert parse(render(manifest), tmp_path) == manifest
+    assert parse_manifest(render_manifest(manifest), tmp_path) == manifest
     for invalid in (0, DIM, "x"):
         changed = Manifest(**{**manifest.__dict__, "dims": invalid})
         with pytest.raises(IndexFolderError):
-            parse(render(changed), tmp_path)
+            parse_manifest(render_manifest(changed), tmp_path)
 
 
 def test_a_resumed_build_does_not_reuse_vectors_truncated_differently(tmp_path):

@@ -48,7 +48,7 @@ from bidr.index.live.snapshot import write_snapshot  # noqa: E402
 from bidr.index.live.writer import LiveWriter  # noqa: E402
 from bidr.index.reader import IndexReader  # noqa: E402
 from bidr.index.storage import checksums  # noqa: E402
-from bidr.index.storage.manifest import ModelStamp  # noqa: E402
+from bidr.index.storage.manifest import ModelReference  # noqa: E402
 from bidr.pipeline.open import OpenIndex, open_index, open_writer  # noqa: E402
 from bidr.quantization.additive_quantizer import fit_additive  # noqa: E402
 from bidr.quantization.learned_ivf import LearnedIvf  # noqa: E402
@@ -58,7 +58,7 @@ LIMIT = 768 << 20
 """Bytes of address space that a variant may take beside what the process has."""
 TIME, WALL = 20, 240
 """Seconds of a processor, and by the clock."""
-USUAL = ("expected one segment", "built without an index of words", "has no text encoder")
+USUAL = ("expected that of a segment", "built without lexical index", "has no text encoder")
 """What some folders are refused for that are as they should be."""
 COMPACTED = 3
 """One variant in so many is compacted, exported and copied too."""
@@ -117,7 +117,7 @@ def _frozen(folder: Path) -> None:
     made = fit_additive(vectors, 4, 16)
     with patch.object(frozen, "write_codes_only_card"):  # needs training facts
         model = frozen.save_codes_only_model(folder / "model", made, metric="cosine", candidates=20, training={})
-    stamp, codes = ModelStamp(model.fingerprint, str(folder / "model")), made.encode(vectors)
+    stamp, codes = ModelReference(model.fingerprint, str(folder / "model")), made.encode(vectors)
     about = {"documents": documents(300), "model": stamp, "unit": True, "engine": "lists"}
     build_index(folder / "index", codebooks=made.to_codebooks(), codes=codes, vectors=vectors, **about)
     _add(folder)
@@ -145,7 +145,7 @@ def _encoded(folder: Path) -> None:
     text = TextSettings(titles="prepend", query_length=16, document_length=64)
     model = save_model(folder / "model", parts, text, candidates=20, training={"note": "made"})
     vectors = clustered(60, DIM)
-    stamp = ModelStamp(model.fingerprint, str(folder / "model"))
+    stamp = ModelReference(model.fingerprint, str(folder / "model"))
     codes = model.codebooks.encode(vectors)
     about = {"documents": documents(60), "model": stamp, "lexical": "prepend", "engine": "scan"}
     build_index(folder / "index", codebooks=model.codebooks, codes=codes, vectors=vectors, **about)
@@ -178,13 +178,13 @@ BY_BLOCK = 512
 @contextmanager
 def settings(base: str) -> Iterator[None]:
     """Constants under which a base is made and opened: what large indexes have, in a small one."""
-    saved = clusters.MIN_ORDERED_DOCUMENTS, block_centroids.MIN_BLOCKS, checksums.WHOLE
+    saved = clusters.MIN_ORDERED_DOCUMENTS, block_centroids.MIN_BLOCKS, checksums.WHOLE_FILE_BYTES
     clusters.MIN_ORDERED_DOCUMENTS, block_centroids.MIN_BLOCKS = 100, 16
-    checksums.WHOLE = BY_BLOCK if base in ("blocks", "live-hnsw") else checksums.WHOLE
+    checksums.WHOLE_FILE_BYTES = BY_BLOCK if base in ("blocks", "live-hnsw") else checksums.WHOLE_FILE_BYTES
     try:
         yield
     finally:
-        clusters.MIN_ORDERED_DOCUMENTS, block_centroids.MIN_BLOCKS, checksums.WHOLE = saved
+        clusters.MIN_ORDERED_DOCUMENTS, block_centroids.MIN_BLOCKS, checksums.WHOLE_FILE_BYTES = saved
 
 
 def make_bases(root: Path, names: list[str]) -> None:
@@ -285,7 +285,7 @@ def _look(index: OpenIndex, attempt: Callable[[Any], Any], *, text: bool) -> Non
 
 def _write(writer: LiveWriter, attempt: Callable[[Any], Any], *, text: bool, thorough: bool) -> None:
     vectors = None if text and not (writer.folder.parent / "model/sparse/adapter.safetensors").exists() else clustered
-    attempt(lambda: writer.known(["doc-1", "doc-1001", "x"]))
+    attempt(lambda: writer.find_existing(["doc-1", "doc-1001", "x"]))
     attempt(lambda: writer.add(documents(3, 2000), vectors and vectors(3, DIM, seed=9)))
     attempt(lambda: writer.delete(["doc-4", "doc-1001", "doc-2001"], missing_ok=True))
     attempt(lambda: writer.add(documents(2, 10), vectors and vectors(2, DIM, seed=9)))

@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from bidr.index.live.wal import ACKNOWLEDGED, LOG, RECORD, head, mark, packed
-from bidr.index.storage.checksums import SUFFIX
-from bidr.index.storage.manifest import CURRENT, MANIFEST, checksum, file_checksum, render_fields
+from bidr.index.live.wal import ACKNOWLEDGED, LOG, RECORD, format_header, pack_mark, pack_record
+from bidr.index.storage.checksums import CHECKSUM_FILE_SUFFIX
+from bidr.index.storage.manifest import CURRENT, MANIFEST, hash_bytes, hash_file, render_fields
 from bidr.index.vectors.npy_header import BLOCK, format_npy_header
 from bidr.index.vectors.page_cache_io import compute_checksums
 from bidr.index.vectors.row_layout import CHECKSUM_DTYPE, CHECKSUM_SUFFIX, make_checksum_keys
@@ -141,7 +141,7 @@ class _Variant:
             self._blob(path)
         else:
             self._bytes(path)
-        if path.name.endswith((SUFFIX, CHECKSUM_SUFFIX)) and rng.random() < 0.5:
+        if path.name.endswith((CHECKSUM_FILE_SUFFIX, CHECKSUM_SUFFIX)) and rng.random() < 0.5:
             self.unsigned.add(path)
 
     # -- whole files
@@ -399,7 +399,7 @@ class _Variant:
     def _log(self, state: Path) -> None:
         rng, path = self.rng, state / LOG
         content = path.read_bytes()
-        records, place = list[bytes](), len(head(state.name))
+        records, place = list[bytes](), len(format_header(state.name))
         while place + RECORD.size <= len(content):
             length = RECORD.unpack_from(content, place)[0]
             records.append(content[place + RECORD.size : place + RECORD.size + length])
@@ -424,10 +424,10 @@ class _Variant:
                 records[number] = struct.pack("<I", rng.choice((0, 1, end, 1 << 31, (1 << 32) - 1))) + record[4:]
         elif way == "records":
             records = rng.choice((records[::-1], records * 2, records[1:], [b""], [b"\x00" * 4], [*records, b"{}"]))
-        content = head(state.name)
+        content = format_header(state.name)
         chain = _chain(content)
         for record in records:
-            written, chain = packed(record, chain)
+            written, chain = pack_record(record, chain)
             content += written
         durable = len(content)
         if way == "rest":
@@ -436,7 +436,7 @@ class _Variant:
             durable = rng.choice((0, 1, durable - 1, durable + 1, 1 << 40, (1 << 64) - 1))
         self.tell(path, what)
         path.write_bytes(content + rest)
-        (state / ACKNOWLEDGED).write_bytes(mark(durable) if way != "end" else rng.randbytes(32))
+        (state / ACKNOWLEDGED).write_bytes(pack_mark(durable) if way != "end" else rng.randbytes(32))
         if way == "sparse":
             length = RECORD.pack((1 << 32) - 1, 0) if rng.random() < 0.5 else b""
             path.write_bytes(content + length)
@@ -495,13 +495,13 @@ class _Variant:
                 entry.update(size=self.sizes[file])
             elif file.is_file():
                 self._sign_blocks(file, fields["files"])
-                entry.update(size=file.stat().st_size, xxh3=file_checksum(file))
+                entry.update(size=file.stat().st_size, xxh3=hash_file(file))
             elif file.exists():
                 entry.update(size=0 if not file.is_dir() else file.stat().st_size)
         for name, entry in fields["files"].items():  # those of blocks were written meanwhile
             file = generation / name
-            if file.is_file() and file not in self.sizes and name.endswith((SUFFIX, CHECKSUM_SUFFIX)):
-                entry.update(size=file.stat().st_size, xxh3=file_checksum(file))
+            if file.is_file() and file not in self.sizes and name.endswith((CHECKSUM_FILE_SUFFIX, CHECKSUM_SUFFIX)):
+                entry.update(size=file.stat().st_size, xxh3=hash_file(file))
         if fingerprint is not None and isinstance(fields.get("model"), dict):
             fields["model"].update(fingerprint=fingerprint, folder=str(self.model))
         for segment in fields.get("segments", []):
@@ -513,10 +513,14 @@ class _Variant:
         content = _filled(render_fields(fields))
         if path.is_file():
             path.write_bytes(content)
-        return checksum(content)
+        return hash_bytes(content)
 
     def _sign_blocks(self, file: Path, files: dict[str, Any]) -> None:
-        name = file.name.removesuffix(".npy") + CHECKSUM_SUFFIX if file.name == "vectors.npy" else file.name + SUFFIX
+        name = (
+            file.name.removesuffix(".npy") + CHECKSUM_SUFFIX
+            if file.name == "vectors.npy"
+            else file.name + CHECKSUM_FILE_SUFFIX
+        )
         sums = file.with_name(name)
         if name not in files or sums in self.unsigned or not sums.is_file() or sums in self.sizes:
             return
@@ -524,8 +528,8 @@ class _Variant:
         found = compute_checksums(
             np.frombuffer(content + bytes(-len(content) % BLOCK), "<u8"), np.empty(0, np.uint8), make_checksum_keys()
         ).astype(CHECKSUM_DTYPE)
-        head = format_npy_header(CHECKSUM_DTYPE, found.shape) if name.endswith(CHECKSUM_SUFFIX) else b""
-        sums.write_bytes(head + found.tobytes())
+        format_header = format_npy_header(CHECKSUM_DTYPE, found.shape) if name.endswith(CHECKSUM_SUFFIX) else b""
+        sums.write_bytes(format_header + found.tobytes())
 
 
 def sign_model(folder: Path) -> str | None:

@@ -15,13 +15,13 @@ from bidr.errors import BidrError, StorageError
 from bidr.index.live import wal as log_module
 from bidr.index.live import writer as writer_module
 from bidr.index.live.live_index import LiveIndex
-from bidr.index.live.wal import LogReader, LogWriter
-from bidr.index.live.wal_record import Change, to_bytes
+from bidr.index.live.wal import WalReader, WalWriter
+from bidr.index.live.wal_record import WalRecord, encode_record
 from bidr.index.live.writer import LiveWriter
 from bidr.index.storage import commit as generation_module
-from bidr.index.storage.commit import Generation
-from bidr.index.storage.live_state import State, render_state
-from bidr.index.storage.manifest import CURRENT, checksum, render
+from bidr.index.storage.commit import GenerationWriter
+from bidr.index.storage.live_state import IndexState, render_state
+from bidr.index.storage.manifest import CURRENT, hash_bytes, render_manifest
 from bidr.utils.files import write_all
 
 Step = tuple[Callable[[], object], dict]
@@ -145,7 +145,7 @@ def test_no_crash_leaves_a_bad_state(tmp_path, run):
 
 @pytest.mark.slow
 def test_no_crash_of_a_compaction_that_keeps_its_steps_leaves_a_bad_state(tmp_path, monkeypatch):
-    monkeypatch.setattr("bidr.index.live.compaction.KEPT_FROM", 0)
+    monkeypatch.setattr("bidr.index.live.compaction.MIN_RESUMABLE_DOCUMENTS", 0)
     none_bad(tmp_path, tried, every=7)
 
 
@@ -207,7 +207,7 @@ class Unflushed(Trial):
             if self.ends != "goes on":
                 self.disk.killed, self.most = False, min(self.most, 3)
                 self.live._close_log()
-                self.live._held.close()
+                self.live._writer_lock.close()
                 with recorded(self.disk, after=lambda: self.look([before, after])):
                     self.live = writer(self.index)
 
@@ -286,33 +286,33 @@ def test_no_failed_fsync_of_a_sample_leaves_a_bad_state(tmp_path):
 def trusts_what_it_reads_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """After a failed fsync the log is opened again, and appended to."""
 
-    def commit(self: LiveWriter, change: Change) -> None:
+    def commit(self: LiveWriter, change: WalRecord) -> None:
         try:
-            self._log.append([to_bytes(change)])
+            self._log.append([encode_record(change)])
         except StorageError:
             self._close_log()
             self._open()
             raise
-        self._view = self._live.now()
+        self._view = self._live.refresh_now()
 
     monkeypatch.setattr(LiveWriter, "_commit", commit)
-    monkeypatch.setattr(LogReader, "appendable", property(lambda self: not self.grown()))
+    monkeypatch.setattr(WalReader, "is_appendable", property(lambda self: not self.has_more()))
 
 
 def trusts_the_log_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a killed writer left is appended to, as it is read from the page cache."""
-    monkeypatch.setattr(LogReader, "appendable", property(lambda self: not self.grown()))
+    monkeypatch.setattr(WalReader, "is_appendable", property(lambda self: not self.has_more()))
 
 
 def trusts_current(monkeypatch: pytest.MonkeyPatch) -> None:
     """A state that a killed writer put in force is taken for durable."""
-    monkeypatch.setattr(writer_module, "confirm_current", lambda folder: None)
+    monkeypatch.setattr(writer_module, "rewrite_current", lambda folder: None)
 
 
 def shows_what_it_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Readers take all records that are whole, and the writer does not withdraw one."""
-    monkeypatch.setattr(log_module, "_is_claimed", lambda handle: False)
-    monkeypatch.setattr(LogWriter, "seal", lambda self: None)
+    monkeypatch.setattr(log_module, "_is_writer_locked", lambda handle: False)
+    monkeypatch.setattr(WalWriter, "seal", lambda self: None)
     monkeypatch.setattr(LiveWriter, "_flush", refused_once(LiveWriter._flush))
 
 
@@ -363,15 +363,15 @@ def in_place(path: Path, content: bytes) -> None:
     os.close(handle)
 
 
-def pointer_first(self: Generation, describe) -> Path:
+def pointer_first(self: GenerationWriter, describe) -> Path:
     described = describe(self.files)
-    content = render_state(described) if isinstance(described, State) else render(described)
-    if self.alone:
-        generation_module.write_atomically(self.folder / CURRENT, f"{self.name} {checksum(content)}\n".encode())
-    with generation_module.HashedFile(self.aside / "manifest.json") as out:
+    content = render_state(described) if isinstance(described, IndexState) else render_manifest(described)
+    if self.make_current:
+        generation_module.write_atomically(self.folder / CURRENT, f"{self.name} {hash_bytes(content)}\n".encode())
+    with generation_module.HashedFile(self.staging / "manifest.json") as out:
         out.write(content)
-    generation_module.sync_folder(self.aside)
-    os.rename(self.aside, self.folder / self.name)
+    generation_module.sync_folder(self.staging)
+    os.rename(self.staging, self.folder / self.name)
     generation_module.sync_folder(self.folder)
     return self.folder / self.name
 
@@ -382,6 +382,6 @@ def test_a_writer_in_the_wrong_order_is_found_out(tmp_path, monkeypatch, run, fa
     if fault == "in place":
         monkeypatch.setattr(generation_module, "write_atomically", in_place)
     else:
-        monkeypatch.setattr(Generation, "commit", pointer_first)
+        monkeypatch.setattr(GenerationWriter, "commit", pointer_first)
     with pytest.raises(Found):
         run(tmp_path, stop=True)

@@ -18,11 +18,11 @@ from bidr.errors import IndexFolderError, ModelError
 from bidr.index.engines.graph.adjacency import write_links
 from bidr.index.engines.graph.engine import GraphEngine
 from bidr.index.live.live_index import LiveIndex
-from bidr.index.live.wal import LOG, LogReader, packed, start, write_log
-from bidr.index.live.wal_record import from_bytes
+from bidr.index.live.wal import LOG, WalReader, get_log_start, pack_record, write_log
+from bidr.index.live.wal_record import decode_record
 from bidr.index.reader import IndexReader
 from bidr.index.storage import checksums as checks
-from bidr.index.storage.manifest import CURRENT, MANIFEST, checksum, file_checksum, render_fields
+from bidr.index.storage.manifest import CURRENT, MANIFEST, hash_bytes, hash_file, render_fields
 from bidr.index.vectors.npy_header import format_npy_header, read_npy_header
 from bidr.models.saved_model import read_model_json
 from bidr.quantization.codebooks import Codebooks
@@ -66,10 +66,10 @@ def sign(index: Path, changed: Path | None = None, **fields: object) -> None:
     path = index / "000001" / MANIFEST
     said = json.loads(path.read_bytes())["manifest"]
     if changed is not None:
-        said["files"][changed.name] = {"size": changed.stat().st_size, "xxh3": file_checksum(changed)}
+        said["files"][changed.name] = {"size": changed.stat().st_size, "xxh3": hash_file(changed)}
     content = render_fields({**said, **fields})
     path.write_bytes(content)
-    (index / CURRENT).write_text(f"000001 {checksum(content)}\n")
+    (index / CURRENT).write_text(f"000001 {hash_bytes(content)}\n")
 
 
 def put(index: Path, name: str, array: np.ndarray) -> None:
@@ -116,7 +116,7 @@ def test_links_to_documents_that_are_not_there_are_refused(tmp_path, group):
 @pytest.mark.parametrize("whole", [True, False])
 @pytest.mark.parametrize("row", [100, -1, -(1 << 31), (1 << 31) - 1])
 def test_an_order_that_names_other_rows_is_refused_when_it_is_looked_at(tmp_path, monkeypatch, row, whole):
-    monkeypatch.setattr(checks, "WHOLE", 1 << 18 if whole else 64)
+    monkeypatch.setattr(checks, "WHOLE_FILE_BYTES", 1 << 18 if whole else 64)
     small_index(tmp_path / "index", 100, engine="lists")
     path = tmp_path / "index/000001/order.npy"
     order = np.load(path)
@@ -215,12 +215,12 @@ def test_a_log_of_a_terabyte_is_refused_and_a_long_record_is_not_held_before_it_
         log.write(b"\xff" * 12)
     os.truncate(state / LOG, HUGE)
     with pytest.raises(IndexFolderError, match="on the disk"):
-        LogReader(state)
+        WalReader(state)
     os.truncate(state / LOG, (1 << 32) + 100)
     monkeypatch.setattr("bidr.utils.files.MAX_SPARSE_RATIO", 1 << 40)
-    reader = LogReader(state)
+    reader = WalReader(state)
     held = []
-    monkeypatch.setattr("bidr.index.live.wal._read", lambda handle, size, place: held.append(size) or b"")
+    monkeypatch.setattr("bidr.index.live.wal._read_bytes", lambda handle, size, place: held.append(size) or b"")
     assert reader.read() == []
     assert max(held) <= 1 << 20
 
@@ -245,8 +245,8 @@ def records() -> dict[str, dict]:
 def test_a_record_of_the_log_that_says_other_things_is_refused(about):
     words = json.dumps(about).encode()
     content = len(words).to_bytes(4, "little") + words + bytes(4 + 32 + 4)
-    with pytest.raises(IndexFolderError, match="a record that bidr did not write"):
-        from_bytes(content, Path("log"))
+    with pytest.raises(IndexFolderError, match="invalid record"):
+        decode_record(content, Path("log"))
 
 
 @pytest.mark.parametrize("depth", [2_000, 200_000])
@@ -256,18 +256,18 @@ def test_json_nested_too_deep_is_refused(tmp_path, depth):
     path = tmp_path / "index/000001" / MANIFEST
     content = b'{"manifest": {"format": ' + deep + b'}, "xxh3": ""}'
     path.write_bytes(content)
-    (tmp_path / "index" / CURRENT).write_text(f"000001 {checksum(content)}\n")
+    (tmp_path / "index" / CURRENT).write_text(f"000001 {hash_bytes(content)}\n")
     with pytest.raises(IndexFolderError, match="manifest"):
         IndexReader.open(tmp_path / "index")
     (tmp_path / "model.json").write_bytes(b'{"format": 1, "a": ' + deep + b"}")
     with pytest.raises(ModelError, match="cannot be read"):
         read_model_json(tmp_path)
     with pytest.raises(IndexFolderError):
-        from_bytes(len(deep).to_bytes(4, "little") + deep, Path("log"))
+        decode_record(len(deep).to_bytes(4, "little") + deep, Path("log"))
 
 
 def test_codes_of_the_log_that_no_codeword_has_are_refused(tmp_path):
-    from bidr.index.live.wal_record import Change, to_bytes
+    from bidr.index.live.wal_record import WalRecord, encode_record
     from bidr.index.live.writer import LiveWriter
 
     def coder(given, vectors):
@@ -285,7 +285,9 @@ def test_codes_of_the_log_that_no_codeword_has_are_refused(tmp_path):
     ):
         count = len(codes)
         arrays = codes, np.zeros((count, dim), np.float16), np.zeros(count, np.float32)
-        record = packed(to_bytes(Change(documents(count), True, *arrays, {}, [])), start(state.name)[1])[0]
+        record = pack_record(
+            encode_record(WalRecord(documents(count), True, *arrays, {}, [])), get_log_start(state.name)[1]
+        )[0]
         for name in (LOG, "acknowledged"):
             (state / name).unlink()
         write_log(state, state.name, [record[12:]])
@@ -300,7 +302,7 @@ def test_postings_of_more_documents_than_there_are_do_not_overrun_the_kernel(tmp
     offsets[:-1:2], offsets[1:-1:2] = 0, offsets[-1]  # every other word has all
     put(tmp_path / "index", "words.offsets.npy", offsets)
     asked = " ".join(["title text of", *map(str, range(60))])
-    with pytest.raises(IndexFolderError, match="postings of words that no writer made"):
+    with pytest.raises(IndexFolderError, match="invalid postings"):
         answered(tmp_path / "index", words=[asked, asked], lexical=5)
 
 

@@ -1,7 +1,7 @@
-"""Indexes of earlier formats, kept here: they open, every byte is checked, they answer as they did, and can be added
-to (make_golden.py says how they were made).
+"""Indexes written by earlier versions open, verify, return the same results and accept updates.
 
-A change of format that cannot read one of them must refuse it with a word (and then a test here says so).
+`make_golden.py` wrote them. A change of format that cannot read one of them must refuse it with a message, and a test
+here must say so.
 """
 
 import json
@@ -11,49 +11,50 @@ from typing import Any
 
 import numpy as np
 import pytest
-from make_golden import asked_of, made_document, made_vectors
+from make_golden import make_document, make_vectors, search_index
 
 import bidr
 from bidr.index.live.live_index import LiveIndex
 
 GOLDEN = Path(__file__).parent / "golden"
-KEPT = sorted(folder for folder in GOLDEN.glob("*/*") if (folder / "CURRENT").exists())
+INDEXES = sorted(path.parent for path in GOLDEN.glob("*/*/CURRENT"))
 
 
-def compare(found: dict[str, Any], expected: dict[str, Any]) -> None:
-    assert found["documents"] == expected["documents"]
-    assert found["texts"] == expected["texts"]
-    assert found["found"].keys() == expected["found"].keys()
-    for name, answers in expected["found"].items():
-        for mine, theirs in zip(found["found"][name], answers, strict=True):
-            assert [each[0] for each in mine] == [each[0] for each in theirs], name
-            np.testing.assert_allclose([each[1] for each in mine], [each[1] for each in theirs], atol=0.002)
+def assert_same_results(actual: dict[str, Any], expected: dict[str, Any]) -> None:
+    assert actual["documents"] == expected["documents"]
+    assert actual["texts"] == expected["texts"]
+    assert actual["found"].keys() == expected["found"].keys()
+    for name, expected_hits in expected["found"].items():
+        for hits, golden_hits in zip(actual["found"][name], expected_hits, strict=True):
+            assert [hit[0] for hit in hits] == [hit[0] for hit in golden_hits], name
+            np.testing.assert_allclose([hit[1] for hit in hits], [hit[1] for hit in golden_hits], atol=0.002)
 
 
-def test_all_kinds_are_kept() -> None:
-    assert {folder.name for folder in KEPT} >= {"scan", "lists", "hnsw", "plain"}
+def test_there_is_a_golden_index_of_every_kind() -> None:
+    assert {folder.name for folder in INDEXES} >= {"scan", "lists", "hnsw", "plain"}
     assert sum(path.stat().st_size for path in GOLDEN.rglob("*") if path.is_file()) < 400_000
 
 
-@pytest.mark.parametrize("kept", KEPT, ids=lambda folder: f"{folder.parent.name}-{folder.name}")
-def test_an_index_of_an_earlier_format_answers_as_it_did(kept: Path, tmp_path: Path) -> None:
-    folder = shutil.copytree(kept, tmp_path / kept.name)
-    expected = json.loads((kept.parent / "answers.json").read_text())[kept.name]
+@pytest.mark.parametrize("golden", INDEXES, ids=lambda folder: f"{folder.parent.name}-{folder.name}")
+def test_golden_index_returns_the_same_results(golden: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(golden, tmp_path / golden.name)
+    expected = json.loads((golden.parent / "answers.json").read_text())[golden.name]
     with LiveIndex.open(folder) as index:
         index.verify()
-    compare(asked_of(folder), expected)
+    assert_same_results(search_index(folder), expected)
 
 
-@pytest.mark.parametrize("kept", KEPT, ids=lambda folder: f"{folder.parent.name}-{folder.name}")
-def test_an_index_of_an_earlier_format_is_added_to_and_compacted(kept: Path, tmp_path: Path) -> None:
-    folder = shutil.copytree(kept, tmp_path / kept.name)
-    vectors = made_vectors(2, 9)
+@pytest.mark.parametrize("golden", INDEXES, ids=lambda folder: f"{folder.parent.name}-{folder.name}")
+def test_golden_index_accepts_updates_and_compaction(golden: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(golden, tmp_path / golden.name)
+    vectors = make_vectors(2, 9)
     with bidr.open_writer(folder) as writer:
-        before, engine = writer.view.count, writer.view.manifest.engine
-        writer.add([made_document(500), made_document(501)], vectors)
+        count, engine = writer.view.count, writer.view.manifest.engine
+        writer.add([make_document(500), make_document(501)], vectors)
         writer.compact()
-        assert writer.view.count == before + 2
-        assert writer.view.manifest.engine == engine, "nobody said that it was chosen by size"
+        assert writer.view.count == count + 2
+        assert writer.view.manifest.engine == engine, "the engine was not chosen by document count"
     with bidr.open_index(folder) as index:
         index.reader.verify()
-        assert [one[0].id for one in index.load_results(index.search_vectors(vectors, 3, 90))] == ["doc-500", "doc-501"]
+        results = index.load_results(index.search_vectors(vectors, 3, 90))
+        assert [hits[0].id for hits in results] == ["doc-500", "doc-501"]

@@ -14,7 +14,7 @@ from sample_index import clustered
 
 from bidr.index.cost_model.memory_budget import estimate_build_peaks
 from bidr.index.cost_model.sizes import Shape
-from bidr.index.live.compaction import compact_peaks
+from bidr.index.live.compaction import predict_peak_ram
 from bidr.index.live.live_index import LiveIndex
 
 DIM, KILLS, BLOCK = 384, 20, 10_000
@@ -113,7 +113,7 @@ def test_compaction_takes_what_is_planned_and_goes_on_after_kills(tmp_path, benc
     build[-1:-1] = ["--data", str(bench.made_corpus(tmp_path / "corpus", count))]
     assert bench.run([*build, str(tmp_path / "i")], bench.Took())
     with LiveIndex.open(tmp_path / "i") as index:
-        planned = max(compact_peaks(index.latest()).values())
+        planned = max(predict_peak_ram(index.latest()).values())
     bench.compacted(tmp_path / "i", str(planned + (1 << 20)), 3, 0)  # and what becomes deleted
     said = capsys.readouterr().out
     print(f"{engine}: planned {planned >> 20} MiB\n{said}")

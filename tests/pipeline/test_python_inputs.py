@@ -132,10 +132,10 @@ def stored(index: Path, document: Document) -> Document:
         except BidrError:
             assert writer.view.count == before
             raise
-        found = writer.view.memory.documents[-1]
+        found = writer.view.memtable.documents[-1]
         writer.flush()
-        part = writer.view.parts[-1].open
-        assert part.record(part.reader.count - 1) == found
+        part = writer.view.segments[-1]
+        assert part.get_record(part.count - 1) == found
         writer.delete([found.id])
     return found
 
@@ -224,14 +224,14 @@ def test_ids_of_rows(tmp_path: Path) -> None:
 def test_ids_to_delete_and_to_get(index: Path) -> None:
     with bidr.open_writer(index) as writer, Client("http://made") as client:
         writer.add([Document(7, "", "seven"), Document(np.int64(8), "", "eight")])
-        assert writer.known([7, "8", np.int64(9)]) == {"7", "8"}
+        assert writer.find_existing([7, "8", np.int64(9)]) == {"7", "8"}
         assert writer.delete([7, np.uint8(8)]) == 2
         for value, expected in IDS.values():
             if expected is None and value is not NOTHING:
-                for call in (writer.delete, writer.known, client.delete, client.get):
+                for call in (writer.delete, writer.find_existing, client.delete, client.get):
                     check(lambda call=call, value=value: call([value]), None, "ids: number 0")
         for ids in (b"78", 7, None, object()):
-            for call in (writer.delete, writer.known, client.delete, client.get):
+            for call in (writer.delete, writer.find_existing, client.delete, client.get):
                 check(lambda call=call, ids=ids: call(ids), None, "ids: given")
 
 

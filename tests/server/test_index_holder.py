@@ -14,10 +14,10 @@ from sample_server import BOOKS, asking, made, opened, vector
 
 from bidr.data.types import Document
 from bidr.errors import IndexFolderError
-from bidr.index.live.types import Coded
+from bidr.index.live.types import EncodedBatch
 from bidr.index.live.verify import describe_live
 from bidr.index.live.writer import LiveWriter
-from bidr.index.storage.manifest import ModelStamp
+from bidr.index.storage.manifest import ModelReference
 from bidr.server.document_lookup import DocumentLookup
 from bidr.server.index_holder import IndexHolder, describe_index
 from bidr.server.limits import RequestLimits
@@ -92,7 +92,7 @@ def in_words(seed, count=60):
 def test_an_index_of_another_model_is_not_make_snapshot(tmp_path):
     """It cannot be searched with the queries of ours: what was served goes on being served, and /readyz says so."""
     service = opened(made(tmp_path / "index"))
-    made(tmp_path / "index", seed=3, model=ModelStamp("of-another", str(tmp_path / "nowhere")))
+    made(tmp_path / "index", seed=3, model=ModelReference("of-another", str(tmp_path / "nowhere")))
     service.holder.refresh()
 
     async def state():
@@ -116,7 +116,7 @@ def test_the_log_says_what_readyz_does_not(tmp_path, capfd):
     """Once, though a request was the first to meet it."""
     service = opened(made(tmp_path / "index"))
     worker = Worker(service)
-    made(tmp_path / "index", seed=3, model=ModelStamp("of-another", str(tmp_path / "nowhere")))
+    made(tmp_path / "index", seed=3, model=ModelReference("of-another", str(tmp_path / "nowhere")))
     service.holder.refresh()
     asyncio.run(worker.refresh())
     asyncio.run(worker.refresh())
@@ -132,8 +132,8 @@ def test_a_model_is_kept_for_as_long_as_a_request_may_take(tmp_path, monkeypatch
     monkeypatch.setattr(
         "bidr.models.codes_only_model.open_model", lambda folder: SimpleNamespace(fingerprint="new", candidates=5)
     )
-    made(tmp_path / "index", seed=2, model=ModelStamp("new", str(tmp_path)))
-    service.holder._make_snapshot(service.holder._live.now(), before)
+    made(tmp_path / "index", seed=2, model=ModelReference("new", str(tmp_path)))
+    service.holder._make_snapshot(service.holder._live.refresh_now(), before)
     assert timers == [300.0]
 
 
@@ -143,7 +143,7 @@ def test_what_cannot_be_make_snapshot_is_not_tried_all_the_time(tmp_path, monkey
     holder = IndexHolder(index, None, lambda model: None)
     tries, real = [], holder._make_snapshot
     monkeypatch.setattr(holder, "_make_snapshot", lambda *given: (tries.append(1), real(*given))[1])
-    made(index, seed=3, model=ModelStamp("of-another", str(tmp_path / "nowhere")))
+    made(index, seed=3, model=ModelReference("of-another", str(tmp_path / "nowhere")))
     clock = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
     for tick in range(300):  # a minute
@@ -158,10 +158,12 @@ def test_what_cannot_be_make_snapshot_is_not_tried_all_the_time(tmp_path, monkey
 def test_ram_is_what_inspect_says_with_the_log_counted_once(tmp_path):
     index = made(tmp_path / "index")
     new = [Document("new", "", "text")]
-    with LiveWriter(index, lambda documents, vectors: Coded(BOOKS.encode(vectors), vectors, np.zeros(1))) as writer:
+    with LiveWriter(
+        index, lambda documents, vectors: EncodedBatch(BOOKS.encode(vectors), vectors, np.zeros(1))
+    ) as writer:
         writer.add(new, np.array([vector(1)], dtype=np.float32))
     holder = IndexHolder(index, None, lambda model: None)
-    assert holder.current.view.memory.bytes > 0
+    assert holder.current.view.memtable.bytes > 0
     told, inspected = describe_index(holder, {}), describe_live(holder.current.view)
     assert told["ram_bytes"] == sum(inspected["ram_bytes"].values())
     assert told["ram_bytes_per_document"] == inspected["ram_bytes_per_document"]["total"]
@@ -171,7 +173,7 @@ def test_ram_is_what_inspect_says_with_the_log_counted_once(tmp_path):
 def test_a_state_is_followed_while_ids_are_looked_up_in_another_thread(tmp_path):
     """Which opens tables of ids that the newer state takes over."""
     holder = IndexHolder(made(tmp_path / "index"), None, lambda model: None)
-    view, segment = holder.current.view, holder.current.view.parts[0].open.segment
+    view, segment = holder.current.view, holder.current.view.segments[0].entry
 
     class Key(tuple):
         def __eq__(self, other):

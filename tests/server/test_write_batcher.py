@@ -14,7 +14,7 @@ from bidr.data.types import Document
 from bidr.errors import DataError, StorageError
 from bidr.index.live.live_index import LiveIndex
 from bidr.index.storage import commit as generation
-from bidr.index.storage.commit import only_writer
+from bidr.index.storage.commit import hold_writer_lock
 from bidr.server import process as runtime
 from bidr.server import write_batcher as writing_module
 from bidr.server.config import ServerConfig
@@ -45,7 +45,7 @@ def test_additions_are_tried_one_by_one_only_where_that_can_help(tmp_path, monke
 
 def test_steady_writing_keeps_no_build_from_the_index(tmp_path, monkeypatch):
     """Jobs come without a pause, so the writer is never idle; it lets go because the build waits."""
-    monkeypatch.setattr(generation, "WAIT", 10.0)
+    monkeypatch.setattr(generation, "WRITER_WAIT_SECONDS", 10.0)
     index = made(tmp_path / "index")
     writing, stop, outcomes = WriteBatcher(index, None, lambda model: None), threading.Event(), []
 
@@ -76,14 +76,14 @@ def test_jobs_wait_commit_for_another_writer(tmp_path, monkeypatch):
     writing = WriteBatcher(index, None, lambda model: None)
     monkeypatch.setattr(writing_module, "LOCK_TIMEOUT", 1.0)
     started = time.monotonic()
-    with only_writer(index):
+    with hold_writer_lock(index):
         outcomes = writing.apply([DeleteJob([f"doc-{number}"], True) for number in range(20)])
     assert len(outcomes) == 20
     assert all("another writer has this index" in str(outcome) for outcome in outcomes)
     assert time.monotonic() - started < 10
     monkeypatch.setattr(writing_module, "LOCK_TIMEOUT", 60.0)
     with ExitStack() as held:
-        held.enter_context(only_writer(index))
+        held.enter_context(hold_writer_lock(index))
         threading.Timer(0.2, held.close).start()
         assert writing.apply([DeleteJob(["doc-1"], True)])[0]["deleted"] == 1
     writing.release()

@@ -10,11 +10,11 @@ import pytest
 from sample_server import made
 
 from bidr.errors import BidrError, IndexFolderError, StorageError
-from bidr.index.builder.journal import LOCK as WORK_LOCK
+from bidr.index.builder.journal import LOCK_FILE as WORK_LOCK
 from bidr.index.builder.journal import WORK_FOLDER, open_work_folder
 from bidr.index.live.live_index import LiveIndex
-from bidr.index.live.wal import ACKNOWLEDGED, LOG, LogReader, LogWriter, write_log
-from bidr.index.storage.commit import LOCK, NEXT, only_writer, wanted
+from bidr.index.live.wal import ACKNOWLEDGED, LOG, WalReader, WalWriter, write_log
+from bidr.index.storage.commit import LOCK_FILE, NEXT_LOCK_FILE, hold_writer_lock, is_writer_waiting
 from bidr.index.storage.manifest import CURRENT, MANIFEST, FileEntry, check_sizes
 from bidr.search.evaluation import EVALUATED, load_recall_curve
 from bidr.server import process as runtime
@@ -100,15 +100,15 @@ def index(tmp_path_factory):
 
 
 @pytest.mark.parametrize("kind", LINKS + OTHERS)
-@pytest.mark.parametrize("name", [LOCK, NEXT])
+@pytest.mark.parametrize("name", [LOCK_FILE, NEXT_LOCK_FILE])
 def test_a_lock_of_an_index_is_a_file_or_an_error(tmp_path, name, kind, monkeypatch):
     monkeypatch.chdir(tmp_path)
     folder = tmp_path / "index"
     folder.mkdir()
     with planted(folder / name, kind, tmp_path / "elsewhere"):
-        with pytest.raises(StorageError, match=f"{name}: a"), only_writer(folder):
+        with pytest.raises(StorageError, match=f"{name}: a"), hold_writer_lock(folder):
             pass
-        assert not wanted(folder)
+        assert not is_writer_waiting(folder)
 
 
 @pytest.mark.parametrize("kind", LINKS + OTHERS)
@@ -135,9 +135,9 @@ def test_a_log_is_a_file_or_an_error(tmp_path, name, kind, monkeypatch):
     write_log(state, state.name)
     with planted(state / name, kind, tmp_path / "elsewhere"):
         with pytest.raises(IndexFolderError, match=f"{name}: cannot be read .*expected a regular file"):
-            LogReader(state)
+            WalReader(state)
         with pytest.raises(BidrError, match=f"{name}: a"):
-            LogWriter(state, 0, 0)
+            WalWriter(state, 0, 0)
 
 
 def test_a_log_is_not_written_elsewhere(tmp_path):
@@ -145,7 +145,7 @@ def test_a_log_is_not_written_elsewhere(tmp_path):
     state.mkdir()
     write_log(state, state.name)
     with planted(state / LOG, "link to a file", tmp_path / "elsewhere"), pytest.raises(BidrError, match="symbolic"):
-        LogWriter(state, 0, 0).append([b"content"])
+        WalWriter(state, 0, 0).append([b"content"])
 
 
 @pytest.mark.parametrize("name", [CURRENT, MANIFEST, "codes.npy", "vectors.npy", "ids.blob"])

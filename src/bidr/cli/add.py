@@ -45,7 +45,7 @@ class Add(Command):
 
     def run(self) -> CommandResult:
         from bidr.data.vector_source import open_vectors
-        from bidr.index.storage.commit import WAIT
+        from bidr.index.storage.commit import WRITER_WAIT_SECONDS
         from bidr.pipeline.open import has_text_encoder, open_writer
         from bidr.utils.progress import show_progress
 
@@ -60,7 +60,12 @@ class Add(Command):
         told: list[str] = []
         if rows is not None and has_text_encoder(self.index, self.model):
             raise ConfigError(f"--vectors: given for {self.index}, whose model encodes texts itself; leave them out")
-        how: dict[str, Any] = {"device": self.device, "ram_budget": self.ram_budget, "warn": told.append, "wait": WAIT}
+        how: dict[str, Any] = {
+            "device": self.device,
+            "ram_budget": self.ram_budget,
+            "warn": told.append,
+            "wait": WRITER_WAIT_SECONDS,
+        }
         with open_writer(self.index, self.model, **how) as writer:
             if rows is not None:
                 check_vectors(rows, writer)

@@ -34,7 +34,7 @@ class Compact(Command):
             base=COMPACTION_BASE,
         )
         with open_plain_writer(self.index) as writer:
-            before = len(writer.view.parts)
+            before = len(writer.view.segments)
             writer.compact(ram_budget=self.ram_budget)
             value = {
                 **describe_state(self.index, writer),

@@ -61,7 +61,7 @@ class Evaluate(Command):
 
     def run(self) -> CommandResult:
         from bidr.data.readers.trec import read_run, write_run
-        from bidr.index.storage.live_state import model_of
+        from bidr.index.storage.live_state import read_model_reference
         from bidr.pipeline.open import open_index
         from bidr.search.evaluation import evaluate_searcher, save_recall_curve
 
@@ -78,7 +78,7 @@ class Evaluate(Command):
             if self.query_vectors is not None:
                 searcher.encoder = searcher.make_lookup_encoder(self.query_vectors, rows)
             report = evaluate_searcher(searcher, split, self.measures, candidates=self.candidates)
-        stamp = model_of(index)
+        stamp = read_model_reference(index)
         save_recall_curve(index, report, stamp.fingerprint if stamp else None, self.split)
         if self.run_file:
             write_run(self.run_file, report.run)

@@ -15,11 +15,11 @@ Index = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="INDEX")]
 def open_plain_writer(index: Path) -> "LiveWriter":
     """A writer that adds nothing, and so needs no model."""
     from bidr.index.live.writer import LiveWriter
-    from bidr.index.storage.commit import WAIT
+    from bidr.index.storage.commit import WRITER_WAIT_SECONDS
     from bidr.pipeline.document_encoders import refuse_documents
 
-    return LiveWriter(index, refuse_documents, wait=WAIT)
+    return LiveWriter(index, refuse_documents, wait=WRITER_WAIT_SECONDS)
 
 
 def describe_state(index: Path, writer: "LiveWriter") -> dict[str, Any]:
-    return {"index": str(index), "documents": writer.view.count, "segments": len(writer.view.parts)}
+    return {"index": str(index), "documents": writer.view.count, "segments": len(writer.view.segments)}

@@ -26,12 +26,12 @@ class Verify(Command):
     def run(self) -> CommandResult:
         from bidr.cli.format_index import size
         from bidr.index.live.live_index import LiveIndex
-        from bidr.index.live.verify import files_of, verify_live
+        from bidr.index.live.verify import list_files, verify_live
         from bidr.utils.progress import show_progress
 
         with LiveIndex.open(self.index) as index:
             view = index.latest()
-            files = files_of(view)
+            files = list_files(view)
             whole = sum(count for _, count in files)
             with show_progress("verify", whole, "bytes") as advance:
                 verify_live(view, advance)

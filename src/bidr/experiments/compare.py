@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from bidr.data.dataset import Dataset, Split, check
 from bidr.errors import ConfigError
-from bidr.index.storage.live_state import model_of as stamp_of
+from bidr.index.storage.live_state import read_model_reference
 from bidr.pipeline.build import build
 from bidr.pipeline.open import open_index
 from bidr.search.evaluation import (
@@ -188,7 +188,7 @@ def _measure_searcher(
 ) -> ComparisonRow:
     evaluation = evaluate_searcher(searcher, judged, MEASURES)
     if index is not None:
-        stamp = stamp_of(index)
+        stamp = read_model_reference(index)
         save_recall_curve(index, evaluation, stamp.fingerprint if stamp else None, judged.name)
     say(f"{method}: R@10 {evaluation.measures['R@10']:.4f}, R@100 {evaluation.measures['R@100']:.4f}")
     return ComparisonRow(

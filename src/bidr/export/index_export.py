@@ -6,7 +6,7 @@ from bidr.errors import ModelError
 from bidr.export.plain_files import ExportedIndex, QueryEncoders, write_export
 from bidr.index.live.live_index import LiveIndex
 from bidr.index.reader import check_model
-from bidr.index.storage.live_state import model_of
+from bidr.index.storage.live_state import read_model_reference
 from bidr.models.codes_only_model import KIND, CodesOnlyModel
 from bidr.models.saved_model import read_model_json
 from bidr.quantization.codebooks import Codebooks
@@ -21,7 +21,7 @@ def export_index(
         engine: of the Faiss index: "scan" (all codes), "lists" (if the index has lists), or "hnsw" (built now).
         model: the folder of the model, if it has moved since the index was built.
     """
-    adapted, encoders, made_by = None, None, model_of(Path(index))
+    adapted, encoders, made_by = None, None, read_model_reference(Path(index))
     if made_by is not None:
         adapted, encoders = _load_query_side(Path(index), Path(model or made_by.folder))
     with LiveIndex.open(index) as opened:
@@ -38,7 +38,7 @@ def _load_query_side(index: Path, model: Path) -> tuple[Codebooks | None, QueryE
             f"{index} was built with the model in {model}, which says how questions are asked and cannot be opened "
             f'there any more ({error}); say where it is now: bidr.export_index(..., model="FOLDER") in Python'
         ) from error
-    check_model(index, model_of(index), about["fingerprint"])
+    check_model(index, read_model_reference(index), about["fingerprint"])
     if frozen is not None:
         return frozen.additive.to_adapted_codebooks(), None
     sides = ("query", "query") if about["unified"] else ("sparse", "dense")

@@ -24,8 +24,8 @@ from bidr.errors import ConfigError, StorageError
 from bidr.index.documents.document_store import IDS
 from bidr.index.engines.ivf import get_default_nprobe
 from bidr.index.faiss_conversion import IvfLists, export_faiss, export_lists
-from bidr.index.live.segment import Part, unpack
-from bidr.index.live.segment_merge import CodesOf
+from bidr.index.live.compaction import MergedCodes
+from bidr.index.live.segment import Segment, unpack_bits
 from bidr.index.live.view import LiveView
 from bidr.index.vectors import write_npy_header
 from bidr.quantization.codebooks import Codebooks
@@ -169,16 +169,16 @@ class _Export:
 
     def __init__(self, view: LiveView, engine: str) -> None:
         self.view, self.engine = view, engine
-        live = [_list_live_rows(part) for part in view.parts]
+        live = [_list_live_rows(part) for part in view.segments]
         self.rows, self.positions = [rows for rows, _ in live], [positions for _, positions in live]
-        self.codes = CodesOf(list(view.parts), self.positions)
-        files = [part.open.reader.manifest.files for part in view.parts]
+        self.codes = MergedCodes(list(view.segments), self.positions)
+        files = [part.reader.manifest.files for part in view.segments]
         # After deletions, exported rows differ from the rows that are the implicit ids.
-        self.has_ids = view.changed or any(f"{IDS}.blob" in names for names in files)
-        self.lists: tuple[IvfLists, CodesOf] | None = None
+        self.has_ids = view.has_changes or any(f"{IDS}.blob" in names for names in files)
+        self.lists: tuple[IvfLists, MergedCodes] | None = None
         if engine == "lists":
-            reader = view.unchanged("leave as lists").open.reader
-            self.lists = reader.export_ivf_lists(), CodesOf(list(view.parts), [np.arange(reader.count)])
+            reader = view.get_unchanged("be exported as lists").reader
+            self.lists = reader.export_ivf_lists(), MergedCodes(list(view.segments), [np.arange(reader.count)])
 
     def __len__(self) -> int:
         return self.view.count
@@ -200,28 +200,30 @@ class _Export:
     @property
     def _dtype(self) -> np.dtype[Any]:
         """float16, unless int8 vectors are stored, whose scaled values may exceed it."""
-        kinds = {part.open.reader.vectors.kind for part in self.view.parts}
+        kinds = {part.reader.vectors.kind for part in self.view.segments}
         return np.dtype("<f2" if kinds == {"fp16"} else "<f4")
 
     def _iter_codes(self) -> Iterator[npt.NDArray[Any]]:
         for start in range(0, len(self.codes), NUMBERS_PER_BLOCK // self.codes.shape[1]):
             yield self.codes[start : start + NUMBERS_PER_BLOCK // self.codes.shape[1]]
-        yield self.view.memory.codes[self.view.in_log]
+        yield self.view.memtable.codes[self.view.memtable_rows]
 
     def _iter_vectors(self, advance: Any) -> Iterator[npt.NDArray[Any]]:
         size = max(1, NUMBERS_PER_BLOCK // self.view.vectors.dim)
-        firsts = [part.start for part in self.view.parts]
-        for first, positions in zip([*firsts, self.view.start], [*self.positions, self.view.in_log], strict=True):
+        firsts = [part.start for part in self.view.segments]
+        for first, positions in zip(
+            [*firsts, self.view.memtable_start], [*self.positions, self.view.memtable_rows], strict=True
+        ):
             for start in range(0, len(positions), size):
                 block = positions[start : start + size]
                 yield self.view.vectors.read(first + block)
                 advance(len(block))
 
     def _iter_ids(self) -> Iterator[list[str]]:
-        for part, rows in zip(self.view.parts, self.rows, strict=True):
+        for part, rows in zip(self.view.segments, self.rows, strict=True):
             for start in range(0, len(rows), NUMBERS_PER_BLOCK >> 6):
-                yield part.open.reader.documents.ids(rows[start : start + (NUMBERS_PER_BLOCK >> 6)])
-        yield [self.view.memory.documents[row].id for row in self.view.in_log.tolist()]
+                yield part.reader.documents.ids(rows[start : start + (NUMBERS_PER_BLOCK >> 6)])
+        yield [self.view.memtable.documents[row].id for row in self.view.memtable_rows.tolist()]
 
     def _write_faiss(self, folder: Path, codebooks: Codebooks) -> None:
         own_codebooks, rotation = self.view.codebooks, codebooks.rotation
@@ -241,11 +243,11 @@ class _Export:
         sync_file(folder / FAISS)
 
 
-def _list_live_rows(part: Part) -> tuple[Rows, Rows]:
+def _list_live_rows(part: Segment) -> tuple[Rows, Rows]:
     """Return the rows of a segment that are not deleted, and their positions."""
-    alive = None if part.deleted is None else ~unpack(part.deleted, part.count)
+    alive = None if part.deleted is None else ~unpack_bits(part.deleted, part.count)
     rows = np.arange(part.count) if alive is None else np.flatnonzero(alive)
-    order = part.open.order
+    order = part.order
     if order is None:
         return rows, rows
     positions = np.empty(part.count, dtype=np.int64)
@@ -268,7 +270,7 @@ def format_readme(view: LiveView, engine: str, codebooks: Codebooks, encoders: Q
     visits = "\nfaiss.extract_index_ivf(index).nprobe = 64  # lists to visit; by default as many as bidr does"
     return README_TEMPLATE.format(
         count=view.count,
-        order="" if view.changed else ", in the order in which they were given",
+        order="" if view.has_changes else ", in the order in which they were given",
         files="\n".join(
             f"| `{name}` | {text} |" for name, text in _describe_files(view, engine, codebooks, has_ids).items()
         ),

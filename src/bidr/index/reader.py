@@ -23,16 +23,15 @@ from bidr.index.engines.engine_files import (
 from bidr.index.engines.ivf import IvfEngine, get_default_nprobe
 from bidr.index.faiss_conversion import IvfLists, export_faiss, export_lists
 from bidr.index.lexical.postings_files import LexicalIndex
-from bidr.index.storage.checksums import unchecked
+from bidr.index.storage.checksums import VerifiedArray, list_unverified_files
 from bidr.index.storage.manifest import (
     Manifest,
-    ModelStamp,
+    ModelReference,
     check_content,
-    current_generation,
     open_generation,
     open_segment,
+    read_current,
 )
-from bidr.index.storage.verified_mmap import CheckedArray
 from bidr.index.types import Candidates
 from bidr.index.vectors import VectorFile
 from bidr.quantization.codebooks import Codebooks
@@ -49,7 +48,7 @@ class Parts(NamedTuple):
     candidates: Candidates
     vectors: VectorFile
     documents: DocumentStore
-    order: CheckedArray | None
+    order: VerifiedArray | None
     words: LexicalIndex | None
 
 
@@ -79,7 +78,7 @@ class IndexReader:
             try:
                 return cls(folder, generation, manifest, _open_parts(generation, manifest, ef))
             except IndexFolderError:
-                if current_generation(folder)[0] == generation.name:
+                if read_current(folder)[0] == generation.name:
                     raise
                 # Retry: a writer committed a newer generation and removed this one meanwhile.
 
@@ -97,7 +96,7 @@ class IndexReader:
         """Return the candidate engine restricted to the documents that match a filter."""
         from bidr.index.live.view import LiveView
 
-        return LiveView.of(self).filtered(expression)
+        return LiveView.from_reader(self).filtered(expression)
 
     def places(self) -> Rows:
         """Return the positions of all documents."""
@@ -119,7 +118,7 @@ class IndexReader:
     @property
     def order(self) -> npt.NDArray[Any] | None:
         """The row of each position, validated; None: positions are rows."""
-        return None if self._order is None else self._order.whole()
+        return None if self._order is None else self._order.read_all()
 
     def rows_of(self, positions: Rows) -> Rows:
         """Return the rows at positions; -1 stays -1."""
@@ -204,7 +203,7 @@ class IndexReader:
             "codes": {"books": manifest.books, "codewords": manifest.words},
             "ids": f"{IDS}.blob" in manifest.files,
             "text": self.documents.has_text,
-            "unchecked": unchecked(manifest),
+            "unchecked": list_unverified_files(manifest),
             "lexical": self.words is not None,
             "model": manifest.model._asdict() if manifest.model else None,
             "ram_bytes_per_document": {**ram, "total": round(sum(sizes.values()) / self.count, 2)},
@@ -271,7 +270,7 @@ def _open_parts(generation: Path, manifest: Manifest, ef: int | None) -> Parts:
     return Parts(candidates, vectors, documents, order, LexicalIndex.open(generation, manifest, manifest.count))
 
 
-def check_model(folder: Path, made_by: ModelStamp | None, expected: str | None) -> None:
+def check_model(folder: Path, made_by: ModelReference | None, expected: str | None) -> None:
     """Refuse an index of a model other than the one that encodes the queries."""
     if expected is None:
         return

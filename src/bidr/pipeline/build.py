@@ -21,7 +21,7 @@ from bidr.index.cost_model.sizes import Shape
 from bidr.index.engines.engine_files import write_codebooks
 from bidr.index.engines.factory import choose_engine
 from bidr.index.live.drift import ERRORS_SAMPLED
-from bidr.index.storage.manifest import ModelStamp, Spread
+from bidr.index.storage.manifest import ErrorStats, ModelReference
 from bidr.index.vectors import StorageKind
 from bidr.models.codes_only_model import CodesOnlyModel, open_model
 from bidr.models.corpus_encoding import encode_corpus
@@ -191,8 +191,8 @@ def _get_shape(count: int, dim: int, books: int, bits: int, engine: str, stored:
     return Shape(count, dim, choose_engine(engine, count, bits), bits, (books * bits + 7) // 8, stored)
 
 
-def _make_stamp(model: Model | CodesOnlyModel) -> ModelStamp:
-    return ModelStamp(model.fingerprint, str(model.folder.resolve()))
+def _make_stamp(model: Model | CodesOnlyModel) -> ModelReference:
+    return ModelReference(model.fingerprint, str(model.folder.resolve()))
 
 
 def _has_attributes(data: Dataset | None) -> bool:
@@ -239,12 +239,12 @@ def _encode_rows(
 
 def _measure_code_error(
     dims: int | None, coder: Codebooks | AdditiveQuantizer, rows: VectorSource, codes: Codes
-) -> Spread | None:
+) -> ErrorStats | None:
     """Return the quantization error of a sample of rows, if truncated vectors cannot tell it later."""
     if dims is None:
         return None
     sample = np.unique(np.linspace(0, len(rows) - 1, ERRORS_SAMPLED).astype(np.int64))
-    return Spread.of(compute_reconstruction_errors(coder, rows.gather(sample), codes[sample]))
+    return ErrorStats.from_errors(compute_reconstruction_errors(coder, rows.gather(sample), codes[sample]))
 
 
 def _write_index(work: WorkFolder, out: Path | str, rows: Any, **options: Any) -> None:

@@ -7,7 +7,7 @@ from bidr.data.dataset import compose_text
 from bidr.data.types import Document
 from bidr.data.vector_source import VectorSource
 from bidr.errors import ConfigError, DataError
-from bidr.index.live.types import Coded, Coder
+from bidr.index.live.types import DocumentEncoder, EncodedBatch
 from bidr.quantization.codebooks import Codebooks
 from bidr.quantization.metrics import compute_reconstruction_errors
 from bidr.utils.array_types import Floats
@@ -21,7 +21,7 @@ SideEncoder = Callable[[list[str]], tuple[Floats, Floats]]
 """Encodes texts of documents for the codes and for the vectors."""
 
 
-def make_model_encoder(model: "Model", encode_sides: SideEncoder | None = None) -> Coder:
+def make_model_encoder(model: "Model", encode_sides: SideEncoder | None = None) -> DocumentEncoder:
     """Return an encoder of texts by the encoders of a model, as in the build.
 
     Args:
@@ -29,7 +29,7 @@ def make_model_encoder(model: "Model", encode_sides: SideEncoder | None = None) 
     """
     encode_both = encode_sides or _make_side_encoder(model)
 
-    def code(documents: Sequence[Document], vectors: Floats | None) -> Coded:
+    def code(documents: Sequence[Document], vectors: Floats | None) -> EncodedBatch:
         inputs, rows = encode_both([compose_text(document, model.text.titles) for document in documents])
         if encode_sides is None:
             from bidr.models.corpus_encoding import encode_codes
@@ -37,7 +37,7 @@ def make_model_encoder(model: "Model", encode_sides: SideEncoder | None = None) 
             codes = encode_codes(model.codebooks, inputs, model.sparse)
         else:
             codes = model.codebooks.encode(inputs)
-        return Coded(codes, rows, compute_reconstruction_errors(model.codebooks, inputs, codes))
+        return EncodedBatch(codes, rows, compute_reconstruction_errors(model.codebooks, inputs, codes))
 
     return code
 
@@ -52,24 +52,24 @@ def _make_side_encoder(model: "Model") -> SideEncoder:
     return lambda texts: (encode(model.sparse, texts), encode(model.dense, texts))
 
 
-def make_codes_only_encoder(model: "CodesOnlyModel") -> Coder:
+def make_codes_only_encoder(model: "CodesOnlyModel") -> DocumentEncoder:
     """Return an encoder of vectors by the codes of a model."""
 
-    def code(documents: Sequence[Document], vectors: Floats | None) -> Coded:
+    def code(documents: Sequence[Document], vectors: Floats | None) -> EncodedBatch:
         rows = model.documents(_check_vectors(vectors))[:]
         codes = model.additive.encode(rows)
-        return Coded(codes, rows, compute_reconstruction_errors(model.additive, rows, codes))
+        return EncodedBatch(codes, rows, compute_reconstruction_errors(model.additive, rows, codes))
 
     return code
 
 
-def make_codebook_encoder(codebooks: Codebooks, *, unit: bool) -> Coder:
+def make_codebook_encoder(codebooks: Codebooks, *, unit: bool) -> DocumentEncoder:
     """Return an encoder of vectors by the codebooks of an index. `unit`: vectors are L2-normalized."""
 
-    def code(documents: Sequence[Document], vectors: Floats | None) -> Coded:
+    def code(documents: Sequence[Document], vectors: Floats | None) -> EncodedBatch:
         rows = VectorSource(_check_vectors(vectors), "vectors", "cosine" if unit else "ip")[:]
         codes = codebooks.encode(rows)
-        return Coded(codes, rows, compute_reconstruction_errors(codebooks, rows, codes))
+        return EncodedBatch(codes, rows, compute_reconstruction_errors(codebooks, rows, codes))
 
     return code
 
@@ -80,6 +80,6 @@ def _check_vectors(vectors: Floats | None) -> Floats:
     return vectors
 
 
-def refuse_documents(documents: Sequence[Document], vectors: Floats | None) -> Coded:
+def refuse_documents(documents: Sequence[Document], vectors: Floats | None) -> EncodedBatch:
     """Encoder of a writer that adds no documents and needs no model."""
     raise ConfigError("this writer can only delete and compact; open one with the model of the index")

@@ -5,11 +5,11 @@ from pathlib import Path
 from bidr.index.cost_model.memory_budget import COMPACTION_BASE, check_budget, estimate_loaded_bytes
 from bidr.index.live.snapshot import write_snapshot
 from bidr.index.live.writer import LiveWriter
-from bidr.index.storage.commit import WAIT
+from bidr.index.storage.commit import WRITER_WAIT_SECONDS
 from bidr.pipeline.document_encoders import refuse_documents
 
 
-def compact(folder: Path | str, *, ram_budget: int | str | None = None, wait: float = WAIT) -> None:
+def compact(folder: Path | str, *, ram_budget: int | str | None = None, wait: float = WRITER_WAIT_SECONDS) -> None:
     """Merge the segments of an index into one, without what is deleted.
 
     One that was killed is gone on with, if nothing was added or deleted since. Its model is not needed.

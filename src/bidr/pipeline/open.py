@@ -10,9 +10,9 @@ from bidr.data.types import Document
 from bidr.data.vector_source import open_vectors
 from bidr.errors import ConfigError, IndexFolderError, ModelError
 from bidr.index.live.live_index import LiveIndex
-from bidr.index.live.types import Coded
+from bidr.index.live.types import EncodedBatch
 from bidr.index.live.writer import LiveWriter
-from bidr.index.storage.live_state import model_of
+from bidr.index.storage.live_state import read_model_reference
 from bidr.models.codes_only_model import CodesOnlyModel, open_model
 from bidr.models.saved_model import Model
 from bidr.pipeline.build import Vectors
@@ -86,7 +86,7 @@ def open_index_model(
     folder: Path | str, model: Path | str | None = None, device: str = "cpu"
 ) -> Model | CodesOnlyModel | None:
     """Open the model of an index; None if it was built from arrays. `model`: its folder, if that has moved."""
-    stamp = model_of(Path(folder))
+    stamp = read_model_reference(Path(folder))
     if model is None and stamp is None:
         return None
     model_folder = model if model is not None else stamp.folder if stamp else ""
@@ -158,7 +158,7 @@ def open_writer(
 def _open_codebook_writer(folder: Path | str, options: dict[str, Any]) -> LiveWriter:
     """Open a writer that encodes by the codebooks of the index once locked; another writer may have rebuilt it."""
 
-    def code(documents: Sequence[Document], vectors: Floats | None) -> Coded:
+    def code(documents: Sequence[Document], vectors: Floats | None) -> EncodedBatch:
         view = writer.view
         return make_codebook_encoder(view.codebooks, unit=view.manifest.unit)(documents, vectors)
 

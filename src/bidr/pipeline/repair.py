@@ -9,7 +9,7 @@ from bidr.data.types import Document
 from bidr.errors import ModelError
 from bidr.index.reader import check_model
 from bidr.index.repair.salvage import ModelOfIndex, OpenModel, RepairReport, salvage_index
-from bidr.index.storage.manifest import ModelStamp
+from bidr.index.storage.manifest import ModelReference
 from bidr.models.codes_only_model import CodesOnlyModel, open_model
 from bidr.models.saved_model import Model
 from bidr.utils.array_types import Codes, Floats
@@ -53,7 +53,7 @@ def repair_index(
 
 def _model_opener(index: Path, model_folder: Path | None, device: str) -> OpenModel:
     @cache
-    def open_once(stamp: ModelStamp | None) -> ModelOfIndex | None:
+    def open_once(stamp: ModelReference | None) -> ModelOfIndex | None:
         if model_folder is None and stamp is None:
             return None
         where = model_folder or Path(stamp.folder if stamp else "")
@@ -71,7 +71,7 @@ def _model_opener(index: Path, model_folder: Path | None, device: str) -> OpenMo
 
 
 def _describe(model: Model | CodesOnlyModel) -> ModelOfIndex:
-    stamp = ModelStamp(model.fingerprint, str(model.folder.resolve()))
+    stamp = ModelReference(model.fingerprint, str(model.folder.resolve()))
     if isinstance(model, CodesOnlyModel):
 
         def encode_vectors(documents: Sequence[Document], vectors: Floats) -> Codes:

@@ -191,7 +191,7 @@ def tune_on_index(folder: Path, vectors: Path, recall: float, k: int) -> TuningR
             raise DataError(f"{folder}: {view.count:,} documents, expected {k} or more; choose a smaller --k")
         positions = view.places()
         stored: Any = _IndexVectors(view, positions)
-        exact = search_vectors(view.manifest.cut(queries.vectors), stored, k).rows
+        exact = search_vectors(view.manifest.truncate(queries.vectors), stored, k).rows
         truth = GroundTruth(queries, view.rows_of(positions[exact]))
         count = len(positions)
         settings = list(_measure_settings(searcher, truth, recall, k, Extrapolation(count, count)))
@@ -257,7 +257,7 @@ def _measure_recall(searcher: Searcher, truth: GroundTruth, k: int, candidates: 
 
 def _get_engines(searcher: Searcher) -> list[Any]:
     view = searcher.reader.latest()
-    return [part.open.reader.candidates for part in view.parts] if isinstance(view, LiveView) else [view.candidates]
+    return [part.reader.candidates for part in view.segments] if isinstance(view, LiveView) else [view.candidates]
 
 
 def _set_width(searcher: Searcher, width: float | None, stands_for: int | None) -> None:

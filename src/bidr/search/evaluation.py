@@ -15,7 +15,7 @@ from bidr.data.dataset import Split
 from bidr.data.readers.trec import Run
 from bidr.data.types import Query
 from bidr.errors import ConfigError, DataError, IndexFolderError
-from bidr.index.storage.manifest import current_generation
+from bidr.index.storage.manifest import read_current
 from bidr.search.searcher import Searcher
 from bidr.search.types import STEPS, RankedBatch, Timings
 from bidr.utils.files import read_regular, write_json
@@ -226,7 +226,7 @@ def save_recall_curve(index: Path, report: Report, model: str | None, split: str
     content = {"split": split, "queries": report.queries, "documents": report.documents, "model": model}
     content |= {"measures": report.measures, "recall_curve": report.recall_curve}
     with suppress(OSError, IndexFolderError):
-        generation = current_generation(index)
+        generation = read_current(index)
         if not report.lexical and report.generation == generation[0]:
             write_json(index / EVALUATED, {**content, "generation": generation})
 
@@ -237,7 +237,7 @@ def load_recall_curve(index: Path, model: str | None) -> list[list[float]] | Non
         content = json.loads(read_regular(index / EVALUATED))
         curve: list[list[float]] = content["recall_curve"]
         measured = (content["model"], *content["generation"])
-        return curve if measured == (model, *current_generation(index)) else None
+        return curve if measured == (model, *read_current(index)) else None
     except (OSError, ValueError, LookupError, TypeError, IndexFolderError):
         return None
 

@@ -11,7 +11,7 @@ from bidr.data.validation import validate_query_texts
 from bidr.data.vector_source import as_array
 from bidr.errors import ConfigError, DataError
 from bidr.index.lexical.candidate_union import CandidateUnion
-from bidr.index.live.lexical_search import with_words
+from bidr.index.live.lexical_search import add_lexical_candidates
 from bidr.index.live.live_index import LiveIndex
 from bidr.index.live.view import LiveView
 from bidr.index.reader import IndexReader
@@ -195,7 +195,7 @@ class Searcher:
         _check_weight("lexical_weight", weight)
         if not lexical:
             return None
-        return with_words(scores, positions, view, engine, words, lexical, weight)
+        return add_lexical_candidates(scores, positions, view, engine, words, lexical, weight)
 
     def load_results(self, batch: RankedBatch) -> list[SearchResult]:
         """Read ids and texts of the rows of a batch from disk."""
@@ -247,11 +247,11 @@ def _validate_queries(queries: QueryVectors, manifest: Manifest) -> QueryVectors
     """Check the shape of queries, and truncate them as the stored vectors are."""
     codes = _as_matrix("queries for the codes", queries.codes, manifest.code_dim)
     if queries.vectors is queries.codes and manifest.dim == manifest.code_dim:
-        return QueryVectors(codes, manifest.cut(codes))
+        return QueryVectors(codes, manifest.truncate(codes))
     vectors = _as_matrix("queries for the vectors", queries.vectors, manifest.dim)
     if len(codes) != len(vectors):
         raise DataError(f"{len(codes)} queries for the codes, {len(vectors)} for the vectors: expected the same number")
-    return QueryVectors(codes, manifest.cut(vectors))
+    return QueryVectors(codes, manifest.truncate(vectors))
 
 
 def _rank_by_codes(scores: Floats, positions: Rows, view: Any, clock: _StepClock) -> RankedBatch:

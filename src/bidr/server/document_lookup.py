@@ -8,7 +8,7 @@ import numpy as np
 from bidr.data.types import Document
 from bidr.index.documents.document_store import DocumentStore
 from bidr.index.documents.id_index import IdIndex
-from bidr.index.live.segment import Part
+from bidr.index.live.segment import Segment
 from bidr.index.live.view import LiveView
 from bidr.utils.array_types import Rows
 
@@ -28,7 +28,7 @@ class DocumentLookup:
 
     def switch_view(self, view: LiveView) -> "DocumentLookup":
         """Return a lookup for a newer state that shares the id indexes of unchanged segments."""
-        keys = {_make_key(segment) for segment in view.parts}
+        keys = {_make_key(segment) for segment in view.segments}
         opened = self._id_indexes.copy()  # atomic: lookups on other threads insert meanwhile
         return DocumentLookup(view, {key: id_index for key, id_index in opened.items() if key in keys})
 
@@ -39,16 +39,16 @@ class DocumentLookup:
 
     def get_columns(self, rows: Rows, *, texts: bool) -> DocumentColumns:
         """Return the same fields as columns."""
-        if self.view.only is not None:
-            return _read_columns(self.view.only.open.reader.documents, rows, texts=texts)
+        if self.view.single_segment is not None:
+            return _read_columns(self.view.single_segment.reader.documents, rows, texts=texts)
         columns: tuple[Values, Values, Values, Values]
         columns = ([None] * len(rows), [None] * len(rows), [None] * len(rows), [None] * len(rows))
         for segment, places, segment_rows in self.view.split(rows):
             if segment is None:
-                documents = [self.view.memory.documents[row] for row in segment_rows.tolist()]
-                segment_columns = _to_columns(documents, texts=texts and self.view.memory.texts)
+                documents = [self.view.memtable.documents[row] for row in segment_rows.tolist()]
+                segment_columns = _to_columns(documents, texts=texts and self.view.memtable.has_text)
             else:
-                segment_columns = _read_columns(segment.open.reader.documents, segment_rows, texts=texts)
+                segment_columns = _read_columns(segment.reader.documents, segment_rows, texts=texts)
             for column, values in zip(columns, segment_columns, strict=True):
                 for place, value in zip(places.tolist(), values or (), strict=values is not None):
                     column[place] = value
@@ -58,10 +58,10 @@ class DocumentLookup:
         """Return the rows of those ids that the index has."""
         rows: dict[str, int] = {}
         for doc_id in ids:
-            if (row := self.view.memory.rows.get(doc_id)) is not None:
-                rows[doc_id] = self.view.start + row
+            if (row := self.view.memtable.rows.get(doc_id)) is not None:
+                rows[doc_id] = self.view.memtable_start + row
                 continue
-            for segment in self.view.parts:
+            for segment in self.view.segments:
                 segment_row = self._get_id_index(segment).find(doc_id)
                 if segment_row is not None and not segment.is_deleted(segment_row):
                     rows[doc_id] = segment.start + segment_row
@@ -74,16 +74,16 @@ class DocumentLookup:
         fields = self.get_fields(rows, texts=True) if len(rows) else []
         return fields, [doc_id for doc_id in ids if doc_id not in rows_by_id]
 
-    def _get_id_index(self, segment: Part) -> IdIndex:
+    def _get_id_index(self, segment: Segment) -> IdIndex:
         if (key := _make_key(segment)) not in self._id_indexes:
-            reader = segment.open.reader
+            reader = segment.reader
             self._id_indexes[key] = IdIndex(reader.generation, reader.manifest, segment.count)
         return self._id_indexes[key]
 
 
-def _make_key(segment: Part) -> SegmentKey:
+def _make_key(segment: Segment) -> SegmentKey:
     """Identify a segment by name and checksum: a rebuild of the same content has other files."""
-    return segment.open.segment.name, segment.open.segment.xxh3
+    return segment.entry.name, segment.entry.xxh3
 
 
 def _read_columns(store: DocumentStore, rows: Rows, *, texts: bool) -> DocumentColumns:

@@ -18,7 +18,7 @@ from bidr.index.live.live_index import LiveIndex
 from bidr.index.live.view import LiveView
 from bidr.index.reader import check_model
 from bidr.index.storage import checksum_kernels
-from bidr.index.storage.manifest import current_generation
+from bidr.index.storage.manifest import read_current
 from bidr.search.evaluation import load_recall_curve
 from bidr.search.searcher import CANDIDATES, Searcher
 from bidr.search.types import QueryVectors
@@ -126,7 +126,7 @@ class IndexHolder:
             if self.error is not None and generation == self._failed and time.monotonic() < self._retry_at:
                 return False
             try:
-                view = self._live.now()
+                view = self._live.refresh_now()
                 is_changed = view is not self._current.view
                 if is_changed:
                     self._current = self._make_snapshot(view, self._current)
@@ -143,7 +143,7 @@ class IndexHolder:
     def _read_generation(self) -> tuple[str, str] | None:
         """Read the current generation: one other than that which failed is tried without delay."""
         try:
-            return current_generation(self.folder)
+            return read_current(self.folder)
         except IndexFolderError:
             return None
 
@@ -176,9 +176,9 @@ class IndexHolder:
 def warm_up_kernels(view: LiveView) -> None:
     """Search once before the first request: compiling kernels takes seconds."""
     manifest = view.manifest
-    if any(segment.open.reader.documents.columns.exists for segment in view.parts):
+    if any(segment.reader.documents.columns.exists for segment in view.segments):
         warm_up()
-    checksum_kernels.warm_up()
+    checksum_kernels.compile_read_kernels()
     query_sides = (
         np.ones((1, dim), dtype=np.float32) / np.sqrt(np.float32(dim)) for dim in (manifest.code_dim, manifest.dim)
     )
@@ -190,7 +190,7 @@ def warm_up_kernels(view: LiveView) -> None:
 
 def has_lexical_index(view: LiveView) -> bool:
     """Whether all segments have a BM25 index."""
-    return all(segment.open.reader.words is not None for segment in view.parts)
+    return all(segment.reader.words is not None for segment in view.segments)
 
 
 def format_name(folder: Path) -> str:
@@ -203,7 +203,7 @@ def describe_index(holder: IndexHolder, limits: dict[str, Any]) -> dict[str, Any
     snapshot = holder.current
     view, ram_bytes = snapshot.view, snapshot.view.ram_bytes
     manifest, stamp = view.manifest, view.state.model
-    disk_bytes = sum(file.size for segment in view.parts for file in segment.open.reader.manifest.files.values())
+    disk_bytes = sum(file.size for segment in view.segments for file in segment.reader.manifest.files.values())
     total = int(sum(ram_bytes.values()))
     return {
         "name": format_name(holder.folder.resolve()),
@@ -217,7 +217,7 @@ def describe_index(holder: IndexHolder, limits: dict[str, Any]) -> dict[str, Any
         "disk_bytes": disk_bytes,
         "model": stamp.fingerprint if stamp else None,
         "generation": snapshot.generation,
-        "segments": len(view.parts),
+        "segments": len(view.segments),
         "candidates": snapshot.candidates,
         "recall_curve": load_recall_curve(holder.folder, snapshot.fingerprint),
         "limits": limits,

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from bidr.errors import BidrError, ConfigError
 from bidr.index.engines.shared_memory import remove_unfinished, remove_unused, share_in
-from bidr.index.storage.live_state import state_in_force
+from bidr.index.storage.live_state import read_current_state
 from bidr.server.config import ServerConfig
 from bidr.server.graceful_shutdown import accept_pending, reject_connections, stop_accepting
 from bidr.server.json_logs import log
@@ -159,7 +159,7 @@ class Supervisor:
         if time.monotonic() - self._cleaned_at > CLEANUP_SECONDS:
             self._cleaned_at = time.monotonic()
             with suppress(Exception):
-                remove_unused({segment.name for segment in state_in_force(self.config.index)[1].segments})
+                remove_unused({segment.name for segment in read_current_state(self.config.index)[1].segments})
 
     def _restart_failed(self) -> None:
         """Restart processes that have ended, after an exponential backoff."""
@@ -256,7 +256,7 @@ def supervise(
     config: ServerConfig, reload_config: Callable[[ServerConfig], ServerConfig] = lambda config: config
 ) -> None:
     """Serve until SIGTERM. `reload_config` returns the configuration for SIGHUP."""
-    state_in_force(config.index)
+    read_current_state(config.index)
     listener = listen(config.host, config.port)
     with create_runtime_dir() as folder:
         _create_subfolders(folder)

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bidr.data.types import Document
 from bidr.errors import BidrError, DataError
-from bidr.index.live.types import Coded, Coder
+from bidr.index.live.types import DocumentEncoder, EncodedBatch
 from bidr.index.live.writer import LiveWriter
 from bidr.index.reader import check_model
-from bidr.index.storage.live_state import model_of
+from bidr.index.storage.live_state import read_model_reference
 from bidr.pipeline.document_encoders import make_codebook_encoder, make_codes_only_encoder, make_model_encoder
 from bidr.server.errors import HTTPError, IndexConflict, NotFound
 from bidr.server.index_holder import EncoderFactory
@@ -55,7 +55,7 @@ class WriteBatcher:
         self.folder, self._model_folder, self._make_encoder = folder, model, make_encoder
         self._model: Model | CodesOnlyModel | None = None
         self._writer: LiveWriter | None = None
-        self._encoder: Coder | None = None
+        self._encoder: DocumentEncoder | None = None
         self._lock_deadline = 0.0
 
     def apply(self, jobs: Sequence[Job]) -> list[Outcome]:
@@ -84,7 +84,7 @@ class WriteBatcher:
         if isinstance(group[0], DeleteJob):
             return [self._delete(writer, group[0])]
         adds = [job for job in group if isinstance(job, AddJob)]
-        existing = [writer.known([document.id for document in job.documents]) for job in adds]
+        existing = [writer.find_existing([document.id for document in job.documents]) for job in adds]
         for job, existing_ids in zip(adds, existing, strict=True):
             if existing_ids and not job.replace:  # the other jobs of the group are then committed one by one
                 raise IndexConflict(
@@ -103,7 +103,7 @@ class WriteBatcher:
         ]
 
     def _delete(self, writer: LiveWriter, job: DeleteJob) -> dict[str, Any]:
-        existing = writer.known(job.ids)
+        existing = writer.find_existing(job.ids)
         missing = [doc_id for doc_id in job.ids if doc_id not in existing]
         if missing and not job.missing_ok:
             raise NotFound(
@@ -136,7 +136,7 @@ class WriteBatcher:
 
     def _load_model(self) -> None:
         """Load the model of the current index, which may have been rebuilt with another one."""
-        stamp = model_of(self.folder)
+        stamp = read_model_reference(self.folder)
         if stamp is None and self._model_folder is None:
             self._model = self._encoder = None
             return
@@ -154,7 +154,7 @@ class WriteBatcher:
         )
         self._model = model
 
-    def _encode(self, documents: Sequence[Document], vectors: Floats | None) -> Coded:
+    def _encode(self, documents: Sequence[Document], vectors: Floats | None) -> EncodedBatch:
         """Encode documents to codes and vectors with the model of the index."""
         if self._encoder is not None:
             return self._encoder(documents, vectors)

@@ -16,9 +16,9 @@ from bidr.index.engines import block_centroids as means
 from bidr.index.engines.engine_files import CENTROIDS_FILE, read_codewords
 from bidr.index.engines.pshufb import BLOCK
 from bidr.index.live.live_index import LiveIndex
+from bidr.index.live.types import EncodedBatch
 from bidr.index.live.writer import LiveWriter
 from bidr.index.reader import IndexReader
-from bidr.pipeline.document_encoders import Coded
 from bidr.quantization.additive_quantizer import fit_additive
 from bidr.quantization.codebooks import Codebooks
 
@@ -119,8 +119,8 @@ def test_means_are_of_vectors_or_of_what_codes_say(tmp_path, monkeypatch, own):
         assert np.square(said - expected).mean() < 0.5 * np.square(said - other).mean()
 
 
-def coder(documents: list[Document], vectors: np.ndarray) -> Coded:
-    return Coded(BOOKS.encode(vectors), vectors, np.zeros(len(vectors), dtype=np.float32))
+def coder(documents: list[Document], vectors: np.ndarray) -> EncodedBatch:
+    return EncodedBatch(BOOKS.encode(vectors), vectors, np.zeros(len(vectors), dtype=np.float32))
 
 
 @pytest.mark.parametrize("stored", ["fp16", "int8"])
@@ -130,8 +130,8 @@ def test_what_was_added_is_divided_by_vectors_when_it_is_compacted(tmp_path, sto
         writer.add([Document(f"new{row}", "", "") for row in range(len(added))], added)
         writer.delete([f"d{row}" for row in range(50)])
         writer.compact()
-    (part,) = LiveIndex.open(tmp_path).latest().parts
-    reader = part.open.reader
+    (part,) = LiveIndex.open(tmp_path).latest().segments
+    reader = part.reader
     centroids, vectors = np.load(reader.generation / CENTROIDS_FILE), reader.vectors.read(np.arange(reader.count))
     assert reader.count == COUNT + 250
     assert np.mean(nearest(vectors, centroids) == lists_of(reader)) > 0.99

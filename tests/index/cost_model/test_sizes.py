@@ -90,9 +90,12 @@ def test_vectors_that_are_cut_off_take_what_is_left_of_them(tmp_path: Path) -> N
 
 def test_checksums_of_blocks_take_what_is_planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shape = Shape(4_500, DIM, "lists", 8, CODE_BYTES, live=False)
-    monkeypatch.setattr(checks, "WHOLE", 20_000)
+    monkeypatch.setattr(checks, "WHOLE_FILE_BYTES", 20_000)
     check(tmp_path, shape)
-    there = {path.name.removesuffix(checks.SUFFIX) for path in tmp_path.glob(f"0*/*{checks.SUFFIX}")}
+    there = {
+        path.name.removesuffix(checks.CHECKSUM_FILE_SUFFIX)
+        for path in tmp_path.glob(f"0*/*{checks.CHECKSUM_FILE_SUFFIX}")
+    }
     assert there == {"documents.blob", "documents.offsets.npy", "ids.blob", "ids.offsets.npy", "ids.hashes.npy"}
 
 
@@ -143,7 +146,7 @@ def test_what_is_deleted_takes_what_is_planned(tmp_path: Path) -> None:
         view = index.latest()
         deleted = view.candidates.ram_bytes["deleted"]
         view.candidates.search(np.zeros((1, DIM), dtype=np.float32), 5)
-        assert view.candidates._allowed[0][0] is view.parts[0]._alive_places, "searching keeps no copy"
+        assert view.candidates._allowed[0][0] is view.segments[0]._alive_places, "searching keeps no copy"
     assert estimate_ram(shape)["deleted"] == pytest.approx(deleted, rel=NEAR)
 
 

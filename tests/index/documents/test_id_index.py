@@ -41,9 +41,9 @@ class Folder:
 
 
 def _entry(path: Path) -> tuple[int, str]:
-    from bidr.index.storage.manifest import checksum
+    from bidr.index.storage.manifest import hash_bytes
 
-    return path.stat().st_size, checksum(path.read_bytes())
+    return path.stat().st_size, hash_bytes(path.read_bytes())
 
 
 @pytest.fixture

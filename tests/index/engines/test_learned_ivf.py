@@ -15,7 +15,7 @@ from bidr.index.cost_model.sizes import Shape, estimate_disk
 from bidr.index.engines.factory import AUTO_SCAN_DOCUMENTS
 from bidr.index.faiss_conversion import import_faiss
 from bidr.index.live.live_index import LiveIndex
-from bidr.index.live.types import Coded
+from bidr.index.live.types import EncodedBatch
 from bidr.index.live.writer import LiveWriter
 from bidr.index.reader import IndexReader
 from bidr.quantization.codebooks import Codebooks
@@ -128,8 +128,8 @@ def test_retrained_codewords_leave_documents_in_their_lists(tmp_path, learned):
         np.testing.assert_array_equal(after.candidates.offsets, before.candidates.offsets)
 
 
-def encode_documents(documents: list[Document], vectors: np.ndarray) -> Coded:
-    return Coded(BOOKS.encode(vectors), vectors, np.zeros(len(vectors), dtype=np.float32))
+def encode_documents(documents: list[Document], vectors: np.ndarray) -> EncodedBatch:
+    return EncodedBatch(BOOKS.encode(vectors), vectors, np.zeros(len(vectors), dtype=np.float32))
 
 
 def test_lists_outlive_the_documents_they_were_built_from(tmp_path, learned):
@@ -138,9 +138,9 @@ def test_lists_outlive_the_documents_they_were_built_from(tmp_path, learned):
         writer.add([Document(f"d{row}", "", "") for row in range(COUNT)], VECTORS[::-1])
         writer.compact()
         assert writer.view.count == COUNT
-        (part,) = writer.view.parts
-        assert part.open.reader.manifest.engine == "lists"
-        np.testing.assert_array_equal(part.open.reader.learned_lists().means, learned.means)
+        (part,) = writer.view.segments
+        assert part.reader.manifest.engine == "lists"
+        np.testing.assert_array_equal(part.reader.learned_lists().means, learned.means)
 
 
 def test_compaction_keeps_lists_and_assigns_added_documents(tmp_path, learned):
@@ -159,8 +159,8 @@ def test_compaction_keeps_lists_and_assigns_added_documents(tmp_path, learned):
         writer.compact()
     index = LiveIndex.open(tmp_path / "i")
     assert index.describe()["lists"]["made_by"] == "model"
-    (part,) = index.latest().parts
-    reader = part.open.reader
+    (part,) = index.latest().segments
+    reader = part.reader
     list_of_row = assign_lists(decode_codes(BOOKS, codes), with_list)
     assert (list_of_row == 0).any()
     np.testing.assert_array_equal(np.diff(reader.candidates.offsets), np.bincount(list_of_row)[np.unique(list_of_row)])

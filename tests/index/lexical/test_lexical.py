@@ -13,7 +13,7 @@ from bidr.index.builder.build import build_index
 from bidr.index.filters.filter_expression import parse_filter
 from bidr.index.lexical import bm25, postings_files
 from bidr.index.lexical.postings import Postings, TermCounts
-from bidr.index.live.lexical_search import LiveWords
+from bidr.index.live.lexical_search import LiveLexicalSearcher
 from bidr.index.live.live_index import LiveIndex
 from bidr.index.live.snapshot import write_snapshot
 from bidr.index.reader import IndexReader
@@ -58,7 +58,7 @@ def index(tmp_path_factory) -> Path:
 
 def search_terms(folder: Path, k: int, filter: object = None) -> tuple[np.ndarray, list[list[str]]]:
     view = LiveIndex.open(folder).latest()
-    found = LiveWords(view, None if filter is None else parse_filter(filter)).search(QUERIES, k)
+    found = LiveLexicalSearcher(view, None if filter is None else parse_filter(filter)).search(QUERIES, k)
     ids = [view.documents.ids(view.rows_of(row[row >= 0])) for row in found.places]
     return found.scores, ids
 
@@ -240,7 +240,7 @@ def test_a_snapshot_has_the_words(changed, tmp_path):
 
 def test_asking_an_index_without_words_is_refused(tmp_path):
     plain = build(tmp_path / "plain", 20, lexical=None)
-    with pytest.raises(ConfigError, match="built without an index of words"):
+    with pytest.raises(ConfigError, match="built without lexical index"):
         rank_hits(plain, lexical=5)
     with pytest.raises(ConfigError, match="words too"):
         Searcher(LiveIndex.open(build(tmp_path / "index", 20)), lexical=5).search_vectors(QUERY_VECTORS)

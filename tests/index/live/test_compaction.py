@@ -14,8 +14,7 @@ from bidr.index.builder import coarse_clustering as clusters
 from bidr.index.builder import journal as working
 from bidr.index.cost_model.memory_budget import estimate_build_peaks, read_anonymous_memory
 from bidr.index.live import compaction
-from bidr.index.live import segment_merge as merge
-from bidr.index.live.compaction import compact_peaks, shape_after
+from bidr.index.live.compaction import predict_merged_shape, predict_peak_ram
 from bidr.index.live.live_index import LiveIndex
 from bidr.index.vectors import vector_writer as vector_writing
 from bidr.utils import files
@@ -29,8 +28,8 @@ def kill(monkeypatch: pytest.MonkeyPatch) -> Kill:
     monkeypatch.setattr(clusters, "MIN_ORDERED_DOCUMENTS", 150)
     for module in (building, vector_writing):
         monkeypatch.setattr(module, "WRITE_ROWS", 128)  # a block of the file
-    monkeypatch.setattr(merge, "AT_ONCE", 64)
-    monkeypatch.setattr(compaction, "KEPT_FROM", 0)
+    monkeypatch.setattr(compaction, "ROWS_PER_BLOCK", 64)
+    monkeypatch.setattr(compaction, "MIN_RESUMABLE_DOCUMENTS", 0)
     return Kill(monkeypatch)
 
 
@@ -61,8 +60,8 @@ def clean(folder: Path) -> None:
 
 def segment(folder: Path) -> dict[str, bytes]:
     with LiveIndex.open(folder) as index:
-        (part,) = index.latest().parts
-        return {path.name: path.read_bytes() for path in (folder / part.open.segment.name).iterdir()}
+        (part,) = index.latest().segments
+        return {path.name: path.read_bytes() for path in (folder / part.entry.name).iterdir()}
 
 
 @pytest.mark.parametrize("engine", ["scan", "lists", "hnsw"])
@@ -169,7 +168,7 @@ def test_what_fails_leaves_nothing(tmp_path, kill):
 def test_of_few_documents_it_begins_again_and_leaves_nothing(tmp_path, kill, monkeypatch):
     wanted = changed(tmp_path / "i")
     stopped(tmp_path / "i", kill, 75)  # when it had more
-    monkeypatch.setattr(compaction, "KEPT_FROM", 20_000)
+    monkeypatch.setattr(compaction, "MIN_RESUMABLE_DOCUMENTS", 20_000)
     kill.left = 40
     with pytest.raises(Killed):
         bidr.compact(tmp_path / "i")
@@ -209,12 +208,16 @@ def test_a_budget_counts_the_index_that_is_open(tmp_path):
     with LiveIndex.open(tmp_path / "i") as index:
         view = index.latest()
         held = sum(view.ram_bytes.values())
-        peaks = compact_peaks(view)
+        peaks = predict_peak_ram(view)
         assert view.ram_bytes.keys() >= {"codes", "deleted", "codebooks", "log"}
         alone = estimate_build_peaks(
-            shape_after(view), fits_codebooks=False, has_ids=True, has_attributes=True, base=compaction.COMPACTION_BASE
+            predict_merged_shape(view),
+            fits_codebooks=False,
+            has_ids=True,
+            has_attributes=True,
+            base=compaction.COMPACTION_BASE,
         )
-        beside = held + compaction.KEPT * view.count + compaction.SORTED_OUT * 200
+        beside = held + compaction.POSITION_BYTES * view.count + compaction.DELETED_BYTES * 200
     assert min(peaks.values()) >= compaction.COMPACTION_BASE + held
     assert {step: peaks[step] - alone[step] for step in ("names", "vectors")} == {"names": beside, "vectors": beside}
     assert {"names", "vectors", "opening", "log"} <= peaks.keys()
@@ -229,16 +232,16 @@ def test_merges_by_itself_keep_a_budget_or_are_left(tmp_path):
             live.add(*some(range(start, start + 10)))
             live.flush()
         view = live.view
-        assert len(view.parts) == 5
-        least = max(compact_peaks(view, view.parts[1:]).values())
-        assert shape_after(view, view.parts[1:]).count == 40
+        assert len(view.segments) == 5
+        least = max(predict_peak_ram(view, view.segments[1:]).values())
+        assert predict_merged_shape(view, view.segments[1:]).count == 40
     assert len(told) == 1
-    assert "3 segments stay as they are" in told[0]
+    assert "3 segments are not merged" in told[0]
     assert "merging its segments takes up to" in told[0]
     enough = 2 * least + read_anonymous_memory()  # what this process holds already is counted
     with writer(tmp_path, segments=2, ram_budget=enough, warn=told.append) as live:
         live.flush()
-        assert len(live.view.parts) == 2
+        assert len(live.view.segments) == 2
     assert len(told) == 1
     assert contents(tmp_path) == expected(range(60))
     with pytest.raises(ConfigError, match="ram_budget: given 'lots', expected a size"):

@@ -39,13 +39,13 @@ def live_index(tmp_path) -> Path:
     return index
 
 
-@pytest.fixture(params=[checks.WHOLE, 0], ids=["small", "by block"])
+@pytest.fixture(params=[checks.WHOLE_FILE_BYTES, 0], ids=["small", "by block"])
 def asked_index(tmp_path, monkeypatch, request) -> Path:
     """Everything that an index can have: lists, words, texts and attributes of every kind, in two segments.
 
     Its files are small, and so compared whole; or taken for large ones, and compared block by block.
     """
-    monkeypatch.setattr(checks, "WHOLE", request.param)
+    monkeypatch.setattr(checks, "WHOLE_FILE_BYTES", request.param)
     index = built(tmp_path / "index", 300, engine="lists", lexical="prepend", given=described(300))
     with writer(index) as live:
         live.add(described(308)[300:], some(range(300, 308))[1])
@@ -75,10 +75,10 @@ def asked(opened: LiveIndex) -> list:
         found = searcher.search_vectors(queries, 8, filter=each, words=words, lexical=20, lexical_weight=0.5)
         said += [[answer._replace(document=None) for answer in one] for one in searcher.load_results(found)]
     said += [view.rows_of(view.places()).tolist(), contents(view)]
-    for part in view.parts:
-        documents, rows = part.open.reader.documents, np.arange(part.count)
+    for part in view.segments:
+        documents, rows = part.reader.documents, np.arange(part.count)
         said += [documents.ids(rows), [documents.columns.get(row) for row in rows.tolist()]]
-        with closing(IdIndex(part.open.reader.generation, part.open.reader.manifest, part.count)) as names:
+        with closing(IdIndex(part.reader.generation, part.reader.manifest, part.count)) as names:
             said.append([names.find(f"doc-{number}") for number in range(310)])
     return said
 
@@ -99,12 +99,18 @@ def test_no_flipped_byte_changes_an_answer(asked_index):
             found = answered(asked_index)
             assert isinstance(found, str) or found == before, (path, offset)
             if isinstance(found, str):
-                assert path.name in found or path.name.removesuffix(checks.SUFFIX) in found or "vectors" in found
+                assert (
+                    path.name in found
+                    or path.name.removesuffix(checks.CHECKSUM_FILE_SUFFIX) in found
+                    or "vectors" in found
+                )
                 told.add(path)
         path.write_bytes(content)
     # What no question of these takes anything from may be damaged.
     assert {path.name for path in files} - {path.name for path in told} <= {LOG, "acknowledged"}
-    assert (checks.WHOLE == 0) == any(path.name == f"order.npy{checks.SUFFIX}" for path in files)
+    assert (checks.WHOLE_FILE_BYTES == 0) == any(
+        path.name == f"order.npy{checks.CHECKSUM_FILE_SUFFIX}" for path in files
+    )
     assert answered(asked_index) == before
 
 
@@ -112,9 +118,9 @@ def test_an_index_from_before_is_searched_unchecked_and_says_so(asked_index, mon
     before = answered(asked_index)
     with closing(LiveIndex.open(asked_index)) as opened:
         assert opened.describe()["unchecked"] == []
-        large = {name for name in opened.describe()["disk_bytes"] if checks.BY_BLOCK.fullmatch(name)}
-    if checks.WHOLE:  # these have no checksums by block; were they large, that would be as it was
-        monkeypatch.setattr(checks, "WHOLE", 0)
+        large = {name for name in opened.describe()["disk_bytes"] if checks.CHECKED_BY_BLOCK.fullmatch(name)}
+    if checks.WHOLE_FILE_BYTES:  # these have no checksums by block; were they large, that would be as it was
+        monkeypatch.setattr(checks, "WHOLE_FILE_BYTES", 0)
         assert answered(asked_index) == before
         with closing(LiveIndex.open(asked_index)) as opened:
             assert set(opened.describe()["unchecked"]) == large
@@ -211,7 +217,7 @@ def test_a_log_that_lost_its_end_is_found(live_index):
     for rest in (b"\0", b"\0" * 4096, b"\x05\0\0\0 not a record", content[60:200]):
         log.write_bytes(content + rest)
         assert contents(live_index) == before  # what was never acknowledged is left out
-        with pytest.raises(IndexFolderError, match="no whole record"):
+        with pytest.raises(IndexFolderError, match="not a complete record"):
             LiveIndex.open(live_index).verify()
     with writer(live_index) as live:
         live.add(*some([9]))
@@ -276,7 +282,7 @@ def test_whatever_the_disk_refuses_what_was_there_is_served(tmp_path, number):
                 except StorageError:
                     failed = True
             refused += failed
-            found = contents(reader.now())
+            found = contents(reader.refresh_now())
             assert found == contents(index)
             assert found in ([wanted, after.get(name, wanted)] if failed else [after.get(name, wanted)])
             live.add(*some([0], 0))  # back to where it was
@@ -294,7 +300,7 @@ def test_a_reader_goes_on_when_the_newest_state_is_damaged(live_index):
     before = contents(reader.latest())
     (live_index / "CURRENT").write_text("rubbish")
     with pytest.raises(BidrError):
-        reader.now()
-    reader._looked = 0
+        reader.refresh_now()
+    reader._refreshed = 0
     assert contents(reader.latest()) == before
-    assert "CURRENT" in str(reader.trouble)
+    assert "CURRENT" in str(reader.refresh_error)

@@ -12,9 +12,9 @@ from sample_live_index import built, contents, expected, some, writer
 from bidr.errors import IndexFolderError, StorageError
 from bidr.index.live.live_index import LiveIndex
 from bidr.index.live.snapshot import write_snapshot
-from bidr.index.live.wal import LOG, LogReader, LogWriter, mark, packed, write_log
+from bidr.index.live.wal import LOG, WalReader, WalWriter, pack_mark, pack_record, write_log
 from bidr.index.storage import commit as generation
-from bidr.index.storage.manifest import current_generation
+from bidr.index.storage.manifest import read_current
 from bidr.utils.files import write_atomically
 
 Fails = Callable[[str], bool]
@@ -37,13 +37,13 @@ def is_log(path: str) -> bool:
 
 
 def log_of(index: Path) -> Path:
-    return index / current_generation(index)[0] / LOG
+    return index / read_current(index)[0] / LOG
 
 
 def seen(index: Path, reader: LiveIndex, copy: Path) -> list[dict]:
     """What everybody sees who can look."""
     write_snapshot(index, copy)
-    return [contents(reader.now()), contents(index), contents(copy)]
+    return [contents(reader.refresh_now()), contents(index), contents(copy)]
 
 
 @pytest.mark.parametrize("calls", [("fsync",), ("write",), ("pwrite",), ("fsync", "pwrite")], ids=" and ".join)
@@ -69,7 +69,7 @@ def test_nobody_sees_what_was_refused(tmp_path, monkeypatch, calls, recovers):
             for _ in range(2):
                 with pytest.raises(StorageError, match="input/output error"):
                     live.add(*some([8]))
-            assert contents(live.view) == contents(reader.now()) == expected(range(7))
+            assert contents(live.view) == contents(reader.refresh_now()) == expected(range(7))
     if len(calls) == 1 or recovers:  # else the log could not be sealed, and it is open who has it next
         live.close()
         assert seen(index, reader, tmp_path / "closed") == [expected(range(7))] * 3
@@ -89,13 +89,13 @@ def test_nobody_sees_what_is_not_flushed_yet(tmp_path, monkeypatch):
 
         def look(path: str) -> bool:
             if is_log(path):
-                shown.extend([contents(reader.now()), contents(index)])
+                shown.extend([contents(reader.refresh_now()), contents(index)])
             return False
 
         refuse(monkeypatch, "fsync", look)
         live.add(*some([7]))
     assert shown == [expected(range(7))] * 2
-    assert contents(reader.now()) == expected(range(8))
+    assert contents(reader.refresh_now()) == expected(range(8))
 
 
 @pytest.mark.parametrize("opened_again", [False, True])
@@ -126,13 +126,13 @@ def test_records_that_nobody_acknowledged_are_written_anew(tmp_path):
         end = log_of(index).stat().st_size
         live.add(*some([7]))
     log = log_of(index)
-    log.with_name("acknowledged").write_bytes(mark(end))
+    log.with_name("acknowledged").write_bytes(pack_mark(end))
     assert contents(index) == expected(range(8))
     with writer(index) as live:
         assert contents(live.view) == expected(range(8))
         live.add(*some([8]))
         assert log_of(index) != log
-        reader = LogReader(log_of(index).parent)
+        reader = WalReader(log_of(index).parent)
         assert len(reader.read()) == 1
         reader.close()
     assert contents(index) == expected(range(9))
@@ -145,8 +145,8 @@ def test_a_sealed_log_ends_where_it_says(tmp_path):
     log = log_of(index)
     end = log.stat().st_size
     with log.open("ab") as out:
-        out.write(packed(b"refused", 0)[0])
-    log.with_name("acknowledged").write_bytes(mark(end, sealed=True))
+        out.write(pack_record(b"refused", 0)[0])
+    log.with_name("acknowledged").write_bytes(pack_mark(end, sealed=True))
     LiveIndex.open(index).verify()
     assert contents(index) == expected(range(7))
     with writer(index) as live:
@@ -167,7 +167,7 @@ def test_a_state_that_may_be_in_force_is_not_removed(tmp_path, monkeypatch):
             raise StorageError("the disk reports an input/output error")
 
         patch.setattr(generation, "write_atomically", put)
-        patch.setattr(generation, "in_force", lambda folder: None)
+        patch.setattr(generation, "get_current_name", lambda folder: None)
         with pytest.raises(StorageError):
             live.flush()
     assert contents(index) == contents(live.view) == expected(range(7))
@@ -202,7 +202,7 @@ def test_a_snapshot_that_could_not_be_flushed_leaves_nothing(tmp_path, monkeypat
     assert contents(out) == expected(range(6))
 
 
-@pytest.mark.parametrize("opener", [LogReader, lambda state: LogWriter(state, 0, 0)])
+@pytest.mark.parametrize("opener", [WalReader, lambda state: WalWriter(state, 0, 0)])
 def test_a_log_that_cannot_be_opened_leaves_no_file_open(tmp_path, opener):
     write_log(tmp_path, tmp_path.name)
     (tmp_path / "acknowledged").unlink()

@@ -59,7 +59,7 @@ def waiting(act: Callable[[], object] = lambda: None) -> tuple[int, Callable[[],
 ACTS: dict[str, Callable[[LiveWriter], object]] = {
     "add": lambda live: live.add(*some([9])),
     "delete": lambda live: live.delete(["doc-1"]),
-    "known": lambda live: live.known(["doc-1"]),
+    "known": lambda live: live.find_existing(["doc-1"]),
     "flush": lambda live: live.flush(),
     "compact": lambda live: live.compact(),
 }
@@ -170,5 +170,5 @@ def test_a_child_that_opens_its_own_writer_compacts(tmp_path, engine):
             own.compact()
 
     succeeds(in_child(compacts))
-    assert len(LiveIndex.open(index).latest().parts) == 1
+    assert len(LiveIndex.open(index).latest().segments) == 1
     assert contents(index) == expected(range(3_002))

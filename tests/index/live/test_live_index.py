@@ -16,7 +16,7 @@ from bidr.errors import ConfigError, IndexFolderError
 from bidr.index.builder.build import build_index
 from bidr.index.live.live_index import LiveIndex
 from bidr.index.live.snapshot import write_snapshot
-from bidr.index.live.types import Coded
+from bidr.index.live.types import EncodedBatch
 from bidr.index.live.writer import LiveWriter
 from bidr.quantization.metrics import compute_reconstruction_errors
 from bidr.search.searcher import Searcher
@@ -153,7 +153,7 @@ def replaced_fifth(folder: Path, strangers: np.ndarray) -> tuple[float, float, l
 
     def coder(documents, given):
         codes = books.encode(given)
-        return Coded(codes, given, compute_reconstruction_errors(books, given, codes))
+        return EncodedBatch(codes, given, compute_reconstruction_errors(books, given, codes))
 
     names = [f"d{row}" for row in range(len(vectors))]
     build_index(folder / "live", codebooks=books, codes=books.encode(vectors), vectors=vectors, ids=names)
@@ -189,4 +189,4 @@ def test_documents_of_another_kind_keep_recall_and_are_told_of(tmp_path):
     for live, fresh, _ in (same, strange):
         assert abs(live - fresh) <= 0.005
     assert same[2] == []
-    assert "suit the codebooks badly" in strange[2][0]
+    assert "fit the codebooks badly" in strange[2][0]

@@ -25,20 +25,20 @@ def test_a_log_is_read_whole_however_little_the_system_gives_at_once(tmp_path, m
 
 
 def test_large_texts_become_a_segment_as_many_documents_do(tmp_path, monkeypatch):
-    monkeypatch.setattr(writer_module, "LOG_BYTES", 20_000)
+    monkeypatch.setattr(writer_module, "MAX_LOG_BYTES", 20_000)
     index = built(tmp_path / "i")
     documents, vectors = some(range(6, 10))
     with writer(index) as live:
         for number, document in enumerate(documents):
             live.add([document._replace(text="x" * 15_000)], vectors[number : number + 1])
-            assert live.view.memory.bytes > 15_000, "texts are held in RAM"
-        assert len(live.view.memory.documents) == 2
-        assert len(live.view.parts) == 2
+            assert live.view.memtable.bytes > 15_000, "texts are held in RAM"
+        assert len(live.view.memtable.documents) == 2
+        assert len(live.view.segments) == 2
     assert len(contents(index)) == 10
 
 
 def test_many_deletions_become_a_segment_too(tmp_path, monkeypatch):
-    monkeypatch.setattr(writer_module, "LOG_BYTES", 300)
+    monkeypatch.setattr(writer_module, "MAX_LOG_BYTES", 300)
     index = built(tmp_path / "i", 12)
     with writer(index) as live:
         for number in range(11):
@@ -48,18 +48,18 @@ def test_many_deletions_become_a_segment_too(tmp_path, monkeypatch):
 
 
 def test_what_no_record_can_hold_is_refused_and_the_writer_goes_on(tmp_path, monkeypatch):
-    monkeypatch.setattr(changes, "MOST_BYTES", 5_000)
+    monkeypatch.setattr(changes, "MAX_RECORD_BYTES", 5_000)
     index = built(tmp_path / "i")
     documents, vectors = some([6, 7])
     with writer(index) as live:
-        with pytest.raises(DataError, match=r"2 documents take .* bytes in the log, expected at most 5,000 .*fewer"):
+        with pytest.raises(DataError, match=r"2 documents take .* bytes in the log, at most 5,000 .*fewer"):
             live.add([document._replace(text="x" * 4_000) for document in documents], vectors)
         live.add(documents, vectors)
     assert contents(index) == expected(range(8))
 
 
 def test_a_look_for_drift_takes_no_memory_that_grows_with_the_index(tmp_path, monkeypatch):
-    monkeypatch.setattr(drift, "LEAST", 4)
+    monkeypatch.setattr(drift, "MIN_DOCUMENTS", 4)
     monkeypatch.setattr(drift, "CODES_SAMPLED", 10)
     taken, real = [], CodeStore.unpack_codes
 

@@ -12,7 +12,7 @@ from bidr.index.engines import factory as choose
 from bidr.index.live.live_index import LiveIndex
 from bidr.index.live.view import LiveView
 from bidr.index.storage import commit as generation
-from bidr.index.storage.manifest import checksum, parse, render
+from bidr.index.storage.manifest import hash_bytes, parse_manifest, render_manifest
 from bidr.search.searcher import Searcher
 from bidr.search.types import QueryVectors
 
@@ -20,19 +20,19 @@ from bidr.search.types import QueryVectors
 def test_add_replace_and_delete_are_seen_and_last(tmp_path):
     index = built(tmp_path / "i")
     reader = LiveIndex.open(index)
-    assert contents(reader.now()) == expected(range(6))
+    assert contents(reader.refresh_now()) == expected(range(6))
     with writer(index) as live:
         live.add(*some([6, 7]))
-        assert contents(reader.now()) == expected(range(8))
+        assert contents(reader.refresh_now()) == expected(range(8))
         live.add(*some([1, 7], version=1))
         assert live.delete(["doc-0", "doc-6"]) == 2
         wanted = {**expected(range(2, 6)), **expected([1, 7], 1)}
-        assert contents(reader.now()) == contents(index) == wanted
+        assert contents(reader.refresh_now()) == contents(index) == wanted
         for step in (live.flush, live.flush, live.compact, live.compact):
             step()
-            assert contents(reader.now()) == contents(index) == wanted
+            assert contents(reader.refresh_now()) == contents(index) == wanted
             LiveIndex.open(index).verify()
-    assert len(reader.now().parts) == 1
+    assert len(reader.refresh_now().segments) == 1
     with writer(index) as live:
         live.add(*some([0]))
     assert contents(index) == {**wanted, **expected([0])}
@@ -151,7 +151,7 @@ def test_one_id_or_document_is_not_taken_for_many(tmp_path):
         with pytest.raises(DataError, match=r"ids: given the string '12', expected a list of ids; .* \['12'\]"):
             live.delete("12")
         with pytest.raises(DataError, match="given the string '12'"):
-            live.known("12")
+            live.find_existing("12")
         with pytest.raises(DataError, match=r"ids: number 1: id is 2.5 \(float\), expected a string or a whole"):
             live.delete(["1", 2.5])
         with pytest.raises(DataError, match=r"given a single Document, expected a list .* \[document\]"):
@@ -189,7 +189,7 @@ def test_a_view_stays_what_it_was(tmp_path):
 
 
 def test_building_again_replaces_a_live_index_and_readers_follow(tmp_path, monkeypatch):
-    monkeypatch.setattr(generation, "WAIT", 0.1)
+    monkeypatch.setattr(generation, "WRITER_WAIT_SECONDS", 0.1)
     index = built(tmp_path / "i")
     with writer(index) as live:
         live.add(*some([6]))
@@ -199,18 +199,18 @@ def test_building_again_replaces_a_live_index_and_readers_follow(tmp_path, monke
             built(index)
     reader = LiveIndex.open(index)
     built(index, 4)
-    assert contents(reader.now()) == expected(range(4))
+    assert contents(reader.refresh_now()) == expected(range(4))
     assert len([path for path in index.iterdir() if path.name.startswith("0")]) == 1
 
 
 def test_an_index_from_before_ids_could_be_looked_up(tmp_path):
     index = built(tmp_path / "i")
     path = index / "000001" / "manifest.json"
-    manifest = parse(path.read_bytes(), path)
+    manifest = parse_manifest(path.read_bytes(), path)
     old = [name for name in manifest.files if not name.startswith(("ids.hashes", "ids.rows", "column", "attributes"))]
-    content = render(replace(manifest, files={name: manifest.files[name] for name in old}))
+    content = render_manifest(replace(manifest, files={name: manifest.files[name] for name in old}))
     path.write_bytes(content)
-    (index / "CURRENT").write_text(f"000001 {checksum(content)}\n")
+    (index / "CURRENT").write_text(f"000001 {hash_bytes(content)}\n")
     with writer(index) as live:
         assert live.delete(["doc-4", "doc-0"]) == 2
         live.add(*some([1], 1))
@@ -227,10 +227,10 @@ def test_compaction_chooses_the_engine_again_where_it_was_chosen(tmp_path, monke
         assert live.view.manifest.engine == "scan"
         live.add(*some(range(20, 60)))
         live.flush()
-        assert [part.open.reader.manifest.engine for part in live.view.parts] == ["scan", "scan"]
+        assert [part.reader.manifest.engine for part in live.view.segments] == ["scan", "scan"]
         live.compact()
         assert live.view.manifest.engine == then
-        assert ("found by lists now, not by scan" in capsys.readouterr().err) == (then == "lists")
+        assert ("the engine is lists now" in capsys.readouterr().err) == (then == "lists")
         live.add(*some([60]))
         live.delete([f"doc-{row}" for row in range(40)])
         live.compact()

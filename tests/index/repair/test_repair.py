@@ -17,11 +17,11 @@ from sample_live_index import DIM, built, contents, described, some, writer
 
 from bidr.errors import BidrError, ConfigError, IndexFolderError, StorageError
 from bidr.index.live.live_index import LiveIndex
-from bidr.index.live.wal import ACKNOWLEDGED, LOG, RECORD, mark, start, write_log
-from bidr.index.live.wal_record import Change, from_bytes, to_bytes
+from bidr.index.live.wal import ACKNOWLEDGED, LOG, RECORD, get_log_start, pack_mark, write_log
+from bidr.index.live.wal_record import WalRecord, decode_record, encode_record
 from bidr.index.repair.salvage import RepairReport
 from bidr.index.repair.wal_salvage import salvage_log
-from bidr.index.storage.manifest import ModelStamp
+from bidr.index.storage.manifest import ModelReference
 from bidr.pipeline.repair import repair_index
 from bidr.search.searcher import Searcher
 from bidr.search.types import QueryVectors
@@ -231,11 +231,11 @@ def test_a_search_by_codes_finds_the_same_candidates(tmp_path):
     """Codes that are made anew are those that were there."""
     index = small_index(tmp_path / "index", 300, model=None).parent
     with LiveIndex.open(index) as opened:
-        before = opened.latest().parts[0].open.codes(np.arange(300))
+        before = opened.latest().segments[0].get_codes(np.arange(300))
     zero_block(index / "000001" / "codes.npy", 0)
     repair_index(index, tmp_path / "new")
     with LiveIndex.open(tmp_path / "new") as opened:
-        after = opened.latest().parts[0].open.codes(np.arange(300))
+        after = opened.latest().segments[0].get_codes(np.arange(300))
     assert (before == after).mean() > 0.99
 
 
@@ -248,7 +248,7 @@ def test_lost_codebooks_are_fitted_again_where_no_model_has_them(tmp_path):
 
 
 def test_lost_codebooks_of_a_model_are_taken_from_it_or_asked_for(tmp_path):
-    index = small_index(tmp_path / "index", 300, model=ModelStamp("fp-a", str(tmp_path / "gone"))).parent
+    index = small_index(tmp_path / "index", 300, model=ModelReference("fp-a", str(tmp_path / "gone"))).parent
     before = contents(index)
     flip_byte(index / "000001" / "codebooks.safetensors", 500)
     with pytest.raises(IndexFolderError, match="--model"):
@@ -258,7 +258,7 @@ def test_lost_codebooks_of_a_model_are_taken_from_it_or_asked_for(tmp_path):
 
 
 def test_damaged_codes_of_a_model_that_is_gone_stay_as_they_are(tmp_path):
-    index = small_index(tmp_path / "index", 300, model=ModelStamp("fp-a", str(tmp_path / "gone"))).parent
+    index = small_index(tmp_path / "index", 300, model=ModelReference("fp-a", str(tmp_path / "gone"))).parent
     before = contents(index)
     flip_byte(index / "000001" / "codes.npy", 300)
     report = check_repair(index, before)
@@ -308,17 +308,17 @@ def test_lists_are_not_left_where_the_new_index_fails(index, tmp_path, monkeypat
     assert repair_index(index, tmp_path / "new").lost
 
 
-def changes(count: int) -> list[Change]:
+def changes(count: int) -> list[WalRecord]:
     found = []
     for number in range(count):
         documents, vectors = some([number, 100 + number])
         arrays = np.full((2, 4), number, np.uint8), vectors.astype(np.float16), np.zeros(2, np.float32)
-        found.append(Change(documents, True, *arrays, {"000001": [number]}, []))
+        found.append(WalRecord(documents, True, *arrays, {"000001": [number]}, []))
     return found
 
 
-def told(found: Sequence[Change]) -> list[bytes]:
-    return [to_bytes(change) for change in found]
+def told(found: Sequence[WalRecord]) -> list[bytes]:
+    return [encode_record(change) for change in found]
 
 
 def test_all_records_of_a_log_but_the_damaged_one_are_read(tmp_path):
@@ -326,7 +326,7 @@ def test_all_records_of_a_log_but_the_damaged_one_are_read(tmp_path):
     state.mkdir()
     write_log(state, state.name, told(given))
     content = (state / LOG).read_bytes()
-    first = start(state.name)[0]
+    first = get_log_start(state.name)[0]
     assert told(salvage_log(state).changes) == told(given)
     recovered = 0
     for offset in range(0, len(content), 7):
@@ -366,7 +366,7 @@ def test_what_a_damaged_record_deleted_does_not_come_back(tmp_path):
     assert told(found.changes) == [told(changes(3))[0], told(changes(3))[2]]
     (doubtful,) = found.doubtful
     assert doubtful == (1, ["doc-1", "doc-101"], {"000001": [1]}, [])
-    assert from_bytes(body, state).deleted == doubtful.deleted
+    assert decode_record(body, state).deleted == doubtful.deleted
 
 
 def test_documents_of_a_damaged_record_are_listed(index):
@@ -386,10 +386,10 @@ def test_what_follows_the_end_of_a_sealed_log_is_not_saved(tmp_path):
     state, records = tmp_path / "000002", told(changes(5))
     state.mkdir()
     write_log(state, state.name, records)
-    end = start(state.name)[0] + sum(RECORD.size + len(record) for record in records[:3])
+    end = get_log_start(state.name)[0] + sum(RECORD.size + len(record) for record in records[:3])
     for rest in (0, 1):  # whole records, or one that was cut off
         (state / LOG).write_bytes((state / LOG).read_bytes()[: -rest or None])
-        (state / ACKNOWLEDGED).write_bytes(mark(end, sealed=True))
+        (state / ACKNOWLEDGED).write_bytes(pack_mark(end, sealed=True))
         log = salvage_log(state)
         assert told(log.changes) == records[:3]
         assert (log.doubtful, log.gaps, log.missing) == ([], 0, 0)

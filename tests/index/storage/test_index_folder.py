@@ -15,8 +15,8 @@ from bidr.index.engines.engine_files import RAM_FILES, load_engine
 from bidr.index.reader import IndexReader
 from bidr.index.storage import commit as generation
 from bidr.index.storage import manifest as folder_module
-from bidr.index.storage.commit import new_generation
-from bidr.index.storage.manifest import FileEntry, Manifest, checksum, parse, render
+from bidr.index.storage.commit import lock_and_begin_generation
+from bidr.index.storage.manifest import FileEntry, Manifest, hash_bytes, parse_manifest, render_manifest
 
 FEW = 6
 
@@ -111,17 +111,17 @@ def test_truncated_and_missing_files_are_named_with_both_sizes(index):
 
 def manifest_of(index: Path) -> Manifest:
     path = index / "000001" / "manifest.json"
-    return parse(path.read_bytes(), path)
+    return parse_manifest(path.read_bytes(), path)
 
 
 def put_manifest(index: Path, content: bytes) -> None:
     (index / "000001" / "manifest.json").write_bytes(content)
-    (index / "CURRENT").write_text(f"000001 {checksum(content)}\n")
+    (index / "CURRENT").write_text(f"000001 {hash_bytes(content)}\n")
 
 
 @pytest.mark.parametrize("version", [0, 1, 4, "2", None])
 def test_another_format_is_refused_by_name(index, monkeypatch, version):
-    fields = json.loads(render(manifest_of(index)))["manifest"]
+    fields = json.loads(render_manifest(manifest_of(index)))["manifest"]
     put_manifest(index, folder_module.render_fields({**fields, "format": version}))
     with pytest.raises(IndexFolderError, match=rf"index format {version!r}, this version of bidr reads format 2"):
         IndexReader.open(index)
@@ -130,7 +130,7 @@ def test_another_format_is_refused_by_name(index, monkeypatch, version):
 @pytest.mark.parametrize("name", ["../codes.npy", "a/b", "/etc/passwd", ".hidden", "", ".."])
 def test_file_names_with_folders_are_refused(index, name):
     manifest = manifest_of(index)
-    fields = json.loads(render(manifest))["manifest"]
+    fields = json.loads(render_manifest(manifest))["manifest"]
     fields["files"][name] = {"size": 1, "xxh3": "0" * 32}
     put_manifest(index, folder_module.render_fields(fields))
     with pytest.raises(IndexFolderError, match="bare name"):
@@ -139,7 +139,7 @@ def test_file_names_with_folders_are_refused(index, name):
 
 @pytest.mark.parametrize("change", [{"count": 0}, {"dim": "x"}, {"metric": "l2"}, {"unknown": 1}, {"files": 3}])
 def test_a_manifest_of_another_hand_is_refused(index, change):
-    fields = json.loads(render(manifest_of(index)))["manifest"]
+    fields = json.loads(render_manifest(manifest_of(index)))["manifest"]
     put_manifest(index, folder_module.render_fields({**fields, **change}))
     with pytest.raises(IndexFolderError, match=r"manifest\.json"):
         IndexReader.open(index)
@@ -147,7 +147,7 @@ def test_a_manifest_of_another_hand_is_refused(index, change):
 
 @pytest.mark.parametrize(("engine", "named"), [("hnsw", "graph.npy"), ("lists", "centroids.npy"), ("ivf", "ivf")])
 def test_an_engine_whose_files_are_not_there_is_refused(index, engine, named):
-    fields = json.loads(render(manifest_of(index)))["manifest"]
+    fields = json.loads(render_manifest(manifest_of(index)))["manifest"]
     put_manifest(index, folder_module.render_fields({**fields, "engine": engine}))
     with pytest.raises(IndexFolderError, match=named):
         IndexReader.open(index)
@@ -192,8 +192,8 @@ def test_a_reader_holds_what_it_opened(index):
 
 
 def test_two_writers_at_once_are_refused(index, monkeypatch):
-    monkeypatch.setattr(generation, "WAIT", 0.1)
-    with new_generation(index), pytest.raises(IndexFolderError, match="another writer has this index"):
+    monkeypatch.setattr(generation, "WRITER_WAIT_SECONDS", 0.1)
+    with lock_and_begin_generation(index), pytest.raises(IndexFolderError, match="another writer has this index"):
         small_index(index)
     contents(index)
 
@@ -328,7 +328,7 @@ def test_a_manifest_renders_and_parses_to_itself(tmp_path):
     manifest = Manifest(
         count=1, dim=2, code_dim=3, books=1, words=16, engine="scan", ef_construction=1, model=None, files=files
     )
-    assert parse(render(manifest), tmp_path) == manifest
+    assert parse_manifest(render_manifest(manifest), tmp_path) == manifest
 
 
 def test_another_model_is_refused_with_both_fingerprints(index, tmp_path):

@@ -16,13 +16,13 @@ from bidr.errors import IndexFolderError
 from bidr.index.builder.build import build_index
 from bidr.index.live import writer as live_writer
 from bidr.index.storage import commit as generation
-from bidr.index.storage.commit import LOCK, only_writer, wanted
+from bidr.index.storage.commit import LOCK_FILE, hold_writer_lock, is_writer_waiting
 
 WAITING = """
 import sys
 from pathlib import Path
-from bidr.index.storage.commit import only_writer
-with only_writer(Path(sys.argv[1]), 240):
+from bidr.index.storage.commit import hold_writer_lock
+with hold_writer_lock(Path(sys.argv[1]), 240):
     print("has it", flush=True)
 """
 
@@ -36,13 +36,13 @@ def until(holds, seconds=120):
 
 def test_whoever_waits_comes_before_those_who_take_it_again(tmp_path, monkeypatch):
     """Two write again and again, and let go of the index for a moment only; a build has its turn after theirs."""
-    monkeypatch.setattr(generation, "WAIT", 120.0)
+    monkeypatch.setattr(generation, "WRITER_WAIT_SECONDS", 120.0)
     turns, stop = [], threading.Event()
     small_index(tmp_path / "first")  # what is loaded once takes no turns
 
     def steadily():
         while not stop.is_set():
-            with only_writer(tmp_path, 120):
+            with hold_writer_lock(tmp_path, 120):
                 turns.append("again")
                 time.sleep(0.2)
 
@@ -61,31 +61,35 @@ def test_whoever_waits_comes_before_those_who_take_it_again(tmp_path, monkeypatc
 
 
 def test_a_writer_sees_that_it_is_wanted_and_by_whom_lives(tmp_path):
-    with only_writer(tmp_path):
-        assert not wanted(tmp_path)
+    with hold_writer_lock(tmp_path):
+        assert not is_writer_waiting(tmp_path)
         waiting = subprocess.Popen([sys.executable, "-c", WAITING, str(tmp_path)], stdout=subprocess.PIPE)
-        until(lambda: wanted(tmp_path))
+        until(lambda: is_writer_waiting(tmp_path))
         os.kill(waiting.pid, signal.SIGKILL)
         waiting.communicate()
-        assert not wanted(tmp_path)
+        assert not is_writer_waiting(tmp_path)
         waiting = subprocess.Popen([sys.executable, "-c", WAITING, str(tmp_path)], stdout=subprocess.PIPE)
-        until(lambda: wanted(tmp_path))
-        with pytest.raises(IndexFolderError, match="another writer has this index"), only_writer(tmp_path):
+        until(lambda: is_writer_waiting(tmp_path))
+        with pytest.raises(IndexFolderError, match="another writer has this index"), hold_writer_lock(tmp_path):
             pass
     # It is free, and kept for the one that waits.
     assert waiting.communicate(timeout=120)[0] == b"has it\n"
-    with only_writer(tmp_path):
+    with hold_writer_lock(tmp_path):
         pass
 
 
 def test_waiting_is_told_and_ends(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(generation, "SAID_AFTER", 0.05)
+    monkeypatch.setattr(generation, "NOTICE_AFTER_SECONDS", 0.05)
     started = time.monotonic()
-    with only_writer(tmp_path), pytest.raises(IndexFolderError, match="another writer"), only_writer(tmp_path, 0.3):
+    with (
+        hold_writer_lock(tmp_path),
+        pytest.raises(IndexFolderError, match="another writer"),
+        hold_writer_lock(tmp_path, 0.3),
+    ):
         pass
     assert 0.3 <= time.monotonic() - started < 60
     assert "waiting for it, up to 0 s" in capsys.readouterr().err
-    assert (tmp_path / LOCK).exists()
+    assert (tmp_path / LOCK_FILE).exists()
 
 
 def built(folder, codebooks):
@@ -99,14 +103,14 @@ def test_who_waited_for_a_build_codes_by_what_it_built(tmp_path, monkeypatch):
 
     def build_first(folder, wait):
         built(folder, then)
-        return only_writer(folder, wait)
+        return hold_writer_lock(folder, wait)
 
-    monkeypatch.setattr(live_writer, "only_writer", build_first)
+    monkeypatch.setattr(live_writer, "hold_writer_lock", build_first)
     vectors = clustered(3, 16, seed=9)
     assert (first.encode(vectors) != then.encode(vectors)).any()
     with bidr.open_writer(tmp_path) as writer:
         writer.add([bidr.Document(f"new-{row}", "", "") for row in range(3)], vectors)
-        np.testing.assert_array_equal(writer.view.memory.codes, then.encode(vectors))
+        np.testing.assert_array_equal(writer.view.memtable.codes, then.encode(vectors))
 
 
 def test_who_waited_for_a_build_with_a_model_is_refused(tmp_path, monkeypatch):
@@ -114,10 +118,10 @@ def test_who_waited_for_a_build_with_a_model_is_refused(tmp_path, monkeypatch):
 
     def build_first(folder, wait):
         small_index(folder)
-        return only_writer(folder, wait)
+        return hold_writer_lock(folder, wait)
 
-    monkeypatch.setattr(live_writer, "only_writer", build_first)
+    monkeypatch.setattr(live_writer, "hold_writer_lock", build_first)
     with pytest.raises(IndexFolderError, match="built anew with a model"):
         bidr.open_writer(tmp_path)
-    with only_writer(tmp_path):
+    with hold_writer_lock(tmp_path):
         pass

@@ -15,7 +15,7 @@ from sample_encoders import TEXTS, bag, bert
 from bidr.data.types import Document
 from bidr.errors import ConfigError, ModelError
 from bidr.index.builder.build import build_index
-from bidr.index.storage.manifest import ModelStamp
+from bidr.index.storage.manifest import ModelReference
 from bidr.models.saved_model import Model, ModelParts, TextSettings, save_model
 from bidr.models.transformer import TransformerEncoder
 from bidr.quantization.codebooks import Codebooks
@@ -44,7 +44,7 @@ def holder(model: Model, root: Path, seed: int = 1, **options) -> SimpleNamespac
     if not (root / "index").exists():
         documents = [Document(str(row), TEXTS[row % 4], f"{TEXTS[row % 3]} {row}") for row in range(40)]
         random = np.random.default_rng(seed).standard_normal((40, model.dense.dim)).astype(np.float32)
-        stamp = ModelStamp(model.fingerprint, str(model.folder))
+        stamp = ModelReference(model.fingerprint, str(model.folder))
         codes = model.codebooks.encode(random)
         build_index(
             root / "index", codebooks=model.codebooks, codes=codes, vectors=random, documents=documents, model=stamp

@@ -41,7 +41,7 @@ def test_what_is_lost_is_the_score_of_the_answers(searcher, monkeypatch):
     vectors[view.rows_of(places)] = view.vectors.read(places)
     wanted, got = (searcher.search_vectors(QueryVectors(each, each), 10).rows for each in (whole, other))
     best, worse = (
-        np.array([vectors[own] @ query for own, query in zip(rows, view.manifest.cut(whole), strict=True)])
+        np.array([vectors[own] @ query for own, query in zip(rows, view.manifest.truncate(whole), strict=True)])
         for rows in (wanted, got)
     )
     expected = ((best - worse).sum(1) / np.abs(best).sum(1)).mean()

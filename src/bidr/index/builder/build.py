@@ -38,8 +38,8 @@ from bidr.index.engines.engine_files import (
 from bidr.index.engines.factory import choose_engine
 from bidr.index.engines.pshufb import BLOCK
 from bidr.index.lexical.postings_files import LexicalIndexWriter
-from bidr.index.storage.commit import Begin, new_generation
-from bidr.index.storage.manifest import Manifest, ModelStamp, Spread, checksum
+from bidr.index.storage.commit import BeginGeneration, lock_and_begin_generation
+from bidr.index.storage.manifest import ErrorStats, Manifest, ModelReference, hash_bytes
 from bidr.index.types import EF_CONSTRUCTION
 from bidr.index.vectors import WRITE_ROWS, StorageKind, VectorWriter
 from bidr.quantization.codebooks import Codebooks
@@ -59,16 +59,16 @@ def build_index(
     vectors: npt.NDArray[Any],
     documents: Iterable[Document] | None = None,
     ids: Iterable[str | Document] | None = None,
-    model: ModelStamp | None = None,
+    model: ModelReference | None = None,
     engine: str = "auto",
     ef_construction: int = EF_CONSTRUCTION,
     keep: int = 0,
-    begin: Begin = new_generation,
+    begin: BeginGeneration = lock_and_begin_generation,
     stored: StorageKind = "fp16",
     unit: bool = False,
     dims: int | None = None,
     full_dim: int | None = None,
-    code_error: Spread | None = None,
+    code_error: ErrorStats | None = None,
     lexical: Titles | None = None,
     lists: LearnedIvf | None = None,
     work: WorkFolder | None = None,
@@ -105,7 +105,7 @@ def build_index(
     check_settings(documents is not None, ids is not None, lexical, ef_construction)
     dims, engine_name = check_dims(dims, vectors.shape[1]), choose_engine(engine, len(codes), codebooks.bits)
     with begin(Path(folder), keep) as generation:
-        work = work or WorkFolder(generation.aside, resumable=False)
+        work = work or WorkFolder(generation.staging, resumable=False)
         build = _IndexBuild(work, codebooks, codes, vectors, engine_name)
         build.learned = lists if engine_name == "lists" else None
         document_input = DocumentInput(documents, ids, documents_stamp, lexical)
@@ -126,7 +126,7 @@ class _IndexBuild:
     ) -> None:
         self.work, self.codebooks, self.codes, self.vectors = work, codebooks, codes, vectors
         self.engine, self.fingerprints, self.count = engine, fingerprint_inputs(work, codes, vectors), len(codes)
-        self.codebooks_hash = checksum(b"".join(array.tobytes() for array in codebooks if array is not None))
+        self.codebooks_hash = hash_bytes(b"".join(array.tobytes() for array in codebooks if array is not None))
         self.files: Files = {}
         self.order: npt.NDArray[Any] | None = None
         """The row at each position; None: input order."""
@@ -193,7 +193,7 @@ class _IndexBuild:
             self.source = choose_cluster_input(self.codebooks, self.codes, self.vectors)
         partitioning = self._partition()
         centroids, lists = partitioning.centroids, len(partitioning.centroids)
-        centroids_hash, has_blocks = checksum(centroids.tobytes()), has_block_centroids(self.engine, self.count)
+        centroids_hash, has_blocks = hash_bytes(centroids.tobytes()), has_block_centroids(self.engine, self.count)
         inputs = [self.codebooks_hash, self.fingerprints, lists, centroids_hash, self.source.name]
 
         def assign(first: int) -> Iterator[npt.NDArray[Any]]:

@@ -22,9 +22,14 @@ import numpy.typing as npt
 from bidr.data.vector_source import VectorSource, advise_dontneed
 from bidr.errors import IndexFolderError
 from bidr.index.engines.engine_files import open_array
-from bidr.index.storage.checksums import BY_BLOCK, NEEDED, SUFFIX, summed
-from bidr.index.storage.commit import LOCK, HashedFile
-from bidr.index.storage.manifest import FileEntry, checksum, digest_of
+from bidr.index.storage.checksums import (
+    BLOCKS_IN_MANIFEST,
+    CHECKED_BY_BLOCK,
+    CHECKSUM_FILE_SUFFIX,
+    write_with_checksums,
+)
+from bidr.index.storage.commit import LOCK_FILE, HashedFile
+from bidr.index.storage.manifest import FileEntry, hash_bytes, start_file_hash
 from bidr.index.vectors import BinaryWriter, write_npy_header
 from bidr.utils.files import open_lock, open_regular, read_regular, remove, storage_errors, write_json
 from bidr.utils.fork import unlock_after
@@ -72,11 +77,13 @@ class Step:
     def open_file(self, name: str) -> Iterator[BinaryWriter]:
         """Open a file to write from where the step resumes, with the checksums of its blocks if its format has them."""
         with self._open_file(name) as out:
-            if not BY_BLOCK.fullmatch(name):
+            if not CHECKED_BY_BLOCK.fullmatch(name):
                 yield out
                 return
-            described = NEEDED.fullmatch(name) is not None
-            with summed(out, lambda: self._open_file(name + SUFFIX), described=described) as summed_file:
+            described = BLOCKS_IN_MANIFEST.fullmatch(name) is not None
+            with write_with_checksums(
+                out, lambda: self._open_file(name + CHECKSUM_FILE_SUFFIX), described=described
+            ) as summed_file:
                 yield summed_file
         self.files[name] = self.files[name]._replace(blocks=summed_file.blocks)
 
@@ -208,7 +215,7 @@ class WorkFolder:
                 return None, False
             step, is_complete = Step(self, name, stamp, int(mark["done"])), bool(mark["whole"])
             for file, entry in mark["files"].items():
-                digest = digest_of(self.folder / file, int(entry["size"]))
+                digest = start_file_hash(self.folder / file, int(entry["size"]))
                 has_grown = is_complete and (self.folder / file).stat().st_size != int(entry["size"])
                 if has_grown or digest.hexdigest() != entry["xxh3"]:
                     return None, False
@@ -224,7 +231,7 @@ def open_work_folder(index: Path, name: str = WORK_FOLDER) -> Iterator[WorkFolde
     folder, retired = index / name, index / f"{name}.done"
     with storage_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        with open_lock(folder / LOCK) as lock, unlock_after(lock):
+        with open_lock(folder / LOCK_FILE) as lock, unlock_after(lock):
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
@@ -273,7 +280,7 @@ def _report_progress(label: str, total: int, done: int, unit: str) -> Iterator[C
 
 
 def _hash_inputs(name: str, inputs: Any) -> str:
-    return checksum(json.dumps([FORMAT, name, inputs], sort_keys=True).encode())
+    return hash_bytes(json.dumps([FORMAT, name, inputs], sort_keys=True).encode())
 
 
 def fingerprint_array(array: Any) -> str:
@@ -290,10 +297,10 @@ def fingerprint_array(array: Any) -> str:
     if isinstance(values, np.memmap) and values.filename is not None:
         status = os.stat(values.filename)
         sample = values[np.unique(np.linspace(0, len(values) - 1, 1_024).astype(np.int64))]
-        text += f" {status.st_size} {status.st_mtime_ns} {checksum(np.ascontiguousarray(sample).tobytes())}"
+        text += f" {status.st_size} {status.st_mtime_ns} {hash_bytes(np.ascontiguousarray(sample).tobytes())}"
     else:
-        text += checksum(np.ascontiguousarray(values).data.cast("B"))  # type: ignore[arg-type]
-    return checksum(text.encode())
+        text += hash_bytes(np.ascontiguousarray(values).data.cast("B"))  # type: ignore[arg-type]
+    return hash_bytes(text.encode())
 
 
 def release_pages(array: Any) -> None:

@@ -13,7 +13,7 @@ from bidr.index.builder.snapshots import SavedKMeansCheckpoint
 from bidr.index.engines.block_centroids import has_block_centroids
 from bidr.index.engines.engine_files import CENTROIDS_FILE, LEARNED_FILE, OFFSETS_FILE, get_order_dtype
 from bidr.index.engines.pshufb import BLOCK
-from bidr.index.storage.manifest import checksum
+from bidr.index.storage.manifest import hash_bytes
 from bidr.quantization.codebooks import Codebooks
 from bidr.quantization.learned_ivf import LearnedIvf
 from bidr.utils.array_types import Codes, Floats, Rows
@@ -31,7 +31,7 @@ class Partitioning(NamedTuple):
     @property
     def stamp(self) -> list[str]:
         """What the files of lists depend on besides the centroids."""
-        return [checksum(self.learned.to_bytes())] if self.learned else []
+        return [hash_bytes(self.learned.to_bytes())] if self.learned else []
 
 
 def partition_by_kmeans(

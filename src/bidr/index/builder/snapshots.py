@@ -10,7 +10,7 @@ import numpy as np
 from bidr.index.builder import journal
 from bidr.index.builder.coarse_clustering import KMeansCheckpoint, KMeansState
 from bidr.index.builder.journal import WorkFolder
-from bidr.index.storage.manifest import FileEntry, file_checksum
+from bidr.index.storage.manifest import FileEntry, hash_file
 from bidr.utils.files import remove, sync_file
 
 # Largest share of the time to spend on saving.
@@ -47,7 +47,7 @@ class DoubleBufferedFile:
         path = self._get_path()
         write(path)
         sync_file(path)
-        entry = FileEntry(path.stat().st_size, file_checksum(path))
+        entry = FileEntry(path.stat().st_size, hash_file(path))
         self.work.save_complete_step(self.name, self.inputs, {path.name: entry})
         remove(previous)
         self._saved_at = time.monotonic()

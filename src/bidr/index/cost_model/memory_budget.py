@@ -25,7 +25,7 @@ from bidr.index.engines.block_centroids import TRAINING_BLOCKS, has_block_centro
 from bidr.index.engines.engine_files import list_ram_files
 from bidr.index.engines.graph.build import POOL_FACTOR
 from bidr.index.engines.graph.engine import get_candidate_count
-from bidr.index.storage.live_state import state_in_force
+from bidr.index.storage.live_state import read_current_state
 from bidr.index.storage.manifest import open_segment
 from bidr.index.types import EF_CONSTRUCTION
 from bidr.index.vectors import WRITE_ROWS
@@ -147,7 +147,7 @@ def parse_bytes(name: str, text: str) -> int:
 
 def estimate_loaded_bytes(index: Path) -> int:
     """Return the approximate RAM of an open index: the files of its segments that are loaded."""
-    segments = state_in_force(index)[1].segments
+    segments = read_current_state(index)[1].segments
     manifests = [open_segment(index, segment.name, segment.xxh3) for segment in segments]
     sizes = (manifest.files[name].size for manifest in manifests for name in list_ram_files(manifest, manifest.engine))
     return COMPACTION_BASE + sum(sizes)

@@ -29,7 +29,7 @@ from bidr.index.engines.engine_files import (
 from bidr.index.engines.graph.build import LINK_WORDS, count_nodes
 from bidr.index.engines.ivf import MANY_LISTS
 from bidr.index.engines.pshufb import BLOCK as CODE_BLOCK
-from bidr.index.storage.checksums import with_checks
+from bidr.index.storage.checksums import add_checksum_files
 from bidr.index.vectors.npy_header import BLOCK, format_npy_header
 from bidr.index.vectors.row_layout import CHECKSUM_DTYPE, CHECKSUM_SUFFIX, StorageKind, get_row_dtype
 from bidr.index.vectors.vector_file import MAX_PREFETCHED_BYTES
@@ -172,7 +172,7 @@ def estimate_disk(shape: Shape, id_bytes: float | None = None, text_bytes: float
         files |= _get_string_file_sizes(DOCUMENTS, count, text_bytes + JSON_OVERHEAD)
     if shape.live:
         files["deleted"] = -(-count // 8)
-    return with_checks(files)
+    return add_checksum_files(files)
 
 
 def count_pages_per_row(row_bytes: int) -> float:

@@ -33,8 +33,8 @@ from bidr.index.filters.bitmask import (
     mark_ints,
 )
 from bidr.index.filters.filter_expression import And, Condition, Filter, Not, Scalar, get_kind
-from bidr.index.storage.manifest import UNREADABLE, HasFiles, check_content
-from bidr.index.storage.verified_mmap import CheckedArray
+from bidr.index.storage.checksums import VerifiedArray
+from bidr.index.storage.manifest import PARSE_ERRORS, HasFiles, check_content
 from bidr.utils.deadline import check_deadline
 
 Mask = npt.NDArray[np.bool_]
@@ -67,7 +67,7 @@ class AttributeColumns:
         check_content(self.folder, self.manifest, COLUMNS)
         try:
             columns = [(column["name"], column["kind"]) for column in json.loads(path.read_bytes())]
-        except (OSError, *UNREADABLE) as error:
+        except (OSError, *PARSE_ERRORS) as error:
             raise IndexFolderError(f"{path}: damaged ({error}); {REBUILD}") from error
         for name, kind in columns:
             if not (isinstance(name, str) and isinstance(kind, str) and kind in (*DTYPES, "word")):
@@ -203,11 +203,11 @@ class AttributeColumns:
         return self._dictionaries.setdefault(number, opened)
 
     def _load_array(self, name: str, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-        return self._opened(name, dtype).whole()
+        return self._opened(name, dtype).read_all()
 
-    def _map_array(self, name: str, dtype: np.dtype[Any]) -> CheckedArray:
+    def _map_array(self, name: str, dtype: np.dtype[Any]) -> VerifiedArray:
         """Map a file of a column; cached, since mapping takes as long as comparing."""
-        return CheckedArray(self.folder, name, dtype, self.manifest, whole=True)
+        return VerifiedArray(self.folder, name, dtype, self.manifest, whole=True)
 
 
 class _Dictionary:

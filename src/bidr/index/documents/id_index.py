@@ -12,8 +12,8 @@ import numpy.typing as npt
 from bidr.data.id_map import find_duplicate_id
 from bidr.errors import REBUILD, DataError, IndexFolderError
 from bidr.index.documents.string_store import FileFactory, StringStore
+from bidr.index.storage.checksums import VerifiedArray
 from bidr.index.storage.manifest import HasFiles
-from bidr.index.storage.verified_mmap import CheckedArray
 from bidr.index.vectors import write_npy_header
 from bidr.utils.external_sort import ExternalSorter
 
@@ -68,8 +68,8 @@ class _DiskHashes:
     """Hashes and rows in files. Without block checksums, a file is verified as a whole."""
 
     def __init__(self, folder: Path, manifest: HasFiles, count: int) -> None:
-        self._hashes = CheckedArray(folder, HASHES, HASH, manifest, whole=True)
-        self._rows = CheckedArray(folder, ROWS, ROW, manifest, whole=True, below=count)
+        self._hashes = VerifiedArray(folder, HASHES, HASH, manifest, whole=True)
+        self._rows = VerifiedArray(folder, ROWS, ROW, manifest, whole=True, below=count)
         for numbers in (self._hashes, self._rows):
             if len(numbers) != count:
                 raise IndexFolderError(f"{numbers.path}: {len(numbers):,} numbers, expected {count:,}; {REBUILD}")
@@ -77,9 +77,9 @@ class _DiskHashes:
     def find_rows(self, digest: int) -> Iterator[int]:
         """Yield the rows whose ids have a hash, rarely more than one."""
         for position in range(int(self._hashes.find(np.array([digest], dtype=HASH))[0]), len(self._hashes)):
-            if self._hashes.some(position, 1) != [digest]:
+            if self._hashes.read_slice(position, 1) != [digest]:
                 return
-            yield from self._rows.some(position, 1)
+            yield from self._rows.read_slice(position, 1)
 
     def close(self) -> None:
         self._hashes.close()

@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from bidr.errors import REBUILD, DataError, IndexFolderError
+from bidr.index.storage.checksums import VerifiedArray, VerifiedMmap
 from bidr.index.storage.manifest import HasFiles
-from bidr.index.storage.verified_mmap import CheckedArray, CheckedFile
 from bidr.index.vectors import BinaryWriter, write_npy_header
 from bidr.index.vectors.mmap_guard import MmapGuard
 
@@ -25,11 +25,11 @@ class StringStore:
     """Random access to strings by row."""
 
     def __init__(self, folder: Path, name: str, files: HasFiles | None = None, *, whole: bool = False) -> None:
-        """`files`, `whole`: which checksums are verified, and when (see `CheckedFile`)."""
-        self._blob = CheckedFile(folder, f"{name}.blob", files, whole=whole, scattered=True)
-        self._offsets = CheckedArray(folder, f"{name}.offsets.npy", OFFSET, files, whole=whole, scattered=True)
+        """`files`, `whole`: which checksums are verified, and when (see `VerifiedMmap`)."""
+        self._blob = VerifiedMmap(folder, f"{name}.blob", files, whole=whole, scattered=True)
+        self._offsets = VerifiedArray(folder, f"{name}.offsets.npy", OFFSET, files, whole=whole, scattered=True)
         self.path, self._count = self._blob.path, len(self._offsets) - 1
-        self._check_sizes = MmapGuard(*self._blob.watched, *self._offsets.file.watched).check_sizes
+        self._check_sizes = MmapGuard(*self._blob.guarded_maps, *self._offsets.file.guarded_maps).check_sizes
 
     def __len__(self) -> int:
         return self._count
@@ -39,21 +39,21 @@ class StringStore:
             raise DataError(f"invalid row: {row} (allowed: 0 to {len(self) - 1})")
         self._check_sizes()
         offsets, at = self._offsets.file, self._offsets.start + row * OFFSET.itemsize
-        offsets.need(at, at + PAIR.size)
-        start, end = PAIR.unpack_from(offsets.map, at)
+        offsets.verify_range(at, at + PAIR.size)
+        start, end = PAIR.unpack_from(offsets.mapped, at)
         if not start <= end <= self._blob.size:
             raise IndexFolderError(f"{self.path}: row {row} has the offsets {start} to {end}; damaged; {REBUILD}")
-        self._blob.need(start, end)
-        return self._blob.map[start:end]
+        self._blob.verify_range(start, end)
+        return self._blob.mapped[start:end]
 
     def get_many(self, rows: npt.NDArray[np.int64]) -> list[bytes]:
         """Read many rows at once; per row this takes a third of the time of `get`."""
         if len(rows) and not 0 <= rows.min() <= rows.max() < len(self):
             return [self.get(int(row)) for row in rows]  # raises the error of the invalid row
         starts, ends, blob = self._offsets.take(rows), self._offsets.take(rows + 1), self._blob
-        if not blob.need_spans(starts, ends):
+        if not blob.verify_ranges(starts, ends):
             return [self.get(int(row)) for row in rows]
-        return [blob.map[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
+        return [blob.mapped[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
 
     def close(self) -> None:
         self._offsets.close()

@@ -9,8 +9,8 @@ import numpy.typing as npt
 
 from bidr.data.vector_source import advise_dontneed
 from bidr.errors import REBUILD, IndexFolderError, ModelError
+from bidr.index.storage.checksums import VerifiedArray
 from bidr.index.storage.manifest import HasFiles, Manifest
-from bidr.index.storage.verified_mmap import CheckedArray
 from bidr.index.types import Candidates
 from bidr.index.vectors import FileCreator, read_npy_header
 from bidr.quantization.codebooks import READ_ERRORS, Codebooks, check_arrays, load_arrays
@@ -157,9 +157,9 @@ def _read_links(path: Path) -> npt.NDArray[np.uint64]:
         raise IndexFolderError(f"{path}: links of single documents, an older format; {REBUILD}") from error
 
 
-def open_order(folder: Path, files: HasFiles, count: int) -> CheckedArray:
+def open_order(folder: Path, files: HasFiles, count: int) -> VerifiedArray:
     """Open the input row of each position, on disk: read for results only."""
-    order = CheckedArray(folder, ORDER_FILE, get_order_dtype(count), files, below=count)
+    order = VerifiedArray(folder, ORDER_FILE, get_order_dtype(count), files, below=count)
     if len(order) != count:
         raise IndexFolderError(f"{order.path}: {len(order):,} rows, expected {count:,}; {REBUILD}")
     return order

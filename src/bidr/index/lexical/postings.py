@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from bidr.index.documents.id_index import hash_string
 from bidr.index.lexical.analyzer import tokenize_texts
-from bidr.index.storage.verified_mmap import CheckedArray
+from bidr.index.storage.checksums import VerifiedArray
 
 U64 = npt.NDArray[np.uint64]
 U32 = npt.NDArray[np.uint32]
@@ -29,11 +29,11 @@ class TermCounts(NamedTuple):
 class PostingsFiles(NamedTuple):
     """The arrays of postings as files."""
 
-    hashes: CheckedArray
-    offsets: CheckedArray
-    positions: CheckedArray
-    counts: CheckedArray
-    lengths: CheckedArray
+    hashes: VerifiedArray
+    offsets: VerifiedArray
+    positions: VerifiedArray
+    counts: VerifiedArray
+    lengths: VerifiedArray
 
 
 class Postings(NamedTuple):
@@ -84,8 +84,8 @@ class Postings(NamedTuple):
             return False
         if self.files is None:
             return bool(((starts >= 0) & (starts <= ends) & (ends <= len(self.positions))).all())
-        self.files.lengths.whole()  # a common term reads most of its blocks
-        return self.files.positions.need_ranges(starts, ends) and self.files.counts.need_ranges(starts, ends)
+        self.files.lengths.read_all()  # a common term reads most of its blocks
+        return self.files.positions.verify_ranges(starts, ends) and self.files.counts.verify_ranges(starts, ends)
 
 
 def count_terms(texts: Sequence[str]) -> TermCounts:

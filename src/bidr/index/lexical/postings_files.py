@@ -14,8 +14,8 @@ from bidr.data.types import Document
 from bidr.errors import REBUILD, ConfigError, IndexFolderError
 from bidr.index.builder.journal import Step, write_array
 from bidr.index.lexical.postings import Postings, PostingsFiles, TermCounts, count_terms
-from bidr.index.storage.manifest import UNREADABLE, HasFiles, check_content, is_count
-from bidr.index.storage.verified_mmap import CheckedArray
+from bidr.index.storage.checksums import VerifiedArray
+from bidr.index.storage.manifest import PARSE_ERRORS, HasFiles, check_content, is_count
 from bidr.index.vectors import write_npy_header
 from bidr.utils.external_sort import ExternalSorter
 from bidr.utils.files import read_up_to
@@ -44,13 +44,13 @@ class LexicalIndex(NamedTuple):
         kinds = {HASHES: "<u8", OFFSETS: "<u8", POSITIONS: "<u4", COUNTS: "u1", LENGTHS: "<u4"}
         below = {POSITIONS: count}
         files = PostingsFiles(
-            *(CheckedArray(folder, name, kind, manifest, below=below.get(name)) for name, kind in kinds.items())
+            *(VerifiedArray(folder, name, kind, manifest, below=below.get(name)) for name, kind in kinds.items())
         )
-        hashes, offsets, positions, counts, lengths = (array.unchecked for array in files)
+        hashes, offsets, positions, counts, lengths = (array.unverified for array in files)
         postings = Postings(hashes, offsets, positions, counts, lengths, total, files)
         sizes = (len(postings.offsets), len(postings.counts), len(postings.lengths))
         expected = (len(postings.hashes) + 1, len(postings.positions), count)
-        if sizes != expected or files.offsets.some(len(postings.hashes), 1) != [len(postings.positions)]:
+        if sizes != expected or files.offsets.read_slice(len(postings.hashes), 1) != [len(postings.positions)]:
             raise IndexFolderError(f"{folder / POSITIONS}: arrays of {sizes}, expected {expected}; {REBUILD}")
         return cls(postings, titles)
 
@@ -67,7 +67,7 @@ def _load_metadata(path: Path) -> tuple[int, Titles]:
         if not is_count(total) or titles not in get_args(Titles):
             raise ValueError(f"words {total!r}, titles {titles!r}")
         return total, titles
-    except (OSError, *UNREADABLE) as error:
+    except (OSError, *PARSE_ERRORS) as error:
         raise IndexFolderError(f"{path}: damaged ({error}); {REBUILD}") from error
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from bidr.index.lexical.bm25 import POSITIONS_PER_BLOCK, SPARE_HITS
 from bidr.index.lexical.postings import count_terms
 from bidr.index.lexical.postings_files import COUNTS, HASHES, LENGTHS, METADATA, OFFSETS, POSITIONS
-from bidr.index.storage.checksums import with_checks
+from bidr.index.storage.checksums import add_checksum_files
 
 SAMPLE_TEXTS = 2_000
 # Exponent of Heaps' law for the vocabulary; .52 to .66 in the corpora of bench/lexical_size.py.
@@ -57,7 +57,7 @@ def estimate_lexical_disk(size: LexicalSize, count: int) -> dict[str, int]:
         LENGTHS: 4 * count,
         METADATA: 40,
     }
-    return with_checks(files)
+    return add_checksum_files(files)
 
 
 def estimate_lexical_ram(count: int, candidates: int) -> int:

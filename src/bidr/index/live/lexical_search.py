@@ -1,8 +1,9 @@
-"""Words over all parts of an index: BM25 whose document frequencies and lengths are those of the parts together."""
+"""BM25 search over all segments and the memtable of an index."""
 
 from collections import Counter
 from collections.abc import Sequence
 from functools import cached_property, lru_cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,148 +23,167 @@ from bidr.index.types import search_each
 from bidr.utils.array_types import Bitmap, Floats, Rows
 from bidr.utils.system import available_cpus
 
-KEPT_TEXTS = 8_192
-Lists = list[Rows]
+CACHED_TEXTS = 8_192
 
 
-class FoundByWords(NamedTuple):
-    """The best by words: (queries, k) each, -1 and -inf where fewer share a word; scores of the places wanted."""
+class LexicalHits(NamedTuple):
+    """BM25 results: scores and positions of the top k, (queries, k), padded with -inf and -1.
+
+    candidate_scores: scores of the candidates that the caller gave, by query.
+    """
 
     scores: Floats
     places: Rows
-    wanted: list[Floats]
+    candidate_scores: list[Floats]
 
 
-class _Part(NamedTuple):
+class _SegmentPostings(NamedTuple):
     postings: Postings
     start: int
     allowed: Bitmap | None
-    where: Any
+    folder: Path
 
 
-class LiveWords:
-    """What finds documents by their words, among those that pass a filter and are not deleted."""
+class LiveLexicalSearcher:
+    """BM25 search over all segments, among documents that match a filter and are not deleted.
 
-    def __init__(self, view: LiveView, asked: Filter | None = None) -> None:
-        self.view, self.asked = view, asked
+    Document frequencies and lengths are those of all segments together.
+    """
+
+    def __init__(self, view: LiveView, condition: Filter | None = None) -> None:
+        self.view, self.condition = view, condition
         self.threads = available_cpus()
 
     @cached_property
-    def _parts(self) -> list[_Part]:
-        view, parts = self.view, []
-        for part in view.parts:
-            reader = part.open.reader
+    def _segments(self) -> list[_SegmentPostings]:
+        view, segments = self.view, []
+        for segment in view.segments:
+            reader = segment.reader
             if reader.words is None:
                 raise ConfigError(
-                    f"{view.folder}: built without an index of words, so nothing lexical can be asked of it; "
+                    f"{view.folder}: built without lexical index, so lexical search is not possible; "
                     "build it again with --lexical (lexical=True), or leave lexical out"
                 )
-            parts.append(_Part(reader.words.postings, part.start, _bits(part.allowed(self.asked)), reader.generation))
-        if view.memory.documents:
-            allowed = _bits(view.memory.allowed(self.asked))
-            parts.append(_Part(log_postings(view), view.start, allowed, view.generation))
-        return parts
+            allowed = _pack_allowed(segment.get_mask(self.condition))
+            segments.append(_SegmentPostings(reader.words.postings, segment.start, allowed, reader.generation))
+        if view.memtable.documents:
+            allowed = _pack_allowed(view.memtable.get_mask(self.condition))
+            segments.append(
+                _SegmentPostings(build_memtable_postings(view), view.memtable_start, allowed, view.generation)
+            )
+        return segments
 
-    def search(self, texts: Sequence[str], k: int, wanted: Lists | None = None) -> FoundByWords:
-        """The k best places for each question; with `wanted` also what BM25 gives these places of each."""
-        parts, asked = self._parts, [_hashed(text) for text in tokenize_texts(list(texts))]
-        wanted = wanted or [np.empty(0, dtype=np.int64)] * len(asked)
-        own = [np.zeros(len(places), dtype=np.float32) for places in wanted]
+    def search(self, texts: Sequence[str], k: int, candidates: Sequence[Rows] | None = None) -> LexicalHits:
+        """Return the top `k` of each query, and the scores of its `candidates` (positions) if given."""
+        segments, queries = self._segments, [_hash_terms(terms) for terms in tokenize_texts(list(texts))]
+        candidates = candidates or [np.empty(0, dtype=np.int64)] * len(queries)
+        candidate_scores = [np.zeros(len(places), dtype=np.float32) for places in candidates]
 
-        def one(number: int) -> tuple[Floats, Rows]:
-            return _best(parts, asked[number], k, wanted[number], own[number])
+        def search_one(number: int) -> tuple[Floats, Rows]:
+            return _search_query(segments, queries[number], k, candidates[number], candidate_scores[number])
 
-        return FoundByWords(*search_each(len(asked), k, one, self.threads), own)
+        return LexicalHits(*search_each(len(queries), k, search_one, self.threads), candidate_scores)
 
 
-def with_words(
+def add_lexical_candidates(
     code_scores: Floats,
     places: Rows,
     view: IndexReader | LiveView,
     engine: Any,
-    asked: Sequence[str] | None,
+    texts: Sequence[str] | None,
     count: int,
     weight: float = 0.0,
 ) -> CandidateUnion:
-    """The codes' candidates joined by the `count` best of each question by words, of those that the engine may find.
+    """Unite candidates with the BM25 top `count` of each query, among documents that the engine may return.
 
-    weight: of BM25's score, as a share of the question's best, in what is added to the score of each.
+    weight: weight of the BM25 score, relative to the best of the query, in the added score.
     """
-    asked = None if asked is None else validate_query_texts(asked)
-    if asked is None or len(asked) != len(places):
+    texts = None if texts is None else validate_query_texts(texts)
+    if texts is None or len(texts) != len(places):
         raise ConfigError("lexical: given vectors without words, expected the questions in words too (words=...)")
-    wanted = [row[row >= 0] for row in places] if weight else None
-    by_words = words_of(view, engine).search(asked, min(count, engine.count), wanted)
-    found = unite_candidates(code_scores, places, by_words.places)
-    for number, own in enumerate(by_words.wanted if weight else ()):
-        listed, share = found.word_ranks[number] > 0, found.added[number]
-        share[: len(own)] = own
-        share[listed] = by_words.scores[number, found.word_ranks[number, listed] - 1]
-        share *= weight / max(float(by_words.scores[number].max(initial=0)), 1e-9)
-    return found
+    candidates = [row[row >= 0] for row in places] if weight else None
+    hits = get_lexical_searcher(view, engine).search(texts, min(count, engine.count), candidates)
+    union = unite_candidates(code_scores, places, hits.places)
+    for number, scores in enumerate(hits.candidate_scores if weight else ()):
+        is_hit, added = union.word_ranks[number] > 0, union.added[number]
+        added[: len(scores)] = scores
+        added[is_hit] = hits.scores[number, union.word_ranks[number, is_hit] - 1]
+        added *= weight / max(float(hits.scores[number].max(initial=0)), 1e-9)
+    return union
 
 
-def words_of(view: IndexReader | LiveView, engine: Any) -> LiveWords:
-    """What finds documents of a view by words, among those that its candidate engine may find."""
+def get_lexical_searcher(view: IndexReader | LiveView, engine: Any) -> LiveLexicalSearcher:
+    """Return the lexical searcher over the documents that a candidate engine may return."""
     if not isinstance(engine, LiveCandidates):
         assert isinstance(view, IndexReader)
-        return LiveWords(LiveView.of(view))
-    # An engine without a filter lasts as long as its view: which documents are deleted is then told once.
-    made: LiveWords = engine.__dict__.setdefault("_words", LiveWords(engine.view, engine.asked))
-    return made
+        return LiveLexicalSearcher(LiveView.from_reader(view))
+    # Kept on the engine: deleted documents are looked up once for all searches of it.
+    searcher: LiveLexicalSearcher = engine.__dict__.setdefault(
+        "_lexical_searcher", LiveLexicalSearcher(engine.view, engine.condition)
+    )
+    return searcher
 
 
-def log_postings(view: LiveView) -> Postings:
-    """The words of the documents in the log, counted once a text."""
-    made: Postings | None = view.__dict__.get("_log_postings")
-    if made is None:
-        first = view.parts[0].open.reader.words
-        assert first is not None
-        texts = [compose_text(document, first.titles) for document in view.memory.documents]
-        made = view.__dict__["_log_postings"] = Postings.from_counts(
-            concat_term_counts([_counted(text) for text in texts])
+def build_memtable_postings(view: LiveView) -> Postings:
+    """Build postings of the memtable; cached by view, and term counts by text."""
+    postings: Postings | None = view.__dict__.get("_memtable_postings")
+    if postings is None:
+        lexical = view.segments[0].reader.words
+        assert lexical is not None
+        texts = [compose_text(document, lexical.titles) for document in view.memtable.documents]
+        postings = view.__dict__["_memtable_postings"] = Postings.from_counts(
+            concat_term_counts([_count_terms(text) for text in texts])
         )
-    return made
+    return postings
 
 
-def _bits(allowed: Any) -> Bitmap | None:
+def _pack_allowed(allowed: Any) -> Bitmap | None:
     return None if allowed is None else np.packbits(allowed, bitorder="little")
 
 
-@lru_cache(maxsize=KEPT_TEXTS)
-def _counted(text: str) -> TermCounts:
+@lru_cache(maxsize=CACHED_TEXTS)
+def _count_terms(text: str) -> TermCounts:
     return count_terms([text])
 
 
-def _hashed(asked: list[str]) -> tuple[Any, Floats]:
-    """Words of a question, each once, and how often it is asked for."""
-    times = Counter(map(hash_string, asked))
-    return np.array(list(times), dtype=np.uint64), np.array(list(times.values()), dtype=np.float32)
+def _hash_terms(terms: list[str]) -> tuple[Any, Floats]:
+    """Return hashes of the distinct terms of a query, and their frequencies in it."""
+    frequencies = Counter(map(hash_string, terms))
+    return np.array(list(frequencies), dtype=np.uint64), np.array(list(frequencies.values()), dtype=np.float32)
 
 
-def _best(parts: list[_Part], asked: tuple[Any, Floats], k: int, wanted: Rows, own: Floats) -> tuple[Floats, Rows]:
-    hashes, times = asked
-    documents = sum(len(part.postings.lengths) for part in parts)
-    mean_length = max(sum(part.postings.total_terms for part in parts) / documents, 1e-9)
-    where = [part.postings.find(hashes) for part in parts]
-    for part, (starts, ends) in zip(parts, where, strict=True):
-        if not part.postings.check_ranges(starts, ends):
-            raise _no_writers(part)
-    weights = times * compute_idf(documents, np.sum([ends - starts for starts, ends in where], axis=0))
+def _search_query(
+    segments: list[_SegmentPostings],
+    query: tuple[Any, Floats],
+    k: int,
+    candidates: Rows,
+    candidate_scores: Floats,
+) -> tuple[Floats, Rows]:
+    """Return the top `k` of one query; write the scores of `candidates` to `candidate_scores`."""
+    hashes, frequencies = query
+    document_count = sum(len(segment.postings.lengths) for segment in segments)
+    mean_length = max(sum(segment.postings.total_terms for segment in segments) / document_count, 1e-9)
+    ranges = [segment.postings.find(hashes) for segment in segments]
+    for segment, (starts, ends) in zip(segments, ranges, strict=True):
+        if not segment.postings.check_ranges(starts, ends):
+            raise _make_postings_error(segment)
+    weights = frequencies * compute_idf(document_count, np.sum([ends - starts for starts, ends in ranges], axis=0))
     scores, places = [np.full(k, -np.inf, np.float32)], [np.full(k, -1, np.int64)]
-    for part, (starts, ends) in zip(parts, where, strict=True):
-        here = (wanted >= part.start) & (wanted < part.start + len(part.postings.lengths))
-        query = WeightedTerms(starts, ends, weights)
-        found = search_postings(part.postings, query, mean_length, k, part.allowed, wanted[here] - part.start)
-        if not found:
-            raise _no_writers(part)
-        scores.append(found[0])
-        places.append(found[1] + part.start)
-        own[here] = found[2]
-    every, names = np.concatenate(scores), np.concatenate(places)
-    best = np.lexsort((names, -every))[:k]
-    return every[best], names[best]
+    for segment, (starts, ends) in zip(segments, ranges, strict=True):
+        first, last = segment.start, segment.start + len(segment.postings.lengths)
+        in_segment = (candidates >= first) & (candidates < last)
+        terms = WeightedTerms(starts, ends, weights)
+        local_candidates = candidates[in_segment] - first
+        hits = search_postings(segment.postings, terms, mean_length, k, segment.allowed, local_candidates)
+        if not hits:
+            raise _make_postings_error(segment)
+        scores.append(hits[0])
+        places.append(hits[1] + first)
+        candidate_scores[in_segment] = hits[2]
+    all_scores, all_places = np.concatenate(scores), np.concatenate(places)
+    top = np.lexsort((all_places, -all_scores))[:k]
+    return all_scores[top], all_places[top]
 
 
-def _no_writers(part: _Part) -> IndexFolderError:
-    return IndexFolderError(f"{part.where}: postings of words that no writer made; damaged; {REBUILD}")
+def _make_postings_error(segment: _SegmentPostings) -> IndexFolderError:
+    return IndexFolderError(f"{segment.folder}: invalid postings; damaged; {REBUILD}")

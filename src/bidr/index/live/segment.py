@@ -1,4 +1,4 @@
-"""The parts of a live index: segments on disk with their deleted rows, and what each contributes to an answer."""
+"""Segments of an open index: an immutable index reader and the deleted rows of one state."""
 
 import weakref
 from collections.abc import Iterable
@@ -8,143 +8,156 @@ from pathlib import Path
 from typing import Self
 
 import numpy as np
-import numpy.typing as npt
 
 from bidr.data.types import Document
 from bidr.errors import REBUILD, IndexFolderError
 from bidr.index.filters.filter_expression import Filter
 from bidr.index.live.memtable import Mask
 from bidr.index.reader import IndexReader
-from bidr.index.storage.live_state import Segment
+from bidr.index.storage.live_state import SegmentEntry
 from bidr.index.storage.manifest import HasFiles, check_content
-from bidr.utils.array_types import Codes, Floats, Rows
-
-Bits = npt.NDArray[np.uint8]
+from bidr.utils.array_types import Bitmap, Codes, Floats, Rows
 
 
-class OpenSegment:
-    """A segment that is open. Its files are closed when the last view that uses it is gone."""
+class SegmentHandle:
+    """Open files of a segment, shared by all states that list it; closed when the last view that uses it is gone."""
 
-    def __init__(self, segment: Segment, reader: IndexReader) -> None:
-        self.segment, self.reader = segment, reader
+    def __init__(self, entry: SegmentEntry, reader: IndexReader) -> None:
+        self.entry, self.reader = entry, reader
 
     @classmethod
-    def open(cls, folder: Path, segment: Segment, ef: int | None = None) -> Self:
-        reader = IndexReader.open_segment(folder, segment.name, segment.xxh3, ef)
-        opened = cls(segment, reader)
-        weakref.finalize(opened, reader.close)
-        if reader.count != segment.count:
-            raise IndexFolderError(f"{folder / segment.name}: {reader.count} documents, the state says {segment.count}")
-        return opened
-
-    @property
-    def order(self) -> Rows | None:
-        """The row of each place, where vectors and codes stand in another order than ids and texts."""
-        return self.reader.order
-
-    def rows(self, places: Rows) -> Rows:
-        return self.reader.rows_of(places)
-
-    def record(self, row: int) -> Document:
-        """Everything that is known of a document; without text where it was given without."""
-        known = self.reader.documents
-        return known.document(row) or Document(known.id(row), "", "", known.columns.get(row))
-
-    def codes(self, places: Rows) -> Codes:
-        """The codes of some places, one number a byte: a copy."""
-        return self.reader.candidates.unpack_codes(places)
-
-    def passing(self, asked: Filter) -> Bits:
-        """Which places pass a filter, a bit each."""
-        return self.reader.documents.columns.build_bitmap(asked, self.order)
+    def open(cls, folder: Path, entry: SegmentEntry, ef: int | None = None) -> Self:
+        reader = IndexReader.open_segment(folder, entry.name, entry.xxh3, ef)
+        handle = cls(entry, reader)
+        weakref.finalize(handle, reader.close)
+        if reader.count != entry.count:
+            raise IndexFolderError(
+                f"{folder / entry.name}: {reader.count} documents, expected {entry.count} according to the state"
+            )
+        return handle
 
 
 @dataclass(frozen=True)
-class Part:
-    """A segment in one state of the index: its documents are numbered from `start`, some of them are deleted."""
+class Segment:
+    """A segment in one state of the index.
 
-    open: OpenSegment
+    start:   first row and position of the segment in the index.
+    deleted: deleted rows, one bit per row; None: no row is deleted.
+    """
+
+    handle: SegmentHandle
     start: int
-    deleted: Bits | None
-    """A bit for every row; None: no document of it is deleted."""
+    deleted: Bitmap | None
+
+    @property
+    def reader(self) -> IndexReader:
+        return self.handle.reader
+
+    @property
+    def entry(self) -> SegmentEntry:
+        return self.handle.entry
+
+    @property
+    def name(self) -> str:
+        return self.entry.name
 
     @property
     def count(self) -> int:
-        return self.open.segment.count
+        return self.entry.count
 
     @cached_property
-    def gone(self) -> int:
-        """How many are deleted."""
-        return 0 if self.deleted is None else bits_set(self.deleted)
+    def deleted_count(self) -> int:
+        return 0 if self.deleted is None else count_bits(self.deleted)
 
     @property
-    def alive(self) -> int:
-        return self.count - self.gone
+    def alive_count(self) -> int:
+        return self.count - self.deleted_count
 
     @property
     def deleted_bytes(self) -> int:
-        """What the deleted rows take in RAM: a bit a row, and one a place that says whether it may be found."""
+        """RAM of the deleted rows: a bit by row, and a bit by position."""
         return 0 if self.deleted is None else 2 * self.deleted.nbytes
 
     def is_deleted(self, row: int) -> bool:
         return self.deleted is not None and bool(self.deleted[row >> 3] >> (row & 7) & 1)
 
+    @property
+    def order(self) -> Rows | None:
+        """Row of each position; None: positions are rows."""
+        return self.reader.order
+
+    def get_rows(self, positions: Rows) -> Rows:
+        """Map positions to rows, both within the segment."""
+        return self.reader.rows_of(positions)
+
+    def get_record(self, row: int) -> Document:
+        """Return a document with id and attributes, and with text if texts are stored."""
+        documents = self.reader.documents
+        return documents.document(row) or Document(documents.id(row), "", "", documents.columns.get(row))
+
+    def get_codes(self, positions: Rows) -> Codes:
+        """Copy the codes at positions, one codeword number per byte."""
+        return self.reader.candidates.unpack_codes(positions)
+
     @cached_property
-    def _alive_places(self) -> Bits | None:
+    def _alive_positions(self) -> Bitmap | None:
         if self.deleted is None:
             return None
-        order = self.open.order
-        return ~(self.deleted if order is None else pack(unpack(self.deleted, self.count)[order]))
+        order = self.order
+        return ~(self.deleted if order is None else pack_bits(unpack_bits(self.deleted, self.count)[order]))
 
-    def passing(self, asked: Filter | None) -> Bits | None:
-        """Which places may be found, a bit each; None: all. Bits beyond the last place mean nothing."""
-        alive = self._alive_places
-        if asked is None:
+    def get_bitmap(self, condition: Filter | None) -> Bitmap | None:
+        """Bitmap of alive positions that match a filter; None: all. Bits past the last position are undefined."""
+        alive = self._alive_positions
+        if condition is None:
             return alive
-        return self.open.passing(asked) if alive is None else self.open.passing(asked) & alive
+        matching = self.reader.documents.columns.build_bitmap(condition, self.order)
+        return matching if alive is None else matching & alive
 
-    def allowed(self, asked: Filter | None) -> Mask | None:
-        """The same, a truth value each."""
-        bits = self.passing(asked)
-        return None if bits is None else unpack(bits, self.count)
+    def get_mask(self, condition: Filter | None) -> Mask | None:
+        """Like `get_bitmap`, as an array of bool."""
+        bits = self.get_bitmap(condition)
+        return None if bits is None else unpack_bits(bits, self.count)
 
-    def search(self, queries: Floats, k: int, ef: int | None, allowed: Bits | None, there: int) -> tuple[Floats, Rows]:
-        """The best k or fewer of the allowed places, of which there are so many."""
-        return self.open.reader.candidates.search(queries, min(k, there), ef, allowed=allowed)
+    def search(
+        self, queries: Floats, k: int, ef: int | None, allowed: Bitmap | None, allowed_count: int
+    ) -> tuple[Floats, Rows]:
+        """Return scores and positions of the best `k` of the `allowed_count` allowed positions, or fewer."""
+        return self.reader.candidates.search(queries, min(k, allowed_count), ef, allowed=allowed)
 
-    def after(self, rows: Iterable[int]) -> "Part":
-        """The same with more of its rows deleted."""
+    def delete_rows(self, rows: Iterable[int]) -> "Segment":
+        """Return the segment with more rows deleted."""
         deleted = np.zeros(-(-self.count // 8), dtype=np.uint8) if self.deleted is None else self.deleted.copy()
         numbers = np.fromiter(rows, dtype=np.int64)
         np.bitwise_or.at(deleted, numbers >> 3, np.left_shift(1, numbers & 7).astype(np.uint8))
         return replace(self, deleted=deleted)
 
 
-def pack(mask: Mask) -> Bits:
-    """One bit a document, the first one lowest."""
+def pack_bits(mask: Mask) -> Bitmap:
+    """Pack a mask into a bitmap, lowest bit first."""
     return np.packbits(mask, bitorder="little")
 
 
-def unpack(bits: Bits, count: int) -> Mask:
-    """A truth value a document."""
+def unpack_bits(bits: Bitmap, count: int) -> Mask:
+    """Unpack the first `count` bits of a bitmap."""
     return np.unpackbits(bits, count=count, bitorder="little").view(np.bool_)
 
 
-def bits_set(bits: Bits, count: int | None = None) -> int:
-    """How many bits are set, of all or of the first so many."""
-    found = int(np.bitwise_count(bits).sum(dtype=np.int64))
+def count_bits(bits: Bitmap, count: int | None = None) -> int:
+    """Count the bits that are set, among the first `count` if given."""
+    total = int(np.bitwise_count(bits).sum(dtype=np.int64))
     if count is not None and count % 8:
-        found -= int(bits[-1] >> count % 8).bit_count()
-    return found
+        total -= int(bits[-1] >> count % 8).bit_count()
+    return total
 
 
-def read_tombstones(state: Path, files: HasFiles, segment: Segment) -> Bits | None:
-    """The deleted rows of a segment, every byte checked."""
-    if not segment.deleted:
+def read_tombstones(state: Path, files: HasFiles, entry: SegmentEntry) -> Bitmap | None:
+    """Read and verify the deleted rows of a segment."""
+    if not entry.deleted:
         return None
-    check_content(state, files, segment.tombstones)
-    bits = np.fromfile(state / segment.tombstones, dtype=np.uint8)
-    right = len(bits) == -(-segment.count // 8) and bits_set(bits) == bits_set(bits, segment.count)
-    if not right or bits_set(bits) != segment.deleted:
-        raise IndexFolderError(f"{state / segment.tombstones}: not the {segment.deleted:,} rows expected; {REBUILD}")
+    check_content(state, files, entry.tombstones)
+    bits = np.fromfile(state / entry.tombstones, dtype=np.uint8)
+    is_valid = len(bits) == -(-entry.count // 8) and count_bits(bits) == count_bits(bits, entry.count)
+    if not is_valid or count_bits(bits) != entry.deleted:
+        raise IndexFolderError(f"{state / entry.tombstones}: not the expected {entry.deleted:,} rows; {REBUILD}")
     return bits

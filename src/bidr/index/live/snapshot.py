@@ -1,12 +1,12 @@
-"""A copy of one state of an index while its writer goes on."""
+"""Copy one state of an index while a writer may have it open."""
 
 import os
 from pathlib import Path
 
 from bidr.errors import REBUILD, ConfigError, IndexFolderError
-from bidr.index.live.wal import ACKNOWLEDGED, LOG, LogReader, write_log
+from bidr.index.live.wal import ACKNOWLEDGED, LOG, WalReader, write_log
 from bidr.index.storage.live_state import read_state
-from bidr.index.storage.manifest import CURRENT, MANIFEST, current_generation, settled
+from bidr.index.storage.manifest import CURRENT, MANIFEST, read_current, resolve_generation
 from bidr.utils.files import (
     BUFFER_BYTES,
     DISK_ERRORS,
@@ -21,59 +21,63 @@ from bidr.utils.files import (
 
 
 def write_snapshot(folder: Path, out: Path, *, copy: bool = False) -> Path:
-    """Put the state in force into a new folder, which is an index like any other.
+    """Write the current state to a new index folder.
 
-    What never changes is linked where the file system can, else copied; of the log what is whole is copied. Linked
-    files are those of the index under a second name: what damages one damages both.
-    copy: copy all of them, byte for byte.
+    Immutable files become hard links where the file system allows it, so damage to one affects both. The complete
+    records of the log are copied.
+
+    Args:
+        folder: The index.
+        out: A folder that does not exist.
+        copy: Copy all files instead.
     """
     if out.exists():
-        raise ConfigError(f"{out} exists already; give a folder that does not")
-    aside = out.with_name(f".{out.name}.{os.getpid()}.new")
+        raise ConfigError(f"{out} exists already; give a folder that does not exist")
+    staging = out.with_name(f".{out.name}.{os.getpid()}.new")
     with storage_errors(out):
         try:
-            settled(folder, lambda name, digest: _copy_state(folder, aside, name, digest, copy))
-            os.rename(aside, out)
+            resolve_generation(folder, lambda name, digest: _copy_state(folder, staging, name, digest, copy))
+            os.rename(staging, out)
             try:
                 sync_folder(out.parent)
             except OSError:
-                remove(out)  # or it could not be taken again
+                remove(out)  # it would block another attempt
                 raise
         except BaseException:
-            remove(aside)
+            remove(staging)
             raise
     return out
 
 
-def _copy_state(folder: Path, aside: Path, name: str, digest: str, copy: bool) -> None:
-    remove(aside)
-    make_folder(aside)
+def _copy_state(folder: Path, staging: Path, name: str, digest: str, copy: bool) -> None:
+    remove(staging)
+    make_folder(staging)
     state = read_state(folder, name, digest)
     for segment in state.segments:
-        _copy(folder / segment.name, aside / segment.name, copy)
+        _copy_folder(folder / segment.name, staging / segment.name, copy)
     if state.live:
-        _copy(folder / name, aside / name, copy, without=(LOG, ACKNOWLEDGED))
-        log = LogReader(folder / name)
+        _copy_folder(folder / name, staging / name, copy, skip=(LOG, ACKNOWLEDGED))
+        log = WalReader(folder / name)
         try:
-            write_log(aside / name, name, log.read())
-            if log.unconfirmed and current_generation(folder) != (name, digest):
+            write_log(staging / name, name, log.read())
+            if log.has_unacknowledged and read_current(folder) != (name, digest):
                 raise IndexFolderError(f"{folder / name}: was replaced while its log was copied; try again")
         finally:
             log.close()
-        sync_folder(aside / name)
-    write_atomically(aside / CURRENT, f"{name} {digest}\n".encode())
+        sync_folder(staging / name)
+    write_atomically(staging / CURRENT, f"{name} {digest}\n".encode())
 
 
-def _copy(source: Path, target: Path, copy: bool, without: tuple[str, ...] = ()) -> None:
+def _copy_folder(source: Path, target: Path, copy: bool, skip: tuple[str, ...] = ()) -> None:
     os.mkdir(target)
     try:
-        names = [name for name in os.listdir(source) if name not in without]
+        names = [name for name in os.listdir(source) if name not in skip]
         for name in names:
             check_regular(os.stat(source / name))
-            if copy or not _linked(source / name, target / name):
+            if copy or not _try_link(source / name, target / name):
                 _copy_file(source / name, target / name)
     except FileNotFoundError as error:
-        raise IndexFolderError(f"{source}: went away while it was copied; try again") from error
+        raise IndexFolderError(f"{source}: was removed while it was copied; try again") from error
     except OSError as error:
         if error.errno in DISK_ERRORS:
             raise
@@ -84,14 +88,14 @@ def _copy(source: Path, target: Path, copy: bool, without: tuple[str, ...] = ())
 
 
 def _copy_file(source: Path, target: Path) -> None:
-    """Copy a file and flush it by the same descriptor: one opened later may not be told of a failed write."""
+    """Copy a file; fsync by the same descriptor, as one opened later may miss a write error."""
     with source.open("rb") as content, NewFile(target) as out:
         while piece := content.read(BUFFER_BYTES):
             out.write(piece)
 
 
-def _linked(source: Path, target: Path) -> bool:
-    """Whether a file could be given a second name; across file systems it cannot."""
+def _try_link(source: Path, target: Path) -> bool:
+    """Create a hard link; False where that is not possible, as across file systems."""
     try:
         os.link(source, target)
     except OSError:

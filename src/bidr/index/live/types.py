@@ -1,4 +1,4 @@
-"""Documents as numbers, and what makes them so."""
+"""Encoded documents and the protocol of what encodes them."""
 
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
@@ -7,15 +7,15 @@ from bidr.data.types import Document
 from bidr.utils.array_types import Codes, Floats
 
 
-class Coded(NamedTuple):
-    """Documents as numbers: codes, vectors, and how far the codes are from what they stand for."""
+class EncodedBatch(NamedTuple):
+    """Codes and vectors of documents, and the quantization error of each."""
 
     codes: Codes
     vectors: Floats
     errors: Floats
 
 
-class Coder(Protocol):
-    """Turns documents into numbers: encodes their texts, or codes the vectors that are given with them."""
+class DocumentEncoder(Protocol):
+    """Encodes documents: their texts, or the vectors that are given with them."""
 
-    def __call__(self, documents: Sequence[Document], vectors: Floats | None) -> Coded: ...
+    def __call__(self, documents: Sequence[Document], vectors: Floats | None) -> EncodedBatch: ...

@@ -1,26 +1,26 @@
-"""Looking into a live index: what it takes, and whether every byte is as it was written."""
+"""Describe an index and verify its checksums."""
 
 from typing import Any
 
 from bidr.errors import IndexFolderError
 from bidr.index.live.drift import Drift
 from bidr.index.live.view import LiveView
-from bidr.index.live.wal import ACKNOWLEDGED, LOG, LogReader
-from bidr.index.live.wal_record import from_bytes
-from bidr.index.storage.checksums import unchecked
+from bidr.index.live.wal import ACKNOWLEDGED, LOG, WalReader
+from bidr.index.live.wal_record import decode_record
+from bidr.index.storage.checksums import list_unverified_files
 from bidr.index.storage.live_state import read_state
-from bidr.index.storage.manifest import MANIFEST, check_content, file_checksum, open_segment
+from bidr.index.storage.manifest import MANIFEST, check_content, hash_file, open_segment
 
 
 def describe_live(view: LiveView) -> dict[str, Any]:
-    """The facts of an `IndexReader`, for all segments together, and each segment's own."""
-    about, count, files = view.parts[0].open.reader.describe(), max(view.count, 1), files_of(view)
+    """Describe an index as `IndexReader.describe` does, with totals of all segments, and each segment."""
+    description, count, files = view.segments[0].reader.describe(), max(view.count, 1), list_files(view)
     disk: dict[str, int] = {}
     for name, size in files:
         disk[name] = disk.get(name, 0) + size
     ram = view.ram_bytes
     return {
-        **about,
+        **description,
         "generation": view.generation.name,
         "documents": view.count,
         "text": view.documents.has_text,
@@ -29,59 +29,62 @@ def describe_live(view: LiveView) -> dict[str, Any]:
             **{name: round(size / count, 2) for name, size in ram.items()},
             "total": round(sum(ram.values()) / count, 2),
         },
-        "unchecked": sorted({name for part in view.parts for name in unchecked(part.open.reader.manifest)}),
+        "unchecked": sorted(
+            {name for segment in view.segments for name in list_unverified_files(segment.reader.manifest)}
+        ),
         "files": len(files),
         "disk_bytes": disk,
         "disk_bytes_per_document": {name: round(size / count, 2) for name, size in disk.items()},
         "segments": [
             {
-                "name": part.open.segment.name,
-                "documents": part.count,
-                "deleted": part.count - part.alive,
-                "engine": part.open.reader.manifest.engine,
+                "name": segment.name,
+                "documents": segment.count,
+                "deleted": segment.deleted_count,
+                "engine": segment.reader.manifest.engine,
             }
-            for part in view.parts
+            for segment in view.segments
         ],
-        "log": {"documents": int(view.memory.alive.sum()), "ram_bytes": view.memory.bytes} if view.state.live else None,
-        "attributes": _attributes(view),
-        "drift": _drift(view.state.drift),
+        "log": {"documents": int(view.memtable.alive.sum()), "ram_bytes": view.memtable.bytes}
+        if view.state.live
+        else None,
+        "attributes": _list_attributes(view),
+        "drift": _describe_drift(view.state.drift),
     }
 
 
-def _attributes(view: LiveView) -> list[str]:
-    """The names of those that documents have, in segments and in the log."""
-    names = {name for part in view.parts for name, _ in part.open.reader.documents.columns.columns}
-    return sorted(names.union(*(view.memory.documents[row].attributes or () for row in view.in_log)))
+def _list_attributes(view: LiveView) -> list[str]:
+    """List the attribute names of alive documents."""
+    names = {name for segment in view.segments for name, _ in segment.reader.documents.columns.columns}
+    return sorted(names.union(*(view.memtable.documents[row].attributes or () for row in view.memtable_rows)))
 
 
-def _drift(found: dict[str, float] | None) -> dict[str, Any] | None:
-    """What the writer found last, with what it would tell of it."""
-    return None if found is None else {**found, "warning": Drift(**found).warning}  # type: ignore[arg-type]
+def _describe_drift(drift: dict[str, float] | None) -> dict[str, Any] | None:
+    """Add the warning, if any, to the drift that the writer measured last."""
+    return None if drift is None else {**drift, "warning": Drift(**drift).warning}  # type: ignore[arg-type]
 
 
-def files_of(view: LiveView) -> list[tuple[str, int]]:
-    """Every file of the state and its size: what `verify_live` looks at."""
-    own = sorted(view.generation.iterdir()) if view.state.live else []
-    found = [(path.name, path.stat().st_size) for path in own]
-    for part in view.parts:
-        found.append((MANIFEST, (view.folder / part.open.segment.name / MANIFEST).stat().st_size))
-        found += [(name, entry.size) for name, entry in sorted(part.open.reader.manifest.files.items())]
-    return found
+def list_files(view: LiveView) -> list[tuple[str, int]]:
+    """List names and sizes of all files that `verify_live` reads."""
+    state_paths = sorted(view.generation.iterdir()) if view.state.live else []
+    files = [(path.name, path.stat().st_size) for path in state_paths]
+    for segment in view.segments:
+        files.append((MANIFEST, (view.folder / segment.name / MANIFEST).stat().st_size))
+        files += [(name, entry.size) for name, entry in sorted(segment.reader.manifest.files.items())]
+    return files
 
 
 def verify_live(view: LiveView, advance: Any = lambda done, note: None) -> None:
-    """Refuse a state of which any byte is not as it was written."""
+    """Verify all checksums of a state; `advance(bytes, name)` reports progress."""
     folder, name = view.folder, view.generation.name
     if view.state.live:
-        read_state(folder, name, file_checksum(view.generation / MANIFEST))
+        read_state(folder, name, hash_file(view.generation / MANIFEST))
         advance((view.generation / MANIFEST).stat().st_size, MANIFEST)
         for file, entry in view.state.files.items():
             check_content(view.generation, view.state, file)
             advance(entry.size, file)
         advance(_verify_log(view), LOG)
-    for part in view.parts:
-        segment = part.open.segment
-        manifest = open_segment(folder, segment.name, segment.xxh3)
+    for segment in view.segments:
+        manifest = open_segment(folder, segment.name, segment.entry.xxh3)
         advance((folder / segment.name / MANIFEST).stat().st_size, MANIFEST)
         for file, entry in manifest.files.items():
             check_content(folder / segment.name, manifest, file)
@@ -89,16 +92,17 @@ def verify_live(view: LiveView, advance: Any = lambda done, note: None) -> None:
 
 
 def _verify_log(view: LiveView) -> int:
-    """Refuse a log that is not whole; how many bytes it and what says how much of it is durable have."""
-    log = LogReader(view.generation)
+    """Verify the log; return the size of it and its durability mark."""
+    log = WalReader(view.generation)
     try:
-        for record in log.read():
-            from_bytes(record, log.path)
+        for content in log.read():
+            decode_record(content, log.path)
     finally:
         log.close()
-    if log.rest:
+    if log.trailing_bytes:
         raise IndexFolderError(
-            f"{log.path}: its last {log.rest:,} bytes are no whole record: a writer was cut off in them, or they are "
-            "damaged; nothing acknowledged before them is missing; the next writer (bidr add, bidr compact) drops them"
+            f"{log.path}: its last {log.trailing_bytes:,} bytes are not a complete record: a writer was interrupted, "
+            "or they are damaged; no acknowledged commit is missing; the next writer (bidr add, bidr compact) drops "
+            "them"
         )
     return sum((view.generation / name).stat().st_size for name in (LOG, ACKNOWLEDGED))

@@ -1,4 +1,4 @@
-"""What one record of the log says: documents that came, documents that went, in one commit."""
+"""Encode and decode records of the write-ahead log: documents added and deleted by one commit."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -11,105 +11,109 @@ import numpy as np
 from bidr.data.attributes import check_attributes
 from bidr.data.types import Document, validate_documents
 from bidr.errors import REBUILD, DataError, IndexFolderError, to_short_json
-from bidr.index.storage.manifest import UNREADABLE, is_count
+from bidr.index.storage.manifest import PARSE_ERRORS, is_count
 from bidr.index.vectors import Fp16Vectors
 from bidr.utils.array_types import Codes, Floats
 
-INFINITE = 0x7C00
-SCALARS = frozenset((str, int, float, bool))
-MOST_BYTES = (1 << 32) - 1
-"""What a record may hold: its length is written in 4 bytes."""
+FP16_INFINITY_BITS = 0x7C00
+SCALAR_TYPES = frozenset((str, int, float, bool))
+MAX_RECORD_BYTES = (1 << 32) - 1
+"""The length of a record is stored in 4 bytes."""
 
 
-class Change(NamedTuple):
-    """One commit. Documents that it replaces are among those that it deletes.
+class WalRecord(NamedTuple):
+    """One commit. A replaced document is deleted and added.
 
-    texts:    whether the documents have texts, or only ids and attributes.
-    errors:   how far each vector is from what its code says (see `drift`).
-    deleted:  rows by the name of their segment.
-    forgotten: ids of documents that an earlier record of the same log added.
+    has_text:     whether documents have titles or texts, besides ids and attributes.
+    errors:       quantization error of each vector (see `drift`).
+    deleted_rows: rows by segment name.
+    removed_ids:  ids of documents that earlier records of the same log added.
     """
 
     documents: Sequence[Document]
-    texts: bool
+    has_text: bool
     codes: Codes
     vectors: Fp16Vectors
     errors: Floats
-    deleted: Mapping[str, Sequence[int]]
-    forgotten: Sequence[str]
+    deleted_rows: Mapping[str, Sequence[int]]
+    removed_ids: Sequence[str]
 
 
-def to_bytes(change: Change) -> bytes:
-    """A change as a record holds it: what JSON can say, then the arrays."""
-    about = {
-        "documents": [list(document) for document in change.documents],
-        "texts": change.texts,
-        "deleted": change.deleted,
-        "forgotten": list(change.forgotten),
-        "shape": [len(change.documents), change.codes.shape[1], change.vectors.shape[1]],
+def encode_record(record: WalRecord) -> bytes:
+    """Encode a record: a JSON header, then the arrays."""
+    header = {
+        "documents": [list(document) for document in record.documents],
+        "texts": record.has_text,
+        "deleted": record.deleted_rows,
+        "forgotten": list(record.removed_ids),
+        "shape": [len(record.documents), record.codes.shape[1], record.vectors.shape[1]],
     }
-    words = json.dumps(about).encode()
-    arrays = (change.codes, change.vectors.astype("<f2"), change.errors.astype("<f4"))
-    size = 4 + len(words) + sum(each.nbytes for each in arrays)
-    if size > MOST_BYTES:
+    content = json.dumps(header).encode()
+    arrays = (record.codes, record.vectors.astype("<f2"), record.errors.astype("<f4"))
+    size = 4 + len(content) + sum(array.nbytes for array in arrays)
+    if size > MAX_RECORD_BYTES:
         raise DataError(
-            f"{len(change.documents):,} documents take {size:,} bytes in the log, expected at most {MOST_BYTES:,} in "
-            "one commit; give fewer at a time"
+            f"{len(record.documents):,} documents take {size:,} bytes in the log, at most {MAX_RECORD_BYTES:,} are "
+            "allowed in one commit; add fewer documents at a time"
         )
-    return len(words).to_bytes(4, "little") + words + b"".join(np.ascontiguousarray(each).tobytes() for each in arrays)
+    return b"".join(
+        [len(content).to_bytes(4, "little"), content, *(np.ascontiguousarray(array).tobytes() for array in arrays)]
+    )
 
 
-def from_bytes(content: bytes, path: Path) -> Change:
-    """The change that a record holds. Its checksum was right, so what cannot be read was not written by us."""
+def decode_record(content: bytes, path: Path) -> WalRecord:
+    """Decode and validate a record whose checksum is right; `path` is that of the log, for errors."""
     try:
         end = 4 + int.from_bytes(content[:4], "little")
-        about = json.loads(content[4:end])
-        count, books, dim = about["shape"]
-        if not all(map(is_count, (count, books, dim))) or count != len(about["documents"]):
-            raise ValueError(f"arrays of shape {about['shape']} for {len(about['documents'])} documents")
-        sizes = list(accumulate([end, count * books, 2 * count * dim, 4 * count]))
-        if sizes[-1] != len(content):
-            raise ValueError(f"{len(content)} bytes, expected {sizes[-1]}")
+        header = json.loads(content[4:end])
+        count, books, dim = header["shape"]
+        if not all(map(is_count, (count, books, dim))) or count != len(header["documents"]):
+            raise ValueError(f"arrays of shape {header['shape']} for {len(header['documents'])} documents")
+        ends = list(accumulate([end, count * books, 2 * count * dim, 4 * count]))
+        if ends[-1] != len(content):
+            raise ValueError(f"{len(content)} bytes, expected {ends[-1]}")
         codes = np.frombuffer(content, np.uint8, count * books, end).reshape(count, books)
-        vectors = np.frombuffer(content, "<f2", count * dim, sizes[1]).reshape(count, dim)
-        errors = np.frombuffer(content, "<f4", count, sizes[2])
-        documents = [_document(fields) for fields in about["documents"]]
-        deleted, forgotten = about["deleted"], about["forgotten"]
-        if not all(map(is_count, chain.from_iterable(deleted.values()))):
-            raise ValueError("deleted rows that are no numbers")
-        if not isinstance(about["texts"], bool) or not isinstance(forgotten, list) or not all(map(is_text, forgotten)):
-            raise ValueError("texts, expected true or false; or forgotten, expected ids")
-        # Of a half without its sign: what is not finite is the largest. Seventeen times as fast as numpy's isfinite.
-        if (vectors.view("<u2") & 0x7FFF).max(initial=0) >= INFINITE or not np.isfinite(errors).all():
+        vectors = np.frombuffer(content, "<f2", count * dim, ends[1]).reshape(count, dim)
+        errors = np.frombuffer(content, "<f4", count, ends[2])
+        documents = [_parse_document(fields) for fields in header["documents"]]
+        has_text, deleted_rows, removed_ids = header["texts"], header["deleted"], header["forgotten"]
+        if not all(map(is_count, chain.from_iterable(deleted_rows.values()))):
+            raise ValueError("deleted rows that are not numbers")
+        if not isinstance(has_text, bool):
+            raise ValueError(f"texts {to_short_json(has_text)}, expected true or false")
+        if not isinstance(removed_ids, list) or not all(map(is_text, removed_ids)):
+            raise ValueError(f"forgotten {to_short_json(removed_ids)}, expected ids")
+        # Without the sign bit, infinities and NaNs have the largest fp16 bits: 17 times as fast as np.isfinite.
+        if (vectors.view("<u2") & 0x7FFF).max(initial=0) >= FP16_INFINITY_BITS or not np.isfinite(errors).all():
             raise ValueError("vectors or errors that are not finite")
-        return Change(documents, about["texts"], codes, vectors, errors, deleted, forgotten)
-    except (*UNREADABLE, DataError) as error:
-        raise IndexFolderError(f"{path}: a record that bidr did not write ({error}); {REBUILD}") from error
+        return WalRecord(documents, has_text, codes, vectors, errors, deleted_rows, removed_ids)
+    except (*PARSE_ERRORS, DataError) as error:
+        raise IndexFolderError(f"{path}: invalid record ({error}); {REBUILD}") from error
 
 
 def is_text(value: object) -> bool:
     return isinstance(value, str)
 
 
-def _document(fields: list[Any]) -> Document:
-    """A document as a record holds it. Whoever writes a segment of them checks the rest of their attributes."""
-    name, title, text, attributes = fields
-    if not (type(name) is type(title) is type(text) is str and name):
+def _parse_document(fields: list[Any]) -> Document:
+    """Parse a document of a record. Attribute values are validated further when a segment is written."""
+    document_id, title, text, attributes = fields
+    if not (type(document_id) is type(title) is type(text) is str and document_id):
         raise ValueError(f"a document {to_short_json(fields)}, expected an id, a title and a text")
     for value in attributes.values() if attributes is not None else ():
-        if type(value) not in SCALARS and not (type(value) is list and all(map(is_text, value))):
-            raise ValueError(f"an attribute {to_short_json(value)} of document {to_short_json(name)}")
-    return Document(name, title, text, attributes)
+        if type(value) not in SCALAR_TYPES and not (type(value) is list and all(map(is_text, value))):
+            raise ValueError(f"an attribute {to_short_json(value)} of document {to_short_json(document_id)}")
+    return Document(document_id, title, text, attributes)
 
 
-def checked_documents(documents: Sequence[Document]) -> list[Document]:
-    """Documents as they are stored; DataError names the first that cannot be."""
-    found: dict[str, Document] = {}
+def normalize_documents(documents: Sequence[Document]) -> list[Document]:
+    """Return documents with attributes as they are stored; raise DataError for invalid and repeated ones."""
+    by_id: dict[str, Document] = {}
     for document in validate_documents(documents):
-        if document.id in found:
+        if document.id in by_id:
             raise DataError(f"documents: {document.id!r} is given twice in one call; leave one out")
         attributes = document.attributes
         if attributes is not None:
             attributes = check_attributes(attributes, f"document {document.id!r}") or None
-        found[document.id] = document if attributes is document.attributes else document._replace(attributes=attributes)
-    return list(found.values())
+        by_id[document.id] = document if attributes is document.attributes else document._replace(attributes=attributes)
+    return list(by_id.values())

@@ -9,7 +9,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from bidr.index.storage.checksums import sum_blocks
+from bidr.index.storage.checksums import checksum_blocks
 from bidr.index.storage.manifest import FileEntry
 from bidr.index.vectors.npy_header import BLOCK
 from bidr.index.vectors.row_layout import CHECKSUM_DTYPE
@@ -93,7 +93,7 @@ class DamagedFile:
             content = self._read_blocks(first, count, bad)
             digest.update(content)
             if sums is not None:
-                actual_sums, expected = sum_blocks(content), sums[first : first + count]
+                actual_sums, expected = checksum_blocks(content), sums[first : first + count]
                 bad[first : first + count] |= np.arange(count) >= len(expected)
                 bad[first : first + len(expected)] |= actual_sums[: len(expected)] != expected
         if self._handle < 0:

@@ -23,17 +23,17 @@ from bidr.index.builder.cluster_input import MIN_AGREEMENT, SAMPLE_ROWS
 from bidr.index.documents.id_index import hash_string
 from bidr.index.engines.engine_files import CODEBOOKS_FILE, CODES_FILE, LEARNED_FILE
 from bidr.index.live.live_index import LiveIndex
-from bidr.index.live.memtable import Memory
-from bidr.index.live.segment import unpack
+from bidr.index.live.memtable import Memtable
+from bidr.index.live.segment import unpack_bits
 from bidr.index.live.verify import verify_live
-from bidr.index.live.wal_record import Change
+from bidr.index.live.wal_record import WalRecord
 from bidr.index.repair.damaged_file import Mask, heal_byte, read_small
 from bidr.index.repair.segment_salvage import ID, NEEDED, PLACE, TEXT, VECTOR, SalvagedSegment, blocks_of, name_lost
 from bidr.index.repair.state_salvage import find_state, read_segment_manifest
 from bidr.index.repair.wal_salvage import DoubtfulChange, salvage_log
-from bidr.index.storage.commit import LOCK
-from bidr.index.storage.live_state import Segment
-from bidr.index.storage.manifest import ModelStamp
+from bidr.index.storage.commit import LOCK_FILE
+from bidr.index.storage.live_state import SegmentEntry
+from bidr.index.storage.manifest import ModelReference
 from bidr.quantization.codebooks import Codebooks
 from bidr.quantization.learned_ivf import LearnedIvf
 from bidr.quantization.pq_training import FIT_ROWS, fit_pq, make_too_few_error
@@ -53,14 +53,14 @@ class ModelOfIndex(NamedTuple):
     from_texts: whether it encodes texts, and not vectors.
     """
 
-    stamp: ModelStamp
+    stamp: ModelReference
     codebooks: Codebooks
     lists: LearnedIvf | None
     encode: Callable[[Sequence[Document], Floats], Codes]
     from_texts: bool
 
 
-OpenModel = Callable[[ModelStamp | None], ModelOfIndex | None]
+OpenModel = Callable[[ModelReference | None], ModelOfIndex | None]
 """Opens the model of an index; None where it is not there."""
 
 
@@ -180,7 +180,7 @@ def _check_paths(folder: Path, out: Path, lost_file: Path) -> None:
 def _unchanged(folder: Path) -> Iterator[None]:
     """Keep writers from the index meanwhile, by a shared lock on their lock file, if there is one."""
     try:
-        handle = os.open(folder / LOCK, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        handle = os.open(folder / LOCK_FILE, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
         yield
         return
@@ -249,10 +249,10 @@ class _Repair:
             found[segment.name] = salvaged
         return found
 
-    def _read_log(self) -> tuple[Memory, dict[str, Mask]]:
+    def _read_log(self) -> tuple[Memtable, dict[str, Mask]]:
         """What is in the log, and which rows of each segment are deleted."""
         deleted = {segment.name: self._read_deleted(segment) for segment in self.state.segments}
-        memory = Memory.empty(self.first.books, self.first.stored_dim)
+        memory = Memtable.empty(self.first.books, self.first.stored_dim)
         if not self.state.live:
             return memory, deleted
         log = salvage_log(self.folder / self.state.name)
@@ -273,23 +273,23 @@ class _Repair:
         return memory, deleted
 
     @staticmethod
-    def _apply(memory: Memory, deleted: dict[str, Mask], changes: list[Change]) -> Memory:
+    def _apply(memory: Memtable, deleted: dict[str, Mask], changes: list[WalRecord]) -> Memtable:
         for change in changes:
-            for name, rows in change.deleted.items():
+            for name, rows in change.deleted_rows.items():
                 if name in deleted:
                     deleted[name][_within(rows, deleted[name])] = True
-        return memory.after(changes) if changes else memory
+        return memory.apply(changes) if changes else memory
 
-    def _apply_doubtful(self, memory: Memory, deleted: dict[str, Mask], change: DoubtfulChange) -> Memory:
+    def _apply_doubtful(self, memory: Memtable, deleted: dict[str, Mask], change: DoubtfulChange) -> Memtable:
         """Take out what a damaged record replaced or deleted: nothing old is to stand for it. It is listed as lost."""
-        self.doubtful_ids.update(change.ids, change.forgotten)
-        for name, rows in change.deleted.items():
+        self.doubtful_ids.update(change.ids, change.removed_ids)
+        for name, rows in change.deleted_rows.items():
             if name in deleted:
                 own = _within(rows, deleted[name])
                 self.doubtful_ids.update(self._ids_of(name, own[~deleted[name][own]]))
                 deleted[name][own] = True
         alive, left = memory.alive.copy(), dict(memory.rows)
-        alive[[left.pop(name) for name in change.forgotten if name in left]] = False
+        alive[[left.pop(name) for name in change.removed_ids if name in left]] = False
         return memory._replace(alive=alive, rows=left)
 
     def _ids_of(self, name: str, rows: npt.NDArray[np.int64]) -> list[str]:
@@ -298,7 +298,7 @@ class _Repair:
             return []
         return [segment.id(row) or "" for row in rows.tolist() if not segment.lost[row] & ID]
 
-    def _read_deleted(self, segment: Segment) -> Mask:
+    def _read_deleted(self, segment: SegmentEntry) -> Mask:
         salvaged = self.segments.get(segment.name)
         count = salvaged.count if salvaged is not None else segment.count
         if not segment.deleted:
@@ -312,7 +312,7 @@ class _Repair:
             if entry is not None:
                 self.report.damaged[name], self.report.certain = "some of it", False
                 self.report.notes.append(f"{name}: documents of {segment.name} that were deleted may have come back")
-        return unpack(np.frombuffer(bits, dtype=np.uint8), count).copy()
+        return unpack_bits(np.frombuffer(bits, dtype=np.uint8), count).copy()
 
     def _select(self, segment: SalvagedSegment, deleted: Mask) -> _Part:
         lost = segment.lost
@@ -346,7 +346,7 @@ class _Repair:
         """Write the new index."""
         codebooks, encode_all = self._codebooks()
         codes = self._stage_codes(codebooks, encode_all)
-        texts = self.memory.texts or any(part.segment.has_text for part in self.parts)
+        texts = self.memory.has_text or any(part.segment.has_text for part in self.parts)
         manifest = self.first
         titles = [part.segment.titles for part in self.parts]
         stamp = self._stamp()
@@ -395,7 +395,7 @@ class _Repair:
             else:
                 remove(again)
 
-    def _stamp(self) -> ModelStamp | None:
+    def _stamp(self) -> ModelReference | None:
         """The model of the new index: that of the damaged one, or, where this is lost, the one that was given."""
         if self.state.model is None and not self.parts[0].segment.proved:
             model = self._open_model(None)
@@ -421,7 +421,7 @@ class _Repair:
         self.report.lost += many
         self.report.reasons[reason] = self.report.reasons.get(reason, 0) + many
 
-    def _count_segment_lost(self, segment: Segment) -> None:
+    def _count_segment_lost(self, segment: SegmentEntry) -> None:
         self._count_lost(segment.count - segment.deleted, "segment")
         self.report.unnamed += segment.count - segment.deleted
 

@@ -25,8 +25,8 @@ from bidr.index.engines.engine_files import CODEBOOKS_FILE, CODES_FILE, LEARNED_
 from bidr.index.lexical.postings_files import METADATA as WORDS_FILE
 from bidr.index.repair.damaged_file import DamagedFile, Mask, read_small
 from bidr.index.repair.state_salvage import read_json_table
-from bidr.index.storage.checksums import SUFFIX
-from bidr.index.storage.manifest import FileEntry, Manifest, checksum, file_checksum
+from bidr.index.storage.checksums import CHECKSUM_FILE_SUFFIX
+from bidr.index.storage.manifest import FileEntry, Manifest, hash_bytes, hash_file
 from bidr.index.vectors import StorageKind
 from bidr.index.vectors.npy_header import BLOCK
 from bidr.index.vectors.row_layout import CHECKSUM_DTYPE, CHECKSUM_SUFFIX, get_row_dtype, read_layout
@@ -177,7 +177,7 @@ class SalvagedSegment:
     def _open(self, name: str, checks: str = "") -> DamagedFile:
         """A file with the checksums of its blocks, where it has any. checks: the name of their file."""
         files, sums = self.manifest.files, None
-        checks = checks or name + SUFFIX
+        checks = checks or name + CHECKSUM_FILE_SUFFIX
         if checks in files and name in files:
             content = read_small(self.folder / checks, 1 << 40)
             header = max(0, files[checks].size - CHECKSUM_DTYPE.itemsize * -(-files[name].size // BLOCK))
@@ -201,7 +201,7 @@ class SalvagedSegment:
         try:
             if entry is None or (self.folder / name).stat().st_size != entry.size:
                 return False
-            return not entry.xxh3 or file_checksum(self.folder / name) == entry.xxh3
+            return not entry.xxh3 or hash_file(self.folder / name) == entry.xxh3
         except OSError:
             return False
 
@@ -234,7 +234,7 @@ class SalvagedSegment:
         if 0 < len(unknown) <= MOST_PERMUTED:
             for rows in permutations(missing.tolist()):
                 single[unknown] = rows
-                if checksum(head + single.tobytes()) == self.manifest.files[ORDER_FILE].xxh3:
+                if hash_bytes(head + single.tobytes()) == self.manifest.files[ORDER_FILE].xxh3:
                     return single
             single[unknown] = -1
         if not file.by_block:

@@ -12,7 +12,7 @@ from bidr.index.builder.build import VECTORS_FILE
 from bidr.index.engines.engine_files import CENTROIDS_FILE, CODEBOOKS_FILE, GRAPH_FILE
 from bidr.index.live.wal import LOG
 from bidr.index.repair.damaged_file import DamagedFile, heal_byte, read_small
-from bidr.index.storage.live_state import Segment, State, parse_state
+from bidr.index.storage.live_state import IndexState, SegmentEntry, parse_state
 from bidr.index.storage.manifest import (
     CURRENT,
     FORMAT,
@@ -20,11 +20,11 @@ from bidr.index.storage.manifest import (
     MANIFEST,
     FileEntry,
     Manifest,
-    ModelStamp,
-    checked_fields,
-    checksum,
-    current_generation,
-    parse,
+    ModelReference,
+    hash_bytes,
+    parse_fields,
+    parse_manifest,
+    read_current,
 )
 from bidr.index.vectors.row_layout import read_layout
 from bidr.quantization.codebooks import Codebooks
@@ -41,8 +41,8 @@ class SalvagedState:
     """
 
     name: str
-    segments: tuple[Segment, ...]
-    model: ModelStamp | None
+    segments: tuple[SegmentEntry, ...]
+    model: ModelReference | None
     live: bool
     files: dict[str, FileEntry] = field(default_factory=dict)
     certain: bool = True
@@ -59,7 +59,7 @@ def find_state(folder: Path) -> SalvagedState:
         raise IndexFolderError(f"{folder}: no generation of an index in it; check the path")
     notes, digest = list[str](), None
     try:
-        name, digest = current_generation(folder)
+        name, digest = read_current(folder)
     except IndexFolderError:
         name = ""
     if name not in names:
@@ -71,13 +71,13 @@ def find_state(folder: Path) -> SalvagedState:
     return state
 
 
-def read_segment_manifest(folder: Path, segment: Segment, notes: list[str]) -> tuple[Manifest, bool] | None:
+def read_segment_manifest(folder: Path, segment: SegmentEntry, notes: list[str]) -> tuple[Manifest, bool] | None:
     """The manifest of a segment, and whether its checksums are known; None: nothing can be told of it."""
     path = folder / segment.name / MANIFEST
     content = _healed(path, segment.xxh3, notes)
     if content is not None:
         try:
-            return parse(content, path), True
+            return parse_manifest(content, path), True
         except IndexFolderError:
             pass
     try:
@@ -95,16 +95,16 @@ def _read_state(folder: Path, name: str, digest: str | None, names: list[str], n
     fields: dict[str, Any] | None = None
     if content is not None:
         try:
-            fields = checked_fields(content, path)
+            fields = parse_fields(content, path)
             if fields["format"] != FORMAT:
                 return _as_salvaged(name, parse_state(fields, path))
-            manifest = parse(content, path)
-            segment = Segment(name, checksum(content), manifest.count)
+            manifest = parse_manifest(content, path)
+            segment = SegmentEntry(name, hash_bytes(content), manifest.count)
             return SalvagedState(name, (segment,), manifest.model, live=False)
         except IndexFolderError:
             pass
     if not _is_state(folder / name):
-        return SalvagedState(name, (Segment(name, digest or "", 0),), None, live=False)
+        return SalvagedState(name, (SegmentEntry(name, digest or "", 0),), None, live=False)
     parts = [entry for entry in names if entry < name and not _is_state(folder / entry)]
     if not parts:
         raise IndexFolderError(
@@ -112,20 +112,20 @@ def _read_state(folder: Path, name: str, digest: str | None, names: list[str], n
         )
     notes.append(f"{name}/{MANIFEST} is lost: the state is put together from the segments {', '.join(parts)}")
     segments = []
-    model: ModelStamp | None = None
+    model: ModelReference | None = None
     for part in parts:
         known = read_small(folder / part / MANIFEST)
         try:
-            manifest = parse(known, folder / part / MANIFEST)
+            manifest = parse_manifest(known, folder / part / MANIFEST)
             model = model or manifest.model
             deleted = int((folder / name / f"{part}.deleted").exists())
-            segments.append(Segment(part, checksum(known), manifest.count, deleted))
+            segments.append(SegmentEntry(part, hash_bytes(known), manifest.count, deleted))
         except IndexFolderError:
-            segments.append(Segment(part, "", 0, int((folder / name / f"{part}.deleted").exists())))
+            segments.append(SegmentEntry(part, "", 0, int((folder / name / f"{part}.deleted").exists())))
     return SalvagedState(name, tuple(segments), model, live=True, certain=False)
 
 
-def _as_salvaged(name: str, state: State) -> SalvagedState:
+def _as_salvaged(name: str, state: IndexState) -> SalvagedState:
     return SalvagedState(name, state.segments, state.model, live=True, files=state.files)
 
 
@@ -134,7 +134,7 @@ def _healed(path: Path, digest: str | None, notes: list[str]) -> bytes | None:
     content = read_small(path)
     if not digest:
         try:
-            checked_fields(content, path)
+            parse_fields(content, path)
         except IndexFolderError:
             return None
         return content

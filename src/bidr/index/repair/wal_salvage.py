@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bidr.errors import IndexFolderError
-from bidr.index.live.wal import ACKNOWLEDGED, LOG, MARK, RECORD, Mark, parse_mark, start
-from bidr.index.live.wal_record import Change, from_bytes
+from bidr.index.live.wal import ACKNOWLEDGED, LOG, MARK, RECORD, DurabilityMark, get_log_start, parse_mark
+from bidr.index.live.wal_record import WalRecord, decode_record
 from bidr.index.repair.damaged_file import read_small
 
 LARGEST_LOG = 1 << 36
@@ -29,7 +29,7 @@ class SalvagedLog(NamedTuple):
     missing:  how many acknowledged bytes are lost with them.
     """
 
-    changes: list[Change]
+    changes: list[WalRecord]
     doubtful: list["DoubtfulChange"]
     gaps: int
     missing: int
@@ -44,8 +44,8 @@ class DoubtfulChange(NamedTuple):
 
     after: int
     ids: list[str]
-    deleted: dict[str, list[int]]
-    forgotten: list[str]
+    deleted_rows: dict[str, list[int]]
+    removed_ids: list[str]
 
 
 def _read_doubtful(content: bytes, after: int) -> list[DoubtfulChange]:
@@ -80,7 +80,7 @@ def salvage_log(state: Path) -> SalvagedLog:
     content, acknowledged = read_small(state / LOG, LARGEST_LOG), _read_mark(state)
     if acknowledged is not None and acknowledged.sealed:
         content = content[: acknowledged.end]  # what follows was refused
-    first, chain = start(state.name)
+    first, chain = get_log_start(state.name)
     bodies, doubtful, gaps, missing, place = list[bytes](), list[DoubtfulChange](), 0, 0, first
     while place < len(content):
         record = _read_record(content, place, chain)
@@ -106,13 +106,13 @@ def salvage_log(state: Path) -> SalvagedLog:
     changes = []
     for body in bodies:
         try:
-            changes.append(from_bytes(body, state / LOG))
+            changes.append(decode_record(body, state / LOG))
         except IndexFolderError:
             gaps, missing = gaps + 1, missing + RECORD.size + len(body)
     return SalvagedLog(changes, doubtful, gaps, missing)
 
 
-def _read_mark(state: Path) -> Mark | None:
+def _read_mark(state: Path) -> DurabilityMark | None:
     """How many bytes of the log were acknowledged, and whether it is sealed; None: nobody knows."""
     return parse_mark(read_small(state / ACKNOWLEDGED, MARK.size + 1))
 

@@ -1,4 +1,4 @@
-"""Whether what is about to be looked at was compared with its checksums, compiled (see `checked`)."""
+"""Numba kernels of `checksums`, apart from it so that opening an index does not import numba."""
 
 from typing import Any
 
@@ -10,42 +10,42 @@ from bidr.utils.jit import njit_cached
 
 
 @njit_cached()
-def spans_seen(starts: Any, ends: Any, size: int, seen: Any) -> int:
-    """1: all blocks of these ranges of bytes were; 0: some were not; -1: a range is none of a file of this size."""
-    told = 1
+def check_ranges_verified(starts: Any, ends: Any, size: int, verified: Any) -> int:
+    """Return 1 if all blocks of the ranges are verified, 0 if not, -1 if a range is not within the file."""
+    state = 1
     for number in range(len(starts)):
         start, end = starts[number], ends[number]
         if start < 0 or end < start or end > size:
             return -1
-        if told == 1 and end > start:
+        if state == 1 and end > start:
             for block in range(start >> SHIFT, ((end - 1) >> SHIFT) + 1):
-                if not (seen[block >> 3] >> (block & 7)) & 1:
-                    told = 0
+                if not (verified[block >> 3] >> (block & 7)) & 1:
+                    state = 0
                     break
-    return told
+    return state
 
 
 @njit_cached()
-def first_places(values: Any, wanted: Any, start: int, seen: Any, found: Any) -> Any:
-    """By bisection where each of the wanted stands in ascending values; or the first block on the way that was not.
+def search_verified(array: Any, values: Any, start: int, verified: Any, positions: Any) -> Any:
+    """Binary search that stops at the first unverified block and returns it; -1 when done.
 
-    start: the byte of the file at which the values begin.
+    start: byte offset of the array in its file.
     """
-    size = values.itemsize
-    for number in range(len(wanted)):
-        low, high = 0, len(values)
+    size = array.itemsize
+    for number in range(len(values)):
+        low, high = 0, len(array)
         while low < high:
             middle = (low + high) >> 1
             block = (start + middle * size) >> SHIFT
-            if not (seen[block >> 3] >> (block & 7)) & 1:
+            if not (verified[block >> 3] >> (block & 7)) & 1:
                 return block
-            low, high = (middle + 1, high) if values[middle] < wanted[number] else (low, middle)
-        found[number] = low
+            low, high = (middle + 1, high) if array[middle] < values[number] else (low, middle)
+        positions[number] = low
     return -1
 
 
-def warm_up() -> None:
-    """Have compiled what files on disk are looked at by."""
+def compile_read_kernels() -> None:
+    """Compile the kernels that reading index files needs."""
     from bidr.index.vectors.page_cache_io import (
         BlockData,
         coalesce_blocks,
@@ -54,10 +54,12 @@ def warm_up() -> None:
         read_with_madvise,
     )
 
-    none, bits = np.empty(0, dtype=np.int64), np.zeros(1, dtype=np.uint8)
-    words, checks, tail = (np.frombuffer(b"", dtype=kind) for kind in ("<u8", "<u4", np.uint8))
-    spans_seen(none, none, 0, bits)
-    first_places(words, np.empty(0, dtype=np.uint64), 0, bits, none)
-    is_verified(none, 0, 0, 8, bits)
-    find_unverified_blocks(none, 0, 0, 8, bits, False)
-    read_with_madvise(0, -1, coalesce_blocks(none), 4_096, BlockData(words, tail, make_checksum_keys(), checks, bits))
+    no_ints, bits = np.empty(0, dtype=np.int64), np.zeros(1, dtype=np.uint8)
+    words, checksums, tail = (np.frombuffer(b"", dtype=kind) for kind in ("<u8", "<u4", np.uint8))
+    check_ranges_verified(no_ints, no_ints, 0, bits)
+    search_verified(words, np.empty(0, dtype=np.uint64), 0, bits, no_ints)
+    is_verified(no_ints, 0, 0, 8, bits)
+    find_unverified_blocks(no_ints, 0, 0, 8, bits, False)
+    read_with_madvise(
+        0, -1, coalesce_blocks(no_ints), 4_096, BlockData(words, tail, make_checksum_keys(), checksums, bits)
+    )

@@ -1,9 +1,9 @@
-"""The state of an index that was added to: which segments it is made of, which of their documents are deleted.
+"""State of an updated index: its segments and their deleted rows.
 
-INDEX/000009/manifest.json     segments, each with the checksum of its own manifest
-INDEX/000009/000003.deleted    the deleted rows of segment 000003, one bit each
-INDEX/000009/log               what was added and deleted since (`live/log.py`); it alone grows
-INDEX/000009/acknowledged      how much of the log is durable
+INDEX/000009/manifest.json     segments, each with the checksum of its manifest
+INDEX/000009/000003.deleted    deleted rows of segment 000003, one bit per row
+INDEX/000009/log               write-ahead log of later commits (`live/wal.py`); the only file that grows
+INDEX/000009/acknowledged      durable length of the log
 """
 
 import json
@@ -18,25 +18,25 @@ from bidr.index.storage.manifest import (
     GENERATION,
     LIVE_FORMAT,
     MANIFEST,
-    UNREADABLE,
+    PARSE_ERRORS,
     FileEntry,
-    ModelStamp,
+    ModelReference,
     check_sizes,
-    checked_fields,
-    entries_of,
     is_count,
-    parse,
+    parse_fields,
+    parse_file_entries,
+    parse_manifest,
+    parse_model_reference,
     read_manifest,
     render_fields,
-    settled,
-    stamp_of,
+    resolve_generation,
 )
 from bidr.utils.files import read_regular
 
 
 @dataclass(frozen=True)
-class Segment:
-    """One immutable part: its folder, the checksum of its manifest, its documents and how many of them are deleted."""
+class SegmentEntry:
+    """A segment as listed in a state: folder name, manifest checksum, document count, deleted count."""
 
     name: str
     xxh3: str
@@ -45,23 +45,23 @@ class Segment:
 
     @property
     def tombstones(self) -> str:
-        """The file, in the folder of the state, that says which."""
+        """Name of the file of deleted rows, in the folder of the state."""
         return f"{self.name}.deleted"
 
 
 @dataclass(frozen=True, kw_only=True)
-class State:
-    """What an index consists of. `live`: it has a log; an index as it was built has none."""
+class IndexState:
+    """Segments of an index. `live`: it has a write-ahead log; an index without updates has none."""
 
-    segments: tuple[Segment, ...]
-    model: ModelStamp | None
+    segments: tuple[SegmentEntry, ...]
+    model: ModelReference | None
     files: dict[str, FileEntry] = field(default_factory=dict)
     drift: dict[str, float] | None = None
     live: bool = True
 
 
-def render_state(state: State) -> bytes:
-    """The one way a state is written, so that any other byte shows."""
+def render_state(state: IndexState) -> bytes:
+    """Serialize a state canonically, so that any changed byte is detected."""
     return render_fields(
         {
             "format": LIVE_FORMAT,
@@ -73,58 +73,60 @@ def render_state(state: State) -> bytes:
     )
 
 
-def read_state(folder: Path, name: str, digest: str) -> State:
-    """The state in a generation; one segment, where it is an index as it was built."""
+def read_state(folder: Path, name: str, digest: str) -> IndexState:
+    """Read the state of a generation; an index without updates is a state of one segment."""
     path = folder / name / MANIFEST
     content = read_manifest(folder, name, digest)
-    fields = checked_fields(content, path)
+    fields = parse_fields(content, path)
     if fields["format"] == FORMAT:
-        manifest = parse(content, path)
-        return State(segments=(Segment(name, digest, manifest.count),), model=manifest.model, live=False)
+        manifest = parse_manifest(content, path)
+        return IndexState(segments=(SegmentEntry(name, digest, manifest.count),), model=manifest.model, live=False)
     state = parse_state(fields, path)
     check_sizes(folder / name, state.files)
     return state
 
 
-def parse_state(fields: dict[str, Any], path: Path) -> State:
-    """A state from what its manifest says."""
+def parse_state(fields: dict[str, Any], path: Path) -> IndexState:
+    """Build a state from the fields of its manifest."""
     try:
-        return _from_fields(fields)
-    except UNREADABLE as error:
+        return _build_state(fields)
+    except PARSE_ERRORS as error:
         raise IndexFolderError(f"{path}: not a manifest that bidr wrote ({error}); {REBUILD}") from error
 
 
-def state_in_force(folder: Path) -> tuple[str, State]:
-    """The name and content of the state that CURRENT names."""
-    return settled(folder, lambda name, digest: (name, read_state(folder, name, digest)))
+def read_current_state(folder: Path) -> tuple[str, IndexState]:
+    """Read the name and content of the current state."""
+    return resolve_generation(folder, lambda name, digest: (name, read_state(folder, name, digest)))
 
 
-def model_of(folder: Path) -> ModelStamp | None:
-    """The model that made an index."""
-    return state_in_force(folder)[1].model
+def read_model_reference(folder: Path) -> ModelReference | None:
+    """Read which model encoded an index."""
+    return read_current_state(folder)[1].model
 
 
-def named_by(generation: Path) -> list[str]:
-    """The segments that a generation names; none where it cannot be read."""
+def read_segment_names(generation: Path) -> list[str]:
+    """Read the segment names of a generation; empty if its manifest cannot be read."""
     try:
         fields = json.loads(read_regular(generation / MANIFEST))["manifest"]
         return [str(segment["name"]) for segment in fields.get("segments", [])]
-    except (OSError, *UNREADABLE):
+    except (OSError, *PARSE_ERRORS):
         return []
 
 
-def _from_fields(fields: dict[str, Any]) -> State:
-    segments = tuple(Segment(**entry) for entry in fields["segments"])
+def _build_state(fields: dict[str, Any]) -> IndexState:
+    segments = tuple(SegmentEntry(**entry) for entry in fields["segments"])
     for segment in segments:
-        counts = is_count(segment.count, 1) and is_count(segment.deleted) and segment.deleted <= segment.count
-        if not counts or not GENERATION.fullmatch(segment.name) or not CHECKSUM.fullmatch(segment.xxh3):
-            raise ValueError(f"segment {segment}, expected a generation and no more deleted than it has documents")
+        valid_counts = is_count(segment.count, 1) and is_count(segment.deleted) and segment.deleted <= segment.count
+        if not valid_counts or not GENERATION.fullmatch(segment.name) or not CHECKSUM.fullmatch(segment.xxh3):
+            raise ValueError(f"segment {segment}, expected a generation and at most as many deleted rows as documents")
     if not segments:
         raise ValueError("no segments, expected at least one")
     if len({segment.name for segment in segments}) < len(segments):
-        raise ValueError("a segment named twice, expected each once")
-    files = entries_of(fields["files"])
+        raise ValueError("a segment is listed twice, expected once")
+    files = parse_file_entries(fields["files"])
     expected = {segment.tombstones: (segment.count + 7) // 8 for segment in segments if segment.deleted}
     if {name: entry.size for name, entry in files.items()} != expected:
-        raise ValueError(f"files {files}, expected deleted rows of the segments that have any")
-    return State(segments=segments, model=stamp_of(fields["model"]), files=files, drift=fields["drift"])
+        raise ValueError(f"files {files}, expected one file of deleted rows for each segment that has any")
+    return IndexState(
+        segments=segments, model=parse_model_reference(fields["model"]), files=files, drift=fields["drift"]
+    )

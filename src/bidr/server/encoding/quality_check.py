@@ -96,7 +96,7 @@ def _score_hits(searcher: Searcher, ranking: RankedBatch, queries: Floats) -> Fl
     """Score the hits of a ranking with other queries; 0 for missing hits."""
     positions = np.take_along_axis(ranking.candidate_positions, ranking.candidate_ranks - 1, axis=1)
     view = searcher.reader.latest()
-    truncated = view.manifest.cut(queries)
+    truncated = view.manifest.truncate(queries)
     scores = [
         view.vectors.score(query_positions[query_positions >= 0], query)
         for query_positions, query in zip(positions, truncated, strict=True)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from bidr.errors import BidrError, MissingExtraError
-from bidr.index.storage.manifest import current_generation
+from bidr.index.storage.manifest import read_current
 from bidr.models.saved_model import Model
 from bidr.models.static_encoder import MODULES
 from bidr.search.types import QueryVectors
@@ -147,7 +147,7 @@ def _open_onnx(model: Model, index: Path, encoding: EncodingConfig) -> tuple[Enc
         return {role: parity.to_dict() for role, parity in parities.items()}
 
     folder, parity = export_cached(
-        model, root, " ".join(current_generation(index)), int8=encoding.program != "onnx", compare=compare_folder
+        model, root, " ".join(read_current(index)), int8=encoding.program != "onnx", compare=compare_folder
     )
     if encoding.program == "onnx":
         use_int8 = all_fp32
