@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from cli_data import TINY, Made, Run, beir_folder
 
-from bidr.cli import explain, main
+from bidr.cli import explain_error, main
 from bidr.errors import DataError
 
 
@@ -279,12 +279,12 @@ def test_a_full_disk_while_building(bidr: Run, made: Made, tmp_path: Path) -> No
 
 
 def test_what_else_can_go_wrong(bidr: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    code, message = explain(KeyboardInterrupt())
+    code, message = explain_error(KeyboardInterrupt())
     assert code == 130
     assert "run the same command again" in message
-    assert explain(OSError(28, "No space left on device", "a/b")) == (2, "a/b: No space left on device")
-    assert explain(MemoryError())[0] == 2
-    assert explain(ZeroDivisionError("division by zero"))[0] == 1
+    assert explain_error(OSError(28, "No space left on device", "a/b")) == (2, "a/b: No space left on device")
+    assert explain_error(MemoryError())[0] == 2
+    assert explain_error(ZeroDivisionError("division by zero"))[0] == 1
 
     def fail(args: list[str]) -> None:
         raise DataError("two\nlines")

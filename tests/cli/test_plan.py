@@ -263,8 +263,8 @@ def test_settings_are_carried_over_by_the_commands_that_are_shown(
     vectors, questions = (unit(np.load(path)) for path in files)
     exact = search_vectors(questions, vectors, 10).rows
     found = [[int(answer["id"]) for answer in each["answers"]] for each in json.loads(out.read_text())["results"]]
-    recall = np.mean([np.isin(a, b).mean() for a, b in zip(exact, found, strict=True)])
-    assert recall == pytest.approx(best["recall"], abs=0.02)
+    load_last_index = np.mean([np.isin(a, b).mean() for a, b in zip(exact, found, strict=True)])
+    assert load_last_index == pytest.approx(best["recall"], abs=0.02)
     shown = bidr("plan", "--recall", ".9", "--index", "INDEX", "--query-vectors", files[1], "--k", 10, "--json", out)
     assert shown.code == 0, shown.err
     (again,) = json.loads(out.read_text())["commands"]
@@ -316,14 +316,14 @@ def test_settings_of_an_index_hold_when_it_is_searched(bidr: Run, files: tuple[P
     (only,) = json.loads(out.read_text())["settings"]
     exact = search_vectors(questions, vectors, 10).rows
 
-    def recall(candidates: int) -> float:
+    def load_last_index(candidates: int) -> float:
         with open_index(index) as searcher:
             found = searcher.search_vectors(questions, 10, candidates).rows
         return float(np.mean([np.isin(a, b).mean() for a, b in zip(exact, found, strict=True)]))
 
-    assert recall(only["candidates"]) == pytest.approx(only["recall"])
-    assert recall(only["candidates"]) >= 0.9
-    assert only["candidates"] == 10 or recall(only["candidates"] - 1) < 0.9
+    assert load_last_index(only["candidates"]) == pytest.approx(only["recall"])
+    assert load_last_index(only["candidates"]) >= 0.9
+    assert only["candidates"] == 10 or load_last_index(only["candidates"] - 1) < 0.9
 
 
 @pytest.mark.parametrize(

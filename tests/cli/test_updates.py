@@ -178,5 +178,5 @@ def test_large_texts_are_committed_a_few_at_a_time(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(add, "LETTERS_AT_ONCE", 10)
     texts = [1, 2, 3, 4, 9, 30, 1, 1, 1, 1]
     given = documents(tmp_path / "d.jsonl", *({"_id": f"n{row}", "text": "x" * own} for row, own in enumerate(texts)))
-    sizes = [[len(document.text) for document in batch] for batch in add._batches(given)]
+    sizes = [[len(document.text) for document in batch] for batch in add._read_batches(given)]
     assert sizes == [[1, 2, 3], [4], [9], [30], [1, 1, 1], [1]]

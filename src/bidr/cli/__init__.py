@@ -30,13 +30,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (Exception, KeyboardInterrupt) as error:
         if debug:
             raise
-        code, message = explain(error)
+        code, message = explain_error(error)
         print("bidr:", " ".join(message.split()), file=sys.stderr)
         return code
     return code
 
 
-def explain(error: BaseException) -> tuple[int, str]:
+def explain_error(error: BaseException) -> tuple[int, str]:
     """The exit code for an error, and what to tell the person who caused it."""
     if isinstance(error, BidrError):
         return (STOPPED if isinstance(error, StoppedError) else TO_PUT_RIGHT), str(error)
@@ -44,7 +44,7 @@ def explain(error: BaseException) -> tuple[int, str]:
         return STOPPED, "stopped; what was finished is kept: run the same command again to go on from there"
     if isinstance(error, ModuleNotFoundError) and (missing := name_missing_extra("this command", error)):
         return TO_PUT_RIGHT, str(missing)
-    refused = refusal(error)
+    refused = explain_write_error(error)
     if refused:
         return TO_PUT_RIGHT, refused
     if isinstance(error, MemoryError):
@@ -53,7 +53,7 @@ def explain(error: BaseException) -> tuple[int, str]:
     return OUR_FAULT, f"unexpected {type(error).__name__}: {error}; run it again with --debug and report what it shows"
 
 
-def refusal(error: BaseException) -> str | None:
+def explain_write_error(error: BaseException) -> str | None:
     """What the disk refused, also where a library in another language reports it in its own kind of error."""
     if isinstance(error, OSError):
         return f"{error.filename}: {error.strerror}" if error.filename else str(error)
@@ -85,15 +85,15 @@ def _check_encoding(args: list[str]) -> None:
 
 
 def _run(args: list[str]) -> int:
-    from bidr.cli import config_parsing as options
+    from bidr.cli import config_parsing
     from bidr.cli.base import check_outputs
     from bidr.cli.help import format_help
-    from bidr.cli.registry import VERBS, overview
+    from bidr.cli.registry import VERBS, format_overview
     from bidr.utils.files import write_json
     from bidr.utils.progress import is_peer_process
 
     if not args or args[0] in ("-h", "--help", "help"):
-        print(overview())
+        print(format_overview())
         return 0
     if args[0] == "--version":
         from bidr._version import __version__
@@ -102,18 +102,20 @@ def _run(args: list[str]) -> int:
         return 0
     name, *flags = args
     if name not in VERBS:
-        raise ConfigError(f"unknown verb {name!r}{options.nearest(name, VERBS) or ';'} verbs are {', '.join(VERBS)}")
+        raise ConfigError(
+            f"unknown verb {name!r}{config_parsing.suggest_name(name, VERBS) or ';'} verbs are {', '.join(VERBS)}"
+        )
     kind = VERBS[name]
     before_dashes = flags[: flags.index("--")] if "--" in flags else flags
     if {"-h", "--help", "--help-all"} & set(before_dashes):
         print(format_help(kind, name, show_all="--help-all" in before_dashes))
         return 0
-    verb = options.parse(kind, flags, f"bidr {name}", kind.defaults(flags))
-    check_outputs(verb.outputs())
-    shown = verb.run()
+    verb = config_parsing.parse_flags(kind, flags, f"bidr {name}", kind.make_defaults(flags))
+    check_outputs(verb.list_outputs())
+    result = verb.run()
     if is_peer_process():
-        return shown.code
-    print(shown.text)
+        return result.code
+    print(result.text)
     if verb.json:
-        write_json(verb.json, shown.value)
-    return shown.code
+        write_json(verb.json, result.value)
+    return result.code

@@ -57,33 +57,33 @@ class Add(Command):
                 f"{self.documents}, expected one "
                 "for each, in their order; encode that very file"
             )
-        told: list[str] = []
+        warnings: list[str] = []
         if rows is not None and has_text_encoder(self.index, self.model):
             raise ConfigError(f"--vectors: given for {self.index}, whose model encodes texts itself; leave them out")
         how: dict[str, Any] = {
             "device": self.device,
             "ram_budget": self.ram_budget,
-            "warn": told.append,
+            "warn": warnings.append,
             "wait": WRITER_WAIT_SECONDS,
         }
         with open_writer(self.index, self.model, **how) as writer:
             if rows is not None:
                 check_vectors(rows, writer)
-            before, done = writer.view.count, 0
+            count_before, rows_added = writer.view.count, 0
             with show_progress("add", count, "documents") as advance:
-                for batch in _batches(self.documents):
-                    writer.add(batch, None if rows is None else rows[done : done + len(batch)])
-                    done += len(batch)
+                for batch in _read_batches(self.documents):
+                    writer.add(batch, None if rows is None else rows[rows_added : rows_added + len(batch)])
+                    rows_added += len(batch)
                     advance(len(batch))
-            added = writer.view.count - before
+            added = writer.view.count - count_before
             value = {**describe_state(self.index, writer), "added": added, "replaced": count - added}
-            value["warning"] = told[-1] if told else None
+            value["warning"] = warnings[-1] if warnings else None
             value |= left_out.to_json()
         left_out.report(str(self.documents))
         line = (
             f"{self.index}: {added:,} added, {count - added:,} replaced; {format_count(value['documents'], 'document')}"
         )
-        return CommandResult("\n".join([line, *told[-1:]]), value)
+        return CommandResult("\n".join([line, *warnings[-1:]]), value)
 
 
 def check_documents(path: Path) -> "tuple[int, DroppedFieldCounter]":
@@ -100,13 +100,13 @@ def check_documents(path: Path) -> "tuple[int, DroppedFieldCounter]":
             check_attributes(document.attributes or {}, f"{path} line {number}")
             yield document.id
 
-    found = IdMap(ids())
-    repeated = found.find_duplicate()
+    ids_of_file = IdMap(ids())
+    repeated = ids_of_file.find_duplicate()
     if repeated is not None:
-        raise DataError(f"{path}: the id {found[repeated[0]]!r} occurs twice; make the ids unique")
-    if not len(found):
+        raise DataError(f"{path}: the id {ids_of_file[repeated[0]]!r} occurs twice; make the ids unique")
+    if not len(ids_of_file):
         raise DataError(f"{path} has no documents; expected at least one a line")
-    return len(found), left_out
+    return len(ids_of_file), left_out
 
 
 def check_vectors(rows: "VectorSource", writer: "LiveWriter") -> None:
@@ -127,7 +127,7 @@ def check_vectors(rows: "VectorSource", writer: "LiveWriter") -> None:
             )
 
 
-def _batches(path: Path) -> "Iterator[list[Document]]":
+def _read_batches(path: Path) -> "Iterator[list[Document]]":
     from bidr.data.readers import beir
 
     batch, letters = list["Document"](), 0

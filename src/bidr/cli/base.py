@@ -38,11 +38,11 @@ class Command:
     """Write the result to this file too, as JSON for another program."""
 
     @classmethod
-    def defaults(cls, flags: Sequence[str]) -> Self | None:
+    def make_defaults(cls, flags: Sequence[str]) -> Self | None:
         """What holds where no flag says otherwise, if that depends on the flags; None: the fields' own defaults."""
         return None
 
-    def outputs(self) -> list[Path]:
+    def list_outputs(self) -> list[Path]:
         """Files that are written at the end, and so must be known to be writable at the start."""
         return [self.json] if self.json else []
 

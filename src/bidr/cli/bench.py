@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 
 from bidr.cli.base import Command, CommandResult, OptionalFile, OptionalFolder
-from bidr.cli.config_parsing import nearest
+from bidr.cli.config_parsing import suggest_name
 from bidr.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class Bench(Command):
     curves: OptionalFile = None
     """Draw recall against speed into this SVG."""
 
-    def outputs(self) -> list[Path]:
+    def list_outputs(self) -> list[Path]:
         return [path for path in (self.json, self.curves) if path]
 
     def run(self) -> CommandResult:
@@ -70,30 +70,34 @@ class Bench(Command):
         from bidr.data.vector_source import check_same_dim, open_vectors
         from bidr.utils.files import write_atomically, write_json
 
-        pythons = self._checked()
+        pythons = self._check_settings()
         documents = open_vectors(self.vectors, "vectors", self.metric)
         queries = open_vectors(self.queries, "queries", self.metric)
         check_same_dim(documents, queries)
         if len(documents) < FEWEST:
             raise DataError(f"{self.vectors} holds {len(documents):,} vectors, expected {FEWEST:,} or more")
-        wanted = self._wanted(list_variants(self.peers, len(documents), documents.dim, self.code_bytes))
-        failed = self._installed(pythons)
+        variants_to_run = self._select_variants(
+            list_variants(self.peers, len(documents), documents.dim, self.code_bytes)
+        )
+        failed = self._install_peers(pythons)
         with tempfile.TemporaryDirectory(dir=self.work, prefix="bench-") as folder:
             prepared = prepare(Path(folder), documents, queries, self.asked)
             limits = Limits(self.threads, self.limit, self.cold, self.rounds)
-            about = {"documents": len(documents), "dim": documents.dim, "queries": len(prepared.exact)}
+            summary = {"documents": len(documents), "dim": documents.dim, "queries": len(prepared.exact)}
 
             def keep(rows: list[dict[str, Any]]) -> None:
                 if self.json:
-                    write_json(self.json, {**about, "threads": self.threads, "rows": rows})
+                    write_json(self.json, {**summary, "threads": self.threads, "rows": rows})
 
-            rows = compare(wanted, prepared, lambda peer: pythons.get(peer, sys.executable), failed, limits, keep)
+            rows = compare(
+                variants_to_run, prepared, lambda peer: pythons.get(peer, sys.executable), failed, limits, keep
+            )
         if self.curves:
             drawn = render_svg(rows, f"{len(documents):,} vectors of {documents.dim} dimensions")
             write_atomically(self.curves, drawn.encode())
-        return CommandResult(render_tables(rows), {**about, "threads": self.threads, "rows": rows})
+        return CommandResult(render_tables(rows), {**summary, "threads": self.threads, "rows": rows})
 
-    def _checked(self) -> dict[str, str]:
+    def _check_settings(self) -> dict[str, str]:
         """Refuse what cannot work before anything is installed or built; returns the Pythons that were named."""
         from bidr.bench.variants import NAMES
 
@@ -110,33 +114,37 @@ class Bench(Command):
         if self.work is not None and not self.work.is_dir():
             raise ConfigError(f"--work: the folder {self.work} does not exist; create it first")
         pythons = {}
-        for given in self.peer_python:
-            peer, equals, path = given.partition("=")
+        for argument in self.peer_python:
+            peer, equals, path = argument.partition("=")
             if not equals or not path:
-                raise ConfigError(f"--peer-python: given {given!r}, expected NAME=PATH, such as scann=venv/bin/python")
+                raise ConfigError(
+                    f"--peer-python: given {argument!r}, expected NAME=PATH, such as scann=venv/bin/python"
+                )
             pythons[peer] = path
         for peer in (*self.peers, *pythons):
             if peer not in NAMES:
-                raise ConfigError(f"unknown peer {peer!r}{nearest(peer, NAMES) or ';'} known are {', '.join(NAMES)}")
+                raise ConfigError(
+                    f"unknown peer {peer!r}{suggest_name(peer, NAMES) or ';'} known are {', '.join(NAMES)}"
+                )
         return pythons
 
-    def _wanted(self, known: list["Variant"]) -> list["Variant"]:
+    def _select_variants(self, variants: list["Variant"]) -> list["Variant"]:
         """All but those to be left out."""
-        names = [variant.name for variant in known]
+        names = [variant.name for variant in variants]
         for name in self.skip:
             if name not in names:
-                given = f"--skip: given {name!r}, which is none of the indexes of --peers"
-                raise ConfigError(f"{given}{nearest(name, names) or ';'} these are {', '.join(names)}")
-        return [variant for variant in known if variant.name not in self.skip]
+                argument = f"--skip: given {name!r}, which is none of the indexes of --peers"
+                raise ConfigError(f"{argument}{suggest_name(name, names) or ';'} these are {', '.join(names)}")
+        return [variant for variant in variants if variant.name not in self.skip]
 
-    def _installed(self, pythons: dict[str, str]) -> dict[str, str]:
+    def _install_peers(self, pythons: dict[str, str]) -> dict[str, str]:
         """Install the peers that need it and were given no Python of their own; returns why some could not be."""
         from bidr.bench.install import get_python, install
         from bidr.bench.variants import PACKAGES
 
         if self.install is None:
             return {}
-        wanted = tuple(peer for peer in self.peers if peer in PACKAGES and peer not in pythons)
-        failed = install(self.install, wanted)
-        pythons.update({peer: str(get_python(self.install, peer)) for peer in wanted if peer not in failed})
+        variants_to_run = tuple(peer for peer in self.peers if peer in PACKAGES and peer not in pythons)
+        failed = install(self.install, variants_to_run)
+        pythons.update({peer: str(get_python(self.install, peer)) for peer in variants_to_run if peer not in failed})
         return failed

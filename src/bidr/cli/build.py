@@ -13,7 +13,7 @@ from bidr.cli.base import (
     OptionalFolder,
     OptionalSize,
 )
-from bidr.cli.last_index import remember
+from bidr.cli.last_index import save_last_index
 from bidr.errors import ConfigError
 from bidr.utils.step_timer import StepTime, StepTimes, read_clocks, record_steps
 
@@ -83,7 +83,7 @@ class Build(Command):
 
         refuse_other_content(self.out)
         self._check_flags()
-        data, asked = load(self.data) if self.data else None, "WORDS ..."
+        data, query_usage = load(self.data) if self.data else None, "WORDS ..."
         how: dict[str, Any] = {
             "engine": self.engine,
             "stored": self.stored,
@@ -94,31 +94,33 @@ class Build(Command):
         started = read_clocks()
         with record_steps() as spent:
             if self.vectors is not None:
-                how["plain"] = self._plain() if self.model is None else None
+                how["plain"] = self._get_codes_config() if self.model is None else None
                 build_vectors(self.vectors, self.model, self.out, ids=self.ids, data=data, **how)
-                asked = "--query-vectors FILE"
+                query_usage = "--query-vectors FILE"
             elif data is None or self.model is None:
                 raise ConfigError("--data without --model given; train a model first, or give --vectors")
             else:
                 build(data, self.model, self.out, device=self.device, learned_lists=self.learned_lists, **how)
-        took = took_by_step(spent, read_clocks() - started)
+        took = format_step_times(spent, read_clocks() - started)
         say(took.text)
-        remember(self.out)
-        following = f"next: bidr search --index {self.out} {asked}"
+        save_last_index(self.out)
+        next_step = f"next: bidr search --index {self.out} {query_usage}"
         if self.ram_budget is not None and estimate_loaded_bytes(self.out) > parse_bytes("ram_budget", self.ram_budget):
             value = {
                 "index": str(self.out),
                 **took.value,
-                **_left_out(data),
+                **describe_dropped_fields(data),
             }  # to describe it would take more than the budget
             return CommandResult(
-                f"{self.out}: built; searching it takes more than {self.ram_budget}\n{following}", value
+                f"{self.out}: built; searching it takes more than {self.ram_budget}\n{next_step}", value
             )
         with LiveIndex.open(self.out) as reader:
-            shown = describe_index(reader.describe())
-        return CommandResult(f"{shown.text}\n{following}", {**shown.value, **took.value, **_left_out(data)})
+            description = describe_index(reader.describe())
+        return CommandResult(
+            f"{description.text}\n{next_step}", {**description.value, **took.value, **describe_dropped_fields(data)}
+        )
 
-    def _plain(self) -> "PlainCodes":
+    def _get_codes_config(self) -> "PlainCodes":
         from bidr.quantization.opq import PlainCodes
 
         return PlainCodes(self.bytes_per_doc, self.codewords or 16, self.metric or "cosine")
@@ -130,29 +132,29 @@ class Build(Command):
         if self.data is not None and self.ids is not None:
             raise ConfigError("--ids given with --data, whose documents have ids of their own; leave --ids out")
         own = {"--bytes-per-doc": self.bytes_per_doc, "--codewords": self.codewords, "--metric": self.metric}
-        given = [name for name, value in own.items() if value is not None]
-        if self.model is not None and given:
+        rejected_flags = [name for name, value in own.items() if value is not None]
+        if self.model is not None and rejected_flags:
             raise ConfigError(
-                f"{', '.join(given)} given with --model, expected --model alone: codes and metric are those that it "
-                f"learned; leave {'it' if len(given) == 1 else 'them'} out, or train another model with "
-                f"{'it' if len(given) == 1 else 'them'}"
+                f"{', '.join(rejected_flags)} given with --model, expected --model alone: codes and metric are what "
+                f"it learned; leave {'it' if len(rejected_flags) == 1 else 'them'} out, or train another model with "
+                f"{'it' if len(rejected_flags) == 1 else 'them'}"
             )
 
 
-def took_by_step(spent: StepTimes, whole: StepTime) -> CommandResult:
+def format_step_times(spent: StepTimes, total: StepTime) -> CommandResult:
     """What a build took, by the clock and of the processor, and which steps most of it."""
     steps = dict(spent)
-    steps["other"] = whole - sum(spent.values(), StepTime())
-    said = ", ".join(f"{step} {own.cpu:.1f}" for step, own in steps.items() if own.cpu >= 0.05)
+    steps["other"] = total - sum(spent.values(), StepTime())
+    busy_steps = ", ".join(f"{step} {own.cpu:.1f}" for step, own in steps.items() if own.cpu >= 0.05)
     value = {step: {"cpu": round(own.cpu, 3), "clock": round(own.clock, 3)} for step, own in steps.items()}
-    text = f"built in {whole.clock:.1f} s; CPU time {whole.cpu:.1f} s: {said or 'hardly any'}"
+    text = f"built in {total.clock:.1f} s; CPU time {total.cpu:.1f} s: {busy_steps or 'hardly any'}"
     return CommandResult(text, {"build_seconds": value})
 
 
-def _left_out(data: "Dataset | None") -> dict[str, Any]:
+def describe_dropped_fields(data: "Dataset | None") -> dict[str, Any]:
     """What metadata of a corpus that was read is in no attribute."""
-    found = data.corpus.dropped_fields if data is not None else None
-    return {} if found is None else found.to_json()
+    dropped_fields = data.corpus.dropped_fields if data is not None else None
+    return {} if dropped_fields is None else dropped_fields.to_json()
 
 
 def refuse_other_content(out: Path) -> None:

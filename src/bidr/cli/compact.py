@@ -34,13 +34,14 @@ class Compact(Command):
             base=COMPACTION_BASE,
         )
         with open_plain_writer(self.index) as writer:
-            before = len(writer.view.segments)
+            segments_before = len(writer.view.segments)
             writer.compact(ram_budget=self.ram_budget)
             value = {
                 **describe_state(self.index, writer),
-                "segments_before": before,
+                "segments_before": segments_before,
                 "engine": writer.view.manifest.engine,
             }
-        merged = f"merged {format_count(before, 'segment')} and the log; {format_count(value['documents'], 'document')}"
+        merged = f"merged {format_count(segments_before, 'segment')} and the log"
+        merged = f"{merged}; {format_count(value['documents'], 'document')}"
         nothing = "no documents are left; codebooks and centroids are kept for later additions"
         return CommandResult(f"{self.index}: {merged if value['documents'] else nothing}", value)

@@ -21,22 +21,22 @@ _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _WORDS = {int: "a whole number", float: "a number", str: "a string", bool: "true or false"}
 
 
-def parse(kind: type[T], args: Sequence[str], prog: str, default: T | None = None) -> T:
+def parse_flags(kind: type[T], args: Sequence[str], prog: str, default: T | None = None) -> T:
     """An instance of a dataclass from flags. What is wrong with them is one ConfigError; --help prints and exits."""
-    told = io.StringIO()
+    messages = io.StringIO()
     given: dict[str, Any] = {} if default is None else {"default": default}
     try:
-        with contextlib.redirect_stderr(told):
-            made: T = tyro.cli(kind, args=list(args), prog=prog, **given)
+        with contextlib.redirect_stderr(messages):
+            instance: T = tyro.cli(kind, args=list(args), prog=prog, **given)
     except SystemExit as stop:
         if stop.code:
-            raise ConfigError(f"{_first_fault(told.getvalue())}; see {prog} --help") from None
+            raise ConfigError(f"{_extract_message(messages.getvalue())}; see {prog} --help") from None
         raise
-    sys.stderr.write(told.getvalue())
-    return made
+    sys.stderr.write(messages.getvalue())
+    return instance
 
 
-def _first_fault(box: str) -> str:
+def _extract_message(box: str) -> str:
     """The one sentence out of the frame that tyro draws around an error, and the flag that it thinks was meant."""
     lines = [line.strip("│ ") for line in _COLOUR.sub("", box).splitlines() if line.startswith("│")]
     parts: list[list[str]] = [[]]
@@ -50,7 +50,7 @@ def _first_fault(box: str) -> str:
     return f"{fault}; did you mean {meant.split()[0]}?" if meant else fault
 
 
-def file_named(args: Sequence[str], flag: str) -> Path | None:
+def find_file_flag(args: Sequence[str], flag: str) -> Path | None:
     """The value of a flag that must be known before the others are read."""
     for place, word in enumerate(args):
         if word == "--":
@@ -62,7 +62,7 @@ def file_named(args: Sequence[str], flag: str) -> Path | None:
     return None
 
 
-def from_toml(base: T, path: Path) -> T:
+def load_toml(base: T, path: Path) -> T:
     """A dataclass with the keys of the file in place of its fields; nested ones are its tables."""
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -71,10 +71,10 @@ def from_toml(base: T, path: Path) -> T:
     except ValueError as error:
         raise ConfigError(f"{path} is not TOML: {error}; fix the file") from error
     try:
-        made: T = _from_table(base, table, "")
+        instance: T = _from_table(base, table, "")
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error
-    return made
+    return instance
 
 
 def _from_table(base: Any, table: dict[str, Any], prefix: str) -> Any:
@@ -83,10 +83,10 @@ def _from_table(base: Any, table: dict[str, Any], prefix: str) -> Any:
     values: dict[str, Any] = {}
     for key, value in table.items():
         if key not in hints:
-            raise ConfigError(_unknown(kind, prefix, key))
+            raise ConfigError(_describe_unknown_key(kind, prefix, key))
         name, hint = f"{prefix}{key}", hints[key]
         if not dataclasses.is_dataclass(hint):
-            values[key] = _checked(name, value, hint)
+            values[key] = _check_value(name, value, hint)
         elif isinstance(value, dict):
             values[key] = _from_table(getattr(base, key), value, f"{name}.")
         else:
@@ -94,13 +94,13 @@ def _from_table(base: Any, table: dict[str, Any], prefix: str) -> Any:
     return dataclasses.replace(base, **values)
 
 
-def nearest(given: str, known: Iterable[str]) -> str:
+def suggest_name(given: str, known: Iterable[str]) -> str:
     """The end of an error about a name: what was probably meant, or nothing."""
-    near = difflib.get_close_matches(given, list(known), n=1)
-    return f"; did you mean {near[0]!r}?" if near else ""
+    matches = difflib.get_close_matches(given, list(known), n=1)
+    return f"; did you mean {matches[0]!r}?" if matches else ""
 
 
-def _unknown(kind: Any, prefix: str, key: str) -> str:
+def _describe_unknown_key(kind: Any, prefix: str, key: str) -> str:
     """Name the nearest known key: beside this one, or of the same name in another table."""
     beside = {field.name: f"{prefix}{field.name}" for field in dataclasses.fields(kind)}
     elsewhere = {
@@ -110,30 +110,30 @@ def _unknown(kind: Any, prefix: str, key: str) -> str:
         for below in dataclasses.fields(hint)
     }
     for known in (beside, elsewhere):
-        near = difflib.get_close_matches(key, known, n=1)
-        if near:
-            return f"unknown key {prefix + key!r}; did you mean {known[near[0]]!r}?"
+        matches = difflib.get_close_matches(key, known, n=1)
+        if matches:
+            return f"unknown key {prefix + key!r}; did you mean {known[matches[0]]!r}?"
     return f"unknown key {prefix + key!r}; known are {', '.join(beside.values())}"
 
 
-def _checked(name: str, value: Any, hint: Any) -> Any:
+def _check_value(name: str, value: Any, hint: Any) -> Any:
     if get_origin(hint) is tuple and isinstance(value, list):
-        return tuple(_checked(name, each, get_args(hint)[0]) for each in value)
-    choices = _choices(hint)
+        return tuple(_check_value(name, each, get_args(hint)[0]) for each in value)
+    choices = _list_choices(hint)
     # By type, not isinstance: true is an int to Python, and not to a person.
     if type(value) is int and float in choices:
         return float(value)
     if type(value) in choices or any(value == choice and type(value) is type(choice) for choice in choices):
         return value
     expected = " or ".join(_WORDS.get(choice) or repr(choice) for choice in choices)
-    meant = nearest(str(value), [choice for choice in choices if isinstance(choice, str)])
+    meant = suggest_name(str(value), [choice for choice in choices if isinstance(choice, str)])
     raise ConfigError(f"key {name!r} is {value!r}, expected {expected}{meant}")
 
 
-def _choices(hint: Any) -> list[Any]:
+def _list_choices(hint: Any) -> list[Any]:
     """The types and constants that a value may have. None is left out: in TOML it is an absent key."""
     if get_origin(hint) in (Union, types.UnionType):
-        return [choice for part in get_args(hint) for choice in _choices(part)]
+        return [choice for part in get_args(hint) for choice in _list_choices(part)]
     if get_origin(hint) is Literal:
         return list(get_args(hint))
     return [] if hint is type(None) else [hint]

@@ -7,7 +7,7 @@ from shutil import which
 from typing import ClassVar, Literal
 
 from bidr.cli.base import Command, CommandResult, Data, Folder
-from bidr.cli.last_index import remember
+from bidr.cli.last_index import save_last_index
 from bidr.cli.train import WithSettings
 from bidr.errors import ConfigError
 from bidr.training.presets import DEFAULT
@@ -33,7 +33,7 @@ class Demo(Command):
         if self.documents < 1:
             raise ConfigError(f"documents: given {self.documents}, expected 1 or more")
         rows = run_demo(self.out, documents=self.documents, config=CONFIG)
-        remember(get_index_folder(self.out))
+        save_last_index(get_index_folder(self.out))
         command = "bidr" if which("bidr") else sys.argv[0]
         page = f"or open http://127.0.0.1:8000 after: {command} serve {get_index_folder(self.out)}"
         return CommandResult(f"{format_table(rows)}\nnext: {command} search {EXAMPLE}\n{page}", report(rows))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from bidr.cli.base import Command, CommandResult, OptionalData, OptionalFile, OptionalFolder, OptionalNumber
-from bidr.cli.last_index import recall
+from bidr.cli.last_index import load_last_index
 from bidr.errors import ConfigError, DataError, IndexFolderError
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class Evaluate(Command):
     """A TREC run to compare with: the difference, its 95 % interval (paired bootstrap), and p (paired
     randomisation)."""
 
-    def outputs(self) -> list[Path]:
+    def list_outputs(self) -> list[Path]:
         return [path for path in (self.json, self.run_file) if path]
 
     def run(self) -> CommandResult:
@@ -69,8 +69,8 @@ class Evaluate(Command):
             raise ConfigError(f"candidates: given {self.candidates}, expected 1 or more")
         if self.lexical and self.query_vectors is not None:
             raise ConfigError("--lexical and --query-vectors given, expected questions in words: leave one of them out")
-        index = self.index or recall()
-        split, rows = self._judged()
+        index = self.index or load_last_index()
+        split, rows = self._load_judged_queries()
         other = read_run(self.compare) if self.compare else None
         words: dict[str, Any] = {"lexical": self.lexical, "lexical_weight": self.lexical_weight}
         with open_index(index, self.model, fuse=self.fuse, **words) as searcher:
@@ -90,12 +90,15 @@ class Evaluate(Command):
         }
         text = report.table()
         if other is not None and self.compare:
-            found = compared(report.per_query, other, split, self.compare)
-            value["compared_with"] = {"run": str(self.compare), **{name: one._asdict() for name, one in found.items()}}
-            text += "\n" + comparison_table(found, self.compare)
+            comparisons = compare_runs(report.per_query, other, split, self.compare)
+            value["compared_with"] = {
+                "run": str(self.compare),
+                **{name: comparison._asdict() for name, comparison in comparisons.items()},
+            }
+            text += "\n" + format_comparison(comparisons, self.compare)
         return CommandResult(text, value)
 
-    def _judged(self) -> tuple["Split", dict[str, int]]:
+    def _load_judged_queries(self) -> tuple["Split", dict[str, int]]:
         """The judged questions, and which row of --query-vectors each of them has (none where they are words)."""
         from bidr.data.dataset import Split, load
         from bidr.data.row_ids import read_ids, read_judgements
@@ -110,23 +113,27 @@ class Evaluate(Command):
                 raise ConfigError("--qrels goes with --query-vectors; without vectors give --data")
             return data.split(self.split), {}
         count = len(open_vectors(self.query_vectors, "query vectors", "ip"))
-        listed = [query.id for _, query in data.tables[self.split].queries] if data else None
-        ids = read_ids(self.query_ids or listed, count, "questions")
+        data_ids = [query.id for _, query in data.tables[self.split].queries] if data else None
+        ids = read_ids(self.query_ids or data_ids, count, "questions")
         rows = {ids[row]: row for row in range(count)}
         if data is None:
             assert self.qrels is not None
             qrels = read_judgements(self.qrels)
             split = Split(self.split, [Query(name, name) for name in qrels], qrels)
         else:
-            found = data.split(self.split)
-            split = Split(found.name, [Query(query.id, query.id) for query in found.queries], found.qrels)
+            comparisons = data.split(self.split)
+            split = Split(
+                comparisons.name, [Query(query.id, query.id) for query in comparisons.queries], comparisons.qrels
+            )
         for query in split.queries:
             if query.id not in rows:
                 raise DataError(f"query {query.id!r} of split {split.name!r} has no row in {self.query_vectors}")
         return split, rows
 
 
-def compared(ours: dict[str, dict[str, float]], other: "Run", split: "Split", path: Path) -> dict[str, "Comparison"]:
+def compare_runs(
+    ours: dict[str, dict[str, float]], other: "Run", split: "Split", path: Path
+) -> dict[str, "Comparison"]:
     """Ours minus the other's, measure by measure."""
     from bidr.search.evaluation import compare_paired, evaluate_run
 
@@ -136,11 +143,11 @@ def compared(ours: dict[str, dict[str, float]], other: "Run", split: "Split", pa
     return {name: compare_paired(values, theirs[name]) for name, values in ours.items()}
 
 
-def comparison_table(found: dict[str, "Comparison"], path: Path) -> str:
-    width = max(map(len, found))
+def format_comparison(comparisons: dict[str, "Comparison"], path: Path) -> str:
+    width = max(map(len, comparisons))
     lines = [
-        f"{name:<{width}}  {one.difference:+.4f}  [{one.low:+.4f}, {one.high:+.4f}]  p {one.p:.4f}"
-        for name, one in found.items()
+        f"{name:<{width}}  {paired.difference:+.4f}  [{paired.low:+.4f}, {paired.high:+.4f}]  p {paired.p:.4f}"
+        for name, paired in comparisons.items()
     ]
     return "\n".join([f"difference to {path}, its 95 % interval, p:", *lines])
 

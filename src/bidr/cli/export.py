@@ -35,36 +35,39 @@ class Export(Command):
         if self.index is not None:
             if self.onnx_int8:
                 raise ConfigError("--onnx-int8 is for --model, and --index was given; leave it out")
-            return self._index(self.index)
+            return self._export_index(self.index)
         if self.model is None:
             raise ConfigError("neither --model (encoders as ONNX) nor --index (Faiss and numpy files) given; give one")
         if self.engine is not None:
             raise ConfigError("--engine is for --index, and --model was given; leave it out")
-        return self._model(self.model)
+        return self._export_model(self.model)
 
-    def _index(self, index: Path) -> CommandResult:
-        from bidr.cli.format_index import size
+    def _export_index(self, index: Path) -> CommandResult:
+        from bidr.cli.format_index import format_bytes
         from bidr.export.index_export import export_index
 
-        done = export_index(index, self.out, engine=self.engine or "scan")
-        lines = [f"{name:<13}  {size(count):>9}" for name, count in done.files.items()]
-        lines.append(f"{format_count(done.documents, 'document')}; how to read them: {done.folder / 'README.md'}")
+        exported = export_index(index, self.out, engine=self.engine or "scan")
+        lines = [f"{name:<13}  {format_bytes(count):>9}" for name, count in exported.files.items()]
+        lines.append(
+            f"{format_count(exported.documents, 'document')}; how to read them: {exported.folder / 'README.md'}"
+        )
         return CommandResult(
-            "\n".join(lines), {"folder": str(self.out), "documents": done.documents, "files": done.files}
+            "\n".join(lines), {"folder": str(self.out), "documents": exported.documents, "files": exported.files}
         )
 
-    def _model(self, model: Path) -> CommandResult:
-        from bidr.cli.format_index import size
+    def _export_model(self, model: Path) -> CommandResult:
+        from bidr.cli.format_index import format_bytes
         from bidr.export.onnx import export_onnx
 
-        done = export_onnx(model, self.out, int8=self.onnx_int8)
+        exported = export_onnx(model, self.out, int8=self.onnx_int8)
         lines = ["file                     size      texts  largest difference  smallest cosine"]
-        for one in done.checks:
-            name = f"{one.encoder}/{one.file}"
+        for check in exported.checks:
+            name = f"{check.encoder}/{check.file}"
             lines.append(
-                f"{name:<23}  {size(one.bytes):>8}  {one.texts:>5}  {one.difference:>18.1e}  {one.cosine:>15.6f}"
+                f"{name:<23}  {format_bytes(check.bytes):>8}  {check.texts:>5}  "
+                f"{check.difference:>18.1e}  {check.cosine:>15.6f}"
             )
         for reads in ("queries", "documents"):
-            for side, how in done.about[reads].items():
+            for side, how in exported.about[reads].items():
                 lines.append(f"{reads} for the {side}: {how['encoder']}/, at most {how['max_length']} tokens")
-        return CommandResult("\n".join(lines), {"folder": str(self.out), **done.about})
+        return CommandResult("\n".join(lines), {"folder": str(self.out), **exported.about})

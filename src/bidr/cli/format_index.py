@@ -39,7 +39,7 @@ def describe_model(model: Any) -> CommandResult:
             "trained on",
             f"{training['data']}: {training['documents']:,} documents, {training['train_queries']:,} queries",
         ),
-        *((f"stage {name}", stage_line(epochs)) for name, epochs in training["stages"].items()),
+        *((f"stage {name}", format_stage(epochs)) for name, epochs in training["stages"].items()),
     ]
     return CommandResult(format_columns(rows), value)
 
@@ -48,11 +48,11 @@ def describe_frozen(model: Any) -> CommandResult:
     """What a model for given vectors is, and what held-out questions said of it."""
     training, books = model.training, model.codebooks
     codes = {"books": books.books, "codewords": books.words, "bytes_per_document": books.bytes_per_doc}
-    about = ("fingerprint", "metric", "candidates")
+    keys = ("fingerprint", "metric", "candidates")
     value = {
         "folder": str(model.folder),
         "kind": "frozen",
-        **{name: getattr(model, name) for name in about},
+        **{name: getattr(model, name) for name in keys},
         "dimensions": model.dim,
         "codes": codes,
         "training": training,
@@ -69,18 +69,18 @@ def describe_frozen(model: Any) -> CommandResult:
             f"{training['sampled_documents']:,} of {training['documents']:,} documents, "
             + (f"{asked:,} questions, {labelled:,} of them labelled" if asked else "documents in place of questions"),
         ),
-        *((f"held out, step {one['step']}", frozen_line(one, model.candidates)) for one in training["dev"]),
+        *((f"held out, step {one['step']}", format_dev_figures(one, model.candidates)) for one in training["dev"]),
     ]
     return CommandResult(format_columns(rows), value)
 
 
-def frozen_line(figures: dict[str, float], candidates: int) -> str:
+def format_dev_figures(figures: dict[str, float], candidates: int) -> str:
     """What the held-out questions found among the candidates."""
     line = f"{figures['exact_top_10']:.4f} of the exact top 10 among {candidates} candidates"
     return f"{line}, {figures['labelled']:.4f} of the labelled" if "labelled" in figures else line
 
 
-def stage_line(epochs: list[dict[str, float]]) -> str:
+def format_stage(epochs: list[dict[str, float]]) -> str:
     """How a stage went: its epochs, its last loss, and the best of what was measured on dev."""
     if not epochs:
         return "no epochs"
@@ -95,63 +95,67 @@ def stage_line(epochs: list[dict[str, float]]) -> str:
     return f"{len(epochs)} epochs, loss {epochs[-1]['loss']:.4f}, best dev {measure} {best:.4f}"
 
 
-def describe_index(about: dict[str, Any]) -> CommandResult:
+def describe_index(keys: dict[str, Any]) -> CommandResult:
     """What of an index is in RAM and on disk, from `LiveIndex.describe`."""
-    ram, disk, count = about["ram_bytes"], about["disk_bytes"], about["documents"]
-    held, each = about["ram_bytes_per_document"], about["disk_bytes_per_document"]
-    model = about["model"]
+    ram, disk, count = keys["ram_bytes"], keys["disk_bytes"], keys["documents"]
+    held, each = keys["ram_bytes_per_document"], keys["disk_bytes_per_document"]
+    model = keys["model"]
     rows = [
-        ("index", f"{about['folder']} (generation {about['generation']}, format {about['format']})"),
-        ("documents", f"{count:,}, {'with' if about['text'] else 'without'} their text"),
+        ("index", f"{keys['folder']} (generation {keys['generation']}, format {keys['format']})"),
+        ("documents", f"{count:,}, {'with' if keys['text'] else 'without'} their text"),
         (
             "engine",
-            f"{about['engine']} over the codes, {about['metric']}"
-            + ("; chosen by size, and again when compacted" if about.get("engine_chosen_by_size") else ""),
+            f"{keys['engine']} over the codes, {keys['metric']}"
+            + ("; chosen by size, and again when compacted" if keys.get("engine_chosen_by_size") else ""),
         ),
-        *([("lists", lists_line(about["lists"]))] if about.get("lists") else []),
-        ("codes", f"{about['codes']['books']} books of {about['codes']['codewords']} codewords"),
+        *([("lists", format_lists(keys["lists"]))] if keys.get("lists") else []),
+        ("codes", f"{keys['codes']['books']} books of {keys['codes']['codewords']} codewords"),
         (
             "dimensions",
-            f"{about['dimensions']['codes']} for the codes, {_dimensions(about['dimensions'])} for the vectors",
+            f"{keys['dimensions']['codes']} for the codes, {_format_dimensions(keys['dimensions'])} for the vectors",
         ),
         (
             "vectors",
-            f"{about['vectors']['stored']}, new rows read by {about['vectors']['reads']}, "
-            + ("blocks checked when first read" if about["vectors"]["checked"] else "no checksums of blocks"),
+            f"{keys['vectors']['stored']}, new rows read by {keys['vectors']['reads']}, "
+            + ("blocks checked when first read" if keys["vectors"]["checked"] else "no checksums of blocks"),
         ),
-        *([("not checked", f"{', '.join(about['unchecked'])}: build it again")] if about["unchecked"] else []),
+        *([("not checked", f"{', '.join(keys['unchecked'])}: build it again")] if keys["unchecked"] else []),
         ("model", f"{model['fingerprint']} ({model['folder']})" if model else "none: made from vectors"),
-        *([("words", "indexed: bidr search --lexical 100")] if about.get("lexical") else []),
-        *_live_rows(about),
-        ("in RAM", f"{held['total']:,.1f} bytes a document, {size(sum(ram.values()))} in all"),
-        *((f"  {name}", f"{held[name]:,.1f} bytes a document, {size(ram[name])}") for name in ram),
-        ("on disk", f"{sum(each.values()):,.1f} bytes a document, {size(sum(disk.values()))} in all{_files(about)}"),
-        *((f"  {name}", f"{each[name]:,.1f} bytes a document, {size(disk[name])}") for name in disk),
+        *([("words", "indexed: bidr search --lexical 100")] if keys.get("lexical") else []),
+        *_list_live_rows(keys),
+        ("in RAM", f"{held['total']:,.1f} bytes a document, {format_bytes(sum(ram.values()))} in all"),
+        *((f"  {name}", f"{held[name]:,.1f} bytes a document, {format_bytes(ram[name])}") for name in ram),
+        (
+            "on disk",
+            f"{sum(each.values()):,.1f} bytes a document, {format_bytes(sum(disk.values()))} in all"
+            f"{_format_files(keys)}",
+        ),
+        *((f"  {name}", f"{each[name]:,.1f} bytes a document, {format_bytes(disk[name])}") for name in disk),
     ]
-    return CommandResult(format_columns(rows), about)
+    return CommandResult(format_columns(rows), keys)
 
 
-def _dimensions(about: dict[str, int]) -> str:
-    whole, stored = about["vectors"], about["stored"]
+def _format_dimensions(keys: dict[str, int]) -> str:
+    whole, stored = keys["vectors"], keys["stored"]
     return f"{whole}" if stored == whole else f"the first {stored} of {whole}"
 
 
-def lists_line(lists: dict[str, Any]) -> str:
+def format_lists(lists: dict[str, Any]) -> str:
     """How many lists there are, and where they come from."""
     return f"{lists['count']:,}, {'learned by the model' if lists['made_by'] == 'model' else 'by k-means'}"
 
 
-def _live_rows(about: dict[str, Any]) -> list[tuple[str, str]]:
+def _list_live_rows(keys: dict[str, Any]) -> list[tuple[str, str]]:
     """What is said of an index that was added to, or that has attributes."""
-    rows = [("attributes", ", ".join(about["attributes"]))] if about.get("attributes") else []
-    if about.get("log"):
+    rows = [("attributes", ", ".join(keys["attributes"]))] if keys.get("attributes") else []
+    if keys.get("log"):
         rows += [
             (f"segment {one['name']}", f"{one['documents']:,} documents, {one['deleted']:,} deleted, {one['engine']}")
-            for one in about["segments"]
+            for one in keys["segments"]
         ]
-        rows.append(("log", f"{about['log']['documents']:,} documents, {size(about['log']['ram_bytes'])} in RAM"))
-    if about.get("drift"):
-        drift = about["drift"]
+        rows.append(("log", f"{keys['log']['documents']:,} documents, {format_bytes(keys['log']['ram_bytes'])} in RAM"))
+    if keys.get("drift"):
+        drift = keys["drift"]
         rows += [
             ("drift", f"of the {drift['documents']:,} documents that were judged last, against the corpus:"),
             ("  code error", f"{drift['error']:.3f}, against {drift['base_error']:.3f}"),
@@ -161,11 +165,11 @@ def _live_rows(about: dict[str, Any]) -> list[tuple[str, str]]:
     return rows
 
 
-def _files(about: dict[str, Any]) -> str:
-    return f", {about['files']} files" if "files" in about else ""
+def _format_files(keys: dict[str, Any]) -> str:
+    return f", {keys['files']} files" if "files" in keys else ""
 
 
-def size(count: float) -> str:
+def format_bytes(count: float) -> str:
     """Bytes as a person reads them."""
     for unit in ("bytes", "KB", "MB", "GB"):
         if count < 1000:

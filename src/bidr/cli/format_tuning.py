@@ -3,14 +3,14 @@
 import shlex
 from typing import TYPE_CHECKING
 
-from bidr.cli.format_plan import size
+from bidr.cli.format_plan import format_bytes
 
 if TYPE_CHECKING:
     from bidr.cli.plan import Plan
     from bidr.planning.tuning import SearchSetting, SkippedSetting, TuningResult
 
 
-def settings_text(measured: "TuningResult", commands: list[str], *, sampled: bool) -> str:
+def format_settings(measured: "TuningResult", make_commands: list[str], *, sampled: bool) -> str:
     """What was measured, the cheapest of it that does, and how to have it. sampled: not on an index that is there."""
     of = f", a sample of {measured.sampled_from:,}" if measured.documents < measured.sampled_from else ""
     grown = measured.planned > measured.documents
@@ -18,13 +18,13 @@ def settings_text(measured: "TuningResult", commands: list[str], *, sampled: boo
         f"{measured.documents:,} documents{of}; {measured.questions:,} questions; wanted: {measured.recall:g} "
         f"of the {measured.k} that exact search finds",
         "",
-        *_table(measured, grown=grown),
-        *_left_out(measured.left_out),
+        *_format_table(measured, grown=grown),
+        *_list_left_out(measured.left_out),
         "",
-        _verdict(measured),
-        *(f"    {command}" for command in commands),
+        _format_verdict(measured),
+        *(f"    {command}" for command in make_commands),
     ]
-    if measured.planned > measured.sampled_from and commands:
+    if measured.planned > measured.sampled_from and make_commands:
         lines.append(f"(--vectors: of all {measured.planned:,} documents)")
     if grown:
         lines += [
@@ -36,7 +36,7 @@ def settings_text(measured: "TuningResult", commands: list[str], *, sampled: boo
     return "\n".join(lines)
 
 
-def commands(plan: "Plan", measured: "TuningResult", chosen: "SearchSetting") -> list[str]:
+def make_commands(plan: "Plan", measured: "TuningResult", chosen: "SearchSetting") -> list[str]:
     """What to type to have the setting: a build where there is no index yet, and a search."""
     search = ["bidr", "search", "--index", str(plan.index or "INDEX"), "--query-vectors", str(plan.query_vectors)]
     search += ["--k", str(measured.k), "--candidates", str(chosen.candidates)]
@@ -50,10 +50,10 @@ def commands(plan: "Plan", measured: "TuningResult", chosen: "SearchSetting") ->
     return [shlex.join(build), shlex.join(search)]
 
 
-def _table(measured: "TuningResult", *, grown: bool) -> list[str]:
+def _format_table(measured: "TuningResult", *, grown: bool) -> list[str]:
     head = ["bits", "bytes", "visited", "candidates", f"recall@{measured.k}", "CPU ms a query"]
     head += [f"at {measured.planned:,}"] if grown else []
-    rows = [(each.engine, _cells(each, grown=grown)) for each in measured.settings]
+    rows = [(setting.engine, _format_cells(setting, grown=grown)) for setting in measured.settings]
     widths = [max(len(name), *(len(cells[place]) for _, cells in rows)) for place, name in enumerate(head)]
     return [
         f"{name:<6}  " + "  ".join(f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True))
@@ -61,24 +61,28 @@ def _table(measured: "TuningResult", *, grown: bool) -> list[str]:
     ]
 
 
-def _cells(each: "SearchSetting", *, grown: bool) -> list[str]:
+def _format_cells(setting: "SearchSetting", *, grown: bool) -> list[str]:
     visited = (
-        "all" if each.visited is None else f"{each.visited:.0%}" if each.engine == "lists" else f"{each.visited:,}"
+        "all"
+        if setting.visited is None
+        else f"{setting.visited:.0%}"
+        if setting.engine == "lists"
+        else f"{setting.visited:,}"
     )
-    measured = [str(each.bits), str(each.bytes_per_doc), visited, f"{each.candidates:,}"]
-    measured += [f"{each.recall:.4f}", f"{each.ms:.2f}"]
-    return [*measured, f"{each.ms_planned:.2f}"] if grown else measured
+    measured = [str(setting.bits), str(setting.bytes_per_doc), visited, f"{setting.candidates:,}"]
+    measured += [f"{setting.recall:.4f}", f"{setting.ms:.2f}"]
+    return [*measured, f"{setting.ms_planned:.2f}"] if grown else measured
 
 
-def _left_out(left_out: "list[SkippedSetting]") -> list[str]:
+def _list_left_out(left_out: "list[SkippedSetting]") -> list[str]:
     return [
-        f"left out: {each.engine}, {each.bits}-bit codes of {each.bytes_per_doc} bytes: {each.why} "
-        f"({size(each.ram)} planned)"
-        for each in left_out
+        f"left out: {setting.engine}, {setting.bits}-bit codes of {setting.bytes_per_doc} bytes: {setting.why} "
+        f"({format_bytes(setting.ram)} planned)"
+        for setting in left_out
     ]
 
 
-def _verdict(measured: "TuningResult") -> str:
+def _format_verdict(measured: "TuningResult") -> str:
     best = measured.cheapest
     if best is None:
         return "None of these reaches it: take longer codes (--bytes-per-doc), or want less."

@@ -69,9 +69,9 @@ def list_flags(command: type) -> list[Flag]:
 def _list_fields(kind: type, prefix: str, group: str) -> list[Flag]:
     hints, texts = get_type_hints(kind, include_extras=True), read_field_docs(kind)
     flags = []
-    for one in fields(kind):
-        hint, marks = _split_annotation(hints[one.name])
-        name = f"{prefix}{one.name}".replace("_", "-")
+    for field in fields(kind):
+        hint, marks = _split_annotation(hints[field.name])
+        name = f"{prefix}{field.name}".replace("_", "-")
         argument = next((mark for mark in marks if hasattr(mark, "metavar")), None)
         if isinstance(hint, type) and is_dataclass(hint):
             below = "" if argument is not None and argument.name == "" else f"{name}."
@@ -83,10 +83,10 @@ def _list_fields(kind: type, prefix: str, group: str) -> list[Flag]:
         metavar = (argument.metavar if argument else None) or _get_metavar(hint)
         positional = tyro.conf.Positional in marks or any("Positional" in repr(mark) for mark in marks)
         usage = metavar if positional else f"--{name}" if hint is bool else f"--{name} {metavar}"
-        if hint is bool and one.default is True:
+        if hint is bool and field.default is True:
             usage = f"--[no-]{name}"
-        text = " ".join(texts.get(one.name, "").split())
-        flags.append(Flag(name, usage, text, _format_default(one, positional=positional), group))
+        text = " ".join(texts.get(field.name, "").split())
+        flags.append(Flag(name, usage, text, _format_default(field, positional=positional), group))
     return flags
 
 
@@ -108,10 +108,10 @@ def _get_metavar(hint: Any) -> str:
     return "True|False" if hint is bool else METAVARS.get(hint, "VALUE")
 
 
-def _format_default(one: "Field[Any]", *, positional: bool) -> str:
-    if one.default is MISSING and one.default_factory is MISSING:
+def _format_default(field: "Field[Any]", *, positional: bool) -> str:
+    if field.default is MISSING and field.default_factory is MISSING:
         return "" if positional else "required"
-    value = one.default_factory() if one.default_factory is not MISSING else one.default
+    value = field.default_factory() if field.default_factory is not MISSING else field.default
     if value is None or value is False or value is True or value == ():
         return ""
     return f"default: {' '.join(map(str, value)) if isinstance(value, tuple) else value}"

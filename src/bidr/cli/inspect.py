@@ -49,14 +49,14 @@ class Inspect(Command):
 def describe_unfinished(folder: Path) -> CommandResult:
     """A run that was stopped: which stages are done."""
     run: dict[str, Any] = read_json(folder / "work" / "run.json", "restore it, or delete the folder and train again")
-    done = sorted(path.parent.name for path in (folder / "work").glob("*/done.json"))
+    finished = sorted(path.parent.name for path in (folder / "work").glob("*/done.json"))
     going = sorted(path.parent.name for path in (folder / "work").glob("**/checkpoint.pt"))
     data = run.get("data", "vectors")
-    value = {"folder": str(folder), "data": data, "finished": done, "begun": going, "config": run["config"]}
+    value = {"folder": str(folder), "data": data, "finished": finished, "begun": going, "config": run["config"]}
     rows = [
         ("training run", f"{folder}, not finished: run the same `bidr train` again to go on"),
         ("data", str(data)),
-        ("stages finished", ", ".join(done) or "none"),
+        ("stages finished", ", ".join(finished) or "none"),
         ("stages begun", ", ".join(going) or "none"),
     ]
     return CommandResult(format_columns(rows), value)

@@ -9,16 +9,16 @@ from bidr.utils.files import storage_errors, write_json
 from bidr.utils.progress import say
 
 
-def state_file() -> Path:
+def get_state_file() -> Path:
     """$BIDR_STATE/last.json, else $XDG_STATE_HOME/bidr/last.json, else ~/.local/state/bidr/last.json."""
-    own, shared = os.environ.get("BIDR_STATE"), os.environ.get("XDG_STATE_HOME")
+    state_folder, shared = os.environ.get("BIDR_STATE"), os.environ.get("XDG_STATE_HOME")
     base = Path(shared) if shared else Path.home() / ".local" / "state"
-    return (Path(own) if own else base / "bidr") / "last.json"
+    return (Path(state_folder) if state_folder else base / "bidr") / "last.json"
 
 
-def remember(index: Path) -> None:
+def save_last_index(index: Path) -> None:
     """Note the index made last. Where that cannot be written, the index is no worse for it: only say so."""
-    path = state_file()
+    path = get_state_file()
     try:
         with storage_errors(path):
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -27,9 +27,9 @@ def remember(index: Path) -> None:
         say(f"the index is made, but not remembered for `bidr search` ({error}); give it with --index")
 
 
-def recall() -> Path:
+def load_last_index() -> Path:
     """The index made last."""
-    path = state_file()
+    path = get_state_file()
     try:
         index = Path(json.loads(path.read_text(encoding="utf-8"))["index"])
     except FileNotFoundError as error:

@@ -99,10 +99,10 @@ class Plan(Command):
             raise ConfigError("--data given with --recall, which is measured on --vectors or --index; leave --data out")
         if self.docs is None and self.data is None and self.recall is None:
             raise ConfigError("give --docs or --data (what will an index take?) or --recall (which settings reach it?)")
-        return self._sizes() if self.recall is None else self._settings(self.recall)
+        return self._compute_sizes() if self.recall is None else self._measure_settings(self.recall)
 
-    def _sizes(self) -> CommandResult:
-        from bidr.cli.format_plan import as_text
+    def _compute_sizes(self) -> CommandResult:
+        from bidr.cli.format_plan import format_plan
         from bidr.index.cost_model.memory_budget import parse_bytes
         from bidr.planning.plan import CorpusSpec, measure_rates, parse_count, plan
 
@@ -113,19 +113,19 @@ class Plan(Command):
             raise ConfigError(f"bytes_per_doc: given {len(self.bytes_per_doc)} sizes, expected one without --recall")
         docs = {} if self.docs is None else {"docs": parse_count("docs", self.docs)}
         ram = parse_bytes("ram", RAM if self.ram is None else self.ram)
-        how = {"ram": ram, "code_bytes": self._bytes(self.dim)[0], "stored": self.stored}
+        how = {"ram": ram, "code_bytes": self._get_code_bytes(self.dim)[0], "stored": self.stored}
         used = {"candidates": self.candidates, "cores": self.cores, "live": self.live, "dim": self.dim}
         used["learned_codes"] = self.learned_codes
-        corpus = CorpusSpec(**{**self._texts(), **docs, **how, **used}, stored_dims=self.stored_dims)
+        corpus = CorpusSpec(**{**self._measure_texts(), **docs, **how, **used}, stored_dims=self.stored_dims)
         value = plan(corpus, measure_rates(corpus, self.vectors) if self.measure else None)
-        return CommandResult(as_text(value), value)
+        return CommandResult(format_plan(value), value)
 
-    def _bytes(self, dim: int) -> tuple[int, ...]:
+    def _get_code_bytes(self, dim: int) -> tuple[int, ...]:
         from bidr.quantization.opq import choose_planned_bytes
 
         return self.bytes_per_doc or (choose_planned_bytes(dim),)
 
-    def _texts(self) -> dict[str, Any]:
+    def _measure_texts(self) -> dict[str, Any]:
         """Ids, texts and words: as they are in --data, else as they are said to be."""
         from bidr.data.dataset import load
         from bidr.index.lexical.size_estimate import guess_lexical_size
@@ -136,12 +136,12 @@ class Plan(Command):
             return sizes | ({"words": guess_lexical_size(self.text_bytes)} if self.lexical else {})
         if (self.id_bytes, self.text_bytes) != (Plan.id_bytes, Plan.text_bytes):
             raise ConfigError("--data says how large ids and texts are; leave --id-bytes and --text-bytes out")
-        found = measure_corpus(load(self.data).corpus)
-        sizes = {"id_bytes": found.id_bytes, "text_bytes": found.text_bytes, "docs": found.documents}
-        return sizes | ({"words": found.words} if self.lexical else {})
+        texts = measure_corpus(load(self.data).corpus)
+        sizes = {"id_bytes": texts.id_bytes, "text_bytes": texts.text_bytes, "docs": texts.documents}
+        return sizes | ({"words": texts.words} if self.lexical else {})
 
-    def _settings(self, recall: float) -> CommandResult:
-        from bidr.cli.format_tuning import commands, settings_text
+    def _measure_settings(self, recall: float) -> CommandResult:
+        from bidr.cli.format_tuning import format_settings, make_commands
         from bidr.planning.tuning import check_target, tune_on_index
 
         check_target(recall, self.k)
@@ -154,19 +154,19 @@ class Plan(Command):
             self._refuse_unused(ONLY_VECTORS | CHOSEN, "with --index, which is what it is")
             measured = tune_on_index(self.index, self.query_vectors, recall, self.k)
         else:
-            measured = self._on_sample(recall)
+            measured = self._measure_on_sample(recall)
         cheapest = measured.cheapest
-        following = commands(self, measured, cheapest) if cheapest else []
+        commands = make_commands(self, measured, cheapest) if cheapest else []
         value = {
             **measured._asdict(),
             "settings": [setting._asdict() for setting in measured.settings],
-            "left_out": [each._asdict() for each in measured.left_out],
+            "left_out": [setting._asdict() for setting in measured.left_out],
             "cheapest": cheapest._asdict() if cheapest else None,
-            "commands": following,
+            "commands": commands,
         }
-        return CommandResult(settings_text(measured, following, sampled=self.index is None), value)
+        return CommandResult(format_settings(measured, commands, sampled=self.index is None), value)
 
-    def _on_sample(self, recall: float) -> "TuningResult":
+    def _measure_on_sample(self, recall: float) -> "TuningResult":
         from bidr.data.vector_source import open_vectors
         from bidr.index.cost_model.memory_budget import parse_bytes
         from bidr.planning.plan import parse_count
@@ -177,13 +177,13 @@ class Plan(Command):
         )
         docs = None if self.docs is None else parse_count("docs", self.docs)
         ram = None if self.ram is None else parse_bytes("ram", self.ram)
-        tried = TuningConfig(self._bytes(documents.dim), self.stored, docs, ram, self.sample)
+        tried = TuningConfig(self._get_code_bytes(documents.dim), self.stored, docs, ram, self.sample)
         return tune_on_sample(documents, questions, recall, self.k, tried)
 
     def _refuse_unused(self, names: set[str], when: str) -> None:
         """A flag that would change nothing is refused, not passed over."""
         fields = type(self).__dataclass_fields__
-        given = [name for name in sorted(names) if getattr(self, name) != fields[name].default]
-        if given:
-            flags = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+        unused = [name for name in sorted(names) if getattr(self, name) != fields[name].default]
+        if unused:
+            flags = ", ".join(f"--{name.replace('_', '-')}" for name in unused)
             raise ConfigError(f"{flags} given, but not used {when}; leave it out")

@@ -45,7 +45,7 @@ EXAMPLES = """\
   bidr search --index runs/a/index who painted the night watch"""
 
 
-def overview() -> str:
+def format_overview() -> str:
     """What `bidr --help` shows."""
     width = max(map(len, VERBS))
     lines = [f"  {name:<{width}}  {(verb.__doc__ or '').splitlines()[0]}" for name, verb in VERBS.items()]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 import tyro
 
 from bidr.cli.base import Command, CommandResult, OptionalFile, OptionalFilter, OptionalFolder, OptionalNumber
-from bidr.cli.last_index import recall
+from bidr.cli.last_index import load_last_index
 from bidr.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -64,35 +64,37 @@ class Search(Command):
     def run(self) -> CommandResult:
         query = " ".join(self.words).strip()
         if self.query_vectors is not None:
-            return self._by_vectors(self.query_vectors)
+            return self._search_vectors(self.query_vectors)
         if not query:
             raise ConfigError('no question given; put it after the flags, such as: bidr search "parse a date"')
-        index = self.index or recall()
+        index = self.index or load_last_index()
         from bidr.pipeline.open import open_index
 
         words: dict[str, Any] = {"lexical": self.lexical, "lexical_weight": self.lexical_weight}
         with open_index(index, self.model, ef=self.ef, fuse=self.fuse, **words) as searcher:
             with announce_compilation():
                 searcher.search(query, 1, 1, filter=self._filter())
-            found = searcher.search(query, self.k, self.candidates, filter=self._filter())
-            told = self._told(searcher)
-        return CommandResult(_text(found, told), {"query": query, "index": str(index), **_value(found)})
+            result = searcher.search(query, self.k, self.candidates, filter=self._filter())
+            scope = self._describe_scope(searcher)
+        return CommandResult(
+            _format_result(result, scope), {"query": query, "index": str(index), **_result_to_json(result)}
+        )
 
     def _filter(self) -> Any:
         from bidr.index.filters.filter_expression import parse_filter_json
 
         return None if self.filter is None else parse_filter_json(self.filter)
 
-    def _told(self, searcher: "Searcher") -> str:
+    def _describe_scope(self, searcher: "Searcher") -> str:
         view = searcher.reader.latest()
-        self._hint(view)
+        self._warn_unknown_attributes(view)
         count = view.count if self.filter is None else view.filtered(self._filter()).count
         depth = min(max(self.candidates or searcher.candidates, self.k), count)
         passed = "" if self.filter is None else f"{count:,} that pass the filter, of "
         words = f" and {self.lexical:,} by words" if self.lexical else ""
         return f"{depth:,} candidates{words} out of {passed}{view.count:,} documents"
 
-    def _hint(self, view: Any) -> None:
+    def _warn_unknown_attributes(self, view: Any) -> None:
         """Say which attributes of the filter no document has: an answer of nothing would not."""
         from bidr.index.filters.filter_expression import list_attribute_names, parse_filter
         from bidr.utils.progress import say
@@ -101,10 +103,13 @@ class Search(Command):
             set() if self.filter is None else list_attribute_names(parse_filter(self._filter())) - view.attributes()
         )
         if unknown:
-            known = ", ".join(sorted(view.attributes())) or "none"
-            say(f"--filter: no document has the attribute {', '.join(map(repr, sorted(unknown)))}; there are: {known}")
+            attributes = ", ".join(sorted(view.attributes())) or "none"
+            say(
+                f"--filter: no document has the attribute {', '.join(map(repr, sorted(unknown)))}; "
+                f"there are: {attributes}"
+            )
 
-    def _by_vectors(self, path: Path) -> CommandResult:
+    def _search_vectors(self, path: Path) -> CommandResult:
         from bidr.pipeline.open import open_index
 
         words = " ".join(self.words).strip()
@@ -118,24 +123,24 @@ class Search(Command):
                 "--lexical and --query-vectors given without words, expected the question in words too; put it after "
                 "the flags"
             )
-        index = self.index or recall()
+        index = self.index or load_last_index()
         weighed: dict[str, Any] = {"lexical": self.lexical, "lexical_weight": self.lexical_weight}
         with open_index(index, self.model, ef=self.ef, fuse=self.fuse, **weighed) as searcher:
-            asked = searcher.query_vectors(path)
-            if words and len(asked.vectors) != 1:
+            queries = searcher.query_vectors(path)
+            if words and len(queries.vectors) != 1:
                 raise ConfigError(
-                    f"{path}: {len(asked.vectors):,} vectors for one question in words, expected one row; ask one at a "
-                    "time"
+                    f"{path}: {len(queries.vectors):,} vectors for one question in words, expected one row; ask one at "
+                    "a time"
                 )
-            given = {"filter": self._filter(), "words": [words] if words else None}
+            options = {"filter": self._filter(), "words": [words] if words else None}
             with announce_compilation():
-                searcher.search_vectors(asked, 1, 1, **given)
-            found = searcher.load_results(searcher.search_vectors(asked, self.k, self.candidates, **given))
-            told = self._told(searcher)
-        heads = [f"question {row}:\n" if len(found) > 1 else "" for row in range(len(found))]
-        text = "\n".join(head + _text(one, told) for head, one in zip(heads, found, strict=True))
+                searcher.search_vectors(queries, 1, 1, **options)
+            result = searcher.load_results(searcher.search_vectors(queries, self.k, self.candidates, **options))
+            scope = self._describe_scope(searcher)
+        heads = [f"question {row}:\n" if len(result) > 1 else "" for row in range(len(result))]
+        text = "\n".join(head + _format_result(result, scope) for head, result in zip(heads, result, strict=True))
         return CommandResult(
-            text, {"queries": str(path), "index": str(index), "results": [_value(one) for one in found]}
+            text, {"queries": str(path), "index": str(index), "results": [_result_to_json(result) for result in result]}
         )
 
 
@@ -155,12 +160,14 @@ def announce_compilation() -> Iterator[None]:
         timer.cancel()
 
 
-def _text(found: "SearchResult", told: str) -> str:
+def _format_result(result: "SearchResult", scope: str) -> str:
     width = max(NARROWEST, shutil.get_terminal_size((100, 24)).columns)
-    return "\n".join([HEAD, *(line for answer in found for line in _lines(answer, width)), _timings(found, told)])
+    return "\n".join(
+        [HEAD, *(line for answer in result for line in _format_hit(answer, width)), _format_timings(result, scope)]
+    )
 
 
-def _lines(answer: "SearchHit", width: int) -> list[str]:
+def _format_hit(answer: "SearchHit", width: int) -> list[str]:
     """Two lines an answer: its place and title, and how its text begins."""
     document, room = answer.document, width - len(INDENT)
     start = f"{answer.rank:>4}  {answer.score:6.3f}  {answer.candidate_rank or 'words':>9}  "
@@ -176,12 +183,12 @@ def clean(text: str, width: int) -> str:
     return words if len(words) <= width else words[: width - 1].rstrip() + "…"
 
 
-def _timings(found: "SearchResult", told: str) -> str:
-    steps = ", ".join(f"{name} {value:.1f}" for name, value in found.timings._asdict().items())
-    return f"{found.timings.total:.1f} ms: {steps}; {told}"
+def _format_timings(result: "SearchResult", scope: str) -> str:
+    steps = ", ".join(f"{name} {value:.1f}" for name, value in result.timings._asdict().items())
+    return f"{result.timings.total:.1f} ms: {steps}; {scope}"
 
 
-def _value(found: "SearchResult") -> dict[str, Any]:
+def _result_to_json(result: "SearchResult") -> dict[str, Any]:
     answers = [
         {
             **{name: value for name, value in answer._asdict().items() if name != "document"},
@@ -189,6 +196,6 @@ def _value(found: "SearchResult") -> dict[str, Any]:
             "text": answer.document.text if answer.document else None,
             "attributes": answer.document.attributes if answer.document else None,
         }
-        for answer in found
+        for answer in result
     ]
-    return {"answers": answers, "milliseconds": {**found.timings._asdict(), "total": found.timings.total}}
+    return {"answers": answers, "milliseconds": {**result.timings._asdict(), "total": result.timings.total}}

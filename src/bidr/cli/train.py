@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Literal, Self
 import tyro
 
 from bidr.cli.base import Command, CommandResult, Folder, OptionalData, OptionalFile
-from bidr.cli.config_parsing import file_named, from_toml
+from bidr.cli.config_parsing import find_file_flag, load_toml
 from bidr.errors import ConfigError
 from bidr.training.config import TrainConfig
 from bidr.training.presets import RECIPES, format_recipes, with_recipe
@@ -26,15 +26,17 @@ class WithSettings(Command):
     settings: Settings = field(default_factory=TrainConfig)
 
     @classmethod
-    def defaults(cls, flags: Sequence[str]) -> Self | None:
-        path, name = file_named(flags, "--config"), file_named(flags, "--recipe")
+    def make_defaults(cls, flags: Sequence[str]) -> Self | None:
+        path, name = find_file_flag(flags, "--config"), find_file_flag(flags, "--recipe")
         if path is None and name is None:
             return None
         settings = with_recipe(TrainConfig(), str(name)) if name else TrainConfig()
         required = {
-            one.name: tyro.MISSING for one in fields(cls) if one.default is MISSING and one.default_factory is MISSING
+            field.name: tyro.MISSING
+            for field in fields(cls)
+            if field.default is MISSING and field.default_factory is MISSING
         }
-        return cls(config=path, settings=from_toml(settings, path) if path else settings, **required)
+        return cls(config=path, settings=load_toml(settings, path) if path else settings, **required)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,17 +84,19 @@ class Train(WithSettings):
         if (self.data is None) == (self.vectors is None):
             raise ConfigError("give either --data (texts to learn from) or --vectors (vectors that stay as they are)")
         if self.vectors is not None:
-            return self._frozen(self.vectors)
-        given = [name for name in ("query_vectors", "qrels", "ids", "query_ids") if getattr(self, name) is not None]
-        given += ["metric"] if self.metric != "cosine" else []
-        if given:
-            raise ConfigError(f"--{given[0].replace('_', '-')} goes with --vectors; a data set has its own")
+            return self._train_codes(self.vectors)
+        vector_flags = [
+            name for name in ("query_vectors", "qrels", "ids", "query_ids") if getattr(self, name) is not None
+        ]
+        vector_flags += ["metric"] if self.metric != "cosine" else []
+        if vector_flags:
+            raise ConfigError(f"--{vector_flags[0].replace('_', '-')} goes with --vectors; a data set has its own")
         assert self.data is not None
-        shown = describe_model(train(load(self.data), self.settings, self.out, self.resume, self.recipe))
+        description = describe_model(train(load(self.data), self.settings, self.out, self.resume, self.recipe))
         then = f"next: bidr build --data {self.data} --model {self.out} --out {self.out / 'index'}"
-        return CommandResult(f"{shown.text}\n{then}", shown.value)
+        return CommandResult(f"{description.text}\n{then}", description.value)
 
-    def _frozen(self, vectors: Path) -> CommandResult:
+    def _train_codes(self, vectors: Path) -> CommandResult:
         from bidr.cli.format_index import describe_frozen
         from bidr.pipeline.train import train_vectors
 
@@ -109,9 +113,9 @@ class Train(WithSettings):
             query_ids=self.query_ids,
             resume=self.resume,
         )
-        shown = describe_frozen(model)
+        description = describe_frozen(model)
         then = f"next: bidr build --vectors {vectors} --model {self.out} --out {self.out / 'index'}"
-        return CommandResult(f"{shown.text}\n{then}", shown.value)
+        return CommandResult(f"{description.text}\n{then}", description.value)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,5 +123,5 @@ class Recipes(Command):
     """List the recipes that train and compare know."""
 
     def run(self) -> CommandResult:
-        value = {name: {"about": one.description, "settings": one.settings} for name, one in RECIPES.items()}
+        value = {name: {"about": field.description, "settings": field.settings} for name, field in RECIPES.items()}
         return CommandResult(format_recipes(), value)

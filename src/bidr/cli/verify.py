@@ -24,7 +24,7 @@ class Verify(Command):
     """Folder of an index."""
 
     def run(self) -> CommandResult:
-        from bidr.cli.format_index import size
+        from bidr.cli.format_index import format_bytes
         from bidr.index.live.live_index import LiveIndex
         from bidr.index.live.verify import list_files, verify_live
         from bidr.utils.progress import show_progress
@@ -32,10 +32,10 @@ class Verify(Command):
         with LiveIndex.open(self.index) as index:
             view = index.latest()
             files = list_files(view)
-            whole = sum(count for _, count in files)
-            with show_progress("verify", whole, "bytes") as advance:
+            total = sum(count for _, count in files)
+            with show_progress("verify", total, "bytes") as advance:
                 verify_live(view, advance)
-        value = {"index": str(self.index), "generation": view.generation.name, "files": len(files), "bytes": whole}
+        value = {"index": str(self.index), "generation": view.generation.name, "files": len(files), "bytes": total}
         return CommandResult(
-            f"{self.index}: {format_count(len(files), 'file')}, {size(whole)}, every checksum matches", value
+            f"{self.index}: {format_count(len(files), 'file')}, {format_bytes(total)}, every checksum matches", value
         )
