@@ -11,7 +11,7 @@ import pytest
 from sample_encoders import TEXTS, WORDS, bert, close
 from sample_training import dataset, with_settings
 
-from bidr.cli.config_parsing import from_toml
+from bidr.cli.config_parsing import load_toml
 from bidr.data.dataset import Dataset
 from bidr.data.types import Document, Query
 from bidr.models.corpus_encoding import encode_texts
@@ -133,7 +133,7 @@ def test_the_cards_settings_are_those_of_the_run(trained, tmp_path):
     model, config = trained
     toml = re.search(r"```toml\n(.*?)```", (model.folder / "README.md").read_text(), re.DOTALL).group(1)
     (tmp_path / "run.toml").write_text(toml)
-    found = from_toml(TrainConfig(), tmp_path / "run.toml")
+    found = load_toml(TrainConfig(), tmp_path / "run.toml")
     assert replace(found, encoder=replace(found.encoder, backbone=config.encoder.backbone)) == config
 
 
