@@ -366,7 +366,7 @@ def test_what_a_damaged_record_deleted_does_not_come_back(tmp_path):
     assert told(found.changes) == [told(changes(3))[0], told(changes(3))[2]]
     (doubtful,) = found.doubtful
     assert doubtful == (1, ["doc-1", "doc-101"], {"000001": [1]}, [])
-    assert decode_record(body, state).deleted == doubtful.deleted
+    assert decode_record(body, state).deleted_rows == doubtful.deleted_rows
 
 
 def test_documents_of_a_damaged_record_are_listed(index):
