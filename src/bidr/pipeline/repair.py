@@ -1,4 +1,4 @@
-"""Repairing an index: what is whole of a damaged one, with its model where that is needed, in a new one."""
+"""Repair an index, with its model where codes or codebooks are damaged."""
 
 from collections.abc import Sequence
 from functools import cache
@@ -8,7 +8,7 @@ from bidr.data.dataset import compose_text
 from bidr.data.types import Document
 from bidr.errors import ModelError
 from bidr.index.reader import check_model
-from bidr.index.repair.salvage import ModelOfIndex, OpenModel, RepairReport, salvage_index
+from bidr.index.repair.salvage import ModelOpener, RepairModel, RepairReport, salvage_index
 from bidr.index.storage.manifest import ModelReference
 from bidr.models.codes_only_model import CodesOnlyModel, open_model
 from bidr.models.saved_model import Model
@@ -28,40 +28,38 @@ def repair_index(
     refit: bool = False,
     device: str = "cpu",
 ) -> RepairReport:
-    """Save every document of a damaged index that is whole into a new one; the damaged one is only read.
+    """Save the undamaged documents of an index to a new one; the damaged one is only read.
 
     Args:
         path: The damaged index.
-        out: A folder that does not exist yet. It appears whole or not at all.
-        model: The folder of its model, if that is no longer where it was; it is opened where codes or codebooks are
-            damaged.
-        lost: Where documents that are not saved, or not whole, are listed; by default `out` with ".lost.jsonl" after
-            it. Those of which id and text are whole are beside it (".again.jsonl"), as `bidr add` takes them.
-        keep_incomplete: Save documents of which the text or the attributes are lost too, without these.
-        refit: Where codebooks are lost and the model is too, fit plain ones: the index is then searched by vectors.
-        device: Where the model encodes texts.
+        out: A folder that does not exist yet. It appears complete or not at all.
+        model: Folder of the model, if it was moved; it is opened if codes or codebooks are damaged.
+        lost: List of documents that are lost or incomplete; by default `out` with suffix ".lost.jsonl". Those with
+            intact id and text are written beside it (".again.jsonl"), as input of `bidr add`.
+        keep_incomplete: Also save documents whose text or attributes are lost, without them.
+        refit: If codebooks and model are lost, train plain codebooks; the index is then searched by vectors only.
+        device: Device on which the model encodes texts.
 
     Returns:
-        What was saved and what was lost.
+        Numbers of saved and lost documents, and damaged files.
     """
     new = Path(out)
     lost_file = Path(lost) if lost is not None else new.with_name(new.name + LOST_SUFFIX)
-    model_folder = None if model is None else Path(model)
-    opener = _model_opener(Path(path), model_folder, device)
-    return salvage_index(Path(path), new, lost_file, opener, keep_incomplete=keep_incomplete, refit=refit)
+    open_model = _make_model_opener(Path(path), None if model is None else Path(model), device)
+    return salvage_index(Path(path), new, lost_file, open_model, keep_incomplete=keep_incomplete, refit=refit)
 
 
-def _model_opener(index: Path, model_folder: Path | None, device: str) -> OpenModel:
+def _make_model_opener(index: Path, model_folder: Path | None, device: str) -> ModelOpener:
     @cache
-    def open_once(stamp: ModelReference | None) -> ModelOfIndex | None:
-        if model_folder is None and stamp is None:
+    def open_once(reference: ModelReference | None) -> RepairModel | None:
+        if model_folder is None and reference is None:
             return None
-        where = model_folder or Path(stamp.folder if stamp else "")
+        folder = model_folder or Path(reference.folder if reference else "")
         try:
-            loaded = open_model(where, pick_device(device))
-            if stamp is not None:
-                check_model(index, stamp, loaded.fingerprint)
-            return _describe(loaded)
+            model = open_model(folder, pick_device(device))
+            if reference is not None:
+                check_model(index, reference, model.fingerprint)
+            return _to_repair_model(model)
         except ModelError:
             if model_folder is not None:
                 raise
@@ -70,23 +68,23 @@ def _model_opener(index: Path, model_folder: Path | None, device: str) -> OpenMo
     return open_once
 
 
-def _describe(model: Model | CodesOnlyModel) -> ModelOfIndex:
-    stamp = ModelReference(model.fingerprint, str(model.folder.resolve()))
+def _to_repair_model(model: Model | CodesOnlyModel) -> RepairModel:
+    reference = ModelReference(model.fingerprint, str(model.folder.resolve()))
     if isinstance(model, CodesOnlyModel):
 
         def encode_vectors(documents: Sequence[Document], vectors: Floats) -> Codes:
             return model.additive.encode(model.documents(vectors))
 
-        return ModelOfIndex(stamp, model.codebooks, None, encode_vectors, from_texts=False)
+        return RepairModel(reference, model.codebooks, None, encode_vectors, from_texts=False)
 
     def encode_texts(documents: Sequence[Document], vectors: Floats) -> Codes:
         from bidr.models.corpus_encoding import encode_codes
         from bidr.models.corpus_encoding import encode_texts as encode
 
         encoder = model.sparse
-        longest = min(model.text.document_length, encoder.max_length)
+        max_tokens = min(model.text.document_length, encoder.max_length)
         texts = [compose_text(document, model.text.titles) for document in documents]
-        vectors_of_codes = encode(encoder, texts, prompt=encoder.prompts.document, max_length=longest)
-        return encode_codes(model.codebooks, vectors_of_codes, encoder)
+        code_vectors = encode(encoder, texts, prompt=encoder.prompts.document, max_length=max_tokens)
+        return encode_codes(model.codebooks, code_vectors, encoder)
 
-    return ModelOfIndex(stamp, model.codebooks, model.lists, encode_texts, from_texts=True)
+    return RepairModel(reference, model.codebooks, model.lists, encode_texts, from_texts=True)

@@ -190,6 +190,16 @@ class TestOnDisk:
         with pytest.raises(IndexFolderError, match=name):
             IndexReader.open(folder)
 
+    def test_block_centroids_that_the_manifest_does_not_list_are_ignored(self, folder, tmp_path, monkeypatch):
+        monkeypatch.setattr(block_centroids, "MIN_BLOCKS", 1_000)
+        vectors, codebooks = clustered(COUNT, DIM), random_codebooks(DIM, 12)
+        arrays = {"codebooks": codebooks, "codes": codebooks.encode(vectors), "vectors": vectors, "engine": "lists"}
+        generation = build_index(tmp_path / "i", **arrays)
+        for name in ("means.npy", "means.safetensors"):
+            (generation / name).write_bytes((folder / "000001" / name).read_bytes())
+        with IndexReader.open(tmp_path / "i") as reader:
+            assert reader.candidates.block_centroids is None
+
     def test_without_block_centroids_lists_are_visited(self, tmp_path, monkeypatch):
         monkeypatch.setattr(block_centroids, "MIN_BLOCKS", 1_000)
         vectors, codebooks = clustered(COUNT, DIM), random_codebooks(DIM, 12)

@@ -206,7 +206,7 @@ def test_indexes_of_earlier_formats_are_repaired(kept, tmp_path):
             path.write_bytes(content)
     flip_byte(index / "000001" / "vectors.npy", 4_096 + 100)  # all of them are in one block
     if len(before) == 96:
-        with pytest.raises(IndexFolderError, match="none of its documents is whole"):
+        with pytest.raises(IndexFolderError, match="none of its documents is undamaged"):
             repair_index(index, tmp_path / "new")
     else:
         report = check_repair(index, before)
@@ -244,7 +244,7 @@ def test_lost_codebooks_are_fitted_again_where_no_model_has_them(tmp_path):
     before = contents(index)
     delete(index / "000001" / "codebooks.safetensors", 0)
     report = check_repair(index, before)
-    assert any("fitted" in note for note in report.notes)
+    assert any("trained" in note for note in report.notes)
 
 
 def test_lost_codebooks_of_a_model_are_taken_from_it_or_asked_for(tmp_path):
@@ -262,7 +262,7 @@ def test_damaged_codes_of_a_model_that_is_gone_stay_as_they_are(tmp_path):
     before = contents(index)
     flip_byte(index / "000001" / "codes.npy", 300)
     report = check_repair(index, before)
-    assert any("as they were found" in note and "--model" in note for note in report.notes)
+    assert any("damaged codes are copied" in note and "--model" in note for note in report.notes)
 
 
 def test_where_is_refused_before_anything_is_written(index, tmp_path):
@@ -275,9 +275,9 @@ def test_where_is_refused_before_anything_is_written(index, tmp_path):
     for lost in (index / "lost.jsonl", tmp_path / "there", tmp_path / "new" / "lost.jsonl"):
         with pytest.raises(ConfigError):
             repair_index(index, tmp_path / "new", lost=lost)
-    with pytest.raises(IndexFolderError, match="no folder"):
+    with pytest.raises(IndexFolderError, match="not a folder"):
         repair_index(tmp_path / "nowhere", tmp_path / "new")
-    with pytest.raises(IndexFolderError, match="no generation"):
+    with pytest.raises(IndexFolderError, match="no index generation"):
         repair_index(tmp_path / "there", tmp_path / "new")
     with writer(index), pytest.raises(IndexFolderError, match="a writer has this index"):
         repair_index(index, tmp_path / "new")
@@ -327,12 +327,12 @@ def test_all_records_of_a_log_but_the_damaged_one_are_read(tmp_path):
     write_log(state, state.name, told(given))
     content = (state / LOG).read_bytes()
     first = get_log_start(state.name)[0]
-    assert told(salvage_log(state).changes) == told(given)
+    assert told(salvage_log(state).records) == told(given)
     recovered = 0
     for offset in range(0, len(content), 7):
         flip_byte(state / LOG, offset, 0x41)
         found = salvage_log(state)
-        kept = told(found.changes)
+        kept = told(found.records)
         assert kept == [record for record in told(given) if record in kept]
         assert len(kept) >= 3
         assert (len(kept) == 4) == (found.gaps == 0)
@@ -349,7 +349,7 @@ def test_zeros_in_a_log_cost_the_records_that_they_touch_and_at_most_one_more(tm
     content = (state / LOG).read_bytes()
     for at in range(0, len(content) - size, size):
         zero_block(state / LOG, at, size)
-        kept = told(salvage_log(state).changes)
+        kept = told(salvage_log(state).records)
         assert kept == [record for record in told(given) if record in kept]
         assert len(kept) >= 4
         (state / LOG).write_bytes(content)
@@ -363,10 +363,10 @@ def test_what_a_damaged_record_deleted_does_not_come_back(tmp_path):
     body = told(changes(3))[1]
     flip_byte(state / LOG, content.index(body) + len(body) - 5)  # in its vectors
     found = salvage_log(state)
-    assert told(found.changes) == [told(changes(3))[0], told(changes(3))[2]]
-    (doubtful,) = found.doubtful
-    assert doubtful == (1, ["doc-1", "doc-101"], {"000001": [1]}, [])
-    assert decode_record(body, state).deleted_rows == doubtful.deleted_rows
+    assert told(found.records) == [told(changes(3))[0], told(changes(3))[2]]
+    (partial,) = found.partial_records
+    assert partial == (1, ["doc-1", "doc-101"], {"000001": [1]}, [])
+    assert decode_record(body, state).deleted_rows == partial.deleted_rows
 
 
 def test_documents_of_a_damaged_record_are_listed(index):
@@ -391,8 +391,8 @@ def test_what_follows_the_end_of_a_sealed_log_is_not_saved(tmp_path):
         (state / LOG).write_bytes((state / LOG).read_bytes()[: -rest or None])
         (state / ACKNOWLEDGED).write_bytes(pack_mark(end, sealed=True))
         log = salvage_log(state)
-        assert told(log.changes) == records[:3]
-        assert (log.doubtful, log.gaps, log.missing) == ([], 0, 0)
+        assert told(log.records) == records[:3]
+        assert (log.partial_records, log.gaps, log.missing) == ([], 0, 0)
 
 
 def test_a_log_that_is_nearly_all_holes_is_not_read_whole(tmp_path):
@@ -402,7 +402,26 @@ def test_a_log_that_is_nearly_all_holes_is_not_read_whole(tmp_path):
     write_log(state, state.name, records)
     os.truncate(state / LOG, 1 << 40)
     log = salvage_log(state)
-    assert (told(log.changes), log.gaps) == (records, 0)
+    assert (told(log.records), log.gaps) == (records, 0)
+
+
+def test_sparse_log_is_reported_as_damaged(index):
+    """Such an index cannot be opened, so the report must not say that nothing is damaged."""
+    before, log = contents(index), index / "000004" / LOG
+    os.truncate(log, 1 << 40)
+    report = repair_index(index, index.parent / "new")
+    assert "sparse file: 1,099,511,627,776 bytes long" in report.damaged[f"000004/{LOG}"]
+    assert report.is_complete
+    assert contents(index.parent / "new") == before
+
+
+@pytest.mark.parametrize(("name", "offset", "extent"), [(LOG, 3, "its header"), (ACKNOWLEDGED, 20, "all of it")])
+def test_damage_that_prevents_opening_the_log_is_reported(index, name, offset, extent):
+    before = contents(index)
+    flip_byte(index / "000004" / name, offset)
+    report = repair_index(index, index.parent / "new")
+    assert report.damaged == {f"000004/{name}": extent}
+    assert contents(index.parent / "new") == before
 
 
 def test_what_could_not_be_compared_is_not_called_complete(tmp_path):

@@ -70,7 +70,10 @@ def load_engine(folder: Path, engine: str, ef: int | None = None, manifest: Mani
         return FlatEngine(store)
     if engine == "lists":
         centroids, offsets = _load_lists(folder, store.count, codebooks.dim)
-        return IvfEngine(store, centroids, offsets, ef, _load_block_centroids(folder, store.count, codebooks.dim))
+        # A file that the manifest does not list belongs to no generation, and has no checksum.
+        is_listed = manifest is None or BLOCK_CENTROIDS_FILE in manifest.files
+        block_centroids = _load_block_centroids(folder, store.count, codebooks.dim) if is_listed else None
+        return IvfEngine(store, centroids, offsets, ef, block_centroids)
     if engine == "hnsw":
         links = load_shared(folder / GRAPH_FILE, lambda: _read_links(folder / GRAPH_FILE))
         if links.shape != (count_nodes(store.count), LINK_WORDS):

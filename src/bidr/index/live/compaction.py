@@ -34,7 +34,7 @@ MIN_RESUMABLE_DOCUMENTS = 20_000
 MEMTABLE_COPIES = 3
 POSITION_DTYPE = np.dtype(np.uint32)
 Positions = npt.NDArray[np.uint32]
-SegmentPositions = Sequence[Positions | Rows]
+SegmentPositions = Sequence[npt.NDArray[Any]]
 ROWS_PER_BLOCK = 1 << 16
 
 
@@ -117,7 +117,7 @@ def run_compaction(view: LiveView, ram_budget: int | str | None = None) -> Itera
             raise
 
 
-class _MergedArray:
+class MergedArray:
     """Array-like over chosen positions of several segments; rows are read when it is sliced.
 
     stamp: fingerprint of the content, for the journal of the build.
@@ -125,13 +125,16 @@ class _MergedArray:
 
     ndim = 2
 
-    def __init__(self, positions: SegmentPositions, width: int, stamp: str) -> None:
+    def __init__(self, positions: SegmentPositions, width: int, stamp: str = "") -> None:
         self._positions, self.stamp = positions, stamp
         self._ends = np.cumsum([len(block) for block in positions])
         self.shape = (int(self._ends[-1]), width)
 
     def __len__(self) -> int:
         return self.shape[0]
+
+    def _make_output(self, selection: Any, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+        return np.empty((len(_as_rows(selection, len(self))), self.shape[1]), dtype=dtype)
 
     def _locate(self, selection: Any) -> Iterator[tuple[int, npt.NDArray[np.bool_], Any]]:
         """Yield by segment: its number, which of the selected rows are in it, and their positions there."""
@@ -147,7 +150,7 @@ def _as_rows(selection: Any, count: int) -> Rows:
     return np.arange(*selection.indices(count)) if isinstance(selection, slice) else np.asarray(selection)
 
 
-class MergedVectors(_MergedArray):
+class MergedVectors(MergedArray):
     """Vectors of chosen positions of several segments."""
 
     dtype = np.dtype(np.float32)
@@ -166,7 +169,7 @@ class MergedVectors(_MergedArray):
         return vectors
 
 
-class MergedCodes(_MergedArray):
+class MergedCodes(MergedArray):
     """Codes of chosen positions of several segments, read from their files."""
 
     dtype = np.dtype(np.uint8)
@@ -180,7 +183,7 @@ class MergedCodes(_MergedArray):
         self._codebooks = readers[0].codebooks
 
     def __getitem__(self, selection: Any) -> Codes:
-        codes = np.empty((len(_as_rows(selection, len(self))), self.shape[1]), dtype=np.uint8)
+        codes = self._make_output(selection, self.dtype)
         for number, in_segment, positions in self._locate(selection):
             codes[in_segment] = unpack(self._files[number][positions], self._codebooks.books, self._codebooks.bits)
         return codes

@@ -1,4 +1,4 @@
-"""What of a damaged file is whole, told by the checksums of its blocks."""
+"""Read damaged files and find out which of their blocks match their checksums."""
 
 import os
 from contextlib import suppress
@@ -16,97 +16,101 @@ from bidr.index.vectors.row_layout import CHECKSUM_DTYPE
 from bidr.utils.files import is_sparse, open_regular
 
 Mask = npt.NDArray[np.bool_]
-READ_BLOCKS = 1_024
-LONGEST_HEALED = 16_384
-"""Bytes of a file of which every single changed byte is looked for: four million checksums, a few seconds."""
+BLOCKS_PER_READ = 1_024
+MAX_REPAIRED_BYTES = 16_384
+"""Longer files are not repaired: at this size, trying all single-byte changes takes four million checksums, seconds."""
+MAX_SMALL_BYTES = 1 << 26
 
 
 class DamagedFile:
-    """A file of which some blocks may be damaged, missing or unreadable. It is read, and nothing else.
+    """A file of which some blocks may be damaged, missing or unreadable.
 
-    entry: what it must be; None: nobody knows, so it is taken as it is.
-    sums:  the expected checksum of each block, as far as they are known; fewer than blocks: the others are not.
+    entry:     expected size and checksum; None: unknown, so the content is trusted.
+    checksums: expected block checksums; blocks without one count as damaged.
     """
 
-    def __init__(self, path: Path, entry: FileEntry | None, sums: npt.NDArray[np.uint32] | None = None) -> None:
+    def __init__(self, path: Path, entry: FileEntry | None, checksums: npt.NDArray[np.uint32] | None = None) -> None:
         self.path, self.entry = path, entry
-        self._handle = _open(path)
-        actual = os.fstat(self._handle).st_size if self._handle >= 0 else 0
-        self.size = actual if entry is None or not entry.xxh3 else entry.size
-        if sums is None and entry is not None and entry.blocks:
-            with suppress(ValueError):  # a manifest that bidr did not write
-                sums = np.frombuffer(bytes.fromhex(entry.blocks), dtype=">u4").astype(CHECKSUM_DTYPE)
-        self.by_block = sums is not None
-        """Whether it can be told which blocks are damaged."""
-        self.bad = self._compare(sums, actual)
-        self._before = np.concatenate([[0], np.cumsum(self.bad)]) if self.bad.any() else None
+        self._handle = _open_file(path)
+        actual_size = os.fstat(self._handle).st_size if self._handle >= 0 else 0
+        self.size = actual_size if entry is None or not entry.xxh3 else entry.size
+        if checksums is None and entry is not None and entry.blocks:
+            with suppress(ValueError):  # not written by bidr
+                checksums = np.frombuffer(bytes.fromhex(entry.blocks), dtype=">u4").astype(CHECKSUM_DTYPE)
+        self.has_block_checksums = checksums is not None
+        self.is_bad_block = self._verify(checksums, actual_size)
+        bad_counts = np.concatenate([[0], np.cumsum(self.is_bad_block)])
+        self._bad_counts = bad_counts if self.is_bad_block.any() else None
+        """Number of bad blocks before each block; None: there are none."""
 
     @property
     def blocks(self) -> int:
         return -(-self.size // BLOCK)
 
     @property
-    def is_there(self) -> bool:
-        """Whether there is a file that can be opened."""
+    def exists(self) -> bool:
+        """Whether the file could be opened."""
         return self._handle >= 0
 
     @property
-    def is_whole(self) -> bool:
-        return self._before is None
+    def is_intact(self) -> bool:
+        return self._bad_counts is None
 
-    def are_whole(self, starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]) -> Mask:
-        """Whether each range of bytes lies in the file, in blocks that are whole."""
-        inside = (starts >= 0) & (starts <= ends) & (ends <= self.size)
-        if self._before is None:
-            return inside
-        firsts, lasts = np.where(inside, starts, 0) // BLOCK, np.where(inside, np.maximum(ends - 1, starts), 0) // BLOCK
-        lasts = np.minimum(lasts, self.blocks - 1)
-        none: Mask = inside & ((starts == ends) | (self._before[lasts + 1] == self._before[firsts]))
-        return none
+    def are_intact(self, starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]) -> Mask:
+        """Whether each range of bytes lies in the file, in undamaged blocks."""
+        is_inside = (starts >= 0) & (starts <= ends) & (ends <= self.size)
+        if self._bad_counts is None:
+            return is_inside
+        first_blocks = np.where(is_inside, starts, 0) // BLOCK
+        last_blocks = np.where(is_inside, np.maximum(ends - 1, starts), 0) // BLOCK
+        last_blocks = np.minimum(last_blocks, self.blocks - 1)
+        has_no_bad_block = self._bad_counts[last_blocks + 1] == self._bad_counts[first_blocks]
+        intact: Mask = is_inside & ((starts == ends) | has_no_bad_block)
+        return intact
 
     def read(self, start: int, size: int) -> bytes:
-        """Bytes as they are, whole or not; fewer where the file ends or the disk does not give them."""
-        parts, end = [], start + size
+        """Read bytes, damaged or not; fewer at the end of the file or on a read error."""
+        pieces, end = [], start + size
         while self._handle >= 0 and start < end:
             try:
-                part = os.pread(self._handle, end - start, start)
+                piece = os.pread(self._handle, end - start, start)
             except OSError:
                 break
-            if not part:
+            if not piece:
                 break
-            parts.append(part)
-            start += len(part)
-        return b"".join(parts)
+            pieces.append(piece)
+            start += len(piece)
+        return b"".join(pieces)
 
     def read_array(self, dtype: Any, count: int, start: int) -> npt.NDArray[Any]:
-        """Numbers as they are; zeros where bytes are missing."""
+        """Read numbers, damaged or not; zeros for missing bytes."""
         size = np.dtype(dtype).itemsize * count
         return np.frombuffer(self.read(start, size).ljust(size, b"\0"), dtype=dtype)
 
-    def _compare(self, sums: npt.NDArray[np.uint32] | None, actual: int) -> Mask:
-        """Which blocks are not as they were written: one pass over the file."""
+    def _verify(self, checksums: npt.NDArray[np.uint32] | None, actual_size: int) -> Mask:
+        """Return which blocks are damaged, after one pass over the file."""
         from xxhash import xxh3_128
 
-        bad, digest = np.zeros(self.blocks, dtype=bool), xxh3_128()
-        for first in range(0, self.blocks, READ_BLOCKS):
-            count = min(READ_BLOCKS, self.blocks - first)
-            content = self._read_blocks(first, count, bad)
+        is_bad, digest = np.zeros(self.blocks, dtype=bool), xxh3_128()
+        for first in range(0, self.blocks, BLOCKS_PER_READ):
+            count = min(BLOCKS_PER_READ, self.blocks - first)
+            content = self._read_blocks(first, count, is_bad)
             digest.update(content)
-            if sums is not None:
-                actual_sums, expected = checksum_blocks(content), sums[first : first + count]
-                bad[first : first + count] |= np.arange(count) >= len(expected)
-                bad[first : first + len(expected)] |= actual_sums[: len(expected)] != expected
+            if checksums is not None:
+                actual, expected = checksum_blocks(content), checksums[first : first + count]
+                is_bad[first : first + count] |= np.arange(count) >= len(expected)
+                is_bad[first : first + len(expected)] |= actual[: len(expected)] != expected
         if self._handle < 0:
-            bad[:] = True
-        known = self.entry is not None and bool(self.entry.xxh3)
-        if known and self.entry is not None and actual >= self.size and digest.hexdigest() == self.entry.xxh3:
-            bad[:] = False  # then it is the checksums of blocks that are damaged
-        elif known and sums is None:
-            bad[:] = True
-        return bad
+            is_bad[:] = True
+        xxh3 = "" if self.entry is None else self.entry.xxh3
+        if xxh3 and actual_size >= self.size and digest.hexdigest() == xxh3:
+            is_bad[:] = False  # the block checksums are damaged instead
+        elif xxh3 and checksums is None:
+            is_bad[:] = True
+        return is_bad
 
-    def _read_blocks(self, first: int, count: int, bad: Mask) -> bytes:
-        """Some blocks; zeros for what cannot be read, which is noted."""
+    def _read_blocks(self, first: int, count: int, is_bad: Mask) -> bytes:
+        """Read blocks; unreadable ones become zeros and are marked in `is_bad`."""
         size = min(count * BLOCK, self.size - first * BLOCK)
         content = self.read(first * BLOCK, size)
         if len(content) == size:
@@ -114,9 +118,9 @@ class DamagedFile:
         padded = bytearray(size)
         for block in range(count):
             start, length = block * BLOCK, min(BLOCK, size - block * BLOCK)
-            part = self.read(first * BLOCK + start, length)
-            padded[start : start + len(part)] = part
-            bad[first + block] |= len(part) < length
+            piece = self.read(first * BLOCK + start, length)
+            padded[start : start + len(piece)] = piece
+            is_bad[first + block] |= len(piece) < length
         return bytes(padded)
 
     def close(self) -> None:
@@ -131,41 +135,40 @@ class DamagedFile:
         self.close()
 
 
-def read_small(path: Path, most: int = 1 << 26) -> bytes:
-    """The first bytes of a regular file, of one that is all holes no more than it has on the disk; none where it cannot
-    be read."""
-    handle = _open(path)
+def read_small(path: Path, limit: int = MAX_SMALL_BYTES) -> bytes:
+    """Read the first `limit` bytes of a file, of a sparse one no more than is allocated; empty if unreadable."""
+    handle = _open_file(path)
     if handle < 0:
         return b""
     try:
         with os.fdopen(handle, "rb") as opened:
-            about = os.fstat(opened.fileno())
-            return opened.read(min(most, 512 * about.st_blocks if is_sparse(about) else about.st_size))
+            status = os.fstat(opened.fileno())
+            return opened.read(min(limit, 512 * status.st_blocks if is_sparse(status) else status.st_size))
     except OSError:
         return b""
 
 
-def heal_byte(content: bytes, xxh3: str) -> bytes | None:
-    """What a small file was before one byte of it changed; its checksum proves it. None: it is none of these."""
+def repair_byte(content: bytes, xxh3: str) -> bytes | None:
+    """Restore a file in which at most one byte changed, proved by its checksum; None if there is no such change."""
     from xxhash import xxh3_128_hexdigest
 
     if xxh3_128_hexdigest(content) == xxh3:
         return content
-    if len(content) > LONGEST_HEALED:
+    if len(content) > MAX_REPAIRED_BYTES:
         return None
-    changed, bits = bytearray(content), [1 << bit for bit in range(8)]
-    for flips in (bits, [flip for flip in range(1, 256) if flip not in bits]):  # a single bit is the likeliest
-        for offset, before in enumerate(content):
+    changed, bit_flips = bytearray(content), [1 << bit for bit in range(8)]
+    for flips in (bit_flips, [flip for flip in range(1, 256) if flip not in bit_flips]):  # likeliest first
+        for offset, original in enumerate(content):
             for flip in flips:
-                changed[offset] = before ^ flip
+                changed[offset] = original ^ flip
                 if xxh3_128_hexdigest(changed) == xxh3:
                     return bytes(changed)
-            changed[offset] = before
+            changed[offset] = original
     return None
 
 
-def _open(path: Path) -> int:
-    """A handle of a regular file, or -1; a FIFO is not waited for."""
+def _open_file(path: Path) -> int:
+    """Open a regular file without waiting for a FIFO; -1 if that fails."""
     try:
         return open_regular(path, os.O_RDONLY, follow=True)
     except OSError:

@@ -1,4 +1,4 @@
-"""Which state of a damaged index folder is saved, though CURRENT or manifests are damaged or gone."""
+"""Find the newest usable state of a damaged index, also if CURRENT or manifests are damaged."""
 
 import json
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from bidr.errors import BidrError, IndexFolderError
 from bidr.index.builder.build import VECTORS_FILE
 from bidr.index.engines.engine_files import CENTROIDS_FILE, CODEBOOKS_FILE, GRAPH_FILE
 from bidr.index.live.wal import LOG
-from bidr.index.repair.damaged_file import DamagedFile, heal_byte, read_small
+from bidr.index.repair.damaged_file import DamagedFile, read_small, repair_byte
 from bidr.index.storage.live_state import IndexState, SegmentEntry, parse_state
 from bidr.index.storage.manifest import (
     CURRENT,
@@ -29,15 +29,15 @@ from bidr.index.storage.manifest import (
 from bidr.index.vectors.row_layout import read_layout
 from bidr.quantization.codebooks import Codebooks
 
-SAMPLED, NEAR_ONE = 256, 0.01
+SAMPLED_ROWS, NORM_TOLERANCE = 256, 0.01
 
 
 @dataclass
 class SalvagedState:
-    """What an index consists of, as far as that can be told.
+    """Segments of a damaged index.
 
-    certain: whether every document that was deleted or replaced is known to be; else the newest of an id counts.
-    notes:   what was damaged and what was done about it.
+    certain: whether all deletions are known; otherwise the newest document of an id counts.
+    notes:   what was damaged and how it was handled.
     """
 
     name: str
@@ -50,13 +50,13 @@ class SalvagedState:
 
 
 def find_state(folder: Path) -> SalvagedState:
-    """The state in force; where that cannot be told, the newest that can be read or put together."""
+    """Find the current state; if it is unknown, the newest that can be read or inferred."""
     try:
         names = sorted(entry.name for entry in folder.iterdir() if GENERATION.fullmatch(entry.name) and entry.is_dir())
     except OSError as error:
         raise IndexFolderError(f"{folder}: cannot be read ({error.strerror}); check the path") from error
     if not names:
-        raise IndexFolderError(f"{folder}: no generation of an index in it; check the path")
+        raise IndexFolderError(f"{folder}: no index generation in it; check the path")
     notes, digest = list[str](), None
     try:
         name, digest = read_current(folder)
@@ -65,16 +65,16 @@ def find_state(folder: Path) -> SalvagedState:
     if name not in names:
         states = [entry for entry in names if _is_state(folder / entry)]
         name, digest = (states or names)[-1], None
-        notes.append(f"{CURRENT} cannot be used: the newest state, {name}, is taken")
+        notes.append(f"{CURRENT} cannot be used: the newest state, {name}, is repaired")
     state = _read_state(folder, name, digest, names, notes)
     state.notes[:0] = notes
     return state
 
 
 def read_segment_manifest(folder: Path, segment: SegmentEntry, notes: list[str]) -> tuple[Manifest, bool] | None:
-    """The manifest of a segment, and whether its checksums are known; None: nothing can be told of it."""
+    """Read the manifest of a segment, and whether it has checksums; None if it cannot be inferred either."""
     path = folder / segment.name / MANIFEST
-    content = _healed(path, segment.xxh3, notes)
+    content = _read_repaired(path, segment.xxh3, notes)
     if content is not None:
         try:
             return parse_manifest(content, path), True
@@ -83,15 +83,15 @@ def read_segment_manifest(folder: Path, segment: SegmentEntry, notes: list[str])
     try:
         manifest = _infer_manifest(folder / segment.name)
     except (BidrError, OSError, ValueError) as error:
-        notes.append(f"{segment.name}: neither its manifest nor its other files say what it is ({error})")
+        notes.append(f"{segment.name}: its manifest is lost, and cannot be inferred from its other files ({error})")
         return None
-    notes.append(f"{segment.name}/{MANIFEST} is lost: what only its checksums prove could not be compared")
+    notes.append(f"{segment.name}/{MANIFEST} is lost: files without block checksums could not be verified")
     return manifest, False
 
 
 def _read_state(folder: Path, name: str, digest: str | None, names: list[str], notes: list[str]) -> SalvagedState:
     path = folder / name / MANIFEST
-    content = _healed(path, digest, notes)
+    content = _read_repaired(path, digest, notes)
     fields: dict[str, Any] | None = None
     if content is not None:
         try:
@@ -105,23 +105,23 @@ def _read_state(folder: Path, name: str, digest: str | None, names: list[str], n
             pass
     if not _is_state(folder / name):
         return SalvagedState(name, (SegmentEntry(name, digest or "", 0),), None, live=False)
-    parts = [entry for entry in names if entry < name and not _is_state(folder / entry)]
-    if not parts:
+    segment_names = [entry for entry in names if entry < name and not _is_state(folder / entry)]
+    if not segment_names:
         raise IndexFolderError(
             f"{folder}: its newest state {name} cannot be read, and no segment is left; nothing to save"
         )
-    notes.append(f"{name}/{MANIFEST} is lost: the state is put together from the segments {', '.join(parts)}")
+    notes.append(f"{name}/{MANIFEST} is lost: the state is inferred from the segments {', '.join(segment_names)}")
     segments = []
     model: ModelReference | None = None
-    for part in parts:
-        known = read_small(folder / part / MANIFEST)
+    for segment_name in segment_names:
+        content = read_small(folder / segment_name / MANIFEST)
+        deleted = int((folder / name / f"{segment_name}.deleted").exists())
         try:
-            manifest = parse_manifest(known, folder / part / MANIFEST)
+            manifest = parse_manifest(content, folder / segment_name / MANIFEST)
             model = model or manifest.model
-            deleted = int((folder / name / f"{part}.deleted").exists())
-            segments.append(SegmentEntry(part, hash_bytes(known), manifest.count, deleted))
+            segments.append(SegmentEntry(segment_name, hash_bytes(content), manifest.count, deleted))
         except IndexFolderError:
-            segments.append(SegmentEntry(part, "", 0, int((folder / name / f"{part}.deleted").exists())))
+            segments.append(SegmentEntry(segment_name, "", 0, deleted))
     return SalvagedState(name, tuple(segments), model, live=True, certain=False)
 
 
@@ -129,8 +129,8 @@ def _as_salvaged(name: str, state: IndexState) -> SalvagedState:
     return SalvagedState(name, state.segments, state.model, live=True, files=state.files)
 
 
-def _healed(path: Path, digest: str | None, notes: list[str]) -> bytes | None:
-    """A manifest as it was written; None where it cannot be had. digest: what it must give, where that is known."""
+def _read_repaired(path: Path, digest: str | None, notes: list[str]) -> bytes | None:
+    """Read a manifest, with a single damaged byte restored if its checksum `digest` is known; None if it is lost."""
     content = read_small(path)
     if not digest:
         try:
@@ -138,20 +138,20 @@ def _healed(path: Path, digest: str | None, notes: list[str]) -> bytes | None:
         except IndexFolderError:
             return None
         return content
-    healed = heal_byte(content, digest)
-    note = f"{path.parent.name}/{MANIFEST}: one byte is damaged; its checksum tells what it was"
-    if healed is not None and healed != content and note not in notes:
+    repaired = repair_byte(content, digest)
+    note = f"{path.parent.name}/{MANIFEST}: one byte was damaged, and is restored by the checksum"
+    if repaired is not None and repaired != content and note not in notes:
         notes.append(note)
-    return healed
+    return repaired
 
 
 def _is_state(generation: Path) -> bool:
-    """Whether a generation is a state, by its files."""
+    """Whether a generation is a state, not a segment, by its files."""
     return (generation / LOG).exists() or not (generation / VECTORS_FILE).exists()
 
 
 def _infer_manifest(generation: Path) -> Manifest:
-    """What a segment is, by its files alone."""
+    """Infer the manifest of a segment from its other files."""
     kind, count, dim, _ = read_layout(generation / VECTORS_FILE)
     codebooks = Codebooks.load(generation / CODEBOOKS_FILE)
     engine = "scan"
@@ -170,27 +170,27 @@ def _infer_manifest(generation: Path) -> Manifest:
         ef_construction=200,
         model=None,
         files=files,
-        unit=_are_unit(generation / VECTORS_FILE, kind, count, dim),
+        unit=_are_normalized(generation / VECTORS_FILE, kind, count, dim),
         auto=engine != "hnsw",
     )
 
 
-def _are_unit(path: Path, kind: str, count: int, dim: int) -> bool:
-    """Whether some vectors have length 1."""
+def _are_normalized(path: Path, kind: str, count: int, dim: int) -> bool:
+    """Whether most of the first vectors are L2-normalized."""
     start = read_layout(path)[3]
     with DamagedFile(path, None) as file:
         if kind == "fp16":
-            rows = file.read_array("<f2", min(count, SAMPLED) * dim, start).reshape(-1, dim).astype(np.float32)
+            rows = file.read_array("<f2", min(count, SAMPLED_ROWS) * dim, start).reshape(-1, dim).astype(np.float32)
         else:
-            stored = file.read_array([("vector", "i1", (dim,)), ("scale", "<f4")], min(count, SAMPLED), start)
+            stored = file.read_array([("vector", "i1", (dim,)), ("scale", "<f4")], min(count, SAMPLED_ROWS), start)
             rows = stored["vector"] * stored["scale"][:, None]
-    return bool((np.abs(np.linalg.norm(rows, axis=1) - 1) < NEAR_ONE).mean() > 0.9)
+    return bool((np.abs(np.linalg.norm(rows, axis=1) - 1) < NORM_TOLERANCE).mean() > 0.9)
 
 
-def read_json_table(content: bytes) -> dict[str, Any]:
-    """A table of JSON, or none."""
+def read_json_object(content: bytes) -> dict[str, Any]:
+    """Parse a JSON object; empty if it is invalid."""
     try:
-        table = json.loads(content)
+        fields = json.loads(content)
     except (ValueError, RecursionError):
         return {}
-    return table if isinstance(table, dict) else {}
+    return fields if isinstance(fields, dict) else {}

@@ -1,169 +1,202 @@
-"""The whole records of a damaged write-ahead log.
+"""Read the undamaged records of a damaged write-ahead log.
 
-Each record has a checksum over its content and the checksum before it. Of a damaged record either its own checksum as
-written, or the one computed, is what the next one goes on from; where neither is, the next two records that fit each
-other are looked for, the second of which is then proved by the first.
+Each record has a checksum over its content, chained to the checksum of the record before. After a damaged record the
+chain continues from its stored checksum or from the computed one. If both are wrong, two consecutive records are
+searched that fit each other: the first proves the second.
 """
 
 import json
+import os
 import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 from bidr.errors import IndexFolderError
-from bidr.index.live.wal import ACKNOWLEDGED, LOG, MARK, RECORD, DurabilityMark, get_log_start, parse_mark
+from bidr.index.live.wal import (
+    ACKNOWLEDGED,
+    LOG,
+    MARK,
+    RECORD,
+    DurabilityMark,
+    format_header,
+    get_log_start,
+    parse_mark,
+)
 from bidr.index.live.wal_record import WalRecord, decode_record
 from bidr.index.repair.damaged_file import read_small
+from bidr.utils.files import is_sparse
 
-LARGEST_LOG = 1 << 36
+MAX_LOG_BYTES = 1 << 36
 LENGTH = struct.Struct("<I")
-SAID_FIRST = b'{"documents": '
+RECORD_PREFIX = b'{"documents": '
 
 
 class SalvagedLog(NamedTuple):
-    """The commits that are whole, in their order.
+    """Undamaged records of a log, in order.
 
-    doubtful: of damaged commits what can still be read: they add nothing, and what they delete or replace is gone.
-    gaps:     how many places there are at which something is missing, up to what was acknowledged.
-    missing:  how many acknowledged bytes are lost with them.
+    partial_records: what could be read of damaged records.
+    gaps:            places at which acknowledged bytes are damaged.
+    missing:         acknowledged bytes that are lost there.
+    damaged:         extent of damage by file name.
     """
 
-    changes: list[WalRecord]
-    doubtful: list["DoubtfulChange"]
+    records: list[WalRecord]
+    partial_records: list["PartialRecord"]
     gaps: int
     missing: int
+    damaged: dict[str, str]
 
 
-class DoubtfulChange(NamedTuple):
-    """What a damaged record says.
+class PartialRecord(NamedTuple):
+    """The JSON header of a damaged record.
 
-    after: how many whole commits there are before it.
-    ids:   of the documents that it added.
+    preceding: number of undamaged records before it.
+    ids:       ids of the documents that it added.
     """
 
-    after: int
+    preceding: int
     ids: list[str]
     deleted_rows: dict[str, list[int]]
     removed_ids: list[str]
 
 
-def _read_doubtful(content: bytes, after: int) -> list[DoubtfulChange]:
-    """What of damaged records can still be read: all of a record that JSON says, or nothing of it."""
-    changes, at = list[DoubtfulChange](), content.find(SAID_FIRST)
-    while at >= 0:
-        size = LENGTH.unpack_from(content, at - LENGTH.size)[0] if at >= LENGTH.size else 0
+def _read_partial(content: bytes, preceding: int) -> list[PartialRecord]:
+    """Read the JSON headers of damaged records, as far as they are undamaged."""
+    records, offset = list[PartialRecord](), content.find(RECORD_PREFIX)
+    while offset >= 0:
+        size = LENGTH.unpack_from(content, offset - LENGTH.size)[0] if offset >= LENGTH.size else 0
         try:
-            about = json.loads(content[at : at + size])
-            ids = [str(fields[0]) for fields in about["documents"]]
-            deleted = {str(name): [int(row) for row in rows] for name, rows in about["deleted"].items()}
-            changes.append(DoubtfulChange(after, ids, deleted, [str(each) for each in about["forgotten"]]))
+            header = json.loads(content[offset : offset + size])
+            ids = [str(fields[0]) for fields in header["documents"]]
+            deleted_rows = {str(name): [int(row) for row in rows] for name, rows in header["deleted"].items()}
+            records.append(PartialRecord(preceding, ids, deleted_rows, [str(name) for name in header["forgotten"]]))
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
             size = 1
-        at = content.find(SAID_FIRST, at + size)
-    return changes
+        offset = content.find(RECORD_PREFIX, offset + size)
+    return records
 
 
-class _Found(NamedTuple):
-    """Where the next record that proves itself begins, and the checksum it goes on from.
+class _NextRecord(NamedTuple):
+    """Offset of the next undamaged record, and the checksum that it is chained to.
 
-    body: of the record in between, where that is proved to be whole nevertheless.
+    body: content of the record before it, if only its checksum or length is damaged.
     """
 
-    place: int
+    offset: int
     chain: int
     body: bytes | None
 
 
 def salvage_log(state: Path) -> SalvagedLog:
-    """Read the log of a state as far as its records prove themselves."""
-    content, acknowledged = read_small(state / LOG, LARGEST_LOG), _read_mark(state)
-    if acknowledged is not None and acknowledged.sealed:
-        content = content[: acknowledged.end]  # what follows was refused
-    first, chain = get_log_start(state.name)
-    bodies, doubtful, gaps, missing, place = list[bytes](), list[DoubtfulChange](), 0, 0, first
-    while place < len(content):
-        record = _read_record(content, place, chain)
+    """Read the undamaged records of the log of a state."""
+    content, mark = read_small(state / LOG, MAX_LOG_BYTES), _read_mark(state)
+    damaged = _describe_damage(state, content, mark)
+    if mark is not None and mark.sealed:
+        content = content[: mark.end]  # later records were refused
+    offset, chain = get_log_start(state.name)
+    bodies, partial_records, gaps, missing = list[bytes](), list[PartialRecord](), 0, 0
+    while offset < len(content):
+        record = _read_record(content, offset, chain)
         if record is not None:
             body, chain = record
             bodies.append(body)
-            place += RECORD.size + len(body)
+            offset += RECORD.size + len(body)
             continue
-        following = _find_next(content, place, chain)
-        if following is None:
+        next_record = _find_next(content, offset, chain)
+        if next_record is None:
             break
-        if following.body is None:
-            gaps, missing = gaps + 1, missing + following.place - place
-            doubtful += _read_doubtful(content[place : following.place], len(bodies))
+        if next_record.body is None:
+            gaps, missing = gaps + 1, missing + next_record.offset - offset
+            partial_records += _read_partial(content[offset : next_record.offset], len(bodies))
         else:
-            bodies.append(following.body)
-        place, chain = following.place, following.chain
-    # What was never acknowledged is what a writer was cut off in.
-    end = len(content) if acknowledged is None else acknowledged.end
-    if end > place:
-        gaps, missing = gaps + 1, missing + end - place
-        doubtful += _read_doubtful(content[place:], len(bodies))
-    changes = []
+            bodies.append(next_record.body)
+        offset, chain = next_record.offset, next_record.chain
+    # Unacknowledged bytes after the last record are an interrupted write.
+    end = len(content) if mark is None else mark.end
+    if end > offset:
+        gaps, missing = gaps + 1, missing + end - offset
+        partial_records += _read_partial(content[offset:], len(bodies))
+    records = []
     for body in bodies:
         try:
-            changes.append(decode_record(body, state / LOG))
+            records.append(decode_record(body, state / LOG))
         except IndexFolderError:
             gaps, missing = gaps + 1, missing + RECORD.size + len(body)
-    return SalvagedLog(changes, doubtful, gaps, missing)
+    if gaps:
+        damaged.setdefault(LOG, f"{missing:,} bytes in {gaps} place{'s' if gaps > 1 else ''}")
+    return SalvagedLog(records, partial_records, gaps, missing, damaged)
+
+
+def _describe_damage(state: Path, content: bytes, mark: DurabilityMark | None) -> dict[str, str]:
+    """Describe why the log cannot be opened, apart from damaged records."""
+    header, damaged = format_header(state.name), dict[str, str]()
+    try:
+        status = os.stat(state / LOG)
+        if is_sparse(status):
+            allocated = 512 * status.st_blocks
+            damaged[LOG] = f"sparse file: {status.st_size:,} bytes long, only {allocated:,} are allocated and were read"
+        elif content[: len(header)] != header:
+            damaged[LOG] = "its header"
+    except OSError:
+        damaged[LOG] = "missing"
+    if mark is None:
+        damaged[ACKNOWLEDGED] = "all of it" if (state / ACKNOWLEDGED).exists() else "missing"
+    return damaged
 
 
 def _read_mark(state: Path) -> DurabilityMark | None:
-    """How many bytes of the log were acknowledged, and whether it is sealed; None: nobody knows."""
+    """Read the durability mark; None if it is damaged."""
     return parse_mark(read_small(state / ACKNOWLEDGED, MARK.size + 1))
 
 
-def _read_record(content: bytes, place: int, chain: int) -> tuple[bytes, int] | None:
-    """The record at a place, if it goes on from a checksum; with its own."""
-    if place + RECORD.size > len(content):
+def _read_record(content: bytes, offset: int, chain: int) -> tuple[bytes, int] | None:
+    """Read the record at an offset, with its checksum; None if it is not chained to `chain`."""
+    if offset + RECORD.size > len(content):
         return None
-    length, digest = RECORD.unpack_from(content, place)
-    body = content[place + RECORD.size : place + RECORD.size + length]
-    if not length or len(body) < length or _digest(content[place : place + LENGTH.size] + body, chain) != digest:
+    length, digest = RECORD.unpack_from(content, offset)
+    body = content[offset + RECORD.size : offset + RECORD.size + length]
+    if not length or len(body) < length or _hash(content[offset : offset + LENGTH.size] + body, chain) != digest:
         return None
     return body, digest
 
 
-def _find_next(content: bytes, place: int, chain: int) -> _Found | None:
-    """Look for the record after a damaged one."""
-    if place + RECORD.size <= len(content):
-        length, digest = RECORD.unpack_from(content, place)
-        end = place + RECORD.size + length
-        body = content[place + RECORD.size : end]
+def _find_next(content: bytes, offset: int, chain: int) -> _NextRecord | None:
+    """Find the record after a damaged one."""
+    if offset + RECORD.size <= len(content):
+        length, digest = RECORD.unpack_from(content, offset)
+        end = offset + RECORD.size + length
+        body = content[offset + RECORD.size : end]
         if length and len(body) == length:
-            computed = _digest(content[place : place + LENGTH.size] + body, chain)
+            computed = _hash(content[offset : offset + LENGTH.size] + body, chain)
             if _read_record(content, end, digest):
-                return _Found(end, digest, None)
-            if _read_record(content, end, computed):  # its checksum alone is damaged
-                return _Found(end, computed, body)
-        for at in [*_beginnings(content, place), len(content)]:  # its length is damaged
-            body = content[place + RECORD.size : at]
-            if _digest(LENGTH.pack(len(body)) + body, chain) == digest:
-                return _Found(at, digest, body)
-            if at < len(content) and _read_record(content, at, digest):
-                return _Found(at, digest, None)
-    for at in _beginnings(content, place):
-        length, digest = RECORD.unpack_from(content, at)
-        after = at + RECORD.size + length
-        if _read_record(content, after, digest):
-            return _Found(after, digest, None)
+                return _NextRecord(end, digest, None)
+            if _read_record(content, end, computed):  # only its checksum is damaged
+                return _NextRecord(end, computed, body)
+        for start in [*_find_starts(content, offset), len(content)]:  # its length is damaged
+            body = content[offset + RECORD.size : start]
+            if _hash(LENGTH.pack(len(body)) + body, chain) == digest:
+                return _NextRecord(start, digest, body)
+            if start < len(content) and _read_record(content, start, digest):
+                return _NextRecord(start, digest, None)
+    for start in _find_starts(content, offset):
+        length, digest = RECORD.unpack_from(content, start)
+        end = start + RECORD.size + length
+        if _read_record(content, end, digest):
+            return _NextRecord(end, digest, None)
     return None
 
 
-def _beginnings(content: bytes, place: int) -> Iterator[int]:
-    """Where later records may begin: before what all of them say first."""
-    before = RECORD.size + LENGTH.size
-    at = content.find(SAID_FIRST, place + before + 1)
-    while at >= 0:
-        yield at - before
-        at = content.find(SAID_FIRST, at + 1)
+def _find_starts(content: bytes, offset: int) -> Iterator[int]:
+    """Yield possible offsets of later records, by the first bytes of their JSON header."""
+    distance = RECORD.size + LENGTH.size
+    position = content.find(RECORD_PREFIX, offset + distance + 1)
+    while position >= 0:
+        yield position - distance
+        position = content.find(RECORD_PREFIX, position + 1)
 
 
-def _digest(content: bytes, seed: int) -> int:
+def _hash(content: bytes, seed: int) -> int:
     from xxhash import xxh3_64_intdigest
 
     return xxh3_64_intdigest(content, seed=seed)
