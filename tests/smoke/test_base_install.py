@@ -137,3 +137,8 @@ def test_a_verb_of_an_extra_that_is_not_installed_names_it_in_one_line(args: tup
     done = run_bidr(*args)
     assert done.returncode == 2
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_an_open_index_keeps_the_number_of_candidates_that_it_is_given(index: Path, vectors: np.ndarray) -> None:
+    with bidr.open_index(index, candidates=37) as searcher:
+        assert searcher.search_vectors(vectors[:1], 1).candidate_positions.shape == (1, 37)

@@ -3,13 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, NamedTuple, Self
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
 import tyro
 
 from bidr.errors import StorageError
 
 _NONE = "(optional)"
+Engine = Literal["auto", "flat", "ivf", "graph", "scan", "lists", "hnsw"]
 OptionalFile = Annotated[Path | None, tyro.conf.arg(metavar="FILE", help_behavior_hint=_NONE)]
 OptionalFolder = Annotated[Path | None, tyro.conf.arg(metavar="FOLDER", help_behavior_hint=_NONE)]
 OptionalNumber = Annotated[int | None, tyro.conf.arg(metavar="N", help_behavior_hint=_NONE)]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from bidr.cli.base import (
     Command,
     CommandResult,
+    Engine,
     Folder,
     OptionalData,
     OptionalFile,
@@ -48,9 +49,9 @@ class Build(Command):
     answers show their text."""
     ids: OptionalFile = None
     """The ids of the rows of --vectors, one a line or .npy; by default row numbers."""
-    engine: Literal["auto", "scan", "lists", "hnsw"] = "auto"
-    """How candidates are found among the codes: compare with all, with those in the nearest lists, or walk a graph;
-    'auto': by the number of documents, and again when they are compacted."""
+    engine: Engine = "auto"
+    """How candidates are found: flat (or scan) compares all codes, ivf (lists) those of the nearest lists, graph (hnsw)
+    walks a proximity graph. 'auto' chooses by the number of documents, again at each compaction."""
     learned_lists: bool = True
     """With lists: take those that the model learned (bidr train --unify.lists), where it has any;
     --no-learned-lists finds them by k-means."""

@@ -4,9 +4,9 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 from shutil import which
-from typing import ClassVar, Literal
+from typing import ClassVar
 
-from bidr.cli.base import Command, CommandResult, Data, Folder
+from bidr.cli.base import Command, CommandResult, Data, Engine, Folder
 from bidr.cli.last_index import save_last_index
 from bidr.cli.train import WithSettings
 from bidr.errors import ConfigError
@@ -56,7 +56,7 @@ class Compare(WithSettings):
     """Folder for the models and indexes."""
     split: str = "test"
     """Judged questions to measure on; 'dev' where there is no such split: those that training sets aside."""
-    engine: Literal["auto", "scan", "lists", "hnsw"] = "auto"
+    engine: Engine = "auto"
     """How candidates are found among the codes; 'auto': by the number of documents."""
     recipes: tuple[str, ...] = DEFAULT
     """Which ways to compare, by name; `bidr recipes` lists them. The flags below say what they have in common."""

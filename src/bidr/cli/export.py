@@ -25,7 +25,7 @@ class Export(Command):
     """What `bidr build` left, to leave as Faiss and numpy files."""
     onnx_int8: bool = False
     """With --model: files with 8-bit weights besides: smaller and faster, and not quite the same vectors."""
-    engine: Literal["scan", "lists", "hnsw"] | None = None
+    engine: Literal["flat", "ivf", "graph", "scan", "lists", "hnsw"] | None = None
     """With --index: what the Faiss index looks at: all codes ('scan', the default), those in the nearest lists (of an
     index that was built with lists), or a graph, which is linked then."""
 

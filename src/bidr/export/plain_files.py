@@ -22,6 +22,7 @@ import numpy.typing as npt
 
 from bidr.errors import ConfigError, StorageError
 from bidr.index.documents.document_store import IDS
+from bidr.index.engines.factory import ALIASES
 from bidr.index.engines.ivf import get_default_nprobe
 from bidr.index.faiss_conversion import IvfLists, export_faiss, export_lists
 from bidr.index.live.compaction import MergedCodes
@@ -130,6 +131,7 @@ def write_export(
         adapted: codebooks with the query adapter in the rotation, if the model has one.
         encoders: the encoders of queries, for the README.
     """
+    engine = ALIASES.get(engine, engine)
     _check(view, out, engine)
     export = _Export(view, engine)
     out = out.absolute()
@@ -159,7 +161,7 @@ def _check(view: LiveView, out: Path, engine: str) -> None:
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ConfigError(f"{out} holds something already; choose another folder or empty it")
     if engine not in ENGINES:
-        raise ConfigError(f"engine: given {engine!r}, expected one of {', '.join(ENGINES)}")
+        raise ConfigError(f"engine: given {engine!r}, expected one of {', '.join((*ENGINES, *ALIASES))}")
     if not view.count:
         raise ConfigError(f"{view.folder}: no documents in it, expected at least one to export; add some first")
 

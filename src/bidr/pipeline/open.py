@@ -17,7 +17,7 @@ from bidr.models.codes_only_model import CodesOnlyModel, open_model
 from bidr.models.saved_model import Model
 from bidr.pipeline.build import Vectors
 from bidr.pipeline.document_encoders import make_codebook_encoder, make_codes_only_encoder, make_model_encoder
-from bidr.search.searcher import QueryEncoder, Searcher, check_integer
+from bidr.search.searcher import CANDIDATES, QueryEncoder, Searcher, check_integer
 from bidr.search.types import QueryVectors, RankedBatch, SearchOptions
 from bidr.utils.array_types import Floats
 from bidr.utils.device import pick_device
@@ -129,7 +129,7 @@ def open_index(
     options: dict[str, Any] = {"fuse": fuse, "lexical": lexical, "lexical_weight": lexical_weight}
     opened = open_index_model(folder, model, device)
     if opened is None:
-        return OpenIndex(LiveIndex.open(folder, ef=ef), **options)
+        return OpenIndex(LiveIndex.open(folder, ef=ef), candidates=candidates or CANDIDATES, **options)
     reader = LiveIndex.open(folder, expect_model=opened.fingerprint, ef=ef)
 
     def encode(texts: Sequence[str]) -> QueryVectors:

@@ -493,8 +493,13 @@ def test_auto_chooses_a_scan_for_few_documents():
     for bits, limit in AUTO_SCAN_DOCUMENTS.items():
         assert choose_engine("auto", limit, bits) == "scan"
         assert choose_engine("auto", limit + 1, bits) == "lists"
-    with pytest.raises(ConfigError, match=r"ivf.*expected one of auto, scan, lists, hnsw"):
-        choose_engine("ivf", 10)
+    with pytest.raises(ConfigError, match=r"tree.*expected one of auto, scan, lists, hnsw, flat, ivf, graph"):
+        choose_engine("tree", 10)
+
+
+@pytest.mark.parametrize(("alias", "engine"), [("flat", "scan"), ("ivf", "lists"), ("graph", "hnsw")])
+def test_engines_have_the_names_of_faiss_too(alias, engine):
+    assert choose_engine(alias, 10) == engine
 
 
 def test_default_nprobe_is_a_fifth_of_the_lists_and_less_of_very_many():

@@ -3,6 +3,8 @@
 from bidr.errors import ConfigError
 
 ENGINES = ("auto", "scan", "lists", "hnsw")
+# The names that Faiss has for them; files and results hold those above.
+ALIASES = {"flat": "scan", "ivf": "lists", "graph": "hnsw"}
 # Largest corpus for a scan, by bits per code. At equal R@100, including reads of the additional candidates, lists are
 # faster from some 400,000 documents with 4-bit codes; with 8-bit codes from some 50,000, but with as many candidates as
 # a scan they miss .022 of the exact top 100 at 100,000 and .015 at 200,000
@@ -12,8 +14,10 @@ AUTO_SCAN_DOCUMENTS = {4: 400_000, 8: 200_000}
 
 def choose_engine(engine: str, count: int, bits: int = 8) -> str:
     """Return the engine that "auto" stands for, or the named one."""
+    engine = ALIASES.get(engine, engine)
     if engine not in ENGINES:
-        raise ConfigError(f"engine: given {engine!r}, expected one of {', '.join(ENGINES)}")
+        expected = ", ".join((*ENGINES, *ALIASES))
+        raise ConfigError(f"engine: given {engine!r}, expected one of {expected}")
     if engine == "auto":
         return "scan" if count <= AUTO_SCAN_DOCUMENTS[bits] else "lists"
     return engine
