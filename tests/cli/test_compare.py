@@ -77,7 +77,7 @@ def test_a_recipe_is_a_preset_that_a_file_and_flags_override(tmp_path: Path) -> 
     (tmp_path / "a.toml").write_text('[conventional]\nrefresh = 3\ncodes = "pq"\n[dense]\nprefixes = [4, 8]\n')
     flags = ["--recipe", "ance-opq", "--config", str(tmp_path / "a.toml"), "--data", "x", "--out", "y"]
     flags += ["--conventional.refresh", "5"]
-    found = parse_flags(Train, flags, "bidr train", Train.defaults(flags)).settings
+    found = parse_flags(Train, flags, "bidr train", Train.make_defaults(flags)).settings
     assert (found.method, found.conventional.negatives) == ("conventional", "refreshed-alone")
     assert (found.conventional.codes, found.conventional.refresh, found.dense.prefixes) == ("pq", 5, (4, 8))
 

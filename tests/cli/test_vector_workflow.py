@@ -301,7 +301,7 @@ def test_what_does_not_go_with_vectors_is_refused(files: Files, bidr: Run, more,
 def test_a_gpu_that_would_stand_idle_is_refused(files: Files, bidr: Run, monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     given = ["--vectors", files.save("d.npy", files.documents), "--out", files.folder / "run", *QUICK]
-    assert "are learned on the CPU" in bidr.refused("train", *given, "--device", "cuda")
+    assert "are trained on the CPU" in bidr.refused("train", *given, "--device", "cuda")
 
 
 def test_judgements_that_label_nothing_are_told(files: Files, bidr: Run):

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 from cli_data import TINY, Made, Run
+from cli_fixtures import bidr, isolated_state, made  # noqa: F401 - fixtures
 
 LONG = [*TINY, "--warmup.epochs", "16", "--dense.epochs", "16", "--batch-size", "4"]
 INTO_AN_EPOCH = 0.05  # seconds; an epoch has 60 steps of a few milliseconds
@@ -37,7 +38,7 @@ def files(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in kept}
 
 
-def test_stopped_twice_and_gone_on_equals_never_stopped(bidr: Run, made: Made, tmp_path: Path) -> None:
+def test_stopped_twice_and_gone_on_equals_never_stopped(bidr: Run, made: Made, tmp_path: Path) -> None:  # noqa: F811
     whole = start(made.data, tmp_path / "whole")
     assert whole.communicate(timeout=480)[0].startswith("model ")
     out = tmp_path / "stopped"

@@ -146,7 +146,7 @@ def test_what_is_deleted_takes_what_is_planned(tmp_path: Path) -> None:
         view = index.latest()
         deleted = view.candidates.ram_bytes["deleted"]
         view.candidates.search(np.zeros((1, DIM), dtype=np.float32), 5)
-        assert view.candidates._allowed[0][0] is view.segments[0]._alive_places, "searching keeps no copy"
+        assert view.candidates._allowed[0][0] is view.segments[0]._alive_positions, "searching keeps no copy"
     assert estimate_ram(shape)["deleted"] == pytest.approx(deleted, rel=NEAR)
 
 
