@@ -126,7 +126,7 @@ def test_parts_that_do_not_fit_are_refused(tmp_path, change, message):
 
 
 def test_options_that_cannot_work_are_refused(tmp_path):
-    for options in ({"engine": "tree"}, {"ef_construction": 0}, {"ids": ["a"], "documents": documents(1)}, {"keep": -1}):
+    for options in ({"engine": "x"}, {"ef_construction": 0}, {"ids": ["a"], "documents": documents(1)}, {"keep": -1}):
         with pytest.raises(ConfigError, match="given"):
             build_index(tmp_path / "i", **arrays(), **options)
 
