@@ -135,7 +135,7 @@ def compare(
     for label, do in steps:
         for entry in entries:
             if not entry.row.keys() & {"error", "stopped"}:
-                _attempt(entry, do, label)
+                _try_step(entry, do, label)
                 keep(rows)
     return rows
 
@@ -152,7 +152,7 @@ def _make_row(variant: Variant) -> Row:
     return {"name": variant.name, "peer": variant.peer, "settings": variant.settings, "points": []}
 
 
-def _attempt(entry: _Entry, do: Callable[[Variant, dict[str, Any], Row], None], label: str) -> None:
+def _try_step(entry: _Entry, do: Callable[[Variant, dict[str, Any], Row], None], label: str) -> None:
     """Do it and say so; where it fails the row says why, and keeps the rounds before."""
     try:
         do(*entry)

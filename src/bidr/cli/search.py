@@ -77,7 +77,7 @@ class Search(Command):
             result = searcher.search(query, self.k, self.candidates, filter=self._filter())
             scope = self._describe_scope(searcher)
         return CommandResult(
-            _format_result(result, scope), {"query": query, "index": str(index), **_result_to_json(result)}
+            _format_result(result, scope), {"query": query, "index": str(index), **_convert_result(result)}
         )
 
     def _filter(self) -> Any:
@@ -140,7 +140,7 @@ class Search(Command):
         heads = [f"question {row}:\n" if len(result) > 1 else "" for row in range(len(result))]
         text = "\n".join(head + _format_result(result, scope) for head, result in zip(heads, result, strict=True))
         return CommandResult(
-            text, {"queries": str(path), "index": str(index), "results": [_result_to_json(result) for result in result]}
+            text, {"queries": str(path), "index": str(index), "results": [_convert_result(result) for result in result]}
         )
 
 
@@ -188,7 +188,7 @@ def _format_timings(result: "SearchResult", scope: str) -> str:
     return f"{result.timings.total:.1f} ms: {steps}; {scope}"
 
 
-def _result_to_json(result: "SearchResult") -> dict[str, Any]:
+def _convert_result(result: "SearchResult") -> dict[str, Any]:
     answers = [
         {
             **{name: value for name, value in answer._asdict().items() if name != "document"},

@@ -43,15 +43,15 @@ def export_faiss(
         raise ConfigError(f"engine: given {engine!r}, expected 'scan' or 'hnsw'")
     check_codes(codebooks, codes)
     if engine == "hnsw":
-        return _rotated(faiss_graph(codebooks, codes, LINKS, ef_construction, advance), codebooks, rotation)
+        return _add_rotation(build_faiss_graph(codebooks, codes, LINKS, ef_construction, advance), codebooks, rotation)
     shape = (len(codebooks.rotation), codebooks.books, codebooks.bits)
     inner = faiss.IndexPQ(*shape, faiss.METRIC_INNER_PRODUCT)
     _set_codewords(inner, codebooks)
     _fill_scan(inner, codebooks, codes, advance)
-    return _rotated(inner, codebooks, rotation)
+    return _add_rotation(inner, codebooks, rotation)
 
 
-def faiss_graph(
+def build_faiss_graph(
     codebooks: Codebooks,
     codes: Codes,
     links: int,
@@ -71,14 +71,14 @@ def faiss_graph(
     # Pruned neighbours fill what links are left: no byte more, and on real vectors .7 % more of the scan is found.
     inner.keep_max_size_level0 = True
     _set_codewords(inner, codebooks)
-    storage = code_storage(inner)
-    faiss.copy_array_to_vector(inner_product_table(codebooks.centroids).ravel(), storage.pq.sdc_table)
+    storage = get_code_storage(inner)
+    faiss.copy_array_to_vector(compute_inner_product_table(codebooks.centroids).ravel(), storage.pq.sdc_table)
     rows = max(1, min(ADD_ROWS, DECODED_NUMBERS // rotated_dim))
     for start in range(0, len(codes), rows):
         block = np.ascontiguousarray(codes[start : start + rows])
         inner.add(codebooks.decode(block))
         # Faiss encoded the block again; where two codewords are equal it may have chosen the other one.
-        stored_codes(storage)[start:] = pack(block, codebooks.bits)
+        view_stored_codes(storage)[start:] = pack(block, codebooks.bits)
         advance(len(block))
     storage.pq.sdc_table.resize(0)
     return inner
@@ -107,7 +107,7 @@ def export_lists(
     check_codes(codebooks, codes)
     dim = len(codebooks.rotation)
     quantizer = faiss.IndexFlatIP(dim)
-    quantizer.add(_for_rotated_queries(codebooks, lists.centroids))
+    quantizer.add(_rotate_centroids(codebooks, lists.centroids))
     shape = (dim, len(lists.centroids), codebooks.books, codebooks.bits)
     inner = faiss.IndexIVFPQ(quantizer, *shape, faiss.METRIC_INNER_PRODUCT)
     inner.by_residual, inner.nprobe, inner.own_fields = False, visits, True
@@ -119,10 +119,10 @@ def export_lists(
             packed = pack(codes[start:end], codebooks.bits)
             inner.invlists.add_entries(number, end - start, faiss.swig_ptr(rows), faiss.swig_ptr(packed))
     inner.ntotal = len(codes)
-    return _rotated(inner, codebooks, rotation)
+    return _add_rotation(inner, codebooks, rotation)
 
 
-def _for_rotated_queries(codebooks: Codebooks, centroids: Floats) -> Floats:
+def _rotate_centroids(codebooks: Codebooks, centroids: Floats) -> Floats:
     """Centroids with the same inner products with rotated queries; where the rotation widens, it is not its inverse."""
     rotation = codebooks.rotation.astype(np.float64)
     return np.ascontiguousarray((rotation @ np.linalg.solve(rotation.T @ rotation, centroids.T)).T, dtype=np.float32)
@@ -131,11 +131,11 @@ def _for_rotated_queries(codebooks: Codebooks, centroids: Floats) -> Floats:
 def import_faiss(index: Any) -> tuple[Codebooks, Codes]:
     """Codebooks and codes (n, M) of a Faiss index over product-quantized codes."""
     codebooks, storage = import_codebooks(index)
-    packed = _by_row(storage) if hasattr(storage, "invlists") else stored_codes(storage).copy()
+    packed = _order_by_row(storage) if hasattr(storage, "invlists") else view_stored_codes(storage).copy()
     return codebooks, unpack(packed, codebooks.books, codebooks.bits)
 
 
-def _by_row(index: Any) -> Codes:
+def _order_by_row(index: Any) -> Codes:
     """The codes of an `IndexIVFPQ`, as packed there, in the order of ids, which must be 0, 1, ..."""
     faiss, lists = load_faiss(), index.invlists
     packed = np.zeros((index.ntotal, index.code_size), dtype=np.uint8)
@@ -165,12 +165,12 @@ def import_codebooks(index: Any) -> tuple[Codebooks, Any]:
     rotation = np.eye(index.d, dtype=np.float32)
     inner = index
     if isinstance(index, faiss.IndexPreTransform):
-        rotation = _rotation_of(index)
+        rotation = _read_rotation(index)
         inner = faiss.downcast_index(index.index)
     lists = isinstance(inner, faiss.IndexIVFPQ) and not inner.by_residual
     if not (lists or isinstance(inner, faiss.IndexPQ | faiss.IndexHNSWPQ)):
         raise DataError(f"a Faiss {type(inner).__name__} holds no plain codes: expected {SUPPORTED}")
-    storage = code_storage(inner)
+    storage = get_code_storage(inner)
     quantizer = storage.pq
     if quantizer.nbits not in (4, 8):
         raise DataError(f"a Faiss index with {quantizer.nbits} bits a code: expected 8 or 4; train it again with those")
@@ -178,20 +178,20 @@ def import_codebooks(index: Any) -> tuple[Codebooks, Any]:
     return Codebooks(rotation, faiss.vector_to_array(quantizer.centroids).reshape(shape)), storage
 
 
-def code_storage(inner: Any) -> Any:
+def get_code_storage(inner: Any) -> Any:
     """The `IndexPQ` that holds the codes of a scan or of a graph."""
     faiss = load_faiss()
     return faiss.downcast_index(inner.storage) if hasattr(inner, "storage") else inner
 
 
-def stored_codes(storage: Any) -> Codes:
+def view_stored_codes(storage: Any) -> Codes:
     """The codes in Faiss's own memory, as packed there: valid as long as the index is."""
     faiss = load_faiss()
     view: Codes = faiss.rev_swig_ptr(storage.codes.data(), storage.ntotal * storage.code_size)
     return view.reshape(storage.ntotal, storage.code_size)
 
 
-def inner_product_table(centroids: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+def compute_inner_product_table(centroids: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
     """Inner product of every two codewords of a book, book by book: what a graph by inner product is built with."""
     return np.ascontiguousarray(np.matmul(centroids, centroids.transpose(0, 2, 1)), dtype=np.float32)
 
@@ -199,7 +199,7 @@ def inner_product_table(centroids: npt.NDArray[np.float32]) -> npt.NDArray[np.fl
 def _fill_scan(inner: Any, codebooks: Codebooks, codes: Codes, advance: Callable[[int], None]) -> None:
     inner.codes.resize(len(codes) * inner.code_size)
     inner.ntotal = len(codes)
-    stored = stored_codes(inner)
+    stored = view_stored_codes(inner)
     for start in range(0, len(codes), ADD_ROWS):
         block = pack(codes[start : start + ADD_ROWS], codebooks.bits)
         stored[start : start + len(block)] = block
@@ -208,13 +208,13 @@ def _fill_scan(inner: Any, codebooks: Codebooks, codes: Codes, advance: Callable
 
 def _set_codewords(inner: Any, codebooks: Codebooks) -> None:
     faiss = load_faiss()
-    storage = code_storage(inner)
+    storage = get_code_storage(inner)
     codewords = np.ascontiguousarray(codebooks.centroids, dtype=np.float32)
     faiss.copy_array_to_vector(codewords.ravel(), storage.pq.centroids)
     storage.is_trained = inner.is_trained = True
 
 
-def _rotated(inner: Any, codebooks: Codebooks, rotation: Floats | None) -> Any:
+def _add_rotation(inner: Any, codebooks: Codebooks, rotation: Floats | None) -> Any:
     faiss = load_faiss()
     matrix = np.ascontiguousarray(codebooks.rotation if rotation is None else rotation, dtype=np.float32)
     transform = faiss.LinearTransform(matrix.shape[1], matrix.shape[0], False)
@@ -229,7 +229,7 @@ def _rotated(inner: Any, codebooks: Codebooks, rotation: Floats | None) -> Any:
     return index
 
 
-def _rotation_of(index: Any) -> npt.NDArray[np.float32]:
+def _read_rotation(index: Any) -> npt.NDArray[np.float32]:
     faiss = load_faiss()
     chain = [faiss.downcast_VectorTransform(index.chain.at(number)) for number in range(index.chain.size())]
     if len(chain) != 1 or not isinstance(chain[0], faiss.LinearTransform) or chain[0].have_bias:
