@@ -445,7 +445,7 @@ def test_faiss_graphs_need_inner_products_in_the_table(corpus, monkeypatch):
         squares = np.square(centroids).sum(axis=2)
         return squares[:, :, None] + squares[:, None] - 2 * np.matmul(centroids, centroids.transpose(0, 2, 1))
 
-    monkeypatch.setattr(faiss_conversion, "inner_product_table", compute_distances)
+    monkeypatch.setattr(faiss_conversion, "compute_inner_product_table", compute_distances)
     assert corrected >= 0.98
     assert measure_faiss_recall() < corrected - 0.03
 
