@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Generic, Protocol, TypeVar
 
 
@@ -37,8 +36,10 @@ class ResourcePool(Generic[ResourceT]):
             self._reset()
         if self.refusal:
             return None
-        with suppress(IndexError):
+        try:
             return self._free.pop()
+        except IndexError:  # contextlib.suppress costs a microsecond of each query
+            pass
         if self._created >= self._limit:
             return None
         self._created += 1
