@@ -92,7 +92,7 @@ def test_a_single_row_equals_that_of_a_batch(name):
 @pytest.mark.parametrize("threads", [1, 3])
 def test_threads_do_not_change_results(name, threads, monkeypatch):
     expected = BY_ROW[name](slice(0, COUNT))
-    monkeypatch.setattr(matmul, "available_cpus", lambda: threads)
+    monkeypatch.setattr(matmul, "count_available_cpus", lambda: threads)
     monkeypatch.setattr(matmul, "TASK_ROWS", 190)
     monkeypatch.setattr(beam_search, "run_in_parts", matmul.run_in_parts)
     assert BY_ROW[name](slice(0, COUNT)).tobytes() == expected.tobytes()
@@ -127,7 +127,7 @@ def test_k_means_sums_do_not_depend_on_the_batch_size():
 @pytest.mark.parametrize("rotate", [True, False])
 def test_codebooks_do_not_depend_on_threads(rotate, monkeypatch):
     def fit_codebooks(threads: int) -> bytes:
-        monkeypatch.setattr(matmul, "available_cpus", lambda: threads)
+        monkeypatch.setattr(matmul, "count_available_cpus", lambda: threads)
         with threadpool_limits(threads):
             return b"".join(array.tobytes() for array in fit_pq(VECTORS, 6, 16, rotate=rotate, iterations=4)[:2])
 
@@ -168,8 +168,8 @@ def change_batches(monkeypatch: pytest.MonkeyPatch, size: int, threads: int) -> 
     for name in ("bidr.quantization.opq", "bidr.quantization.codebooks", "bidr.quantization.additive_quantizer"):
         monkeypatch.setattr(f"{name}.ENCODE_ROWS", size)
     monkeypatch.setattr(matmul, "TASK_ROWS", 100)
-    monkeypatch.setattr(matmul, "available_cpus", lambda: threads)
-    monkeypatch.setattr("bidr.index.builder.reorder.available_cpus", lambda: threads)
+    monkeypatch.setattr(matmul, "count_available_cpus", lambda: threads)
+    monkeypatch.setattr("bidr.index.builder.reorder.count_available_cpus", lambda: threads)
 
 
 @pytest.mark.parametrize(("size", "threads"), [(64, 1), (100, 3), (333, 4)])

@@ -78,7 +78,7 @@ def test_a_full_cache_is_cleared(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_several_threads_keep_the_order_of_the_texts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_TEXTS_PER_BLOCK", 3)
-    monkeypatch.setattr(module, "available_cpus", lambda: 3)
+    monkeypatch.setattr(module, "count_available_cpus", lambda: 3)
     tokenizer = TextTokenizer(BOTH["bert"], 16, use_cache=True)
     texts = [f"word{i % 11} and {i}," for i in range(500)]
     assert tokenizer.threads == 3
@@ -206,7 +206,7 @@ def failing(monkeypatch: pytest.MonkeyPatch, fails: Iterable[bool]) -> None:
 
 
 def test_an_error_ends_a_call_and_the_next_call_succeeds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "available_cpus", lambda: 1)
+    monkeypatch.setattr(module, "count_available_cpus", lambda: 1)
     monkeypatch.setattr(module, "_TEXTS_PER_BLOCK", 1)
     failing(monkeypatch, [False, True])
     texts, tokenizer = ["a b", "c d", "and h"], TextTokenizer(BOTH["bert"], 16, use_cache=True)

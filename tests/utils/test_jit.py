@@ -5,13 +5,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-from bidr.utils.jit import source_stamp
+from bidr.utils.jit import hash_source
 
 KERNEL = """
 from pathlib import Path
 import bidr.utils.jit
 if {folder!r}:
-    bidr.utils.jit.source_stamp = lambda stamp=bidr.utils.jit.source_stamp(Path({folder!r})): stamp
+    bidr.utils.jit.hash_source = lambda stamp=bidr.utils.jit.hash_source(Path({folder!r})): stamp
 
 @bidr.utils.jit.njit_cached()
 def twice(number):
@@ -58,5 +58,5 @@ def test_numba_disable_jit_runs_plain_python() -> None:
     assert process.stdout.strip() == "6"
 
 
-def test_source_stamp_covers_the_modules_of_the_package() -> None:
-    assert len(source_stamp()) > 10
+def test_hash_source_covers_the_modules_of_the_package() -> None:
+    assert len(hash_source()) > 10

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from bidr.utils.prefetch import ordered_parallel_map
+from bidr.utils.prefetch import map_in_order
 
 
 def test_results_keep_the_order_of_the_items():
@@ -14,7 +14,7 @@ def test_results_keep_the_order_of_the_items():
         time.sleep(0.02 if item % 5 == 0 else 0)
         return item * item
 
-    assert list(ordered_parallel_map(square, range(40), 3)) == [item * item for item in range(40)]
+    assert list(map_in_order(square, range(40), 3)) == [item * item for item in range(40)]
 
 
 def test_few_items_are_read_ahead_of_the_consumer():
@@ -25,14 +25,14 @@ def test_few_items_are_read_ahead_of_the_consumer():
             read.append(item)
             yield item
 
-    results = ordered_parallel_map(str, iter_items(), 2)
+    results = map_in_order(str, iter_items(), 2)
     assert next(results) == "0"
     assert len(read) <= 6
     results.close()
 
 
 def test_an_exception_is_raised_at_the_position_of_its_item():
-    results = ordered_parallel_map(lambda item: 1 // item, [2, 1, 0, 1], 2)
+    results = map_in_order(lambda item: 1 // item, [2, 1, 0, 1], 2)
     assert [next(results), next(results)] == [0, 1]
     with pytest.raises(ZeroDivisionError):
         next(results)
@@ -53,7 +53,7 @@ def test_closing_cancels_the_items_that_have_not_started(monkeypatch):
         computed.append(item)
 
     monkeypatch.setattr("bidr.utils.prefetch.ThreadPoolExecutor", Pool)
-    results = ordered_parallel_map(compute, range(100), 2)
+    results = map_in_order(compute, range(100), 2)
     next(results)
     results.close()
     assert set(computed) <= {0, 1, 2}

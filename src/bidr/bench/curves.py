@@ -47,7 +47,7 @@ def render_svg(rows: list[dict[str, Any]], title: str) -> str:
 def compute_pareto_front(points: list[dict[str, Any]]) -> list[Point]:
     """Return (recall@100, QPS) of the settings that no other one beats in both, by recall."""
     best: list[Point] = []
-    for point in sorted(points, key=lambda one: (-one["recall@100"], -one["qps_per_core"])):
+    for point in sorted(points, key=lambda candidate: (-candidate["recall@100"], -candidate["qps_per_core"])):
         if point["recall@100"] >= MIN_RECALL and (not best or point["qps_per_core"] > best[-1][1]):
             best.append((point["recall@100"], point["qps_per_core"]))
     return best[::-1]

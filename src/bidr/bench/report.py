@@ -31,9 +31,9 @@ def _render_sizes(rows: list[Row]) -> str:
     lines = []
     for row in rows:
         ram, build = row["ram_per_document"], row["build"]
-        taken = (ram["anonymous_bytes"], ram["rss_end_bytes"], row["disk_per_document"])
+        sizes = (ram["anonymous_bytes"], ram["rss_end_bytes"], row["disk_per_document"])
         cost = (build["seconds"], build["cpu_seconds"], build["peak_bytes"] / 2**20)
-        lines.append([row["name"], *(f"{number:,.0f}" for number in (*taken, *cost))])
+        lines.append([row["name"], *(f"{number:,.0f}" for number in (*sizes, *cost))])
     return _render_table("What each takes", head, lines) if lines else ""
 
 
@@ -47,7 +47,7 @@ def _render_target(rows: list[Row], target: float) -> str:
     ]
     for point, row in best_points:
         if point is None:
-            best = max(one["recall@100"] for one in row["points"])
+            best = max(other["recall@100"] for other in row["points"])
             lines.append([row["name"], f"not reached: {best:.3f} at most", *[""] * 8])
     return _render_table(f"Fastest setting with recall@100 of {target} or more", head, lines) if lines else ""
 

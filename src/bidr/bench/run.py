@@ -110,7 +110,9 @@ def compare(
     """
     books = {variant.settings["fitted"] for variant in variants if "fitted" in variant.settings}
     fitted = {number: train_codebooks(prepared, number) for number in sorted(books)}
-    entries = [_Entry(one, _make_request(one, prepared, fitted, limits), _make_row(one)) for one in variants]
+    entries = [
+        _Entry(variant, _make_request(variant, prepared, fitted, limits), _make_row(variant)) for variant in variants
+    ]
     rows = [entry.row for entry in entries]
 
     def build(variant: Variant, request: dict[str, Any], row: Row) -> None:
@@ -211,4 +213,4 @@ def _record_search(row: Row, lines: list[dict[str, Any]], prepared: BenchmarkDat
     if not points or "ram_per_document" not in row:
         raise PeerError("it ended without figures")
     previous = row["points"] or points
-    row["points"] = [min(pair, key=lambda one: float(one["cpu_ms"])) for pair in zip(previous, points, strict=True)]
+    row["points"] = [min(pair, key=lambda point: float(point["cpu_ms"])) for pair in zip(previous, points, strict=True)]

@@ -47,7 +47,7 @@ class Variant(NamedTuple):
     @property
     def cold_at(self) -> int:
         """The setting of the grid that is also measured cold."""
-        depths = [abs(one.get("candidates", 0) - COLD_DEPTH) for one in self.grid]
+        depths = [abs(setting.get("candidates", 0) - COLD_DEPTH) for setting in self.grid]
         return depths.index(min(depths))
 
 
@@ -102,12 +102,12 @@ def _list_coded_variants(peer: str, dim: int, size: int, lists: int) -> list[Var
 def _list_faiss_variants(size: int, depths: list[Settings], lists: int) -> list[Variant]:
     books, probed = 2 * size, _make_ivf_grid("nprobe", lists)
     scan = {"factory": f"PQ{books}x4fs", "fitted": books}
-    listed = {"factory": f"IVF{{lists}},PQ{books}x4fs", "lists": lists, "fitted": books}
+    ivf = {"factory": f"IVF{{lists}},PQ{books}x4fs", "lists": lists, "fitted": books}
     # "np": without the ordering of codewords for Hamming distances, which takes minutes and is not used here.
     plain = {"factory": f"IVF{{lists}},PQ{size}np", "lists": lists, "fitted": books}
     return [
         Variant(f"Faiss fast-scan {size} B", "faiss", scan, depths),
-        Variant(f"Faiss IVF fast-scan {size} B", "faiss", listed, probed),
+        Variant(f"Faiss IVF fast-scan {size} B", "faiss", ivf, probed),
         Variant(f"Faiss IVF-PQ {size} B", "faiss", plain, probed),
     ]
 
@@ -117,8 +117,8 @@ def _list_other_variants(peer: str, lists: int) -> list[Variant]:
     graph = {"links": 16, "ef_construction": 100}
     walked = [{"ef": width} for width in WIDTHS]
     if peer == "faiss":
-        listed = {"factory": "RR,IVF{lists},RaBitQ", "lists": lists, "query_bits": 8}
-        return [Variant("Faiss IVF RaBitQ", peer, listed, _make_ivf_grid("nprobe", lists))]
+        ivf = {"factory": "RR,IVF{lists},RaBitQ", "lists": lists, "query_bits": 8}
+        return [Variant("Faiss IVF RaBitQ", peer, ivf, _make_ivf_grid("nprobe", lists))]
     if peer == "faiss-hnsw":
         flat = {"factory": "HNSW16", "ef_construction": 100}
         return [Variant("Faiss HNSW fp32", peer, flat, [{"efSearch": width} for width in WIDTHS], None)]

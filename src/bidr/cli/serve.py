@@ -10,7 +10,7 @@ from bidr.cli.base import Command, CommandResult, OptionalFile, OptionalFolder
 from bidr.errors import MissingExtraError
 from bidr.server.encoding.config import EncodingConfig
 from bidr.server.limits import RequestLimits
-from bidr.utils.system import available_cpus
+from bidr.utils.system import count_available_cpus
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +36,7 @@ class Serve(Command):
     """Port to listen on; 0: any that is free."""
     workers: int = 1
     """Processes that answer; they share the memory of the codes."""
-    threads: int = field(default_factory=lambda: min(4, available_cpus()))
+    threads: int = field(default_factory=lambda: min(4, count_available_cpus()))
     """Threads of a worker that search; 0: none, one search after another."""
     writable: bool = False
     """Take documents: a process of its own is the index's one writer."""

@@ -46,12 +46,12 @@ def check_stored_attributes(attributes: Any, what: str) -> dict[str, Value]:
 
 def _convert_value(value: Any, name: str, what: str) -> Value:
     """Convert a value to its stored type."""
-    found: Any = value.tolist() if isinstance(value, np.ndarray) and value.ndim == 1 else to_python_scalar(value)
-    if isinstance(found, list | tuple) and all(isinstance(each, str) for each in found):
-        return [str(each) for each in found]
-    whole = isinstance(found, int) and abs(found) < 1 << 63
-    if whole or isinstance(found, str) or (isinstance(found, float) and math.isfinite(found)):
-        stored: Value = found
+    plain: Any = value.tolist() if isinstance(value, np.ndarray) and value.ndim == 1 else to_python_scalar(value)
+    if isinstance(plain, list | tuple) and all(isinstance(item, str) for item in plain):
+        return [str(item) for item in plain]
+    is_int64 = isinstance(plain, int) and abs(plain) < 1 << 63
+    if is_int64 or isinstance(plain, str) or (isinstance(plain, float) and math.isfinite(plain)):
+        stored: Value = plain
         return stored
     raise AttributesError(
         f"{what}: attribute {to_short_json(name)}",

@@ -254,13 +254,13 @@ def check(dataset: Dataset, splits: Iterable[str] | None = None) -> IdMap:
     return ids
 
 
-def check_corpus(dataset: Dataset, near: Path) -> None:
+def check_corpus(dataset: Dataset, scratch_parent: Path) -> None:
     """Read all documents once; raise DataError at the first fault or duplicate id.
 
     Memory is bounded (tens of MB): ids are sorted externally, in a temporary file near the path `near`.
     """
     corpus = dataset.corpus
-    _refuse_duplicate(corpus.table, scan_ids(corpus.iter_ids, near).duplicate_rows)
+    _refuse_duplicate(corpus.table, scan_ids(corpus.iter_ids, scratch_parent).duplicate_rows)
 
 
 def check_split(dataset: Dataset, split: Split, ids: Collection[str]) -> None:

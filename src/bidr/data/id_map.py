@@ -110,7 +110,7 @@ class IdScan(NamedTuple):
     duplicate_rows: tuple[int, int] | None
 
 
-def scan_ids(restart: Callable[[], Iterable[str]], near: Path) -> IdScan:
+def scan_ids(restart: Callable[[], Iterable[str]], scratch_parent: Path) -> IdScan:
     """Count, hash and check any number of ids in tens of MB of memory.
 
     Args:
@@ -118,7 +118,7 @@ def scan_ids(restart: Callable[[], Iterable[str]], near: Path) -> IdScan:
         near: Path near which the temporary file of the external sort is created.
     """
     digest, stream = xxhash.xxh3_128(), iter(restart())
-    with ExternalSorter(HASH_RECORD, near, RECORDS_IN_MEMORY) as sorter:
+    with ExternalSorter(HASH_RECORD, scratch_parent, RECORDS_IN_MEMORY) as sorter:
         while block := [identifier.encode() for identifier in islice(stream, IDS_PER_BLOCK)]:
             records = np.empty(len(block), dtype=HASH_RECORD)
             records["hash"] = [xxhash.xxh3_64_intdigest(content) for content in block]

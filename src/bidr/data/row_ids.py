@@ -70,11 +70,11 @@ class IdSource(Iterable[str]):
         return iter(_iter_ids(self.source))
 
 
-def open_id_source(source: Path | str | Sequence[str], count: int, what: str, near: Path) -> IdSource:
+def open_id_source(source: Path | str | Sequence[str], count: int, what: str, scratch_parent: Path) -> IdSource:
     """Like `read_ids`, without holding the ids in memory. `near`: see `scan_ids`."""
     if isinstance(source, Iterator):
         raise ConfigError("ids: given an iterator, which can be read once; expected a list or a file: list(ids)")
-    scan = scan_ids(lambda: _iter_ids(source), near)
+    scan = scan_ids(lambda: _iter_ids(source), scratch_parent)
     _check_count(source, scan.rows, count, what)
     if scan.duplicate_rows:
         name = next(islice(_iter_ids(source), scan.duplicate_rows[0], None))

@@ -60,10 +60,10 @@ class DroppedFieldCounter:
         if not self.count:
             return
         frequent = self.fields.most_common(MAX_REPORTED_FIELDS)
-        shown = ", ".join(f"{name!r} ({count:,})" for name, count in frequent)
+        description = ", ".join(f"{name!r} ({count:,})" for name, count in frequent)
         more = f" and {len(self.fields) - len(frequent):,} more fields" if len(self.fields) > len(frequent) else ""
         say(
-            f"{where}: {self.count:,} values of metadata were left out, of {shown}{more}, the first "
+            f"{where}: {self.count:,} values of metadata were left out, of {description}{more}, the first "
             f"{self.first}; attributes are strings (valid Unicode), finite numbers, truth values "
             "and lists of strings"
         )
@@ -116,10 +116,10 @@ def make_file_table(path: Path, read: Callable[[Path], Iterator[tuple[int, Recor
 def make_memory_table(where: str, records: Iterable[Record]) -> Table[Record]:
     """Create a table over records in memory."""
     records = tuple(records)
-    return Table(where, partial(_number_records, records), "number", records=records)
+    return Table(where, partial(_enumerate_records, records), "number", records=records)
 
 
-def _number_records(records: Sequence[Record]) -> Iterator[tuple[int, Record]]:
+def _enumerate_records(records: Sequence[Record]) -> Iterator[tuple[int, Record]]:
     return enumerate(records, start=1)
 
 

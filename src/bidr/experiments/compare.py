@@ -143,10 +143,10 @@ def _measure_bm25(data: Dataset, test_split: Split, config: TrainConfig) -> Comp
     ids = [document.id for document in data.corpus]
     engine = Bm25(data.corpus.iter_texts(config.text.titles))
     texts = [query.text for query in test_split.queries]
-    found = engine.search(texts, config.candidates).rows
+    top_rows = engine.search(texts, config.candidates).rows
     ranked = {
         query.id: [ids[row] for row in rows if row >= 0]
-        for query, rows in zip(test_split.queries, found.tolist(), strict=True)
+        for query, rows in zip(test_split.queries, top_rows.tolist(), strict=True)
     }
     scores = evaluate_run(rank_run({query: docs[:100] for query, docs in ranked.items()}), test_split.qrels, MEASURES)
     times = []

@@ -31,15 +31,15 @@ def export_index(
 def _load_query_side(index: Path, model: Path) -> tuple[Codebooks | None, QueryEncoders | None]:
     """Load codebooks with the query adapter of a model if it has one; else the names of its query encoders."""
     try:
-        about = read_model_json(model)
-        frozen = CodesOnlyModel(model) if about.get("kind") == KIND else None
+        model_json = read_model_json(model)
+        frozen = CodesOnlyModel(model) if model_json.get("kind") == KIND else None
     except ModelError as error:
         raise ModelError(
             f"{index} was built with the model in {model}, which says how questions are asked and cannot be opened "
             f'there any more ({error}); say where it is now: bidr.export_index(..., model="FOLDER") in Python'
         ) from error
-    check_model(index, read_model_reference(index), about["fingerprint"])
+    check_model(index, read_model_reference(index), model_json["fingerprint"])
     if frozen is not None:
         return frozen.additive.to_adapted_codebooks(), None
-    sides = ("query", "query") if about["unified"] else ("sparse", "dense")
+    sides = ("query", "query") if model_json["unified"] else ("sparse", "dense")
     return None, QueryEncoders(*(f"the model's `{side}/`" for side in sides))

@@ -64,16 +64,16 @@ def export_onnx(model: Model | Path | str, out: Path | str, *, int8: bool = Fals
             for name, encoder in encoders.items():
                 encoder_roles = [role for role in roles if role.encoder == name]
                 checks += _export(encoder.eval(), staging / name, encoder_roles, int8)
-            about = _build_manifest(model, encoders, roles, checks)
+            manifest = _build_manifest(model, encoders, roles, checks)
             for name in encoders:
-                about["encoders"][name]["checksums"] = describe_files(staging / name)
-            write_signed_json(staging / MANIFEST, about)
+                manifest["encoders"][name]["checksums"] = describe_files(staging / name)
+            write_signed_json(staging / MANIFEST, manifest)
             if out.exists():
                 out.rmdir()
             staging.rename(out)
         finally:
             shutil.rmtree(staging, ignore_errors=True)
-    return OnnxExport(out, about, checks)
+    return OnnxExport(out, manifest, checks)
 
 
 def _export(encoder: Encoder, folder: Path, roles: list[EncoderRole], int8: bool) -> list[OnnxCheck]:

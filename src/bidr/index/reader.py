@@ -256,9 +256,9 @@ def _open_parts(generation: Path, manifest: Manifest, ef: int | None) -> Parts:
     try:
         candidates = load_engine(generation, manifest.engine, ef, manifest)
     except MemoryError as error:
-        taken = sum(manifest.files[name].size for name in list_ram_files(manifest, manifest.engine))
+        required_bytes = sum(manifest.files[name].size for name in list_ram_files(manifest, manifest.engine))
         raise IndexFolderError(
-            f"{generation}: needs more than {taken:,} bytes of RAM, which are not available"
+            f"{generation}: needs more than {required_bytes:,} bytes of RAM, which are not available"
         ) from error
     order = open_order(generation, manifest, manifest.count) if ORDER_FILE in manifest.files else None
     actual = (candidates.count, vectors.count, vectors.dim, candidates.codebooks.dim)

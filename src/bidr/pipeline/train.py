@@ -73,9 +73,9 @@ def train_vectors(
     labels = None
     if qrels is not None:
         names = read_ids(ids, len(documents), "documents")
-        asked = read_ids(query_ids, len(questions) if questions else 0, "questions")
-        given = qrels if isinstance(qrels, dict) else read_judgements(qrels)
-        labels = label_rows(given, asked, names, "qrels" if isinstance(qrels, dict) else str(qrels))
+        query_names = read_ids(query_ids, len(questions) if questions else 0, "questions")
+        judgements = qrels if isinstance(qrels, dict) else read_judgements(qrels)
+        labels = label_rows(judgements, query_names, names, "qrels" if isinstance(qrels, dict) else str(qrels))
         if not labels:
             say("no judgement is above 0: nothing is labelled, the ranking of the full vectors is learned alone")
     return train_codes_only(documents, questions, chosen, Path(out), labels, resume)
@@ -84,6 +84,6 @@ def train_vectors(
 def _check_named(query_vectors: object, qrels: object, names: dict[str, object]) -> None:
     if qrels is not None and query_vectors is None:
         raise ConfigError("qrels: given without query vectors, which they judge; give --query-vectors too")
-    for name, given in names.items():
-        if given is not None and qrels is None:
+    for name, value in names.items():
+        if value is not None and qrels is None:
             raise ConfigError(f"{name}: given without qrels, whose rows they name; give --qrels too, or leave them out")

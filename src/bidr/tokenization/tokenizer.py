@@ -16,9 +16,9 @@ from bidr.errors import ConfigError, DataError
 from bidr.tokenization.token_store import FORMAT, Tokens, TokenStore
 from bidr.tokenization.wordpieces import is_word_local
 from bidr.utils.files import storage_errors, sync_file, sync_folder, write_json
-from bidr.utils.prefetch import ordered_parallel_map
+from bidr.utils.prefetch import map_in_order
 from bidr.utils.progress import ProgressCallback, show_progress
-from bidr.utils.system import available_cpus
+from bidr.utils.system import count_available_cpus
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -181,7 +181,7 @@ class TextTokenizer:
         unknown = getattr(self.tokenizer.model, "unk_token", None)
         self.filler = (self.tokenizer.token_to_id(unknown) if unknown else None) or 0
         cacheable = use_cache and is_word_local(self.tokenizer)
-        self.threads = min(available_cpus(), _MAX_THREADS) if cacheable else 0
+        self.threads = min(count_available_cpus(), _MAX_THREADS) if cacheable else 0
 
     def __call__(self, texts: Sequence[str]) -> Tokens:
         """Tokenize texts to ragged rows."""
@@ -195,7 +195,7 @@ class TextTokenizer:
         from bidr.tokenization.word_cache import WordCache
 
         cache = WordCache(self.tokenizer, self.max_length)
-        return ordered_parallel_map(lambda part: self._encode_cached(part, cache), parts, self.threads)
+        return map_in_order(lambda part: self._encode_cached(part, cache), parts, self.threads)
 
     def _encode_cached(self, texts: list[str], cache: "WordCache") -> _Block:
         """Like `_encode`, but faster; the few texts that the cache cannot handle go through the tokenizer."""

@@ -66,7 +66,7 @@ def _learn(run: TrainingRun, sides: list[tuple[Encoder, npt.NDArray[np.float16]]
     query_count = sum(len(tokens.offsets) - 1 for tokens in texts)
     config = replace(run.config, frozen=replace(run.config.frozen, questions=query_count))
     asked_for = np.unique(run.data.train.pairs.rows)
-    prepared = prepare_distillation(pairs[-1], labels, config, own=pairs[0], asked_for=asked_for, device=run.device)
+    prepared = prepare_distillation(pairs[-1], labels, config, encoded=pairs[0], asked_for=asked_for, device=run.device)
     if len(prepared.lessons.own.documents) == len(sides[0][1]):
         prepared = prepared._replace(probe=_use_dev_queries(run, sides, prepared))
     say(f"fit {config.books} books of {config.codewords} codewords that are summed")

@@ -23,7 +23,7 @@ def njit_cached(*, reorder_sums: bool = False) -> Callable[[Function], Function]
         try:
             kernel: Any = njit(cache=True, **options)(function)
             cache_file = kernel._cache._cache_file
-            cache_file._source_stamp = (cache_file._source_stamp, source_stamp())
+            cache_file._source_stamp = (cache_file._source_stamp, hash_source())
         except (RuntimeError, AttributeError):
             # No writable cache folder beside the source or in the home folder, a numba version without this
             # attribute, or NUMBA_DISABLE_JIT=1: compile in every process, or not at all.
@@ -34,7 +34,7 @@ def njit_cached(*, reorder_sums: bool = False) -> Callable[[Function], Function]
 
 
 @cache
-def source_stamp(folder: Path = Path(__file__).parents[1]) -> tuple[tuple[float, int], ...]:
+def hash_source(folder: Path = Path(__file__).parents[1]) -> tuple[tuple[float, int], ...]:
     """Return modification time and size of every module that uses this one or numba.
 
     A kernel inlines the functions it calls, also from other modules. Numba invalidates its cache by the kernel's own

@@ -20,8 +20,8 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from bidr.utils.jit import njit_cached
-from bidr.utils.prefetch import ordered_parallel_map
-from bidr.utils.system import available_cpus
+from bidr.utils.prefetch import map_in_order
+from bidr.utils.system import count_available_cpus
 
 Floats = npt.NDArray[np.float32]
 
@@ -156,8 +156,8 @@ def matmul_transposed(rows: npt.ArrayLike, others: npt.ArrayLike) -> Floats:
 def run_in_parts(work: Callable[[slice], None], count: int, threads: int | None = None) -> None:
     """Call `work` with slices of up to TASK_ROWS that cover `count` rows, on several threads if there are many."""
     parts = [slice(start, start + TASK_ROWS) for start in range(0, count, TASK_ROWS)]
-    threads = min(threads or available_cpus(), len(parts))
-    for _ in map(work, parts) if threads < 2 else ordered_parallel_map(work, parts, threads):
+    threads = min(threads or count_available_cpus(), len(parts))
+    for _ in map(work, parts) if threads < 2 else map_in_order(work, parts, threads):
         pass
 
 

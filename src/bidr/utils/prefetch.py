@@ -25,7 +25,7 @@ def prefetch(function: Callable[[Item], Result], items: Sequence[Item]) -> Itera
         yield pending.result()
 
 
-def ordered_parallel_map(function: Callable[[Item], Result], items: Iterable[Item], threads: int) -> Iterator[Result]:
+def map_in_order(function: Callable[[Item], Result], items: Iterable[Item], threads: int) -> Iterator[Result]:
     """Yield function(item) for every item in order, computed by a thread pool."""
     pool, futures = ThreadPoolExecutor(threads, "ordered-map"), deque[Future[Result]]()
     try:

@@ -5,7 +5,7 @@ import os
 from contextlib import suppress
 
 
-def available_cpus() -> int:
+def count_available_cpus() -> int:
     """Return the number of CPUs this process may run on, or all of them where affinity is unknown (macOS)."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))

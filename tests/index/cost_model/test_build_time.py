@@ -223,7 +223,7 @@ def test_few_large_lists_are_bisected_in_parallel(size: int, tasks: int, monkeyp
         running.pop()
         return bisect_list(*args)
 
-    monkeypatch.setattr(reorder, "available_cpus", lambda: 6)
+    monkeypatch.setattr(reorder, "count_available_cpus", lambda: 6)
     monkeypatch.setattr(reorder, "_bisect_list", watch_bisect)
     offsets, vectors = np.arange(0, 32_001, size), clustered(32_000, 4)
     list(reorder.order_in_blocks(VectorInput(vectors), offsets, np.arange(32_000), 32))

@@ -214,7 +214,7 @@ class TestOnDisk:
 def test_lists_are_partitioned_independently(monkeypatch, threads, batch_rows):
     """For any batch size and number of threads."""
     monkeypatch.setattr(arrange, "MAX_BATCH_ROWS", batch_rows)
-    monkeypatch.setattr(arrange, "available_cpus", lambda: threads)
+    monkeypatch.setattr(arrange, "count_available_cpus", lambda: threads)
     vectors, order = clustered(900, DIM), np.random.default_rng(1).permutation(900)
     offsets = np.array([0, 0, 45, 170, 170, 260, 300, 428, 429, 520, 640, 768, 800, 900])
     expected = []

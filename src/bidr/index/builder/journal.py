@@ -66,8 +66,8 @@ CHECKPOINT_SECONDS = 5.0
 class Step:
     """Files that are written together. `done`: rows or units that an earlier run left durable in all of them."""
 
-    def __init__(self, work: "WorkFolder", name: str, stamp: str, done: int = 0) -> None:
-        self.work, self.name, self.stamp, self.done = work, name, stamp, done
+    def __init__(self, work: "WorkFolder", name: str, stamp: str, completed: int = 0) -> None:
+        self.work, self.name, self.stamp, self.done = work, name, stamp, completed
         self.files: Files = {}
         self.digests: dict[str, Any] = {}
         self._open: dict[str, HashedFile] = {}
@@ -99,9 +99,9 @@ class Step:
             del self._open[name]
         self.files[name] = out.entry
 
-    def checkpoint(self, done: int) -> None:
+    def checkpoint(self, completed: int) -> None:
         """Note that all files hold `done` rows, and make this durable from time to time."""
-        self.done = done
+        self.done = completed
         if self.work.resumable and time.monotonic() - self._last_checkpoint >= CHECKPOINT_SECONDS:
             for name, out in self._open.items():
                 out.sync()
@@ -271,11 +271,11 @@ def write_array(step: Step, name: str, dtype: np.dtype[Any], shape: tuple[int, .
 
 
 @contextmanager
-def _report_progress(label: str, total: int, done: int, unit: str) -> Iterator[Callable[[int], None]]:
+def _report_progress(label: str, total: int, completed: int, unit: str) -> Iterator[Callable[[int], None]]:
     if not label:
         yield lambda rows: None
         return
-    with show_progress(label, total, unit, done) as advance:
+    with show_progress(label, total, unit, completed) as advance:
         yield advance
 
 

@@ -15,8 +15,8 @@ from bidr.index.builder.cluster_input import VectorInput
 from bidr.index.builder.coarse_clustering import Clusters
 from bidr.utils.array_types import Floats, Rows
 from bidr.utils.jit import njit_cached
-from bidr.utils.prefetch import ordered_parallel_map
-from bidr.utils.system import available_cpus
+from bidr.utils.prefetch import map_in_order
+from bidr.utils.system import count_available_cpus
 
 # Documents that a link leads to together. Their codes of 16 bytes fill one cache line.
 GROUP = 4
@@ -80,7 +80,7 @@ def _bisect_ranges(source: VectorInput, ranges: Iterable[Range], order: Any, siz
         rows = np.sort(np.concatenate(lists))  # sequential reads: the source may be a file
         bisect = partial(_bisect_list, source[rows], rows, size, rounds)
         starts = (start for start, _ in batch)
-        yield from ordered_parallel_map(bisect, zip(lists, starts, strict=True), available_cpus())
+        yield from map_in_order(bisect, zip(lists, starts, strict=True), count_available_cpus())
 
 
 def _bisect_list(vectors: Floats, rows: Rows, size: int, rounds: int, task: tuple[Rows, int]) -> Rows:

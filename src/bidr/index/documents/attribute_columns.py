@@ -199,7 +199,7 @@ class AttributeColumns:
         """Open a dictionary once: opening takes longer than a lookup."""
         if (opened := self._dictionaries.get(number)) is not None:
             return opened
-        opened = _Dictionary(StringStore(self.folder, f"column.{number}.words", self.manifest, whole=True))
+        opened = _Dictionary(StringStore(self.folder, f"column.{number}.words", self.manifest, verify_whole_file=True))
         return self._dictionaries.setdefault(number, opened)
 
     def _load_array(self, name: str, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
@@ -207,7 +207,7 @@ class AttributeColumns:
 
     def _map_array(self, name: str, dtype: np.dtype[Any]) -> VerifiedArray:
         """Map a file of a column; cached, since mapping takes as long as comparing."""
-        return VerifiedArray(self.folder, name, dtype, self.manifest, whole=True)
+        return VerifiedArray(self.folder, name, dtype, self.manifest, verify_whole_file=True)
 
 
 class _Dictionary:

@@ -68,8 +68,8 @@ class _DiskHashes:
     """Hashes and rows in files. Without block checksums, a file is verified as a whole."""
 
     def __init__(self, folder: Path, manifest: HasFiles, count: int) -> None:
-        self._hashes = VerifiedArray(folder, HASHES, HASH, manifest, whole=True)
-        self._rows = VerifiedArray(folder, ROWS, ROW, manifest, whole=True, below=count)
+        self._hashes = VerifiedArray(folder, HASHES, HASH, manifest, verify_whole_file=True)
+        self._rows = VerifiedArray(folder, ROWS, ROW, manifest, verify_whole_file=True, below=count)
         for numbers in (self._hashes, self._rows):
             if len(numbers) != count:
                 raise IndexFolderError(f"{numbers.path}: {len(numbers):,} numbers, expected {count:,}; {REBUILD}")

@@ -24,10 +24,14 @@ FileFactory = Callable[[str], AbstractContextManager[BinaryWriter]]
 class StringStore:
     """Random access to strings by row."""
 
-    def __init__(self, folder: Path, name: str, files: HasFiles | None = None, *, whole: bool = False) -> None:
-        """`files`, `whole`: which checksums are verified, and when (see `VerifiedMmap`)."""
-        self._blob = VerifiedMmap(folder, f"{name}.blob", files, whole=whole, scattered=True)
-        self._offsets = VerifiedArray(folder, f"{name}.offsets.npy", OFFSET, files, whole=whole, scattered=True)
+    def __init__(
+        self, folder: Path, name: str, files: HasFiles | None = None, *, verify_whole_file: bool = False
+    ) -> None:
+        """`files`, `verify_whole_file`: which checksums are verified, and when (see `VerifiedMmap`)."""
+        self._blob = VerifiedMmap(folder, f"{name}.blob", files, verify_whole_file=verify_whole_file, scattered=True)
+        self._offsets = VerifiedArray(
+            folder, f"{name}.offsets.npy", OFFSET, files, verify_whole_file=verify_whole_file, scattered=True
+        )
         self.path, self._count = self._blob.path, len(self._offsets) - 1
         self._check_sizes = MmapGuard(*self._blob.guarded_maps, *self._offsets.file.guarded_maps).check_sizes
 

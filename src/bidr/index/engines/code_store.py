@@ -15,7 +15,7 @@ from bidr.index.engines.topk import sort_keys
 from bidr.index.types import BitmaskWords
 from bidr.quantization.codebooks import Codebooks
 from bidr.utils.array_types import Codes, Floats, Rows
-from bidr.utils.system import available_cpus
+from bidr.utils.system import count_available_cpus
 
 Allocate = Callable[[Callable[[], npt.NDArray[np.uint8]]], npt.NDArray[np.uint8]]
 ALL_ROWS: BitmaskWords = np.empty(0, dtype=np.uint32)
@@ -121,7 +121,7 @@ class CodeEngine:
     """Base class of the engines: everything that only needs the codes."""
 
     def __init__(self, store: CodeStore) -> None:
-        self.store, self.threads = store, available_cpus()
+        self.store, self.threads = store, count_available_cpus()
 
     @property
     def count(self) -> int:

@@ -21,7 +21,7 @@ from bidr.index.live.view import LiveCandidates, LiveView
 from bidr.index.reader import IndexReader
 from bidr.index.types import search_each
 from bidr.utils.array_types import Bitmap, Floats, Rows
-from bidr.utils.system import available_cpus
+from bidr.utils.system import count_available_cpus
 
 CACHED_TEXTS = 8_192
 
@@ -52,7 +52,7 @@ class LiveLexicalSearcher:
 
     def __init__(self, view: LiveView, condition: Filter | None = None) -> None:
         self.view, self.condition = view, condition
-        self.threads = available_cpus()
+        self.threads = count_available_cpus()
 
     @cached_property
     def _segments(self) -> list[_SegmentPostings]:

@@ -130,27 +130,33 @@ class VerifiedMmap:
         folder: Folder of the file.
         name: File name.
         files: Manifest with the file's checksum; None: do not verify.
-        whole: Verify the file as a whole, whatever its size, if it has no block checksums.
+        verify_whole_file: Verify the file as a whole, whatever its size, if it has no block checksums.
         scattered: Reads are small and random: turn read-ahead off.
     """
 
     def __init__(
-        self, folder: Path, name: str, files: HasFiles | None = None, *, whole: bool = False, scattered: bool = False
+        self,
+        folder: Path,
+        name: str,
+        files: HasFiles | None = None,
+        *,
+        verify_whole_file: bool = False,
+        scattered: bool = False,
     ) -> None:
         self.path, by_block = folder / name, files is not None and name + CHECKSUM_FILE_SUFFIX in files.files
         if (
             files is not None
             and not by_block
-            and (name not in files.files or whole or files.files[name].size <= WHOLE_FILE_BYTES)
+            and (name not in files.files or verify_whole_file or files.files[name].size <= WHOLE_FILE_BYTES)
         ):
             check_content(folder, files, name)
-            whole = True
+            verify_whole_file = True
         self._handle, self.mapped = _map(self.path)
         self._close = weakref.finalize(self, os.close, self._handle)
         if scattered:
             self.mapped.madvise(mmap.MADV_RANDOM)
         self.size = len(self.mapped)
-        self.is_verified = whole and not by_block
+        self.is_verified = verify_whole_file and not by_block
         """Whether every block was verified."""
         if self.is_verified:
             self._close()  # the map has a handle of its own

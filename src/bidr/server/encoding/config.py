@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from bidr.errors import ConfigError
-from bidr.utils.system import available_cpus
+from bidr.utils.system import count_available_cpus
 
 Program = Literal["auto", "onnx", "int8", "torch"]
 
@@ -21,7 +21,7 @@ class EncodingConfig:
     """Folder for the ONNX files; by default 'onnx' in the folder of the model."""
     batch: int = 16
     """Maximum number of texts in a batch; 1: no batching."""
-    parallel: int = field(default_factory=lambda: min(2, available_cpus()))
+    parallel: int = field(default_factory=lambda: min(2, count_available_cpus()))
     """Batches that a worker encodes in parallel."""
     threads: int = 1
     """Threads for one batch. On few cores, two batches in parallel are faster than one with two threads."""

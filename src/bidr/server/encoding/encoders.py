@@ -109,19 +109,19 @@ def load_onnx_encoders(folder: Path, int8: dict[str, bool], threads: int) -> Enc
     """
     from tokenizers import Tokenizer
 
-    about = load_manifest(folder)
+    manifest = load_manifest(folder)
     runners: dict[str, Runner] = {}
     roles, tokenizers = {}, {}
     for role in ("queries", "documents"):
         file = INT8 if int8[role] else FULL_PRECISION
         inputs = []
         for side in ("codes", "vectors"):
-            entry = about[role][side]
+            entry = manifest[role][side]
             encoder_input = EncoderInput(f"{entry['encoder']}/{file}", entry["prompt"], entry["max_length"])
             inputs.append(encoder_input)
-            pieces = read_file(folder, about, entry["encoder"], TOKENIZER).decode("utf-8")
+            pieces = read_file(folder, manifest, entry["encoder"], TOKENIZER).decode("utf-8")
             if encoder_input.encoder not in runners:
-                graph = _load_graph(folder, about, entry["encoder"], file)
+                graph = _load_graph(folder, manifest, entry["encoder"], file)
                 runners[encoder_input.encoder] = _make_onnx_runner(graph, pieces, threads)
             if encoder_input not in tokenizers:
                 tokenizers[encoder_input] = TextTokenizer(Tokenizer.from_str(pieces), encoder_input.max_length)
@@ -129,12 +129,12 @@ def load_onnx_encoders(folder: Path, int8: dict[str, bool], threads: int) -> Enc
     return Encoders(runners, tokenizers, roles)
 
 
-def _load_graph(folder: Path, about: dict[str, Any], encoder: str, file: str) -> bytes | str:
+def _load_graph(folder: Path, manifest: dict[str, Any], encoder: str, file: str) -> bytes | str:
     """Return the verified graph, or its path if the weights are in separate files."""
-    external_files = list_external_data(about, encoder, file)
+    external_files = list_external_data(manifest, encoder, file)
     if not external_files:
-        return read_file(folder, about, encoder, file)
-    paths = [verify_file(folder, about, encoder, name) for name in (file, *external_files)]
+        return read_file(folder, manifest, encoder, file)
+    paths = [verify_file(folder, manifest, encoder, name) for name in (file, *external_files)]
     return str(paths[0])
 
 

@@ -52,12 +52,12 @@ def _is_complete(folder: Path, model: Model, int8: bool) -> bool:
     if not folder.exists():
         return False
     try:
-        about = verify_export(folder)
+        manifest = verify_export(folder)
     except ModelError as error:
         log("onnx-damaged", "warning", why=str(error), instead="export again")
         return False
-    has_int8 = all(INT8 in encoder["checksums"] for encoder in about["encoders"].values())
-    return bool(about["model"] == model.fingerprint and (not int8 or has_int8))
+    has_int8 = all(INT8 in encoder["checksums"] for encoder in manifest["encoders"].values())
+    return bool(manifest["model"] == model.fingerprint and (not int8 or has_int8))
 
 
 @contextmanager

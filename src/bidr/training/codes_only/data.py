@@ -50,16 +50,16 @@ def prepare_distillation(
     full: SourceVectors,
     labels: Labels,
     config: TrainConfig,
-    own: SourceVectors | None = None,
+    encoded: SourceVectors | None = None,
     asked_for: Rows | None = None,
     device: str = "cpu",
 ) -> PreparedDistillation:
     """Sample documents and questions, rank by full vectors, hold out some questions.
 
-    own:       Vectors to encode, if they are not those whose ranking is learned.
+    encoded:   Vectors to encode, if they are not those whose ranking is learned.
     asked_for: Rows of documents with a labeled question, if there are more than in `labels`.
     """
-    frozen, random, own = config.frozen, np.random.default_rng(config.seed), own or full
+    frozen, random, encoded = config.frozen, np.random.default_rng(config.seed), encoded or full
     documents, questions = full
     max_documents = max(config.codewords, min(frozen.sample, SAMPLE_NUMBERS // documents.dim))
     rows = _sample_rows(documents, labels, max_documents, random)
@@ -70,7 +70,7 @@ def prepare_distillation(
         len(rows), frozen.questions if questions is None else MIN_QUESTIONS - len(question_rows), config
     )
     ranked, length = _draw_vectors(full, rows, question_rows, substitutes)
-    coded, length = (ranked, length) if own is full else _draw_vectors(own, rows, question_rows, substitutes)
+    coded, length = (ranked, length) if encoded is full else _draw_vectors(encoded, rows, question_rows, substitutes)
     say(f"ranking {len(rows):,} documents by full vectors for {len(ranked.questions):,} questions")
     top_rows = search_vectors(ranked.questions, ranked.documents, frozen.depth + 1, device=device).rows
     top_rows = _drop_self(top_rows, np.concatenate([np.full(len(question_rows), -1), substitutes]))
@@ -84,7 +84,7 @@ def prepare_distillation(
     drawn = [side._replace(questions=side.questions[train_rows]) for side in (ranked, coded)]
     lessons = DistillationData(drawn[0], drawn[1], top_rows[train_rows], labelled[train_rows])
     if asked_for is None:
-        asked_for = np.array([row for found in labels.values() for row in found], dtype=np.int64)
+        asked_for = np.array([row for label_rows in labels.values() for row in label_rows], dtype=np.int64)
     return PreparedDistillation(_add_pseudo_queries(lessons, np.isin(rows, asked_for), config, device), probe, length)
 
 
@@ -130,7 +130,9 @@ def _sample_rows(documents: VectorSource, labels: Labels, max_documents: int, ra
     """Sample rows at random, with all labeled ones."""
     if len(documents) <= max_documents:
         return np.arange(len(documents))
-    needed = np.unique(np.array([row for found in labels.values() for row in found], dtype=np.int64))[:max_documents]
+    needed = np.unique(np.array([row for labeled in labels.values() for row in labeled], dtype=np.int64))[
+        :max_documents
+    ]
     drawn = random.choice(len(documents), max_documents, replace=False)
     others = drawn[~np.isin(drawn, needed)][: max_documents - len(needed)]
     return np.sort(np.concatenate([needed, others]))
@@ -150,7 +152,7 @@ def _drop_self(best: Rows, documents: Rows) -> Rows:
 
 def _map_labels(question_rows: Rows, rows: Rows, labels: Labels) -> Rows:
     """Map each question's labels to rows of the sample, padded with -1."""
-    max_labels = min(max((len(found) for found in labels.values()), default=0), MAX_LABELED)
+    max_labels = min(max((len(labeled) for labeled in labels.values()), default=0), MAX_LABELED)
     table = np.full((len(question_rows), max_labels), -1, dtype=np.int64)
     for at, question in enumerate(question_rows.tolist()):
         label_rows = np.unique(np.array(labels.get(question, []), dtype=np.int64))

@@ -202,11 +202,12 @@ def _measure(learner: CodesLearner, probe: HeldOutQuestions, config: TrainConfig
     }
 
 
-def compute_share_at_depths(found: Rows, wanted: Rows) -> float:
+def compute_share_at_depths(ranked_rows: Rows, expected_rows: Rows) -> float:
     """Mean over ever fewer candidates, down to 10: among many, codes of many bytes all find all but a question or two,
     and chance would choose."""
-    depths = [found.shape[1] >> half for half in range(found.shape[1].bit_length()) if found.shape[1] >> half >= TOP]
-    return float(np.mean([compute_found_share(found[:, :depth], wanted) for depth in depths or [found.shape[1]]]))
+    width = ranked_rows.shape[1]
+    depths = [width >> half for half in range(width.bit_length()) if width >> half >= TOP]
+    return float(np.mean([compute_found_share(ranked_rows[:, :depth], expected_rows) for depth in depths or [width]]))
 
 
 def search_candidates(learner: CodesLearner, questions: Floats, count: int) -> Rows:
@@ -290,7 +291,7 @@ def _get_identity(
     identity = {
         "documents": documents.fingerprint(),
         "questions": questions.fingerprint() if questions else None,
-        "labels": sorted([row, sorted(found)] for row, found in labels.items()),
+        "labels": sorted([row, sorted(label_rows)] for row, label_rows in labels.items()),
         "config": _get_settings(config) | {"candidates": config.candidates},
     }
     plain: dict[str, Any] = json.loads(json.dumps(identity))

@@ -50,8 +50,8 @@ def make_crop_sampler(encoder: Encoder, share: float, lengths: Rows) -> CropSamp
     return CropSampler(share, np.maximum(lengths, opening + closing + 1), opening, closing)
 
 
-def concat_tokens(one: Tokens, other: Tokens) -> Tokens:
+def concat_tokens(first: Tokens, second: Tokens) -> Tokens:
     """Concatenate two batches of texts."""
     return Tokens(
-        np.concatenate([one.ids, other.ids]), np.concatenate([one.offsets, one.offsets[-1] + other.offsets[1:]])
+        np.concatenate([first.ids, second.ids]), np.concatenate([first.offsets, first.offsets[-1] + second.offsets[1:]])
     )
