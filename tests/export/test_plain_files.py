@@ -197,7 +197,7 @@ def test_export_is_atomic(tmp_path, monkeypatch):
         bidr.export_index(index, out)
     assert sorted(out.iterdir()) == before
     with pytest.raises(ConfigError, match="expected one of scan, lists, hnsw"):
-        bidr.export_index(index, tmp_path / "other", engine="ivf")
+        bidr.export_index(index, tmp_path / "other", engine="tree")
     with pytest.raises(ConfigError, match="engine is 'scan', expected 'lists'"):
         bidr.export_index(index, tmp_path / "other", engine="lists")
 
