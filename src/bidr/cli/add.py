@@ -24,24 +24,24 @@ AT_ONCE, LETTERS_AT_ONCE = 1_024, 16 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class Add(Command):
-    """Add documents to an index, or replace those whose ids it has.
+    """Add documents to an index, or replace those with the same ids.
 
-    The files are checked whole before anything is added. Searches see the documents within a second.
+    The files are validated before anything is added. Searches see the documents within a second.
     """
 
     index: Index
-    """Folder of an index."""
+    """Index folder."""
     documents: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FILE")]
-    """Documents, one a line: {"_id": ..., "title": ..., "text": ..., "metadata": {attributes}}; plain or compressed."""
+    """JSON lines: {"_id": ..., "title": ..., "text": ..., "metadata": {attributes}}; plain or compressed."""
     vectors: OptionalFile = None
-    """Their vectors (.npy), one a line of the file, where the index has no text encoder."""
+    """Vectors of the documents (.npy), one row per line, for an index without a text encoder."""
     model: OptionalFolder = None
-    """Folder of its model, if that is no longer where it was when the index was built."""
+    """Model folder, if it has moved since the index was built."""
     device: str = "auto"
-    """Where texts are encoded: 'auto', 'cpu', 'cuda'."""
+    """Device of the encoder: 'auto', 'cpu', 'cuda'."""
     ram_budget: OptionalSize = None
-    """Most anonymous memory that merging segments may take, such as 1GiB, with the index, which is open; where it would
-    take more they are left as they are, and a line says so."""
+    """Maximum anonymous memory, the open index included, such as 1GiB, for merging segments. A merge that would
+    exceed it is skipped with a message."""
 
     def run(self) -> CommandResult:
         from bidr.data.vector_source import open_vectors

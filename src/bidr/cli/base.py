@@ -36,7 +36,7 @@ class Command:
     help_groups: ClassVar[dict[str, tuple[str, ...]]]
 
     json: OptionalFile = None
-    """Write the result to this file too, as JSON for another program."""
+    """Also write the result to this file, as JSON."""
 
     @classmethod
     def make_defaults(cls, flags: Sequence[str]) -> Self | None:

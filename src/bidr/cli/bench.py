@@ -22,42 +22,42 @@ FEWEST = 1_000
 
 @dataclass(frozen=True, kw_only=True)
 class Bench(Command):
-    """Build and measure bidr and other libraries on the same vectors, each in a process of its own.
+    """Build and measure bidr and other libraries on the same vectors, each in its own process.
 
-    Recall is of exact search; times are CPU time of one query at a time on one thread. A library that cannot be
-    installed or run is a row that says why.
+    Recall is against exact search; times are CPU time of one query at a time on one thread. A library that cannot be
+    installed or run gets a row with the reason.
     """
 
     vectors: Annotated[Path, tyro.conf.arg(metavar="FILE")]
-    """The documents' vectors (.npy)."""
+    """Document vectors (.npy)."""
     queries: Annotated[Path, tyro.conf.arg(metavar="FILE")]
-    """The queries' vectors (.npy)."""
+    """Query vectors (.npy)."""
     peers: Peers = ("ours", "faiss", "faiss-hnsw", "scann", "diskann", "lancedb", "usearch", "hnswlib", "naive")
-    """Which to measure."""
+    """Libraries to measure."""
     skip: Annotated[Peers, tyro.conf.arg(metavar="NAME")] = ()
-    """Indexes to leave out, as the tables name them, such as 'usearch f16', which takes long to build."""
+    """Index to leave out, by its name in the tables, such as 'usearch f16', which is slow to build."""
     peer_python: Annotated[Peers, tyro.conf.arg(metavar="NAME=PATH")] = ()
-    """The Python that has a peer, where it is not this one."""
+    """Python interpreter that has a library installed."""
     install: OptionalFolder = None
-    """Make a virtual environment in this folder, with pip, for each of --peers that needs one; later runs find them."""
+    """Create a virtual environment per library in this folder, with pip; later runs reuse them."""
     code_bytes: tuple[int, ...] = (32, 48)
-    """Bytes of code a document, the same for all that have codes."""
+    """Code sizes in bytes per document, for all libraries with codes."""
     metric: Literal["cosine", "ip"] = "cosine"
-    """'cosine': vectors are taken at length 1."""
+    """Similarity: 'cosine' (vectors are L2-normalized) or inner product."""
     asked: int = 300
-    """How many queries, drawn from those given."""
+    """Number of queries, drawn from those given."""
     rounds: int = 3
-    """How often all are searched in turn; the fastest round of a setting counts."""
+    """Rounds in which all indexes are searched in turn; the fastest round of a setting counts."""
     threads: int = os.cpu_count() or 1
-    """For building; searches take one."""
+    """Build threads; searches use one."""
     cold: int = 20
-    """Queries whose vectors are taken out of memory before, proved by mincore."""
+    """Queries measured with their vectors evicted from the page cache (checked with mincore)."""
     limit: float = 3_600.0
-    """Seconds that building or searching one index may take."""
+    """Maximum seconds to build or search one index."""
     work: OptionalFolder = None
-    """Folder on the disk to measure, by default that of temporary files; all is removed afterwards."""
+    """Folder on the disk to measure; by default the folder of temporary files. Its contents are removed afterwards."""
     curves: OptionalFile = None
-    """Draw recall against speed into this SVG."""
+    """Write a plot of recall against speed to this SVG file."""
 
     def list_outputs(self) -> list[Path]:
         return [path for path in (self.json, self.curves) if path]

@@ -25,14 +25,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Build(Command):
-    """Encode a corpus with a model and make an index of it.
+    """Build an index from a corpus and a model, or from vectors.
 
-    A build that was cut off is continued; an index that is there already serves until the new one is whole.
+    An interrupted build continues when repeated. An existing index in the folder is searchable until the new one is
+    complete.
     """
 
     help_groups: ClassVar[dict[str, tuple[str, ...]]] = {
-        "what to index": ("vectors", "data", "ids", "model"),
-        "the index": ("out", "engine", "stored", "dims", "lexical"),
+        "input": ("vectors", "data", "ids", "model"),
+        "index": ("out", "engine", "stored", "dims", "lexical"),
         "codes fitted to vectors, without a model": ("bytes-per-doc", "codewords", "metric"),
         "resources": ("ram-budget", "device"),
         "more": ("learned-lists", "json"),
@@ -41,38 +42,39 @@ class Build(Command):
     out: Folder
     """Folder for the index."""
     model: OptionalFolder = None
-    """What `bidr train` left; without one, codes are fitted to --vectors (OPQ) and nothing is learned."""
+    """Model folder written by `bidr train`. Without one, OPQ codes are fitted to --vectors."""
     data: OptionalData = None
-    """Folder in BEIR, MS MARCO or parquet layout, or 'irds:' and an id of ir_datasets. Only its corpus is used."""
+    """Dataset: a folder in BEIR, MS MARCO, TREC or parquet layout, or 'irds:' and an ir_datasets id. Only the corpus
+    is read."""
     vectors: OptionalFile = None
-    """The documents' vectors (.npy): for a model that was learned from vectors, or for none. With --data, in its order,
-    answers show their text."""
+    """Document vectors (.npy), for a model trained on vectors or without a model. With --data in the same order,
+    hits show their text."""
     ids: OptionalFile = None
-    """The ids of the rows of --vectors, one a line or .npy; by default row numbers."""
+    """Ids of the rows of --vectors: one per line, or .npy; by default row numbers."""
     engine: Engine = "auto"
-    """How candidates are found: flat (or scan) compares all codes, ivf (lists) those of the nearest lists, graph (hnsw)
+    """Candidate search: flat (or scan) compares all codes, ivf (lists) those of the nearest lists, graph (hnsw)
     walks a proximity graph. 'auto' chooses by the number of documents, again at each compaction."""
     learned_lists: bool = True
-    """With lists: take those that the model learned (bidr train --unify.lists), where it has any;
-    --no-learned-lists finds them by k-means."""
+    """With --engine lists: use the model's trained lists (bidr train --unify.lists), if it has any;
+    --no-learned-lists: lists by k-means."""
     stored: Literal["fp16", "int8"] = "fp16"
-    """How vectors lie on disk: int8 is half of fp16, and ranks a little less exactly."""
+    """Storage of the vectors: int8 takes half of fp16 and ranks slightly less exactly."""
     dims: int | None = None
-    """Store and rank by the first so many dimensions of the vectors alone: for models trained so (Matryoshka); codes
-    are made of all."""
+    """Store and rank by the first so many dimensions, for Matryoshka models. Codes are made of all dimensions."""
     lexical: bool = False
-    """Also index the words of --data, for searches that join what words find: bidr search --lexical 100."""
+    """Also build a BM25 index of --data, for hybrid search: bidr search --lexical 100."""
     bytes_per_doc: int | None = None
-    """Without a model: bytes of codes that a document takes in RAM; by default 32, or the most below that divide the
+    """Without a model: code size in bytes per document; by default 32, or the largest below that divides the
     dimensions."""
     codewords: Literal[16, 256] | None = None
-    """Without a model: 16 codewords a book (quicker to scan; the default) or 256 (finer at the same bytes)."""
+    """Without a model: codewords per codebook, 16 (faster to scan; the default) or 256 (more accurate at the same
+    size)."""
     metric: Literal["cosine", "ip"] | None = None
-    """Without a model: what the vectors are compared by; by default 'cosine'."""
+    """Without a model: similarity of the vectors, cosine by default or inner product."""
     ram_budget: OptionalSize = None
-    """Most anonymous memory that the build may take, such as 1GiB; refused at the start where that cannot be kept."""
+    """Maximum anonymous memory of the build, such as 1GiB. Refused at the start if it cannot be met."""
     device: str = "auto"
-    """'auto' takes a GPU if there is one; or 'cpu', 'cuda', 'cuda:1'."""
+    """'auto' (a GPU if there is one), 'cpu', 'cuda', 'cuda:1'."""
 
     def run(self) -> CommandResult:
         from bidr.cli.format_index import describe_index

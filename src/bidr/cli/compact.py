@@ -12,16 +12,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Compact(Command):
-    """Merge the segments of an index into one, and drop what was deleted.
+    """Merge the segments of an index into one and drop deleted documents.
 
-    One that was cut off is continued, if nothing was added or deleted since; the index serves all the while.
+    An interrupted compaction continues when repeated, unless documents were added or deleted since. The index stays
+    searchable.
     """
 
     index: Index
-    """Folder of an index."""
+    """Index folder."""
     ram_budget: OptionalSize = None
-    """Most anonymous memory that it may take, such as 1GiB, with the index, which is open; refused at the start where
-    that cannot be kept."""
+    """Maximum anonymous memory, the open index included, such as 1GiB. Refused at the start if it cannot be met."""
 
     def run(self) -> CommandResult:
         from bidr.index.cost_model.memory_budget import COMPACTION_BASE, check_budget, estimate_loaded_bytes

@@ -15,16 +15,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Delete(Command):
-    """Delete documents from an index by their ids."""
+    """Delete documents from an index by id."""
 
     index: Index
-    """Folder of an index."""
+    """Index folder."""
     ids: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="ID ...")] = ()
-    """Ids of the documents."""
+    """Document ids."""
     file: OptionalFile = None
-    """A file of ids, one a line, instead of or besides those."""
+    """File of further ids, one per line."""
     missing_ok: bool = False
-    """Go on where an id is not in the index."""
+    """Ignore ids that are not in the index."""
 
     def run(self) -> CommandResult:
         from bidr.data.text_files import read_lines

@@ -15,16 +15,16 @@ from bidr.training.presets import DEFAULT
 
 @dataclass(frozen=True, kw_only=True)
 class Demo(Command):
-    """See it work in minutes: search this machine's Python documentation.
+    """Try bidr in minutes: search this machine's Python documentation.
 
-    Reads the documentation of the installed packages, trains, builds an index that `bidr search` then uses, and
-    measures it beside the conventional way. Downloads nothing.
+    Reads the documentation of the installed packages, trains a model, builds an index for `bidr search`, and compares
+    it with the conventional method. Downloads nothing.
     """
 
     out: Folder = Path("runs/demo")
     """Folder for the corpus, the models and the index."""
     documents: int = 30_000
-    """Most documents to take."""
+    """Maximum number of documents."""
 
     def run(self) -> CommandResult:
         from bidr.demo.run import CONFIG, EXAMPLE, get_index_folder, run_demo
@@ -41,27 +41,34 @@ class Demo(Command):
 
 @dataclass(frozen=True, kw_only=True)
 class Compare(WithSettings):
-    """Compare the method with the conventional ones on a data set, at the same bytes in RAM."""
+    """Train and measure several recipes on a dataset, at the same bytes per document."""
 
     help_groups: ClassVar[dict[str, tuple[str, ...]]] = {
         "data": ("data", "split"),
-        "results": ("out", "json"),
-        "what to compare": ("recipes", "shrink", "engine"),
-        "training, the same for all": ("bytes-per-doc", "encoder.backbone", "candidates", "seed", "config", "device"),
+        "output": ("out", "json"),
+        "recipes": ("recipes", "shrink", "engine"),
+        "training, the same for all recipes": (
+            "bytes-per-doc",
+            "encoder.backbone",
+            "candidates",
+            "seed",
+            "config",
+            "device",
+        ),
     }
 
     data: Data
-    """Folder in BEIR, MS MARCO or parquet layout, or 'irds:' and an id of ir_datasets."""
+    """Dataset: a folder in BEIR, MS MARCO, TREC or parquet layout, or 'irds:' and an ir_datasets id."""
     out: Folder
     """Folder for the models and indexes."""
     split: str = "test"
-    """Judged questions to measure on; 'dev' where there is no such split: those that training sets aside."""
+    """Split to measure on. 'dev' without such a split: the queries that training held out."""
     engine: Engine = "auto"
-    """How candidates are found among the codes; 'auto': by the number of documents."""
+    """Candidate search; 'auto' chooses by the number of documents."""
     recipes: tuple[str, ...] = DEFAULT
-    """Which ways to compare, by name; `bidr recipes` lists them. The flags below say what they have in common."""
+    """Recipes to compare (`bidr recipes` lists them). The flags below apply to all of them."""
     shrink: tuple[int, ...] = ()
-    """Measure every one also with its vectors as int8 and cut off after so many dimensions."""
+    """Also measure each recipe with int8 vectors and with vectors cut to so many dimensions."""
 
     def run(self) -> CommandResult:
         from bidr.data.dataset import load

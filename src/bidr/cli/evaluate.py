@@ -22,39 +22,38 @@ RunFile = Annotated[Path | None, tyro.conf.arg(name="run", metavar="FILE", help_
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluate(Command):
-    """Measure an index on the judged questions of a data set."""
+    """Measure an index on the judged queries of a dataset."""
 
     data: OptionalData = None
-    """Folder in BEIR, MS MARCO or parquet layout, or 'irds:' and an id of ir_datasets."""
+    """Dataset: a folder in BEIR, MS MARCO, TREC or parquet layout, or 'irds:' and an ir_datasets id."""
     query_vectors: OptionalFile = None
-    """The questions' vectors (.npy), for an index that was made from vectors: all questions of --data in its order, or
-    those that --query-ids names."""
+    """Query vectors (.npy), for an index built from vectors: all queries of --data in its order, or those of
+    --query-ids."""
     query_ids: OptionalFile = None
-    """The ids of the rows of --query-vectors, one a line or .npy; by default those of --data, or row numbers."""
+    """Ids of the rows of --query-vectors: one per line, or .npy; by default those of --data, or row numbers."""
     qrels: OptionalFile = None
-    """Instead of --data: judgements (query id, document id, score)."""
+    """Relevance judgments instead of --data: query id, document id, score."""
     index: OptionalFolder = None
-    """Folder of the index; by default the one made last."""
+    """Index folder; by default the one built last."""
     model: OptionalFolder = None
-    """Folder of its model, if that is no longer where it was when the index was built."""
+    """Model folder, if it has moved since the index was built."""
     split: str = "test"
-    """Which of the data set's judged questions."""
+    """Split of the dataset."""
     measures: tuple[str, ...] = ("R@10", "R@100", "RR@10", "nDCG@10")
-    """Measures as ir_measures names them."""
+    """Measures, as named by ir_measures."""
     candidates: OptionalNumber = None
-    """How many documents the codes bring up to be ranked; by default as the model was trained."""
+    """Candidates per query, ranked by full vectors; by default the model's setting."""
     fuse: float = 0.0
-    """How much of the codes' score is added to the vectors'; 0: the vectors decide. Codes that learned from labels can
-    rank better than the vectors do (1 is a good weight then)."""
+    """Weight of the code score in the final score; 0: rank by vectors alone. With codes trained on labels, 1 is a
+    good weight."""
     lexical: int = 0
-    """How many documents that words find (BM25) are ranked too; the index must be built with --lexical."""
+    """BM25 candidates per query, beside those of the codes. Needs an index built with --lexical."""
     lexical_weight: float = 0.0
-    """How much BM25's score, as a share of the question's best, adds to a document's; 0: the vectors decide."""
+    """Weight of the BM25 score (relative to the query's best) in the final score; 0: rank by vectors alone."""
     run_file: RunFile = None
-    """Write the rankings to this file, in TREC's format."""
+    """Write the rankings to this file, as a TREC run."""
     compare: OptionalFile = None
-    """A TREC run to compare with: the difference, its 95 % interval (paired bootstrap), and p (paired
-    randomisation)."""
+    """TREC run to compare with: difference, 95 % interval (paired bootstrap) and p (paired randomization)."""
 
     def list_outputs(self) -> list[Path]:
         return [path for path in (self.json, self.run_file) if path]

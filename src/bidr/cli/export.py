@@ -10,24 +10,24 @@ from bidr.errors import ConfigError
 
 @dataclass(frozen=True, kw_only=True)
 class Export(Command):
-    """Write a model's encoders as ONNX (--model), or an index as Faiss and numpy files (--index).
+    """Export a model's encoders as ONNX (--model), or an index as Faiss and numpy files (--index).
 
-    Encoders are checked against the model itself; pooling, projection and normalisation are in the files; onnx.json
-    says what reads queries and documents, with which prompt and length. Needs the extra 'onnx'. Of an index leave
-    codes, codebooks, vectors and ids, in the order of documents, and a README.md with the lines that read them.
+    Pooling, projection and normalization are in the ONNX files, whose vectors are compared with the model's; onnx.json
+    names the file, prompt and length for queries and for documents (extra 'onnx'). An index is exported as codes,
+    codebooks, vectors and ids in document order, with a README.md that shows how to read them (extra 'faiss').
     """
 
     out: Folder
-    """Folder for the files: new or empty."""
+    """Output folder, new or empty."""
     model: OptionalFolder = None
-    """What `bidr train` left, to leave as ONNX."""
+    """Model folder written by `bidr train`, to export as ONNX."""
     index: OptionalFolder = None
-    """What `bidr build` left, to leave as Faiss and numpy files."""
+    """Index folder, to export as Faiss and numpy files."""
     onnx_int8: bool = False
-    """With --model: files with 8-bit weights besides: smaller and faster, and not quite the same vectors."""
+    """With --model: also write files with 8-bit weights: smaller, faster, slightly different vectors."""
     engine: Literal["flat", "ivf", "graph", "scan", "lists", "hnsw"] | None = None
-    """With --index: what the Faiss index looks at: all codes ('scan', the default), those in the nearest lists (of an
-    index that was built with lists), or a graph, which is linked then."""
+    """With --index: type of the Faiss index: 'scan' (IndexPQ, the default), 'lists' (IndexIVFPQ, for an index built
+    with lists) or 'hnsw' (IndexHNSWPQ, whose graph is built now)."""
 
     def run(self) -> CommandResult:
         if self.index is not None and self.model is not None:

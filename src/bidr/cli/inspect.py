@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Inspect(Command):
-    """Show what is in an index (in RAM, on disk, by which model) or in a model (how it was trained)."""
+    """Describe an index (RAM, disk, model) or a model (training)."""
 
     folder: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FOLDER")]
-    """An index, or the folder of a training run."""
+    """Index folder or model folder."""
 
     def run(self) -> CommandResult:
         from bidr.cli.format_index import describe_frozen, describe_index, describe_model

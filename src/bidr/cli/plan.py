@@ -25,17 +25,17 @@ OptionalShare = Annotated[float | None, tyro.conf.arg(metavar="SHARE", help_beha
 
 @dataclass(frozen=True, kw_only=True)
 class Plan(Command):
-    """Say what an index will take in RAM, disk, reads, time and machines; or which settings reach a recall.
+    """Predict RAM, disk, reads, build time and machines of an index; or find the settings that reach a recall.
 
-    bidr plan --docs 1e9 --dim 768 --ram 64GiB computes, with --measure by how fast this machine is;
-    bidr plan --recall .95 with vectors or an index measures which settings reach it.
+    bidr plan --docs 1e9 --dim 768 --ram 64GiB computes the prediction, with --measure at the speed of this machine;
+    bidr plan --recall .95 with vectors or an index measures which settings reach that recall.
     """
 
     help_groups: ClassVar[dict[str, tuple[str, ...]]] = {
-        "the corpus": ("docs", "dim", "data", "id-bytes", "text-bytes", "lexical"),
-        "the index": ("bytes-per-doc", "stored", "stored-dims", "candidates", "learned-codes", "live"),
-        "the machines": ("ram", "cores", "measure"),
-        "measure which settings reach a recall": (
+        "corpus": ("docs", "dim", "data", "id-bytes", "text-bytes", "lexical"),
+        "index": ("bytes-per-doc", "stored", "stored-dims", "candidates", "learned-codes", "live"),
+        "machines": ("ram", "cores", "measure"),
+        "settings for a recall": (
             "recall",
             "k",
             "vectors",
@@ -48,51 +48,52 @@ class Plan(Command):
     }
 
     docs: OptionalText = None
-    """How many documents, such as 1e9; with --recall by default as many as --vectors has."""
+    """Number of documents, such as 1e9 or 10M; with --recall by default the number of --vectors."""
     dim: int = 768
-    """Dimensions of their vectors."""
+    """Dimensions of the vectors."""
     ram: OptionalSize = None
-    """RAM of one machine: 64GiB unless given; with --recall, what takes more is left out."""
+    """RAM of one machine; by default 64GiB. With --recall, settings that need more are left out."""
     bytes_per_doc: Annotated[tuple[int, ...], tyro.conf.arg(metavar="N ...")] = ()
-    """Bytes of a document's code; by default 16, or the most below that divide the dimensions. With --recall several
-    may be given, and all are tried."""
+    """Code size in bytes per document; by default 16, or the largest below that divides the dimensions. With
+    --recall, several sizes can be given."""
     stored: Literal["fp16", "int8"] = "fp16"
-    """How vectors lie on disk."""
+    """Storage of the vectors."""
     stored_dims: int | None = None
-    """How many first dimensions of the vectors lie there (bidr build --dims); by default all."""
+    """Stored dimensions (bidr build --dims); by default all."""
     candidates: int = 200
-    """Vectors that are read for a query."""
+    """Candidates per query, whose vectors are read."""
     id_bytes: float = 12
-    """Mean size of an id."""
+    """Mean length of an id."""
     text_bytes: float = 1_000
-    """Mean size of a document's title and text; 0: the index has no texts."""
+    """Mean length of title and text; 0: the index has no texts."""
     lexical: bool = False
-    """The words of the texts are indexed too; without --data guessed, for English texts of --text-bytes."""
+    """With a BM25 index. Without --data its size is estimated for English texts of --text-bytes."""
     data: OptionalData = None
-    """A data set that stands for the documents: read once, for the sizes of ids, texts and words (and --docs)."""
+    """Dataset, read once for the sizes of ids, texts and BM25 postings (and for --docs)."""
     cores: int = 16
-    """Cores that build."""
+    """Cores of the build."""
     live: bool = True
     """Documents will be deleted and replaced."""
     learned_codes: bool = False
-    """Codes are a model's: build times are without making them, and lists are divided by codes, not by vectors."""
+    """The codes come from a model: the build time excludes training them, and lists are built by codes, not by
+    vectors."""
     measure: bool = False
-    """Build times by how fast this machine is: the steps of a build are run for about half a minute, on vectors that
-    are made, or on a sample of --vectors."""
+    """Predict the build time from this machine's speed: run the build steps for about half a minute, on random
+    vectors or on a sample of --vectors."""
     recall: OptionalShare = None
-    """Measure which settings find this share of the exact answers, such as .95."""
+    """Measure which settings find this share of the exact top k, such as .95."""
     k: int = 100
-    """How many answers the recall is of."""
+    """k of the recall."""
     vectors: OptionalFile = None
-    """With --recall: vectors of documents (.npy), of which a sample is indexed to measure on; or with --measure."""
+    """Document vectors (.npy): with --recall to index a sample and measure on it, or with --measure."""
     index: OptionalFolder = None
-    """With --recall: an index to measure on instead."""
+    """With --recall: measure on this index instead."""
     query_vectors: OptionalFile = None
-    """With --recall: vectors of questions (.npy)."""
+    """With --recall: query vectors (.npy)."""
     sample: int = 50_000
-    """Most documents of --vectors to measure on."""
+    """Maximum number of documents of --vectors to measure on."""
     metric: Literal["cosine", "ip"] = "cosine"
-    """What ranks the vectors of --vectors."""
+    """Similarity of --vectors: cosine or inner product."""
 
     def run(self) -> CommandResult:
         if self.recall is not None and self.data is not None:

@@ -18,26 +18,26 @@ SHOWN = 8
 
 @dataclass(frozen=True, kw_only=True)
 class Repair(Command):
-    """Save every document of a damaged index that is whole into a new index.
+    """Save every intact document of a damaged index into a new index.
 
-    The damaged index is only read. Documents that are lost are listed by their ids; exit code 3 where there are any.
+    The damaged index is only read. Lost documents are listed by id; the exit code is 3 if there are any.
     """
 
     index: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="INDEX")]
-    """Folder of an index that is damaged."""
+    """Folder of the damaged index."""
     out: Folder
-    """Folder for the new index, which does not exist yet, outside of INDEX."""
+    """Folder for the new index: must not exist, and not inside INDEX."""
     lost: OptionalFile = None
-    """Where to list the documents that are lost, an object a line; by default OUT with '.lost.jsonl' after it."""
+    """File for the list of lost documents, one JSON object per line; by default OUT.lost.jsonl."""
     keep_incomplete: bool = False
-    """Save documents whose vector and id are whole, but not their text or attributes, too: without these."""
+    """Also save documents whose vector and id are intact but whose text or attributes are lost, without these."""
     model: OptionalFolder = None
-    """Folder of its model, if that is no longer where it was when the index was built: for damaged codes, codebooks."""
+    """Model folder, if it has moved since the index was built. Needed for damaged codes or codebooks."""
     refit: bool = False
-    """Where the codebooks are lost and the model with them: fit plain codes to the vectors. The new index then belongs
-    to no model, and is searched by vectors."""
+    """If both the codebooks and the model are lost: fit OPQ codes to the vectors. The new index has no model and is
+    searched by vectors."""
     device: str = "cpu"
-    """Where the model encodes texts, if codes must be made anew: 'auto', 'cpu', 'cuda'."""
+    """Device of the encoder, if codes must be computed again: 'auto', 'cpu', 'cuda'."""
 
     def run(self) -> CommandResult:
         from bidr.pipeline.repair import repair_index

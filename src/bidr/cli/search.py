@@ -26,40 +26,39 @@ INDENT = " " * HEAD.index("document")
 
 @dataclass(frozen=True, kw_only=True)
 class Search(Command):
-    """Answer a question from an index."""
+    """Search an index."""
 
     help_groups: ClassVar[dict[str, tuple[str, ...]]] = {
-        "the question": ("words", "query-vectors", "filter"),
-        "the index": ("index", "model"),
-        "the answers": ("k", "candidates", "ef", "fuse"),
+        "query": ("words", "query-vectors", "filter"),
+        "index": ("index", "model"),
+        "hits": ("k", "candidates", "ef", "fuse"),
         "BM25 beside the codes": ("lexical", "lexical-weight"),
         "output": ("json",),
     }
 
     words: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="WORDS ...")] = ()
-    """The question, with or without quotes."""
+    """The query text, quoted or not."""
     query_vectors: OptionalFile = None
-    """Instead of words: the question's vector, or those of many (.npy, one a row); with --lexical beside the words: the
-    one vector of the question."""
+    """Query vectors (.npy, one per row) instead of a text; with --lexical, the one vector of the text given."""
     index: OptionalFolder = None
-    """Folder of the index; by default the one made last."""
+    """Index folder; by default the one built last."""
     model: OptionalFolder = None
-    """Folder of its model, if that is no longer where it was when the index was built."""
+    """Model folder, if it has moved since the index was built."""
     k: int = 10
-    """How many answers to show."""
+    """Number of hits."""
     candidates: OptionalNumber = None
-    """How many documents the codes bring up to be ranked; by default as the model was trained."""
+    """Candidates per query, ranked by full vectors; by default the model's setting."""
     ef: OptionalNumber = None
-    """How widely candidates are looked for: lists that are visited, or documents that a graph keeps in view."""
+    """Search width of the engine: lists to visit (nprobe), or efSearch of the graph."""
     fuse: float = 0.0
-    """How much of the codes' score is added to the vectors'; 0: the vectors decide. Codes that learned from labels can
-    rank better than the vectors do (1 is a good weight then)."""
+    """Weight of the code score in the final score; 0: rank by vectors alone. With codes trained on labels, 1 is a
+    good weight."""
     lexical: int = 0
-    """How many documents that words find (BM25) are ranked too; the index must be built with --lexical."""
+    """BM25 candidates per query, beside those of the codes. Needs an index built with --lexical."""
     lexical_weight: float = 0.0
-    """How much BM25's score, as a share of the question's best, adds to a document's; 0: the vectors decide."""
+    """Weight of the BM25 score (relative to the query's best) in the final score; 0: rank by vectors alone."""
     filter: OptionalFilter = None
-    """What attributes the answers must have, as JSON: '{"lang": "en", "year": {"gte": 2020}}'."""
+    """Filter on attributes, as JSON: '{"lang": "en", "year": {"gte": 2020}}'."""
 
     def run(self) -> CommandResult:
         query = " ".join(self.words).strip()

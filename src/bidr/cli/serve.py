@@ -15,39 +15,39 @@ from bidr.utils.system import count_available_cpus
 
 @dataclass(frozen=True, kw_only=True)
 class Serve(Command):
-    """Answer searches over HTTP, and take documents with --writable.
+    """Serve an index over HTTP; with --writable, also accept documents.
 
-    Keys come from the environment (BIDR_READ_KEY, BIDR_WRITE_KEY) or from --keys; on loopback none are needed.
+    API keys come from the environment (BIDR_READ_KEY, BIDR_WRITE_KEY) or from --keys; on loopback none are needed.
     """
 
     help_groups: ClassVar[dict[str, tuple[str, ...]]] = {
-        "the index": ("index", "model"),
-        "the server": ("host", "port", "workers", "threads", "writable", "drain"),
-        "who may connect": ("keys", "allowed-hosts"),
+        "index": ("index", "model"),
+        "server": ("host", "port", "workers", "threads", "writable", "drain"),
+        "access": ("keys", "allowed-hosts"),
     }
 
     index: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="INDEX")]
-    """Folder of an index."""
+    """Index folder."""
     model: OptionalFolder = None
-    """Folder of its model, if that is no longer where it was when the index was built."""
+    """Model folder, if it has moved since the index was built."""
     host: str = "127.0.0.1"
     """Address to listen on. Any but loopback needs keys."""
     port: int = 8000
-    """Port to listen on; 0: any that is free."""
+    """Port to listen on; 0: any free port."""
     workers: int = 1
-    """Processes that answer; they share the memory of the codes."""
+    """Worker processes; they share the memory of the codes."""
     threads: int = field(default_factory=lambda: min(4, count_available_cpus()))
-    """Threads of a worker that search; 0: none, one search after another."""
+    """Search threads per worker; 0: search in the event loop, one request after another."""
     writable: bool = False
-    """Take documents: a process of its own is the index's one writer."""
+    """Accept additions and deletions, in a separate writer process."""
     keys: OptionalFile = None
-    """File of lines 'read KEY' and 'write KEY'; else from the environment."""
+    """File of lines 'read KEY' and 'write KEY'; by default the environment is read."""
     drain: float = 10.0
-    """Seconds that requests have to end in when the server is told to stop (SIGTERM)."""
+    """Seconds that open requests have to finish after SIGTERM."""
     allowed_hosts: tuple[str, ...] = ()
-    """Names under which the server is reached, beside localhost, as a proxy or a browser says them."""
+    """Allowed values of the Host header, beside localhost."""
     access_log: bool = True
-    """A line of JSON on standard error for every request."""
+    """Log each request as a line of JSON on standard error."""
     limit: RequestLimits = field(default_factory=RequestLimits)
     encoding: EncodingConfig = field(default_factory=EncodingConfig)
 

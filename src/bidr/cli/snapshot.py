@@ -15,18 +15,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Snapshot(Command):
-    """Keep an index as it is now, in another folder, while documents are added to it; that is an index like any other.
+    """Freeze the current state of an index in another folder.
 
-    Files are linked (hard links): it takes no space and no time, and what is added or deleted later in one changes
-    nothing in the other, but a fault of the disk in a file of one is in both. --copy makes a backup.
+    The snapshot is an index of its own. Files are hard-linked, so it takes no space and no time, and later changes in
+    one index do not affect the other; but disk damage to a shared file affects both. For a backup use --copy.
     """
 
     index: Index
-    """Folder of an index."""
+    """Index folder."""
     out: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="OUT")]
-    """A folder that does not exist yet."""
+    """Folder for the snapshot; must not exist."""
     copy: bool = False
-    """Copy every byte, where files would be linked; on another file system they are copied anyway."""
+    """Copy the files instead of linking them. Across file systems they are always copied."""
 
     def run(self) -> CommandResult:
         from bidr.index.live.live_index import LiveIndex

@@ -18,7 +18,7 @@ Settings = Annotated[TrainConfig, tyro.conf.arg(name="")]
 
 @dataclass(frozen=True, kw_only=True)
 class WithSettings(Command):
-    """A verb that trains: what can be set for a run are flags, and keys of a TOML file."""
+    """A verb whose training settings are flags, and keys of a TOML file."""
 
     config: OptionalFile = None
     """TOML file with settings: its keys are the flags below, its tables their prefixes ([dense] sampler = "mined").
@@ -41,40 +41,41 @@ class WithSettings(Command):
 
 @dataclass(frozen=True, kw_only=True)
 class Train(WithSettings):
-    """Train a model on the judged questions of a data set, or on vectors that already exist.
+    """Train a model on the judged queries of a dataset, or codes for existing vectors.
 
-    Stopped with Ctrl-C, or cut off, the same command goes on where it was. On several GPUs:
+    An interrupted run continues when the command is repeated. On several GPUs:
     torchrun --nproc-per-node 8 -m bidr train --data FOLDER --out FOLDER ...
     """
 
     help_groups: ClassVar[dict[str, tuple[str, ...]]] = {
-        "what to learn from": ("data", "vectors", "query-vectors", "qrels"),
-        "where the model goes": ("out", "resume"),
-        "what to learn": ("recipe", "bytes-per-doc", "encoder.backbone", "encoder.dim", "candidates", "seed"),
-        "how": ("config", "device", "batch-size"),
+        "data": ("data", "vectors", "query-vectors", "qrels"),
+        "output": ("out", "resume"),
+        "model": ("recipe", "bytes-per-doc", "encoder.backbone", "encoder.dim", "candidates", "seed"),
+        "settings": ("config", "device", "batch-size"),
     }
 
     out: Folder
-    """Folder for the model: new, empty, or one of a run to go on with."""
+    """Folder for the model: new, empty, or of an interrupted run."""
     resume: Literal["auto", "never", "must"] = "auto"
-    """'auto': go on with the run in the folder if there is one; 'never': refuse to; 'must': refuse to begin one."""
+    """'auto': continue the run in the folder, if there is one; 'never': fail if there is one; 'must': fail if there
+    is none."""
     recipe: Annotated[str | None, tyro.conf.arg(metavar="NAME", help_behavior_hint="(optional)")] = None
-    """Settings by name, over which a key of the TOML file or a flag has its way; `bidr recipes` lists them."""
+    """Named preset of settings, which TOML keys and flags override; `bidr recipes` lists them."""
     data: OptionalData = None
-    """Folder in BEIR, MS MARCO or parquet layout, or 'irds:' and an id of ir_datasets."""
+    """Dataset: a folder in BEIR, MS MARCO, TREC or parquet layout, or 'irds:' and an ir_datasets id."""
     vectors: OptionalFile = None
-    """Instead of --data: documents' vectors of any model (.npy, one a row), which stay as they are; codes and a query
-    adapter are learned for them."""
+    """Document vectors of any model (.npy, one per row) instead of --data. The vectors stay unchanged; codes and a
+    query adapter are trained for them."""
     query_vectors: OptionalFile = None
-    """Questions' vectors of the same model, not those to measure on; without them documents stand in."""
+    """Train query vectors of the same model, not those to measure on. Without them documents serve as queries."""
     metric: Literal["cosine", "ip"] = "cosine"
-    """What ranks the vectors: cosine, or inner product."""
+    """Similarity: cosine or inner product."""
     qrels: OptionalFile = None
-    """Which documents answer which questions (query id, document id, score), where that is known."""
+    """Relevance judgments, if there are any: query id, document id, score."""
     ids: OptionalFile = None
-    """The documents' ids for --qrels, one a line or .npy; by default row numbers."""
+    """Document ids for --qrels: one per line, or .npy; by default row numbers."""
     query_ids: OptionalFile = None
-    """The questions' ids for --qrels, likewise."""
+    """Query ids for --qrels, in the same form."""
 
     def run(self) -> CommandResult:
         from bidr.cli.format_index import describe_model
@@ -120,7 +121,7 @@ class Train(WithSettings):
 
 @dataclass(frozen=True, kw_only=True)
 class Recipes(Command):
-    """List the recipes that train and compare know."""
+    """List the recipes of `bidr train` and `bidr compare`."""
 
     def run(self) -> CommandResult:
         value = {name: {"about": field.description, "settings": field.settings} for name, field in RECIPES.items()}

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Verify(Command):
-    """Check every byte of an index against the checksums that were written with it."""
+    """Check every byte of an index against its checksums."""
 
     index: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="INDEX")]
-    """Folder of an index."""
+    """Index folder."""
 
     def run(self) -> CommandResult:
         from bidr.cli.format_index import format_bytes

@@ -10,37 +10,37 @@ class RequestLimits:
     """Each limit is a flag: --limit.k 500. Requests beyond a limit get 4xx, or 503 if they can be retried."""
 
     body: int = 8 << 20
-    """Bytes of a request's body."""
+    """Maximum size of a request body, in bytes."""
     bodies: int = 256 << 20
-    """Bytes of the bodies of all requests that are not answered yet, for each worker; with more the answer is 503."""
+    """Maximum size of all open request bodies of a worker, in bytes; beyond it the response is 503."""
     k: int = 1_000
-    """Hits of a query."""
+    """Maximum k."""
     queries: int = 256
-    """Queries of a request."""
+    """Maximum queries per request."""
     candidates: int = 10_000
-    """Candidates of a query: vectors read for it."""
+    """Maximum candidates per query."""
     reads: int = 200_000
-    """Candidates of all queries of a request together."""
+    """Maximum candidates per request, summed over its queries."""
     answers: int = 10_000
-    """Hits of all queries of a request together."""
+    """Maximum hits per request, summed over its queries."""
     characters: int = 8_192
-    """Characters of a text query."""
+    """Maximum length of a text query, in characters."""
     conditions: int = 1_000
-    """Conditions of a filter; each "and", "or" and "not" is one too."""
+    """Maximum conditions of a filter; "and", "or" and "not" count too."""
     values: int = 10_000
-    """Values in all conditions of a filter together."""
+    """Maximum values in all conditions of a filter."""
     documents: int = 1_000
-    """Documents of a request that adds, fetches or deletes."""
+    """Maximum documents of a request that adds, fetches or deletes."""
     seconds: float = 10.0
-    """Seconds from the first byte of a request to the last byte of its response."""
+    """Timeout of a request, in seconds from its first byte to the last byte of the response."""
     body_seconds: float = 5.0
-    """Seconds in which the head and body of a request must arrive."""
+    """Timeout of receiving a request's head and body, in seconds."""
     rate: float = 2_000.0
-    """Requests a second of one client (a key, or an address), for each worker; 0: any number."""
+    """Maximum requests per second and worker of one client (API key or address); 0: unlimited."""
     queue: int = 128
-    """Requests that wait for a thread, for each worker; with more the answer is 503."""
+    """Maximum queue length per worker; beyond it the response is 503."""
     connections: int = 1_024
-    """Connections that are open at once, for each worker; for one more an idle one is closed."""
+    """Maximum open connections per worker; beyond it an idle one is closed."""
 
     def __post_init__(self) -> None:
         for field in fields(self):

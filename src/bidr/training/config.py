@@ -15,38 +15,38 @@ SamplerName = Literal["random-walk", "snowball", "mined", "mined-alone", "in-bat
 
 @dataclass(frozen=True, kw_only=True)
 class EncoderConfig:
-    """Settings of the encoder."""
+    """Encoder settings."""
 
     backbone: str = BUILT_IN
-    """'built-in' (a bag of word pieces, no download), or a folder or id in the Hugging Face or
-    sentence-transformers layout."""
+    """'built-in' (mean of word-piece embeddings, no download), or the folder or id of a Hugging Face or
+    sentence-transformers model."""
     dim: int = 256
     """Dimensions of the built-in encoder."""
     vocabulary: int = 30_000
-    """Word pieces of the built-in encoder."""
+    """Vocabulary size of the built-in encoder, in word pieces."""
     projection: int | None = None
-    """Learn a linear projection to this many dimensions (the paper: 768 to 64)."""
+    """Add a trainable linear projection to this many dimensions (the paper: 768 to 64)."""
     pooling: Literal["mean", "cls", "max", "lasttoken"] | None = None
-    """How token vectors become one; None: as the model says."""
+    """Pooling of the token vectors. None: the model's own."""
     normalise: bool | None = None
-    """Vectors of length 1; None: as the model says."""
+    """L2-normalize the vectors. None: the model's own setting."""
     scale: float | None = None
-    """What scores are multiplied by in the loss; None: 20 for vectors of length 1, else 1."""
+    """Factor of the scores in the loss (inverse temperature). None: 20 for unit vectors, else 1."""
     dropout: float | None = None
-    """Share of a transformer's activations that is dropped while it trains; None: as the model says. 0: steps are a
-    quarter quicker, and where questions are few, vectors a little worse."""
+    """Dropout rate of a transformer during training. None: the model's own. 0 makes a step about a quarter faster; with
+    few train queries the vectors get slightly worse."""
     query_prompt: str | None = None
-    """Text before each query; None: as the model says."""
+    """Prefix of each query. None: the model's own."""
     document_prompt: str | None = None
-    """Text before each document; None: as the model says."""
+    """Prefix of each document. None: the model's own."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TextConfig:
-    """Settings of the text that is read."""
+    """Text settings."""
 
     titles: Titles = "prepend"
-    """'prepend': title and text; 'ignore': only text."""
+    """'prepend': encode title and text; 'ignore': encode the text alone."""
     query_length: int = 64
     """Maximum tokens of a query."""
     document_length: int = 256
@@ -55,125 +55,128 @@ class TextConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class WarmupConfig:
-    """First stage: one encoder, without codes."""
+    """Stage 1, warm-up: train one encoder without codes."""
 
     epochs: int = 3
-    """Times that every train query is visited."""
+    """Epochs over the train queries."""
     negatives: Literal["in-batch", "bm25"] | None = None
-    """'in-batch': others' positives; 'bm25': one lexically similar document for each query besides. None: 'bm25' for
-    transformers, as in the paper, 'in-batch' for the built-in encoder, which lexical negatives made worse."""
+    """'in-batch': the positives of the other queries; 'bm25': also one BM25 negative per query. None: 'bm25' for
+    transformers, as in the paper, and 'in-batch' for the built-in encoder, which BM25 negatives made worse."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SparseConfig:
-    """Second stage: codes, with the quantizer in the loop."""
+    """Stage 2, sparse: train encoder and codebooks together."""
 
     epochs: int = 2
-    """Times that every train query is visited."""
+    """Epochs over the train queries."""
     loss: Literal["quantized", "joint", "dpq"] = "joint"
-    """'quantized': the paper's equation 3; 'joint': with the same loss on the unquantized vectors, as its code; 'dpq':
-    that loss on the unquantized vectors, and the error of reconstruction."""
+    """'quantized': contrastive loss on the codes (equation 3 of the paper); 'joint': the sum of that loss on the codes
+    and on the unquantized vectors; 'dpq': contrastive loss on the unquantized vectors plus reconstruction error."""
     negatives: Negatives | None = None
-    """As in the warm-up; 'mined': one of the documents nearest to the query besides, which the paper advises against
-    at this stage."""
+    """As in the warm-up; 'mined': also one negative from the documents nearest to the query, which the paper advises
+    against in this stage."""
     assignment: Literal["nearest", "uniform"] = "nearest"
-    """How codewords are chosen while learning: the nearest, or such that a batch uses all equally (RepCONC)."""
+    """Codeword assignment during training: 'nearest', or 'uniform': each codeword equally often within a batch
+    (RepCONC)."""
     crops: float = 0.0
-    """For each question of a batch so many random documents that ask for themselves: a passage as long as a question
-    is told apart from the rest as questions are. Most documents of a corpus are nobody's labelled answer."""
+    """Pseudo-queries per train query: a random document is the positive of a crop of its own text, as long as a query.
+    Trains on documents without labels."""
     reconstruction: float | None = None
-    """Weight of the squared distance between a vector and its codewords; None: 1 with the loss 'dpq', else 0."""
+    """Weight of the squared quantization error. None: 1 with the loss 'dpq', else 0."""
     temperature: float = 0.01
-    """Of the softmax behind the straight-through choice of codewords, for vectors of length 1."""
+    """Softmax temperature of the straight-through codeword assignment, for unit vectors."""
     codebook_rate: float | None = None
-    """Learning rate of the codewords as a multiple of the encoder's; None: 20 for transformers, 1 for built-in."""
+    """Learning rate of the codebooks as a multiple of the encoder's. None: 20 for transformers, 1 for the built-in
+    encoder."""
     rate: float | None = None
-    """Learning rate as a multiple of the warm-up's; None: 1 for transformers, 0.1 for the built-in encoder, whose
-    warm-up begins from random vectors."""
+    """Learning rate as a multiple of the warm-up's. None: 1 for transformers, 0.1 for the built-in encoder, whose
+    warm-up starts from random vectors."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DenseConfig:
-    """Third stage: vectors, trained on the candidates of the codes."""
+    """Stage 3, dense: train the encoder of the vectors on the candidates of the codes."""
 
     epochs: int = 2
-    """Times that every train query is visited."""
+    """Epochs over the train queries."""
     sampler: SamplerName = "random-walk"
-    """Batches on local patches of the proximity graph, or random ones with a candidate as negative ('mined-alone': and
-    no other negative), or plain."""
+    """'random-walk', 'snowball': batches are neighborhoods of the proximity graph; 'mined': random batches with one
+    candidate per query as hard negative; 'mined-alone': the hard negative without in-batch negatives; 'in-batch':
+    random batches."""
     start: Literal["backbone", "warmup", "sparse"] = "warmup"
-    """Which encoder the stage begins with."""
+    """Encoder from which the stage starts."""
     rate: float | None = None
-    """Learning rate as a multiple of the warm-up's; None: 1 for transformers, 0.1 for the built-in encoder, whose
-    warm-up begins from random vectors."""
+    """Learning rate as a multiple of the warm-up's. None: 1 for transformers, 0.1 for the built-in encoder, whose
+    warm-up starts from random vectors."""
     depth: int = 200
-    """Candidates of each query in the proximity graph: the negatives are drawn from them."""
+    """Candidates per query in the proximity graph, from which negatives are drawn."""
     hops: int | None = None
-    """Walk only over edges to a query's best so many candidates. None: over all where the corpus is large; below
-    400,000 documents over fewer, in proportion, since the top 200 of a small corpus are not near."""
+    """Follow only the edges to this many best candidates of a query. None: all `depth` edges from 400,000 documents on,
+    proportionally fewer below, because the top 200 of a small corpus are not close."""
     batch_size: int | None = None
-    """Queries in a batch of this stage; None: as in the others."""
+    """Queries per batch in this stage. None: `batch_size`."""
     prefixes: tuple[int, ...] = ()
-    """Dimensions at which a vector may be cut off and still rank (Matryoshka): the loss is taken at each of them."""
+    """Matryoshka: also apply the loss to the first so many dimensions, for each number given."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class UnifyConfig:
-    """Last stage: one query encoder for codes and vectors."""
+    """Stage 4, unification: train one query encoder for both codes and vectors."""
 
     epochs: int = 1
-    """0: keep two query encoders."""
+    """Epochs over the train queries. 0: keep two query encoders."""
     pool: int = 100_000
-    """Documents whose codes the sparse term compares with; the whole corpus when it has no more. 0: the whole corpus
-    whatever its size, a block at a time, in memory for its codes alone."""
+    """Documents whose codes are negatives of the sparse loss (at most the corpus). 0: the whole corpus of any size,
+    read in blocks; only its codes are in memory."""
     own: int = 64
-    """Of the query's candidates, how many the dense term compares with at a step."""
+    """Candidates of the query sampled per step as negatives of the dense loss."""
     others: int = 4_096
-    """Random documents that the dense term compares with besides."""
+    """Random documents per step as further negatives of the dense loss."""
     dense_weight: float = 1.0
-    """Weight of the dense term; the sparse one has 1."""
+    """Weight of the dense loss; the sparse loss has weight 1."""
     rate: float | None = None
-    """Learning rate, as in the sparse stage."""
+    """Learning rate as a multiple of the warm-up's. None: as in the sparse stage."""
     codewords: Literal["fixed", "learned"] = "fixed"
-    """'learned': the codewords learn with the query encoder, while every document keeps its codes (JPQ)."""
+    """'fixed'; 'learned': also train the codewords, with the documents' codes fixed (JPQ)."""
     negatives: Literal["pool", "top"] = "pool"
-    """What the sparse term compares with: the pool, or the documents that the codes rank highest at this very step."""
+    """Negatives of the sparse loss: 'pool', or 'top': the documents that the codes rank highest at the current step."""
     top: int = 200
-    """How many of those."""
+    """Number of 'top' negatives."""
     lists: int = 0
-    """Coarse lists of documents whose centroids learn with the query encoder, so that fewer must be visited; 0: none.
-    An index with engine 'lists' takes them."""
+    """Inverted lists whose centroids are trained with the query encoder, for the engine 'lists'. 0: none."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ConventionalConfig:
-    """Conventional method: one encoder, and codes of its vectors."""
+    """The conventional method: one encoder with hard negatives, then codes of its vectors."""
 
     negatives: Literal["in-batch", "bm25", "mined", "mined-alone", "refreshed", "refreshed-alone"] = "mined"
-    """Besides others' positives (without them: '-alone') one document for each query: lexically similar, mined once
-    from the warm-up's vectors, or mined again ('refreshed') by the encoder as it learns."""
+    """Hard negative per query: 'bm25'; 'mined': once, with the warm-up's encoder; 'refreshed': again every `refresh`
+    epochs, with the current encoder. With '-alone': no in-batch negatives. 'in-batch': in-batch negatives only."""
     refresh: int = 1
-    """Epochs after which 'refreshed' negatives are mined again."""
+    """Epochs between minings of 'refreshed' negatives."""
     codes: Literal["pq", "opq", "learned", "jpq", "distilled", "tuned", "taught"] = "opq"
-    """Codes fitted to the vectors; or learned from there on in the sparse stage; or OPQ's, with codewords and query
-    encoder learned for them; or sums of codewords that learn to rank as the vectors do ('distilled', see frozen),
-    with codewords and query encoder learned for them afterwards ('tuned'), or with an encoder of their own that learns
-    it too ('taught')."""
+    """'pq', 'opq': codes fitted to the vectors; 'learned': the sparse stage from this encoder on; 'jpq': OPQ codes,
+    with codewords and query encoder trained afterwards; 'distilled': additive codes distilled from the ranking by
+    vectors (see frozen); 'tuned': 'distilled', with codewords and query encoder trained afterwards; 'taught':
+    'distilled', with a second encoder trained for the codes."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class NegativesConfig:
-    """Settings of mined negatives."""
+    """Mined hard negatives."""
 
     each: int = 1
-    """Mined documents for each query in a batch (random batches; local ones have one)."""
+    """Mined negatives per query in a random batch. Batches of the proximity graph have one."""
     margin: float | None = None
-    """Drop mined documents that score above the query's positives minus this: likely unlabeled positives."""
+    """Discard mined documents that score above (the query's positive - margin), which are likely unlabeled positives.
+    None: keep all."""
     judge: Literal["encoder", "teacher"] = "encoder"
-    """Whose scores: the encoder's that mined, or those of distil.teacher."""
+    """Scores for the margin: of the 'encoder' that mines, or of the cross-encoder in distil.teacher."""
     live_margin: float | None = None
-    """Leave out, at each step, other documents of the batch that score above the positive minus this (-0.1: only those
-    well above it)."""
+    """At each step, mask in-batch negatives that score above (the positive - live_margin); -0.1 masks only those well
+    above it. None: mask none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,16 +184,17 @@ class DistilConfig:
     """Distillation of a teacher's scores into the codes, in the sparse stage."""
 
     source: Literal["none", "dense", "teacher"] = "none"
-    """'dense': the unquantized scores of the encoder that the stage begins with; 'teacher': a cross-encoder's."""
+    """'dense': the unquantized scores of the encoder that the stage starts from; 'teacher': a cross-encoder's
+    scores."""
     weight: float = 1.0
-    """Weight of the divergence between the two rankings."""
+    """Weight of the KL divergence between teacher and codes."""
     teacher: str | None = None
-    """Folder or id of a cross-encoder (needs the extra 'transformers'), or a file of its scores: lines of query id,
-    document id and score, with tabs between."""
+    """Folder or id of a cross-encoder (extra 'transformers'), or a file of its scores: query id, document id and score,
+    separated by tabs."""
     depth: int = 20
-    """Mined documents of each query that the teacher scores, besides its positives."""
+    """Mined documents per query that the teacher scores, beside the positives."""
     scale: float = 1.0
-    """What the teacher's scores are multiplied by before the softmax."""
+    """Factor of the teacher's scores before the softmax."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -198,39 +202,39 @@ class TrainConfig:
     """Settings of a training run."""
 
     method: Literal["bidr", "conventional"] = "bidr"
-    """'bidr': codes first, vectors on their candidates; 'conventional': one encoder for as many steps, and codes of its
-    vectors."""
+    """'bidr': learn the codes first, then the vectors on the codes' candidates; 'conventional': train one encoder for
+    as many steps, then fit codes to its vectors."""
     bytes_per_doc: int = 16
-    """Bytes of codes that a document takes in RAM."""
+    """Code size in bytes per document, kept in RAM."""
     codewords: Literal[256, 16] = 256
-    """Codewords in a book: 256 (8 bits each) or 16 (4 bits each, twice the books)."""
+    """Codewords per codebook: 256 (8 bits each), or 16 (4 bits each, twice as many codebooks, for fast scan)."""
     batch_size: int = 512
-    """Queries in a batch."""
+    """Queries per batch."""
     learning_rate: float | None = None
-    """None: 0.02 for the built-in encoder, 5e-5 for transformers."""
+    """Learning rate of the warm-up. None: 0.02 for the built-in encoder, 5e-5 for transformers."""
     weight_decay: float | None = None
-    """None: 0 for the built-in encoder, 0.01 for transformers."""
+    """Weight decay. None: 0 for the built-in encoder, 0.01 for transformers."""
     warmup_share: float = 0.1
-    """Share of a stage's steps over which the learning rate rises."""
+    """Fraction of a stage's steps in which the learning rate rises linearly."""
     clip: float = 1.0
     """Maximum norm of the gradient."""
     candidates: int = 200
-    """N: how many candidates the codes bring up, when dev is measured and by default when searching."""
+    """N: candidates per query, in dev measurements and as the model's default in search."""
     dev_queries: int = 1_000
     """Maximum number of dev queries."""
     dev_documents: int = 200_000
-    """Dev is measured on the whole corpus up to this size, else on a random part with all dev positives in it."""
+    """Dev is measured on the whole corpus up to this size, else on a random subset that holds all dev positives."""
     seed: int = 0
-    """Of everything drawn at random: the same seed gives the same model on the same machine."""
+    """Random seed. The same seed gives the same model on the same machine."""
     device: str = "auto"
-    """'auto' takes a GPU if there is one; or 'cpu', 'cuda', 'cuda:1'."""
+    """'auto' (a GPU if there is one), 'cpu', 'cuda', 'cuda:1'."""
     checkpoint_minutes: float = 5.0
-    """Minutes between checkpoints within an epoch; one is written at each epoch's end and when stopped."""
+    """Minutes between checkpoints within an epoch. One is also written at the end of each epoch and on Ctrl-C."""
     tokens_at_once: int | None = None
-    """Most tokens, with padding, that a process encodes at once in a step; a larger batch is encoded twice, in parts
-    (gradient caching): the same gradient in less memory. None: the whole batch at once."""
+    """Maximum number of tokens, padding included, in one forward pass of a process. Larger batches are encoded in parts
+    with gradient caching: the same gradient, less memory, a second forward pass. None: no limit."""
     logs: bool | None = None
-    """Files for TensorBoard beside each stage's log.jsonl; None: where the package is installed."""
+    """Write TensorBoard files beside each stage's log.jsonl. None: if TensorBoard is installed."""
     encoder: EncoderConfig = field(default_factory=EncoderConfig)
     text: TextConfig = field(default_factory=TextConfig)
     warmup: WarmupConfig = field(default_factory=WarmupConfig)

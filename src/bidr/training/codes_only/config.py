@@ -16,46 +16,48 @@ INSTEAD = {
 
 @dataclass(frozen=True, kw_only=True)
 class CodesOnlyConfig:
-    """Codes for vectors that already exist (`bidr train --vectors`); of the other settings only bytes_per_doc,
-    codewords, candidates, seed, checkpoint_minutes and logs count there."""
+    """Codes for existing vectors (`bidr train --vectors`).
+
+    Of the other settings only bytes_per_doc, codewords, candidates, seed, checkpoint_minutes and logs apply.
+    """
 
     steps: int = 400
-    """Updates of codewords and query adapter; 0: codes that only reconstruct."""
+    """Optimizer steps of codewords and query adapter. 0: no distillation; codes minimize the reconstruction error
+    alone."""
     batch_size: int = 256
-    """Questions in a step."""
+    """Queries per batch."""
     questions: int = 10_000
-    """Most questions to learn from; where none are given, as many documents stand in."""
+    """Maximum number of train queries. Without queries, as many documents serve as queries."""
     sample: int = 200_000
-    """Most documents to learn from; of more, a random part with every labelled one."""
+    """Maximum number of documents to train on; of a larger corpus, a random sample that holds every labeled one."""
     crops: float = 3.0
-    """Where there are texts (conventional.codes = 'distilled'): passages of documents that ask too, for each
-    question."""
+    """With texts (conventional.codes = 'distilled'): pseudo-queries per query, cropped from the text of documents."""
     borrowed: float = 3.0
-    """Where there are labels: questions made for documents that nobody asked for, from those of their neighbours, for
-    each labelled question."""
+    """With labels: pseudo-queries per labeled query, made for other documents from the queries of their neighbors."""
     borrowers: Literal["unasked", "all"] = "unasked"
-    """The documents such questions are made for: those that no labelled question asks for, or all."""
+    """Documents that get such pseudo-queries: 'unasked', those without a labeled query, or 'all'."""
     depth: int = 64
-    """How many of a question's best documents by full vectors are learned from."""
+    """Top documents per query by full vectors, which are the teacher's ranking."""
     own: int = 16
-    """How many of these come into a step's pool, for every question."""
+    """Of these, how many are sampled per query at each step."""
     others: int = 2_048
-    """Random documents in a step's pool."""
+    """Random documents added at each step."""
     temperature: float = 0.6
-    """Of the distributions that are compared, as a multiple of the standard deviation of a question's scores."""
+    """Softmax temperature of the teacher's and the codes' scores, as a multiple of the standard deviation of a query's
+    scores."""
     finer: float = 0.0
-    """How lessons grow finer with more than 8 bytes a document. With f = (bytes / 8) to this power, `rate` is divided
-    and `others` multiplied by f, `temperature` divided and `own` (up to `depth`) multiplied by its root."""
+    """Exponent f of a schedule for codes above 8 bytes. With s = (bytes / 8) ** f: `rate` is divided and `others`
+    multiplied by s; `temperature` is divided and `own` (up to `depth`) multiplied by the square root of s."""
     rate: float = 1e-3
-    """Learning rate of the codewords, for vectors of length 1 and 384 dimensions."""
+    """Learning rate of the codewords, for unit vectors of 384 dimensions."""
     adapter_rate: float = 0.1
     """Learning rate of the query adapter as a multiple of the codewords'."""
     label_weight: float = 0.2
-    """Weight of the labels beside the full vectors' ranking; 0: labels are not looked at."""
+    """Weight of the loss on labels beside the distillation loss. 0: ignore labels."""
     dev_questions: int = 500
-    """Most questions to hold out and choose on; never more than a tenth."""
+    """Maximum number of held-out queries for model selection; at most a tenth of all."""
     measured: int = 4
-    """How often the held-out questions are measured."""
+    """Number of evaluations on the held-out queries."""
 
 
 def refuse_text_settings(names: Iterable[str], device: str) -> None:
