@@ -25,11 +25,12 @@ test-kernels: $(STAMP)  ## the same bytes with the kernels of other processors
 test-slow: $(STAMP)  ## what takes minutes: under an hour on two cores
 	$(BIN)/pytest -m slow -n 2 --dist loadfile
 
-check: $(STAMP)  ## style and types
+check: $(STAMP)  ## style, types, layers and names
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
+	$(BIN)/python tools/check_names.py
 
 dist: $(STAMP)  ## a wheel and an sdist, into dist/
 	rm -rf dist

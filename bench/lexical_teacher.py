@@ -16,7 +16,7 @@ import tyro
 import bidr
 from bidr.training.config import TrainConfig
 from bidr.training.data import make_pairs, read_splits
-from bidr.training.negatives.bm25 import Bm25
+from bidr.training.negatives.bm25_search import Bm25
 
 SEEN = 200
 SCALES = np.geomspace(0.005, 5, 61)

@@ -7,7 +7,7 @@ from importlib import import_module
 import pytest
 
 import bidr
-from bidr._moved import MOVED
+from bidr._old_names import MOVED
 
 
 def test_every_public_name_loads_and_is_listed():

@@ -11,7 +11,7 @@ with bidr.open_index("runs/a/index") as searcher:
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from bidr._moved import install_finder
+from bidr._old_names import install_finder
 from bidr._version import __version__
 
 if TYPE_CHECKING:

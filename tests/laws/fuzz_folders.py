@@ -235,7 +235,7 @@ def exercise(folder: Path, *, thorough: bool) -> list[str]:
         attempt(lambda: reader.documents.ids(reader.rows_of(rows)))
         attempt(lambda: reader.vectors.read(rows))
         attempt(lambda: reader.candidates.unpack_codes(rows))
-        attempt(reader.learned_lists)
+        attempt(reader.load_learned_lists)
         names = attempt(lambda: IdIndex(reader.generation, reader.manifest, reader.count))
         for row in (0, 5, 59, 1000):
             attempt(lambda row=row: names and names.find(f"doc-{row}"))

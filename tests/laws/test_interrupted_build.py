@@ -19,7 +19,7 @@ from bidr.index.builder import journal as working
 from bidr.index.builder import partitioning as dividing
 from bidr.index.builder.build import build_index
 from bidr.index.builder.journal import WorkFolder
-from bidr.index.engines.graph import build as linking
+from bidr.index.engines.graph import construction as linking
 from bidr.index.reader import IndexReader
 from bidr.index.vectors import vector_writer as vector_writing
 from bidr.pipeline.build import build_vectors

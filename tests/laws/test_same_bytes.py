@@ -16,7 +16,7 @@ from bidr.index.builder import coarse_clustering as clusters
 from bidr.index.builder.build import build_index
 from bidr.index.builder.cluster_input import DecodedCodes
 from bidr.index.builder.journal import open_work_folder
-from bidr.index.engines.graph import build as graph_build
+from bidr.index.engines.graph import construction as graph_build
 from bidr.index.reader import IndexReader
 from bidr.pipeline.build import build_vectors
 from bidr.quantization import beam_search
@@ -161,7 +161,7 @@ def build(folder: Path, engine: str) -> dict[str, bytes]:
 def change_batches(monkeypatch: pytest.MonkeyPatch, size: int, threads: int) -> None:
     for module in ("bidr.index.builder.cluster_input", "bidr.index.builder.partitioning"):
         monkeypatch.setattr(f"{module}.BLOCK_ROWS", size)
-    monkeypatch.setattr("bidr.index.builder.block_centroids.BLOCK_ROWS", size)
+    monkeypatch.setattr("bidr.index.builder.block_quantizer.BLOCK_ROWS", size)
     monkeypatch.setattr(clusters, "SORT_BLOCK_ROWS", size)
     for module in ("bidr.index.builder.build", "bidr.index.vectors.vector_writer"):
         monkeypatch.setattr(f"{module}.WRITE_ROWS", -(-size // 32) * 32)

@@ -23,7 +23,7 @@ class Process:
 
     def __init__(self, kind, settings, listening):
         self.kind, self.config, self.started = kind, settings, 0.0
-        self.ready = self.said = False
+        self.is_ready = self.said = False
         self.is_alive, self.report, self.signals, self.process = True, {}, [], self
         self.pid, self.returncode = next(self.pids), -9
 
@@ -35,7 +35,7 @@ class Process:
         self.is_alive = False
 
     def comes_up(self):
-        self.said = self.ready = True
+        self.said = self.is_ready = True
 
     def close(self):
         pass

@@ -134,8 +134,8 @@ class Build(Command):
             raise ConfigError("give --data (a corpus to encode), or --vectors with or without --ids (encoded already)")
         if self.data is not None and self.ids is not None:
             raise ConfigError("--ids given with --data, whose documents have ids of their own; leave --ids out")
-        own = {"--bytes-per-doc": self.bytes_per_doc, "--codewords": self.codewords, "--metric": self.metric}
-        rejected_flags = [name for name, value in own.items() if value is not None]
+        settings = {"--bytes-per-doc": self.bytes_per_doc, "--codewords": self.codewords, "--metric": self.metric}
+        rejected_flags = [name for name, value in settings.items() if value is not None]
         if self.model is not None and rejected_flags:
             raise ConfigError(
                 f"{', '.join(rejected_flags)} given with --model, expected --model alone: codes and metric are what "
@@ -148,8 +148,8 @@ def format_step_times(spent: StepTimes, total: StepTime) -> CommandResult:
     """What a build took, by the clock and of the processor, and which steps most of it."""
     steps = dict(spent)
     steps["other"] = total - sum(spent.values(), StepTime())
-    busy_steps = ", ".join(f"{step} {own.cpu:.1f}" for step, own in steps.items() if own.cpu >= 0.05)
-    value = {step: {"cpu": round(own.cpu, 3), "clock": round(own.clock, 3)} for step, own in steps.items()}
+    busy_steps = ", ".join(f"{step} {time.cpu:.1f}" for step, time in steps.items() if time.cpu >= 0.05)
+    value = {step: {"cpu": round(time.cpu, 3), "clock": round(time.clock, 3)} for step, time in steps.items()}
     text = f"built in {total.clock:.1f} s; CPU time {total.cpu:.1f} s: {busy_steps or 'hardly any'}"
     return CommandResult(text, {"build_seconds": value})
 

@@ -24,10 +24,10 @@ _WORDS = {int: "a whole number", float: "a number", str: "a string", bool: "true
 def parse_flags(kind: type[T], args: Sequence[str], prog: str, default: T | None = None) -> T:
     """An instance of a dataclass from flags. What is wrong with them is one ConfigError; --help prints and exits."""
     messages = io.StringIO()
-    given: dict[str, Any] = {} if default is None else {"default": default}
+    options: dict[str, Any] = {} if default is None else {"default": default}
     try:
         with contextlib.redirect_stderr(messages):
-            instance: T = tyro.cli(kind, args=list(args), prog=prog, **given)
+            instance: T = tyro.cli(kind, args=list(args), prog=prog, **options)
     except SystemExit as stop:
         if stop.code:
             raise ConfigError(f"{_extract_message(messages.getvalue())}; see {prog} --help") from None
@@ -94,31 +94,31 @@ def _from_table(base: Any, table: dict[str, Any], prefix: str) -> Any:
     return dataclasses.replace(base, **values)
 
 
-def suggest_name(given: str, known: Iterable[str]) -> str:
+def suggest_name(name: str, known_names: Iterable[str]) -> str:
     """The end of an error about a name: what was probably meant, or nothing."""
-    matches = difflib.get_close_matches(given, list(known), n=1)
+    matches = difflib.get_close_matches(name, list(known_names), n=1)
     return f"; did you mean {matches[0]!r}?" if matches else ""
 
 
 def _describe_unknown_key(kind: Any, prefix: str, key: str) -> str:
     """Name the nearest known key: beside this one, or of the same name in another table."""
-    beside = {field.name: f"{prefix}{field.name}" for field in dataclasses.fields(kind)}
-    elsewhere = {
+    siblings = {field.name: f"{prefix}{field.name}" for field in dataclasses.fields(kind)}
+    others = {
         below.name: f"{prefix}{table}.{below.name}"
         for table, hint in get_type_hints(kind).items()
         if dataclasses.is_dataclass(hint)
         for below in dataclasses.fields(hint)
     }
-    for known in (beside, elsewhere):
-        matches = difflib.get_close_matches(key, known, n=1)
+    for paths in (siblings, others):
+        matches = difflib.get_close_matches(key, paths, n=1)
         if matches:
-            return f"unknown key {prefix + key!r}; did you mean {known[matches[0]]!r}?"
-    return f"unknown key {prefix + key!r}; known are {', '.join(beside.values())}"
+            return f"unknown key {prefix + key!r}; did you mean {paths[matches[0]]!r}?"
+    return f"unknown key {prefix + key!r}; known are {', '.join(siblings.values())}"
 
 
 def _check_value(name: str, value: Any, hint: Any) -> Any:
     if get_origin(hint) is tuple and isinstance(value, list):
-        return tuple(_check_value(name, each, get_args(hint)[0]) for each in value)
+        return tuple(_check_value(name, item, get_args(hint)[0]) for item in value)
     choices = _list_choices(hint)
     # By type, not isinstance: true is an int to Python, and not to a person.
     if type(value) is int and float in choices:

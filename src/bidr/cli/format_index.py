@@ -57,7 +57,7 @@ def describe_frozen(model: Any) -> CommandResult:
         "codes": codes,
         "training": training,
     }
-    asked, labelled = training["questions"], training["labelled_questions"]
+    queries, labeled = training["questions"], training["labelled_questions"]
     rows = [
         ("model", f"{model.folder} (for vectors: no text encoder)"),
         ("fingerprint", model.fingerprint),
@@ -67,9 +67,12 @@ def describe_frozen(model: Any) -> CommandResult:
         (
             "learned from",
             f"{training['sampled_documents']:,} of {training['documents']:,} documents, "
-            + (f"{asked:,} questions, {labelled:,} of them labelled" if asked else "documents in place of questions"),
+            + (f"{queries:,} queries, {labeled:,} of them labeled" if queries else "documents in place of queries"),
         ),
-        *((f"held out, step {one['step']}", format_dev_figures(one, model.candidates)) for one in training["dev"]),
+        *(
+            (f"held out, step {figures['step']}", format_dev_figures(figures, model.candidates))
+            for figures in training["dev"]
+        ),
     ]
     return CommandResult(format_columns(rows), value)
 
@@ -85,20 +88,22 @@ def format_stage(epochs: list[dict[str, float]]) -> str:
     if not epochs:
         return "no epochs"
     if "step" in epochs[-1]:  # codes alone: measured now and then, no epochs
-        kept = max(epochs, key=lambda one: one["kept_by"])
+        best_step = max(epochs, key=lambda figures: figures["kept_by"])
         figures = [
-            f"{name.replace('_', ' ')} {kept[name]:.4f}" for name in ("exact_top_10", "labelled") if name in kept
+            f"{name.replace('_', ' ')} {best_step[name]:.4f}"
+            for name in ("exact_top_10", "labelled")
+            if name in best_step
         ]
         return f"{epochs[-1]['step']} steps, best dev {', '.join(figures)}"
     measure = list(epochs[-1])[2]
-    best = max(epoch[measure] for epoch in epochs)
-    return f"{len(epochs)} epochs, loss {epochs[-1]['loss']:.4f}, best dev {measure} {best:.4f}"
+    best_value = max(epoch[measure] for epoch in epochs)
+    return f"{len(epochs)} epochs, loss {epochs[-1]['loss']:.4f}, best dev {measure} {best_value:.4f}"
 
 
 def describe_index(keys: dict[str, Any]) -> CommandResult:
     """What of an index is in RAM and on disk, from `LiveIndex.describe`."""
     ram, disk, count = keys["ram_bytes"], keys["disk_bytes"], keys["documents"]
-    held, each = keys["ram_bytes_per_document"], keys["disk_bytes_per_document"]
+    ram_per_doc, disk_per_doc = keys["ram_bytes_per_document"], keys["disk_bytes_per_document"]
     model = keys["model"]
     rows = [
         ("index", f"{keys['folder']} (generation {keys['generation']}, format {keys['format']})"),
@@ -123,21 +128,21 @@ def describe_index(keys: dict[str, Any]) -> CommandResult:
         ("model", f"{model['fingerprint']} ({model['folder']})" if model else "none: made from vectors"),
         *([("words", "indexed: bidr search --lexical 100")] if keys.get("lexical") else []),
         *_list_live_rows(keys),
-        ("in RAM", f"{held['total']:,.1f} bytes a document, {format_bytes(sum(ram.values()))} in all"),
-        *((f"  {name}", f"{held[name]:,.1f} bytes a document, {format_bytes(ram[name])}") for name in ram),
+        ("in RAM", f"{ram_per_doc['total']:,.1f} bytes a document, {format_bytes(sum(ram.values()))} in all"),
+        *((f"  {name}", f"{ram_per_doc[name]:,.1f} bytes a document, {format_bytes(ram[name])}") for name in ram),
         (
             "on disk",
-            f"{sum(each.values()):,.1f} bytes a document, {format_bytes(sum(disk.values()))} in all"
+            f"{sum(disk_per_doc.values()):,.1f} bytes a document, {format_bytes(sum(disk.values()))} in all"
             f"{_format_files(keys)}",
         ),
-        *((f"  {name}", f"{each[name]:,.1f} bytes a document, {format_bytes(disk[name])}") for name in disk),
+        *((f"  {name}", f"{disk_per_doc[name]:,.1f} bytes a document, {format_bytes(disk[name])}") for name in disk),
     ]
     return CommandResult(format_columns(rows), keys)
 
 
 def _format_dimensions(keys: dict[str, int]) -> str:
-    whole, stored = keys["vectors"], keys["stored"]
-    return f"{whole}" if stored == whole else f"the first {stored} of {whole}"
+    dim, stored = keys["vectors"], keys["stored"]
+    return f"{dim}" if stored == dim else f"the first {stored} of {dim}"
 
 
 def format_lists(lists: dict[str, Any]) -> str:
@@ -150,8 +155,11 @@ def _list_live_rows(keys: dict[str, Any]) -> list[tuple[str, str]]:
     rows = [("attributes", ", ".join(keys["attributes"]))] if keys.get("attributes") else []
     if keys.get("log"):
         rows += [
-            (f"segment {one['name']}", f"{one['documents']:,} documents, {one['deleted']:,} deleted, {one['engine']}")
-            for one in keys["segments"]
+            (
+                f"segment {segment['name']}",
+                f"{segment['documents']:,} documents, {segment['deleted']:,} deleted, {segment['engine']}",
+            )
+            for segment in keys["segments"]
         ]
         rows.append(("log", f"{keys['log']['documents']:,} documents, {format_bytes(keys['log']['ram_bytes'])} in RAM"))
     if keys.get("drift"):

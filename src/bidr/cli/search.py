@@ -87,7 +87,7 @@ class Search(Command):
     def _describe_scope(self, searcher: "Searcher") -> str:
         view = searcher.reader.latest()
         self._warn_unknown_attributes(view)
-        count = view.count if self.filter is None else view.filtered(self._filter()).count
+        count = view.count if self.filter is None else view.select(self._filter()).count
         depth = min(max(self.candidates or searcher.candidates, self.k), count)
         passed = "" if self.filter is None else f"{count:,} that pass the filter, of "
         words = f" and {self.lexical:,} by words" if self.lexical else ""

@@ -81,5 +81,5 @@ class Serve(Command):
                 encoding=self.encoding,
             )
         )
-        supervise(settings, lambda before: validate_config(replace(before, keys=load_api_keys(self.keys))))
+        supervise(settings, lambda config: validate_config(replace(config, keys=load_api_keys(self.keys))))
         return CommandResult(f"{self.index}: stopped", {"index": str(self.index)})

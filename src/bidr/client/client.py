@@ -55,9 +55,9 @@ class _BaseClient:
         """Return the results unchanged; counterpart of `Searcher.load_results`."""
         return results
 
-    def answers(self, found: list[SearchResult]) -> list[SearchResult]:
+    def answers(self, results: list[SearchResult]) -> list[SearchResult]:
         """Deprecated alias of `load_results`."""
-        return found
+        return results
 
     def _make_params(self, k: int, candidates: int | None, options: SearchOptions) -> SearchParams:
         defaults = SearchParams(k, self.candidates, lexical=self.lexical, lexical_weight=self.lexical_weight)

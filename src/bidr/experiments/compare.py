@@ -29,7 +29,7 @@ from bidr.search.truncation import make_truncated_searchers
 from bidr.training.config import SamplerName, TrainConfig
 from bidr.training.config_validation import check_dims
 from bidr.training.data import read_splits
-from bidr.training.negatives.bm25 import Bm25
+from bidr.training.negatives.bm25_search import Bm25
 from bidr.training.presets import DEFAULT, get_recipe, list_contradictions, with_recipe
 from bidr.training.run import TrainingRun, check_prefixes, check_teacher
 from bidr.training.train import open_run, train_model

@@ -92,11 +92,11 @@ class IndexReader:
         """Return itself: a generation is immutable. `LiveIndex.latest` returns the newest state."""
         return self
 
-    def filtered(self, expression: Any) -> "LiveCandidates":
+    def select(self, expression: Any) -> "LiveCandidates":
         """Return the candidate engine restricted to the documents that match a filter."""
         from bidr.index.live.view import LiveView
 
-        return LiveView.from_reader(self).filtered(expression)
+        return LiveView.from_reader(self).select(expression)
 
     def places(self) -> Rows:
         """Return the positions of all documents."""
@@ -155,7 +155,7 @@ class IndexReader:
         centroids = read_array(self.generation / CENTROIDS_FILE, np.dtype("<f4"), 2)
         return IvfLists(centroids, self.candidates.offsets, order)
 
-    def learned_lists(self) -> LearnedIvf | None:
+    def load_learned_lists(self) -> LearnedIvf | None:
         """Load the learned lists of the model, if the index uses them."""
         if LEARNED_FILE not in self.manifest.files:
             return None

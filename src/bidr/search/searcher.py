@@ -131,7 +131,7 @@ class Searcher:
         view = self.reader.latest()
         codes, vectors = _validate_queries(queries, view.manifest)
         clock = _StepClock()
-        engine = view.candidates if filter is None else view.filtered(filter)
+        engine = view.candidates if filter is None else view.select(filter)
         depth = min(k if codes_only else max(depth, k), engine.count)
         code_scores, positions = engine.search(codes, depth)
         if codes_only:

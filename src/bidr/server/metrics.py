@@ -59,7 +59,7 @@ class Metrics:
         self.documents = prometheus.Gauge("bidr_documents", "Documents that can be found", **gauge)
         self.generation = prometheus.Gauge("bidr_generation", "Generation of the index that is served", **gauge)
         gauge["multiprocess_mode"] = "livemax"
-        self.behind = prometheus.Gauge("bidr_behind", "1: a newer state of the index cannot be opened", **gauge)
+        self.stale = prometheus.Gauge("bidr_behind", "1: a newer state of the index cannot be opened", **gauge)
         self.count_searches: Callable[[], int] = lambda: 0
         """Returns how many searches wait for a thread or have one."""
         self._request_log: list[tuple[str, int, float]] = []

@@ -36,7 +36,7 @@ class ChildProcess:
     """A child process and its readiness."""
 
     def __init__(self, kind: str, config: ServerConfig, listener: socket.socket) -> None:
-        self.kind, self.started, self.ready = kind, time.monotonic(), False
+        self.kind, self.started, self.is_ready = kind, time.monotonic(), False
         self.report: dict[str, object] = {}
         self._ready_fd, write_fd = os.pipe()
         descriptors = [write_fd] if kind == "writer" else [write_fd, listener.fileno()]
@@ -64,7 +64,7 @@ class ChildProcess:
             os.close(self._ready_fd)
             self._ready_fd = -1
             self.report = json.loads(content) if content else {}
-            self.ready = bool(self.report.get("ready"))
+            self.is_ready = bool(self.report.get("ready"))
         return self._ready_fd < 0
 
     @property
@@ -139,7 +139,7 @@ class Supervisor:
                 raise ConfigError(f"{self.config.index}: not ready after {START_TIMEOUT:.0f} s; see the log")
             time.sleep(POLL_SECONDS)
         for child in children:
-            if not self.is_stopping and not child.ready:
+            if not self.is_stopping and not child.is_ready:
                 reason = child.report.get("error", f"it ended with status {child.process.wait(5)}; see the log")
                 raise ConfigError(f"the {child.kind} could not start: {reason}")
         host, port = self.listener.getsockname()[:2]
@@ -201,7 +201,7 @@ class Supervisor:
         if replacement is None or not replacement.poll_ready():
             return
         self._replacement = None
-        if not replacement.ready:
+        if not replacement.is_ready:
             log("renewal_failed", "error", why=str(replacement.report.get("error")), kept=len(self._outdated))
             self._outdated = []
             self._terminate(replacement)
@@ -225,7 +225,7 @@ class Supervisor:
         """Stop workers first, then the writer."""
         log("stopping")
         stop_accepting(self.listener)
-        if any(worker.ready for worker in self.workers):
+        if any(worker.is_ready for worker in self.workers):
             time.sleep(ACCEPT_SECONDS)
         workers = [*self.workers, *self.terminating, *([self._replacement] if self._replacement else [])]
         for worker in workers:

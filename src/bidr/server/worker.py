@@ -81,7 +81,7 @@ class Worker:
         metrics.flush()
         metrics.documents.set(holder.current.view.count)
         metrics.generation.set(holder.current.generation)
-        metrics.behind.set(1 if holder.error else 0)
+        metrics.stale.set(1 if holder.error else 0)
         reason, logged_error, self._logged_error = holder.error, self._logged_error, holder.error
         if reason and reason != logged_error:
             log("behind", "warning", index=str(holder.folder), why=reason, serving=holder.current.generation)

@@ -95,7 +95,7 @@ def tokenize(
 
 
 def _hide_progress() -> AbstractContextManager[ProgressCallback]:
-    def advance(done: int = 1, note: str = "") -> None:
+    def advance(count: int = 1, note: str = "") -> None:
         pass
 
     return nullcontext(advance)

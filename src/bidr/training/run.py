@@ -29,7 +29,7 @@ from bidr.training.engine.distributed import ProcessGroup
 from bidr.training.engine.loop import CHECKPOINT, DevMetrics, LoopSettings, StageTrainer, train_stage
 from bidr.training.engine.sharded_encoding import encode_corpus_sharded
 from bidr.training.losses.objectives import Objective
-from bidr.training.negatives.bm25 import Bm25
+from bidr.training.negatives.bm25_search import Bm25
 from bidr.training.negatives.samplers import EpochPlan, RandomSampler, Sampler
 from bidr.training.stage_cache import name_stage
 from bidr.training.validator import make_validator

@@ -28,7 +28,7 @@ from bidr.quantization.codebooks import Codebooks
 from bidr.quantization.exact_search import search_codes
 from bidr.quantization.metrics import measure_usage
 from bidr.training.additive_stage import learn_additive_codes, make_teacher_vectors
-from bidr.training.ivf import fit_initial_lists, measure_lists
+from bidr.training.ivf_lists import fit_initial_lists, measure_lists
 from bidr.training.losses.cropped_queries import make_crop_sampler
 from bidr.training.losses.distillation import DistillationObjective
 from bidr.training.losses.jpq import JpqObjective

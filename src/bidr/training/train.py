@@ -16,7 +16,7 @@ from bidr.training import stages
 from bidr.training.config import TrainConfig
 from bidr.training.engine.distributed import ProcessGroup, join_process_group
 from bidr.training.engine.logs import check_tensorboard
-from bidr.training.ivf import load_learned_lists
+from bidr.training.ivf_lists import load_learned_lists
 from bidr.training.presets import get_changed_settings
 from bidr.training.run import TrainingRun
 from bidr.utils.files import read_json, storage_errors, write_json

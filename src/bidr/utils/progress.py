@@ -18,7 +18,7 @@ console = Console(stderr=True, highlight=False)
 class ProgressCallback(Protocol):
     """Callback with the units of work just completed and a note to show beside them (a loss, say)."""
 
-    def __call__(self, done: int = 1, note: str = "") -> None: ...
+    def __call__(self, count: int = 1, note: str = "") -> None: ...
 
 
 class _LineReporter:
@@ -26,11 +26,11 @@ class _LineReporter:
 
     def __init__(self, label: str, total: int, unit: str, initial: int = 0) -> None:
         self.label, self.total, self.unit = label, total, unit
-        self.done, self.initial, self.note = initial, initial, ""
+        self.completed, self.initial, self.note = initial, initial, ""
         self.start = self.last_print = time.monotonic()
 
-    def __call__(self, done: int = 1, note: str = "") -> None:
-        self.done += done
+    def __call__(self, count: int = 1, note: str = "") -> None:
+        self.completed += count
         self.note = note or self.note
         if time.monotonic() - self.last_print > SECONDS_BETWEEN_LINES:
             self.print_line()
@@ -40,11 +40,11 @@ class _LineReporter:
         if console.quiet:
             return
         seconds = self.last_print - self.start
-        rate = (self.done - self.initial) / max(seconds, 1e-9)
-        remaining = (self.total - self.done) / max(rate, 1e-9)
-        tail = f", {remaining:.0f} s left" if self.done < self.total else ""
+        rate = (self.completed - self.initial) / max(seconds, 1e-9)
+        remaining = (self.total - self.completed) / max(rate, 1e-9)
+        tail = f", {remaining:.0f} s left" if self.completed < self.total else ""
         print(
-            f"{self.label}: {self.done:,}/{self.total:,} {self.unit} in {seconds:.1f} s, {rate:,.0f}/s{tail}"
+            f"{self.label}: {self.completed:,}/{self.total:,} {self.unit} in {seconds:.1f} s, {rate:,.0f}/s{tail}"
             + (f", {self.note}" if self.note else ""),
             file=sys.stderr,
             flush=True,
@@ -64,7 +64,7 @@ def show_progress(label: str, total: int, unit: str = "steps", initial: int = 0)
     if not console.is_terminal:
         reporter = _LineReporter(label, total, unit, initial)
         yield reporter
-        if reporter.done > initial:  # otherwise an earlier run printed it
+        if reporter.completed > initial:  # otherwise an earlier run printed it
             reporter.print_line()
         return
     columns = (
@@ -78,14 +78,14 @@ def show_progress(label: str, total: int, unit: str = "steps", initial: int = 0)
     start = time.monotonic()
     with Progress(*columns, console=console) as progress:
         task = progress.add_task(label, total=total, completed=initial, note="", speed="")
-        count = 0
+        completed = 0
 
-        def advance(done: int = 1, note: str = "") -> None:
-            nonlocal count
-            count += done
-            speed = f"{count / max(time.monotonic() - start, 1e-9):,.0f} {unit}/s"
+        def advance(count: int = 1, note: str = "") -> None:
+            nonlocal completed
+            completed += count
+            speed = f"{completed / max(time.monotonic() - start, 1e-9):,.0f} {unit}/s"
             text = note or progress.tasks[0].fields["note"]
-            progress.update(task, advance=done, speed=speed, note=text)
+            progress.update(task, advance=count, speed=speed, note=text)
 
         yield advance
 

@@ -9,7 +9,7 @@ from sample_index import clustered, fitted
 from bidr.data.types import Document
 from bidr.data.vector_source import VectorSource
 from bidr.index.builder import coarse_clustering as clusters
-from bidr.index.builder.block_centroids import compute_block_centroids
+from bidr.index.builder.block_quantizer import compute_block_centroids
 from bidr.index.builder.build import build_index
 from bidr.index.builder.cluster_input import DecodedCodes, VectorInput, choose_cluster_input
 from bidr.index.engines import block_centroids as means

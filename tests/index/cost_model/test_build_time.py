@@ -26,7 +26,7 @@ from bidr.index.cost_model.build_time import (
 )
 from bidr.index.cost_model.sizes import BITS, ENGINES, Shape
 from bidr.index.engines import block_centroids
-from bidr.index.engines.graph import build as graph_build
+from bidr.index.engines.graph import construction as graph_build
 from bidr.pipeline.build import build_vectors
 from bidr.planning import calibration
 from bidr.planning.calibration import CalibrationConfig, MachineRates, calibrate, calibrate_in_process

@@ -9,7 +9,7 @@ from sample_index import clustered, fitted, random_codebooks
 from bidr.errors import IndexFolderError
 from bidr.index.builder import coarse_clustering as clusters
 from bidr.index.builder import reorder as arrange
-from bidr.index.builder.block_centroids import compute_block_centroids
+from bidr.index.builder.block_quantizer import compute_block_centroids
 from bidr.index.builder.build import build_index
 from bidr.index.builder.cluster_input import VectorInput
 from bidr.index.builder.in_memory import make_lists, make_scan

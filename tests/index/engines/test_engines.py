@@ -18,7 +18,7 @@ from bidr.index.engines.fast_scan import SAMPLE_EVERY
 from bidr.index.engines.flat import FlatEngine
 from bidr.index.engines.graph import engine as graph_engine
 from bidr.index.engines.graph.adjacency import count_link_bits, read_links, write_links
-from bidr.index.engines.graph.build import (
+from bidr.index.engines.graph.construction import (
     GROUPS_PER_NODE,
     LINK_WORDS,
     MAX_LINKS,

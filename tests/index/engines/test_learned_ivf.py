@@ -100,7 +100,7 @@ def test_without_learned_lists_an_index_uses_k_means(tmp_path, learned):
         IndexReader.open(build(tmp_path / "l", learned)) as by_model,
     ):
         assert "learned.safetensors" not in by_k_means.manifest.files
-        assert by_k_means.learned_lists() is None
+        assert by_k_means.load_learned_lists() is None
         assert by_k_means.describe()["lists"] == {"count": by_k_means.candidates.list_count, "made_by": "k-means"}
         assert by_model.describe()["lists"] == {"count": by_model.candidates.list_count, "made_by": "model"}
     for name, source in (("k", "by k-means"), ("l", "learned by the model")):
@@ -140,7 +140,7 @@ def test_lists_outlive_the_documents_they_were_built_from(tmp_path, learned):
         assert writer.view.count == COUNT
         (part,) = writer.view.segments
         assert part.reader.manifest.engine == "lists"
-        np.testing.assert_array_equal(part.reader.learned_lists().means, learned.means)
+        np.testing.assert_array_equal(part.reader.load_learned_lists().means, learned.means)
 
 
 def test_compaction_keeps_lists_and_assigns_added_documents(tmp_path, learned):
@@ -164,7 +164,7 @@ def test_compaction_keeps_lists_and_assigns_added_documents(tmp_path, learned):
     list_of_row = assign_lists(decode_codes(BOOKS, codes), with_list)
     assert (list_of_row == 0).any()
     np.testing.assert_array_equal(np.diff(reader.candidates.offsets), np.bincount(list_of_row)[np.unique(list_of_row)])
-    for points, expected in zip(reader.learned_lists(), with_list, strict=True):
+    for points, expected in zip(reader.load_learned_lists(), with_list, strict=True):
         np.testing.assert_array_equal(points, expected)
     written = np.load(reader.generation / "centroids.npy")
     np.testing.assert_array_equal(written, with_list.learned[np.unique(list_of_row)])

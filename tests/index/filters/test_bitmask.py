@@ -227,7 +227,7 @@ warm_up()
 before = compiled()
 with IndexReader.open(sys.argv[1]) as reader:
     for asked in json.loads(sys.argv[2]):
-        reader.filtered(asked).count
+        reader.select(asked).count
 print(before, compiled() - before)
 """
 

@@ -105,7 +105,7 @@ def test_a_damaged_column_is_found_by_the_filter_that_reads_it(tmp_path):
         content = path.read_bytes()
         path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
         with IndexReader.open(index) as reader, pytest.raises(IndexFolderError, match=path.name):
-            reader.filtered({"n": 1, "even": True}).count  # noqa: B018
+            reader.select({"n": 1, "even": True}).count  # noqa: B018
         path.write_bytes(content)
 
 

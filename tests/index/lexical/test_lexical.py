@@ -19,7 +19,7 @@ from bidr.index.live.snapshot import write_snapshot
 from bidr.index.reader import IndexReader
 from bidr.search.searcher import Searcher
 from bidr.search.types import QueryVectors
-from bidr.training.negatives.bm25 import Bm25
+from bidr.training.negatives.bm25_search import Bm25
 
 COUNT = 300
 TERMS = [a + b + c for a in "bdfgk" for b in "aeiou" for c in ("lmo", "rto", "nzi", "xu")]

@@ -5,8 +5,8 @@ from sample_vectors import quick
 
 from bidr.data.vector_source import VectorSource
 from bidr.training.codes_only.data import SourceVectors, prepare_distillation
-from bidr.training.codes_only.distillation import EncodedVectors
 from bidr.training.codes_only.pseudo_queries import make_pseudo_queries
+from bidr.training.codes_only.ranking_distillation import EncodedVectors
 
 DIM, GROUPS, EACH = 16, 10, 100
 COUNT, ASKED = GROUPS * EACH, 450

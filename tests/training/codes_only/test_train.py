@@ -21,7 +21,7 @@ from bidr.quantization.exact_search import search_codes, search_vectors
 from bidr.quantization.pq_training import fit_pq
 from bidr.training.codes_only import train
 from bidr.training.codes_only.config import CodesOnlyConfig
-from bidr.training.codes_only.distillation import Distillation, DistillationData, EncodedVectors, label_loss
+from bidr.training.codes_only.ranking_distillation import Distillation, DistillationData, EncodedVectors, label_loss
 from bidr.training.codes_only.train import (
     compute_found_share,
     compute_share_at_depths,

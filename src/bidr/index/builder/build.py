@@ -13,7 +13,7 @@ from bidr.data.types import Document
 from bidr.data.vector_source import check_dims
 from bidr.errors import DataError
 from bidr.index.builder import coarse_clustering
-from bidr.index.builder.block_centroids import compute_block_centroids, write_block_centroids
+from bidr.index.builder.block_quantizer import compute_block_centroids, write_block_centroids
 from bidr.index.builder.cluster_input import DecodedCodes, VectorInput, choose_cluster_input
 from bidr.index.builder.inputs import DocumentInput, VectorFormat, check_arrays, check_settings, fingerprint_inputs
 from bidr.index.builder.journal import Files, Step, WorkFolder, release_pages, write_array, write_rows
@@ -228,10 +228,10 @@ class _IndexBuild:
 
         def write(step: Step) -> None:
             with (
-                show_progress("Writing vectors", count, "documents", step.done) as advance,
-                VectorWriter(step.open_file, count, dim, vector_format.kind, written=step.done) as out,
+                show_progress("Writing vectors", count, "documents", step.completed) as advance,
+                VectorWriter(step.open_file, count, dim, vector_format.kind, written=step.completed) as out,
             ):
-                for block in self._iter_ordered(self.vectors, step.done):
+                for block in self._iter_ordered(self.vectors, step.completed):
                     out.write(vector_format.truncate(block))
                     if len(block) == WRITE_ROWS:  # only there a block of the file and its checksum end
                         step.checkpoint(out.written)
@@ -267,7 +267,7 @@ class _IndexBuild:
 
     def write_graph(self, ef_construction: int) -> None:
         """Write the links in two passes over groups of positions; both can be resumed."""
-        from bidr.index.engines.graph import build as graph_build
+        from bidr.index.engines.graph import construction as graph_build
         from bidr.index.engines.graph.engine import get_candidate_count
 
         candidates = get_candidate_count(ef_construction)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from bidr.index.builder.block_centroids import compute_block_centroids, quantize_block_centroids
+from bidr.index.builder.block_quantizer import compute_block_centroids, quantize_block_centroids
 from bidr.index.builder.cluster_input import DecodedCodes, choose_cluster_input
 from bidr.index.builder.coarse_clustering import cluster_documents
 from bidr.index.builder.reorder import order_for_graph, order_in_blocks, sort_centroids

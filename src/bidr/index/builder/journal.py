@@ -64,10 +64,10 @@ CHECKPOINT_SECONDS = 5.0
 
 
 class Step:
-    """Files that are written together. `done`: rows or units that an earlier run left durable in all of them."""
+    """Files that are written together. `completed`: rows or units that an earlier run left durable in all of them."""
 
     def __init__(self, work: "WorkFolder", name: str, stamp: str, completed: int = 0) -> None:
-        self.work, self.name, self.stamp, self.done = work, name, stamp, completed
+        self.work, self.name, self.stamp, self.completed = work, name, stamp, completed
         self.files: Files = {}
         self.digests: dict[str, Any] = {}
         self._open: dict[str, HashedFile] = {}
@@ -89,7 +89,7 @@ class Step:
 
     @contextmanager
     def _open_file(self, name: str) -> Iterator[HashedFile]:
-        path, offset = self.work.folder / name, self.files[name].size if self.done and name in self.files else 0
+        path, offset = self.work.folder / name, self.files[name].size if self.completed and name in self.files else 0
         with storage_errors(path):
             if not offset:  # not truncated: an index may link the same file if the last build was killed at its end
                 remove(path)
@@ -100,8 +100,8 @@ class Step:
         self.files[name] = out.entry
 
     def checkpoint(self, completed: int) -> None:
-        """Note that all files hold `done` rows, and make this durable from time to time."""
-        self.done = completed
+        """Note that all files hold `completed` rows, and make this durable from time to time."""
+        self.completed = completed
         if self.work.resumable and time.monotonic() - self._last_checkpoint >= CHECKPOINT_SECONDS:
             for name, out in self._open.items():
                 out.sync()
@@ -111,7 +111,7 @@ class Step:
 
     def save(self, *, is_complete: bool) -> None:
         files = {name: entry.as_fields() for name, entry in self.files.items()}
-        mark = {"stamp": self.stamp, "done": self.done, "whole": is_complete, "files": files}
+        mark = {"stamp": self.stamp, "done": self.completed, "whole": is_complete, "files": files}
         write_json(self.work.get_mark_path(self.name), mark)
 
 
@@ -253,12 +253,12 @@ def write_rows(
     unit: str = "documents",
 ) -> None:
     """Write an .npy file from blocks of rows, resuming; the step must have no other file."""
-    with step.open_file(name) as out, _report_progress(label, shape[0], step.done, unit) as advance:
-        if not step.done:
+    with step.open_file(name) as out, _report_progress(label, shape[0], step.completed, unit) as advance:
+        if not step.completed:
             write_npy_header(out, dtype, shape)
-        for block in blocks(step.done):
+        for block in blocks(step.completed):
             out.write(np.ascontiguousarray(block, dtype=dtype).data.cast("B"))
-            step.checkpoint(step.done + len(block))
+            step.checkpoint(step.completed + len(block))
             advance(len(block))
 
 

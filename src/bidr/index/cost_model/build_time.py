@@ -8,7 +8,7 @@ from bidr.index.builder.coarse_clustering import MAX_BRUTE_FORCE_LISTS, MIN_ORDE
 from bidr.index.builder.reorder import GROUP, MAX_BATCH_ROWS, PIECE
 from bidr.index.cost_model.sizes import FLOAT, Shape
 from bidr.index.engines.block_centroids import has_block_centroids
-from bidr.index.engines.graph.build import POOL_FACTOR, ROWS_PER_RANGE
+from bidr.index.engines.graph.construction import POOL_FACTOR, ROWS_PER_RANGE
 from bidr.index.engines.graph.engine import get_candidate_count
 from bidr.index.engines.pshufb import BLOCK
 from bidr.index.types import EF_CONSTRUCTION

@@ -23,7 +23,7 @@ from bidr.index.builder.reorder import MAX_BATCH_ROWS, PIECE
 from bidr.index.cost_model.sizes import FLOAT, Shape
 from bidr.index.engines.block_centroids import TRAINING_BLOCKS, has_block_centroids
 from bidr.index.engines.engine_files import list_ram_files
-from bidr.index.engines.graph.build import POOL_FACTOR
+from bidr.index.engines.graph.construction import POOL_FACTOR
 from bidr.index.engines.graph.engine import get_candidate_count
 from bidr.index.storage.live_state import read_current_state
 from bidr.index.storage.manifest import open_segment

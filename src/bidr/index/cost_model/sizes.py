@@ -26,7 +26,7 @@ from bidr.index.engines.engine_files import (
     ORDER_FILE,
     get_order_dtype,
 )
-from bidr.index.engines.graph.build import LINK_WORDS, count_nodes
+from bidr.index.engines.graph.construction import LINK_WORDS, count_nodes
 from bidr.index.engines.ivf import MANY_LISTS
 from bidr.index.engines.pshufb import BLOCK as CODE_BLOCK
 from bidr.index.storage.checksums import add_checksum_files

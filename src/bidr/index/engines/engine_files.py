@@ -47,7 +47,7 @@ def load_engine(folder: Path, engine: str, ef: int | None = None, manifest: Mani
     """
     from bidr.index.engines.code_store import CodeStore
     from bidr.index.engines.flat import FlatEngine
-    from bidr.index.engines.graph.build import LINK_WORDS, count_nodes
+    from bidr.index.engines.graph.construction import LINK_WORDS, count_nodes
     from bidr.index.engines.graph.engine import GraphEngine
     from bidr.index.engines.ivf import IvfEngine
     from bidr.index.engines.shared_memory import load_shared

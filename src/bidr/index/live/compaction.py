@@ -45,7 +45,7 @@ def predict_merged_shape(view: LiveView, segments: Sequence[Segment] = ()) -> Sh
     count = sum(segment.alive_count for segment in segments) if segments else view.count
     bits = manifest.words.bit_length() - 1
     engine = choose_engine("auto" if manifest.auto else manifest.engine, max(1, count), bits)
-    learned = first.learned_lists() if engine == "lists" else None
+    learned = first.load_learned_lists() if engine == "lists" else None
     size, kind = (manifest.books * bits + 7) // 8, first.vectors.kind
     lists = 0 if learned is None else len(learned.means)
     return Shape(count, manifest.dim, engine, bits, size, kind, dims=manifest.dims, learned=lists)
@@ -228,7 +228,7 @@ def merge_segments(
         **{"documents" if has_text else "ids": read_documents()},  # type: ignore[arg-type]
         model=view.state.model,
         engine="auto" if like.reader.manifest.auto else like.reader.manifest.engine,
-        lists=like.reader.learned_lists(),
+        lists=like.reader.load_learned_lists(),
         **_get_build_options(view),
         begin=begin,
         work=work,

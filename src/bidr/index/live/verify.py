@@ -73,7 +73,7 @@ def list_files(view: LiveView) -> list[tuple[str, int]]:
     return files
 
 
-def verify_live(view: LiveView, advance: Any = lambda done, note: None) -> None:
+def verify_live(view: LiveView, advance: Any = lambda size, note: None) -> None:
     """Verify all checksums of a state; `advance(bytes, name)` reports progress."""
     folder, name = view.folder, view.generation.name
     if view.state.live:

@@ -132,7 +132,7 @@ class LiveView:
     def ram_bytes_per_doc(self) -> float:
         return sum(self.candidates.ram_bytes.values()) / max(self.count, 1)
 
-    def filtered(self, condition: Any) -> "LiveCandidates":
+    def select(self, condition: Any) -> "LiveCandidates":
         """Return a candidate engine restricted to documents that match a filter."""
         return LiveCandidates(self, parse_filter(condition))
 

@@ -7,8 +7,8 @@ import numpy.typing as npt
 
 from bidr.data.vector_source import VectorSource
 from bidr.quantization.exact_search import search_vectors
-from bidr.training.codes_only.distillation import DistillationData, EncodedVectors
 from bidr.training.codes_only.pseudo_queries import make_pseudo_queries
+from bidr.training.codes_only.ranking_distillation import DistillationData, EncodedVectors
 from bidr.training.config import TrainConfig
 from bidr.utils.array_types import Floats, Rows
 from bidr.utils.progress import say

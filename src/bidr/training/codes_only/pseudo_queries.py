@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bidr.quantization.exact_search import search_vectors
-from bidr.training.codes_only.distillation import EncodedVectors
+from bidr.training.codes_only.ranking_distillation import EncodedVectors
 from bidr.utils.array_types import Floats, Rows
 
 NEIGHBORS = 16

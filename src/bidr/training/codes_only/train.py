@@ -25,7 +25,12 @@ from bidr.training.codes_only.data import (
     SourceVectors,
     prepare_distillation,
 )
-from bidr.training.codes_only.distillation import CodesLearner, Distillation, DistillationData, DistillationSettings
+from bidr.training.codes_only.ranking_distillation import (
+    CodesLearner,
+    Distillation,
+    DistillationData,
+    DistillationSettings,
+)
 from bidr.training.config import TrainConfig
 from bidr.training.engine import checkpoint
 from bidr.training.engine.logs import FolderLogger, StageLogger, check_tensorboard

@@ -68,7 +68,7 @@ class StageTrainer:
         self.group, self.logs = group or ProcessGroup(), StageLogger()
         self.optimizer = torch.optim.AdamW(objective.make_param_groups(settings.rate, settings.decay), fused=True)
         self.bases = [float(group["lr"]) for group in self.optimizer.param_groups]
-        self.epoch = self.step = self.taken = self.skipped = 0
+        self.epoch = self.step = self.total_steps = self.skipped = 0
         self.missed = 0  # of those skipped, this epoch's
         self.best, self.total = -math.inf, 0.0
         self.best_state: dict[str, torch.Tensor] = {}
@@ -84,7 +84,7 @@ class StageTrainer:
             "best": self.best,
             "epoch": self.epoch,
             "step": self.step,
-            "taken": self.taken,
+            "taken": self.total_steps,
             "skipped": self.skipped,
             "missed": self.missed,
             "total": self.total,
@@ -94,7 +94,8 @@ class StageTrainer:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.objective.load_state_dict(state["objective"])
         self.optimizer.load_state_dict(state["optimizer"])
-        for name in ("best_state", "best", "epoch", "step", "taken", "skipped", "total", "history"):
+        self.total_steps = state["taken"]
+        for name in ("best_state", "best", "epoch", "step", "skipped", "total", "history"):
             setattr(self, name, state[name])
         self.missed = state.get("missed", 0)  # absent in checkpoints of version 0.1
 
@@ -118,7 +119,7 @@ class StageTrainer:
         rate = settings.rate * share
         self._launched = LaunchedStep(self.step, steps, prepared.queries, rate, list(terms), AsyncHostCopy(outcome))
         self.step += 1
-        self.taken += 1
+        self.total_steps += 1
         return previous_loss
 
     def finish_step(self) -> float:
@@ -137,7 +138,7 @@ class StageTrainer:
             **{f"loss/{name}": value for name, value in zip(launched.names, values, strict=True)},
         }
         log_values |= {"gradient_norm": norm, "rate": launched.rate, "skipped": self.skipped}
-        self.logs.log_step(self.taken, len(launched.queries), log_values)
+        self.logs.log_step(self.total_steps, len(launched.queries), log_values)
         return loss
 
     def _skip(self, launched: LaunchedStep, value: float) -> None:
@@ -187,7 +188,7 @@ def train_stage(
         trainer.load_state_dict(saved)
         say(f"{trainer.name}: resumed in epoch {trainer.epoch + 1} at step {trainer.step}")
     if not group.rank:
-        trainer.logs = FolderLogger(folder, trainer.taken, trainer.epoch, tensorboard)
+        trainer.logs = FolderLogger(folder, trainer.total_steps, trainer.epoch, tensorboard)
     trainer.objective.train()
     with closing(trainer.logs), checkpoint.catch_stop_signals() as stop:
         while trainer.epoch < trainer.settings.epochs:
@@ -214,7 +215,7 @@ def _record(trainer: StageTrainer, steps: int, dev_metrics: dict[str, float], no
         notes = {**notes, "epoch_skipped": skipped_steps}
     trainer.history.append({"epoch": trainer.epoch + 1, "loss": loss, **dev_metrics, **notes})
     on_dev = {f"dev/{name}": value for name, value in dev_metrics.items()}
-    trainer.logs.log_epoch(trainer.taken, trainer.epoch + 1, {"epoch_loss": loss, **on_dev, **notes})
+    trainer.logs.log_epoch(trainer.total_steps, trainer.epoch + 1, {"epoch_loss": loss, **on_dev, **notes})
     extra = "".join(f", {name} {number:.4g}" for name, number in notes.items() if name != "epoch_skipped")
     skipped = f" ({skipped_steps} of {steps} steps skipped, not finite)" if skipped_steps else ""
     return (

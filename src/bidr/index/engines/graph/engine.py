@@ -8,7 +8,7 @@ import numpy as np
 from bidr.errors import REBUILD, IndexFolderError
 from bidr.index.builder.reorder import GROUP
 from bidr.index.engines.code_store import ALL_ROWS, FEW_ALLOWED_SHARE, CodeEngine, CodeStore
-from bidr.index.engines.graph.build import (
+from bidr.index.engines.graph.construction import (
     LINK_WORDS,
     MAX_CANDIDATES,
     LinkCandidates,

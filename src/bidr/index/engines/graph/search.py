@@ -7,7 +7,7 @@ import numpy as np
 from bidr.index.builder.reorder import GROUP
 from bidr.index.engines.adc_kernels import score_row
 from bidr.index.engines.graph.adjacency import read_links
-from bidr.index.engines.graph.build import MAX_LINKS, NODE
+from bidr.index.engines.graph.construction import MAX_LINKS, NODE
 from bidr.index.engines.topk import LAST_ROW, make_key
 from bidr.index.vectors.scoring_kernels import CACHE_LINE, prefetch
 from bidr.utils.jit import njit_cached

@@ -3,8 +3,8 @@ import pytest
 from sample_graphs import pairs_of
 
 from bidr.data.positives import remove_positives
-from bidr.training.negatives import bm25
-from bidr.training.negatives.bm25 import Bm25
+from bidr.training.negatives import bm25_search
+from bidr.training.negatives.bm25_search import Bm25
 from bidr.training.negatives.samplers import RandomSampler
 
 TEXTS = [
@@ -45,7 +45,7 @@ def test_k_larger_than_the_corpus(index):
 def test_blocks_of_queries_do_not_change_hits(index, monkeypatch):
     queries = ["night", "zzz", "pearl", "painted", "oysters sorting"]
     whole = index.search(queries, 3)
-    monkeypatch.setattr(bm25, "QUERIES_PER_BLOCK", 2)
+    monkeypatch.setattr(bm25_search, "QUERIES_PER_BLOCK", 2)
     parts = index.search(queries, 3)
     assert np.array_equal(parts.rows, whole.rows)
     assert np.array_equal(parts.scores, whole.scores)
