@@ -221,7 +221,7 @@ class TrainConfig:
     candidates: int = 200
     """N: candidates per query, in dev measurements and as the model's default in search."""
     dev_queries: int = 1_000
-    """Maximum number of dev queries."""
+    """Maximum number of dev queries, drawn at random. Queries that other splits have too are left out."""
     dev_documents: int = 200_000
     """Dev is measured on the whole corpus up to this size, else on a random subset that holds all dev positives."""
     seed: int = 0

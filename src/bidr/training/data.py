@@ -46,17 +46,59 @@ class Splits(NamedTuple):
 
 
 def read_splits(dataset: Dataset, dev_queries: int, seed: int) -> Splits:
-    """Read and validate train and dev; without a dev split, split it off from train."""
+    """Read and validate train and dev, which stages are selected on.
+
+    Dev is a random sample of the dev split without the queries of any other split, which results may be reported on
+    (MS MARCO's dev contains dev.small). Where none are left, or there is no dev split, it is split off from train.
+    """
     train = dataset.split("train")
     ids = check(dataset, splits=[])
     check_split(dataset, train, ids)
-    if "dev" in dataset.splits():
-        dev = dataset.split("dev")
-        check_split(dataset, dev, ids)
-    else:
+    reported = _read_reported_queries(dataset)
+    dev = _read_dev(dataset, reported)
+    if dev is None:
         train, dev = _split_off_dev(train, seed)
         say(f"no dev split: {len(dev.queries)} train queries are set aside to choose on")
-    return Splits(ids, train, _select_queries(dev, dev.queries[:dev_queries]))
+    else:
+        check_split(dataset, dev, ids)
+    count = sum(query.id in reported.ids for query in train.queries)
+    if count:
+        say(f"{count:,} of {len(train.queries):,} train queries are also in {', '.join(reported.names)}: not unseen there")
+    return Splits(ids, train, _draw_queries(dev, dev_queries, seed))
+
+
+class _ReportedQueries(NamedTuple):
+    """Queries of the splits other than train and dev."""
+
+    names: list[str]
+    ids: set[str]
+    texts: set[str]
+
+
+def _read_reported_queries(dataset: Dataset) -> _ReportedQueries:
+    names = [name for name in dataset.splits() if name not in ("train", "dev")]
+    queries = [query for name in names for query in dataset.split(name).queries]
+    return _ReportedQueries(names, {query.id for query in queries}, {query.text for query in queries})
+
+
+def _read_dev(dataset: Dataset, reported: _ReportedQueries) -> Split | None:
+    """Read the dev split without queries of the splits to report on; None if there are none."""
+    if "dev" not in dataset.splits():
+        return None
+    dev = dataset.split("dev")
+    selected = [query for query in dev.queries if query.id not in reported.ids and query.text not in reported.texts]
+    if len(selected) < len(dev.queries):
+        count = f"{len(dev.queries) - len(selected):,} of {len(dev.queries):,} dev queries"
+        say(f"{count} are also in {', '.join(reported.names)}: left out of those to choose on")
+    return _select_queries(dev, selected) if selected else None
+
+
+def _draw_queries(split: Split, count: int, seed: int) -> Split:
+    """Draw a random sample of a split's queries, in the split's order."""
+    if count >= len(split.queries):
+        return split
+    rows = np.sort(np.random.default_rng(seed).choice(len(split.queries), count, replace=False))
+    return _select_queries(split, [split.queries[row] for row in rows.tolist()])
 
 
 def prepare_training_data(

@@ -234,7 +234,8 @@ def save_stage(trainer: StageTrainer, folder: Path) -> None:
     objective = trainer.objective
     objective.save_extras(folder)
     save_encoder_atomically(objective.encoder, folder / "encoder")
-    write_json(folder / DONE, {"stage": trainer.name, "best": trainer.best, "history": trainer.history})
+    result = {"stage": trainer.name, "best": trainer.best, "best_epoch": trainer.best_epoch}
+    write_json(folder / DONE, {**result, "history": trainer.history})
     (folder / CHECKPOINT).unlink(missing_ok=True)
 
 

@@ -99,7 +99,7 @@ def stop(monkeypatch):
 
 @pytest.mark.parametrize("steps", [1, 5, 6, 7, 12, 17, 18])
 def test_a_stopped_stage_resumes_with_the_same_result(tmp_path, stop, steps):
-    values = [0.3, 0.9, 0.5]
+    values = [0.1, 0.3, 0.9, 0.5]
     whole = start()
     (tmp_path / "a").mkdir()
     train_stage(whole, Numbers(), iter(values).__next__, tmp_path / "a")
@@ -118,7 +118,7 @@ def test_a_stopped_stage_resumes_with_the_same_result(tmp_path, stop, steps):
 
 def test_a_stop_during_the_last_validation_is_not_lost(tmp_path):
     """The next stage would begin although the person asked to stop."""
-    values = iter([0.3, 0.9, 0.5])
+    values = iter([0.1, 0.3, 0.9, 0.5])
 
     def validate() -> float:
         value = next(values)
@@ -153,7 +153,7 @@ def test_checkpoints_are_written_at_time_intervals(tmp_path, monkeypatch):
 def test_the_best_epochs_weights_are_kept(tmp_path):
     """The second of three epochs is the best: what is left must be its weights, not the last ones."""
     seen = []
-    values = iter([0.3, 0.9, 0.5])
+    values = iter([0.1, 0.3, 0.9, 0.5])
     training = start()
 
     def validate() -> float:
@@ -161,21 +161,52 @@ def test_the_best_epochs_weights_are_kept(tmp_path):
         return next(values)
 
     train_stage(training, Numbers(), validate, tmp_path)
-    assert weights(training) == seen[1] != seen[2]
-    assert [epoch["R@10"] for epoch in training.history] == [0.3, 0.9, 0.5]
+    assert weights(training) == seen[2] != seen[3]
+    assert [(epoch["epoch"], epoch["R@10"]) for epoch in training.history] == [(0, 0.1), (1, 0.3), (2, 0.9), (3, 0.5)]
+    assert training.best_epoch == 2
+
+
+def test_the_initial_weights_are_kept_if_no_epoch_is_better(tmp_path, monkeypatch):
+    said = []
+    monkeypatch.setattr(loop, "say", said.append)
+    training = start()
+    initial, values = weights(training), iter([0.9, 0.3, 0.8, 0.5])
+    train_stage(training, Numbers(), lambda: next(values), tmp_path)
+    assert (weights(training), training.best, training.best_epoch) == (initial, 0.9, 0)
+    assert said[-1] == "made: no epoch was better on dev than the initial weights, which are kept"
+
+
+@pytest.mark.parametrize("steps", [1, 7, 13])
+def test_the_initial_weights_are_kept_across_a_resume(tmp_path, stop, steps):
+    first = start()
+    initial, values = weights(first), iter([0.9, 0.3, 0.8, 0.5])
+    stop(steps)
+    with pytest.raises(StoppedError):
+        train_stage(first, Numbers(), values.__next__, tmp_path)
+    resumed = start()
+    train_stage(resumed, Numbers(), values.__next__, tmp_path)
+    assert weights(resumed) == initial
+    assert [line["epoch"] for line in read_lines(tmp_path / LOG) if "epoch" in line] == [0, 1, 2, 3]
+
+
+def test_a_stage_without_epochs_is_its_initial_weights(tmp_path):
+    training = start(epochs=0)
+    initial = weights(training)
+    train_stage(training, Numbers(), lambda: 0.4, tmp_path)
+    assert (weights(training), len(training.history)) == (initial, 1)
 
 
 def test_the_first_of_equal_epochs_is_kept(tmp_path):
     seen = []
     training = start()
     train_stage(training, Numbers(), lambda: seen.append(weights(training)) or 0.4, tmp_path)
-    assert weights(training) == seen[0]
+    assert weights(training) == seen[1]  # seen[0] are the initial ones
 
 
 def test_observed_plan_values_are_logged(tmp_path):
     training = start(epochs=2)
     train_stage(training, Numbers(), lambda: 0.4, tmp_path, lambda epoch, plan: {"first": float(plan.queries[0])})
-    assert [epoch["first"] for epoch in training.history] == [float(Numbers().plan(n).queries[0]) for n in (0, 1)]
+    assert [epoch["first"] for epoch in training.history[1:]] == [float(Numbers().plan(n).queries[0]) for n in (0, 1)]
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
@@ -223,8 +254,10 @@ def test_an_epoch_without_one_finite_step_ends_the_stage(tmp_path, stop, cut):
         stop(cut)
         with pytest.raises(BidrError, match=said) if cut == 6 else pytest.raises(StoppedError):
             train_stage(begin(), Numbers(), lambda: 0.5, tmp_path)
+    measured = []
     with pytest.raises(BidrError, match=said):
-        train_stage(begin(), Numbers(), lambda: pytest.fail("there is nothing to measure"), tmp_path)
+        train_stage(begin(), Numbers(), lambda: measured.append(1) or 0.5, tmp_path)
+    assert len(measured) == (cut != 4)  # epoch 0 alone, and not again where a checkpoint holds it
 
 
 def test_an_epoch_of_skipped_steps_after_a_good_one_ends_the_stage_too(tmp_path):
@@ -248,10 +281,11 @@ def test_the_epochs_loss_is_the_mean_of_its_finite_steps_and_says_how_many_were_
     train_stage(again, Numbers(), lambda: 0.5, tmp_path)
     finite = [value for value in losses if math.isfinite(value)]
     assert len(finite) == 10
-    assert [epoch["loss"] for epoch in again.history] == pytest.approx([np.mean(finite[:4]), np.mean(finite[4:])])
-    assert [epoch.get("epoch_skipped") for epoch in again.history] == [2, None]
-    assert [line.get("epoch_skipped") for line in read_lines(tmp_path / LOG) if "epoch" in line] == [2, None]
-    assert [line.partition("dev")[0].count("2 of 6 steps skipped") for line in said] == [0, 1, 0]
+    epochs = again.history[1:]
+    assert [epoch["loss"] for epoch in epochs] == pytest.approx([np.mean(finite[:4]), np.mean(finite[4:])])
+    assert [epoch.get("epoch_skipped") for epoch in epochs] == [2, None]
+    assert [line.get("epoch_skipped") for line in read_lines(tmp_path / LOG) if line.get("epoch")] == [2, None]
+    assert [line.count("2 of 6 steps skipped") for line in said if "epoch 1/2, loss" in line] == [1]
 
 
 def test_a_batch_is_named_by_query_ids_if_known():

@@ -1,4 +1,7 @@
-"""Training loop: steps over an epoch's plan, validation after each epoch, best weights kept, resumable."""
+"""Training loop: steps over an epoch's plan, validation before the first and after each epoch, best weights kept.
+
+The initial weights are a contender, as epoch 0: a stage never ends behind its start on dev.
+"""
 
 import copy
 import math
@@ -70,7 +73,7 @@ class StageTrainer:
         self.bases = [float(group["lr"]) for group in self.optimizer.param_groups]
         self.epoch = self.step = self.total_steps = self.skipped = 0
         self.missed = 0  # of those skipped, this epoch's
-        self.best, self.total = -math.inf, 0.0
+        self.best, self.best_epoch, self.total = -math.inf, 0, 0.0
         self.best_state: dict[str, torch.Tensor] = {}
         self.history: list[dict[str, float]] = []
         self._launched: LaunchedStep | None = None
@@ -82,6 +85,7 @@ class StageTrainer:
             "optimizer": self.optimizer.state_dict(),
             "best_state": self.best_state,
             "best": self.best,
+            "best_epoch": self.best_epoch,
             "epoch": self.epoch,
             "step": self.step,
             "taken": self.total_steps,
@@ -98,6 +102,7 @@ class StageTrainer:
         for name in ("best_state", "best", "epoch", "step", "skipped", "total", "history"):
             setattr(self, name, state[name])
         self.missed = state.get("missed", 0)  # absent in checkpoints of version 0.1
+        self.best_epoch = state.get("best_epoch", state["epoch"])  # likewise; that version kept trained weights only
 
     def train_step(self, prepared: PreparedBatch, steps: int) -> float:
         """Launch one update and return the loss of the previous one, so that no step waits for its own."""
@@ -153,13 +158,25 @@ class StageTrainer:
                 "that batch's texts"
             )
 
+    def open_first_epoch(self, dev_metrics: dict[str, float]) -> None:
+        """Record the initial weights as epoch 0 and keep them as the best so far."""
+        self.history.append({"epoch": 0, **dev_metrics})
+        self.logs.log_epoch(0, 0, {f"dev/{name}": value for name, value in dev_metrics.items()})
+        self._keep(dev_metrics[self.measure])
+
     def close_epoch(self, value: float) -> None:
-        """Close the epoch; keep the weights if their dev metric is the best so far."""
+        """Close the epoch; keep the weights if their dev metric is the best so far.
+
+        The first of equal epochs is kept, but the initial weights only if they are better than every trained epoch.
+        """
         self.finish_step()
         self.epoch, self.step, self.total, self.missed = self.epoch + 1, 0, 0.0, 0
-        if value > self.best:
-            self.best = value
-            self.best_state = copy.deepcopy(self.objective.state_dict())
+        if value > self.best or (value == self.best and not self.best_epoch):
+            self._keep(value)
+
+    def _keep(self, value: float) -> None:
+        self.best, self.best_epoch = value, self.epoch
+        self.best_state = copy.deepcopy(self.objective.state_dict())
 
 
 def schedule(step: int, total: int, warmup_share: float) -> float:
@@ -176,7 +193,7 @@ def train_stage(
     observe: Callable[[int, EpochPlan], dict[str, float]] = lambda epoch, plan: {},
     tensorboard: bool | None = None,
 ) -> None:
-    """Train a stage to its end, or resume its checkpoint, and load the best weights.
+    """Train a stage to its end, or resume its checkpoint, and load the best weights, which may be the initial ones.
 
     Args:
         validate: Returns the dev metrics; called on rank zero only.
@@ -188,23 +205,33 @@ def train_stage(
         trainer.load_state_dict(saved)
         say(f"{trainer.name}: resumed in epoch {trainer.epoch + 1} at step {trainer.step}")
     if not group.rank:
-        trainer.logs = FolderLogger(folder, trainer.total_steps, trainer.epoch, tensorboard)
+        trainer.logs = FolderLogger(folder, trainer.total_steps, trainer.epoch if saved else -1, tensorboard)
     trainer.objective.train()
     with closing(trainer.logs), checkpoint.catch_stop_signals() as stop:
+        if not saved:
+            trainer.open_first_epoch(_measure(trainer, validate))
+            say(f"{trainer.name}: before training, dev {trainer.measure} {trainer.best:.4f}")
         while trainer.epoch < trainer.settings.epochs:
             plan = sampler.plan(trainer.epoch)
             notes = observe(trainer.epoch, plan)
             seconds = _run_epoch(trainer, plan, path, stop)
             trainer.finish_step()
-            metrics = group.run_on_rank_zero(validate)
-            dev_metrics = metrics if isinstance(metrics, dict) else {trainer.measure: metrics}
+            dev_metrics = _measure(trainer, validate)
             summary = _record(trainer, plan.steps, dev_metrics, notes)
             trainer.close_epoch(dev_metrics[trainer.measure])
             _save(trainer, path)
             say(f"{summary}, {seconds:.1f} s")
             if group.reduce_any(stop.is_requested):
                 raise _make_stopped_error(trainer)
+    if trainer.settings.epochs and not trainer.best_epoch:
+        say(f"{trainer.name}: no epoch was better on dev than the initial weights, which are kept")
     trainer.objective.load_state_dict(trainer.best_state)
+
+
+def _measure(trainer: StageTrainer, validate: Callable[[], DevMetrics]) -> dict[str, float]:
+    """Measure the dev metrics on rank zero."""
+    metrics = trainer.group.run_on_rank_zero(validate)
+    return metrics if isinstance(metrics, dict) else {trainer.measure: metrics}
 
 
 def _record(trainer: StageTrainer, steps: int, dev_metrics: dict[str, float], notes: dict[str, float]) -> str:
