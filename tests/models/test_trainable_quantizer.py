@@ -85,3 +85,36 @@ def test_the_input_moves_as_the_soft_choice_would(made):
 
 def test_only_the_codewords_learn(made):
     assert [name for name, _ in TrainableQuantizer(made[0]).named_parameters()] == ["centroids"]
+
+
+def compute_gradient(codebooks: Codebooks, vectors: np.ndarray, queries: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Gradients of a contrastive loss by the documents: straight through, and as if the choice were the identity."""
+    quantizer = TrainableQuantizer(codebooks)
+    targets, scale = torch.arange(len(queries)), 20 / float(np.square(vectors).sum(axis=1).mean())
+
+    def get_gradient(documents: torch.Tensor, quantized: torch.Tensor) -> np.ndarray:
+        scores = scale * quantizer.rotate(torch.from_numpy(queries)) @ quantized.T
+        (gradient,) = torch.autograd.grad(torch.nn.functional.cross_entropy(scores, targets), documents)
+        return gradient.numpy()
+
+    documents = torch.from_numpy(vectors).requires_grad_()
+    identity = torch.from_numpy(vectors).requires_grad_()
+    rotated = quantizer.rotate(identity)
+    straight = quantizer(documents)
+    return get_gradient(documents, straight), get_gradient(identity, rotated + (straight - rotated).detach())
+
+
+def compute_cosine(one: np.ndarray, other: np.ndarray) -> float:
+    return float((one * other).sum() / np.linalg.norm(one) / np.linalg.norm(other))
+
+
+@pytest.mark.parametrize("length", [0.1, 15.0, 27.0])
+def test_the_gradient_keeps_its_direction_whatever_the_vectors_length(made, length):
+    """Vectors of a CLS token have lengths of 15 to 27. By a fixed temperature the softmax would be hard there."""
+    codebooks, vectors = made
+    vectors, queries = vectors[:64], vectors[64:96]
+    longer = Codebooks(codebooks.rotation, codebooks.centroids * np.float32(length))
+    unit, unit_identity = compute_gradient(codebooks, vectors, queries)
+    scaled, scaled_identity = compute_gradient(longer, vectors * np.float32(length), queries * np.float32(length))
+    assert compute_cosine(unit, scaled) > 0.999
+    assert compute_cosine(scaled, scaled_identity) == pytest.approx(compute_cosine(unit, unit_identity), abs=0.01)

@@ -30,7 +30,8 @@ class TrainableQuantizer(nn.Module):
         self.assignment = assignment
         self.register_buffer("rotation", torch.tensor(np.asarray(codebooks.rotation)))
         self.centroids = nn.Parameter(torch.tensor(np.asarray(codebooks.centroids)))
-        # The softmax of squared distances is flat unless the temperature fits the sub-vectors' size.
+        # Squared distances grow with the squared length of the vectors, so the temperature is relative to it: with a
+        # fixed one the softmax of long vectors is hard and their gradient vanishes.
         self.temperature = temperature
 
     def rotate(self, vectors: Tensor) -> Tensor:
@@ -39,8 +40,10 @@ class TrainableQuantizer(nn.Module):
 
     def forward(self, vectors: Tensor) -> Tensor:
         """Quantize documents, in rotated space; differentiable for vectors and codewords."""
-        distances = self._compute_distances(self.rotate(vectors))
-        soft = functional.softmax(-distances / self.temperature, dim=2)
+        rotated = self.rotate(vectors)
+        distances = self._compute_distances(rotated)
+        mean_squared_length = rotated.detach().square().sum(1).mean()
+        soft = functional.softmax(-distances / (self.temperature * mean_squared_length), dim=2)
         hard = functional.one_hot(self._choose(distances), distances.shape[2]).to(soft.dtype)
         choice = hard + soft - soft.detach()
         return torch.einsum("nmp,mpd->nmd", choice, self.centroids).flatten(1)

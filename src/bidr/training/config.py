@@ -85,7 +85,8 @@ class SparseConfig:
     reconstruction: float | None = None
     """Weight of the squared quantization error. None: 1 with the loss 'dpq', else 0."""
     temperature: float = 0.01
-    """Softmax temperature of the straight-through codeword assignment, for unit vectors."""
+    """Softmax temperature of the straight-through codeword assignment, relative to the mean squared length of the
+    vectors."""
     codebook_rate: float | None = None
     """Learning rate of the codebooks as a multiple of the encoder's. None: 20 for transformers, 1 for the built-in
     encoder."""

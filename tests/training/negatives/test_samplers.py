@@ -92,6 +92,22 @@ def test_a_snowball_takes_all_queries_of_a_candidate_before_it_goes_on():
 
 
 @pytest.mark.parametrize("strategy", LOCAL)
+@pytest.mark.parametrize(("hops", "shares"), [(20, (0.9, 1.0)), (2, (0.0, 0.7))])
+def test_the_walk_of_the_paper_goes_through_the_drawn_negative(strategy, hops, shares):
+    """With hops as deep as the graph, the document that leads to the next query is the negative of the one before.
+
+    A dead end, a candidate without an unvisited query, is left by another one, which is rare in the first batch.
+    """
+    found = large_corpus(4_000, 2_000, 10, depth=20)
+    plan = make(strategy, found, 64, hops=hops).plan(0)
+    candidates = [set(row) for row in remove_positives(found.rows, found.pairs).tolist()]
+    queries, negatives = plan.queries[:64].tolist(), plan.negatives[:64].tolist()
+    earlier = [negatives[place - 1 if strategy == "random-walk" else 0 : place] for place in range(1, 64)]
+    through = [not candidates[query].isdisjoint(drawn) for query, drawn in zip(queries[1:], earlier, strict=True)]
+    assert shares[0] <= np.mean(through) <= shares[1]
+
+
+@pytest.mark.parametrize("strategy", LOCAL)
 def test_dead_ends_are_counted(strategy):
     alone = Found([[query] for query in range(10)], np.arange(10, 20)[:, None], 20)
     assert make(strategy, alone, 5).plan(0).restarts == 8, "each of two batches begins once and restarts four times"
