@@ -155,7 +155,7 @@ def test_help_of_a_verb_has_every_field(bidr: Run) -> None:
     for flag in ("--data", "--out", "--config", "--json", "--bytes-per-doc", "--dense.sampler", "--encoder.backbone"):
         assert flag in shown.out
     assert "--settings" not in shown.out
-    assert "Bytes of codes that a document takes in RAM." in shown.out
+    assert "Code size in bytes per document, kept in RAM." in shown.out
 
 
 def test_a_reader_who_has_enough_is_no_error(made: Made) -> None:

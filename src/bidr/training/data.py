@@ -63,7 +63,8 @@ def read_splits(dataset: Dataset, dev_queries: int, seed: int) -> Splits:
         check_split(dataset, dev, ids)
     count = sum(query.id in reported.ids for query in train.queries)
     if count:
-        say(f"{count:,} of {len(train.queries):,} train queries are also in {', '.join(reported.names)}: not unseen there")
+        names = ", ".join(reported.names)
+        say(f"{count:,} of {len(train.queries):,} train queries are also in {names}: not unseen there")
     return Splits(ids, train, _draw_queries(dev, dev_queries, seed))
 
 
