@@ -163,7 +163,8 @@ def format_epochs(epochs: list[dict[str, float]]) -> str:
     """Format measurements as a table, one row per epoch."""
     if not epochs:
         return "No epochs."
-    names = list(dict.fromkeys(name for epoch in epochs for name in epoch))
+    # The last row has all columns in their order; the initial weights, epoch 0, have no loss.
+    names = list(dict.fromkeys(name for epoch in reversed(epochs) for name in epoch))
     lines = [names, ["---"] * len(names)]
     lines += [[_format_number(epoch.get(name)) for name in names] for epoch in epochs]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
