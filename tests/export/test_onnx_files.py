@@ -8,6 +8,7 @@ import pytest
 
 from bidr.errors import ModelError
 from bidr.export.onnx_files import FORMAT, MANIFEST, describe_files, load_manifest, read_file, verify_export
+from bidr.server.encoding.encoders import load_onnx_encoders
 from bidr.utils.files import write_signed_json
 
 
@@ -18,7 +19,8 @@ def export(tmp_path) -> Path:
     (folder / "sparse").mkdir(parents=True)
     for name in ("model.onnx", "tokenizer.json", "model.onnx.data"):
         (folder / "sparse" / name).write_bytes(name.encode() * 50)
-    sides = {"codes": {"encoder": "sparse"}, "vectors": {"encoder": "sparse"}}
+    side = {"encoder": "sparse", "prompt": "", "max_length": 8}
+    sides = {"codes": side, "vectors": side}
     encoders = {"sparse": {"checksums": describe_files(folder / "sparse")}}
     about = {"format": FORMAT, "model": "fp", "encoders": encoders, "queries": sides, "documents": sides}
     write_signed_json(folder / MANIFEST, about)
@@ -52,7 +54,7 @@ def test_paths_outside_are_refused_despite_a_valid_checksum(export, name):
     shutil.copytree(export / "sparse", export.parent / "outside")
     about = json.loads((export / MANIFEST).read_text())
     changed = {**about, "encoders": {**about["encoders"], name: about["encoders"]["sparse"]}}
-    changed["queries"] = {side: {"encoder": name} for side in ("codes", "vectors")}
+    changed["queries"] = {side: {"encoder": name, "prompt": "", "max_length": 8} for side in ("codes", "vectors")}
     write_signed_json(export / MANIFEST, changed)
     with pytest.raises(ModelError, match="bare name"):
         load_manifest(export)
@@ -80,3 +82,27 @@ def test_an_invalid_onnx_json_is_refused(export, content):
     (export / MANIFEST).write_text(content)
     with pytest.raises(ModelError, match=r"onnx\.json"):
         load_manifest(export)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("prompt", None), ("prompt", 3), ("max_length", 0), ("max_length", "8"), ("max_length", True)]
+)
+def test_an_invalid_prompt_or_length_is_refused_despite_a_valid_checksum(export, field, value):
+    about = json.loads((export / MANIFEST).read_text())
+    about["queries"]["codes"][field] = value
+    write_signed_json(export / MANIFEST, about)
+    with pytest.raises(ModelError, match="expected"):
+        load_manifest(export)
+
+
+@pytest.mark.parametrize("file", ["model.onnx", "tokenizer.json"])
+@pytest.mark.parametrize("content", [b"", b"not one", b"{}", b"\xff" * 100])
+def test_a_file_of_other_content_is_a_model_error_despite_a_valid_checksum(export, file, content):
+    pytest.importorskip("onnxruntime")
+    (export / "sparse" / file).write_bytes(content)
+    (export / "sparse" / "model.onnx.data").unlink()
+    about = json.loads((export / MANIFEST).read_text())
+    about["encoders"]["sparse"]["checksums"] = describe_files(export / "sparse")
+    write_signed_json(export / MANIFEST, about)
+    with pytest.raises(ModelError, match="sparse cannot be used"):
+        load_onnx_encoders(export, {"queries": False, "documents": False}, threads=1)

@@ -152,6 +152,13 @@ def test_recall_curve_equals_searches_with_fewer_candidates(searcher, tmp_path):
     assert load_recall_curve(tmp_path / "index", "model") is None, (
         "nor is another index's, of the same generation number"
     )
+    content = json.loads((index / "evaluated.json").read_text())
+    for points in (None, 3, [3], [[1]], [["a", 0.5]], [[0, 0.5]], [[1, 1.5]], [[1, None]], {"a": 1}, [[1, 2, 3]]):
+        (index / "evaluated.json").write_text(json.dumps(content | {"recall_curve": points}))
+        assert load_recall_curve(index, "model") is None
+    (index / "evaluated.json").write_text("[" * 100_000)
+    assert load_recall_curve(index, "model") is None
+    (index / "evaluated.json").write_text(json.dumps(content))
     shutil.copytree(index, tmp_path / "again")
     assert load_recall_curve(tmp_path / "again", "model") == curve
     build_index(tmp_path / "again", **made(32))

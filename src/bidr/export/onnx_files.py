@@ -26,7 +26,7 @@ def describe_files(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def load_manifest(folder: Path) -> dict[str, Any]:
-    """Load onnx.json; raise ModelError if it is damaged, of another format, or has invalid names."""
+    """Load onnx.json; raise ModelError if it is damaged, of another format, or has invalid names or limits."""
     path = folder / MANIFEST
     try:
         with _open_file(path) as opened:
@@ -38,7 +38,7 @@ def load_manifest(folder: Path) -> dict[str, Any]:
         raise ModelError(f"{path}: format {version!r}, expected {FORMAT}; {EXPORT_AGAIN}")
     try:
         manifest = parse_signed_json(content)
-        _check_names(manifest)
+        _check_manifest(manifest)
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise ModelError(f"{path} cannot be used ({error}); {EXPORT_AGAIN}") from error
     return manifest
@@ -86,7 +86,7 @@ def list_external_data(manifest: dict[str, Any], encoder: str, name: str) -> lis
     return [file for file in manifest["encoders"][encoder]["checksums"] if file.startswith(f"{name}.")]
 
 
-def _check_names(manifest: dict[str, Any]) -> None:
+def _check_manifest(manifest: dict[str, Any]) -> None:
     for encoder, described in manifest["encoders"].items():
         for name in (encoder, *described["checksums"]):
             if not BARE_NAME.fullmatch(name):
@@ -95,8 +95,13 @@ def _check_names(manifest: dict[str, Any]) -> None:
             raise ValueError(f"{encoder} without {FULL_PRECISION} or {TOKENIZER}")
     for role in ("queries", "documents"):
         for side in ("codes", "vectors"):
-            if manifest[role][side]["encoder"] not in manifest["encoders"]:
-                raise ValueError(f"the encoder {manifest[role][side]['encoder']!r}, expected one of the export")
+            entry = manifest[role][side]
+            if entry["encoder"] not in manifest["encoders"]:
+                raise ValueError(f"the encoder {entry['encoder']!r}, expected one of the export")
+            if not isinstance(entry["prompt"], str):
+                raise ValueError(f"the prompt {entry['prompt']!r}, expected a text")
+            if type(entry["max_length"]) is not int or entry["max_length"] < 1:
+                raise ValueError(f"the maximum length {entry['max_length']!r}, expected an integer of 1 or more")
 
 
 def _find(folder: Path, manifest: dict[str, Any], encoder: str, name: str) -> tuple[Path, dict[str, Any]]:

@@ -232,14 +232,21 @@ def save_recall_curve(index: Path, report: Report, model: str | None, split: str
 
 
 def load_recall_curve(index: Path, model: str | None) -> list[list[float]] | None:
-    """The curve that `remember` left, if it was of this model and of the generation in force."""
+    """Load the curve that `save_recall_curve` saved, if it is of this model and of the current generation."""
     try:
         content = json.loads(read_regular(index / EVALUATED))
-        curve: list[list[float]] = content["recall_curve"]
         measured = (content["model"], *content["generation"])
-        return curve if measured == (model, *read_current(index)) else None
-    except (OSError, ValueError, LookupError, TypeError, IndexFolderError):
+        return _parse_curve(content["recall_curve"]) if measured == (model, *read_current(index)) else None
+    except (OSError, ValueError, LookupError, TypeError, RecursionError, IndexFolderError):
         return None
+
+
+def _parse_curve(points: Any) -> list[list[float]]:
+    """Check and return the points (candidates, recall) of a saved curve."""
+    curve = [[int(depth), float(recall)] for depth, recall in points]
+    if not all(depth >= 1 and 0 <= recall <= 1 for depth, recall in curve):
+        raise ValueError("a point outside the curve's bounds")
+    return curve
 
 
 def _select_judged(split: JudgedQueries) -> list[Query]:

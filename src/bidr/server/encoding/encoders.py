@@ -2,13 +2,16 @@
 
 import json
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
 
+from bidr.errors import MissingExtraError, ModelError
 from bidr.export.onnx_files import (
+    EXPORT_AGAIN,
     FULL_PRECISION,
     INT8,
     TOKENIZER,
@@ -105,7 +108,7 @@ def _make_runner(encoder: TextEncoder) -> Runner:
 def load_onnx_encoders(folder: Path, int8: dict[str, bool], threads: int) -> Encoders:
     """Load ONNX encoders; `int8` says for queries and documents whether to use the int8 files.
 
-    Verifies the checksum of each file; raises ModelError if one was modified. Imports no torch.
+    Verifies the checksum of each file; raises ModelError if one was modified or cannot be used. Imports no torch.
     """
     from tokenizers import Tokenizer
 
@@ -119,14 +122,28 @@ def load_onnx_encoders(folder: Path, int8: dict[str, bool], threads: int) -> Enc
             entry = manifest[role][side]
             encoder_input = EncoderInput(f"{entry['encoder']}/{file}", entry["prompt"], entry["max_length"])
             inputs.append(encoder_input)
-            pieces = read_file(folder, manifest, entry["encoder"], TOKENIZER).decode("utf-8")
-            if encoder_input.encoder not in runners:
-                graph = _load_graph(folder, manifest, entry["encoder"], file)
-                runners[encoder_input.encoder] = _make_onnx_runner(graph, pieces, threads)
-            if encoder_input not in tokenizers:
-                tokenizers[encoder_input] = TextTokenizer(Tokenizer.from_str(pieces), encoder_input.max_length)
+            pieces = read_file(folder, manifest, entry["encoder"], TOKENIZER)
+            with _report_unusable(folder / entry["encoder"]):
+                if encoder_input.encoder not in runners:
+                    graph = _load_graph(folder, manifest, entry["encoder"], file)
+                    runners[encoder_input.encoder] = _make_onnx_runner(graph, pieces, threads)
+                if encoder_input not in tokenizers:
+                    tokenizer = Tokenizer.from_str(pieces.decode("utf-8"))
+                    tokenizers[encoder_input] = TextTokenizer(tokenizer, encoder_input.max_length)
         roles[role] = RoleInputs(*inputs)
     return Encoders(runners, tokenizers, roles)
+
+
+@contextmanager
+def _report_unusable(folder: Path) -> Iterator[None]:
+    """Raise ModelError for what ONNX Runtime and tokenizers raise for files of wrong content."""
+    try:
+        yield
+    except (ModelError, MissingExtraError, KeyboardInterrupt, SystemExit, MemoryError):
+        raise
+    except BaseException as error:  # tokenizers panics beside Exception
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise ModelError(f"{folder} cannot be used ({reason}); {EXPORT_AGAIN}") from error
 
 
 def _load_graph(folder: Path, manifest: dict[str, Any], encoder: str, file: str) -> bytes | str:
@@ -138,7 +155,7 @@ def _load_graph(folder: Path, manifest: dict[str, Any], encoder: str, file: str)
     return str(paths[0])
 
 
-def _make_onnx_runner(graph: bytes | str, tokenizer: str, threads: int) -> Runner:
+def _make_onnx_runner(graph: bytes | str, tokenizer: bytes, threads: int) -> Runner:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
