@@ -8,15 +8,23 @@ from pathlib import Path
 import pytest
 from cli_data import TINY, Made, Run
 
-ROWS = ["BM25", "conventional", "bidr random-walk", "bidr snowball", "bidr unified"]
+from bidr.experiments.compare import ComparisonRow, format_table, report
+
+ROWS = ["BM25", "warm-up + OPQ", "conventional", "bidr random-walk", "bidr snowball", "bidr unified"]
 
 
 def test_compare_measures_every_way_on_equal_terms(bidr: Run, made: Made, tmp_path: Path) -> None:
     out, report = tmp_path / "out", tmp_path / "report.json"
     code, shown, err = bidr("compare", "--data", made.data, "--out", out, "--json", report, *TINY)
     assert code == 0, err
-    rows = json.loads(report.read_text())["rows"]
+    comparison = json.loads(report.read_text())
+    rows, baseline = comparison["rows"], comparison["baseline"]
     assert [row["method"] for row in rows] == ROWS
+    assert baseline["chosen_by"] == "R@10 on dev"
+    assert baseline["method"] == max(baseline["dev_R@10"], key=baseline["dev_R@10"].get)
+    assert list(baseline["dev_R@10"]) == ["warm-up + OPQ", "conventional"]
+    assert set(comparison[f"against_{baseline['method']}"]) == {*ROWS} - {baseline["method"]}
+    assert all(0 <= row["dev_R@10"] <= 1 for row in rows)
     assert all(f"\n{method} " in f"\n{shown}" for method in ROWS)
     for row in rows:
         assert 0 <= row["R@10"] <= row["R@100"] <= row["candidate_recall"] <= 1
@@ -27,6 +35,7 @@ def test_compare_measures_every_way_on_equal_terms(bidr: Run, made: Made, tmp_pa
     epochs = {name: stage["history"][-1]["epoch"] for name, stage in stages.items()}
     (unified,) = [name for name in epochs if name.startswith("unify-")]
     assert epochs["conventional"] == epochs["sparse"] + epochs["dense-snowball"] + epochs[unified]
+    assert [name for name in epochs if name.startswith("conventional")] == ["conventional"], "the warm-up has no other"
 
     before = {path: path.stat().st_mtime_ns for path in (out / "work").glob("*/done.json")}
     code, _, err = bidr("compare", "--data", made.data, "--out", out, "--json", report, *TINY)
@@ -44,10 +53,48 @@ def test_chosen_recipes_are_rows_on_the_split_that_was_asked_for(bidr: Run, made
     assert code == 0, err
     found = json.loads(report.read_text())
     assert [row["method"] for row in found["rows"]] == ["BM25", "dpr-opq", "star-pq", "bidr ann"]
-    assert set(found["against_dpr-opq"]) == {"BM25", "star-pq", "bidr ann"}
-    assert "R@10 against dpr-opq" in shown
+    base = found["baseline"]["method"]
+    assert base == max(found["baseline"]["dev_R@10"], key=found["baseline"]["dev_R@10"].get)
+    assert set(found["baseline"]["dev_R@10"]) == {"dpr-opq", "star-pq"}
+    assert f"R@10 against {base}" in shown
 
     assert "did you mean 'star-opq'" in bidr.refused("compare", "--recipes", "star-oqp", *flags)
+
+
+def make_row(method: str, r10: float, dev_r10: float, *, is_baseline: bool = True) -> ComparisonRow:
+    values = {"q1": r10, "q2": r10}
+    per_query = {"R@10": values, "R@100": values}
+    return ComparisonRow(method, r10, r10, 1.0, 8.0, 1.0, per_query, dev_r10=dev_r10, is_baseline=is_baseline)
+
+
+def test_differences_are_to_the_baseline_that_is_best_on_dev_whatever_test_says() -> None:
+    rows = [
+        make_row("BM25", 0.9, 0.9, is_baseline=False),
+        make_row("warm-up + OPQ", 0.3, 0.6),
+        make_row("conventional", 0.5, 0.4),
+        make_row("bidr unified", 0.4, 0.8, is_baseline=False),
+    ]
+    comparison = report(rows)
+    assert comparison["baseline"] == {
+        "method": "warm-up + OPQ",
+        "chosen_by": "R@10 on dev",
+        "dev_R@10": {"warm-up + OPQ": 0.6, "conventional": 0.4},
+    }
+    differences = {name: values["R@10"]["difference"] for name, values in comparison["against_warm-up + OPQ"].items()}
+    assert differences == pytest.approx({"BM25": 0.6, "conventional": 0.2, "bidr unified": 0.1})
+    table = format_table(rows).splitlines()
+    assert table[0].endswith("R@10 against warm-up + OPQ")
+    assert table[-1] == (
+        "differences are to warm-up + OPQ, the strongest baseline by R@10 on dev: warm-up + OPQ 0.6000, "
+        "conventional 0.4000; BM25 0.9000"
+    )
+
+
+def test_without_a_baseline_differences_are_to_the_first_trained_row() -> None:
+    rows = [make_row(name, 0.5, 0.5, is_baseline=False) for name in ("BM25", "bidr ann", "star-distilled")]
+    comparison = report(rows)
+    assert comparison["baseline"] == {"method": "bidr ann", "chosen_by": None, "dev_R@10": {}}
+    assert format_table(rows).splitlines()[-1].startswith("differences are to bidr ann: no row has one encoder")
 
 
 def test_finished_rows_are_on_disk_before_the_next_one_is_trained(

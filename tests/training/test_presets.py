@@ -70,7 +70,8 @@ def test_every_recipe_leaves_a_model_after_as_many_steps_as_the_method(shared, t
     model = train_model(run, tmp_path / "model")
     taken = sum(epochs[-1]["epoch"] for epochs in model.training["stages"].values()) * STEPS
     two_encoders = run.config.method == "bidr" and run.config.unify.epochs == 0
-    assert taken == ALL_STEPS - two_encoders * CONFIG.unify.epochs * STEPS
+    expected = ALL_STEPS - two_encoders * CONFIG.unify.epochs * STEPS
+    assert taken == (CONFIG.warmup.epochs * STEPS if name == "warmup-opq" else expected)
     queries = model.encode_queries(["bal bel", "gan"])
     assert all(np.isfinite(side).all() for side in queries)
     assert model.codebooks.bytes_per_doc == CONFIG.bytes_per_doc
@@ -91,6 +92,15 @@ def test_recipes_in_one_folder_are_those_in_folders_of_their_own(shared, tmp_pat
         frozenset({"conventional", "star-opq"}),
         frozenset({"bidr", "bidr-unified"}),
     }
+
+
+def test_warmup_opq_is_the_encoder_of_the_warmup_with_codes_fitted_to_its_vectors(shared, tmp_path):
+    run = shared.with_config(with_recipe(shared.base, "warmup-opq"))
+    model = train_model(run, tmp_path / "model")
+    encoders = {hash_weights(side) for side in (model.sparse, model.dense, model.query)}
+    assert encoders == {hash_saved(run, "warmup")}
+    expected = run.fit_codebooks(stages.train_warmup(run))
+    assert np.array_equal(model.codebooks.centroids, expected.centroids)
 
 
 def test_small_codewords_and_vectors_to_cut_off_make_models_of_their_own(tmp_path):

@@ -1,3 +1,4 @@
+import json
 import signal
 from dataclasses import replace
 from itertools import pairwise
@@ -15,7 +16,7 @@ from bidr.training.engine.loop import StageTrainer
 from bidr.training.losses.objectives import DenseObjective
 from bidr.training.negatives.samplers import LocalitySampler, RandomSampler
 from bidr.training.run import TrainingRun
-from bidr.training.train import train
+from bidr.training.train import open_run, train
 from bidr.training.validator import Validator, compute_recall, make_validator
 
 ALL = ["warmup", "sparse", "dense-random-walk", "unify-random-walk"]
@@ -319,3 +320,16 @@ def test_a_stage_saves_its_best_dev_epoch(tmp_path):
     run.run_stage("made", objective, run.make_random_sampler("in-batch"), 2, validate)
     assert np.allclose(encode_rows(run.load_stage_encoder("made"), run.data.documents), seen[1], atol=1e-5)
     assert not np.allclose(seen[1], seen[2], atol=1e-4)
+
+
+def test_a_run_older_than_the_number_of_conventional_epochs_is_not_resumed_without_them(tmp_path):
+    """0 epochs make another model, although settings that are 0 and absent from an older run usually change nothing."""
+    open_run(dataset(), CONFIG, tmp_path / "run")
+    record = tmp_path / "run" / "work" / "run.json"
+    settings = json.loads(record.read_text())
+    del settings["config"]["conventional"]["epochs"]
+    record.write_text(json.dumps(settings))
+    open_run(dataset(), CONFIG, tmp_path / "run")
+    record.write_text(json.dumps(settings))
+    with pytest.raises(ConfigError, match=r"another config\.conventional\.epochs \(None there, 0 now\)"):
+        open_run(dataset(), with_settings(conventional={"epochs": 0}), tmp_path / "run")

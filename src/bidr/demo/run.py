@@ -24,7 +24,7 @@ def run_demo(out: Path, *, documents: int = DOCUMENTS, config: TrainConfig = CON
     data, record = out / "data", out / "data.json"
     if record.exists() and json.loads(record.read_text())["documents"] != documents:
         raise ConfigError(f"{out} holds a demo of another number of documents than {documents}; choose another --out")
-    say(f"collect, train, build and measure four ways: about four minutes on two cores, all of it kept in {out}")
+    say(f"collect, train, build and measure five ways: about four minutes on two cores, all of it kept in {out}")
     if not record.exists():
         say("read the sources of the installed Python packages: summaries are questions, the rest is the answer")
         shutil.rmtree(data, ignore_errors=True)

@@ -1,6 +1,9 @@
 """Compare recipes and BM25 on one dataset, with equal code bytes and candidates.
 
 bidr compare --data FOLDER --out DIR --bytes-per-doc 8
+
+Differences are to the strongest baseline: the recipe with one encoder and codes fitted to its vectors that has the
+best R@10 on dev, which the stages are selected on too. BM25 is a row beside them.
 """
 
 import re
@@ -17,6 +20,7 @@ from bidr.index.storage.live_state import read_model_reference
 from bidr.pipeline.build import build
 from bidr.pipeline.open import open_index
 from bidr.search.evaluation import (
+    Scores,
     compare_paired,
     compute_candidate_recall,
     evaluate_run,
@@ -39,6 +43,9 @@ from bidr.utils.progress import say
 UNIFIED = ("bidr", "bidr-unified", "bidr-jpq", "bidr-lists", "star-jpq")
 SAMPLERS: tuple[SamplerName, ...] = ("random-walk", "snowball")
 MEASURES = ("R@10", "R@100")
+DEV_MEASURE = "R@10"
+FITTED_CODES = ("pq", "opq")
+METHOD_NAMES = {"warmup-opq": "warm-up + OPQ"}
 TIMED_QUERIES = 100
 
 
@@ -54,6 +61,10 @@ class ComparisonRow(NamedTuple):
     per_query: dict[str, dict[str, float]]
     train_seconds: float = 0.0
     """Training time of the stages that no earlier row trained."""
+    dev_r10: float | None = None
+    """R@10 of the dev queries that stages are selected on; None: not measured."""
+    is_baseline: bool = False
+    """Whether the recipe is a baseline: one encoder, and codes fitted to its vectors."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the row's values for comparison.json."""
@@ -65,6 +76,7 @@ class ComparisonRow(NamedTuple):
             "ram_bytes_per_doc": self.ram_bytes_per_doc,
             "ms_per_query": self.ms_per_query,
             "train_seconds": self.train_seconds,
+            "dev_R@10": self.dev_r10,
         }
 
 
@@ -81,8 +93,8 @@ def compare(
     """Train, build and measure BM25 and each recipe; finished stages are not trained again.
 
     All share the text settings, the code bytes, the number of candidates and every stage whose settings are equal. A
-    recipe with one encoder trains it for as many steps as the method's stages together. Explicit settings override a
-    recipe's, with a message. comparison.json is written after each row.
+    recipe with one encoder trains it for as many steps as the method's stages together; only `warmup-opq` stops after
+    the warm-up. Explicit settings override a recipe's, with a message. comparison.json is written after each row.
 
     Args:
         shrink: Dimensions at which to measure truncated vectors, besides int8.
@@ -101,7 +113,7 @@ def compare(
             say(line)
     run = open_run(data, config, out)
     _check_cuts(configs, shrink, run.dim)
-    rows = [_measure_bm25(data, test_split, config)]
+    rows = [_measure_bm25(data, test_split, run.dev_split, config)]
     for name, settings in configs.items():
         recipe_run = run.with_config(settings)
         if name == "bidr-unified":
@@ -139,18 +151,24 @@ def choose_sampler(run: TrainingRun) -> SamplerName:
     return max(trained, key=get_best_recall) if trained else run.config.dense.sampler
 
 
-def _measure_bm25(data: Dataset, test_split: Split, config: TrainConfig) -> ComparisonRow:
+def _measure_bm25(data: Dataset, test_split: Split, dev: Split, config: TrainConfig) -> ComparisonRow:
     ids = [document.id for document in data.corpus]
     engine = Bm25(data.corpus.iter_texts(config.text.titles))
-    texts = [query.text for query in test_split.queries]
-    top_rows = engine.search(texts, config.candidates).rows
-    ranked = {
-        query.id: [ids[row] for row in rows if row >= 0]
-        for query, rows in zip(test_split.queries, top_rows.tolist(), strict=True)
-    }
-    scores = evaluate_run(rank_run({query: docs[:100] for query, docs in ranked.items()}), test_split.qrels, MEASURES)
+
+    def rank(judged: Split) -> dict[str, list[str]]:
+        top_rows = engine.search([query.text for query in judged.queries], config.candidates).rows
+        return {
+            query.id: [ids[row] for row in rows if row >= 0]
+            for query, rows in zip(judged.queries, top_rows.tolist(), strict=True)
+        }
+
+    def score(ranked: dict[str, list[str]], judged: Split) -> Scores:
+        return evaluate_run(rank_run({query: docs[:100] for query, docs in ranked.items()}), judged.qrels, MEASURES)
+
+    ranked = rank(test_split)
+    scores = score(ranked, test_split)
     times = []
-    for text in texts[:TIMED_QUERIES]:
+    for text in [query.text for query in test_split.queries[:TIMED_QUERIES]]:
         started = time.perf_counter()
         engine.search([text], config.candidates, quiet=True)
         times.append(1000 * (time.perf_counter() - started))
@@ -163,6 +181,7 @@ def _measure_bm25(data: Dataset, test_split: Split, config: TrainConfig) -> Comp
         None,
         median(times),
         scores.per_query,
+        dev_r10=score(rank(dev), dev).mean[DEV_MEASURE],
     )
 
 
@@ -170,14 +189,16 @@ def _measure(
     name: str, run: TrainingRun, out: Path, judged: Split, engine: str, shrink: Sequence[int]
 ) -> list[ComparisonRow]:
     """Measure a recipe, and its vectors as int8 and truncated."""
-    folder, method = out / name, re.sub("^bidr-", "bidr ", name)
+    folder, method = out / name, METHOD_NAMES.get(name, re.sub("^bidr-", "bidr ", name))
     folder.mkdir(parents=True, exist_ok=True)
     started = time.monotonic()
     model = train_model(run, folder, name)
     seconds = time.monotonic() - started
     index = build(run.dataset, model, folder / "index", engine=engine, tokens=run.folder / "tokens")
     with open_index(index, device=run.device) as searcher:
-        rows = [_measure_searcher(method, searcher, judged, seconds, index)]
+        row = _measure_searcher(method, searcher, judged, seconds, index)
+        dev_r10 = evaluate_searcher(searcher, run.dev_split, (DEV_MEASURE,)).measures[DEV_MEASURE]
+        rows = [row._replace(dev_r10=dev_r10, is_baseline=_is_baseline(run.config))]
         for how, smaller in make_truncated_searchers(searcher, shrink).items() if shrink else ():
             rows.append(_measure_searcher(f"{method}, {how}", smaller, judged, 0.0))
     return rows
@@ -203,27 +224,57 @@ def _measure_searcher(
     )
 
 
+def _is_baseline(config: TrainConfig) -> bool:
+    """Check for a conventional recipe whose codes are fitted to its vectors."""
+    return config.method == "conventional" and config.conventional.codes in FITTED_CODES
+
+
 def report(rows: list[ComparisonRow]) -> dict[str, Any]:
-    """Build comparison.json: rows, and differences to the baseline with confidence intervals."""
-    base = _find_baseline(rows)
+    """Build comparison.json: rows, and differences to the strongest baseline with confidence intervals."""
+    base = _choose_baseline(rows)
     differences = {
         row.method: {name: compare_paired(row.per_query[name], base.per_query[name])._asdict() for name in MEASURES}
         for row in rows
         if row is not base
     }
-    return {"rows": [row.to_json() for row in rows], f"against_{base.method}": differences}
+    choice = {
+        "method": base.method,
+        "chosen_by": f"{DEV_MEASURE} on dev" if base.is_baseline else None,
+        "dev_R@10": {row.method: row.dev_r10 for row in rows if row.is_baseline},
+    }
+    return {"rows": [row.to_json() for row in rows], "baseline": choice, f"against_{base.method}": differences}
 
 
-def _find_baseline(rows: list[ComparisonRow]) -> ComparisonRow:
-    """Find the baseline: the conventional method, else the first trained recipe."""
-    rows_by_method = {row.method: row for row in rows}
-    return rows_by_method.get("conventional") or rows_by_method.get("star-opq") or rows[min(1, len(rows) - 1)]
+def _choose_baseline(rows: list[ComparisonRow]) -> ComparisonRow:
+    """Choose the baseline with the best R@10 on dev; without one, the first trained recipe."""
+    baselines = [row for row in rows if row.is_baseline]
+    if not baselines:
+        return rows[min(1, len(rows) - 1)]
+    return max(baselines, key=_get_dev_r10)
+
+
+def _get_dev_r10(row: ComparisonRow) -> float:
+    return row.dev_r10 or 0.0
+
+
+def _describe_choice(rows: list[ComparisonRow]) -> str:
+    """Describe which row the differences are to, and how it was chosen."""
+    base = _choose_baseline(rows)
+    if not base.is_baseline:
+        return f"differences are to {base.method}: no row has one encoder and codes fitted to its vectors"
+    baselines = sorted((row for row in rows if row.is_baseline), key=_get_dev_r10, reverse=True)
+    others = [row for row in rows if row.method == "BM25"]
+    values = [
+        ", ".join(f"{row.method} {_get_dev_r10(row):.4f}" for row in some) for some in (baselines, others) if some
+    ]
+    return f"differences are to {base.method}, the strongest baseline by {DEV_MEASURE} on dev: {'; '.join(values)}"
 
 
 def format_table(rows: list[ComparisonRow]) -> str:
-    """Format the rows as text, with R@10 differences to the baseline and 95 % intervals."""
-    base = _find_baseline(rows).method
-    against = report(rows)[f"against_{base}"]
+    """Format the rows as text, with R@10 differences to the strongest baseline and 95 % intervals."""
+    comparison = report(rows)
+    base = comparison["baseline"]["method"]
+    against = comparison[f"against_{base}"]
     names = ("method", "R@10", "R@100", "candidates", "RAM bytes/doc", "ms/query", f"R@10 against {base}")
     cells: list[tuple[str, ...]] = [names]
     for row in rows:
@@ -235,4 +286,5 @@ def format_table(rows: list[ComparisonRow]) -> str:
         recalls = (f"{value:.4f}" for value in (row.r10, row.r100, row.candidate_recall))
         cells.append((row.method, *recalls, ram, f"{row.ms_per_query:.2f}", difference))
     widths = [max(len(cell) for cell in column) for column in zip(*cells, strict=True)]
-    return "\n".join("  ".join(f"{cell:<{w}}" for cell, w in zip(line, widths, strict=True)).rstrip() for line in cells)
+    lines = ["  ".join(f"{cell:<{w}}" for cell, w in zip(line, widths, strict=True)).rstrip() for line in cells]
+    return "\n".join([*lines, _describe_choice(rows)])

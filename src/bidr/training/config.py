@@ -157,6 +157,9 @@ class ConventionalConfig:
     epochs, with the current encoder. With '-alone': no in-batch negatives. 'in-batch': in-batch negatives only."""
     refresh: int = 1
     """Epochs between minings of 'refreshed' negatives."""
+    epochs: int | None = None
+    """Epochs after the warm-up. None: as many as give the number of steps of the method's stages; 0: the encoder is the
+    warm-up's."""
     codes: Literal["pq", "opq", "learned", "jpq", "distilled", "tuned", "taught"] = "opq"
     """'pq', 'opq': codes fitted to the vectors; 'learned': the sparse stage from this encoder on; 'jpq': OPQ codes,
     with codewords and query encoder trained afterwards; 'distilled': additive codes distilled from the ranking by

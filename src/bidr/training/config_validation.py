@@ -13,6 +13,7 @@ MINIMUM: dict[int, tuple[str, ...]] = {
         *("seed", "weight_decay", "checkpoint_minutes"),
         *("sparse.crops", "sparse.reconstruction", "sparse.codebook_rate", "sparse.rate", "dense.rate"),
         *("unify.epochs", "unify.pool", "unify.lists", "unify.dense_weight", "unify.rate", "distil.weight"),
+        "conventional.epochs",
         *("frozen.steps", "frozen.crops", "frozen.borrowed", "frozen.adapter_rate", "frozen.label_weight"),
         "frozen.dev_questions",
     ),

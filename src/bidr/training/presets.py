@@ -46,7 +46,12 @@ _TABLE: list[tuple[str, str, dict[str, Any]]] = [
     ("ance-opq", "ANCE: hard negatives only, mined again each epoch", _build_conventional("refreshed-alone")),
     ("star-opq", "STAR: hard negatives mined once, and in-batch negatives", _build_conventional("mined")),
     ("star-refreshed-opq", "STAR, hard negatives mined again each epoch", _build_conventional("refreshed")),
-    ("conventional", "same as star-opq; the baseline of `bidr compare`", _build_conventional("mined")),
+    ("conventional", "same as star-opq; a baseline of `bidr compare`", _build_conventional("mined")),
+    (
+        "warmup-opq",
+        "warm-up + OPQ: not trained further, so in fewer steps than the others",
+        {"method": "conventional", "conventional.codes": "opq", "conventional.epochs": 0},
+    ),
     # STAR's vectors, by their codes
     ("star-pq", "STAR with PQ codes (no rotation)", _build_conventional("mined", "pq")),
     (
@@ -137,8 +142,8 @@ _TABLE: list[tuple[str, str, dict[str, Any]]] = [
     ("bidr-matryoshka", "bidr with Matryoshka vectors", _build_bidr(dense__prefixes=(64, 128))),
 ]
 RECIPES = {name: Recipe(name, description, settings) for name, description, settings in _TABLE}
-STAGES = ("method", "unify.epochs")
-DEFAULT = ("conventional", "bidr-random-walk", "bidr-snowball", "bidr-unified")
+STAGES = ("method", "unify.epochs", "conventional.epochs")
+DEFAULT = ("warmup-opq", "conventional", "bidr-random-walk", "bidr-snowball", "bidr-unified")
 
 
 def get_recipe(name: str) -> Recipe:

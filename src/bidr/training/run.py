@@ -55,6 +55,7 @@ class TrainingRun:
         check_prefixes(config, config.dim)
         with self.group.rank_zero_first():
             splits = read_splits(dataset, config.dev_queries, config.seed)
+            self.dev_split = splits.dev
             with storage_errors(folder):
                 folder.mkdir(parents=True, exist_ok=True)
             self._initial_encoder = initial = self._open_initial_encoder()

@@ -20,7 +20,13 @@ NO_EFFECT = {
     "logs",
     "tokens_at_once",
 }
-CONVENTIONAL = ("conventional.negatives", "conventional.refresh", "sparse.epochs", "unify.epochs")
+CONVENTIONAL = (
+    "conventional.negatives",
+    "conventional.refresh",
+    "conventional.epochs",
+    "sparse.epochs",
+    "unify.epochs",
+)
 DENSE = ("dense.epochs", "dense.batch_size", "dense.rate", "dense.depth")
 
 

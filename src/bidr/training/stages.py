@@ -214,8 +214,10 @@ def _fit_queries(
 
 def train_conventional(run: TrainingRun) -> Encoder:
     """Train the conventional encoder from the warm-up on, for as many steps as the method's stages, less those of
-    its codes."""
-    stage, config = run.get_stage_name("conventional"), run.config
+    its codes, unless `conventional.epochs` is set. With 0 epochs it is the warm-up's, to the last bit."""
+    stage, config = get_conventional_stage(run), run.config
+    if stage == run.get_stage_name("warmup"):
+        return train_warmup(run)
     if not run.is_finished(stage):
         encoder = train_warmup(run)
         batches = make_conventional_sampler(run, encoder, train_warmup(run))
@@ -284,9 +286,16 @@ def train_taught_encoder(run: TrainingRun) -> Encoder:
     return run.load_stage_encoder(stage)
 
 
+def get_conventional_stage(run: TrainingRun) -> str:
+    """Return the folder name of the stage that the conventional encoder comes from."""
+    return run.get_stage_name("conventional" if count_conventional_epochs(run) else "warmup")
+
+
 def count_conventional_epochs(run: TrainingRun) -> int:
-    """Count the epochs that give a recipe as many steps as the method has in all its stages."""
+    """Count the epochs that give a recipe as many steps as the method has in all its stages, unless they are set."""
     config, codes = run.config, run.config.conventional.codes
+    if config.conventional.epochs is not None:
+        return config.conventional.epochs
     return (
         count_dense_epochs(run)
         + (0 if codes in ("learned", "taught") else config.sparse.epochs)

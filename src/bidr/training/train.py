@@ -152,7 +152,7 @@ def train_conventional_model(run: TrainingRun, out: Path, recipe: str | None = N
         "taught": stages.learn_taught_codes,
     }
     coded = code_stages.get(codes, stages.fit_codes)(run)
-    name = run.get_stage_name("conventional")
+    name = stages.get_conventional_stage(run)
     encoder, names = run.folder / name / "encoder", [run.get_stage_name("warmup"), name]
     parts = ModelParts(sparse=encoder, dense=encoder, query=encoder, codebooks=coded.codebooks)
     if codes == "learned":
@@ -208,7 +208,8 @@ def _refuse_other_run(saved: dict[str, Any], settings: dict[str, Any], out: Path
 def _list_differences(saved: dict[str, Any], settings: dict[str, Any], prefix: str = "") -> list[str]:
     names: list[str] = []
     for key, new in settings.items():
-        if key not in saved and not new:  # a run older than this setting, which has no value now either
+        # A run older than this setting, which has no value now either. No epochs are not no value.
+        if key not in saved and not new and key != "epochs":
             continue
         old = saved.get(key)
         if isinstance(new, dict) and isinstance(old, dict):
