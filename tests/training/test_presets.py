@@ -1,13 +1,15 @@
 """Recipes: all run, all equally long; what makes each what it is."""
 
+import json
 import re
 import signal
 from dataclasses import is_dataclass, replace
-from itertools import chain
+from itertools import chain, count
 from typing import get_args, get_type_hints
 
 import numpy as np
 import pytest
+import torch
 from sample_training import CONFIG, DOCUMENTS, TRAIN, dataset, files, with_settings
 
 from bidr.errors import ConfigError, StoppedError
@@ -15,11 +17,14 @@ from bidr.index.reader import IndexReader
 from bidr.models.auto import open_encoder
 from bidr.models.corpus_encoding import encode_rows, hash_weights
 from bidr.pipeline.build import build
-from bidr.training import config_validation, mining, stages
+from bidr.quantization.learned_ivf import ProbeStats
+from bidr.training import config_validation, ivf_lists, mining, stages
+from bidr.training import run as training_run
 from bidr.training.config import CodesOnlyConfig, DenseConfig, EncoderConfig, SparseConfig, TrainConfig, UnifyConfig
+from bidr.training.engine import loop
 from bidr.training.engine.loop import StageTrainer
 from bidr.training.presets import RECIPES, list_contradictions, with_recipe
-from bidr.training.run import TrainingRun
+from bidr.training.run import TrainingRun, save_stage
 from bidr.training.stage_cache import name_stage
 from bidr.training.train import open_run, train, train_model
 
@@ -92,6 +97,40 @@ def test_recipes_in_one_folder_are_those_in_folders_of_their_own(shared, tmp_pat
         frozenset({"conventional", "star-opq"}),
         frozenset({"bidr", "bidr-unified"}),
     }
+
+
+def test_every_stage_of_every_recipe_keeps_its_initial_weights_if_no_epoch_is_better_on_dev(
+    tmp_path, monkeypatch, scores_file
+):
+    """Dev falls from measurement to measurement, so that no trained epoch is ever better."""
+    values, starts = count(0, -1), {}
+
+    def measure(trainer, validate):
+        if not trainer.history:
+            starts[trainer.name] = {name: value.clone() for name, value in trainer.objective.state_dict().items()}
+        return {trainer.measure: float(next(values))}
+
+    def save(trainer, folder):
+        assert trainer.best_epoch == 0
+        state = trainer.objective.state_dict()
+        assert all(torch.equal(state[name], value) for name, value in starts[trainer.name].items()), trainer.name
+        save_stage(trainer, folder)
+
+    monkeypatch.setattr(loop, "_measure", measure)
+    monkeypatch.setattr(training_run, "save_stage", save)
+    base = with_settings(
+        distil={"teacher": str(scores_file), "depth": 8}, sparse={"epochs": 1}, dense={"epochs": 1}, unify={"epochs": 1}
+    )
+    run = open_run(dataset(), base, tmp_path / "run")
+    for name in SMALL:
+        train_model(run.with_config(with_recipe(base, name)), tmp_path / name)
+    records = {path.parent.name: json.loads(path.read_text()) for path in run.folder.glob("*/done.json")}
+    assert {name.partition("+")[0].partition("-")[0] for name in records} == {
+        *("warmup", "sparse", "dense", "unify", "conventional", "jpq")
+    }
+    assert all(record["best_epoch"] == 0 and record["history"][0]["epoch"] == 0 for record in records.values())
+    assert all(record["history"][-1]["epoch"] > 0 for record in records.values())
+    assert records.keys() == starts.keys() == {path.parent.name for path in run.folder.glob("*/encoder")}
 
 
 def test_warmup_opq_is_the_encoder_of_the_warmup_with_codes_fitted_to_its_vectors(shared, tmp_path):
@@ -345,22 +384,40 @@ def test_jpq_moves_codewords_and_queries_and_leaves_every_code(tmp_path):
     assert hash_weights(model.sparse) == hash_weights(model.dense) == hash_saved(run, "conventional")
 
 
-def test_learned_lists_are_measured_kept_and_taken_by_the_index(tmp_path):
-    import json
+@pytest.mark.parametrize("better", ["k-means", "learned"])
+def test_the_lists_of_kmeans_are_used_where_they_are_better_on_dev(tmp_path, monkeypatch, better):
+    """The stage is selected by the answers of a full scan, which says nothing about lists."""
 
+    def measure(queries, lists, positives, nprobe):
+        return ProbeStats(0.4 if np.array_equal(lists.centroids, means) else 0.5 if better == "learned" else 0.3, 0.1)
+
+    run = TrainingRun(dataset(), with_recipe(CONFIG, "bidr-lists"), tmp_path / "work")
+    coded = stages.train_sparse(run)
+    means = ivf_lists.fit_initial_lists(run, coded, mining.encode_corpus_codes(run, coded)).centroids
+    monkeypatch.setattr(ivf_lists, "measure_probes", measure)
+    unified = stages.unify(run, "random-walk")
+    lists = ivf_lists.load_learned_lists(run, unified)
+    assert np.array_equal(lists.learned, lists.means) == (better == "k-means")
+
+
+def test_learned_lists_are_measured_kept_and_taken_by_the_index(tmp_path):
     config = with_recipe(CONFIG, "bidr-lists")
     model = train(dataset(), config, tmp_path / "run")
     stage = tmp_path / "run" / "work" / "unify-random-walk"
     found = json.loads((stage / "lists.json").read_text())
     assert found["lists"] == DOCUMENTS // 8
-    for side in ("k-means", "learned"):
+    for side in ("k-means", "learned", ivf_lists.UNLEARNED):
         recalls = [found[side][probes]["recall"] for probes in ("1", "2", "4", "8")]
         assert recalls == sorted(recalls)
     with np.load(stage / "lists.npz") as kept:
         assert not np.allclose(kept["means"], kept["learned"], atol=1e-4)
         assert len(kept["of"]) == DOCUMENTS
-        of, learned, rotation = kept["of"], kept["learned"], model.codebooks.rotation
-
+        used = kept["learned" if found["used"] == "learned" else "means"]
+        of, rotation = kept["of"], model.codebooks.rotation
+    recalls = [
+        np.mean([stats["recall"] for stats in found[side].values()]) for side in ("learned", ivf_lists.UNLEARNED)
+    ]
+    assert found["used"] == ("k-means" if recalls[1] > recalls[0] else "learned")
     for budget in (None, "4GiB"):
         build(dataset(), model, tmp_path / f"index-{budget}", engine="lists", ram_budget=budget, device="cpu")
         with IndexReader.open(tmp_path / f"index-{budget}") as reader:
@@ -369,7 +426,7 @@ def test_learned_lists_are_measured_kept_and_taken_by_the_index(tmp_path):
             assert np.array_equal(np.diff(reader.candidates.offsets), sizes[filled])
             assert np.array_equal(of[np.asarray(reader.order)], np.sort(of)), "the lists of training"
             centroids = np.load(reader.generation / "centroids.npy")
-            assert np.allclose(centroids, learned[filled] @ rotation, atol=1e-5)
+            assert np.allclose(centroids, used[filled] @ rotation, atol=1e-5)
     build(dataset(), model, tmp_path / "k-means", engine="lists", learned_lists=False, device="cpu")
     with IndexReader.open(tmp_path / "k-means") as reader:
         assert reader.describe()["lists"]["made_by"] == "k-means"

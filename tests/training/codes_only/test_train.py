@@ -1,5 +1,6 @@
 """Codes learned for vectors that stay as they are: better than fitted ones, the same from the same seed, resumable."""
 
+import itertools
 import math
 import os
 import signal
@@ -60,6 +61,15 @@ def test_learned_codes_beat_opq_and_their_initialization(tmp_path: Path) -> None
     ours = compute_found_share(found_by(learned(tmp_path), documents, asked), best)
     assert ours > opq + 0.15
     assert ours > begun + 0.1
+
+
+def test_the_initial_codes_are_kept_if_no_measurement_is_better(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    initial = learned(tmp_path, quick(steps=0), "initial")
+    values = itertools.count(0, -1)
+    monkeypatch.setattr(train, "_measure", lambda *_: {"kept_by": float(next(values))})
+    assert weights(learned(tmp_path)) == weights(initial)
 
 
 @pytest.mark.parametrize("length", [1e-3, 1e3])

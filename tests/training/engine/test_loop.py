@@ -189,6 +189,18 @@ def test_the_initial_weights_are_kept_across_a_resume(tmp_path, stop, steps):
     assert [line["epoch"] for line in read_lines(tmp_path / LOG) if "epoch" in line] == [0, 1, 2, 3]
 
 
+@pytest.mark.parametrize("steps", [0, 1, 7, 13])
+def test_a_trained_epoch_as_good_as_the_initial_weights_is_kept_across_a_resume_too(tmp_path, stop, steps):
+    training, values = start(), iter([0.9, 0.3, 0.9, 0.9])
+    if steps:
+        stop(steps)
+        with pytest.raises(StoppedError):
+            train_stage(training, Numbers(), values.__next__, tmp_path)
+        training = start()
+    train_stage(training, Numbers(), values.__next__, tmp_path)
+    assert (training.best, training.best_epoch) == (0.9, 2)
+
+
 def test_a_stage_without_epochs_is_its_initial_weights(tmp_path):
     training = start(epochs=0)
     initial = weights(training)
