@@ -107,7 +107,7 @@ def test_the_saved_length_is_the_trained_one(trained):
     model, config = trained
     for name in encoders(model):
         other = elsewhere(model.folder / name)
-        found = other.tokenizer.truncation["max_length"] if config.built_in else other.max_seq_length
+        found = other.tokenizer.truncation["max_length"] if config.encoder_kind == "built-in" else other.max_seq_length
         assert found == (QUERY_LENGTH if name == "query" else DOCUMENT_LENGTH)
 
 
@@ -143,7 +143,7 @@ def test_the_card_tells_nothing_of_this_machine(trained):
     text = (model.folder / "README.md").read_text()
     assert str(model.folder.parent) not in text
     assert "a place" not in text
-    if not config.built_in:
+    if config.encoder_kind != "built-in":
         assert "small-bert" in text
     assert "base_model" not in text
 

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from tokenizers import Tokenizer
 
-from bidr.models.static_encoder import FOLDER, TOKENIZER, StaticEncoder
+from bidr.models.static_embeddings import TOKENIZER
+from bidr.models.static_encoder import FOLDER, StaticEncoder
 from bidr.models.text_encoder import TextEncoder
 from bidr.utils.files import write_json
 

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from bidr.models.encoder import Encoder
-from bidr.models.static_encoder import FOLDER, MAX_LENGTH, MODULES, TOKENIZER, WEIGHTS, load_table
+from bidr.models.static_embeddings import TOKENIZER, WEIGHTS, StaticEmbeddings, embed_pieces
+from bidr.models.static_encoder import FOLDER, MAX_LENGTH, MODULES, SHORTEST, load_table
 from bidr.models.text_encoder import Prompts
 from bidr.tokenization.token_store import Tokens, TokenStore
 
@@ -38,6 +39,34 @@ class BagOfTokensEncoder(Encoder):
         directions = functional.normalize(torch.randn(vocabulary, dim, generator=random), dim=1)
         return cls(tokenizer, directions * weights.unsqueeze(1))
 
+    @classmethod
+    def create_pretrained(
+        cls, tokenizer: Tokenizer, store: TokenStore, static: StaticEmbeddings, seed: int
+    ) -> "BagOfTokensEncoder":
+        """Create an encoder that starts from pretrained token vectors.
+
+        Each word piece has the direction of the sum of its pretrained vectors, and the weight IDF times the square root
+        of their length. Pieces unknown to the pretrained model have random directions, weighted by IDF alone.
+
+        Args:
+            tokenizer: That of the store: learned from the corpus, or that of `static`, whose rows are then taken as
+                they are.
+        """
+        vocabulary = tokenizer.get_vocab_size()
+        is_same = tokenizer.to_str() == static.tokenizer.to_str()
+        sums = static.table if is_same else embed_pieces(static, list_pieces(tokenizer))
+        lengths = np.linalg.norm(sums, axis=1)
+        is_known = lengths > SHORTEST
+        random = np.random.default_rng(seed).standard_normal(sums.shape, dtype=np.float32)
+        directions = np.where(is_known[:, None], sums, random)
+        directions /= np.linalg.norm(directions, axis=1, keepdims=True)
+        scales = np.sqrt(np.where(is_known, lengths, lengths[is_known].mean() if is_known.any() else 1.0))
+        weights = compute_idf(store, len(sums) if is_same else vocabulary)
+        mean = weights.mean()
+        weights *= scales
+        weights *= mean / weights.mean()  # the learning rate fits weights of this size
+        return cls(tokenizer, torch.from_numpy((directions * weights[:, None]).astype(np.float32)))
+
     def forward(self, tokens: Tokens) -> Tensor:
         ids = torch.as_tensor(np.asarray(tokens.ids, dtype=np.int64), device=self.device)
         starts = torch.as_tensor(np.asarray(tokens.offsets[:-1], dtype=np.int64), device=self.device)
@@ -60,6 +89,15 @@ class BagOfTokensEncoder(Encoder):
     def load(cls, folder: Path) -> "BagOfTokensEncoder":
         tokenizer, table = load_table(folder)
         return cls(tokenizer, torch.from_numpy(table))
+
+
+def list_pieces(tokenizer: Tokenizer) -> list[str]:
+    """List the word pieces in the order of their ids."""
+    vocabulary = tokenizer.get_vocab()
+    pieces = [""] * (max(vocabulary.values()) + 1)
+    for piece, token_id in vocabulary.items():
+        pieces[token_id] = piece
+    return pieces
 
 
 def compute_idf(

@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bidr.models.static_embeddings import WORDLLAMA, WORDLLAMA_REPOSITORY
 from bidr.utils.files import write_atomically
 
 if TYPE_CHECKING:
@@ -109,7 +110,7 @@ def _format_front_matter(model: "Model") -> str:
     backbone = _get_backbone(model)
     lines = ["library_name: bidr", "pipeline_tag: sentence-similarity"]
     if backbone != BUILT_IN and not _is_path(backbone):
-        lines.append(f"base_model: {json.dumps(backbone)}")
+        lines.append(f"base_model: {json.dumps(WORDLLAMA_REPOSITORY if backbone == WORDLLAMA else backbone)}")
     tags = ["bidr", "sentence-transformers", "feature-extraction", "dense-retrieval", "product-quantization"]
     return "\n".join(["---", *lines, "tags:", *(f"- {tag}" for tag in tags), "---"])
 

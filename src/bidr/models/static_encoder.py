@@ -9,13 +9,14 @@ from safetensors.numpy import load_file
 from tokenizers import Tokenizer
 
 from bidr.errors import ModelError
+from bidr.models.static_embeddings import TOKENIZER, WEIGHTS
 from bidr.models.text_encoder import Prompts, TextEncoder
 from bidr.tokenization.token_store import Tokens
 from bidr.utils.array_types import Floats
 from bidr.utils.files import open_to_read
 from bidr.utils.jit import njit_cached
 
-FOLDER, WEIGHTS, TOKENIZER = "0_StaticEmbedding", "model.safetensors", "tokenizer.json"
+FOLDER = "0_StaticEmbedding"
 MODULES: list[dict[str, Any]] = [
     {"idx": 0, "name": "0", "path": FOLDER, "type": "sentence_transformers.models.StaticEmbedding"},
     {"idx": 1, "name": "1", "path": "1_Normalize", "type": "sentence_transformers.models.Normalize"},

@@ -59,6 +59,11 @@ class TransformerEncoder(Encoder):
             raise MissingExtraError("a transformer encoder", "sentence-transformers", "transformers") from error
         try:
             model = SentenceTransformer(name, device="cpu", trust_remote_code=False)
+            if type(model[0]).__name__ == "StaticEmbedding":
+                raise ModelError(
+                    f"{name!r} holds static embeddings, which were not in the Hugging Face cache and now are; "
+                    "run the same command again"
+                )
             model = _apply_overrides(model.float(), pooling, projection, normalise, seed)
             if dropout is not None:
                 _set_dropout(model, dropout)

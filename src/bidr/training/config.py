@@ -5,8 +5,15 @@ from typing import Literal
 
 from bidr.data.dataset import Titles
 from bidr.errors import ConfigError
+from bidr.models.static_embeddings import is_static_model
 from bidr.training.codes_only.config import CodesOnlyConfig
-from bidr.training.config_validation import check_at_least, check_bounds, check_choices, refuse_unused_encoder_settings
+from bidr.training.config_validation import (
+    EncoderKind,
+    check_at_least,
+    check_bounds,
+    check_choices,
+    refuse_unused_encoder_settings,
+)
 
 BUILT_IN = "built-in"
 Negatives = Literal["in-batch", "bm25", "mined"]
@@ -18,12 +25,16 @@ class EncoderConfig:
     """Encoder settings."""
 
     backbone: str = BUILT_IN
-    """'built-in' (mean of word-piece embeddings, no download), or the folder or id of a Hugging Face or
-    sentence-transformers model."""
+    """'built-in' (sum of word-piece embeddings, no download); 'wordllama' or the folder or cached id of a model2vec or
+    StaticEmbedding model: the built-in encoder, started from pretrained embeddings; or the folder or id of a Hugging
+    Face or sentence-transformers model."""
     dim: int = 256
-    """Dimensions of the built-in encoder."""
+    """Dimensions of the built-in encoder. Pretrained embeddings have their own."""
     vocabulary: int = 30_000
     """Vocabulary size of the built-in encoder, in word pieces."""
+    tokenizer: Literal["corpus", "pretrained"] = "corpus"
+    """Of pretrained embeddings: 'corpus': word pieces learned from the corpus, each started from the sum of its
+    pretrained tokens' embeddings; 'pretrained': the tokens themselves."""
     projection: int | None = None
     """Add a trainable linear projection to this many dimensions (the paper: 768 to 64)."""
     pooling: Literal["mean", "cls", "max", "lasttoken"] | None = None
@@ -253,7 +264,7 @@ class TrainConfig:
     def __post_init__(self) -> None:
         check_choices(self)
         check_bounds(self)
-        refuse_unused_encoder_settings(self.encoder, built_in=self.built_in)
+        refuse_unused_encoder_settings(self.encoder, self.encoder_kind)
         if self.method == "conventional" and self.conventional.codes in ("jpq", "tuned"):
             check_at_least(1, self.unify, "epochs", prefix="unify.")  # the steps in which codewords learn
             if self.conventional.codes == "tuned" and self.unify.lists:
@@ -278,10 +289,14 @@ class TrainConfig:
         return filters_by_teacher or self.distil.source == "teacher"
 
     @property
-    def built_in(self) -> bool:
-        return self.encoder.backbone == BUILT_IN
+    def encoder_kind(self) -> EncoderKind:
+        """Kind of the encoder: 'static' is the built-in one started from pretrained embeddings."""
+        if self.encoder.backbone == BUILT_IN:
+            return "built-in"
+        return "static" if is_static_model(self.encoder.backbone) else "transformer"
 
     @property
     def dim(self) -> int | None:
         """Dimensions of the vectors, if known before the encoder is opened."""
-        return self.encoder.dim if self.built_in else self.encoder.projection
+        dims = {"built-in": self.encoder.dim, "static": None, "transformer": self.encoder.projection}
+        return dims[self.encoder_kind]

@@ -71,8 +71,9 @@ def check_choices(config: Any, prefix: str = "") -> None:
         )
 
 
+EncoderKind = Literal["built-in", "static", "transformer"]
 _NONE, _OUT = "which has none", "leave it out"
-# Settings of transformers that the built-in encoder ignores, and the other way round: reason and remedy.
+# Settings that an encoder of a kind ignores: reason and remedy.
 _OF_TRANSFORMERS = {
     "projection": (_NONE, "set its dimensions with encoder.dim"),
     "pooling": ("which sums its word pieces", _OUT),
@@ -81,21 +82,27 @@ _OF_TRANSFORMERS = {
     "query_prompt": (_NONE, _OUT),
     "document_prompt": (_NONE, _OUT),
 }
-_OF_THE_BUILT_IN = {
-    "dim": ("which has its own", "learn a projection to fewer with encoder.projection"),
-    "vocabulary": ("which has its own", _OUT),
+_OF_BAGS = {"vocabulary": ("which has its own", _OUT), "tokenizer": ("which has its own", _OUT)}
+_UNUSED = {
+    "built-in": {**_OF_TRANSFORMERS, "tokenizer": ("which learns its own", _OUT)},
+    "static": {**_OF_TRANSFORMERS, "projection": (_NONE, _OUT), "dim": ("which have their own", _OUT)},
+    "transformer": {**_OF_BAGS, "dim": ("which has its own", "learn a projection to fewer with encoder.projection")},
 }
 
 
-def refuse_unused_encoder_settings(encoder: Any, *, built_in: bool) -> None:
+def refuse_unused_encoder_settings(encoder: Any, kind: EncoderKind) -> None:
     """Refuse encoder settings that have no effect on this kind of encoder."""
-    kind = "the built-in encoder" if built_in else f"the transformer {encoder.backbone!r}"
-    other = "name a transformer with encoder.backbone" if built_in else "take the built-in encoder"
+    names = {"built-in": "the built-in encoder", "static": f"the static embeddings {encoder.backbone!r}"}
+    name = names.get(kind, f"the transformer {encoder.backbone!r}")
+    other = "take the built-in encoder" if kind == "transformer" else "name a transformer with encoder.backbone"
     defaults = {field.name: field.default for field in fields(encoder)}
-    for name, (why, instead) in (_OF_TRANSFORMERS if built_in else _OF_THE_BUILT_IN).items():
-        value = getattr(encoder, name)
-        if value != defaults[name]:
-            raise ConfigError(f"encoder.{name}: given {value!r} with {kind}, {why}; {instead}, or {other}")
+    unused = _UNUSED[kind]
+    if kind == "static" and encoder.tokenizer == "pretrained":
+        unused = unused | {"vocabulary": ("whose own tokenizer is taken", _OUT)}
+    for setting, (why, instead) in unused.items():
+        value = getattr(encoder, setting)
+        if value != defaults[setting]:
+            raise ConfigError(f"encoder.{setting}: given {value!r} with {name}, {why}; {instead}, or {other}")
 
 
 def check_bounds(config: Any) -> None:

@@ -11,6 +11,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 import torch
+from tokenizers import Tokenizer
 
 from bidr.data.dataset import Dataset, compose_text
 from bidr.data.positives import remove_positives
@@ -19,10 +20,11 @@ from bidr.models.auto import load_encoder
 from bidr.models.bag_of_tokens import BagOfTokensEncoder
 from bidr.models.corpus_encoding import encode_rows
 from bidr.models.encoder import Encoder
+from bidr.models.static_embeddings import load_static_embeddings
 from bidr.quantization.codebooks import Codebooks, check_shape
 from bidr.quantization.pq_training import FIT_ROWS, fit_pq
 from bidr.tokenization.wordpieces import train_wordpieces
-from bidr.training.config import Negatives, TrainConfig
+from bidr.training.config import BUILT_IN, Negatives, TrainConfig
 from bidr.training.config_validation import check_dims
 from bidr.training.data import prepare_training_data, read_splits
 from bidr.training.engine.distributed import ProcessGroup
@@ -40,6 +42,7 @@ from bidr.utils.progress import say
 
 BM25_DEPTH = 20
 DONE = "done.json"
+PRETRAINED_DEFAULTS = (1e-2, 0.1, 0.0)  # between .005 and .02 dev differs little
 
 Observe = Callable[[int, EpochPlan], dict[str, float]]
 
@@ -87,6 +90,11 @@ class TrainingRun:
         """Dimensions of the encoders."""
         return self._initial_encoder.dim
 
+    @property
+    def is_bag_of_tokens(self) -> bool:
+        """Whether the encoder is the built-in one, from random or pretrained embeddings."""
+        return isinstance(self._initial_encoder, BagOfTokensEncoder)
+
     def get_stage_name(self, stage: str) -> str:
         """Return the folder name of a stage under this config."""
         return name_stage(stage, self.config, self.base)
@@ -98,10 +106,15 @@ class TrainingRun:
             if not folder.exists():
                 encoder = self._initial_encoder
                 if isinstance(encoder, BagOfTokensEncoder):
-                    dim, seed = self.config.encoder.dim, self.config.seed
-                    encoder = BagOfTokensEncoder.create(encoder.tokenizer, self.data.documents, dim, seed)
+                    encoder = self._create_bag_of_tokens(encoder.tokenizer)
                 save_encoder_atomically(encoder, folder)
         return self.open_encoder(folder)
+
+    def _create_bag_of_tokens(self, tokenizer: Tokenizer) -> BagOfTokensEncoder:
+        config, documents, seed = self.config.encoder, self.data.documents, self.config.seed
+        if config.backbone == BUILT_IN:
+            return BagOfTokensEncoder.create(tokenizer, documents, config.dim, seed)
+        return BagOfTokensEncoder.create_pretrained(tokenizer, documents, load_static_embeddings(config.backbone), seed)
 
     def open_encoder(self, folder: Path) -> Encoder:
         return load_encoder(folder).to(self.device)
@@ -141,7 +154,7 @@ class TrainingRun:
             rate: Learning rate as a multiple of the warm-up's; None: the default for this kind of encoder.
         """
         config, folder = self.config, self.folder / stage
-        default_rate, default_multiple, default_decay = (2e-2, 0.1, 0.0) if config.built_in else (5e-5, 1.0, 0.01)
+        default_rate, default_multiple, default_decay = self._get_optimizer_defaults()
         folder.mkdir(parents=True, exist_ok=True)
         settings = LoopSettings(
             epochs=epochs,
@@ -158,9 +171,15 @@ class TrainingRun:
         train_stage(trainer, sampler, validate, folder, observe, config.logs)
         self.group.run_on_rank_zero(lambda: save_stage(trainer, folder))
 
+    def _get_optimizer_defaults(self) -> tuple[float, float, float]:
+        """Return the warm-up's learning rate, the later stages' multiple of it, and the weight decay."""
+        if not self.is_bag_of_tokens:
+            return 5e-5, 1.0, 0.01
+        return (2e-2, 0.1, 0.0) if self.config.encoder.backbone == BUILT_IN else PRETRAINED_DEFAULTS
+
     def make_random_sampler(self, negatives: Negatives | None, size: int | None = None) -> RandomSampler:
         """Make a random sampler; "bm25" adds one lexically similar negative per query."""
-        negatives = negatives or ("in-batch" if self.config.built_in else "bm25")
+        negatives = negatives or ("in-batch" if self.is_bag_of_tokens else "bm25")
         return self.make_pool_sampler(self.cache_array("bm25", self._mine_bm25) if negatives == "bm25" else None, size)
 
     def make_pool_sampler(self, pool: Rows | None, size: int | None = None) -> RandomSampler:
@@ -212,10 +231,14 @@ class TrainingRun:
         if (self.folder / "backbone").exists():
             return load_encoder(self.folder / "backbone")
         config = self.config.encoder
-        if self.config.built_in:
-            say("learn word pieces from the corpus")
-            tokenizer = train_wordpieces(self.dataset.corpus.iter_texts(self.config.text.titles), config.vocabulary)
-            return BagOfTokensEncoder(tokenizer, torch.zeros(1, config.dim))
+        if self.config.encoder_kind != "transformer":
+            static = None if config.backbone == BUILT_IN else load_static_embeddings(config.backbone)
+            if static and config.tokenizer == "pretrained":
+                tokenizer = static.tokenizer
+            else:
+                say("learn word pieces from the corpus")
+                tokenizer = train_wordpieces(self.dataset.corpus.iter_texts(self.config.text.titles), config.vocabulary)
+            return BagOfTokensEncoder(tokenizer, torch.zeros(1, static.table.shape[1] if static else config.dim))
         from bidr.models.transformer import TransformerEncoder
 
         return TransformerEncoder.open(

@@ -43,7 +43,9 @@ def get_stage_settings(stage: str, config: TrainConfig) -> dict[str, Any]:
     """Return the settings that a stage's result depends on, earlier stages included."""
     settings = _flatten_config(config)
     for stage_negatives in ("warmup.negatives", "sparse.negatives"):
-        settings[stage_negatives] = settings[stage_negatives] or ("in-batch" if config.built_in else "bm25")
+        settings[stage_negatives] = settings[stage_negatives] or (
+            "bm25" if config.encoder_kind == "transformer" else "in-batch"
+        )
     # Code stages that take steps from the conventional encoder's budget change that encoder.
     takes = {"learned": "learned", "taught": "learned", "jpq": "jpq", "tuned": "jpq"}
     learned = takes.get(config.conventional.codes, "fitted")

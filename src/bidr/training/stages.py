@@ -106,7 +106,7 @@ def train_sparse(run: TrainingRun) -> CodedEncoder:
 
 def get_codebook_rate(run: TrainingRun) -> float:
     """Return the codewords' learning rate as a multiple of the encoder's."""
-    return get_or_default(run.config.sparse.codebook_rate, 1.0 if run.config.built_in else 20.0)
+    return get_or_default(run.config.sparse.codebook_rate, 1.0 if run.is_bag_of_tokens else 20.0)
 
 
 def train_dense(run: TrainingRun, sampler: str) -> Encoder:

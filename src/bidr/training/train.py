@@ -101,7 +101,7 @@ def _write_settings(path: Path, settings: dict[str, Any]) -> None:
 
 def _refuse_shape(config: TrainConfig) -> None:
     """Refuse bytes_per_doc that do not fit the dimension, if it is known before training."""
-    if not config.built_in:
+    if config.encoder_kind != "built-in":
         return
     try:
         check_shape(config.encoder.dim, config.books, config.codewords)
