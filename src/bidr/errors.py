@@ -65,7 +65,6 @@ class MissingExtraError(BidrError, ImportError):
 
 # The extra that brings a package which the base install does not have.
 EXTRAS = {
-    "bm25s": "train",
     "faiss": "faiss",
     "httptools": "serve",
     "ir_datasets": "data",

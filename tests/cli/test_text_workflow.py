@@ -123,7 +123,7 @@ def test_flags_win_over_the_file(bidr: Run, made: Made, tmp_path: Path) -> None:
 
 def test_help_is_quick() -> None:
     """One process for all: what any of them loads stays loaded."""
-    heavy = ["torch", "faiss", "sentence_transformers", "transformers", "numba", "bm25s", "sklearn", "pyarrow"]
+    heavy = ["torch", "faiss", "sentence_transformers", "transformers", "numba", "sklearn", "pyarrow"]
     code = f"""if True:
         import sys, bidr.cli, bidr.cli.registry
         for args in ([], ["--help"], ["--version"], *([verb, "--help"] for verb in bidr.cli.registry.VERBS)):

@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+from bm25_formula import score_texts
 from sample_graphs import pairs_of
 
 from bidr.data.positives import remove_positives
@@ -25,6 +26,25 @@ def test_the_obvious_is_found(index):
     found = index.search(["who painted the night watch", "pearl earring", "quicksort"], 5)
     assert found.rows[:, 0].tolist() == [0, 1, 2]
     assert (found.scores[:, 1:] <= found.scores[:, :-1]).all()
+
+
+def test_scores_are_those_of_the_formula(index, monkeypatch):
+    monkeypatch.setattr(bm25_search, "TEXTS_PER_BLOCK", 2)
+    for engine in (index, Bm25(iter(TEXTS))):
+        for query in ("Painted pearls by night, night!", "the watches", "numbers"):
+            expected = score_texts(TEXTS, query)
+            rows, scores = engine.search([query], 5).rows[0], engine.search([query], 5).scores[0]
+            assert set(rows[rows >= 0].tolist()) == set(np.flatnonzero(expected).tolist())
+            np.testing.assert_allclose(scores[rows >= 0], expected[rows[rows >= 0]], rtol=1e-5)
+            assert (scores[1:] <= scores[:-1]).all()
+
+
+def test_equal_scores_rank_by_row():
+    assert Bm25(["a cat sleeps", "dogs", "cats slept", "cat sleeps"]).search(["cat"], 4).rows[0, :3].tolist() == [
+        0,
+        2,
+        3,
+    ]
 
 
 def test_terms_are_stemmed_and_lower_cased(index):

@@ -1,15 +1,16 @@
 """Inverted lists of BM25 as arrays sorted by term, in RAM or memory-mapped."""
 
+from collections import Counter
 from collections.abc import Sequence
-from itertools import chain
 from typing import NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from bidr.index.documents.id_index import hash_string
-from bidr.index.lexical.analyzer import tokenize_texts
+from bidr.index.lexical.analyzer import number_terms
 from bidr.index.storage.checksums import VerifiedArray
+from bidr.utils.array_types import Floats
 
 U64 = npt.NDArray[np.uint64]
 U32 = npt.NDArray[np.uint32]
@@ -90,15 +91,13 @@ class Postings(NamedTuple):
 
 def count_terms(texts: Sequence[str]) -> TermCounts:
     """Count the terms of texts, with their index as the row."""
-    ids, vocabulary = tokenize_texts(list(texts), as_numbers=True)
-    lengths = np.fromiter(map(len, ids), np.uint32, len(ids))
-    terms = np.fromiter(chain.from_iterable(ids), np.int64, int(lengths.sum()))
-    rows = np.repeat(np.arange(len(ids)), lengths)
-    size = max(len(vocabulary), 1)
-    pairs, counts = np.unique(rows * size + terms, return_counts=True)
-    hashes = np.zeros(size, np.uint64)
-    for term, number in vocabulary.items():
-        hashes[number] = hash_string(term)
+    numbers_by_row, terms = number_terms(texts)
+    lengths = np.fromiter(map(len, numbers_by_row), np.uint32, len(numbers_by_row))
+    numbers = np.concatenate([*numbers_by_row, np.zeros(0, np.int64)])
+    rows = np.repeat(np.arange(len(lengths)), lengths)
+    size = max(len(terms), 1)
+    pairs, counts = np.unique(rows * size + numbers, return_counts=True)
+    hashes = np.fromiter(map(hash_string, terms), np.uint64, len(terms))
     frequencies = np.minimum(counts, MAX_TERM_FREQUENCY).astype(np.uint8)
     return TermCounts(hashes[pairs % size], (pairs // size).astype(np.uint32), frequencies, lengths)
 
@@ -112,3 +111,9 @@ def concat_term_counts(parts: Sequence[TermCounts]) -> TermCounts:
         np.concatenate([part.counts for part in parts]),
         np.concatenate([part.lengths for part in parts]),
     )
+
+
+def hash_terms(terms: Sequence[str]) -> tuple[U64, Floats]:
+    """Return hashes of the distinct terms of a query, and their frequencies in it."""
+    frequencies = Counter(map(hash_string, terms))
+    return np.array(list(frequencies), dtype=np.uint64), np.array(list(frequencies.values()), dtype=np.float32)

@@ -1,6 +1,5 @@
 """BM25 search over all segments and the memtable of an index."""
 
-from collections import Counter
 from collections.abc import Sequence
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -11,12 +10,11 @@ import numpy as np
 from bidr.data.dataset import compose_text
 from bidr.data.validation import validate_query_texts
 from bidr.errors import REBUILD, ConfigError, IndexFolderError
-from bidr.index.documents.id_index import hash_string
 from bidr.index.filters.filter_expression import Filter
 from bidr.index.lexical.analyzer import tokenize_texts
 from bidr.index.lexical.bm25 import WeightedTerms, compute_idf, search_postings
 from bidr.index.lexical.candidate_union import CandidateUnion, unite_candidates
-from bidr.index.lexical.postings import Postings, TermCounts, concat_term_counts, count_terms
+from bidr.index.lexical.postings import Postings, TermCounts, concat_term_counts, count_terms, hash_terms
 from bidr.index.live.view import LiveCandidates, LiveView
 from bidr.index.reader import IndexReader
 from bidr.index.types import search_each
@@ -75,7 +73,7 @@ class LiveLexicalSearcher:
 
     def search(self, texts: Sequence[str], k: int, candidates: Sequence[Rows] | None = None) -> LexicalHits:
         """Return the top `k` of each query, and the scores of its `candidates` (positions) if given."""
-        segments, queries = self._segments, [_hash_terms(terms) for terms in tokenize_texts(list(texts))]
+        segments, queries = self._segments, [hash_terms(terms) for terms in tokenize_texts(list(texts))]
         candidates = candidates or [np.empty(0, dtype=np.int64)] * len(queries)
         candidate_scores = [np.zeros(len(places), dtype=np.float32) for places in candidates]
 
@@ -144,12 +142,6 @@ def _pack_allowed(allowed: Any) -> Bitmap | None:
 @lru_cache(maxsize=CACHED_TEXTS)
 def _count_terms(text: str) -> TermCounts:
     return count_terms([text])
-
-
-def _hash_terms(terms: list[str]) -> tuple[Any, Floats]:
-    """Return hashes of the distinct terms of a query, and their frequencies in it."""
-    frequencies = Counter(map(hash_string, terms))
-    return np.array(list(frequencies), dtype=np.uint64), np.array(list(frequencies.values()), dtype=np.float32)
 
 
 def _search_query(

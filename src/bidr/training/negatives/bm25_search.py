@@ -1,34 +1,34 @@
-"""BM25 search: lexical negatives of the warm-up, and the baseline of `bidr compare`."""
+"""BM25 search in memory: lexical negatives of the warm-up, and the baseline of `bidr compare`."""
 
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
-from importlib.util import find_spec
-from typing import Any
+from itertools import islice
 
 import numpy as np
 
-from bidr.index.lexical.analyzer import K1, B, tokenize_texts
+from bidr.index.lexical.analyzer import tokenize_texts
+from bidr.index.lexical.bm25 import WeightedTerms, compute_idf, search_postings
+from bidr.index.lexical.postings import Postings, concat_term_counts, count_terms, hash_terms
 from bidr.quantization.exact_search import TopK
+from bidr.utils.array_types import Floats, Rows
 from bidr.utils.progress import show_progress
 
-QUERIES_PER_BLOCK = 4_096
+TEXTS_PER_BLOCK = 16_384
+QUERIES_PER_BLOCK = 1_024
 
 
 class Bm25:
-    """In-memory BM25: English stemming and stop words, k1 and b as in Anserini."""
+    """In-memory BM25 over texts, with the analyzer and the scores of an index built with --lexical."""
 
-    def __init__(self, texts: Iterable[str], k1: float = K1, b: float = B) -> None:
-        import bm25s
-
-        tokens = tokenize_texts(list(texts), as_numbers=True)
-        # Without numba results are the same, but slower.
-        backend = "numba" if find_spec("numba") else "numpy"
-        self._retriever: Any = bm25s.BM25(k1=k1, b=b, backend=backend)
-        self._retriever.index(tokens, show_progress=False)
-        self._count: int = int(self._retriever.scores["num_docs"])
+    def __init__(self, texts: Iterable[str]) -> None:
+        remaining = iter(texts)
+        blocks = iter(lambda: list(islice(remaining, TEXTS_PER_BLOCK)), [])
+        self._postings = Postings.from_counts(concat_term_counts([count_terms(block) for block in blocks]))
+        self._count = len(self._postings.lengths)
+        self._mean_length = max(self._postings.total_terms / self._count, 1e-9)
 
     def search(self, queries: Sequence[str], k: int, *, quiet: bool = False) -> TopK:
-        """Search the k best documents of each query; -1 where fewer share a term with it."""
+        """Search the k best documents of each query, equal scores by row; -1 where fewer share a term with it."""
         k = min(k, self._count)
         rows = np.full((len(queries), k), -1, dtype=np.int64)
         scores = np.full((len(queries), k), -np.inf, dtype=np.float32)
@@ -36,13 +36,21 @@ class Bm25:
             nullcontext(_ignore_progress) if quiet else show_progress("BM25 search", len(queries), "queries") as advance
         ):
             for start in range(0, len(queries), QUERIES_PER_BLOCK):
-                part = list(queries[start : start + QUERIES_PER_BLOCK])
-                indices, values = self._retriever.retrieve(tokenize_texts(part), k=k, show_progress=False)
-                shared = values > 0
-                rows[start : start + len(part)] = np.where(shared, indices, -1)
-                scores[start : start + len(part)] = np.where(shared, values, -np.inf)
-                advance(len(part))
+                block = tokenize_texts(list(queries[start : start + QUERIES_PER_BLOCK]))
+                for row, terms in enumerate(block, start):
+                    hits, positions = self._search_terms(terms, k)
+                    scores[row, : len(hits)], rows[row, : len(hits)] = hits, positions
+                advance(len(block))
         return TopK(scores, rows)
+
+    def _search_terms(self, terms: Sequence[str], k: int) -> tuple[Floats, Rows]:
+        hashes, frequencies = hash_terms(terms)
+        starts, ends = self._postings.find(hashes)
+        weights = frequencies * compute_idf(self._count, ends - starts)
+        query = WeightedTerms(starts, ends, weights)
+        hits = search_postings(self._postings, query, self._mean_length, k, None, np.zeros(0, np.int64))
+        assert hits is not None  # postings in memory are never damaged
+        return hits[0], hits[1]
 
 
 def _ignore_progress(count: int = 1, note: str = "") -> None:
