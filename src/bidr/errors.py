@@ -106,6 +106,7 @@ def to_short_json(value: Any, max_chars: int = MAX_VALUE_CHARS) -> str:
 
 
 _RENAMED = {
+    "Explained": "DetailedError",
     "MissingExtra": "MissingExtraError",
     "OutOfTime": "SearchTimeoutError",
     "Stopped": "StoppedError",
@@ -115,5 +116,6 @@ _RENAMED = {
 def __getattr__(name: str) -> Any:
     if name not in _RENAMED:
         raise AttributeError(f"module 'bidr.errors' has no attribute {name!r}")
-    warnings.warn(f"bidr.errors.{name} is now {_RENAMED[name]}", DeprecationWarning, stacklevel=2)
+    message = f"bidr.errors.{name} is now {_RENAMED[name]}; the old name goes in version 0.3"
+    warnings.warn(message, DeprecationWarning, stacklevel=2)
     return globals()[_RENAMED[name]]

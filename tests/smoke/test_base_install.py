@@ -77,7 +77,7 @@ def test_searching_vectors_loads_neither_torch_nor_faiss(index: Path) -> None:
     code = """
 import bidr, numpy, sys
 with bidr.open_index(sys.argv[1]) as searcher:
-    print(len(searcher.answers(searcher.search_vectors(numpy.ones((1, 32), dtype='f4'), 5))[0]))
+    print(len(searcher.load_results(searcher.search_vectors(numpy.ones((1, 32), dtype='f4'), 5))[0]))
 assert not {'torch', 'faiss', 'transformers'} & set(sys.modules)
 """
     assert run_python(code, index).split()[-1] == "5"
@@ -86,13 +86,13 @@ assert not {'torch', 'faiss', 'transformers'} & set(sys.modules)
 def test_an_index_of_vectors_is_built_searched_updated_and_verified(tmp_path: Path, vectors: np.ndarray) -> None:
     folder = bidr.build_vectors(vectors, None, tmp_path / "index") or tmp_path / "index"
     with bidr.open_index(tmp_path / "index") as searcher:
-        best = searcher.answers(searcher.search_vectors(vectors[:3], 1, 100))
+        best = searcher.load_results(searcher.search_vectors(vectors[:3], 1, 100))
     assert [hits[0].id for hits in best] == ["0", "1", "2"]
     with bidr.open_writer(tmp_path / "index") as writer:
         writer.add([bidr.Document("new", "", "")], vectors[:1] * 2)
         writer.delete(["0"])
     with bidr.open_index(tmp_path / "index") as searcher:
-        assert searcher.answers(searcher.search_vectors(vectors[:1], 1, 100))[0][0].id == "new"
+        assert searcher.load_results(searcher.search_vectors(vectors[:1], 1, 100))[0][0].id == "new"
     bidr.compact(tmp_path / "index")
     done = run_bidr("verify", tmp_path / "index")
     assert done.returncode == 0, (folder, done.stderr)

@@ -16,6 +16,7 @@ from bidr.data.types import Document, to_python_scalar
 from bidr.errors import ConfigError, MissingExtraError
 from bidr.search.types import QueryVectors, SearchOptions, SearchResult, Texts
 from bidr.utils.array_types import Floats
+from bidr.utils.deprecation import DeprecatedAlias
 
 T = TypeVar("T")
 URL, TIMEOUT = "http://127.0.0.1:8000", 15.0
@@ -24,10 +25,10 @@ URL, TIMEOUT = "http://127.0.0.1:8000", 15.0
 class _BaseClient:
     """Parameters of both clients.
 
-    url:        where `bidr serve` listens.
-    key:        the server's read or write key, where it has one.
-    candidates: how many documents are read from disk for a query, unless a search says; None: as the server does.
-    lexical, lexical_weight: as those of a local searcher, unless a search says.
+    url:        address of `bidr serve`.
+    key:        read or write key, if the server has keys.
+    candidates: default number of candidates of a search; None: the default of the server.
+    lexical, lexical_weight: default of a search, as in `open_index`.
     timeout:    seconds for one attempt; retries: see `Retry`.
     options:    further arguments of httpx.Client, such as `verify` or `limits`.
     """
@@ -55,9 +56,7 @@ class _BaseClient:
         """Return the results unchanged; counterpart of `Searcher.load_results`."""
         return results
 
-    def answers(self, results: list[SearchResult]) -> list[SearchResult]:
-        """Deprecated alias of `load_results`."""
-        return results
+    answers = DeprecatedAlias("Client.answers", "load_results")
 
     def _make_params(self, k: int, candidates: int | None, options: SearchOptions) -> SearchParams:
         defaults = SearchParams(k, self.candidates, lexical=self.lexical, lexical_weight=self.lexical_weight)
@@ -67,12 +66,12 @@ class _BaseClient:
 
 
 class Client(_BaseClient):
-    """A served index. Use it in a `with` block; threads may share one."""
+    """Client of a served index. Use it in a `with` block; threads may share one."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._http = _import_httpx().Client(**self._http_options)
-        # Whoever forgets to close it leaves connections, of which the interpreter complains when it exits.
+        # An unclosed client would leave connections, and warnings when the interpreter exits.
         self._close = weakref.finalize(self, self._http.close)
 
     __init__.__doc__ = _BaseClient.__doc__
@@ -90,7 +89,7 @@ class Client(_BaseClient):
     def search(
         self, query: str | Texts, k: int = 10, candidates: int | None = None, **options: Unpack[SearchOptions]
     ) -> SearchResult | list[SearchResult]:
-        """The k best documents for a question, or for each of many; options as `SearchOptions` has them."""
+        """Return the best k documents for a query text, or for each of many; options: see `SearchOptions`."""
         texts = [query] if isinstance(query, str) else query
         results = self._run(self._builder.search_texts(texts, self._make_params(k, candidates, options)))
         return results[0] if isinstance(query, str) else results
@@ -102,23 +101,23 @@ class Client(_BaseClient):
         candidates: int | None = None,
         **options: Unpack[SearchOptions],
     ) -> list[SearchResult]:
-        """The k best documents for each vector, of the model that made the documents'."""
+        """Return the best k documents for each query vector; options: see `SearchOptions`."""
         return self._run(self._builder.search_vectors(queries, self._make_params(k, candidates, options)))
 
     def add(self, documents: Sequence[Document], vectors: Floats | None = None, *, replace: bool = True) -> int:
-        """Add documents, how many; one whose id is there is replaced, or refused with replace=False."""
+        """Add documents and return their number; existing ids are replaced, or refused with replace=False."""
         return self._run(self._builder.add(documents, vectors, replace))
 
     def delete(self, ids: Collection[str], *, missing_ok: bool = False) -> int:
-        """Take documents out of the index; how many."""
+        """Delete documents by id and return their number."""
         return self._run(self._builder.delete(ids, missing_ok))
 
     def get(self, ids: Collection[str]) -> dict[str, Document]:
-        """Documents by id; those that are not there are left out."""
+        """Return documents by id, without those that do not exist."""
         return self._run(self._builder.get(ids))
 
     def index(self) -> Reply:
-        """What is served: documents, RAM, disk, model, limits."""
+        """Describe the served index: documents, RAM, disk, model, limits."""
         return self._run(self._builder.index())
 
     def close(self) -> None:
@@ -148,7 +147,7 @@ class Client(_BaseClient):
 
 
 class AsyncClient(_BaseClient):
-    """A served index, for programs with an event loop. Use it in an `async with` block."""
+    """Asynchronous client of a served index. Use it in an `async with` block."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -215,8 +214,8 @@ class AsyncClient(_BaseClient):
         await self.close()
 
     async def _open(self) -> None:
-        """Have connections of this event loop, which are closed with it where nobody closes them before."""
-        if self._http.is_closed and not self._closed:  # with the loop of an earlier asyncio.run
+        """Open connections of this event loop; they are closed with it at the latest."""
+        if self._http.is_closed and not self._closed:  # closed with the loop of an earlier asyncio.run
             self._http, self._closer = _import_httpx().AsyncClient(**self._http_options), None
         if self._closer is None:
             self._closer = _close_with_loop(self._http)
@@ -241,7 +240,7 @@ class AsyncClient(_BaseClient):
 
 
 async def _close_with_loop(http: Any) -> AsyncGenerator[None, None]:
-    """Close a client when the event loop ends: then asyncio closes the generators that were begun in it."""
+    """Close a client when the event loop ends, which closes its unfinished asynchronous generators."""
     try:
         yield
     finally:

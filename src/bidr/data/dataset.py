@@ -14,6 +14,7 @@ from bidr.data.sources import DroppedFieldCounter, Source, SplitTables, Table, m
 from bidr.data.types import Document, Qrel, Query, validate_documents, validate_queries
 from bidr.data.validation import check_attribute_strings, coerce_id, format_value
 from bidr.errors import ConfigError, DataError
+from bidr.utils.deprecation import DeprecatedAlias
 
 Titles = Literal["prepend", "ignore"]
 
@@ -68,6 +69,9 @@ class Corpus:
                 pass
         assert self._count is not None
         return self._count
+
+    ids = DeprecatedAlias("Corpus.ids", "iter_ids")
+    texts = DeprecatedAlias("Corpus.texts", "iter_texts")
 
     def iter_ids(self) -> Iterator[str]:
         """Yield the document ids in order."""

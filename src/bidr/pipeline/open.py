@@ -20,6 +20,7 @@ from bidr.pipeline.document_encoders import make_codebook_encoder, make_codes_on
 from bidr.search.searcher import CANDIDATES, QueryEncoder, Searcher, check_integer
 from bidr.search.types import QueryVectors, RankedBatch, SearchOptions
 from bidr.utils.array_types import Floats
+from bidr.utils.deprecation import DeprecatedAlias
 from bidr.utils.device import pick_device
 
 
@@ -57,6 +58,8 @@ class OpenIndex(Searcher):
         """
         encoded = queries if isinstance(queries, QueryVectors) else self.query_vectors(queries)
         return super().search_vectors(encoded, k, candidates, words=words, **options)
+
+    by_vectors = DeprecatedAlias("OpenIndex.by_vectors", "make_lookup_encoder")
 
     def make_lookup_encoder(self, vectors: Vectors, rows: dict[str, int]) -> QueryEncoder:
         """Return an encoder that looks up the vectors of query ids, for `evaluate`."""

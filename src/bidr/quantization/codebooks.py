@@ -11,6 +11,7 @@ import numpy as np
 from bidr.errors import ConfigError, ModelError
 from bidr.quantization.kmeans import CentroidSearcher
 from bidr.utils.array_types import Codes, Floats
+from bidr.utils.deprecation import DeprecatedAlias
 from bidr.utils.files import open_to_read
 from bidr.utils.matmul import ColumnPanels, matmul_transposed, multiply
 
@@ -116,6 +117,9 @@ class Codebooks(NamedTuple):
             check_sums(self.centre, self.document, self.centroids)
             if self.dim != len(self.centre):
                 raise ValueError(f"documents of {len(self.centre)} dimensions, queries of {self.dim}")
+
+
+Codebooks.scores = DeprecatedAlias("Codebooks.scores", "compute_scores")  # type: ignore[attr-defined]
 
 
 def check_arrays(arrays: dict[str, Floats | None], dimensions: dict[str, int]) -> None:

@@ -10,6 +10,7 @@ from bidr.errors import ConfigError, DataError
 from bidr.quantization.codebooks import ENCODE_ROWS, Codebooks, check_shape
 from bidr.quantization.pq_training import FIT_ROWS, fit_pq
 from bidr.utils.array_types import Codes
+from bidr.utils.deprecation import DeprecatedAlias
 
 DEFAULT_BYTES, PLANNED_BYTES = 32, 16
 # Squared distances between larger numbers overflow float32.
@@ -68,6 +69,10 @@ class PlainCodes(NamedTuple):
                 "scale or normalise the vectors"
             )
         return fit_pq(sample, books, self.codewords, seed=self.seed)
+
+
+PlainCodes.sizes = DeprecatedAlias("PlainCodes.sizes", "list_sizes")  # type: ignore[attr-defined]
+PlainCodes.books = DeprecatedAlias("PlainCodes.books", "count_books")  # type: ignore[attr-defined]
 
 
 def encode_blocks(codebooks: Codebooks, rows: VectorSource, first: int = 0) -> Iterator[Codes]:

@@ -18,6 +18,7 @@ from bidr.index.reader import IndexReader
 from bidr.index.storage.manifest import Manifest
 from bidr.search.types import STEPS, QueryVectors, RankedBatch, SearchHit, SearchOptions, SearchResult, Texts, Timings
 from bidr.utils.array_types import Floats, Rows
+from bidr.utils.deprecation import DeprecatedAlias
 
 CANDIDATES = 200
 INTEGER_TYPES = (int, np.integer)
@@ -202,9 +203,7 @@ class Searcher:
         timings = Timings(*(step / max(len(batch.rows), 1) for step in batch.timings))
         return [SearchResult(self._load_hits(batch, query), timings) for query in range(len(batch.rows))]
 
-    def answers(self, ranking: RankedBatch) -> list[SearchResult]:
-        """Deprecated alias of `load_results`."""
-        return self.load_results(ranking)
+    answers = DeprecatedAlias("OpenIndex.answers", "load_results")
 
     def _load_hits(self, batch: RankedBatch, query: int) -> list[SearchHit]:
         documents = (batch.view or self.reader).documents

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
 from bidr.data.types import Document
 from bidr.utils.array_types import Floats, Rows
+from bidr.utils.deprecation import DeprecatedAlias
 
 if TYPE_CHECKING:
     from bidr.index.live.view import LiveView
@@ -90,3 +91,6 @@ class RankedBatch(NamedTuple):
     def candidate_rows(self) -> Rows:
         """The rows of the candidates."""
         return self.candidate_positions if self.view is None else self.view.rows_of(self.candidate_positions)
+
+
+RankedBatch.candidate_places = DeprecatedAlias("Ranking.candidate_places", "candidate_positions")  # type: ignore[attr-defined]

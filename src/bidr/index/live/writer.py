@@ -35,6 +35,7 @@ from bidr.index.storage.live_state import IndexState, SegmentEntry
 from bidr.index.storage.manifest import FileEntry, read_current
 from bidr.index.vectors import MAX_VALUES
 from bidr.utils.array_types import Bitmap, Floats
+from bidr.utils.deprecation import DeprecatedAlias
 from bidr.utils.progress import say
 
 MAX_LOG_DOCUMENTS = 4_096
@@ -141,6 +142,8 @@ class LiveWriter:
                 arrays = memtable.codes[:0], memtable.vectors[:0], memtable.errors[:0]
                 self._commit(WalRecord([], False, *arrays, deleted_rows, removed_ids))
         return count
+
+    known = DeprecatedAlias("LiveWriter.known", "find_existing")
 
     def find_existing(self, ids: Collection[str]) -> set[str]:
         """Return those of the ids that are in the index."""
