@@ -144,6 +144,16 @@ def test_trailing_garbage_is_an_error(folder: Path, garbage: bytes, suffix: str)
         read(path)
 
 
+@pytest.mark.parametrize("garbage", [b"garbage after the stream", b"\0\0\0"])
+def test_trailing_garbage_of_an_xz_file_is_named_with_the_command_that_cuts_it_off(
+    tmp_path: Path, garbage: bytes
+) -> None:
+    path = tmp_path / "a.xz"
+    path.write_bytes(COMPRESS[".xz"](b"one\n") + garbage)
+    with pytest.raises(DataError, match=r"after its end .* xz -dc --single-stream a\.xz \| xz > NEW\.xz"):
+        read(path)
+
+
 @pytest.mark.parametrize("suffix", PACKED)
 def test_every_truncation_is_detected(tmp_path: Path, suffix: str) -> None:
     path, whole = tmp_path / f"a{suffix}", COMPRESS[suffix](b"one line\n" * 3 + b"and another")

@@ -92,17 +92,23 @@ class _XzFile(_DecompressedFile):
             while not stream.eof:
                 if stream.needs_input and not content:
                     raise EOFError("the last stream is incomplete")
-                yield self._decompress(stream, content)
+                yield self._decompress(stream, content, format == lzma.FORMAT_XZ)
                 content = self._file.read(CHUNK_BYTES) if stream.needs_input and not stream.eof else b""
             format, content = lzma.FORMAT_XZ, self._skip_padding(stream.unused_data)
 
-    def _decompress(self, stream: lzma.LZMADecompressor, content: bytes) -> bytes:
+    def _decompress(self, stream: lzma.LZMADecompressor, content: bytes, is_later: bool) -> bytes:
         try:
             return stream.decompress(content, CHUNK_BYTES)
         except lzma.LZMAError as error:
             if "Memory usage limit" in str(error):
                 raise _make_window_error(self._path, f"xz -dc {self._path.name} | xz -9 > NEW.xz") from error
+            if is_later and "format not supported" in str(error):
+                raise self._make_trailing_error() from error
             raise
+
+    def _make_trailing_error(self) -> EOFError:
+        command = f"xz -dc --single-stream {self._path.name} | xz > NEW.xz"
+        return EOFError(f"the bytes after its end are not an .xz stream; to cut them off: {command}")
 
     def _skip_padding(self, content: bytes) -> bytes:
         """Return the bytes after the stream padding (a multiple of four zero bytes), b"" at the end of the file."""
@@ -113,7 +119,7 @@ class _XzFile(_DecompressedFile):
             padding += len(content) - len(rest)
             if rest or not content:
                 if padding % _XZ_PADDING:
-                    raise EOFError("trailing bytes are not an .xz stream")
+                    raise self._make_trailing_error()
                 return rest
             content = b""
 
