@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 from cli_data import TINY, Made, Run
 
-from bidr.experiments.compare import ComparisonRow, format_table, report
+from bidr.data.dataset import Split
+from bidr.data.types import Query
+from bidr.errors import ConfigError
+from bidr.experiments.compare import ComparisonRow, _hold_out, format_table, report
 
 ROWS = ["BM25", "warm-up + OPQ", "conventional", "bidr random-walk", "bidr snowball", "bidr unified"]
 
@@ -100,7 +103,6 @@ def test_without_a_baseline_differences_are_to_the_first_trained_row() -> None:
 def test_finished_rows_are_on_disk_before_the_next_one_is_trained(
     bidr: Run, made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from bidr.errors import ConfigError
     from bidr.experiments import compare
 
     real = compare.train_model
@@ -153,6 +155,64 @@ def test_dev_questions_that_training_sets_aside_are_measured_on(bidr: Run, made:
     assert "set aside to choose on" in err
     assert [row["method"] for row in json.loads(report.read_text())["rows"]] == ["BM25", "dpr-opq"]
     assert "no split 'other'" in bidr.refused("compare", *flags, "--split", "other")
+
+
+def write_msmarco(data: Path, folder: Path) -> None:
+    """Write a BEIR folder's data under MS MARCO's names: dev, and dev.small, which is inside it."""
+    from bidr.data.dataset import load
+
+    folder.mkdir()
+    dataset = load(data)
+    documents = [f"{document.id}\t{document.title} {document.text}\n" for document in dataset.corpus]
+    (folder / "collection.tsv").write_text("".join(documents))
+    for name in ("train", "dev"):
+        splits = [dataset.split(part) for part in (["train"] if name == "train" else ["dev", "test"])]
+        queries = [query for split in splits for query in split.queries]
+        qrels = {query: scores for split in splits for query, scores in split.qrels.items()}
+        lines = [f"{query}\t0\t{document}\t1\n" for query, scores in qrels.items() for document in scores]
+        (folder / f"queries.{name}.tsv").write_text("".join(f"{query.id}\t{query.text}\n" for query in queries))
+        (folder / f"qrels.{name}.tsv").write_text("".join(lines))
+        if name == "dev":
+            (folder / "qrels.dev.small.tsv").write_text("".join(lines[::4]))
+
+
+def test_of_msmarcos_files_no_query_is_both_selected_on_and_reported(bidr: Run, made: Made, tmp_path: Path) -> None:
+    """dev.small is inside dev. The model says what it was selected on, and `evaluate` counts it."""
+    data, out = tmp_path / "msmarco", tmp_path / "out"
+    write_msmarco(made.data, data)
+    short = ["--warmup.epochs", "1", "--sparse.epochs", "1", "--dense.epochs", "1", "--dev-queries", "12"]
+    flags = ["--recipes", "warmup-opq", "--data", data, "--out", out, *TINY, *short]
+    for split, count in (("dev.small", 20), ("dev", 80 - 12)):
+        code, shown, err = bidr("compare", *flags, "--split", split, "--json", tmp_path / f"{split}.json")
+        assert code == 0, err
+        rows = json.loads((tmp_path / f"{split}.json").read_text())["rows"]
+        assert {(row["queries"], row["queries_selected_on"]) for row in rows} == {(count, 0)}
+        assert ("12 of the 80 queries of 'dev' are those that training selects on" in err) == (split == "dev")
+    for split, shared in (("dev.small", 0), ("dev", 12)):
+        report = tmp_path / f"evaluated-{split}.json"
+        index = out / "warmup-opq" / "index"
+        code, shown, err = bidr("evaluate", "--data", data, "--index", index, "--split", split, "--json", report)
+        assert code == 0, err
+        assert json.loads(report.read_text())["queries_selected_on"] == shared
+        assert ("12 of 80 queries are those that the model's training selected on" in shown) == bool(shared)
+
+
+def test_a_small_dev_split_is_measured_whole_and_said_to_be_selected_on(bidr: Run, made: Made, tmp_path: Path) -> None:
+    short = ["--warmup.epochs", "1", "--sparse.epochs", "1", "--dense.epochs", "1"]
+    flags = ["--recipes", "warmup-opq", "--data", made.data, "--out", tmp_path / "out", "--split", "dev", *TINY, *short]
+    code, shown, err = bidr("compare", *flags, "--json", tmp_path / "report.json")
+    assert code == 0, err
+    assert "40 of 40 queries are those that training selected on: report on another split" in shown
+    rows = json.loads((tmp_path / "report.json").read_text())["rows"]
+    assert {(row["queries"], row["queries_selected_on"]) for row in rows} == {(40, 40)}
+
+
+def test_a_split_of_queries_that_training_selects_on_is_refused() -> None:
+    queries = [Query(f"q{number}", f"question {number}") for number in range(10)]
+    tests = [Query("other", "question 3"), *queries[4:7], Query("new", "new")]
+    dev, test = (Split("", some, {query.id: {"d": 1} for query in some}) for some in (queries[:8], tests))
+    with pytest.raises(ConfigError, match="4 of the 5 queries of '' are those that training selects on"):
+        _hold_out(test, dev)
 
 
 @pytest.mark.parametrize("verb", ["train", "compare"])

@@ -1,9 +1,11 @@
 """Which queries a run trains on and which it selects on."""
 
 import numpy as np
+import pytest
 
 from bidr.data.dataset import Dataset, load
 from bidr.data.types import Document, Query
+from bidr.errors import ConfigError
 from bidr.training import data
 from bidr.training.data import read_splits
 
@@ -67,6 +69,13 @@ def test_msmarco_file_names_select_on_none_of_dev_small(tmp_path):
         (tmp_path / f"qrels.{name}.tsv").write_text("".join(f"{n}\t0\t{n}\t1\n" for n in numbers))
     (tmp_path / "qrels.dev.small.tsv").write_text("".join(f"{n}\t0\t{n}\t1\n" for n in range(30, 45)))
     assert get_dev_ids(load(tmp_path)) == [str(number) for number in range(45, 60)]
+
+
+def test_what_is_split_off_from_train_has_no_query_to_report_on():
+    dataset = make_dataset(train=range(100), test=range(90))
+    assert set(get_dev_ids(dataset)) <= {f"q{number}" for number in range(90, 100)}
+    with pytest.raises(ConfigError, match="0 train queries that are in no other split are too few"):
+        read_splits(make_dataset(train=range(100), test=range(100)), 1_000, 0)
 
 
 def test_train_queries_that_are_reported_on_are_counted(monkeypatch):

@@ -61,6 +61,7 @@ class Evaluate(Command):
     def run(self) -> CommandResult:
         from bidr.data.readers.trec import read_run, write_run
         from bidr.index.storage.live_state import read_model_reference
+        from bidr.models.dev_record import count_dev_queries
         from bidr.pipeline.open import open_index
         from bidr.search.evaluation import evaluate_searcher, save_recall_curve
 
@@ -77,6 +78,8 @@ class Evaluate(Command):
             if self.query_vectors is not None:
                 searcher.encoder = searcher.make_lookup_encoder(self.query_vectors, rows)
             report = evaluate_searcher(searcher, split, self.measures, candidates=self.candidates)
+            training = searcher.model.training if searcher.model else {}
+            selected_on = count_dev_queries(training, (query.text for query in split.queries))
         stamp = read_model_reference(index)
         save_recall_curve(index, report, stamp.fingerprint if stamp else None, self.split)
         if self.run_file:
@@ -85,9 +88,12 @@ class Evaluate(Command):
             "index": str(index),
             "data": self.data or str(self.qrels),
             "split": self.split,
+            "queries_selected_on": selected_on,
             **json.loads(report.json()),
         }
         text = report.table()
+        if selected_on:
+            text += f"\n{selected_on:,} of {report.queries:,} queries are those that the model's training selected on"
         if other is not None and self.compare:
             comparisons = compare_runs(report.per_query, other, split, self.compare)
             value["compared_with"] = {

@@ -32,7 +32,7 @@ from bidr.search.searcher import Searcher
 from bidr.search.truncation import make_truncated_searchers
 from bidr.training.config import SamplerName, TrainConfig
 from bidr.training.config_validation import check_dims
-from bidr.training.data import read_splits
+from bidr.training.data import read_splits, select_unseen_queries
 from bidr.training.negatives.bm25_search import Bm25
 from bidr.training.presets import DEFAULT, get_recipe, list_contradictions, with_recipe
 from bidr.training.run import TrainingRun, check_prefixes, check_teacher
@@ -65,6 +65,8 @@ class ComparisonRow(NamedTuple):
     """R@10 of the dev queries that stages are selected on; None: not measured."""
     is_baseline: bool = False
     """Whether the recipe is a baseline: one encoder, and codes fitted to its vectors."""
+    selected_on: int = 0
+    """Number of its queries that training and the choice of the baseline were selected on."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the row's values for comparison.json."""
@@ -77,6 +79,8 @@ class ComparisonRow(NamedTuple):
             "ms_per_query": self.ms_per_query,
             "train_seconds": self.train_seconds,
             "dev_R@10": self.dev_r10,
+            "queries": len(self.per_query[DEV_MEASURE]),
+            "queries_selected_on": self.selected_on,
         }
 
 
@@ -113,14 +117,17 @@ def compare(
             say(line)
     run = open_run(data, config, out)
     _check_cuts(configs, shrink, run.dim)
-    rows = [_measure_bm25(data, test_split, run.dev_split, config)]
+    test_split = _hold_out(test_split, run.dev_split)
+    selected_on = len(test_split.queries) - len(select_unseen_queries(test_split, run.dev_split).queries)
+    rows = [_measure_bm25(data, test_split, run.dev_split, config)._replace(selected_on=selected_on)]
     for name, settings in configs.items():
         recipe_run = run.with_config(settings)
         if name == "bidr-unified":
             recipe_run = run.with_config(
                 replace(settings, dense=replace(settings.dense, sampler=choose_sampler(recipe_run)))
             )
-        rows += _measure(name, recipe_run, out, test_split, engine, sorted({*settings.dense.prefixes, *shrink}))
+        measured = _measure(name, recipe_run, out, test_split, engine, sorted({*settings.dense.prefixes, *shrink}))
+        rows += [row._replace(selected_on=selected_on) for row in measured]
         write_json(out / "comparison.json", report(rows))
     return rows
 
@@ -139,6 +146,25 @@ def _read_split(data: Dataset, split: str, config: TrainConfig) -> Split:
     judged = data.split(split)
     check(data, [split])
     return judged
+
+
+def _hold_out(split: Split, dev: Split) -> Split:
+    """Leave out the queries that training selects on.
+
+    Of a dev split that has few others all are measured; the rows say that they were selected on.
+    """
+    unseen = select_unseen_queries(split, dev)
+    shared = len(split.queries) - len(unseen.queries)
+    if not shared:
+        return split
+    counts = f"{shared:,} of the {len(split.queries):,} queries of {split.name!r}"
+    if len(unseen.queries) > shared:
+        say(f"{counts} are those that training selects on: measured are the other {len(unseen.queries):,}")
+        return unseen
+    if split.name != "dev":
+        raise ConfigError(f"split: {counts} are those that training selects on; report on another split")
+    say(f"{counts} are those that training selects on: choose by these figures, report on another split")
+    return split
 
 
 def choose_sampler(run: TrainingRun) -> SamplerName:
@@ -287,4 +313,8 @@ def format_table(rows: list[ComparisonRow]) -> str:
         cells.append((row.method, *recalls, ram, f"{row.ms_per_query:.2f}", difference))
     widths = [max(len(cell) for cell in column) for column in zip(*cells, strict=True)]
     lines = ["  ".join(f"{cell:<{w}}" for cell, w in zip(line, widths, strict=True)).rstrip() for line in cells]
-    return "\n".join([*lines, _describe_choice(rows)])
+    lines.append(_describe_choice(rows))
+    if rows[0].selected_on:
+        count = f"{rows[0].selected_on:,} of {len(rows[0].per_query[DEV_MEASURE]):,}"
+        lines.append(f"{count} queries are those that training selected on: report on another split")
+    return "\n".join(lines)

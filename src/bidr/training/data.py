@@ -57,7 +57,7 @@ def read_splits(dataset: Dataset, dev_queries: int, seed: int) -> Splits:
     reported = _read_reported_queries(dataset)
     dev = _read_dev(dataset, reported)
     if dev is None:
-        train, dev = _split_off_dev(train, seed)
+        train, dev = _split_off_dev(train, seed, reported)
         say(f"no dev split: {len(dev.queries)} train queries are set aside to choose on")
     else:
         check_split(dataset, dev, ids)
@@ -75,6 +75,10 @@ class _ReportedQueries(NamedTuple):
     ids: set[str]
     texts: set[str]
 
+    def is_reported(self, query: Query) -> bool:
+        """Check for the same id or the same text."""
+        return query.id in self.ids or query.text in self.texts
+
 
 def _read_reported_queries(dataset: Dataset) -> _ReportedQueries:
     names = [name for name in dataset.splits() if name not in ("train", "dev")]
@@ -87,11 +91,17 @@ def _read_dev(dataset: Dataset, reported: _ReportedQueries) -> Split | None:
     if "dev" not in dataset.splits():
         return None
     dev = dataset.split("dev")
-    selected = [query for query in dev.queries if query.id not in reported.ids and query.text not in reported.texts]
+    selected = [query for query in dev.queries if not reported.is_reported(query)]
     if len(selected) < len(dev.queries):
         count = f"{len(dev.queries) - len(selected):,} of {len(dev.queries):,} dev queries"
         say(f"{count} are also in {', '.join(reported.names)}: left out of those to choose on")
     return _select_queries(dev, selected) if selected else None
+
+
+def select_unseen_queries(split: Split, dev: Split) -> Split:
+    """Select the queries of a split that are not in dev, by id or text."""
+    ids, texts = {query.id for query in dev.queries}, {query.text for query in dev.queries}
+    return _select_queries(split, [query for query in split.queries if query.id not in ids and query.text not in texts])
 
 
 def _draw_queries(split: Split, count: int, seed: int) -> Split:
@@ -136,12 +146,16 @@ def _select_queries(split: Split, queries: list[Query]) -> Split:
     return Split(split.name, queries, {query.id: split.qrels[query.id] for query in queries})
 
 
-def _split_off_dev(train: Split, seed: int) -> tuple[Split, Split]:
-    """Split train at random into train and dev."""
-    count = min(MAX_DEV_QUERIES, int(len(train.queries) * DEV_SHARE))
+def _split_off_dev(train: Split, seed: int, reported: _ReportedQueries) -> tuple[Split, Split]:
+    """Split train at random into train and dev, which has no query of the splits to report on."""
+    unreported = [row for row, query in enumerate(train.queries) if not reported.is_reported(query)]
+    count = min(MAX_DEV_QUERIES, int(len(train.queries) * DEV_SHARE), len(unreported))
     if not count:
-        raise ConfigError(f"{len(train.queries)} train queries are too few to set some aside; add a dev split")
-    chosen = set(np.random.default_rng(seed).choice(len(train.queries), count, replace=False).tolist())
+        raise ConfigError(
+            f"{len(unreported)} train queries that are in no other split are too few to set some aside; add a dev split"
+        )
+    rows = np.random.default_rng(seed).choice(len(unreported), count, replace=False)
+    chosen = {unreported[row] for row in rows.tolist()}
     dev = [query for row, query in enumerate(train.queries) if row in chosen]
     rest = [query for row, query in enumerate(train.queries) if row not in chosen]
     return _select_queries(train, rest), _select_queries(Split("dev", train.queries, train.qrels), dev)

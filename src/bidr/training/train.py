@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from bidr.data.dataset import Dataset
 from bidr.errors import ConfigError
+from bidr.models.dev_record import KEY, make_dev_record
 from bidr.models.model_card import write_card
 from bidr.models.saved_model import Model, ModelParts, TextSettings, save_model
 from bidr.quantization.codebooks import check_shape
@@ -186,6 +187,7 @@ def _save(run: TrainingRun, parts: ModelParts, out: Path, names: list[str], reci
         "config": dataclasses.asdict(config),
         "stages": {name: run.read_history(name) for name in names},
         "codewords": run.read_codeword_usage(),
+        KEY: make_dev_record(run.data.dev.texts),
     }
 
     def write() -> str:
