@@ -2,13 +2,15 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 from bidr.data.dataset import load
 from bidr.demo.python_docs import write_corpus
 from bidr.errors import ConfigError
 from bidr.experiments.compare import ComparisonRow, compare
-from bidr.training.config import TrainConfig
+from bidr.models.static_embeddings import WORDLLAMA, has_wordllama
+from bidr.training.config import BUILT_IN, EncoderConfig, TrainConfig
 from bidr.utils.files import write_json
 from bidr.utils.progress import say
 
@@ -18,19 +20,32 @@ EXAMPLE = "merge two sorted arrays"
 
 
 def run_demo(out: Path, *, documents: int = DOCUMENTS, config: TrainConfig = CONFIG) -> list[ComparisonRow]:
-    """Collect the documentation, train, build and measure; resumes an interrupted call in the same folder."""
+    """Collect the documentation, train, build and measure; resumes an interrupted call in the same folder.
+
+    The built-in encoder starts from the embeddings of the package wordllama if it is installed.
+    """
     if documents < config.codewords:
         raise ConfigError(f"documents: given {documents}, expected {config.codewords} or more: as many as codewords")
     data, record = out / "data", out / "data.json"
-    if record.exists() and json.loads(record.read_text())["documents"] != documents:
+    earlier = json.loads(record.read_text()) if record.exists() else None
+    if earlier and earlier["documents"] != documents:
         raise ConfigError(f"{out} holds a demo of another number of documents than {documents}; choose another --out")
     say(f"collect, train, build and measure five ways: about four minutes on two cores, all of it kept in {out}")
-    if not record.exists():
+    backbone = earlier.get("backbone", BUILT_IN) if earlier else choose_backbone()
+    say(f"encoder: {backbone}" + ("" if backbone == BUILT_IN else ", the built-in one started from its embeddings"))
+    if earlier is None:
         say("read the sources of the installed Python packages: summaries are questions, the rest is the answer")
         shutil.rmtree(data, ignore_errors=True)
         write_corpus(data, documents)
-        write_json(record, {"documents": documents})
+        write_json(record, {"documents": documents, "backbone": backbone})
+    if backbone != BUILT_IN:
+        config = replace(config, encoder=replace(config.encoder, backbone=backbone, dim=EncoderConfig.dim))
     return compare(load(data), out / "comparison", config)
+
+
+def choose_backbone() -> str:
+    """Return 'wordllama' if its wheel is installed, else 'built-in'."""
+    return WORDLLAMA if has_wordllama() else BUILT_IN
 
 
 def get_index_folder(out: Path) -> Path:
