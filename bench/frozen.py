@@ -24,11 +24,12 @@ from bidr.data.vector_source import VectorSource, open_vectors
 from bidr.index.builder.in_memory import make_scan
 from bidr.quantization.exact_search import search_codes, search_vectors
 from bidr.quantization.pq_training import fit_pq
-from bidr.training.codes_only.train import compute_found_share, train_codes_only
+from bidr.training.codes_only.candidate_recall import compute_found_share
+from bidr.training.codes_only.train import train_codes_only
 from bidr.training.config import CodesOnlyConfig, TrainConfig
 
-DEPTHS, TOPS = (200, 1_000), (10, 100)
-Row = Literal["opq", "faiss-opq", "rq", "rabitq", "frozen", "frozen-labels", "frozen-few", "frozen-none"]
+DEPTHS, TOPS, LSQ_ROWS = (200, 1_000), (10, 100), 8_192
+Row = Literal["opq", "faiss-opq", "rq", "lsq", "rabitq", "frozen", "frozen-labels", "frozen-few", "frozen-none"]
 
 
 class Given(NamedTuple):
@@ -52,7 +53,7 @@ def main(
     vectors: Positional[Path],
     questions: Positional[Path],
     bytes_per_doc: tuple[int, ...] = (8,),
-    rows: tuple[Row, ...] = ("faiss-opq", "rq", "rabitq", "frozen", "frozen-labels"),
+    rows: tuple[Row, ...] = ("faiss-opq", "rq", "lsq", "rabitq", "frozen", "frozen-labels"),
     metric: Literal["cosine", "ip"] = "cosine",
     ids: Path | None = None,
     query_ids: Path | None = None,
@@ -148,7 +149,7 @@ def learned_candidates(row: Row, given: Given, config: TrainConfig, few: int, ke
 def faiss_candidates(
     row: str, size: int, documents: VectorSource, asked: np.ndarray, depth: int
 ) -> tuple[int, np.ndarray]:
-    """OPQ, residual codes and RaBitQ as Faiss has them, by inner product, with its own defaults."""
+    """OPQ, residual (beam of 5), local-search codes and RaBitQ of Faiss, by inner product, with its own defaults."""
     dim, everything, product = documents.dim, documents[:], faiss.METRIC_INNER_PRODUCT
     if row == "rabitq":
         # One bit a dimension and two factors of 4 bytes: what does not fit is cut off by principal axes. Of 8 bytes
@@ -160,8 +161,10 @@ def faiss_candidates(
             index = faiss.IndexPreTransform(faiss.RandomRotationMatrix(dim, dim), inner)
         size = inner.code_size
     else:
-        index = faiss.index_factory(dim, f"OPQ{size},PQ{size}" if row == "faiss-opq" else f"RQ{size}x8", product)
-    index.train(everything[:: max(1, len(everything) // 65_536)])
+        names = {"faiss-opq": f"OPQ{size},PQ{size}", "rq": f"RQ{size}x8", "lsq": f"LSQ{size}x8"}
+        index = faiss.index_factory(dim, names[row], product)
+    # Local search takes a hundred times as long to train as residual codes.
+    index.train(everything[:: max(1, len(everything) // (LSQ_ROWS if row == "lsq" else 65_536))])
     index.add(everything)
     return size, index.search(asked, depth)[1]
 

@@ -8,7 +8,7 @@ from bidr.training.config import CodesOnlyConfig, TrainConfig
 
 DIM, COUNT, ASKED, DIRECTIONS = 32, 1_200, 400, 5
 QUICK = CodesOnlyConfig(steps=60, batch_size=64, own=8, others=256, depth=32, measured=2, rate=5e-3)
-CONFIG = TrainConfig(bytes_per_doc=4, candidates=15, frozen=QUICK)
+CONFIG = TrainConfig(bytes_per_doc=2, candidates=15, frozen=QUICK)
 
 
 def made_vectors(seed: int = 0, length: float = 1.0) -> tuple[np.ndarray, np.ndarray]:

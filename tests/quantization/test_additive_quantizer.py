@@ -6,7 +6,14 @@ import torch
 
 from bidr.errors import DataError
 from bidr.index.builder.in_memory import make_scan
-from bidr.quantization.additive_quantizer import AdditiveQuantizer, count_groups, fit_additive
+from bidr.quantization.additive_quantizer import (
+    AdditiveQuantizer,
+    compute_query_metric,
+    count_fit_steps,
+    count_groups,
+    fit_additive,
+    to_additive,
+)
 from bidr.quantization.pq_training import fit_pq
 from bidr.quantization.residual_quantizer import fit_residual_quantizer, search_nearest_sums, sum_codewords
 
@@ -47,14 +54,53 @@ def test_reconstruction_is_better_than_product_codes_of_equal_size(vectors: np.n
     assert own < 0.9 * other
 
 
-def test_16_codeword_books_are_refitted_jointly(monkeypatch: pytest.MonkeyPatch, vectors: np.ndarray) -> None:
+@pytest.mark.parametrize(("books", "words", "factor"), [(8, 16, 0.93), (4, 256, 0.97)])
+def test_books_are_refitted_jointly(
+    monkeypatch: pytest.MonkeyPatch, vectors: np.ndarray, books: int, words: int, factor: float
+) -> None:
     def error() -> float:
-        additive = fit_additive(vectors, 8, 16)
+        additive = fit_additive(vectors, books, words)
         return float(np.square(additive.project(vectors) - decoded(additive, additive.encode(vectors))).sum(1).mean())
 
     together = error()
-    monkeypatch.setattr("bidr.quantization.additive_quantizer.REFITS", 0)
-    assert together < 0.93 * error()
+    monkeypatch.setattr("bidr.quantization.additive_quantizer.REFITS", {words: 0})
+    assert together < factor * error()
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_a_query_metric_preserves_scores_and_lowers_their_error(vectors: np.ndarray, groups: int) -> None:
+    random = np.random.default_rng(1)
+    queries = (random.normal(size=(400, 5)) @ random.normal(size=(5, 24))).astype(np.float32)
+
+    def measure_error(additive: AdditiveQuantizer) -> float:
+        exact = queries @ (vectors - additive.centre).T
+        np.testing.assert_allclose(additive.adapt(queries) @ additive.project(vectors).T, exact, rtol=0.02, atol=0.1)
+        return float(np.square(additive.adapt(queries) @ decoded(additive, additive.encode(vectors)).T - exact).mean())
+
+    plain, weighted = (
+        measure_error(fit_additive(vectors, 4, groups=groups, metric=metric))
+        for metric in (None, compute_query_metric(queries, 0.5))
+    )
+    assert weighted < 0.7 * plain
+
+
+def test_a_query_metric_of_zero_queries_is_euclidean() -> None:
+    metric = compute_query_metric(np.zeros((10, 4), dtype=np.float32), 0.5)
+    np.testing.assert_allclose(metric.scale, np.eye(4), atol=1e-6)
+    np.testing.assert_allclose(metric.inverse, np.eye(4), atol=1e-6)
+
+
+def test_progress_counts_every_step_of_fitting(vectors: np.ndarray) -> None:
+    steps: list[int] = []
+    fit_additive(vectors, 4, advance=lambda count=1, note="": steps.append(count))
+    assert sum(steps) == count_fit_steps(4, 256)
+
+
+def test_codebooks_of_a_query_metric_restore_the_inverse_projection(vectors: np.ndarray) -> None:
+    metric = compute_query_metric(vectors[:400] * np.linspace(0.1, 1, 24, dtype=np.float32), 0.5)
+    additive = fit_additive(vectors, 4, metric=metric)
+    restored = to_additive(additive.to_adapted_codebooks())
+    np.testing.assert_allclose(restored.query, additive.query, rtol=1e-3, atol=1e-3)
 
 
 def test_learned_codewords_do_not_change_codes(vectors: np.ndarray) -> None:

@@ -13,10 +13,10 @@ from bidr.index.reader import IndexReader
 from bidr.models.codes_only_model import CodesOnlyModel
 from bidr.quantization.codebooks import Codebooks
 from bidr.quantization.exact_search import search_vectors
-from bidr.training.codes_only.train import compute_found_share
+from bidr.training.codes_only.candidate_recall import compute_found_share
 
 TRAIN, DEPTH, KEPT = 300, 15, 1_000
-SMALL = replace(CONFIG, codewords=16)
+SMALL = replace(CONFIG, bytes_per_doc=4, codewords=16)
 
 
 @pytest.fixture(scope="module")

@@ -20,12 +20,16 @@ from bidr.utils.array_types import Codes, Floats
 from bidr.utils.faiss_loader import load_faiss
 from bidr.utils.files import open_to_read
 from bidr.utils.matmul import matmul_transposed
+from bidr.utils.progress import ProgressCallback
 
 # By codewords per book. With 16, the nearest sum is harder to find, and a step of the search costs less.
 FIT_ROWS = {256: 60_000, 16: 30_000}
 ENCODE_BEAM_SIZE = {256: 8, 16: 16}
 FIT_BEAM_SIZE, ENCODE_ROWS = 4, 16_384
-REFITS = 10
+# Sequentially trained books leave large residuals. With 16 codewords, joint refits lower the error by an eighth.
+REFITS = {256: 3, 16: 10}
+# Directions that queries hardly use keep at least this share of the largest second moment.
+MIN_MOMENT = 1e-4
 GROUP_BITS = 128
 MAX_WIDTH = 512
 Vectors = Floats | VectorSource
@@ -152,7 +156,9 @@ def to_additive(codebooks: Codebooks) -> AdditiveQuantizer:
     centre, document, chosen_by = codebooks.centre, codebooks.document, codebooks.choosing
     if centre is None or document is None or chosen_by is None:
         raise ModelError("codebooks of sums lack an array ('centre', 'document' or 'choosing'); train the model again")
-    return AdditiveQuantizer(centre, document, document, codebooks.centroids, chosen_by)
+    # The inverse, as projections that a query metric scales are not orthonormal.
+    query = np.linalg.pinv(document).T.astype(np.float32)
+    return AdditiveQuantizer(centre, document, query, codebooks.centroids, chosen_by)
 
 
 def count_groups(books: int, words: int = 256) -> int:
@@ -162,9 +168,22 @@ def count_groups(books: int, words: int = 256) -> int:
 
 
 def fit_additive(
-    vectors: Floats, books: int, words: int = 256, *, seed: int = 0, groups: int | None = None, device: str = "cpu"
+    vectors: Floats,
+    books: int,
+    words: int = 256,
+    *,
+    seed: int = 0,
+    groups: int | None = None,
+    device: str = "cpu",
+    metric: "QueryMetric | None" = None,
+    advance: ProgressCallback | None = None,
 ) -> AdditiveQuantizer:
-    """Train an additive quantizer (Euclidean) on at most FIT_ROWS vectors: by Faiss on a CPU, by torch on a GPU."""
+    """Train an additive quantizer on at most FIT_ROWS vectors: by Faiss on a CPU, by torch on a GPU.
+
+    Args:
+        metric:  Weighs reconstruction errors by direction; None: Euclidean.
+        advance: Called after each of `count_fit_steps` steps.
+    """
     groups = groups or count_groups(books, words)
     if len(vectors) < words:
         raise make_too_few_error(len(vectors), words)
@@ -172,30 +191,72 @@ def fit_additive(
     rows = np.sort(random.choice(len(vectors), min(FIT_ROWS[words], len(vectors)), replace=False))
     sample = np.asarray(vectors[rows], dtype=np.float32)
     centre: Floats = sample.mean(axis=0, dtype=np.float32)
-    document = _fit_projection(sample - centre, books, words, groups, seed)
+    document, query = _fit_projections(sample - centre, books, words, groups, seed, metric)
     parts = np.split((sample - centre) @ document.T, groups, axis=1)
     fit_group = _fit_group if device == "cpu" else partial(_fit_group_on, device)
-    codewords = np.concatenate([fit_group(np.ascontiguousarray(part), books // groups, words, seed) for part in parts])
-    return AdditiveQuantizer(centre, document, document, codewords, codewords)
+    step = advance or (lambda count=1, note="": None)
+    codewords = np.concatenate(
+        [fit_group(np.ascontiguousarray(part), books // groups, words, seed, step) for part in parts]
+    )
+    return AdditiveQuantizer(centre, document, query, codewords, codewords)
 
 
-def _fit_projection(centred: Floats, books: int, words: int, groups: int, seed: int) -> Floats:
-    """Fit principal axes above MAX_WIDTH dimensions, and an OPQ rotation for several groups."""
+def count_fit_steps(books: int, words: int, device: str = "cpu") -> int:
+    """Return how many steps of progress `fit_additive` reports."""
+    return count_groups(books, words) * (1 + (REFITS[words] if device == "cpu" else 0))
+
+
+class QueryMetric(NamedTuple):
+    """Metric of reconstruction errors that weighs directions by the queries' use of them.
+
+    The mean squared error of a query's score is e.T @ M @ e for the error e of a document and the second moments M of
+    the queries. `scale` is the symmetric root of a power of M: score-aware quantization with a Euclidean quantizer.
+    """
+
+    scale: Floats
+    inverse: Floats
+
+
+def compute_query_metric(queries: Floats, exponent: float) -> QueryMetric:
+    """Compute the metric of the second moments raised to `exponent`: 1 the score's error, 0 the Euclidean."""
+    moments = queries.astype(np.float64).T @ queries.astype(np.float64)
+    values, axes = np.linalg.eigh(moments)
+    if values[-1] <= 0:
+        values = np.ones_like(values)
+    factors = np.maximum(values / values[-1], MIN_MOMENT) ** (exponent / 2)
+    factors /= np.sqrt(np.square(factors).mean())
+    scale, inverse = (((axes * side) @ axes.T).astype(np.float32) for side in (factors, 1 / factors))
+    return QueryMetric(scale, inverse)
+
+
+def _fit_projections(
+    centred: Floats, books: int, words: int, groups: int, seed: int, metric: QueryMetric | None
+) -> tuple[Floats, Floats]:
+    """Fit the projections of documents and queries, whose products are the inner products of the vectors.
+
+    Principal axes above MAX_WIDTH dimensions, and an OPQ rotation for several groups.
+    """
     dim = centred.shape[1]
     width = min(dim, MAX_WIDTH) // groups * groups
     if width == 0:
         raise ConfigError(f"given {books} books, too many for vectors of {dim} dimensions; lower bytes_per_doc")
-    axes: Floats = np.eye(dim, dtype=np.float32)
+    document = query = np.eye(dim, dtype=np.float32)
+    if metric is not None:
+        # Codewords of the same length as without a metric, so that learning rates fit.
+        lengths = [np.linalg.norm(rows) for rows in (centred, centred @ metric.scale)]
+        length = np.float32(lengths[0] / lengths[1] if lengths[1] else 1)
+        document, query = metric.scale * length, metric.inverse / length
     if width < dim:
-        axes = np.linalg.svd(centred.T @ centred)[0].T[:width].astype(np.float32)
-    if groups == 1:
-        return axes
-    rotation = fit_pq(centred @ axes.T, groups, words, seed=seed).rotation
-    projection: Floats = rotation @ axes
-    return projection
+        scaled = centred @ document.T
+        axes = np.linalg.svd(scaled.T @ scaled)[0].T[:width].astype(np.float32)
+        document, query = axes @ document, axes @ query
+    if groups > 1:
+        rotation = fit_pq(centred @ document.T, groups, words, seed=seed).rotation
+        document, query = rotation @ document, rotation @ query
+    return document, query
 
 
-def _fit_group(sample: Floats, books: int, words: int, seed: int) -> Floats:
+def _fit_group(sample: Floats, books: int, words: int, seed: int, advance: ProgressCallback) -> Floats:
     faiss = load_faiss()
     quantizer = faiss.ResidualQuantizer(sample.shape[1], books, words.bit_length() - 1)
     quantizer.train_type = faiss.ResidualQuantizer.Train_default
@@ -204,29 +265,30 @@ def _fit_group(sample: Floats, books: int, words: int, seed: int) -> Floats:
     quantizer.cp.min_points_per_centroid = 1
     quantizer.train(sample)
     codewords: Floats = faiss.vector_to_array(quantizer.codebooks).reshape(books, words, -1).copy()
-    return codewords if words == 256 else _refit(sample, codewords)
+    advance(1)
+    return _refit(sample, codewords, advance)
 
 
-def _refit(sample: Floats, codewords: Floats) -> Floats:
-    """Alternate joint least squares over all books and encoding.
-
-    With 16 codewords, sequentially trained books leave large residuals: refitting lowers the error by an eighth.
-    """
+def _refit(sample: Floats, codewords: Floats, advance: ProgressCallback) -> Floats:
+    """Alternate joint least squares over all books and encoding."""
     import torch
 
     from bidr.quantization.residual_quantizer import solve_codewords
 
-    for _ in range(REFITS):
-        codes = BeamSearch(codewords, ENCODE_BEAM_SIZE[16]).encode(sample).astype(np.int64)
+    words = codewords.shape[1]
+    for _ in range(REFITS[words]):
+        codes = BeamSearch(codewords, ENCODE_BEAM_SIZE[words]).encode(sample).astype(np.int64)
         codewords = solve_codewords(*(torch.as_tensor(array) for array in (sample, codes, codewords))).numpy()
+        advance(1)
     return codewords
 
 
-def _fit_group_on(device: str, sample: Floats, books: int, words: int, seed: int) -> Floats:
+def _fit_group_on(device: str, sample: Floats, books: int, words: int, seed: int, advance: ProgressCallback) -> Floats:
     import torch
 
     from bidr.quantization.residual_quantizer import fit_residual_quantizer
 
     codewords = fit_residual_quantizer(torch.as_tensor(sample, device=device), books, words, seed)
     array: Floats = codewords.cpu().numpy()
+    advance(1)
     return array

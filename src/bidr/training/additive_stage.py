@@ -10,7 +10,6 @@ from bidr.data.positives import Positives
 from bidr.data.vector_source import Metric, VectorSource
 from bidr.models.corpus_encoding import discard_encoded, encode_rows
 from bidr.models.encoder import Encoder
-from bidr.quantization.additive_quantizer import fit_additive
 from bidr.quantization.codebooks import Codebooks
 from bidr.quantization.exact_search import search_vectors
 from bidr.tokenization.token_store import TokenArray, Tokens
@@ -30,7 +29,6 @@ from bidr.training.mining import TEACHER_FILE
 from bidr.training.run import DONE, TrainingRun
 from bidr.utils.array_types import Rows
 from bidr.utils.files import write_json
-from bidr.utils.progress import say
 
 MAX_PASSAGES = 250_000
 
@@ -69,10 +67,7 @@ def _learn(run: TrainingRun, sides: list[tuple[Encoder, npt.NDArray[np.float16]]
     prepared = prepare_distillation(pairs[-1], labels, config, encoded=pairs[0], asked_for=asked_for, device=run.device)
     if len(prepared.lessons.own.documents) == len(sides[0][1]):
         prepared = prepared._replace(probe=_use_dev_queries(run, sides, prepared))
-    say(f"fit {config.books} books of {config.codewords} codewords that are summed")
-    documents = prepared.lessons.own.documents
-    start = fit_additive(documents, config.books, config.codewords, seed=config.seed, device=run.device)
-    additive, history = learn(start, prepared, config, folder, run.device)
+    additive, history = learn(prepared, config, folder, run.device)
     length = np.float32(prepared.length)
     additive = additive._replace(centre=additive.centre * length, document=additive.document / length)
     additive.to_adapted_codebooks().save(folder / CODEBOOKS)

@@ -21,14 +21,10 @@ from bidr.models.saved_model import Model
 from bidr.quantization.exact_search import search_codes, search_vectors
 from bidr.quantization.pq_training import fit_pq
 from bidr.training.codes_only import train
+from bidr.training.codes_only.candidate_recall import compute_found_share, compute_share_at_depths
 from bidr.training.codes_only.config import CodesOnlyConfig
 from bidr.training.codes_only.ranking_distillation import Distillation, DistillationData, EncodedVectors, label_loss
-from bidr.training.codes_only.train import (
-    compute_found_share,
-    compute_share_at_depths,
-    estimate_score_spread,
-    make_distillation_settings,
-)
+from bidr.training.codes_only.train import estimate_score_spread, make_distillation_settings
 from bidr.training.engine import checkpoint, logs
 from bidr.training.engine.logs import LOG, read_lines
 
@@ -55,7 +51,7 @@ def test_learned_codes_beat_opq_and_their_initialization(tmp_path: Path) -> None
     documents, questions = made_vectors()
     asked = questions[TRAIN:]
     best = search_vectors(asked, documents, 10).rows
-    books = fit_pq(documents, 4)
+    books = fit_pq(documents, 2)
     opq = compute_found_share(search_codes(asked, books, books.encode(documents), DEPTH).rows, best)
     begun = compute_found_share(found_by(learned(tmp_path, quick(steps=0), "begun"), documents, asked), best)
     ours = compute_found_share(found_by(learned(tmp_path), documents, asked), best)
@@ -200,7 +196,11 @@ def test_a_killed_run_logs_every_line_once(tmp_path: Path, monkeypatch: pytest.M
 
     with monkeypatch.context() as patch:
         patch.setattr(Distillation, "train_step", dying)
-        patch.setattr(checkpoint, "save", lambda path, state: state["distilling"]["step"] == 27 and save(path, state))
+        patch.setattr(
+            checkpoint,
+            "save",
+            lambda path, state: state.get("distilling", {"step": 0})["step"] == 27 and save(path, state),
+        )
         with pytest.raises(MemoryError):
             learned(tmp_path, replace(CONFIG, checkpoint_minutes=0.0), "cut")
     learned(tmp_path, name="cut")

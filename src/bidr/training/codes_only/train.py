@@ -14,17 +14,16 @@ import torch
 from bidr.data.vector_source import VectorSource, check_same_dim
 from bidr.errors import ConfigError, DataError, StoppedError
 from bidr.models.codes_only_model import CodesOnlyModel, save_codes_only_model
-from bidr.quantization.additive_quantizer import AdditiveQuantizer, fit_additive
-from bidr.quantization.exact_search import search_vectors
+from bidr.quantization.additive_quantizer import AdditiveQuantizer
 from bidr.quantization.metrics import measure_usage
+from bidr.training.codes_only.candidate_recall import measure_candidates
 from bidr.training.codes_only.data import (
-    TOP,
-    HeldOutQuestions,
     Labels,
     PreparedDistillation,
     SourceVectors,
     prepare_distillation,
 )
+from bidr.training.codes_only.initialization import STARTS, Initialization, fit_initialization
 from bidr.training.codes_only.ranking_distillation import (
     CodesLearner,
     Distillation,
@@ -34,7 +33,7 @@ from bidr.training.codes_only.ranking_distillation import (
 from bidr.training.config import TrainConfig
 from bidr.training.engine import checkpoint
 from bidr.training.engine.logs import FolderLogger, StageLogger, check_tensorboard
-from bidr.utils.array_types import Floats, Rows
+from bidr.utils.array_types import Floats
 from bidr.utils.files import read_json, storage_errors, sync_file, sync_folder, write_json
 from bidr.utils.progress import say, show_progress
 
@@ -71,9 +70,7 @@ def train_codes_only(
     with storage_errors(out):
         work.mkdir(parents=True, exist_ok=True)
         write_json(work / RUN, identity)
-    say(f"fitting {config.books} books of {config.codewords} codewords")
-    start = fit_additive(prepared.lessons.own.documents, config.books, config.codewords, seed=config.seed)
-    additive, history = learn(start, prepared, config, work)
+    additive, history = learn(prepared, config, work)
     training = {
         "documents": len(documents),
         "sampled_documents": len(prepared.lessons.own.documents),
@@ -103,14 +100,17 @@ def forget(work: Path, *results: Path) -> None:
 
 
 def learn(
-    start: AdditiveQuantizer, prepared: PreparedDistillation, config: TrainConfig, work: Path, device: str = "cpu"
+    prepared: PreparedDistillation, config: TrainConfig, work: Path, device: str = "cpu"
 ) -> tuple[AdditiveQuantizer, History]:
-    """Train to the end, or resume a checkpoint; returns the best codes and the history."""
+    """Fit and train to the end, or resume a checkpoint; returns the best codes and the history."""
     steps, path = config.frozen.steps, work / CHECKPOINT
     saved = checkpoint.load(path)
     if saved:  # do not refit: another machine may find other codewords, which the checkpoint does not belong to
         start = AdditiveQuantizer(**{name: array.numpy() for name, array in saved["start"].items()})
-    run = _Run(start, prepared, config, device)
+        initialization = Initialization(start, start.encode(prepared.lessons.own.documents))
+    else:
+        initialization = fit_initialization(prepared, config, work, device)
+    run = _Run(initialization, prepared, config, device)
     if saved:
         run.load_state_dict(saved)
         say(f"frozen: resumed at step {run.distilling.step}")
@@ -134,6 +134,7 @@ def learn(
                     "command again to resume"
                 )
     checkpoint.save(path, run.state_dict())
+    (work / STARTS).unlink(missing_ok=True)
     return run.best, run.history
 
 
@@ -141,10 +142,10 @@ class _Run:
     """A distillation with its measurements and the best codes so far."""
 
     def __init__(
-        self, start: AdditiveQuantizer, prepared: PreparedDistillation, config: TrainConfig, device: str
+        self, initialization: Initialization, prepared: PreparedDistillation, config: TrainConfig, device: str
     ) -> None:
+        start, codes = initialization
         self.probe, self.config, self.start = prepared.probe, config, start
-        codes = start.encode(prepared.lessons.own.documents)
         self.learner, self.usage = CodesLearner(start, codes, device), measure_usage(codes, start.words)
         self.distilling = Distillation(
             self.learner, prepared.lessons, make_distillation_settings(prepared.lessons, config)
@@ -177,7 +178,7 @@ class _Run:
         every = -(-frozen.steps // frozen.measured) or 1
         if (step % every and step != frozen.steps) or any(entry["step"] == step for entry in self.history):
             return
-        figures = _measure(self.learner, self.probe, self.config)
+        figures = measure_candidates(self.learner, self.probe, self.config)
         self.history.append({"step": step, **figures})
         codeword_usage = {
             "codewords_used": self.usage.used,
@@ -188,53 +189,6 @@ class _Run:
         self.logs.log_measurement(step, len(self.history), log_values)
         if self.history[-1]["kept_by"] >= max(entry["kept_by"] for entry in self.history):
             self.best = self.learner.export()
-
-
-def _measure(learner: CodesLearner, probe: HeldOutQuestions, config: TrainConfig) -> dict[str, float]:
-    """Measure the share of the exact top 10, and of the labels, among the held-out candidates."""
-    candidates = search_candidates(learner, probe.questions, config.candidates)
-    expected = {"exact_top_10": probe.best}
-    # Labels alone mislead: a model trained on them finds them all even with bad codes.
-    if (probe.labelled >= 0).any() and config.frozen.label_weight:
-        expected["labelled"] = probe.labelled
-    figures = {name: compute_found_share(candidates, rows) for name, rows in expected.items()}
-    if len(probe.questions):
-        summary = ", ".join(f"{name} {value:.4f}" for name, value in figures.items())
-        say(f"held-out questions, share among {config.candidates} candidates: {summary}")
-    return {
-        **figures,
-        "kept_by": float(np.mean([compute_share_at_depths(candidates, rows) for rows in expected.values()])),
-    }
-
-
-def compute_share_at_depths(ranked_rows: Rows, expected_rows: Rows) -> float:
-    """Mean over ever fewer candidates, down to 10: among many, codes of many bytes all find all but a question or two,
-    and chance would choose."""
-    width = ranked_rows.shape[1]
-    depths = [width >> half for half in range(width.bit_length()) if width >> half >= TOP]
-    return float(np.mean([compute_found_share(ranked_rows[:, :depth], expected_rows) for depth in depths or [width]]))
-
-
-def search_candidates(learner: CodesLearner, questions: Floats, count: int) -> Rows:
-    """Search the candidates by the current codes."""
-
-    class DecodedRows:
-        def __len__(self) -> int:
-            return len(learner.places)
-
-        def __getitem__(self, rows: slice) -> Floats:
-            with torch.no_grad():
-                indices = torch.arange(rows.start, rows.stop, device=learner.places.device)
-                return learner.decode(indices).cpu().numpy()
-
-    decoded: Any = DecodedRows()
-    return search_vectors(learner.export().adapt(questions), decoded, count, device=str(learner.places.device)).rows
-
-
-def compute_found_share(rows: Rows, expected: Rows) -> float:
-    """Compute the share of expected rows (-1: none) among the hits, mean over questions with any."""
-    hits = [np.isin(want[want >= 0], got).mean() for got, want in zip(rows, expected, strict=True) if (want >= 0).any()]
-    return float(np.mean(hits)) if hits else 0.0
 
 
 def make_distillation_settings(lessons: DistillationData, config: TrainConfig) -> DistillationSettings:
