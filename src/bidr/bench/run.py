@@ -111,7 +111,7 @@ def compare(
     books = {variant.settings["fitted"] for variant in variants if "fitted" in variant.settings}
     fitted = {number: train_codebooks(prepared, number) for number in sorted(books)}
     entries = [
-        _Entry(variant, _make_request(variant, prepared, fitted, limits), _make_row(variant)) for variant in variants
+        _Entry(variant, make_request(variant, prepared, fitted, limits), _make_row(variant)) for variant in variants
     ]
     rows = [entry.row for entry in entries]
 
@@ -163,7 +163,7 @@ def _try_step(entry: _Entry, do: Callable[[Variant, dict[str, Any], Row], None],
     print(f"{entry.variant.name}: {label}", file=sys.stderr, flush=True)
 
 
-def _make_request(
+def make_request(
     variant: Variant, prepared: BenchmarkData, fitted: dict[int, TrainedCodebooks], limits: Limits
 ) -> dict[str, Any]:
     """Return the request to the harness, which builds and searches in separate processes to measure RAM of each."""

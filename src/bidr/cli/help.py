@@ -66,7 +66,8 @@ def list_flags(command: type) -> list[Flag]:
     return _list_fields(command, "", "")
 
 
-def _list_fields(kind: type, prefix: str, group: str) -> list[Flag]:
+def _list_fields(kind: type, prefix: str, group: str, settings: Any = None) -> list[Flag]:
+    """List the flags of a dataclass; defaults are the values of `settings`, if given."""
     hints, texts = get_type_hints(kind, include_extras=True), read_field_docs(kind)
     flags = []
     for field in fields(kind):
@@ -76,7 +77,10 @@ def _list_fields(kind: type, prefix: str, group: str) -> list[Flag]:
         if isinstance(hint, type) and is_dataclass(hint):
             below = "" if argument is not None and argument.name == "" else f"{name}."
             title = inspect.cleandoc(hint.__doc__ or "").partition("\n")[0].rstrip(".")
-            flags += _list_fields(hint, below, f"--{below}* ({title})" if below else "")
+            values = field.default_factory() if field.default_factory is not MISSING else field.default
+            values = None if values is MISSING else values
+            nested = values if settings is None else getattr(settings, field.name)
+            flags += _list_fields(hint, below, f"--{below}* ({title})" if below else "", nested)
             continue
         if argument is not None and argument.name:
             name = argument.name
@@ -86,7 +90,7 @@ def _list_fields(kind: type, prefix: str, group: str) -> list[Flag]:
         if hint is bool and field.default is True:
             usage = f"--[no-]{name}"
         text = " ".join(texts.get(field.name, "").split())
-        flags.append(Flag(name, usage, text, _format_default(field, positional=positional), group))
+        flags.append(Flag(name, usage, text, _format_default(field, settings, positional=positional), group))
     return flags
 
 
@@ -108,10 +112,13 @@ def _get_metavar(hint: Any) -> str:
     return "True|False" if hint is bool else METAVARS.get(hint, "VALUE")
 
 
-def _format_default(field: "Field[Any]", *, positional: bool) -> str:
-    if field.default is MISSING and field.default_factory is MISSING:
+def _format_default(field: "Field[Any]", settings: Any, *, positional: bool) -> str:
+    if settings is not None:
+        value = getattr(settings, field.name)
+    elif field.default is MISSING and field.default_factory is MISSING:
         return "" if positional else "required"
-    value = field.default_factory() if field.default_factory is not MISSING else field.default
+    else:
+        value = field.default_factory() if field.default_factory is not MISSING else field.default
     if value is None or value is False or value is True or value == ():
         return ""
     return f"default: {' '.join(map(str, value)) if isinstance(value, tuple) else value}"

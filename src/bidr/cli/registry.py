@@ -12,6 +12,7 @@ from bidr.cli.export import Export
 from bidr.cli.inspect import Inspect
 from bidr.cli.plan import Plan
 from bidr.cli.repair import Repair
+from bidr.cli.reproduce import Reproduce
 from bidr.cli.search import Search
 from bidr.cli.serve import Serve
 from bidr.cli.snapshot import Snapshot
@@ -34,6 +35,7 @@ VERBS: dict[str, type[Command]] = {
     "verify": Verify,
     "repair": Repair,
     "compare": Compare,
+    "reproduce": Reproduce,
     "bench": Bench,
     "export": Export,
     "recipes": Recipes,

@@ -80,7 +80,7 @@ class SparseConfig:
     """Stage 2, sparse: train encoder and codebooks together."""
 
     epochs: int = 2
-    """Epochs over the train queries."""
+    """Epochs over the train queries. 0: the warm-up's encoder with OPQ codes of its vectors."""
     loss: Literal["quantized", "joint", "dpq"] = "joint"
     """'quantized': contrastive loss on the codes (equation 3 of the paper); 'joint': the sum of that loss on the codes
     and on the unquantized vectors; 'dpq': contrastive loss on the unquantized vectors plus reconstruction error."""

@@ -11,7 +11,14 @@ from bidr.errors import ConfigError
 MINIMUM: dict[int, tuple[str, ...]] = {
     0: (
         *("seed", "weight_decay", "checkpoint_minutes"),
-        *("sparse.crops", "sparse.reconstruction", "sparse.codebook_rate", "sparse.rate", "dense.rate"),
+        *(
+            "sparse.epochs",
+            "sparse.crops",
+            "sparse.reconstruction",
+            "sparse.codebook_rate",
+            "sparse.rate",
+            "dense.rate",
+        ),
         *("unify.epochs", "unify.pool", "unify.lists", "unify.dense_weight", "unify.rate", "distil.weight"),
         "conventional.epochs",
         *("frozen.steps", "frozen.crops", "frozen.borrowed", "frozen.adapter_rate", "frozen.label_weight"),
@@ -20,7 +27,7 @@ MINIMUM: dict[int, tuple[str, ...]] = {
     1: (
         *("bytes_per_doc", "candidates", "dev_queries", "dev_documents", "tokens_at_once"),
         *("encoder.dim", "encoder.vocabulary", "encoder.projection", "text.query_length", "text.document_length"),
-        *("warmup.epochs", "sparse.epochs", "dense.epochs", "dense.depth", "dense.hops"),
+        *("warmup.epochs", "dense.epochs", "dense.depth", "dense.hops"),
         *("unify.own", "unify.others", "unify.top", "conventional.refresh", "negatives.each", "distil.depth"),
         *("frozen.questions", "frozen.sample", "frozen.depth", "frozen.own", "frozen.others", "frozen.measured"),
     ),

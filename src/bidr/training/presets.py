@@ -1,6 +1,7 @@
 """Recipes: named presets of settings over the same stages, trained for as many steps."""
 
 import difflib
+from collections.abc import Mapping
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, NamedTuple
 
@@ -172,11 +173,16 @@ def with_recipe(config: TrainConfig, name: str) -> TrainConfig:
 
     Exception: which stages run (`STAGES`) is always the recipe's choice.
     """
-    explicit = get_changed_settings(config)
+    explicit, settings = get_changed_settings(config), get_recipe(name).settings
+    return replace_settings(
+        config, {key: value for key, value in settings.items() if key in STAGES or key not in explicit}
+    )
+
+
+def replace_settings(config: TrainConfig, settings: Mapping[str, Any]) -> TrainConfig:
+    """Replace settings by dotted name."""
     parts: dict[str, dict[str, Any]] = {}
-    for key, value in get_recipe(name).settings.items():
-        if key in explicit and key not in STAGES:
-            continue
+    for key, value in settings.items():
         part, _, below = key.rpartition(".")
         parts.setdefault(part, {})[below] = value
     top_level = parts.pop("", {})

@@ -217,7 +217,7 @@ def train_stage(
             seconds = _run_epoch(trainer, plan, path, stop)
             trainer.finish_step()
             dev_metrics = _measure(trainer, validate)
-            summary = _record(trainer, plan.steps, dev_metrics, notes)
+            summary = _record(trainer, plan.steps, dev_metrics, notes, seconds)
             trainer.close_epoch(dev_metrics[trainer.measure])
             _save(trainer, path)
             say(f"{summary}, {seconds:.1f} s")
@@ -234,7 +234,9 @@ def _measure(trainer: StageTrainer, validate: Callable[[], DevMetrics]) -> dict[
     return metrics if isinstance(metrics, dict) else {trainer.measure: metrics}
 
 
-def _record(trainer: StageTrainer, steps: int, dev_metrics: dict[str, float], notes: dict[str, float]) -> str:
+def _record(
+    trainer: StageTrainer, steps: int, dev_metrics: dict[str, float], notes: dict[str, float], seconds: float
+) -> str:
     """Record an epoch in the history and the logs; returns a summary line."""
     skipped_steps = trainer.missed
     loss = trainer.total / (steps - skipped_steps)
@@ -242,7 +244,8 @@ def _record(trainer: StageTrainer, steps: int, dev_metrics: dict[str, float], no
         notes = {**notes, "epoch_skipped": skipped_steps}
     trainer.history.append({"epoch": trainer.epoch + 1, "loss": loss, **dev_metrics, **notes})
     on_dev = {f"dev/{name}": value for name, value in dev_metrics.items()}
-    trainer.logs.log_epoch(trainer.total_steps, trainer.epoch + 1, {"epoch_loss": loss, **on_dev, **notes})
+    log_values = {"epoch_loss": loss, **on_dev, **notes, "seconds": round(seconds, 3)}
+    trainer.logs.log_epoch(trainer.total_steps, trainer.epoch + 1, log_values)
     extra = "".join(f", {name} {number:.4g}" for name, number in notes.items() if name != "epoch_skipped")
     skipped = f" ({skipped_steps} of {steps} steps skipped, not finite)" if skipped_steps else ""
     return (

@@ -1,0 +1,66 @@
+"""Sweeps: one deep search stands for all shallower ones; inner products as distances."""
+
+import numpy as np
+import pytest
+
+from bidr.data.positives import Positives
+from bidr.errors import MissingExtraError
+from bidr.experiments.reproduce import measurement
+from bidr.experiments.reproduce.measurement import (
+    build_vector_index,
+    list_sizes,
+    rank_at_depth,
+    to_distance_space,
+)
+from bidr.experiments.reproduce.row_files import rank_relevant
+
+
+def test_ranks_at_a_depth_are_those_of_a_search_that_reads_so_many_candidates() -> None:
+    random = np.random.default_rng(0)
+    candidates = np.array([random.permutation(60)[:40] for _ in range(50)])
+    scores = random.random((50, 60))
+    pairs = Positives(np.arange(0, 101, 2), random.integers(0, 60, 100))
+    order = np.argsort(-np.take_along_axis(scores, candidates, axis=1), axis=1)
+    rows, candidate_ranks = np.take_along_axis(candidates, order, axis=1), order + 1
+    for depth in (1, 7, 25, 40):
+        shallow = candidates[:, :depth]
+        best = np.argsort(-np.take_along_axis(scores, shallow, axis=1), axis=1)
+        expected = rank_relevant(np.take_along_axis(shallow, best, axis=1), pairs)
+        assert rank_at_depth(rank_relevant(rows, pairs), candidate_ranks, pairs, depth).tolist() == expected.tolist()
+
+
+def test_the_nearest_by_distance_have_the_largest_inner_products() -> None:
+    random = np.random.default_rng(1)
+    vectors = (random.normal(size=(300, 8)) * random.uniform(1, 9, (300, 1))).astype(np.float32)
+    queries = random.normal(size=(20, 8)).astype(np.float32)
+    points, lookups = to_distance_space(vectors, queries)
+    distances = ((points[None] - lookups[:, None]) ** 2).sum(axis=2)
+    assert (distances.argmin(axis=1) == (queries @ vectors.T).argmax(axis=1)).all()
+    assert ((vectors[None] - queries[:, None]) ** 2).sum(axis=2).argmin(axis=1).tolist() != distances.argmin(
+        axis=1
+    ).tolist()
+    unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    assert to_distance_space(unit, queries)[0] is unit
+
+
+def test_full_vectors_are_found_with_faiss_and_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    vectors = np.random.default_rng(2).normal(size=(400, 16)).astype(np.float32)
+    exact = (-(vectors @ vectors[:5].T)).argsort(axis=0)[:3].T
+    index = build_vector_index(vectors)
+    assert "HNSW" in index.note
+    assert index.search(vectors[:5], 3).tolist() == exact.tolist()
+    assert index.ram["links"] > 0
+
+    def fail() -> None:
+        raise MissingExtraError("this index", "faiss", "faiss")
+
+    monkeypatch.setattr(measurement, "load_faiss", fail)
+    index = build_vector_index(vectors)
+    assert "faiss is not installed" in index.note
+    assert index.search(vectors[:5], 3).tolist() == exact.tolist()
+
+
+def test_sizes_grow_to_the_corpus_and_hold_the_relevant_documents() -> None:
+    assert list_sizes(192_990, 2_000) == [12_061, 48_247, 192_990]
+    assert list_sizes(1_200, 100) == [1_200]
+    assert all(size >= 4_000 for size in list_sizes(192_990, 2_000))
