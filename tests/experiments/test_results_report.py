@@ -9,7 +9,7 @@ import pytest
 from sample_rows import curve, row_result
 
 from bidr.errors import DataError
-from bidr.experiments.reproduce.charts import IntervalRow, choose_ticks, render_intervals
+from bidr.experiments.reproduce.charts import IntervalRow, choose_ticks, choose_x_ticks, render_intervals
 from bidr.experiments.reproduce.results_report import write_report
 from bidr.experiments.reproduce.row_files import RowResult, RowStore
 
@@ -94,6 +94,14 @@ def test_ticks_enclose_the_values(low: float, high: float) -> None:
     assert ticks[0] <= low + 1e-9
     assert high - 1e-9 <= ticks[-1]
     assert 2 <= len(ticks) <= 12
+
+
+@pytest.mark.parametrize("values", [(0.04, 0.065), (100, 10_000), (5, 70), (64, 1_024)])
+def test_every_axis_has_labels_within_its_values(values: tuple[float, float]) -> None:
+    between = [values[0] + (values[1] - values[0]) * step / 9 for step in range(10)]
+    ticks = choose_x_ticks(between, log=True)
+    assert 3 <= len(ticks) <= 12
+    assert all(values[0] * 0.999 <= tick <= values[1] * 1.001 for tick in ticks)
 
 
 def test_an_interval_is_colored_by_the_side_of_zero_that_it_is_on() -> None:

@@ -9,7 +9,7 @@ from xml.sax.saxutils import escape
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 DASHES = ("none", "7 3", "2 3", "9 3 2 3", "none", "7 3")
 SHAPES = ("circle", "square", "triangle", "diamond")
-WIDTH, HEIGHT, LEFT, TOP, RIGHT, BOTTOM = 860, 400, 70, 46, 240, 56
+WIDTH, HEIGHT, LEFT, TOP, RIGHT, BOTTOM = 860, 410, 70, 62, 240, 56
 ROW_HEIGHT, LABEL_WIDTH, VALUE_WIDTH = 24, 300, 190
 TICKS = 5
 STYLE = (
@@ -55,7 +55,7 @@ def render_lines(series: Sequence[Series], title: str, x_label: str, y_label: st
         parts.append(_draw_text(x, HEIGHT - BOTTOM + 20, f"{value:,.4g}" if value < 10 else f"{value:,.0f}", "middle"))
     parts.append(_draw_line((LEFT, HEIGHT - BOTTOM), (WIDTH - RIGHT, HEIGHT - BOTTOM), "axis"))
     parts.append(_draw_text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 12, x_label, "middle"))
-    parts.append(_draw_text(LEFT, TOP - 10, y_label))
+    parts.append(_draw_text(LEFT, TOP - 12, y_label))
     for number, line in enumerate(drawn):
         places = [(scale_x(_transform(x, log=log_x)), scale_y(y)) for x, y in line.points]
         parts += _draw_series(number, places)
@@ -107,9 +107,10 @@ def choose_x_ticks(values: Sequence[float], *, log: bool) -> list[float]:
     if not log:
         return [tick for tick in choose_ticks(distinct[0], distinct[-1]) if distinct[0] <= tick <= distinct[-1]]
     low, high = math.floor(math.log10(distinct[0])), math.ceil(math.log10(distinct[-1]))
-    factors = (1, 3) if high - low <= 4 else (1,)
-    candidates = [factor * 10.0**power for power in range(low, high + 1) for factor in factors]
-    return [value for value in candidates if distinct[0] <= value * 1.0001 and value <= distinct[-1] * 1.0001]
+    factors = (1, 2, 5) if high - low <= 3 else (1,)
+    ticks = [factor * 10.0**power for power in range(low, high + 1) for factor in factors]
+    within = [value for value in ticks if distinct[0] <= value * 1.0001 and value <= distinct[-1] * 1.0001]
+    return within if len(within) > 2 else choose_x_ticks(distinct, log=False)
 
 
 def _transform(x: float, *, log: bool) -> float:

@@ -168,14 +168,25 @@ def make_cost_table(group: ResultGroup) -> ResultTable:
                 billion,
                 EMPTY if ms is None else f"{ms:.2f}",
                 f"{train:,.0f}",
+                f"{group.average(name, 'new_seconds') or 0:,.0f}",
                 "; ".join(notes) or EMPTY,
             ]
         )
-    header = ["method", "codes, B/doc", "RAM in all, B/doc", "GiB at 1 B docs", "ms/query", "training s", "notes"]
+    header = [
+        "method",
+        "codes, B/doc",
+        "RAM in all, B/doc",
+        "GiB at 1 B docs",
+        "ms/query",
+        "training s",
+        "new stages s",
+        "notes",
+    ]
     description = (
         "RAM counts everything that the index holds: codes, links, codebooks, checksums. Some of it does not grow with "
-        "the corpus: the extrapolation is an upper bound. Training: epochs of all stages of the row, shared ones "
-        "included, without mining, encoding and distillation."
+        "the corpus: the extrapolation is an upper bound. *Training*: epochs of all stages of the row, shared ones "
+        "included. *New stages*: everything in the stages that no row above had trained, with mining, encoding and "
+        "distillation."
     )
     return ResultTable("RAM, time and training cost", description, header, cells)
 

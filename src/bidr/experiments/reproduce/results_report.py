@@ -226,7 +226,12 @@ def draw_charts(group: ResultGroup) -> dict[str, str]:
         recalls = group.get_curve(f"{row}-depths", "candidates", "R@100")
         latency.append(Series(title, [(times[depth], recall) for depth, recall in recalls]))
     _add_lines(
-        charts, "Figure 4: candidates", latency, f"100 to 10,000 candidates, {group.name}", "ms a query", "R@100"
+        charts,
+        "Figure 4: candidates",
+        latency,
+        f"Recall by time of a query, each point a number of candidates, {group.name}",
+        "ms a query, without encoding it",
+        "R@100",
     )
     bits = [Series(title, get_bits_curve(group, row)) for row, title in SWEPT.items()]
     _add_lines(

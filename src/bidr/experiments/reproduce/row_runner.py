@@ -14,7 +14,7 @@ import numpy as np
 from bidr._version import __version__
 from bidr.bench.launch import PeerError
 from bidr.data.dataset import Dataset, check
-from bidr.errors import IndexFolderError
+from bidr.errors import ConfigError, IndexFolderError
 from bidr.experiments.reproduce.diskann_search import describe_diskann, find_diskann, search_diskann
 from bidr.experiments.reproduce.measurement import (
     ANSWERS,
@@ -38,6 +38,7 @@ from bidr.models.corpus_encoding import discard_encoded, encode_rows
 from bidr.models.saved_model import Model
 from bidr.pipeline.build import build
 from bidr.pipeline.open import OpenIndex, open_index
+from bidr.quantization.codebooks import check_shape
 from bidr.quantization.exact_search import search_vectors
 from bidr.tokenization.token_store import TokenArray
 from bidr.training.config import TrainConfig
@@ -61,8 +62,8 @@ class TrainedRecipe(NamedTuple):
 
     model: Model
     folder: Path
-    seconds: float
-    """Training seconds of all its stages, shared ones included."""
+    seconds: dict[str, float]
+    """train_seconds: epochs of all its stages, shared ones included; new_seconds: all of what was trained just now."""
 
 
 class SeedRunner:
@@ -90,10 +91,20 @@ class SeedRunner:
             "sizes": self._measure_sizes,
         }
         started = time.monotonic()
-        result = kinds[spec.kind](spec)
+        reason = self._find_misfit(spec)
+        result = self._make_result(spec, is_measured=False, notes=[reason]) if reason else kinds[spec.kind](spec)
         seconds = {"row_seconds": round(time.monotonic() - started, 2)}
         environment = describe_environment(self.run.device)
         return replace(result, values={**result.values, **seconds}, environment=environment)
+
+    def _find_misfit(self, spec: RowSpec) -> str | None:
+        """Say why the codes of a row cannot be: their books must divide the dimensions."""
+        config = spec.make_config(self.run.config)
+        try:
+            check_shape(self.run.dim, config.books, config.codewords)
+        except ConfigError as error:
+            return str(error)
+        return None
 
     def remove_index(self, spec: RowSpec) -> None:
         """Remove the model and the index of a recipe, if the row has one; its stages stay."""
@@ -107,11 +118,14 @@ class SeedRunner:
         """Train and build; both return at once if that was done before."""
         run, folder = self._configure(spec), self._get_folder(spec)
         folder.mkdir(parents=True, exist_ok=True)
+        started = time.monotonic()
         model = train_model(run, folder, spec.recipe)
+        seconds = {"new_seconds": round(time.monotonic() - started, 2)}
+        seconds["train_seconds"] = sum_training_seconds(run, list(model.training["stages"]))
         index = folder / "index"
         if not is_built(index, model):
             build(run.dataset, model, index, engine=spec.engine, tokens=run.folder / "tokens")
-        return TrainedRecipe(model, index, sum_training_seconds(run, list(model.training["stages"])))
+        return TrainedRecipe(model, index, seconds)
 
     def _configure(self, spec: RowSpec) -> TrainingRun:
         return self.run.with_config(spec.make_config(self.run.config))
@@ -131,12 +145,11 @@ class SeedRunner:
         trained = self._train(spec)
         with self._open(trained) as searcher:
             ranks, values, ram = measure_index(searcher, self.judged, self.candidates)
-            values["train_seconds"] = trained.seconds
             return self._make_result(
                 spec,
                 ranks={name: part.format() for name, part in ranks.items()},
                 dev=self._measure_dev(searcher, self.candidates),
-                values=values,
+                values={**values, **trained.seconds},
                 ram=ram,
                 notes=[f"engine {searcher.reader.candidates.name}"],
             )
@@ -180,7 +193,7 @@ class SeedRunner:
             spec,
             ranks={"answers": ranks.format()},
             dev={f"R@{cutoff}": dev.compute_recall(cutoff) for cutoff in DEV_CUTOFFS},
-            values={**values, "train_seconds": trained.seconds},
+            values={**values, **trained.seconds},
             ram={**index.ram, "total": sum(size for name, size in index.ram.items() if name != "total")},
             notes=[index.note],
         )
@@ -252,7 +265,7 @@ class SeedRunner:
             spec,
             ranks={"answers": ranks.format()},
             dev={f"R@{cutoff}": dev.compute_recall(cutoff) for cutoff in DEV_CUTOFFS},
-            values={**values, "train_seconds": trained.seconds},
+            values={**values, **trained.seconds},
             ram=ram,
             notes=[describe_diskann(self.candidates)],
         )
