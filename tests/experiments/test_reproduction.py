@@ -162,7 +162,7 @@ def test_presets_are_the_papers_and_flags_override_them() -> None:
     assert sizes == [(128, 1_024, 1e-4, 96), (512, 160, 5e-5, 96), (12, 2_048, 2e-4, 8)]
     assert ads.encoder.projection == 64
     built_in = make_settings("ads", "built-in")
-    assert (built_in.built_in, built_in.encoder.dim, built_in.encoder.pooling) == (True, 64, None)
+    assert (built_in.encoder_kind, built_in.encoder.dim, built_in.encoder.pooling) == ("built-in", 64, None)
 
 
 def test_msmarco_files_work_with_their_own_names(bidr: Run, tmp_path: Path) -> None:

@@ -83,14 +83,14 @@ def estimate_costs(
         ram["full vectors in HNSW (table 2)"] = float(corpus.documents * (dim * FLOAT_BYTES + links))
     return {
         "corpus": asdict(corpus),
-        "encoder": None if config.built_in else asdict(encoder),
+        "encoder": None if config.encoder_kind != "transformer" else asdict(encoder),
         "preset": preset,
         "seeds": seeds,
         "rows": [spec.name for spec in specs],
         "stages": len(stages),
         "corpus_encodings": encodings,
-        "gpu_hours_a_seed": None if config.built_in else hours,
-        "gpu_hours": None if config.built_in else seeds * sum(hours.values()),
+        "gpu_hours_a_seed": None if config.encoder_kind != "transformer" else hours,
+        "gpu_hours": None if config.encoder_kind != "transformer" else seeds * sum(hours.values()),
         "disk_bytes_a_seed": disk,
         "ram_bytes": ram,
         "flops_per_second": FLOPS_PER_SECOND,
