@@ -52,7 +52,7 @@ def scores_file(tmp_path_factory):
 
 
 # Codes that are sums need 256 codewords, more than there are documents here: see test_additive_stage.py.
-SUMS = ("star-distilled", "star-distilled-evenly", "star-tuned", "star-taught")
+SUMS = ("star-distilled", "star-distilled-unasked", "star-tuned", "star-taught")
 # These would do nothing to vectors of 16 dimensions and codes of 16 codewords: they have a test of their own.
 WIDE = ("bidr-4bit", "bidr-matryoshka")
 SMALL = [name for name in RECIPES if name not in SUMS + WIDE]
@@ -308,6 +308,20 @@ def test_what_was_given_has_its_way_over_a_recipe():
     ]
     assert with_recipe(replace(given, method="conventional"), "bidr").method == "bidr"
     assert with_recipe(TrainConfig(), "star-distilled").frozen.steps == 1_200
+
+
+def test_pseudo_queries_are_drawn_for_all_documents_unless_the_recipe_says_otherwise():
+    """On acl and debian the documents without a train question are exactly the answers of dev and test."""
+    for name in SUMS:
+        expected = "unasked" if name == "star-distilled-unasked" else "all"
+        assert with_recipe(TrainConfig(), name).frozen.borrowers == expected
+    assert "only for documents without a train question" in RECIPES["star-distilled-unasked"].description
+
+
+def test_a_renamed_recipe_works_with_a_warning():
+    with pytest.warns(FutureWarning, match="recipe 'star-distilled-evenly' is now 'star-distilled'"):
+        config = with_recipe(TrainConfig(), "star-distilled-evenly")
+    assert config == with_recipe(TrainConfig(), "star-distilled")
 
 
 def test_in_python_settings_override_the_configuration_and_both_the_recipe(tmp_path, monkeypatch):

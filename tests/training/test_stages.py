@@ -11,9 +11,10 @@ from bidr.data.positives import Positives
 from bidr.errors import ConfigError, StoppedError
 from bidr.models.corpus_encoding import encode_rows, hash_weights
 from bidr.quantization.codebooks import Codebooks
-from bidr.training import stages
+from bidr.training import mining, stages
 from bidr.training.engine.loop import StageTrainer
 from bidr.training.losses.objectives import DenseObjective
+from bidr.training.negatives.graph_sampling_kernels import HOP_ATTEMPTS
 from bidr.training.negatives.samplers import LocalitySampler, RandomSampler
 from bidr.training.run import TrainingRun
 from bidr.training.train import open_run, train
@@ -333,3 +334,17 @@ def test_a_run_older_than_the_number_of_conventional_epochs_is_not_resumed_witho
     record.write_text(json.dumps(settings))
     with pytest.raises(ConfigError, match=r"another config\.conventional\.epochs \(None there, 0 now\)"):
         open_run(dataset(), with_settings(conventional={"epochs": 0}), tmp_path / "run")
+
+
+def test_the_walk_of_the_paper_is_a_setting(tmp_path):
+    """It hops through all candidates, however small the corpus is, and never instead of the drawn negative."""
+    run = TrainingRun(dataset(), with_settings(dense={"depth": 15, "walk": "paper"}), tmp_path / "run")
+    coded = stages.train_sparse(run)
+    paper, _ = mining.make_dense_sampler(run, coded, "random-walk")
+    near, _ = mining.make_dense_sampler(run.with_config(with_settings(dense={"depth": 15})), coded, "random-walk")
+    assert (paper.hops, paper.attempts) == (15, 1)
+    assert (near.hops, near.attempts) == (mining.MIN_HOPS, HOP_ATTEMPTS)
+    assert run.get_stage_name("dense-random-walk") == "dense-random-walk"
+    assert run.with_config(CONFIG).get_stage_name("dense-random-walk") != "dense-random-walk"
+    with pytest.raises(ConfigError, match=r"dense\.hops: given 5 with dense\.walk 'paper', expected none"):
+        with_settings(dense={"hops": 5, "walk": "paper"})

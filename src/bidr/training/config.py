@@ -126,6 +126,10 @@ class DenseConfig:
     hops: int | None = None
     """Follow only the edges to this many best candidates of a query. None: all `depth` edges from 400,000 documents on,
     proportionally fewer below, because the top 200 of a small corpus are not close."""
+    walk: Literal["paper"] | None = None
+    """'paper': batches are collected as the paper describes, for a corpus of any size: each hop goes through the drawn
+    negative, out of all `depth` candidates, and a dead end begins anew. None: hops go through the best `hops`
+    candidates, and a dead end is left through another candidate."""
     batch_size: int | None = None
     """Queries per batch in this stage. None: `batch_size`."""
     prefixes: tuple[int, ...] = ()
@@ -274,6 +278,8 @@ class TrainConfig:
                 )
         if self.negatives.judge == "teacher" and self.negatives.margin is None:
             raise ConfigError("negatives.judge: given 'teacher' without negatives.margin, expected a margin too")
+        if self.dense.walk == "paper" and self.dense.hops is not None:
+            raise ConfigError(f"dense.hops: given {self.dense.hops} with dense.walk 'paper', expected none of the two")
         if any(prefix < 1 for prefix in self.dense.prefixes):
             raise ConfigError(f"dense.prefixes: given {self.dense.prefixes}, expected numbers of 1 or more")
 

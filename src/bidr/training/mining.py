@@ -148,9 +148,11 @@ def make_dense_sampler(run: TrainingRun, coded: CodedEncoder, sampler: str) -> t
     if sampler.startswith("mined"):
         return run.make_pool_sampler(candidates, size), lambda epoch, plan: {}
     documents = len(run.data.documents)
-    hops = config.hops or min(config.depth, max(MIN_HOPS, documents // DOCUMENTS_PER_HOP))
-    graph = build_graph(candidates, pairs, documents, backward=(0, hops))
-    batches = LocalitySampler(graph, pairs, size, run.config.seed, sampler, hops)
+    is_paper_walk = config.walk == "paper"
+    limited_hops = config.hops or min(config.depth, max(MIN_HOPS, documents // DOCUMENTS_PER_HOP))
+    hops = config.depth if is_paper_walk else limited_hops
+    graph = build_graph(candidates, pairs, documents, forward=(0, config.depth), backward=(0, hops))
+    batches = LocalitySampler(graph, pairs, size, run.config.seed, sampler, hops, is_paper_walk=is_paper_walk)
     return batches, lambda epoch, plan: describe_locality(plan, graph)
 
 

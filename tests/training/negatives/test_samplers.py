@@ -108,6 +108,23 @@ def test_the_walk_of_the_paper_goes_through_the_drawn_negative(strategy, hops, s
 
 
 @pytest.mark.parametrize("strategy", LOCAL)
+@pytest.mark.parametrize("depth", [3, 20])
+def test_in_the_papers_walk_every_query_but_a_restart_is_reached_through_a_drawn_negative(strategy, depth):
+    """A random walk goes through the negative before it, a snowball through one of the batch."""
+    found = large_corpus(2_000, 2_000, 10, depth=depth)
+    plan = LocalitySampler(found.graph, found.pairs, 64, 0, strategy, is_paper_walk=True).plan(0)
+    candidates = [set(row) for row in remove_positives(found.rows, found.pairs).tolist()]
+    unreached = 0
+    for batch in map(plan.get_batch, range(plan.steps)):
+        queries, negatives = batch.queries.tolist(), batch.negatives.tolist()
+        for place in range(1, len(queries)):
+            earlier = negatives[place - 1 if strategy == "random-walk" else 0 : place]
+            unreached += candidates[queries[place]].isdisjoint(earlier)
+    assert unreached <= plan.restarts < 2_000 - plan.steps
+    assert plan.restarts - unreached < 0.1 * plan.restarts, "a restart is only by chance a neighbor"
+
+
+@pytest.mark.parametrize("strategy", LOCAL)
 def test_dead_ends_are_counted(strategy):
     alone = Found([[query] for query in range(10)], np.arange(10, 20)[:, None], 20)
     assert make(strategy, alone, 5).plan(0).restarts == 8, "each of two batches begins once and restarts four times"

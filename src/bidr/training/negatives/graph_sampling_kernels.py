@@ -40,10 +40,22 @@ class Walk(NamedTuple):
     entries: npt.NDArray[np.int64]
     visited: npt.NDArray[np.bool_]
     hops: int
+    attempts: int
+    fanout: int
 
 
-def start_walk(graph: ProximityGraph, hops: int, random: np.random.Generator) -> Walk:
-    """Start a walk over all queries of a graph."""
+def start_walk(
+    graph: ProximityGraph,
+    hops: int,
+    random: np.random.Generator,
+    attempts: int = HOP_ATTEMPTS,
+    fanout: int = SNOWBALL_FANOUT,
+) -> Walk:
+    """Start a walk over all queries of a graph.
+
+    attempts: candidates of a query to hop through before a restart; fanout: queries of a candidate that a snowball
+    visits at most.
+    """
     count = len(graph.forward)
     return Walk(
         np.ascontiguousarray(graph.forward),
@@ -54,6 +66,8 @@ def start_walk(graph: ProximityGraph, hops: int, random: np.random.Generator) ->
         random.permutation(count),
         np.zeros(count, dtype=np.bool_),
         hops,
+        attempts,
+        fanout,
     )
 
 
@@ -110,7 +124,7 @@ def sample_random_walk(walk: Walk, size: int, random: np.random.Generator) -> tu
         next_query = NO_NODE
         if (position + 1) % size > 0:
             document = _choose_bridge(walk, query, negative, random)
-            for _ in range(HOP_ATTEMPTS):
+            for _ in range(walk.attempts):
                 if document == NO_NODE:
                     break
                 if _draw_unvisited(walk, document, 1, drawn, 0, random):
@@ -123,11 +137,11 @@ def sample_random_walk(walk: Walk, size: int, random: np.random.Generator) -> tu
 
 @_njit_if_available
 def sample_snowball(walk: Walk, size: int, random: np.random.Generator) -> tuple[Any, Any, int]:
-    """Order queries breadth first: all queries of a candidate (at most SNOWBALL_FANOUT) at a time."""
+    """Order queries breadth first: all queries of a candidate (at most walk.fanout) at a time."""
     count, entry, restarts, position = len(walk.visited), 0, 0, 0
     order, negatives = np.empty(count, dtype=np.int64), np.empty(count, dtype=np.int64)
-    queue = np.empty(size + SNOWBALL_FANOUT, dtype=np.int64)
-    drawn = np.empty(SNOWBALL_FANOUT, dtype=np.int64)
+    queue = np.empty(size + walk.fanout, dtype=np.int64)
+    drawn = np.empty(walk.fanout, dtype=np.int64)
     head = tail = 0
     while position < count:
         if position % size == 0:
@@ -149,7 +163,7 @@ def sample_snowball(walk: Walk, size: int, random: np.random.Generator) -> tuple
         position += 1
         document = _choose_bridge(walk, query, negative, random)
         if document != NO_NODE and tail - head < size:
-            for place in range(_draw_unvisited(walk, document, SNOWBALL_FANOUT, drawn, 0, random)):
+            for place in range(_draw_unvisited(walk, document, walk.fanout, drawn, 0, random)):
                 queue[tail % len(queue)] = drawn[place]
                 tail += 1
     return order, negatives, restarts

@@ -95,18 +95,28 @@ class LocalitySampler:
     strategy "random-walk" hops from query to candidate to another of that candidate's queries; "snowball" visits all
     (at most so many, drawn, that hubs do not fill batches alone) queries of a candidate before going on.
     hops: hop only through a query's best so many candidates. The negative is drawn from all of them.
+    is_paper_walk: hop through the drawn negative alone, and restart at a dead end; hops must then be all candidates.
     """
 
     def __init__(
-        self, graph: ProximityGraph, pairs: Positives, size: int, seed: int, strategy: str, hops: int | None = None
+        self,
+        graph: ProximityGraph,
+        pairs: Positives,
+        size: int,
+        seed: int,
+        strategy: str,
+        hops: int | None = None,
+        *,
+        is_paper_walk: bool = False,
     ) -> None:
         self.graph, self.pairs, self.size, self.seed = graph, pairs, size, seed
         self.hops = hops or graph.forward.shape[1]
+        self.attempts, self.fanout = (1, size) if is_paper_walk else (walks.HOP_ATTEMPTS, walks.SNOWBALL_FANOUT)
         self.collect = {"random-walk": walks.sample_random_walk, "snowball": walks.sample_snowball}[strategy]
 
     def plan(self, epoch: int) -> EpochPlan:
         random = np.random.default_rng((self.seed, epoch))
-        walk = walks.start_walk(self.graph, self.hops, random)
+        walk = walks.start_walk(self.graph, self.hops, random, self.attempts, self.fanout)
         queries, negatives, restarts = self.collect(walk, self.size, random)
         lonely = np.flatnonzero(negatives == walks.NO_NODE)
         documents = len(self.graph.backward_starts) - 1
