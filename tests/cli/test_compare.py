@@ -32,7 +32,10 @@ def test_compare_measures_every_way_on_equal_terms(bidr: Run, made: Made, tmp_pa
     for row in rows:
         assert 0 <= row["R@10"] <= row["R@100"] <= row["candidate_recall"] <= 1
         assert row["ms_per_query"] > 0
-    assert {row["ram_bytes_per_doc"] for row in rows[1:]} == {8.0}
+    assert {row["ram_parts"]["codes"] for row in rows[1:]} == {8.0}
+    for row in rows[1:]:
+        assert row["ram_bytes_per_doc"] == pytest.approx(sum(row["ram_parts"].values()), abs=0.05)
+        assert row["ram_parts"].keys() >= {"codes", "codebooks", "checksums", "seen blocks"}
 
     stages = {path.parent.name: json.loads(path.read_text()) for path in (out / "work").glob("*/done.json")}
     epochs = {name: stage["history"][-1]["epoch"] for name, stage in stages.items()}
@@ -87,7 +90,7 @@ def test_differences_are_to_the_baseline_that_is_best_on_dev_whatever_test_says(
     assert differences == pytest.approx({"BM25": 0.6, "conventional": 0.2, "bidr unified": 0.1})
     table = format_table(rows).splitlines()
     assert table[0].endswith("R@10 against warm-up + OPQ")
-    assert table[-1] == (
+    assert table[-2] == (
         "differences are to warm-up + OPQ, the strongest baseline by R@10 on dev: warm-up + OPQ 0.6000, "
         "conventional 0.4000; BM25 0.9000"
     )
@@ -97,7 +100,7 @@ def test_without_a_baseline_differences_are_to_the_first_trained_row() -> None:
     rows = [make_row(name, 0.5, 0.5, is_baseline=False) for name in ("BM25", "bidr ann", "star-distilled")]
     comparison = report(rows)
     assert comparison["baseline"] == {"method": "bidr ann", "chosen_by": None, "dev_R@10": {}}
-    assert format_table(rows).splitlines()[-1].startswith("differences are to bidr ann: no row has one encoder")
+    assert format_table(rows).splitlines()[-2].startswith("differences are to bidr ann: no row has one encoder")
 
 
 def test_finished_rows_are_on_disk_before_the_next_one_is_trained(
@@ -155,6 +158,38 @@ def test_dev_questions_that_training_sets_aside_are_measured_on(bidr: Run, made:
     assert "set aside to choose on" in err
     assert [row["method"] for row in json.loads(report.read_text())["rows"]] == ["BM25", "dpr-opq"]
     assert "no split 'other'" in bidr.refused("compare", *flags, "--split", "other")
+
+
+def test_compare_evaluate_inspect_plan_and_the_server_agree_on_the_ram_of_an_index(
+    bidr: Run, made: Made, tmp_path: Path
+) -> None:
+    """One definition, everything counted: codes, codebooks, checksums, deletions, BM25."""
+    from bidr.index.cost_model.sizes import Shape, estimate_ram
+    from bidr.index.live.live_index import LiveIndex
+    from bidr.index.ram_usage import RamUsage, select_index_parts
+    from bidr.planning.plan import CorpusSpec, plan
+
+    out = tmp_path / "out"
+    short = ["--warmup.epochs", "1", "--sparse.epochs", "1", "--dense.epochs", "1"]
+    flags = ["--recipes", "warmup-opq", "--data", made.data, "--out", out, *TINY, *short]
+    assert bidr("compare", *flags).code == 0
+    (_, row) = json.loads((out / "comparison.json").read_text())["rows"]
+    index = out / "warmup-opq" / "index"
+    assert bidr("evaluate", "--data", made.data, "--index", index, "--json", tmp_path / "evaluated.json").code == 0
+    assert bidr("inspect", index, "--json", tmp_path / "inspected.json").code == 0
+    evaluated, inspected = (json.loads((tmp_path / f"{name}.json").read_text()) for name in ("evaluated", "inspected"))
+    assert row["ram_bytes_per_doc"] == evaluated["ram_bytes_per_doc"]
+    assert row["ram_parts"] == evaluated["ram_parts"]
+    assert {**row["ram_parts"], "total": round(row["ram_bytes_per_doc"], 2)} == inspected["ram_bytes_per_document"]
+    with LiveIndex.open(index) as reader:  # what GET /v1/index shows, see tests/server/test_index_holder.py
+        assert reader.ram_usage.per_document == row["ram_bytes_per_doc"]
+    shape = Shape(320, 32, "scan", 4, 8, live=False)
+    usage = RamUsage(select_index_parts(estimate_ram(shape)), 320)
+    assert usage.parts.keys() == row["ram_parts"].keys()
+    assert usage.per_document == pytest.approx(row["ram_bytes_per_doc"], rel=0.1)
+    spec = CorpusSpec(docs=320, dim=32, ram=1 << 30, code_bytes=8, live=False)
+    (planned,) = [engine for engine in plan(spec)["engines"] if (engine["engine"], engine["bits"]) == ("scan", 4)]
+    assert planned["ram"]["per_document"] == usage.per_document
 
 
 def write_msmarco(data: Path, folder: Path) -> None:

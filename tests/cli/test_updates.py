@@ -10,6 +10,7 @@ import bidr as package
 from bidr.cli import add
 from bidr.data.types import Document
 from bidr.index.cost_model.sizes import Shape, estimate_ram
+from bidr.index.ram_usage import RamUsage, select_index_parts
 
 WORDS = "zanzibar quixotic"
 
@@ -125,6 +126,9 @@ def test_inspect_counts_the_ram_that_a_plan_counts(bidr: Run, tmp_path: Path) ->
     for part in ("codes", "lists", "seen blocks", "checksums", "codebooks"):
         assert found[part] == pytest.approx(planned[part], rel=0.1), part
     assert each["total"] == pytest.approx(sum(found.values()) / 3_000, abs=0.01)
+    whole = RamUsage(select_index_parts(estimate_ram(Shape(3_000, 32, "lists", 4, 8, live=False))), 3_000)
+    assert whole.parts.keys() == found.keys()
+    assert each["total"] == pytest.approx(whole.per_document, rel=0.1)
     assert bidr("build", *flags, "--metric", "ip").code == 0
     assert "lists over the codes, inner product" in bidr("inspect", index).out
 

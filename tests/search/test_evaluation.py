@@ -117,7 +117,7 @@ def test_report_of_queries_equal_to_documents(searcher):
     assert few.candidate_recall < 1
     assert few.candidates == 10
     facts = json.loads(few.json())
-    assert facts["ram_bytes_per_doc"] == pytest.approx(2, rel=0.1)  # the last block of 32 is filled up
+    assert facts["ram_parts"]["codes"] == pytest.approx(2, rel=0.1)  # the last block of 32 is filled up
     assert facts["single_median_ms"]["total"] > 0
     assert "R@10" in few.table()
     assert "relevant among 10 candidates" in few.table()

@@ -83,7 +83,8 @@ def _list_notes(plan: dict[str, Any]) -> list[str]:
         f"Ids of {plan['id_bytes']:g} bytes on average, {text}. While an index is built again the old one stays: twice "
         "the disk.",
         "Pages are at most so many, of a file that is not in memory: candidates often lie side by side.",
-        "RAM is for one query at a time; page tables as if every vector had been read once.",
+        "RAM a document is the index's, as inspect, evaluate and compare count it: without page tables (as if every",
+        "vector had been read once), a query and the process, which RAM in all has too.",
         *_note_rates(plan["rates"]),
         _note_codes(plan["learned_codes"]),
     ]

@@ -65,6 +65,8 @@ class ComparisonRow(NamedTuple):
     """R@10 of the dev queries that stages are selected on; None: not measured."""
     is_baseline: bool = False
     """Whether the recipe is a baseline: one encoder, and codes fitted to its vectors."""
+    ram_parts: Mapping[str, float] | None = None
+    """`ram_bytes_per_doc` by part; None: not measured."""
     selected_on: int = 0
     """Number of its queries that training and the choice of the baseline were selected on."""
 
@@ -76,6 +78,7 @@ class ComparisonRow(NamedTuple):
             "R@100": self.r100,
             "candidate_recall": self.candidate_recall,
             "ram_bytes_per_doc": self.ram_bytes_per_doc,
+            "ram_parts": self.ram_parts,
             "ms_per_query": self.ms_per_query,
             "train_seconds": self.train_seconds,
             "dev_R@10": self.dev_r10,
@@ -247,6 +250,7 @@ def _measure_searcher(
         evaluation.single_median_ms["total"],
         evaluation.per_query,
         seconds,
+        ram_parts=evaluation.ram_parts,
     )
 
 
@@ -301,19 +305,22 @@ def format_table(rows: list[ComparisonRow]) -> str:
     comparison = report(rows)
     base = comparison["baseline"]["method"]
     against = comparison[f"against_{base}"]
-    names = ("method", "R@10", "R@100", "candidates", "RAM bytes/doc", "ms/query", f"R@10 against {base}")
+    names = ("method", "R@10", "R@100", "candidates", "RAM bytes/doc, of codes", "ms/query", f"R@10 against {base}")
     cells: list[tuple[str, ...]] = [names]
     for row in rows:
         difference = ""
         if row.method in against:
             interval = against[row.method]["R@10"]
             difference = f"{interval['difference']:+.4f} [{interval['low']:+.4f}, {interval['high']:+.4f}]"
-        ram = "-" if row.ram_bytes_per_doc is None else f"{row.ram_bytes_per_doc:.1f}"
+        ram = "-"
+        if row.ram_bytes_per_doc is not None:
+            ram = f"{row.ram_bytes_per_doc:.1f}, {(row.ram_parts or {}).get('codes', 0):.1f}"
         recalls = (f"{value:.4f}" for value in (row.r10, row.r100, row.candidate_recall))
         cells.append((row.method, *recalls, ram, f"{row.ms_per_query:.2f}", difference))
     widths = [max(len(cell) for cell in column) for column in zip(*cells, strict=True)]
     lines = ["  ".join(f"{cell:<{w}}" for cell, w in zip(line, widths, strict=True)).rstrip() for line in cells]
     lines.append(_describe_choice(rows))
+    lines.append("RAM is all that the open index holds, codebooks included; ram_parts in comparison.json has the split")
     if rows[0].selected_on:
         count = f"{rows[0].selected_on:,} of {len(rows[0].per_query[DEV_MEASURE]):,}"
         lines.append(f"{count} queries are those that training selected on: report on another split")

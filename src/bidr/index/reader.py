@@ -23,6 +23,7 @@ from bidr.index.engines.engine_files import (
 from bidr.index.engines.ivf import IvfEngine, get_default_nprobe
 from bidr.index.faiss_conversion import IvfLists, export_faiss, export_lists
 from bidr.index.lexical.postings_files import LexicalIndex
+from bidr.index.ram_usage import RamUsage, measure_ram_usage
 from bidr.index.storage.checksums import VerifiedArray, list_unverified_files
 from bidr.index.storage.manifest import (
     Manifest,
@@ -168,23 +169,23 @@ class IndexReader:
         return lists
 
     @property
+    def ram_usage(self) -> RamUsage:
+        """RAM by part."""
+        return measure_ram_usage(self.candidates.ram_bytes, [self], self.count)
+
+    @property
     def ram_bytes_per_doc(self) -> float:
-        """Bytes of RAM per document: code, graph links, bookkeeping."""
-        return sum(self.candidates.ram_bytes.values()) / self.count
+        """Bytes of RAM per document, all parts."""
+        return self.ram_usage.per_document
 
     @property
     def ram_bytes(self) -> dict[str, int]:
-        """Bytes of RAM by part: documents, codebooks, vector file."""
-        return {
-            **self.candidates.ram_bytes,
-            "codebooks": self.candidates.codebook_bytes,
-            **self.vectors.ram_bytes,
-        }
+        """Bytes of RAM by part."""
+        return self.ram_usage.parts
 
     def describe(self) -> dict[str, Any]:
         """Describe the index and the RAM and disk space of its parts, in total and per document."""
-        manifest, sizes = self.manifest, self.ram_bytes
-        ram = {name: round(size / self.count, 2) for name, size in sizes.items()}
+        manifest = self.manifest
         return {
             "folder": str(self.folder),
             "generation": self.generation.name,
@@ -206,7 +207,7 @@ class IndexReader:
             "unchecked": list_unverified_files(manifest),
             "lexical": self.words is not None,
             "model": manifest.model._asdict() if manifest.model else None,
-            "ram_bytes_per_document": {**ram, "total": round(sum(sizes.values()) / self.count, 2)},
+            "ram_bytes_per_document": self.ram_usage.to_json(),
             "disk_bytes": {name: entry.size for name, entry in sorted(manifest.files.items())},
             "disk_bytes_per_document": {
                 name: round(entry.size / self.count, 2) for name, entry in sorted(manifest.files.items())

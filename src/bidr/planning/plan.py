@@ -29,9 +29,11 @@ from bidr.index.lexical.size_estimate import (
     SAMPLE_TEXTS,
     LexicalSize,
     estimate_lexical_disk,
-    estimate_lexical_ram,
+    estimate_query_bytes,
+    estimate_resident_bytes,
     measure_lexical_size,
 )
+from bidr.index.ram_usage import RamUsage, select_index_parts
 from bidr.index.vectors import STORAGE_KINDS, StorageKind
 from bidr.planning.calibration import CalibrationConfig, MachineRates, calibrate
 from bidr.quantization.opq import PLANNED_BYTES, list_bits
@@ -96,7 +98,8 @@ class CorpusSpec:
         """Return the RAM of an index by part, BM25 included."""
         parts = estimate_ram(shape)
         if self.words is not None:
-            parts["words"] = estimate_lexical_ram(shape.count, self.candidates)
+            parts["words"] = estimate_resident_bytes(shape.count)
+            parts["a query"] += estimate_query_bytes(self.candidates)
             parts["page tables"] += estimate_page_tables(sum(estimate_lexical_disk(self.words, shape.count).values()))
         return parts
 
@@ -203,7 +206,11 @@ def _plan_engine(corpus: CorpusSpec, engine: str, bits: int, rates: Rates) -> di
     return {
         "engine": engine,
         "bits": bits,
-        "ram": {"bytes": parts, "total": total, "per_document": total / corpus.docs},
+        "ram": {
+            "bytes": parts,
+            "total": total,
+            "per_document": RamUsage(select_index_parts(parts), corpus.docs).per_document,
+        },
         "fits": machines == 1,
         "largest_code_bytes": find_largest_codes(corpus, engine, bits),
         "machines": machines,

@@ -142,6 +142,8 @@ class Report:
     lexical: int = 0
     generation: str = ""
     """The generation of the index."""
+    ram_parts: dict[str, float] = field(default_factory=dict)
+    """`ram_bytes_per_doc` by part."""
 
     def json(self) -> str:
         """Return the report as JSON, without the values and rankings of each query."""
@@ -157,6 +159,7 @@ class Report:
         ]
         rows.append(("queries a second, in batches", f"{self.batch_queries_per_second:,.0f}"))
         rows.append(("RAM, bytes a document", f"{self.ram_bytes_per_doc:.1f} ({self.engine})"))
+        rows += [(f"  {part}", f"{size:.2f}") for part, size in self.ram_parts.items() if size]
         rows.append(("queries, documents", f"{self.queries:,}, {self.documents:,}"))
         width = max(len(name) for name, _ in rows)
         return "\n".join(f"{name:<{width}}  {value}" for name, value in rows)
@@ -198,6 +201,7 @@ def evaluate_searcher(
     scores = evaluate_run(run, qrels, measures)
     depths = _get_ids(searcher, queries, [batch.candidate_rows for batch in rankings])
     singles = time_queries(searcher, [query.text for query in queries[:TIMED_QUERIES]], k, candidates)
+    usage = searcher.reader.ram_usage
     return Report(
         measures=scores.mean,
         candidate_recall=compute_candidate_recall(depths, qrels),
@@ -205,7 +209,8 @@ def evaluate_searcher(
         queries=len(queries),
         documents=searcher.reader.count,
         engine=searcher.reader.candidates.name,
-        ram_bytes_per_doc=searcher.reader.ram_bytes_per_doc,
+        ram_bytes_per_doc=usage.per_document,
+        ram_parts={name: size for name, size in usage.to_json().items() if name != "total"},
         single_median_ms=_name_steps(np.median(singles, axis=0).tolist()),
         single_mean_ms=_name_steps(np.mean(singles, axis=0).tolist()),
         timed_queries=len(singles),

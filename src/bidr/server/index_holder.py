@@ -201,10 +201,9 @@ def format_name(folder: Path) -> str:
 def describe_index(holder: IndexHolder, limits: dict[str, Any]) -> dict[str, Any]:
     """Return the body of GET /v1/index."""
     snapshot = holder.current
-    view, ram_bytes = snapshot.view, snapshot.view.ram_bytes
+    view, ram = snapshot.view, snapshot.view.ram_usage
     manifest, stamp = view.manifest, view.state.model
     disk_bytes = sum(file.size for segment in view.segments for file in segment.reader.manifest.files.values())
-    total = int(sum(ram_bytes.values()))
     return {
         "name": format_name(holder.folder.resolve()),
         "documents": view.count,
@@ -212,8 +211,8 @@ def describe_index(holder: IndexHolder, limits: dict[str, Any]) -> dict[str, Any
         "stored_dim": manifest.stored_dim,
         "code_bytes": -(-manifest.books * int(np.log2(manifest.words)) // 8),
         "engine": view.candidates.name,
-        "ram_bytes": total,
-        "ram_bytes_per_document": round(total / max(view.count, 1), 2),
+        "ram_bytes": ram.total,
+        "ram_bytes_per_document": round(ram.per_document, 2),
         "disk_bytes": disk_bytes,
         "model": stamp.fingerprint if stamp else None,
         "generation": snapshot.generation,

@@ -49,6 +49,11 @@ CACHE_BYTES = 64 << 20
 class AttributeColumns:
     """The attributes of a segment. The checksum of a column is verified when a filter first reads it."""
 
+    @property
+    def cached_bytes(self) -> int:
+        """Bytes of the bitmaps that earlier filters left in memory."""
+        return self._bitmaps.bytes
+
     def __init__(self, folder: Path, manifest: HasFiles, count: int) -> None:
         self.folder, self.manifest, self.count = folder, manifest, count
         self._bitmaps = LruCache(CACHE_BYTES)

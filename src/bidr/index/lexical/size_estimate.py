@@ -60,6 +60,11 @@ def estimate_lexical_disk(size: LexicalSize, count: int) -> dict[str, int]:
     return add_checksum_files(files)
 
 
-def estimate_lexical_ram(count: int, candidates: int) -> int:
-    """Estimate the anonymous bytes of one query at a time: what remains per document, and its scores."""
-    return round(RESIDENT_BYTES_PER_DOC * count) + 12 * (2 * POSITIONS_PER_BLOCK + SPARE_HITS + candidates)
+def estimate_resident_bytes(count: int) -> int:
+    """Estimate the anonymous bytes that remain after queries."""
+    return round(RESIDENT_BYTES_PER_DOC * count)
+
+
+def estimate_query_bytes(candidates: int) -> int:
+    """Estimate the anonymous bytes of the scores of one query at a time."""
+    return 12 * (2 * POSITIONS_PER_BLOCK + SPARE_HITS + candidates)

@@ -14,6 +14,7 @@ from bidr.index.live.verify import describe_live, verify_live
 from bidr.index.live.view import LiveCandidates, LiveDocuments, LiveVectors, LiveView
 from bidr.index.live.wal import WalReader
 from bidr.index.live.wal_record import WalRecord, decode_record
+from bidr.index.ram_usage import RamUsage
 from bidr.index.reader import check_model
 from bidr.index.storage.live_state import IndexState, read_state
 from bidr.index.storage.manifest import Manifest, read_current, resolve_generation
@@ -143,6 +144,11 @@ class LiveIndex:
     @property
     def codebooks(self) -> Codebooks:
         return self._view.codebooks
+
+    @property
+    def ram_usage(self) -> RamUsage:
+        """RAM by part."""
+        return self._view.ram_usage
 
     @property
     def ram_bytes_per_doc(self) -> float:

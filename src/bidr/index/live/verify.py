@@ -18,17 +18,14 @@ def describe_live(view: LiveView) -> dict[str, Any]:
     disk: dict[str, int] = {}
     for name, size in files:
         disk[name] = disk.get(name, 0) + size
-    ram = view.ram_bytes
+    ram = view.ram_usage
     return {
         **description,
         "generation": view.generation.name,
         "documents": view.count,
         "text": view.documents.has_text,
-        "ram_bytes": ram,
-        "ram_bytes_per_document": {
-            **{name: round(size / count, 2) for name, size in ram.items()},
-            "total": round(sum(ram.values()) / count, 2),
-        },
+        "ram_bytes": ram.parts,
+        "ram_bytes_per_document": ram.to_json(),
         "unchecked": sorted(
             {name for segment in view.segments for name in list_unverified_files(segment.reader.manifest)}
         ),

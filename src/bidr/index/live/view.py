@@ -14,6 +14,7 @@ from bidr.index.filters.filter_expression import Filter, parse_filter
 from bidr.index.live.memtable import Memtable, score_codes
 from bidr.index.live.segment import Segment, SegmentHandle, count_bits
 from bidr.index.live.wal_record import WalRecord
+from bidr.index.ram_usage import RamUsage, measure_ram_usage
 from bidr.index.reader import IndexReader
 from bidr.index.storage.live_state import IndexState, SegmentEntry
 from bidr.index.storage.manifest import Manifest
@@ -119,18 +120,19 @@ class LiveView:
         return self.segments[0].reader.codebooks
 
     @property
+    def ram_usage(self) -> RamUsage:
+        """RAM by part, of all segments and the log."""
+        return measure_ram_usage(self.candidates.ram_bytes, [segment.reader for segment in self.segments], self.count)
+
+    @property
     def ram_bytes(self) -> dict[str, int]:
-        """RAM in bytes by purpose: documents, codebooks, vector files, log."""
-        total = self.candidates.ram_bytes
-        for segment in self.segments:
-            reader = segment.reader
-            for name, size in {"codebooks": reader.candidates.codebook_bytes, **reader.vectors.ram_bytes}.items():
-                total[name] = total.get(name, 0) + size
-        return total
+        """Bytes of RAM by part."""
+        return self.ram_usage.parts
 
     @property
     def ram_bytes_per_doc(self) -> float:
-        return sum(self.candidates.ram_bytes.values()) / max(self.count, 1)
+        """Bytes of RAM per document, all parts."""
+        return self.ram_usage.per_document
 
     def select(self, condition: Any) -> "LiveCandidates":
         """Return a candidate engine restricted to documents that match a filter."""
