@@ -61,7 +61,7 @@ def _list_rows() -> list[RowSpec]:
         unified = {"dense.sampler": name.removeprefix("bidr-")}
         rows.append(RowSpec(f"{name}-unified", f"bidr, {sampler}, unified", ("table3",), "bidr", settings=unified))
     rows += [
-        RowSpec("star-distilled-evenly", "STAR + distilled codes", ("extras",), "star-distilled-evenly"),
+        RowSpec("star-distilled-evenly", "STAR + distilled codes", ("extras",), "star-distilled"),
         RowSpec("ance-opq", "ANCE + OPQ", ("table1",), "ance-opq"),
         RowSpec("de-bert-opq", "DE-BERT + OPQ", ("table1",), "de-bert-opq"),
     ]
