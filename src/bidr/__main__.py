@@ -1,4 +1,4 @@
-"""python -m bidr is the command bidr: torchrun -m bidr train ... needs it."""
+"""Run the command line: python -m bidr, which torchrun -m needs."""
 
 import sys
 

@@ -13,7 +13,7 @@ class BidrError(Exception):
 
 
 class DataError(BidrError):
-    """Input text, queries, judgements or vectors are missing or malformed."""
+    """Input text, queries, judgments or vectors are missing or malformed."""
 
 
 class ConfigError(BidrError):

@@ -30,7 +30,7 @@ def spoil_json(data: Path) -> list[str]:
     return [f"{append(data / 'corpus.jsonl', '{oops')} line 41"]
 
 
-def spoil_judgement(data: Path) -> list[str]:
+def spoil_judgment(data: Path) -> list[str]:
     path = append(data / "qrels" / "train.tsv", "q2\tghost\t1\n")
     return [f"{path} line {len(path.read_text().splitlines())}", "'ghost'", "corpus.jsonl"]
 
@@ -66,21 +66,21 @@ def lose_queries(data: Path) -> list[str]:
     return [str(data / "queries.jsonl")]
 
 
-def lose_train_judgements(data: Path) -> list[str]:
+def lose_train_judgments(data: Path) -> list[str]:
     (data / "qrels" / "train.tsv").unlink()
     return ["no split 'train'", "dev, test"]
 
 
 SPOILS = [
     spoil_json,
-    spoil_judgement,
+    spoil_judgment,
     repeat_document,
     empty_corpus,
     empty_queries,
     lose_folder,
     lose_corpus,
     lose_queries,
-    lose_train_judgements,
+    lose_train_judgments,
 ]
 
 
@@ -226,7 +226,7 @@ def test_files_that_could_not_be_written_are_refused_first(bidr: Run, made: Made
 
 def test_words_that_are_no_command(bidr: Run, tmp_path: Path) -> None:
     assert "unknown verb 'serch'; did you mean 'search'?" in bidr.refused("serch", "x")
-    assert "no question" in bidr.refused("search", "  ")
+    assert "no query" in bidr.refused("search", "  ")
     assert "--data" in bidr.refused("train", "--out", tmp_path)
     assert "neither an index" in bidr.refused("inspect", tmp_path)
     assert "no index here" in bidr.refused("verify", tmp_path)

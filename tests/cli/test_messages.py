@@ -89,10 +89,8 @@ def test_a_filter_on_what_no_document_has_is_told(bidr: Run, folder: Path, tmp_p
     assert bidr("add", index, new, "--vectors", one).code == 0
     asked = ("search", "--index", index, "--query-vectors", one, "--filter")
     found = bidr(*asked, '{"or": [{"language": "en"}, {"not": {"yaer": 2020}}]}')
-    assert (found.code, found.err) == (
-        0,
-        "--filter: no document has the attribute 'language', 'yaer'; there are: lang, year\n",
-    )
+    assert found.code == 0
+    assert found.err.endswith("--filter: no document has the attribute 'language', 'yaer'; there are: lang, year\n")
     assert "no document has" not in bidr(*asked, '{"lang": "de"}').err
     assert bidr("compact", index).code == 0
     assert "no document has" not in bidr(*asked, '{"lang": "en"}').err

@@ -16,11 +16,11 @@ def test_the_same_folder_by_another_path_is_the_same_run(
     assert code == 0, err
 
 
-def test_changed_judgements_are_another_run(bidr: Run, tmp_path: Path) -> None:
+def test_changed_judgments_are_another_run(bidr: Run, tmp_path: Path) -> None:
     data, out = beir_folder(tmp_path / "data"), tmp_path / "model"
     assert bidr("train", "--data", data, "--out", out, *TINY).code == 0
-    with (data / "qrels" / "train.tsv").open("a") as judgements:
-        judgements.write("q2\td5\t1\n")
+    with (data / "qrels" / "train.tsv").open("a") as judgments:
+        judgments.write("q2\td5\t1\n")
     assert "the train and dev files" in bidr.refused("train", "--data", data, "--out", out, *TINY)
 
 

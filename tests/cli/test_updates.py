@@ -158,7 +158,7 @@ def test_inspect_tells_drift_with_a_verdict(bidr: Run, tmp_path: Path, stranger:
     assert "bits, against" in lines["codeword entropy"]
     assert "against" in lines["code error"]
     assert ("fit the codebooks badly" in lines["verdict"]) == stranger
-    assert ("they suit the codebooks" in lines["verdict"]) != stranger
+    assert ("they fit the codebooks" in lines["verdict"]) != stranger
 
 
 @pytest.mark.parametrize("metric", ["cosine", "ip"])

@@ -304,13 +304,13 @@ def test_a_gpu_that_would_stand_idle_is_refused(files: Files, bidr: Run, monkeyp
     assert "are trained on the CPU" in bidr.refused("train", *given, "--device", "cuda")
 
 
-def test_judgements_that_label_nothing_are_told(files: Files, bidr: Run):
+def test_judgments_that_label_nothing_are_told(files: Files, bidr: Run):
     given = ["--vectors", files.save("d.npy", files.documents), "--query-vectors", files.save("q.npy", files.questions)]
     for score, told in ((0, True), (1, False)):
         qrels = files.text("qrels.tsv", [f"{row}\t{row}\t{score}" for row in range(9)])
         code, _, err = bidr("train", *given, "--qrels", qrels, "--out", files.folder / f"run{score}", *QUICK)
         assert code == 0, err
-        assert ("no judgement is above 0" in err) == told
+        assert ("no judgment is above 0" in err) == told
 
 
 @pytest.mark.parametrize("metric", ["cosine", "ip"])

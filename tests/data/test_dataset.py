@@ -36,8 +36,8 @@ FAULTS = {
     "query without text": ({"queries": Q1 + json_line(_id="q2")}, r"queries\.jsonl line 2: field 'text' is missing"),
     "duplicate query": ({"queries": Q1 + Q2 + Q1}, r"queries\.jsonl line 3: query id 'q1' occurs twice"),
     "no queries": ({"queries": ""}, r"queries\.jsonl has no queries"),
-    "no judgements": ({"qrels": HEADER}, r"test\.tsv has no judgements"),
-    "nothing relevant": ({"qrels": HEADER + "q1\td1\t0\n"}, r"test\.tsv has no judgement with a score above 0"),
+    "no judgments": ({"qrels": HEADER}, r"test\.tsv has no judgments"),
+    "nothing relevant": ({"qrels": HEADER + "q1\td1\t0\n"}, r"test\.tsv has no judgment with a score above 0"),
     "unknown document": ({"qrels": HEADER + "q1\td1\t1\nq1\td9\t1\n"}, r"test\.tsv line 3: .*'d9'.*corpus\.jsonl"),
     "unknown query": ({"qrels": HEADER + "q1\td1\t1\nq9\td1\t1\n"}, r"test\.tsv line 3: .*'q9'.*queries\.jsonl"),
     "columns": ({"qrels": HEADER + "q1\td1\n"}, r"test\.tsv line 2: 2 columns between tabs, expected 3"),
@@ -87,7 +87,7 @@ def test_missing_files_and_folders(tmp_path: Path) -> None:
     (folder / "queries.jsonl").unlink()
     with pytest.raises(DataError, match=r"queries\.jsonl does not exist"):
         load(folder).split("test")
-    with pytest.raises(DataError, match="no split 'dev'; its splits with judgements: test"):
+    with pytest.raises(DataError, match="no split 'dev'; its splits with judgments: test"):
         load(folder).split("dev")
 
 

@@ -58,7 +58,7 @@ def test_draws_are_uniform():
     assert np.abs(np.bincount(drawn, minlength=8)[4:7] - 3_000).max() < 250
 
 
-def test_judgements_of_zero_are_not_positives():
+def test_judgments_of_zero_are_not_positives():
     qrels = {"a": {"x": 1, "y": 0, "z": 2}, "b": {"y": 1}}
     pairs = build_positives(["b", "a"], qrels, {"x": 10, "y": 11, "z": 12})
     assert [pairs.get_rows(0).tolist(), pairs.get_rows(1).tolist(), len(pairs)] == [[11], [10, 12], 2]

@@ -52,7 +52,7 @@ def test_unknown_measures_and_missing_judgments_are_refused():
     for name in ("recall at ten", "XYZ@10", "R@ten", ""):
         with pytest.raises(ConfigError, match="unknown measure"):
             evaluate_run(RUN, QRELS, [name])
-    with pytest.raises(DataError, match="no judgements"):
+    with pytest.raises(DataError, match="no judgments"):
         evaluate_run(RUN, {}, ["R@10"])
     with pytest.raises(DataError, match="no query has a relevant document"):
         compute_candidate_recall({}, {"a": {"d": 0}})

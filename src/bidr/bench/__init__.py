@@ -1,1 +1,1 @@
-"""Ours and the peers on the same vectors, in one run."""
+"""Comparison of bidr and other libraries on the same vectors: `bidr bench`."""

@@ -54,11 +54,11 @@ def compute_pareto_front(points: list[dict[str, Any]]) -> list[Point]:
 
 
 def _draw_curve(number: int, name: str, places: list[Point]) -> list[str]:
-    colour, dash = COLORS[number % len(COLORS)], DASHES[number // len(COLORS) % len(DASHES)]
-    style = f'stroke="{colour}" stroke-width="2" stroke-dasharray="{dash or "none"}" fill="none"'
+    color, dash = COLORS[number % len(COLORS)], DASHES[number // len(COLORS) % len(DASHES)]
+    style = f'stroke="{color}" stroke-width="2" stroke-dasharray="{dash or "none"}" fill="none"'
     drawn = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
     key = TOP + 10 + 18 * number
-    dots = [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}"/>' for x, y in places]
+    dots = [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{color}"/>' for x, y in places]
     legend = f'<polyline points="{WIDTH - RIGHT + 20},{key} {WIDTH - RIGHT + 50},{key}" {style}/>'
     return [f'<polyline points="{drawn}" {style}/>', *dots, legend, _draw_text(WIDTH - RIGHT + 58, key + 4, name)]
 

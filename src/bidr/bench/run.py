@@ -30,7 +30,7 @@ class BenchmarkData(NamedTuple):
     exact: npt.NDArray[np.int64]
     documents: int
     labelled: list[list[int]] | None = None
-    """Of each query the rows that are known to answer it, where that is to be measured too."""
+    """Relevant rows of each query, if the recall of these is measured too."""
 
 
 class TrainedCodebooks(NamedTuple):
@@ -103,10 +103,10 @@ def compare(
     limits: Limits,
     keep: Callable[[list[Row]], None] = lambda rows: None,
 ) -> list[Row]:
-    """A row for every variant, with its points or with the reason why it has none; `keep` is told after each.
+    """Return a row per variant, with its points or the reason for a failure; call `keep` after each step.
 
-    All are built first and then searched in turn, some rounds of it, so that what else the machine does at a time
-    does not fall on one of them: of every setting the round with the least CPU time counts.
+    All variants are built first, then searched in turn for several rounds, so that other load on the machine affects
+    all of them alike. The round with the least CPU time counts for each setting.
     """
     books = {variant.settings["fitted"] for variant in variants if "fitted" in variant.settings}
     fitted = {number: train_codebooks(prepared, number) for number in sorted(books)}
@@ -120,7 +120,7 @@ def compare(
             raise PeerError(failed[variant.peer])
         lines = run_harness(get_python(variant.peer), {**request, "phase": "build"}, limits.seconds)
         _record_build(row, lines, fitted.get(variant.settings.get("fitted", 0)))
-        # What is ranked for a peer is on the disk too, once for all of them.
+        # Vectors ranked for a peer are on the disk too, once for all peers.
         vectors = prepared.rows.stat().st_size if variant.rank else 0
         row["disk_per_document"] = (row["build"]["disk_bytes"] + vectors) / prepared.documents
 
@@ -143,7 +143,7 @@ def compare(
 
 
 class _Entry(NamedTuple):
-    """A variant, what the harness is told of it, and what was found."""
+    """A variant, its request to the harness, and its row of results."""
 
     variant: Variant
     request: dict[str, Any]
@@ -155,7 +155,7 @@ def _make_row(variant: Variant) -> Row:
 
 
 def _try_step(entry: _Entry, do: Callable[[Variant, dict[str, Any], Row], None], label: str) -> None:
-    """Do it and say so; where it fails the row says why, and keeps the rounds before."""
+    """Run a step and print it; on failure record the reason in the row, and keep earlier rounds."""
     try:
         do(*entry)
     except PeerError as error:
@@ -166,7 +166,7 @@ def _try_step(entry: _Entry, do: Callable[[Variant, dict[str, Any], Row], None],
 def make_request(
     variant: Variant, prepared: BenchmarkData, fitted: dict[int, TrainedCodebooks], limits: Limits
 ) -> dict[str, Any]:
-    """Return the request to the harness, which builds and searches in separate processes to measure RAM of each."""
+    """Return the request to the harness; building and searching are separate processes, to measure the RAM of each."""
     folder = Path(tempfile.mkdtemp(dir=prepared.folder, prefix="peer-"))
     books = fitted.get(variant.settings.get("fitted", 0))
     return {

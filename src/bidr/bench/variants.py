@@ -7,13 +7,13 @@ from bidr.errors import ConfigError
 Settings = dict[str, Any]
 NAMES = ("ours", "faiss", "faiss-hnsw", "scann", "diskann", "lancedb", "usearch", "hnswlib", "naive")
 PACKAGES = {"scann": "scann", "diskann": "diskannpy", "lancedb": "lancedb", "usearch": "usearch", "hnswlib": "hnswlib"}
-"""What pip installs for a peer that is not there with bidr."""
-# Steps of a half at most, for all alike: the fastest setting that reaches a recall is shown, so a wide step counts
-# against who needs a little more than the one before.
+"""Packages of peers that bidr does not install."""
+# Steps of half at most, for all peers: the fastest setting that reaches a recall counts, so a wide step would put a
+# peer that needs slightly more at a disadvantage.
 DEPTHS = (100, 150, 200, 250, 300, 400, 500, 600, 800, 1_000, 1_250, 1_500, 2_000)
 LISTED_DEPTHS = (200, 300, 400, 500, 700, 1_000, 1_500, 2_000)
 WIDTHS = (100, 150, 200, 250, 300, 350, 400, 500, 600, 700, 800, 1_000, 1_200)
-# Where every step of a walk waits for the disk.
+# Graphs whose every step waits for the disk.
 DISK_WIDTHS = (100, 200, 400, 800)
 COLD_DEPTH = 1_000
 SHARES = (0.03, 0.05, 0.07, 0.1, 0.14, 0.2, 0.28, 0.4)
@@ -22,10 +22,10 @@ SHARES = (0.03, 0.05, 0.07, 0.1, 0.14, 0.2, 0.28, 0.4)
 class Variant(NamedTuple):
     """One index of one peer.
 
-    grid: what it is searched with, each a point of its curve.
+    grid: search settings, each a point of its curve.
     rank: how the harness ranks candidates by the stored vectors ("auto": by bidr's reads where the peer's Python can,
-          else by numpy; "memmap": as the paper's code does); None: the peer answers by itself.
-    on_disk: such a peer keeps vectors on disk.
+          else by numpy; "memmap": as the paper's code does); None: the peer ranks itself.
+    on_disk: a peer that ranks itself has its vectors on disk.
     """
 
     name: str
@@ -37,7 +37,7 @@ class Variant(NamedTuple):
 
     @property
     def cold(self) -> bool:
-        """Whether vectors are on disk, where a query may have to wait for them."""
+        """Whether queries read vectors from disk."""
         return self.rank is not None or self.on_disk
 
     @property
@@ -46,7 +46,7 @@ class Variant(NamedTuple):
 
     @property
     def cold_at(self) -> int:
-        """The setting of the grid that is also measured cold."""
+        """Setting of the grid that is also measured cold."""
         depths = [abs(setting.get("candidates", 0) - COLD_DEPTH) for setting in self.grid]
         return depths.index(min(depths))
 

@@ -1,7 +1,6 @@
 """The command `bidr`: results on standard output, progress and errors on standard error, one line an error.
 
-Exit codes: 0 done; 2 something to put right; 3 repaired, but something is lost (bidr repair); 130 stopped; 1 a fault of
-bidr itself.
+Exit codes: 0 success; 1 internal error; 2 user error; 3 repaired with losses (bidr repair); 130 interrupted.
 """
 
 import os
@@ -14,17 +13,17 @@ STOPPED, TO_PUT_RIGHT, OUR_FAULT, PIPE_CLOSED = 130, 2, 1, 141
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one verb; returns the exit code."""
+    """Run one verb and return the exit code."""
     args = list(sys.argv[1:] if argv is None else argv)
     debug = _take_debug(args)
     try:
         _check_encoding(args)
         code = _run(args)
         sys.stdout.flush()
-    except SystemExit as stop:  # --help, which has printed what was asked for
+    except SystemExit as stop:  # --help has printed already
         return int(stop.code or 0)
     except BrokenPipeError:
-        # Whoever read our output has enough; the interpreter must not try to flush the rest.
+        # The reader closed the pipe; the interpreter must not flush the rest.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return PIPE_CLOSED
     except (Exception, KeyboardInterrupt) as error:
@@ -37,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def explain_error(error: BaseException) -> tuple[int, str]:
-    """The exit code for an error, and what to tell the person who caused it."""
+    """Return the exit code and the message for an error."""
     if isinstance(error, BidrError):
         return (STOPPED if isinstance(error, StoppedError) else TO_PUT_RIGHT), str(error)
     if isinstance(error, KeyboardInterrupt):
@@ -54,7 +53,7 @@ def explain_error(error: BaseException) -> tuple[int, str]:
 
 
 def explain_write_error(error: BaseException) -> str | None:
-    """What the disk refused, also where a library in another language reports it in its own kind of error."""
+    """Return the message for a failed write, also if a native library reports it by an exception of its own."""
     if isinstance(error, OSError):
         return f"{error.filename}: {error.strerror}" if error.filename else str(error)
     if "(os error " in str(error) or "PytorchStreamWriter" in str(error) or "inline_container" in str(error):
@@ -63,7 +62,7 @@ def explain_write_error(error: BaseException) -> str | None:
 
 
 def _take_debug(args: list[str]) -> bool:
-    """Whether tracebacks are wanted; the flag is valid with every verb and is taken out here."""
+    """Remove --debug, which is valid with every verb, and return whether it was given."""
     end = args.index("--") if "--" in args else len(args)
     if "--debug" in args[:end]:
         args.remove("--debug")
@@ -72,7 +71,7 @@ def _take_debug(args: list[str]) -> bool:
 
 
 def _check_encoding(args: list[str]) -> None:
-    """Refuse arguments that are no text in the terminal's encoding: nothing of them could be stored or shown."""
+    """Refuse arguments that are invalid in the terminal's encoding: they could be neither stored nor printed."""
     for number, word in enumerate(args, start=1):
         try:
             word.encode()

@@ -1,4 +1,4 @@
-"""python -m bidr.cli is the command bidr."""
+"""Run the command line: python -m bidr.cli."""
 
 import sys
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from bidr.index.live.writer import LiveWriter
 
 
-# Documents that are one commit, and letters of their texts, but one document at least.
+# Limits of one commit: documents, and characters of their texts (but at least one document).
 AT_ONCE, LETTERS_AT_ONCE = 1_024, 16 << 20
 
 
@@ -87,7 +87,7 @@ class Add(Command):
 
 
 def check_documents(path: Path) -> "tuple[int, DroppedFieldCounter]":
-    """Read a file of documents once, before any of it is added; how many there are, and what of them is left out."""
+    """Validate a file of documents before any is added; return their number and the dropped fields."""
     from bidr.data.attributes import check_attributes
     from bidr.data.id_map import IdMap
     from bidr.data.readers import beir
@@ -110,7 +110,7 @@ def check_documents(path: Path) -> "tuple[int, DroppedFieldCounter]":
 
 
 def check_vectors(rows: "VectorSource", writer: "LiveWriter") -> None:
-    """Look at all vectors once, before any of them is added."""
+    """Validate all vectors before any is added."""
     from bidr.index.vectors import MAX_VALUES
 
     manifest = writer.view.manifest
@@ -119,11 +119,11 @@ def check_vectors(rows: "VectorSource", writer: "LiveWriter") -> None:
             f"{rows.name} has {rows.dim} dimensions, the index {manifest.dim}; give vectors of the same model"
         )
     for start in range(0, len(rows), AT_ONCE):
-        block = rows[start : start + AT_ONCE]  # which refuses what is not finite
+        block = rows[start : start + AT_ONCE]  # raises DataError for NaN and infinity
         if not manifest.unit and (largest := float(abs(block).max())) > MAX_VALUES["fp16"]:
             raise DataError(
                 f"{rows.name}: a number of {largest:g} in size within rows {start:,} to {start + len(block) - 1:,}, "
-                f"expected up to {MAX_VALUES['fp16']:g} (fp16); scale or normalise the vectors"
+                f"expected up to {MAX_VALUES['fp16']:g} (fp16); scale or normalize the vectors"
             )
 
 

@@ -1,4 +1,4 @@
-"""Base class of commands, and their result: one content for people and for programs."""
+"""Base class of commands, and their result as text and as JSON."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ OptionalData = Annotated[str | None, tyro.conf.arg(metavar="FOLDER", help_behavi
 
 
 class CommandResult(NamedTuple):
-    """A result: `text` goes to standard output, `value` to the file that --json names; `code` is the exit code."""
+    """Result of a command: `text` for standard output, `value` for the file of --json, and the exit code."""
 
     text: str
     value: Any
@@ -40,11 +40,11 @@ class Command:
 
     @classmethod
     def make_defaults(cls, flags: Sequence[str]) -> Self | None:
-        """What holds where no flag says otherwise, if that depends on the flags; None: the fields' own defaults."""
+        """Return defaults that depend on other flags; None: the defaults of the fields."""
         return None
 
     def list_outputs(self) -> list[Path]:
-        """Files that are written at the end, and so must be known to be writable at the start."""
+        """List the output files that must be writable before work starts."""
         return [self.json] if self.json else []
 
     def run(self) -> CommandResult:
@@ -52,7 +52,7 @@ class Command:
 
 
 def check_outputs(paths: list[Path]) -> None:
-    """Refuse what could not be written later, before any work is done for it."""
+    """Raise ConfigError for output files that cannot be written, before any work."""
     for path in paths:
         if path.is_dir():
             raise StorageError(f"cannot write {path}: it is a folder; give the name of a file")
@@ -60,12 +60,12 @@ def check_outputs(paths: list[Path]) -> None:
             raise StorageError(f"cannot write {path}: the folder {path.parent} does not exist; create it first")
 
 
-def format_count(count: int, noun: str) -> str:
+def format_count(count: int, noun: str, plural: str = "") -> str:
     """Format a count with its noun: 1 document, 2,000 documents."""
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+    return f"{count:,} {noun if count == 1 else plural or f'{noun}s'}"
 
 
 def format_columns(rows: list[tuple[str, str]]) -> str:
-    """Names and values, one pair a line, the values under each other."""
+    """Format names and values, one pair per line, with aligned values."""
     width = max(len(name) for name, _ in rows)
     return "\n".join(f"{name:<{width}}  {value}" for name, value in rows)

@@ -1,4 +1,4 @@
-"""bidr bench: ours and the peers on the same vectors."""
+"""`bidr bench`: measure bidr and other libraries on the same vectors."""
 
 import os
 import sys
@@ -98,7 +98,7 @@ class Bench(Command):
         return CommandResult(render_tables(rows), {**summary, "threads": self.threads, "rows": rows})
 
     def _check_settings(self) -> dict[str, str]:
-        """Refuse what cannot work before anything is installed or built; returns the Pythons that were named."""
+        """Validate settings before anything is installed or built; return the named Python interpreters."""
         from bidr.bench.variants import NAMES
 
         for name, value in (
@@ -129,7 +129,7 @@ class Bench(Command):
         return pythons
 
     def _select_variants(self, variants: list["Variant"]) -> list["Variant"]:
-        """All but those to be left out."""
+        """Return the variants that --skip does not name."""
         names = [variant.name for variant in variants]
         for name in self.skip:
             if name not in names:
@@ -138,7 +138,7 @@ class Bench(Command):
         return [variant for variant in variants if variant.name not in self.skip]
 
     def _install_peers(self, pythons: dict[str, str]) -> dict[str, str]:
-        """Install the peers that need it and were given no Python of their own; returns why some could not be."""
+        """Install peers without an interpreter of their own; return the reason for each that failed."""
         from bidr.bench.install import get_python, install
         from bidr.bench.variants import PACKAGES
 

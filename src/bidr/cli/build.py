@@ -113,7 +113,7 @@ class Build(Command):
                 "index": str(self.out),
                 **took.value,
                 **describe_dropped_fields(data),
-            }  # to describe it would take more than the budget
+            }  # opening it for a description would exceed the budget
             return CommandResult(
                 f"{self.out}: built; searching it takes more than {self.ram_budget}\n{next_step}", value
             )
@@ -129,7 +129,7 @@ class Build(Command):
         return PlainCodes(self.bytes_per_doc, self.codewords or 16, self.metric or "cosine")
 
     def _check_flags(self) -> None:
-        """Refuse what would be ignored."""
+        """Refuse flags that would be ignored."""
         if self.data is None and self.vectors is None:
             raise ConfigError("give --data (a corpus to encode), or --vectors with or without --ids (encoded already)")
         if self.data is not None and self.ids is not None:
@@ -145,7 +145,7 @@ class Build(Command):
 
 
 def format_step_times(spent: StepTimes, total: StepTime) -> CommandResult:
-    """What a build took, by the clock and of the processor, and which steps most of it."""
+    """Format wall-clock and CPU time of a build, and its slowest steps."""
     steps = dict(spent)
     steps["other"] = total - sum(spent.values(), StepTime())
     busy_steps = ", ".join(f"{step} {time.cpu:.1f}" for step, time in steps.items() if time.cpu >= 0.05)
@@ -155,13 +155,13 @@ def format_step_times(spent: StepTimes, total: StepTime) -> CommandResult:
 
 
 def describe_dropped_fields(data: "Dataset | None") -> dict[str, Any]:
-    """What metadata of a corpus that was read is in no attribute."""
+    """Return the JSON keys for metadata that could not become attributes."""
     dropped_fields = data.corpus.dropped_fields if data is not None else None
     return {} if dropped_fields is None else dropped_fields.to_json()
 
 
 def refuse_other_content(out: Path) -> None:
-    """An index goes into a folder of its own: a mistyped --out must not fill another one."""
+    """Refuse a folder with other content: a mistyped --out must not fill it."""
     if out.is_file():
         raise ConfigError(f"{out} is a file; give a folder for the index")
     ours = ("CURRENT", ".work", ".work.done")

@@ -26,7 +26,7 @@ class Compact(Command):
     def run(self) -> CommandResult:
         from bidr.index.cost_model.memory_budget import COMPACTION_BASE, check_budget, estimate_loaded_bytes
 
-        # What could not even be opened within the budget is not.
+        # Refuse an index that cannot even be opened within the budget.
         check_budget(
             self.ram_budget,
             {"opening": estimate_loaded_bytes(self.index)},

@@ -1,4 +1,4 @@
-"""Settings from a TOML file and from flags: a flag overrides a key, and both are checked against the dataclass."""
+"""Parse settings from TOML and flags into a dataclass; a flag overrides a key."""
 
 import contextlib
 import dataclasses
@@ -17,12 +17,12 @@ import tyro
 from bidr.errors import ConfigError
 
 T = TypeVar("T")
-_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+_COLOR = re.compile(r"\x1b\[[0-9;]*m")
 _WORDS = {int: "a whole number", float: "a number", str: "a string", bool: "true or false"}
 
 
 def parse_flags(kind: type[T], args: Sequence[str], prog: str, default: T | None = None) -> T:
-    """An instance of a dataclass from flags. What is wrong with them is one ConfigError; --help prints and exits."""
+    """Parse flags into a dataclass. Invalid flags raise one ConfigError; --help prints and exits."""
     messages = io.StringIO()
     options: dict[str, Any] = {} if default is None else {"default": default}
     try:
@@ -37,8 +37,8 @@ def parse_flags(kind: type[T], args: Sequence[str], prog: str, default: T | None
 
 
 def _extract_message(box: str) -> str:
-    """The one sentence out of the frame that tyro draws around an error, and the flag that it thinks was meant."""
-    lines = [line.strip("│ ") for line in _COLOUR.sub("", box).splitlines() if line.startswith("│")]
+    """Extract the message from tyro's error box, and the flag that it suggests."""
+    lines = [line.strip("│ ") for line in _COLOR.sub("", box).splitlines() if line.startswith("│")]
     parts: list[list[str]] = [[]]
     for line in lines:
         if line and not line.strip("─"):
@@ -51,7 +51,7 @@ def _extract_message(box: str) -> str:
 
 
 def find_file_flag(args: Sequence[str], flag: str) -> Path | None:
-    """The value of a flag that must be known before the others are read."""
+    """Return the value of a flag that is needed before the others are parsed."""
     for place, word in enumerate(args):
         if word == "--":
             break
@@ -63,7 +63,7 @@ def find_file_flag(args: Sequence[str], flag: str) -> Path | None:
 
 
 def load_toml(base: T, path: Path) -> T:
-    """A dataclass with the keys of the file in place of its fields; nested ones are its tables."""
+    """Replace fields of a dataclass by the keys of a TOML file; nested dataclasses are tables."""
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -95,13 +95,13 @@ def _from_table(base: Any, table: dict[str, Any], prefix: str) -> Any:
 
 
 def suggest_name(name: str, known_names: Iterable[str]) -> str:
-    """The end of an error about a name: what was probably meant, or nothing."""
+    """Return "; did you mean NAME?" for an unknown name, or "" if none is similar."""
     matches = difflib.get_close_matches(name, list(known_names), n=1)
     return f"; did you mean {matches[0]!r}?" if matches else ""
 
 
 def _describe_unknown_key(kind: Any, prefix: str, key: str) -> str:
-    """Name the nearest known key: beside this one, or of the same name in another table."""
+    """Describe an unknown key; suggest a similar one of this table, or the same one of another."""
     siblings = {field.name: f"{prefix}{field.name}" for field in dataclasses.fields(kind)}
     others = {
         below.name: f"{prefix}{table}.{below.name}"
@@ -120,7 +120,7 @@ def _check_value(name: str, value: Any, hint: Any) -> Any:
     if get_origin(hint) is tuple and isinstance(value, list):
         return tuple(_check_value(name, item, get_args(hint)[0]) for item in value)
     choices = _list_choices(hint)
-    # By type, not isinstance: true is an int to Python, and not to a person.
+    # By type, not isinstance: Python counts true as an int.
     if type(value) is int and float in choices:
         return float(value)
     if type(value) in choices or any(value == choice and type(value) is type(choice) for choice in choices):
@@ -131,7 +131,7 @@ def _check_value(name: str, value: Any, hint: Any) -> Any:
 
 
 def _list_choices(hint: Any) -> list[Any]:
-    """The types and constants that a value may have. None is left out: in TOML it is an absent key."""
+    """List the types and constants that a value may have, without None: in TOML an absent key."""
     if get_origin(hint) in (Union, types.UnionType):
         return [choice for part in get_args(hint) for choice in _list_choices(part)]
     if get_origin(hint) is Literal:

@@ -31,7 +31,7 @@ class Delete(Command):
 
         ids = [*self.ids, *((line for _, line in read_lines(self.file)) if self.file else ())]
         if not ids:
-            raise ConfigError("no ids given; put them after the index, or one a line into a file: --file FILE")
+            raise ConfigError("no ids given; put them after the index, or one per line into a file: --file FILE")
         with open_plain_writer(self.index) as writer:
             deleted = writer.delete(ids, missing_ok=self.missing_ok)
             value = {**describe_state(self.index, writer), "deleted": deleted}

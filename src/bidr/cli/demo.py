@@ -1,4 +1,4 @@
-"""bidr demo and bidr compare: the method beside the conventional ones, on your machine or your data."""
+"""`bidr demo` and `bidr compare`: train and compare recipes on local documentation or on a dataset."""
 
 import sys
 from dataclasses import dataclass

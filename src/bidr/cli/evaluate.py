@@ -1,4 +1,4 @@
-"""bidr evaluate: how good and how fast the answers are, and whether they differ from another run's."""
+"""`bidr evaluate`: retrieval measures, query times, and paired differences to another run."""
 
 import json
 from dataclasses import dataclass
@@ -104,14 +104,14 @@ class Evaluate(Command):
         return CommandResult(text, value)
 
     def _load_judged_queries(self) -> tuple["Split", dict[str, int]]:
-        """The judged questions, and which row of --query-vectors each of them has (none where they are words)."""
+        """Load the judged queries, and the row of --query-vectors of each; no rows for text queries."""
         from bidr.data.dataset import Split, load
-        from bidr.data.row_ids import read_ids, read_judgements
+        from bidr.data.row_ids import read_ids, read_judgments
         from bidr.data.types import Query
         from bidr.data.vector_source import open_vectors
 
         if (self.data is None) == (self.qrels is None):
-            raise ConfigError("give either --data (questions and judgements) or --qrels (judgements alone)")
+            raise ConfigError("give either --data (questions and judgments) or --qrels (judgments alone)")
         data = load(self.data) if self.data else None
         if self.query_vectors is None:
             if data is None:
@@ -123,7 +123,7 @@ class Evaluate(Command):
         rows = {ids[row]: row for row in range(count)}
         if data is None:
             assert self.qrels is not None
-            qrels = read_judgements(self.qrels)
+            qrels = read_judgments(self.qrels)
             split = Split(self.split, [Query(name, name) for name in qrels], qrels)
         else:
             comparisons = data.split(self.split)
@@ -139,7 +139,7 @@ class Evaluate(Command):
 def compare_runs(
     ours: dict[str, dict[str, float]], other: "Run", split: "Split", path: Path
 ) -> dict[str, "Comparison"]:
-    """Ours minus the other's, measure by measure."""
+    """Compare each measure with that of a TREC run."""
     from bidr.search.evaluation import compare_paired, evaluate_run
 
     if not other.keys() & split.qrels.keys():
@@ -158,7 +158,7 @@ def format_comparison(comparisons: dict[str, "Comparison"], path: Path) -> str:
 
 
 def _refuse_other_corpus(searcher: "Searcher", split: "Split", index: Path) -> None:
-    """Judged documents that the index does not have would count as not found: a wrong number, not a bad one."""
+    """Refuse judged documents that the index lacks: they would count as misses, and the measure would be wrong."""
     from bidr.data.id_map import IdMap
 
     view = searcher.reader.latest()

@@ -1,4 +1,4 @@
-"""bidr export: encoders for programs without torch, and an index for programs without bidr."""
+"""`bidr export`: encoders as ONNX, and indexes as Faiss and numpy files."""
 
 from dataclasses import dataclass
 from pathlib import Path

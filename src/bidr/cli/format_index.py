@@ -1,12 +1,12 @@
-"""Models and indexes in words."""
+"""Format descriptions of models and indexes."""
 
 from typing import Any
 
-from bidr.cli.base import CommandResult, format_columns
+from bidr.cli.base import CommandResult, format_columns, format_count
 
 
 def describe_model(model: Any) -> CommandResult:
-    """What a model is and how it was trained."""
+    """Describe a model and its training."""
     training, text = model.training, model.text
     config = training["config"]
     books = model.codebooks
@@ -37,7 +37,8 @@ def describe_model(model: Any) -> CommandResult:
         ("text", f"titles: {text.titles}; most tokens: query {text.query_length}, document {text.document_length}"),
         (
             "trained on",
-            f"{training['data']}: {training['documents']:,} documents, {training['train_queries']:,} queries",
+            f"{training['data']}: {format_count(training['documents'], 'document')}, "
+            f"{format_count(training['train_queries'], 'query', 'queries')}",
         ),
         *((f"stage {name}", format_stage(epochs)) for name, epochs in training["stages"].items()),
     ]
@@ -45,7 +46,7 @@ def describe_model(model: Any) -> CommandResult:
 
 
 def describe_frozen(model: Any) -> CommandResult:
-    """What a model for given vectors is, and what held-out questions said of it."""
+    """Describe a codes-only model and its held-out measurements."""
     training, books = model.training, model.codebooks
     codes = {"books": books.books, "codewords": books.words, "bytes_per_document": books.bytes_per_doc}
     keys = ("fingerprint", "metric", "candidates")
@@ -66,8 +67,12 @@ def describe_frozen(model: Any) -> CommandResult:
         ("candidates", f"{model.candidates} by default"),
         (
             "learned from",
-            f"{training['sampled_documents']:,} of {training['documents']:,} documents, "
-            + (f"{queries:,} queries, {labeled:,} of them labeled" if queries else "documents in place of queries"),
+            f"{training['sampled_documents']:,} of {format_count(training['documents'], 'document')}, "
+            + (
+                f"{format_count(queries, 'query', 'queries')}, {labeled:,} of them labeled"
+                if queries
+                else "documents in place of queries"
+            ),
         ),
         *(
             (f"held out, step {figures['step']}", format_dev_figures(figures, model.candidates))
@@ -78,36 +83,36 @@ def describe_frozen(model: Any) -> CommandResult:
 
 
 def format_dev_figures(figures: dict[str, float], candidates: int) -> str:
-    """What the held-out questions found among the candidates."""
+    """Format the held-out recall among the candidates."""
     line = f"{figures['exact_top_10']:.4f} of the exact top 10 among {candidates} candidates"
-    return f"{line}, {figures['labelled']:.4f} of the labelled" if "labelled" in figures else line
+    return f"{line}, {figures['labelled']:.4f} of the labeled" if "labelled" in figures else line
 
 
 def format_stage(epochs: list[dict[str, float]]) -> str:
-    """How a stage went: its epochs, its last loss, and the best of what was measured on dev."""
+    """Format a stage: epochs, last loss, and the best dev metric."""
     if not epochs:
         return "no epochs"
-    if "step" in epochs[-1]:  # codes alone: measured now and then, no epochs
+    if "step" in epochs[-1]:  # codes-only training has steps, no epochs
         best_step = max(epochs, key=lambda figures: figures["kept_by"])
         figures = [
             f"{name.replace('_', ' ')} {best_step[name]:.4f}"
             for name in ("exact_top_10", "labelled")
             if name in best_step
         ]
-        return f"{epochs[-1]['step']} steps, best dev {', '.join(figures)}"
+        return f"{format_count(int(epochs[-1]['step']), 'step')}, best dev {', '.join(figures)}"
     measure = list(epochs[-1])[2]
     best_value = max(epoch[measure] for epoch in epochs)
-    return f"{len(epochs)} epochs, loss {epochs[-1]['loss']:.4f}, best dev {measure} {best_value:.4f}"
+    return f"{format_count(len(epochs), 'epoch')}, loss {epochs[-1]['loss']:.4f}, best dev {measure} {best_value:.4f}"
 
 
 def describe_index(keys: dict[str, Any]) -> CommandResult:
-    """What of an index is in RAM and on disk, from `LiveIndex.describe`."""
+    """Format `LiveIndex.describe`: settings, RAM and disk."""
     ram, disk, count = keys["ram_bytes"], keys["disk_bytes"], keys["documents"]
     ram_per_doc, disk_per_doc = keys["ram_bytes_per_document"], keys["disk_bytes_per_document"]
     model = keys["model"]
     rows = [
         ("index", f"{keys['folder']} (generation {keys['generation']}, format {keys['format']})"),
-        ("documents", f"{count:,}, {'with' if keys['text'] else 'without'} their text"),
+        ("documents", f"{count:,}, {'with' if keys['text'] else 'without'} texts"),
         (
             "engine",
             f"{keys['engine']} over the codes, {keys['metric']}"
@@ -146,39 +151,41 @@ def _format_dimensions(keys: dict[str, int]) -> str:
 
 
 def format_lists(lists: dict[str, Any]) -> str:
-    """How many lists there are, and where they come from."""
+    """Format the number and the origin of the lists."""
     return f"{lists['count']:,}, {'learned by the model' if lists['made_by'] == 'model' else 'by k-means'}"
 
 
 def _list_live_rows(keys: dict[str, Any]) -> list[tuple[str, str]]:
-    """What is said of an index that was added to, or that has attributes."""
+    """List rows about attributes, segments, log and drift."""
     rows = [("attributes", ", ".join(keys["attributes"]))] if keys.get("attributes") else []
     if keys.get("log"):
         rows += [
             (
                 f"segment {segment['name']}",
-                f"{segment['documents']:,} documents, {segment['deleted']:,} deleted, {segment['engine']}",
+                f"{format_count(segment['documents'], 'document')}, {segment['deleted']:,} deleted, "
+                f"{segment['engine']}",
             )
             for segment in keys["segments"]
         ]
-        rows.append(("log", f"{keys['log']['documents']:,} documents, {format_bytes(keys['log']['ram_bytes'])} in RAM"))
+        log = keys["log"]
+        rows.append(("log", f"{format_count(log['documents'], 'document')}, {format_bytes(log['ram_bytes'])} in RAM"))
     if keys.get("drift"):
         drift = keys["drift"]
         rows += [
-            ("drift", f"of the {drift['documents']:,} documents that were judged last, against the corpus:"),
+            ("drift", f"of the {drift['documents']:,} documents that were measured last, against the corpus:"),
             ("  code error", f"{drift['error']:.3f}, against {drift['base_error']:.3f}"),
             ("  codeword entropy", f"{drift['entropy']:.2f} bits, against {drift['base_entropy']:.2f}"),
-            ("  verdict", drift["warning"] or "they suit the codebooks"),
+            ("  verdict", drift["warning"] or "they fit the codebooks"),
         ]
     return rows
 
 
 def _format_files(keys: dict[str, Any]) -> str:
-    return f", {keys['files']} files" if "files" in keys else ""
+    return f", {format_count(keys['files'], 'file')}" if "files" in keys else ""
 
 
 def format_bytes(count: float) -> str:
-    """Bytes as a person reads them."""
+    """Format bytes in decimal units."""
     for unit in ("bytes", "KB", "MB", "GB"):
         if count < 1000:
             return f"{count:,.0f} {unit}" if unit == "bytes" else f"{count:,.1f} {unit}"

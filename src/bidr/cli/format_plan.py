@@ -1,9 +1,11 @@
-"""A plan in words."""
+"""Format a plan."""
 
 from typing import Any
 
+from bidr.cli.base import format_count
+
 GIB = 1 << 30
-# What a person looks for on disk, by the files that it is made of.
+# Disk use by purpose, with the files of each.
 ON_DISK = {
     "vectors": ("vectors.npy",),
     "checksums": (),
@@ -17,7 +19,7 @@ ON_DISK = {
 
 
 def format_plan(plan: dict[str, Any]) -> str:
-    """The whole plan: what each engine takes and needs, then of what that is made."""
+    """Format all engines, then RAM and disk by part."""
     docs, engines = plan["documents"], plan["engines"]
     names = [f"{engine['engine']}, {engine['bits']} bits" for engine in engines]
     ram_parts = list(dict.fromkeys(part for engine in engines for part in engine["ram"]["bytes"]))
@@ -25,8 +27,8 @@ def format_plan(plan: dict[str, Any]) -> str:
     written = {part for parts in disk for part in parts if part != "words" or plan["words"]}
     blocks = [
         [
-            f"{docs:,} documents of {plan['dimensions']} dimensions; codes of {plan['code_bytes']} bytes, vectors in "
-            f"{plan['stored']}{_cut(plan)}; "
+            f"{format_count(docs, 'document')} of {plan['dimensions']} dimensions; "
+            f"codes of {plan['code_bytes']} bytes, vectors in {plan['stored']}{_cut(plan)}; "
             f"{plan['ram_budget'] / GIB:,.1f} GiB of RAM and {plan['cores']} cores a machine"
         ],
         _format_table("", names, _summarize(plan)),
@@ -98,7 +100,7 @@ def _list_notes(plan: dict[str, Any]) -> list[str]:
 
 
 def _note_rates(rates: dict[str, Any]) -> list[str]:
-    """Where build times come from."""
+    """Explain the source of build times."""
     lines = [
         "Build times are by rates of one core of an AMD EPYC with AVX-512, and may be off by 2 times: --measure takes",
         "those of this machine, in about half a minute.",
@@ -143,7 +145,7 @@ def _format_number(number: float) -> str:
 
 
 def format_bytes(count: float) -> str:
-    """Bytes in the units that RAM is sold in."""
+    """Format bytes in binary units."""
     for unit in ("bytes", "KiB", "MiB", "GiB"):
         if count < 1024:
             return f"{count:,.0f} {unit}" if unit == "bytes" else f"{count:,.1f} {unit}"
@@ -152,7 +154,7 @@ def format_bytes(count: float) -> str:
 
 
 def format_duration(seconds: float) -> str:
-    """Time as a person says it."""
+    """Format a duration in its largest unit."""
     for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
         if seconds >= 2 * length:
             return f"{seconds / length:,.0f} {unit}" if seconds >= 10 * length else f"{seconds / length:,.1f} {unit}"

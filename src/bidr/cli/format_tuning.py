@@ -1,4 +1,4 @@
-"""Settings that were measured in words, and the commands that carry them over."""
+"""Format measured search settings, and the commands that apply them."""
 
 import shlex
 from typing import TYPE_CHECKING
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def format_settings(measured: "TuningResult", make_commands: list[str], *, sampled: bool) -> str:
-    """What was measured, the cheapest of it that does, and how to have it. sampled: not on an index that is there."""
+    """Format measured settings, the cheapest sufficient one, and its commands. sampled: there is no index yet."""
     of = f", a sample of {measured.sampled_from:,}" if measured.documents < measured.sampled_from else ""
     grown = measured.planned > measured.documents
     lines = [
@@ -37,7 +37,7 @@ def format_settings(measured: "TuningResult", make_commands: list[str], *, sampl
 
 
 def make_commands(plan: "Plan", measured: "TuningResult", chosen: "SearchSetting") -> list[str]:
-    """What to type to have the setting: a build where there is no index yet, and a search."""
+    """Return the commands for a setting: a build if there is no index yet, and a search."""
     search = ["bidr", "search", "--index", str(plan.index or "INDEX"), "--query-vectors", str(plan.query_vectors)]
     search += ["--k", str(measured.k), "--candidates", str(chosen.candidates)]
     search += [] if chosen.ef is None else ["--ef", str(chosen.ef)]

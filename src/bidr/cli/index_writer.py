@@ -1,4 +1,4 @@
-"""What the commands that change an index share."""
+"""Flags and helpers of the commands that change an index."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,7 +13,7 @@ Index = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="INDEX")]
 
 
 def open_plain_writer(index: Path) -> "LiveWriter":
-    """A writer that adds nothing, and so needs no model."""
+    """Open a writer for deletions and compaction, which need no model."""
     from bidr.index.live.writer import LiveWriter
     from bidr.index.storage.commit import WRITER_WAIT_SECONDS
     from bidr.pipeline.document_encoders import refuse_documents

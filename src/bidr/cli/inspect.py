@@ -47,7 +47,7 @@ class Inspect(Command):
 
 
 def describe_unfinished(folder: Path) -> CommandResult:
-    """A run that was stopped: which stages are done."""
+    """Describe an unfinished run: its finished stages."""
     run: dict[str, Any] = read_json(folder / "work" / "run.json", "restore it, or delete the folder and train again")
     finished = sorted(path.parent.name for path in (folder / "work").glob("*/done.json"))
     going = sorted(path.parent.name for path in (folder / "work").glob("**/checkpoint.pt"))

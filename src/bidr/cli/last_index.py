@@ -1,4 +1,4 @@
-"""Which index was made last, so that `bidr search` needs no path."""
+"""Remember the index built last, the default of `bidr search`."""
 
 import json
 import os
@@ -10,36 +10,36 @@ from bidr.utils.progress import say
 
 
 def get_state_file() -> Path:
-    """$BIDR_STATE/last.json, else $XDG_STATE_HOME/bidr/last.json, else ~/.local/state/bidr/last.json."""
+    """Return $BIDR_STATE/last.json, else $XDG_STATE_HOME/bidr/last.json, else ~/.local/state/bidr/last.json."""
     state_folder, shared = os.environ.get("BIDR_STATE"), os.environ.get("XDG_STATE_HOME")
     base = Path(shared) if shared else Path.home() / ".local" / "state"
     return (Path(state_folder) if state_folder else base / "bidr") / "last.json"
 
 
 def save_last_index(index: Path) -> None:
-    """Note the index made last. Where that cannot be written, the index is no worse for it: only say so."""
+    """Save the path of the index; only print a message if that fails."""
     path = get_state_file()
     try:
         with storage_errors(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             write_json(path, {"index": str(index.resolve())})
     except (StorageError, OSError) as error:
-        say(f"the index is made, but not remembered for `bidr search` ({error}); give it with --index")
+        say(f"the index is built, but its path cannot be saved for `bidr search` ({error}); give it with --index")
 
 
 def load_last_index() -> Path:
-    """The index made last."""
+    """Return the index built last."""
     path = get_state_file()
     try:
         index = Path(json.loads(path.read_text(encoding="utf-8"))["index"])
     except FileNotFoundError as error:
         raise IndexFolderError(
-            f"no index was made yet (none is noted in {path}); give one with --index, or make one with `bidr demo`"
+            f"no index was built yet (no entry in {path}); give one with --index, or build one with `bidr demo`"
         ) from error
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise IndexFolderError(
             f"{path} cannot be read ({error}); delete it, and give the index with --index"
         ) from error
     if not (index / "CURRENT").exists():
-        raise IndexFolderError(f"{index}: the index made last is gone; give another with --index, or build it again")
+        raise IndexFolderError(f"{index}: the index built last is gone; give another with --index, or build it again")
     return index

@@ -1,4 +1,4 @@
-"""bidr plan: what an index will take, and which settings reach a recall."""
+"""`bidr plan`: predict the resources of an index, or find settings that reach a recall."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from bidr.planning.tuning import TuningResult
 
 RAM = "64GiB"
-# Flags by what uses them: a plan that is computed, one that is measured, on vectors, and what is then chosen from.
+# Flags by use: computed plans, calibration, recall on vectors, and the settings to try there.
 COMPUTED = {"dim", "stored_dims", "candidates", "id_bytes", "text_bytes", "lexical", "cores", "live", "measure"}
 COMPUTED |= {"learned_codes"}
 MEASURED = {"k", "index", "query_vectors"}
@@ -99,7 +99,7 @@ class Plan(Command):
         if self.recall is not None and self.data is not None:
             raise ConfigError("--data given with --recall, which is measured on --vectors or --index; leave --data out")
         if self.docs is None and self.data is None and self.recall is None:
-            raise ConfigError("give --docs or --data (what will an index take?) or --recall (which settings reach it?)")
+            raise ConfigError("give --docs or --data (to predict sizes), or --recall (to find settings that reach it)")
         return self._compute_sizes() if self.recall is None else self._measure_settings(self.recall)
 
     def _compute_sizes(self) -> CommandResult:
@@ -127,7 +127,7 @@ class Plan(Command):
         return self.bytes_per_doc or (choose_planned_bytes(dim),)
 
     def _measure_texts(self) -> dict[str, Any]:
-        """Ids, texts and words: as they are in --data, else as they are said to be."""
+        """Return sizes of ids, texts and postings: measured on --data, else as given by flags."""
         from bidr.data.dataset import load
         from bidr.index.lexical.size_estimate import guess_lexical_size
         from bidr.planning.plan import measure_corpus
@@ -182,7 +182,7 @@ class Plan(Command):
         return tune_on_sample(documents, questions, recall, self.k, tried)
 
     def _refuse_unused(self, names: set[str], when: str) -> None:
-        """A flag that would change nothing is refused, not passed over."""
+        """Refuse flags that would have no effect."""
         fields = type(self).__dataclass_fields__
         unused = [name for name in sorted(names) if getattr(self, name) != fields[name].default]
         if unused:

@@ -48,14 +48,14 @@ EXAMPLES = """\
 
 
 def format_overview() -> str:
-    """What `bidr --help` shows."""
+    """Format the page of `bidr --help`."""
     width = max(map(len, VERBS))
     lines = [f"  {name:<{width}}  {(verb.__doc__ or '').splitlines()[0]}" for name, verb in VERBS.items()]
     return "\n".join(
         [
             "usage: bidr VERB [FLAGS]",
             "",
-            "Search in which codes in RAM find candidates and vectors on disk decide.",
+            "Vector search: codes in RAM find candidates, vectors on disk rank them.",
             "",
             "verbs:",
             *lines,

@@ -1,4 +1,4 @@
-"""bidr repair: what is whole of a damaged index, in a new one."""
+"""`bidr repair`: save the intact documents of a damaged index."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from bidr.cli.base import Command, CommandResult, Folder, OptionalFile, OptionalFolder, format_columns
+from bidr.cli.base import Command, CommandResult, Folder, OptionalFile, OptionalFolder, format_columns, format_count
 
 if TYPE_CHECKING:
     from bidr.index.repair.salvage import RepairReport
 
 SOME_LOST = 3
-"""The exit code where documents are lost, or are saved without a part that is lost."""
+"""Exit code if documents are lost or incomplete."""
 SHOWN = 8
 
 
@@ -55,31 +55,29 @@ class Repair(Command):
 
 
 def describe_repair(report: "RepairReport") -> str:
-    """What was saved and what was not, on one screen."""
-    rows = [("saved", f"{report.saved:,} documents, in {report.out}")]
+    """Format what was saved and what was lost."""
+    rows = [("saved", f"{format_count(report.saved, 'document')}, in {report.out}")]
     if report.incomplete:
         rows.append(("incomplete", f"{report.incomplete:,} of them without a text or attributes, which are lost"))
     rows.append(("lost", _describe_lost(report)))
     if report.lost_file:
         rows.append(("listed in", report.lost_file))
     if report.again_file:
-        rows.append(
-            ("to add again", f"{report.again:,} of them, whose texts are whole: {report.again_file} (bidr add)")
-        )
+        rows.append(("to add again", f"{report.again:,} of them, with intact text: {report.again_file} (bidr add)"))
     if report.partly_whole:
         rows.append(
             ("hint", f"{report.partly_whole:,} of them lack a text or attributes alone; --keep-incomplete saves these")
         )
     if report.superseded:
-        rows.append(("left out", f"{report.superseded:,} older versions of documents that are saved"))
+        rows.append(("left out", f"{format_count(report.superseded, 'older version')} of saved documents"))
     for number, (name, much) in enumerate(report.damaged.items()):
         if number == SHOWN:
-            rows.append(("", f"and {len(report.damaged) - SHOWN:,} more files (--json FILE has them all)"))
+            rows.append(("", f"and {format_count(len(report.damaged) - SHOWN, 'more file')} (--json FILE has all)"))
             break
         rows.append(("damaged" if number == 0 else "", f"{name}: {much}"))
     rows += [("note", note) for note in report.notes[:SHOWN]]
     if not report.damaged and not report.notes:
-        rows.append(("damaged", "nothing was found to be"))
+        rows.append(("damaged", "nothing found"))
     return format_columns(rows)
 
 
@@ -88,4 +86,4 @@ def _describe_lost(report: "RepairReport") -> str:
         return "no document"
     reasons = ", ".join(f"{many:,} by {name}" for name, many in report.reasons.items())
     unnamed = f"; of {report.unnamed:,} the id is lost too" if report.unnamed else ""
-    return f"{report.lost:,} documents ({reasons}){unnamed}"
+    return f"{format_count(report.lost, 'document')} ({reasons}){unnamed}"

@@ -1,4 +1,4 @@
-"""bidr search: answers to a question, in words or as a vector."""
+"""`bidr search`: search by text or by vectors."""
 
 import shutil
 from collections.abc import Iterator
@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import tyro
 
-from bidr.cli.base import Command, CommandResult, OptionalFile, OptionalFilter, OptionalFolder, OptionalNumber
+from bidr.cli.base import (
+    Command,
+    CommandResult,
+    OptionalFile,
+    OptionalFilter,
+    OptionalFolder,
+    OptionalNumber,
+    format_count,
+)
 from bidr.cli.last_index import load_last_index
 from bidr.errors import ConfigError
 
@@ -65,7 +73,7 @@ class Search(Command):
         if self.query_vectors is not None:
             return self._search_vectors(self.query_vectors)
         if not query:
-            raise ConfigError('no question given; put it after the flags, such as: bidr search "parse a date"')
+            raise ConfigError('no query given; put it after the flags, such as: bidr search "parse a date"')
         index = self.index or load_last_index()
         from bidr.pipeline.open import open_index
 
@@ -89,12 +97,12 @@ class Search(Command):
         self._warn_unknown_attributes(view)
         count = view.count if self.filter is None else view.select(self._filter()).count
         depth = min(max(self.candidates or searcher.candidates, self.k), count)
-        passed = "" if self.filter is None else f"{count:,} that pass the filter, of "
+        passed = "" if self.filter is None else f"{count:,} that match the filter, of "
         words = f" and {self.lexical:,} by words" if self.lexical else ""
-        return f"{depth:,} candidates{words} out of {passed}{view.count:,} documents"
+        return f"{format_count(depth, 'candidate')}{words} out of {passed}{format_count(view.count, 'document')}"
 
     def _warn_unknown_attributes(self, view: Any) -> None:
-        """Say which attributes of the filter no document has: an answer of nothing would not."""
+        """Warn about attributes of the filter that no document has: an empty result would not tell."""
         from bidr.index.filters.filter_expression import list_attribute_names, parse_filter
         from bidr.utils.progress import say
 
@@ -145,10 +153,7 @@ class Search(Command):
 
 @contextmanager
 def announce_compilation() -> Iterator[None]:
-    """Run a first search within, which compiles kernels where no cache has them; say so if that takes a while.
-
-    Its time is not that of the search which follows.
-    """
+    """Announce the first search, run within the block, if kernels are compiled; its time is not counted."""
     from bidr.utils.progress import say
 
     timer = Timer(SOON, say, ["compiling the search kernels, once per installation: about 20 seconds ..."])
@@ -167,7 +172,7 @@ def _format_result(result: "SearchResult", scope: str) -> str:
 
 
 def _format_hit(answer: "SearchHit", width: int) -> list[str]:
-    """Two lines an answer: its place and title, and how its text begins."""
+    """Format a hit in two lines: rank, scores and title, then the beginning of the text."""
     document, room = answer.document, width - len(INDENT)
     start = f"{answer.rank:>4}  {answer.score:6.3f}  {answer.candidate_rank or 'words':>9}  "
     name = clean(document.title, room) if document else ""
@@ -177,7 +182,7 @@ def _format_hit(answer: "SearchHit", width: int) -> list[str]:
 
 
 def clean(text: str, width: int) -> str:
-    """The beginning of a text on one line, without characters that would move a terminal's cursor."""
+    """Return the beginning of a text on one line, without control characters."""
     words = " ".join("".join(letter if letter.isprintable() else " " for letter in text[: 4 * width]).split())
     return words if len(words) <= width else words[: width - 1].rstrip() + "…"
 

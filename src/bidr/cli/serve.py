@@ -1,4 +1,4 @@
-"""bidr serve: an index over HTTP."""
+"""`bidr serve`: serve an index over HTTP."""
 
 from dataclasses import dataclass, field
 from pathlib import Path

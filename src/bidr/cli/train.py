@@ -1,4 +1,4 @@
-"""bidr train: learn both representations, or codes for vectors that are there."""
+"""`bidr train` and `bidr recipes`: train a model on texts, or codes for existing vectors."""
 
 from collections.abc import Sequence
 from dataclasses import MISSING, dataclass, field, fields
@@ -18,7 +18,7 @@ Settings = Annotated[TrainConfig, tyro.conf.arg(name="")]
 
 @dataclass(frozen=True, kw_only=True)
 class WithSettings(Command):
-    """A verb whose training settings are flags, and keys of a TOML file."""
+    """Base of verbs whose training settings are flags and TOML keys."""
 
     config: OptionalFile = None
     """TOML file with settings: its keys are the flags below, its tables their prefixes ([dense] sampler = "mined").
@@ -91,7 +91,7 @@ class Train(WithSettings):
         ]
         vector_flags += ["metric"] if self.metric != "cosine" else []
         if vector_flags:
-            raise ConfigError(f"--{vector_flags[0].replace('_', '-')} goes with --vectors; a data set has its own")
+            raise ConfigError(f"--{vector_flags[0].replace('_', '-')} goes with --vectors; a dataset has its own")
         assert self.data is not None
         description = describe_model(train(load(self.data), self.settings, self.out, self.resume, self.recipe))
         then = f"next: bidr build --data {self.data} --model {self.out} --out {self.out / 'index'}"

@@ -1,4 +1,4 @@
-"""A served index, used as a local one is: `bidr.Client(url)` where it was `bidr.open_index(folder)`.
+"""Client of a served index, with the interface of a local one: `bidr.Client(url)` for `bidr.open_index(folder)`.
 
 with bidr.Client("http://127.0.0.1:8000") as searcher:
     print(searcher.search("who painted the night watch", k=10))

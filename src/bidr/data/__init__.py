@@ -1,1 +1,1 @@
-"""Data sets: documents, queries and judgments, vectors, and the formats they are read from."""
+"""Datasets: documents, queries, judgments and vectors, and readers of their formats."""

@@ -88,7 +88,7 @@ class Corpus:
 
 @dataclass(frozen=True)
 class Split:
-    """Queries with at least one relevant document, in file order, and all their judgements."""
+    """Queries with at least one relevant document, in file order, and all their judgments."""
 
     name: str
     queries: list[Query]
@@ -104,20 +104,20 @@ class Dataset:
         self.tables = source.splits
 
     def splits(self) -> list[str]:
-        """List the names of the splits that have judgements."""
+        """List the names of the splits that have judgments."""
         return list(self.tables)
 
     def split(self, name: str) -> Split:
-        """Read the queries and judgements of a split; DataError for a judgement of an unknown query."""
+        """Read the queries and judgments of a split; DataError for a judgment of an unknown query."""
         if name not in self.tables:
             names = ", ".join(self.tables) or "none"
-            raise DataError(f"dataset {self.name!r} has no split {name!r}; its splits with judgements: {names}")
+            raise DataError(f"dataset {self.name!r} has no split {name!r}; its splits with judgments: {names}")
         tables = self.tables[name]
-        qrels = _read_judgements(tables.judgements)
+        qrels = _read_judgments(tables.judgments)
         answered = {query for query, scores in qrels.items() if max(scores.values()) > 0}
         queries = _read_queries(tables, answered, qrels)
         if not queries:
-            raise DataError(f"{tables.judgements.where} has no judgement with a score above 0; split {name!r} is empty")
+            raise DataError(f"{tables.judgments.where} has no judgment with a score above 0; split {name!r} is empty")
         return Split(name, queries, {query.id: qrels[query.id] for query in queries})
 
     def fingerprint(self, splits: Iterable[str]) -> str:
@@ -183,7 +183,7 @@ def _hash_tables(tables: Sequence[Table[Any]]) -> str:
     return digest.hexdigest()
 
 
-def _read_judgements(table: Table[Qrel]) -> Qrels:
+def _read_judgments(table: Table[Qrel]) -> Qrels:
     qrels: Qrels = {}
     for number, (query, document, score) in table:
         scores = qrels.setdefault(query, {})
@@ -193,12 +193,12 @@ def _read_judgements(table: Table[Qrel]) -> Qrels:
                 f"{scores[document]} before and {score} here; keep one"
             )
     if not qrels:
-        raise DataError(f"{table.where} has no judgements; expected at least one")
+        raise DataError(f"{table.where} has no judgments; expected at least one")
     return qrels
 
 
 def _read_queries(tables: SplitTables, answered: set[str], judged: Collection[str]) -> list[Query]:
-    """Read the answered queries; DataError for a repeated query id or a judgement of an unknown query."""
+    """Read the answered queries; DataError for a repeated query id or a judgment of an unknown query."""
     ids: set[str] = set()
     queries, table = [], tables.queries
     for number, query in table:
@@ -210,16 +210,16 @@ def _read_queries(tables: SplitTables, answered: set[str], judged: Collection[st
     if not ids:
         raise DataError(f"{table.where} has no queries; expected at least one")
     if not ids.issuperset(judged):
-        _raise_unknown(tables.judgements, lambda judgement: judgement.query_id not in ids, table.where)
+        _raise_unknown(tables.judgments, lambda judgment: judgment.query_id not in ids, table.where)
     return queries
 
 
 def _raise_unknown(table: Table[Qrel], is_unknown: Callable[[Qrel], bool], where: str) -> None:
-    """Name the first judgement of an unknown id; reads the file a second time to find its line."""
-    number, judgement = next((number, judgement) for number, judgement in table if is_unknown(judgement))
+    """Name the first judgment of an unknown id; reads the file a second time to find its line."""
+    number, judgment = next((number, judgment) for number, judgment in table if is_unknown(judgment))
     raise DataError(
-        f"{table.format_place(number)}: the judgement of query {judgement.query_id!r} and document "
-        f"{judgement.doc_id!r} refers to an id that is not in {where}; remove the line or complete the file"
+        f"{table.format_place(number)}: the judgment of query {judgment.query_id!r} and document "
+        f"{judgment.doc_id!r} refers to an id that is not in {where}; remove the line or complete the file"
     )
 
 
@@ -248,7 +248,7 @@ def load(source: str | Path) -> Dataset:
 def check(dataset: Dataset, splits: Iterable[str] | None = None) -> IdMap:
     """Read the whole dataset once; return the document ids in order, or raise DataError at the first fault.
 
-    Finds what streaming alone cannot: duplicate document ids, and judgements of unknown documents in `splits` (None:
+    Finds what streaming alone cannot: duplicate document ids, and judgments of unknown documents in `splits` (None:
     all). Holds the ids in memory, 24 bytes a document above their own length.
     """
     ids = IdMap(dataset.corpus.iter_ids())
@@ -268,12 +268,12 @@ def check_corpus(dataset: Dataset, scratch_parent: Path) -> None:
 
 
 def check_split(dataset: Dataset, split: Split, ids: Collection[str]) -> None:
-    """Raise DataError for a judgement of a document that is not among `ids`."""
+    """Raise DataError for a judgment of a document that is not among `ids`."""
     judged = {document for scores in split.qrels.values() for document in scores}
     unknown = {document for document in judged if document not in ids}
     if unknown:
-        table = dataset.tables[split.name].judgements
-        _raise_unknown(table, lambda judgement: judgement.doc_id in unknown, dataset.corpus.table.where)
+        table = dataset.tables[split.name].judgments
+        _raise_unknown(table, lambda judgment: judgment.doc_id in unknown, dataset.corpus.table.where)
 
 
 def _refuse_duplicate(table: Table[Document], rows: tuple[int, int] | None) -> None:

@@ -38,7 +38,7 @@ class Positives(NamedTuple):
 def build_positives(
     query_ids: Sequence[str], qrels: Mapping[str, Mapping[str, int]], rows: Mapping[str, int]
 ) -> Positives:
-    """Convert judgements above 0 to corpus rows, in query order. `rows` maps document ids to rows."""
+    """Convert judgments above 0 to corpus rows, in query order. `rows` maps document ids to rows."""
     lists = [[rows[doc] for doc, score in qrels[query].items() if score > 0] for query in query_ids]
     starts = np.zeros(len(lists) + 1, dtype=np.int64)
     np.cumsum([len(positives) for positives in lists], out=starts[1:])

@@ -1,4 +1,4 @@
-"""Row ids and judgements of bare vectors."""
+"""Row ids and judgments of bare vectors."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
@@ -82,18 +82,18 @@ def open_id_source(source: Path | str | Sequence[str], count: int, what: str, sc
     return IdSource(source, scan.fingerprint)
 
 
-def read_judgements(path: Path | str) -> Qrels:
-    """Read judgements from a .tsv (query, document, score; with or without a header) or a TREC qrels file."""
+def read_judgments(path: Path | str) -> Qrels:
+    """Read judgments from a .tsv (query, document, score; with or without a header) or a TREC qrels file."""
     path = Path(path)
     if not path.is_file():
-        raise DataError(f"{path} does not exist; give a file of judgements: query id, document id, score")
+        raise DataError(f"{path} does not exist; give a file of judgments: query id, document id, score")
     first = next((line for _, line in read_lines(path)), "")
-    read = trec.read_judgements if len(first.split()) == TREC_COLUMNS and "\t" not in first else beir.read_judgements
+    read = trec.read_judgments if len(first.split()) == TREC_COLUMNS and "\t" not in first else beir.read_judgments
     qrels: Qrels = {}
-    for _, judgement in read(path):
-        qrels.setdefault(judgement.query_id, {})[judgement.doc_id] = judgement.score
+    for _, judgment in read(path):
+        qrels.setdefault(judgment.query_id, {})[judgment.doc_id] = judgment.score
     if not qrels:
-        raise DataError(f"{path} has no judgements; expected at least one")
+        raise DataError(f"{path} has no judgments; expected at least one")
     return qrels
 
 
@@ -113,7 +113,7 @@ def _find_row(ids: RowIds, identifier: str, what: str, where: str) -> int:
     if row is None:
         kind = "row numbers" if isinstance(ids, RowNumbers) else "ids given"
         raise DataError(
-            f"{where}: {what} {identifier!r} is not among the {len(ids):,} {kind}; complete the ids or the judgements"
+            f"{where}: {what} {identifier!r} is not among the {len(ids):,} {kind}; complete the ids or the judgments"
         )
     return row
 

@@ -1,4 +1,4 @@
-"""Record sources: re-readable tables of documents, queries and judgements, which every dataset format provides."""
+"""Record sources: re-readable tables of documents, queries and judgments, which every dataset format provides."""
 
 import json
 from collections import Counter
@@ -97,7 +97,7 @@ class SplitTables(NamedTuple):
     """Tables of one split."""
 
     queries: Table[Query]
-    judgements: Table[Qrel]
+    judgments: Table[Qrel]
 
 
 class Source(NamedTuple):

@@ -1,4 +1,4 @@
-"""Record types (documents, queries, judgements) and the validation of lists of them."""
+"""Record types (documents, queries, judgments) and the validation of lists of them."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -29,7 +29,7 @@ class Query(NamedTuple):
 
 
 class Qrel(NamedTuple):
-    """A relevance judgement; score 0 means not relevant."""
+    """A relevance judgment; score 0 means not relevant."""
 
     query_id: str
     doc_id: str

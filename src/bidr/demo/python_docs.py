@@ -32,7 +32,7 @@ _Module = tuple[int, str, Path]
 
 
 class PythonDocs(NamedTuple):
-    """Documents, queries, and relevance judgements by split."""
+    """Documents, queries, and relevance judgments by split."""
 
     documents: list[Document]
     queries: list[Query]

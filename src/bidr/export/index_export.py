@@ -15,11 +15,11 @@ from bidr.quantization.codebooks import Codebooks
 def export_index(
     index: Path | str, out: Path | str, *, engine: str = "scan", model: Path | str | None = None
 ) -> ExportedIndex:
-    """Write an index as plain files, with a README with code that reads them by numpy and by Faiss.
+    """Write an index as plain files, and a README with code that reads them with numpy and Faiss.
 
     Args:
-        engine: of the Faiss index: "scan" (all codes), "lists" (if the index has lists), or "hnsw" (built now).
-        model: the folder of the model, if it has moved since the index was built.
+        engine: type of the Faiss index: "scan" (all codes), "lists" (if the index has lists), or "hnsw" (built now).
+        model: folder of the model, if it has moved since the index was built.
     """
     adapted, encoders, made_by = None, None, read_model_reference(Path(index))
     if made_by is not None:

@@ -103,7 +103,7 @@ class TransformerGraph(nn.Module):
 
 
 class BagGraph(nn.Module):
-    """The bag over a rectangle. A row of which nothing is left is the unknown word piece, as in `TextTokenizer`."""
+    """The bag-of-tokens encoder over padded rows. An empty row is the unknown word piece, as in `TextTokenizer`."""
 
     table: Tensor
     filler: Tensor
@@ -112,7 +112,7 @@ class BagGraph(nn.Module):
         super().__init__()
         table = (encoder.directions * encoder.weights.unsqueeze(1)).detach()
         self.register_buffer("table", table)
-        # A copy: a table that is used twice stays in the int8 file whole as well.
+        # A copy: a table that is used twice would stay in the int8 file in full precision too.
         self.register_buffer("filler", table[TextTokenizer(encoder.tokenizer, encoder.max_length).filler].clone())
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:

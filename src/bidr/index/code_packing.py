@@ -10,7 +10,7 @@ ADD_ROWS = 16_384
 
 
 def pack(codes: Codes, bits: int) -> Codes:
-    """Faiss's layout: 8-bit codes as they are, two 4-bit codes a byte with the first one low."""
+    """Pack codes as Faiss does: 8-bit codes unchanged, two 4-bit codes per byte, the first in the low bits."""
     if bits == 8:
         return np.ascontiguousarray(codes)
     even = np.pad(codes, ((0, 0), (0, codes.shape[1] % 2)))
@@ -18,14 +18,14 @@ def pack(codes: Codes, bits: int) -> Codes:
 
 
 def unpack(packed: Codes, books: int, bits: int) -> Codes:
-    """One code a byte again: (n, M)."""
+    """Unpack to one code per byte: (n, M)."""
     if bits == 8:
         return packed
     return np.stack((packed & 15, packed >> 4), axis=2).reshape(len(packed), -1)[:, :books].copy()
 
 
 def check_codes(codebooks: Codebooks, codes: Codes) -> None:
-    """Refuse codes that do not belong to the codebooks, before anything is built."""
+    """Raise DataError for codes that do not fit the codebooks."""
     if codebooks.words not in (16, 256):
         raise ConfigError(f"codewords per book: given {codebooks.words}, expected 256 (8 bits) or 16 (4 bits)")
     if codes.dtype != np.uint8 or codes.ndim != 2 or codes.shape[1] != codebooks.books:

@@ -1,4 +1,4 @@
-"""Codes as a plain Faiss index, and back: any user of Faiss can write, read and search it by inner product."""
+"""Convert codes to a plain Faiss index and back; Faiss alone can search it, by inner product."""
 
 from collections.abc import Callable
 from itertools import pairwise
@@ -15,7 +15,7 @@ from bidr.utils.array_types import Codes, Floats
 from bidr.utils.faiss_loader import load_faiss
 
 LINKS = 16
-# Of decoded codes at once: 64 MB.
+# Numbers of decoded codes per block: 64 MB.
 DECODED_NUMBERS = 1 << 24
 SUPPORTED = (
     "IndexPQ, IndexHNSWPQ, IndexIVFPQ without residuals, or IndexPreTransform with one linear transform over one"
@@ -31,11 +31,11 @@ def export_faiss(
     advance: Callable[[int], None] = lambda rows: None,
     rotation: Floats | None = None,
 ) -> Any:
-    """A `faiss.IndexPreTransform` over `IndexPQ` (engine "scan") or `IndexHNSWPQ` ("hnsw"), by inner product.
+    """Return a `faiss.IndexPreTransform` over `IndexPQ` (engine "scan") or `IndexHNSWPQ` ("hnsw"), by inner product.
 
-    rotation: what queries are mapped by, where that is more than the codebooks' own: with a query adapter in it.
+    rotation: replaces the codebooks' rotation of queries, if a query adapter is part of it.
 
-    Searching it needs nothing of bidr. Do not add to a graph that was read from a file: Faiss then links new
+    Searching it does not need bidr. Do not add to a graph that was read from a file: Faiss then links new
     documents by Euclidean distance (see `faiss_graph`).
     """
     faiss = load_faiss()
@@ -58,7 +58,7 @@ def build_faiss_graph(
     ef_construction: int,
     advance: Callable[[int], None],
 ) -> Any:
-    """An `IndexHNSWPQ` by inner product, for rotated queries, with 2 * links on the lowest level.
+    """Build an `IndexHNSWPQ` by inner product, for rotated queries, with 2 * links on the lowest level.
 
     Documents are added block by block, as their decoded codes. Faiss chooses links with a table of distances between
     codewords, and that table is Euclidean whatever the metric: the graph then finds about half of what a scan finds.
@@ -68,7 +68,7 @@ def build_faiss_graph(
     rotated_dim = len(codebooks.rotation)
     inner = faiss.IndexHNSWPQ(rotated_dim, codebooks.books, links, codebooks.bits, faiss.METRIC_INNER_PRODUCT)
     inner.hnsw.efConstruction = ef_construction
-    # Pruned neighbours fill what links are left: no byte more, and on real vectors .7 % more of the scan is found.
+    # Pruned neighbors fill unused links: no additional bytes, and .7 % more of the hits of a scan on real vectors.
     inner.keep_max_size_level0 = True
     _set_codewords(inner, codebooks)
     storage = get_code_storage(inner)
@@ -77,7 +77,7 @@ def build_faiss_graph(
     for start in range(0, len(codes), rows):
         block = np.ascontiguousarray(codes[start : start + rows])
         inner.add(codebooks.decode(block))
-        # Faiss encoded the block again; where two codewords are equal it may have chosen the other one.
+        # Faiss encoded the block again, and may have chosen the other one of two equal codewords.
         view_stored_codes(storage)[start:] = pack(block, codebooks.bits)
         advance(len(block))
     storage.pq.sdc_table.resize(0)
@@ -85,9 +85,9 @@ def build_faiss_graph(
 
 
 class IvfLists(NamedTuple):
-    """Which documents stand in which list: list j holds places offsets[j:j + 2], and `rows` says whose they are.
+    """Inverted lists: list j has the positions offsets[j:j + 2]; `rows` has the row of each position.
 
-    centroids: compared with queries that are not rotated.
+    centroids: in the space of unrotated queries.
     """
 
     centroids: Floats
@@ -98,10 +98,10 @@ class IvfLists(NamedTuple):
 def export_lists(
     codebooks: Codebooks, codes: Codes, lists: IvfLists, visits: int, rotation: Floats | None = None
 ) -> Any:
-    """A `faiss.IndexPreTransform` over `IndexIVFPQ`, by inner product, of codes by place; it answers with rows.
+    """Return a `faiss.IndexPreTransform` over `IndexIVFPQ`, by inner product; its ids are rows. codes: by position.
 
-    It visits `visits` lists, which is its `nprobe`: `faiss.extract_index_ivf(index).nprobe = ...`.
-    rotation: as that of `export_faiss`.
+    visits: the nprobe of the index; to change it: `faiss.extract_index_ivf(index).nprobe = ...`.
+    rotation: as in `export_faiss`.
     """
     faiss = load_faiss()
     check_codes(codebooks, codes)
@@ -123,20 +123,20 @@ def export_lists(
 
 
 def _rotate_centroids(codebooks: Codebooks, centroids: Floats) -> Floats:
-    """Centroids with the same inner products with rotated queries; where the rotation widens, it is not its inverse."""
+    """Rotate centroids, keeping inner products with rotated queries, also if the rotation is not square."""
     rotation = codebooks.rotation.astype(np.float64)
     return np.ascontiguousarray((rotation @ np.linalg.solve(rotation.T @ rotation, centroids.T)).T, dtype=np.float32)
 
 
 def import_faiss(index: Any) -> tuple[Codebooks, Codes]:
-    """Codebooks and codes (n, M) of a Faiss index over product-quantized codes."""
+    """Return codebooks and codes (n, M) of a Faiss index over product-quantized codes."""
     codebooks, storage = import_codebooks(index)
     packed = _order_by_row(storage) if hasattr(storage, "invlists") else view_stored_codes(storage).copy()
     return codebooks, unpack(packed, codebooks.books, codebooks.bits)
 
 
 def _order_by_row(index: Any) -> Codes:
-    """The codes of an `IndexIVFPQ`, as packed there, in the order of ids, which must be 0, 1, ..."""
+    """Return the packed codes of an `IndexIVFPQ` in the order of ids, which must be 0, 1, ..."""
     faiss, lists = load_faiss(), index.invlists
     packed = np.zeros((index.ntotal, index.code_size), dtype=np.uint8)
     times = np.zeros(index.ntotal, dtype=np.int64)
@@ -159,7 +159,7 @@ def _order_by_row(index: Any) -> Codes:
 
 
 def import_codebooks(index: Any) -> tuple[Codebooks, Any]:
-    """Codebooks of a Faiss index, and what holds its codes: an `IndexPQ`, or an `IndexIVFPQ`."""
+    """Return the codebooks of a Faiss index, and its inner `IndexPQ` or `IndexIVFPQ`."""
     faiss = load_faiss()
     index = faiss.downcast_index(index)
     rotation = np.eye(index.d, dtype=np.float32)
@@ -179,20 +179,20 @@ def import_codebooks(index: Any) -> tuple[Codebooks, Any]:
 
 
 def get_code_storage(inner: Any) -> Any:
-    """The `IndexPQ` that holds the codes of a scan or of a graph."""
+    """Return the `IndexPQ` with the codes of a scan or of a graph."""
     faiss = load_faiss()
     return faiss.downcast_index(inner.storage) if hasattr(inner, "storage") else inner
 
 
 def view_stored_codes(storage: Any) -> Codes:
-    """The codes in Faiss's own memory, as packed there: valid as long as the index is."""
+    """View the packed codes in the memory of Faiss; valid as long as the index is."""
     faiss = load_faiss()
     view: Codes = faiss.rev_swig_ptr(storage.codes.data(), storage.ntotal * storage.code_size)
     return view.reshape(storage.ntotal, storage.code_size)
 
 
 def compute_inner_product_table(centroids: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """Inner product of every two codewords of a book, book by book: what a graph by inner product is built with."""
+    """Return the inner products of all pairs of codewords of each book, to build a graph by inner product."""
     return np.ascontiguousarray(np.matmul(centroids, centroids.transpose(0, 2, 1)), dtype=np.float32)
 
 

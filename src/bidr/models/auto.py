@@ -1,4 +1,4 @@
-"""An encoder from a folder or an id, whichever kind it is."""
+"""Open encoders of any kind by folder or hub id."""
 
 import json
 from pathlib import Path
@@ -36,9 +36,9 @@ def load_encoder(folder: Path | str) -> "Encoder":
 
 
 def limit_length(folder: Path, length: int) -> None:
-    """Have sentence-transformers cut texts at so many tokens too, unless the saved encoder cuts them earlier."""
+    """Truncate texts at this length in sentence-transformers too, unless the saved encoder has a lower limit."""
     pieces = folder / FOLDER / TOKENIZER
-    if pieces.exists():  # a bag has no settings of its own: its tokenizer does it
+    if pieces.exists():  # a bag of tokens has no settings: its tokenizer truncates
         tokenizer = Tokenizer.from_file(str(pieces))
         tokenizer.enable_truncation(length)
         tokenizer.save(str(pieces))

@@ -1,4 +1,4 @@
-"""Many texts to vectors: batches of like length, streamed to disk, resumable."""
+"""Encode a corpus in batches of similar length, streamed to disk and resumable."""
 
 import json
 import os

@@ -11,7 +11,7 @@ from bidr.tokenization.tokenizer import tokenize
 def tokenize_corpus(
     dataset: Dataset, encoder: TextEncoder, folder: Path, *, titles: Titles, max_length: int
 ) -> TokenStore:
-    """The corpus as the encoder reads it; made once for all that use the same tokenizer, titles and length."""
+    """Tokenize a corpus for an encoder, or open the tokens of an earlier call with the same settings."""
     prompt, corpus = encoder.prompts.document, dataset.corpus
     return tokenize(
         (prompt + text for text in corpus.iter_texts(titles)),

@@ -8,25 +8,25 @@ from bidr.tokenization.tokenizer import TextTokenizer
 
 
 class Prompts(NamedTuple):
-    """Text put before a query or a document, as the model was trained with."""
+    """Prefixes of queries and documents that the model was trained with."""
 
     query: str = ""
     document: str = ""
 
 
 class TextEncoder:
-    """What every encoder has: a tokenizer, prompts and a shape. Needs no torch."""
+    """Base of encoders: tokenizer, prompts and dimensions; independent of torch."""
 
     tokenizer: Vocabulary
     prompts: Prompts
     max_length: int
-    """The most tokens the model can read."""
+    """Maximum number of tokens of a text."""
     dim: int
     normalized: bool
     """Whether vectors have length 1; the scale of the scores depends on it."""
 
     def get_tokenizer(self, max_length: int) -> TextTokenizer:
-        """Return what cuts texts into this encoder's tokens; made once for each length."""
+        """Return the tokenizer for a maximum length; cached by length."""
         length = min(max_length, self.max_length)
         by_length: dict[int, TextTokenizer] = self.__dict__.setdefault("_tokenizers", {})
         if length not in by_length:

@@ -10,13 +10,13 @@ from bidr.pipeline.document_encoders import refuse_documents
 
 
 def compact(folder: Path | str, *, ram_budget: int | str | None = None, wait: float = WRITER_WAIT_SECONDS) -> None:
-    """Merge the segments of an index into one, without what is deleted.
+    """Merge the segments of an index into one, without deleted documents.
 
-    One that was killed is gone on with, if nothing was added or deleted since. Its model is not needed.
-    ram_budget: most anonymous memory that it may take (bytes, or "1GiB"); what cannot be kept is refused.
+    A killed compaction is resumed, if nothing was added or deleted since. The model is not needed.
+    ram_budget: most anonymous memory (bytes, or "1GiB"); raises ConfigError if too small.
     wait: seconds to wait for another writer.
     """
-    # The index is open while it is compacted; what could not even be opened is not.
+    # The index is open during compaction: refuse one that cannot be opened within the budget.
     check_budget(
         ram_budget, {"opening": estimate_loaded_bytes(Path(folder))}, "compacting this index", base=COMPACTION_BASE
     )
@@ -25,9 +25,9 @@ def compact(folder: Path | str, *, ram_budget: int | str | None = None, wait: fl
 
 
 def snapshot(folder: Path | str, out: Path | str, *, copy: bool = False) -> Path:
-    """An index as it is now, in a folder of its own, while a writer goes on.
+    """Copy the current state of an index to a new folder; writers may continue.
 
-    Files that never change are linked where the file system can: no space, no time, but the same bytes on the disk,
-    which one fault damages for both. copy: copy them, for a backup.
+    Immutable files become hard links where the file system allows it: no space and no time, but damage to a shared file
+    affects both. copy: copy them, for a backup.
     """
     return write_snapshot(Path(folder), Path(out), copy=copy)

@@ -6,7 +6,7 @@ from typing import Any
 
 from bidr.data.dataset import Dataset
 from bidr.data.readers.trec import Qrels
-from bidr.data.row_ids import label_rows, read_ids, read_judgements
+from bidr.data.row_ids import label_rows, read_ids, read_judgments
 from bidr.data.vector_source import Metric, open_vectors
 from bidr.errors import ConfigError
 from bidr.models.codes_only_model import CodesOnlyModel
@@ -31,12 +31,12 @@ def train(
     resume: Resume = "auto",
     **settings: Any,
 ) -> Model:
-    """Learn both representations from a data set's train pairs, choosing on its dev pairs.
+    """Train codes and vectors on the train pairs of a dataset; select on its dev pairs.
 
-    `recipe` names settings to begin with (`bidr recipes` lists them), over which `config` has its way where it differs
-    from the defaults; `settings` replace fields of both:
-    ``bidr.train(data, "runs/a", recipe="star-opq", bytes_per_doc=8)``. A run that was cut off in the same folder with
-    the same settings is continued; resume="never" refuses a folder with a run in it, "must" one without.
+    `recipe` is a preset of settings (`bidr recipes` lists them); values of `config` that differ from the defaults
+    override it; `settings` override both:
+    ``bidr.train(data, "runs/a", recipe="star-opq", bytes_per_doc=8)``. An interrupted run with the same folder
+    and settings is resumed; resume="never" refuses a folder with a run, "must" one without.
     """
     chosen = config or TrainConfig()
     chosen = replace(with_recipe(chosen, recipe) if recipe else chosen, **settings)
@@ -56,13 +56,12 @@ def train_vectors(
     resume: Resume = "auto",
     **settings: Any,
 ) -> CodesOnlyModel:
-    """Learn codes of documents' vectors that stay as they are, and a query adapter; minutes on a CPU.
+    """Train codes and a query adapter for fixed document vectors; minutes on a CPU.
 
-    vectors:       an array or .npy file, one document a row, from any model; it may be larger than RAM.
-    query_vectors: questions, from the same model: not those to measure on. None: documents stand in for them.
-    metric:        what ranks the full vectors: "cosine", or "ip" (inner product).
-    qrels:         which documents answer which questions, where that is known; without it the ranking of the full
-                   vectors is learned alone. It names rows by `ids` and `query_ids`: by default their numbers.
+    vectors:       array or .npy file, one document per row, of any model; may be larger than RAM.
+    query_vectors: train queries of the same model, not those to measure on. None: documents serve as queries.
+    metric:        similarity of the full vectors: "cosine", or "ip" (inner product).
+    qrels:         relevance judgments, if there are any, by `ids` and `query_ids` (default: row numbers).
     """
     chosen = replace(config or TrainConfig(), **settings)
     pick_device(chosen.device)
@@ -74,10 +73,10 @@ def train_vectors(
     if qrels is not None:
         names = read_ids(ids, len(documents), "documents")
         query_names = read_ids(query_ids, len(questions) if questions else 0, "questions")
-        judgements = qrels if isinstance(qrels, dict) else read_judgements(qrels)
-        labels = label_rows(judgements, query_names, names, "qrels" if isinstance(qrels, dict) else str(qrels))
+        judgments = qrels if isinstance(qrels, dict) else read_judgments(qrels)
+        labels = label_rows(judgments, query_names, names, "qrels" if isinstance(qrels, dict) else str(qrels))
         if not labels:
-            say("no judgement is above 0: nothing is labelled, the ranking of the full vectors is learned alone")
+            say("no judgment is above 0, so there are no labels: codes learn the ranking of the full vectors alone")
     return train_codes_only(documents, questions, chosen, Path(out), labels, resume)
 
 

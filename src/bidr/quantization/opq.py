@@ -66,7 +66,7 @@ class PlainCodes(NamedTuple):
         if (largest := float(np.abs(sample).max())) > MAX_MAGNITUDE:
             raise DataError(
                 f"{rows.name}: a row holds a number of {largest:g} in size, expected numbers up to {MAX_MAGNITUDE:g}; "
-                "scale or normalise the vectors"
+                "scale or normalize the vectors"
             )
         return fit_pq(sample, books, self.codewords, seed=self.seed)
 

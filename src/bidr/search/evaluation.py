@@ -72,7 +72,7 @@ def evaluate_run(run: Mapping[str, Mapping[str, float]], qrels: Qrels, measures:
 
     parsed = [_parse_measure(name) for name in measures]
     if not qrels:
-        raise DataError("no judgements given, expected at least one judged query; check the split")
+        raise DataError("no judgments given, expected at least one judged query; check the split")
     judged = [ir_measures.Qrel(query, doc, score) for query, docs in qrels.items() for doc, score in docs.items()]
     scored = [ir_measures.ScoredDoc(query, doc, score) for query, docs in run.items() for doc, score in docs.items()]
     per_query: dict[str, dict[str, float]] = {name: dict.fromkeys(qrels, 0.0) for name in measures}
@@ -95,7 +95,7 @@ def compute_candidate_recall(candidates: Mapping[str, Collection[str]], qrels: Q
         if relevant:
             shares.append(len(relevant.intersection(candidates.get(query, ()))) / len(relevant))
     if not shares:
-        raise DataError("no query has a relevant document (score above 0), expected at least one; check the judgements")
+        raise DataError("no query has a relevant document (score above 0), expected at least one; check the judgments")
     return float(np.mean(shares))
 
 
@@ -257,7 +257,7 @@ def _parse_curve(points: Any) -> list[list[float]]:
 def _select_judged(split: JudgedQueries) -> list[Query]:
     queries = [query for query in split.queries if query.id in split.qrels]
     if not queries:
-        raise DataError("the split has no judged queries, expected at least one; check queries and judgements")
+        raise DataError("the split has no judged queries, expected at least one; check queries and judgments")
     return queries
 
 

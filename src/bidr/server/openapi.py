@@ -93,7 +93,7 @@ def make_openapi(snapshot: IndexSnapshot, limits: RequestLimits, *, keys: bool) 
         "info": {
             "title": "bidr",
             "version": "1",
-            "description": "Search in which codes in RAM find candidates and vectors on disk decide.",
+            "description": "Vector search: codes in RAM find candidates, vectors on disk rank them.",
         },
         "paths": {
             "/v1/search": {"post": _make_search(snapshot, limits)},

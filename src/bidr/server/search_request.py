@@ -1,7 +1,8 @@
 """Parse and validate search requests.
 
-Hand-written: a pydantic model takes many times as long for a request of a few queries. A query string is parsed
-once and cached, because clients send the same one with every request.
+Hand-written: an error names the given and the expected value and a remedy, by the limits of the served index. msgspec
+names neither, and saves 2 of the 1,000 microseconds of a request with a text, 5 with a vector of 384 dimensions. A
+query string is parsed once and cached, because clients send the same one with every request.
 """
 
 import math

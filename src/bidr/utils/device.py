@@ -7,7 +7,7 @@ from bidr.errors import ConfigError, MissingExtraError
 
 
 def pick_device(name: str) -> str:
-    """'auto' is a GPU where there is one."""
+    """Choose a torch device; 'auto' is a GPU if there is one."""
     if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", name):
         raise ConfigError(f"device: given {name!r}, expected 'auto', 'cpu', 'cuda' or 'cuda:1'")
     # Batches differ in shape: without this the allocator's leftovers fill a large card within an epoch.
@@ -23,5 +23,5 @@ def pick_device(name: str) -> str:
     if name == "auto":
         return "cuda" if cuda.is_available() else "cpu"
     if not cuda.is_available():
-        raise ConfigError(f"device {name!r} was asked for, but no CUDA GPU is available; use 'cpu' or 'auto'")
+        raise ConfigError(f"device {name!r} given, but no CUDA GPU is available; use 'cpu' or 'auto'")
     return name

@@ -1,4 +1,4 @@
-"""DiskANN: a graph and full vectors on disk, codes in RAM. Unit vectors: nearest by distance is nearest by product."""
+"""DiskANN: graph and full vectors on disk, codes in RAM. Unit vectors: Euclidean and inner-product order agree."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def build(vectors: np.ndarray, folder: Path, settings: dict[str, Any]) -> None:
 
 
 def open_index(folder: Path, settings: dict[str, Any]) -> Callable[..., np.ndarray]:
-    # With one thread diskannpy 0.7.0 waits forever while it opens; a single query takes one of them in any case.
-    # Choosing nodes to cache, of which there are none, would ask a sample of the documents at every opening.
+    # With one thread diskannpy 0.7.0 hangs on opening; a single query uses one thread in any case.
+    # No nodes are cached; choosing them would search a sample of the documents at every opening.
     options = {"num_threads": 2, "num_nodes_to_cache": 0, "cache_mechanism": 0}
     index = diskannpy.StaticDiskIndex(index_directory=str(folder), **options)
 

@@ -1,4 +1,4 @@
-"""Faiss: whatever its index factory makes, by inner product."""
+"""Faiss indexes from its index factory, by inner product."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def build(vectors: np.ndarray, folder: Path, settings: dict[str, Any]) -> None:
 
 
 def _load_rotation(path: str) -> Any:
-    """The rotation that our own codes were fitted with: Faiss' OPQ takes minutes for the same."""
+    """Load the OPQ rotation of bidr's codes: Faiss takes minutes to train an equal one."""
     with np.load(path) as fitted:
         turned = fitted["rotation"].astype(np.float32)
     transform = faiss.LinearTransform(turned.shape[1], turned.shape[0], False)

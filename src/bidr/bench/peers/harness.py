@@ -1,7 +1,7 @@
-"""Builds or measures one peer: python harness.py REQUEST.json, in the peer's own Python. Prints a JSON line a figure.
+"""Build or measure one peer: python harness.py REQUEST.json, in the peer's Python. Prints one JSON line per figure.
 
-This file and the adapters know nothing of bidr (but the adapter `ours`): numpy and the peer are all they need.
-Where bidr.index.vectors can be imported, candidates are ranked by it, elsewhere by numpy.
+This file and the adapters, except `ours`, need only numpy and the peer.
+Candidates are ranked by bidr.index.vectors where it can be imported, otherwise by numpy.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Rank = Callable[[np.ndarray, np.ndarray, int], np.ndarray]
 def main() -> int:
     """Handle a request. Output of libraries goes to standard error, so that standard output has JSON only."""
     say = _redirect_output()
-    # The adapters are called like the libraries they import.
+    # The adapters have the names of the libraries they import.
     sys.path[:] = [path for path in sys.path if not path or Path(path).resolve() != HERE]
     request = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
     try:
@@ -60,7 +60,7 @@ def build(peer: Any, request: dict[str, Any], say: Callable[..., None]) -> None:
 
 
 def search(peer: Any, request: dict[str, Any], say: Callable[..., None]) -> None:
-    """Measure every setting warm, then cold if requested, and the memory that opening and searching add."""
+    """Measure every setting warm, then cold if requested, and the memory added by opening and searching."""
     queries, folder, settings = np.load(request["queries"]), Path(request["folder"]), request["settings"]
     by, rank = make_ranker(request["rank"], Path(request["rows"]))
     small = peer.open_index(folder / "small", settings)
@@ -69,7 +69,7 @@ def search(peer: Any, request: dict[str, Any], say: Callable[..., None]) -> None
     baseline = read_memory()
     find = peer.open_index(folder / "whole", settings)
     loaded = None
-    # Warm is what has been asked before: the first time, pages are mapped and bidr checks every block it reads.
+    # A first, unmeasured pass: it maps pages, and bidr verifies every block it reads.
     for query in queries:
         _search_once(find, rank, query, request["grid"][-1])
     for number, setting in enumerate(request["grid"]):
@@ -84,10 +84,10 @@ def search(peer: Any, request: dict[str, Any], say: Callable[..., None]) -> None
     counts = {f"{name}_bytes": (loaded or after)[name] - baseline[name] for name in baseline}
     say(event="memory", **counts, rss_end_bytes=after["rss"] - baseline["rss"])
     if request["cold"]:
-        del find, rank  # what is mapped cannot be evicted
+        del find, rank  # mapped pages cannot be evicted
         try:
             say(event="cold", **measure_cold(peer, request, queries))
-        except Exception as error:  # the warm points stand
+        except Exception as error:  # the warm points remain valid
             traceback.print_exc()
             say(event="not_cold", error=f"{type(error).__name__}: {error}")
 
@@ -121,7 +121,7 @@ def _search_once(
 
 
 def measure_cold(peer: Any, request: dict[str, Any], queries: np.ndarray) -> dict[str, Any]:
-    """Milliseconds of a query whose vectors are not in memory; each opens anew, as mapped pages are not evicted."""
+    """Return milliseconds of queries with evicted vectors; each opens the index anew, as mapped pages stay."""
     times, resident = [], 0.0
     folder, rows = Path(request["folder"]) / "whole", Path(request["rows"])
     paths = [rows] if request["rank"] else [path for path in folder.rglob("*") if path.is_file()]
@@ -133,7 +133,7 @@ def measure_cold(peer: Any, request: dict[str, Any], queries: np.ndarray) -> dic
         find = peer.open_index(folder, request["settings"])
         resident = max(resident, measure_resident_share(largest))
         if resident > RESIDENT:
-            raise RuntimeError(f"{resident:.1%} of the vectors stay in memory: nothing cold can be measured")
+            raise RuntimeError(f"{resident:.1%} of the vectors stay in memory: no cold query can be measured")
         times.append(1000 * _search_once(find, rank, query, request["grid"][request["cold_at"]])[3])
         del find, rank
     share = {"resident": resident, "queries": len(times)}
@@ -164,18 +164,18 @@ def measure_resident_share(path: Path) -> float:
 
 
 def reset_peak() -> None:
-    """From now on `peak` counts. What getrusage says a process inherits from the one that started it."""
+    """Reset the peak of resident memory. The peak of getrusage is inherited from the parent process."""
     Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
 
 
 def read_peak() -> int:
-    """The most that was resident, files' pages included, since it was forgotten."""
+    """Return the peak of resident memory, mapped files included, since `reset_peak`."""
     match = re.search(r"^VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text(encoding="ascii"), re.MULTILINE)
     return 1024 * int(match[1]) if match else 0
 
 
 def read_memory() -> dict[str, int]:
-    """Bytes of this process, after giving back what was freed: resident, and of these those that are no file's."""
+    """Return resident and anonymous bytes of this process, after freed memory was returned to the system."""
     ctypes.CDLL(None).malloc_trim(0)
     lines = Path("/proc/self/smaps_rollup").read_text(encoding="ascii").splitlines()[1:]
     sizes = {line.split(":")[0]: 1024 * int(line.split()[1]) for line in lines}

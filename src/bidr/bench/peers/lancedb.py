@@ -1,4 +1,4 @@
-"""LanceDB: IVF_PQ on disk; it ranks again by its own stored vectors (refine)."""
+"""LanceDB: IVF_PQ on disk, reranked by its stored vectors (refine)."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def open_index(folder: Path, settings: dict[str, Any]) -> Callable[..., np.ndarr
 
 
 def _load_model(settings: dict[str, Any]) -> Any:
-    """What `bidr train --vectors` learned."""
+    """Load the model of `bidr train --vectors`."""
     from bidr.models.codes_only_model import CodesOnlyModel
 
     return CodesOnlyModel(settings["model"])

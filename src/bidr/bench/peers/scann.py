@@ -1,4 +1,4 @@
-"""ScaNN: anisotropic 4-bit codes, in a tree or scanned; ranking again is left to the harness."""
+"""ScaNN: anisotropic 4-bit codes, in a tree or scanned; the harness reranks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def build(vectors: np.ndarray, folder: Path, settings: dict[str, Any]) -> None:
 
 
 def _load_rotation(settings: dict[str, Any]) -> np.ndarray | None:
-    """ScaNN has none of its own; that of our codes is worth more on some vectors than its codes are."""
+    """Load the OPQ rotation of bidr's codes: ScaNN trains none, and on some vectors the rotation matters more."""
     if not settings["fitted"]:
         return None
     with np.load(settings["fitted"]) as fitted:

@@ -1,4 +1,4 @@
-"""usearch: a graph over vectors of fewer bits, in RAM."""
+"""usearch: a graph over vectors of reduced precision, in RAM."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def _find_qrels(folder: Path) -> Iterator[tuple[str, Table[Qrel]]]:
     for path in sorted(folder.glob("*.tsv*")):
         name = strip_compression_suffix(path)
         if name.endswith(".tsv"):
-            yield name.removesuffix(".tsv"), make_file_table(path, read_judgements)
+            yield name.removesuffix(".tsv"), make_file_table(path, read_judgments)
 
 
 def read_documents(path: Path, dropped: DroppedFieldCounter | None = None) -> Iterator[tuple[int, Document]]:
@@ -74,8 +74,8 @@ def read_queries(path: Path) -> Iterator[tuple[int, Query]]:
         yield number, Query(_get_id(value, place), check_unicode(_get_string(value, "text", place), "text", place))
 
 
-def read_judgements(path: Path) -> Iterator[tuple[int, Qrel]]:
-    """Yield the judgements of a qrels .tsv, with or without a header line."""
+def read_judgments(path: Path) -> Iterator[tuple[int, Qrel]]:
+    """Yield the judgments of a qrels .tsv, with or without a header line."""
     for number, (query, document, score) in read_columns(path, (3,), "query-id, corpus-id, score"):
         if number == 1 and score.lower() in _HEADER_SCORES:
             continue

@@ -17,7 +17,7 @@ def detect(identifier: str) -> Source:
     """Open the dataset of an id, with or without the prefix "irds:".
 
     The splits are all judged sets over the same documents, named by the suffix after the id of the documents: "train"
-    and "dev/small" for msmarco-passage. Judgements of the bare id are split "test".
+    and "dev/small" for msmarco-passage. Judgments of the bare id are split "test".
     """
     identifier = identifier.removeprefix(PREFIX)
     package = _import_package()
@@ -31,7 +31,7 @@ def detect(identifier: str) -> Source:
             split = name.removeprefix(documents).removeprefix("/") or _BARE_ID_SPLIT
             queries = Table(f"{PREFIX}{name} queries", partial(read_queries, name), "number")
             splits[split] = SplitTables(
-                queries, Table(f"{PREFIX}{name} qrels", partial(read_judgements, name), "number")
+                queries, Table(f"{PREFIX}{name} qrels", partial(read_judgments, name), "number")
             )
     read = partial(read_documents, documents)
     table = Table(f"{PREFIX}{documents} documents", read, "number", read_counting=read)
@@ -42,7 +42,7 @@ def _import_package() -> Any:
     try:
         import ir_datasets
     except ImportError as error:
-        raise MissingExtraError("an irds: data set", "ir_datasets", extra="data") from error
+        raise MissingExtraError("an irds: dataset", "ir_datasets", extra="data") from error
     return ir_datasets
 
 
@@ -92,8 +92,8 @@ def read_queries(identifier: str) -> Iterator[tuple[int, Query]]:
         yield number, Query(coerce_id(record.query_id, place), coerce_text(text, place))
 
 
-def read_judgements(identifier: str) -> Iterator[tuple[int, Qrel]]:
-    """Yield the judgements."""
+def read_judgments(identifier: str) -> Iterator[tuple[int, Qrel]]:
+    """Yield the judgments."""
     for number, record in _read_records(identifier, "qrels"):
         place = f"{PREFIX}{identifier} qrels number {number}"
         query, document = coerce_id(record.query_id, place), coerce_id(record.doc_id, place)

@@ -29,13 +29,13 @@ def detect(folder: Path) -> Source | None:
     if collection is None:
         return None
     queries = _find_splits(folder, _QUERY_NAMES, str)
-    judgements = _find_splits(folder, _QREL_NAMES, str) | _find_splits(folder, (_TRACK_QRELS,), "test{}".format)
+    judgments = _find_splits(folder, _QREL_NAMES, str) | _find_splits(folder, (_TRACK_QRELS,), "test{}".format)
     splits = {
         name: SplitTables(
             make_file_table(_find_queries(name, queries, folder), read_queries),
-            make_file_table(path, trec.read_judgements),
+            make_file_table(path, trec.read_judgments),
         )
-        for name, path in sorted(judgements.items())
+        for name, path in sorted(judgments.items())
     }
     return Source(folder.resolve().name, make_file_table(collection, read_documents), splits)
 

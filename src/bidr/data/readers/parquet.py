@@ -32,7 +32,7 @@ def detect(folder: Path) -> Source | None:
     queries = _find_shards(folder, "queries") or [folder / "queries.parquet"]
     query_table = _make_table(queries, partial(read_queries, queries))
     splits = {
-        name: SplitTables(query_table, _make_table(paths, partial(read_judgements, paths)))
+        name: SplitTables(query_table, _make_table(paths, partial(read_judgments, paths)))
         for name, paths in sorted(_find_qrels(folder).items())
     }
     read = partial(read_documents, corpus)
@@ -80,8 +80,8 @@ def read_queries(paths: list[Path]) -> Iterator[tuple[int, Query]]:
         yield number, Query(coerce_id(identifier, place), "" if is_missing(text) else coerce_text(text, place))
 
 
-def read_judgements(paths: list[Path]) -> Iterator[tuple[int, Qrel]]:
-    """Yield the judgements of the shards."""
+def read_judgments(paths: list[Path]) -> Iterator[tuple[int, Qrel]]:
+    """Yield the judgments of the shards."""
     for place, number, (query, document, score, _) in _read_rows(paths, _QUERY_IDS, _DOCUMENT_IDS, _SCORES):
         yield number, Qrel(coerce_id(query, place), coerce_id(document, place), parse_score(score, place))
 

@@ -1,4 +1,4 @@
-"""TREC files: judgements (qrels) and rankings (runs)."""
+"""TREC files: judgments (qrels) and rankings (runs)."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -13,8 +13,8 @@ Qrels = dict[str, dict[str, int]]
 Run = dict[str, dict[str, float]]
 
 
-def read_judgements(path: Path) -> Iterator[tuple[int, Qrel]]:
-    """Yield the judgements of a qrels file: query id, 0, document id, score, separated by spaces or tabs."""
+def read_judgments(path: Path) -> Iterator[tuple[int, Qrel]]:
+    """Yield the judgments of a qrels file: query id, 0, document id, score, separated by spaces or tabs."""
     for number, fields in _read_fields(path, 4, "query-id 0 document-id score"):
         query, _, document, score = fields
         yield number, Qrel(query, document, parse_score(score, f"{path} line {number}"))
@@ -23,13 +23,13 @@ def read_judgements(path: Path) -> Iterator[tuple[int, Qrel]]:
 def read_qrels(path: str | Path) -> Qrels:
     """Read a qrels file: scores by query and document."""
     qrels: Qrels = {}
-    for _, judgement in read_judgements(Path(path)):
-        qrels.setdefault(judgement.query_id, {})[judgement.doc_id] = judgement.score
+    for _, judgment in read_judgments(Path(path)):
+        qrels.setdefault(judgment.query_id, {})[judgment.doc_id] = judgment.score
     return qrels
 
 
 def write_qrels(path: str | Path, qrels: Mapping[str, Mapping[str, int]]) -> None:
-    """Write judgements, one a line."""
+    """Write judgments, one a line."""
     _write_lines(path, (f"{query} 0 {doc} {score}" for query, scores in qrels.items() for doc, score in scores.items()))
 
 

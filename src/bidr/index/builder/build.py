@@ -148,7 +148,7 @@ class _IndexBuild:
         if has_block_centroids(self.engine, self.count):
             self.write_block_centroids()
         if self.fingerprints != fingerprint_inputs(self.work, self.codes, self.vectors):
-            raise DataError("vectors: changed while the index was made of them; build it again")
+            raise DataError("vectors: changed during the build; build the index again")
 
     def make_manifest(self, fields: dict[str, Any], files: Files) -> Manifest:
         """Return the manifest. fields: those that the steps do not depend on."""
