@@ -19,7 +19,7 @@ import numpy as np
 import tyro
 from tyro.conf import Positional
 
-from bidr.data.row_ids import label_rows, read_ids, read_judgements
+from bidr.data.row_ids import label_rows, read_ids, read_judgments
 from bidr.data.vector_source import VectorSource, open_vectors
 from bidr.index.builder.in_memory import make_scan
 from bidr.quantization.exact_search import search_codes, search_vectors
@@ -72,7 +72,7 @@ def main(
     """
     documents, asked = open_vectors(vectors, "vectors", metric), open_vectors(questions, "questions", metric)
     names, askers = read_ids(ids, len(documents), "documents"), read_ids(query_ids, len(asked), "questions")
-    parts = [label_rows(read_judgements(path), askers, names, str(path)) for path in (qrels, test_qrels) if path]
+    parts = [label_rows(read_judgments(path), askers, names, str(path)) for path in (qrels, test_qrels) if path]
     cut = len(asked) * 4 // 5
     apart = [{row: [] for row in part} for part in (range(cut), range(cut, len(asked)))]
     train, test = parts if len(parts) == 2 else apart

@@ -21,7 +21,7 @@ from tyro.conf import Positional
 
 from bidr.bench.run import Limits, Row, compare, compute_labelled_recall, prepare
 from bidr.bench.variants import Variant
-from bidr.data.row_ids import label_rows, read_ids, read_judgements
+from bidr.data.row_ids import label_rows, read_ids, read_judgments
 from bidr.data.vector_source import Metric, VectorSource, open_vectors
 from bidr.models.codes_only_model import CodesOnlyModel
 from bidr.pipeline.train import train_vectors
@@ -95,7 +95,7 @@ def read(
 ) -> Given:
     documents, asked = open_vectors(vectors, "vectors", metric), open_vectors(questions, "questions", metric)
     names, askers = read_ids(ids, len(documents), "documents"), read_ids(query_ids, len(asked), "questions")
-    labels = [label_rows(read_judgements(path), askers, names, str(path)) for path in (train, test)]
+    labels = [label_rows(read_judgments(path), askers, names, str(path)) for path in (train, test)]
     return Given(documents, asked, *labels)
 
 

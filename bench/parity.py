@@ -22,7 +22,7 @@ AT_ONCE, N = 16, 1_000
 
 
 def main(index: Path, data: str, split: str = "dev", questions: int = 1_000, model: Path | None = None) -> None:
-    """The first questions of a split with judgements."""
+    """The first questions of a split with judgments."""
     opened, given = open_index_model(index, model), load(data).split(split)
     asked = list(islice(given.queries, questions))
     searcher = Searcher(LiveIndex.open(index))
