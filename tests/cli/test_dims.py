@@ -13,7 +13,7 @@ from bidr.search.truncation import TruncatedSearcher
 DIMS = 8
 
 
-def test_texts_rank_as_comparing_says(made: Made, bidr: Run, tmp_path: Path) -> None:
+def test_truncated_text_indexes_rank_as_compare_predicts(made: Made, bidr: Run, tmp_path: Path) -> None:
     build = ["build", "--data", made.data, "--model", made.model, "--out", tmp_path / "cut"]
     shown = bidr(*build, "--dims", DIMS)
     assert shown.code == 0, shown.err

@@ -154,7 +154,7 @@ def test_settings_that_cannot_work(bidr: Run, data: Path, tmp_path: Path, conten
     assert not (tmp_path / "out").exists()
 
 
-def test_settings_file_that_is_not_there(bidr: Run, data: Path, tmp_path: Path) -> None:
+def test_a_missing_settings_file_is_an_error(bidr: Run, data: Path, tmp_path: Path) -> None:
     line = bidr.refused("train", "--data", data, "--out", tmp_path / "out", f"--config={tmp_path / 'no.toml'}")
     assert f"{tmp_path / 'no.toml'} cannot be read" in line
 
@@ -201,7 +201,7 @@ def test_truncated_index(bidr: Run, made: Made, tmp_path: Path, name: str) -> No
         assert str(path) in bidr.refused(*verb, tmp_path / "index")
 
 
-def test_evaluation_with_what_does_not_belong(bidr: Run, made: Made, data: Path, tmp_path: Path) -> None:
+def test_evaluation_refuses_inconsistent_inputs(bidr: Run, made: Made, data: Path, tmp_path: Path) -> None:
     common = ("evaluate", "--index", made.index)
     assert "no split 'tset'" in bidr.refused(*common, "--data", made.data, "--split", "tset")
     assert "'R@ten'" in bidr.refused(*common, "--data", made.data, "--measures", "R@ten")

@@ -29,7 +29,7 @@ def test_a_model_is_exported_once(bidr: Run, made: Made, tmp_path: Path) -> None
     assert "has no model.json" in bidr.refused("export", "--model", tmp_path, "--out", tmp_path / "other")
 
 
-def test_what_the_card_says_to_do_can_be_done(
+def test_the_commands_of_the_model_card_work(
     bidr: Run, made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every command and every line of Python in it, as they stand there."""

@@ -21,7 +21,7 @@ def value(path: Path) -> dict:
     return json.loads(path.read_text(encoding="utf-8"))
 
 
-def test_words_find_what_few_codes_miss(bidr: Run, made: Made, index: Path, tmp_path: Path) -> None:
+def test_bm25_finds_documents_that_short_codes_miss(bidr: Run, made: Made, index: Path, tmp_path: Path) -> None:
     common = ("evaluate", "--index", index, "--data", made.data, "--candidates", 5, "--measures", "R@5")
     recalls = []
     for more in ((), ("--lexical", 5), ("--lexical", 5, "--lexical-weight", 1)):

@@ -45,7 +45,7 @@ def lines(path: Path, *documents: dict) -> Path:
     ],
 )
 @pytest.mark.parametrize("source", ["--data", "--vectors"])
-def test_what_a_model_decides_is_not_asked_beside_it(bidr: Run, tmp_path: Path, source, flags, told) -> None:
+def test_flags_that_the_model_determines_are_refused(bidr: Run, tmp_path: Path, source, flags, told) -> None:
     given = ("build", source, "any", "--model", "model", "--out", tmp_path / "i", *flags)
     assert told in bidr.refused(*given)
     assert not (tmp_path / "i").exists()
@@ -61,7 +61,7 @@ def test_ids_are_for_vectors_without_texts(bidr: Run, folder: Path, tmp_path: Pa
     assert "give --data" in bidr.refused("build", "--model", "m", "--out", tmp_path / "i")
 
 
-def test_words_are_asked_with_a_vector_where_there_is_no_model(bidr: Run, folder: Path, tmp_path: Path) -> None:
+def test_text_without_a_model_needs_a_query_vector(bidr: Run, folder: Path, tmp_path: Path) -> None:
     index, one, out = folder / "index", tmp_path / "one.npy", tmp_path / "found.json"
     np.save(one, VECTORS[7:8])
     word = json.loads((folder / "data" / "corpus.jsonl").read_text().splitlines()[50])["text"].split()[0]
@@ -81,7 +81,7 @@ def test_words_are_asked_with_a_vector_where_there_is_no_model(bidr: Run, folder
     assert "2 vectors for one question in words" in bidr.refused(*asked, "--lexical", 10, word)
 
 
-def test_a_filter_on_what_no_document_has_is_told(bidr: Run, folder: Path, tmp_path: Path) -> None:
+def test_a_filter_on_unknown_attributes_warns(bidr: Run, folder: Path, tmp_path: Path) -> None:
     index, one = tmp_path / "copy", tmp_path / "one.npy"
     np.save(one, VECTORS[:1])
     assert bidr("snapshot", folder / "index", index).code == 0
@@ -96,7 +96,7 @@ def test_a_filter_on_what_no_document_has_is_told(bidr: Run, folder: Path, tmp_p
     assert "no document has" not in bidr(*asked, '{"lang": "en"}').err
 
 
-def test_metadata_that_is_left_out_is_counted(bidr: Run, folder: Path, tmp_path: Path) -> None:
+def test_dropped_metadata_is_counted(bidr: Run, folder: Path, tmp_path: Path) -> None:
     index = tmp_path / "copy"
     np.save(tmp_path / "two.npy", VECTORS[:2])
     assert bidr("snapshot", folder / "index", index).code == 0
@@ -147,7 +147,7 @@ def test_of_many_fields_the_most_frequent_are_named(capsys: pytest.CaptureFixtur
     assert len(left_out.fields) == 1_000, "no more is held"
 
 
-def test_a_refusal_says_what_to_do(bidr: Run, folder: Path, tmp_path: Path) -> None:
+def test_an_error_has_a_remedy(bidr: Run, folder: Path, tmp_path: Path) -> None:
     index = folder / "index"
     told = bidr.refused("snapshot", index, "/proc/x")
     assert "cannot make a folder in /proc" in told

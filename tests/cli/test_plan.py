@@ -132,7 +132,7 @@ def test_codes_of_a_model_are_planned_for(bidr: Run, tmp_path: Path) -> None:
         assert (before < after) == (fitted["engine"] == "lists")
 
 
-def test_measuring_what_cannot_be_is_refused(bidr: Run, files: tuple[Path, Path], tmp_path: Path) -> None:
+def test_impossible_measurements_are_refused(bidr: Run, files: tuple[Path, Path], tmp_path: Path) -> None:
     plain = ["plan", "--docs", "1e6", "--dim", DIM]
     assert "--vectors given, but not used without --recall or --measure" in bidr.refused(*plain, "--vectors", files[0])
     assert "expected 26,000 or more" in bidr.refused(*plain, "--measure", "--vectors", files[0])
@@ -158,7 +158,7 @@ def test_words_are_planned_for(bidr: Run, tmp_path: Path) -> None:
         assert "words" not in without["build_seconds_a_machine"]
 
 
-def test_a_plan_for_documents_that_are_there(bidr: Run, tmp_path: Path) -> None:
+def test_a_plan_for_an_existing_dataset(bidr: Run, tmp_path: Path) -> None:
     folder, out = tmp_path / "data", tmp_path / "plan.json"
     texts = [" ".join(f"word{(row * number) % 97}" for number in range(20)) for row in range(300)]
     folder.mkdir()
@@ -218,7 +218,7 @@ def test_settings_for_a_recall_from_vectors(bidr: Run, files: tuple[Path, Path],
     assert len({each["candidates"] for each in whole}) == 1, "all lists visited are a scan"
 
 
-def test_what_does_not_fit_the_ram_is_left_out_and_said(bidr: Run, files: tuple[Path, Path], tmp_path: Path) -> None:
+def test_settings_above_the_ram_are_skipped_with_a_note(bidr: Run, files: tuple[Path, Path], tmp_path: Path) -> None:
     flags = ["--recall", ".9", "--vectors", files[0], "--query-vectors", files[1], "--k", 10, "--sample", 500]
     out, docs = tmp_path / "settings.json", 10**7
     needs = {

@@ -24,7 +24,7 @@ def test_changed_judgments_are_another_run(bidr: Run, tmp_path: Path) -> None:
     assert "the train and dev files" in bidr.refused("train", "--data", data, "--out", out, *TINY)
 
 
-def test_a_moved_model_is_asked_for(bidr: Run, made: Made, tmp_path: Path) -> None:
+def test_a_moved_model_must_be_named(bidr: Run, made: Made, tmp_path: Path) -> None:
     model = shutil.copytree(made.model, tmp_path / "model")
     index = tmp_path / "index"
     assert bidr("build", "--data", made.data, "--model", model, "--out", index).code == 0
@@ -67,7 +67,7 @@ def test_a_setting_that_cannot_work_is_refused_by_name(
     assert not (tmp_path / "out").exists()
 
 
-def test_a_demo_of_another_size_is_not_taken_for_this_one(bidr: Run, tmp_path: Path) -> None:
+def test_a_demo_of_another_size_is_refused(bidr: Run, tmp_path: Path) -> None:
     assert "256 or more" in bidr.refused("demo", "--out", tmp_path / "demo", "--documents", 100)
     assert not (tmp_path / "demo").exists()
     (tmp_path / "demo").mkdir()

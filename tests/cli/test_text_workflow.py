@@ -85,7 +85,7 @@ def test_verify_finds_one_changed_byte(bidr: Run, made: Made, tmp_path: Path) ->
     assert err.splitlines()[-1].startswith(f"bidr: {path}: damaged, checksum")
 
 
-def test_search_takes_the_index_made_last(bidr: Run, made: Made, tmp_path: Path) -> None:
+def test_search_uses_the_index_built_last(bidr: Run, made: Made, tmp_path: Path) -> None:
     assert "give one with --index" in bidr.refused("search", "anything")
     build = ("build", "--data", made.data, "--model", made.model, "--out", tmp_path / "index", "--engine", "hnsw")
     assert bidr(*build).code == 0
@@ -96,7 +96,7 @@ def test_search_takes_the_index_made_last(bidr: Run, made: Made, tmp_path: Path)
     assert f"{tmp_path / 'index'}: the index made last is gone" in bidr.refused("search", "anything")
 
 
-def test_an_index_that_cannot_be_remembered_is_made_all_the_same(
+def test_a_build_succeeds_where_its_path_cannot_be_saved(
     bidr: Run, made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").write_text("")

@@ -18,9 +18,7 @@ def start(data: Path, out: Path, *flags: str) -> subprocess.Popen[str]:
 
 
 @pytest.mark.slow
-def test_two_processes_train_one_model_and_both_stop_when_torchrun_is_told_to(
-    bidr: Run, made: Made, tmp_path: Path
-) -> None:
+def test_two_processes_train_one_model_and_stop_with_torchrun(bidr: Run, made: Made, tmp_path: Path) -> None:
     out = tmp_path / "out"
     process = start(made.data, out, "--resume", "never", "--tokens-at-once", "500")
     assert process.stderr is not None

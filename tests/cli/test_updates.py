@@ -50,7 +50,7 @@ def test_add_search_delete_compact_snapshot(bidr: Run, index: Path, tmp_path: Pa
         assert "new1" not in found
 
 
-def test_an_added_text_gets_what_a_build_gives_it(bidr: Run, made: Made, index: Path, tmp_path: Path) -> None:
+def test_an_added_text_is_encoded_as_in_a_build(bidr: Run, made: Made, index: Path, tmp_path: Path) -> None:
     """The same documents added to an index are where a build puts them: same scores."""
     with package.open_index(made.index) as built, package.open_index(index) as live:
         query = built.reader.documents.document(7).text
@@ -63,7 +63,7 @@ def test_an_added_text_gets_what_a_build_gives_it(bidr: Run, made: Made, index: 
     np.testing.assert_allclose([score for _, score in before], [score for _, score in after], atol=2e-3)
 
 
-def test_what_is_wrong_is_said_and_changes_nothing(bidr: Run, index: Path, tmp_path: Path) -> None:
+def test_invalid_updates_are_errors_and_change_nothing(bidr: Run, index: Path, tmp_path: Path) -> None:
     before = {path: path.read_bytes() for path in index.rglob("*") if path.is_file()}
     good = {"_id": "x", "text": "words"}
     assert "occurs twice" in bidr.refused("add", index, documents(tmp_path / "a", good, good))
@@ -88,7 +88,7 @@ def test_what_is_wrong_is_said_and_changes_nothing(bidr: Run, index: Path, tmp_p
     assert bidr("verify", index).code == 0
 
 
-def test_inspect_shows_what_is_only_in_the_log(bidr: Run, index: Path, tmp_path: Path) -> None:
+def test_inspect_describes_documents_of_the_log(bidr: Run, index: Path, tmp_path: Path) -> None:
     assert "only_here" not in bidr("inspect", index).out
     assert bidr(
         "add", index, documents(tmp_path / "n.jsonl", {"_id": "n", "text": WORDS, "metadata": {"only_here": 1}})
@@ -133,7 +133,7 @@ def test_inspect_counts_the_ram_that_a_plan_counts(bidr: Run, tmp_path: Path) ->
     assert "lists over the codes, inner product" in bidr("inspect", index).out
 
 
-def test_an_index_without_documents_is_told_of_as_it_is(bidr: Run, tmp_path: Path) -> None:
+def test_an_empty_index_is_described(bidr: Run, tmp_path: Path) -> None:
     vectors, index = np.random.default_rng(0).standard_normal((40, 16)).astype(np.float32), tmp_path / "index"
     np.save(tmp_path / "vectors.npy", vectors)
     assert bidr("build", "--vectors", tmp_path / "vectors.npy", "--out", index).code == 0

@@ -84,7 +84,7 @@ def test_codes_of_no_bytes_and_texts_without_a_model_are_refused(files: Files, b
     assert not (tmp_path / "index").exists()
 
 
-def test_a_budget_that_cannot_be_kept_is_refused(files: Files, bidr: Run, tmp_path: Path) -> None:
+def test_an_insufficient_budget_is_refused(files: Files, bidr: Run, tmp_path: Path) -> None:
     out = ["--out", tmp_path / "index", "--bytes-per-doc", "4"]
     documents = files.save("d.npy", files.documents)
     assert "MiB or more" in bidr.refused("build", "--vectors", documents, "--ram-budget", "10MB", *out)
@@ -137,7 +137,7 @@ def test_train_build_search_and_evaluate(files: Files, bidr: Run, tmp_path: Path
     )
 
 
-def test_what_the_card_says_to_do_can_be_done(
+def test_the_commands_of_the_model_card_work(
     files: Files, bidr: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -304,7 +304,7 @@ def test_a_gpu_that_would_stand_idle_is_refused(files: Files, bidr: Run, monkeyp
     assert "are trained on the CPU" in bidr.refused("train", *given, "--device", "cuda")
 
 
-def test_judgments_that_label_nothing_are_told(files: Files, bidr: Run):
+def test_judgments_without_labels_are_reported(files: Files, bidr: Run):
     given = ["--vectors", files.save("d.npy", files.documents), "--query-vectors", files.save("q.npy", files.questions)]
     for score, told in ((0, True), (1, False)):
         qrels = files.text("qrels.tsv", [f"{row}\t{row}\t{score}" for row in range(9)])
@@ -334,7 +334,7 @@ def test_the_cards_settings_and_command_train_the_same_model_again(files: Files,
     assert again["candidates"] == first["candidates"] == 20
 
 
-def test_a_single_vector_is_told_how_to_be_one_row(files: Files, bidr: Run):
+def test_a_single_vector_is_refused_with_the_way_to_one_row(files: Files, bidr: Run):
     one = files.save("one.npy", files.documents[0])
     assert "vector[None]" in bidr.refused("train", "--vectors", one, "--out", files.folder / "run", *QUICK)
 

@@ -109,7 +109,7 @@ def test_vectors_go_as_bytes():
 
 
 @pytest.mark.parametrize("made", [[], [{"answers": [], "timings": TIMINGS}] * 2])
-def test_answers_to_more_or_fewer_queries_than_were_asked_are_refused(monkeypatch, made):
+def test_responses_with_another_number_of_results_are_refused(monkeypatch, made):
     """A server that takes one wide row for two queries must not pass for one that answered."""
     monkeypatch.setattr(Server, "answer", lambda self, request: {"results": made, "generation": 1})
     with client(Server()) as searcher:
@@ -118,7 +118,7 @@ def test_answers_to_more_or_fewer_queries_than_were_asked_are_refused(monkeypatc
                 call()
 
 
-def test_one_id_or_document_is_not_taken_for_many():
+def test_a_single_id_or_document_is_refused():
     """Letters of an id are ids too: deleting "12" must not delete "1" and "2"."""
     server = Server()
     calls = [
@@ -180,7 +180,7 @@ def test_bodies_and_addresses_stay_short():
     assert all(len(one.url.raw_path) < 8_000 for one in named)
 
 
-def test_words_are_asked_for_as_of_the_local_searcher():
+def test_lexical_options_are_those_of_the_local_searcher():
     server = Server()
     with client(server, lexical=30, lexical_weight=0.5) as searcher:
         searcher.search("a")
@@ -231,7 +231,7 @@ def test_numbers_of_numpy_are_numbers():
     assert [len(part["texts"]) for part in parts] == [2, 2], "as many as the answers to all allow"
 
 
-def test_busy_servers_are_asked_again_not_before_they_said(monkeypatch):
+def test_retries_wait_for_retry_after(monkeypatch):
     waits = []
     monkeypatch.setattr(time, "sleep", waits.append)
     server = Server(503, 429, headers={"retry-after": "2"})
@@ -278,7 +278,7 @@ def test_what_is_refused_is_not_sent_again_and_is_an_error_of_the_library(status
     assert len(server.requests) == 1
 
 
-def test_after_a_broken_connection_only_what_is_harmless_is_sent_again(monkeypatch):
+def test_only_idempotent_requests_are_retried_after_a_broken_connection(monkeypatch):
     monkeypatch.setattr(time, "sleep", lambda wait: None)
     documents = [Document("a", "", "")]
     calls = {
@@ -300,7 +300,7 @@ def test_after_a_broken_connection_only_what_is_harmless_is_sent_again(monkeypat
                     call(searcher)
 
 
-def test_no_server_at_all_is_said_in_one_line(monkeypatch):
+def test_an_unreachable_server_is_an_error_in_one_line(monkeypatch):
     monkeypatch.setattr(time, "sleep", lambda wait: None)
     with (
         client(Server(*[httpx.ConnectError("refused")] * 9)) as searcher,

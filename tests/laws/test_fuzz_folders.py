@@ -164,7 +164,7 @@ CHANGES += [{"count": 10**400}, {"files": {"codes.npy": {"size": float("inf"), "
 
 
 @pytest.mark.parametrize("change", CHANGES, ids=str)
-def test_a_manifest_that_says_other_things_is_refused(tmp_path, change):
+def test_a_manifest_with_contradictory_fields_is_refused(tmp_path, change):
     small_index(tmp_path / "index")
     sign(tmp_path / "index", **change)
     with pytest.raises(IndexFolderError):
@@ -207,7 +207,7 @@ def test_what_could_be_waited_for_or_is_endless_or_all_holes_is_refused(tmp_path
         open_to_read(path)
 
 
-def test_a_log_of_a_terabyte_is_refused_and_a_long_record_is_not_held_before_it_is_whole(tmp_path, monkeypatch):
+def test_a_sparse_log_is_refused_and_a_long_record_is_verified_before_it_is_read(tmp_path, monkeypatch):
     state = tmp_path / "000001"
     state.mkdir()
     write_log(state, "000001")
@@ -242,7 +242,7 @@ def records() -> dict[str, dict]:
 
 
 @pytest.mark.parametrize("about", records().values(), ids=records())
-def test_a_record_of_the_log_that_says_other_things_is_refused(about):
+def test_a_log_record_with_contradictory_fields_is_refused(about):
     words = json.dumps(about).encode()
     content = len(words).to_bytes(4, "little") + words + bytes(4 + 32 + 4)
     with pytest.raises(IndexFolderError, match="invalid record"):

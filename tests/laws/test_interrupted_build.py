@@ -101,7 +101,7 @@ def test_killed_at_any_write_it_ends_in_the_same_bytes(tmp_path, kill, vectors, 
     assert sorted(path.name for path in (tmp_path / "killed").iterdir()) == [".lock", ".next", "000001", "CURRENT"]
 
 
-def test_a_build_from_vectors_goes_on_in_every_step(tmp_path, kill, vectors):
+def test_a_build_from_vectors_resumes_in_every_step(tmp_path, kill, vectors):
     np.save(tmp_path / "v.npy", vectors)
 
     def once(out: str) -> None:
@@ -129,7 +129,7 @@ def stopped(folder: Path, kill: Kill, at: int, engine: str, vectors: np.ndarray,
 
 
 @pytest.mark.parametrize("damage", ["torn", "grown", "flipped"])
-def test_what_is_not_as_it_was_marked_is_done_again(tmp_path, kill, vectors, damage):
+def test_a_step_whose_files_changed_is_repeated(tmp_path, kill, vectors, damage):
     build(tmp_path / "alone", "lists", vectors)
     for at in (60, 40, 40):
         stopped(tmp_path / "i", kill, at, "lists", vectors)
@@ -166,7 +166,7 @@ def test_nothing_of_another_build_gets_in(tmp_path, kill, vectors, change, at):
     assert content(tmp_path / "i") == content(tmp_path / "fresh")
 
 
-def test_an_order_without_blocks_is_not_gone_on_with_where_there_are_some(tmp_path, kill, vectors, monkeypatch):
+def test_an_order_without_blocks_is_not_resumed_where_blocks_are_needed(tmp_path, kill, vectors, monkeypatch):
     """Learned lists are the same in a version that did not arrange documents within them."""
     learned = LearnedIvf(vectors[:40], vectors[40:80])
     with monkeypatch.context() as patched:
@@ -179,7 +179,7 @@ def test_an_order_without_blocks_is_not_gone_on_with_where_there_are_some(tmp_pa
     assert content(tmp_path / "i") == content(tmp_path / "fresh")
 
 
-def test_what_a_finished_build_left_is_not_written_over(tmp_path, kill, vectors, monkeypatch):
+def test_files_of_a_finished_build_are_not_overwritten(tmp_path, kill, vectors, monkeypatch):
     """The index in force and the work that made it share their files, if that was killed before it was removed."""
     with monkeypatch.context() as patched:
         patched.setattr(Path, "rename", lambda path, to: kill.end())
@@ -210,7 +210,7 @@ def test_a_file_of_vectors_that_was_written_again_is_noticed(tmp_path, kill, vec
 
 
 @pytest.mark.parametrize("held", [True, False])
-def test_vectors_are_told_apart_by_what_they_hold_and_not_by_who_opened_them(tmp_path, vectors, held):
+def test_vectors_are_identified_by_content_not_by_how_they_were_opened(tmp_path, vectors, held):
     """Another process opens the same file, and its build must be gone on with."""
     path = tmp_path / "v.npy"
 
@@ -310,7 +310,7 @@ def test_one_builds_at_a_time(tmp_path, vectors):
         build(tmp_path / "i", "scan", vectors)
 
 
-def test_a_budget_that_cannot_be_kept_is_refused_with_the_least_that_would_do(tmp_path, vectors):
+def test_an_insufficient_budget_is_refused_with_the_smallest_sufficient_one(tmp_path, vectors):
     with pytest.raises(ConfigError, match=r"given 1,048,576 bytes.*give [\d,]+ MiB or more") as refused:
         build_vectors(vectors, None, tmp_path / "i", plain=PLAIN, ram_budget="1MiB")
     assert not (tmp_path / "i").exists()
@@ -346,7 +346,7 @@ def test_documents_stand_by_cluster_as_a_stable_sort_puts_them(monkeypatch):
     np.testing.assert_array_equal(np.diff(offsets), np.bincount(of, minlength=9))
 
 
-def test_work_that_is_not_kept_leaves_nothing(tmp_path, vectors):
+def test_a_build_without_checkpoints_leaves_no_files(tmp_path, vectors):
     build_index(tmp_path / "i", codebooks=BOOKS, codes=BOOKS.encode(vectors), vectors=vectors, engine="lists")
     names = {path.name for path in (tmp_path / "i" / "000001").iterdir()}
     assert names == {

@@ -31,7 +31,7 @@ def log(folder: Path, stage: str) -> list[dict[str, float]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1])
-def test_killed_at_random_and_gone_on_equals_uninterrupted(tmp_path, seed):
+def test_a_run_killed_at_random_and_resumed_equals_an_uninterrupted_one(tmp_path, seed):
     draw = random.Random(seed)
     assert run(tmp_path / "whole", "never", 0) == 0
     # Of 240 steps the kills take fewer than that, wherever checkpoints fall: each happens.

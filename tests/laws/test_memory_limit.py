@@ -71,7 +71,7 @@ def test_killed_twenty_times_within_a_gibibyte(tmp_path, bench, engine, count):
 
 
 @pytest.mark.slow
-def test_a_small_build_is_killed_and_takes_what_is_planned(tmp_path, bench):
+def test_a_killed_small_build_stays_within_the_predicted_memory(tmp_path, bench):
     build = command(made(tmp_path / "v.npy", 30_000), "lists", "600MiB")
     took, planned = bench.Took(), max(estimate_build_peaks(Shape(30_000, DIM, "lists", 4, 16)).values())
     bench.run([*build, str(tmp_path / "i")], took, 12.0)
@@ -91,7 +91,7 @@ def test_fitting_many_codewords_takes_no_more_than_planned(tmp_path, bench, dim,
 
 
 @pytest.mark.slow
-def test_a_build_with_attributes_takes_what_is_planned(tmp_path, bench):
+def test_a_build_with_attributes_stays_within_the_predicted_memory(tmp_path, bench):
     """Of few dimensions, so that names and attributes are the largest step."""
     count, took = 1_000_000, bench.Took()
     peaks = estimate_build_peaks(Shape(count, 32, "scan", 4, 16), has_ids=True, has_attributes=True)
@@ -107,7 +107,7 @@ def test_a_build_with_attributes_takes_what_is_planned(tmp_path, bench):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ["lists", "hnsw"])
-def test_compaction_takes_what_is_planned_and_goes_on_after_kills(tmp_path, bench, engine, capsys):
+def test_compaction_stays_within_the_predicted_memory_and_resumes_after_kills(tmp_path, bench, engine, capsys):
     count, dim = 150_000, 96
     build = command(made(tmp_path / "v.npy", count, dim), engine, "1GiB")
     build[-1:-1] = ["--data", str(bench.made_corpus(tmp_path / "corpus", count))]

@@ -38,7 +38,7 @@ def files(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in kept}
 
 
-def test_stopped_twice_and_gone_on_equals_never_stopped(bidr: Run, made: Made, tmp_path: Path) -> None:  # noqa: F811
+def test_a_run_stopped_twice_and_resumed_equals_an_uninterrupted_one(bidr: Run, made: Made, tmp_path: Path) -> None:  # noqa: F811
     whole = start(made.data, tmp_path / "whole")
     assert whole.communicate(timeout=480)[0].startswith("model ")
     out = tmp_path / "stopped"

@@ -183,7 +183,7 @@ def test_a_corpus_file_names_the_line_or_is_repaired_and_that_is_counted(tmp_pat
     assert "queries.jsonl line 1: text" in refused(lambda: corpus(whole, query=bad).split("test"))
 
 
-def test_what_is_repaired_is_told_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_repaired_surrogates_are_reported_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "corpus.jsonl").write_text("".join(f'{{"_id": "{row}", "text": "\\ud800"}}\n' for row in range(20)))
     data = bidr.load(tmp_path)
     bidr.build_vectors(VECTORS[:20], None, tmp_path / "index", data=data, plain=bidr.PlainCodes(4, codewords=16))

@@ -113,7 +113,7 @@ def test_codes_only_filter_and_text(service):
         ({"texts": ["  "]}, 422, "empty"),
     ],
 )
-def test_what_cannot_work_is_said(service, body, status, said):
+def test_invalid_requests_are_errors_with_a_remedy(service, body, status, said):
     found = search(service, **body)
     assert found.status_code == status, found.text
     error = found.json()["error"]
@@ -121,7 +121,7 @@ def test_what_cannot_work_is_said(service, body, status, said):
     assert said in found.text
 
 
-def test_a_filter_as_large_as_it_may_be_is_answered(service):
+def test_a_filter_of_the_maximum_size_is_answered(service):
     most = {"or": [*({"n": {"gte": 3, "lt": 5}} for _ in range(8)), {"n": {"any": [1, 2, 7, 8]}}]}
     for given in (most, {"n": {"any": list(range(20))}}):
         found = search(service, vectors=[vector(1)], filter=given)
@@ -157,7 +157,7 @@ def test_bytes_that_are_no_vectors(service):
         assert found.status_code == 422, found.text
 
 
-def test_bytes_of_another_dimension_are_refused_where_it_is_said(service):
+def test_a_binary_body_with_another_dim_parameter_is_refused(service):
     """Two rows of 16 numbers are as many bytes as one of 32: only who sends them can tell."""
     kind = {"content-type": "application/octet-stream"}
     wide = clustered(1, 2 * DIM, 3).astype("<f4").tobytes()
@@ -174,7 +174,7 @@ def test_bytes_of_another_dimension_are_refused_where_it_is_said(service):
     assert [one["schema"]["const"] for one in told if one["name"] == "dim"] == [DIM]
 
 
-def test_the_page_is_kept_by_browsers_and_only_read(service):
+def test_the_page_is_cached_by_browsers_and_read_only(service):
     found = ask(service, "GET", "/")
     assert (found.status_code, found.headers.get_list("cache-control")) == (200, ["no-cache"])
     again = ask(service, "GET", "/", headers={"if-none-match": found.headers["etag"]})
@@ -194,7 +194,7 @@ def test_other_types_paths_and_methods(service):
     assert ask(service, "POST", "/v1/documents", json={"documents": []}).status_code == 403
 
 
-def test_a_body_too_large_is_not_kept(service):
+def test_a_body_above_the_limit_is_discarded(service):
     """With or without its length said; the client gets to see why."""
 
     def parts():
@@ -372,7 +372,7 @@ def test_index_ready_and_metrics(service):
         service.draining = False
 
 
-def test_vectors_are_counted_that_were_read_not_those_asked_for(index):
+def test_metrics_count_vectors_that_were_read(index):
     """Fewer pass a filter, or are there, than candidates were asked for; the codes alone read none."""
     service = opened(index, limits=RequestLimits())
 
@@ -399,7 +399,7 @@ def test_openapi_is_of_this_index(service):
     assert search(service, **body["example"]).status_code == 200
 
 
-def test_a_client_that_goes_away(service):
+def test_a_disconnected_client_cancels_its_request(service):
     """No answer is sent to nobody, and nothing breaks."""
     sent = []
 

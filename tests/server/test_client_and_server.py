@@ -27,7 +27,7 @@ def test_one_line_changes_and_the_answers_do_not(server):
         assert type(mine) is type(theirs)
 
 
-def test_vectors_may_be_lists_here_and_there(server):
+def test_vectors_may_be_lists_in_local_and_remote_searches(server):
     asked = clustered(2, DIM, 56)
     whole = [[1] * DIM, [0, 2] * (DIM // 2)]
     for opened in (bidr.open_index(server.index), bidr.Client(server.url)):
@@ -72,7 +72,7 @@ def test_what_a_server_refuses_is_the_local_error(server):
                 client.search_vectors(np.ones((1, dim)))
 
 
-def test_whole_vectors_are_sent_and_the_index_cuts_them(tmp_path):
+def test_full_vectors_are_sent_and_the_index_truncates_them(tmp_path):
     dims, asked, added = 4, clustered(5, DIM, 57), 3 * clustered(2, DIM, 4_322)
     made(tmp_path / "index", dims=dims)
     with running(tmp_path / "index", tmp_path / "log", "--workers=1", "--writable") as server:

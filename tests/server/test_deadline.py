@@ -31,7 +31,7 @@ def index(tmp_path_factory):
     return folder
 
 
-def test_time_is_looked_at_only_where_it_is_said():
+def test_the_deadline_applies_within_its_scope_only():
     check_deadline()
     with pytest.raises(SearchTimeoutError), deadline_scope(time.monotonic() - 1):
         check_deadline()

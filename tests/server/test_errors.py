@@ -61,7 +61,7 @@ JUNK = (None, True, "5", -1, 1.5, [], {}, [None], {"a": True}, "it's", DEEP)
         ONE | {"other": 1},
     ],
 )
-def test_every_refusal_says_it_all_in_the_words_of_json(service, body):
+def test_every_error_has_given_expected_and_hint_as_json(service, body):
     """What is wrong, what was given, what was expected, what to do: null, true and double quotes, as clients write."""
     said_well(ask(service, "POST", "/v1/search", content=make_json_response(body), headers={"content-type": JSON}))
 

@@ -73,7 +73,7 @@ def test_stopped_while_its_only_worker_is_starting_a_server_resets_nobody(tmp_pa
             client.close()
 
 
-def test_a_worker_that_is_told_to_end_while_it_begins_ends():
+def test_sigterm_during_startup_ends_a_worker():
     """The HTTP server has nothing to close before it has started."""
     service = SimpleNamespace(draining=False)
     server = SimpleNamespace(started=False, should_exit=False, server_state=SimpleNamespace(connections=set()))

@@ -114,7 +114,7 @@ MALFORMED = {
 
 
 @pytest.mark.parametrize("case", MALFORMED)
-def test_what_is_no_http_is_told_so_in_json_and_in_the_log(server, case):
+def test_bytes_that_are_not_http_get_a_json_error_and_a_log_line(server, case):
     before = len(server.events("malformed"))
     found = one(exchange(server, MALFORMED[case]))
     said_well(found)
@@ -133,7 +133,7 @@ def test_nothing_but_json_is_in_the_log(server):
         assert json.loads(line)["event"]
 
 
-def test_a_head_may_be_as_long_as_is_said_and_no_longer(server):
+def test_a_head_up_to_the_limit_is_accepted_and_a_longer_one_refused(server):
     for make in (head_of, spaced):
         assert one(exchange(server, make(MAX_HEAD_BYTES))).status_code == 200
         for size in (MAX_HEAD_BYTES + 1, 100_000, 300_000):
@@ -181,7 +181,7 @@ def test_the_way_a_request_is_cut_into_packets_changes_nothing(patient):
             assert "results" in found[-1].json()
 
 
-def test_large_bodies_come_whole(server):
+def test_large_bodies_arrive_complete(server):
     """Beyond the bytes that are parsed at a time."""
     filler = " " * 150_000
     body = json.dumps({"vectors": [vector(1)], "k": 1})
@@ -205,7 +205,7 @@ def test_no_path_answers_to_a_foreign_name(server, keyless, writing, path):
     assert ask(writing, "GET", path, headers=known).status_code in (200, 404)
 
 
-def test_with_a_read_key_names_can_be_said_and_addresses_always_pass(index):
+def test_with_a_read_key_allowed_hosts_restrict_names_but_not_addresses(index):
     """A probe of an orchestrator asks by address."""
     keyed = opened(index, keys=ApiKeys(read=READ))
     named = opened(index, keys=ApiKeys(read=READ), allowed_hosts=("search.example",))

@@ -50,7 +50,7 @@ def test_head_and_body_go_together():
     assert told(head_and_body, head_and_body) == [b"head body", b"head body"]
 
 
-def test_a_head_alone_goes_too():
+def test_a_response_without_body_is_flushed():
     assert told(lambda together: together.write(b"head")) == [b"head"]
 
 
@@ -63,7 +63,7 @@ def test_nothing_is_lost_when_it_is_closed():
     assert told(answered) == [b"head", "closed"]
 
 
-def test_more_connections_than_may_be_open_are_told_to_come_again(tmp_path):
+def test_connections_above_the_limit_get_503_with_retry_after(tmp_path):
     """While requests are answered on all of them; afterwards an idle one is closed for a new one."""
     service = opened(made(tmp_path / "index"), limits=RequestLimits(connections=2))
     real, go_on, at_work = service.get_index, asyncio.Event(), []

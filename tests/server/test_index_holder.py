@@ -24,7 +24,7 @@ from bidr.server.limits import RequestLimits
 from bidr.server.worker import Worker
 
 
-def test_a_rebuild_is_make_snapshot_and_old_answers_stay_whole(tmp_path):
+def test_a_rebuilt_index_is_served_while_old_results_stay_readable(tmp_path):
     index = made(tmp_path / "index", seed=1)
     holder = IndexHolder(index, None, lambda model: None)
     before = holder.current
@@ -112,7 +112,7 @@ def test_an_index_of_another_model_is_not_make_snapshot(tmp_path):
     assert asyncio.run(state())[1].json()["status"] == "ready"
 
 
-def test_the_log_says_what_readyz_does_not(tmp_path, capfd):
+def test_the_log_has_the_reason_that_readyz_withholds(tmp_path, capfd):
     """Once, though a request was the first to meet it."""
     service = opened(made(tmp_path / "index"))
     worker = Worker(service)
@@ -123,7 +123,7 @@ def test_the_log_says_what_readyz_does_not(tmp_path, capfd):
     assert capfd.readouterr().err.count('"event":"behind"') == 1
 
 
-def test_a_model_is_kept_for_as_long_as_a_request_may_take(tmp_path, monkeypatch):
+def test_a_replaced_model_lives_until_requests_in_progress_end(tmp_path, monkeypatch):
     """Those that began with it end with it."""
     service = opened(made(tmp_path / "index"), limits=RequestLimits(seconds=300.0))
     timers = []
@@ -155,7 +155,7 @@ def test_what_cannot_be_make_snapshot_is_not_tried_all_the_time(tmp_path, monkey
     assert (holder.error, holder.current.generation) == (None, 3)
 
 
-def test_ram_is_what_inspect_says_with_the_log_counted_once(tmp_path):
+def test_reported_ram_equals_that_of_inspect_with_the_log_counted_once(tmp_path):
     index = made(tmp_path / "index")
     new = [Document("new", "", "text")]
     with LiveWriter(

@@ -58,7 +58,7 @@ def test_answers_are_those_of_the_searcher(index, service):
         {"codes_only": True, "lexical": 15},
     ],
 )
-def test_the_same_call_is_answered_the_same_here_and_there(index, service, options):
+def test_local_and_remote_searches_give_the_same_results(index, service, options):
     """Local, and by a client: with the same names, and numbers of numpy."""
     k, candidates = np.int64(8), np.int32(20)
 
@@ -100,7 +100,7 @@ def test_without_asking_for_them_there_are_no_words(service):
         ({"lexical": 5, "texts": None, "vectors": [[0.1] * 32]}, "needs texts, not vectors"),
     ],
 )
-def test_what_cannot_work_is_said(service, body, said):
+def test_invalid_requests_are_errors_with_a_remedy(service, body, said):
     found = ask(service, **({"texts": ASKED[:1], "k": 5} | body))
     assert found.status_code == 422, found.text
     assert said in found.text

@@ -28,7 +28,7 @@ def test_many_at_once_are_each_observed():
     assert {name for name in alone if name != created and abs(alone[name] - together[name]) > 1e-6} == set()
 
 
-def test_what_was_counted_is_told():
+def test_recorded_requests_and_searches_are_rendered():
     metrics = Metrics()
     metrics.count_searches = lambda: 7
     for number in range(3):
@@ -54,7 +54,7 @@ def test_what_was_counted_is_told():
             assert line in text, line
 
 
-def test_what_is_not_settled_stays_small():
+def test_buffered_records_are_bounded():
     metrics = Metrics()
     for _ in range(3 * MAX_BUFFERED):
         metrics.record_search(1, 1, Timings())

@@ -13,5 +13,5 @@ def test_numbers_beyond_the_documented_limit_are_refused(value):
 
 
 @pytest.mark.parametrize("value", [MAX_NUMBER, -MAX_NUMBER, 0.5, True, "1e308"])
-def test_others_are_taken(value):
+def test_valid_bodies_are_accepted(value):
     assert _parse_document(0, {"id": "a", "attributes": {"n": value}})[-1] == {"n": value}

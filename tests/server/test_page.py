@@ -129,7 +129,7 @@ def test_sliders_search_again_and_the_address_can_be_shared(page):
     assert page.texts("#n-shown") == ["300"]
 
 
-def test_codes_alone_can_be_put_away_and_back_goes_back(page):
+def test_the_code_ranking_can_be_hidden_and_the_back_button_works(page):
     page.open(f"?q={QUESTION.replace(' ', '+')}&codes=0")
     page.settled(10)
     assert page.texts("#by-codes article") == []
@@ -165,7 +165,7 @@ def test_the_keyboard_is_enough(page):
     assert page.address() == {}
 
 
-def test_errors_are_said_as_a_person_would(page):
+def test_errors_are_shown_in_plain_words(page):
     page.open(f"?q={'very+' * 20}long")
     page.until("return !document.getElementById('trouble').hidden")
     (told,) = page.texts("#trouble")
@@ -184,7 +184,7 @@ def test_errors_are_said_as_a_person_would(page):
     assert page.texts("#trouble p") == ["Candidates", "Given: 7. Expected: 1 to 5. Ask for fewer."]
 
 
-def test_a_server_that_is_gone_and_one_that_is_busy(page):
+def test_the_page_explains_an_unreachable_and_an_overloaded_server(page):
     page.open(f"?q={QUESTION.replace(' ', '+')}")
     page.settled(10)
     page.js("window.real = fetch; window.fetch = () => Promise.reject(new TypeError('Failed to fetch'))")
@@ -205,7 +205,7 @@ def test_texts_are_never_markup(page):
     assert page.js("return document.querySelectorAll('main img').length") == 0
 
 
-def test_a_key_is_asked_for_where_one_is_needed(driver, index, tmp_path):
+def test_the_page_asks_for_a_key_if_the_server_needs_one(driver, index, tmp_path):
     with running(index, tmp_path / "log", keys=ApiKeys(read=READ)) as found:
         page = SearchPage(driver, found.url).open(f"?q={QUESTION.replace(' ', '+')}")
         assert page.texts("#trouble h2") == ["This index needs a key"]

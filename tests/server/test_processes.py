@@ -232,7 +232,7 @@ def test_drain(tmp_path):
         assert READ not in server.log.read_text()
 
 
-def test_what_cannot_be_served_is_said(tmp_path):
+def test_a_folder_that_cannot_be_served_is_an_error_in_one_line(tmp_path):
     index = made(tmp_path / "index")
     with pytest.raises(ConfigError, match="no read key"):
         validate_config(ServerConfig(index=index, host="0.0.0.0"))

@@ -9,7 +9,7 @@ from bidr.server.search_request import MAX_CACHED_QUERIES, RequestParser, Valida
 RULES = ValidationContext(RequestLimits(k=50, candidates=60), candidates=40, dim=4)
 
 
-def test_the_same_again():
+def test_a_parsed_query_string_is_cached():
     reading = RequestParser(RULES)
     first = reading.parse_params(b"k=5&text=false")
     assert first.options == (5, 40, None, False, False, None, 0, 0.0)
@@ -19,14 +19,14 @@ def test_the_same_again():
 
 
 @pytest.mark.parametrize("raw", [b"k=51", b"k", b"k=1&k=2", b"a=1", b"text=yes", b"filter={", b"lexical=61", b"k=\xff"])
-def test_what_was_refused_is_refused_again(raw):
+def test_an_invalid_query_string_is_refused_every_time(raw):
     reading = RequestParser(RULES)
     for _ in range(2):
         with pytest.raises(InvalidRequest):
             reading.parse_params(raw)
 
 
-def test_what_is_remembered_is_little():
+def test_the_cache_of_query_strings_is_bounded():
     reading = RequestParser(RULES)
     for number in range(2 * MAX_CACHED_QUERIES):
         assert reading.parse_params(f"model={number}".encode()).options[5] == str(number)

@@ -65,7 +65,7 @@ def renew(made):
     made._poll()
 
 
-def test_keys_that_cannot_be_read_leave_everything_as_it_was(renewed, capfd):
+def test_unreadable_keys_change_nothing(renewed, capfd):
     made, keys = renewed
     before, settings = list(made.workers), made.config
     keys[0] = ConfigError("line 3: expected 'read KEY'")

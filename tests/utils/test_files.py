@@ -85,7 +85,7 @@ def test_a_regular_file_is_opened_created_and_locked_again(tmp_path):
 
 
 @pytest.mark.parametrize("kind", [*LINKS, "FIFO", "socket"])
-def test_a_file_is_replaced_whatever_its_temporary_name_is_taken_by(tmp_path, kind, monkeypatch):
+def test_a_file_is_replaced_although_its_temporary_name_exists(tmp_path, kind, monkeypatch):
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "state.json"
     with planted(tmp_path / f".state.json.{os.getpid()}.new", kind, tmp_path / "elsewhere"):
@@ -204,7 +204,7 @@ def test_a_link_to_a_folder_is_not_followed(memory, tmp_path):
     assert os.listdir(elsewhere) == ["precious"]
 
 
-def test_folders_that_others_may_write_are_left_alone(memory):
+def test_folders_that_others_may_write_are_not_touched(memory):
     left, open_to_all, kept = (memory / f"{runtime.PREFIX}{name}" for name in ("left", "open", "running"))
     for folder in (left, open_to_all, kept):
         folder.mkdir(mode=0o700)

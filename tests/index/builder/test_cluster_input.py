@@ -83,7 +83,7 @@ def lists_of(reader: IndexReader) -> np.ndarray:
 
 
 @pytest.mark.parametrize("own", [True, False])
-def test_a_document_stands_in_the_list_nearest_to_its_vector_or_to_what_its_code_says(tmp_path, own):
+def test_a_document_is_in_the_list_nearest_to_its_vector_or_decoded_code(tmp_path, own):
     with IndexReader.open(built(tmp_path, VECTORS if own else OTHERS)) as reader:
         centroids = np.load(reader.generation / CENTROIDS_FILE)
         by_vector, by_code = VECTORS[reader.order[:]], DecodedCodes(BOOKS, CODES)[reader.order[:]]
@@ -103,7 +103,7 @@ def test_scans_stand_by_codes(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("own", [True, False])
-def test_means_are_of_vectors_or_of_what_codes_say(tmp_path, monkeypatch, own):
+def test_block_centroids_are_means_of_vectors_or_of_decoded_codes(tmp_path, monkeypatch, own):
     monkeypatch.setattr(means, "MIN_BLOCKS", 16)
     with IndexReader.open(built(tmp_path, VECTORS if own else OTHERS)) as reader:
         source = VectorInput(VECTORS) if own else DecodedCodes(BOOKS, CODES)

@@ -70,25 +70,25 @@ def check(folder: Path, shape: Shape) -> None:
 
 @pytest.mark.parametrize("count", [1_003, 4_500, 21_000])
 @pytest.mark.parametrize("engine", ENGINES)
-def test_what_is_planned_is_what_an_index_takes(tmp_path: Path, engine: str, count: int) -> None:
+def test_the_estimate_equals_the_size_of_an_index(tmp_path: Path, engine: str, count: int) -> None:
     for bits in BITS:
         stored = STORAGE_KINDS[bits == 4]
         check(tmp_path / f"{bits}", Shape(count, DIM, engine, bits, CODE_BYTES, stored, live=False))
 
 
 @pytest.mark.parametrize("bits", BITS)
-def test_means_of_blocks_take_what_is_planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bits: int) -> None:
+def test_the_estimate_includes_block_centroids(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bits: int) -> None:
     monkeypatch.setattr(means, "MIN_BLOCKS", 16)
     check(tmp_path, Shape(4_500, DIM, "lists", bits, CODE_BYTES, live=False))
     assert list(tmp_path.glob("0*/means.npy"))
 
 
-def test_vectors_that_are_cut_off_take_what_is_left_of_them(tmp_path: Path) -> None:
+def test_the_estimate_includes_truncated_vectors(tmp_path: Path) -> None:
     for kind in STORAGE_KINDS:
         check(tmp_path / kind, Shape(1_003, DIM, "scan", 8, CODE_BYTES, kind, live=False, dims=16))
 
 
-def test_checksums_of_blocks_take_what_is_planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_estimate_includes_block_checksums(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shape = Shape(4_500, DIM, "lists", 8, CODE_BYTES, live=False)
     monkeypatch.setattr(checks, "WHOLE_FILE_BYTES", 20_000)
     check(tmp_path, shape)
@@ -116,9 +116,7 @@ def sample() -> LexicalSize:
 
 
 @pytest.mark.parametrize("count", [1_003, 4_500, 14_000])
-def test_an_index_of_words_takes_what_a_sample_of_the_texts_says(
-    tmp_path: Path, count: int, sample: LexicalSize
-) -> None:
+def test_the_estimate_of_a_lexical_index_from_a_sample(tmp_path: Path, count: int, sample: LexicalSize) -> None:
     books, vectors = random_codebooks(8, 2, 16), clustered(count, 8)
     given = {"codebooks": books, "codes": books.encode(vectors), "vectors": vectors}
     path = build_index(tmp_path, **given, documents=texts(count), lexical="prepend", engine="scan")
@@ -137,7 +135,7 @@ def test_the_same_of_larger_ones(tmp_path: Path, engine: str, count: int, dim: i
         check(tmp_path / f"{bits}", Shape(count, dim, engine, bits, 16, "fp16", live=False))
 
 
-def test_what_is_deleted_takes_what_is_planned(tmp_path: Path) -> None:
+def test_the_estimate_includes_deletions(tmp_path: Path) -> None:
     shape = Shape(2_000, DIM, "lists", 8, CODE_BYTES)
     build(tmp_path, shape)
     with LiveWriter(tmp_path, lambda documents, vectors: None) as writer:

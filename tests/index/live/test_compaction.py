@@ -65,7 +65,7 @@ def segment(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("engine", ["scan", "lists", "hnsw"])
-def test_killed_at_any_write_it_goes_on_and_ends_in_the_same_bytes(tmp_path, kill, engine):
+def test_a_compaction_killed_at_any_write_resumes_to_the_same_bytes(tmp_path, kill, engine):
     wanted = changed(tmp_path / "alone", engine)
     assert changed(tmp_path / "killed", engine) == wanted
     with writer(tmp_path / "alone") as live:
@@ -136,7 +136,7 @@ def test_nothing_of_another_state_gets_in(tmp_path, kill, change, at):
     clean(tmp_path / "i")
 
 
-def test_what_one_left_that_had_taken_effect_is_not_written_over(tmp_path, kill, monkeypatch):
+def test_files_of_a_committed_compaction_are_not_overwritten(tmp_path, kill, monkeypatch):
     """The segment in force and the work that made it share their files, if that was killed before it was removed."""
     wanted = changed(tmp_path / "i", "lists")
     with monkeypatch.context() as patched:
@@ -179,14 +179,14 @@ def test_of_few_documents_it_begins_again_and_leaves_nothing(tmp_path, kill, mon
     clean(tmp_path / "i")
 
 
-def test_an_index_built_anew_is_rid_of_what_was_left(tmp_path, kill):
+def test_a_new_build_removes_the_work_of_a_killed_compaction(tmp_path, kill):
     changed(tmp_path / "i")
     stopped(tmp_path / "i", kill, 75)
     built(tmp_path / "i", 20)
     assert names(tmp_path / "i") == [".lock", ".next", names(tmp_path / "i")[2], "CURRENT"]
 
 
-def test_a_budget_that_cannot_be_kept_is_refused_before_anything_is_done(tmp_path):
+def test_an_insufficient_budget_is_refused_before_any_work(tmp_path):
     wanted, before = changed(tmp_path / "i"), names(tmp_path / "i")
     for budget, said in (("1MiB", "step: opening"), ("much", "expected a size")):
         with pytest.raises(ConfigError, match=said):
@@ -223,7 +223,7 @@ def test_a_budget_counts_the_index_that_is_open(tmp_path):
     assert {"names", "vectors", "opening", "log"} <= peaks.keys()
 
 
-def test_merges_by_itself_keep_a_budget_or_are_left(tmp_path):
+def test_automatic_merges_stay_within_the_budget_or_are_skipped(tmp_path):
     """What would take more is not merged and said once; nothing is lost, and a budget that does merges again."""
     built(tmp_path, 20)
     told = list[str]()

@@ -114,7 +114,7 @@ def test_no_flipped_byte_changes_an_answer(asked_index):
     assert answered(asked_index) == before
 
 
-def test_an_index_from_before_is_searched_unchecked_and_says_so(asked_index, monkeypatch):
+def test_an_index_without_block_checksums_is_searched_and_reports_it(asked_index, monkeypatch):
     before = answered(asked_index)
     with closing(LiveIndex.open(asked_index)) as opened:
         assert opened.describe()["unchecked"] == []
@@ -236,7 +236,7 @@ def test_work_that_was_done_is_removed_by_the_next_writer(live_index, name):
     assert contents(live_index) == before
 
 
-def test_leftovers_hinder_nobody(live_index):
+def test_leftovers_are_harmless(live_index):
     before = contents(live_index)
     current = (live_index / "CURRENT").read_text().split()[0]
     for name in (".000009.1.new", "000009"):
@@ -252,7 +252,7 @@ def test_leftovers_hinder_nobody(live_index):
 @pytest.mark.parametrize(
     "number", [errno.ENOSPC, *(pytest.param(each, marks=pytest.mark.slow) for each in (errno.EROFS, errno.EIO))]
 )
-def test_whatever_the_disk_refuses_what_was_there_is_served(tmp_path, number):
+def test_after_any_disk_error_the_last_state_is_served(tmp_path, number):
     """Every call of add, delete, flush and compact fails once; the writer goes on with the next."""
     wanted, refused, index = expected(range(3)), 0, built(tmp_path / "index", 3)
     live = writer(index)
@@ -295,7 +295,7 @@ def test_whatever_the_disk_refuses_what_was_there_is_served(tmp_path, number):
     live.close()
 
 
-def test_a_reader_goes_on_when_the_newest_state_is_damaged(live_index):
+def test_a_reader_continues_when_the_newest_state_is_damaged(live_index):
     reader = LiveIndex.open(live_index)
     before = contents(reader.latest())
     (live_index / "CURRENT").write_text("rubbish")

@@ -48,7 +48,7 @@ def seen(index: Path, reader: LiveIndex, copy: Path) -> list[dict]:
 
 @pytest.mark.parametrize("calls", [("fsync",), ("write",), ("pwrite",), ("fsync", "pwrite")], ids=" and ".join)
 @pytest.mark.parametrize("recovers", [True, False], ids=["once", "for ever"])
-def test_nobody_sees_what_was_refused(tmp_path, monkeypatch, calls, recovers):
+def test_refused_commits_are_not_visible(tmp_path, monkeypatch, calls, recovers):
     index = built(tmp_path / "i")
     reader = LiveIndex.open(index)
     live = writer(index)
@@ -80,7 +80,7 @@ def test_nobody_sees_what_was_refused(tmp_path, monkeypatch, calls, recovers):
     assert seen(index, reader, tmp_path / "after") == [{**expected(range(7)), **expected([9])}] * 3
 
 
-def test_nobody_sees_what_is_not_flushed_yet(tmp_path, monkeypatch):
+def test_commits_are_not_visible_before_the_fsync(tmp_path, monkeypatch):
     """A flush may take seconds, and fail then."""
     index = built(tmp_path / "i")
     reader, shown = LiveIndex.open(index), []
@@ -138,7 +138,7 @@ def test_records_that_nobody_acknowledged_are_written_anew(tmp_path):
     assert contents(index) == expected(range(9))
 
 
-def test_a_sealed_log_ends_where_it_says(tmp_path):
+def test_a_sealed_log_ends_at_its_mark(tmp_path):
     index = built(tmp_path / "i")
     with writer(index) as live:
         live.add(*some([6]))

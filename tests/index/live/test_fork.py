@@ -66,7 +66,7 @@ ACTS: dict[str, Callable[[LiveWriter], object]] = {
 
 
 @pytest.mark.parametrize("name", ACTS)
-def test_a_child_is_refused_and_the_parent_goes_on(tmp_path, name):
+def test_a_forked_child_is_refused_and_the_parent_continues(tmp_path, name):
     index = built(tmp_path / "i")
     with writer(index) as live:
         live.add(*some([6]))

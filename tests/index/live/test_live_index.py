@@ -91,7 +91,7 @@ def test_readers_of_another_process_see_each_commit_within_a_second_and_no_delet
     assert len(seen) > 20
 
 
-def test_a_snapshot_is_an_index_and_stays_what_it_was(tmp_path):
+def test_a_snapshot_is_an_unchanging_index(tmp_path):
     index = built(tmp_path / "i")
     with writer(index) as live:
         live.add(*some([6]))
@@ -179,7 +179,7 @@ def recall(view, vectors: np.ndarray) -> float:
     return sum(hits) / (10 * len(queries))
 
 
-def test_documents_of_another_kind_keep_recall_and_are_told_of(tmp_path):
+def test_drifted_documents_warn_and_are_still_found(tmp_path):
     same = replaced_fifth(tmp_path / "same", clustered(600, DIM, seed=2))
     random = np.random.default_rng(3)
     other = (random.standard_normal((3, DIM))[random.integers(0, 3, 600)] * 3).astype(np.float32)

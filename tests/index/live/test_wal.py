@@ -13,7 +13,7 @@ from bidr.index.live import writer as writer_module
 from bidr.index.live.live_index import LiveIndex
 
 
-def test_a_log_is_read_whole_however_little_the_system_gives_at_once(tmp_path, monkeypatch):
+def test_short_reads_of_the_log_are_continued(tmp_path, monkeypatch):
     """Linux gives 2 GiB less a page at most."""
     index, pread = built(tmp_path / "i"), os.pread
     monkeypatch.setattr(os, "pread", lambda file, size, place: pread(file, min(size, 100), place))
@@ -47,7 +47,7 @@ def test_many_deletions_become_a_segment_too(tmp_path, monkeypatch):
     assert contents(index) == expected([11])
 
 
-def test_what_no_record_can_hold_is_refused_and_the_writer_goes_on(tmp_path, monkeypatch):
+def test_a_too_large_commit_is_refused_and_the_writer_continues(tmp_path, monkeypatch):
     monkeypatch.setattr(changes, "MAX_RECORD_BYTES", 5_000)
     index = built(tmp_path / "i")
     documents, vectors = some([6, 7])

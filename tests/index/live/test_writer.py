@@ -50,7 +50,7 @@ OPERATIONS = st.lists(
 
 @given(OPERATIONS, st.integers(1, 6))
 @settings(max_examples=25, deadline=None)
-def test_any_sequence_of_operations_gives_what_a_dictionary_gives(tmp_path_factory, operations, log_documents):
+def test_any_sequence_of_operations_equals_a_dictionary(tmp_path_factory, operations, log_documents):
     index = built(tmp_path_factory.mktemp("law") / "i", 3)
     wanted = expected(range(3))
     live = writer(index, log_documents=log_documents, segments=2)
@@ -104,7 +104,7 @@ def test_code_scores_of_the_log_are_those_of_a_segment(tmp_path):
     np.testing.assert_allclose(after[0], -np.sort(-direct, axis=1), atol=1e-4)
 
 
-def test_fewer_than_asked_for(tmp_path):
+def test_short_results_are_padded(tmp_path):
     index = built(tmp_path / "i", 3)
     with writer(index) as live:
         live.delete(["doc-0", "doc-1", "doc-2"])
@@ -141,7 +141,7 @@ def test_what_cannot_be_added_or_deleted_changes_nothing(tmp_path):
         assert contents(index) == expected(range(6))
 
 
-def test_one_id_or_document_is_not_taken_for_many(tmp_path):
+def test_a_single_id_or_document_is_refused(tmp_path):
     """Letters of an id are ids too: deleting "12" must not delete "1" and "2"."""
     index = built(tmp_path / "i")
     documents, vectors = some([8, 9])
@@ -176,7 +176,7 @@ def test_an_index_without_ids_takes_row_numbers_for_ids(tmp_path):
             live.delete(["02"])
 
 
-def test_a_view_stays_what_it_was(tmp_path):
+def test_a_view_is_immutable(tmp_path):
     index = built(tmp_path / "i")
     with writer(index) as live:
         live.add(*some([6]))

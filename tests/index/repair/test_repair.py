@@ -97,7 +97,7 @@ def check_repair(index: Path, before: dict[str, tuple], **options: Any) -> Repai
     return report
 
 
-def test_an_index_that_is_whole_is_saved_whole(index):
+def test_an_intact_index_is_saved_completely(index):
     before = ranked(index)
     repair_index(index, index.parent / "new")
     assert [sorted(one) for one in ranked(index.parent / "new")] == [sorted(one) for one in before]
@@ -247,7 +247,7 @@ def test_lost_codebooks_are_fitted_again_where_no_model_has_them(tmp_path):
     assert any("trained" in note for note in report.notes)
 
 
-def test_lost_codebooks_of_a_model_are_taken_from_it_or_asked_for(tmp_path):
+def test_lost_codebooks_are_copied_from_the_model_which_must_be_named(tmp_path):
     index = small_index(tmp_path / "index", 300, model=ModelReference("fp-a", str(tmp_path / "gone"))).parent
     before = contents(index)
     flip_byte(index / "000001" / "codebooks.safetensors", 500)
@@ -257,7 +257,7 @@ def test_lost_codebooks_of_a_model_are_taken_from_it_or_asked_for(tmp_path):
     check_repair(index, before, refit=True)
 
 
-def test_damaged_codes_of_a_model_that_is_gone_stay_as_they_are(tmp_path):
+def test_damaged_codes_are_copied_without_their_model(tmp_path):
     index = small_index(tmp_path / "index", 300, model=ModelReference("fp-a", str(tmp_path / "gone"))).parent
     before = contents(index)
     flip_byte(index / "000001" / "codes.npy", 300)
@@ -284,7 +284,7 @@ def test_where_is_refused_before_anything_is_written(index, tmp_path):
     assert state_of(tmp_path).keys() == untouched.keys()
 
 
-def test_nothing_is_left_where_nothing_can_be_saved(index, tmp_path):
+def test_a_repair_that_saves_nothing_leaves_no_files(index, tmp_path):
     for name in ("vectors.npy", "documents.blob"):
         for path in index.glob(f"0*/{name}"):
             path.unlink()
@@ -294,7 +294,7 @@ def test_nothing_is_left_where_nothing_can_be_saved(index, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["index"]
 
 
-def test_lists_are_not_left_where_the_new_index_fails(index, tmp_path, monkeypatch):
+def test_lists_of_lost_documents_are_removed_if_the_new_index_fails(index, tmp_path, monkeypatch):
     flip_byte(index / "000001" / "vectors.npy", 5_000)
 
     def fail(*paths: Path) -> None:
@@ -395,7 +395,7 @@ def test_what_follows_the_end_of_a_sealed_log_is_not_saved(tmp_path):
         assert (log.partial_records, log.gaps, log.missing) == ([], 0, 0)
 
 
-def test_a_log_that_is_nearly_all_holes_is_not_read_whole(tmp_path):
+def test_a_sparse_log_is_read_up_to_its_allocated_size(tmp_path):
     """A terabyte of them costs nothing on the disk, and would not fit in memory."""
     state, records = tmp_path / "000002", told(changes(3))
     state.mkdir()

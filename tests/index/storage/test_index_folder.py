@@ -62,7 +62,7 @@ def test_every_flipped_byte_of_manifest_and_current_is_found(index):
 
 
 @pytest.mark.parametrize("engine", ["scan", "lists", "hnsw"])
-def test_every_flipped_byte_of_what_goes_into_ram_is_found_on_opening(tmp_path, engine):
+def test_every_flipped_byte_of_files_loaded_into_ram_is_detected_on_opening(tmp_path, engine):
     small_index(tmp_path / "index", count=20, engine=engine)
     for name in RAM_FILES[engine]:
         path = tmp_path / "index" / "000001" / name
@@ -171,7 +171,7 @@ def test_no_index_and_a_file_for_a_folder(tmp_path):
         small_index(tmp_path / "file")
 
 
-def test_generations_follow_one_another_and_keep_says_how_many_stay(tmp_path):
+def test_generations_are_numbered_and_keep_limits_old_ones(tmp_path):
     index = tmp_path / "index"
     for number, keep in enumerate((0, 0, 1, 2, 1), start=1):
         assert small_index(index, seed=number, keep=keep).name == f"{number:06d}"
@@ -180,7 +180,7 @@ def test_generations_follow_one_another_and_keep_says_how_many_stay(tmp_path):
         small_index(index, keep=-1)
 
 
-def test_a_reader_holds_what_it_opened(index):
+def test_a_reader_keeps_its_generation(index):
     before = contents(index)
     with IndexReader.open(index) as reader:
         small_index(index, seed=2)

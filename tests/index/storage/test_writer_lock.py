@@ -78,7 +78,7 @@ def test_a_writer_sees_that_it_is_wanted_and_by_whom_lives(tmp_path):
         pass
 
 
-def test_waiting_is_told_and_ends(tmp_path, monkeypatch, capsys):
+def test_waiting_for_the_lock_is_reported_and_times_out(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(generation, "NOTICE_AFTER_SECONDS", 0.05)
     started = time.monotonic()
     with (
@@ -97,7 +97,7 @@ def built(folder, codebooks):
     return build_index(folder, codebooks=codebooks, codes=codebooks.encode(vectors), vectors=vectors, engine="scan")
 
 
-def test_who_waited_for_a_build_codes_by_what_it_built(tmp_path, monkeypatch):
+def test_a_writer_that_waited_for_a_build_uses_its_codebooks(tmp_path, monkeypatch):
     first, then = (random_codebooks(16, 4, seed=seed) for seed in (1, 2))
     built(tmp_path, first)
 

@@ -88,7 +88,7 @@ def assert_the_models_own(service, model: Model) -> None:
 
 
 @pytest.mark.parametrize("batch", [1, 3, 16])
-def test_queries_get_the_models_own_vectors_whoever_asks_beside_them(bags, tmp_path, batch):
+def test_batching_does_not_change_the_vectors_of_a_query(bags, tmp_path, batch):
     service = make_query_service(bags, holder(bags, tmp_path, batch=batch))
     assert service.program == "numpy", "the built-in encoder needs no other program"
     assert_the_models_own(service, bags)
@@ -107,7 +107,7 @@ def test_documents_get_the_vectors_that_the_build_gives_them(bags, tmp_path):
     service.close()
 
 
-def test_onnx_gives_the_models_own_vectors_and_is_exported_once(transformer, tmp_path, monkeypatch):
+def test_onnx_vectors_equal_those_of_the_model_and_are_exported_once(transformer, tmp_path, monkeypatch):
     pytest.importorskip("onnxruntime", reason="the extra 'onnx' is not installed")
     settings = holder(transformer, tmp_path, program="onnx", cache=tmp_path / "cache")
     service = make_query_service(transformer, settings)
@@ -155,7 +155,7 @@ def test_kept_onnx_files_that_are_damaged_are_not_loaded_but_exported_again(tran
     load_onnx_encoders(folder, {"queries": False, "documents": False}, 1)
 
 
-def test_int8_is_taken_only_where_it_gives_the_same_answers(transformer, tmp_path, monkeypatch):
+def test_int8_is_chosen_only_if_its_results_are_as_good(transformer, tmp_path, monkeypatch):
     pytest.importorskip("onnxruntime", reason="the extra 'onnx' is not installed")
     settings = holder(transformer, tmp_path, cache=tmp_path / "cache")
     monkeypatch.setattr("bidr.server.encoding.quality_check.MAX_LOSS", -1.0)
@@ -184,7 +184,7 @@ def test_int8_is_taken_only_where_it_gives_the_same_answers(transformer, tmp_pat
     assert json.loads(told.read_text())["index"] != record["index"]
 
 
-def test_without_onnx_the_model_itself_is_used_unless_onnx_was_asked_for(transformer, tmp_path, monkeypatch):
+def test_without_onnx_torch_encodes_unless_onnx_was_requested(transformer, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "onnxscript", None)
     settings = holder(transformer, tmp_path, cache=tmp_path / "cache")
     service = make_query_service(transformer, settings)
@@ -256,7 +256,7 @@ def test_what_waits_is_encoded_together_and_requests_take_turns():
     made.close()
 
 
-def test_a_full_queue_refuses_and_says_when_to_come_again():
+def test_a_full_queue_is_refused_with_retry_after():
     slow = BlockingEncoder()
     made = batcher(slow, limit=2)
 
@@ -276,7 +276,7 @@ def test_a_full_queue_refuses_and_says_when_to_come_again():
     made.close()
 
 
-def test_what_is_given_up_or_too_late_is_not_encoded():
+def test_cancelled_and_expired_texts_are_not_encoded():
     slow = BlockingEncoder()
     made = batcher(slow, limit=100)
 
@@ -318,7 +318,7 @@ def test_a_fault_reaches_those_whose_batch_it_was_and_nobody_else():
     made.close()
 
 
-def test_closing_lets_what_waits_be_encoded_and_takes_no_more():
+def test_a_closed_batcher_encodes_queued_texts_and_refuses_new_ones():
     slow = BlockingEncoder()
     made = batcher(slow)
 
@@ -334,7 +334,7 @@ def test_closing_lets_what_waits_be_encoded_and_takes_no_more():
     assert [found.codes.tolist() for found in asyncio.run(run())] == [[[0]], [[1]], [[2]]]
 
 
-def test_a_service_that_is_closed_encodes_both_sides_of_what_waits():
+def test_a_closed_service_encodes_queued_texts_for_both_sides():
     """The codes' side has threads of its own, which must not be gone before."""
     slow = BlockingEncoder()
 
