@@ -212,7 +212,7 @@ def test_settings_for_a_recall_from_vectors(bidr: Run, files: tuple[Path, Path],
     assert best["recall"] >= 0.9
     assert best["ms_planned"] == min(each["ms_planned"] for each in value["settings"] if each["recall"] >= 0.9)
     assert {each["engine"] for each in value["settings"]} == {"scan", "lists", "hnsw"}
-    assert "too hopeful" in shown.out
+    assert "lower on more documents" in shown.out
     assert "a sample of 3,000" in shown.out
     whole = [each for each in value["settings"] if each["bits"] == 8 and each["visited"] in (None, 1.0)]
     assert len({each["candidates"] for each in whole}) == 1, "all lists visited are a scan"

@@ -28,11 +28,11 @@ def format_settings(measured: "TuningResult", make_commands: list[str], *, sampl
         lines.append(f"(--vectors: of all {measured.planned:,} documents)")
     if grown:
         lines += [
-            f"CPU time at {measured.planned:,}: by how many codes are compared then. The recall is the sample's:",
-            "too hopeful, as more documents come between a query and its answers.",
+            f"CPU time at {measured.planned:,} is computed from the number of codes compared. Recall is that of the",
+            "sample, and lower on more documents, which compete with the answers.",
         ]
     if sampled:
-        lines.append("Everything was in memory. Measure again on the index itself (--index) when it is there.")
+        lines.append("Everything was in memory. Measure again on the index (--index) once it is built.")
     return "\n".join(lines)
 
 

@@ -293,16 +293,16 @@ def _describe_files(view: LiveView, engine: str, codebooks: Codebooks, has_ids: 
         "codes.faiss": f"the codes as a Faiss {kind}, by inner product",
         "codes.npy": f"(documents, {codebooks.books}): the number of a codeword in each book",
         "codebooks.npy": f"{codebooks.centroids.shape}: books, codewords, numbers of each",
-        "rotation.npy": f"{codebooks.rotation.shape}: what questions are mapped by for the codes",
+        "rotation.npy": f"{codebooks.rotation.shape}: projection of queries for the codes",
     }
     if codebooks.choosing is not None:
-        files["choosing.npy"] = "the codewords by which documents chose"
+        files["choosing.npy"] = "codewords for encoding documents"
     if codebooks.centre is not None and codebooks.document is not None:
-        files["centre.npy"] = "what is taken from a document before it is coded"
-        files["document.npy"] = f"{codebooks.document.shape}: what it is mapped by then"
-    files["vectors.npy"] = f"(documents, {view.manifest.stored_dim}): the vectors that rank"
+        files["centre.npy"] = "subtracted from a document before encoding"
+        files["document.npy"] = f"{codebooks.document.shape}: projection of documents before encoding"
+    files["vectors.npy"] = f"(documents, {view.manifest.stored_dim}): the stored vectors"
     if has_ids:
-        files["ids.jsonl"] = "an id a line, as JSON"
+        files["ids.jsonl"] = "one id per line, as JSON"
     return files
 
 
