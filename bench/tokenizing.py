@@ -1,6 +1,6 @@
 """Measure tokenization with and without the word cache, in texts per second.
 
-python bench/tokenising.py --data FOLDER --tokenizer tokenizer.json [--texts 60000] [--whole 4000]
+python bench/tokenizing.py --data FOLDER --tokenizer tokenizer.json [--texts 60000] [--whole 4000]
 
 Reports CPU time, which excludes other processes, and wall time; the cache runs on one thread, then on one per core
 (four at most). Checks that both give the same tokens.
