@@ -1,7 +1,9 @@
 """Codes that nobody asked a size for fit the dimensions; sizes that do not are refused with some that do."""
 
+import numpy as np
 import pytest
 
+from bidr.data.vector_source import VectorSource
 from bidr.errors import ConfigError
 from bidr.quantization.opq import PlainCodes
 
@@ -28,3 +30,9 @@ def test_without_a_size_errors_name_no_size():
     with pytest.raises(ConfigError, match="101 dimensions of the vectors; take 256 codewords") as refused:
         PlainCodes().count_books(101)
     assert "given" not in str(refused.value)
+
+
+def test_fitting_shows_progress(capsys):
+    vectors = np.random.default_rng(0).standard_normal((300, 8)).astype(np.float32)
+    PlainCodes(2).fit(VectorSource(vectors, "vectors", "ip"))
+    assert "fit codebooks: 40/40 iterations" in capsys.readouterr().err

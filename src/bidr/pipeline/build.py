@@ -34,7 +34,6 @@ from bidr.quantization.opq import PlainCodes, encode_blocks
 from bidr.quantization.pq_training import make_too_few_error
 from bidr.utils.array_types import Codes
 from bidr.utils.device import pick_device
-from bidr.utils.progress import say
 
 Vectors = Path | str | npt.NDArray[Any]
 IdSource = Path | str | Sequence[str]
@@ -174,7 +173,6 @@ def _build_plain(
         name = "codebooks.safetensors"
 
         def fit(step: Step) -> None:
-            say("fitting codebooks")
             write_codebooks(step.open_file, plain.fit(rows))
 
         fitted = work.run_step(name, [fingerprint_array(rows), plain._asdict()], fit)

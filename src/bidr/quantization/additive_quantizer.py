@@ -20,7 +20,7 @@ from bidr.utils.array_types import Codes, Floats
 from bidr.utils.faiss_loader import load_faiss
 from bidr.utils.files import open_to_read
 from bidr.utils.matmul import matmul_transposed
-from bidr.utils.progress import ProgressCallback
+from bidr.utils.progress import ProgressCallback, ignore_progress
 
 # By codewords per book. With 16, the nearest sum is harder to find, and a step of the search costs less.
 FIT_ROWS = {256: 60_000, 16: 30_000}
@@ -194,9 +194,11 @@ def fit_additive(
     document, query = _fit_projections(sample - centre, books, words, groups, seed, metric)
     parts = np.split((sample - centre) @ document.T, groups, axis=1)
     fit_group = _fit_group if device == "cpu" else partial(_fit_group_on, device)
-    step = advance or (lambda count=1, note="": None)
     codewords = np.concatenate(
-        [fit_group(np.ascontiguousarray(part), books // groups, words, seed, step) for part in parts]
+        [
+            fit_group(np.ascontiguousarray(part), books // groups, words, seed, advance or ignore_progress)
+            for part in parts
+        ]
     )
     return AdditiveQuantizer(centre, document, query, codewords, codewords)
 

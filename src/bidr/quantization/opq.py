@@ -8,9 +8,10 @@ import numpy as np
 from bidr.data.vector_source import Metric, VectorSource
 from bidr.errors import ConfigError, DataError
 from bidr.quantization.codebooks import ENCODE_ROWS, Codebooks, check_shape
-from bidr.quantization.pq_training import FIT_ROWS, fit_pq
+from bidr.quantization.pq_training import FIT_ROWS, ITERATIONS, fit_pq
 from bidr.utils.array_types import Codes
 from bidr.utils.deprecation import DeprecatedAlias
+from bidr.utils.progress import show_progress
 
 DEFAULT_BYTES, PLANNED_BYTES = 32, 16
 # Squared distances between larger numbers overflow float32.
@@ -68,7 +69,8 @@ class PlainCodes(NamedTuple):
                 f"{rows.name}: a row holds a number of {largest:g} in size, expected numbers up to {MAX_MAGNITUDE:g}; "
                 "scale or normalize the vectors"
             )
-        return fit_pq(sample, books, self.codewords, seed=self.seed)
+        with show_progress("fit codebooks", 2 * ITERATIONS, "iterations") as advance:
+            return fit_pq(sample, books, self.codewords, seed=self.seed, advance=advance)
 
 
 PlainCodes.sizes = DeprecatedAlias("PlainCodes.sizes", "list_sizes")  # type: ignore[attr-defined]

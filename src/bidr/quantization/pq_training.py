@@ -11,8 +11,9 @@ from bidr.quantization.codebooks import Codebooks, check_shape
 from bidr.quantization.kmeans import CentroidSearcher, Numbers, add_rows
 from bidr.utils.array_types import Floats
 from bidr.utils.matmul import ColumnPanels, matmul_transposed, multiply
+from bidr.utils.progress import ProgressCallback, ignore_progress
 
-FIT_ROWS = 20_000
+FIT_ROWS, ITERATIONS = 20_000, 20
 # Products over all rows are accumulated in float64 blocks of this many rows.
 SUMMED_ROWS = 1_024
 
@@ -27,7 +28,14 @@ def make_too_few_error(count: int, words: int) -> DataError:
 
 
 def fit_pq(
-    vectors: Floats, books: int, words: int = 256, *, rotate: bool = True, iterations: int = 20, seed: int = 0
+    vectors: Floats,
+    books: int,
+    words: int = 256,
+    *,
+    rotate: bool = True,
+    iterations: int = ITERATIONS,
+    seed: int = 0,
+    advance: ProgressCallback | None = None,
 ) -> Codebooks:
     """Train codebooks (Euclidean) on a sample of at most FIT_ROWS vectors.
 
@@ -38,7 +46,9 @@ def fit_pq(
         rotate: Alternate between codewords and an orthonormal rotation (OPQ); False: PQ.
         iterations: Rounds of k-means, and of rotation.
         seed: Seed of the sample and the first centroids.
+        advance: Called after each iteration: `iterations` times, and as often before them to find the rotation.
     """
+    advance = advance or ignore_progress
     check_shape(vectors.shape[1], books, words)
     if len(vectors) < words:
         raise make_too_few_error(len(vectors), words)
@@ -56,8 +66,10 @@ def fit_pq(
             codes, centroids = run_kmeans_step(rotated, centroids, random)
             rotation = _fit_rotation(sample, centroids[np.arange(books), codes].reshape(sample.shape))
             rotated = matmul_transposed(sample, rotation)
+            advance(1)
     for _ in range(iterations):
         _, centroids = run_kmeans_step(rotated, centroids, random)
+        advance(1)
     return Codebooks(rotation, centroids)
 
 

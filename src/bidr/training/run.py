@@ -22,7 +22,7 @@ from bidr.models.corpus_encoding import encode_rows
 from bidr.models.encoder import Encoder
 from bidr.models.static_embeddings import load_static_embeddings
 from bidr.quantization.codebooks import Codebooks, check_shape
-from bidr.quantization.pq_training import FIT_ROWS, fit_pq
+from bidr.quantization.pq_training import FIT_ROWS, ITERATIONS, fit_pq
 from bidr.tokenization.wordpieces import train_wordpieces
 from bidr.training.config import BUILT_IN, Negatives, TrainConfig
 from bidr.training.config_validation import check_dims
@@ -38,7 +38,7 @@ from bidr.training.validator import make_validator
 from bidr.utils.array_types import Rows
 from bidr.utils.device import pick_device
 from bidr.utils.files import storage_errors, write_json
-from bidr.utils.progress import say
+from bidr.utils.progress import say, show_progress
 
 BM25_DEPTH = 20
 DONE = "done.json"
@@ -196,7 +196,8 @@ class TrainingRun:
             rows = np.random.default_rng(config.seed).permutation(len(self.data.documents))[:FIT_ROWS]
             vectors = encode_rows(encoder, self.data.documents, np.sort(rows))
             say(f"fit {config.books} codebooks of {config.codewords} codewords to {len(rows):,} vectors ({kind})")
-            return fit_pq(vectors, config.books, config.codewords, rotate=rotate, seed=config.seed)
+            with show_progress(f"fit {kind}", ITERATIONS * (2 if rotate else 1), "iterations") as advance:
+                return fit_pq(vectors, config.books, config.codewords, rotate=rotate, seed=config.seed, advance=advance)
 
         return self.group.run_on_rank_zero(make)
 

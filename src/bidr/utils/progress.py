@@ -21,6 +21,10 @@ class ProgressCallback(Protocol):
     def __call__(self, count: int = 1, note: str = "") -> None: ...
 
 
+def ignore_progress(count: int = 1, note: str = "") -> None:
+    """Do nothing: the callback of a job that nobody watches."""
+
+
 class _LineReporter:
     """Progress for logs: one line every few seconds and one at the end."""
 
