@@ -217,7 +217,7 @@ def test_every_row_is_measured_and_reported(bidr: Run, tmp_path: Path, monkeypat
     unmeasured = {result.row: result.notes for result in results if not result.is_measured}
     assert list(unmeasured) == ["bidr-random-walk-1024-bits", "star-opq-1024-bits"], "more books than dimensions"
     assert "must divide the dimension" in unmeasured["star-opq-1024-bits"][0]
-    assert "1 not measured" in shown, "256 bits against 1,024"
+    assert "2 not measured" in shown, "256 bits against 1,024, and more than one size of corpus"
     text = (tmp_path / "out" / "report" / "report.md").read_text()
     titles = ("Table 1", "Table 2", "Table 3", "Stage one", "Appendix", "Figure 4", "Recall by size", "RAM, time")
     assert all(f"#### {title}" in text for title in titles)
