@@ -1,5 +1,7 @@
 """Sweeps: one deep search stands for all shallower ones; inner products as distances."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -7,12 +9,19 @@ from bidr.data.positives import Positives
 from bidr.errors import MissingExtraError
 from bidr.experiments.reproduce import measurement
 from bidr.experiments.reproduce.measurement import (
+    JudgedTexts,
     build_vector_index,
     list_sizes,
+    measure_ranks,
+    measure_sizes,
     rank_at_depth,
+    read_vectors,
     to_distance_space,
 )
 from bidr.experiments.reproduce.row_files import rank_relevant
+from bidr.pipeline.build import build_vectors
+from bidr.pipeline.open import open_index
+from bidr.quantization.opq import PlainCodes
 
 
 def test_ranks_at_a_depth_are_those_of_a_search_that_reads_so_many_candidates() -> None:
@@ -64,3 +73,20 @@ def test_sizes_grow_to_the_corpus_and_hold_the_relevant_documents() -> None:
     assert list_sizes(192_990, 2_000) == [12_061, 48_247, 192_990]
     assert list_sizes(1_200, 100) == [1_200]
     assert all(size >= 4_000 for size in list_sizes(192_990, 2_000))
+
+
+def test_a_part_of_the_corpus_is_searched_as_if_it_were_all(tmp_path: Path) -> None:
+    vectors = np.random.default_rng(3).normal(size=(5_000, 16)).astype(np.float32)
+    build_vectors(vectors, None, tmp_path / "index", plain=PlainCodes(2))
+    queries = vectors[:40] + 0.8 * np.random.default_rng(4).normal(size=(40, 16)).astype(np.float32)
+    texts = [str(number) for number in range(40)]
+    judged = JudgedTexts(texts, Positives(np.arange(41), np.arange(40)))
+    with open_index(tmp_path / "index") as searcher:
+        searcher.encoder = searcher.make_lookup_encoder(queries, {text: row for row, text in enumerate(texts)})
+        curve = measure_sizes(searcher, judged, 200, "cpu")
+        ranks = measure_ranks(searcher, judged, 200)
+        assert np.allclose(read_vectors(searcher)[7], vectors[7] / np.linalg.norm(vectors[7]), atol=1e-3)
+    assert [point["documents"] for point in curve] == [1_250, 5_000]
+    assert curve[1]["R@10"] == ranks["answers"].compute_recall(10)
+    assert curve[1]["candidates' R@100"] == ranks["candidates"].compute_recall(100)
+    assert curve[0]["candidates' R@100"] > curve[1]["candidates' R@100"], "fewer documents are in the way"

@@ -105,7 +105,11 @@ def test_every_axis_has_labels_within_its_values(values: tuple[float, float]) ->
 
 
 def test_an_interval_is_colored_by_the_side_of_zero_that_it_is_on() -> None:
-    rows = [IntervalRow("above", 0.2, 0.1, 0.3), IntervalRow("below", -0.2, -0.3, -0.1), IntervalRow("both", 0, -1, 1)]
+    rows = [
+        IntervalRow("above", 0.2, 0.1, 0.3),
+        IntervalRow("below", -0.2, -0.3, -0.1),
+        IntervalRow("both", 0.1, -1, 1),
+    ]
     svg = render_intervals(rows, "title", "difference")
     colors = re.findall(r'r="4.5" fill="(#\w+)"', svg)
     assert len(set(colors)) == 3

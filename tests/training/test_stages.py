@@ -12,6 +12,7 @@ from bidr.errors import ConfigError, StoppedError
 from bidr.models.corpus_encoding import encode_rows, hash_weights
 from bidr.quantization.codebooks import Codebooks
 from bidr.training import mining, stages
+from bidr.training.engine.logs import LOG, read_lines
 from bidr.training.engine.loop import StageTrainer
 from bidr.training.losses.objectives import DenseObjective
 from bidr.training.negatives.graph_sampling_kernels import HOP_ATTEMPTS
@@ -348,3 +349,16 @@ def test_the_walk_of_the_paper_is_a_setting(tmp_path):
     assert run.with_config(CONFIG).get_stage_name("dense-random-walk") != "dense-random-walk"
     with pytest.raises(ConfigError, match=r"dense\.hops: given 5 with dense\.walk 'paper', expected none"):
         with_settings(dense={"hops": 5, "walk": "paper"})
+
+
+def test_codes_that_are_not_trained_are_those_of_the_warmup(tmp_path):
+    settings = with_settings(sparse={"epochs": 0}, unify={"epochs": 0})
+    run = open_run(dataset(), settings, tmp_path)
+    coded, warmup = stages.train_sparse(run), stages.train_warmup(run)
+    fitted = run.fit_codebooks(warmup)
+    assert np.array_equal(coded.codebooks.centroids, fitted.centroids)
+    vectors = [encode_rows(encoder, run.data.documents) for encoder in (coded.encoder, warmup)]
+    assert np.allclose(*vectors, atol=1e-6), "but for the rounding of saving weights"
+    assert [epoch["epoch"] for epoch in run.read_history("sparse")] == [0]
+    lines = read_lines(tmp_path / "work" / "warmup" / LOG)
+    assert [line["seconds"] >= 0 for line in lines if line.get("epoch")] == [True] * settings.warmup.epochs
