@@ -10,6 +10,7 @@ from sample_rows import curve, row_result
 
 from bidr.errors import DataError
 from bidr.experiments.reproduce.charts import IntervalRow, choose_ticks, choose_x_ticks, render_intervals
+from bidr.experiments.reproduce.paper_settings import METHOD, list_deviations
 from bidr.experiments.reproduce.results_report import write_report
 from bidr.experiments.reproduce.row_files import RowResult, RowStore
 
@@ -32,6 +33,7 @@ def test_the_report_grows_with_sets_and_seeds(tmp_path: Path) -> None:
     assert re.search(r"\| bidr, random walk \| 0\.6800 \| .* \| 0\.6600 to 0\.7000 \| .* \| 2 \|", text)
     groups = json.loads((tmp_path / "report" / "report.json").read_text())["groups"]
     assert [group["strongest_baseline"] for group in groups] == ["star-opq", "star-opq"]
+    assert "**4 of the 4 claims measured hold here**; 30 were not measured." in text
     claims = {claim["claim"]: claim for claim in groups[0]["claims"]}
     claim = claims["random walk beats the strongest baseline, R@10"]
     assert claim["verdict"] == "holds"
@@ -79,6 +81,7 @@ def test_settings_that_differ_are_named(tmp_path: Path) -> None:
     write_report(tmp_path)
     text = (tmp_path / "report" / "report.md").read_text()
     assert "- `sparse.loss` is 'joint', the paper's is 'quantized'" in text
+    assert "- `warmup.negatives` is 'in-batch', the paper's is 'bm25'" in text
     assert "- rows measured with other settings than bm25: star-opq" in text
 
 
@@ -113,3 +116,10 @@ def test_an_interval_is_colored_by_the_side_of_zero_that_it_is_on() -> None:
     svg = render_intervals(rows, "title", "difference")
     colors = re.findall(r'r="4.5" fill="(#\w+)"', svg)
     assert len(set(colors)) == 3
+
+
+def test_negatives_of_transformers_are_the_papers_by_default() -> None:
+    assert not list_deviations(METHOD, "roberta-base")
+    settings = {key: value for key, value in METHOD.items() if not key.endswith(".negatives")}
+    assert not list_deviations(settings, "roberta-base")
+    assert len(list_deviations(settings, "built-in")) == 2

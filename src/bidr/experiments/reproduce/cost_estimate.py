@@ -80,7 +80,8 @@ def estimate_costs(
     ram = {"codes (search)": float(sum(estimate_ram(shape).values()))}
     if any(spec.kind == "hnsw" for spec in specs):
         links = 2 * HNSW_LINKS * FLOAT_BYTES
-        ram["full vectors in HNSW (table 2)"] = float(corpus.documents * (dim * FLOAT_BYTES + links))
+        # The vectors are in memory twice while the graph is built.
+        ram["full vectors in HNSW (table 2)"] = float(corpus.documents * (2 * dim * FLOAT_BYTES + links))
     return {
         "corpus": asdict(corpus),
         "encoder": None if config.encoder_kind != "transformer" else asdict(encoder),

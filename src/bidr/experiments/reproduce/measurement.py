@@ -206,14 +206,14 @@ def measure_sizes(searcher: Searcher, judged: JudgedTexts, candidates: int, devi
     position_of_row = np.empty(reader.count, dtype=np.int64)
     position_of_row[rows] = np.arange(reader.count)
     queries, codes = encode_queries(searcher, judged.texts), reader.candidates.unpack_codes()
+    codebooks = reader.codebooks._replace(centroids=reader.codebooks.centroids.copy())  # torch needs writable arrays
     relevant = np.unique(judged.pairs.rows)
-    others = np.setdiff1d(np.random.default_rng(0).permutation(reader.count), relevant, assume_unique=False)
-    others = np.random.default_rng(0).permutation(others)
+    others = np.random.default_rng(0).permutation(np.setdiff1d(np.arange(reader.count), relevant))
     curve = []
     for count in list_sizes(reader.count, len(relevant)):
         part = np.sort(position_of_row[np.concatenate([relevant, others[: count - len(relevant)]])])
         depth = min(candidates, count)
-        local = search_codes(queries.codes, reader.codebooks, codes[part], depth, device=device).rows
+        local = search_codes(queries.codes, codebooks, codes[part], depth, device=device).rows
         positions = part[local]
         by_code = rank_relevant(rows[positions], judged.pairs)
         answers = np.empty((len(positions), min(ANSWERS, depth)), dtype=np.int64)

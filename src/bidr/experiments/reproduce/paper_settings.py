@@ -102,12 +102,20 @@ def make_settings(preset: str | None, encoder: str | None) -> TrainConfig:
     return replace_settings(TrainConfig(), settings)
 
 
-def list_deviations(config: TrainConfig) -> list[str]:
-    """List in which settings of the method a run differs from the paper."""
+def list_deviations(settings: Mapping[str, Any], encoder: str) -> list[str]:
+    """List in which settings of the method a run differs from the paper.
+
+    Args:
+        settings: those that differ from the defaults of `bidr train`, by dotted name.
+        encoder: name of the encoder, which the default negatives depend on.
+    """
+    defaults = TrainConfig()
     lines = []
     for key, value in METHOD.items():
         part, _, name = key.rpartition(".")
-        ours = getattr(getattr(config, part) if part else config, name)
+        ours = settings.get(key, getattr(getattr(defaults, part) if part else defaults, name))
+        if ours is None and key.endswith(".negatives"):
+            ours = "in-batch" if encoder == BUILT_IN else "bm25"
         if ours != value:
-            lines.append(f"{key} is {ours!r}, the paper's is {value!r}")
+            lines.append(f"`{key}` is {ours!r}, the paper's is {value!r}")
     return lines

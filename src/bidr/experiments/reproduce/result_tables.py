@@ -27,7 +27,7 @@ class ResultTable(NamedTuple):
             return ""
         lines = [self.header, ["---"] * len(self.header), *self.cells]
         rows = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-        return "\n\n".join(part for part in (f"#### {self.title}", self.description, rows) if part)
+        return "\n\n".join(part for part in (f"### {self.title}", self.description, rows) if part)
 
     def to_json(self) -> dict[str, Any]:
         """Return the rows as dictionaries."""

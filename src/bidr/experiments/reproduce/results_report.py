@@ -9,7 +9,7 @@ from bidr._version import __version__
 from bidr.errors import DataError
 from bidr.experiments.reproduce.charts import IntervalRow, Series, render_intervals, render_lines
 from bidr.experiments.reproduce.claims import Claim, Outcome, describe_outcome, evaluate_claims, get_bits_curve
-from bidr.experiments.reproduce.paper_settings import METHOD
+from bidr.experiments.reproduce.paper_settings import list_deviations
 from bidr.experiments.reproduce.result_groups import STRONGEST, Measure, ResultGroup, make_groups
 from bidr.experiments.reproduce.result_tables import (
     ResultTable,
@@ -25,7 +25,6 @@ from bidr.experiments.reproduce.result_tables import (
 )
 from bidr.experiments.reproduce.row_files import RowStore
 from bidr.experiments.reproduce.row_specs import ROWS
-from bidr.training.config import TrainConfig
 from bidr.utils.files import write_atomically, write_json
 
 REPORT = "report"
@@ -131,7 +130,8 @@ def render_group(
     tables = list_tables(group)
     charts = draw_charts(group)
     prefix = re.sub(r"\W+", "-", f"{group.name} {group.first.settings.get('bytes_per_doc')} {group.first.candidates}")
-    blocks = [f"## {describe_group(group)}", describe_baseline(group), make_claims_table(evaluated).to_markdown()]
+    blocks = [f"## {describe_group(group)}", f"{count_verdicts(evaluated)} {describe_baseline(group)}"]
+    blocks.append(make_claims_table(evaluated).to_markdown())
     for table in tables:
         blocks.append(table.to_markdown())
         if table.title in charts:
@@ -139,12 +139,10 @@ def render_group(
             write_atomically(folder / name, charts[table.title].encode())
             blocks.append(f"![{table.title}, {group.name}]({name})")
     unmeasured = group.list_unmeasured()
-    blocks += ["#### Not measured", *(f"- {row}: {reason}" for row, reason in unmeasured.items())] if unmeasured else []
-    deviations = list_deviations(group)
+    blocks += ["### Not measured", *(f"- {row}: {reason}" for row, reason in unmeasured.items())] if unmeasured else []
+    deviations = list_differences(group)
     blocks += (
-        ["#### Settings that differ from the paper", "\n".join(f"- {line}" for line in deviations)]
-        if deviations
-        else []
+        ["### Settings that differ from the paper", "\n".join(f"- {line}" for line in deviations)] if deviations else []
     )
     value = {
         "group": describe_group(group),
@@ -160,6 +158,14 @@ def render_group(
         "deviations": deviations,
     }
     return blocks, value
+
+
+def count_verdicts(evaluated: list[tuple[Claim, Outcome]]) -> str:
+    """Say how many of the claims hold."""
+    verdicts = [outcome.verdict for _, outcome in evaluated]
+    holding, unmeasured = verdicts.count("holds"), verdicts.count("not measured")
+    count = len(verdicts) - unmeasured
+    return f"**{holding} of the {count} claims measured hold here**; {unmeasured} were not measured."
 
 
 def describe_baseline(group: ResultGroup) -> str:
@@ -248,15 +254,9 @@ def _add_lines(charts: dict[str, str], key: str, series: list[Series], title: st
         charts[key] = render_lines(drawn, title, f"{x_label} (log scale)", y_label)
 
 
-def list_deviations(group: ResultGroup) -> list[str]:
+def list_differences(group: ResultGroup) -> list[str]:
     """List in which settings the rows differ from the paper's, and in which from each other."""
-    lines = []
-    for key, value in METHOD.items():
-        part, _, name = key.rpartition(".")
-        default = getattr(getattr(TrainConfig(), part) if part else TrainConfig(), name)
-        ours = group.first.settings.get(key, default)
-        if ours != value:
-            lines.append(f"`{key}` is {ours!r}, the paper's is {value!r}")
+    lines = list_deviations(group.first.settings, group.first.encoder)
     others = {result.row for result in group.results if result.settings != group.first.settings}
     if others:
         lines.append(f"rows measured with other settings than {group.first.row}: {', '.join(sorted(others))}")
