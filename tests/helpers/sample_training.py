@@ -40,6 +40,7 @@ def dataset(name: str = "made", documents: int = DOCUMENTS) -> Dataset:
 
 
 CONFIG = TrainConfig(
+    method="bidr",
     bytes_per_doc=2,
     codewords=16,
     batch_size=10,

@@ -2,7 +2,9 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+import tyro
 
 from bidr.cli.base import (
     Command,
@@ -33,7 +35,7 @@ class Build(Command):
 
     help_groups: ClassVar[dict[str, tuple[str, ...]]] = {
         "input": ("vectors", "data", "ids", "model"),
-        "index": ("out", "engine", "stored", "dims", "lexical"),
+        "index": ("out", "engine", "stored", "dims", "lexical", "no-lexical"),
         "codes fitted to vectors, without a model": ("bytes-per-doc", "codewords", "metric"),
         "resources": ("ram-budget", "device"),
         "more": ("learned-lists", "json"),
@@ -61,8 +63,11 @@ class Build(Command):
     """Storage of the vectors: int8 takes half of fp16 and ranks slightly less exactly."""
     dims: int | None = None
     """Store and rank by the first so many dimensions, for Matryoshka models. Codes are made of all dimensions."""
-    lexical: bool = False
-    """Also build a BM25 index of --data, for hybrid search: bidr search --lexical 100."""
+    lexical: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Also build a BM25 index of --data, for hybrid search: bidr search --lexical 100. By default if the model
+    recommends hybrid search."""
+    no_lexical: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Build no BM25 index although the model recommends hybrid search."""
     bytes_per_doc: int | None = None
     """Without a model: code size in bytes per document; by default 32, or the largest below that divides the
     dimensions."""
@@ -92,18 +97,19 @@ class Build(Command):
             "stored": self.stored,
             "dims": self.dims,
             "ram_budget": self.ram_budget,
-            "lexical": self.lexical,
         }
+        lexical = self.lexical or (False if self.no_lexical else None)
         started = read_clocks()
         with record_steps() as spent:
             if self.vectors is not None:
                 how["plain"] = self._get_codes_config() if self.model is None else None
-                build_vectors(self.vectors, self.model, self.out, ids=self.ids, data=data, **how)
+                build_vectors(self.vectors, self.model, self.out, ids=self.ids, data=data, lexical=self.lexical, **how)
                 query_usage = "--query-vectors FILE"
             elif data is None or self.model is None:
                 raise ConfigError("--data without --model given; train a model first, or give --vectors")
             else:
-                build(data, self.model, self.out, device=self.device, learned_lists=self.learned_lists, **how)
+                how |= {"learned_lists": self.learned_lists, "lexical": lexical}
+                build(data, self.model, self.out, device=self.device, **how)
         took = format_step_times(spent, read_clocks() - started)
         say(took.text)
         save_last_index(self.out)
@@ -130,6 +136,8 @@ class Build(Command):
 
     def _check_flags(self) -> None:
         """Refuse flags that would be ignored."""
+        if self.lexical and self.no_lexical:
+            raise ConfigError("--lexical and --no-lexical given, expected one of them; leave the other out")
         if self.data is None and self.vectors is None:
             raise ConfigError("give --data (a corpus to encode), or --vectors with or without --ids (encoded already)")
         if self.data is not None and self.ids is not None:

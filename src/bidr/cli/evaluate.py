@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from bidr.cli.base import Command, CommandResult, OptionalData, OptionalFile, OptionalFolder, OptionalNumber
+from bidr.cli.base import (
+    Command,
+    CommandResult,
+    OptionalData,
+    OptionalFile,
+    OptionalFolder,
+    OptionalNumber,
+    OptionalWeight,
+)
 from bidr.cli.last_index import load_last_index
 from bidr.errors import ConfigError, DataError, IndexFolderError
 
@@ -46,10 +54,12 @@ class Evaluate(Command):
     fuse: float = 0.0
     """Weight of the code score in the final score; 0: rank by vectors alone. With codes trained on labels, 1 is a
     good weight."""
-    lexical: int = 0
-    """BM25 candidates per query, beside those of the codes. Needs an index built with --lexical."""
-    lexical_weight: float = 0.0
-    """Weight of the BM25 score (relative to the query's best) in the final score; 0: rank by vectors alone."""
+    lexical: OptionalNumber = None
+    """BM25 candidates per query, beside those of the codes; by default as the model recommends. 0: none. Needs an index
+    built with --lexical."""
+    lexical_weight: OptionalWeight = None
+    """Weight of the BM25 score (relative to the query's best) in the final score; by default as the model recommends.
+    0: rank by vectors alone."""
     run_file: RunFile = None
     """Write the rankings to this file, as a TREC run."""
     compare: OptionalFile = None
@@ -72,7 +82,8 @@ class Evaluate(Command):
         index = self.index or load_last_index()
         split, rows = self._load_judged_queries()
         other = read_run(self.compare) if self.compare else None
-        words: dict[str, Any] = {"lexical": self.lexical, "lexical_weight": self.lexical_weight}
+        lexical = self.lexical if self.query_vectors is None else 0
+        words: dict[str, Any] = {"lexical": lexical, "lexical_weight": self.lexical_weight}
         with open_index(index, self.model, fuse=self.fuse, **words) as searcher:
             _refuse_other_corpus(searcher, split, index)
             if self.query_vectors is not None:

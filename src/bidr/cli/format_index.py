@@ -15,6 +15,7 @@ def describe_model(model: Any) -> CommandResult:
         "fingerprint": model.fingerprint,
         "unified": model.unified,
         "candidates": model.candidates,
+        "search": {"lexical": model.search.lexical, "lexical_weight": model.search.lexical_weight},
         "text": {
             "titles": text.titles,
             "query_length": text.query_length,
@@ -34,6 +35,7 @@ def describe_model(model: Any) -> CommandResult:
         *([("lists", f"{len(model.lists.means):,}, learned: bidr build --engine lists")] if model.lists else []),
         ("query encoders", "one for both sides" if model.unified else "one for each side"),
         ("candidates", f"{model.candidates} by default"),
+        *([("BM25", format_fusion(model.search))] if model.search.lexical else []),
         ("text", f"titles: {text.titles}; most tokens: query {text.query_length}, document {text.document_length}"),
         (
             "trained on",
@@ -43,6 +45,11 @@ def describe_model(model: Any) -> CommandResult:
         *((f"stage {name}", format_stage(epochs)) for name, epochs in training["stages"].items()),
     ]
     return CommandResult(format_columns(rows), value)
+
+
+def format_fusion(search: Any) -> str:
+    """The recommended fusion with BM25."""
+    return f"{search.lexical} candidates with weight {search.lexical_weight:g}, used by default"
 
 
 def describe_frozen(model: Any) -> CommandResult:

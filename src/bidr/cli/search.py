@@ -17,6 +17,7 @@ from bidr.cli.base import (
     OptionalFilter,
     OptionalFolder,
     OptionalNumber,
+    OptionalWeight,
     format_count,
 )
 from bidr.cli.last_index import load_last_index
@@ -61,10 +62,12 @@ class Search(Command):
     fuse: float = 0.0
     """Weight of the code score in the final score; 0: rank by vectors alone. With codes trained on labels, 1 is a
     good weight."""
-    lexical: int = 0
-    """BM25 candidates per query, beside those of the codes. Needs an index built with --lexical."""
-    lexical_weight: float = 0.0
-    """Weight of the BM25 score (relative to the query's best) in the final score; 0: rank by vectors alone."""
+    lexical: OptionalNumber = None
+    """BM25 candidates per query, beside those of the codes; by default as the model recommends. 0: none. Needs an index
+    built with --lexical."""
+    lexical_weight: OptionalWeight = None
+    """Weight of the BM25 score (relative to the query's best) in the final score; by default as the model recommends.
+    0: rank by vectors alone."""
     filter: OptionalFilter = None
     """Filter on attributes, as JSON: '{"lang": "en", "year": {"gte": 2020}}'."""
 
@@ -82,7 +85,7 @@ class Search(Command):
             with announce_compilation():
                 searcher.search(query, 1, 1, filter=self._filter())
             result = searcher.search(query, self.k, self.candidates, filter=self._filter())
-            scope = self._describe_scope(searcher)
+            scope = self._describe_scope(searcher, searcher.lexical)
         return CommandResult(
             _format_result(result, scope), {"query": query, "index": str(index), **_convert_result(result)}
         )
@@ -92,13 +95,13 @@ class Search(Command):
 
         return None if self.filter is None else parse_filter_json(self.filter)
 
-    def _describe_scope(self, searcher: "Searcher") -> str:
+    def _describe_scope(self, searcher: "Searcher", lexical: int) -> str:
         view = searcher.reader.latest()
         self._warn_unknown_attributes(view)
         count = view.count if self.filter is None else view.select(self._filter()).count
         depth = min(max(self.candidates or searcher.candidates, self.k), count)
         passed = "" if self.filter is None else f"{count:,} that match the filter, of "
-        words = f" and {self.lexical:,} by words" if self.lexical else ""
+        words = f" and {lexical:,} by words" if lexical else ""
         return f"{format_count(depth, 'candidate')}{words} out of {passed}{format_count(view.count, 'document')}"
 
     def _warn_unknown_attributes(self, view: Any) -> None:
@@ -143,7 +146,7 @@ class Search(Command):
             with announce_compilation():
                 searcher.search_vectors(queries, 1, 1, **options)
             result = searcher.load_results(searcher.search_vectors(queries, self.k, self.candidates, **options))
-            scope = self._describe_scope(searcher)
+            scope = self._describe_scope(searcher, self.lexical or 0)
         heads = [f"question {row}:\n" if len(result) > 1 else "" for row in range(len(result))]
         text = "\n".join(head + _format_result(result, scope) for head, result in zip(heads, result, strict=True))
         return CommandResult(

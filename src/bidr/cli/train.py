@@ -11,7 +11,7 @@ from bidr.cli.base import Command, CommandResult, Folder, OptionalData, Optional
 from bidr.cli.config_parsing import find_file_flag, load_toml
 from bidr.errors import ConfigError
 from bidr.training.config import TrainConfig
-from bidr.training.presets import RECIPES, format_recipes, with_recipe
+from bidr.training.presets import RECIPES, format_recipes, with_default_recipe, with_recipe
 
 Settings = Annotated[TrainConfig, tyro.conf.arg(name="")]
 
@@ -60,7 +60,8 @@ class Train(WithSettings):
     """'auto': continue the run in the folder, if there is one; 'never': fail if there is one; 'must': fail if there
     is none."""
     recipe: Annotated[str | None, tyro.conf.arg(metavar="NAME", help_behavior_hint="(optional)")] = None
-    """Named preset of settings, which TOML keys and flags override; `bidr recipes` lists them."""
+    """Named preset of settings, which TOML keys and flags override; `bidr recipes` lists them. By default 'auto',
+    unless a method is set."""
     data: OptionalData = None
     """Dataset: a folder in BEIR, MS MARCO, TREC or parquet layout, or 'irds:' and an ir_datasets id."""
     vectors: OptionalFile = None
@@ -93,7 +94,8 @@ class Train(WithSettings):
         if vector_flags:
             raise ConfigError(f"--{vector_flags[0].replace('_', '-')} goes with --vectors; a dataset has its own")
         assert self.data is not None
-        description = describe_model(train(load(self.data), self.settings, self.out, self.resume, self.recipe))
+        settings, recipe = with_default_recipe(self.settings, self.recipe)
+        description = describe_model(train(load(self.data), settings, self.out, self.resume, recipe))
         then = f"next: bidr build --data {self.data} --model {self.out} --out {self.out / 'index'}"
         return CommandResult(f"{description.text}\n{then}", description.value)
 

@@ -28,7 +28,7 @@ class _BaseClient:
     url:        address of `bidr serve`.
     key:        read or write key, if the server has keys.
     candidates: default number of candidates of a search; None: the default of the server.
-    lexical, lexical_weight: default of a search, as in `open_index`.
+    lexical, lexical_weight: default of a search; None: as the served model recommends.
     timeout:    seconds for one attempt; retries: see `Retry`.
     options:    further arguments of httpx.Client, such as `verify` or `limits`.
     """
@@ -39,8 +39,8 @@ class _BaseClient:
         key: str | None = None,
         *,
         candidates: int | None = None,
-        lexical: int = 0,
-        lexical_weight: float = 0.0,
+        lexical: int | None = None,
+        lexical_weight: float | None = None,
         timeout: float = TIMEOUT,
         retry: Retry | None = None,
         **options: Any,

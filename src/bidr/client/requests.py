@@ -46,8 +46,8 @@ class SearchParams(NamedTuple):
     candidates: int | None = None
     filter: Any = None
     codes_only: bool = False
-    lexical: int = 0
-    lexical_weight: float = 0.0
+    lexical: int | None = None
+    lexical_weight: float | None = None
 
     def to_fields(self) -> dict[str, Any]:
         """Return `k` and all options that differ from their defaults."""
@@ -150,6 +150,7 @@ class RequestBuilder:
         assert self._index_info is not None
         k = params.k if isinstance(params.k, int) else 1
         candidates, lexical = params.candidates or self._index_info.get("candidates"), params.lexical
+        lexical = self._index_info.get("lexical") if lexical is None else lexical
         depth = k
         if not params.codes_only:
             depth = max(k, candidates if isinstance(candidates, int) else 1)

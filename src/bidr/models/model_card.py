@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
 CARD_NAME = "README.md"
 BUILT_IN = "built-in"
+CHOICE_NAMES = {"warmup": "warm-up", "conventional": "STAR", "random-walk": "random walk", "opq": "OPQ"}
 
 USE = """\
 ## Use
@@ -86,6 +88,7 @@ def render_card(model: "Model", changed: dict[str, Any]) -> str:
             "candidates, and a vector on disk that decides among them.",
             f"| | |\n|---|---|\n{facts}",
             _format_usage(model),
+            *_format_choice(training.get("choice")),
             "## Training",
             "The settings that differ from the defaults, for `bidr train --data DATA --out RUN --config FILE`:",
             f"```toml\n{settings}\n```",
@@ -136,6 +139,9 @@ def _collect_facts(model: "Model") -> list[tuple[str, str]]:
     ]
     if training.get("recipe"):
         rows.insert(3, ("recipe", f"`{training['recipe']}`; its settings are among those below"))
+    if model.search.lexical:
+        fusion = f"{model.search.lexical} candidates, weight {model.search.lexical_weight:g}; used by default"
+        rows.insert(-2, ("fusion with BM25", fusion))
     if model.lists is not None:
         rows.insert(-4, ("coarse lists", f"{len(model.lists.means):,}, learned with the question encoder"))
     if used:
@@ -158,6 +164,27 @@ def _format_usage(model: "Model") -> str:
         of_vectors="query" if model.unified else "dense",
         of_codes="query" if model.unified else "sparse",
     )
+
+
+def _format_choice(choice: dict[str, Any] | None) -> list[str]:
+    """Format what was chosen on dev, and why."""
+    return ["## Choice", "All contenders on dev.", format_choice(choice["rows"], choice["why"])] if choice else []
+
+
+def format_choice(rows: Sequence[dict[str, Any]], why: str) -> str:
+    """Format the rows of choice.json as a Markdown table, the best first, with the chosen one marked."""
+    heads = ["", "vectors", "codes", "BM25", "weight", "dev R@10", "dev R@100", "candidates' recall", "bytes"]
+    lines = [heads, ["---"] * len(heads)]
+    for row in sorted(rows, key=lambda row: -row["criterion"]):
+        recalls = [f"{row[name]:.4f}" for name in ("R@10", "R@100", "candidate_recall")]
+        fusion = [str(row["lexical"]), f"{row['lexical_weight']:g}"] if row["lexical"] else ["none", ""]
+        parts = [CHOICE_NAMES.get(row[name], row[name]) for name in ("vectors", "codes")]
+        lines.append(["chosen" if row["chosen"] else "", *parts, *fusion, *recalls, f"{row['bytes_per_doc']:.2f}"])
+    widths = [max(len(line[column]) for line in lines) for column in range(len(heads))]
+    table = [
+        "| " + " | ".join(f"{cell:<{width}}" for cell, width in zip(line, widths, strict=True)) + " |" for line in lines
+    ]
+    return "\n".join([*table, "", f"Chosen: {why}."])
 
 
 def format_epochs(epochs: list[dict[str, float]]) -> str:

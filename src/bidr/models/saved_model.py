@@ -1,6 +1,6 @@
 """Saved text model: two encoders, codebooks, optionally one query encoder for both, and text settings.
 
-model.json   format, fingerprint, training record, and a checksum over itself
+model.json   format, fingerprint, training record, recommended search settings, and a checksum over itself
 sparse/      encoder of the codes, quantizer.safetensors (rotation, codebooks), and optionally lists.safetensors
              (learned IVF lists)
 dense/       encoder of the vectors
@@ -8,6 +8,7 @@ query/       unified query encoder (optional)
 """
 
 import json
+import math
 import shutil
 from abc import ABC, abstractmethod
 from dataclasses import asdict, dataclass
@@ -63,6 +64,14 @@ class TextSettings:
     document_length: int
 
 
+@dataclass(frozen=True)
+class SearchSettings:
+    """Recommended fusion with BM25: candidates per query, and the weight of their score."""
+
+    lexical: int = 0
+    lexical_weight: float = 0.0
+
+
 @dataclass(frozen=True, kw_only=True)
 class ModelParts:
     """Parts of a new model: folders of saved encoders, codebooks, and learned IVF lists."""
@@ -89,6 +98,7 @@ class SavedModel(ABC):
                 raise ValueError("fingerprint or training, expected a text and a table")
             if not is_positive_int(self.candidates):
                 raise ValueError(f"candidates {self.candidates!r}, expected a number above 0")
+            self.search = parse_search_settings(fields.get("search", {}))
         except (LookupError, TypeError, ValueError) as error:
             path = self.folder / "model.json"
             raise ModelError(f"{path} cannot be read ({error}); train the model again or restore the file") from error
@@ -167,6 +177,18 @@ class Model(SavedModel):
         return open_encoder(self.folder / part, self.device)
 
 
+def parse_search_settings(fields: Any) -> SearchSettings:
+    """Parse the recommended search settings of model.json; TypeError or ValueError for invalid ones."""
+    settings = SearchSettings(**fields)
+    weight = settings.lexical_weight
+    has_count = settings.lexical == 0 or is_positive_int(settings.lexical)
+    if not has_count or type(settings.lexical) is not int or type(weight) not in (int, float):
+        raise ValueError(f"search {fields!r}, expected a number and a weight")
+    if not math.isfinite(weight):
+        raise ValueError(f"search {fields!r}, expected a finite weight")
+    return settings
+
+
 def is_positive_int(value: Any) -> bool:
     """Return whether a value is an integer from 1 to 2**31 - 1."""
     return isinstance(value, int) and not isinstance(value, bool) and 0 < value < 1 << 31
@@ -198,6 +220,7 @@ def save_model(
     *,
     candidates: int,
     training: dict[str, Any],
+    search: SearchSettings | None = None,
     device: str = "cpu",
 ) -> Model:
     """Save a model. model.json is deleted first and written last: without it there is no model."""
@@ -222,6 +245,7 @@ def save_model(
             "text": asdict(text),
             "codes": {"books": parts.codebooks.books, "words": parts.codebooks.words},
             "lists": len(parts.lists.means) if parts.lists else None,
+            **({"search": asdict(search)} if search else {}),
             "training": training,
         }
         (folder / "model.json").unlink(missing_ok=True)

@@ -47,7 +47,7 @@ def build(
     engine: str = "auto",
     stored: StorageKind = "fp16",
     dims: int | None = None,
-    lexical: bool = False,
+    lexical: bool | None = None,
     learned_lists: bool = True,
     tokens: Path | None = None,
     device: str = "auto",
@@ -58,13 +58,14 @@ def build(
     Args:
         stored: type of the vectors on disk: "fp16", or "int8", half the size.
         dims: store and rank by the first so many dimensions (Matryoshka); None: by all.
-        lexical: also build a BM25 index of the texts.
+        lexical: also build a BM25 index of the texts; None: if the model recommends fusion with BM25.
         learned_lists: with engine "lists", use the lists of the model if it has any, else k-means.
         tokens: folder of the tokenized corpus, to share it; by default a temporary one beside the index.
         ram_budget: most anonymous memory of the build without the encoding (bytes, or "1GiB"); a build that needs
             more is refused.
     """
     model = model if isinstance(model, Model) else Model(model, pick_device(device))
+    lexical = model.search.lexical > 0 if lexical is None else lexical
     options: dict[str, Any] = {"engine": engine, "stored": stored, "lexical": model.text.titles if lexical else None}
     options |= {"dims": check_dims(dims, model.dense.dim), "unit": model.dense.normalized}
     out = Path(out)

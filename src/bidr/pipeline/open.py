@@ -9,12 +9,13 @@ import numpy.typing as npt
 from bidr.data.types import Document
 from bidr.data.vector_source import open_vectors
 from bidr.errors import ConfigError, IndexFolderError, ModelError
+from bidr.index.live.lexical_search import has_lexical_index
 from bidr.index.live.live_index import LiveIndex
 from bidr.index.live.types import EncodedBatch
 from bidr.index.live.writer import LiveWriter
 from bidr.index.storage.live_state import read_model_reference
 from bidr.models.codes_only_model import CodesOnlyModel, open_model
-from bidr.models.saved_model import Model
+from bidr.models.saved_model import Model, SearchSettings
 from bidr.pipeline.build import Vectors
 from bidr.pipeline.document_encoders import make_codebook_encoder, make_codes_only_encoder, make_model_encoder
 from bidr.search.searcher import CANDIDATES, QueryEncoder, Searcher, check_integer
@@ -28,6 +29,8 @@ class OpenIndex(Searcher):
     """An index with its model, searched by text or vectors. Use it as a context manager."""
 
     model: Model | CodesOnlyModel | None = None
+    is_lexical_optional = False
+    """Whether BM25 candidates are the model's recommendation: searches by vectors without words have none."""
 
     def encode(self, texts: Sequence[str]) -> tuple[QueryVectors, float]:
         """Encode query texts; refuse if the index has no model."""
@@ -57,6 +60,8 @@ class OpenIndex(Searcher):
             words: texts of the queries for BM25.
         """
         encoded = queries if isinstance(queries, QueryVectors) else self.query_vectors(queries)
+        if words is None and self.is_lexical_optional and options.get("lexical") is None:
+            options["lexical"] = 0
         return super().search_vectors(encoded, k, candidates, words=words, **options)
 
     by_vectors = DeprecatedAlias("OpenIndex.by_vectors", "make_lookup_encoder")
@@ -112,8 +117,8 @@ def open_index(
     ef: int | None = None,
     device: str = "cpu",
     fuse: float = 0.0,
-    lexical: int = 0,
-    lexical_weight: float = 0.0,
+    lexical: int | None = None,
+    lexical_weight: float | None = None,
 ) -> OpenIndex:
     """Open an index for searching. Later additions and deletions are visible within a second.
 
@@ -123,23 +128,32 @@ def open_index(
         ef: nprobe of lists, or ef_search of a graph.
         device: where queries are encoded.
         fuse: weight of the code score (see `Searcher`).
-        lexical: number of BM25 candidates (see `Searcher`).
-        lexical_weight: weight of the BM25 score (see `Searcher`).
+        lexical: number of BM25 candidates (see `Searcher`); None: as the model recommends for texts, if the index
+            has words.
+        lexical_weight: weight of the BM25 score (see `Searcher`); None: as the model recommends.
     """
     for name, number in (("ef", ef), ("candidates", candidates)):
         if number is not None:
             check_integer(name, number)
-    options: dict[str, Any] = {"fuse": fuse, "lexical": lexical, "lexical_weight": lexical_weight}
+    options: dict[str, Any]
     opened = open_index_model(folder, model, device)
     if opened is None:
-        return OpenIndex(LiveIndex.open(folder, ef=ef), candidates=candidates or CANDIDATES, **options)
+        reader = LiveIndex.open(folder, ef=ef)
+        options = {"fuse": fuse, "lexical": lexical or 0, "lexical_weight": lexical_weight or 0.0}
+        return OpenIndex(reader, candidates=candidates or CANDIDATES, **options)
     reader = LiveIndex.open(folder, expect_model=opened.fingerprint, ef=ef)
+    recommended = opened.search if has_lexical_index(reader.latest()) else SearchSettings()
+    options = {
+        "fuse": fuse,
+        "lexical": recommended.lexical if lexical is None else lexical,
+        "lexical_weight": recommended.lexical_weight if lexical_weight is None else lexical_weight,
+    }
 
     def encode(texts: Sequence[str]) -> QueryVectors:
         return QueryVectors(*opened.encode_queries(list(texts)))
 
     searcher = OpenIndex(reader, encode, candidates or opened.candidates, **options)
-    searcher.model = opened
+    searcher.model, searcher.is_lexical_optional = opened, lexical is None
     return searcher
 
 

@@ -15,7 +15,7 @@ from bidr.pipeline.build import IdSource, Vectors
 from bidr.training.codes_only.config import refuse_text_settings
 from bidr.training.codes_only.train import train_codes_only
 from bidr.training.config import TrainConfig
-from bidr.training.presets import get_changed_settings, with_recipe
+from bidr.training.presets import get_changed_settings, with_default_recipe
 from bidr.training.train import Resume
 from bidr.training.train import train as train_run
 from bidr.utils.device import pick_device
@@ -33,14 +33,14 @@ def train(
 ) -> Model:
     """Train codes and vectors on the train pairs of a dataset; select on its dev pairs.
 
-    `recipe` is a preset of settings (`bidr recipes` lists them); values of `config` that differ from the defaults
+    `recipe` is a preset of settings (`bidr recipes` lists them; by default "auto", unless a method is set); values of `config` that differ from the defaults
     override it; `settings` override both:
     ``bidr.train(data, "runs/a", recipe="star-opq", bytes_per_doc=8)``. An interrupted run with the same folder
     and settings is resumed; resume="never" refuses a folder with a run, "must" one without.
     """
-    chosen = config or TrainConfig()
-    chosen = replace(with_recipe(chosen, recipe) if recipe else chosen, **settings)
-    return train_run(data, chosen, out, resume, recipe)
+    method = {name: value for name, value in settings.items() if name == "method"}
+    chosen, recipe = with_default_recipe(replace(config or TrainConfig(), **method), recipe)
+    return train_run(data, replace(chosen, **settings), out, resume, recipe)
 
 
 def train_vectors(

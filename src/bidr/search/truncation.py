@@ -23,7 +23,14 @@ class TruncatedSearcher(Searcher):
     """
 
     def __init__(self, searcher: Searcher, *, dims: int | None = None, int8: bool = False) -> None:
-        super().__init__(searcher.reader, searcher.encoder, searcher.candidates, fuse=searcher.fuse)
+        super().__init__(
+            searcher.reader,
+            searcher.encoder,
+            searcher.candidates,
+            fuse=searcher.fuse,
+            lexical=searcher.lexical,
+            lexical_weight=searcher.lexical_weight,
+        )
         if dims is not None and not 0 < dims <= searcher.reader.manifest.stored_dim:
             raise ConfigError(f"dims: given {dims}, expected 1 to {searcher.reader.manifest.stored_dim}")
         self.dims, self.scales = dims, None

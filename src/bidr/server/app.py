@@ -119,7 +119,15 @@ class SearchService:
         return parse(body, parser.parse_params(http_request.scope["query_string"]))
 
     def _make_parser(self, snapshot: IndexSnapshot) -> "tuple[weakref.ref[IndexSnapshot], RequestParser]":
-        context = ValidationContext(self.limits, snapshot.candidates, snapshot.dim, snapshot.has_lexical)
+        recommended = snapshot.recommended
+        context = ValidationContext(
+            self.limits,
+            snapshot.candidates,
+            snapshot.dim,
+            snapshot.has_lexical,
+            recommended.lexical,
+            recommended.lexical_weight,
+        )
         return weakref.ref(snapshot), RequestParser(context)
 
     async def _encode(self, snapshot: IndexSnapshot, request: SearchRequest, deadline: float) -> QueryVectors:

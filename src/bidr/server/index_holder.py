@@ -14,6 +14,7 @@ import numpy as np
 from bidr.data.vector_source import normalize_l2
 from bidr.errors import BidrError, IndexFolderError
 from bidr.index.filters.bitmask import warm_up
+from bidr.index.live.lexical_search import has_lexical_index
 from bidr.index.live.live_index import LiveIndex
 from bidr.index.live.view import LiveView
 from bidr.index.reader import check_model
@@ -27,7 +28,7 @@ from bidr.utils.array_types import Floats
 
 if TYPE_CHECKING:
     from bidr.models.codes_only_model import CodesOnlyModel
-    from bidr.models.saved_model import Model
+    from bidr.models.saved_model import Model, SearchSettings
 
 REFRESH_SECONDS, MAX_BACKOFF_SECONDS = 0.2, 10.0
 MODEL_LINGER_SECONDS = 60.0
@@ -71,6 +72,13 @@ class IndexSnapshot:
     @cached_property
     def has_lexical(self) -> bool:
         return has_lexical_index(self.view)
+
+    @cached_property
+    def recommended(self) -> "SearchSettings":
+        """The model's fusion with BM25; none without postings."""
+        from bidr.models.saved_model import SearchSettings
+
+        return self.model.search if self.model is not None and self.has_lexical else SearchSettings()
 
     @cached_property
     def searcher(self) -> Searcher:
@@ -188,11 +196,6 @@ def warm_up_kernels(view: LiveView) -> None:
         searcher.search_vectors(QueryVectors(*query_sides), 1, CANDIDATES, words=["first"])
 
 
-def has_lexical_index(view: LiveView) -> bool:
-    """Whether all segments have a BM25 index."""
-    return all(segment.reader.words is not None for segment in view.segments)
-
-
 def format_name(folder: Path) -> str:
     """Return the display name of an index: its folder, or that of the run which it is part of."""
     return folder.parent.name if folder.name == "index" and folder.parent.name else folder.name
@@ -222,5 +225,7 @@ def describe_index(holder: IndexHolder, limits: dict[str, Any]) -> dict[str, Any
         "limits": limits,
         "texts": snapshot.encoder is not None,
         "words": snapshot.has_lexical,
+        "lexical": snapshot.recommended.lexical,
+        "lexical_weight": snapshot.recommended.lexical_weight,
         "behind": holder.error is not None,
     }

@@ -132,10 +132,14 @@ def _make_search(snapshot: IndexSnapshot, limits: RequestLimits) -> Schema:
         "model": model,
     }
     body = {name: make_nullable(schema) for name, schema in options.items()}
-    bodies = [make_object({"vectors": vectors, **body, **_make_lexical_options(0)}, optional=OPTIONS)]
+    recommended = snapshot.recommended
+    lexical_options = _make_lexical_options(0, 0, recommended.lexical_weight)
+    bodies = [make_object({"vectors": vectors, **body, **lexical_options}, optional=OPTIONS)]
     example: Schema = {"vectors": [[round(1 / dim, 6)] * dim], "k": 3, "candidates": default}
     if snapshot.encoder is not None:
-        lexical_options = _make_lexical_options(limits.candidates if snapshot.has_lexical else 0)
+        maximum = limits.candidates if snapshot.has_lexical else 0
+        lexical_default = max(0, min(recommended.lexical, limits.candidates - default))
+        lexical_options = _make_lexical_options(maximum, lexical_default, recommended.lexical_weight)
         bodies.insert(0, make_object({"texts": texts, **body, **lexical_options}, optional=OPTIONS))
         example = {"texts": ["who painted the night watch"], "k": 3, "candidates": default}
     names = [name for name in options if name != "filter" and (name != "model" or snapshot.fingerprint)]
@@ -163,11 +167,12 @@ def _make_search(snapshot: IndexSnapshot, limits: RequestLimits) -> Schema:
     }
 
 
-def _make_lexical_options(maximum: int) -> Schema:
-    weight = {"type": "number", "minimum": -MAX_LEXICAL_WEIGHT, "maximum": MAX_LEXICAL_WEIGHT, "default": 0}
+def _make_lexical_options(maximum: int, default: int, default_weight: float) -> Schema:
+    weight = {"type": "number", "minimum": -MAX_LEXICAL_WEIGHT, "maximum": MAX_LEXICAL_WEIGHT}
+    weight["default"] = default_weight
     description = "Candidates that BM25 adds; only for texts, on an index built with --lexical."
     return {
-        "lexical": make_nullable(make_integer(maximum, 0, minimum=0) | {"description": description}),
+        "lexical": make_nullable(make_integer(maximum, default, minimum=0) | {"description": description}),
         "lexical_weight": make_nullable(weight | {"description": "Weight of BM25 in the score."}),
     }
 
@@ -251,6 +256,8 @@ def _make_index() -> Schema:
             "limits": {"type": "object", "additionalProperties": {"type": "number"}},
             "texts": {"type": "boolean"},
             "words": {"type": "boolean"},
+            "lexical": count,
+            "lexical_weight": {"type": "number"},
             "behind": {"type": "boolean"},
         }
     )

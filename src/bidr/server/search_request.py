@@ -28,8 +28,8 @@ MAX_COMPONENT = 1e18
 MAX_CACHED_BYTES, MAX_CACHED_QUERIES = 256, 256
 OMIT_HINT = "or leave it out to use the server's default"
 NUMBER_TYPES = frozenset((float, int))
-Options = tuple[int, int, dict[str, Any] | None, bool, bool, str | None, int, float]
-"""Validated options in the order of `OPTIONS`."""
+Options = tuple[int, int, dict[str, Any] | None, bool, bool, str | None, int | None, float]
+"""Validated options in the order of `OPTIONS`; `lexical` None: as recommended for texts."""
 
 
 class ValidationContext(NamedTuple):
@@ -39,6 +39,8 @@ class ValidationContext(NamedTuple):
     candidates: int
     dim: int
     has_lexical: bool = False
+    lexical: int = 0
+    lexical_weight: float = 0.0
 
 
 class QueryParams(NamedTuple):
@@ -165,8 +167,10 @@ def validate_options(values: Mapping[str, Any], context: ValidationContext) -> O
         True if (text := get("text")) is None else _check_bool(text, "text"),
         False if (codes_only := get("codes_only")) is None else _check_bool(codes_only, "codes_only"),
         None if (model := get("model")) is None else _check_model(model),
-        0 if (lexical := get("lexical")) is None else _check_int(lexical, "lexical", limits.candidates, minimum=0),
-        0.0 if (weight := get("lexical_weight")) is None else _check_weight(weight, "lexical_weight"),
+        None if (lexical := get("lexical")) is None else _check_int(lexical, "lexical", limits.candidates, minimum=0),
+        context.lexical_weight
+        if (weight := get("lexical_weight")) is None
+        else _check_weight(weight, "lexical_weight"),
     )
 
 
@@ -216,13 +220,21 @@ def parse_matrix(rows: list[Any], dim: int, name: str = "vectors", max_component
 def _make_request(
     texts: list[str] | None, vectors: Floats | None, options: Options, context: ValidationContext
 ) -> SearchRequest:
-    request = SearchRequest(texts, vectors, *options)
+    k, candidates, condition, text, codes_only, model, lexical, weight = options
+    if lexical is None:
+        lexical = get_default_lexical(context, k, candidates) if texts is not None else 0
+    request = SearchRequest(texts, vectors, k, candidates, condition, text, codes_only, model, lexical, weight)
     if request.lexical:
         _check_lexical(request, context)
     results = request.queries * request.k
     _check_total("too many candidates in one request", max(request.reads, results), context.limits.reads)
     _check_total("too many answers in one request", results, context.limits.answers)
     return request
+
+
+def get_default_lexical(context: ValidationContext, k: int, candidates: int) -> int:
+    """Return the recommended number of BM25 candidates, reduced to the limit."""
+    return max(0, min(context.lexical, context.limits.candidates - max(k, candidates)))
 
 
 def _check_total(message: str, total: int, limit: int) -> None:

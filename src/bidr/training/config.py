@@ -16,6 +16,8 @@ from bidr.training.config_validation import (
 )
 
 BUILT_IN = "built-in"
+VectorsName = Literal["warmup", "conventional", "random-walk", "snowball", "averaged", "unified"]
+CodesName = Literal["opq", "contrastive", "distilled"]
 Negatives = Literal["in-batch", "bm25", "mined"]
 SamplerName = Literal["random-walk", "snowball", "mined", "mined-alone", "in-batch"]
 
@@ -116,7 +118,7 @@ class DenseConfig:
     """'random-walk', 'snowball': batches are neighborhoods of the proximity graph; 'mined': random batches with one
     candidate per query as hard negative; 'mined-alone': the hard negative without in-batch negatives; 'in-batch':
     random batches."""
-    start: Literal["backbone", "warmup", "sparse"] = "warmup"
+    start: Literal["backbone", "warmup", "sparse", "conventional"] = "warmup"
     """Encoder from which the stage starts."""
     rate: float | None = None
     """Learning rate as a multiple of the warm-up's. None: 1 for transformers, 0.1 for the built-in encoder, whose
@@ -217,12 +219,29 @@ class DistilConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ChoiceConfig:
+    """The choice on dev (method 'auto'). Vectors of the warm-up with OPQ codes, and BM25 alone, always take part."""
+
+    vectors: tuple[VectorsName, ...] = ("warmup", "conventional", "random-walk", "averaged", "unified")
+    """Vectors that may rank: of the stages `warmup`, `conventional` (STAR) and `dense`; 'averaged': of the mean of
+    these encoders' weights; 'unified': of `dense` with the query encoder of `unify`."""
+    codes: tuple[CodesName, ...] = ("opq", "contrastive", "distilled")
+    """Codes that may find candidates: 'opq' of the ranking vectors, 'contrastive' (stage `sparse`), 'distilled'
+    (additive, of the best vectors so far)."""
+    lexical: tuple[int, ...] = (50, 100, 200)
+    """Numbers of BM25 candidates to try for fusion. Empty: no fusion."""
+    small_dev: int = 300
+    """With fewer dev queries the simplest contender within one standard error of the best is chosen, not the best."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class TrainConfig:
     """Settings of a training run."""
 
-    method: Literal["bidr", "conventional"] = "bidr"
-    """'bidr': learn the codes first, then the vectors on the codes' candidates; 'conventional': train one encoder for
-    as many steps, then fit codes to its vectors."""
+    method: Literal["auto", "bidr", "conventional"] = "auto"
+    """'auto': train the contenders of `choice` and keep the best on dev; 'bidr': learn the codes first, then the
+    vectors on the codes' candidates; 'conventional': train one encoder for as many steps, then fit codes to its
+    vectors."""
     bytes_per_doc: int = 16
     """Code size in bytes per document, kept in RAM."""
     codewords: Literal[256, 16] = 256
@@ -264,6 +283,7 @@ class TrainConfig:
     negatives: NegativesConfig = field(default_factory=NegativesConfig)
     distil: DistilConfig = field(default_factory=DistilConfig)
     frozen: CodesOnlyConfig = field(default_factory=CodesOnlyConfig)
+    choice: ChoiceConfig = field(default_factory=ChoiceConfig)
 
     def __post_init__(self) -> None:
         check_choices(self)
@@ -280,6 +300,7 @@ class TrainConfig:
             raise ConfigError("negatives.judge: given 'teacher' without negatives.margin, expected a margin too")
         if self.dense.walk == "paper" and self.dense.hops is not None:
             raise ConfigError(f"dense.hops: given {self.dense.hops} with dense.walk 'paper', expected none of the two")
+        _check_choice(self.choice, self.method, self.unify.epochs)
         if any(prefix < 1 for prefix in self.dense.prefixes):
             raise ConfigError(f"dense.prefixes: given {self.dense.prefixes}, expected numbers of 1 or more")
 
@@ -306,3 +327,13 @@ class TrainConfig:
         """Dimensions of the vectors, if known before the encoder is opened."""
         dims = {"built-in": self.encoder.dim, "static": None, "transformer": self.encoder.projection}
         return dims[self.encoder_kind]
+
+
+def _check_choice(choice: ChoiceConfig, method: str, unify_epochs: int) -> None:
+    if any(count < 1 for count in choice.lexical):
+        raise ConfigError(f"choice.lexical: given {choice.lexical}, expected numbers of 1 or more; none: no fusion")
+    if method == "auto" and "unified" in choice.vectors and "contrastive" not in choice.codes:
+        raise ConfigError(
+            "choice.vectors: given 'unified' without 'contrastive' in choice.codes, whose query encoder it shares; "
+            "leave it out, or add 'contrastive'"
+        )

@@ -23,6 +23,7 @@ MINIMUM: dict[int, tuple[str, ...]] = {
         "conventional.epochs",
         *("frozen.steps", "frozen.crops", "frozen.borrowed", "frozen.adapter_rate", "frozen.label_weight"),
         "frozen.dev_questions",
+        "choice.small_dev",
     ),
     1: (
         *("bytes_per_doc", "candidates", "dev_queries", "dev_documents", "tokens_at_once"),
@@ -69,13 +70,17 @@ def check_choices(config: Any, prefix: str = "") -> None:
             continue
         parts = [hints[field.name], *get_args(hints[field.name])]
         choices = [choice for part in parts if get_origin(part) is Literal for choice in get_args(part)]
-        if not choices or value in choices or (value is None and type(None) in parts):
+        if not choices or (value is None and type(None) in parts):
             continue
-        matches = difflib.get_close_matches(str(value), [str(choice) for choice in choices], n=1)
-        meant = f"; did you mean {matches[0]!r}?" if matches else ""
-        raise ConfigError(
-            f"{prefix}{field.name}: given {value!r}, expected one of {', '.join(map(repr, choices))}{meant}"
-        )
+        for item in value if isinstance(value, tuple | list) else (value,):
+            if item not in choices:
+                _refuse_choice(prefix + field.name, item, choices)
+
+
+def _refuse_choice(name: str, value: Any, choices: Sequence[Any]) -> None:
+    matches = difflib.get_close_matches(str(value), [str(choice) for choice in choices], n=1)
+    meant = f"; did you mean {matches[0]!r}?" if matches else ""
+    raise ConfigError(f"{name}: given {value!r}, expected one of {', '.join(map(repr, choices))}{meant}")
 
 
 EncoderKind = Literal["built-in", "static", "transformer"]

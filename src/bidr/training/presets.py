@@ -29,6 +29,11 @@ def _build_bidr(**changes: Any) -> dict[str, Any]:
     return {"method": "bidr", "unify.epochs": 0} | {key.replace("__", "."): value for key, value in changes.items()}
 
 
+def _build_auto(**changes: Any) -> dict[str, Any]:
+    """Settings of the choice on dev."""
+    return {"method": "auto"} | {key.replace("__", "."): value for key, value in changes.items()}
+
+
 _TAUGHT = {"distil__source": "teacher", "negatives__each": 4}
 _MARGIN = {"negatives__margin": 0.0}
 _SUMS = {
@@ -94,6 +99,11 @@ _TABLE: list[tuple[str, str, dict[str, Any]]] = [
         "STAR with JPQ: OPQ codes fixed, codewords and query encoder trained",
         _build_conventional("mined", "jpq", unify__negatives="top"),
     ),
+    (
+        "auto",
+        "the best on dev: vectors, codes and fusion with BM25; the default of `bidr train`",
+        _build_auto(frozen__borrowers="all", **_SUMS | {"frozen__steps": 400}),
+    ),
     # the method, by the sampler of its dense side
     ("bidr", "the published method: trained codes, random walk, one query encoder", {"method": "bidr"}),
     ("bidr-in-batch", "bidr, dense stage with in-batch negatives", _build_bidr(dense__sampler="in-batch")),
@@ -150,7 +160,7 @@ RECIPES = {name: Recipe(name, description, settings) for name, description, sett
 OLD_NAMES = {"star-distilled-evenly": "star-distilled"}
 """New names of renamed recipes. To be removed in 0.3."""
 STAGES = ("method", "unify.epochs", "conventional.epochs")
-DEFAULT = ("warmup-opq", "conventional", "bidr-random-walk", "bidr-snowball", "bidr-unified")
+DEFAULT = ("warmup-opq", "conventional", "bidr-random-walk", "bidr-snowball", "bidr-unified", "auto")
 
 
 def get_recipe(name: str) -> Recipe:
@@ -198,6 +208,12 @@ def replace_settings(config: TrainConfig, settings: Mapping[str, Any]) -> TrainC
     top_level = parts.pop("", {})
     nested = {part: replace(getattr(config, part), **values) for part, values in parts.items()}
     return replace(config, **top_level, **nested)
+
+
+def with_default_recipe(config: TrainConfig, name: str | None) -> tuple[TrainConfig, str | None]:
+    """Apply a recipe; without one that of the method 'auto', unless another method is set."""
+    name = "auto" if name is None and config.method == "auto" else name
+    return (with_recipe(config, name) if name else config), name
 
 
 def list_contradictions(config: TrainConfig, name: str) -> list[str]:

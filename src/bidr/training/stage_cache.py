@@ -53,7 +53,9 @@ def get_stage_settings(stage: str, config: TrainConfig) -> dict[str, Any]:
     common |= _select_keys(settings, "encoder.", "text.", "warmup.")
     codes = _select_keys(settings, "bytes_per_doc", "codewords")
     single = common | _select_keys(settings, *CONVENTIONAL, *DENSE, "negatives.") | {"codes": learned}
-    first = (single if config.method == "conventional" else common) | {"method": config.method}
+    # The stages of 'auto' are those of the other two.
+    method = "bidr" if config.method == "auto" else config.method
+    first = (single if method == "conventional" else common) | {"method": method}
     mined = _select_keys(
         settings, "dense.depth", "negatives.margin", "negatives.judge", "distil.teacher", "distil.depth"
     )
@@ -62,6 +64,10 @@ def get_stage_settings(stage: str, config: TrainConfig) -> dict[str, Any]:
     sparse |= mined if drawn else {}
     dense = sparse | {key: value for key, value in _select_keys(settings, "dense.").items() if key != "dense.sampler"}
     dense |= _select_keys(settings, "negatives.")
+    dense |= single if config.dense.start == "conventional" else {}
+    kind, _, of_vectors = stage.partition("-")
+    if (kind in ("fitted", "distilled") and of_vectors) or kind in ("averaged", "choice"):
+        return dense | single | codes | _select_keys(settings, "unify.", "frozen.", "choice.", "candidates", "dev_")
     return {
         "warmup": common,
         "conventional": single,
@@ -75,7 +81,7 @@ def get_stage_settings(stage: str, config: TrainConfig) -> dict[str, Any]:
         "unify": dense | _select_keys(settings, "unify."),
         "jpq": single | codes | _select_keys(settings, "unify."),
         "tuned": single | codes | _select_keys(settings, "unify.", "frozen."),
-    }[stage.partition("-")[0]]
+    }[kind]
 
 
 def _flatten_config(config: TrainConfig) -> dict[str, Any]:

@@ -118,6 +118,7 @@ def train_dense(run: TrainingRun, sampler: str) -> Encoder:
             "backbone": run.load_backbone,
             "warmup": lambda: train_warmup(run),
             "sparse": lambda: coded.encoder,
+            "conventional": lambda: train_conventional(run),
         }
         candidates = search_dev_candidates(run, coded)
         batches, observe = make_dense_sampler(run, coded, sampler)
@@ -238,7 +239,11 @@ def train_conventional(run: TrainingRun) -> Encoder:
 
 def fit_codes(run: TrainingRun) -> CodedEncoder:
     """Fit PQ or OPQ codes to the conventional vectors."""
-    stage, encoder = run.get_stage_name("fitted"), train_conventional(run)
+    return fit_codes_of(run, train_conventional(run), run.get_stage_name("fitted"))
+
+
+def fit_codes_of(run: TrainingRun, encoder: Encoder, stage: str) -> CodedEncoder:
+    """Fit PQ or OPQ codes to the vectors of an encoder, or load those of a finished stage."""
     path = run.folder / stage / CODEBOOKS
     with run.group.rank_zero_first():
         if not path.exists():

@@ -10,23 +10,26 @@ from typing import Any, Literal
 from bidr.data.dataset import Dataset
 from bidr.errors import ConfigError
 from bidr.models.dev_record import KEY, make_dev_record
-from bidr.models.model_card import write_card
-from bidr.models.saved_model import Model, ModelParts, TextSettings, save_model
-from bidr.quantization.codebooks import check_shape
+from bidr.models.model_card import format_choice, write_card
+from bidr.models.saved_model import Model, ModelParts, SearchSettings, TextSettings, save_model
+from bidr.quantization.codebooks import Codebooks, check_shape
 from bidr.training import stages
 from bidr.training.config import TrainConfig
 from bidr.training.engine.distributed import ProcessGroup, join_process_group
 from bidr.training.engine.logs import check_tensorboard
 from bidr.training.ivf_lists import load_learned_lists
+from bidr.training.model_selection import select_model
 from bidr.training.presets import get_changed_settings
 from bidr.training.run import TrainingRun
 from bidr.utils.files import read_json, storage_errors, write_json
+from bidr.utils.progress import say
 
 Resume = Literal["auto", "never", "must"]
 """What to do if the folder holds a run: 'auto' resumes it or starts one, 'never' refuses, 'must' requires one."""
 
 WORK = "work"
 RUN = "run.json"
+CHOICE = "choice.json"
 DAMAGED = "restore it, or delete the run's folder to start over"
 RESUMABLE_CHANGES = ("device", "checkpoint_minutes", "tokens_at_once", "logs")
 """Settings that may change when a run is resumed: they do not affect the model."""
@@ -49,6 +52,8 @@ def train(
 
 def train_model(run: TrainingRun, out: Path, recipe: str | None = None) -> Model:
     """Train the model of a run's method. recipe: name for the model card."""
+    if run.config.method == "auto":
+        return train_selected_model(run, out, recipe)
     if run.config.method == "conventional":
         return train_conventional_model(run, out, recipe)
     return train_bidr_model(run, run.config.dense.sampler, out, unified=run.config.unify.epochs > 0, recipe=recipe)
@@ -172,7 +177,38 @@ def train_conventional_model(run: TrainingRun, out: Path, recipe: str | None = N
     return _save(run, parts, out, names, recipe)
 
 
-def _save(run: TrainingRun, parts: ModelParts, out: Path, names: list[str], recipe: str | None) -> Model:
+def train_selected_model(run: TrainingRun, out: Path, recipe: str | None = None) -> Model:
+    """Train the contenders and save the one that is best on dev, with choice.json beside it."""
+    vectors, codes, choice = select_model(run)
+    parts = ModelParts(
+        sparse=run.folder / codes.documents / "encoder",
+        dense=run.folder / vectors.documents / "encoder",
+        query=run.folder / vectors.queries / "encoder" if vectors.queries == codes.queries else None,
+        codebooks=Codebooks.load(codes.codebooks),
+    )
+    names = [run.get_stage_name("warmup"), vectors.documents, codes.documents, codes.codebooks.parent.name]
+    finished = [name for name in dict.fromkeys([*names, vectors.queries]) if run.is_finished(name)]
+    content = choice.to_json()
+    say(format_choice(content["rows"], content["why"]))
+
+    def write() -> None:
+        out.mkdir(parents=True, exist_ok=True)
+        write_json(out / CHOICE, content)
+
+    run.group.run_on_rank_zero(write)
+    fusion = choice.contender.fusion
+    return _save(run, parts, out, finished, recipe, content, SearchSettings(*fusion))
+
+
+def _save(
+    run: TrainingRun,
+    parts: ModelParts,
+    out: Path,
+    names: list[str],
+    recipe: str | None,
+    choice: dict[str, Any] | None = None,
+    search: SearchSettings | None = None,
+) -> Model:
     config = run.config
     text = TextSettings(
         titles=config.text.titles,
@@ -186,12 +222,13 @@ def _save(run: TrainingRun, parts: ModelParts, out: Path, names: list[str], reci
         **({"recipe": recipe} if recipe else {}),
         "config": dataclasses.asdict(config),
         "stages": {name: run.read_history(name) for name in names},
-        "codewords": run.read_codeword_usage(),
         KEY: make_dev_record(run.data.dev.texts),
+        "codewords": run.read_codeword_usage() if run.get_stage_name("sparse") in names else None,
+        **({"choice": choice} if choice else {}),
     }
 
     def write() -> str:
-        model = save_model(out, parts, text, candidates=config.candidates, training=training)
+        model = save_model(out, parts, text, candidates=config.candidates, training=training, search=search)
         write_card(model, get_changed_settings(config))
         return model.fingerprint
 

@@ -24,6 +24,11 @@ from bidr.utils.system import count_available_cpus
 CACHED_TEXTS = 8_192
 
 
+def has_lexical_index(view: LiveView) -> bool:
+    """Return whether all segments have a BM25 index."""
+    return all(segment.reader.words is not None for segment in view.segments)
+
+
 class LexicalHits(NamedTuple):
     """BM25 results: scores and positions of the top k, (queries, k), padded with -inf and -1.
 
@@ -83,6 +88,18 @@ class LiveLexicalSearcher:
         return LexicalHits(*search_each(len(queries), k, search_one, self.threads), candidate_scores)
 
 
+class MemoryLexicalSearcher(LiveLexicalSearcher):
+    """BM25 search over postings in RAM."""
+
+    def __init__(self, postings: Postings) -> None:
+        self._postings = postings
+        self.threads = count_available_cpus()
+
+    @cached_property
+    def _segments(self) -> list[_SegmentPostings]:
+        return [_SegmentPostings(self._postings, 0, None, Path("postings in RAM"))]
+
+
 def add_lexical_candidates(
     code_scores: Floats,
     places: Rows,
@@ -101,6 +118,11 @@ def add_lexical_candidates(
         raise ConfigError("lexical: given vectors without words, expected the questions in words too (words=...)")
     candidates = [row[row >= 0] for row in places] if weight else None
     hits = get_lexical_searcher(view, engine).search(texts, min(count, engine.count), candidates)
+    return unite_lexical_hits(code_scores, places, hits, weight)
+
+
+def unite_lexical_hits(code_scores: Floats, places: Rows, hits: LexicalHits, weight: float) -> CandidateUnion:
+    """Unite candidates with BM25 hits, which hold the scores of the candidates unless the weight is 0."""
     union = unite_candidates(code_scores, places, hits.places)
     for number, scores in enumerate(hits.candidate_scores if weight else ()):
         is_hit, added = union.word_ranks[number] > 0, union.added[number]
