@@ -12,13 +12,17 @@ from bidr.data.dataset import Split
 from bidr.data.types import Query
 from bidr.errors import ConfigError
 from bidr.experiments.compare import ComparisonRow, _hold_out, format_table, report
+from bidr.training.presets import DEFAULT
 
 ROWS = ["BM25", "warm-up + OPQ", "conventional", "bidr random-walk", "bidr snowball", "bidr unified"]
+RECIPES = [name for name in DEFAULT if name != "auto"]
 
 
 def test_compare_measures_every_way_on_equal_terms(bidr: Run, made: Made, tmp_path: Path) -> None:
     out, report = tmp_path / "out", tmp_path / "report.json"
-    code, shown, err = bidr("compare", "--data", made.data, "--out", out, "--json", report, *TINY)
+    code, shown, err = bidr(
+        "compare", "--data", made.data, "--out", out, "--json", report, *TINY, "--recipes", *RECIPES
+    )
     assert code == 0, err
     comparison = json.loads(report.read_text())
     rows, baseline = comparison["rows"], comparison["baseline"]
@@ -65,6 +69,26 @@ def test_chosen_recipes_are_rows_on_the_split_that_was_asked_for(bidr: Run, made
     assert f"R@10 against {base}" in shown
 
     assert "did you mean 'star-opq'" in bidr.refused("compare", "--recipes", "star-oqp", *flags)
+
+
+def test_the_default_rows_hold_the_method_and_the_choice(bidr: Run, made: Made, tmp_path: Path) -> None:
+    """The choice shares the stages of the method, is at least as good on dev, and is measured with its fusion."""
+    assert {"warmup-opq", "conventional", "bidr-unified", "auto"} <= {*DEFAULT}
+    out, report = tmp_path / "out", tmp_path / "report.json"
+    named = ("--recipes", "warmup-opq", "bidr", "auto", "--split", "dev", "--frozen.steps", 3)
+    code, _, err = bidr("compare", "--data", made.data, "--out", out, "--json", report, *TINY, *named)
+    assert code == 0, err
+    by_words, baseline, method, choice = json.loads(report.read_text())["rows"]
+    assert (by_words["method"], choice["method"]) == ("BM25", "auto")
+
+    def average(row: dict) -> float:
+        return row["R@10"] + row["R@100"]
+
+    assert average(choice) >= max(average(row) for row in (by_words, baseline, method)) - 1e-9
+    stages = [path.parent.name for path in (out / "work").glob("*/done.json")]
+    assert sorted(name for name in stages if name.startswith(("warmup", "sparse", "dense", "unify"))) == [
+        "dense-random-walk", "sparse", "unify-random-walk", "warmup",
+    ]  # fmt: skip
 
 
 def make_row(method: str, r10: float, dev_r10: float, *, is_baseline: bool = True) -> ComparisonRow:

@@ -12,6 +12,7 @@ from bidr.data.types import Document, Query
 
 COUNT = 320
 TINY = [
+    "--method", "bidr",
     "--encoder.dim", "32", "--encoder.vocabulary", "500", "--bytes-per-doc", "8", "--codewords", "16",
     "--batch-size", "64", "--candidates", "20", "--dense.depth", "20", "--device", "cpu",
 ]  # fmt: skip

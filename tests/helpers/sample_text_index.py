@@ -9,7 +9,7 @@ from bidr.index.builder.build import build_index
 from bidr.index.storage.manifest import ModelReference
 from bidr.models.bag_of_tokens import BagOfTokensEncoder
 from bidr.models.corpus_encoding import encode_texts
-from bidr.models.saved_model import ModelParts, TextSettings, save_model
+from bidr.models.saved_model import ModelParts, SearchSettings, TextSettings, save_model
 from bidr.quantization.pq_training import fit_pq
 from bidr.tokenization.tokenizer import tokenize
 from bidr.tokenization.wordpieces import train_wordpieces
@@ -19,8 +19,8 @@ DOINGS = ("breaks", "burns", "drifts", "falls", "floats", "grows", "leans", "ope
 WHERE = ("above", "below", "beside", "behind", "beyond", "inside", "near", "outside", "over", "under")
 
 
-def words_index(folder: Path, count: int = 400, **options: object) -> Path:
-    """An index of sentences such as 'the clock sings below the river'."""
+def words_index(folder: Path, count: int = 400, search: SearchSettings | None = None, **options: object) -> Path:
+    """An index of sentences such as 'the clock sings below the river'; `search`: what its model recommends."""
     random = np.random.default_rng(0)
     documents = []
     for row in range(count):
@@ -38,7 +38,7 @@ def words_index(folder: Path, count: int = 400, **options: object) -> Path:
     parts = ModelParts(sparse=folder / "encoder", dense=folder / "encoder", query=None, codebooks=books)
     (folder / "model").mkdir()
     text = TextSettings(titles="prepend", query_length=64, document_length=64)
-    model = save_model(folder / "model", parts, text, candidates=100, training={})
+    model = save_model(folder / "model", parts, text, candidates=100, training={}, search=search)
     stamp = ModelReference(model.fingerprint, str(model.folder.resolve()))
     codes = books.encode(vectors)
     options = {"documents": documents, "model": stamp, **options}

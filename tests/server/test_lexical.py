@@ -9,6 +9,8 @@ from sample_server import asking, opened
 from sample_text_index import words_index
 
 import bidr
+from bidr.errors import ConfigError
+from bidr.models.saved_model import SearchSettings
 from bidr.server.app import make_app
 from bidr.server.limits import RequestLimits
 
@@ -104,6 +106,59 @@ def test_invalid_requests_are_errors_with_a_remedy(service, body, said):
     found = ask(service, **({"texts": ASKED[:1], "k": 5} | body))
     assert found.status_code == 422, found.text
     assert said in found.text
+
+
+@pytest.fixture(scope="module")
+def recommending(tmp_path_factory):
+    """An index whose model recommends fusion."""
+    return words_index(tmp_path_factory.mktemp("recommending"), lexical="prepend", search=SearchSettings(15, 0.6))
+
+
+@pytest.mark.parametrize(
+    ("options", "same"),
+    [
+        ({}, {"lexical": 15, "lexical_weight": 0.6}),
+        ({"lexical": 0}, {"lexical": 0, "lexical_weight": 0}),
+        ({"lexical": 4}, {"lexical": 4, "lexical_weight": 0.6}),
+        ({"lexical_weight": 0}, {"lexical": 15, "lexical_weight": 0}),
+    ],
+)
+def test_the_fusion_of_the_model_is_the_default_here_and_there(index, recommending, options, same):
+    """In this process, served and asked by a client: the ranking of a searcher that is told the fusion."""
+    with bidr.open_index(index, candidates=20, **same) as searcher:
+        wanted = [[hit.id for hit in result] for result in searcher.search(ASKED, 8)]
+    with bidr.open_index(recommending, candidates=20) as searcher:
+        assert [[hit.id for hit in result] for result in searcher.search(ASKED, 8, **options)] == wanted
+
+    async def remote():
+        transport = httpx.ASGITransport(make_app(opened(recommending, limits=LIMITS)), client=("127.0.0.1", 1))
+        async with bidr.AsyncClient("http://127.0.0.1", transport=transport) as client:
+            return await client.search(ASKED, 8, 20, **options)
+
+    assert [[hit.id for hit in result] for result in asyncio.run(remote())] == wanted
+
+
+def test_what_a_model_recommends_is_told_and_kept_to_the_limits(recommending):
+    service = opened(recommending, limits=RequestLimits(candidates=30, reads=400, queries=8))
+    about = ask(service, "GET", "/v1/index").json()
+    assert (about["lexical"], about["lexical_weight"]) == (15, 0.6)
+    assert ask(service, texts=ASKED[:1], k=5, candidates=28).status_code == 200
+    found = ask(service, texts=ASKED[:1], k=30, candidates=30).json()["results"][0]["answers"]
+    assert all(row["word_rank"] == 0 for row in found), "no room for words"
+    kinds = ask(service, "GET", "/openapi.json").json()["paths"]["/v1/search"]["post"]["requestBody"]["content"]
+    by_text, by_vector = kinds["application/json"]["schema"]["oneOf"]
+    assert (by_text["properties"]["lexical"]["default"], by_vector["properties"]["lexical"]["default"]) == (0, 0)
+
+
+def test_vectors_have_no_words_although_the_model_recommends_them(recommending):
+    vector = np.ones((1, 32), np.float32) / np.sqrt(np.float32(32))
+    service = opened(recommending, limits=LIMITS)
+    found = ask(service, vectors=vector.tolist(), k=5).json()["results"][0]["answers"]
+    assert [row["word_rank"] for row in found] == [0] * 5
+    with bidr.open_index(recommending) as searcher:
+        assert searcher.search_vectors(vector, 5).word_ranks is None
+        with pytest.raises(ConfigError, match="without words"):
+            searcher.search_vectors(vector, 5, lexical=3)
 
 
 def test_an_index_without_words_refuses_them(tmp_path):

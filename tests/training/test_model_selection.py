@@ -162,6 +162,18 @@ def test_stages_are_those_of_the_recipes(trained):
         assert run.with_config(replace(SMALL, method=method)).get_stage_name(stage) == stage
 
 
+def test_an_interrupted_run_from_before_the_choice_is_resumed(tmp_path):
+    path = tmp_path / "run" / "work" / "run.json"
+    open_run(dataset(), CONFIG, tmp_path / "run")
+    saved = json.loads(path.read_text())
+    del saved["config"]["choice"]
+    path.write_text(json.dumps(saved))
+    open_run(dataset(), CONFIG, tmp_path / "run")
+    path.write_text(json.dumps(saved))
+    with pytest.raises(ConfigError, match=r"config\.method \('bidr' there, 'auto' now\)"):
+        open_run(dataset(), SMALL, tmp_path / "run")
+
+
 # the rule
 
 

@@ -55,7 +55,8 @@ def scores_file(tmp_path_factory):
 SUMS = ("star-distilled", "star-distilled-unasked", "star-tuned", "star-taught")
 # These would do nothing to vectors of 16 dimensions and codes of 16 codewords: they have a test of their own.
 WIDE = ("bidr-4bit", "bidr-matryoshka")
-SMALL = [name for name in RECIPES if name not in SUMS + WIDE]
+# `auto` trains several of them: see test_model_selection.py.
+SMALL = [name for name in RECIPES if name not in (*SUMS, *WIDE, "auto")]
 
 
 @pytest.fixture(scope="module")
@@ -194,7 +195,10 @@ def test_what_each_kind_of_encoder_takes_is_taken():
 @pytest.mark.parametrize(
     ("make", "told"),
     [
-        (lambda: TrainConfig(method="bdir"), r"method: given 'bdir', expected one of 'bidr', 'conventional'; did you"),
+        (
+            lambda: TrainConfig(method="bdir"),
+            r"method: given 'bdir', expected one of 'auto', 'bidr', 'conventional'; did you",
+        ),
         (lambda: TrainConfig(sparse=SparseConfig(loss="jont")), r"sparse\.loss: given 'jont'.*'joint'"),
         (lambda: TrainConfig(codewords=17), r"codewords: given 17, expected one of 256, 16"),
         (lambda: with_settings(encoder={"pooling": "median"}), r"encoder\.pooling: given 'median'"),

@@ -11,11 +11,13 @@ from bidr.errors import ConfigError
 from bidr.experiments.compare import ComparisonRow, compare
 from bidr.models.static_embeddings import WORDLLAMA, has_wordllama
 from bidr.training.config import BUILT_IN, EncoderConfig, TrainConfig
+from bidr.training.presets import DEFAULT
 from bidr.utils.files import write_json
 from bidr.utils.progress import say
 
 DOCUMENTS = 30_000
 CONFIG = TrainConfig(bytes_per_doc=8)
+ROWS = tuple(name for name in DEFAULT if name != "auto")
 EXAMPLE = "merge two sorted arrays"
 
 
@@ -40,7 +42,7 @@ def run_demo(out: Path, *, documents: int = DOCUMENTS, config: TrainConfig = CON
         write_json(record, {"documents": documents, "backbone": backbone})
     if backbone != BUILT_IN:
         config = replace(config, encoder=replace(config.encoder, backbone=backbone, dim=EncoderConfig.dim))
-    return compare(load(data), out / "comparison", config)
+    return compare(load(data), out / "comparison", config, recipes=ROWS)
 
 
 def choose_backbone() -> str:

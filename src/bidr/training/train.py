@@ -240,6 +240,8 @@ def _refuse_other_run(saved: dict[str, Any], settings: dict[str, Any], out: Path
     settings = json.loads(json.dumps(settings))
     for name in RESUMABLE_CHANGES:
         settings["config"].pop(name)
+    if "choice" not in saved.get("config", {}):  # a run older than the method 'auto', which alone has a choice
+        settings["config"].pop("choice")
     for name in _list_differences(saved, settings):
         raise ConfigError(f"{out} holds a run with another {name}; choose another folder, or delete it to start over")
 
