@@ -33,8 +33,8 @@ def train(
 ) -> Model:
     """Train codes and vectors on the train pairs of a dataset; select on its dev pairs.
 
-    `recipe` is a preset of settings (`bidr recipes` lists them; by default "auto", unless a method is set); values of `config` that differ from the defaults
-    override it; `settings` override both:
+    `recipe` is a preset of settings (`bidr recipes` lists them; by default "auto", unless a method is set); values of
+    `config` that differ from the defaults override it; `settings` override both:
     ``bidr.train(data, "runs/a", recipe="star-opq", bytes_per_doc=8)``. An interrupted run with the same folder
     and settings is resumed; resume="never" refuses a folder with a run, "must" one without.
     """
