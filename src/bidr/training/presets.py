@@ -102,7 +102,7 @@ _TABLE: list[tuple[str, str, dict[str, Any]]] = [
     (
         "auto",
         "the best on dev: vectors, codes and fusion with BM25; the default of `bidr train`",
-        _build_auto(frozen__borrowers="all", **_SUMS | {"frozen__steps": 400}),
+        _build_auto(**_SUMS | {"frozen__steps": 400}),
     ),
     # the method, by the sampler of its dense side
     ("bidr", "the published method: trained codes, random walk, one query encoder", {"method": "bidr"}),
