@@ -1,5 +1,7 @@
 """What a stage logs: lines that are there once each, whatever was cut off, and TensorBoard's files when wanted."""
 
+import time
+
 import pytest
 from sample_training import CONFIG, dataset
 
