@@ -155,7 +155,7 @@ def test_candidates_are_capped_by_the_corpus() -> None:
 def test_presets_are_the_papers_and_flags_override_them() -> None:
     passages, documents, ads = (make_settings(name, None) for name in ("msmarco-passage", "msmarco-document", "ads"))
     for config in (passages, documents, ads):
-        assert (config.candidates, config.dense.depth, config.dense.hops) == (1_000, 200, 200)
+        assert (config.candidates, config.dense.depth, config.dense.walk) == (1_000, 200, "paper")
         assert (config.sparse.loss, config.sparse.negatives, config.warmup.negatives) == ("quantized", "bm25", "bm25")
         assert config.encoder.pooling == "cls"
     sizes = [(c.text.document_length, c.batch_size, c.learning_rate, c.books) for c in (passages, documents, ads)]

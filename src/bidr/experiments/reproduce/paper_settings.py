@@ -15,9 +15,9 @@ METHOD: dict[str, Any] = {
     "sparse.negatives": "bm25",
     "sparse.loss": "quantized",
     "dense.depth": 200,
-    "dense.hops": 200,
+    "dense.walk": "paper",
 }
-"""The paper's method: N, BM25 negatives, equation 3, a graph of the top 200 without a limit of hops."""
+"""The paper's method: N, BM25 negatives, equation 3, a graph of the top 200 and its walk."""
 
 
 class Preset(NamedTuple):
