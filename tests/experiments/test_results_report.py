@@ -123,3 +123,10 @@ def test_negatives_of_transformers_are_the_papers_by_default() -> None:
     settings = {key: value for key, value in METHOD.items() if not key.endswith(".negatives")}
     assert not list_deviations(settings, "roberta-base")
     assert len(list_deviations(settings, "built-in")) == 2
+
+
+def test_ram_at_a_billion_documents_is_without_codebooks_that_do_not_grow(tmp_path: Path) -> None:
+    save(tmp_path, row_result("star-opq", ram={"codes": 8.0, "codebooks": 6.0, "total": 14.7}))
+    write_report(tmp_path)
+    text = (tmp_path / "report" / "report.md").read_text()
+    assert re.search(r"\| STAR \+ OPQ \| 8\.0 \| 14\.7 \| 8 \|", text)
