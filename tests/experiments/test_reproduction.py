@@ -12,7 +12,7 @@ from msmarco_files import write_documents, write_passages
 from sample_encoders import bert
 
 from bidr.data.dataset import load
-from bidr.errors import DataError
+from bidr.errors import DataError, MissingExtraError
 from bidr.experiments.reproduce import row_runner
 from bidr.experiments.reproduce.paper_settings import make_settings
 from bidr.experiments.reproduce.reproduction import cap_candidates, separate_reported_split
@@ -130,6 +130,22 @@ def test_diskann_that_cannot_be_installed_is_a_row_that_says_so(
     assert code == 0, err
     assert "star-diskann: not measured, " in err
     assert "DiskANN: cannot be installed: no network" in (tmp_path / "report" / "report.md").read_text()
+
+
+def test_rows_that_need_a_missing_package_say_so_and_are_tried_again_by_name(
+    bidr: Run, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(runner: SeedRunner, spec: RowSpec) -> RowResult:
+        raise MissingExtraError("this index", "faiss", "faiss")
+
+    flags = ["reproduce", "--data", data, "--out", tmp_path, *TINY, "--seeds", "1", "--only"]
+    with monkeypatch.context() as patched:
+        patched.setattr(SeedRunner, "_measure_bm25", fail)
+        code, _, err = bidr(*flags, "bm25", "warmup-opq")
+    assert code == 0, err
+    assert "- bm25: this index needs the package 'faiss'" in (tmp_path / "report" / "report.md").read_text()
+    assert "0 of 1 rows finished; left: bm25" in bidr(*flags, "bm25").err
+    assert "seed 0: 1 of 1 rows finished\n" in bidr(*flags, "bm25").err
 
 
 def test_training_never_chooses_on_the_split_that_is_reported(tmp_path: Path) -> None:

@@ -31,6 +31,9 @@ def test_the_report_grows_with_sets_and_seeds(tmp_path: Path) -> None:
     assert re.search(r"\| made \| built-in \| 5,000 \| 200 \| test \| 500 \| 8 \| 0, 1 \| 4 \|", text)
     assert re.search(r"\| random walk beats the strongest baseline, R@10 \| yes, \+0\.1700 .* \| no, -0\.1000", text)
     assert re.search(r"\| bidr, random walk \| 0\.6800 \| .* \| 0\.6600 to 0\.7000 \| .* \| 2 \|", text)
+    assert re.search(
+        r"\+0\.1700 \[\+0\.\d+, \+0\.\d+\] \(\+33\.3%; seeds \+0\.1400 to \+0\.2000\) \| 2 \| \*\*holds", text
+    )
     groups = json.loads((tmp_path / "report" / "report.json").read_text())["groups"]
     assert [group["strongest_baseline"] for group in groups] == ["star-opq", "star-opq"]
     assert "**4 of the 4 claims measured hold here**; 30 were not measured." in text

@@ -9,7 +9,7 @@ from bidr.data.dataset import Dataset
 from bidr.errors import ConfigError, DataError
 from bidr.experiments.reproduce.row_files import RowResult, RowStore, check_same_settings
 from bidr.experiments.reproduce.row_runner import SeedRunner, make_template, run_rows
-from bidr.experiments.reproduce.row_specs import RowSpec, select_rows, with_seed
+from bidr.experiments.reproduce.row_specs import RowSpec, select_rows, split_names, with_seed
 from bidr.training.config import TrainConfig
 from bidr.training.run import check_prefixes
 from bidr.utils.progress import say
@@ -46,9 +46,9 @@ def reproduce(
     data, split = separate_reported_split(data, split)
     config = cap_candidates(config, data.corpus.count())
     template = make_template(data, config, split, len(data.split(split).queries), preset)
-    store = RowStore(out)
+    store, names = RowStore(out), split_names(only)
     plan = {
-        seed: list_unfinished(store, replace(template, seed=seed), specs)
+        seed: list_unfinished(store, replace(template, seed=seed), specs, names)
         for seed in range(config.seed, config.seed + seeds)
     }
     for line in describe_progress(plan, len(specs)):
@@ -92,12 +92,18 @@ def separate_reported_split(data: Dataset, split: str | None) -> tuple[Dataset, 
     return renamed, REPORTED_DEV
 
 
-def list_unfinished(store: RowStore, template: RowResult, specs: Sequence[RowSpec]) -> list[RowSpec]:
-    """List the rows of a seed that have no result yet; refuse results of other settings."""
+def list_unfinished(
+    store: RowStore, template: RowResult, specs: Sequence[RowSpec], names: Sequence[str]
+) -> list[RowSpec]:
+    """List the rows of a seed that have no result yet; refuse results of other settings.
+
+    Args:
+        names: rows to try again if they could not be measured.
+    """
     unfinished = []
     for spec in specs:
         result = store.load(template.data, template.encoder, template.seed, spec.name)
-        if result is None:
+        if result is None or (not result.is_measured and spec.name in names):
             unfinished.append(spec)
         else:
             path = store.get_path(template.data, template.encoder, template.seed, spec.name)

@@ -75,7 +75,7 @@ def make_claims_table(evaluated: Sequence[tuple[Claim, Outcome]]) -> ResultTable
             claim.source,
             claim.paper,
             outcome.ours or EMPTY,
-            format_difference(outcome.difference, relative=True),
+            format_difference(outcome.difference, in_full=True),
             str(outcome.seeds or EMPTY),
             f"**{outcome.verdict}**" if outcome.verdict != "not measured" else outcome.verdict,
         ]
@@ -192,12 +192,16 @@ def make_cost_table(group: ResultGroup) -> ResultTable:
     return ResultTable("RAM, time and training cost", description, header, cells)
 
 
-def format_difference(difference: Difference | None, *, relative: bool = False) -> str:
-    """Format a difference with its interval."""
+def format_difference(difference: Difference | None, *, in_full: bool = False) -> str:
+    """Format a difference with its interval; in full: also relative to the base, and the range of the seeds."""
     if difference is None:
         return EMPTY
-    percent = f" ({difference.relative:+.1%})" if relative else ""
-    return f"{difference.difference:+.4f} [{difference.low:+.4f}, {difference.high:+.4f}]{percent}"
+    text = f"{difference.difference:+.4f} [{difference.low:+.4f}, {difference.high:+.4f}]"
+    if not in_full:
+        return text
+    seeds = difference.per_seed
+    spread = f"; seeds {min(seeds):+.4f} to {max(seeds):+.4f}" if len(seeds) > 1 else ""
+    return f"{text} ({difference.relative:+.1%}{spread})"
 
 
 def _get_title(row: str | None) -> str:

@@ -14,7 +14,7 @@ import numpy as np
 from bidr._version import __version__
 from bidr.bench.launch import PeerError
 from bidr.data.dataset import Dataset, check
-from bidr.errors import ConfigError, IndexFolderError
+from bidr.errors import ConfigError, IndexFolderError, MissingExtraError
 from bidr.experiments.reproduce.diskann_search import describe_diskann, find_diskann, search_diskann
 from bidr.experiments.reproduce.measurement import (
     ANSWERS,
@@ -91,20 +91,22 @@ class SeedRunner:
             "sizes": self._measure_sizes,
         }
         started = time.monotonic()
-        reason = self._find_misfit(spec)
-        result = self._make_result(spec, is_measured=False, notes=[reason]) if reason else kinds[spec.kind](spec)
+        result = self._measure_or_explain(spec, kinds[spec.kind])
         seconds = {"row_seconds": round(time.monotonic() - started, 2)}
         environment = describe_environment(self.run.device)
         return replace(result, values={**result.values, **seconds}, environment=environment)
 
-    def _find_misfit(self, spec: RowSpec) -> str | None:
-        """Say why the codes of a row cannot be: their books must divide the dimensions."""
+    def _measure_or_explain(self, spec: RowSpec, measure: Callable[[RowSpec], RowResult]) -> RowResult:
+        """Measure a row, or say why it cannot be: its books do not divide the dimensions, or a package is missing."""
         config = spec.make_config(self.run.config)
         try:
             check_shape(self.run.dim, config.books, config.codewords)
         except ConfigError as error:
-            return str(error)
-        return None
+            return self._make_unmeasured(spec, str(error))
+        try:
+            return measure(spec)
+        except MissingExtraError as error:
+            return self._make_unmeasured(spec, str(error))
 
     def remove_index(self, spec: RowSpec) -> None:
         """Remove the model and the index of a recipe, if the row has one; its stages stay."""
@@ -136,6 +138,9 @@ class SeedRunner:
     def _make_result(self, spec: RowSpec, **fields: Any) -> RowResult:
         size = spec.make_config(self.run.config).bytes_per_doc
         return replace(self.template, **{"row": spec.name, "bytes_per_doc": size, **fields})
+
+    def _make_unmeasured(self, spec: RowSpec, reason: str) -> RowResult:
+        return self._make_result(spec, is_measured=False, notes=[reason])
 
     def _measure_dev(self, searcher: OpenIndex, candidates: int) -> dict[str, float]:
         ranks = measure_ranks(searcher, self.dev, candidates)["answers"]
@@ -246,7 +251,7 @@ class SeedRunner:
         try:
             python = find_diskann(self.peers)
         except PeerError as error:
-            return self._make_result(spec, is_measured=False, notes=[f"DiskANN: {error}"])
+            return self._make_unmeasured(spec, f"DiskANN: {error}")
         trained = self._train(spec)
         with self._open(trained) as searcher:
             vectors = read_vectors(searcher)
@@ -255,7 +260,7 @@ class SeedRunner:
             queries, size = np.concatenate([on_test, on_dev]), self.run.config.bytes_per_doc
             rows, values, ram = search_diskann(python, vectors, queries, size, self.candidates)
         except PeerError as error:
-            return self._make_result(spec, is_measured=False, notes=[f"DiskANN: {error}"])
+            return self._make_unmeasured(spec, f"DiskANN: {error}")
         parts = (rows[: len(on_test)], rows[len(on_test) :])
         ranks, dev = (
             RelevantRanks.from_pairs(judged.pairs, rank_relevant(part, judged.pairs))

@@ -103,7 +103,7 @@ def select_rows(names: Sequence[str], config: TrainConfig) -> list[RowSpec]:
 
     Rows of a code size that the run has anyway are left out.
     """
-    words = [word for name in names for word in name.split(",") if word]
+    words = split_names(names)
     for word in words:
         if word not in TABLES and word not in ROWS:
             matches = difflib.get_close_matches(word, [*TABLES, *ROWS], n=1)
@@ -112,6 +112,11 @@ def select_rows(names: Sequence[str], config: TrainConfig) -> list[RowSpec]:
     requested = set(words) or set(TABLES) - set(OPTIONAL_TABLES)
     rows = [row for row in ROWS.values() if row.name in requested or requested & set(row.tables)]
     return [row for row in rows if row.settings.get("bytes_per_doc") != config.bytes_per_doc]
+
+
+def split_names(names: Sequence[str]) -> list[str]:
+    """Split names at commas."""
+    return [word for name in names for word in name.split(",") if word]
 
 
 def with_seed(config: TrainConfig, seed: int) -> TrainConfig:
