@@ -222,7 +222,7 @@ class DistilConfig:
 class ChoiceConfig:
     """The choice on dev (method 'auto'). Vectors of the warm-up with OPQ codes, and BM25 alone, always take part."""
 
-    vectors: tuple[VectorsName, ...] = ("warmup", "conventional", "random-walk", "averaged", "unified")
+    vectors: tuple[VectorsName, ...] = ("warmup", "conventional", "random-walk", "unified", "averaged")
     """Vectors that may rank: of the stages `warmup`, `conventional` (STAR) and `dense`; 'averaged': of the mean of
     these encoders' weights; 'unified': of `dense` with the query encoder of `unify`."""
     codes: tuple[CodesName, ...] = ("opq", "contrastive", "distilled")

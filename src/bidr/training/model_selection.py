@@ -31,7 +31,7 @@ from bidr.training.fusion import (
 )
 from bidr.training.losses.objectives import CODEBOOKS
 from bidr.training.run import TrainingRun, save_encoder_atomically
-from bidr.utils.array_types import Floats
+from bidr.utils.array_types import Codes, Floats
 from bidr.utils.files import read_json, write_json
 from bidr.utils.progress import say
 
@@ -93,6 +93,7 @@ class _Selection:
         self.folder = run.folder / run.get_stage_name("choice")
         self._lexical: MemoryLexicalSearcher | None = None
         self._encoded: tuple[str, Floats] | None = None
+        self._codes = dict[Path, Codes]()
 
     def train_vectors(self, name: VectorsName) -> EncoderPair:
         """Train the stages of ranking vectors."""
@@ -183,16 +184,21 @@ class _Selection:
 
     def _collect(self, pair: EncoderPair, coded: CodedPair) -> RankedCandidates:
         run, validator, lexical = self.run, self.run.validator, self.run.config.choice.lexical
-        codebooks = Codebooks.load(coded.codebooks)
-        code_vectors = self._encode_documents(coded.documents)
+        codebooks, codes = Codebooks.load(coded.codebooks), self._encode_codes(coded)
         vectors = self._encode_documents(pair.documents).astype(np.float16)
         code_queries, queries = (
             validator.encode_queries(run.load_stage_encoder(stage)) for stage in (coded.queries, pair.queries)
         )
-        codes = codebooks.encode(code_vectors)
         by_codes = search_codes(code_queries, codebooks, codes, run.config.candidates, device=run.device)
         texts, searcher = run.data.dev.texts, self._build_lexical() if lexical else None
         return collect_candidates(by_codes, queries, vectors, texts, searcher, max(lexical, default=0))
+
+    def _encode_codes(self, coded: CodedPair) -> Codes:
+        """Encode the documents of the validator into codes; those that several vectors rank are kept."""
+        if coded.codebooks not in self._codes:
+            codebooks = Codebooks.load(coded.codebooks)
+            self._codes[coded.codebooks] = codebooks.encode(self._encode_documents(coded.documents))
+        return self._codes[coded.codebooks]
 
     def _encode_documents(self, stage: str) -> Floats:
         """Encode the documents of the validator; those of the last stage are kept."""

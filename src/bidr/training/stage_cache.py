@@ -66,8 +66,11 @@ def get_stage_settings(stage: str, config: TrainConfig) -> dict[str, Any]:
     dense |= _select_keys(settings, "negatives.")
     dense |= single if config.dense.start == "conventional" else {}
     kind, _, of_vectors = stage.partition("-")
-    if (kind in ("fitted", "distilled") and of_vectors) or kind in ("averaged", "choice"):
-        return dense | single | codes | _select_keys(settings, "unify.", "frozen.", "choice.", "candidates", "dev_")
+    if (kind in ("fitted", "distilled") and of_vectors) or kind == "averaged":
+        members = _select_keys(settings, "choice.vectors") if "averaged" in stage else {}
+        return dense | single | codes | members | (_select_keys(settings, "frozen.") if kind == "distilled" else {})
+    if kind == "choice":
+        return dense | single | codes | _select_keys(settings, "unify.", "frozen.", "choice.", "candidates", "dense.")
     return {
         "warmup": common,
         "conventional": single,
