@@ -20,9 +20,8 @@ RECIPES = [name for name in DEFAULT if name != "auto"]
 
 def test_compare_measures_every_way_on_equal_terms(bidr: Run, made: Made, tmp_path: Path) -> None:
     out, report = tmp_path / "out", tmp_path / "report.json"
-    code, shown, err = bidr(
-        "compare", "--data", made.data, "--out", out, "--json", report, *TINY, "--recipes", *RECIPES
-    )
+    command = ("compare", "--data", made.data, "--out", out, "--json", report, *TINY, "--recipes", *RECIPES)
+    code, shown, err = bidr(*command)
     assert code == 0, err
     comparison = json.loads(report.read_text())
     rows, baseline = comparison["rows"], comparison["baseline"]
@@ -48,7 +47,7 @@ def test_compare_measures_every_way_on_equal_terms(bidr: Run, made: Made, tmp_pa
     assert [name for name in epochs if name.startswith("conventional")] == ["conventional"], "the warm-up has no other"
 
     before = {path: path.stat().st_mtime_ns for path in (out / "work").glob("*/done.json")}
-    code, _, err = bidr("compare", "--data", made.data, "--out", out, "--json", report, *TINY)
+    code, _, err = bidr(*command)
     assert code == 0, err
     assert before == {path: path.stat().st_mtime_ns for path in before}, "a finished stage was run again"
     assert [row["R@10"] for row in json.loads(report.read_text())["rows"]] == [row["R@10"] for row in rows]
