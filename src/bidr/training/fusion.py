@@ -17,7 +17,7 @@ CUTOFFS = (10, 100)
 TEXTS_PER_BATCH = 4_096
 # Weights of the relative BM25 score, in standard deviations of the vector scores of a query's candidates, so that
 # they fit unit vectors and others alike. Neighbors are measured together: see `smooth`.
-RELATIVE_WEIGHTS = (0.0, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 9.0)
+RELATIVE_WEIGHTS = (0.0, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 9.0, 13.0, 20.0)
 # BM25 decides; equal BM25 scores, and documents without a term of the query, are ordered by vectors.
 LEXICAL_ONLY = 1_000.0
 
