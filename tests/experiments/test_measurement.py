@@ -22,6 +22,8 @@ from bidr.experiments.reproduce.row_files import rank_relevant
 from bidr.pipeline.build import build_vectors
 from bidr.pipeline.open import open_index
 from bidr.quantization.opq import PlainCodes
+from bidr.search.evaluation import QUERIES_PER_BATCH
+from bidr.search.types import QueryVectors, RankedBatch, Timings
 
 
 def test_ranks_at_a_depth_are_those_of_a_search_that_reads_so_many_candidates() -> None:
@@ -90,3 +92,22 @@ def test_a_part_of_the_corpus_is_searched_as_if_it_were_all(tmp_path: Path) -> N
     assert curve[1]["R@10"] == ranks["answers"].compute_recall(10)
     assert curve[1]["candidates' R@100"] == ranks["candidates"].compute_recall(100)
     assert curve[0]["candidates' R@100"] > curve[1]["candidates' R@100"], "fewer documents are in the way"
+
+
+def test_the_words_of_a_query_reach_the_fusion_that_a_model_recommends() -> None:
+    searched: list[tuple[str, ...]] = []
+
+    class RecordingSearcher:
+        def encode(self, texts: list[str]) -> tuple[QueryVectors, float]:
+            return QueryVectors(np.zeros((len(texts), 2), np.float32), np.zeros((len(texts), 2), np.float32)), 0.0
+
+        def search_vectors(self, queries: QueryVectors, k: int, candidates: int, *, words: list[str]) -> RankedBatch:
+            searched.append(tuple(words))
+            rows = np.tile(np.arange(k), (len(words), 1))
+            return RankedBatch(rows, rows, rows, rows, rows, Timings(), None)
+
+    texts = [f"query {number}" for number in range(QUERIES_PER_BATCH + 3)]
+    judged = JudgedTexts(texts, Positives(np.arange(len(texts) + 1), np.full(len(texts), 4)))
+    ranks = measure_ranks(RecordingSearcher(), judged, 10)  # type: ignore[arg-type]
+    assert [text for batch in searched for text in batch] == texts
+    assert ranks["answers"].ranks.tolist() == [5] * len(texts)

@@ -239,6 +239,8 @@ def test_every_row_is_measured_and_reported(bidr: Run, tmp_path: Path, monkeypat
     titles = ("Table 1", "Table 2", "Table 3", "Stage one", "Appendix", "Figure 4", "Recall by size", "RAM, time")
     assert all(f"### {title}" in text for title in titles)
     assert sum(path.stat().st_size for path in (tmp_path / "out" / "rows").iterdir()) < 2_000_000
+    (default,) = [result for result in results if result.row == "auto"]
+    assert any(note.startswith("chosen on dev: ") for note in default.notes)
     untrained = [result for result in results if result.row == "bidr-random-walk-opq"]
     assert all(result.ranks["candidates"] != result.ranks["answers"] for result in untrained)
 

@@ -145,7 +145,9 @@ def list_stages(config: TrainConfig, specs: Sequence[RowSpec]) -> dict[str, Trai
             continue
         settings = spec.make_config(config)
         names = ["warmup"]
-        if settings.method == "conventional":
+        if settings.method == "auto":
+            names += ["conventional", "sparse", "dense-random-walk", "dense-snowball", "unify-random-walk"]
+        elif settings.method == "conventional":
             names += ["conventional", *(["sparse"] if settings.conventional.codes == "learned" else [])]
         else:
             sampler = settings.dense.sampler

@@ -65,10 +65,11 @@ def iter_batches(searcher: Searcher, judged: JudgedTexts, candidates: int) -> An
     bounds = [*range(0, count, QUERIES_PER_BATCH), count]
     with show_progress("search", count, "queries") as advance:
         for start, stop in pairwise(bounds):
-            queries, _ = searcher.encode(judged.texts[start:stop])
+            texts = judged.texts[start:stop]
+            queries, _ = searcher.encode(texts)
             starts = judged.pairs.starts[start : stop + 1]
             pairs = Positives(starts - starts[0], judged.pairs.rows[starts[0] : starts[-1]])
-            yield searcher.search_vectors(queries, candidates, candidates), pairs
+            yield searcher.search_vectors(queries, candidates, candidates, words=texts), pairs
             advance(stop - start)
 
 

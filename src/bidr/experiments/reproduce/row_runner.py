@@ -156,7 +156,7 @@ class SeedRunner:
                 dev=self._measure_dev(searcher, self.candidates),
                 values={**values, **trained.seconds},
                 ram=ram,
-                notes=[f"engine {searcher.reader.candidates.name}"],
+                notes=[f"engine {searcher.reader.candidates.name}", *describe_choice(trained.model)],
             )
 
     def _measure_bm25(self, spec: RowSpec) -> RowResult:
@@ -280,6 +280,13 @@ def name_index(spec: RowSpec) -> str:
     """Name the folder of a recipe's model and index: rows of equal settings and engine share it."""
     settings = [f"{key}={value}" for key, value in sorted(spec.settings.items())]
     return "+".join([spec.recipe, *([spec.engine] if spec.engine != "auto" else []), *settings])
+
+
+def describe_choice(model: Model) -> list[str]:
+    """Say which vectors, codes and fusion a model has that chose them on dev."""
+    rows = model.training.get("choice", {}).get("rows", [])
+    chosen = [row for row in rows if row["chosen"]]
+    return [f"chosen on dev: {row['vectors']}, {row['codes']} codes, {row['lexical']} of BM25" for row in chosen]
 
 
 def is_built(index: Path, model: Model) -> bool:
