@@ -18,7 +18,7 @@ def select_names(*only: str) -> list[str]:
 def test_the_most_important_rows_come_first() -> None:
     names = select_names()
     first = ["warmup-opq", "star-opq", "bm25", "dpr-opq", "bidr-random-walk", "bidr-snowball"]
-    assert names[:9] == [*first, "bidr-random-walk-unified", "bidr-snowball-unified", "star-distilled-evenly"]
+    assert names[:9] == [*first, "bidr-random-walk-unified", "bidr-snowball-unified", "star-distilled"]
     assert not [name for name in names if name.endswith("-bits")]
     assert set(BASELINES) <= set(names)
 
@@ -43,8 +43,8 @@ def test_what_makes_a_row_what_it_is_wins_over_presets_and_lengths_do_not() -> N
         assert ROWS["dpr-opq"].make_config(config).warmup.negatives == "in-batch"
         assert ROWS["bidr-snowball-ann-first"].make_config(config).sparse.negatives == "mined"
     short = replace_settings(CONFIG, {"frozen.steps": 3, "dense.sampler": "in-batch"})
-    assert ROWS["star-distilled-evenly"].make_config(short).frozen.steps == 3
-    assert ROWS["star-distilled-evenly"].make_config(CONFIG).frozen.steps != 3
+    assert ROWS["star-distilled"].make_config(short).frozen.steps == 3
+    assert ROWS["star-distilled"].make_config(CONFIG).frozen.steps != 3
     assert ROWS["bidr-random-walk-unified"].make_config(short).dense.sampler == "random-walk"
     assert ROWS["bidr-random-walk"].make_config(CONFIG).unify.epochs == 0
     assert ROWS["bidr-random-walk-unified"].make_config(CONFIG).unify.epochs > 0

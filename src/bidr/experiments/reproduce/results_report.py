@@ -189,7 +189,7 @@ def list_tables(group: ResultGroup) -> list[ResultTable]:
     unified = [f"{row}{suffix}" for row in method for suffix in ("-unified", "")]
     ablation = [f"{row}{suffix}" for row in method for suffix in ("", *(f"-{name}" for name in stage_one))]
     codes = ["star-pq", "star-opq", "star-dpq", "star-contrastive", "bidr-random-walk", "bidr-random-walk-unquantized"]
-    extras = ["bm25", "auto", "star-distilled-evenly", "bidr-random-walk-graph"]
+    extras = ["bm25", "auto", "star-distilled", "bidr-random-walk-graph"]
     ram = [f"{name}-hnsw" for name in ("dpr", "de-bert", "ance", "star")]
     quantization = (
         "Candidates’ recall: what the codes find before vectors are read. The method’s codes are those of its rows."

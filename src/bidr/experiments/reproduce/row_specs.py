@@ -61,7 +61,7 @@ def _list_rows() -> list[RowSpec]:
         unified = {"dense.sampler": name.removeprefix("bidr-")}
         rows.append(RowSpec(f"{name}-unified", f"bidr, {sampler}, unified", ("table3",), "bidr", settings=unified))
     rows += [
-        RowSpec("star-distilled-evenly", "STAR + distilled codes", ("extras",), "star-distilled"),
+        RowSpec("star-distilled", "STAR + distilled codes", ("extras",), "star-distilled"),
         RowSpec("auto", "default of `bidr train`", ("extras",), "auto"),
         RowSpec("ance-opq", "ANCE + OPQ", ("table1",), "ance-opq"),
         RowSpec("de-bert-opq", "DE-BERT + OPQ", ("table1",), "de-bert-opq"),
