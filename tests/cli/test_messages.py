@@ -1,6 +1,9 @@
 """Nothing that was typed is ignored in silence, and a refusal says what to do."""
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -75,25 +78,84 @@ def test_text_without_a_model_needs_a_query_vector(bidr: Run, folder: Path, tmp_
     for words in (["--lexical", 10, word], [word]):
         assert "give its vector" in bidr.refused("search", "--index", index, *words)
         assert "--query-vectors" in bidr.refused("search", "--index", index, *words)
-    assert "expected the question in words too" in bidr.refused(*asked, "--lexical", 10)
+    assert "expected the text of the query too" in bidr.refused(*asked, "--lexical", 10)
     assert "with --lexical N" in bidr.refused(*asked, word)
     np.save(one, VECTORS[:2])
-    assert "2 vectors for one question in words" in bidr.refused(*asked, "--lexical", 10, word)
+    assert "2 vectors for one query text" in bidr.refused(*asked, "--lexical", 10, word)
 
 
-def test_a_filter_on_unknown_attributes_warns(bidr: Run, folder: Path, tmp_path: Path) -> None:
+def test_a_filter_on_unknown_attributes_is_refused(bidr: Run, folder: Path, tmp_path: Path) -> None:
     index, one = tmp_path / "copy", tmp_path / "one.npy"
     np.save(one, VECTORS[:1])
     assert bidr("snapshot", folder / "index", index).code == 0
+    search = ("search", "--index", index, "--query-vectors", one, "--filter")
+    assert "--filter: given 'year', expected attributes of this index; it has none" in bidr.refused(
+        *search, '{"year": 2020}'
+    )
     new = lines(tmp_path / "new.jsonl", {"_id": "new", "text": "words", "metadata": {"lang": "en", "year": 2020}})
     assert bidr("add", index, new, "--vectors", one).code == 0
-    asked = ("search", "--index", index, "--query-vectors", one, "--filter")
-    found = bidr(*asked, '{"or": [{"language": "en"}, {"not": {"yaer": 2020}}]}')
-    assert found.code == 0
-    assert found.err.endswith("--filter: no document has the attribute 'language', 'yaer'; there are: lang, year\n")
-    assert "no document has" not in bidr(*asked, '{"lang": "de"}').err
+    told = bidr.refused(*search, '{"or": [{"language": "en"}, {"not": {"yaer": 2020}}]}')
+    assert "--filter: given 'language', 'yaer', expected attributes of this index; it has lang, year" in told
+    assert bidr(*search, '{"lang": "de"}').code == 0
     assert bidr("compact", index).code == 0
-    assert "no document has" not in bidr(*asked, '{"lang": "en"}').err
+    assert bidr(*search, '{"lang": "en"}').code == 0
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        ("build --vectors v.npy --outt i", "unknown flag --outt; did you mean --out?; see bidr build --help"),
+        ("build --vector v.npy --out i", "unknown flag --vector; did you mean --vectors?; see bidr build --help"),
+        ("search x --qqqqqq", "unknown flag --qqqqqq; see bidr search --help"),
+        ("inspect a b", "unexpected argument 'b'"),
+        ("build --vectors v.npy", "missing: --out FOLDER; see"),
+        ("build --vectors v.npy --out", "--out: given nothing, expected a value after it"),
+        ("build --vectors v.npy --out i --metric l2", "--metric: given 'l2', expected cosine or ip; see"),
+        ("build --vectors v.npy --out i --codewords 17", "--codewords: given '17', expected 16 or 256; see"),
+        ("search x --k ten", "--k: given 'ten', expected a whole number; see"),
+        ("search x --fuse a", "--fuse: given 'a', expected a number; see"),
+    ],
+)
+def test_flags_that_cannot_be_parsed_are_explained(bidr: Run, flags: str, told: str) -> None:
+    assert told in bidr.refused(*flags.split())
+
+
+def test_codes_of_no_bytes_are_refused(bidr: Run, folder: Path, tmp_path: Path) -> None:
+    build = ("build", "--vectors", folder / "v.npy", "--out", tmp_path / "i", "--bytes-per-doc", 0)
+    assert bidr.refused(*build).endswith("bytes_per_doc: given 0, expected 1 or more")
+
+
+def test_numbers_are_checked_before_kernels_compile(
+    bidr: Run, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    np.save(tmp_path / "one.npy", VECTORS[:1])
+    search = ("search", "--index", folder / "index", "--query-vectors", tmp_path / "one.npy")
+    monkeypatch.setattr("bidr.utils.jit.call_on_compilation", lambda callback: pytest.fail("searched"))
+    for flags in (["--k", 0], ["--candidates", 0], ["--filter", '{"year": 1}']):
+        assert "given" in bidr.refused(*search, *flags)
+
+
+def test_compilation_is_announced_only_without_a_cache(folder: Path, tmp_path: Path) -> None:
+    np.save(tmp_path / "one.npy", VECTORS[:1])
+    command = [sys.executable, "-m", "bidr", "search", "--index", folder / "index"]
+    command += ["--query-vectors", tmp_path / "one.npy"]
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+    for expected in (1, 0):
+        process = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        assert process.stderr.count("compiling the search kernels") == expected
+
+
+def test_vectors_of_zeros_are_counted_under_cosine(bidr: Run, tmp_path: Path) -> None:
+    vectors = VECTORS.copy()
+    vectors[[3, 60]] = 0
+    np.save(tmp_path / "v.npy", vectors)
+    build = ("build", "--vectors", tmp_path / "v.npy", "--bytes-per-doc", 2)
+    told = f"{tmp_path / 'v.npy'}: 2 of {COUNT} vectors are all zeros"
+    assert told in bidr(*build, "--out", tmp_path / "i").err
+    assert "zeros" not in bidr(*build, "--out", tmp_path / "ip", "--metric", "ip").err
+    np.save(tmp_path / "v.npy", 0 * vectors)
+    assert f"all {COUNT} vectors are zeros" in bidr.refused(*build, "--out", tmp_path / "none")
+    assert not (tmp_path / "none").exists()
 
 
 def test_dropped_metadata_is_counted(bidr: Run, folder: Path, tmp_path: Path) -> None:

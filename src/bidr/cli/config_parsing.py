@@ -18,6 +18,14 @@ from bidr.errors import ConfigError
 
 T = TypeVar("T")
 _COLOR = re.compile(r"\x1b\[[0-9;]*m")
+_WRONG_CHOICE = re.compile(
+    r"invalid choice '(?P<value>.*)' for argument '(?P<flag>[^']*)'\. Expected one of \((?P<choices>.*)\)"
+)
+_NOT_A_NUMBER = re.compile(
+    r"Error parsing (?P<flag>\S+): (?P<kind>invalid literal for int|could not convert string to float).*?: "
+    r"(?P<value>'.*')"
+)
+_NO_VALUE = re.compile(r"Missing value for argument '(?P<flag>[^']*)'")
 _WORDS = {int: "a whole number", float: "a number", str: "a string", bool: "true or false"}
 
 
@@ -30,24 +38,55 @@ def parse_flags(kind: type[T], args: Sequence[str], prog: str, default: T | None
             instance: T = tyro.cli(kind, args=list(args), prog=prog, **options)
     except SystemExit as stop:
         if stop.code:
-            raise ConfigError(f"{_extract_message(messages.getvalue())}; see {prog} --help") from None
+            raise ConfigError(f"{_extract_message(messages.getvalue(), kind)}; see {prog} --help") from None
         raise
     sys.stderr.write(messages.getvalue())
     return instance
 
 
-def _extract_message(box: str) -> str:
-    """Extract the message from tyro's error box, and the flag that it suggests."""
-    lines = [line.strip("│ ") for line in _COLOR.sub("", box).splitlines() if line.startswith("│")]
-    parts: list[list[str]] = [[]]
-    for line in lines:
-        if line and not line.strip("─"):
-            parts.append([])
+def _extract_message(box: str, kind: type) -> str:
+    """Extract the message from tyro's error box, in the words of the other errors."""
+    sections: list[list[str]] = [[]]
+    for line in (line.strip("│").rstrip() for line in _COLOR.sub("", box).splitlines() if line.startswith("│")):
+        if line.strip() and not line.strip(" ─"):
+            sections.append([])
         else:
-            parts[-1].append(line)
-    fault = " ".join(parts[0]).rstrip(".") or "the flags cannot be read"
-    meant = next((part[1] for part in parts if part and part[0].startswith("Perhaps you meant") and part[1:]), "")
-    return f"{fault}; did you mean {meant.split()[0]}?" if meant else fault
+            sections[-1].append(line)
+    texts = [" ".join(" ".join(section).split()).rstrip(".") for section in sections]
+    for text in texts:
+        if text.startswith("Unrecognized options:"):
+            return _describe_unknown_flag(text.partition(":")[2].replace(",", " ").split(), kind)
+    if texts[0].startswith("Missing from"):
+        return f"missing: {', '.join(_list_missing(sections[0][1:]))}"
+    if match := _WRONG_CHOICE.search(texts[0]):
+        value, flag = match["value"], match["flag"]
+        choices = sorted(choice for choice in re.findall(r"'([^']*)'", match["choices"]) if choice != "None")
+        return f"{flag}: given {value!r}, expected {' or '.join(choices)}{suggest_name(value, choices)}"
+    if match := _NOT_A_NUMBER.search(texts[0]):
+        expected = "a whole number" if match["kind"].startswith("invalid") else "a number"
+        return f"{match['flag']}: given {match['value']}, expected {expected}"
+    if match := _NO_VALUE.search(texts[0]):
+        return f"{match['flag']}: given nothing, expected a value after it"
+    return texts[0] or "the flags cannot be read"
+
+
+def _describe_unknown_flag(words: list[str], kind: type) -> str:
+    """Describe the first unknown flag, or else the first argument too many."""
+    from bidr.cli.help import list_flags
+
+    flag = next((word.partition("=")[0] for word in words if word.startswith("--")), None)
+    if flag is None:
+        return f"unexpected argument {words[0]!r}"
+    names = [f"--{option.name}" for option in list_flags(kind) if option.usage.startswith("-")]
+    matches = difflib.get_close_matches(flag, names, n=1)
+    return f"unknown flag {flag}{f'; did you mean {matches[0]}?' if matches else ''}"
+
+
+def _list_missing(lines: list[str]) -> list[str]:
+    """List the flags of tyro's list: its outermost lines; their help is indented."""
+    indents = [len(line) - len(line.lstrip()) for line in lines]
+    outermost = min((indent for line, indent in zip(lines, indents, strict=True) if line), default=0)
+    return [line.strip() for line, indent in zip(lines, indents, strict=True) if line and indent == outermost]
 
 
 def find_file_flag(args: Sequence[str], flag: str) -> Path | None:

@@ -1,11 +1,8 @@
 """`bidr search`: search by text or by vectors."""
 
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Timer
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import tyro
@@ -28,7 +25,6 @@ if TYPE_CHECKING:
     from bidr.search.types import SearchHit, SearchResult
 
 NARROWEST = 40
-SOON = 1.0
 HEAD = "rank   score  candidate  document"
 INDENT = " " * HEAD.index("document")
 
@@ -48,7 +44,7 @@ class Search(Command):
     words: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="WORDS ...")] = ()
     """The query text, quoted or not."""
     query_vectors: OptionalFile = None
-    """Query vectors (.npy, one per row) instead of a text; with --lexical, the one vector of the text given."""
+    """Query vectors (.npy, one per row) instead of a text; with --lexical, the one vector of that text."""
     index: OptionalFolder = None
     """Index folder; by default the one built last."""
     model: OptionalFolder = None
@@ -79,10 +75,12 @@ class Search(Command):
             raise ConfigError('no query given; put it after the flags, such as: bidr search "parse a date"')
         index = self.index or load_last_index()
         from bidr.pipeline.open import open_index
+        from bidr.utils.jit import call_on_compilation
 
         words: dict[str, Any] = {"lexical": self.lexical, "lexical_weight": self.lexical_weight}
         with open_index(index, self.model, ef=self.ef, fuse=self.fuse, **words) as searcher:
-            with announce_compilation():
+            self._check(searcher)
+            with call_on_compilation(announce_compilation):
                 searcher.search(query, 1, 1, filter=self._filter())
             result = searcher.search(query, self.k, self.candidates, filter=self._filter())
             scope = self._describe_scope(searcher, searcher.lexical)
@@ -97,40 +95,43 @@ class Search(Command):
 
     def _describe_scope(self, searcher: "Searcher", lexical: int) -> str:
         view = searcher.reader.latest()
-        self._warn_unknown_attributes(view)
         count = view.count if self.filter is None else view.select(self._filter()).count
         depth = min(max(self.candidates or searcher.candidates, self.k), count)
         passed = "" if self.filter is None else f"{count:,} that match the filter, of "
         words = f" and {lexical:,} by words" if lexical else ""
         return f"{format_count(depth, 'candidate')}{words} out of {passed}{format_count(view.count, 'document')}"
 
-    def _warn_unknown_attributes(self, view: Any) -> None:
-        """Warn about attributes of the filter that no document has: an empty result would not tell."""
+    def _check(self, searcher: "Searcher") -> None:
+        """Refuse invalid numbers and unknown attributes before the first search, which may compile for a while."""
         from bidr.index.filters.filter_expression import list_attribute_names, parse_filter
-        from bidr.utils.progress import say
+        from bidr.search.searcher import check_integer
 
-        unknown = (
-            set() if self.filter is None else list_attribute_names(parse_filter(self._filter())) - view.attributes()
-        )
+        check_integer("k", self.k)
+        if self.candidates is not None:
+            check_integer("candidates", self.candidates)
+        if self.filter is None:
+            return
+        view: Any = searcher.reader.latest()
+        attributes = view.attributes()
+        unknown = sorted(list_attribute_names(parse_filter(self._filter())) - attributes)
         if unknown:
-            attributes = ", ".join(sorted(view.attributes())) or "none"
-            say(
-                f"--filter: no document has the attribute {', '.join(map(repr, sorted(unknown)))}; "
-                f"there are: {attributes}"
-            )
+            names = ", ".join(map(repr, unknown))
+            expected = f"it has {', '.join(sorted(attributes))}" if attributes else "it has none"
+            raise ConfigError(f"--filter: given {names}, expected attributes of this index; {expected}")
 
     def _search_vectors(self, path: Path) -> CommandResult:
         from bidr.pipeline.open import open_index
+        from bidr.utils.jit import call_on_compilation
 
         words = " ".join(self.words).strip()
         if words and not self.lexical:
             raise ConfigError(
-                "words and --query-vectors given, expected one of them: ask by words or by vectors; or by both, with "
-                "--lexical N, so many of what words find"
+                "text and --query-vectors given, expected one of them, or both with --lexical N (number of BM25 "
+                "candidates)"
             )
         if self.lexical and not words:
             raise ConfigError(
-                "--lexical and --query-vectors given without words, expected the question in words too; put it after "
+                "--lexical and --query-vectors given without a text, expected the text of the query too; put it after "
                 "the flags"
             )
         index = self.index or load_last_index()
@@ -139,32 +140,27 @@ class Search(Command):
             queries = searcher.query_vectors(path)
             if words and len(queries.vectors) != 1:
                 raise ConfigError(
-                    f"{path}: {len(queries.vectors):,} vectors for one question in words, expected one row; ask one at "
+                    f"{path}: {len(queries.vectors):,} vectors for one query text, expected one row; search one at "
                     "a time"
                 )
             options = {"filter": self._filter(), "words": [words] if words else None}
-            with announce_compilation():
+            self._check(searcher)
+            with call_on_compilation(announce_compilation):
                 searcher.search_vectors(queries, 1, 1, **options)
             result = searcher.load_results(searcher.search_vectors(queries, self.k, self.candidates, **options))
             scope = self._describe_scope(searcher, self.lexical or 0)
-        heads = [f"question {row}:\n" if len(result) > 1 else "" for row in range(len(result))]
+        heads = [f"query {row}:\n" if len(result) > 1 else "" for row in range(len(result))]
         text = "\n".join(head + _format_result(result, scope) for head, result in zip(heads, result, strict=True))
         return CommandResult(
             text, {"queries": str(path), "index": str(index), "results": [_convert_result(result) for result in result]}
         )
 
 
-@contextmanager
-def announce_compilation() -> Iterator[None]:
-    """Announce the first search, run within the block, if kernels are compiled; its time is not counted."""
+def announce_compilation() -> None:
+    """Say that the first search compiles; its time is not counted."""
     from bidr.utils.progress import say
 
-    timer = Timer(SOON, say, ["compiling the search kernels, once per installation: about 20 seconds ..."])
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
+    say("compiling the search kernels, once per installation: about 20 seconds ...")
 
 
 def _format_result(result: "SearchResult", scope: str) -> str:

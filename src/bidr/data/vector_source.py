@@ -36,6 +36,8 @@ class VectorSource:
             expected = ", ".join(SUPPORTED_DTYPES)
             raise DataError(f"{name}: given numbers of type {array.dtype}, expected one of {expected}")
         self.array, self.name, self.metric = array, name, metric
+        # One flag per row, so that rows read twice count once. The pages of untouched flags take no memory.
+        self._zero_rows: npt.NDArray[np.bool_] = np.zeros(len(array), dtype=bool)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -58,7 +60,19 @@ class VectorSource:
             raise DataError(f"{self.name}: row {row:,} holds NaN or infinity, expected finite numbers; encode it again")
         if self.metric == "cosine":
             block = normalize_l2(block)
+            is_zero = ~block.any(axis=1)
+            if is_zero.any():
+                self._zero_rows[np.arange(len(self))[rows][is_zero]] = True
         return block
+
+    def count_zero_rows(self) -> int:
+        """Return how many of the rows read so far have no direction: cosine scores them 0."""
+        return int(np.count_nonzero(self._zero_rows))
+
+    def refuse_all_zeros(self) -> None:
+        """Raise DataError if no vector has a direction; reads up to the first one that does."""
+        if not any(self[start : start + ROWS_PER_READ].any() for start in range(0, len(self), ROWS_PER_READ)):
+            raise DataError(f"{self.name}: all {len(self):,} vectors are zeros, expected vectors of a model")
 
     def gather(self, rows: npt.NDArray[np.int64]) -> Floats:
         """Read scattered rows, releasing the mapped pages after every ROWS_PER_READ rows."""

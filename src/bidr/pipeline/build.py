@@ -34,6 +34,7 @@ from bidr.quantization.opq import PlainCodes, encode_blocks
 from bidr.quantization.pq_training import make_too_few_error
 from bidr.utils.array_types import Codes
 from bidr.utils.device import pick_device
+from bidr.utils.progress import say
 
 Vectors = Path | str | npt.NDArray[Any]
 IdSource = Path | str | Sequence[str]
@@ -147,6 +148,7 @@ def build_vectors(
         codes = _encode_rows(work, rows, model.fingerprint, books, partial(model.additive.encode_blocks, rows))
         options["code_error"] = _measure_code_error(dims, model.additive, rows, codes)
         _write_index(work, out, rows, codebooks=model.codebooks, codes=codes, **named, **options)
+    _report_zero_rows(rows)
     return Path(out)
 
 
@@ -162,6 +164,7 @@ def _build_plain(
     rows = open_vectors(vectors, "vectors", plain.metric)
     if len(rows) < plain.codewords:
         raise make_too_few_error(len(rows), plain.codewords)
+    rows.refuse_all_zeros()
     options["dims"] = check_dims(options["dims"], rows.dim)
     shape = _get_shape(
         *rows.shape, plain.count_books(rows.dim), plain.codewords.bit_length() - 1, options["engine"], options["stored"]
@@ -183,7 +186,17 @@ def _build_plain(
         options |= {**named, "unit": plain.metric == "cosine"}
         options["code_error"] = _measure_code_error(options["dims"], codebooks, rows, codes)
         _write_index(work, out, rows, codebooks=codebooks, codes=codes, **options)
+    _report_zero_rows(rows)
     return Path(out)
+
+
+def _report_zero_rows(rows: VectorSource) -> None:
+    """Report vectors without a direction: the cosine of each with any query counts as 0."""
+    if count := rows.count_zero_rows():
+        say(
+            f"{rows.name}: {count:,} of {len(rows):,} vectors are all zeros; under cosine they score 0 for every "
+            "query: leave them out, or encode them again"
+        )
 
 
 def _get_shape(count: int, dim: int, books: int, bits: int, engine: str, stored: StorageKind) -> Shape:

@@ -44,6 +44,8 @@ class PlainCodes(NamedTuple):
             )
         if size is None:
             size = max(valid for valid in sizes if valid <= DEFAULT_BYTES)
+        if size < 1:
+            raise ConfigError(f"bytes_per_doc: given {size}, expected 1 or more")
         if size not in sizes:
             nearest = sorted(sorted(sizes, key=lambda valid: abs(valid - size))[:3])
             choose = f"choose {' or '.join(map(str, nearest))}" if nearest else "take 256 codewords"
@@ -85,6 +87,8 @@ def encode_blocks(codebooks: Codebooks, rows: VectorSource, first: int = 0) -> I
 
 def list_bits(dim: int, size: int) -> list[int]:
     """List the bits per codeword (8, 4) that allow codes of `size` bytes; ConfigError when none does."""
+    if size < 1:
+        raise ConfigError(f"bytes_per_doc: given {size}, expected 1 or more")
     sizes = {8: PlainCodes(codewords=256).list_sizes(dim), 4: PlainCodes(codewords=16).list_sizes(dim)}
     bits = [bits for bits, valid in sizes.items() if size in valid]
     if not bits:

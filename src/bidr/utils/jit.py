@@ -1,6 +1,7 @@
 """Compile functions with numba on first use and cache the machine code on disk where possible."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -31,6 +32,26 @@ def njit_cached(*, reorder_sums: bool = False) -> Callable[[Function], Function]
         return cast(Function, kernel)
 
     return decorate
+
+
+@contextmanager
+def call_on_compilation(callback: Callable[[], None]) -> Iterator[None]:
+    """Call back once if a kernel is compiled within the block, rather than loaded from the cache."""
+    from numba.core.event import Event, Listener, install_listener
+
+    class FirstCompilation(Listener):  # type: ignore[misc]  # numba has no types
+        is_first = True
+
+        def on_start(self, event: Event) -> None:
+            if self.is_first:
+                self.is_first = False
+                callback()
+
+        def on_end(self, event: Event) -> None:
+            pass
+
+    with install_listener("numba:compile", FirstCompilation()):
+        yield
 
 
 @cache
