@@ -22,7 +22,7 @@ def test_learned_lists_from_model_to_compacted_index(bidr: Run, made: Made, tmp_
 
     assert bidr("build", *how, "--out", index, "--ram-budget", "8GiB").code == 0
     assert "learned by the model" in bidr("inspect", index).out
-    assert "learned: bidr build --engine lists" in bidr("inspect", tmp_path / "model").out
+    assert "learned: bidr build --engine ivf" in bidr("inspect", tmp_path / "model").out
     assert "by k-means" in bidr("build", *how, "--out", tmp_path / "k-means", "--no-learned-lists").out
 
     found = [

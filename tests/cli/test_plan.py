@@ -32,9 +32,9 @@ def test_a_plan_for_a_billion(bidr: Run, tmp_path: Path) -> None:
     shown = bidr("plan", "--docs", "1e9", "--dim", 768, "--ram", "64GiB", "--json", out)
     assert shown.code == 0, shown.err
     for word in (
-        "scan, 8 bits",
-        "lists, 4 bits",
-        "hnsw, 8 bits",
+        "flat, 8 bits",
+        "ivf, 4 bits",
+        "graph, 8 bits",
         "machines",
         "largest codes that fit",
         "pages read, cold",
@@ -105,7 +105,7 @@ def test_build_times_by_rates_of_this_machine(
     monkeypatch.setattr("bidr.planning.plan.calibrate", measured)
     flags = ["plan", "--docs", "1e6", "--dim", DIM, "--text-bytes", 500, "--cores", 1, "--json", tmp_path / "plan.json"]
     shown = bidr(*flags)
-    assert "of an AMD EPYC with AVX-512, and may be off by 2 times" in shown.out
+    assert "one core of an AMD EPYC with AVX-512 and may be off by a factor of 2" in shown.out
     built = json.loads((tmp_path / "plan.json").read_text())
     shown = bidr(*flags, "--measure", "--vectors", files[0])
     assert "of this machine (Toy), measured now in 7 s" in shown.out
@@ -120,7 +120,10 @@ def test_build_times_by_rates_of_this_machine(
 def test_codes_of_a_model_are_planned_for(bidr: Run, tmp_path: Path) -> None:
     """They are there before the build, and lists are divided by what they say, not by vectors."""
     out, plans = tmp_path / "plan.json", []
-    for flags, said in (([], "Codes are fitted to the vectors"), (["--learned-codes"], "Codes are a model's")):
+    for flags, said in (
+        ([], "Excludes text encoding"),
+        (["--learned-codes"], "Excludes training and computing the codes"),
+    ):
         shown = bidr("plan", "--docs", "1e6", "--dim", 384, *flags, "--json", out)
         assert said in shown.out
         plans.append(json.loads(out.read_text()))
@@ -235,8 +238,8 @@ def test_settings_above_the_ram_are_skipped_with_a_note(bidr: Run, files: tuple[
     assert {each["engine"] for each in value["settings"]} == {"scan", "lists"}
     assert {each["bytes_per_doc"] for each in value["settings"]} == {4, 8}
     assert {(each["engine"], each["bytes_per_doc"]) for each in value["left_out"]} == {("hnsw", 4), ("hnsw", 8)}
-    assert shown.out.count("left out: hnsw") == 4
-    assert shown.out.count("more RAM than there is") == 4
+    assert shown.out.count("left out: graph") == 4
+    assert shown.out.count("exceeds the RAM limit") == 4
     line = bidr.refused("plan", *flags, "--docs", docs, "--ram", "135MB", "--bytes-per-doc", 8)
     assert "ram: given 135,000,000 bytes, but 10,000,000 documents take" in line
 

@@ -91,9 +91,9 @@ def test_search_uses_the_index_built_last(bidr: Run, made: Made, tmp_path: Path)
     assert bidr(*build).code == 0
     assert bidr("search", "anything", "--json", tmp_path / "s.json").code == 0
     assert value(tmp_path / "s.json")["index"] == str(tmp_path / "index")
-    assert bidr("inspect", tmp_path / "index").out.count("hnsw")
+    assert bidr("inspect", tmp_path / "index").out.count("graph over the codes")
     shutil.rmtree(tmp_path / "index")
-    assert f"{tmp_path / 'index'}: the index made last is gone" in bidr.refused("search", "anything")
+    assert f"{tmp_path / 'index'}: the index built last is gone" in bidr.refused("search", "anything")
 
 
 def test_a_build_succeeds_where_its_path_cannot_be_saved(
@@ -103,7 +103,7 @@ def test_a_build_succeeds_where_its_path_cannot_be_saved(
     monkeypatch.setenv("BIDR_STATE", str(tmp_path / "file" / "state"))
     found = bidr("build", "--data", made.data, "--model", made.model, "--out", tmp_path / "index")
     assert found.code == 0
-    assert "not remembered" in found.err
+    assert "give it with --index" in found.err
 
 
 def test_flags_win_over_the_file(bidr: Run, made: Made, tmp_path: Path) -> None:

@@ -119,7 +119,7 @@ def test_inspect_counts_the_ram_that_a_plan_counts(bidr: Run, tmp_path: Path) ->
     flags = ["--vectors", tmp_path / "v.npy", "--out", index, "--engine", "lists", "--bytes-per-doc", 8]
     assert bidr("build", *flags).code == 0
     shown = bidr("inspect", index, "--json", told).out
-    assert "lists over the codes, cosine" in shown
+    assert "ivf over the codes, cosine" in shown
     value = json.loads(told.read_text())
     found, each = value["ram_bytes"], value["ram_bytes_per_document"]
     planned = estimate_ram(Shape(3_000, 32, "lists", 4, 8))
@@ -130,7 +130,7 @@ def test_inspect_counts_the_ram_that_a_plan_counts(bidr: Run, tmp_path: Path) ->
     assert whole.parts.keys() == found.keys()
     assert each["total"] == pytest.approx(whole.per_document, rel=0.1)
     assert bidr("build", *flags, "--metric", "ip").code == 0
-    assert "lists over the codes, inner product" in bidr("inspect", index).out
+    assert "ivf over the codes, inner product" in bidr("inspect", index).out
 
 
 def test_an_empty_index_is_described(bidr: Run, tmp_path: Path) -> None:

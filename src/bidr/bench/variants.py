@@ -3,6 +3,7 @@
 from typing import Any, NamedTuple
 
 from bidr.errors import ConfigError
+from bidr.index.engines.factory import get_engine_label
 
 Settings = dict[str, Any]
 NAMES = ("ours", "faiss", "faiss-hnsw", "scann", "diskann", "lancedb", "usearch", "hnswlib", "naive")
@@ -72,7 +73,14 @@ def _list_coded_variants(peer: str, dim: int, size: int, lists: int) -> list[Var
     if peer == "ours":
         visited = [{"visited": share, "candidates": depth} for share in SHARES for depth in LISTED_DEPTHS]
         return [
-            Variant(f"bidr {engine} {size} B", peer, {"fitted": books, "engine": engine}, grid, None, on_disk=True)
+            Variant(
+                f"bidr {get_engine_label(engine)} {size} B",
+                peer,
+                {"fitted": books, "engine": engine},
+                grid,
+                None,
+                on_disk=True,
+            )
             for engine, grid in (("scan", depths), ("lists", visited))
         ]
     if peer == "faiss":

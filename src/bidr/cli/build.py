@@ -57,7 +57,7 @@ class Build(Command):
     """Candidate search: flat (or scan) compares all codes, ivf (lists) those of the nearest lists, graph (hnsw)
     walks a proximity graph. 'auto' chooses by the number of documents, again at each compaction."""
     learned_lists: bool = True
-    """With --engine lists: use the model's trained lists (bidr train --unify.lists), if it has any;
+    """With --engine ivf: use the model's trained lists (bidr train --unify.lists), if it has any;
     --no-learned-lists: lists by k-means."""
     stored: Literal["fp16", "int8"] = "fp16"
     """Storage of the vectors: int8 takes half of fp16 and ranks slightly less exactly."""

@@ -26,8 +26,8 @@ class Export(Command):
     onnx_int8: bool = False
     """With --model: also write files with 8-bit weights: smaller, faster, slightly different vectors."""
     engine: Literal["flat", "ivf", "graph", "scan", "lists", "hnsw"] | None = None
-    """With --index: type of the Faiss index: 'scan' (IndexPQ, the default), 'lists' (IndexIVFPQ, for an index built
-    with lists) or 'hnsw' (IndexHNSWPQ, whose graph is built now)."""
+    """With --index: type of the Faiss index: 'flat' (IndexPQ, the default), 'ivf' (IndexIVFPQ, for an index built
+    with ivf) or 'graph' (IndexHNSWPQ, whose graph is built now)."""
 
     def run(self) -> CommandResult:
         if self.index is not None and self.model is not None:

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from bidr.cli.base import CommandResult, format_columns, format_count
+from bidr.cli.base import CommandResult, format_columns, format_count, label_part
+from bidr.index.engines.factory import get_engine_label
 
 
 def describe_model(model: Any) -> CommandResult:
@@ -32,7 +33,7 @@ def describe_model(model: Any) -> CommandResult:
         ("method", config["method"]),
         ("encoder", f"{config['encoder']['backbone']}, {books.dim} dimensions"),
         ("codes", f"{books.bytes_per_doc} bytes a document ({books.books} books of {books.words} codewords)"),
-        *([("lists", f"{len(model.lists.means):,}, learned: bidr build --engine lists")] if model.lists else []),
+        *([("lists", f"{len(model.lists.means):,}, learned: bidr build --engine ivf")] if model.lists else []),
         ("query encoders", "one for both sides" if model.unified else "one for each side"),
         ("candidates", f"{model.candidates} by default"),
         *([("BM25", format_fusion(model.search))] if model.search.lexical else []),
@@ -122,8 +123,12 @@ def describe_index(keys: dict[str, Any]) -> CommandResult:
         ("documents", f"{count:,}, {'with' if keys['text'] else 'without'} texts"),
         (
             "engine",
-            f"{keys['engine']} over the codes, {keys['metric']}"
-            + ("; chosen by size, and again when compacted" if keys.get("engine_chosen_by_size") else ""),
+            f"{get_engine_label(keys['engine'])} over the codes, {keys['metric']}"
+            + (
+                "; chosen automatically by size, re-evaluated at compaction"
+                if keys.get("engine_chosen_by_size")
+                else ""
+            ),
         ),
         *([("lists", format_lists(keys["lists"]))] if keys.get("lists") else []),
         ("codes", f"{keys['codes']['books']} books of {keys['codes']['codewords']} codewords"),
@@ -133,15 +138,18 @@ def describe_index(keys: dict[str, Any]) -> CommandResult:
         ),
         (
             "vectors",
-            f"{keys['vectors']['stored']}, new rows read by {keys['vectors']['reads']}, "
-            + ("blocks checked when first read" if keys["vectors"]["checked"] else "no checksums of blocks"),
+            f"{keys['vectors']['stored']}; cold reads: {keys['vectors']['reads'].replace('direct', 'O_DIRECT')}; "
+            + ("checksums verified on first read" if keys["vectors"]["checked"] else "no block checksums"),
         ),
         *([("not checked", f"{', '.join(keys['unchecked'])}: build it again")] if keys["unchecked"] else []),
         ("model", f"{model['fingerprint']} ({model['folder']})" if model else "none: made from vectors"),
         *([("words", "indexed: bidr search --lexical 100")] if keys.get("lexical") else []),
         *_list_live_rows(keys),
         ("in RAM", f"{ram_per_doc['total']:,.1f} bytes a document, {format_bytes(sum(ram.values()))} in all"),
-        *((f"  {name}", f"{ram_per_doc[name]:,.1f} bytes a document, {format_bytes(ram[name])}") for name in ram),
+        *(
+            (f"  {label_part(name)}", f"{ram_per_doc[name]:,.1f} bytes a document, {format_bytes(ram[name])}")
+            for name in ram
+        ),
         (
             "on disk",
             f"{sum(disk_per_doc.values()):,.1f} bytes a document, {format_bytes(sum(disk.values()))} in all"
@@ -170,7 +178,7 @@ def _list_live_rows(keys: dict[str, Any]) -> list[tuple[str, str]]:
             (
                 f"segment {segment['name']}",
                 f"{format_count(segment['documents'], 'document')}, {segment['deleted']:,} deleted, "
-                f"{segment['engine']}",
+                f"{get_engine_label(segment['engine'])}",
             )
             for segment in keys["segments"]
         ]

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from bidr.cli.base import format_count
+from bidr.cli.base import format_count, label_part
+from bidr.index.engines.factory import get_engine_label
 
 GIB = 1 << 30
 # Disk use by purpose, with the files of each.
@@ -21,7 +22,7 @@ ON_DISK = {
 def format_plan(plan: dict[str, Any]) -> str:
     """Format all engines, then RAM and disk by part."""
     docs, engines = plan["documents"], plan["engines"]
-    names = [f"{engine['engine']}, {engine['bits']} bits" for engine in engines]
+    names = [f"{get_engine_label(engine['engine'])}, {engine['bits']} bits" for engine in engines]
     ram_parts = list(dict.fromkeys(part for engine in engines for part in engine["ram"]["bytes"]))
     disk = [_group_files(engine["disk"]["bytes"]) for engine in engines]
     written = {part for parts in disk for part in parts if part != "words" or plan["words"]}
@@ -36,7 +37,7 @@ def format_plan(plan: dict[str, Any]) -> str:
             "RAM, bytes a document",
             names,
             {
-                part: [_format_number(engine["ram"]["bytes"].get(part, 0) / docs) for engine in engines]
+                label_part(part): [_format_number(engine["ram"]["bytes"].get(part, 0) / docs) for engine in engines]
                 for part in ram_parts
             },
         ),
@@ -72,8 +73,8 @@ def _summarize(plan: dict[str, Any]) -> dict[str, list[str]]:
         "vectors read a query": [f"{engine['reads_a_query']['candidates']:,}" for engine in engines],
         "pages read, cold": [f"{engine['reads_a_query']['pages_cold']:,.0f}" for engine in engines],
         "build, each machine": [format_duration(sum(parts.values())) for parts in build],
-        "of it, clusters": [format_duration(parts.get("clusters", 0)) for parts in build],
-        "of it, links": [format_duration(parts.get("links", 0)) for parts in build],
+        "  clustering": [format_duration(parts.get("clusters", 0)) for parts in build],
+        "  graph construction": [format_duration(parts.get("links", 0)) for parts in build],
         "RAM to build, at its peak": [format_bytes(max(engine["build_peak_a_machine"].values())) for engine in engines],
     }
 
@@ -84,7 +85,7 @@ def _list_notes(plan: dict[str, Any]) -> list[str]:
     lines = [
         f"Ids of {plan['id_bytes']:g} bytes on average, {text}. While an index is built again the old one stays: twice "
         "the disk.",
-        "Pages are at most so many, of a file that is not in memory: candidates often lie side by side.",
+        "Pages read is an upper bound for a cold cache; neighboring candidates share pages.",
         "RAM a document is the index's, as inspect, evaluate and compare count it: without page tables (as if every",
         "vector had been read once), a query and the process, which RAM in all has too.",
         *_note_rates(plan["rates"]),
@@ -102,22 +103,18 @@ def _list_notes(plan: dict[str, Any]) -> list[str]:
 def _note_rates(rates: dict[str, Any]) -> list[str]:
     """Explain the source of build times."""
     lines = [
-        "Build times are by rates of one core of an AMD EPYC with AVX-512, and may be off by 2 times: --measure takes",
-        "those of this machine, in about half a minute.",
+        "Build times assume one core of an AMD EPYC with AVX-512 and may be off by a factor of 2; use --measure to",
+        "calibrate on this machine, in about half a minute.",
     ]
     if rates["measured"]:
-        took = f"Build times are by rates of one core of this machine ({rates['processor']}), measured now in "
+        took = f"Build times are calibrated on one core of this machine ({rates['processor']}), measured now in "
         lines = [f"{took}{rates['seconds']:.0f} s."]
     return lines
 
 
 def _note_codes(learned_codes: bool) -> str:
-    fitted = (
-        "Codes are a model's, and making them is"
-        if learned_codes
-        else "Codes are fitted to the vectors; encoding texts is"
-    )
-    return f"{fitted} not in it, nor are attributes. What cores share is divided by them."
+    excluded = "training and computing the codes of the model" if learned_codes else "text encoding (codes are fitted)"
+    return f"Excludes {excluded} and attributes. Parallel steps are divided by the number of cores."
 
 
 def _group_files(files: dict[str, int]) -> dict[str, int]:

@@ -4,6 +4,7 @@ import shlex
 from typing import TYPE_CHECKING
 
 from bidr.cli.format_plan import format_bytes
+from bidr.index.engines.factory import get_engine_label
 
 if TYPE_CHECKING:
     from bidr.cli.plan import Plan
@@ -15,8 +16,8 @@ def format_settings(measured: "TuningResult", make_commands: list[str], *, sampl
     of = f", a sample of {measured.sampled_from:,}" if measured.documents < measured.sampled_from else ""
     grown = measured.planned > measured.documents
     lines = [
-        f"{measured.documents:,} documents{of}; {measured.questions:,} questions; wanted: {measured.recall:g} "
-        f"of the {measured.k} that exact search finds",
+        f"{measured.documents:,} documents{of}; {measured.questions:,} queries; "
+        f"target recall@{measured.k}: {measured.recall:g}",
         "",
         *_format_table(measured, grown=grown),
         *_list_left_out(measured.left_out),
@@ -43,7 +44,16 @@ def make_commands(plan: "Plan", measured: "TuningResult", chosen: "SearchSetting
     search += [] if chosen.ef is None else ["--ef", str(chosen.ef)]
     if plan.vectors is None:
         return [shlex.join(search)]
-    build = ["bidr", "build", "--vectors", str(plan.vectors), "--out", "INDEX", "--engine", chosen.engine]
+    build = [
+        "bidr",
+        "build",
+        "--vectors",
+        str(plan.vectors),
+        "--out",
+        "INDEX",
+        "--engine",
+        get_engine_label(chosen.engine),
+    ]
     build += ["--bytes-per-doc", str(chosen.bytes_per_doc), "--codewords", str(1 << chosen.bits)]
     build += [] if plan.stored == "fp16" else ["--stored", plan.stored]
     build += [] if plan.metric == "cosine" else ["--metric", plan.metric]
@@ -53,7 +63,7 @@ def make_commands(plan: "Plan", measured: "TuningResult", chosen: "SearchSetting
 def _format_table(measured: "TuningResult", *, grown: bool) -> list[str]:
     head = ["bits", "bytes", "visited", "candidates", f"recall@{measured.k}", "CPU ms a query"]
     head += [f"at {measured.planned:,}"] if grown else []
-    rows = [(setting.engine, _format_cells(setting, grown=grown)) for setting in measured.settings]
+    rows = [(get_engine_label(setting.engine), _format_cells(setting, grown=grown)) for setting in measured.settings]
     widths = [max(len(name), *(len(cells[place]) for _, cells in rows)) for place, name in enumerate(head)]
     return [
         f"{name:<6}  " + "  ".join(f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True))
@@ -76,8 +86,8 @@ def _format_cells(setting: "SearchSetting", *, grown: bool) -> list[str]:
 
 def _list_left_out(left_out: "list[SkippedSetting]") -> list[str]:
     return [
-        f"left out: {setting.engine}, {setting.bits}-bit codes of {setting.bytes_per_doc} bytes: {setting.why} "
-        f"({format_bytes(setting.ram)} planned)"
+        f"left out: {get_engine_label(setting.engine)}, {setting.bits}-bit codes of {setting.bytes_per_doc} bytes: "
+        f"{setting.why} ({format_bytes(setting.ram)} planned)"
         for setting in left_out
     ]
 
@@ -85,9 +95,10 @@ def _list_left_out(left_out: "list[SkippedSetting]") -> list[str]:
 def _format_verdict(measured: "TuningResult") -> str:
     best = measured.cheapest
     if best is None:
-        return "None of these reaches it: take longer codes (--bytes-per-doc), or want less."
+        return "None of these reaches it: take longer codes (--bytes-per-doc), or a lower target."
     how = {"lists": f", {best.visited:.0%} of the lists visited" if best.visited else "", "scan": ""}
+    engine = f"{get_engine_label(best.engine)}{how.get(best.engine, f', ef {best.ef}')}"
     return (
-        f"Cheapest that reaches it: {best.engine}{how.get(best.engine, f', ef {best.ef}')}, {best.bits}-bit codes "
+        f"Cheapest that reaches it: {engine}, {best.bits}-bit codes "
         f"of {best.bytes_per_doc} bytes, {best.candidates:,} candidates"
     )

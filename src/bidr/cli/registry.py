@@ -55,7 +55,7 @@ def format_overview() -> str:
         [
             "usage: bidr VERB [FLAGS]",
             "",
-            "Vector search: codes in RAM find candidates, vectors on disk rank them.",
+            "Vector search: compressed codes in RAM select candidates, full vectors on disk rank them.",
             "",
             "verbs:",
             *lines,

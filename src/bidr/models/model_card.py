@@ -242,11 +242,12 @@ Ids are row numbers unless `--ids` and `--query-ids` name them. In Python:
 import bidr, numpy as np
 
 with bidr.open_index("INDEX") as searcher:
-    found = searcher.search_vectors(np.load("questions.npy"), k=10)
+    results = searcher.search_vectors(np.load("questions.npy"), k=10)
 ```
 
 With numpy alone: `sparse/adapter.safetensors` holds `centre`, `document` (documents are coded as
-`(vector - centre) @ document.T`, by the codewords `chosen_by` whose sum is nearest) and `query` (questions are compared
+`(vector - centre) @ document.T`, by the codewords `chosen_by`, those before training, \
+whose sum is nearest) and `query` (questions are compared
 as `vector @ query.T`); `sparse/quantizer.safetensors` holds the codewords that are compared.
 
 ## Training
@@ -257,7 +258,18 @@ The settings, for `{train}`:
 {settings}
 ```
 
-What was measured on questions held out on the way:
+| setting | meaning |
+|---|---|
+| `frozen.own`, `frozen.others` | documents of a query in the softmax at each step: \
+from its exact top `frozen.depth`, and random ones |
+| `frozen.borrowed` | pseudo-queries per labeled query: \
+a labeled query-document offset, added to nearby documents |
+| `frozen.borrowers` | documents that get pseudo-queries: `all`, or `unasked` (no labeled query) |
+| other `frozen.*` | `bidr train --help-all` |
+
+`kept_by` is the score by which the saved step was chosen: the mean held-out recall at several depths.
+
+Held-out evaluation during training:
 
 {history}
 """
@@ -276,10 +288,10 @@ def render_codes_only_card(model: "CodesOnlyModel") -> str:
 
     training, books = model.training, model.codebooks
     rows = {
-        "documents": f"{training['documents']:,}, of which {training['sampled_documents']:,} were looked at",
-        "questions": f"{training['questions']:,}, {training['labelled_questions']:,} of them with answers",
+        "documents": f"{training['documents']:,}; training sample: {training['sampled_documents']:,}",
+        "queries": f"{training['questions']:,}, {training['labelled_questions']:,} of them labeled",
         "codes": f"{books.bytes_per_doc} bytes a document ({books.books} books of {books.words} codewords, summed)",
-        "compared by": "cosine" if model.metric == "cosine" else "inner product",
+        "similarity": "cosine" if model.metric == "cosine" else "inner product",
         "candidates": f"{model.candidates} by default",
         "fingerprint": f"`{model.fingerprint}`",
         "versions": f"bidr {__version__}",

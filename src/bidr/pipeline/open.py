@@ -36,9 +36,9 @@ class OpenIndex(Searcher):
         """Encode query texts; refuse if the index has no model."""
         if self.encoder is None:
             raise ConfigError(
-                f"{self.reader.folder} was made from vectors without a model: a question in words cannot be encoded; "
+                f"{self.reader.folder} was made from vectors without a model: a query text cannot be encoded; "
                 "give its vector, from the model that made the documents' (--query-vectors, or search_vectors in "
-                "Python), and for what words find (--lexical, words=...) both"
+                "Python); for hybrid search pass both the vector and the text (--lexical, words=...)"
             )
         return super().encode(texts)
 

@@ -15,6 +15,7 @@ from bidr.data.vector_source import VectorSource, check_same_dim
 from bidr.errors import ConfigError, DataError
 from bidr.index.builder.build import build_index
 from bidr.index.cost_model.sizes import BITS, ENGINES
+from bidr.index.engines.factory import get_engine_label
 from bidr.index.engines.graph.engine import GraphEngine
 from bidr.index.engines.ivf import IvfEngine
 from bidr.index.live.view import LiveView
@@ -165,7 +166,7 @@ def _choose_shapes(
                 SkippedSetting(engine, bits, code_bytes, ram, f"{books} books do not divide {dim} dimensions")
             )
         elif ram > corpus.ram:
-            skipped.append(SkippedSetting(engine, bits, code_bytes, ram, "more RAM than there is"))
+            skipped.append(SkippedSetting(engine, bits, code_bytes, ram, "exceeds the RAM limit"))
         elif not can_hold(corpus, corpus.make_shape(engine, bits)):
             skipped.append(SkippedSetting(engine, bits, code_bytes, ram, "more documents than it can hold"))
         else:
@@ -174,7 +175,7 @@ def _choose_shapes(
         smallest = min(skipped, key=lambda setting: setting.ram)
         raise ConfigError(
             f"ram: given {config.ram or UNLIMITED:,} bytes, but {docs:,} documents take {smallest.ram:,} or more "
-            f"(engine {smallest.engine}, codes of {smallest.bytes_per_doc} bytes); give more RAM, or "
+            f"(engine {get_engine_label(smallest.engine)}, codes of {smallest.bytes_per_doc} bytes); give more RAM, or "
             "shorter codes (--bytes-per-doc)"
         )
     return shapes, skipped

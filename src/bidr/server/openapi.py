@@ -93,7 +93,7 @@ def make_openapi(snapshot: IndexSnapshot, limits: RequestLimits, *, keys: bool) 
         "info": {
             "title": "bidr",
             "version": "1",
-            "description": "Vector search: codes in RAM find candidates, vectors on disk rank them.",
+            "description": "Vector search: compressed codes in RAM select candidates, full vectors on disk rank them.",
         },
         "paths": {
             "/v1/search": {"post": _make_search(snapshot, limits)},

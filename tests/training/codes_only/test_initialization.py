@@ -27,14 +27,14 @@ def prepare(questions: np.ndarray | None = None) -> PreparedDistillation:
 
 def measure_starts(prepared: PreparedDistillation) -> list[float]:
     starts = [initialization._fit(prepared, CONFIG, "cpu", exponent) for exponent in EXPONENTS]
-    return [measure_candidates(CodesLearner(*start), prepared.probe, CONFIG)["kept_by"] for start in starts]
+    return [measure_candidates(CodesLearner(*start), prepared.probe, CONFIG, "codes")["kept_by"] for start in starts]
 
 
 def test_the_initialization_that_ranks_held_out_questions_best_is_chosen(tmp_path: Path) -> None:
     prepared = prepare()
     shares = measure_starts(prepared)
     chosen = fit_initialization(prepared, CONFIG, tmp_path)
-    assert measure_candidates(CodesLearner(*chosen), prepared.probe, CONFIG)["kept_by"] == max(shares)
+    assert measure_candidates(CodesLearner(*chosen), prepared.probe, CONFIG, "codes")["kept_by"] == max(shares)
     assert shares[1] > shares[0] + 0.03, "these questions use few directions of the documents"
 
 
@@ -53,7 +53,7 @@ def test_learned_codes_are_never_behind_their_best_initialization(tmp_path: Path
     model = bidr.train_vectors(documents, questions[:TRAIN], tmp_path / "model", config, metric="ip")
     prepared = prepare()
     codes = model.additive.encode(prepared.lessons.own.documents * np.float32(prepared.length))
-    share = measure_candidates(CodesLearner(model.additive, codes), prepared.probe, CONFIG)["kept_by"]
+    share = measure_candidates(CodesLearner(model.additive, codes), prepared.probe, CONFIG, "codes")["kept_by"]
     assert share >= max(measure_starts(prepared)) - 1e-6
 
 

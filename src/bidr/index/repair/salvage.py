@@ -178,7 +178,7 @@ def _remove_on_error(*paths: Path) -> Iterator[None]:
 
 def _check_paths(folder: Path, out: Path, lost_file: Path) -> None:
     if not folder.is_dir():
-        raise IndexFolderError(f"{folder}: not a folder; give that of an index")
+        raise IndexFolderError(f"{folder}: no such folder; give an index folder")
     inside = folder.resolve()
     advice = "another file with --lost"
     for path, other in ((out, "a folder that does not"), (lost_file, advice), (_get_readd_path(lost_file), advice)):

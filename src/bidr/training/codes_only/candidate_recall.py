@@ -12,9 +12,16 @@ from bidr.training.config import TrainConfig
 from bidr.utils.array_types import Floats, Rows
 from bidr.utils.progress import say
 
+FIGURE_LABELS = {"exact_top_10": "the exact top 10", "labelled": "the labeled documents"}
 
-def measure_candidates(learner: CodesLearner, probe: HeldOutQuestions, config: TrainConfig) -> dict[str, float]:
-    """Measure the share of the exact top 10, and of the labels, among the held-out candidates."""
+
+def measure_candidates(
+    learner: CodesLearner, probe: HeldOutQuestions, config: TrainConfig, label: str
+) -> dict[str, float]:
+    """Measure the share of the exact top 10, and of the labels, among the held-out candidates.
+
+    label: What is measured, for the progress line.
+    """
     candidates = search_candidates(learner, probe.questions, config.candidates)
     expected = {"exact_top_10": probe.best}
     # Labels alone mislead: a model trained on them finds them all even with bad codes.
@@ -22,8 +29,9 @@ def measure_candidates(learner: CodesLearner, probe: HeldOutQuestions, config: T
         expected["labelled"] = probe.labelled
     figures = {name: compute_found_share(candidates, rows) for name, rows in expected.items()}
     if len(probe.questions):
-        summary = ", ".join(f"{name} {value:.4f}" for name, value in figures.items())
-        say(f"held-out questions, share among {config.candidates} candidates: {summary}")
+        summary = ", ".join(f"of {FIGURE_LABELS[name]}: {value:.4f}" for name, value in figures.items())
+        queries = f"{len(probe.questions):,} held-out queries"
+        say(f"{label}: candidate recall {summary} ({queries}, {config.candidates} candidates)")
     return {
         **figures,
         "kept_by": float(np.mean([compute_share_at_depths(candidates, rows) for rows in expected.values()])),

@@ -71,7 +71,10 @@ def prepare_distillation(
     )
     ranked, length = _draw_vectors(full, rows, question_rows, substitutes)
     coded, length = (ranked, length) if encoded is full else _draw_vectors(encoded, rows, question_rows, substitutes)
-    say(f"ranking {len(rows):,} documents by full vectors for {len(ranked.questions):,} questions")
+    say(
+        f"exact ranking of {len(rows):,} documents for {len(question_rows):,} queries and "
+        f"{len(substitutes):,} documents used as queries"
+    )
     top_rows = search_vectors(ranked.questions, ranked.documents, frozen.depth + 1, device=device).rows
     top_rows = _drop_self(top_rows, np.concatenate([np.full(len(question_rows), -1), substitutes]))
     labelled = _map_labels(question_rows, rows, labels if questions else {})

@@ -46,7 +46,7 @@ def fit_initialization(
             initialization = _fit(prepared, config, device, exponent)
             learner = CodesLearner(*initialization, device)
             say(f"codes fitted with query metric {exponent:g}")
-            figures = measure_candidates(learner, prepared.probe, config)
+            figures = measure_candidates(learner, prepared.probe, config, f"initialization {exponent:g}")
             saved[f"{exponent:g}"] = {
                 "additive": {name: torch.tensor(array) for name, array in initialization.additive._asdict().items()},
                 "codes": torch.tensor(initialization.codes),

@@ -178,7 +178,7 @@ class _Run:
         every = -(-frozen.steps // frozen.measured) or 1
         if (step % every and step != frozen.steps) or any(entry["step"] == step for entry in self.history):
             return
-        figures = measure_candidates(self.learner, self.probe, self.config)
+        figures = measure_candidates(self.learner, self.probe, self.config, f"step {step}")
         self.history.append({"step": step, **figures})
         codeword_usage = {
             "codewords_used": self.usage.used,
