@@ -5,8 +5,9 @@ from bidr.cli.base import Command
 from bidr.cli.bench import Bench
 from bidr.cli.build import Build
 from bidr.cli.compact import Compact
+from bidr.cli.compare import Compare
 from bidr.cli.delete import Delete
-from bidr.cli.demo import Compare, Demo
+from bidr.cli.demo import Demo
 from bidr.cli.evaluate import Evaluate
 from bidr.cli.export import Export
 from bidr.cli.inspect import Inspect

@@ -160,7 +160,7 @@ def announce_compilation() -> None:
     """Say that the first search compiles; its time is not counted."""
     from bidr.utils.progress import say
 
-    say("compiling the search kernels, once per installation: about 20 seconds ...")
+    say("compiling search kernels, cached for later searches: up to 20 seconds ...")
 
 
 def _format_result(result: "SearchResult", scope: str) -> str:
