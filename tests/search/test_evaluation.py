@@ -112,6 +112,8 @@ def test_report_of_queries_equal_to_documents(searcher):
     assert everything.measures == {"R@10": 1.0, "R@100": 1.0, "RR@10": 1.0, "nDCG@10": 1.0}
     assert everything.candidate_recall == 1
     assert (everything.queries, everything.documents, everything.engine) == (140, 300, "scan")
+    assert "(flat)" in everything.table()
+    assert "seen blocks" not in everything.table()
     few = evaluate_searcher(searcher, split, ["R@10"], k=10, candidates=10)
     assert few.measures["R@10"] == pytest.approx(few.candidate_recall)
     assert few.candidate_recall < 1

@@ -61,11 +61,6 @@ def check_outputs(paths: list[Path]) -> None:
             raise StorageError(f"cannot write {path}: the folder {path.parent} does not exist; create it first")
 
 
-def label_part(name: str) -> str:
-    """Return the name of a part of RAM or disk in tables; results keep the other."""
-    return {"seen blocks": "verified-block flags"}.get(name, name)
-
-
 def format_count(count: int, noun: str, plural: str = "") -> str:
     """Format a count with its noun: 1 document, 2,000 documents."""
     return f"{count:,} {noun if count == 1 else plural or f'{noun}s'}"

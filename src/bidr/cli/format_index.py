@@ -2,8 +2,9 @@
 
 from typing import Any
 
-from bidr.cli.base import CommandResult, format_columns, format_count, label_part
+from bidr.cli.base import CommandResult, format_columns, format_count
 from bidr.index.engines.factory import get_engine_label
+from bidr.index.ram_usage import get_part_label
 
 
 def describe_model(model: Any) -> CommandResult:
@@ -147,7 +148,7 @@ def describe_index(keys: dict[str, Any]) -> CommandResult:
         *_list_live_rows(keys),
         ("in RAM", f"{ram_per_doc['total']:,.1f} bytes a document, {format_bytes(sum(ram.values()))} in all"),
         *(
-            (f"  {label_part(name)}", f"{ram_per_doc[name]:,.1f} bytes a document, {format_bytes(ram[name])}")
+            (f"  {get_part_label(name)}", f"{ram_per_doc[name]:,.1f} bytes a document, {format_bytes(ram[name])}")
             for name in ram
         ),
         (

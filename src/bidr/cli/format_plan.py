@@ -2,8 +2,9 @@
 
 from typing import Any
 
-from bidr.cli.base import format_count, label_part
+from bidr.cli.base import format_count
 from bidr.index.engines.factory import get_engine_label
+from bidr.index.ram_usage import get_part_label
 
 GIB = 1 << 30
 # Disk use by purpose, with the files of each.
@@ -37,7 +38,7 @@ def format_plan(plan: dict[str, Any]) -> str:
             "RAM, bytes a document",
             names,
             {
-                label_part(part): [_format_number(engine["ram"]["bytes"].get(part, 0) / docs) for engine in engines]
+                get_part_label(part): [_format_number(engine["ram"]["bytes"].get(part, 0) / docs) for engine in engines]
                 for part in ram_parts
             },
         ),

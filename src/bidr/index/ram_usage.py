@@ -33,6 +33,11 @@ class RamUsage(NamedTuple):
         return {**parts, "total": round(self.per_document, 2)}
 
 
+def get_part_label(part: str) -> str:
+    """Return the name of a part in tables and messages; JSON keeps the other."""
+    return {"seen blocks": "verified-block flags"}.get(part, part)
+
+
 def measure_ram_usage(engine_parts: Mapping[str, int], readers: Iterable[Any], count: int) -> RamUsage:
     """Measure the RAM of an index.
 

@@ -15,6 +15,8 @@ from bidr.data.dataset import Split
 from bidr.data.readers.trec import Run
 from bidr.data.types import Query
 from bidr.errors import ConfigError, DataError, IndexFolderError
+from bidr.index.engines.factory import get_engine_label
+from bidr.index.ram_usage import get_part_label
 from bidr.index.storage.manifest import read_current
 from bidr.search.searcher import Searcher
 from bidr.search.types import STEPS, RankedBatch, Timings
@@ -158,8 +160,8 @@ class Report:
             for step in (*STEPS, "total")
         ]
         rows.append(("queries a second, in batches", f"{self.batch_queries_per_second:,.0f}"))
-        rows.append(("RAM, bytes a document", f"{self.ram_bytes_per_doc:.1f} ({self.engine})"))
-        rows += [(f"  {part}", f"{size:.2f}") for part, size in self.ram_parts.items() if size]
+        rows.append(("RAM, bytes a document", f"{self.ram_bytes_per_doc:.1f} ({get_engine_label(self.engine)})"))
+        rows += [(f"  {get_part_label(part)}", f"{size:.2f}") for part, size in self.ram_parts.items() if size]
         rows.append(("queries, documents", f"{self.queries:,}, {self.documents:,}"))
         width = max(len(name) for name, _ in rows)
         return "\n".join(f"{name:<{width}}  {value}" for name, value in rows)
