@@ -25,7 +25,7 @@ import tyro
 from tyro.conf import Positional
 from unit import unit
 
-from bidr.index.builder import cluster_input as sources
+from bidr.index.builder import clustering_vectors as sources
 from bidr.index.builder.build import build_index
 from bidr.index.engines import block_centroids
 from bidr.index.engines.ivf import IvfEngine

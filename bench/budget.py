@@ -86,7 +86,7 @@ def run_killed(command: list[str], out: Path, kills: int, pace: float, seed: int
 
 def compacted(index: Path, budget: str, kills: int, seed: int, seconds: float | None = None) -> None:
     """Delete every fifth document, and compact two copies: one that is left alone, one that is killed."""
-    from bidr.index.live.live_index import LiveIndex
+    from bidr.index.live.live_reader import LiveIndex
 
     both = [index.with_name(f"{index.name}-{name}") for name in ("compacted", "compacted-killed")]
     with LiveIndex.open(index) as opened:

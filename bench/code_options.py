@@ -14,13 +14,13 @@ import tyro
 
 import bidr
 from bidr.models.corpus_encoding import encode_rows
-from bidr.models.encoder import Encoder
+from bidr.models.trainable_encoder import Encoder
 from bidr.quantization.exact_search import search_codes, search_vectors
 from bidr.training import stages
 from bidr.training.config import TrainConfig
 from bidr.training.mining import CodedEncoder, encode_corpus_codes
 from bidr.training.presets import with_recipe
-from bidr.training.run import TrainingRun
+from bidr.training.run_context import TrainingRun
 from bidr.training.train import open_run
 from bidr.training.validator import compute_recall
 

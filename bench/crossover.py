@@ -22,7 +22,7 @@ from bidr.search.evaluation import compare_paired
 from bidr.training import stages
 from bidr.training.config import TrainConfig
 from bidr.training.mining import encode_corpus_codes
-from bidr.training.run import TrainingRun
+from bidr.training.run_context import TrainingRun
 from bidr.training.train import open_run
 
 SAMPLERS = ("in-batch", "random-walk", "snowball")

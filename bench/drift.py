@@ -19,8 +19,8 @@ from unit import unit
 from bidr.data.types import Document
 from bidr.index.builder.build import build_index
 from bidr.index.engines.graph import engine as graph
-from bidr.index.live.live_index import LiveIndex
-from bidr.index.live.types import EncodedBatch
+from bidr.index.live.document_encoder import EncodedBatch
+from bidr.index.live.live_reader import LiveIndex
 from bidr.index.live.view import LiveView
 from bidr.index.live.writer import LiveWriter
 from bidr.quantization.metrics import compute_reconstruction_errors

@@ -20,8 +20,8 @@ import tyro
 from tyro.conf import Positional
 from unit import unit
 
-from bidr.index.builder.in_memory import make_graph, make_lists, make_scan
-from bidr.index.types import Candidates
+from bidr.index.builder.in_memory_engines import make_graph, make_lists, make_scan
+from bidr.index.candidate_source import Candidates
 from bidr.quantization.exact_search import search_vectors
 from bidr.quantization.pq_training import fit_pq
 

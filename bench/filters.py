@@ -33,7 +33,7 @@ from bidr.index.builder.build import build_index
 from bidr.index.builder.coarse_clustering import cluster_documents
 from bidr.index.engines.flat import FlatEngine
 from bidr.index.engines.graph.engine import GraphEngine
-from bidr.index.live.live_index import LiveIndex
+from bidr.index.live.live_reader import LiveIndex
 from bidr.index.live.view import LiveView
 from bidr.index.reader import IndexReader
 from bidr.quantization.codebooks import Codebooks

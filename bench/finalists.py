@@ -28,7 +28,7 @@ from bidr.training.config import TrainConfig
 from bidr.training.data import make_pairs, read_splits
 from bidr.training.mining import CodedEncoder, encode_corpus_codes
 from bidr.training.presets import with_recipe
-from bidr.training.run import TrainingRun
+from bidr.training.run_context import TrainingRun
 from bidr.training.train import open_run
 
 RANKED = 100

@@ -19,9 +19,9 @@ import numpy as np
 import tyro
 from tyro.conf import Positional
 
-from bidr.data.row_ids import label_rows, read_ids, read_judgments
+from bidr.data.vector_ids import label_rows, read_ids, read_judgments
 from bidr.data.vector_source import VectorSource, open_vectors
-from bidr.index.builder.in_memory import make_scan
+from bidr.index.builder.in_memory_engines import make_scan
 from bidr.quantization.exact_search import search_codes, search_vectors
 from bidr.quantization.pq_training import fit_pq
 from bidr.training.codes_only.candidate_recall import compute_found_share

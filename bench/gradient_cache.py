@@ -19,7 +19,7 @@ import numpy as np
 import torch
 import tyro
 
-from bidr.models.encoder import Encoder
+from bidr.models.trainable_encoder import Encoder
 from bidr.tokenization.token_store import Tokens
 from bidr.training.engine.loop import LoopSettings, StageTrainer
 from bidr.training.losses.objectives import Objective, PreparedBatch

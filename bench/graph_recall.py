@@ -14,7 +14,7 @@ import tyro
 from tyro.conf import Positional
 from unit import unit
 
-from bidr.index.builder.in_memory import make_graph, make_scan
+from bidr.index.builder.in_memory_engines import make_graph, make_scan
 from bidr.index.engines.graph.engine import GraphEngine
 from bidr.index.engines.topk import sort_keys
 from bidr.index.reader import IndexReader

@@ -16,7 +16,7 @@ import numpy as np
 import tyro
 from tyro.conf import Positional
 
-from bidr.data.row_ids import label_rows, read_ids, read_judgements
+from bidr.data.vector_ids import label_rows, read_ids, read_judgements
 from bidr.data.vector_source import VectorSource, open_vectors
 from bidr.quantization import additive_quantizer
 from bidr.quantization.exact_search import search_vectors

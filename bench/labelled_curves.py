@@ -21,7 +21,7 @@ from tyro.conf import Positional
 
 from bidr.bench.run import Limits, Row, compare, compute_labelled_recall, prepare
 from bidr.bench.variants import Variant
-from bidr.data.row_ids import label_rows, read_ids, read_judgments
+from bidr.data.vector_ids import label_rows, read_ids, read_judgments
 from bidr.data.vector_source import Metric, VectorSource, open_vectors
 from bidr.models.codes_only_model import CodesOnlyModel
 from bidr.pipeline.train import train_vectors

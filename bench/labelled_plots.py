@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from bidr.bench.curves import COLORS
+from bidr.bench.recall_plot import COLORS
 from bidr.bench.run import Row
 
 Panel = list[tuple[str, list[tuple[float, float]]]]

@@ -24,7 +24,7 @@ from bidr.data.dataset import load
 from bidr.index.builder.build import build_index
 from bidr.index.lexical.size_estimate import estimate_lexical_disk, guess_lexical_size
 from bidr.index.live.lexical_search import LiveLexicalSearcher
-from bidr.index.live.live_index import LiveIndex
+from bidr.index.live.live_reader import LiveIndex
 from bidr.quantization.codebooks import Codebooks
 
 DIM, QUESTIONS, K = 16, 300, 100

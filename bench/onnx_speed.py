@@ -20,8 +20,8 @@ from bidr.data.dataset import load
 from bidr.export.onnx_check import OnnxEncoder
 from bidr.export.onnx_files import FULL_PRECISION, INT8, MANIFEST
 from bidr.models.corpus_encoding import encode_texts
-from bidr.models.encoder import Encoder
 from bidr.models.saved_model import Model
+from bidr.models.trainable_encoder import Encoder
 
 Encode = Callable[[list[str]], np.ndarray]
 BATCH = 32

@@ -28,7 +28,7 @@ from bidr.quantization.exact_search import search_codes, search_vectors
 from bidr.search.evaluation import compare_paired
 from bidr.training.config import TrainConfig
 from bidr.training.presets import RECIPES, with_recipe
-from bidr.training.run import TrainingRun
+from bidr.training.run_context import TrainingRun
 from bidr.training.train import open_run, train_model
 
 COLUMNS = (

@@ -10,7 +10,7 @@ import numpy as np
 import tyro
 
 from bidr.data.dataset import load
-from bidr.index.live.live_index import LiveIndex
+from bidr.index.live.live_reader import LiveIndex
 from bidr.pipeline.open import open_index_model
 from bidr.search.evaluation import compare_paired, evaluate_run, rank_run
 from bidr.search.searcher import Searcher

@@ -18,14 +18,14 @@ import tyro
 import bidr
 from bidr.data.dataset import Dataset, check
 from bidr.models.corpus_encoding import encode_rows
-from bidr.models.encoder import Encoder
+from bidr.models.trainable_encoder import Encoder
 from bidr.quantization.exact_search import search_vectors
 from bidr.tokenization.token_store import TokenArray
 from bidr.tokenization.tokenizer import tokenize_texts
 from bidr.training import stages
 from bidr.training.config import EncoderConfig, TrainConfig
 from bidr.training.data import make_pairs
-from bidr.training.run import TrainingRun
+from bidr.training.run_context import TrainingRun
 from bidr.training.train import open_run
 from bidr.training.validator import compute_recall
 

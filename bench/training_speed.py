@@ -19,8 +19,8 @@ import tyro
 import bidr
 from bidr.data.positives import Positives
 from bidr.models.corpus_encoding import encode_rows
-from bidr.models.encoder import Encoder
-from bidr.models.transformer import TransformerEncoder
+from bidr.models.huggingface_encoder import TransformerEncoder
+from bidr.models.trainable_encoder import Encoder
 from bidr.tokenization.token_store import TokenArray, Tokens
 from bidr.tokenization.tokenizer import tokenize, tokenize_texts
 from bidr.training.data import Questions, make_pairs, read_splits

@@ -45,7 +45,7 @@ BARE_EXCEPTIONS = {
     ("training/codes_only/ranking_distillation.py", "own"): "key of 0.1",
     ("training/config.py", "own"): "key of 0.1",
     ("training/config.py", "each"): "key of 0.1",
-    ("training/losses/query_unification.py", "own"): "key of 0.1",
+    ("training/losses/shared_query_encoder.py", "own"): "key of 0.1",
 }
 PARTICIPLE_EXCEPTIONS = {
     ("training/losses/infonce.py", "ranking_divergence"): "a loss, named as torch.nn.functional names losses",

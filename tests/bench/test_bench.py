@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from bidr.bench import run
-from bidr.bench.curves import compute_pareto_front, render_svg
 from bidr.bench.install import RANKING, install
 from bidr.bench.launch import PeerError, run_harness
 from bidr.bench.peers import harness
+from bidr.bench.recall_plot import compute_pareto_front, render_svg
 from bidr.bench.report import find_fastest, render_tables
 from bidr.bench.variants import NAMES, Variant, list_variants
 from bidr.cli import main

@@ -188,7 +188,7 @@ def test_compare_evaluate_inspect_plan_and_the_server_agree_on_the_ram_of_an_ind
 ) -> None:
     """One definition, everything counted: codes, codebooks, checksums, deletions, BM25."""
     from bidr.index.cost_model.sizes import Shape, estimate_ram
-    from bidr.index.live.live_index import LiveIndex
+    from bidr.index.live.live_reader import LiveIndex
     from bidr.index.ram_usage import RamUsage, select_index_parts
     from bidr.planning.plan import CorpusSpec, plan
 

@@ -120,7 +120,7 @@ def test_building_from_spoiled_data(
 def test_flags_that_cannot_work(
     bidr: Run, data: Path, tmp_path: Path, flags: list[str], expected: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bidr.training.run.say", lambda text: None)
+    monkeypatch.setattr("bidr.training.run_context.say", lambda text: None)
     monkeypatch.setattr("bidr.utils.progress._LineReporter.print_line", lambda self: None)
     line = bidr.refused("train", "--data", data, "--out", tmp_path / "out", *TINY, *flags)
     for part in expected:

@@ -10,9 +10,9 @@ import pytest
 from cli_data import Run
 
 from bidr.errors import ConfigError
-from bidr.index.builder.in_memory import make_graph, make_lists, make_scan
+from bidr.index.builder.in_memory_engines import make_graph, make_lists, make_scan
+from bidr.index.cost_model.build_memory import parse_bytes
 from bidr.index.cost_model.build_time import Rates, scale_default_rates
-from bidr.index.cost_model.memory_budget import parse_bytes
 from bidr.index.engines.ivf import get_default_nprobe
 from bidr.index.lexical.size_estimate import guess_lexical_size
 from bidr.planning import tuning as settings
@@ -20,7 +20,7 @@ from bidr.planning.calibration import CalibrationConfig, MachineRates
 from bidr.planning.extrapolation import Extrapolation
 from bidr.planning.plan import CorpusSpec, count_machines, plan
 from bidr.quantization.exact_search import search_vectors
-from bidr.quantization.opq import PlainCodes
+from bidr.quantization.plain_codes import PlainCodes
 from bidr.quantization.pq_training import fit_pq
 
 GIB = 1 << 30

@@ -10,8 +10,8 @@ from bidr.errors import ConfigError, MissingExtraError, ModelError
 from bidr.export import onnx_check
 from bidr.export.onnx import BagGraph, export_onnx
 from bidr.models.corpus_encoding import encode_texts
+from bidr.models.huggingface_encoder import TransformerEncoder
 from bidr.models.saved_model import Model, ModelParts, TextSettings, save_model
-from bidr.models.transformer import TransformerEncoder
 from bidr.quantization.codebooks import Codebooks
 
 pytest.importorskip("onnxruntime", reason="the extra 'onnx' is not installed")

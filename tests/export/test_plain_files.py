@@ -18,11 +18,11 @@ from bidr.export import plain_files
 from bidr.export.plain_files import QueryEncoders
 from bidr.index.builder.build import build_index
 from bidr.index.faiss_conversion import import_faiss
-from bidr.index.live.live_index import LiveIndex
+from bidr.index.live.live_reader import LiveIndex
 from bidr.index.live.view import LiveVectors
 from bidr.pipeline.build import build_vectors
 from bidr.pipeline.open import open_index
-from bidr.quantization.opq import PlainCodes
+from bidr.quantization.plain_codes import PlainCodes
 from bidr.search.types import QueryVectors
 from bidr.training.config import CodesOnlyConfig
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch.nn import functional
 
+from bidr.models.huggingface_encoder import TransformerEncoder
 from bidr.models.kernels.varlen import encode_packed
-from bidr.models.transformer import TransformerEncoder
 
 
 @pytest.fixture(autouse=True)

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from memory_probe import settled
 
-from bidr.index.live.live_index import LiveIndex
+from bidr.index.live.live_reader import LiveIndex
 from bidr.search.searcher import Searcher
 from bidr.search.types import QueryVectors
 

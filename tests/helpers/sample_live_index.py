@@ -7,8 +7,8 @@ import numpy as np
 from sample_index import clustered, random_codebooks, small_index
 
 from bidr.data.types import Document
-from bidr.index.live.live_index import LiveIndex
-from bidr.index.live.types import EncodedBatch
+from bidr.index.live.document_encoder import EncodedBatch
+from bidr.index.live.live_reader import LiveIndex
 from bidr.index.live.view import LiveView
 from bidr.index.live.writer import LiveWriter
 from bidr.quantization.metrics import compute_reconstruction_errors

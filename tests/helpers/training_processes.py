@@ -29,10 +29,10 @@ from bidr.training.engine.distributed import ProcessGroup, join_process_group
 from bidr.training.engine.gradients import StepSeed, backward
 from bidr.training.engine.loop import StageTrainer
 from bidr.training.losses.objectives import DenseObjective, Objective, QuantizedObjective
-from bidr.training.losses.query_unification import FixedDocuments, UnifyObjective
+from bidr.training.losses.shared_query_encoder import FixedDocuments, UnifyObjective
 from bidr.training.negatives.samplers import Batch
 from bidr.training.presets import with_recipe
-from bidr.training.run import TrainingRun
+from bidr.training.run_context import TrainingRun
 from bidr.training.train import train
 
 STEP_SEED = StepSeed(3, 1, 4)

@@ -10,12 +10,12 @@ from bidr.data.vector_source import truncate
 from bidr.errors import ConfigError, DataError, IndexFolderError
 from bidr.index.builder.build import build_index
 from bidr.index.builder.journal import WorkFolder
-from bidr.index.live.live_index import LiveIndex
+from bidr.index.live.live_reader import LiveIndex
 from bidr.index.reader import IndexReader
 from bidr.index.storage.manifest import Manifest, parse_manifest, render_manifest
 from bidr.index.vectors.row_layout import encode_rows
 from bidr.planning.tuning import tune_on_index
-from bidr.quantization.opq import PlainCodes
+from bidr.quantization.plain_codes import PlainCodes
 from bidr.search.searcher import Searcher
 from bidr.search.truncation import TruncatedSearcher
 from bidr.search.types import QueryVectors

@@ -14,7 +14,7 @@ from sample_live_index import BOOKS, built, contents, expected, some, writer
 from bidr.errors import BidrError, StorageError
 from bidr.index.live import wal as log_module
 from bidr.index.live import writer as writer_module
-from bidr.index.live.live_index import LiveIndex
+from bidr.index.live.live_reader import LiveIndex
 from bidr.index.live.wal import WalReader, WalWriter
 from bidr.index.live.wal_record import WalRecord, encode_record
 from bidr.index.live.writer import LiveWriter

@@ -17,7 +17,7 @@ from sample_index import clustered, documents, random_codebooks, small_index
 from bidr.errors import IndexFolderError, ModelError
 from bidr.index.engines.graph.adjacency import write_links
 from bidr.index.engines.graph.engine import GraphEngine
-from bidr.index.live.live_index import LiveIndex
+from bidr.index.live.live_reader import LiveIndex
 from bidr.index.live.wal import LOG, WalReader, get_log_start, pack_record, write_log
 from bidr.index.live.wal_record import decode_record
 from bidr.index.reader import IndexReader

@@ -14,7 +14,7 @@ import pytest
 from make_golden import make_document, make_vectors, search_index
 
 import bidr
-from bidr.index.live.live_index import LiveIndex
+from bidr.index.live.live_reader import LiveIndex
 
 GOLDEN = Path(__file__).parent / "golden"
 INDEXES = sorted(path.parent for path in GOLDEN.glob("*/*/CURRENT"))

@@ -13,7 +13,7 @@ from write_killer import Kill, Killed
 from bidr.data.vector_source import open_vectors
 from bidr.errors import ConfigError, DataError, IndexFolderError, StorageError
 from bidr.index.builder import build as building
-from bidr.index.builder import cluster_input as sources
+from bidr.index.builder import clustering_vectors as sources
 from bidr.index.builder import coarse_clustering as clusters
 from bidr.index.builder import journal as working
 from bidr.index.builder import partitioning as dividing
@@ -24,7 +24,7 @@ from bidr.index.reader import IndexReader
 from bidr.index.vectors import vector_writer as vector_writing
 from bidr.pipeline.build import build_vectors
 from bidr.quantization.learned_ivf import LearnedIvf
-from bidr.quantization.opq import PlainCodes
+from bidr.quantization.plain_codes import PlainCodes
 from bidr.utils import files
 
 COUNT, DIM = 1_500, 32
@@ -45,7 +45,7 @@ def kill(monkeypatch: pytest.MonkeyPatch) -> Kill:
     for module in (building, vector_writing):
         monkeypatch.setattr(module, "WRITE_ROWS", 128)
     monkeypatch.setattr("bidr.index.faiss_conversion.ADD_ROWS", 300)
-    monkeypatch.setattr("bidr.quantization.opq.ENCODE_ROWS", 256)
+    monkeypatch.setattr("bidr.quantization.plain_codes.ENCODE_ROWS", 256)
     return Kill(monkeypatch)
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from sample_live_index import built, contents, expected, some, writer
 
-from bidr.index.live.live_index import LiveIndex
+from bidr.index.live.live_reader import LiveIndex
 
 KILLS = 300
 MOST_SECONDS = 0.5

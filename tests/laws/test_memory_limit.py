@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from sample_index import clustered
 
-from bidr.index.cost_model.memory_budget import estimate_build_peaks
+from bidr.index.cost_model.build_memory import estimate_build_peaks
 from bidr.index.cost_model.sizes import Shape
 from bidr.index.live.compaction import predict_peak_ram
-from bidr.index.live.live_index import LiveIndex
+from bidr.index.live.live_reader import LiveIndex
 
 DIM, KILLS, BLOCK = 384, 20, 10_000
 GIB = 1 << 30

@@ -14,7 +14,7 @@ from threadpoolctl import threadpool_limits
 from bidr.data.vector_source import VectorSource, truncate
 from bidr.index.builder import coarse_clustering as clusters
 from bidr.index.builder.build import build_index
-from bidr.index.builder.cluster_input import DecodedCodes
+from bidr.index.builder.clustering_vectors import DecodedCodes
 from bidr.index.builder.journal import open_work_folder
 from bidr.index.engines.graph import construction as graph_build
 from bidr.index.reader import IndexReader
@@ -22,9 +22,9 @@ from bidr.pipeline.build import build_vectors
 from bidr.quantization import beam_search
 from bidr.quantization.additive_quantizer import AdditiveQuantizer
 from bidr.quantization.kmeans import CentroidSearcher, add_rows
-from bidr.quantization.opq import PlainCodes
+from bidr.quantization.plain_codes import PlainCodes
 from bidr.quantization.pq_training import fit_pq
-from bidr.utils import matmul
+from bidr.utils import reproducible_matmul as matmul
 
 COUNT, DIM = 1_500, 48
 VECTORS = clustered(COUNT, DIM)
@@ -159,14 +159,14 @@ def build(folder: Path, engine: str) -> dict[str, bytes]:
 
 
 def change_batches(monkeypatch: pytest.MonkeyPatch, size: int, threads: int) -> None:
-    for module in ("bidr.index.builder.cluster_input", "bidr.index.builder.partitioning"):
+    for module in ("bidr.index.builder.clustering_vectors", "bidr.index.builder.partitioning"):
         monkeypatch.setattr(f"{module}.BLOCK_ROWS", size)
-    monkeypatch.setattr("bidr.index.builder.block_quantizer.BLOCK_ROWS", size)
+    monkeypatch.setattr("bidr.index.builder.block_centroid_builder.BLOCK_ROWS", size)
     monkeypatch.setattr(clusters, "SORT_BLOCK_ROWS", size)
     for module in ("bidr.index.builder.build", "bidr.index.vectors.vector_writer"):
         monkeypatch.setattr(f"{module}.WRITE_ROWS", -(-size // 32) * 32)
-    for name in ("bidr.quantization.opq", "bidr.quantization.codebooks", "bidr.quantization.additive_quantizer"):
-        monkeypatch.setattr(f"{name}.ENCODE_ROWS", size)
+    for name in ("plain_codes", "codebooks", "additive_quantizer"):
+        monkeypatch.setattr(f"bidr.quantization.{name}.ENCODE_ROWS", size)
     monkeypatch.setattr(matmul, "TASK_ROWS", 100)
     monkeypatch.setattr(matmul, "count_available_cpus", lambda: threads)
     monkeypatch.setattr("bidr.index.builder.reorder.count_available_cpus", lambda: threads)

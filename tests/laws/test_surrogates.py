@@ -22,8 +22,8 @@ import bidr
 from bidr.cli import main
 from bidr.client import Client
 from bidr.data.dataset import Dataset
-from bidr.data.row_ids import read_ids
 from bidr.data.types import Document, Query
+from bidr.data.vector_ids import read_ids
 from bidr.errors import BidrError, ConfigError, DataError
 from bidr.index.builder.build import build_index
 from bidr.index.live.writer import LiveWriter

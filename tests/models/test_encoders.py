@@ -10,7 +10,7 @@ from bidr.errors import ModelError
 from bidr.models.auto import load_encoder
 from bidr.models.bag_of_tokens import BagOfTokensEncoder, compute_idf
 from bidr.models.corpus_encoding import TokenArray, encode_rows, encode_texts
-from bidr.models.transformer import TransformerEncoder
+from bidr.models.huggingface_encoder import TransformerEncoder
 from bidr.tokenization.tokenizer import tokenize_texts
 
 

@@ -8,8 +8,8 @@ from sample_encoders import TEXTS, bag, bert, close
 
 from bidr.errors import ModelError
 from bidr.models.corpus_encoding import encode_texts
+from bidr.models.huggingface_encoder import TransformerEncoder
 from bidr.models.saved_model import Model, ModelParts, TextSettings, read_model_json, save_model
-from bidr.models.transformer import TransformerEncoder
 from bidr.quantization.codebooks import Codebooks
 from bidr.quantization.learned_ivf import LearnedIvf
 

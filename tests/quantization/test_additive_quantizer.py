@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from bidr.errors import DataError
-from bidr.index.builder.in_memory import make_scan
+from bidr.index.builder.in_memory_engines import make_scan
 from bidr.quantization.additive_quantizer import (
     AdditiveQuantizer,
     compute_query_metric,

@@ -10,7 +10,7 @@ import pytest
 from sample_index import clustered
 from sample_server import DIM, READ, WRITE, ask, asking, made, opened, search, vector
 
-from bidr.index.live.live_index import LiveIndex
+from bidr.index.live.live_reader import LiveIndex
 from bidr.search.searcher import Searcher
 from bidr.search.types import QueryVectors
 from bidr.server import app

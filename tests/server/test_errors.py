@@ -8,10 +8,10 @@ import httpx
 import pytest
 from sample_server import DIM, READ, WRITE, asking, made, opened, said_well
 
-from bidr.server.asgi import BINARY, JSON
 from bidr.server.config import ApiKeys
 from bidr.server.document_endpoint import DocumentEndpoint
 from bidr.server.errors import HTTPError, to_error_body
+from bidr.server.http_messages import BINARY, JSON
 from bidr.server.limits import RequestLimits
 
 

@@ -14,8 +14,8 @@ from sample_server import READ, WRITE, ask, document, made, opened, running, sai
 from bidr.errors import ConfigError
 from bidr.server.config import ApiKeys, ServerConfig, validate_config
 from bidr.server.connections import ConnectionTable, raise_file_limit
-from bidr.server.http_protocol import MAX_HEAD_BYTES
 from bidr.server.limits import RequestLimits
+from bidr.server.uvicorn_protocol import MAX_HEAD_BYTES
 
 OPEN_PATHS = ("/", "/readyz", "/livez", "/openapi.json", "/page/server.js", "/nothing", "/metrics", "/v1/index")
 POST = b"POST /v1/search HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"

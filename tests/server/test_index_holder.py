@@ -14,8 +14,8 @@ from sample_server import BOOKS, asking, made, opened, vector
 
 from bidr.data.types import Document
 from bidr.errors import IndexFolderError
-from bidr.index.live.types import EncodedBatch
-from bidr.index.live.verify import describe_live
+from bidr.index.live.document_encoder import EncodedBatch
+from bidr.index.live.inspection import describe_live
 from bidr.index.live.writer import LiveWriter
 from bidr.index.storage.manifest import ModelReference
 from bidr.server.document_lookup import DocumentLookup

@@ -12,7 +12,7 @@ from sample_text_index import words_index
 
 from bidr.data.types import Document
 from bidr.errors import DataError, StorageError
-from bidr.index.live.live_index import LiveIndex
+from bidr.index.live.live_reader import LiveIndex
 from bidr.index.storage import commit as generation
 from bidr.index.storage.commit import hold_writer_lock
 from bidr.server import process as runtime

@@ -27,7 +27,7 @@ from bidr.training.engine.logs import read_lines
 from bidr.training.losses.distillation import DistillationObjective
 from bidr.training.mining import encode_corpus_codes
 from bidr.training.presets import with_recipe
-from bidr.training.run import TrainingRun
+from bidr.training.run_context import TrainingRun
 from bidr.training.train import open_run, train, train_model
 
 DOCUMENTS = 600

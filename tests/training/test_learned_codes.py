@@ -23,7 +23,7 @@ from bidr.training import stages
 from bidr.training.config import EncoderConfig, SparseConfig, TrainConfig, WarmupConfig
 from bidr.training.data import Questions
 from bidr.training.losses.objectives import DenseObjective
-from bidr.training.run import TrainingRun
+from bidr.training.run_context import TrainingRun
 from bidr.training.stages import CodedEncoder
 from bidr.training.validator import make_validator
 

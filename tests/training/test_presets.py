@@ -19,12 +19,12 @@ from bidr.models.corpus_encoding import encode_rows, hash_weights
 from bidr.pipeline.build import build
 from bidr.quantization.learned_ivf import ProbeStats
 from bidr.training import config_validation, ivf_lists, mining, stages
-from bidr.training import run as training_run
+from bidr.training import run_context as training_run
 from bidr.training.config import CodesOnlyConfig, DenseConfig, EncoderConfig, SparseConfig, TrainConfig, UnifyConfig
 from bidr.training.engine import loop
 from bidr.training.engine.loop import StageTrainer
 from bidr.training.presets import RECIPES, list_contradictions, with_recipe
-from bidr.training.run import TrainingRun, save_stage
+from bidr.training.run_context import TrainingRun, save_stage
 from bidr.training.stage_cache import name_stage
 from bidr.training.train import open_run, train, train_model
 

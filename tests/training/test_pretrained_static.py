@@ -18,7 +18,7 @@ from bidr.models.static_encoder import StaticEncoder
 from bidr.pipeline.build import build
 from bidr.training.config import EncoderConfig, TrainConfig
 from bidr.training.engine.loop import StageTrainer
-from bidr.training.run import TrainingRun
+from bidr.training.run_context import TrainingRun
 from bidr.training.train import train
 
 

@@ -17,7 +17,7 @@ from bidr.training.engine.loop import StageTrainer
 from bidr.training.losses.objectives import DenseObjective
 from bidr.training.negatives.graph_sampling_kernels import HOP_ATTEMPTS
 from bidr.training.negatives.samplers import LocalitySampler, RandomSampler
-from bidr.training.run import TrainingRun
+from bidr.training.run_context import TrainingRun
 from bidr.training.train import open_run, train
 from bidr.training.validator import Validator, compute_recall, make_validator
 

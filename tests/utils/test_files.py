@@ -12,7 +12,7 @@ from sample_server import made
 from bidr.errors import BidrError, IndexFolderError, StorageError
 from bidr.index.builder.journal import LOCK_FILE as WORK_LOCK
 from bidr.index.builder.journal import WORK_FOLDER, open_work_folder
-from bidr.index.live.live_index import LiveIndex
+from bidr.index.live.live_reader import LiveIndex
 from bidr.index.live.wal import ACKNOWLEDGED, LOG, WalReader, WalWriter, write_log
 from bidr.index.storage.commit import LOCK_FILE, NEXT_LOCK_FILE, hold_writer_lock, is_writer_waiting
 from bidr.index.storage.manifest import CURRENT, MANIFEST, FileEntry, check_sizes

@@ -3,7 +3,7 @@
 from typing import Any, NamedTuple
 
 from bidr.errors import ConfigError
-from bidr.index.engines.factory import get_engine_label
+from bidr.index.engines.engine_choice import get_engine_label
 
 Settings = dict[str, Any]
 NAMES = ("ours", "faiss", "faiss-hnsw", "scann", "diskann", "lancedb", "usearch", "hnswlib", "naive")

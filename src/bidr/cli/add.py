@@ -88,7 +88,7 @@ class Add(Command):
 
 def check_documents(path: Path) -> "tuple[int, DroppedFieldCounter]":
     """Validate a file of documents before any is added; return their number and the dropped fields."""
-    from bidr.data.attributes import check_attributes
+    from bidr.data.attribute_validation import check_attributes
     from bidr.data.id_map import IdMap
     from bidr.data.readers import beir
     from bidr.data.sources import DroppedFieldCounter

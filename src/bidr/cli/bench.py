@@ -63,7 +63,7 @@ class Bench(Command):
         return [path for path in (self.json, self.curves) if path]
 
     def run(self) -> CommandResult:
-        from bidr.bench.curves import render_svg
+        from bidr.bench.recall_plot import render_svg
         from bidr.bench.report import render_tables
         from bidr.bench.run import Limits, compare, prepare
         from bidr.bench.variants import list_variants

@@ -22,7 +22,7 @@ from bidr.utils.step_timer import StepTime, StepTimes, read_clocks, record_steps
 
 if TYPE_CHECKING:
     from bidr.data.dataset import Dataset
-    from bidr.quantization.opq import PlainCodes
+    from bidr.quantization.plain_codes import PlainCodes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,10 +82,10 @@ class Build(Command):
     """'auto' (a GPU if there is one), 'cpu', 'cuda', 'cuda:1'."""
 
     def run(self) -> CommandResult:
-        from bidr.cli.format_index import describe_index
+        from bidr.cli.format_description import describe_index
         from bidr.data.dataset import load
-        from bidr.index.cost_model.memory_budget import estimate_loaded_bytes, parse_bytes
-        from bidr.index.live.live_index import LiveIndex
+        from bidr.index.cost_model.build_memory import estimate_loaded_bytes, parse_bytes
+        from bidr.index.live.live_reader import LiveIndex
         from bidr.pipeline.build import build, build_vectors
         from bidr.utils.progress import say
 
@@ -130,7 +130,7 @@ class Build(Command):
         )
 
     def _get_codes_config(self) -> "PlainCodes":
-        from bidr.quantization.opq import PlainCodes
+        from bidr.quantization.plain_codes import PlainCodes
 
         return PlainCodes(self.bytes_per_doc, self.codewords or 16, self.metric or "cosine")
 

@@ -27,7 +27,7 @@ class Delete(Command):
     """Ignore ids that are not in the index."""
 
     def run(self) -> CommandResult:
-        from bidr.data.text_files import read_lines
+        from bidr.data.line_reader import read_lines
 
         ids = [*self.ids, *((line for _, line in read_lines(self.file)) if self.file else ())]
         if not ids:

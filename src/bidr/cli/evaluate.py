@@ -117,8 +117,8 @@ class Evaluate(Command):
     def _load_judged_queries(self) -> tuple["Split", dict[str, int]]:
         """Load the judged queries, and the row of --query-vectors of each; no rows for text queries."""
         from bidr.data.dataset import Split, load
-        from bidr.data.row_ids import read_ids, read_judgments
         from bidr.data.types import Query
+        from bidr.data.vector_ids import read_ids, read_judgments
         from bidr.data.vector_source import open_vectors
 
         if (self.data is None) == (self.qrels is None):

@@ -43,7 +43,7 @@ class Export(Command):
         return self._export_model(self.model)
 
     def _export_index(self, index: Path) -> CommandResult:
-        from bidr.cli.format_index import format_bytes
+        from bidr.cli.format_description import format_bytes
         from bidr.export.index_export import export_index
 
         exported = export_index(index, self.out, engine=self.engine or "scan")
@@ -56,7 +56,7 @@ class Export(Command):
         )
 
     def _export_model(self, model: Path) -> CommandResult:
-        from bidr.cli.format_index import format_bytes
+        from bidr.cli.format_description import format_bytes
         from bidr.export.onnx import export_onnx
 
         exported = export_onnx(model, self.out, int8=self.onnx_int8)

@@ -3,7 +3,7 @@
 from typing import Any
 
 from bidr.cli.base import format_count
-from bidr.index.engines.factory import get_engine_label
+from bidr.index.engines.engine_choice import get_engine_label
 from bidr.index.ram_usage import get_part_label
 
 GIB = 1 << 30

@@ -4,7 +4,7 @@ import shlex
 from typing import TYPE_CHECKING
 
 from bidr.cli.format_plan import format_bytes
-from bidr.index.engines.factory import get_engine_label
+from bidr.index.engines.engine_choice import get_engine_label
 
 if TYPE_CHECKING:
     from bidr.cli.plan import Plan

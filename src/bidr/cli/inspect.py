@@ -26,10 +26,10 @@ class Inspect(Command):
     """Index folder or model folder."""
 
     def run(self) -> CommandResult:
-        from bidr.cli.format_index import describe_frozen, describe_index, describe_model
+        from bidr.cli.format_description import describe_frozen, describe_index, describe_model
 
         if (self.folder / "CURRENT").exists():
-            from bidr.index.live.live_index import LiveIndex
+            from bidr.index.live.live_reader import LiveIndex
 
             with LiveIndex.open(self.folder) as reader:
                 return describe_index(reader.describe())

@@ -104,7 +104,7 @@ class Plan(Command):
 
     def _compute_sizes(self) -> CommandResult:
         from bidr.cli.format_plan import format_plan
-        from bidr.index.cost_model.memory_budget import parse_bytes
+        from bidr.index.cost_model.build_memory import parse_bytes
         from bidr.planning.plan import CorpusSpec, measure_rates, parse_count, plan
 
         self._refuse_unused(MEASURED | MADE, "without --recall")
@@ -122,7 +122,7 @@ class Plan(Command):
         return CommandResult(format_plan(value), value)
 
     def _get_code_bytes(self, dim: int) -> tuple[int, ...]:
-        from bidr.quantization.opq import choose_planned_bytes
+        from bidr.quantization.plain_codes import choose_planned_bytes
 
         return self.bytes_per_doc or (choose_planned_bytes(dim),)
 
@@ -169,7 +169,7 @@ class Plan(Command):
 
     def _measure_on_sample(self, recall: float) -> "TuningResult":
         from bidr.data.vector_source import open_vectors
-        from bidr.index.cost_model.memory_budget import parse_bytes
+        from bidr.index.cost_model.build_memory import parse_bytes
         from bidr.planning.plan import parse_count
         from bidr.planning.tuning import TuningConfig, tune_on_sample
 

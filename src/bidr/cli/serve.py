@@ -10,7 +10,7 @@ from bidr.cli.base import Command, CommandResult, OptionalFile, OptionalFolder
 from bidr.errors import MissingExtraError
 from bidr.server.encoding.config import EncodingConfig
 from bidr.server.limits import RequestLimits
-from bidr.utils.system import count_available_cpus
+from bidr.utils.cpu_and_heap import count_available_cpus
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -29,7 +29,7 @@ class Snapshot(Command):
     """Copy the files instead of linking them. Across file systems they are always copied."""
 
     def run(self) -> CommandResult:
-        from bidr.index.live.live_index import LiveIndex
+        from bidr.index.live.live_reader import LiveIndex
         from bidr.pipeline.maintenance import snapshot
 
         snapshot(self.index, self.out, copy=self.copy)

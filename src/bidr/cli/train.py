@@ -79,7 +79,7 @@ class Train(WithSettings):
     """Query ids for --qrels, in the same form."""
 
     def run(self) -> CommandResult:
-        from bidr.cli.format_index import describe_model
+        from bidr.cli.format_description import describe_model
         from bidr.data.dataset import load
         from bidr.training.train import train
 
@@ -100,7 +100,7 @@ class Train(WithSettings):
         return CommandResult(f"{description.text}\n{then}", description.value)
 
     def _train_codes(self, vectors: Path) -> CommandResult:
-        from bidr.cli.format_index import describe_frozen
+        from bidr.cli.format_description import describe_frozen
         from bidr.pipeline.train import train_vectors
 
         if self.recipe is not None:

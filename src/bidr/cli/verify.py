@@ -24,9 +24,9 @@ class Verify(Command):
     """Index folder."""
 
     def run(self) -> CommandResult:
-        from bidr.cli.format_index import format_bytes
-        from bidr.index.live.live_index import LiveIndex
-        from bidr.index.live.verify import list_files, verify_live
+        from bidr.cli.format_description import format_bytes
+        from bidr.index.live.inspection import list_files, verify_live
+        from bidr.index.live.live_reader import LiveIndex
         from bidr.utils.progress import show_progress
 
         with LiveIndex.open(self.index) as index:

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bidr.client.errors import Unavailable
-from bidr.data.attributes import check_attributes
+from bidr.data.attribute_validation import check_attributes
 from bidr.data.types import Document, to_python_scalar, validate_documents, validate_ids
 from bidr.data.validation import check_unicode, format_value, validate_query_texts
 from bidr.data.vector_source import as_array

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from bidr.data.text_files import read_lines
+from bidr.data.line_reader import read_lines
 from bidr.data.types import Document, Qrel, Query
 from bidr.data.validation import is_unicode, replace_surrogates
 from bidr.errors import DataError

@@ -35,7 +35,7 @@ from bidr.training.config_validation import check_dims
 from bidr.training.data import read_splits, select_unseen_queries
 from bidr.training.negatives.bm25_search import Bm25
 from bidr.training.presets import DEFAULT, get_recipe, list_contradictions, with_recipe
-from bidr.training.run import TrainingRun, check_prefixes, check_teacher
+from bidr.training.run_context import TrainingRun, check_prefixes, check_teacher
 from bidr.training.train import open_run, train_model
 from bidr.utils.files import write_json
 from bidr.utils.progress import say

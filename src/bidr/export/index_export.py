@@ -4,7 +4,7 @@ from pathlib import Path
 
 from bidr.errors import ModelError
 from bidr.export.plain_files import ExportedIndex, QueryEncoders, write_export
-from bidr.index.live.live_index import LiveIndex
+from bidr.index.live.live_reader import LiveIndex
 from bidr.index.reader import check_model
 from bidr.index.storage.live_state import read_model_reference
 from bidr.models.codes_only_model import KIND, CodesOnlyModel

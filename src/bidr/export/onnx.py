@@ -20,9 +20,9 @@ from bidr.export.onnx_files import FORMAT, FULL_PRECISION, INT8, MANIFEST, TOKEN
 from bidr.models.auto import load_encoder
 from bidr.models.bag_of_tokens import BagOfTokensEncoder
 from bidr.models.corpus_encoding import hash_weights
-from bidr.models.encoder import Encoder
+from bidr.models.huggingface_encoder import TransformerEncoder
 from bidr.models.saved_model import Model
-from bidr.models.transformer import TransformerEncoder
+from bidr.models.trainable_encoder import Encoder
 from bidr.tokenization.tokenizer import TextTokenizer
 from bidr.tokenization.tokenizer import fingerprint as tokenizer_fingerprint
 from bidr.utils.files import storage_errors, write_signed_json

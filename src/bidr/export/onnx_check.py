@@ -8,7 +8,7 @@ from tokenizers import Tokenizer
 
 from bidr.errors import ModelError
 from bidr.models.corpus_encoding import encode_texts
-from bidr.models.encoder import Encoder
+from bidr.models.trainable_encoder import Encoder
 from bidr.utils.array_types import Floats
 
 TOLERANCE = 1e-4

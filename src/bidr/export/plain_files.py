@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from bidr.errors import ConfigError, StorageError
 from bidr.index.documents.document_store import IDS
-from bidr.index.engines.factory import ALIASES
+from bidr.index.engines.engine_choice import ALIASES
 from bidr.index.engines.ivf import get_default_nprobe
 from bidr.index.faiss_conversion import IvfLists, export_faiss, export_lists
 from bidr.index.live.compaction import MergedCodes

@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from bidr.errors import ConfigError, DataError
+from bidr.index.candidate_source import EF_CONSTRUCTION
 from bidr.index.code_packing import ADD_ROWS, check_codes, pack, unpack
-from bidr.index.types import EF_CONSTRUCTION
 from bidr.quantization.codebooks import Codebooks
 from bidr.utils.array_types import Codes, Floats
 from bidr.utils.faiss_loader import load_faiss

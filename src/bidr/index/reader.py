@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from bidr.errors import REBUILD, ConfigError, DataError, IndexFolderError, ModelError
 from bidr.index.builder.build import VECTORS_FILE
+from bidr.index.candidate_source import Candidates
 from bidr.index.documents.document_store import IDS, DocumentStore
 from bidr.index.engines.engine_files import (
     CENTROIDS_FILE,
@@ -33,7 +34,6 @@ from bidr.index.storage.manifest import (
     open_segment,
     read_current,
 )
-from bidr.index.types import Candidates
 from bidr.index.vectors import VectorFile
 from bidr.quantization.codebooks import Codebooks
 from bidr.quantization.learned_ivf import LearnedIvf

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 from tokenizers import Tokenizer
 
+from bidr.models.encoder_interface import TextEncoder
 from bidr.models.static_embeddings import TOKENIZER
 from bidr.models.static_encoder import FOLDER, StaticEncoder
-from bidr.models.text_encoder import TextEncoder
 from bidr.utils.files import write_json
 
 if TYPE_CHECKING:
-    from bidr.models.encoder import Encoder
+    from bidr.models.trainable_encoder import Encoder
 
 SETTINGS = "tokenizer_config.json"
 
@@ -30,7 +30,7 @@ def load_encoder(folder: Path | str) -> "Encoder":
         from bidr.models.bag_of_tokens import BagOfTokensEncoder
 
         return BagOfTokensEncoder.load(Path(folder))
-    from bidr.models.transformer import TransformerEncoder
+    from bidr.models.huggingface_encoder import TransformerEncoder
 
     return TransformerEncoder.open(str(folder))
 

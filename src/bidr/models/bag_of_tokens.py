@@ -11,10 +11,10 @@ from tokenizers import Tokenizer
 from torch import Tensor, nn
 from torch.nn import functional
 
-from bidr.models.encoder import Encoder
+from bidr.models.encoder_interface import Prompts
 from bidr.models.static_embeddings import TOKENIZER, WEIGHTS, StaticEmbeddings, embed_pieces
 from bidr.models.static_encoder import FOLDER, MAX_LENGTH, MODULES, SHORTEST, load_table
-from bidr.models.text_encoder import Prompts
+from bidr.models.trainable_encoder import Encoder
 from bidr.tokenization.token_store import Tokens, TokenStore
 
 

@@ -30,7 +30,7 @@ from bidr.models.saved_model import (
 from bidr.quantization.additive_quantizer import AdditiveQuantizer, load_query_adapter
 from bidr.utils.array_types import Floats
 from bidr.utils.files import storage_errors, write_signed_json
-from bidr.utils.matmul import matmul_transposed
+from bidr.utils.reproducible_matmul import matmul_transposed
 
 KIND = "frozen"
 ADAPTER = "adapter.safetensors"

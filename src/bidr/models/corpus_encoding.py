@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
+from bidr.models.encoder_interface import TextEncoder
 from bidr.models.static_encoder import StaticEncoder
-from bidr.models.text_encoder import TextEncoder
 from bidr.quantization.codebooks import Codebooks
 from bidr.tokenization.token_store import TokenArray, Tokens, TokenStore
 from bidr.utils.array_types import Codes
@@ -21,7 +21,7 @@ from bidr.utils.prefetch import AsyncHostCopy, prefetch
 from bidr.utils.progress import show_progress
 
 if TYPE_CHECKING:
-    from bidr.models.encoder import Encoder
+    from bidr.models.trainable_encoder import Encoder
 
 TOKENS_PER_BATCH = {"cpu": 16_384, "cuda": 262_144}
 ROWS_PER_BATCH = 4_096

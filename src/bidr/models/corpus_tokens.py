@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from bidr.data.dataset import Dataset, Titles
-from bidr.models.text_encoder import TextEncoder
+from bidr.models.encoder_interface import TextEncoder
 from bidr.tokenization.token_store import TokenStore
 from bidr.tokenization.tokenizer import tokenize
 

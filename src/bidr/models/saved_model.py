@@ -22,7 +22,7 @@ from bidr.data.dataset import Titles
 from bidr.errors import ModelError
 from bidr.models.auto import limit_length, open_encoder
 from bidr.models.corpus_encoding import encode_texts
-from bidr.models.text_encoder import TextEncoder
+from bidr.models.encoder_interface import TextEncoder
 from bidr.quantization.codebooks import Codebooks
 from bidr.quantization.learned_ivf import LearnedIvf
 from bidr.utils.array_types import Floats

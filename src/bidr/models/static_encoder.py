@@ -9,8 +9,8 @@ from safetensors.numpy import load_file
 from tokenizers import Tokenizer
 
 from bidr.errors import ModelError
+from bidr.models.encoder_interface import Prompts, TextEncoder
 from bidr.models.static_embeddings import TOKENIZER, WEIGHTS
-from bidr.models.text_encoder import Prompts, TextEncoder
 from bidr.tokenization.token_store import Tokens
 from bidr.utils.array_types import Floats
 from bidr.utils.files import open_to_read

@@ -10,16 +10,16 @@ import numpy as np
 import numpy.typing as npt
 
 from bidr.data.dataset import Corpus, Dataset, check_corpus
-from bidr.data.row_ids import open_id_source
 from bidr.data.types import Document
+from bidr.data.vector_ids import open_id_source
 from bidr.data.vector_source import VectorSource, check_dims, open_vectors
 from bidr.errors import ConfigError, ModelError
 from bidr.index.builder.build import build_index
 from bidr.index.builder.journal import Step, WorkFolder, fingerprint_array, open_work_folder, release_pages
-from bidr.index.cost_model.memory_budget import check_budget, estimate_build_peaks, watch_memory
+from bidr.index.cost_model.build_memory import check_budget, estimate_build_peaks, watch_memory
 from bidr.index.cost_model.sizes import Shape
+from bidr.index.engines.engine_choice import choose_engine
 from bidr.index.engines.engine_files import write_codebooks
-from bidr.index.engines.factory import choose_engine
 from bidr.index.live.drift import ERRORS_SAMPLED
 from bidr.index.storage.manifest import ErrorStats, ModelReference
 from bidr.index.vectors import StorageKind
@@ -30,7 +30,7 @@ from bidr.models.saved_model import Model
 from bidr.quantization.additive_quantizer import AdditiveQuantizer
 from bidr.quantization.codebooks import Codebooks
 from bidr.quantization.metrics import compute_reconstruction_errors
-from bidr.quantization.opq import PlainCodes, encode_blocks
+from bidr.quantization.plain_codes import PlainCodes, encode_blocks
 from bidr.quantization.pq_training import make_too_few_error
 from bidr.utils.array_types import Codes
 from bidr.utils.device import pick_device

@@ -7,15 +7,15 @@ from bidr.data.dataset import compose_text
 from bidr.data.types import Document
 from bidr.data.vector_source import VectorSource
 from bidr.errors import ConfigError, DataError
-from bidr.index.live.types import DocumentEncoder, EncodedBatch
+from bidr.index.live.document_encoder import DocumentEncoder, EncodedBatch
 from bidr.quantization.codebooks import Codebooks
 from bidr.quantization.metrics import compute_reconstruction_errors
 from bidr.utils.array_types import Floats
 
 if TYPE_CHECKING:
     from bidr.models.codes_only_model import CodesOnlyModel
+    from bidr.models.encoder_interface import TextEncoder
     from bidr.models.saved_model import Model
-    from bidr.models.text_encoder import TextEncoder
 
 SideEncoder = Callable[[list[str]], tuple[Floats, Floats]]
 """Encodes texts of documents for the codes and for the vectors."""

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from bidr.index.cost_model.memory_budget import COMPACTION_BASE, check_budget, estimate_loaded_bytes
+from bidr.index.cost_model.build_memory import COMPACTION_BASE, check_budget, estimate_loaded_bytes
 from bidr.index.live.snapshot import write_snapshot
 from bidr.index.live.writer import LiveWriter
 from bidr.index.storage.commit import WRITER_WAIT_SECONDS

@@ -9,9 +9,9 @@ import numpy.typing as npt
 from bidr.data.types import Document
 from bidr.data.vector_source import open_vectors
 from bidr.errors import ConfigError, IndexFolderError, ModelError
+from bidr.index.live.document_encoder import EncodedBatch
 from bidr.index.live.lexical_search import has_lexical_index
-from bidr.index.live.live_index import LiveIndex
-from bidr.index.live.types import EncodedBatch
+from bidr.index.live.live_reader import LiveIndex
 from bidr.index.live.writer import LiveWriter
 from bidr.index.storage.live_state import read_model_reference
 from bidr.models.codes_only_model import CodesOnlyModel, open_model

@@ -6,7 +6,7 @@ from typing import Any
 
 from bidr.data.dataset import Dataset
 from bidr.data.readers.trec import Qrels
-from bidr.data.row_ids import label_rows, read_ids, read_judgments
+from bidr.data.vector_ids import label_rows, read_ids, read_judgments
 from bidr.data.vector_source import Metric, open_vectors
 from bidr.errors import ConfigError
 from bidr.models.codes_only_model import CodesOnlyModel

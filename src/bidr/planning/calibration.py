@@ -20,22 +20,22 @@ import numpy as np
 from bidr.data.types import Document
 from bidr.data.vector_source import VectorSource, advise_dontneed, open_vectors
 from bidr.errors import BidrError, ConfigError
-from bidr.index.builder import block_quantizer, coarse_clustering, reorder
+from bidr.index.builder import block_centroid_builder, coarse_clustering, reorder
 from bidr.index.builder.build import build_index
-from bidr.index.builder.cluster_input import DecodedCodes, VectorInput
+from bidr.index.builder.clustering_vectors import DecodedCodes, VectorInput
 from bidr.index.builder.journal import WorkFolder, release_pages
 from bidr.index.builder.partitioning import sample_input
+from bidr.index.candidate_source import EF_CONSTRUCTION
 from bidr.index.cost_model.build_time import FAULT_AROUND_BYTES, LINK_CANDIDATES, Rates, count_bisections
 from bidr.index.engines.block_centroids import TRAINING_BLOCKS
 from bidr.index.engines.graph import construction as graph_build
 from bidr.index.engines.graph.engine import get_candidate_count
 from bidr.index.engines.pshufb import BLOCK
 from bidr.index.lexical.size_estimate import measure_lexical_size
-from bidr.index.types import EF_CONSTRUCTION
 from bidr.planning.synthetic import make_documents, make_vectors
 from bidr.quantization.codebooks import Codebooks
 from bidr.quantization.kmeans import add_rows
-from bidr.quantization.opq import encode_blocks
+from bidr.quantization.plain_codes import encode_blocks
 from bidr.quantization.pq_training import FIT_ROWS, fit_pq
 from bidr.utils.array_types import Codes
 from bidr.utils.progress import hide_progress, say
@@ -249,11 +249,13 @@ def _time_ordering(rows: VectorInput, size: int) -> list[float]:
 
 
 def _measure_block_centroids(rows: VectorInput) -> dict[str, float]:
-    quantizer = block_quantizer.BlockCentroidQuantizer(rows.array.shape[1])
+    quantizer = block_centroid_builder.BlockCentroidQuantizer(rows.array.shape[1])
     training, _ = _time(partial(quantizer.fit, rows[:TRAINING_BLOCKS]))
 
     def encode() -> list[Codes]:
-        return [quantizer.encode(block_quantizer.compute_block_centroids(block)) for _, block in rows.iter_blocks()]
+        return [
+            quantizer.encode(block_centroid_builder.compute_block_centroids(block)) for _, block in rows.iter_blocks()
+        ]
 
     averaging, _ = _time(encode)
     return {"words_of_means": training, "averaging": averaging / len(rows)}

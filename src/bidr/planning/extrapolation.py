@@ -4,7 +4,7 @@ import time
 from typing import Any
 
 from bidr.index.builder.coarse_clustering import choose_list_count
-from bidr.index.builder.in_memory import make_scan
+from bidr.index.builder.in_memory_engines import make_scan
 from bidr.index.engines.graph.engine import GraphEngine, estimate_comparisons, is_graph_faster
 from bidr.index.engines.ivf import IvfEngine, get_default_nprobe
 from bidr.quantization.codebooks import Codebooks

@@ -11,8 +11,8 @@ from bidr.data.dataset import Titles, compose_text
 from bidr.data.types import Document
 from bidr.data.vector_source import check_dims
 from bidr.errors import ConfigError
+from bidr.index.cost_model.build_memory import estimate_build_peaks
 from bidr.index.cost_model.build_time import Rates, estimate_build_times, scale_default_rates
-from bidr.index.cost_model.memory_budget import estimate_build_peaks
 from bidr.index.cost_model.sizes import (
     ENGINES,
     MAX_DOCUMENTS,
@@ -36,7 +36,7 @@ from bidr.index.lexical.size_estimate import (
 from bidr.index.ram_usage import RamUsage, select_index_parts
 from bidr.index.vectors import STORAGE_KINDS, StorageKind
 from bidr.planning.calibration import CalibrationConfig, MachineRates, calibrate
-from bidr.quantization.opq import PLANNED_BYTES, list_bits
+from bidr.quantization.plain_codes import PLANNED_BYTES, list_bits
 from bidr.search.searcher import CANDIDATES
 
 COUNT_UNITS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "g": 10**9}

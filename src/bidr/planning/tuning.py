@@ -15,7 +15,7 @@ from bidr.data.vector_source import VectorSource, check_same_dim
 from bidr.errors import ConfigError, DataError
 from bidr.index.builder.build import build_index
 from bidr.index.cost_model.sizes import BITS, ENGINES
-from bidr.index.engines.factory import get_engine_label
+from bidr.index.engines.engine_choice import get_engine_label
 from bidr.index.engines.graph.engine import GraphEngine
 from bidr.index.engines.ivf import IvfEngine
 from bidr.index.live.view import LiveView
@@ -25,7 +25,7 @@ from bidr.pipeline.open import open_index
 from bidr.planning.extrapolation import Extrapolation, count_probed_lists
 from bidr.planning.plan import CorpusSpec, can_hold
 from bidr.quantization.exact_search import search_vectors
-from bidr.quantization.opq import list_bits
+from bidr.quantization.plain_codes import list_bits
 from bidr.quantization.pq_training import fit_pq
 from bidr.search.searcher import Searcher
 from bidr.search.types import QueryVectors

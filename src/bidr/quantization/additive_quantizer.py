@@ -19,8 +19,8 @@ from bidr.quantization.pq_training import fit_pq, make_too_few_error
 from bidr.utils.array_types import Codes, Floats
 from bidr.utils.faiss_loader import load_faiss
 from bidr.utils.files import open_to_read
-from bidr.utils.matmul import matmul_transposed
 from bidr.utils.progress import ProgressCallback, ignore_progress
+from bidr.utils.reproducible_matmul import matmul_transposed
 
 # By codewords per book. With 16, the nearest sum is harder to find, and a step of the search costs less.
 FIT_ROWS = {256: 60_000, 16: 30_000}

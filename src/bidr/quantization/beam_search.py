@@ -6,7 +6,7 @@ import numpy as np
 
 from bidr.utils.array_types import Codes, Floats
 from bidr.utils.jit import njit_cached
-from bidr.utils.matmul import ColumnPanels, matmul_transposed, multiply_rows, run_in_parts
+from bidr.utils.reproducible_matmul import ColumnPanels, matmul_transposed, multiply_rows, run_in_parts
 
 # Rows whose inner products with all codewords are in memory together.
 ROWS_PER_BLOCK = 48

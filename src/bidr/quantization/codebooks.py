@@ -13,7 +13,7 @@ from bidr.quantization.kmeans import CentroidSearcher
 from bidr.utils.array_types import Codes, Floats
 from bidr.utils.deprecation import DeprecatedAlias
 from bidr.utils.files import open_to_read
-from bidr.utils.matmul import ColumnPanels, matmul_transposed, multiply
+from bidr.utils.reproducible_matmul import ColumnPanels, matmul_transposed, multiply
 
 ENCODE_ROWS = 16_384
 MAX_HEADER_BYTES = 1 << 20

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bidr.utils.jit import njit_cached
-from bidr.utils.matmul import CACHED_ROWS, Floats, multiply_rows, pack_panels, run_in_parts
+from bidr.utils.reproducible_matmul import CACHED_ROWS, Floats, multiply_rows, pack_panels, run_in_parts
 
 Numbers = npt.NDArray[np.int32]
 # Centroids per block: their inner products with a block of rows stay in the cache.

@@ -9,7 +9,7 @@ import numpy.typing as npt
 from bidr.errors import DataError, ModelError
 from bidr.quantization.codebooks import READ_ERRORS, Codebooks, check_arrays, load_arrays
 from bidr.utils.array_types import Codes, Floats
-from bidr.utils.matmul import matmul_transposed
+from bidr.utils.reproducible_matmul import matmul_transposed
 
 ROWS_PER_BLOCK = 65_536
 

@@ -10,8 +10,8 @@ from bidr.errors import DataError
 from bidr.quantization.codebooks import Codebooks, check_shape
 from bidr.quantization.kmeans import CentroidSearcher, Numbers, add_rows
 from bidr.utils.array_types import Floats
-from bidr.utils.matmul import ColumnPanels, matmul_transposed, multiply
 from bidr.utils.progress import ProgressCallback, ignore_progress
+from bidr.utils.reproducible_matmul import ColumnPanels, matmul_transposed, multiply
 
 FIT_ROWS, ITERATIONS = 20_000, 20
 # Products over all rows are accumulated in float64 blocks of this many rows.

@@ -15,7 +15,7 @@ from bidr.data.dataset import Split
 from bidr.data.readers.trec import Run
 from bidr.data.types import Query
 from bidr.errors import ConfigError, DataError, IndexFolderError
-from bidr.index.engines.factory import get_engine_label
+from bidr.index.engines.engine_choice import get_engine_label
 from bidr.index.ram_usage import get_part_label
 from bidr.index.storage.manifest import read_current
 from bidr.search.searcher import Searcher

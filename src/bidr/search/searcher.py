@@ -12,7 +12,7 @@ from bidr.data.vector_source import as_array
 from bidr.errors import ConfigError, DataError
 from bidr.index.lexical.candidate_union import CandidateUnion
 from bidr.index.live.lexical_search import add_lexical_candidates
-from bidr.index.live.live_index import LiveIndex
+from bidr.index.live.live_reader import LiveIndex
 from bidr.index.live.view import LiveView
 from bidr.index.reader import IndexReader
 from bidr.index.storage.manifest import Manifest

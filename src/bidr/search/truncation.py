@@ -8,7 +8,7 @@ import numpy as np
 from bidr.errors import ConfigError
 from bidr.search.searcher import Searcher, StoredVectors
 from bidr.utils.array_types import Floats
-from bidr.utils.matmul import matmul_transposed
+from bidr.utils.reproducible_matmul import matmul_transposed
 
 SAMPLE_ROWS = 10_000
 ROWS_PER_READ = 16_384

@@ -10,20 +10,6 @@ from typing import Any, TypeVar
 
 from bidr.errors import IndexFolderError, SearchTimeoutError
 from bidr.search.types import QueryVectors
-from bidr.server.asgi import (
-    BINARY,
-    CLOSE,
-    JSON,
-    BodyBudget,
-    ClientDisconnected,
-    Receive,
-    Request,
-    Response,
-    Scope,
-    Send,
-    make_json_response,
-    send_response,
-)
 from bidr.server.auth import Authenticator, Permission
 from bidr.server.config import ServerConfig
 from bidr.server.connections import ConnectionTable
@@ -39,6 +25,20 @@ from bidr.server.errors import (
     make_method_error,
     to_error_body,
     to_http_error,
+)
+from bidr.server.http_messages import (
+    BINARY,
+    CLOSE,
+    JSON,
+    BodyBudget,
+    ClientDisconnected,
+    Receive,
+    Request,
+    Response,
+    Scope,
+    Send,
+    make_json_response,
+    send_response,
 )
 from bidr.server.index_holder import IndexHolder, IndexSnapshot, describe_index
 from bidr.server.json_logs import log, log_fault

@@ -7,9 +7,9 @@ from collections.abc import Collection
 from functools import lru_cache
 from typing import Literal
 
-from bidr.server.asgi import Request
 from bidr.server.config import ApiKeys, is_address, is_loopback
 from bidr.server.errors import Forbidden, HTTPError, Unauthorized, Unimplemented
+from bidr.server.http_messages import Request
 from bidr.server.rate_limit import ClientId, RateLimiter
 
 Permission = Literal["health", "none", "read", "write"]

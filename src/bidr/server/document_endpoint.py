@@ -3,11 +3,11 @@
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol, TypeVar
 
-from bidr.data.attributes import check_attributes
+from bidr.data.attribute_validation import check_attributes
 from bidr.errors import AttributesError, to_short_json
 from bidr.index.vectors import MAX_VALUES
-from bidr.server.asgi import JSON, Request, Response, make_json_response
 from bidr.server.errors import Forbidden, IndexConflict, InvalidRequest, to_http_error
+from bidr.server.http_messages import JSON, Request, Response, make_json_response
 from bidr.server.index_holder import IndexHolder, IndexSnapshot
 from bidr.server.limits import RequestLimits
 from bidr.server.metrics import Metrics

@@ -15,7 +15,7 @@ from bidr.data.vector_source import normalize_l2
 from bidr.errors import BidrError, IndexFolderError
 from bidr.index.filters.bitmask import warm_up
 from bidr.index.live.lexical_search import has_lexical_index
-from bidr.index.live.live_index import LiveIndex
+from bidr.index.live.live_reader import LiveIndex
 from bidr.index.live.view import LiveView
 from bidr.index.reader import check_model
 from bidr.index.storage import checksum_kernels

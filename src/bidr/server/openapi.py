@@ -5,7 +5,7 @@ Written by hand, because most values depend on the index.
 
 from typing import Any
 
-from bidr.data.attributes import COMBINING, LONGEST_NAME
+from bidr.data.attribute_validation import COMBINING, LONGEST_NAME
 from bidr.server.document_endpoint import MAX_ID_CHARS, MAX_NUMBER, get_max_component
 from bidr.server.index_holder import IndexSnapshot
 from bidr.server.limits import RequestLimits

@@ -8,8 +8,8 @@ import numpy as np
 from bidr.search.types import QueryVectors, Timings
 from bidr.server.errors import DEADLINE_MESSAGE, DeadlineExceeded
 from bidr.server.index_holder import IndexSnapshot
-from bidr.server.response import HitColumns, render_body, render_result
 from bidr.server.search_request import SearchRequest
+from bidr.server.search_response import HitColumns, render_body, render_result
 from bidr.utils.array_types import Floats, Rows
 from bidr.utils.deadline import deadline_scope
 

@@ -14,8 +14,8 @@ import orjson
 
 from bidr.errors import to_short_json
 from bidr.index.filters.filter_expression import measure_filter
-from bidr.server.asgi import parse_query_string
 from bidr.server.errors import HTTPError, InvalidRequest
+from bidr.server.http_messages import parse_query_string
 from bidr.server.limits import RequestLimits
 from bidr.utils.array_types import Floats
 

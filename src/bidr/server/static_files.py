@@ -3,8 +3,8 @@
 import hashlib
 from pathlib import Path
 
-from bidr.server.asgi import Header, Request, Response
 from bidr.server.errors import NotFound, make_method_error
+from bidr.server.http_messages import Header, Request, Response
 
 FOLDER = Path(__file__).with_name("page")
 TYPES = {

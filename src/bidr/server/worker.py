@@ -113,10 +113,10 @@ def get_pss(pid: int | str = "self") -> int:
 
 
 def make_uvicorn_server(service: SearchService) -> Any:
-    """Make the HTTP server, with the protocol of `http_protocol`."""
+    """Make the HTTP server, with the protocol of `uvicorn_protocol`."""
     import uvicorn
 
-    from bidr.server.http_protocol import make_protocol
+    from bidr.server.uvicorn_protocol import make_protocol
 
     limits = service.limits
     config = uvicorn.Config(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bidr.data.types import Document
 from bidr.errors import BidrError, DataError
-from bidr.index.live.types import DocumentEncoder, EncodedBatch
+from bidr.index.live.document_encoder import DocumentEncoder, EncodedBatch
 from bidr.index.live.writer import LiveWriter
 from bidr.index.reader import check_model
 from bidr.index.storage.live_state import read_model_reference

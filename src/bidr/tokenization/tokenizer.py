@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from bidr.errors import ConfigError, DataError
 from bidr.tokenization.token_store import FORMAT, Tokens, TokenStore
 from bidr.tokenization.wordpieces import is_word_local
+from bidr.utils.cpu_and_heap import count_available_cpus
 from bidr.utils.files import storage_errors, sync_file, sync_folder, write_json
 from bidr.utils.prefetch import map_in_order
 from bidr.utils.progress import ProgressCallback, show_progress
-from bidr.utils.system import count_available_cpus
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

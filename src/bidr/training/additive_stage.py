@@ -9,7 +9,7 @@ import numpy.typing as npt
 from bidr.data.positives import Positives
 from bidr.data.vector_source import Metric, VectorSource
 from bidr.models.corpus_encoding import discard_encoded, encode_rows
-from bidr.models.encoder import Encoder
+from bidr.models.trainable_encoder import Encoder
 from bidr.quantization.codebooks import Codebooks
 from bidr.quantization.exact_search import search_vectors
 from bidr.tokenization.token_store import TokenArray, Tokens
@@ -22,11 +22,11 @@ from bidr.training.codes_only.data import (
     prepare_distillation,
 )
 from bidr.training.codes_only.train import SPREAD_DOCUMENTS, estimate_score_spread, forget, learn
-from bidr.training.losses.cropped_queries import make_crop_sampler
+from bidr.training.cropped_queries import make_crop_sampler
 from bidr.training.losses.distillation import Passages, TeacherVectors
 from bidr.training.losses.objectives import CODEBOOKS
 from bidr.training.mining import TEACHER_FILE
-from bidr.training.run import DONE, TrainingRun
+from bidr.training.run_context import DONE, TrainingRun
 from bidr.utils.array_types import Rows
 from bidr.utils.files import write_json
 

@@ -12,7 +12,7 @@ from bidr.data.positives import Positives, build_positives
 from bidr.data.types import Query
 from bidr.errors import ConfigError
 from bidr.models.corpus_tokens import tokenize_corpus
-from bidr.models.encoder import Encoder
+from bidr.models.trainable_encoder import Encoder
 from bidr.tokenization.token_store import TokenArray, TokenStore
 from bidr.tokenization.tokenizer import tokenize_texts
 from bidr.utils.progress import say

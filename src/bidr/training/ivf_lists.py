@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bidr.models.encoder import Encoder
+from bidr.models.trainable_encoder import Encoder
 from bidr.quantization.learned_ivf import IvfAssignment, LearnedIvf, assign_to_lists, measure_probes
-from bidr.training.losses.query_unification import LISTS
+from bidr.training.losses.shared_query_encoder import LISTS
 from bidr.training.mining import CodedEncoder
-from bidr.training.run import TrainingRun
+from bidr.training.run_context import TrainingRun
 from bidr.utils.files import write_json
 from bidr.utils.progress import say
 

@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from bidr.data.positives import remove_positives
 from bidr.models.corpus_encoding import discard_encoded, encode_corpus, encode_rows
-from bidr.models.encoder import Encoder
+from bidr.models.trainable_encoder import Encoder
 from bidr.quantization.codebooks import Codebooks
 from bidr.quantization.exact_search import search_codes, search_vectors
 from bidr.training.losses.teacher import PairTeacher, Teacher, VectorTeacher, score_teacher_pool
@@ -21,7 +21,7 @@ from bidr.training.negatives.samplers import (
     Sampler,
     measure_locality,
 )
-from bidr.training.run import Observe, TrainingRun
+from bidr.training.run_context import Observe, TrainingRun
 from bidr.utils.array_types import Rows
 from bidr.utils.progress import say
 

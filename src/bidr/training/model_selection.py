@@ -10,7 +10,7 @@ import numpy as np
 from bidr.index.lexical.size_estimate import RESIDENT_BYTES_PER_DOC
 from bidr.index.live.lexical_search import MemoryLexicalSearcher
 from bidr.models.corpus_encoding import encode_rows
-from bidr.models.encoder import Encoder
+from bidr.models.trainable_encoder import Encoder
 from bidr.quantization.codebooks import Codebooks
 from bidr.quantization.exact_search import search_codes
 from bidr.training import stages
@@ -30,7 +30,7 @@ from bidr.training.fusion import (
     round_weight,
 )
 from bidr.training.losses.objectives import CODEBOOKS
-from bidr.training.run import TrainingRun, save_encoder_atomically
+from bidr.training.run_context import TrainingRun, save_encoder_atomically
 from bidr.utils.array_types import Codes, Floats
 from bidr.utils.files import read_json, write_json
 from bidr.utils.progress import say

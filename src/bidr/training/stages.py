@@ -21,19 +21,19 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from bidr.models.corpus_encoding import discard_encoded
-from bidr.models.encoder import Encoder
+from bidr.models.trainable_encoder import Encoder
 from bidr.models.trainable_quantizer import TrainableAdditiveQuantizer, TrainableQuantizer
 from bidr.quantization.additive_quantizer import to_additive
 from bidr.quantization.codebooks import Codebooks
 from bidr.quantization.exact_search import search_codes
 from bidr.quantization.metrics import measure_usage
 from bidr.training.additive_stage import learn_additive_codes, make_teacher_vectors
+from bidr.training.cropped_queries import make_crop_sampler
 from bidr.training.ivf_lists import fit_initial_lists, measure_lists
-from bidr.training.losses.cropped_queries import make_crop_sampler
 from bidr.training.losses.distillation import DistillationObjective
 from bidr.training.losses.jpq import JpqObjective
 from bidr.training.losses.objectives import CODEBOOKS, DenseObjective, QuantizedObjective
-from bidr.training.losses.query_unification import FixedDocuments, UnifyObjective
+from bidr.training.losses.shared_query_encoder import FixedDocuments, UnifyObjective
 from bidr.training.mining import (
     TEACHER_FILE,
     CodedEncoder,
@@ -45,7 +45,7 @@ from bidr.training.mining import (
     mine_train_candidates,
     search_dev_candidates,
 )
-from bidr.training.run import TrainingRun, get_or_default
+from bidr.training.run_context import TrainingRun, get_or_default
 from bidr.training.validator import ANSWERS_METRIC, compute_recall, format_candidates_metric
 from bidr.utils.files import write_json
 from bidr.utils.progress import say

@@ -20,7 +20,7 @@ from bidr.training.engine.logs import check_tensorboard
 from bidr.training.ivf_lists import load_learned_lists
 from bidr.training.model_selection import select_model
 from bidr.training.presets import get_changed_settings
-from bidr.training.run import TrainingRun
+from bidr.training.run_context import TrainingRun
 from bidr.utils.files import read_json, storage_errors, write_json
 from bidr.utils.progress import say
 

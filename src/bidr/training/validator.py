@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from bidr.data.positives import Positives
 from bidr.models.corpus_encoding import encode_rows
-from bidr.models.encoder import Encoder
+from bidr.models.trainable_encoder import Encoder
 from bidr.quantization.codebooks import Codebooks
 from bidr.quantization.exact_search import search_codes, search_vectors
 from bidr.quantization.metrics import measure_usage

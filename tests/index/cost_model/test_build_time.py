@@ -15,7 +15,7 @@ from bidr.data.vector_source import VectorSource
 from bidr.errors import BidrError, ConfigError
 from bidr.index.builder import coarse_clustering, reorder
 from bidr.index.builder.build import build_index
-from bidr.index.builder.cluster_input import DecodedCodes, VectorInput
+from bidr.index.builder.clustering_vectors import DecodedCodes, VectorInput
 from bidr.index.cost_model.build_time import (
     DEFAULT_RATES,
     Rates,
@@ -30,7 +30,7 @@ from bidr.index.engines.graph import construction as graph_build
 from bidr.pipeline.build import build_vectors
 from bidr.planning import calibration
 from bidr.planning.calibration import CalibrationConfig, MachineRates, calibrate, calibrate_in_process
-from bidr.quantization.opq import PlainCodes
+from bidr.quantization.plain_codes import PlainCodes
 from bidr.utils.step_timer import StepTime, record_steps, time_step
 
 DIM, TOLERANCE, SECONDS_PER_ROW = 48, 0.10, 100e-6

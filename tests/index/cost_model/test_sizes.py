@@ -21,7 +21,7 @@ from bidr.index.cost_model.sizes import (
 )
 from bidr.index.engines import block_centroids as means
 from bidr.index.lexical.size_estimate import LexicalSize, estimate_lexical_disk
-from bidr.index.live.live_index import LiveIndex
+from bidr.index.live.live_reader import LiveIndex
 from bidr.index.live.writer import LiveWriter
 from bidr.index.reader import IndexReader
 from bidr.index.storage import checksums as checks

@@ -12,12 +12,12 @@ from sample_index import clustered
 from bidr.data.dataset import Dataset
 from bidr.data.types import Document
 from bidr.errors import ConfigError
-from bidr.index.cost_model.memory_budget import ATTRIBUTE_BUFFER_BYTES, estimate_build_peaks
+from bidr.index.cost_model.build_memory import ATTRIBUTE_BUFFER_BYTES, estimate_build_peaks
 from bidr.index.cost_model.sizes import Shape
 from bidr.index.documents import attribute_writer, column_buffer
 from bidr.index.documents.document_store import write_documents
 from bidr.pipeline.build import build_vectors
-from bidr.quantization.opq import PlainCodes
+from bidr.quantization.plain_codes import PlainCodes
 from bidr.utils.files import NewFile
 
 
@@ -146,7 +146,7 @@ def get_minimum_budget(data: Dataset | None, out: Path) -> int:
 
 
 def test_a_budget_includes_attributes_if_there_may_be_any(tmp_path, monkeypatch):
-    monkeypatch.setattr("bidr.index.cost_model.memory_budget.read_anonymous_memory", lambda: 0)
+    monkeypatch.setattr("bidr.index.cost_model.build_memory.read_anonymous_memory", lambda: 0)
     given = [Document(f"{row}", "", "text") for row in range(300)]
     described, unread, read = (
         Dataset.from_records("made", [each._replace(attributes=attributes) for each in given])

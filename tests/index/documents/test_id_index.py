@@ -10,10 +10,10 @@ import pytest
 
 from bidr.data import id_map
 from bidr.data.dataset import Dataset, check_corpus
-from bidr.data.row_ids import open_id_source
 from bidr.data.types import Document
+from bidr.data.vector_ids import open_id_source
 from bidr.errors import DataError
-from bidr.index.cost_model.memory_budget import BYTES_PER_ID, ID_BUFFER_BYTES
+from bidr.index.cost_model.build_memory import BYTES_PER_ID, ID_BUFFER_BYTES
 from bidr.index.documents import id_index
 from bidr.index.documents.document_store import write_documents
 from bidr.index.documents.id_index import HASHES, ROWS, IdIndex, hash_string
@@ -151,7 +151,7 @@ from bidr.utils.files import NewFile
 from bidr.index.documents import id_index
 from bidr.index.documents.document_store import write_documents
 from bidr.data import id_map
-from bidr.data.row_ids import open_id_source
+from bidr.data.vector_ids import open_id_source
 from bidr.data.types import Document
 
 class Some:

@@ -9,10 +9,10 @@ from sample_index import clustered, fitted, random_codebooks
 from bidr.errors import IndexFolderError
 from bidr.index.builder import coarse_clustering as clusters
 from bidr.index.builder import reorder as arrange
-from bidr.index.builder.block_quantizer import compute_block_centroids
+from bidr.index.builder.block_centroid_builder import compute_block_centroids
 from bidr.index.builder.build import build_index
-from bidr.index.builder.cluster_input import VectorInput
-from bidr.index.builder.in_memory import make_lists, make_scan
+from bidr.index.builder.clustering_vectors import VectorInput
+from bidr.index.builder.in_memory_engines import make_lists, make_scan
 from bidr.index.builder.journal import WorkFolder
 from bidr.index.builder.reorder import bisect_rows, order_in_blocks
 from bidr.index.engines import block_centroids, ivf

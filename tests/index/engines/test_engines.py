@@ -8,12 +8,13 @@ from sample_index import clustered, fitted, random_codebooks
 
 from bidr.errors import ConfigError, DataError
 from bidr.index import faiss_conversion
-from bidr.index.builder.in_memory import make_graph, make_lists, make_scan
+from bidr.index.builder.in_memory_engines import make_graph, make_lists, make_scan
 from bidr.index.builder.reorder import GROUP
+from bidr.index.candidate_source import Candidates, to_bitmask_words
 from bidr.index.engines import ivf
 from bidr.index.engines.adc_tables import AdcTables, compute_margin, pad_books, quantize_table
 from bidr.index.engines.code_store import from_blocks, to_blocks
-from bidr.index.engines.factory import AUTO_SCAN_DOCUMENTS, choose_engine
+from bidr.index.engines.engine_choice import AUTO_SCAN_DOCUMENTS, choose_engine
 from bidr.index.engines.fast_scan import SAMPLE_EVERY
 from bidr.index.engines.flat import FlatEngine
 from bidr.index.engines.graph import engine as graph_engine
@@ -30,7 +31,6 @@ from bidr.index.engines.graph.construction import (
 )
 from bidr.index.engines.graph.engine import get_default_ef_search
 from bidr.index.engines.ivf import CentroidGraph, CoarseCentroids, get_default_nprobe
-from bidr.index.types import Candidates, to_bitmask_words
 from bidr.quantization.additive_quantizer import fit_additive
 from bidr.quantization.codebooks import Codebooks
 from bidr.utils.faiss_loader import load_faiss

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sample_index import clustered, fitted
 
-from bidr.index.builder.in_memory import make_lists
+from bidr.index.builder.in_memory_engines import make_lists
 from bidr.index.engines import block_centroids, ivf
 from bidr.index.engines.adc_kernels import extract_rows
 from bidr.index.engines.block_centroids import BlockBudget, select_filtered_blocks

@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 from sample_index import clustered, random_codebooks
 
-from bidr.cli.format_index import describe_index
+from bidr.cli.format_description import describe_index
 from bidr.data.types import Document
 from bidr.errors import DataError, IndexFolderError, ModelError
 from bidr.index.builder.build import build_index
-from bidr.index.cost_model.memory_budget import estimate_build_peaks
+from bidr.index.cost_model.build_memory import estimate_build_peaks
 from bidr.index.cost_model.sizes import Shape, estimate_disk
-from bidr.index.engines.factory import AUTO_SCAN_DOCUMENTS
+from bidr.index.engines.engine_choice import AUTO_SCAN_DOCUMENTS
 from bidr.index.faiss_conversion import import_faiss
-from bidr.index.live.live_index import LiveIndex
-from bidr.index.live.types import EncodedBatch
+from bidr.index.live.document_encoder import EncodedBatch
+from bidr.index.live.live_reader import LiveIndex
 from bidr.index.live.writer import LiveWriter
 from bidr.index.reader import IndexReader
 from bidr.quantization.codebooks import Codebooks

@@ -11,7 +11,7 @@ from bidr.data.types import Document
 from bidr.errors import ConfigError, IndexFolderError
 from bidr.index.builder.build import build_index
 from bidr.index.filters.filter_expression import match_filter, parse_filter, parse_filter_json
-from bidr.index.live.live_index import LiveIndex
+from bidr.index.live.live_reader import LiveIndex
 from bidr.index.reader import IndexReader
 from bidr.search.searcher import Searcher
 from bidr.search.types import QueryVectors

@@ -15,7 +15,7 @@ from bidr.index.filters.filter_expression import parse_filter
 from bidr.index.lexical import bm25, postings_files
 from bidr.index.lexical.postings import Postings, TermCounts
 from bidr.index.live.lexical_search import LiveLexicalSearcher
-from bidr.index.live.live_index import LiveIndex
+from bidr.index.live.live_reader import LiveIndex
 from bidr.index.live.snapshot import write_snapshot
 from bidr.index.reader import IndexReader
 from bidr.search.searcher import Searcher

@@ -12,10 +12,10 @@ from bidr.errors import ConfigError, StorageError
 from bidr.index.builder import build as building
 from bidr.index.builder import coarse_clustering as clusters
 from bidr.index.builder import journal as working
-from bidr.index.cost_model.memory_budget import estimate_build_peaks, read_anonymous_memory
+from bidr.index.cost_model.build_memory import estimate_build_peaks, read_anonymous_memory
 from bidr.index.live import compaction
 from bidr.index.live.compaction import predict_merged_shape, predict_peak_ram
-from bidr.index.live.live_index import LiveIndex
+from bidr.index.live.live_reader import LiveIndex
 from bidr.index.vectors import vector_writer as vector_writing
 from bidr.utils import files
 

@@ -17,7 +17,7 @@ from sample_live_index import DIM, built, clustered, contents, described, expect
 
 from bidr.errors import BidrError, IndexFolderError, StorageError
 from bidr.index.documents.id_index import IdIndex
-from bidr.index.live.live_index import LiveIndex
+from bidr.index.live.live_reader import LiveIndex
 from bidr.index.live.wal import LOG
 from bidr.index.storage import checksums as checks
 from bidr.index.vectors.mmap_guard import CHECK_INTERVAL

@@ -10,7 +10,7 @@ import pytest
 from sample_live_index import built, contents, expected, some, writer
 
 from bidr.errors import IndexFolderError, StorageError
-from bidr.index.live.live_index import LiveIndex
+from bidr.index.live.live_reader import LiveIndex
 from bidr.index.live.snapshot import write_snapshot
 from bidr.index.live.wal import LOG, WalReader, WalWriter, pack_mark, pack_record, write_log
 from bidr.index.storage import commit as generation

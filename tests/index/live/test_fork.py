@@ -13,7 +13,7 @@ import pytest
 from sample_live_index import built, contents, expected, some, writer
 
 from bidr.errors import ForkError, IndexFolderError
-from bidr.index.live.live_index import LiveIndex
+from bidr.index.live.live_reader import LiveIndex
 from bidr.index.live.writer import LiveWriter
 
 PATIENCE = 120

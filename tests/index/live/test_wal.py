@@ -10,7 +10,7 @@ from bidr.index.engines.code_store import CodeStore
 from bidr.index.live import drift
 from bidr.index.live import wal_record as changes
 from bidr.index.live import writer as writer_module
-from bidr.index.live.live_index import LiveIndex
+from bidr.index.live.live_reader import LiveIndex
 
 
 def test_short_reads_of_the_log_are_continued(tmp_path, monkeypatch):

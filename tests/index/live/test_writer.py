@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from sample_live_index import BOOKS, built, contents, expected, some, writer
 
 from bidr.errors import DataError, IndexFolderError
-from bidr.index.engines import factory as choose
-from bidr.index.live.live_index import LiveIndex
+from bidr.index.engines import engine_choice as choose
+from bidr.index.live.live_reader import LiveIndex
 from bidr.index.live.view import LiveView
 from bidr.index.storage import commit as generation
 from bidr.index.storage.manifest import hash_bytes, parse_manifest, render_manifest

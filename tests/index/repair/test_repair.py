@@ -16,7 +16,7 @@ from sample_index import clustered, small_index
 from sample_live_index import DIM, built, contents, described, some, writer
 
 from bidr.errors import BidrError, ConfigError, IndexFolderError, StorageError
-from bidr.index.live.live_index import LiveIndex
+from bidr.index.live.live_reader import LiveIndex
 from bidr.index.live.wal import ACKNOWLEDGED, LOG, RECORD, get_log_start, pack_mark, write_log
 from bidr.index.live.wal_record import WalRecord, decode_record, encode_record
 from bidr.index.repair.salvage import RepairReport

@@ -4,8 +4,8 @@ import pytest
 import torch
 from sample_encoders import bert
 
+from bidr.models.huggingface_encoder import TransformerEncoder
 from bidr.models.kernels.hash_dropout import HashedDropout, draw_seeds, replace_dropouts
-from bidr.models.transformer import TransformerEncoder
 
 SHAPE = (1, 2_000, 96)
 

@@ -6,9 +6,9 @@ from packed_attention import packed, plain_attention  # noqa: F401 - a fixture
 from sample_encoders import TEXTS, bert
 
 from bidr.models.corpus_encoding import encode_texts
+from bidr.models.huggingface_encoder import TransformerEncoder
 from bidr.models.kernels.hash_dropout import replace_dropouts
 from bidr.models.kernels.varlen import can_pack
-from bidr.models.transformer import TransformerEncoder
 
 pytest.importorskip("torch.nn.attention.varlen")
 

@@ -16,8 +16,8 @@ from bidr.data.types import Document
 from bidr.errors import ConfigError, ModelError
 from bidr.index.builder.build import build_index
 from bidr.index.storage.manifest import ModelReference
+from bidr.models.huggingface_encoder import TransformerEncoder
 from bidr.models.saved_model import Model, ModelParts, TextSettings, save_model
-from bidr.models.transformer import TransformerEncoder
 from bidr.quantization.codebooks import Codebooks
 from bidr.search.types import QueryVectors
 from bidr.server.encoding import EncodingConfig, make_query_service

@@ -5,7 +5,7 @@ import pytest
 from sample_index import clustered
 from sample_server import DIM, made
 
-from bidr.index.live.live_index import LiveIndex
+from bidr.index.live.live_reader import LiveIndex
 from bidr.search.searcher import Searcher
 from bidr.search.types import QueryVectors
 from bidr.server.encoding import quality_check as parity

@@ -15,7 +15,7 @@ from sample_vectors import CONFIG, made_vectors, quick
 import bidr
 from bidr.data.vector_source import open_vectors
 from bidr.errors import BidrError, ConfigError, DataError, MissingExtraError, ModelError, StoppedError
-from bidr.index.builder.in_memory import make_scan
+from bidr.index.builder.in_memory_engines import make_scan
 from bidr.models.codes_only_model import CodesOnlyModel, open_model
 from bidr.models.saved_model import Model
 from bidr.quantization.exact_search import search_codes, search_vectors

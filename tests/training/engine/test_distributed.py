@@ -33,7 +33,7 @@ from bidr.tokenization.token_store import TokenArray, Tokens
 from bidr.training.engine.distributed import ProcessGroup
 from bidr.training.engine.gradients import concat_tokens, slice_tokens, split_by_tokens
 from bidr.training.presets import with_recipe
-from bidr.training.run import TrainingRun
+from bidr.training.run_context import TrainingRun
 from bidr.training.train import train
 
 NAMES = [f"{kind} {limit}" for kind in (*KINDS, "one query", "dropout") for limit in LIMITS]

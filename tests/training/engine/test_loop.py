@@ -16,7 +16,7 @@ from bidr.training.engine.logs import LOG, read_lines
 from bidr.training.engine.loop import LoopSettings, StageTrainer, prefetch_batches, schedule, train_stage
 from bidr.training.losses.objectives import Objective, PreparedBatch
 from bidr.training.negatives.samplers import EpochPlan
-from bidr.training.run import TrainingRun
+from bidr.training.run_context import TrainingRun
 
 SETTINGS = LoopSettings(epochs=3, rate=0.05, decay=0.01, warmup_share=0.2, clip=1.0, seed=0, checkpoint_seconds=1e9)
 WORD = Tokens(np.zeros(1, dtype=np.int32), np.arange(2))

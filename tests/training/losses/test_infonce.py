@@ -10,9 +10,9 @@ from bidr.models.corpus_encoding import encode_rows
 from bidr.training.losses import full_corpus_infonce as whole
 from bidr.training.losses.infonce import infonce, make_contrast
 from bidr.training.losses.objectives import DenseObjective, QuantizedObjective
-from bidr.training.losses.query_unification import FixedDocuments, UnifyObjective
+from bidr.training.losses.shared_query_encoder import FixedDocuments, UnifyObjective
 from bidr.training.negatives.samplers import Batch
-from bidr.training.run import TrainingRun
+from bidr.training.run_context import TrainingRun
 
 
 def pairs_of(lists: list[list[int]]) -> Positives:

@@ -23,11 +23,11 @@ from bidr.training.losses.infonce import (
 )
 from bidr.training.losses.jpq import JpqObjective
 from bidr.training.losses.objectives import DenseObjective, QuantizedObjective
-from bidr.training.losses.query_unification import FixedDocuments, UnifyObjective
+from bidr.training.losses.shared_query_encoder import FixedDocuments, UnifyObjective
 from bidr.training.losses.teacher import PairTeacher, VectorTeacher
 from bidr.training.negatives.false_negatives import JudgeScores, drop_false_negatives, score_by_vectors
 from bidr.training.negatives.samplers import Batch, RandomSampler
-from bidr.training.run import TrainingRun
+from bidr.training.run_context import TrainingRun
 
 
 @pytest.fixture(scope="module")

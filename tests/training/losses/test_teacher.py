@@ -11,7 +11,7 @@ from bidr.errors import DataError, ModelError
 from bidr.training import mining, stages
 from bidr.training.losses import teacher
 from bidr.training.presets import with_recipe
-from bidr.training.run import TrainingRun
+from bidr.training.run_context import TrainingRun
 
 DEPTH = 6
 

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from bidr.data.line_reader import find_file, format_file_variants, strip_compression_suffix
 from bidr.data.sources import (
     DroppedFieldCounter,
     Source,
@@ -18,7 +19,6 @@ from bidr.data.sources import (
     read_columns,
     read_json_objects,
 )
-from bidr.data.text_files import find_file, format_file_variants, strip_compression_suffix
 from bidr.data.types import Attributes, Document, Qrel, Query
 from bidr.data.validation import check_unicode, format_value, is_unicode
 from bidr.errors import DataError

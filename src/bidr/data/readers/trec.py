@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
+from bidr.data.line_reader import read_lines
 from bidr.data.sources import parse_score
-from bidr.data.text_files import read_lines
 from bidr.data.types import Qrel
 from bidr.errors import DataError
 from bidr.utils.files import storage_errors

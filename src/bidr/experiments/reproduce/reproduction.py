@@ -11,7 +11,7 @@ from bidr.experiments.reproduce.row_files import RowResult, RowStore, check_same
 from bidr.experiments.reproduce.row_runner import SeedRunner, make_template, run_rows
 from bidr.experiments.reproduce.row_specs import RowSpec, select_rows, split_names, with_seed
 from bidr.training.config import TrainConfig
-from bidr.training.run import check_prefixes
+from bidr.training.run_context import check_prefixes
 from bidr.utils.progress import say
 
 WORK, PEERS = "work", "peers"

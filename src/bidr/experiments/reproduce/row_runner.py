@@ -46,7 +46,7 @@ from bidr.training.data import make_pairs
 from bidr.training.engine.logs import LOG, read_lines
 from bidr.training.negatives.bm25_search import Bm25
 from bidr.training.presets import get_changed_settings
-from bidr.training.run import TrainingRun
+from bidr.training.run_context import TrainingRun
 from bidr.training.stages import train_sparse
 from bidr.training.train import open_run, train_model
 from bidr.utils.progress import say

@@ -13,8 +13,8 @@ from bidr.data.types import Document
 from bidr.data.vector_source import check_dims
 from bidr.errors import DataError
 from bidr.index.builder import coarse_clustering
-from bidr.index.builder.block_quantizer import compute_block_centroids, write_block_centroids
-from bidr.index.builder.cluster_input import DecodedCodes, VectorInput, choose_cluster_input
+from bidr.index.builder.block_centroid_builder import compute_block_centroids, write_block_centroids
+from bidr.index.builder.clustering_vectors import DecodedCodes, VectorInput, choose_cluster_input
 from bidr.index.builder.inputs import DocumentInput, VectorFormat, check_arrays, check_settings, fingerprint_inputs
 from bidr.index.builder.journal import Files, Step, WorkFolder, release_pages, write_array, write_rows
 from bidr.index.builder.partitioning import (
@@ -24,9 +24,11 @@ from bidr.index.builder.partitioning import (
     use_learned_lists,
     write_lists,
 )
+from bidr.index.candidate_source import EF_CONSTRUCTION
 from bidr.index.code_packing import pack
 from bidr.index.documents.document_store import write_documents
 from bidr.index.engines.block_centroids import count_blocks, has_block_centroids
+from bidr.index.engines.engine_choice import choose_engine
 from bidr.index.engines.engine_files import (
     CODES_FILE,
     GRAPH_FILE,
@@ -35,12 +37,10 @@ from bidr.index.engines.engine_files import (
     open_array,
     write_codebooks,
 )
-from bidr.index.engines.factory import choose_engine
 from bidr.index.engines.pshufb import BLOCK
 from bidr.index.lexical.postings_files import LexicalIndexWriter
 from bidr.index.storage.commit import BeginGeneration, lock_and_begin_generation
 from bidr.index.storage.manifest import ErrorStats, Manifest, ModelReference, hash_bytes
-from bidr.index.types import EF_CONSTRUCTION
 from bidr.index.vectors import WRITE_ROWS, StorageKind, VectorWriter
 from bidr.quantization.codebooks import Codebooks
 from bidr.quantization.learned_ivf import LearnedIvf

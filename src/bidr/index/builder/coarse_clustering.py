@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from bidr.index.builder.cluster_input import DecodedCodes, VectorInput
+from bidr.index.builder.clustering_vectors import DecodedCodes, VectorInput
 from bidr.quantization.codebooks import Codebooks
 from bidr.quantization.kmeans import CentroidSearcher, Numbers, add_rows
 from bidr.utils.array_types import Codes, Floats

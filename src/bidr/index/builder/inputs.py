@@ -11,8 +11,8 @@ from bidr.data.types import Document
 from bidr.data.vector_source import truncate
 from bidr.errors import ConfigError, DataError
 from bidr.index.builder.journal import WorkFolder, fingerprint_array
+from bidr.index.candidate_source import EF_CONSTRUCTION
 from bidr.index.code_packing import check_codes
-from bidr.index.types import EF_CONSTRUCTION
 from bidr.index.vectors import StorageKind
 from bidr.quantization.codebooks import Codebooks
 from bidr.utils.array_types import Codes

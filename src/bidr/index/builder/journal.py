@@ -31,11 +31,11 @@ from bidr.index.storage.checksums import (
 from bidr.index.storage.commit import LOCK_FILE, HashedFile
 from bidr.index.storage.manifest import FileEntry, hash_bytes, start_file_hash
 from bidr.index.vectors import BinaryWriter, write_npy_header
+from bidr.utils.cpu_and_heap import trim_heap
 from bidr.utils.files import open_lock, open_regular, read_regular, remove, storage_errors, write_json
 from bidr.utils.fork import unlock_after
 from bidr.utils.progress import show_progress
 from bidr.utils.step_timer import time_step
-from bidr.utils.system import trim_heap
 
 Array = npt.NDArray[Any]
 Files = dict[str, FileEntry]

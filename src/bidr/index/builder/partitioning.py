@@ -6,10 +6,10 @@ from typing import NamedTuple
 import numpy as np
 
 from bidr.index.builder import coarse_clustering
-from bidr.index.builder.cluster_input import BLOCK_ROWS, DecodedCodes, VectorInput
+from bidr.index.builder.clustering_vectors import BLOCK_ROWS, DecodedCodes, VectorInput
 from bidr.index.builder.journal import Array, Step, WorkFolder, release_pages, write_array
+from bidr.index.builder.kmeans_checkpoint import SavedKMeansCheckpoint
 from bidr.index.builder.reorder import order_for_graph, order_in_blocks, sort_centroids
-from bidr.index.builder.snapshots import SavedKMeansCheckpoint
 from bidr.index.engines.block_centroids import has_block_centroids
 from bidr.index.engines.engine_files import CENTROIDS_FILE, LEARNED_FILE, OFFSETS_FILE, get_order_dtype
 from bidr.index.engines.pshufb import BLOCK

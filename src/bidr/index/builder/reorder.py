@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from bidr.index.builder.cluster_input import VectorInput
+from bidr.index.builder.clustering_vectors import VectorInput
 from bidr.index.builder.coarse_clustering import Clusters
 from bidr.utils.array_types import Floats, Rows
+from bidr.utils.cpu_and_heap import count_available_cpus
 from bidr.utils.jit import njit_cached
 from bidr.utils.prefetch import map_in_order
-from bidr.utils.system import count_available_cpus
 
 # Documents that a link leads to together. Their codes of 16 bytes fill one cache line.
 GROUP = 4

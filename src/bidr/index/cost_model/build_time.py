@@ -6,12 +6,12 @@ from typing import NamedTuple
 
 from bidr.index.builder.coarse_clustering import MAX_BRUTE_FORCE_LISTS, MIN_ORDERED_DOCUMENTS, ROUNDS, get_sample_size
 from bidr.index.builder.reorder import GROUP, MAX_BATCH_ROWS, PIECE
+from bidr.index.candidate_source import EF_CONSTRUCTION
 from bidr.index.cost_model.sizes import FLOAT, Shape
 from bidr.index.engines.block_centroids import has_block_centroids
 from bidr.index.engines.graph.construction import POOL_FACTOR, ROWS_PER_RANGE
 from bidr.index.engines.graph.engine import get_candidate_count
 from bidr.index.engines.pshufb import BLOCK
-from bidr.index.types import EF_CONSTRUCTION
 from bidr.index.vectors import WRITE_ROWS
 from bidr.quantization.pq_training import FIT_ROWS
 

@@ -10,15 +10,15 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from bidr.data.attributes import check_stored_attributes
+from bidr.data.attribute_validation import check_stored_attributes
 from bidr.data.types import Attributes
 from bidr.index.documents.attribute_columns import ABSENT, ATTRIBUTES, COLUMNS, DTYPES
 from bidr.index.documents.column_buffer import CODE, ColumnBuffer, MergedDictionary, merge_runs
 from bidr.index.documents.string_store import FileFactory, StringStoreWriter, create_string_store
 from bidr.index.filters.filter_expression import get_kind
 from bidr.index.vectors import write_npy_header
+from bidr.utils.cpu_and_heap import trim_heap
 from bidr.utils.spill_file import SpillFile
-from bidr.utils.system import trim_heap
 
 # Most that all columns together hold in memory: values (12 bytes each), and bytes of distinct strings.
 VALUES_IN_MEMORY, STRING_BYTES_IN_MEMORY = 1 << 20, 32 << 20

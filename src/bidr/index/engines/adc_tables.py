@@ -9,7 +9,7 @@ from bidr.index.engines.pshufb import BYTE_SUMS
 from bidr.quantization.codebooks import Codebooks
 from bidr.utils.array_types import Floats
 from bidr.utils.jit import njit_cached
-from bidr.utils.matmul import ColumnPanels, matmul_transposed, multiply
+from bidr.utils.reproducible_matmul import ColumnPanels, matmul_transposed, multiply
 
 # Rounding changes each of BYTE_SUMS entries by up to half a step.
 STEPS = 255 - BYTE_SUMS // 2

@@ -7,15 +7,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from bidr.index.candidate_source import BitmaskWords
 from bidr.index.code_packing import unpack
 from bidr.index.engines.adc_kernels import collect_allowed_rows, rank_rows, scan_blocks, scan_rows
 from bidr.index.engines.adc_tables import AdcTables, compute_margin, merge_pairs, pad_books
 from bidr.index.engines.pshufb import BLOCK, CACHE_LINE, detect_pshufb
 from bidr.index.engines.topk import sort_keys
-from bidr.index.types import BitmaskWords
 from bidr.quantization.codebooks import Codebooks
 from bidr.utils.array_types import Codes, Floats, Rows
-from bidr.utils.system import count_available_cpus
+from bidr.utils.cpu_and_heap import count_available_cpus
 
 Allocate = Callable[[Callable[[], npt.NDArray[np.uint8]]], npt.NDArray[np.uint8]]
 ALL_ROWS: BitmaskWords = np.empty(0, dtype=np.uint32)

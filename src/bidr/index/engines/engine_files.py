@@ -9,9 +9,9 @@ import numpy.typing as npt
 
 from bidr.data.vector_source import advise_dontneed
 from bidr.errors import REBUILD, IndexFolderError, ModelError
+from bidr.index.candidate_source import Candidates
 from bidr.index.storage.checksums import VerifiedArray
 from bidr.index.storage.manifest import HasFiles, Manifest
-from bidr.index.types import Candidates
 from bidr.index.vectors import FileCreator, read_npy_header
 from bidr.quantization.codebooks import READ_ERRORS, Codebooks, check_arrays, load_arrays
 from bidr.utils.array_types import Codes

@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from bidr.index.candidate_source import as_queries, count_bits, search_each, to_bitmask_words
 from bidr.index.engines.code_store import FEW_ALLOWED_SHARE, CodeEngine, CodeStore
-from bidr.index.types import as_queries, count_bits, search_each, to_bitmask_words
 from bidr.utils.array_types import Bitmap, Floats, Rows
 
 

@@ -14,7 +14,7 @@ import operator
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from bidr.data.attributes import COMBINING
+from bidr.data.attribute_validation import COMBINING
 from bidr.data.types import Attributes, to_python_scalar
 from bidr.data.validation import format_value, is_unicode
 from bidr.errors import ConfigError, FilterError, to_short_json

@@ -14,10 +14,10 @@ from bidr.errors import REBUILD, BidrError, ConfigError, IndexFolderError
 from bidr.index.builder.build import build_index
 from bidr.index.builder.journal import WorkFolder, open_work_folder
 from bidr.index.code_packing import unpack
-from bidr.index.cost_model.memory_budget import COMPACTION_BASE, check_budget, estimate_build_peaks, watch_memory
+from bidr.index.cost_model.build_memory import COMPACTION_BASE, check_budget, estimate_build_peaks, watch_memory
 from bidr.index.cost_model.sizes import Shape, estimate_engine_ram
+from bidr.index.engines.engine_choice import choose_engine
 from bidr.index.engines.engine_files import CODES_FILE, open_array
-from bidr.index.engines.factory import choose_engine
 from bidr.index.live.segment import Segment, unpack_bits
 from bidr.index.live.view import LiveView
 from bidr.index.storage.commit import COMPACTION_FOLDER, BeginGeneration

@@ -10,6 +10,7 @@ import numpy as np
 from bidr.data.dataset import compose_text
 from bidr.data.validation import validate_query_texts
 from bidr.errors import REBUILD, ConfigError, IndexFolderError
+from bidr.index.candidate_source import search_each
 from bidr.index.filters.filter_expression import Filter
 from bidr.index.lexical.analyzer import tokenize_texts
 from bidr.index.lexical.bm25 import WeightedTerms, compute_idf, search_postings
@@ -17,9 +18,8 @@ from bidr.index.lexical.candidate_union import CandidateUnion, unite_candidates
 from bidr.index.lexical.postings import Postings, TermCounts, concat_term_counts, count_terms, hash_terms
 from bidr.index.live.view import LiveCandidates, LiveView
 from bidr.index.reader import IndexReader
-from bidr.index.types import search_each
 from bidr.utils.array_types import Bitmap, Floats, Rows
-from bidr.utils.system import count_available_cpus
+from bidr.utils.cpu_and_heap import count_available_cpus
 
 CACHED_TEXTS = 8_192
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from bidr.data.types import Document
 from bidr.errors import REBUILD, ConfigError, DataError, IndexFolderError
+from bidr.index.candidate_source import as_queries
 from bidr.index.filters.filter_expression import Filter, parse_filter
 from bidr.index.live.memtable import Memtable, score_codes
 from bidr.index.live.segment import Segment, SegmentHandle, count_bits
@@ -18,7 +19,6 @@ from bidr.index.ram_usage import RamUsage, measure_ram_usage
 from bidr.index.reader import IndexReader
 from bidr.index.storage.live_state import IndexState, SegmentEntry
 from bidr.index.storage.manifest import Manifest
-from bidr.index.types import as_queries
 from bidr.index.vectors import FetchedRows, score_fp16
 from bidr.quantization.codebooks import Codebooks
 from bidr.utils.array_types import Bitmap, Floats, Rows

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bidr.data.attributes import check_attributes
+from bidr.data.attribute_validation import check_attributes
 from bidr.data.types import Document, validate_documents
 from bidr.errors import REBUILD, DataError, IndexFolderError, to_short_json
 from bidr.index.storage.manifest import PARSE_ERRORS, is_count

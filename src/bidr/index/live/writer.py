@@ -14,13 +14,13 @@ from bidr.data.types import Document, validate_ids
 from bidr.data.vector_source import as_array
 from bidr.errors import BidrError, DataError, ForkError
 from bidr.index.builder.journal import WorkFolder
-from bidr.index.cost_model.memory_budget import parse_bytes
+from bidr.index.cost_model.build_memory import parse_bytes
 from bidr.index.documents.id_index import IdIndex
 from bidr.index.live.compaction import explain_no_merge, merge_segments, run_compaction, write_memtable_segment
+from bidr.index.live.document_encoder import DocumentEncoder, EncodedBatch
 from bidr.index.live.drift import Drift, DriftMonitor
-from bidr.index.live.live_index import LiveIndex
+from bidr.index.live.live_reader import LiveIndex
 from bidr.index.live.segment import Segment, count_bits
-from bidr.index.live.types import DocumentEncoder, EncodedBatch
 from bidr.index.live.view import LiveView
 from bidr.index.live.wal import WalWriter, write_log
 from bidr.index.live.wal_record import WalRecord, decode_record, encode_record, normalize_documents

@@ -19,14 +19,14 @@ import numpy.typing as npt
 from bidr.data.types import Document
 from bidr.errors import ConfigError, IndexFolderError
 from bidr.index.builder.build import build_index
-from bidr.index.builder.cluster_input import MIN_AGREEMENT, SAMPLE_ROWS
+from bidr.index.builder.clustering_vectors import MIN_AGREEMENT, SAMPLE_ROWS
 from bidr.index.documents.id_index import hash_string
 from bidr.index.engines.engine_files import CODEBOOKS_FILE, CODES_FILE, LEARNED_FILE
 from bidr.index.live.compaction import MergedArray
-from bidr.index.live.live_index import LiveIndex
+from bidr.index.live.inspection import verify_live
+from bidr.index.live.live_reader import LiveIndex
 from bidr.index.live.memtable import Memtable
 from bidr.index.live.segment import unpack_bits
-from bidr.index.live.verify import verify_live
 from bidr.index.live.wal_record import WalRecord
 from bidr.index.repair.damaged_file import Mask, read_small, repair_byte
 from bidr.index.repair.segment_salvage import (

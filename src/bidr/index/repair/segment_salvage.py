@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bidr.data.attributes import check_attributes
+from bidr.data.attribute_validation import check_attributes
 from bidr.data.dataset import Titles
 from bidr.data.types import Attributes, Document
 from bidr.errors import BidrError, IndexFolderError, ModelError

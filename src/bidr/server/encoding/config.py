@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from bidr.errors import ConfigError
-from bidr.utils.system import count_available_cpus
+from bidr.utils.cpu_and_heap import count_available_cpus
 
 Program = Literal["auto", "onnx", "int8", "torch"]
 

@@ -20,15 +20,15 @@ from bidr.export.onnx_files import (
     read_file,
     verify_file,
 )
+from bidr.models.encoder_interface import TextEncoder
 from bidr.models.saved_model import Model
 from bidr.models.static_encoder import StaticEncoder
-from bidr.models.text_encoder import TextEncoder
 from bidr.tokenization.token_store import TokenArray, Tokens
 from bidr.tokenization.tokenizer import TextTokenizer
 from bidr.utils.array_types import Floats
 
 if TYPE_CHECKING:
-    from bidr.models.encoder import Encoder
+    from bidr.models.trainable_encoder import Encoder
 
 Runner = Callable[[Tokens], Floats]
 TOKENS_PER_BATCH = 1_024  # the activations of larger batches do not fit into the CPU cache

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bidr.data.dataset import compose_text
-from bidr.index.live.live_index import LiveIndex
+from bidr.index.live.live_reader import LiveIndex
 from bidr.search.searcher import Searcher
 from bidr.search.types import QueryVectors, RankedBatch
 from bidr.server.encoding.encoders import Encoders

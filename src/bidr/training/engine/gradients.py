@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from bidr.models.corpus_encoding import batch_by_length
-from bidr.models.encoder import Encoder
+from bidr.models.trainable_encoder import Encoder
 from bidr.tokenization.token_store import TokenArray, Tokens
 from bidr.training.engine.distributed import ProcessGroup
 from bidr.training.losses.objectives import Objective, PreparedBatch

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bidr.models.corpus_encoding import build_stamp, discard_encoded, encode_corpus
-from bidr.models.encoder import Encoder
+from bidr.models.trainable_encoder import Encoder
 from bidr.quantization.codebooks import Codebooks
 from bidr.tokenization.token_store import Tokens, TokenStore
 from bidr.training.engine.distributed import ProcessGroup

@@ -8,12 +8,12 @@ import numpy.typing as npt
 from torch import Tensor
 from torch.nn import functional
 
-from bidr.models.encoder import Encoder
+from bidr.models.trainable_encoder import Encoder
 from bidr.models.trainable_quantizer import TrainableAdditiveQuantizer
 from bidr.quantization.codebooks import Codebooks
 from bidr.tokenization.token_store import TokenArray, Tokens, TokenStore
+from bidr.training.cropped_queries import concat_tokens
 from bidr.training.data import Questions
-from bidr.training.losses.cropped_queries import concat_tokens
 from bidr.training.losses.infonce import copy_to_device
 from bidr.training.losses.objectives import Objective, PreparedBatch
 from bidr.training.negatives.samplers import Batch

@@ -7,11 +7,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from bidr.models.encoder import Encoder
+from bidr.models.trainable_encoder import Encoder
 from bidr.quantization.codebooks import Codebooks
 from bidr.training.losses.full_corpus_infonce import decode
 from bidr.training.losses.infonce import Contrast
-from bidr.training.losses.query_unification import FixedDocuments, UnifyObjective
+from bidr.training.losses.shared_query_encoder import FixedDocuments, UnifyObjective
 from bidr.utils.array_types import Rows
 
 DOCUMENTS_PER_BLOCK = 65_536

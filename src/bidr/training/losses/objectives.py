@@ -12,12 +12,12 @@ import numpy as np
 from torch import Tensor, nn
 from torch.nn import functional
 
-from bidr.models.encoder import Encoder
+from bidr.models.trainable_encoder import Encoder
 from bidr.models.trainable_quantizer import TrainableQuantizer
 from bidr.quantization.codebooks import Codebooks
 from bidr.tokenization.token_store import Tokens, TokenStore
+from bidr.training.cropped_queries import CropSampler, concat_tokens
 from bidr.training.data import Questions
-from bidr.training.losses.cropped_queries import CropSampler, concat_tokens
 from bidr.training.losses.infonce import (
     Contrast,
     TeacherScores,

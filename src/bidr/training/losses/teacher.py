@@ -15,7 +15,7 @@ from bidr.training.data import read_splits
 from bidr.training.losses.infonce import Contrast, TeacherScores
 from bidr.training.negatives.false_negatives import JudgeScores
 from bidr.training.negatives.samplers import Batch
-from bidr.training.run import TrainingRun
+from bidr.training.run_context import TrainingRun
 from bidr.utils.array_types import Rows
 from bidr.utils.progress import say, show_progress
 

@@ -12,13 +12,13 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
-from bidr.index.builder.cluster_input import decode_to_query_space
+from bidr.index.builder.clustering_vectors import decode_to_query_space
 from bidr.index.builder.reorder import GROUP, PIECE
 from bidr.index.engines.graph.adjacency import compute_max_links, count_link_bits, write_links
 from bidr.quantization.codebooks import Codebooks
 from bidr.utils.array_types import Codes, Floats
 from bidr.utils.jit import njit_cached
-from bidr.utils.matmul import ColumnPanels, multiply
+from bidr.utils.reproducible_matmul import ColumnPanels, multiply
 
 LinkCandidates = npt.NDArray[np.int32]
 Links = npt.NDArray[np.uint64]

@@ -7,6 +7,14 @@ import numpy as np
 
 from bidr.errors import REBUILD, IndexFolderError
 from bidr.index.builder.reorder import GROUP
+from bidr.index.candidate_source import (
+    EF_CONSTRUCTION,
+    BitmaskWords,
+    as_queries,
+    count_bits,
+    search_each,
+    to_bitmask_words,
+)
 from bidr.index.engines.code_store import ALL_ROWS, FEW_ALLOWED_SHARE, CodeEngine, CodeStore
 from bidr.index.engines.graph.construction import (
     LINK_WORDS,
@@ -20,7 +28,6 @@ from bidr.index.engines.graph.construction import (
 )
 from bidr.index.engines.graph.search import walk
 from bidr.index.engines.topk import Keys, sort_keys
-from bidr.index.types import EF_CONSTRUCTION, BitmaskWords, as_queries, count_bits, search_each, to_bitmask_words
 from bidr.quantization.codebooks import Codebooks
 from bidr.utils.array_types import Bitmap, Codes, Floats, Rows
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from bidr.models.encoder import Encoder
+from bidr.models.trainable_encoder import Encoder
 from bidr.quantization.codebooks import Codebooks
 from bidr.quantization.learned_ivf import IvfAssignment
 from bidr.training.data import Questions

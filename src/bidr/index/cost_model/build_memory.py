@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bidr.errors import ConfigError
-from bidr.index.builder.cluster_input import BLOCK_ROWS
+from bidr.index.builder.clustering_vectors import BLOCK_ROWS
 from bidr.index.builder.coarse_clustering import (
     GRAPH_LINKS,
     MAX_BRUTE_FORCE_LISTS,
@@ -20,6 +20,7 @@ from bidr.index.builder.coarse_clustering import (
     get_sample_size,
 )
 from bidr.index.builder.reorder import MAX_BATCH_ROWS, PIECE
+from bidr.index.candidate_source import EF_CONSTRUCTION
 from bidr.index.cost_model.sizes import FLOAT, Shape
 from bidr.index.engines.block_centroids import TRAINING_BLOCKS, has_block_centroids
 from bidr.index.engines.engine_files import list_ram_files
@@ -27,7 +28,6 @@ from bidr.index.engines.graph.construction import POOL_FACTOR
 from bidr.index.engines.graph.engine import get_candidate_count
 from bidr.index.storage.live_state import read_current_state
 from bidr.index.storage.manifest import open_segment
-from bidr.index.types import EF_CONSTRUCTION
 from bidr.index.vectors import WRITE_ROWS
 from bidr.quantization.codebooks import ENCODE_ROWS
 from bidr.quantization.pq_training import FIT_ROWS

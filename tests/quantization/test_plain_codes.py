@@ -5,7 +5,7 @@ import pytest
 
 from bidr.data.vector_source import VectorSource
 from bidr.errors import ConfigError
-from bidr.quantization.opq import PlainCodes
+from bidr.quantization.plain_codes import PlainCodes
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from bidr.models.text_encoder import TextEncoder
+from bidr.models.encoder_interface import TextEncoder
 from bidr.tokenization.token_store import Tokens
 
 

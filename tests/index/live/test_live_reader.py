@@ -14,9 +14,9 @@ from sample_live_index import DIM, built, contents, expected, some, writer
 from bidr.data.types import Document
 from bidr.errors import ConfigError, IndexFolderError
 from bidr.index.builder.build import build_index
-from bidr.index.live.live_index import LiveIndex
+from bidr.index.live.document_encoder import EncodedBatch
+from bidr.index.live.live_reader import LiveIndex
 from bidr.index.live.snapshot import write_snapshot
-from bidr.index.live.types import EncodedBatch
 from bidr.index.live.writer import LiveWriter
 from bidr.quantization.metrics import compute_reconstruction_errors
 from bidr.search.searcher import Searcher

@@ -9,14 +9,14 @@ from sample_index import clustered, fitted
 from bidr.data.types import Document
 from bidr.data.vector_source import VectorSource
 from bidr.index.builder import coarse_clustering as clusters
-from bidr.index.builder.block_quantizer import compute_block_centroids
+from bidr.index.builder.block_centroid_builder import compute_block_centroids
 from bidr.index.builder.build import build_index
-from bidr.index.builder.cluster_input import DecodedCodes, VectorInput, choose_cluster_input
+from bidr.index.builder.clustering_vectors import DecodedCodes, VectorInput, choose_cluster_input
 from bidr.index.engines import block_centroids as means
 from bidr.index.engines.engine_files import CENTROIDS_FILE, read_codewords
 from bidr.index.engines.pshufb import BLOCK
-from bidr.index.live.live_index import LiveIndex
-from bidr.index.live.types import EncodedBatch
+from bidr.index.live.document_encoder import EncodedBatch
+from bidr.index.live.live_reader import LiveIndex
 from bidr.index.live.writer import LiveWriter
 from bidr.index.reader import IndexReader
 from bidr.quantization.additive_quantizer import fit_additive

@@ -7,9 +7,9 @@ from typing import Any
 
 from httptools import HttpParserCallbackError, HttpParserError, HttpParserUpgrade
 
-from bidr.server.asgi import CLOSE, NO_SNIFF, NO_STORE, Response
 from bidr.server.connections import ConnectionTable
 from bidr.server.errors import HeaderFieldsTooLarge, HTTPError
+from bidr.server.http_messages import CLOSE, NO_SNIFF, NO_STORE, Response
 
 MAX_HEAD_BYTES = 1 << 16
 PARSE_BYTES = 1 << 13

@@ -6,7 +6,7 @@ import numpy as np
 import orjson
 import pytest
 
-from bidr.server.response import HitColumns, render_body, render_result
+from bidr.server.search_response import HitColumns, render_body, render_result
 
 HARD = ['",\n  "', "\\", "é\u2028", ",", "", "null", 'tab\tquote"', "]}"]
 

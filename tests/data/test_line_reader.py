@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sample_datasets import COMPRESS
 
-from bidr.data import text_files
+from bidr.data import line_reader
 from bidr.errors import DataError, MissingExtraError
 
 SUFFIXES = list(COMPRESS)
@@ -32,19 +32,19 @@ def test_every_compression_gives_the_lines_that_were_written(folder: Path, conte
     path = folder / f"any{suffix}"
     path.write_bytes(COMPRESS[suffix]("\n".join(content).encode()))
     expected = [(n, line) for n, line in enumerate(content, start=1) if line and not line.isspace()]
-    assert list(text_files.read_lines(path)) == expected
+    assert list(line_reader.read_lines(path)) == expected
 
 
 def test_carriage_returns_and_byte_order_marks_are_removed(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"\xef\xbb\xbfone\r\ntwo\r\n")
-    assert list(text_files.read_lines(tmp_path / "a")) == [(1, "one"), (2, "two")]
+    assert list(line_reader.read_lines(tmp_path / "a")) == [(1, "one"), (2, "two")]
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_find_file_accepts_compression_suffixes(tmp_path: Path, suffix: str) -> None:
     (tmp_path / f"corpus.jsonl{suffix}").touch()
-    assert text_files.find_file(tmp_path, "corpus.jsonl") == tmp_path / f"corpus.jsonl{suffix}"
-    assert text_files.find_file(tmp_path, "corpus") is None
+    assert line_reader.find_file(tmp_path, "corpus.jsonl") == tmp_path / f"corpus.jsonl{suffix}"
+    assert line_reader.find_file(tmp_path, "corpus") is None
 
 
 @pytest.mark.parametrize("suffix", [".gz", ".xz", ".zst"])
@@ -54,7 +54,7 @@ def test_truncated_file_is_an_error_that_names_it(tmp_path: Path, suffix: str, k
     whole = COMPRESS[suffix]("\n".join(str(n * 7919) for n in range(50_000)).encode())
     path.write_bytes(whole[: int(len(whole) * kept)])
     with pytest.raises(DataError, match=r"a\.\w+ is truncated or damaged after line \d+ .*again"):
-        list(text_files.read_lines(path))
+        list(line_reader.read_lines(path))
 
 
 @pytest.mark.parametrize("suffix", [".gz", ".xz", ".zst"])
@@ -62,26 +62,26 @@ def test_a_wrong_suffix_is_an_error(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"a{suffix}"
     path.write_bytes(b"plain text, not compressed at all")
     with pytest.raises(DataError, match="truncated or damaged after line 0"):
-        list(text_files.read_lines(path))
+        list(line_reader.read_lines(path))
 
 
 def test_concatenated_zstd_frames_are_one_file(tmp_path: Path) -> None:
     path = tmp_path / "a.zst"
     path.write_bytes(b"".join(zstandard.ZstdCompressor().compress(part) for part in (b"one\ntw", b"o\n")))
-    assert [line for _, line in text_files.read_lines(path)] == ["one", "two"]
+    assert [line for _, line in line_reader.read_lines(path)] == ["one", "two"]
 
 
 def test_bytes_that_are_not_utf8_are_named_with_their_line(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"fine\nbad \xe9 byte\n")
     with pytest.raises(DataError, match="a line 2: byte 0xe9 is not UTF-8"):
-        list(text_files.read_lines(tmp_path / "a"))
+        list(line_reader.read_lines(tmp_path / "a"))
 
 
 def test_missing_file_and_folder_in_place_of_a_file(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="nothing does not exist"):
-        list(text_files.read_lines(tmp_path / "nothing"))
+        list(line_reader.read_lines(tmp_path / "nothing"))
     with pytest.raises(DataError, match="cannot be read"):
-        list(text_files.read_lines(tmp_path))
+        list(line_reader.read_lines(tmp_path))
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
@@ -91,7 +91,7 @@ def test_lines_stream(tmp_path: Path, suffix: str) -> None:
     content = COMPRESS[suffix](numbers)
     # What follows the first half is unreadable, so whoever reads the file whole before the first line fails.
     path.write_bytes(content[: len(content) // 2] + b"\xff" * 1000)
-    stream = text_files.read_lines(path)
+    stream = line_reader.read_lines(path)
     assert next(stream) == (1, "0")
     with pytest.raises(DataError):
         list(stream)
@@ -109,7 +109,7 @@ def test_without_zstandard_the_extra_is_named(tmp_path: Path, monkeypatch: pytes
     monkeypatch.delitem(sys.modules, "zstandard")
     monkeypatch.setattr(builtins, "__import__", refuse)
     with pytest.raises(MissingExtraError, match=r"a\.zst needs the package 'zstandard'.*bidr\[data\]"):
-        list(text_files.read_lines(tmp_path / "a.zst"))
+        list(line_reader.read_lines(tmp_path / "a.zst"))
 
 
 PACKED = [".gz", ".xz", ".zst"]
@@ -118,7 +118,7 @@ PADDING = {".gz": b"\0\0\0", ".xz": b"\0" * 8, ".zst": b"\x50\x2a\x4d\x18\x03\0\
 
 
 def read(path: Path) -> list[str]:
-    return [line for _, line in text_files.read_lines(path)]
+    return [line for _, line in line_reader.read_lines(path)]
 
 
 @given(
@@ -165,7 +165,7 @@ def test_every_truncation_is_detected(tmp_path: Path, suffix: str) -> None:
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_a_line_beyond_the_limit_is_refused(tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(text_files, "MAX_LINE_BYTES", 100)
+    monkeypatch.setattr(line_reader, "MAX_LINE_BYTES", 100)
     path = tmp_path / f"a{suffix}"
     path.write_bytes(COMPRESS[suffix](b"x" * 99 + b"\n" + b"y" * 100))
     assert read(path) == ["x" * 99, "y" * 100]

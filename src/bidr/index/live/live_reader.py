@@ -8,9 +8,9 @@ from typing import Any, Self
 
 from bidr.errors import REBUILD, BidrError, IndexFolderError
 from bidr.index.live.drift import validate_drift
+from bidr.index.live.inspection import describe_live, verify_live
 from bidr.index.live.memtable import Memtable
 from bidr.index.live.segment import Segment, SegmentHandle, read_tombstones
-from bidr.index.live.verify import describe_live, verify_live
 from bidr.index.live.view import LiveCandidates, LiveDocuments, LiveVectors, LiveView
 from bidr.index.live.wal import WalReader
 from bidr.index.live.wal_record import WalRecord, decode_record

@@ -19,9 +19,9 @@ from numba import config, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from bidr.utils.cpu_and_heap import count_available_cpus
 from bidr.utils.jit import njit_cached
 from bidr.utils.prefetch import map_in_order
-from bidr.utils.system import count_available_cpus
 
 Floats = npt.NDArray[np.float32]
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 
 from bidr.data.id_map import IdMap, scan_ids
+from bidr.data.line_reader import read_lines
 from bidr.data.readers import beir, trec
 from bidr.data.readers.trec import Qrels
-from bidr.data.text_files import read_lines
 from bidr.data.validation import coerce_ids, format_value
 from bidr.errors import ConfigError, DataError
 

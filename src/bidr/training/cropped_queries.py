@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bidr.models.encoder import Encoder
+from bidr.models.trainable_encoder import Encoder
 from bidr.tokenization.token_store import Tokens
 from bidr.utils.array_types import Rows
 

@@ -6,8 +6,8 @@ import socket
 import httpx
 from sample_server import made, opened
 
-from bidr.server.http_protocol import CoalescingTransport
 from bidr.server.limits import RequestLimits
+from bidr.server.uvicorn_protocol import CoalescingTransport
 from bidr.server.worker import make_uvicorn_server
 
 

@@ -19,8 +19,8 @@ from bidr.errors import ConfigError
 from bidr.models.auto import load_encoder
 from bidr.models.bag_of_tokens import BagOfTokensEncoder
 from bidr.models.corpus_encoding import encode_rows
-from bidr.models.encoder import Encoder
 from bidr.models.static_embeddings import load_static_embeddings
+from bidr.models.trainable_encoder import Encoder
 from bidr.quantization.codebooks import Codebooks, check_shape
 from bidr.quantization.pq_training import FIT_ROWS, ITERATIONS, fit_pq
 from bidr.tokenization.wordpieces import train_wordpieces
@@ -240,7 +240,7 @@ class TrainingRun:
                 say("learn word pieces from the corpus")
                 tokenizer = train_wordpieces(self.dataset.corpus.iter_texts(self.config.text.titles), config.vocabulary)
             return BagOfTokensEncoder(tokenizer, torch.zeros(1, static.table.shape[1] if static else config.dim))
-        from bidr.models.transformer import TransformerEncoder
+        from bidr.models.huggingface_encoder import TransformerEncoder
 
         return TransformerEncoder.open(
             config.backbone,

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from bidr.quantization.codebooks import Codebooks
 from bidr.utils.array_types import Codes, Floats
-from bidr.utils.matmul import matmul_transposed
+from bidr.utils.reproducible_matmul import matmul_transposed
 
 BLOCK_ROWS = 8_192
 # Documents to encode again, and the share of codewords that must agree. Vectors restored from int8 agree in .985 or

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from bidr.errors import MissingExtraError, ModelError
-from bidr.models.encoder import Encoder
+from bidr.models.encoder_interface import Prompts
 from bidr.models.kernels.varlen import can_pack, compile_layers, encode_packed
-from bidr.models.text_encoder import Prompts
+from bidr.models.trainable_encoder import Encoder
 from bidr.tokenization.token_store import TokenArray, Tokens
 
 Pooling = Literal["mean", "cls", "max", "lasttoken"]

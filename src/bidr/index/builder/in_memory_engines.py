@@ -2,10 +2,11 @@
 
 import numpy as np
 
-from bidr.index.builder.block_quantizer import compute_block_centroids, quantize_block_centroids
-from bidr.index.builder.cluster_input import DecodedCodes, choose_cluster_input
+from bidr.index.builder.block_centroid_builder import compute_block_centroids, quantize_block_centroids
+from bidr.index.builder.clustering_vectors import DecodedCodes, choose_cluster_input
 from bidr.index.builder.coarse_clustering import cluster_documents
 from bidr.index.builder.reorder import order_for_graph, order_in_blocks, sort_centroids
+from bidr.index.candidate_source import EF_CONSTRUCTION
 from bidr.index.code_packing import check_codes, pack
 from bidr.index.engines.block_centroids import BlockCentroids, has_block_centroids
 from bidr.index.engines.code_store import CodeStore
@@ -13,7 +14,6 @@ from bidr.index.engines.flat import FlatEngine
 from bidr.index.engines.graph.engine import GraphEngine, build_links
 from bidr.index.engines.ivf import IvfEngine
 from bidr.index.engines.pshufb import BLOCK
-from bidr.index.types import EF_CONSTRUCTION
 from bidr.quantization.codebooks import Codebooks
 from bidr.utils.array_types import Codes, Floats, Rows
 

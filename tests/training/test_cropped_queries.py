@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from sample_training import CONFIG, dataset, losses, with_settings
 
 from bidr.tokenization.token_store import Tokens
-from bidr.training.losses.cropped_queries import CropSampler, concat_tokens, make_crop_sampler
+from bidr.training.cropped_queries import CropSampler, concat_tokens, make_crop_sampler
 from bidr.training.losses.objectives import QuantizedObjective
 from bidr.training.stages import train_sparse
 from bidr.training.train import open_run

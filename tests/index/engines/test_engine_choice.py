@@ -3,7 +3,7 @@
 import pytest
 
 from bidr.errors import ConfigError
-from bidr.index.engines.factory import choose_engine, get_engine_label
+from bidr.index.engines.engine_choice import choose_engine, get_engine_label
 
 
 @pytest.mark.parametrize(("name", "label"), [("scan", "flat"), ("lists", "ivf"), ("hnsw", "graph")])
