@@ -44,7 +44,7 @@ def test_an_added_document_is_found_by_its_words(bidr: Run, index: Path, tmp_pat
         found = bidr(*asked, "--json", tmp_path / "s.json")
         assert value(tmp_path / "s.json")["answers"][0]["id"] == "new"
         assert value(tmp_path / "s.json")["answers"][0]["word_rank"] == 1
-        assert "1 candidates and 3 by words out of" in found.out
+        assert "1 candidate and 3 by words out of" in found.out
     assert bidr("verify", copy).code == 0
     assert bidr("delete", copy, "new").code == 0
     bidr(*asked, "--json", tmp_path / "s.json")

@@ -78,7 +78,7 @@ def test_how_widely_is_searched_can_be_set(files: Files, bidr: Run, tmp_path: Pa
 def test_codes_of_no_bytes_and_texts_without_a_model_are_refused(files: Files, bidr: Run, tmp_path: Path) -> None:
     documents = files.save("d.npy", files.documents)
     out = ["--out", tmp_path / "index"]
-    assert "choose 1 or 2" in bidr.refused("build", "--vectors", documents, "--bytes-per-doc", "0", *out)
+    assert "expected 1 or more" in bidr.refused("build", "--vectors", documents, "--bytes-per-doc", "0", *out)
     assert "divides the 16 dimensions" in bidr.refused("build", "--vectors", documents, "--bytes-per-doc", "5", *out)
     assert "train a model first" in bidr.refused("build", "--data", files.data, *out)
     assert not (tmp_path / "index").exists()
@@ -147,7 +147,7 @@ def test_the_commands_of_the_model_card_work(
     trained = ["--vectors", "documents.npy", "--query-vectors", files.save("q.npy", files.questions), *QUICK]
     assert bidr("train", *trained, "--out", "RUN").code == 0
     card = Path("RUN/README.md").read_text()
-    assert f"{len(files.documents):,}, of which" in card
+    assert f"{len(files.documents):,}; training sample: " in card
     assert "kept_by" in card
     assert str(tmp_path) not in card, "a path of this machine"
     commands = [shlex.split(line)[1:] for line in re.findall(r"^    (bidr .*)$", card, re.MULTILINE)]
@@ -157,7 +157,7 @@ def test_the_commands_of_the_model_card_work(
         assert done.code == 0, done.err
     names: dict = {}
     exec(re.search(r"```python\n(.*?)```", card, re.DOTALL)[1], names)
-    assert names["found"].rows[:, 0].tolist() == [0, 1, 2, 3]
+    assert names["results"].rows[:, 0].tolist() == [0, 1, 2, 3]
 
 
 def other_dimension(files: Files) -> tuple[list[object], list[str]]:

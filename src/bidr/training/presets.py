@@ -81,7 +81,7 @@ _TABLE: list[tuple[str, str, dict[str, Any]]] = [
     ),
     (
         "star-distilled-unasked",
-        "star-distilled, pseudo-queries only for documents without a train question",
+        "star-distilled, pseudo-queries only for documents without a train query",
         _build_conventional("mined", "distilled", **_SUMS | {"frozen__borrowers": "unasked"}),
     ),
     (
@@ -101,7 +101,7 @@ _TABLE: list[tuple[str, str, dict[str, Any]]] = [
     ),
     (
         "auto",
-        "the best on dev: vectors, codes and fusion with BM25; the default of `bidr train`",
+        "default of `bidr train`: vectors, codes, BM25 by dev",
         _build_auto(**_SUMS | {"frozen__steps": 400}),
     ),
     # the method, by the sampler of its dense side
