@@ -111,8 +111,8 @@ def test_flags_win_over_the_file(bidr: Run, made: Made, tmp_path: Path) -> None:
     tables = "codewords = 16\nbatch_size = 64\nseed = 3\n[encoder]\ndim = 32\nvocabulary = 500\n[dense]\nepochs = 1\n"
     config.write_text("bytes_per_doc = 16\n" + tables)
     found = bidr(
-        "train", "--data", made.data, "--out", tmp_path / "run", "--config", config, "--bytes-per-doc", 4,
-        "--unify.epochs", 0, "--device", "cpu",
+        "train", "--data", made.data, "--out", tmp_path / "run", "--recipe", "bidr", "--config", config,
+        "--bytes-per-doc", 4, "--unify.epochs", 0, "--device", "cpu",
     )  # fmt: skip
     assert found.code == 0, found.err
     settings = value(tmp_path / "run" / "work" / "run.json")["config"]

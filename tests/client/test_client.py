@@ -199,7 +199,7 @@ def test_lexical_options_are_those_of_the_local_searcher():
     assert told[:3] == [
         {"lexical": 30, "lexical_weight": 0.5},
         {"lexical": 7, "lexical_weight": 0.5},
-        {"codes_only": True},
+        {"lexical": 0, "lexical_weight": 0.0, "codes_only": True},
     ]
     assert [len(body["texts"]) for body in bodies[3:]] == [2, 2], "what words add is read too"
     (found,) = parse_answers({"results": [{"answers": [ROW | {"word_rank": 4}], "timings": TIMINGS}]})

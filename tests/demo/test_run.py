@@ -14,7 +14,7 @@ def backbones(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Backbone of each comparison that the demo starts."""
     names: list[str] = []
 
-    def record(data: object, out: Path, config: TrainConfig) -> list[object]:
+    def record(data: object, out: Path, config: TrainConfig, **_: object) -> list[object]:
         names.append(config.encoder.backbone)
         return []
 

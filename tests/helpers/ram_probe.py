@@ -35,9 +35,9 @@ def main(small: Path, folder: Path, filters: int = 0) -> None:
     before = settled()
     with LiveIndex.open(folder) as index:
         search(index)
-        searched = settled()
+        searched, said = settled(), index.describe()["ram_bytes"]
         search(index, filters)
-        filtered, said = settled(), index.describe()["ram_bytes"]
+        filtered = settled()
     print(json.dumps({"searched": searched - before, "filtered": filtered - searched, "inspect": said}))
 
 

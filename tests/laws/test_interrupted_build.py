@@ -248,7 +248,7 @@ def test_vectors_of_a_user_that_change_meanwhile_are_refused(tmp_path, kill, vec
         real(self)
 
     monkeypatch.setattr(building._IndexBuild, "write_codes", codes)
-    with pytest.raises(DataError, match="changed while the index was made"):
+    with pytest.raises(DataError, match="changed during the build"):
         build_vectors(given, None, tmp_path / "i", plain=PLAIN, engine="lists")
 
 
@@ -261,7 +261,7 @@ def test_vectors_that_change_meanwhile_are_refused(tmp_path, kill, vectors, monk
         real(self)
 
     monkeypatch.setattr(building._IndexBuild, "write_codes", codes)
-    with pytest.raises(DataError, match="changed while the index was made"):
+    with pytest.raises(DataError, match="changed during the build"):
         build(tmp_path / "i", "scan", given)
     with pytest.raises(IndexFolderError, match="no index here"):
         IndexReader.open(tmp_path / "i")

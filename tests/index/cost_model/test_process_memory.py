@@ -23,14 +23,14 @@ def slope(folder: Path, engine: str, few: int, many: int) -> tuple[float, float,
     is checked block by block, which loads three more. The least of three processes counts: the first may compile, and
     the rest of a process varies by a megabyte from start to start.
     """
-    sizes, peak, computed = [], 0.0, 0.0
+    sizes, totals, peak = [], [], 0.0
     for count in (few, many):
         index = folder / f"{engine}{count}"
         (peak,) = probe("build", index, count, engine)
         searched = [probe("search", index) for _ in range(3)]
-        computed = searched[0][1]
+        totals.append(searched[0][1] * count)
         sizes.append(min(anonymous for anonymous, _ in searched))
-    return (sizes[1] - sizes[0]) / (many - few), computed, peak
+    return (sizes[1] - sizes[0]) / (many - few), (totals[1] - totals[0]) / (many - few), peak
 
 
 @pytest.mark.slow
@@ -47,5 +47,5 @@ def test_memory_at_300_000_documents_of_384_dimensions(tmp_path, engine, limit):
 
 def test_memory_of_a_scan_grows_by_little_more_than_the_code(tmp_path):
     measured, computed, _ = slope(tmp_path, "scan", 70_000, 110_000)
-    assert computed == 16
+    assert computed == pytest.approx(16, abs=1)  # verification flags of the vectors beside the codes
     assert measured <= 20

@@ -64,7 +64,7 @@ def test_the_initial_codes_are_kept_if_no_measurement_is_better(
 ) -> None:
     initial = learned(tmp_path, quick(steps=0), "initial")
     values = itertools.count(0, -1)
-    monkeypatch.setattr(train, "_measure", lambda *_: {"kept_by": float(next(values))})
+    monkeypatch.setattr(train, "measure_candidates", lambda *_: {"kept_by": float(next(values))})
     assert weights(learned(tmp_path)) == weights(initial)
 
 
