@@ -46,7 +46,7 @@ def scores_file(tmp_path_factory):
     lines = ["query-id\tcorpus-id\tscore"]
     for query, judged in data.split("train").qrels.items():
         others = [f"d{row}" for row in random.choice(DOCUMENTS, 12, replace=False)]
-        lines += [f"{query}\t{each}\t{2.0 + (each in judged)}" for each in {*others, *judged}]
+        lines += [f"{query}\t{each}\t{2.0 + (each in judged)}" for each in sorted({*others, *judged})]
     path.write_text("\n".join(lines) + "\n")
     return path
 
@@ -89,10 +89,11 @@ def test_recipes_in_one_folder_are_those_in_folders_of_their_own(shared, tmp_pat
         alone = train(dataset(), with_recipe(shared.base, name), tmp_path / name)
         beside = train_model(shared.with_config(with_recipe(shared.base, name)), tmp_path / f"{name}-beside")
         assert alone.fingerprint == beside.fingerprint
-    models = {
-        name: train_model(shared.with_config(with_recipe(shared.base, name)), tmp_path / f"again-{name}").fingerprint
-        for name in SMALL
-    }
+    models = {}
+    for name in SMALL:
+        model = train_model(shared.with_config(with_recipe(shared.base, name)), tmp_path / f"again-{name}")
+        # Stages of different settings may both keep their initial weights, and so give one fingerprint.
+        models[name] = (*model.training["stages"], model.fingerprint)
     same = {frozenset(other for other in models if models[other] == models[name]) for name in models}
     assert {group for group in same if len(group) > 1} == {
         frozenset({"conventional", "star-opq"}),
@@ -326,7 +327,7 @@ def test_pseudo_queries_are_drawn_for_all_documents_unless_the_recipe_says_other
     for name in SUMS:
         expected = "unasked" if name == "star-distilled-unasked" else "all"
         assert with_recipe(TrainConfig(), name).frozen.borrowers == expected
-    assert "only for documents without a train question" in RECIPES["star-distilled-unasked"].description
+    assert "only for documents without a train query" in RECIPES["star-distilled-unasked"].description
 
 
 def test_a_renamed_recipe_works_with_a_warning():
