@@ -493,7 +493,7 @@ def test_auto_chooses_a_scan_for_few_documents():
     for bits, limit in AUTO_SCAN_DOCUMENTS.items():
         assert choose_engine("auto", limit, bits) == "scan"
         assert choose_engine("auto", limit + 1, bits) == "lists"
-    with pytest.raises(ConfigError, match=r"tree.*expected one of auto, scan, lists, hnsw, flat, ivf, graph"):
+    with pytest.raises(ConfigError, match=r"tree.*expected one of auto, flat, ivf, graph, scan, lists, hnsw"):
         choose_engine("tree", 10)
 
 

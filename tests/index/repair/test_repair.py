@@ -275,7 +275,7 @@ def test_where_is_refused_before_anything_is_written(index, tmp_path):
     for lost in (index / "lost.jsonl", tmp_path / "there", tmp_path / "new" / "lost.jsonl"):
         with pytest.raises(ConfigError):
             repair_index(index, tmp_path / "new", lost=lost)
-    with pytest.raises(IndexFolderError, match="not a folder"):
+    with pytest.raises(IndexFolderError, match="no such folder"):
         repair_index(tmp_path / "nowhere", tmp_path / "new")
     with pytest.raises(IndexFolderError, match="no index generation"):
         repair_index(tmp_path / "there", tmp_path / "new")
