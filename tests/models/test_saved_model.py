@@ -1,5 +1,6 @@
 import json
 import shutil
+import threading
 from dataclasses import replace
 
 import numpy as np
@@ -73,6 +74,22 @@ def test_without_a_query_encoder_each_side_has_its_own(saved, parts):
     assert close(for_codes, queries(model.sparse))
     assert close(for_vectors, queries(model.dense))
     assert not close(for_codes, for_vectors)
+
+
+def test_two_transformers_encode_a_query_in_parallel(tmp_path, parts, monkeypatch):
+    TransformerEncoder.open(str(bert(tmp_path / "bert"))).save(tmp_path / "encoder")
+    (tmp_path / "m").mkdir()
+    both = replace(parts, sparse=tmp_path / "encoder", dense=tmp_path / "encoder", query=None)
+    model = save_model(tmp_path / "m", both, TEXT, candidates=5, training={})
+    expected = queries(model.sparse)
+    meeting, encode = threading.Barrier(2), Model._encode
+
+    def encode_together(self, encoder, texts):
+        meeting.wait(timeout=60)
+        return encode(self, encoder, texts)
+
+    monkeypatch.setattr(Model, "_encode", encode_together)
+    assert all(np.array_equal(vectors, expected) for vectors in model.encode_queries(TEXTS))
 
 
 def test_queries_get_the_models_prompt_and_length(tmp_path, parts):
