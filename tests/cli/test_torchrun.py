@@ -45,7 +45,7 @@ def test_stopped_while_the_first_process_alone_learns_codes_both_say_so(made: Ma
     assert process.stderr is not None
     measured = 0
     for line in process.stderr:
-        measured += line.startswith("held-out questions")
+        measured += line.startswith("step ") and "held-out queries" in line
         if measured == 3:
             process.send_signal(signal.SIGTERM)
             break
