@@ -142,7 +142,7 @@ def test_the_code_ranking_can_be_hidden_and_the_back_button_works(page):
 
 
 def test_the_keyboard_is_enough(page):
-    from selenium.webdriver.common.keys import ApiKeys as Key
+    from selenium.webdriver.common.keys import Keys as Key
 
     page.open(f"?q={QUESTION.replace(' ', '+')}")
     page.settled(10)
