@@ -47,4 +47,4 @@ def test_a_run_killed_at_random_and_resumed_equals_an_uninterrupted_one(tmp_path
         lines = log(tmp_path / "killed", stage)
         assert lines == log(tmp_path / "whole", stage)
         assert [line["step"] for line in lines if "epoch" not in line] == [10, 20, 30, 40, 50, 60]
-        assert [line["epoch"] for line in lines if "epoch" in line] == [1, 2, 3, 4, 5]
+        assert [line["epoch"] for line in lines if "epoch" in line] == [0, 1, 2, 3, 4, 5]
