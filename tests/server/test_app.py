@@ -5,6 +5,7 @@ import json
 import threading
 from types import SimpleNamespace
 
+import httpx
 import numpy as np
 import pytest
 from sample_index import clustered
@@ -293,6 +294,19 @@ def test_rate(index, monkeypatch):
     assert found[-1].status_code == 429
     assert int(found[-1].headers["retry-after"]) >= 1
     assert ask(service, "GET", "/livez").status_code == 200
+
+
+def test_the_rate_counts_addresses_of_one_ipv6_network_as_one_client(index, monkeypatch):
+    monkeypatch.setattr("bidr.server.rate_limit.time", SimpleNamespace(monotonic=lambda: 0.0))
+    application = app.make_app(opened(index, limits=RequestLimits(rate=1.0)))
+
+    async def request_from(address: str) -> int:
+        transport = httpx.ASGITransport(application, client=(address, 1))
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            return (await client.get("/v1/index")).status_code
+
+    addresses = ("2001:db8:1:2::1", "2001:db8:1:2::2", "2001:db8:1:3::1")
+    assert [asyncio.run(request_from(address)) for address in addresses] == [200, 429, 200]
 
 
 def test_a_full_queue_answers_503(index, monkeypatch):

@@ -12,7 +12,7 @@ import pytest
 from sample_server import READ, WRITE, ask, document, made, opened, running, said_well, vector
 
 from bidr.errors import ConfigError
-from bidr.server.config import ApiKeys, ServerConfig, validate_config
+from bidr.server.config import ApiKeys, ServerConfig, get_client_network, validate_config
 from bidr.server.connections import ConnectionTable, raise_file_limit
 from bidr.server.limits import RequestLimits
 from bidr.server.uvicorn_protocol import MAX_HEAD_BYTES
@@ -377,11 +377,27 @@ def test_a_server_that_may_open_few_files_takes_fewer_connections(monkeypatch):
 class Made:
     """A connection of a table."""
 
-    def __init__(self, address):
-        self.address, self.closed = address, False
+    def __init__(self, network):
+        self.network, self.closed = network, False
 
     def evict(self):
         self.closed = True
+
+
+@pytest.mark.parametrize(
+    ("address", "network"),
+    [
+        ("192.0.2.7", "192.0.2.7"),
+        ("local", "local"),
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
+        ("2001:db8:1:2::9", "2001:db8:1:2::/64"),
+        ("2001:db8:1:3::9", "2001:db8:1:3::/64"),
+        ("fe80::1%eth0", "fe80::/64"),
+        ("::ffff:192.0.2.7", "192.0.2.7"),
+    ],
+)
+def test_limits_count_ipv6_clients_by_their_network(address, network):
+    assert get_client_network(address) == network
 
 
 def test_the_longest_idle_connection_of_the_address_with_most_gives_way():

@@ -42,31 +42,32 @@ class Authenticator:
             raise error
 
     def _identify(self, request: Request, permission: Permission) -> tuple[ClientId, HTTPError | None]:
-        """Return the client (its key or address) and the reason to reject the request."""
+        """Return the client (its key or network) and the reason to reject the request."""
         error = find_header_error(request) or (self._check_origin(request) if permission == "write" else None)
         if error is not None:
-            return request.client, error
+            return request.client_network, error
         if permission in ("read", "write") and self._keys.any:
             return self._check_key(request, permission)
         error = self._check_host(request)
         if error is not None and self._keys.any and self._check_key(request, "read")[1] is None:
             error = None
-        return f"{permission} {request.client}" if permission == "health" else request.client, error
+        client = request.client_network
+        return f"{permission} {client}" if permission == "health" else client, error
 
     def _check_key(self, request: Request, permission: Permission) -> tuple[ClientId, HTTPError | None]:
         scheme, _, key = request.headers.get(b"authorization", b"").partition(b" ")
         key = key.strip()
         if scheme.lower() != b"bearer" or not key:
             if permission == "read" and not self._keys.read:
-                return request.client, self._check_host(request)  # only writing needs a key here
-            return request.client, Unauthorized(
+                return request.client_network, self._check_host(request)  # only writing needs a key here
+            return request.client_network, Unauthorized(
                 "a key is needed", given="none", expected=EXPECTED_KEY, hint=KEY_HINT, headers=CHALLENGE
             )
         # Compares with every key, in constant time: the duration tells nothing about the keys.
         can_read = [hmac.compare_digest(key, read_key) for read_key in self._read_keys]
         can_write = [hmac.compare_digest(key, write_key) for write_key in self._write_keys]
         if not any(can_read):
-            return request.client, Unauthorized(
+            return request.client_network, Unauthorized(
                 "the key is not valid", given="another key", expected=EXPECTED_KEY, hint=KEY_HINT, headers=CHALLENGE
             )
         if permission == "write" and not any(can_write):

@@ -78,6 +78,17 @@ def is_address(host: str) -> bool:
     return True
 
 
+def get_client_network(address: str) -> str:
+    """Return what limits count as one client: an IPv4 address, or the /64 network of an IPv6 address.
+
+    A provider gives each customer a /64 or more: by address, one client could have any number of buckets.
+    """
+    if ":" not in address:
+        return address
+    ip = ipaddress.IPv6Address(address)
+    return str(ip.ipv4_mapped or ipaddress.IPv6Network((ip.packed[:8] + bytes(8), 64)))
+
+
 def is_loopback(host: str) -> bool:
     """Whether a host is on the loopback interface."""
     if host in ("127.0.0.1", "localhost"):

@@ -10,7 +10,7 @@ RESERVED_FILES = 256
 class Connection(Protocol):
     """A connection that can be closed by the table."""
 
-    address: str
+    network: str
 
     def evict(self) -> None:
         """Close it now."""
@@ -20,15 +20,15 @@ class ConnectionTable:
     """Connection table with a limit. A new connection beyond it evicts an idle one.
 
     A connection is idle while no complete request waits for a response on it. Evicted is the longest idle connection of
-    the address with the most connections, so that one address cannot starve others. `open` exceeds `limit` only while
-    no connection is idle.
+    the client network (`get_client_network`) with the most connections, so that one client cannot starve others. `open`
+    exceeds `limit` only while no connection is idle.
     """
 
     def __init__(self, limit: int) -> None:
         self.limit, self.evicted = limit, 0
         self._connections: set[Connection] = set()
         self._counts: Counter[str] = Counter()
-        self._idle: dict[str, dict[Connection, None]] = {}  # by address, the longest idle first; none is empty
+        self._idle: dict[str, dict[Connection, None]] = {}  # by network, the longest idle first; none is empty
 
     @property
     def open(self) -> int:
@@ -43,7 +43,7 @@ class ConnectionTable:
         if len(self._connections) >= self.limit and self._idle:
             self._evict()
         self._connections.add(connection)
-        self._counts[connection.address] += 1
+        self._counts[connection.network] += 1
         self.mark_idle(connection)
 
     def remove(self, connection: Connection) -> None:
@@ -52,26 +52,26 @@ class ConnectionTable:
             return
         self.mark_busy(connection)
         self._connections.remove(connection)
-        self._counts[connection.address] -= 1
-        if not self._counts[connection.address]:
-            del self._counts[connection.address]
+        self._counts[connection.network] -= 1
+        if not self._counts[connection.network]:
+            del self._counts[connection.network]
 
     def mark_idle(self, connection: Connection) -> None:
         """Mark a connection without pending requests."""
         if connection in self._connections:
-            self._idle.setdefault(connection.address, {})[connection] = None
+            self._idle.setdefault(connection.network, {})[connection] = None
 
     def mark_busy(self, connection: Connection) -> None:
         """Mark a connection with a pending request."""
-        idle = self._idle.get(connection.address)
+        idle = self._idle.get(connection.network)
         if idle is not None and connection in idle:
             del idle[connection]
             if not idle:
-                del self._idle[connection.address]
+                del self._idle[connection.network]
 
     def _evict(self) -> None:
-        address = max(self._idle, key=self._counts.__getitem__)
-        oldest = next(iter(self._idle[address]))
+        network = max(self._idle, key=self._counts.__getitem__)
+        oldest = next(iter(self._idle[network]))
         self.remove(oldest)
         self.evicted += 1
         oldest.evict()

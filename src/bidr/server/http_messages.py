@@ -9,6 +9,7 @@ from urllib.parse import parse_qs
 
 import orjson
 
+from bidr.server.config import get_client_network
 from bidr.server.errors import (
     HTTPError,
     InvalidRequest,
@@ -78,6 +79,11 @@ class Request:
         """Address of the client."""
         address = self.scope.get("client")
         return address[0] if address else "local"
+
+    @property
+    def client_network(self) -> str:
+        """Network of the client, for limits."""
+        return get_client_network(self.client)
 
     @cached_property
     def content_type(self) -> str:

@@ -36,7 +36,8 @@ class RequestLimits:
     body_seconds: float = 5.0
     """Timeout of receiving a request's head and body, in seconds."""
     rate: float = 2_000.0
-    """Maximum requests per second and worker of one client (API key or address); 0: unlimited."""
+    """Maximum requests per second and worker of one client (API key, IPv4 address or IPv6 /64 network); 0:
+    unlimited."""
     queue: int = 128
     """Maximum queue length per worker; beyond it the response is 503."""
     connections: int = 1_024

@@ -7,6 +7,7 @@ from typing import Any
 
 from httptools import HttpParserCallbackError, HttpParserError, HttpParserUpgrade
 
+from bidr.server.config import get_client_network
 from bidr.server.connections import ConnectionTable
 from bidr.server.errors import HeaderFieldsTooLarge, HTTPError
 from bidr.server.http_messages import CLOSE, NO_SNIFF, NO_STORE, Response
@@ -70,7 +71,7 @@ class TimeoutMixin:
     head_timeout = write_timeout = 0.0
     connection_table: ConnectionTable
     on_malformed: MalformedHandler
-    address = "local"
+    address = network = "local"
     _head_timer: asyncio.TimerHandle | None = None
     _write_timer: asyncio.TimerHandle | None = None
     _in_head = True
@@ -95,6 +96,7 @@ class TimeoutMixin:
         super().connection_made(CoalescingTransport(transport, self.loop))  # type: ignore[misc]
         if self.client:
             self.address = self.client[0]
+            self.network = get_client_network(self.address)
         self.connection_table.add(self)
         self._head_timer = self.loop.call_later(self.head_timeout, self._close_if_stalled)
 
