@@ -50,6 +50,17 @@ def test_add_search_delete_compact_snapshot(bidr: Run, index: Path, tmp_path: Pa
         assert "new1" not in found
 
 
+def test_folders_are_accepted_by_name_and_by_position(bidr: Run, index: Path, tmp_path: Path) -> None:
+    """`--index`, as `bidr search` has it, also for the verbs whose first argument is the folder."""
+    new = documents(tmp_path / "new.jsonl", {"_id": "new", "text": WORDS})
+    assert "1 added" in bidr("add", "--index", index, new).out
+    assert "1 deleted" in bidr("delete", "new", f"--index={index}").out
+    assert bidr("snapshot", index, "--out", tmp_path / "copy").code == 0
+    assert bidr("inspect", "--index", tmp_path / "copy").out == bidr("inspect", tmp_path / "copy").out
+    assert bidr("delete", index, "--", "--index").code == 2, "an id"
+    assert "--index: given nothing, expected a value" in bidr.refused("verify", "--index")
+
+
 def test_an_added_text_is_encoded_as_in_a_build(bidr: Run, made: Made, index: Path, tmp_path: Path) -> None:
     """The same documents added to an index are where a build puts them: same scores."""
     with package.open_index(made.index) as built, package.open_index(index) as live:

@@ -1,13 +1,9 @@
 """`bidr compact`: merge the segments of an index."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from bidr.cli.base import Command, CommandResult, OptionalSize, format_count
 from bidr.cli.index_writer import Index, describe_state, open_plain_writer
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,6 +9,7 @@ import sys
 import tomllib
 import types
 from collections.abc import Iterable, Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -32,16 +33,40 @@ _WORDS = {int: "a whole number", float: "a number", str: "a string", bool: "true
 def parse_flags(kind: type[T], args: Sequence[str], prog: str, default: T | None = None) -> T:
     """Parse flags into a dataclass. Invalid flags raise one ConfigError; --help prints and exits."""
     messages = io.StringIO()
+    args = _move_named_positionals(kind, args)
     options: dict[str, Any] = {} if default is None else {"default": default}
     try:
         with contextlib.redirect_stderr(messages):
-            instance: T = tyro.cli(kind, args=list(args), prog=prog, **options)
+            instance: T = tyro.cli(kind, args=args, prog=prog, **options)
     except SystemExit as stop:
         if stop.code:
             raise ConfigError(f"{_extract_message(messages.getvalue(), kind)}; see {prog} --help") from None
         raise
     sys.stderr.write(messages.getvalue())
     return instance
+
+
+def _move_named_positionals(kind: type, args: Sequence[str]) -> list[str]:
+    """Accept positional arguments by name too: `--index FOLDER` is a flag of some verbs, and positional in others."""
+    from bidr.cli.help import list_flags
+
+    flags = list_flags(kind)
+    names = [flag.name for flag in flags if not flag.usage.startswith("-") and not flag.usage.endswith("...")]
+    aliases = {f"--{name}": name for name in names} | ({"--index": "folder"} if "folder" in names else {})
+    end = args.index("--") if "--" in args else len(args)
+    values: dict[str, str] = {}
+    others: list[str] = []
+    words = iter(args[:end])
+    for word in words:
+        flag, equals, value = word.partition("=")
+        if flag not in aliases:
+            others.append(word)
+        elif equals or (value := next(words, "")):
+            values[aliases[flag]] = value
+        else:
+            raise ConfigError(f"{flag}: given nothing, expected a value after it")
+    first = [values.pop(name) for name in takewhile(values.__contains__, names)]
+    return [*first, *others, *values.values(), *args[end:]]
 
 
 def _extract_message(box: str, kind: type) -> str:

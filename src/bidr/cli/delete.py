@@ -1,16 +1,13 @@
 """`bidr delete`: delete documents from an index by their ids."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import tyro
 
 from bidr.cli.base import Command, CommandResult, OptionalFile, format_count
 from bidr.cli.index_writer import Index, describe_state, open_plain_writer
 from bidr.errors import ConfigError
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import tyro
 
@@ -13,9 +13,6 @@ from bidr.cli.base import (
 )
 from bidr.errors import ConfigError
 from bidr.utils.files import read_json
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(frozen=True, kw_only=True)

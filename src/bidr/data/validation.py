@@ -13,7 +13,6 @@ import numpy as np
 
 from bidr.errors import MAX_VALUE_CHARS, AttributesError, DataError
 
-REPLACEMENT = "\ufffd"
 _PANDAS_MISSING = ("NAType", "NaTType")
 _NUMBERS = (int, float, bool)
 _UNICODE_HINT = "write the character whole, or leave it out"
