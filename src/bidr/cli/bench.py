@@ -44,8 +44,8 @@ class Bench(Command):
     """Code sizes in bytes per document, for all libraries with codes."""
     metric: Literal["cosine", "ip"] = "cosine"
     """Similarity: 'cosine' (vectors are L2-normalized) or inner product."""
-    asked: int = 300
-    """Number of queries, drawn from those given."""
+    query_count: Annotated[int, tyro.conf.arg(aliases=["--asked"])] = 300
+    """Number of queries to measure, drawn from --queries."""
     rounds: int = 3
     """Rounds in which all indexes are searched in turn; the fastest round of a setting counts."""
     threads: int = os.cpu_count() or 1
@@ -81,7 +81,7 @@ class Bench(Command):
         )
         failed = self._install_peers(pythons)
         with tempfile.TemporaryDirectory(dir=self.work, prefix="bench-") as folder:
-            prepared = prepare(Path(folder), documents, queries, self.asked)
+            prepared = prepare(Path(folder), documents, queries, self.query_count)
             limits = Limits(self.threads, self.limit, self.cold, self.rounds)
             summary = {"documents": len(documents), "dim": documents.dim, "queries": len(prepared.exact)}
 
@@ -102,7 +102,7 @@ class Bench(Command):
         from bidr.bench.variants import NAMES
 
         for name, value in (
-            ("asked", self.asked),
+            ("query-count", self.query_count),
             ("threads", self.threads),
             ("rounds", self.rounds),
             ("limit", self.limit),

@@ -78,7 +78,7 @@ class Evaluate(Command):
         if self.candidates is not None and self.candidates < 1:
             raise ConfigError(f"candidates: given {self.candidates}, expected 1 or more")
         if self.lexical and self.query_vectors is not None:
-            raise ConfigError("--lexical and --query-vectors given, expected questions in words: leave one of them out")
+            raise ConfigError("--lexical and --query-vectors given, expected query texts: leave one of them out")
         index = self.index or load_last_index()
         split, rows = self._load_judged_queries()
         other = read_run(self.compare) if self.compare else None
@@ -122,7 +122,7 @@ class Evaluate(Command):
         from bidr.data.vector_source import open_vectors
 
         if (self.data is None) == (self.qrels is None):
-            raise ConfigError("give either --data (questions and judgments) or --qrels (judgments alone)")
+            raise ConfigError("give either --data (queries and judgments) or --qrels (judgments alone)")
         data = load(self.data) if self.data else None
         if self.query_vectors is None:
             if data is None:
@@ -154,7 +154,7 @@ def compare_runs(
     from bidr.search.evaluation import compare_paired, evaluate_run
 
     if not other.keys() & split.qrels.keys():
-        raise DataError(f"{path} has no query of split {split.name!r}; give a run over the same questions")
+        raise DataError(f"{path} has no query of split {split.name!r}; give a run over the same queries")
     theirs = evaluate_run(other, split.qrels, list(ours)).per_query
     return {name: compare_paired(values, theirs[name]) for name, values in ours.items()}
 

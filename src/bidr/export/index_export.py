@@ -35,7 +35,7 @@ def _load_query_side(index: Path, model: Path) -> tuple[Codebooks | None, QueryE
         frozen = CodesOnlyModel(model) if model_json.get("kind") == KIND else None
     except ModelError as error:
         raise ModelError(
-            f"{index} was built with the model in {model}, which says how questions are asked and cannot be opened "
+            f"{index} was built with the model in {model}, whose query encoder is needed and which cannot be opened "
             f'there any more ({error}); say where it is now: bidr.export_index(..., model="FOLDER") in Python'
         ) from error
     check_model(index, read_model_reference(index), model_json["fingerprint"])
