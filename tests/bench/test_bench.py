@@ -263,7 +263,7 @@ def test_the_environment_of_a_peer_can_rank_with_bidr(tmp_path: Path) -> None:
             "which is none of the indexes of --peers; did you mean 'usearch f16'?",
         ),
         (["--code-bytes", "7"], "expected a divisor of 8"),
-        (["--asked", "0"], "--asked: given 0"),
+        (["--asked", "0"], "--query-count: given 0"),
         (["--work", "/nowhere/at/all"], "does not exist"),
         (["--vectors", "none.npy"], "does not exist"),
         (["--queries", "other.npy"], "has 8 dimensions"),
