@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+from bidr.data.parquet_pages import find_largest_page
 from bidr.data.sources import DroppedFieldCounter, Source, SplitTables, Table, parse_score
 from bidr.data.types import Document, Qrel, Query
 from bidr.data.validation import coerce_id, coerce_text, is_missing
@@ -19,7 +20,9 @@ _TEXTS = ("text", "body", "contents")
 _QUERY_IDS = ("query-id", "query_id")
 _DOCUMENT_IDS = ("corpus-id", "doc_id", "corpus_id", "doc-id")
 _SCORES = ("score", "relevance")
-_BATCH = 2048
+_BATCH_ROWS = 2_048
+_BATCH_BYTES = _MAX_PAGE_BYTES = 256 << 20
+"""Maximum bytes of a batch's column, and of a page, in which a single value can fill all."""
 
 Record = TypeVar("Record", Document, Query, Qrel)
 
@@ -132,7 +135,7 @@ def _read_rows(
                 extra = next((name for name in optional if name in file.schema_arrow.names), None)
                 chosen = [*names, *([extra] if extra else [])]
                 row = 0
-                for batch in file.iter_batches(_BATCH, columns=chosen):
+                for batch in file.iter_batches(_choose_batch_rows(path, file, chosen), columns=chosen):
                     values = [_read_values(batch.column(name)) for name in chosen]
                     for fields in zip(*values, *([] if extra else [[None] * len(values[0])]), strict=True):
                         row, number = row + 1, number + 1
@@ -143,6 +146,20 @@ def _read_rows(
             raise DataError(f"{path} does not exist; check the path") from error
         except OSError as error:
             raise DataError(f"{path} is damaged or cannot be read ({_format_error(error)}); copy it again") from error
+
+
+def _choose_batch_rows(path: Path, file: Any, columns: list[str]) -> int:
+    """Return how many rows fit the memory of a batch, if each value is as large as the largest page."""
+    try:
+        largest = find_largest_page(path, file.metadata, columns)
+    except ValueError as error:
+        raise DataError(f"{path} is not a readable parquet file ({error}); copy it again") from error
+    if largest > _MAX_PAGE_BYTES:
+        raise DataError(
+            f"{path}: a page of {largest:,} bytes, expected {_MAX_PAGE_BYTES:,} at most; write the file with smaller "
+            "pages, such as pyarrow's default of 1 MiB"
+        )
+    return max(1, min(_BATCH_ROWS, _BATCH_BYTES // max(largest, 1)))
 
 
 def _format_error(error: Exception) -> str:
