@@ -1,6 +1,7 @@
 """An export is loaded only as it was written: every byte counts, and nothing outside its folder is read."""
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -106,3 +107,13 @@ def test_a_file_of_other_content_is_a_model_error_despite_a_valid_checksum(expor
     write_signed_json(export / MANIFEST, about)
     with pytest.raises(ModelError, match="sparse cannot be used"):
         load_onnx_encoders(export, {"queries": False, "documents": False}, threads=1)
+
+
+def test_a_sparse_file_is_refused_instead_of_read_into_memory(export):
+    path = export / "sparse" / "model.onnx"
+    os.truncate(path, 1 << 40)
+    about = json.loads((export / MANIFEST).read_text())
+    about["encoders"]["sparse"]["checksums"]["model.onnx"]["size"] = 1 << 40
+    write_signed_json(export / MANIFEST, about)
+    with pytest.raises(ModelError, match=r"model\.onnx cannot be read"):
+        read_file(export, load_manifest(export), "sparse", "model.onnx")

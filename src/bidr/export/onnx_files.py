@@ -5,13 +5,12 @@ nothing outside the export is read.
 """
 
 import json
-import os
 import re
 from pathlib import Path
 from typing import IO, Any
 
 from bidr.errors import ModelError
-from bidr.utils.files import open_regular, parse_signed_json
+from bidr.utils.files import open_to_read, parse_signed_json
 
 FORMAT = 3
 MANIFEST, FULL_PRECISION, INT8, TOKENIZER = "onnx.json", "model.onnx", "model_int8.onnx", "tokenizer.json"
@@ -22,7 +21,19 @@ EXPORT_AGAIN = "export the model again (bidr export), or delete the folder if a 
 
 def describe_files(folder: Path) -> dict[str, dict[str, Any]]:
     """Return size and checksum of every file of an exported encoder, by name."""
-    return {path.name: _describe(path) for path in sorted(folder.iterdir())}
+    return {path.name: describe_file(path) for path in sorted(folder.iterdir())}
+
+
+def describe_file(path: Path) -> dict[str, Any]:
+    """Return size and checksum of a file."""
+    from xxhash import xxh3_128
+
+    digest, size = xxh3_128(), 0
+    with _open_file(path) as opened:
+        while piece := opened.read(READ_BYTES):
+            digest.update(piece)
+            size += len(piece)
+    return {"size": size, "xxh3": digest.hexdigest()}
 
 
 def load_manifest(folder: Path) -> dict[str, Any]:
@@ -64,7 +75,7 @@ def verify_file(folder: Path, manifest: dict[str, Any], encoder: str, name: str)
     """Verify the checksum of a file of an export and return its path."""
     path, entry = _find(folder, manifest, encoder, name)
     try:
-        actual = _describe(path)
+        actual = describe_file(path)
     except OSError as error:
         raise _make_read_error(path, error) from error
     if actual != entry:
@@ -115,20 +126,9 @@ def _find(folder: Path, manifest: dict[str, Any], encoder: str, name: str) -> tu
     return path, entry
 
 
-def _describe(path: Path) -> dict[str, Any]:
-    from xxhash import xxh3_128
-
-    digest, size = xxh3_128(), 0
-    with _open_file(path) as opened:
-        while piece := opened.read(READ_BYTES):
-            digest.update(piece)
-            size += len(piece)
-    return {"size": size, "xxh3": digest.hexdigest()}
-
-
 def _open_file(path: Path) -> IO[bytes]:
-    """Open a regular file, without following links or blocking on a FIFO."""
-    return os.fdopen(open_regular(path, os.O_RDONLY), "rb")
+    """Open a regular file that is not sparse, without following links or blocking on a FIFO."""
+    return open_to_read(path, follow=False)
 
 
 def _make_read_error(path: Path, error: OSError) -> ModelError:

@@ -129,9 +129,13 @@ def sync_file(path: Path) -> None:
         os.close(handle)
 
 
-def open_to_read(path: Path) -> IO[bytes]:
-    """Open a regular file for reading; raise OSError if it is something else or sparse."""
-    handle = open_regular(path, os.O_RDONLY, follow=True)
+def open_to_read(path: Path, *, follow: bool = True) -> IO[bytes]:
+    """Open a regular file for reading; raise OSError if it is something else or sparse.
+
+    Args:
+        follow: accept a symbolic link to a regular file.
+    """
+    handle = open_regular(path, os.O_RDONLY, follow=follow)
     try:
         check_regular(os.fstat(handle))
         return os.fdopen(handle, "rb")
