@@ -21,7 +21,7 @@ from bidr.index.cost_model.build_time import Rates, estimate_build_times
 from bidr.index.cost_model.sizes import Shape
 from bidr.pipeline.build import build_vectors
 from bidr.planning.calibration import CalibrationConfig, calibrate
-from bidr.quantization.plain_codes import PlainCodes
+from bidr.quantization.opq_config import PlainCodes
 from bidr.utils.progress import hide_progress
 from bidr.utils.step_timer import StepTime, read_clocks, record_steps
 

@@ -12,7 +12,7 @@ from bidr.data.dataset import Corpus
 from bidr.index.live.writer import LiveWriter
 from bidr.pipeline.open import OpenIndex
 from bidr.quantization.codebooks import Codebooks
-from bidr.quantization.plain_codes import PlainCodes
+from bidr.quantization.opq_config import PlainCodes
 from bidr.search.types import RankedBatch
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from bidr.pipeline.open import OpenIndex, open_index, open_writer
     from bidr.pipeline.repair import repair_index
     from bidr.pipeline.train import train, train_vectors
-    from bidr.quantization.plain_codes import PlainCodes
+    from bidr.quantization.opq_config import PlainCodes
     from bidr.search.evaluation import evaluate
     from bidr.training.config import TrainConfig
 
@@ -36,7 +36,7 @@ _MODULES = {
     "Dataset": "data.dataset",
     "Document": "data.types",
     "OpenIndex": "pipeline.open",
-    "PlainCodes": "quantization.plain_codes",
+    "PlainCodes": "quantization.opq_config",
     "Query": "data.types",
     "TrainConfig": "training.config",
     "build": "pipeline.build",

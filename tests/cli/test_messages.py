@@ -13,7 +13,7 @@ from cli_data import Run, beir_folder
 from bidr.data.sources import DroppedFieldCounter
 from bidr.errors import ConfigError
 from bidr.pipeline.build import build_vectors
-from bidr.quantization.plain_codes import PlainCodes
+from bidr.quantization.opq_config import PlainCodes
 
 COUNT, DIM = 64, 16
 VECTORS = np.random.default_rng(0).standard_normal((COUNT, DIM)).astype(np.float32)

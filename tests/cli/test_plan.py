@@ -20,7 +20,7 @@ from bidr.planning.calibration import CalibrationConfig, MachineRates
 from bidr.planning.extrapolation import Extrapolation
 from bidr.planning.plan import CorpusSpec, count_machines, plan
 from bidr.quantization.exact_search import search_vectors
-from bidr.quantization.plain_codes import PlainCodes
+from bidr.quantization.opq_config import PlainCodes
 from bidr.quantization.pq_training import fit_pq
 
 GIB = 1 << 30

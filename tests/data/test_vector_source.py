@@ -5,7 +5,7 @@ import pytest
 
 from bidr.data.vector_source import normalize_l2, open_vectors
 from bidr.errors import DataError
-from bidr.quantization.plain_codes import PlainCodes
+from bidr.quantization.opq_config import PlainCodes
 
 ROWS = np.random.default_rng(0).standard_normal((5, 384)).astype(np.float32)
 

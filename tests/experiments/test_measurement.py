@@ -21,7 +21,7 @@ from bidr.experiments.reproduce.measurement import (
 from bidr.experiments.reproduce.row_files import rank_relevant
 from bidr.pipeline.build import build_vectors
 from bidr.pipeline.open import open_index
-from bidr.quantization.plain_codes import PlainCodes
+from bidr.quantization.opq_config import PlainCodes
 from bidr.search.evaluation import QUERIES_PER_BATCH
 from bidr.search.types import QueryVectors, RankedBatch, Timings
 

@@ -22,7 +22,7 @@ from bidr.index.live.live_reader import LiveIndex
 from bidr.index.live.view import LiveVectors
 from bidr.pipeline.build import build_vectors
 from bidr.pipeline.open import open_index
-from bidr.quantization.plain_codes import PlainCodes
+from bidr.quantization.opq_config import PlainCodes
 from bidr.search.types import QueryVectors
 from bidr.training.config import CodesOnlyConfig
 

@@ -15,7 +15,7 @@ from bidr.index.reader import IndexReader
 from bidr.index.storage.manifest import Manifest, parse_manifest, render_manifest
 from bidr.index.vectors.row_layout import encode_rows
 from bidr.planning.tuning import tune_on_index
-from bidr.quantization.plain_codes import PlainCodes
+from bidr.quantization.opq_config import PlainCodes
 from bidr.search.searcher import Searcher
 from bidr.search.truncation import TruncatedSearcher
 from bidr.search.types import QueryVectors

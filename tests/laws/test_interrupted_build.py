@@ -24,7 +24,7 @@ from bidr.index.reader import IndexReader
 from bidr.index.vectors import vector_writer as vector_writing
 from bidr.pipeline.build import build_vectors
 from bidr.quantization.learned_ivf import LearnedIvf
-from bidr.quantization.plain_codes import PlainCodes
+from bidr.quantization.opq_config import PlainCodes
 from bidr.utils import files
 
 COUNT, DIM = 1_500, 32
@@ -45,7 +45,7 @@ def kill(monkeypatch: pytest.MonkeyPatch) -> Kill:
     for module in (building, vector_writing):
         monkeypatch.setattr(module, "WRITE_ROWS", 128)
     monkeypatch.setattr("bidr.index.faiss_conversion.ADD_ROWS", 300)
-    monkeypatch.setattr("bidr.quantization.plain_codes.ENCODE_ROWS", 256)
+    monkeypatch.setattr("bidr.quantization.opq_config.ENCODE_ROWS", 256)
     return Kill(monkeypatch)
 
 

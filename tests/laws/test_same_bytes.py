@@ -22,7 +22,7 @@ from bidr.pipeline.build import build_vectors
 from bidr.quantization import beam_search
 from bidr.quantization.additive_quantizer import AdditiveQuantizer
 from bidr.quantization.kmeans import CentroidSearcher, add_rows
-from bidr.quantization.plain_codes import PlainCodes
+from bidr.quantization.opq_config import PlainCodes
 from bidr.quantization.pq_training import fit_pq
 from bidr.utils import reproducible_matmul as matmul
 
@@ -165,7 +165,7 @@ def change_batches(monkeypatch: pytest.MonkeyPatch, size: int, threads: int) -> 
     monkeypatch.setattr(clusters, "SORT_BLOCK_ROWS", size)
     for module in ("bidr.index.builder.build", "bidr.index.vectors.vector_writer"):
         monkeypatch.setattr(f"{module}.WRITE_ROWS", -(-size // 32) * 32)
-    for name in ("plain_codes", "codebooks", "additive_quantizer"):
+    for name in ("opq_config", "codebooks", "additive_quantizer"):
         monkeypatch.setattr(f"bidr.quantization.{name}.ENCODE_ROWS", size)
     monkeypatch.setattr(matmul, "TASK_ROWS", 100)
     monkeypatch.setattr(matmul, "count_available_cpus", lambda: threads)

@@ -22,7 +22,7 @@ from bidr.utils.step_timer import StepTime, StepTimes, read_clocks, record_steps
 
 if TYPE_CHECKING:
     from bidr.data.dataset import Dataset
-    from bidr.quantization.plain_codes import PlainCodes
+    from bidr.quantization.opq_config import PlainCodes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,7 +130,7 @@ class Build(Command):
         )
 
     def _get_codes_config(self) -> "PlainCodes":
-        from bidr.quantization.plain_codes import PlainCodes
+        from bidr.quantization.opq_config import PlainCodes
 
         return PlainCodes(self.bytes_per_doc, self.codewords or 16, self.metric or "cosine")
 

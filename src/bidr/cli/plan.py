@@ -122,7 +122,7 @@ class Plan(Command):
         return CommandResult(format_plan(value), value)
 
     def _get_code_bytes(self, dim: int) -> tuple[int, ...]:
-        from bidr.quantization.plain_codes import choose_planned_bytes
+        from bidr.quantization.opq_config import choose_planned_bytes
 
         return self.bytes_per_doc or (choose_planned_bytes(dim),)
 

@@ -30,7 +30,7 @@ from bidr.models.saved_model import Model
 from bidr.quantization.additive_quantizer import AdditiveQuantizer
 from bidr.quantization.codebooks import Codebooks
 from bidr.quantization.metrics import compute_reconstruction_errors
-from bidr.quantization.plain_codes import PlainCodes, encode_blocks
+from bidr.quantization.opq_config import PlainCodes, encode_blocks
 from bidr.quantization.pq_training import make_too_few_error
 from bidr.utils.array_types import Codes
 from bidr.utils.device import pick_device

@@ -35,7 +35,7 @@ from bidr.index.lexical.size_estimate import measure_lexical_size
 from bidr.planning.synthetic import make_documents, make_vectors
 from bidr.quantization.codebooks import Codebooks
 from bidr.quantization.kmeans import add_rows
-from bidr.quantization.plain_codes import encode_blocks
+from bidr.quantization.opq_config import encode_blocks
 from bidr.quantization.pq_training import FIT_ROWS, fit_pq
 from bidr.utils.array_types import Codes
 from bidr.utils.progress import hide_progress, say

@@ -36,7 +36,7 @@ from bidr.index.lexical.size_estimate import (
 from bidr.index.ram_usage import RamUsage, select_index_parts
 from bidr.index.vectors import STORAGE_KINDS, StorageKind
 from bidr.planning.calibration import CalibrationConfig, MachineRates, calibrate
-from bidr.quantization.plain_codes import PLANNED_BYTES, list_bits
+from bidr.quantization.opq_config import PLANNED_BYTES, list_bits
 from bidr.search.searcher import CANDIDATES
 
 COUNT_UNITS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "g": 10**9}

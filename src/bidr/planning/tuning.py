@@ -25,7 +25,7 @@ from bidr.pipeline.open import open_index
 from bidr.planning.extrapolation import Extrapolation, count_probed_lists
 from bidr.planning.plan import CorpusSpec, can_hold
 from bidr.quantization.exact_search import search_vectors
-from bidr.quantization.plain_codes import list_bits
+from bidr.quantization.opq_config import list_bits
 from bidr.quantization.pq_training import fit_pq
 from bidr.search.searcher import Searcher
 from bidr.search.types import QueryVectors

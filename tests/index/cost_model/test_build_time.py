@@ -30,7 +30,7 @@ from bidr.index.engines.graph import construction as graph_build
 from bidr.pipeline.build import build_vectors
 from bidr.planning import calibration
 from bidr.planning.calibration import CalibrationConfig, MachineRates, calibrate, calibrate_in_process
-from bidr.quantization.plain_codes import PlainCodes
+from bidr.quantization.opq_config import PlainCodes
 from bidr.utils.step_timer import StepTime, record_steps, time_step
 
 DIM, TOLERANCE, SECONDS_PER_ROW = 48, 0.10, 100e-6

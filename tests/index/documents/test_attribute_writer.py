@@ -17,7 +17,7 @@ from bidr.index.cost_model.sizes import Shape
 from bidr.index.documents import attribute_writer, column_buffer
 from bidr.index.documents.document_store import write_documents
 from bidr.pipeline.build import build_vectors
-from bidr.quantization.plain_codes import PlainCodes
+from bidr.quantization.opq_config import PlainCodes
 from bidr.utils.files import NewFile
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from bidr.data.vector_source import VectorSource
 from bidr.errors import ConfigError
-from bidr.quantization.plain_codes import PlainCodes
+from bidr.quantization.opq_config import PlainCodes
 
 
 @pytest.mark.parametrize(
