@@ -1,3 +1,4 @@
+import json
 import shutil
 
 import numpy as np
@@ -244,3 +245,14 @@ def test_what_cannot_be_opened_is_a_model_error(tmp_path):
         TransformerEncoder.open(str(tmp_path / "nowhere"))
     with pytest.raises(ModelError, match="cannot load the encoder"):
         load_encoder(tmp_path)
+
+
+@pytest.mark.parametrize(("key", "value"), [("method_output_name", 1.5), ("method", "no_such_method")])
+def test_a_configuration_that_fails_while_encoding_is_refused_on_loading(tmp_path, key, value):
+    folder = sentence_bert(tmp_path / "model")
+    path = folder / "sentence_bert_config.json"
+    config = json.loads(path.read_text())
+    config["modality_config"]["text"][key] = value
+    path.write_text(json.dumps(config))
+    with pytest.raises(ModelError, match="cannot load the encoder"):
+        TransformerEncoder.open(str(folder))

@@ -69,7 +69,9 @@ class TransformerEncoder(Encoder):
                 _set_dropout(model, dropout)
             prompts = {"query": query_prompt, **dict.fromkeys(DOCUMENT_PROMPTS, document_prompt)}
             model.prompts.update({role: prompt for role, prompt in prompts.items() if prompt is not None})
-            return cls(model)
+            encoder = cls(model)
+            encoder._check_output()
+            return encoder
         except ModelError:
             raise
         except Exception as error:  # the loaders raise many kinds
@@ -78,6 +80,14 @@ class TransformerEncoder(Encoder):
                 f"cannot load the encoder {name!r}: {reason}; give a folder or an id in the "
                 "Hugging Face or sentence-transformers layout, or 'built-in'"
             ) from error
+
+    def _check_output(self) -> None:
+        """Encode one token: some faults of a configuration appear only there, and would be found by a search."""
+        token = Tokens(np.array([self.pad_id], dtype=np.int32), np.array([0, 1], dtype=np.int64))
+        with torch.inference_mode():
+            shape = tuple(self._forward(token).shape)
+        if shape != (1, self.dim):
+            raise ValueError(f"a text gives an array of shape {shape}, expected {(1, self.dim)}")
 
     def forward(self, tokens: Tokens) -> Tensor:
         """Encode; without padding on a GPU if the model supports it."""
