@@ -75,13 +75,13 @@ def bert(folder: Path, *, max_length: int = 32, truncation: int | None = None, d
     return folder
 
 
-def sentence_bert(folder: Path, *, prompts: dict[str, str] | None = None, pooling: str = "cls") -> Path:
+def sentence_bert(folder: Path, *, prompts: dict[str, str] | None = None, pooling: str = "cls", dim: int = 32) -> Path:
     """The same BERT in the layout of sentence-transformers: pooling, normalisation and prompts are said in it."""
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
 
-    inner = Transformer(str(bert(folder.with_name(folder.name + "-plain"))))
-    modules = [inner, Pooling(32, pooling_mode=pooling), Normalize()]
+    inner = Transformer(str(bert(folder.with_name(folder.name + "-plain"), dim=dim)))
+    modules = [inner, Pooling(dim, pooling_mode=pooling), Normalize()]
     SentenceTransformer(modules=modules, prompts=prompts, device="cpu").save_pretrained(
         str(folder), create_model_card=False
     )

@@ -40,6 +40,7 @@ from sample_index import clustered, random_codebooks  # noqa: E402
 
 from bidr.data.types import Document  # noqa: E402
 from bidr.errors import BidrError  # noqa: E402
+from bidr.export.onnx_files import verify_export  # noqa: E402
 from bidr.index.builder import coarse_clustering as clusters  # noqa: E402
 from bidr.index.builder.build import build_index  # noqa: E402
 from bidr.index.documents.id_index import IdIndex  # noqa: E402
@@ -48,10 +49,12 @@ from bidr.index.live.snapshot import write_snapshot  # noqa: E402
 from bidr.index.live.writer import LiveWriter  # noqa: E402
 from bidr.index.reader import IndexReader  # noqa: E402
 from bidr.index.storage import checksums  # noqa: E402
-from bidr.index.storage.manifest import ModelReference  # noqa: E402
+from bidr.index.storage.manifest import ModelReference, read_current  # noqa: E402
 from bidr.pipeline.open import OpenIndex, open_index, open_writer  # noqa: E402
 from bidr.quantization.additive_quantizer import fit_additive  # noqa: E402
 from bidr.quantization.learned_ivf import LearnedIvf  # noqa: E402
+from bidr.search.evaluation import load_recall_curve  # noqa: E402
+from bidr.server.encoding.encoders import load_onnx_encoders  # noqa: E402
 
 DIM, WORDS = 16, ("night", "watch", "pearl", "girl", "oyster", "number", "quick", "öäü")
 LIMIT = 768 << 20
@@ -132,14 +135,17 @@ def _summed(folder: Path) -> None:
     build_index(folder / "index", codebooks=made.to_adapted_codebooks(), codes=codes, vectors=vectors, **about)
 
 
-def _encoded(folder: Path) -> None:
-    from sample_encoders import bag
+def _encoded(folder: Path, *, transformer: bool = False) -> None:
+    from sample_encoders import bag, sentence_bert
 
     from bidr.models.saved_model import ModelParts, TextSettings, save_model
 
     names = ("sparse", "dense", "query")
     for seed, name in enumerate(names):
-        bag(folder / "tokens", dim=DIM, seed=seed)[0].save(folder / "parts" / name)
+        if transformer:
+            sentence_bert(folder / "parts" / name, prompts={"query": "query: ", "document": ""}, dim=DIM)
+        else:
+            bag(folder / "tokens", dim=DIM, seed=seed)[0].save(folder / "parts" / name)
     parts = ModelParts(**{name: folder / "parts" / name for name in names}, codebooks=random_codebooks(DIM, 4, 16))
     (folder / "model").mkdir()
     text = TextSettings(titles="prepend", query_length=16, document_length=64)
@@ -150,7 +156,19 @@ def _encoded(folder: Path) -> None:
     about = {"documents": documents(60), "model": stamp, "lexical": "prepend", "engine": "scan"}
     build_index(folder / "index", codebooks=model.codebooks, codes=codes, vectors=vectors, **about)
     shutil.rmtree(folder / "parts")
-    shutil.rmtree(folder / "tokens")
+    shutil.rmtree(folder / "tokens", ignore_errors=True)
+
+
+def _exported(folder: Path) -> None:
+    """An encoded index with an ONNX export of its model, and an evaluation whose recall curve a server shows."""
+    from bidr.export.onnx import export_onnx
+    from bidr.search.evaluation import EVALUATED
+
+    _encoded(folder)
+    export_onnx(folder / "model", folder / "onnx")
+    generation = list(read_current(folder / "index"))
+    curve = {"model": "m", "recall_curve": [[10, 0.5], [100, 0.9]], "measures": {"R@10": 0.5}, "generation": generation}
+    (folder / "index" / EVALUATED).write_text(json.dumps(curve))
 
 
 def _live(folder: Path, **how: Any) -> None:
@@ -170,6 +188,8 @@ BASES: dict[str, Callable[[Path], None]] = {
     "frozen": _frozen,
     "summed": _summed,
     "encoded": _encoded,
+    "transformer": lambda folder: _encoded(folder, transformer=True),
+    "exported": _exported,
 }
 BY_BLOCK = 512
 """Bytes from which files of "blocks" have checksums by block."""
@@ -229,6 +249,12 @@ def exercise(folder: Path, *, thorough: bool) -> list[str]:
     if index is not None:
         _look(index, attempt, text=model.exists())
         index.reader.close()
+    attempt(lambda: load_recall_curve(folder / "index", "m"))
+    if (folder / "onnx").exists():
+        attempt(lambda: verify_export(folder / "onnx"))
+        encoders = attempt(lambda: load_onnx_encoders(folder / "onnx", {"queries": False, "documents": False}, 1))
+        for inputs in encoders.roles.values() if encoders else ():
+            attempt(lambda inputs=inputs: encoders.encode(inputs.codes, ["night watch", ""]))
     reader = attempt(lambda: IndexReader.open(folder / "index"))
     if reader is not None:
         rows = np.arange(min(reader.count, 64))
@@ -364,7 +390,7 @@ def _awaited(child: int, reading: int, folder: Path) -> tuple[str, str]:
 def run(root: Path, first: int, last: int, names: list[str], kept: Path | None = None) -> Iterator[Found]:
     """Variants by number, from each base in turn. kept: where those are left with which something went wrong."""
     warnings.simplefilter("ignore")
-    if "encoded" in names:
+    if {"encoded", "transformer", "exported"} & set(names):
         with suppress(ImportError):  # which takes longer than all that a child does
             import_module("sentence_transformers")
     make_bases(root, [name for name in names if not (root / name).exists()])

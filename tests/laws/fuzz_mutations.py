@@ -17,12 +17,17 @@ from typing import Any
 
 import numpy as np
 
+from bidr.errors import BidrError
+from bidr.export.onnx_files import MANIFEST as ONNX_MANIFEST
+from bidr.export.onnx_files import describe_file
 from bidr.index.live.wal import ACKNOWLEDGED, LOG, RECORD, format_header, pack_mark, pack_record
 from bidr.index.storage.checksums import CHECKSUM_FILE_SUFFIX
-from bidr.index.storage.manifest import CURRENT, MANIFEST, hash_bytes, hash_file, render_fields
+from bidr.index.storage.manifest import CURRENT, MANIFEST, hash_bytes, hash_file, read_current, render_fields
 from bidr.index.vectors.npy_header import BLOCK, format_npy_header
 from bidr.index.vectors.page_cache_io import compute_checksums
 from bidr.index.vectors.row_layout import CHECKSUM_DTYPE, CHECKSUM_SUFFIX, make_checksum_keys
+from bidr.search.evaluation import EVALUATED
+from bidr.utils.files import render_signed_json
 
 DEEP, ENDLESS = "@@deep@@", "@@endless@@"
 HUGE = 1 << 40
@@ -93,6 +98,7 @@ def _filled(content: bytes) -> bytes:
 class _Variant:
     def __init__(self, folder: Path, rng: random.Random, others: list[Path]) -> None:
         self.index, self.model, self.rng, self.others = folder / "index", folder / "model", rng, others
+        self.onnx = folder / "onnx"
         self.told: list[str] = []
         self.edits: dict[str, list[Callable[[Any], Any]]] = {}
         """What is done to manifests when they are signed, by generation."""
@@ -105,8 +111,12 @@ class _Variant:
         self.told.append(f"{path.relative_to(self.index.parent)}: {what}")
 
     def change(self) -> None:
-        if self.model.exists() and self.rng.random() < 0.6:
-            self._change_model()
+        if self.onnx.exists() and self.rng.random() < 0.6:
+            self.change_file(self.rng.choice(self._list_files(self.onnx)))
+        elif self.onnx.exists() and self.rng.random() < 0.3:
+            self.change_file(self.index / EVALUATED)
+        elif self.model.exists() and self.rng.random() < 0.6:
+            self.change_file(self.rng.choice(self._list_files(self.model)))
         elif self.rng.random() < 0.3:
             self._change_manifest()
         else:
@@ -461,11 +471,8 @@ class _Variant:
     def _edit(self, generation: str, edit: Callable[[Any], Any]) -> None:
         self.edits.setdefault(generation, []).append(edit)
 
-    # -- the model
-
-    def _change_model(self) -> None:
-        files = sorted(path for path in self.model.rglob("*") if path.is_file() and path not in self.sizes)
-        self.change_file(self.rng.choice(files))
+    def _list_files(self, folder: Path) -> list[Path]:
+        return sorted(path for path in folder.rglob("*") if path.is_file() and path not in self.sizes)
 
     # -- signing
 
@@ -482,6 +489,30 @@ class _Variant:
             name = content.split(b" ")[0].decode()
             if name in digests and len(content) == len(name) + 34:
                 current.write_text(f"{name} {digests[name]}\n")
+        if (self.index / EVALUATED).is_file() and self.index / EVALUATED not in self.sizes:
+            self._sign_recall_curve()
+        if self.onnx.exists():
+            self._sign_onnx()
+
+    def _sign_recall_curve(self) -> None:
+        """Make a recall curve one of the current generation."""
+        with suppress(OSError, ValueError, LookupError, TypeError, RecursionError, BidrError):
+            curve = json.loads((self.index / EVALUATED).read_bytes())
+            curve["generation"] = list(read_current(self.index))
+            (self.index / EVALUATED).write_bytes(to_json(curve))
+
+    def _sign_onnx(self) -> None:
+        """Make the checksums of an ONNX export right, and that of its manifest."""
+        path = self.onnx / ONNX_MANIFEST
+        with suppress(OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+            manifest = json.loads(path.read_bytes())
+            for name, described in manifest["encoders"].items():
+                for file in (self.onnx / name).iterdir():
+                    if file in self.sizes:
+                        described["checksums"][file.name]["size"] = self.sizes[file]
+                    elif file.is_file() and not file.is_symlink():
+                        described["checksums"][file.name] = describe_file(file)
+            path.write_bytes(_filled(render_signed_json(manifest)))
 
     def _sign_generation(self, path: Path, digests: dict[str, str], fingerprint: str | None) -> str:
         generation = path.parent

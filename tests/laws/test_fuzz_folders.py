@@ -29,6 +29,8 @@ from bidr.quantization.codebooks import Codebooks
 from bidr.search.searcher import QueryVectors, Searcher
 from bidr.utils.files import open_to_read
 
+ENCODER_KINDS = ("transformer", "exported")
+"""Kinds whose variants take seconds each, because they load a transformer or ONNX Runtime."""
 SCRIPT = Path(__file__).with_name("fuzz_folders.py")
 
 
@@ -52,10 +54,18 @@ def test_a_few_hundred_hostile_folders_are_refused_or_work(tmp_path):
 def test_five_thousand_hostile_folders_of_every_kind_are_refused_or_work(tmp_path):
     from fuzz_folders import BASES
 
-    kinds, wrong = fuzzed(10_000, 15_000, ",".join(BASES), tmp_path)
+    kinds, wrong = fuzzed(10_000, 15_000, ",".join(name for name in BASES if name not in ENCODER_KINDS), tmp_path)
     assert not wrong
     assert set(kinds) == {"works", "refused"}
     assert sum(kinds.values()) == 5_000
+
+
+@pytest.mark.slow
+def test_hostile_transformers_exports_and_recall_curves_are_refused_or_work(tmp_path):
+    kinds, wrong = fuzzed(0, 200, ",".join(ENCODER_KINDS), tmp_path)
+    assert not wrong
+    assert set(kinds) == {"works", "refused"}
+    assert kinds["refused"] > 50
 
 
 # -- what the fuzzer found
