@@ -52,6 +52,27 @@ class Command:
         raise NotImplementedError
 
 
+@dataclass(frozen=True, kw_only=True)
+class SearchCommand(Command):
+    """A command that searches an index."""
+
+    index: OptionalFolder = None
+    """Index folder; by default the one built last."""
+    model: OptionalFolder = None
+    """Model folder, if it has moved since the index was built."""
+    candidates: OptionalNumber = None
+    """Candidates per query, ranked by full vectors; by default the model's setting."""
+    fuse: float = 0.0
+    """Weight of the code score in the final score; 0: rank by vectors alone. With codes trained on labels, 1 is a
+    good weight."""
+    lexical: OptionalNumber = None
+    """BM25 candidates per query, beside those of the codes; by default as the model recommends. 0: none. Needs an index
+    built with --lexical."""
+    lexical_weight: OptionalWeight = None
+    """Weight of the BM25 score (relative to the query's best) in the final score; by default as the model recommends.
+    0: rank by vectors alone."""
+
+
 def check_outputs(paths: list[Path]) -> None:
     """Raise ConfigError for output files that cannot be written, before any work."""
     for path in paths:

@@ -5,7 +5,7 @@ import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import tyro
 
@@ -27,6 +27,13 @@ class Bench(Command):
     Recall is against exact search; times are CPU time of one query at a time on one thread. A library that cannot be
     installed or run gets a row with the reason.
     """
+
+    help_groups: ClassVar[dict[str, tuple[str, ...]]] = {
+        "vectors": ("vectors", "queries", "query-count", "metric"),
+        "libraries": ("peers", "skip", "install", "peer-python"),
+        "measurement": ("code-bytes", "rounds", "threads", "cold", "limit", "work"),
+        "output": ("json", "curves"),
+    }
 
     vectors: Annotated[Path, tyro.conf.arg(metavar="FILE")]
     """Document vectors (.npy)."""

@@ -3,18 +3,15 @@
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import tyro
 
 from bidr.cli.base import (
-    Command,
     CommandResult,
     OptionalData,
     OptionalFile,
-    OptionalFolder,
-    OptionalNumber,
-    OptionalWeight,
+    SearchCommand,
 )
 from bidr.cli.last_index import load_last_index
 from bidr.errors import ConfigError, DataError, IndexFolderError
@@ -29,8 +26,16 @@ RunFile = Annotated[Path | None, tyro.conf.arg(name="run", metavar="FILE", help_
 
 
 @dataclass(frozen=True, kw_only=True)
-class Evaluate(Command):
+class Evaluate(SearchCommand):
     """Measure an index on the judged queries of a dataset."""
+
+    help_groups: ClassVar[dict[str, tuple[str, ...]]] = {
+        "queries": ("data", "split", "query-vectors", "query-ids", "qrels"),
+        "index": ("index", "model"),
+        "ranking": ("candidates", "fuse"),
+        "BM25 beside the codes": ("lexical", "lexical-weight"),
+        "output": ("measures", "run", "compare", "json"),
+    }
 
     data: OptionalData = None
     """Dataset: a folder in BEIR, MS MARCO, TREC or parquet layout, or 'irds:' and an ir_datasets id."""
@@ -41,25 +46,10 @@ class Evaluate(Command):
     """Ids of the rows of --query-vectors: one per line, or .npy; by default those of --data, or row numbers."""
     qrels: OptionalFile = None
     """Relevance judgments instead of --data: query id, document id, score."""
-    index: OptionalFolder = None
-    """Index folder; by default the one built last."""
-    model: OptionalFolder = None
-    """Model folder, if it has moved since the index was built."""
     split: str = "test"
     """Split of the dataset."""
     measures: tuple[str, ...] = ("R@10", "R@100", "RR@10", "nDCG@10")
     """Measures, as named by ir_measures."""
-    candidates: OptionalNumber = None
-    """Candidates per query, ranked by full vectors; by default the model's setting."""
-    fuse: float = 0.0
-    """Weight of the code score in the final score; 0: rank by vectors alone. With codes trained on labels, 1 is a
-    good weight."""
-    lexical: OptionalNumber = None
-    """BM25 candidates per query, beside those of the codes; by default as the model recommends. 0: none. Needs an index
-    built with --lexical."""
-    lexical_weight: OptionalWeight = None
-    """Weight of the BM25 score (relative to the query's best) in the final score; by default as the model recommends.
-    0: rank by vectors alone."""
     run_file: RunFile = None
     """Write the rankings to this file, as a TREC run."""
     compare: OptionalFile = None

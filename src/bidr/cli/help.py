@@ -31,7 +31,7 @@ def format_help(command: type, verb: str, *, show_all: bool = False) -> str:
     flags = list_flags(command)
     summary, _, details = inspect.cleandoc(command.__doc__ or "").partition("\n")
     groups: dict[str, list[Flag]] = {}
-    by_name = {flag.name: flag for flag in flags}
+    by_name = {flag.name: flag for flag in sorted(flags, key=lambda flag: flag.name == "json")}  # every command has it
     for title, names in getattr(command, "help_groups", {}).items():
         groups[title] = [by_name.pop(name) for name in names]
     hidden = bool(groups) and not show_all

@@ -8,13 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 import tyro
 
 from bidr.cli.base import (
-    Command,
     CommandResult,
     OptionalFile,
     OptionalFilter,
-    OptionalFolder,
     OptionalNumber,
-    OptionalWeight,
+    SearchCommand,
     format_count,
 )
 from bidr.cli.last_index import load_last_index
@@ -30,7 +28,7 @@ INDENT = " " * HEAD.index("document")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Search(Command):
+class Search(SearchCommand):
     """Search an index."""
 
     help_groups: ClassVar[dict[str, tuple[str, ...]]] = {
@@ -45,25 +43,10 @@ class Search(Command):
     """The query text, quoted or not."""
     query_vectors: OptionalFile = None
     """Query vectors (.npy, one per row) instead of a text; with --lexical, the one vector of that text."""
-    index: OptionalFolder = None
-    """Index folder; by default the one built last."""
-    model: OptionalFolder = None
-    """Model folder, if it has moved since the index was built."""
     k: int = 10
     """Number of hits."""
-    candidates: OptionalNumber = None
-    """Candidates per query, ranked by full vectors; by default the model's setting."""
     ef: OptionalNumber = None
     """Search width of the engine: lists to visit (nprobe), or efSearch of the graph."""
-    fuse: float = 0.0
-    """Weight of the code score in the final score; 0: rank by vectors alone. With codes trained on labels, 1 is a
-    good weight."""
-    lexical: OptionalNumber = None
-    """BM25 candidates per query, beside those of the codes; by default as the model recommends. 0: none. Needs an index
-    built with --lexical."""
-    lexical_weight: OptionalWeight = None
-    """Weight of the BM25 score (relative to the query's best) in the final score; by default as the model recommends.
-    0: rank by vectors alone."""
     filter: OptionalFilter = None
     """Filter on attributes, as JSON: '{"lang": "en", "year": {"gte": 2020}}'."""
 
