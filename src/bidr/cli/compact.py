@@ -20,14 +20,13 @@ class Compact(Command):
     """Maximum anonymous memory, the open index included, such as 1GiB. Refused at the start if it cannot be met."""
 
     def run(self) -> CommandResult:
-        from bidr.index.cost_model.build_memory import COMPACTION_BASE, check_budget, estimate_loaded_bytes
+        from bidr.index.cost_model.build_memory import check_budget, estimate_loaded_bytes
 
         # Refuse an index that cannot even be opened within the budget.
         check_budget(
             self.ram_budget,
             {"opening": estimate_loaded_bytes(self.index)},
             "compacting this index",
-            base=COMPACTION_BASE,
         )
         with open_plain_writer(self.index) as writer:
             segments_before = len(writer.view.segments)

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from bidr.index.cost_model.build_memory import COMPACTION_BASE, check_budget, estimate_loaded_bytes
+from bidr.index.cost_model.build_memory import check_budget, estimate_loaded_bytes
 from bidr.index.live.snapshot import write_snapshot
 from bidr.index.live.writer import LiveWriter
 from bidr.index.storage.commit import WRITER_WAIT_SECONDS
@@ -17,9 +17,7 @@ def compact(folder: Path | str, *, ram_budget: int | str | None = None, wait: fl
     wait: seconds to wait for another writer.
     """
     # The index is open during compaction: refuse one that cannot be opened within the budget.
-    check_budget(
-        ram_budget, {"opening": estimate_loaded_bytes(Path(folder))}, "compacting this index", base=COMPACTION_BASE
-    )
+    check_budget(ram_budget, {"opening": estimate_loaded_bytes(Path(folder))}, "compacting this index")
     with LiveWriter(folder, refuse_documents, wait=wait) as writer:
         writer.compact(ram_budget=ram_budget)
 

@@ -215,10 +215,9 @@ def test_a_budget_counts_the_index_that_is_open(tmp_path):
             fits_codebooks=False,
             has_ids=True,
             has_attributes=True,
-            base=compaction.COMPACTION_BASE,
         )
         beside = held + compaction.POSITION_BYTES * view.count + compaction.DELETED_BYTES * 200
-    assert min(peaks.values()) >= compaction.COMPACTION_BASE + held
+    assert min(peaks.values()) >= compaction.BASE + held
     assert {step: peaks[step] - alone[step] for step in ("names", "vectors")} == {"names": beside, "vectors": beside}
     assert {"names", "vectors", "opening", "log"} <= peaks.keys()
 

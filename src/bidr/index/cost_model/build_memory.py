@@ -35,9 +35,8 @@ from bidr.utils.progress import say
 
 MIB = 1 << 20
 SAMPLING_SECONDS = 0.02
-# A process that has imported torch, Faiss and numba and compiled what writing needs; and one that compacts, which
-# imports neither torch nor Faiss.
-BASE, COMPACTION_BASE = 200 * MIB, 90 * MIB
+# A process that has imported numba and compiled what writing needs.
+BASE = 90 * MIB
 # Temporary arrays of the size of a block, by step; those of training have the size of its sample.
 FITTING, CODING, DECODING, WRITING, MEANS, ARRANGING = 5, 5, 5, 6, 4, 4
 # Codes of two rounds of training, and its remaining memory.
@@ -65,7 +64,6 @@ def estimate_build_peaks(
     has_ids: bool = False,
     has_postings: bool = False,
     has_attributes: bool = False,
-    base: int = BASE,
 ) -> dict[str, int]:
     """Return the anonymous bytes at the peak of every step.
 
@@ -75,7 +73,6 @@ def estimate_build_peaks(
         has_ids: documents have ids.
         has_postings: texts are indexed for BM25.
         has_attributes: documents may have attributes.
-        base: memory of the process before the build.
     """
     row, books = FLOAT.itemsize * shape.dim, shape.books
     peaks = {"codes": CODING * ENCODE_ROWS * row, "vectors": WRITING * WRITE_ROWS * row}
@@ -98,11 +95,11 @@ def estimate_build_peaks(
         candidates = round(CANDIDATE_SLACK * POOL_FACTOR * get_candidate_count(EF_CONSTRUCTION)) * row
         choosing = CHOOSING + min(candidates, shape.count * row) + shape.count // PIECE * row
         peaks["links"] = max(choosing, ORDERING + shape.count * BYTES_PER_LINKS)
-    return {step: base + size for step, size in peaks.items()}
+    return {step: BASE + size for step, size in peaks.items()}
 
 
 def check_budget(
-    budget: int | str | None, peaks: dict[str, int], what: str = "this build", counted: int = 0, base: int = BASE
+    budget: int | str | None, peaks: dict[str, int], what: str = "this build", counted: int = 0
 ) -> int | None:
     """Return a memory budget in bytes; raise ConfigError if the estimated peak exceeds it.
 
@@ -110,16 +107,15 @@ def check_budget(
 
     Args:
         budget: bytes, or a size such as "1GiB"; None: unlimited.
-        peaks: by step, with `base` and `counted` included.
+        peaks: by step, with the process itself and `counted` included.
         what: names the job in the error.
         counted: bytes of arrays in memory now that the peaks include.
-        base: bytes of the process itself that the peaks include.
     """
     if budget is None:
         return None
     budget_bytes = parse_bytes("ram_budget", str(budget))
     step = max(peaks, key=lambda name: peaks[name])
-    required = peaks[step] + max(0, read_anonymous_memory() - base - counted)
+    required = peaks[step] + max(0, read_anonymous_memory() - BASE - counted)
     if required > budget_bytes:
         size, advice = _format_size(required), "; engine 'lists' takes less" if step == "links" else ""
         raise ConfigError(
@@ -150,7 +146,7 @@ def estimate_loaded_bytes(index: Path) -> int:
     segments = read_current_state(index)[1].segments
     manifests = [open_segment(index, segment.name, segment.xxh3) for segment in segments]
     sizes = (manifest.files[name].size for manifest in manifests for name in list_ram_files(manifest, manifest.engine))
-    return COMPACTION_BASE + sum(sizes)
+    return BASE + sum(sizes)
 
 
 def read_anonymous_memory() -> int:

@@ -14,7 +14,7 @@ from bidr.errors import REBUILD, BidrError, ConfigError, IndexFolderError
 from bidr.index.builder.build import build_index
 from bidr.index.builder.journal import WorkFolder, open_work_folder
 from bidr.index.code_packing import unpack
-from bidr.index.cost_model.build_memory import COMPACTION_BASE, check_budget, estimate_build_peaks, watch_memory
+from bidr.index.cost_model.build_memory import BASE, check_budget, estimate_build_peaks, watch_memory
 from bidr.index.cost_model.sizes import Shape, estimate_engine_ram
 from bidr.index.engines.engine_choice import choose_engine
 from bidr.index.engines.engine_files import CODES_FILE, open_array
@@ -67,7 +67,6 @@ def predict_peak_ram(view: LiveView, segments: Sequence[Segment] = ()) -> dict[s
         has_ids=True,
         has_postings=has_postings,
         has_attributes=has_attributes,
-        base=COMPACTION_BASE,
     )
     del peaks["codes"]  # codes are copied, not computed
     position_bytes = POSITION_BYTES * shape.count + max(
@@ -75,9 +74,9 @@ def predict_peak_ram(view: LiveView, segments: Sequence[Segment] = ()) -> dict[s
     )
     peaks = {step: size + index_bytes + position_bytes for step, size in peaks.items()}
     # Opening the result reads codes and arranges them in blocks.
-    peaks["opening"] = COMPACTION_BASE + index_bytes + position_bytes + 2 * sum(estimate_engine_ram(shape).values())
+    peaks["opening"] = BASE + index_bytes + position_bytes + 2 * sum(estimate_engine_ram(shape).values())
     if not segments:
-        peaks["log"] = COMPACTION_BASE + index_bytes + MEMTABLE_COPIES * view.memtable.bytes
+        peaks["log"] = BASE + index_bytes + MEMTABLE_COPIES * view.memtable.bytes
     return peaks
 
 
@@ -85,9 +84,7 @@ def explain_no_merge(view: LiveView, budget: int | None) -> str | None:
     """Explain why all segments but the first cannot be merged within a budget; None if they can."""
     try:
         index_bytes = sum(view.ram_bytes.values())
-        check_budget(
-            budget, predict_peak_ram(view, view.segments[1:]), "merging its segments", index_bytes, COMPACTION_BASE
-        )
+        check_budget(budget, predict_peak_ram(view, view.segments[1:]), "merging its segments", index_bytes)
     except ConfigError as error:
         return f"{view.folder}: {len(view.segments)} segments are not merged, and are searched one by one; {error}"
     return None
@@ -102,7 +99,7 @@ def run_compaction(view: LiveView, ram_budget: int | str | None = None) -> Itera
     """
     index_bytes, folder = sum(view.ram_bytes.values()), view.folder
     is_resumable = view.count >= MIN_RESUMABLE_DOCUMENTS
-    budget = check_budget(ram_budget, predict_peak_ram(view), "compacting this index", index_bytes, COMPACTION_BASE)
+    budget = check_budget(ram_budget, predict_peak_ram(view), "compacting this index", index_bytes)
     del view  # it would keep the old codes in RAM beside the new ones
     with watch_memory(budget):
         try:
