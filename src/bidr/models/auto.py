@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from tokenizers import Tokenizer
 
 from bidr.models.encoder_interface import TextEncoder
-from bidr.models.static_embeddings import TOKENIZER
+from bidr.models.encoder_source import locate_encoder
+from bidr.models.static_embeddings import TOKENIZER, is_static_model
 from bidr.models.static_encoder import FOLDER, StaticEncoder
 from bidr.utils.files import write_json
 
@@ -22,6 +23,28 @@ def open_encoder(folder: Path | str, device: str = "cpu") -> TextEncoder:
     if device == "cpu" and _is_static(Path(folder)):
         return StaticEncoder.load(Path(folder))
     return load_encoder(folder).to(device)
+
+
+def open_pretrained_encoder(name: Path | str, device: str = "cpu", threads: int = 0) -> TextEncoder:
+    """Open a pretrained encoder of any kind for inference.
+
+    Args:
+        name: A folder of sentence-transformers, model2vec or ONNX files, an .onnx file, a Hugging Face id, or
+            "wordllama".
+        device: Device of a torch encoder; the others run on the CPU.
+        threads: CPU threads of an ONNX encoder; 0: all.
+    """
+    if is_static_model(str(name)):
+        return StaticEncoder.load_pretrained(str(name))
+    files = locate_encoder(name)
+    if files.graph is not None:
+        from bidr.models.onnx_encoder import OnnxEncoder
+
+        return OnnxEncoder(files, threads)
+    if is_static_model(str(files.folder)):  # downloaded just now
+        return StaticEncoder.load_pretrained(str(files.folder))
+    encoder = load_encoder(files.folder).to(device)
+    return encoder.eval()
 
 
 def load_encoder(folder: Path | str) -> "Encoder":

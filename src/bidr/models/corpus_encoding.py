@@ -11,8 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from bidr.models.encoder_interface import TextEncoder
-from bidr.models.static_encoder import StaticEncoder
+from bidr.models.encoder_interface import ArrayEncoder, TextEncoder
 from bidr.quantization.codebooks import Codebooks
 from bidr.tokenization.token_store import TokenArray, Tokens, TokenStore
 from bidr.utils.array_types import Codes
@@ -51,7 +50,7 @@ def encode_rows(
     lengths = source.get_lengths()[rows]
     groups = list(batch_by_length(lengths, TOKENS_PER_BATCH[device_type(encoder)], ROWS_PER_BATCH))
     batches = prefetch(lambda places: source.get_batch(rows[places]), groups)
-    if isinstance(encoder, StaticEncoder):
+    if isinstance(encoder, ArrayEncoder):
         for places, tokens in zip(groups, batches, strict=True):
             out[places] = encoder.encode(tokens)
     else:
@@ -80,7 +79,7 @@ def _encode_batches(
 
 def device_type(encoder: TextEncoder) -> str:
     """Return "cpu" or "cuda": where an encoder runs."""
-    return "cpu" if isinstance(encoder, StaticEncoder) else str(cast("Encoder", encoder).device.type)
+    return "cpu" if isinstance(encoder, ArrayEncoder) else str(cast("Encoder", encoder).device.type)
 
 
 def encode_codes(codebooks: Codebooks, vectors: npt.NDArray[np.float32], encoder: TextEncoder) -> Codes:
@@ -147,8 +146,8 @@ def discard_encoded(path: Path) -> None:
 
 def hash_weights(encoder: TextEncoder) -> str:
     """Hash the weights of an encoder."""
-    if isinstance(encoder, StaticEncoder):
-        return xxhash.xxh3_128_hexdigest(encoder.table.tobytes())
+    if isinstance(encoder, ArrayEncoder):
+        return encoder.hash_weights()
     import torch
 
     digest = xxhash.xxh3_128()

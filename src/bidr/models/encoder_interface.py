@@ -1,10 +1,13 @@
 """The interface of encoders that turn tokens into vectors."""
 
+from abc import ABC, abstractmethod
 from typing import NamedTuple
 
 from tokenizers import Tokenizer as Vocabulary
 
+from bidr.tokenization.token_store import Tokens
 from bidr.tokenization.tokenizer import TextTokenizer
+from bidr.utils.array_types import Floats
 
 
 class Prompts(NamedTuple):
@@ -32,3 +35,15 @@ class TextEncoder:
         if length not in by_length:
             by_length[length] = TextTokenizer(self.tokenizer, length)
         return by_length[length]
+
+
+class ArrayEncoder(TextEncoder, ABC):
+    """An encoder that returns numpy arrays and needs no torch."""
+
+    @abstractmethod
+    def encode(self, tokens: Tokens) -> Floats:
+        """Return one vector for each text: (n, dim) float32."""
+
+    @abstractmethod
+    def hash_weights(self) -> str:
+        """Hash the weights."""

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from bidr.errors import MissingExtraError, ModelError
-from bidr.models.encoder_interface import Prompts
+from bidr.models.encoder_source import DOCUMENT_PROMPTS, locate_encoder, select_prompts
 from bidr.models.kernels.varlen import can_pack, compile_layers, encode_packed
 from bidr.models.trainable_encoder import Encoder
 from bidr.tokenization.token_store import TokenArray, Tokens
@@ -18,7 +18,6 @@ Pooling = Literal["mean", "cls", "max", "lasttoken"]
 DEFAULT_MAX_LENGTH = 512
 PAD_TO = 8
 GROUP_ROWS = 256
-DOCUMENT_PROMPTS = ("document", "passage", "corpus")
 
 
 class TransformerEncoder(Encoder):
@@ -29,10 +28,7 @@ class TransformerEncoder(Encoder):
         self.model = model
         self.tokenizer = _get_fast_tokenizer(model)
         self.pad_id = int(model.tokenizer.pad_token_id or 0)
-        stored = model.prompts or {}
-        self.prompts = Prompts(
-            stored.get("query") or "", next((stored[name] for name in DOCUMENT_PROMPTS if stored.get(name)), "")
-        )
+        self.prompts = select_prompts(model.prompts or {})
         limit = model.max_seq_length or DEFAULT_MAX_LENGTH
         self.max_length = int(min(limit, 1_000_000))
         self.dim = int(_get_dimension(model))
@@ -57,8 +53,9 @@ class TransformerEncoder(Encoder):
             from sentence_transformers import SentenceTransformer
         except ImportError as error:
             raise MissingExtraError("a transformer encoder", "sentence-transformers", "transformers") from error
+        folder = name if Path(name).exists() else str(locate_encoder(name).folder)
         try:
-            model = SentenceTransformer(name, device="cpu", trust_remote_code=False)
+            model = SentenceTransformer(folder, device="cpu", trust_remote_code=False)
             if type(model[0]).__name__ == "StaticEmbedding":
                 raise ModelError(
                     f"{name!r} holds static embeddings, which were not in the Hugging Face cache and now are; "

@@ -30,9 +30,11 @@ class StaticEmbeddings(NamedTuple):
     tokenizer: "Tokenizer"
     """Without special tokens, padding and truncation."""
     table: Floats
+    is_model2vec: bool = False
+    """Whether the files are those of model2vec."""
 
 
-class _Files(NamedTuple):
+class StaticFiles(NamedTuple):
     weights: Path
     tokenizer: Path
 
@@ -41,13 +43,14 @@ def is_static_model(name: str) -> bool:
     """Return whether a name is 'wordllama', or a folder or cached hub id of static embeddings. Downloads nothing."""
     if name == WORDLLAMA:
         return True
-    folder = _find_folder(name)
+    folder = find_cached_folder(name)
     return folder is not None and (_is_sentence_transformers(folder) or _is_model2vec(folder))
 
 
 def load_static_embeddings(name: str) -> StaticEmbeddings:
     """Load static embeddings; `name` as in `is_static_model`."""
-    files = _find_wordllama() if name == WORDLLAMA else _find_files(Path(_find_folder(name) or name))
+    folder = None if name == WORDLLAMA else Path(find_cached_folder(name) or name)
+    files = find_wordllama() if folder is None else _find_files(folder)
     try:
         tokenizer = _read_tokenizer(files.tokenizer)
         table = _read_table(files.weights)
@@ -60,7 +63,7 @@ def load_static_embeddings(name: str) -> StaticEmbeddings:
         raise ModelError(
             f"{name}: static embeddings cannot be read ({error}); expected model2vec's or sentence-transformers' files"
         ) from error
-    return StaticEmbeddings(tokenizer, table)
+    return StaticEmbeddings(tokenizer, table, folder is not None and _is_model2vec(folder))
 
 
 def embed_pieces(static: StaticEmbeddings, pieces: list[str]) -> Floats:
@@ -81,7 +84,7 @@ def embed_pieces(static: StaticEmbeddings, pieces: list[str]) -> Floats:
     return sums
 
 
-def _find_folder(name: str) -> Path | None:
+def find_cached_folder(name: str) -> Path | None:
     """Return a local folder, or the snapshot of a hub id in the Hugging Face cache; None if there is neither."""
     folder = Path(name).expanduser()
     if folder.is_dir():
@@ -111,7 +114,7 @@ def _is_model2vec(folder: Path) -> bool:
     return "model2vec" in names or "StaticModel" in names
 
 
-def _find_files(folder: Path) -> _Files:
+def _find_files(folder: Path) -> StaticFiles:
     """Find the two files of a folder; refuse modules after the embeddings other than Normalize."""
     inner = folder
     if _is_sentence_transformers(folder):
@@ -122,16 +125,16 @@ def _find_files(folder: Path) -> _Files:
                 f"{folder}: module {others[0]} after StaticEmbedding; expected none but Normalize, take another model"
             )
         inner = folder / str(modules[0].get("path", ""))
-    return _Files(inner / WEIGHTS, inner / TOKENIZER)
+    return StaticFiles(inner / WEIGHTS, inner / TOKENIZER)
 
 
-def _find_wordllama() -> _Files:
+def find_wordllama() -> StaticFiles:
     """Find the files in the installed wheel without importing the package."""
     spec = find_spec(WORDLLAMA)
     if spec is None or not spec.submodule_search_locations:
         raise MissingExtraError(f"the backbone {WORDLLAMA!r}", WORDLLAMA, "static")
     folder = Path(spec.submodule_search_locations[0])
-    files = _Files(folder / _WORDLLAMA_WEIGHTS, folder / _WORDLLAMA_TOKENIZER)
+    files = StaticFiles(folder / _WORDLLAMA_WEIGHTS, folder / _WORDLLAMA_TOKENIZER)
     for path in files:
         if not path.exists():
             raise ModelError(
@@ -144,7 +147,7 @@ def _find_wordllama() -> _Files:
 def has_wordllama() -> bool:
     """Return whether the wheel is installed with the files that are read."""
     try:
-        _find_wordllama()
+        find_wordllama()
     except (MissingExtraError, ModelError):
         return False
     return True

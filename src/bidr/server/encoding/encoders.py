@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
-import numpy.typing as npt
 
 from bidr.errors import MissingExtraError, ModelError
 from bidr.export.onnx_files import (
@@ -20,9 +19,9 @@ from bidr.export.onnx_files import (
     read_file,
     verify_file,
 )
-from bidr.models.encoder_interface import TextEncoder
+from bidr.models.encoder_interface import ArrayEncoder, TextEncoder
+from bidr.models.onnx_encoder import group_by_length, pad_tokens
 from bidr.models.saved_model import Model
-from bidr.models.static_encoder import StaticEncoder
 from bidr.tokenization.token_store import TokenArray, Tokens
 from bidr.tokenization.tokenizer import TextTokenizer
 from bidr.utils.array_types import Floats
@@ -31,9 +30,6 @@ if TYPE_CHECKING:
     from bidr.models.trainable_encoder import Encoder
 
 Runner = Callable[[Tokens], Floats]
-TOKENS_PER_BATCH = 1_024  # the activations of larger batches do not fit into the CPU cache
-MIN_LENGTH_RATIO = 0.8
-"""Shortest row of a batch relative to its longest: padding of shorter rows costs more than another call."""
 
 
 class EncoderInput(NamedTuple):
@@ -91,7 +87,7 @@ def open_encoders(model: Model) -> Encoders:
 
 
 def _make_runner(encoder: TextEncoder) -> Runner:
-    if isinstance(encoder, StaticEncoder):
+    if isinstance(encoder, ArrayEncoder):
         return encoder.encode
     import torch
 
@@ -177,24 +173,3 @@ def _make_onnx_runner(graph: bytes | str, tokenizer: bytes, threads: int) -> Run
         return out
 
     return run
-
-
-def group_by_length(lengths: npt.NDArray[np.int64]) -> Iterator[npt.NDArray[np.int64]]:
-    """Yield rows of similar length, so that batches need little padding."""
-    order = np.argsort(-lengths, kind="stable")
-    start = 0
-    for end in range(1, len(order) + 1):
-        longest = int(lengths[order[start]])
-        is_full = (end - start + 1) * longest > TOKENS_PER_BATCH
-        if end == len(order) or is_full or lengths[order[end]] < MIN_LENGTH_RATIO * longest:
-            yield order[start:end]
-            start = end
-
-
-def pad_tokens(tokens: Tokens, pad_id: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Pad rows to the longest one; return ids and attention mask."""
-    lengths = np.diff(tokens.offsets)
-    mask = np.arange(int(lengths.max())) < lengths[:, None]
-    ids = np.full(mask.shape, pad_id, dtype=np.int64)
-    ids[mask] = tokens.ids
-    return ids, mask.astype(np.int64)
