@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from bidr.cli.base import Command, CommandResult, OptionalFile, OptionalFolder, OptionalSize, format_count
+from bidr.cli.base import (
+    Command,
+    CommandResult,
+    OptionalEncoder,
+    OptionalFile,
+    OptionalFolder,
+    OptionalSize,
+    format_count,
+)
 from bidr.cli.index_writer import Index, describe_state
 from bidr.errors import ConfigError, DataError
 
@@ -37,6 +45,9 @@ class Add(Command):
     """Vectors of the documents (.npy), one row per line, for an index without a text encoder."""
     model: OptionalFolder = None
     """Model folder, if it has moved since the index was built."""
+    encoder: OptionalEncoder = None
+    """Encoder of an index of vectors: that which made them (see bidr build), or where it is now. By default that which
+    the index was built with."""
     device: str = "auto"
     """Device of the encoder: 'auto', 'cpu', 'cuda'."""
     ram_budget: OptionalSize = None
@@ -66,7 +77,7 @@ class Add(Command):
             "warn": warnings.append,
             "wait": WRITER_WAIT_SECONDS,
         }
-        with open_writer(self.index, self.model, **how) as writer:
+        with open_writer(self.index, self.model, encoder=self.encoder, **how) as writer:
             if rows is not None:
                 check_vectors(rows, writer)
             count_before, rows_added = writer.view.count, 0

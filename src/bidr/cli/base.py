@@ -17,6 +17,8 @@ OptionalNumber = Annotated[int | None, tyro.conf.arg(metavar="N", help_behavior_
 OptionalWeight = Annotated[float | None, tyro.conf.arg(metavar="W", help_behavior_hint=_NONE)]
 OptionalSize = Annotated[str | None, tyro.conf.arg(metavar="SIZE", help_behavior_hint=_NONE)]
 OptionalFilter = Annotated[str | None, tyro.conf.arg(metavar="JSON", help_behavior_hint=_NONE)]
+OptionalText = Annotated[str | None, tyro.conf.arg(metavar="TEXT", help_behavior_hint=_NONE)]
+OptionalEncoder = Annotated[str | None, tyro.conf.arg(metavar="ENCODER", help_behavior_hint=_NONE)]
 Folder = Annotated[Path, tyro.conf.arg(metavar="FOLDER")]
 Data = Annotated[str, tyro.conf.arg(metavar="FOLDER")]
 OptionalData = Annotated[str | None, tyro.conf.arg(metavar="FOLDER", help_behavior_hint=_NONE)]
@@ -60,6 +62,9 @@ class SearchCommand(Command):
     """Index folder; by default the one built last."""
     model: OptionalFolder = None
     """Model folder, if it has moved since the index was built."""
+    encoder: OptionalEncoder = None
+    """Encoder of an index of vectors: that which made them (see bidr build), or where it is now. By default that which
+    the index was built with."""
     candidates: OptionalNumber = None
     """Candidates per query, ranked by full vectors; by default the model's setting."""
     fuse: float = 0.0

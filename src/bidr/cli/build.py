@@ -12,9 +12,12 @@ from bidr.cli.base import (
     Engine,
     Folder,
     OptionalData,
+    OptionalEncoder,
     OptionalFile,
     OptionalFolder,
+    OptionalNumber,
     OptionalSize,
+    OptionalText,
 )
 from bidr.cli.last_index import save_last_index
 from bidr.errors import ConfigError
@@ -34,17 +37,20 @@ class Build(Command):
     """
 
     help_groups: ClassVar[dict[str, tuple[str, ...]]] = {
-        "input": ("vectors", "data", "ids", "model"),
+        "input": ("data", "encoder", "vectors", "ids", "model"),
         "index": ("out", "engine", "stored", "dims", "lexical", "no-lexical"),
-        "codes fitted to vectors, without a model": ("bytes-per-doc", "codewords", "metric"),
+        "codes fitted to vectors, without a model": ("bytes-per-doc", "codewords", "metric", "learn"),
         "resources": ("ram-budget", "device"),
-        "more": ("learned-lists", "json"),
+        "more": ("query-prompt", "document-prompt", "max-length", "titles", "learned-lists", "json"),
     }
 
     out: Folder
     """Folder for the index."""
     model: OptionalFolder = None
     """Model folder written by `bidr train`. Without one, OPQ codes are fitted to --vectors."""
+    encoder: OptionalEncoder = None
+    """Pretrained encoder of --data: a folder of sentence-transformers, model2vec or ONNX files, an .onnx file, a
+    Hugging Face id, or 'wordllama'. The index is then searched in words. With --vectors: the encoder that made them."""
     data: OptionalData = None
     """Dataset: a folder in BEIR, MS MARCO, TREC or parquet layout, or 'irds:' and an ir_datasets id. Only the corpus
     is read."""
@@ -76,6 +82,17 @@ class Build(Command):
     size)."""
     metric: Literal["cosine", "ip"] | None = None
     """Without a model: similarity of the vectors, cosine by default or inner product."""
+    learn: bool = False
+    """With --data and --encoder: learn the codes, with passages of the documents as queries, instead of fitting OPQ.
+    Takes minutes; more documents are found with few bytes."""
+    query_prompt: OptionalText = None
+    """With --encoder: prefix of queries, such as 'query: '; by default as the encoder's settings say."""
+    document_prompt: OptionalText = None
+    """With --encoder: prefix of documents, such as 'passage: '; by default as the encoder's settings say."""
+    max_length: OptionalNumber = None
+    """With --encoder: maximum number of tokens of a text; by default as the encoder's settings say."""
+    titles: Literal["prepend", "ignore"] = "prepend"
+    """With --encoder: encode documents with or without their titles."""
     ram_budget: OptionalSize = None
     """Maximum anonymous memory of the build, such as 1GiB. Refused at the start if it cannot be met."""
     device: str = "auto"
@@ -87,6 +104,7 @@ class Build(Command):
         from bidr.index.cost_model.build_memory import estimate_loaded_bytes, parse_bytes
         from bidr.index.live.live_reader import LiveIndex
         from bidr.pipeline.build import build, build_vectors
+        from bidr.utils.device import pick_device
         from bidr.utils.progress import say
 
         refuse_other_content(self.out)
@@ -102,11 +120,21 @@ class Build(Command):
         started = read_clocks()
         with record_steps() as spent:
             if self.vectors is not None:
-                how["plain"] = self._get_codes_config() if self.model is None else None
+                how |= {"plain": self._get_codes_config() if self.model is None else None}
+                if self.encoder is not None:
+                    from bidr.pipeline.index_encoder import open_index_encoder
+
+                    how["encoder"] = open_index_encoder(self.encoder, pick_device(self.device), **self._get_prompts())
                 build_vectors(self.vectors, self.model, self.out, ids=self.ids, data=data, lexical=self.lexical, **how)
-                query_usage = "--query-vectors FILE"
-            elif data is None or self.model is None:
-                raise ConfigError("--data without --model given; train a model first, or give --vectors")
+                query_usage = "--query-vectors FILE" if self.encoder is None else query_usage
+            elif data is None or (self.model is None and self.encoder is None):
+                raise ConfigError(
+                    "--data given without --encoder, --model or --vectors, expected one of them: --encoder for a "
+                    "pretrained encoder, --model for one that you trained, --vectors for vectors that exist"
+                )
+            elif self.encoder is not None:
+                how |= {"plain": self._get_codes_config(self.encoder), "learn": self.learn, **self._get_prompts()}
+                build(data, None, self.out, encoder=self.encoder, lexical=self.lexical, device=self.device, **how)
             else:
                 how |= {"learned_lists": self.learned_lists, "lexical": lexical}
                 build(data, self.model, self.out, device=self.device, **how)
@@ -129,10 +157,15 @@ class Build(Command):
             f"{description.text}\n{next_step}", {**description.value, **took.value, **describe_dropped_fields(data)}
         )
 
-    def _get_codes_config(self) -> "PlainCodes":
+    def _get_codes_config(self, encoder: str | None = None) -> "PlainCodes":
+        from bidr.models.encoder_source import read_encoder_metric
         from bidr.quantization.opq_config import PlainCodes
 
-        return PlainCodes(self.bytes_per_doc, self.codewords or 16, self.metric or "cosine")
+        metric = self.metric or ("cosine" if encoder is None else read_encoder_metric(encoder))
+        return PlainCodes(self.bytes_per_doc, self.codewords or (256 if self.learn else 16), metric)
+
+    def _get_prompts(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in ("query_prompt", "document_prompt", "max_length", "titles")}
 
     def _check_flags(self) -> None:
         """Refuse flags that would be ignored."""
@@ -142,6 +175,19 @@ class Build(Command):
             raise ConfigError("give --data (a corpus to encode), or --vectors with or without --ids (encoded already)")
         if self.data is not None and self.ids is not None:
             raise ConfigError("--ids given with --data, whose documents have ids of their own; leave --ids out")
+        if self.encoder is not None and self.model is not None and self.vectors is None:
+            raise ConfigError(
+                "--encoder and --model given, expected one of them: a trained model has encoders of its own"
+            )
+        if self.learn and (self.encoder is None or self.vectors is not None):
+            raise ConfigError(
+                "--learn given without --data and --encoder, whose passages are encoded; for codes of given vectors: "
+                "bidr train --vectors"
+            )
+        prompts = {f"--{name.replace('_', '-')}": value for name, value in self._get_prompts().items()}
+        unused = [name for name, value in prompts.items() if value not in (None, "prepend")]
+        if unused and self.encoder is None:
+            raise ConfigError(f"{unused[0]} given without --encoder, which it is a setting of; leave it out")
         settings = {"--bytes-per-doc": self.bytes_per_doc, "--codewords": self.codewords, "--metric": self.metric}
         rejected_flags = [name for name, value in settings.items() if value is not None]
         if self.model is not None and rejected_flags:

@@ -31,7 +31,7 @@ class Evaluate(SearchCommand):
 
     help_groups: ClassVar[dict[str, tuple[str, ...]]] = {
         "queries": ("data", "split", "query-vectors", "query-ids", "qrels"),
-        "index": ("index", "model"),
+        "index": ("index", "model", "encoder"),
         "ranking": ("candidates", "fuse"),
         "BM25 beside the codes": ("lexical", "lexical-weight"),
         "output": ("measures", "run", "compare", "json"),
@@ -74,7 +74,7 @@ class Evaluate(SearchCommand):
         other = read_run(self.compare) if self.compare else None
         lexical = self.lexical if self.query_vectors is None else 0
         words: dict[str, Any] = {"lexical": lexical, "lexical_weight": self.lexical_weight}
-        with open_index(index, self.model, fuse=self.fuse, **words) as searcher:
+        with open_index(index, self.model, encoder=self.encoder, fuse=self.fuse, **words) as searcher:
             _refuse_other_corpus(searcher, split, index)
             if self.query_vectors is not None:
                 searcher.encoder = searcher.make_lookup_encoder(self.query_vectors, rows)

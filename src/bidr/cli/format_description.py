@@ -114,6 +114,13 @@ def format_stage(epochs: list[dict[str, float]]) -> str:
     return f"{format_count(len(epochs), 'epoch')}, loss {epochs[-1]['loss']:.4f}, best dev {measure} {best_value:.4f}"
 
 
+def _format_encoder(encoder: dict[str, Any]) -> str:
+    prompts = [
+        f"{role} prompt {encoder[f'{role}_prompt']!r}" for role in ("query", "document") if encoder[f"{role}_prompt"]
+    ]
+    return ", ".join([f"{encoder['name']} ({encoder['fingerprint']})", *prompts, f"{encoder['max_length']:,} tokens"])
+
+
 def describe_index(keys: dict[str, Any]) -> CommandResult:
     """Format `LiveIndex.describe`: settings, RAM and disk."""
     ram, disk, count = keys["ram_bytes"], keys["disk_bytes"], keys["documents"]
@@ -143,7 +150,12 @@ def describe_index(keys: dict[str, Any]) -> CommandResult:
             + ("checksums verified on first read" if keys["vectors"]["checked"] else "no block checksums"),
         ),
         *([("not checked", f"{', '.join(keys['unchecked'])}: build it again")] if keys["unchecked"] else []),
-        ("model", f"{model['fingerprint']} ({model['folder']})" if model else "none: made from vectors"),
+        *(
+            []
+            if keys.get("encoder") and not model
+            else [("model", f"{model['fingerprint']} ({model['folder']})" if model else "none: made from vectors")]
+        ),
+        *([("encoder", _format_encoder(keys["encoder"]))] if keys.get("encoder") else []),
         *([("words", "indexed: bidr search --lexical 100")] if keys.get("lexical") else []),
         *_list_live_rows(keys),
         ("in RAM", f"{ram_per_doc['total']:,.1f} bytes a document, {format_bytes(sum(ram.values()))} in all"),

@@ -33,7 +33,7 @@ class Search(SearchCommand):
 
     help_groups: ClassVar[dict[str, tuple[str, ...]]] = {
         "query": ("words", "query-vectors", "filter"),
-        "index": ("index", "model"),
+        "index": ("index", "model", "encoder"),
         "hits": ("k", "candidates", "ef", "fuse"),
         "BM25 beside the codes": ("lexical", "lexical-weight"),
         "output": ("json",),
@@ -61,7 +61,7 @@ class Search(SearchCommand):
         from bidr.utils.jit import call_on_compilation
 
         words: dict[str, Any] = {"lexical": self.lexical, "lexical_weight": self.lexical_weight}
-        with open_index(index, self.model, ef=self.ef, fuse=self.fuse, **words) as searcher:
+        with open_index(index, self.model, encoder=self.encoder, ef=self.ef, fuse=self.fuse, **words) as searcher:
             self._check(searcher)
             with call_on_compilation(announce_compilation):
                 searcher.search(query, 1, 1, filter=self._filter())
@@ -119,7 +119,7 @@ class Search(SearchCommand):
             )
         index = self.index or load_last_index()
         weighed: dict[str, Any] = {"lexical": self.lexical, "lexical_weight": self.lexical_weight}
-        with open_index(index, self.model, ef=self.ef, fuse=self.fuse, **weighed) as searcher:
+        with open_index(index, self.model, encoder=self.encoder, ef=self.ef, fuse=self.fuse, **weighed) as searcher:
             queries = searcher.query_vectors(path)
             if words and len(queries.vectors) != 1:
                 raise ConfigError(

@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar
 
 import tyro
 
-from bidr.cli.base import Command, CommandResult, OptionalFile, OptionalFolder
+from bidr.cli.base import Command, CommandResult, OptionalEncoder, OptionalFile, OptionalFolder
 from bidr.errors import MissingExtraError
 from bidr.server.encoding.config import EncodingConfig
 from bidr.server.limits import RequestLimits
@@ -21,7 +21,7 @@ class Serve(Command):
     """
 
     help_groups: ClassVar[dict[str, tuple[str, ...]]] = {
-        "index": ("index", "model"),
+        "index": ("index", "model", "encoder"),
         "server": ("host", "port", "workers", "threads", "writable", "drain"),
         "access": ("keys", "allowed-hosts"),
     }
@@ -30,6 +30,9 @@ class Serve(Command):
     """Index folder."""
     model: OptionalFolder = None
     """Model folder, if it has moved since the index was built."""
+    encoder: OptionalEncoder = None
+    """Encoder of an index of vectors: that which made them (see bidr build), or where it is now. By default that which
+    the index was built with."""
     host: str = "127.0.0.1"
     """Address to listen on. Any but loopback needs keys."""
     port: int = 8000
@@ -68,6 +71,7 @@ class Serve(Command):
             ServerConfig(
                 index=self.index,
                 model=self.model,
+                encoder=self.encoder,
                 host=self.host,
                 port=self.port,
                 workers=self.workers,

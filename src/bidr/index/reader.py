@@ -207,6 +207,7 @@ class IndexReader:
             "unchecked": list_unverified_files(manifest),
             "lexical": self.words is not None,
             "model": manifest.model._asdict() if manifest.model else None,
+            "encoder": manifest.encoder._asdict() if manifest.encoder else None,
             "ram_bytes_per_document": self.ram_usage.to_json(),
             "disk_bytes": {name: entry.size for name, entry in sorted(manifest.files.items())},
             "disk_bytes_per_document": {

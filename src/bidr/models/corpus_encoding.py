@@ -5,7 +5,7 @@ import os
 from collections import deque
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +27,20 @@ ROWS_PER_BATCH = 4_096
 ROWS_PER_BLOCK = {"cpu": 16_384, "cuda": 131_072}
 
 
+class Batching(NamedTuple):
+    """Sizes that vectors depend on in the last digits; None: by device.
+
+    tokens_per_batch: tokens that are encoded at once.
+    rows_per_block:   rows between checkpoints.
+    """
+
+    tokens_per_batch: int | None = None
+    rows_per_block: int | None = None
+
+
+BY_DEVICE = Batching()
+
+
 class TokenSource(Protocol):
     """Rows of tokens, in memory or on disk."""
 
@@ -42,13 +56,18 @@ def encode_texts(encoder: TextEncoder, texts: list[str], *, prompt: str, max_len
 
 
 def encode_rows(
-    encoder: TextEncoder, source: TokenSource, rows: npt.NDArray[np.int64] | None = None, dtype: Any = np.float32
+    encoder: TextEncoder,
+    source: TokenSource,
+    rows: npt.NDArray[np.int64] | None = None,
+    dtype: Any = np.float32,
+    tokens_per_batch: int | None = None,
 ) -> npt.NDArray[Any]:
     """Encode rows (None: all) in memory; the result is in the order of `rows`."""
     rows = np.arange(len(source)) if rows is None else rows
     out = np.empty((len(rows), encoder.dim), dtype=dtype)
     lengths = source.get_lengths()[rows]
-    groups = list(batch_by_length(lengths, TOKENS_PER_BATCH[device_type(encoder)], ROWS_PER_BATCH))
+    tokens_per_batch = tokens_per_batch or TOKENS_PER_BATCH[device_type(encoder)]
+    groups = list(batch_by_length(lengths, tokens_per_batch, ROWS_PER_BATCH))
     batches = prefetch(lambda places: source.get_batch(rows[places]), groups)
     if isinstance(encoder, ArrayEncoder):
         for places, tokens in zip(groups, batches, strict=True):
@@ -98,12 +117,15 @@ def encode_corpus(
     *,
     codebooks: Codebooks | None = None,
     label: str = "encode documents",
+    batching: Batching = BY_DEVICE,
 ) -> npt.NDArray[Any]:
     """Encode a corpus to a memory-mapped .npy file: float16 vectors, or codes if codebooks are given.
 
     An interrupted call is resumed if encoder, codebooks and tokens are the same. `discard_encoded` removes the file.
     """
     stamp = build_stamp(encoder, source, codebooks)
+    if batching != BY_DEVICE:
+        stamp["batching"] = list(batching)
     width, dtype = (codebooks.books, "uint8") if codebooks else (encoder.dim, "float16")
     state = path.with_suffix(".progress.json")
     first = _read_progress(path, state, stamp)
@@ -115,10 +137,10 @@ def encode_corpus(
             with path.open("r+b") as opened:
                 os.posix_fallocate(opened.fileno(), 0, path.stat().st_size)
         with show_progress(label, len(source), "documents", first) as advance:
-            step = ROWS_PER_BLOCK[device_type(encoder)]
+            step = batching.rows_per_block or ROWS_PER_BLOCK[device_type(encoder)]
             for start in range(first, len(source), step):
                 rows = np.arange(start, min(start + step, len(source)))
-                vectors = encode_rows(encoder, source, rows)
+                vectors = encode_rows(encoder, source, rows, tokens_per_batch=batching.tokens_per_batch)
                 block = encode_codes(codebooks, vectors, encoder) if codebooks else vectors
                 out[rows[0] : rows[-1] + 1] = block
                 out.flush()

@@ -9,10 +9,20 @@ from bidr.tokenization.tokenizer import tokenize
 
 
 def tokenize_corpus(
-    dataset: Dataset, encoder: TextEncoder, folder: Path, *, titles: Titles, max_length: int
+    dataset: Dataset,
+    encoder: TextEncoder,
+    folder: Path,
+    *,
+    titles: Titles,
+    max_length: int,
+    prompt: str | None = None,
 ) -> TokenStore:
-    """Tokenize a corpus for an encoder, or open the tokens of an earlier call with the same settings."""
-    prompt, corpus = encoder.prompts.document, dataset.corpus
+    """Tokenize a corpus for an encoder, or open the tokens of an earlier call with the same settings.
+
+    Args:
+        prompt: the prompt of documents; None: the encoder's own.
+    """
+    prompt, corpus = encoder.prompts.document if prompt is None else prompt, dataset.corpus
     return tokenize(
         (prompt + text for text in corpus.iter_texts(titles)),
         encoder.tokenizer,

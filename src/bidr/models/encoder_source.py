@@ -121,11 +121,10 @@ def select_prompts(stored: dict[str, str]) -> Prompts:
     return Prompts(stored.get("query") or "", document)
 
 
-def read_metric(folder: Path) -> Metric:
+def read_encoder_metric(name: Path | str) -> Metric:
     """Read the similarity that an encoder was trained for: "ip" if its settings say dot product, else "cosine"."""
-    return (
-        "ip" if read_json_object(folder / SENTENCE_TRANSFORMERS_CONFIG).get("similarity_fn_name") == "dot" else "cosine"
-    )
+    settings = read_json_object(locate_encoder(name).folder / SENTENCE_TRANSFORMERS_CONFIG)
+    return "ip" if settings.get("similarity_fn_name") == "dot" else "cosine"
 
 
 def read_modules(folder: Path) -> list[tuple[str, Path]]:

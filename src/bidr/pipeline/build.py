@@ -4,18 +4,18 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from bidr.data.dataset import Corpus, Dataset, check_corpus
+from bidr.data.dataset import Corpus, Dataset, Titles, check_corpus
 from bidr.data.types import Document
 from bidr.data.vector_ids import open_id_source
 from bidr.data.vector_source import VectorSource, check_dims, open_vectors
 from bidr.errors import ConfigError, ModelError
 from bidr.index.builder.build import build_index
-from bidr.index.builder.journal import Step, WorkFolder, fingerprint_array, open_work_folder, release_pages
+from bidr.index.builder.journal import WorkFolder, fingerprint_array, open_work_folder, release_pages
 from bidr.index.cost_model.build_memory import check_budget, estimate_build_peaks, watch_memory
 from bidr.index.cost_model.sizes import Shape
 from bidr.index.engines.engine_choice import choose_engine
@@ -36,15 +36,19 @@ from bidr.utils.array_types import Codes
 from bidr.utils.device import pick_device
 from bidr.utils.progress import say
 
+if TYPE_CHECKING:
+    from bidr.pipeline.index_encoder import IndexEncoder
+
 Vectors = Path | str | npt.NDArray[Any]
 IdSource = Path | str | Sequence[str]
 
 
 def build(
     data: Dataset,
-    model: Model | Path | str,
-    out: Path | str,
+    model: Model | Path | str | None = None,
+    out: Path | str | None = None,
     *,
+    encoder: Path | str | None = None,
     engine: str = "auto",
     stored: StorageKind = "fp16",
     dims: int | None = None,
@@ -53,39 +57,71 @@ def build(
     tokens: Path | None = None,
     device: str = "auto",
     ram_budget: int | str | None = None,
+    plain: PlainCodes | None = None,
+    learn: bool = False,
+    query_prompt: str | None = None,
+    document_prompt: str | None = None,
+    max_length: int | None = None,
+    titles: Titles = "prepend",
 ) -> Path:
     """Encode a corpus and build an index; an interrupted build is resumed.
 
+    Give a model of `train`, or a pretrained encoder, for whose vectors codes are then fitted.
+
     Args:
+        encoder: a folder of sentence-transformers, model2vec or ONNX files, an .onnx file, a Hugging Face id, or
+            "wordllama". The index records it, so that it is searched and extended by texts.
         stored: type of the vectors on disk: "fp16", or "int8", half the size.
         dims: store and rank by the first so many dimensions (Matryoshka); None: by all.
         lexical: also build a BM25 index of the texts; None: if the model recommends fusion with BM25.
         learned_lists: with engine "lists", use the lists of the model if it has any, else k-means.
         tokens: folder of the tokenized corpus, to share it; by default a temporary one beside the index.
-        ram_budget: most anonymous memory of the build without the encoding (bytes, or "1GiB"); a build that needs
-            more is refused.
+        ram_budget: most anonymous memory of the build (bytes, or "1GiB"), with a model without the encoding; a build
+            that needs more is refused.
+        plain: with an encoder: settings of the codes.
+        learn: with an encoder: learn the codes, with passages of the documents as queries, instead of fitting OPQ.
+        query_prompt: with an encoder: prefix of queries; None: as its settings say.
+        document_prompt: with an encoder: prefix of documents; None: as its settings say.
+        max_length: with an encoder: maximum number of tokens of a text; None: as its settings say.
+        titles: with an encoder: "prepend" titles to the texts, or "ignore" them.
     """
+    if out is None:
+        raise ConfigError("out: no folder given for the index, expected one: build(data, encoder=..., out=...)")
+    if (model is None) == (encoder is None):
+        given = "neither a model nor an encoder" if model is None else "a model and an encoder"
+        raise ConfigError(f"build: given {given}, expected one of them: build(data, model, out) or encoder=...")
+    if encoder is not None:
+        from bidr.pipeline.encoder_build import EncoderBuildSettings, build_encoded
+
+        settings = EncoderBuildSettings(query_prompt, document_prompt, max_length, titles, learn, plain)
+        options: dict[str, Any] = {"engine": engine, "stored": stored, "dims": dims}
+        options["lexical"] = titles if lexical else None
+        return build_encoded(data, encoder, Path(out), settings, tokens, pick_device(device), ram_budget, options)
+    text_settings: dict[str, Any] = {"plain": plain, "learn": learn or None, "query_prompt": query_prompt}
+    text_settings |= {"document_prompt": document_prompt, "max_length": max_length}
+    unused = [name for name, value in text_settings.items() if value is not None]
+    if unused:
+        raise ConfigError(f"{unused[0]}: goes with an encoder, but a model was given, which has its own; leave it out")
+    assert model is not None
     model = model if isinstance(model, Model) else Model(model, pick_device(device))
     lexical = model.search.lexical > 0 if lexical is None else lexical
-    options: dict[str, Any] = {"engine": engine, "stored": stored, "lexical": model.text.titles if lexical else None}
+    options = {"engine": engine, "stored": stored, "lexical": model.text.titles if lexical else None}
     options |= {"dims": check_dims(dims, model.dense.dim), "unit": model.dense.normalized}
     out = Path(out)
     check_corpus(data, out)
     data.corpus.report_dropped_fields()
-    shape = _get_shape(
-        data.corpus.count(), model.dense.dim, model.codebooks.books, model.codebooks.bits, engine, stored
-    )
+    shape = get_shape(data.corpus.count(), model.dense.dim, model.codebooks.books, model.codebooks.bits, engine, stored)
     if learned_lists and model.lists is not None and shape.engine == "lists":
         options["lists"] = model.lists
         shape = replace(shape, learned=len(model.lists.means))
     peaks = estimate_build_peaks(
-        shape, fits_codebooks=False, has_ids=True, has_postings=lexical, has_attributes=_has_attributes(data)
+        shape, fits_codebooks=False, has_ids=True, has_postings=lexical, has_attributes=has_attributes(data)
     )
     budget = check_budget(ram_budget, peaks)
     with watch_memory(budget), open_work_folder(out) as work:
         codes, vectors = _encode_corpus(data, model, work.folder, tokens or work.folder / "tokens")
         options["model"] = _make_stamp(model)
-        named = _collect_ids(None, data, len(codes), out)
+        named = collect_ids(None, data, len(codes), out)
         _write_index(work, out, vectors, codebooks=model.codebooks, codes=codes, **named, **options)
     return out
 
@@ -114,6 +150,7 @@ def build_vectors(
     plain: PlainCodes | None = None,
     lexical: bool = False,
     ram_budget: int | str | None = None,
+    encoder: "IndexEncoder | Path | str | None" = None,
 ) -> Path:
     """Encode vectors and build an index; an interrupted build with the same arguments is resumed.
 
@@ -126,6 +163,8 @@ def build_vectors(
         plain: settings of the OPQ codes.
         lexical: also build a BM25 index of the texts of `data`.
         ram_budget: most anonymous memory of the build (bytes, or "1GiB"); a build that needs more is refused.
+        encoder: the encoder that made the vectors, to search and add texts (see `build`; with other prompts than its
+            own: see `open_index_encoder`). Some texts of `data` are encoded again to check it.
     """
     if lexical and data is None:
         raise ConfigError("lexical: no texts given, expected data (--data) with a corpus; leave lexical out")
@@ -133,14 +172,19 @@ def build_vectors(
         raise ConfigError("plain: given with a model, expected one of them: its codes are learned; leave plain out")
     options: dict[str, Any] = {"engine": engine, "stored": stored, "lexical": "prepend" if lexical else None}
     options["dims"] = dims
+    if encoder is not None:
+        from bidr.pipeline.index_encoder import check_corpus_encoder
+
+        metric = (plain or PlainCodes()).metric if model is None else _open_codes_only_model(model).metric
+        options["encoder"] = check_corpus_encoder(encoder, open_vectors(vectors, "vectors", metric), data).reference
     if model is None:
         return _build_plain(vectors, out, plain or PlainCodes(), ids, data, ram_budget, options)
-    model = model if isinstance(model, CodesOnlyModel) else _open_codes_only_model(model)
+    model = _open_codes_only_model(model)
     rows, books, bits = model.documents(vectors), model.codebooks.books, model.codebooks.bits
     dims = options["dims"] = check_dims(dims, rows.dim)
-    shape, named = _get_shape(*rows.shape, books, bits, engine, stored), _collect_ids(ids, data, len(rows), Path(out))
+    shape, named = get_shape(*rows.shape, books, bits, engine, stored), collect_ids(ids, data, len(rows), Path(out))
     peaks = estimate_build_peaks(
-        shape, fits_codebooks=False, has_ids=bool(named), has_postings=lexical, has_attributes=_has_attributes(data)
+        shape, fits_codebooks=False, has_ids=bool(named), has_postings=lexical, has_attributes=has_attributes(data)
     )
     budget = check_budget(ram_budget, peaks)
     options |= {"model": _make_stamp(model), "unit": model.metric == "cosine"}
@@ -148,7 +192,7 @@ def build_vectors(
         codes = _encode_rows(work, rows, model.fingerprint, books, partial(model.additive.encode_blocks, rows))
         options["code_error"] = _measure_code_error(dims, model.additive, rows, codes)
         _write_index(work, out, rows, codebooks=model.codebooks, codes=codes, **named, **options)
-    _report_zero_rows(rows)
+    report_zero_rows(rows)
     return Path(out)
 
 
@@ -166,31 +210,41 @@ def _build_plain(
         raise make_too_few_error(len(rows), plain.codewords)
     rows.refuse_all_zeros()
     options["dims"] = check_dims(options["dims"], rows.dim)
-    shape = _get_shape(
+    shape = get_shape(
         *rows.shape, plain.count_books(rows.dim), plain.codewords.bit_length() - 1, options["engine"], options["stored"]
     )
-    named = _collect_ids(ids, data, len(rows), Path(out))
+    named = collect_ids(ids, data, len(rows), Path(out))
     lexical = bool(options["lexical"])
-    peaks = estimate_build_peaks(shape, has_ids=bool(named), has_postings=lexical, has_attributes=_has_attributes(data))
+    peaks = estimate_build_peaks(shape, has_ids=bool(named), has_postings=lexical, has_attributes=has_attributes(data))
     budget = check_budget(ram_budget, peaks)
     with watch_memory(budget), open_work_folder(Path(out)) as work:
-        name = "codebooks.safetensors"
-
-        def fit(step: Step) -> None:
-            write_codebooks(step.open_file, plain.fit(rows))
-
-        fitted = work.run_step(name, [fingerprint_array(rows), plain._asdict()], fit)
-        release_pages(rows)
-        codebooks = Codebooks.load(work.folder / name)
-        codes = _encode_rows(work, rows, fitted[name].xxh3, codebooks.books, partial(encode_blocks, codebooks, rows))
-        options |= {**named, "unit": plain.metric == "cosine"}
-        options["code_error"] = _measure_code_error(options["dims"], codebooks, rows, codes)
-        _write_index(work, out, rows, codebooks=codebooks, codes=codes, **options)
-    _report_zero_rows(rows)
+        fit_and_write(work, out, rows, lambda: plain.fit(rows), plain._asdict(), {**options, **named})
+    report_zero_rows(rows)
     return Path(out)
 
 
-def _report_zero_rows(rows: VectorSource) -> None:
+def fit_and_write(
+    work: WorkFolder,
+    out: Path | str,
+    rows: VectorSource,
+    fit: Callable[[], Codebooks],
+    settings: Any,
+    options: dict[str, Any],
+) -> None:
+    """Fit codebooks, encode all rows and write the index. `settings`: what `fit` depends on besides the rows."""
+    name = "codebooks.safetensors"
+    fitted = work.run_step(
+        name, [fingerprint_array(rows), settings], lambda step: write_codebooks(step.open_file, fit())
+    )
+    release_pages(rows)
+    codebooks = Codebooks.load(work.folder / name)
+    codes = _encode_rows(work, rows, fitted[name].xxh3, codebooks.books, partial(encode_blocks, codebooks, rows))
+    options |= {"unit": rows.metric == "cosine"}
+    options["code_error"] = _measure_code_error(options["dims"], codebooks, rows, codes)
+    _write_index(work, out, rows, codebooks=codebooks, codes=codes, **options)
+
+
+def report_zero_rows(rows: VectorSource) -> None:
     """Report vectors without a direction: the cosine of each with any query counts as 0."""
     if count := rows.count_zero_rows():
         say(
@@ -199,7 +253,7 @@ def _report_zero_rows(rows: VectorSource) -> None:
         )
 
 
-def _get_shape(count: int, dim: int, books: int, bits: int, engine: str, stored: StorageKind) -> Shape:
+def get_shape(count: int, dim: int, books: int, bits: int, engine: str, stored: StorageKind) -> Shape:
     return Shape(count, dim, choose_engine(engine, count, bits), bits, (books * bits + 7) // 8, stored)
 
 
@@ -207,7 +261,7 @@ def _make_stamp(model: Model | CodesOnlyModel) -> ModelReference:
     return ModelReference(model.fingerprint, str(model.folder.resolve()))
 
 
-def _has_attributes(data: Dataset | None) -> bool:
+def has_attributes(data: Dataset | None) -> bool:
     """Return whether documents may have attributes."""
     return data is not None and data.corpus.has_attributes is not False
 
@@ -223,7 +277,7 @@ class _ReportingCorpus:
         self.corpus.report_dropped_fields()
 
 
-def _collect_ids(ids: IdSource | None, data: Dataset | None, count: int, out: Path) -> dict[str, Any]:
+def collect_ids(ids: IdSource | None, data: Dataset | None, count: int, out: Path) -> dict[str, Any]:
     """Return the ids or documents as arguments of `build_index`, with their fingerprint."""
     if data is not None:
         return {"documents": _ReportingCorpus(data.corpus), "documents_stamp": data.corpus.fingerprint()}
@@ -263,8 +317,8 @@ def _write_index(work: WorkFolder, out: Path | str, rows: Any, **options: Any) -
     build_index(out, vectors=rows, work=work.open_subfolder("index"), **options)
 
 
-def _open_codes_only_model(folder: Path | str) -> CodesOnlyModel:
-    model = open_model(folder)
+def _open_codes_only_model(folder: CodesOnlyModel | Path | str) -> CodesOnlyModel:
+    model = folder if isinstance(folder, CodesOnlyModel) else open_model(folder)
     if isinstance(model, CodesOnlyModel):
         return model
     raise ModelError(f"{folder} holds a model with text encoders; give it the corpus (--data), not vectors")

@@ -1,6 +1,7 @@
 """Open an index with its model, for searching or for writing."""
 
 from collections.abc import Sequence
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Self, Unpack
 
@@ -18,6 +19,7 @@ from bidr.models.codes_only_model import CodesOnlyModel, open_model
 from bidr.models.saved_model import Model, SearchSettings
 from bidr.pipeline.build import Vectors
 from bidr.pipeline.document_encoders import make_codebook_encoder, make_codes_only_encoder, make_model_encoder
+from bidr.pipeline.index_encoder import add_text_encoder, attach_encoder
 from bidr.search.searcher import CANDIDATES, QueryEncoder, Searcher, check_integer
 from bidr.search.types import QueryVectors, RankedBatch, SearchOptions
 from bidr.utils.array_types import Floats
@@ -36,9 +38,10 @@ class OpenIndex(Searcher):
         """Encode query texts; refuse if the index has no model."""
         if self.encoder is None:
             raise ConfigError(
-                f"{self.reader.folder} was made from vectors without a model: a query text cannot be encoded; "
-                "give its vector, from the model that made the documents' (--query-vectors, or search_vectors in "
-                "Python); for hybrid search pass both the vector and the text (--lexical, words=...)"
+                f"{self.reader.folder} was made from vectors without an encoder: a query text cannot be encoded; give "
+                "the encoder that made them (--encoder, or encoder=... in Python), or the vector of the query "
+                "(--query-vectors, or search_vectors); for hybrid search pass both the vector and the text "
+                "(--lexical, words=...)"
             )
         return super().encode(texts)
 
@@ -113,6 +116,7 @@ def open_index(
     folder: Path | str,
     model: Path | str | None = None,
     *,
+    encoder: Path | str | None = None,
     candidates: int | None = None,
     ef: int | None = None,
     device: str = "cpu",
@@ -124,6 +128,8 @@ def open_index(
 
     Args:
         model: the folder of the model, if it has moved since the index was built.
+        encoder: for an index of vectors, the encoder that made them: a folder, an .onnx file or a Hugging Face id.
+            Some texts of the index are encoded again to check it. None: that which the index was built with.
         candidates: number of candidates to read for a query; None: as the model was trained for.
         ef: nprobe of lists, or ef_search of a graph.
         device: where queries are encoded.
@@ -135,57 +141,103 @@ def open_index(
     for name, number in (("ef", ef), ("candidates", candidates)):
         if number is not None:
             check_integer(name, number)
-    options: dict[str, Any]
     opened = open_index_model(folder, model, device)
-    if opened is None:
-        reader = LiveIndex.open(folder, ef=ef)
-        options = {"fuse": fuse, "lexical": lexical or 0, "lexical_weight": lexical_weight or 0.0}
-        return OpenIndex(reader, candidates=candidates or CANDIDATES, **options)
-    reader = LiveIndex.open(folder, expect_model=opened.fingerprint, ef=ef)
-    recommended = opened.search if has_lexical_index(reader.latest()) else SearchSettings()
-    options = {
+    _refuse_encoder_of_text_model(folder, opened, encoder)
+    reader = LiveIndex.open(folder, expect_model=None if opened is None else opened.fingerprint, ef=ef)
+    recommended = SearchSettings()
+    if opened is not None and has_lexical_index(reader.latest()):
+        recommended = opened.search
+    options: dict[str, Any] = {
         "fuse": fuse,
         "lexical": recommended.lexical if lexical is None else lexical,
         "lexical_weight": recommended.lexical_weight if lexical_weight is None else lexical_weight,
     }
-
-    def encode(texts: Sequence[str]) -> QueryVectors:
-        return QueryVectors(*opened.encode_queries(list(texts)))
-
-    searcher = OpenIndex(reader, encode, candidates or opened.candidates, **options)
-    searcher.model, searcher.is_lexical_optional = opened, lexical is None
+    try:
+        default_candidates = CANDIDATES if opened is None else opened.candidates
+        searcher = OpenIndex(reader, None, candidates or default_candidates, **options)
+        searcher.model, searcher.is_lexical_optional = opened, opened is not None and lexical is None
+        searcher.encoder = _make_query_encoder(searcher, encoder, device)
+    except BaseException:
+        reader.close()
+        raise
     return searcher
 
 
+def _make_query_encoder(searcher: OpenIndex, name: Path | str | None, device: str) -> QueryEncoder | None:
+    """Make the encoder of query texts; None for an index of vectors without one."""
+    model = searcher.model
+    if isinstance(model, Model):
+        return lambda texts: QueryVectors(*model.encode_queries(list(texts)))
+    view: Any = searcher.reader.latest()
+    if name is None and view.manifest.encoder is None:
+        return None if model is None else lambda texts: QueryVectors(*model.encode_queries(list(texts)))
+    # A recorded encoder is opened by the first text: searching by vectors must not depend on it.
+    get_encoder = cache(partial(attach_encoder, view, name, device))
+    if name is not None:
+        get_encoder()
+    return lambda texts: searcher.query_vectors(get_encoder().encode_queries(texts))
+
+
+def _refuse_encoder_of_text_model(
+    folder: Path | str, opened: Model | CodesOnlyModel | None, encoder: Path | str | None
+) -> None:
+    if encoder is not None and isinstance(opened, Model):
+        raise ConfigError(
+            f"encoder: given for {folder}, which has a model with text encoders of its own; leave it out (--model says "
+            "where the model is)"
+        )
+
+
 def open_writer(
-    folder: Path | str, model: Path | str | None = None, *, device: str = "auto", **options: Any
+    folder: Path | str,
+    model: Path | str | None = None,
+    *,
+    encoder: Path | str | None = None,
+    device: str = "auto",
+    **options: Any,
 ) -> LiveWriter:
     """Open an index for adding, replacing and deleting documents; use it as a context manager.
 
-    Texts are encoded by the model of the index. If it has none, or one without text encoders, give vectors:
-    ``writer.add([Document("id", "title", "text", {"lang": "en"})], vectors)``. Options: see `LiveWriter`.
+    Texts are encoded by the model or the encoder of the index, or by `encoder`, as for `open_index`. If there is none,
+    give vectors: ``writer.add([Document("id", "title", "text", {"lang": "en"})], vectors)``.
+    Options: see `LiveWriter`.
     """
     opened = open_index_model(folder, model, device)
-    if opened is None:
-        return _open_codebook_writer(folder, options)
-    coder = make_codes_only_encoder(opened) if isinstance(opened, CodesOnlyModel) else make_model_encoder(opened)
-    return LiveWriter(folder, coder, expect_model=opened.fingerprint, **options)
+    _refuse_encoder_of_text_model(folder, opened, encoder)
+    if isinstance(opened, Model):
+        return LiveWriter(folder, make_model_encoder(opened), expect_model=opened.fingerprint, **options)
+    return _open_vector_writer(folder, opened, encoder, device, options)
 
 
-def _open_codebook_writer(folder: Path | str, options: dict[str, Any]) -> LiveWriter:
-    """Open a writer that encodes by the codebooks of the index once locked; another writer may have rebuilt it."""
+def _open_vector_writer(
+    folder: Path | str, model: CodesOnlyModel | None, encoder: Path | str | None, device: str, options: dict[str, Any]
+) -> LiveWriter:
+    """Open a writer that encodes by a codes-only model, or by the codebooks of the index once locked."""
 
     def code(documents: Sequence[Document], vectors: Floats | None) -> EncodedBatch:
         view = writer.view
-        return make_codebook_encoder(view.codebooks, unit=view.manifest.unit)(documents, vectors)
+        coder = (
+            make_codebook_encoder(view.codebooks, unit=view.manifest.unit)
+            if model is None
+            else make_codes_only_encoder(model)
+        )
+        if encoder is not None or view.manifest.encoder is not None:
+            coder = add_text_encoder(coder, get_encoder)
+        return coder(documents, vectors)
 
-    writer = LiveWriter(folder, code, **options)
-    if writer.view.state.model is not None:
+    get_encoder = cache(lambda: attach_encoder(writer.view, encoder, pick_device(device)))
+    writer = LiveWriter(folder, code, expect_model=None if model is None else model.fingerprint, **options)
+    try:
+        if model is None and writer.view.state.model is not None:  # another writer may have rebuilt it meanwhile
+            raise IndexFolderError(f"{folder}: built anew with a model while this waited to write; start again")
+        if encoder is not None:
+            get_encoder()
+    except BaseException:
         writer.close()
-        raise IndexFolderError(f"{folder}: built anew with a model while this waited to write; start again")
+        raise
     return writer
 
 
 def has_text_encoder(folder: Path | str, model: Path | str | None = None) -> bool:
-    """Return whether documents are added to an index as texts, without vectors."""
+    """Return whether an index has a model of texts, so that documents are added to it without vectors."""
     return isinstance(open_index_model(folder, model), Model)

@@ -36,6 +36,8 @@ class ServerConfig:
 
     index: Path
     model: Path | None = None
+    encoder: str | None = None
+    """Encoder of an index of vectors, if it is not where the index says."""
     host: str = "127.0.0.1"
     port: int = 8000
     workers: int = 1

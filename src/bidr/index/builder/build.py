@@ -40,7 +40,7 @@ from bidr.index.engines.engine_files import (
 from bidr.index.engines.pshufb import BLOCK
 from bidr.index.lexical.postings_files import LexicalIndexWriter
 from bidr.index.storage.commit import BeginGeneration, lock_and_begin_generation
-from bidr.index.storage.manifest import ErrorStats, Manifest, ModelReference, hash_bytes
+from bidr.index.storage.manifest import EncoderReference, ErrorStats, Manifest, ModelReference, hash_bytes
 from bidr.index.vectors import WRITE_ROWS, StorageKind, VectorWriter
 from bidr.quantization.codebooks import Codebooks
 from bidr.quantization.learned_ivf import LearnedIvf
@@ -60,6 +60,7 @@ def build_index(
     documents: Iterable[Document] | None = None,
     ids: Iterable[str | Document] | None = None,
     model: ModelReference | None = None,
+    encoder: EncoderReference | None = None,
     engine: str = "auto",
     ef_construction: int = EF_CONSTRUCTION,
     keep: int = 0,
@@ -84,6 +85,7 @@ def build_index(
         documents: ids and texts, in the order of the rows.
         ids: ids alone; without both, row numbers are the ids.
         model: the model that made codes and vectors; readers refuse queries of another.
+        encoder: the text encoder of the vectors, if there is no model of texts.
         engine: "scan", "lists", "hnsw", or "auto": by the number of documents, and again at each compaction.
         ef_construction: width of the candidate search when a graph is built.
         keep: how many earlier generations to keep.
@@ -114,7 +116,7 @@ def build_index(
         generation.adopt(work.folder, build.files)
         dim_fields = {"dims": dims} if full_dim is None else {"dims": vectors.shape[1], "dim": full_dim}
         fields = {**dim_fields, "unit": unit, "code_error": code_error, "model": model}
-        fields |= {"ef_construction": ef_construction, "auto": engine == "auto"}
+        fields |= {"encoder": encoder, "ef_construction": ef_construction, "auto": engine == "auto"}
         return generation.commit(partial(build.make_manifest, fields))
 
 

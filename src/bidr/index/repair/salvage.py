@@ -384,6 +384,7 @@ class _Repair:
             vectors=_SavedVectors(self),  # type: ignore[arg-type]
             **{"documents" if has_text else "ids": self._read_documents()},  # type: ignore[arg-type]
             model=None if are_new else self._get_model_reference(),
+            encoder=manifest.encoder,
             engine="auto" if manifest.auto else manifest.engine,
             ef_construction=manifest.ef_construction,
             stored=segment.kind,

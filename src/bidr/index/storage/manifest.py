@@ -69,6 +69,23 @@ class ModelReference(NamedTuple):
     folder: str
 
 
+class EncoderReference(NamedTuple):
+    """The text encoder of an index of vectors, as opened at build time.
+
+    name:        Folder, .onnx file or Hugging Face id.
+    fingerprint: Hash of its weights, tokenizer and settings.
+    """
+
+    name: str
+    fingerprint: str
+    query_prompt: str
+    document_prompt: str
+    max_length: int
+    """Maximum number of tokens of a text."""
+    titles: str
+    """Whether documents are encoded with their titles: "prepend" or "ignore"."""
+
+
 class ErrorStats(NamedTuple):
     """Mean, variance and number of quantization errors."""
 
@@ -100,6 +117,8 @@ class Manifest:
     """Leading dimensions that are stored and used for ranking; None: all."""
     code_error: ErrorStats | None = None
     """Quantization error of the full vectors, which truncated vectors cannot provide."""
+    encoder: EncoderReference | None = None
+    """The text encoder, if the index was built with one and without a model of texts."""
     auto: bool = False
     """Whether the engine is chosen by the document count, at build time and at each compaction."""
     metric: str = METRIC
@@ -152,7 +171,8 @@ def render_manifest(manifest: Manifest) -> bytes:
     fields["model"] = manifest.model._asdict() if manifest.model else None
     fields["files"] = {name: entry.as_fields() for name, entry in sorted(manifest.files.items())}
     # Omit defaults, as indexes written before these fields existed do.
-    for name, default in (("dims", None), ("code_error", None), ("auto", False)):
+    fields["encoder"] = manifest.encoder._asdict() if manifest.encoder else None
+    for name, default in (("dims", None), ("code_error", None), ("encoder", None), ("auto", False)):
         if fields[name] is default:
             del fields[name]
     return render_fields(fields)
@@ -226,10 +246,10 @@ def parse_model_reference(fields: Any) -> ModelReference | None:
 
 def _build_manifest(fields: dict[str, Any]) -> Manifest:
     files = parse_file_entries(fields["files"])
-    error = _parse_error_stats(fields["code_error"]) if "code_error" in fields else None
-    manifest = Manifest(
-        **{**fields, "files": files, "model": parse_model_reference(fields["model"]), "code_error": error}
-    )
+    parsed: dict[str, Any] = {"files": files, "model": parse_model_reference(fields["model"])}
+    parsed["code_error"] = _parse_error_stats(fields["code_error"]) if "code_error" in fields else None
+    parsed["encoder"] = _parse_encoder_reference(fields["encoder"]) if "encoder" in fields else None
+    manifest = Manifest(**{**fields, **parsed})
     numbers = (manifest.count, manifest.dim, manifest.code_dim, manifest.books)
     if not all(is_count(number, 1) for number in numbers):
         raise ValueError(f"counts and dimensions {numbers}, expected numbers above 0")
@@ -246,6 +266,16 @@ def _build_manifest(fields: dict[str, Any]) -> Manifest:
     if manifest.metric != METRIC:
         raise ValueError(f"metric {manifest.metric!r}, expected {METRIC!r}")
     return manifest
+
+
+def _parse_encoder_reference(fields: Any) -> EncoderReference:
+    encoder = EncoderReference(**fields)
+    texts = (encoder.name, encoder.fingerprint, encoder.query_prompt, encoder.document_prompt)
+    if not all(isinstance(text, str) and "\0" not in text for text in texts) or not is_count(encoder.max_length, 1):
+        raise ValueError(f"encoder {fields!r}, expected its name, fingerprint, prompts and maximum length")
+    if encoder.titles not in ("prepend", "ignore"):
+        raise ValueError(f"titles {encoder.titles!r}, expected 'prepend' or 'ignore'")
+    return encoder
 
 
 def _parse_error_stats(fields: Any) -> ErrorStats:
